@@ -1,0 +1,478 @@
+//! What a backend author reads: the [`Backend`] trait and the words it is made of.
+//!
+//! A backend translates: request out, answer or [`Fault`] in. It does not retry a verb, sleep on its
+//! own account, log decisions or watch deadlines; core does all of that once, for every backend.
+//! The laws a backend has to keep are numbered in `LAWS.md`, and the crate `conformance-tests`
+//! checks them.
+//!
+//! Three rules carry most of the weight:
+//!
+//! * **Every verb is idempotent under its claim.** Assume that each request is delivered late,
+//!   twice, or without an answer reaching you. The owner id in the claim tells whose it was.
+//! * **Say only what you know.** A [`Fault`] that certainly changed nothing is
+//!   [`Effect::NotApplied`]; everything else is [`Effect::Unknown`]. Contention is not a fault.
+//! * **Any future may be dropped at any await.** Core drops a verb at its bound and calls
+//!   [`release`](Backend::release) afterwards. Keep your connection in step.
+
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+
+use crate::capabilities::Capabilities;
+use crate::clock::Moment;
+use crate::name::LockName;
+use crate::owner::{Label, OwnerId};
+use crate::token::FencingToken;
+
+/// A place where locks live.
+///
+/// No method has a default: a forgotten verb is a compile error. Verbs of one claim are never called
+/// concurrently; verbs of different claims are.
+#[async_trait]
+pub trait Backend: fmt::Debug + Send + Sync + 'static {
+    /// What this backend promises. Asked once; what is declared here is checked by the laws, and
+    /// what is not declared is checked to be absent.
+    fn capabilities(&self) -> Capabilities;
+
+    /// Which server this really is, and up since when; `None` if the backend cannot tell.
+    async fn identity(&self) -> Result<Option<Identity>, Fault>;
+
+    /// One attempt to get the lock. Does not wait.
+    ///
+    /// The same claim again is the same acquisition: it is answered `Acquired` with the same token
+    /// (or a higher one if [`Claim::floor`] demands it) and a lease that is never shorter. With
+    /// `claim.queue` the claim may take a place in line; without, a `Contended` leaves no trace.
+    async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, Fault>;
+
+    /// Waits until another attempt is worthwhile, or until the server hands the lock over.
+    ///
+    /// Called after a `Contended`. Subscribe first, then look, then block, or a release between the
+    /// attempt and the subscription is missed. May wake for nothing and may never wake: core looks
+    /// again by itself after at most one lease. Core drops this future when it looks; a grant that
+    /// was on its way then must be found by the next `try_acquire`.
+    async fn wait(&self, claim: &Claim) -> Result<Wake, Fault>;
+
+    /// Renews the leases of `claims`, one answer for each, in order.
+    ///
+    /// Never re-creates a lock that is gone, never adopts another owner's, and never shortens a
+    /// lease: the new one ends at the later of the old end and `claim.ttl` from now.
+    async fn renew(&self, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>>;
+
+    /// Removes every trace of the claim, held or queued, and nothing of any other owner's.
+    async fn release(&self, claim: &Claim, how: LetGo) -> Result<Release, Fault>;
+
+    /// Who holds the lock, and how many wait. Takes no lock and disturbs nobody.
+    async fn inspect(&self, name: &LockName) -> Result<LockState, Fault>;
+
+    /// Locks that are held now, sorted by name: names that start with `prefix`, after `after`, at
+    /// most `limit`.
+    async fn list(
+        &self,
+        prefix: &str,
+        after: Option<&LockName>,
+        limit: usize,
+    ) -> Result<Vec<Listed>, Fault>;
+
+    /// Ends the hold of `expected`, and only of that owner: a newer holder than the one inspected
+    /// is left alone. True if it was ended by this call.
+    async fn break_lock(&self, name: &LockName, expected: &OwnerId) -> Result<bool, Fault>;
+}
+
+/// One acquisition, from the first attempt to the release. Built by core; a backend reads it.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Claim {
+    /// The lock.
+    pub name: LockName,
+    /// Who asks: new for every acquisition, and the only right to renew and release it.
+    pub owner: OwnerId,
+    /// What `inspect` may show of the holder.
+    pub label: Option<Label>,
+    /// The lease asked for, within the declared limits.
+    pub ttl: Duration,
+    /// How the lock is to be held.
+    pub mode: Mode,
+    /// Whether a contended attempt may take a place in line. A try may not.
+    pub queue: bool,
+    /// Whether the hold may pass to another process.
+    pub hold: Hold,
+    /// The token must be higher than this. Only set where
+    /// [`Capabilities::raisable`] declares it.
+    pub floor: Option<FencingToken>,
+    /// What the backend returned with the last grant of this claim.
+    pub ticket: Option<Ticket>,
+}
+
+impl Claim {
+    /// A plain claim: exclusive, guarded, does not queue. For core, and for checks that speak to a
+    /// backend directly; set the fields from there.
+    #[must_use]
+    pub fn new(name: LockName, owner: OwnerId, ttl: Duration) -> Self {
+        Self {
+            name,
+            owner,
+            label: None,
+            ttl,
+            mode: Mode::Exclusive,
+            queue: false,
+            hold: Hold::Guarded,
+            floor: None,
+            ticket: None,
+        }
+    }
+}
+
+/// How a lock is held.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Mode {
+    /// By one holder at a time.
+    #[default]
+    Exclusive,
+}
+
+/// Whether a hold is bound to the process that won it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Hold {
+    /// By a guard in this process.
+    #[default]
+    Guarded,
+    /// By whoever knows the owner id, until the lease ends.
+    Detached,
+}
+
+/// Opaque state that a backend wants back with each later verb of the claim: a compare-and-swap
+/// number, a session, an open file. Cloning is cheap. When the last clone is dropped, so is the state.
+#[derive(Clone)]
+pub struct Ticket(Arc<dyn Any + Send + Sync>);
+
+impl Ticket {
+    /// Wraps the state.
+    #[must_use]
+    pub fn new<T: Any + Send + Sync>(state: T) -> Self {
+        Self(Arc::new(state))
+    }
+
+    /// The state, if it is a `T`.
+    #[must_use]
+    pub fn get<T: Any + Send + Sync>(&self) -> Option<&T> {
+        self.0.downcast_ref()
+    }
+}
+
+impl fmt::Debug for Ticket {
+    /// Shows nothing of the state: it may be a right.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Ticket(..)")
+    }
+}
+
+/// The answer to an attempt.
+#[derive(Clone, Debug)]
+pub enum Attempt {
+    /// The lock is this claim's.
+    Acquired(Grant),
+    /// Somebody else has it, or is before us in line.
+    Contended {
+        /// When the holder's lease ends if it is not renewed; `None` if unknown or without lease.
+        lapses_in: Option<Duration>,
+    },
+}
+
+/// Why a wait ended.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Wake {
+    /// Another attempt may succeed now.
+    Look,
+    /// The server handed the lock to this claim.
+    Granted(Grant),
+}
+
+/// The answer to a renewal.
+#[derive(Clone, Debug)]
+pub enum Renewal {
+    /// Still this claim's, with this lease.
+    Held(Grant),
+    /// Not this claim's any more.
+    NotHeld,
+}
+
+/// A lock that was given to a claim.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Grant {
+    /// The fencing token; `None` exactly where [`Capabilities::fencing`] declares none.
+    pub token: Option<FencingToken>,
+    /// What to put into later claims.
+    pub ticket: Option<Ticket>,
+    /// How long the grant lasts.
+    pub lease: Lease,
+    /// From when the lease counts. Never later than the moment at which the server began to count:
+    /// read the clock *before* the first byte of the request is written. An absolute moment, because
+    /// a relative age goes stale while a process is stopped.
+    pub since: Moment,
+}
+
+impl Grant {
+    /// A grant without token and ticket.
+    #[must_use]
+    pub fn new(lease: Lease, since: Moment) -> Self {
+        Self { token: None, ticket: None, lease, since }
+    }
+
+    /// Adds the fencing token.
+    #[must_use]
+    pub fn with_token(mut self, token: FencingToken) -> Self {
+        self.token = Some(token);
+        self
+    }
+
+    /// Adds state that the backend wants back.
+    #[must_use]
+    pub fn with_ticket(mut self, ticket: Ticket) -> Self {
+        self.ticket = Some(ticket);
+        self
+    }
+}
+
+/// How long a grant lasts if nothing is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Lease {
+    /// For this long from [`Grant::since`].
+    For(Duration),
+    /// As long as the holder's process lives: a kernel lock. Core still calls
+    /// [`renew`](Backend::renew) at the rhythm of the ttl, so that the backend can look.
+    WhileProcessLives,
+}
+
+/// How to let a claim go.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LetGo {
+    /// An attempt of this claim may still reach the server later; where the backend can, it makes
+    /// sure that such an attempt is refused.
+    pub uncertain: bool,
+    /// Keep others out for this much longer, and not longer, instead of letting them in now. Only
+    /// set where [`Capabilities::minimum_hold`] declares it.
+    pub keep: Option<Duration>,
+}
+
+impl LetGo {
+    /// At once, and nothing of the claim is under way any more.
+    #[must_use]
+    pub fn now() -> Self {
+        Self::default()
+    }
+
+    /// Like [`now`](Self::now), but an attempt may still land.
+    #[must_use]
+    pub fn uncertain() -> Self {
+        Self { uncertain: true, ..Self::default() }
+    }
+
+    /// After `keep` from now.
+    #[must_use]
+    pub fn after(keep: Duration) -> Self {
+        Self { keep: Some(keep), ..Self::default() }
+    }
+}
+
+/// The answer to a release.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Release {
+    /// This claim held the lock until this call.
+    Released,
+    /// It did not: it never won, lapsed, was broken, or was released before.
+    NotHeld,
+}
+
+/// A server, as far as it can be told apart from others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Identity {
+    /// The same for two connections exactly if they reach the same server process.
+    pub id: String,
+    /// How long that process has been running.
+    pub up_for: Option<Duration>,
+}
+
+impl Identity {
+    /// An identity.
+    #[must_use]
+    pub fn new(id: impl Into<String>, up_for: Option<Duration>) -> Self {
+        Self { id: id.into(), up_for }
+    }
+}
+
+/// What `inspect` sees of a lock.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LockState {
+    /// Who holds it; empty if it is free.
+    pub holders: Vec<Holder>,
+    /// How many wait in line on the server; `None` if the server does not know.
+    pub waiting: Option<u64>,
+}
+
+impl LockState {
+    /// The state of a lock.
+    #[must_use]
+    pub fn new(holders: Vec<Holder>, waiting: Option<u64>) -> Self {
+        Self { holders, waiting }
+    }
+}
+
+/// What `inspect` sees of a holder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Holder {
+    /// Whose it is; `None` if the holder is not one of ours and left no owner id.
+    pub owner: Option<OwnerId>,
+    /// What the holder wants to be seen as.
+    pub label: Option<Label>,
+    /// For how long it has been held.
+    pub held_for: Option<Duration>,
+    /// When the lease ends if it is not renewed.
+    pub lapses_in: Option<Duration>,
+    /// The fencing token of the grant.
+    pub token: Option<FencingToken>,
+}
+
+impl Holder {
+    /// A holder of whom only the owner is known; set the other fields from there.
+    #[must_use]
+    pub fn new(owner: Option<OwnerId>) -> Self {
+        Self { owner, label: None, held_for: None, lapses_in: None, token: None }
+    }
+}
+
+/// A line of `list`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Listed {
+    /// The lock.
+    pub name: LockName,
+    /// Its holders.
+    pub state: LockState,
+}
+
+impl Listed {
+    /// A line.
+    #[must_use]
+    pub fn new(name: LockName, state: LockState) -> Self {
+        Self { name, state }
+    }
+}
+
+/// Whether a failed operation may have changed something on the backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Effect {
+    /// It certainly changed nothing, now or later.
+    NotApplied,
+    /// It may have changed something, or may still do so.
+    Unknown,
+}
+
+/// Why a verb failed. Contention is not a fault, and a fault is never reported as contention.
+#[derive(Debug)]
+pub struct Fault {
+    effect: Effect,
+    kind: FaultKind,
+    source: Box<dyn std::error::Error + Send + Sync>,
+}
+
+/// The kinds of fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum FaultKind {
+    /// Unreachable, or refusing work for now: a waiter goes on trying.
+    Unavailable,
+    /// Wrong credentials, missing rights: trying again does not help.
+    Denied,
+    /// The backend does not do this.
+    Unsupported,
+    /// The server cannot take the request as it is.
+    Invalid,
+    /// No answer within the bound. Usually core's own finding.
+    TimedOut,
+    /// The backend broke its contract. Usually core's own finding: it caught a panic.
+    Broken,
+}
+
+impl Fault {
+    /// A failure that certainly changed nothing.
+    #[must_use]
+    pub fn not_applied(
+        kind: FaultKind,
+        source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+    ) -> Self {
+        Self { effect: Effect::NotApplied, kind, source: source.into() }
+    }
+
+    /// A failure after which the request may have been applied, or may still be.
+    #[must_use]
+    pub fn unknown(
+        kind: FaultKind,
+        source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+    ) -> Self {
+        Self { effect: Effect::Unknown, kind, source: source.into() }
+    }
+
+    /// For a verb that the backend does not declare.
+    #[must_use]
+    pub fn unsupported(what: &'static str) -> Self {
+        Self::not_applied(FaultKind::Unsupported, what)
+    }
+
+    /// Whether something may have changed.
+    #[must_use]
+    pub fn effect(&self) -> Effect {
+        self.effect
+    }
+
+    /// What kind it is.
+    #[must_use]
+    pub fn kind(&self) -> FaultKind {
+        self.kind
+    }
+
+    /// The cause, in the backend's own words, without credentials.
+    #[must_use]
+    pub fn into_source(self) -> Box<dyn std::error::Error + Send + Sync> {
+        self.source
+    }
+
+    /// The same fault once more, for another claim of the batch.
+    #[must_use]
+    pub fn repeated(&self) -> Self {
+        Self { effect: self.effect, kind: self.kind, source: self.source.to_string().into() }
+    }
+
+    /// True if waiting and asking again may help.
+    #[must_use]
+    pub fn is_transient(&self) -> bool {
+        matches!(self.kind, FaultKind::Unavailable | FaultKind::TimedOut)
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let effect = match self.effect {
+            Effect::NotApplied => "not applied",
+            Effect::Unknown => "outcome unknown",
+        };
+        write!(f, "{:?}, {effect}", self.kind)
+    }
+}
+
+impl std::error::Error for Fault {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&*self.source)
+    }
+}

@@ -1,0 +1,183 @@
+//! What a backend declares and an application requires: one vocabulary for both, and for the
+//! conformance suite's choice of laws.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::error::{Error, ErrorKind};
+
+/// How far a backend's fencing tokens can be trusted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Fencing {
+    /// There are none: [`fencing_token`](crate::LockGuard::fencing_token) is `None`.
+    #[default]
+    None,
+    /// Each token is at least the server's wall clock in microseconds and higher than the one
+    /// before. They go back only if the server loses its data *and* its clock is set back, or if a
+    /// successor's clock is behind by more than the gap between the two.
+    Seeded,
+    /// Each token was logged by consensus or synced to disk before the grant returned.
+    Durable,
+}
+
+/// In which order waiters are served.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Order {
+    /// First come, first served inside one process (core sees to that); a race between processes.
+    #[default]
+    PerProcess,
+    /// First come, first served among all clients.
+    Fifo,
+}
+
+/// How a waiter learns that the lock is free.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Wakeup {
+    /// It looks from time to time.
+    #[default]
+    Poll,
+    /// A signal makes it look at once.
+    Signal,
+    /// The lock is handed to it.
+    HandOff,
+}
+
+/// Whom the lock excludes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Reach {
+    /// Tasks and threads of one process.
+    #[default]
+    Process,
+    /// Processes of one host.
+    Host,
+    /// Everyone who can reach the server.
+    Network,
+}
+
+/// What an optional verb or field is backed by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Support {
+    /// Not there: asking for it is refused before anything is sent.
+    #[default]
+    Absent,
+    /// There.
+    Present,
+}
+
+/// By when the next waiter holds the lock after its holder crashed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Takeover {
+    /// When the last process of the holder is gone.
+    AtOnce,
+    /// At the latest this long after the holder's lease ended.
+    LeasePlus(Duration),
+}
+
+/// Everything a backend declares.
+///
+/// Exhaustive on purpose: a new capability must be answered by every backend, at compile time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Capabilities {
+    /// The backend's name in messages and log fields: `memory`, `redis`, ….
+    pub backend: &'static str,
+    /// Grade of the fencing tokens.
+    pub fencing: Fencing,
+    /// Order in which waiters are served.
+    pub order: Order,
+    /// How waiters wake up.
+    pub wakeup: Wakeup,
+    /// Whom a lock excludes.
+    pub reach: Reach,
+    /// Shortest lease that can be asked for.
+    pub ttl_min: Duration,
+    /// Longest lease that can be asked for.
+    pub ttl_max: Duration,
+    /// Taken off each lease, with one per cent of it, before the holder gives up by itself.
+    pub margin: Duration,
+    /// Bound on takeover after a crash.
+    pub takeover: Takeover,
+    /// Whether a hold can be handed to another process, which then knows the owner id.
+    pub detached: Support,
+    /// Whether [`LetGo::keep`](crate::backend::LetGo::keep) is honoured by the server.
+    pub minimum_hold: Support,
+    /// Whether an attempt that reaches the server after its claim was let go is refused.
+    pub late_attempts_refused: Support,
+    /// Whether [`Claim::floor`](crate::backend::Claim::floor) is honoured.
+    pub raisable: Support,
+    /// Whether [`inspect`](crate::Locker::inspect) works.
+    pub inspecting: Support,
+    /// Whether [`list`](crate::Locker::list) works.
+    pub listing: Support,
+    /// Whether [`break_lock`](crate::Locker::break_lock) works.
+    pub breaking: Support,
+}
+
+/// What an application cannot do without. Start from the default, which asks for nothing.
+///
+/// ```
+/// use lock_core::{Fencing, Locker, Memory, Reach, Requirements};
+///
+/// let locks = Locker::new(Memory::new());
+/// assert!(locks.require(&Requirements { fencing: Fencing::Seeded, ..Default::default() }).is_ok());
+/// let error = locks.require(&Requirements { reach: Reach::Network, ..Default::default() }).unwrap_err();
+/// assert_eq!(error.to_string(), "the memory backend does not meet the requirements: reach is Process, Network is required");
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Requirements {
+    /// At least this grade of fencing.
+    pub fencing: Fencing,
+    /// At least this order.
+    pub order: Order,
+    /// At least this way of waking up.
+    pub wakeup: Wakeup,
+    /// At least this reach.
+    pub reach: Reach,
+    /// Detached holds.
+    pub detached: Support,
+    /// Minimum holds that outlive the holder's process.
+    pub minimum_hold: Support,
+    /// `inspect`.
+    pub inspecting: Support,
+    /// `list`.
+    pub listing: Support,
+    /// `break_lock`.
+    pub breaking: Support,
+}
+
+impl Requirements {
+    /// Checks them against what a backend declares.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Unsupported`], naming everything that is missing.
+    pub fn check(&self, capabilities: &Capabilities) -> Result<(), Error> {
+        let mut missing = Vec::new();
+        demand(&mut missing, "fencing", capabilities.fencing, self.fencing);
+        demand(&mut missing, "order", capabilities.order, self.order);
+        demand(&mut missing, "wakeup", capabilities.wakeup, self.wakeup);
+        demand(&mut missing, "reach", capabilities.reach, self.reach);
+        demand(&mut missing, "detached", capabilities.detached, self.detached);
+        demand(&mut missing, "minimum_hold", capabilities.minimum_hold, self.minimum_hold);
+        demand(&mut missing, "inspecting", capabilities.inspecting, self.inspecting);
+        demand(&mut missing, "listing", capabilities.listing, self.listing);
+        demand(&mut missing, "breaking", capabilities.breaking, self.breaking);
+        if missing.is_empty() {
+            return Ok(());
+        }
+        let backend = capabilities.backend;
+        let message =
+            format!("the {backend} backend does not meet the requirements: {}", missing.join(", "));
+        Err(Error::new(ErrorKind::Unsupported, message))
+    }
+}
+
+fn demand<G: PartialOrd + fmt::Debug + Copy>(
+    missing: &mut Vec<String>,
+    what: &str,
+    declared: G,
+    required: G,
+) {
+    if declared < required {
+        missing.push(format!("{what} is {declared:?}, {required:?} is required"));
+    }
+}

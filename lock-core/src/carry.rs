@@ -1,0 +1,82 @@
+//! Futures that outlive the caller who dropped them.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use tokio::runtime::Handle;
+use tokio::sync::SetOnce;
+use tokio_util::task::TaskTracker;
+
+/// Work on the backend that must come to its end: polled by the caller for as long as the caller
+/// wants to know, carried on by a task of its own when the caller drops it half-way.
+///
+/// This is how "dropping a future cancels nothing on the wire" costs nothing in the common case: no
+/// task, no channel, the answer wakes the caller itself.
+pub(crate) struct Carried<T: Send + 'static> {
+    work: Option<Pin<Box<dyn Future<Output = T> + Send>>>,
+    caller_gone: Arc<SetOnce<()>>,
+    tasks: TaskTracker,
+    runtime: Handle,
+}
+
+impl<T: Send + 'static> Carried<T> {
+    /// `caller_gone` is set before the work is polled by its own task, so that it can stop waiting.
+    pub(crate) fn new(
+        work: impl Future<Output = T> + Send + 'static,
+        caller_gone: Arc<SetOnce<()>>,
+        tasks: TaskTracker,
+        runtime: Handle,
+    ) -> Self {
+        Self { work: Some(Box::pin(work)), caller_gone, tasks, runtime }
+    }
+}
+
+impl<T: Send + 'static> Future for Carried<T> {
+    type Output = T;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
+        let work = self.work.as_mut().expect("not polled after it was ready");
+        let poll = work.as_mut().poll(cx);
+        if poll.is_ready() {
+            self.work = None;
+        }
+        poll
+    }
+}
+
+impl<T: Send + 'static> Drop for Carried<T> {
+    fn drop(&mut self) {
+        let Some(work) = self.work.take() else { return };
+        let _ = self.caller_gone.set(());
+        // On a runtime that is shutting down this drops the work, which is all that can be done.
+        self.tasks.spawn_on(async move { drop(work.await) }, &self.runtime);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn dropped_work_is_finished_by_a_task() {
+        let tasks = TaskTracker::new();
+        let gone = Arc::new(SetOnce::new());
+        let done = Arc::new(SetOnce::new());
+        let work = {
+            let (gone, done) = (gone.clone(), done.clone());
+            async move {
+                gone.wait().await;
+                done.set(()).unwrap();
+            }
+        };
+        let mut carried = Carried::new(work, gone, tasks.clone(), Handle::current());
+        let polled = std::future::poll_fn(|cx| Poll::Ready(Pin::new(&mut carried).poll(cx))).await;
+        assert!(polled.is_pending());
+        drop(carried);
+        tasks.close();
+        tasks.wait().await;
+        assert!(done.get().is_some());
+    }
+}

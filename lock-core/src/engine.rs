@@ -1,0 +1,210 @@
+//! What all acquisitions of one locker share, and the one place where a backend's verbs are called.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::Poll;
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::sync::{Semaphore, SetOnce};
+use tokio_util::task::TaskTracker;
+
+use crate::backend::{Backend, Fault, FaultKind};
+use crate::capabilities::Capabilities;
+use crate::error::{Error, ErrorKind};
+use crate::hold::Terms;
+use crate::line::Lines;
+use crate::name::LockName;
+use crate::owner::Label;
+use crate::token::FencingToken;
+use crate::wheel::Wheel;
+
+/// One backend and everything that its locks have in common. Lives as long as its lockers, locks
+/// and guards.
+#[derive(Debug)]
+pub(crate) struct Engine {
+    pub(crate) backend: Arc<dyn Backend>,
+    pub(crate) caps: Capabilities,
+    pub(crate) settings: Settings,
+    pub(crate) lines: Arc<Lines>,
+    pub(crate) wheel: Arc<Wheel>,
+    pub(crate) pending: Arc<Semaphore>,
+    pub(crate) tasks: TaskTracker,
+    pub(crate) closing: SetOnce<()>,
+    seen: Mutex<SeenTokens>,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    pub(crate) timeout: Duration,
+    pub(crate) default_ttl: Option<Duration>,
+    pub(crate) max_ttl: Duration,
+    pub(crate) patience: Duration,
+    pub(crate) max_pending: usize,
+    pub(crate) label: Option<Label>,
+}
+
+impl Engine {
+    pub(crate) fn new(backend: Arc<dyn Backend>, settings: Settings) -> Self {
+        Self {
+            caps: backend.capabilities(),
+            backend,
+            lines: Arc::default(),
+            wheel: Arc::default(),
+            pending: Arc::new(Semaphore::new(settings.max_pending)),
+            tasks: TaskTracker::new(),
+            closing: SetOnce::new(),
+            seen: Mutex::default(),
+            settings,
+        }
+    }
+
+    /// Calls a verb: within `limit`, and without letting a panic through.
+    ///
+    /// A verb that misses the limit is dropped. Its outcome is unknown then.
+    pub(crate) async fn call<T>(
+        &self,
+        limit: Duration,
+        verb: impl Future<Output = Result<T, Fault>>,
+    ) -> Result<T, Fault> {
+        match tokio::time::timeout(limit, unpanicking(verb)).await {
+            Ok(answer) => answer,
+            Err(_) => {
+                Err(Fault::unknown(FaultKind::TimedOut, format!("no answer within {limit:?}")))
+            }
+        }
+    }
+
+    /// Runs clean-up that [`close`](crate::Locker::close) waits for.
+    pub(crate) fn spawn(&self, runtime: &Handle, work: impl Future<Output = ()> + Send + 'static) {
+        self.tasks.spawn_on(work, runtime);
+    }
+
+    /// Is `ttl` a lease that can be asked for?
+    pub(crate) fn check_ttl(&self, ttl: Duration) -> Result<(), Error> {
+        let (min, max) = (self.caps.ttl_min, self.caps.ttl_max.min(self.settings.max_ttl));
+        if (min..=max).contains(&ttl) {
+            return Ok(());
+        }
+        let backend = self.caps.backend;
+        let message = format!(
+            "a ttl of {ttl:?} is out of range; with {backend} it is from {min:?} to {max:?}"
+        );
+        Err(Error::new(ErrorKind::Invalid, message))
+    }
+
+    /// Can a hold be kept on these terms?
+    pub(crate) fn check_terms(&self, terms: &Terms) -> Result<(), Error> {
+        let max = self.settings.max_ttl;
+        match (terms.min_hold, terms.renewal.limit()) {
+            (Some(min_hold), _) if min_hold > max => {
+                let message = format!(
+                    "a minimum hold of {min_hold:?} is out of range; it is at most {max:?}"
+                );
+                Err(Error::new(ErrorKind::Invalid, message))
+            }
+            (_, Some(Duration::ZERO)) => {
+                Err(Error::new(ErrorKind::Invalid, "a longest hold of zero is no hold at all"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// How much earlier than the server's lease the holder gives up: a hundredth of it for clocks
+    /// that run at different rates, and the backend's constant.
+    pub(crate) fn margin(&self, lease: Duration) -> Duration {
+        lease / 100 + self.caps.margin
+    }
+
+    /// False if a higher token of this lock was seen before.
+    pub(crate) fn has_grown(&self, name: &LockName, token: FencingToken) -> bool {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner).raise(name, token)
+    }
+
+    /// Says what was being done, where.
+    pub(crate) fn explain(
+        &self,
+        error: Error,
+        doing: &'static str,
+        lock: Option<&LockName>,
+    ) -> Error {
+        error.during(doing, lock, self.caps.backend)
+    }
+
+    pub(crate) fn handle(&self) -> Result<Handle, Error> {
+        Handle::try_current().map_err(|_| {
+            Error::new(
+                ErrorKind::NoRuntime,
+                "locks need a tokio runtime; call this from inside one",
+            )
+        })
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.wheel.stop();
+    }
+}
+
+/// Polls `verb`, turning a panic into a fault. A verb that panicked is not polled again.
+async fn unpanicking<T>(verb: impl Future<Output = Result<T, Fault>>) -> Result<T, Fault> {
+    let mut verb = pin!(verb);
+    std::future::poll_fn(move |cx| {
+        catch_unwind(AssertUnwindSafe(|| verb.as_mut().poll(cx))).unwrap_or_else(|_| {
+            Poll::Ready(Err(Fault::unknown(FaultKind::Broken, "the backend panicked")))
+        })
+    })
+    .await
+}
+
+/// The highest token seen of each lock, for the locks used last: two generations of at most
+/// [`Self::GENERATION`] names, so that a million one-off names leave nothing.
+#[derive(Debug, Default)]
+struct SeenTokens {
+    young: HashMap<LockName, FencingToken>,
+    old: HashMap<LockName, FencingToken>,
+}
+
+impl SeenTokens {
+    const GENERATION: usize = 1024;
+
+    fn raise(&mut self, name: &LockName, token: FencingToken) -> bool {
+        let highest = self.young.get(name).or_else(|| self.old.get(name)).copied();
+        if highest.is_some_and(|highest| token < highest) {
+            return false;
+        }
+        if self.young.len() >= Self::GENERATION && !self.young.contains_key(name) {
+            self.old = std::mem::take(&mut self.young);
+        }
+        self.young.insert(name.clone(), token);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_may_stay_or_grow_but_not_shrink() {
+        let mut seen = SeenTokens::default();
+        let (a, token) = (LockName::new("a").unwrap(), FencingToken::from_u64);
+        assert!(seen.raise(&a, token(2)));
+        assert!(seen.raise(&a, token(2)));
+        assert!(!seen.raise(&a, token(1)));
+        assert!(seen.raise(&a, token(3)));
+    }
+
+    #[test]
+    fn a_million_names_leave_two_generations() {
+        let mut seen = SeenTokens::default();
+        for i in 0..1_000_000_u64 {
+            seen.raise(&LockName::new(i.to_string()).unwrap(), FencingToken::from_u64(i));
+        }
+        assert!(seen.young.len() + seen.old.len() <= 2 * SeenTokens::GENERATION);
+    }
+}

@@ -1,0 +1,242 @@
+//! One error type for users of locks.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::backend::{Effect, Fault, FaultKind};
+use crate::name::LockName;
+
+type Source = Arc<dyn std::error::Error + Send + Sync>;
+
+/// What went wrong, on which lock and backend, whether it may have been applied, and what to do.
+///
+/// Act on [`kind`](Self::kind), not on the message. `Display` is one line in lower case; the cause
+/// from the backend, if there is one, is the [`source`](std::error::Error::source). Neither holds
+/// credentials or whole owner ids. Contention is not an error: the methods that try return `None`.
+#[derive(Clone)]
+pub struct Error(Box<Inner>);
+
+#[derive(Clone)]
+struct Inner {
+    kind: ErrorKind,
+    effect: Effect,
+    doing: Option<&'static str>,
+    lock: Option<LockName>,
+    backend: Option<&'static str>,
+    message: Cow<'static, str>,
+    gone_within: Option<Duration>,
+    source: Option<Source>,
+}
+
+/// The kinds of failure. What a program decides on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// Bad input: a name, a duration, an owner id, a URL. Found before anything was sent.
+    Invalid,
+    /// The backend does not declare what was asked of it. Found before anything was sent.
+    Unsupported,
+    /// The backend cannot be reached, or refuses work for now. Trying again may help.
+    Unavailable,
+    /// The backend did not answer within the bound of the call. Trying again may help.
+    Timeout,
+    /// Wrong credentials or missing rights. Trying again does not help.
+    Denied,
+    /// The lock was lost before this call; the guard has been told (see [`Loss`](crate::Loss)).
+    Lost,
+    /// The backend says that the lock was not ours any more when it was asked to release it.
+    NotHeld,
+    /// The lock is gone, but whether this call released it cannot be known: an earlier request went
+    /// unanswered, and when it was repeated the lock was not there any more.
+    Gone,
+    /// The backend issued a fencing token lower than one seen before, or a resource has seen a
+    /// higher one than was shown to it. The grant was given back.
+    FenceRegressed,
+    /// More acquisitions are under way at once than the locker allows.
+    Exhausted,
+    /// The locker was closed.
+    Closed,
+    /// There is no tokio runtime here to run timers and renewals.
+    NoRuntime,
+    /// The backend broke its contract: it panicked, or answered what the trait forbids.
+    BackendBroken,
+}
+
+impl Error {
+    /// An error with a message of its own. For backends and front ends; it starts in lower case.
+    #[must_use]
+    pub fn new(kind: ErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
+        Self(Box::new(Inner {
+            kind,
+            effect: Effect::NotApplied,
+            doing: None,
+            lock: None,
+            backend: None,
+            message: message.into(),
+            gone_within: None,
+            source: None,
+        }))
+    }
+
+    /// What to decide on.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        self.0.kind
+    }
+
+    /// Whether the operation may have been applied on the backend all the same. What
+    /// [`Effect::Unknown`] leaves behind is cleaned up in the background.
+    #[must_use]
+    pub fn effect(&self) -> Effect {
+        self.0.effect
+    }
+
+    /// True if the same call may succeed later. Depends on the kind alone.
+    #[must_use]
+    pub fn is_retryable(&self) -> bool {
+        matches!(self.kind(), ErrorKind::Unavailable | ErrorKind::Timeout | ErrorKind::Exhausted)
+    }
+
+    /// After a release with unknown outcome: the lock is free at the latest this long after the
+    /// error was made. `None` if nothing is left to wait for, or if the backend has no leases.
+    #[must_use]
+    pub fn gone_within(&self) -> Option<Duration> {
+        self.0.gone_within
+    }
+
+    /// The lock it happened on.
+    #[must_use]
+    pub fn lock(&self) -> Option<&LockName> {
+        self.0.lock.as_ref()
+    }
+
+    /// The name of the backend it happened on.
+    #[must_use]
+    pub fn backend(&self) -> Option<&'static str> {
+        self.0.backend
+    }
+
+    /// Attaches the cause.
+    #[must_use]
+    pub fn with_source(mut self, source: impl std::error::Error + Send + Sync + 'static) -> Self {
+        self.0.source = Some(Arc::new(source));
+        self
+    }
+
+    pub(crate) fn from_fault(fault: Fault) -> Self {
+        let (kind, message) = match fault.kind() {
+            FaultKind::Unavailable => (
+                ErrorKind::Unavailable,
+                "the backend is unavailable; check that it runs and is reachable",
+            ),
+            FaultKind::Denied => {
+                (ErrorKind::Denied, "the backend refuses access; check credentials and rights")
+            }
+            FaultKind::Unsupported => (ErrorKind::Unsupported, "the backend cannot do this"),
+            FaultKind::Invalid => (ErrorKind::Invalid, "the backend cannot accept this request"),
+            FaultKind::TimedOut => (
+                ErrorKind::Timeout,
+                "the backend did not answer in time; it may be down or overloaded",
+            ),
+            FaultKind::Broken => (ErrorKind::BackendBroken, "the backend broke its contract"),
+        };
+        let mut error = Self::new(kind, message);
+        error.0.effect = fault.effect();
+        error.0.source = Some(fault.into_source().into());
+        error
+    }
+
+    pub(crate) fn applied(mut self, effect: Effect) -> Self {
+        self.0.effect = effect;
+        self
+    }
+
+    pub(crate) fn gone_in(mut self, bound: Option<Duration>) -> Self {
+        self.0.gone_within = bound;
+        self
+    }
+
+    /// Says what was being done where, unless a deeper layer has said so already.
+    pub(crate) fn during(
+        mut self,
+        doing: &'static str,
+        lock: Option<&LockName>,
+        backend: &'static str,
+    ) -> Self {
+        self.0.doing.get_or_insert(doing);
+        self.0.lock = self.0.lock.or_else(|| lock.cloned());
+        self.0.backend.get_or_insert(backend);
+        self
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Inner { doing, lock, backend, message, .. } = &*self.0;
+        if let Some(doing) = doing {
+            write!(f, "cannot {doing}")?;
+            if let Some(lock) = lock {
+                write!(f, " lock {lock}")?;
+            }
+            if let Some(backend) = backend {
+                write!(f, " on {backend}")?;
+            }
+            f.write_str(": ")?;
+        }
+        f.write_str(message)
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Error")
+            .field("kind", &self.0.kind)
+            .field("effect", &self.0.effect)
+            .field("message", &self.to_string())
+            .field("source", &self.0.source)
+            .finish()
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.0.source.as_deref().map(|source| source as _)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error as _;
+
+    use super::*;
+
+    #[test]
+    fn display_says_what_where_and_why_and_leaves_the_cause_to_source() {
+        let fault = Fault::unknown(FaultKind::Unavailable, "connection reset");
+        let name = LockName::new("orders/42").unwrap();
+        let error = Error::from_fault(fault).during("acquire", Some(&name), "redis");
+        let shown = error.to_string();
+        assert!(shown.starts_with("cannot acquire lock \"orders/42\" on redis: "), "{shown}");
+        assert!(!shown.contains("connection reset"), "{shown}");
+        assert_eq!(error.source().unwrap().to_string(), "connection reset");
+        assert_eq!(error.effect(), Effect::Unknown);
+        assert!(error.is_retryable());
+    }
+
+    #[test]
+    fn the_innermost_context_wins() {
+        let error = Error::new(ErrorKind::Invalid, "no")
+            .during("renew", None, "a")
+            .during("release", None, "b");
+        assert_eq!(error.to_string(), "cannot renew on a: no");
+    }
+
+    #[test]
+    fn an_error_is_small_and_travels_between_threads() {
+        fn travels<T: Send + Sync + 'static>() {}
+        travels::<Error>();
+        assert_eq!(size_of::<Error>(), size_of::<usize>());
+    }
+}

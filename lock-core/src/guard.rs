@@ -1,0 +1,397 @@
+//! A lock that is held: [`LockGuard`], and its [`LossSignal`].
+
+use std::fmt;
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use crate::backend::{Effect, Hold as HoldKind, Ticket};
+use crate::carry::Carried;
+use crate::clock::Moment;
+use crate::error::{Error, ErrorKind};
+use crate::hold::{Hold, Loss, Parting};
+use crate::keeper::Farewell;
+use crate::name::LockName;
+use crate::owner::OwnerId;
+use crate::token::FencingToken;
+use crate::wheel;
+
+/// A held lock. Released when dropped; [`release`](Self::release) also tells whether it was still
+/// held.
+///
+/// A lock is a lease, and a lease can be lost: the backend may restart, the network may part, the
+/// process may be stopped. The guard is always told, at the latest at its own deadline, which comes
+/// before the server's: ask [`is_held`](Self::is_held), await [`lost`](Self::lost), or let
+/// [`run`](Self::run) drop the work. No lock can undo a write that was already on its way: give
+/// [`fencing_token`](Self::fencing_token) to a resource that checks it.
+///
+/// # Dropping
+///
+/// Dropping the guard releases the lock in a task on the runtime that won it. It never blocks or
+/// panics, wherever it happens: outside of a runtime, during shutdown, while unwinding. If that
+/// runtime is gone, the lock ends with its lease (or with the process, on backends without leases).
+#[must_use = "the lock is released as soon as the guard is dropped"]
+pub struct LockGuard {
+    /// `None` only in between `release` or `detach` and the drop that follows.
+    hold: Option<Arc<Hold>>,
+}
+
+impl LockGuard {
+    pub(crate) fn new(hold: Arc<Hold>) -> Self {
+        Self { hold: Some(hold) }
+    }
+
+    /// The lock.
+    #[must_use]
+    pub fn name(&self) -> &LockName {
+        &self.hold().name
+    }
+
+    /// The owner id of this acquisition: the right to release it.
+    #[must_use]
+    pub fn owner(&self) -> &OwnerId {
+        &self.hold().owner
+    }
+
+    /// The number to send along with each write, higher than that of every earlier holder. `None`
+    /// exactly if the backend declares [`Fencing::None`](crate::Fencing::None).
+    #[must_use]
+    pub fn fencing_token(&self) -> Option<FencingToken> {
+        self.hold().token
+    }
+
+    /// True while the lock is certainly ours, under the assumptions that the backend documents.
+    ///
+    /// Computed from a clock that counts suspended time, not from a flag that some task must set:
+    /// right at the first look after a stop, a suspension, or a starved executor.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        self.loss().is_none()
+    }
+
+    /// Why the lock is not held any more; `None` while it is.
+    #[must_use]
+    pub fn loss(&self) -> Option<Loss> {
+        self.hold().loss()
+    }
+
+    /// How long the lock is ours if no renewal succeeds any more. `None` if it is lost, and on
+    /// backends without leases (see [`is_held`](Self::is_held)).
+    #[must_use]
+    pub fn valid_for(&self) -> Option<Duration> {
+        if !self.is_held() {
+            return None;
+        }
+        self.hold().deadline().map(Moment::remaining)
+    }
+
+    /// Waits until the lock is lost: at the latest at the deadline, earlier on evidence.
+    ///
+    /// After the machine was suspended, the timer behind this may be late by the time until the next
+    /// renewal; [`is_held`](Self::is_held) is right at once.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future changes nothing.
+    pub async fn lost(&self) -> Loss {
+        self.hold().lost().await
+    }
+
+    /// A signal of its own for tasks that do not have the guard. It does not keep the lock.
+    #[must_use]
+    pub fn loss_signal(&self) -> LossSignal {
+        LossSignal(Arc::clone(self.hold()))
+    }
+
+    /// Runs `work` while the lock is held: if it is lost, `work` is dropped at its next await.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Lost`] if the lock was lost before `work` ended.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops `work`. The lock stays held.
+    pub async fn run<F: Future>(&self, work: F) -> Result<F::Output, Error> {
+        let mut work = pin!(work);
+        let mut lost = pin!(self.hold().lost());
+        std::future::poll_fn(|cx| {
+            // The clock first: after a stop, no timer has fired yet.
+            if self.is_held() && lost.as_mut().poll(cx).is_pending() {
+                return work.as_mut().poll(cx).map(Some);
+            }
+            Poll::Ready(None)
+        })
+        .await
+        .ok_or_else(|| self.hold().loss_error("go on under"))
+    }
+
+    /// Asks the backend whether the lock is still ours. It is a renewal that can be waited for: the
+    /// lease afterwards lasts at least the ttl.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Lost`] if it is not; any other kind if the backend did not say: the lock is then
+    /// still held until its deadline.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves the renewal to end in the background. The lock stays held.
+    pub async fn verify(&self) -> Result<(), Error> {
+        self.renew(self.hold().ttl, "verify").await
+    }
+
+    /// Makes the lease last at least `ttl` from now, once. Later renewals ask for the original ttl
+    /// again, and never shorten what was acknowledged here.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Invalid`] if `ttl` is out of the backend's range; [`ErrorKind::Lost`] if the lock
+    /// is not ours any more; any other kind if the backend did not say.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves the renewal to end in the background; whether it succeeded shows
+    /// in [`valid_for`](Self::valid_for). The lock stays held.
+    pub async fn extend(&self, ttl: Duration) -> Result<(), Error> {
+        let hold = self.hold();
+        hold.engine
+            .check_ttl(ttl)
+            .map_err(|error| hold.engine.explain(error, "extend", Some(&hold.name)))?;
+        self.renew(ttl, "extend").await
+    }
+
+    /// Releases the lock and waits for the answer, at most two times the locker's timeout, plus what
+    /// is left of a minimum hold that the backend cannot keep by itself.
+    ///
+    /// `Ok` exactly if the backend confirmed that this guard held the lock until now.
+    ///
+    /// # Errors
+    ///
+    /// * [`ErrorKind::Lost`]: it was lost before.
+    /// * [`ErrorKind::NotHeld`]: the backend says that it was not ours any more.
+    /// * [`ErrorKind::Gone`]: it is gone, but an answer was lost, and so was who ended it.
+    /// * Any other kind: it is not known to be gone. The release goes on in the background, and
+    ///   [`gone_within`](Error::gone_within) bounds how long the lock can stay.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves the release to end in the background, as dropping the guard does.
+    pub async fn release(mut self) -> Result<(), Error> {
+        let Some(hold) = self.hold.take() else {
+            return Ok(());
+        };
+        if hold.loss().is_some() {
+            return Err(hold.loss_error("release"));
+        }
+        let explained = Arc::clone(&hold);
+        let (tasks, runtime) = (hold.engine.tasks.clone(), hold.runtime.clone());
+        let parting = Parting(Arc::clone(&hold));
+        let parting = async move {
+            let mut leaving = parting.leave().await;
+            match leaving.insist().await {
+                Ok(Farewell::Released) => Ok(()),
+                Ok(Farewell::NotHeld) => {
+                    Err(Error::new(ErrorKind::NotHeld, "the backend says that it was not held by us any more"))
+                }
+                Ok(Farewell::Gone) => Err(Error::new(
+                    ErrorKind::Gone,
+                    "it is gone, but an answer was lost, so whether this call released it is unknown",
+                )
+                .applied(Effect::Unknown)),
+                Err(fault) => {
+                    let bound = leaving.gone_within();
+                    hold.engine.spawn(&hold.runtime, leaving.persist());
+                    Err(Error::from_fault(fault).applied(Effect::Unknown).gone_in(bound))
+                }
+            }
+        };
+        Carried::new(parting, Arc::default(), tasks, runtime)
+            .await
+            .map_err(|error| explained.engine.explain(error, "release", Some(&explained.name)))
+    }
+
+    /// Stops renewing and leaves the lock to whoever gets the returned [`Detached`], until its lease
+    /// ends. Needs a lock that was asked for with
+    /// [`detachable`](crate::Lock::detachable).
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Unsupported`] if it was not; [`ErrorKind::Lost`] if it is lost. The guard is
+    /// dropped then, and the lock with it.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future may leave the lock detached and unknown to anybody, until its lease ends.
+    pub async fn detach(mut self) -> Result<Detached, Error> {
+        let hold = Arc::clone(self.hold());
+        // After the renewal that may be under way: what follows tells the lease as it is.
+        let mut wire = Arc::clone(&hold.wire).lock_owned().await;
+        if wire.claim.hold != HoldKind::Detached {
+            let error =
+                Error::new(ErrorKind::Unsupported, "it was not asked for as a detachable lock");
+            return Err(hold.engine.explain(error, "detach", Some(&hold.name)));
+        }
+        if hold.loss().is_some() || !hold.end(Loss::Released) {
+            return Err(hold.loss_error("detach"));
+        }
+        self.hold = None;
+        wire.place = None;
+        Ok(Detached {
+            name: hold.name.clone(),
+            owner: hold.owner,
+            token: hold.token,
+            ttl: hold.ttl,
+        })
+    }
+
+    /// What the backend keeps with this grant, for functions of a backend's own crate.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future changes nothing.
+    pub async fn ticket(&self) -> Option<Ticket> {
+        self.hold().wire.lock().await.claim.ticket.clone()
+    }
+
+    async fn renew(&self, ttl: Duration, doing: &'static str) -> Result<(), Error> {
+        let hold = Arc::clone(self.hold());
+        if hold.loss().is_some() {
+            return Err(hold.loss_error(doing));
+        }
+        let (tasks, runtime) = (hold.engine.tasks.clone(), hold.runtime.clone());
+        Carried::new(renew_now(hold, ttl, doing), Arc::default(), tasks, runtime).await
+    }
+
+    fn hold(&self) -> &Arc<Hold> {
+        self.hold.as_ref().expect("a guard that was released is not reachable any more")
+    }
+}
+
+async fn renew_now(hold: Arc<Hold>, ttl: Duration, doing: &'static str) -> Result<(), Error> {
+    let engine = Arc::clone(&hold.engine);
+    let mut wire = Arc::clone(&hold.wire).lock_owned().await;
+    let usual = std::mem::replace(&mut wire.claim.ttl, ttl);
+    let wires = [wire];
+    let answer = wheel::renew(&engine, &wires, engine.settings.timeout).await.pop();
+    let [mut wire] = wires;
+    wire.claim.ttl = usual;
+    let Some(answer) = answer else { return Ok(()) };
+    hold.renewed(&mut wire.claim, answer).map_err(|fault| match fault {
+        Some(fault) => engine.explain(Error::from_fault(fault), doing, Some(&hold.name)),
+        None => hold.loss_error(doing),
+    })
+}
+
+impl Drop for LockGuard {
+    fn drop(&mut self) {
+        let Some(hold) = self.hold.take() else { return };
+        // A lost lock is let go by whoever noticed the loss.
+        if hold.loss().is_none() {
+            hold.part();
+        }
+    }
+}
+
+impl fmt::Debug for LockGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("LockGuard").field(self.hold()).finish()
+    }
+}
+
+/// Tells when a lock is not held any more. Outlives the guard, does not keep the lock, and resolves
+/// with [`Loss::Released`] when the guard lets go.
+#[derive(Clone)]
+pub struct LossSignal(Arc<Hold>);
+
+impl LossSignal {
+    /// Why the lock is not held any more; `None` while it is.
+    #[must_use]
+    pub fn loss(&self) -> Option<Loss> {
+        self.0.loss()
+    }
+
+    /// Waits until the lock is not held any more.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future changes nothing.
+    pub async fn lost(&self) -> Loss {
+        self.0.lost().await
+    }
+}
+
+impl fmt::Debug for LossSignal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("LossSignal").field(&self.0).finish()
+    }
+}
+
+/// A lock that is held by nobody's guard: whoever has this can
+/// [`adopt`](crate::Locker::adopt) it, in this process or another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[non_exhaustive]
+pub struct Detached {
+    /// The lock.
+    pub name: LockName,
+    /// The right to renew and release it.
+    pub owner: OwnerId,
+    /// The fencing token of the grant.
+    pub token: Option<FencingToken>,
+    /// The lease that renewals ask for.
+    pub ttl: Duration,
+}
+
+impl Detached {
+    /// Put together from what another process was told.
+    #[must_use]
+    pub fn new(name: LockName, owner: OwnerId, ttl: Duration) -> Self {
+        Self { name, owner, token: None, ttl }
+    }
+}
+
+impl Hold {
+    pub(crate) fn loss_error(self: &Arc<Self>, doing: &'static str) -> Error {
+        let why = self.loss().unwrap_or(Loss::Released);
+        let error = Error::new(ErrorKind::Lost, format!("it was lost: {why}"));
+        self.engine.explain(error, doing, Some(&self.name))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sendable<T: Send>(value: T) -> T {
+        value
+    }
+
+    #[tokio::test]
+    async fn the_futures_of_a_guard_can_be_spawned() {
+        let locks = crate::Locker::new(crate::Memory::new());
+        let guard = sendable(locks.lock("n").unwrap().acquire()).await.unwrap();
+        sendable(guard.verify()).await.unwrap();
+        sendable(guard.extend(Duration::from_secs(60))).await.unwrap();
+        sendable(guard.run(async {})).await.unwrap();
+        drop(sendable(guard.lost()));
+        sendable(guard.release()).await.unwrap();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_machine_that_slept_past_the_deadline_finds_the_lock_lost() {
+        let locks = crate::Locker::new(crate::Memory::new());
+        let lock = locks.lock("n").unwrap().ttl(Duration::from_secs(30));
+        let guard = lock.acquire().await.unwrap();
+        crate::clock::pretend_suspended(Duration::from_secs(20));
+        assert!(guard.is_held(), "not past the deadline yet");
+        crate::clock::pretend_suspended(Duration::from_secs(20));
+        // No timer has fired, no task has run.
+        assert!(!guard.is_held());
+        assert_eq!(guard.lost().await, Loss::Expired);
+        assert!(guard.run(async {}).await.is_err());
+        assert_eq!(guard.release().await.unwrap_err().kind(), ErrorKind::Lost);
+    }
+}

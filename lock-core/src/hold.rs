@@ -1,0 +1,422 @@
+//! A lock that was won, until it ends: its deadline, its loss, and its renewals' answers.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::sync::SetOnce;
+
+use crate::backend::{Claim, Fault, Grant, Lease, Renewal};
+use crate::clock::Moment;
+use crate::engine::Engine;
+use crate::entropy;
+use crate::keeper::Leaving;
+use crate::line::Place;
+use crate::name::LockName;
+use crate::owner::OwnerId;
+use crate::token::FencingToken;
+
+/// Why a lock is not held any more. Terminal: a late acknowledgement never revives a lost lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Loss {
+    /// The deadline passed and no renewal had been acknowledged in time, or none was to be made.
+    Expired,
+    /// The backend said that the lock is not ours any more: it lapsed, was broken, or was removed.
+    NotHeld,
+    /// The longest total hold that the renewal policy allows is over.
+    HoldLimit,
+    /// The runtime that renewed the lock was shut down.
+    RuntimeGone,
+    /// Not a loss: the guard let the lock go. Seen by signals that outlive their guard.
+    Released,
+}
+
+impl fmt::Display for Loss {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Expired => "the lease ended before a renewal was acknowledged",
+            Self::NotHeld => "the backend says that it is not held by us any more",
+            Self::HoldLimit => "the longest hold that was allowed is over",
+            Self::RuntimeGone => "the runtime that renewed it was shut down",
+            Self::Released => "it was released",
+        })
+    }
+}
+
+/// Whether and how long a lock is renewed. The default renews at each third of the lease, for ever.
+#[derive(Clone, Default)]
+pub struct RenewalPolicy {
+    off: bool,
+    max_hold: Option<Duration>,
+    probe: Option<Arc<dyn Fn() -> bool + Send + Sync>>,
+}
+
+impl RenewalPolicy {
+    /// No renewals: the lock ends with its first lease, unless
+    /// [`extend`](crate::LockGuard::extend) is called.
+    #[must_use]
+    pub fn off() -> Self {
+        Self { off: true, ..Self::default() }
+    }
+
+    /// The lock ends at the latest this long after it was won, whatever is renewed or extended.
+    #[must_use]
+    pub fn max_hold(mut self, limit: Duration) -> Self {
+        self.max_hold = Some(limit);
+        self
+    }
+
+    /// Asks `probe` before each renewal, and renews no more once it has said `false` or panicked. The
+    /// lock then ends with its lease. It runs on the runtime: it must not block.
+    #[must_use]
+    pub fn only_while(mut self, probe: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        self.probe = Some(Arc::new(probe));
+        self
+    }
+
+    pub(crate) fn limit(&self) -> Option<Duration> {
+        self.max_hold
+    }
+
+    pub(crate) fn is_off(&self) -> bool {
+        self.off
+    }
+
+    fn allows(&self) -> bool {
+        let Some(probe) = &self.probe else {
+            return true;
+        };
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| probe())).unwrap_or(false)
+    }
+}
+
+impl fmt::Debug for RenewalPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RenewalPolicy")
+            .field("off", &self.off)
+            .field("max_hold", &self.max_hold)
+            .field("probe", &self.probe.is_some())
+            .finish()
+    }
+}
+
+/// How one hold is to be kept.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Terms {
+    pub(crate) renewal: RenewalPolicy,
+    pub(crate) min_hold: Option<Duration>,
+}
+
+/// One grant in force. Shared by the guard, its signals and the wheel.
+pub(crate) struct Hold {
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) runtime: Handle,
+    pub(crate) name: LockName,
+    pub(crate) owner: OwnerId,
+    pub(crate) token: Option<FencingToken>,
+    pub(crate) ttl: Duration,
+    pub(crate) terms: Terms,
+    pub(crate) won_at: Moment,
+    /// Invariant: a verb of this claim is on the wire only while its sender holds this lock.
+    pub(crate) wire: Arc<tokio::sync::Mutex<Wire>>,
+    pub(crate) ended: SetOnce<Loss>,
+    state: Mutex<State>,
+}
+
+/// What goes into the verbs of a claim.
+#[derive(Debug)]
+pub(crate) struct Wire {
+    pub(crate) claim: Claim,
+    pub(crate) place: Option<Place>,
+    /// An attempt of the claim went unanswered and may still land.
+    pub(crate) uncertain: bool,
+}
+
+#[derive(Debug)]
+struct State {
+    /// When we give up by ourselves. `None`: no lease, the process' life is the bound.
+    deadline: Option<Moment>,
+    /// When the lease that was last acknowledged ends on the server, as we count it.
+    lease_ends: Option<Moment>,
+    /// `None` while one is under way, or when there will be none.
+    next_renewal: Option<Moment>,
+    /// From one renewal to the next.
+    interval: Duration,
+    /// Where the wheel keeps this hold.
+    slot: Option<(Moment, u64)>,
+}
+
+/// What the wheel has to do for a hold.
+pub(crate) enum Step {
+    Nothing,
+    Renew,
+    LookAgain(Moment),
+}
+
+impl Hold {
+    pub(crate) fn new(
+        engine: Arc<Engine>,
+        runtime: Handle,
+        terms: Terms,
+        wire: Wire,
+        grant: &Grant,
+    ) -> Arc<Self> {
+        let hold = Arc::new(Self {
+            name: wire.claim.name.clone(),
+            owner: wire.claim.owner,
+            token: grant.token,
+            ttl: wire.claim.ttl,
+            won_at: grant.since,
+            wire: Arc::new(tokio::sync::Mutex::new(wire)),
+            ended: SetOnce::new(),
+            state: Mutex::new(State {
+                deadline: None,
+                lease_ends: None,
+                next_renewal: None,
+                interval: Duration::MAX,
+                slot: None,
+            }),
+            engine,
+            runtime,
+            terms,
+        });
+        hold.extend_to(grant);
+        hold
+    }
+
+    /// The moment up to which `grant` may be relied on; `None` without a lease.
+    pub(crate) fn deadline_of(engine: &Engine, grant: &Grant) -> Option<Moment> {
+        match grant.lease {
+            Lease::For(lease) => Some(grant.since + lease.saturating_sub(engine.margin(lease))),
+            Lease::WhileProcessLives => None,
+        }
+    }
+
+    /// Why the lock is not held any more, if so. Computed from the clock: right at the first look,
+    /// whatever was stopped, starved or suspended meanwhile.
+    pub(crate) fn loss(self: &Arc<Self>) -> Option<Loss> {
+        if self.ended.get().is_none() && self.deadline().is_some_and(Moment::has_passed) {
+            self.lose(self.reason_at_deadline());
+        }
+        self.ended.get().copied()
+    }
+
+    pub(crate) fn deadline(&self) -> Option<Moment> {
+        self.state().deadline
+    }
+
+    /// Resolves when the lock is not held any more. Watches the deadline by itself, so that it needs
+    /// no wheel that runs.
+    pub(crate) async fn lost(self: &Arc<Self>) -> Loss {
+        loop {
+            if let Some(loss) = self.loss() {
+                return loss;
+            }
+            let deadline = self.deadline();
+            let at_deadline = async {
+                match deadline {
+                    Some(deadline) => crate::clock::sleep_until(deadline).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                loss = self.ended.wait() => return *loss,
+                () = at_deadline => {}
+            }
+        }
+    }
+
+    /// Ends the hold as lost and lets the claim go in the background. The first reason stays.
+    pub(crate) fn lose(self: &Arc<Self>, loss: Loss) {
+        if self.end(loss) {
+            tracing::warn!(
+                lock.name = %self.name,
+                lock.backend = self.engine.caps.backend,
+                lock.owner = %self.owner.short(),
+                lock.reason = %loss,
+                "lost"
+            );
+            self.part();
+        }
+    }
+
+    /// Lets the claim go in the background. If its runtime is gone, what the backend keeps with the
+    /// claim is dropped at least.
+    pub(crate) fn part(self: &Arc<Self>) {
+        let parting = Parting(Arc::clone(self));
+        self.engine.spawn(&self.runtime, async move {
+            parting.leave().await.persist().await;
+        });
+    }
+
+    /// From here on nothing is renewed. False if it had ended before.
+    pub(crate) fn end(&self, why: Loss) -> bool {
+        let first = self.ended.set(why).is_ok();
+        if first {
+            self.engine.wheel.remove(self);
+        }
+        first
+    }
+
+    /// What is left of the minimum hold.
+    pub(crate) fn not_before(&self) -> Option<Moment> {
+        let until = self.won_at + self.terms.min_hold?;
+        (!until.has_passed()).then_some(until)
+    }
+
+    /// When the server will have let the lock go by itself.
+    pub(crate) fn lease_ends(&self) -> Option<Moment> {
+        self.state().lease_ends
+    }
+
+    /// Takes in the answer to a renewal. Only an acknowledged renewal moves the deadline.
+    pub(crate) fn renewed(
+        self: &Arc<Self>,
+        claim: &mut Claim,
+        answer: Result<Renewal, Fault>,
+    ) -> Result<(), Option<Fault>> {
+        match answer {
+            // `loss` first: an answer that comes after the deadline does not move it.
+            Ok(Renewal::Held(grant)) if self.loss().is_none() => {
+                if grant.ticket.is_some() {
+                    claim.ticket.clone_from(&grant.ticket);
+                }
+                self.extend_to(&grant);
+                Ok(())
+            }
+            Ok(Renewal::Held(_)) => Err(None),
+            Ok(Renewal::NotHeld) => {
+                self.lose(Loss::NotHeld);
+                Err(None)
+            }
+            Err(fault) => {
+                self.renew_again_soon();
+                Err(Some(fault))
+            }
+        }
+    }
+
+    /// After a renewal that failed, or that could not be sent.
+    pub(crate) fn renew_again_soon(self: &Arc<Self>) {
+        if self.terms.renewal.is_off() {
+            return;
+        }
+        {
+            let mut state = self.state();
+            let pause = state.interval / 4;
+            state.next_renewal = Some(Moment::now() + entropy::between(pause / 2, pause));
+        }
+        self.reschedule();
+    }
+
+    fn extend_to(self: &Arc<Self>, grant: &Grant) {
+        let limit = self.terms.renewal.max_hold.map(|limit| self.won_at + limit);
+        let mut state = self.state();
+        match grant.lease {
+            Lease::For(lease) => {
+                let deadline = Self::deadline_of(&self.engine, grant);
+                state.deadline = state.deadline.max(deadline);
+                state.lease_ends = state.lease_ends.max(Some(grant.since + lease));
+                state.interval = lease / 3;
+            }
+            // Nothing lapses: the ttl is only the rhythm in which the backend looks.
+            Lease::WhileProcessLives => state.interval = self.ttl / 3,
+        }
+        if let Some(limit) = limit {
+            state.deadline = Some(state.deadline.map_or(limit, |deadline| deadline.min(limit)));
+        }
+        if !self.terms.renewal.is_off() {
+            state.next_renewal = Some(grant.since + state.interval);
+        }
+        drop(state);
+        self.reschedule();
+    }
+
+    /// What is to be done now; asked by the wheel.
+    pub(crate) fn step(self: &Arc<Self>, now: Moment) -> Step {
+        if self.loss().is_some() {
+            return Step::Nothing;
+        }
+        let due = self.state().next_renewal.is_some_and(|due| due <= now);
+        if due {
+            self.state().next_renewal = None;
+            if self.terms.renewal.allows() {
+                return Step::Renew;
+            }
+        }
+        let state = self.state();
+        match earlier(state.next_renewal, state.deadline) {
+            Some(at) => Step::LookAgain(at),
+            None => Step::Nothing,
+        }
+    }
+
+    /// Tells the wheel when to look at this hold next.
+    fn reschedule(self: &Arc<Self>) {
+        let at = {
+            let state = self.state();
+            let renewal =
+                state.next_renewal.map(|due| self.engine.wheel.align(due, state.interval));
+            earlier(renewal, state.deadline)
+        };
+        if let Some(at) = at {
+            self.engine.wheel.schedule(self, at);
+        }
+    }
+
+    /// Where the wheel keeps this hold; for the wheel alone, under its own lock.
+    pub(crate) fn swap_slot(&self, slot: Option<(Moment, u64)>) -> Option<(Moment, u64)> {
+        std::mem::replace(&mut self.state().slot, slot)
+    }
+
+    fn reason_at_deadline(&self) -> Loss {
+        match self.terms.renewal.max_hold {
+            Some(limit) if (self.won_at + limit).has_passed() => Loss::HoldLimit,
+            _ => Loss::Expired,
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A hold on its way out. However it is dropped, also unpolled by a runtime that shuts down, it takes
+/// the ticket and the place in line with it, and does not leave them to guards and signals.
+pub(crate) struct Parting(pub(crate) Arc<Hold>);
+
+impl Parting {
+    pub(crate) async fn leave(&self) -> Leaving {
+        Leaving::of(&self.0).await
+    }
+}
+
+impl Drop for Parting {
+    fn drop(&mut self) {
+        // Busy with a verb: then that verb's sender has the wire, and lets go after it.
+        if let Ok(mut wire) = self.0.wire.try_lock() {
+            wire.place = None;
+            wire.claim.ticket = None;
+        }
+    }
+}
+
+impl fmt::Debug for Hold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hold")
+            .field("name", &self.name)
+            .field("owner", &self.owner)
+            .field("token", &self.token)
+            .field("ended", &self.ended.get())
+            .finish_non_exhaustive()
+    }
+}
+
+fn earlier(a: Option<Moment>, b: Option<Moment>) -> Option<Moment> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
+    }
+}

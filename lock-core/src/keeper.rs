@@ -1,0 +1,549 @@
+//! The life of a claim: win, hold, let go. Every claim that may have left something on the backend
+//! ends in [`Leaving`]; there is no second clean-up path.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+use tokio::sync::{OwnedMutexGuard, OwnedSemaphorePermit, SetOnce};
+use tracing::Instrument;
+
+use crate::backend::{
+    Attempt, Claim, Effect, Fault, FaultKind, Grant, Lease, LetGo, Release, Wake,
+};
+use crate::capabilities::{Fencing, Order, Support};
+use crate::clock::{Moment, sleep, sleep_until};
+use crate::engine::Engine;
+use crate::entropy;
+use crate::error::{Error, ErrorKind};
+use crate::guard::LockGuard;
+use crate::hold::{Hold, Loss, Terms, Wire};
+use crate::line::Place;
+use crate::owner::OwnerId;
+
+/// Grants that arrive after their lease is over, before an acquisition gives up.
+const MAX_STALE_GRANTS: u32 = 3;
+
+/// What a caller and the seeker that works for it tell each other.
+#[derive(Debug, Default)]
+pub(crate) struct Caller {
+    /// Set when nobody waits for the result any more.
+    pub(crate) gone: Arc<SetOnce<()>>,
+    /// Set when the backend has answered the first attempt, by whatever.
+    pub(crate) answered: SetOnce<()>,
+    /// While the claim waits behind a neighbour in this process.
+    in_line: AtomicBool,
+    /// The fault that keeps a waiter from being served; `None` while it is contention.
+    outage: Mutex<Option<Error>>,
+}
+
+impl Caller {
+    pub(crate) fn in_line(&self) -> bool {
+        self.in_line.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn outage(&self) -> Option<Error> {
+        self.outage.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn report(&self, outage: Option<Error>) {
+        *self.outage.lock().unwrap_or_else(PoisonError::into_inner) = outage;
+    }
+}
+
+/// A claim on its way to a grant.
+pub(crate) struct Seeker {
+    engine: Arc<Engine>,
+    runtime: Handle,
+    claim: Claim,
+    terms: Terms,
+    caller: Arc<Caller>,
+    waits: bool,
+    stood_in_line: bool,
+    _pending: OwnedSemaphorePermit,
+    place: Option<Place>,
+    traces: Traces,
+}
+
+/// What a claim may have left on the backend.
+#[derive(Clone, Copy, Debug, Default)]
+struct Traces {
+    /// A place in line, or a grant.
+    left: bool,
+    /// An attempt without answer, which may still land.
+    uncertain: bool,
+}
+
+impl Seeker {
+    pub(crate) fn new(
+        engine: Arc<Engine>,
+        runtime: Handle,
+        claim: Claim,
+        terms: Terms,
+        caller: Arc<Caller>,
+        waits: bool,
+        pending: OwnedSemaphorePermit,
+    ) -> Self {
+        let (place, traces) = (None, Traces::default());
+        Self {
+            engine,
+            runtime,
+            claim,
+            terms,
+            caller,
+            waits,
+            stood_in_line: false,
+            _pending: pending,
+            place,
+            traces,
+        }
+    }
+
+    /// Until a guard is won; `None` if the lock is held by somebody else and the claim does not wait.
+    pub(crate) async fn seek(mut self) -> Result<Option<LockGuard>, Error> {
+        let won = if self.stand_in_line().await? { self.compete().await } else { Ok(None) };
+        match won {
+            Ok(Some(grant)) => Ok(Some(self.into_guard(&grant))),
+            Ok(None) => {
+                self.let_go();
+                Ok(None)
+            }
+            Err(error) => {
+                self.let_go();
+                Err(error)
+            }
+        }
+    }
+
+    /// Inside one process, first come, first served. A backend with a line of its own keeps all of
+    /// them in order, so all of them may go there.
+    async fn stand_in_line(&mut self) -> Result<bool, Error> {
+        if self.engine.caps.order == Order::Fifo {
+            return Ok(true);
+        }
+        let lines = Arc::clone(&self.engine.lines);
+        self.place = lines.try_enter(&self.claim.name);
+        if self.place.is_some() || !self.waits {
+            return Ok(self.place.is_some());
+        }
+        self.stood_in_line = true;
+        self.caller.in_line.store(true, Ordering::Release);
+        let entered = tokio::select! {
+            biased;
+            _ = self.engine.closing.wait() => Err(closed()),
+            _ = self.caller.gone.wait() => Ok(false),
+            place = lines.enter(&self.claim.name) => {
+                self.place = Some(place);
+                Ok(true)
+            }
+        };
+        self.caller.in_line.store(false, Ordering::Release);
+        entered
+    }
+
+    async fn compete(&mut self) -> Result<Option<Grant>, Error> {
+        let mut pace = Pace::default();
+        let mut stale_grants = 0;
+        let mut outage_since = None;
+        loop {
+            let started = Moment::now();
+            let answer = self.attempt().await;
+            let first = self.caller.answered.set(()).is_ok();
+            if answer.is_ok() {
+                outage_since = None;
+                pace.outage_over();
+                self.caller.report(None);
+            }
+            let next = match answer {
+                Ok(Attempt::Acquired(grant)) => Next::Granted(grant),
+                Ok(Attempt::Contended { .. }) if !self.waits => return Ok(None),
+                Ok(Attempt::Contended { lapses_in }) => {
+                    self.traces.left |= self.claim.queue;
+                    self.wait(lapses_in, &mut pace).await?
+                }
+                Err(fault) => {
+                    // A newcomer is told at once; who has waited goes on waiting.
+                    let waiting = self.waits && (!first || self.stood_in_line);
+                    let may_wait = waiting && fault.is_transient();
+                    let since = *outage_since.get_or_insert(started);
+                    let error = Error::from_fault(fault);
+                    if !may_wait || since + self.engine.settings.patience <= Moment::now() {
+                        return Err(error);
+                    }
+                    tracing::debug!(lock.name = %self.claim.name, lock.error = %error, "waiting through an outage");
+                    self.caller.report(Some(error));
+                    self.pause(pace.outage()).await?
+                }
+            };
+            let grant = match next {
+                Next::GiveUp => return Ok(None),
+                Next::Look => continue,
+                // The next attempt is the same acquisition, and confirms it with the whole lease.
+                Next::Pushed(grant) if self.needs_confirmation(&grant) => {
+                    self.traces.left = true;
+                    continue;
+                }
+                Next::Pushed(grant) | Next::Granted(grant) => grant,
+            };
+            self.traces.left = true;
+            if self.arrives_in_time(&grant) {
+                self.check_token(&grant)?;
+                return Ok(Some(grant));
+            }
+            stale_grants += 1;
+            self.start_afresh().await;
+            if !self.waits || stale_grants == MAX_STALE_GRANTS {
+                return Err(too_slow());
+            }
+        }
+    }
+
+    async fn attempt(&mut self) -> Result<Attempt, Fault> {
+        let verb = self.engine.backend.try_acquire(&self.claim);
+        let answer = self.engine.call(self.engine.settings.timeout, verb).await;
+        if answer.as_ref().is_err_and(|fault| fault.effect() == Effect::Unknown) {
+            self.traces = Traces { left: true, uncertain: true };
+        }
+        answer
+    }
+
+    /// Waits for a signal, and looks by itself when the holder's lease ends, or after a lease.
+    async fn wait(&mut self, lapses_in: Option<Duration>, pace: &mut Pace) -> Result<Next, Error> {
+        let span = tracing::debug_span!("wait", lock.name = %self.claim.name, lock.owner = %self.claim.owner.short());
+        let at_most = self.claim.ttl;
+        let recheck = lapses_in.map_or(at_most, |lapses_in| lapses_in.min(at_most));
+        let recheck =
+            recheck + entropy::between(Duration::from_millis(1), RECHECK_JITTER.min(at_most / 10));
+        let began = Moment::now();
+        let woken = async {
+            tokio::select! {
+                biased;
+                _ = self.engine.closing.wait() => Err(closed()),
+                _ = self.caller.gone.wait() => Ok(Next::GiveUp),
+                wake = self.engine.call(at_most * 2, self.engine.backend.wait(&self.claim)) => match wake {
+                    Ok(Wake::Granted(grant)) => Ok(Next::Pushed(grant)),
+                    Ok(Wake::Look) => Ok(Next::Look),
+                    // The attempt that follows tells whether something is wrong.
+                    Err(_) => self.pause(pace.failed_wait().min(recheck)).await,
+                },
+                () = sleep(recheck) => Ok(Next::Look),
+            }
+        }
+        .instrument(span)
+        .await?;
+        match woken {
+            Next::Look => match pace.after_wait_of(Moment::now().saturating_since(began)) {
+                Some(pause) => self.pause(pause).await,
+                None => Ok(Next::Look),
+            },
+            other => Ok(other),
+        }
+    }
+
+    async fn pause(&self, duration: Duration) -> Result<Next, Error> {
+        tokio::select! {
+            biased;
+            _ = self.engine.closing.wait() => Err(closed()),
+            _ = self.caller.gone.wait() => Ok(Next::GiveUp),
+            () = sleep(duration) => Ok(Next::Look),
+        }
+    }
+
+    fn arrives_in_time(&self, grant: &Grant) -> bool {
+        Hold::deadline_of(&self.engine, grant).is_none_or(|deadline| !deadline.has_passed())
+    }
+
+    /// A grant that was pushed may have a short lease, to be confirmed by a renewal. If nobody is
+    /// going to renew, it is confirmed before the guard is returned.
+    fn needs_confirmation(&self, grant: &Grant) -> bool {
+        let short = matches!(grant.lease, Lease::For(lease) if lease < self.claim.ttl);
+        short && self.terms.renewal.is_off()
+    }
+
+    fn check_token(&self, grant: &Grant) -> Result<(), Error> {
+        match grant.token {
+            None if self.engine.caps.fencing == Fencing::None => Ok(()),
+            None => Err(Error::new(
+                ErrorKind::BackendBroken,
+                "the backend declares fencing tokens and granted without one",
+            )),
+            Some(token) if self.engine.has_grown(&self.claim.name, token) => Ok(()),
+            Some(_) => Err(Error::new(
+                ErrorKind::FenceRegressed,
+                "the fencing token is lower than one seen before; did the backend lose its data?",
+            )),
+        }
+    }
+
+    /// Lets the claim go and goes on as a new owner.
+    async fn start_afresh(&mut self) {
+        let old = self.claim.clone();
+        self.claim.owner = OwnerId::mint();
+        self.claim.ticket = None;
+        let traces = std::mem::take(&mut self.traces);
+        let mut leaving = Leaving::of_claim(self, old, traces, None);
+        if leaving.once(self.engine.settings.timeout).await.is_err() {
+            self.engine.spawn(&self.runtime, leaving.persist());
+        }
+    }
+
+    fn let_go(mut self) {
+        if self.traces.left {
+            let place = self.place.take();
+            let leaving = Leaving::of_claim(&self, self.claim.clone(), self.traces, place);
+            self.engine.spawn(&self.runtime, leaving.persist());
+        }
+    }
+
+    fn into_guard(self, grant: &Grant) -> LockGuard {
+        let mut claim = self.claim;
+        claim.ticket.clone_from(&grant.ticket);
+        let wire = Wire { claim, place: self.place, uncertain: self.traces.uncertain };
+        LockGuard::new(Hold::new(self.engine, self.runtime, self.terms, wire, grant))
+    }
+}
+
+enum Next {
+    Look,
+    Granted(Grant),
+    Pushed(Grant),
+    GiveUp,
+}
+
+const RECHECK_JITTER: Duration = Duration::from_millis(20);
+
+/// Jittered back-off: for outages, for waits that fail, and for waits that wake for nothing.
+#[derive(Debug, Default)]
+struct Pace {
+    outages: u32,
+    failed_waits: u32,
+    idle_wakes: u32,
+}
+
+impl Pace {
+    const LONGEST: Duration = Duration::from_secs(1);
+    const SHORT_WAIT: Duration = Duration::from_millis(5);
+    const IDLE_WAKES_FOR_FREE: u32 = 8;
+
+    /// The next pause while the backend fails.
+    fn outage(&mut self) -> Duration {
+        self.outages += 1;
+        back_off(Duration::from_millis(10), self.outages)
+    }
+
+    fn outage_over(&mut self) {
+        self.outages = 0;
+    }
+
+    /// The next pause while signals cannot be had.
+    fn failed_wait(&mut self) -> Duration {
+        self.failed_waits += 1;
+        back_off(Duration::from_millis(10), self.failed_waits)
+    }
+
+    /// A pause after a wait that ended at once, many times in a row.
+    fn after_wait_of(&mut self, waited: Duration) -> Option<Duration> {
+        if waited > Self::SHORT_WAIT {
+            self.idle_wakes = 0;
+            self.failed_waits = 0;
+            return None;
+        }
+        self.idle_wakes += 1;
+        let excess = self.idle_wakes.checked_sub(Self::IDLE_WAKES_FOR_FREE)?;
+        Some(back_off(Duration::from_millis(1), excess))
+    }
+}
+
+fn back_off(first: Duration, doublings: u32) -> Duration {
+    let longest = (first * 2_u32.pow(doublings.min(10))).min(Pace::LONGEST);
+    entropy::between(longest / 2, longest)
+}
+
+/// A claim on its way out.
+#[derive(Debug)]
+pub(crate) struct Leaving {
+    engine: Arc<Engine>,
+    wire: Departing,
+    uncertain: bool,
+    keep_until: Option<Moment>,
+    /// From then on the backend has forgotten the claim by itself.
+    forgotten_at: Moment,
+    has_leases: bool,
+    /// A release went unanswered.
+    unsure: bool,
+}
+
+#[derive(Debug)]
+enum Departing {
+    Held(OwnedMutexGuard<Wire>),
+    Sought(Wire),
+}
+
+/// How a claim ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Farewell {
+    Released,
+    NotHeld,
+    /// Not there any more, by whom is unknown.
+    Gone,
+}
+
+impl Leaving {
+    /// Ends `hold`: waits for the verb under way, and for the minimum hold where the backend cannot
+    /// keep others out by itself.
+    pub(crate) async fn of(hold: &Arc<Hold>) -> Self {
+        let engine = Arc::clone(&hold.engine);
+        let mut keep_until = None;
+        if let Some(until) = hold.not_before() {
+            if engine.caps.minimum_hold == Support::Present {
+                keep_until = Some(until);
+            } else {
+                // Renewed meanwhile, unless it is lost.
+                tokio::select! {
+                    () = sleep_until(until) => {}
+                    _ = hold.ended.wait() => {}
+                }
+            }
+        }
+        hold.end(Loss::Released);
+        let wire = Arc::clone(&hold.wire).lock_owned().await;
+        let lease_ends = hold.lease_ends();
+        let timeout = engine.settings.timeout;
+        Self {
+            engine,
+            uncertain: wire.uncertain,
+            wire: Departing::Held(wire),
+            keep_until,
+            forgotten_at: lease_ends.unwrap_or_else(Moment::now).max(Moment::now() + timeout),
+            has_leases: lease_ends.is_some(),
+            unsure: false,
+        }
+    }
+
+    fn of_claim(seeker: &Seeker, claim: Claim, traces: Traces, place: Option<Place>) -> Self {
+        // The last attempt was sent before now, and lands within the bound of a call or never.
+        let forgotten_at = Moment::now() + seeker.engine.settings.timeout + claim.ttl;
+        Self {
+            engine: Arc::clone(&seeker.engine),
+            wire: Departing::Sought(Wire { claim, place, uncertain: traces.uncertain }),
+            uncertain: traces.uncertain,
+            keep_until: None,
+            forgotten_at,
+            has_leases: true,
+            unsure: false,
+        }
+    }
+
+    /// Asks the backend once.
+    pub(crate) async fn once(&mut self, limit: Duration) -> Result<Farewell, Fault> {
+        let keep = self.keep_until.map(Moment::remaining).filter(|keep| !keep.is_zero());
+        let how = LetGo { uncertain: self.uncertain, keep };
+        let claim = self.wire.claim();
+        let span = tracing::debug_span!(
+            "release",
+            lock.name = %claim.name,
+            lock.backend = self.engine.caps.backend,
+            lock.owner = %claim.owner.short(),
+            lock.outcome = tracing::field::Empty,
+        );
+        let verb = self.engine.backend.release(claim, how);
+        let answer = self.engine.call(limit, verb).instrument(span.clone()).await;
+        let farewell = match answer {
+            Ok(Release::Released) => Ok(Farewell::Released),
+            Ok(Release::NotHeld) if self.unsure => Ok(Farewell::Gone),
+            Ok(Release::NotHeld) => Ok(Farewell::NotHeld),
+            Err(fault) => {
+                self.unsure |= fault.effect() == Effect::Unknown;
+                Err(fault)
+            }
+        };
+        span.record("lock.outcome", tracing::field::debug(&farewell));
+        // Whoever is next in this process need not wait for our retries.
+        self.wire.leave_line();
+        farewell
+    }
+
+    /// Asks until the backend has answered, within the bound of a call.
+    pub(crate) async fn insist(&mut self) -> Result<Farewell, Fault> {
+        let end = Moment::now() + self.engine.settings.timeout;
+        let mut pace = Pace::default();
+        loop {
+            let fault = match self.once(end.remaining().max(Duration::from_millis(1))).await {
+                Ok(farewell) => return Ok(farewell),
+                Err(fault) => fault,
+            };
+            let pause = pace.outage();
+            if !fault.is_transient() || pause >= end.remaining() {
+                return Err(fault);
+            }
+            sleep(pause).await;
+        }
+    }
+
+    /// Asks until the backend has answered, or has forgotten the claim by itself.
+    pub(crate) async fn persist(mut self) {
+        let mut pace = Pace::default();
+        while let Err(fault) = self.once(self.engine.settings.timeout).await {
+            if self.forgotten_at.has_passed() {
+                let claim = self.wire.claim();
+                tracing::warn!(
+                    lock.name = %claim.name,
+                    lock.owner = %claim.owner.short(),
+                    lock.error = %fault,
+                    "release was never confirmed; the lease is over"
+                );
+                return;
+            }
+            sleep(pace.outage()).await;
+        }
+    }
+
+    /// By when the lock is free whatever happens.
+    pub(crate) fn gone_within(&self) -> Option<Duration> {
+        self.has_leases.then(|| self.forgotten_at.remaining())
+    }
+}
+
+impl Drop for Leaving {
+    /// Nothing is asked for this claim any more, whether it was answered or its runtime is gone.
+    fn drop(&mut self) {
+        self.wire.leave_line();
+        self.wire.forget_ticket();
+    }
+}
+
+impl Departing {
+    fn claim(&self) -> &Claim {
+        match self {
+            Self::Held(wire) => &wire.claim,
+            Self::Sought(wire) => &wire.claim,
+        }
+    }
+
+    fn leave_line(&mut self) {
+        self.wire().place = None;
+    }
+
+    fn forget_ticket(&mut self) {
+        self.wire().claim.ticket = None;
+    }
+
+    fn wire(&mut self) -> &mut Wire {
+        match self {
+            Self::Held(wire) => wire,
+            Self::Sought(wire) => wire,
+        }
+    }
+}
+
+fn closed() -> Error {
+    Error::new(ErrorKind::Closed, "the locker was closed")
+}
+
+fn too_slow() -> Error {
+    Error::from_fault(Fault::unknown(
+        FaultKind::TimedOut,
+        "the grant arrived after its lease had ended; ask for a longer ttl",
+    ))
+}

@@ -1,0 +1,69 @@
+//! One lock abstraction, many backends.
+//!
+//! A lock here is a **lease on a name**, held by one grant and guarded by a **fencing token**. Three
+//! promises that most lock libraries break: the holder gives up before anyone else can get in; the
+//! holder is always told; and what a retry, a drop or a lost reply leaves behind never harms a newer
+//! holder.
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+//! use lock_core::{FenceGate, Locker, Memory};
+//!
+//! let locks = Locker::new(Memory::new());
+//! let store = FenceGate::new(Vec::new()); // stands for a resource that checks tokens
+//!
+//! let guard = locks.lock("orders/42")?.acquire().await?;
+//! let token = guard.fencing_token().expect("this backend has tokens");
+//! guard.run(async { store.admit(token, |rows| rows.push("paid")) }).await??;
+//! guard.release().await?; // Ok exactly if we still held it
+//! # Ok(()) }
+//! ```
+//!
+//! # What is not promised
+//!
+//! No lock can stop a paused holder's write that is already past its last check. A resource that
+//! checks the [`FencingToken`] can. The grades that a backend declares are its
+//! [`Capabilities`]; ask for what you need with [`Locker::require`].
+//!
+//! # Where things are
+//!
+//! Users need [`Locker`], [`Lock`] and [`LockGuard`]. Backend authors read [`backend`]. What is
+//! promised in detail stands in the repository's `LAWS.md`, each law with a check.
+//!
+//! # Tracing
+//!
+//! Spans `acquire`, `wait`, `renew` and `release` (level debug) and the event `lost` (level warn)
+//! carry `lock.name`, `lock.backend`, `lock.owner` (the first eight hex digits), `lock.token` and
+//! `lock.outcome`. No span or event holds an owner id or credentials.
+
+pub mod backend;
+mod capabilities;
+mod carry;
+pub mod clock;
+mod engine;
+mod entropy;
+mod error;
+pub mod faults;
+mod guard;
+mod hold;
+mod keeper;
+mod line;
+mod locker;
+mod memory;
+mod name;
+mod owner;
+mod token;
+mod wheel;
+
+pub use backend::{Backend, Effect};
+pub use capabilities::{
+    Capabilities, Fencing, Order, Reach, Requirements, Support, Takeover, Wakeup,
+};
+pub use error::{Error, ErrorKind};
+pub use guard::{Detached, LockGuard, LossSignal};
+pub use hold::{Loss, RenewalPolicy};
+pub use locker::{Lock, Locker, LockerBuilder};
+pub use memory::Memory;
+pub use name::{ENCODING_VERSION, Encoding, LockName};
+pub use owner::{Label, OwnerId};
+pub use token::{FenceGate, FencingToken};

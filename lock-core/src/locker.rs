@@ -1,0 +1,572 @@
+//! Where locks come from: [`Locker`] and [`Lock`].
+
+use std::convert::Infallible;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tracing::Instrument;
+
+use crate::backend::{
+    Backend, Claim, Fault, FaultKind, Hold as HoldKind, Identity, Listed, LockState, Renewal,
+};
+use crate::capabilities::{Capabilities, Order, Requirements, Support};
+use crate::carry::Carried;
+use crate::clock::{Moment, sleep_until};
+use crate::engine::{Engine, Settings};
+use crate::error::{Error, ErrorKind};
+use crate::guard::{Detached, LockGuard};
+use crate::hold::{Hold, RenewalPolicy, Terms, Wire};
+use crate::keeper::{Caller, Seeker};
+use crate::name::LockName;
+use crate::owner::{Label, OwnerId};
+use crate::token::FencingToken;
+
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
+/// Gives out locks on one backend. Cloning is cheap; clones share everything.
+///
+/// Waiters of one locker are served first come, first served. Renewals of everything it holds run in
+/// one task, on the runtime of the first acquisition: keep that one running.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+/// use lock_core::{Locker, Memory};
+///
+/// let locks = Locker::new(Memory::new());
+/// let guard = locks.lock("orders/42")?.acquire().await?;
+/// assert!(guard.is_held());
+/// guard.release().await?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct Locker {
+    engine: Arc<Engine>,
+}
+
+/// Settings for a [`Locker`].
+#[derive(Debug)]
+pub struct LockerBuilder {
+    backend: Arc<dyn Backend>,
+    settings: Settings,
+}
+
+impl Locker {
+    /// A locker with the default settings.
+    #[must_use]
+    pub fn new(backend: impl Backend) -> Self {
+        Self::builder(backend).build()
+    }
+
+    /// Starts from the default settings.
+    #[must_use]
+    pub fn builder(backend: impl Backend) -> LockerBuilder {
+        Self::builder_from(Arc::new(backend))
+    }
+
+    /// Like [`builder`](Self::builder), for a backend that is shared already.
+    #[must_use]
+    pub fn builder_from(backend: Arc<dyn Backend>) -> LockerBuilder {
+        LockerBuilder {
+            backend,
+            settings: Settings {
+                timeout: Duration::from_secs(5),
+                default_ttl: None,
+                max_ttl: DAY,
+                patience: Duration::from_secs(300),
+                max_pending: 100_000,
+                label: None,
+            },
+        }
+    }
+
+    /// What the backend declares.
+    #[must_use]
+    pub fn capabilities(&self) -> &Capabilities {
+        &self.engine.caps
+    }
+
+    /// This locker, if its backend declares at least `requirements`: so that a wrong backend fails
+    /// at start-up and not at night.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Unsupported`], naming everything that is missing.
+    pub fn require(&self, requirements: &Requirements) -> Result<Self, Error> {
+        requirements.check(&self.engine.caps)?;
+        Ok(self.clone())
+    }
+
+    /// A lock by name. Nothing is sent.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Invalid`] if the name is empty or too long.
+    pub fn lock<N>(&self, name: N) -> Result<Lock, Error>
+    where
+        N: TryInto<LockName>,
+        Error: From<N::Error>,
+    {
+        let (caps, settings) = (&self.engine.caps, &self.engine.settings);
+        let usual = || DEFAULT_TTL.clamp(caps.ttl_min, caps.ttl_max.min(settings.max_ttl));
+        Ok(Lock {
+            engine: Arc::clone(&self.engine),
+            name: name.try_into().map_err(Error::from)?,
+            ttl: settings.default_ttl.unwrap_or_else(usual),
+            terms: Terms::default(),
+            hold: HoldKind::Guarded,
+        })
+    }
+
+    /// Takes over a lock that was [detached](LockGuard::detach), by renewing it.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::NotHeld`] if the backend does not know the owner as the holder any more;
+    /// [`ErrorKind::Unsupported`] if the backend has no detached holds.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future may leave the lease renewed. The lock stays detached.
+    pub async fn adopt(&self, detached: Detached) -> Result<LockGuard, Error> {
+        let engine = &self.engine;
+        let name = detached.name;
+        let explain = |error| engine.explain(error, "adopt", Some(&name));
+        self.demand(engine.caps.detached, "detached holds").map_err(explain)?;
+        engine.check_ttl(detached.ttl).map_err(explain)?;
+        let runtime = engine.handle().map_err(explain)?;
+        let mut claim = Claim::new(name.clone(), detached.owner, detached.ttl);
+        claim.hold = HoldKind::Detached;
+        let renewal = engine
+            .call(engine.settings.timeout, async {
+                engine.backend.renew(&[&claim]).await.pop().unwrap_or(Ok(Renewal::NotHeld))
+            })
+            .await;
+        match renewal {
+            Err(fault) => Err(explain(Error::from_fault(fault))),
+            Ok(Renewal::NotHeld) => {
+                Err(explain(Error::new(ErrorKind::NotHeld, "the owner does not hold it any more")))
+            }
+            Ok(Renewal::Held(grant)) => {
+                claim.ticket.clone_from(&grant.ticket);
+                let wire = Wire { claim, place: None, uncertain: false };
+                let hold = Hold::new(Arc::clone(engine), runtime, Terms::default(), wire, &grant);
+                Ok(LockGuard::new(hold))
+            }
+        }
+    }
+
+    /// Who holds a lock, and how many wait. Takes nothing and disturbs nobody.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Unsupported`] if the backend cannot tell, before anything is sent.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future changes nothing.
+    pub async fn inspect(&self, name: &LockName) -> Result<LockState, Error> {
+        let explain = |error| self.engine.explain(error, "inspect", Some(name));
+        self.demand(self.engine.caps.inspecting, "inspect").map_err(explain)?;
+        let verb = self.engine.backend.inspect(name);
+        let answer = self.engine.call(self.engine.settings.timeout, verb).await;
+        answer.map_err(|fault| explain(Error::from_fault(fault)))
+    }
+
+    /// Locks held now whose names start with `prefix`, sorted by name: at most `limit` that come
+    /// after `after`.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Unsupported`] if the backend cannot list, before anything is sent.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future changes nothing.
+    pub async fn list(
+        &self,
+        prefix: &str,
+        after: Option<&LockName>,
+        limit: usize,
+    ) -> Result<Vec<Listed>, Error> {
+        let explain = |error| self.engine.explain(error, "list the locks", None);
+        self.demand(self.engine.caps.listing, "list").map_err(explain)?;
+        let verb = self.engine.backend.list(prefix, after, limit);
+        let answer = self.engine.call(self.engine.settings.timeout, verb).await;
+        answer.map_err(|fault| explain(Error::from_fault(fault)))
+    }
+
+    /// Ends the hold of `expected` by force, and of nobody else: a holder that came after the one
+    /// inspected is left alone. The holder is told at its next renewal. True if this call ended it.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Unsupported`] if the backend cannot break locks, before anything is sent.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves open whether the hold was ended.
+    pub async fn break_lock(&self, name: &LockName, expected: &OwnerId) -> Result<bool, Error> {
+        let explain = |error| self.engine.explain(error, "break", Some(name));
+        self.demand(self.engine.caps.breaking, "break").map_err(explain)?;
+        let verb = self.engine.backend.break_lock(name, expected);
+        let answer = self.engine.call(self.engine.settings.timeout, verb).await;
+        answer.map_err(|fault| explain(Error::from_fault(fault)))
+    }
+
+    /// Which server this really is, and up since when; `None` if the backend cannot tell.
+    ///
+    /// # Errors
+    ///
+    /// If the backend cannot be asked.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future changes nothing.
+    pub async fn identity(&self) -> Result<Option<Identity>, Error> {
+        let answer =
+            self.engine.call(self.engine.settings.timeout, self.engine.backend.identity()).await;
+        answer.map_err(|fault| {
+            self.engine.explain(Error::from_fault(fault), "identify the server", None)
+        })
+    }
+
+    /// Refuses new acquisitions, ends the waiting ones with [`ErrorKind::Closed`], and waits until
+    /// they are gone and the releases that run in the background are done, at most the locker's
+    /// timeout. Guards stay valid; drop them first if their releases are to be waited for.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Timeout`] if some were not done. They go on as long as the runtime lives; what
+    /// they leave ends with its lease.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves the locker closed.
+    pub async fn close(&self) -> Result<(), Error> {
+        let engine = &self.engine;
+        let _ = engine.closing.set(());
+        engine.tasks.close();
+        let all = u32::try_from(engine.settings.max_pending).unwrap_or(u32::MAX);
+        let done = async {
+            // First the seekers, which may leave releases behind.
+            drop(engine.pending.acquire_many(all).await);
+            engine.tasks.wait().await;
+        };
+        tokio::select! {
+            () = done => Ok(()),
+            () = sleep_until(Moment::now() + engine.settings.timeout) => {
+                let message = format!(
+                    "{} acquisitions and {} releases did not end within {:?}; what they leave ends with its lease",
+                    engine.settings.max_pending - engine.pending.available_permits(),
+                    engine.tasks.len(),
+                    engine.settings.timeout
+                );
+                Err(engine.explain(Error::new(ErrorKind::Timeout, message), "close the locker", None))
+            }
+        }
+    }
+
+    fn demand(&self, support: Support, what: &str) -> Result<(), Error> {
+        match support {
+            Support::Present => Ok(()),
+            Support::Absent => Err(Error::new(
+                ErrorKind::Unsupported,
+                format!("the {} backend does not support {what}", self.engine.caps.backend),
+            )),
+        }
+    }
+}
+
+impl fmt::Debug for Locker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Locker").field("backend", &self.engine.caps.backend).finish_non_exhaustive()
+    }
+}
+
+const DEFAULT_TTL: Duration = Duration::from_secs(30);
+
+impl LockerBuilder {
+    /// How long one call of the backend may take, whatever the peer does. Default: 5 s.
+    #[must_use]
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.settings.timeout = timeout;
+        self
+    }
+
+    /// The lease that locks ask for unless told otherwise. Default: 30 s, or what the backend allows.
+    #[must_use]
+    pub fn default_ttl(mut self, ttl: Duration) -> Self {
+        self.settings.default_ttl = Some(ttl);
+        self
+    }
+
+    /// The longest lease that may be asked for: a lock whose holder crashed stays shut that long.
+    /// Default: one day.
+    #[must_use]
+    pub fn max_ttl(mut self, ttl: Duration) -> Self {
+        self.settings.max_ttl = ttl;
+        self
+    }
+
+    /// How long a waiter goes on waiting while the backend does not answer at all. Default: 5 min.
+    #[must_use]
+    pub fn patience(mut self, patience: Duration) -> Self {
+        self.settings.patience = patience;
+        self
+    }
+
+    /// How many acquisitions may be under way at once, at most 2²⁴. Default: 100 000.
+    #[must_use]
+    pub fn max_pending(mut self, limit: usize) -> Self {
+        self.settings.max_pending = limit.min(1 << 24);
+        self
+    }
+
+    /// What `inspect` shows of the holder. Default: nothing.
+    #[must_use]
+    pub fn label(mut self, label: Label) -> Self {
+        self.settings.label = Some(label);
+        self
+    }
+
+    /// The locker.
+    #[must_use]
+    pub fn build(self) -> Locker {
+        Locker { engine: Arc::new(Engine::new(self.backend, self.settings)) }
+    }
+}
+
+/// One lock by name, and how it is to be held. Nothing is sent before one of the acquiring methods
+/// is awaited.
+///
+/// Not re-entrant: a task that holds the lock and acquires it again waits for itself.
+#[derive(Clone)]
+#[must_use = "nothing is acquired before one of the acquiring methods is awaited"]
+pub struct Lock {
+    engine: Arc<Engine>,
+    name: LockName,
+    ttl: Duration,
+    terms: Terms,
+    hold: HoldKind,
+}
+
+impl Lock {
+    /// The lease: how long the lock stays shut after its holder crashed. It is renewed at each third.
+    /// Default: 30 s.
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = ttl;
+        self
+    }
+
+    /// Whether and how long the lock is renewed. Default: at each third of the lease, for ever.
+    pub fn renewal(mut self, policy: RenewalPolicy) -> Self {
+        self.terms.renewal = policy;
+        self
+    }
+
+    /// Keeps others out for at least this long after the lock was won, even if it is released
+    /// earlier: for jobs that must run once per period although the hosts' clocks differ.
+    ///
+    /// Where the backend declares [`minimum_hold`](Capabilities::minimum_hold), a release keeps the
+    /// lease until then. Where it does not, the release is held back until then, in this process.
+    /// Neither survives a crash of the holder for longer than its lease.
+    pub fn release_no_earlier_than(mut self, min_hold: Duration) -> Self {
+        self.terms.min_hold = Some(min_hold);
+        self
+    }
+
+    /// Makes the guard [detachable](LockGuard::detach).
+    pub fn detachable(mut self) -> Self {
+        self.hold = HoldKind::Detached;
+        self
+    }
+
+    /// The name.
+    #[must_use]
+    pub fn name(&self) -> &LockName {
+        &self.name
+    }
+
+    /// Waits for the lock, as long as it takes.
+    ///
+    /// If the backend does not answer the first attempt, that is an error at once. Who waits already
+    /// goes on waiting through an outage, up to the locker's
+    /// [patience](LockerBuilder::patience).
+    ///
+    /// # Errors
+    ///
+    /// See [`ErrorKind`]. What a failed acquisition may have left on the backend is cleaned up in
+    /// the background.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future loses the place in line. A request on the wire is not cut: its outcome is
+    /// awaited in the background and undone.
+    pub async fn acquire(&self) -> Result<LockGuard, Error> {
+        match self.seek(Waits::ForEver).await? {
+            Some(guard) => Ok(guard),
+            None => {
+                Err(self
+                    .explain(Error::new(ErrorKind::BackendBroken, "waiting ended without a lock")))
+            }
+        }
+    }
+
+    /// Takes the lock if it is free; `None` if somebody else has it. Takes no place in line.
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire`](Self::acquire). A failure is never reported as `None`.
+    ///
+    /// # Cancel safety
+    ///
+    /// A request on the wire is not cut: its outcome is awaited in the background and undone.
+    pub async fn try_acquire(&self) -> Result<Option<LockGuard>, Error> {
+        self.seek(Waits::Not).await
+    }
+
+    /// Waits for the lock for at most `wait`; `None` if somebody else had it all the time.
+    ///
+    /// Returns within `wait`, or within the locker's timeout if that is longer and the backend does
+    /// not answer the first attempt. A `wait` of zero is [`try_acquire`](Self::try_acquire).
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire`](Self::acquire). If the backend fails while `wait` ends, that is the error:
+    /// a failure is never reported as `None`.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`acquire`](Self::acquire).
+    pub async fn try_acquire_for(&self, wait: Duration) -> Result<Option<LockGuard>, Error> {
+        self.seek(if wait.is_zero() { Waits::Not } else { Waits::For(wait) }).await
+    }
+
+    async fn seek(&self, waits: Waits) -> Result<Option<LockGuard>, Error> {
+        let caller = Arc::new(Caller::default());
+        let claim = self.claim(&waits);
+        let span = tracing::debug_span!(
+            "acquire",
+            lock.name = %self.name,
+            lock.backend = self.engine.caps.backend,
+            lock.owner = %claim.owner.short(),
+            lock.token = tracing::field::Empty,
+            lock.outcome = tracing::field::Empty,
+        );
+        let started = Moment::now();
+        let mut seeking = self.carry(claim, &waits, &caller)?;
+        let result = async {
+            match waits {
+                Waits::Not | Waits::ForEver => seeking.await,
+                Waits::For(wait) => {
+                    tokio::select! {
+                        biased;
+                        result = &mut seeking => result,
+                        cut = self.cut(started, wait, &caller) => cut.map(|()| None),
+                    }
+                }
+            }
+        }
+        .instrument(span.clone())
+        .await;
+        match &result {
+            Ok(Some(guard)) => {
+                span.record("lock.token", guard.fencing_token().map(FencingToken::as_u64));
+                span.record("lock.outcome", "acquired");
+            }
+            Ok(None) => drop(span.record("lock.outcome", "contended")),
+            Err(error) => drop(span.record("lock.outcome", tracing::field::debug(error.kind()))),
+        }
+        result.map_err(|error| self.explain(error))
+    }
+
+    fn claim(&self, waits: &Waits) -> Claim {
+        let mut claim = Claim::new(self.name.clone(), OwnerId::mint(), self.ttl);
+        claim.label.clone_from(&self.engine.settings.label);
+        claim.queue = !matches!(waits, Waits::Not) && self.engine.caps.order == Order::Fifo;
+        claim.hold = self.hold;
+        claim
+    }
+
+    /// Checks everything that can be checked before anything is sent.
+    fn carry(
+        &self,
+        claim: Claim,
+        waits: &Waits,
+        caller: &Arc<Caller>,
+    ) -> Result<Carried<Result<Option<LockGuard>, Error>>, Error> {
+        let engine = &self.engine;
+        let explain = |error| self.explain(error);
+        engine.check_ttl(self.ttl).map_err(explain)?;
+        engine.check_terms(&self.terms).map_err(explain)?;
+        if self.hold == HoldKind::Detached && engine.caps.detached == Support::Absent {
+            let message = format!("the {} backend has no detached holds", engine.caps.backend);
+            return Err(explain(Error::new(ErrorKind::Unsupported, message)));
+        }
+        if engine.closing.get().is_some() {
+            return Err(explain(Error::new(ErrorKind::Closed, "the locker was closed")));
+        }
+        let runtime = engine.handle().map_err(explain)?;
+        let pending = Arc::clone(&engine.pending).try_acquire_owned().map_err(|_| {
+            explain(Error::new(
+                ErrorKind::Exhausted,
+                format!("{} acquisitions are under way already", engine.settings.max_pending),
+            ))
+        })?;
+        let seeker = Seeker::new(
+            Arc::clone(engine),
+            runtime.clone(),
+            claim,
+            self.terms.clone(),
+            Arc::clone(caller),
+            !matches!(waits, Waits::Not),
+            pending,
+        );
+        Ok(Carried::new(seeker.seek(), Arc::clone(&caller.gone), engine.tasks.clone(), runtime))
+    }
+
+    /// The end of a bounded wait: `Ok` if it is contention. If the backend has not answered the
+    /// first attempt yet, it gets as long as any call gets, so that even the shortest wait is one
+    /// whole attempt; and silence is no contention.
+    async fn cut(&self, started: Moment, wait: Duration, caller: &Caller) -> Result<(), Error> {
+        sleep_until(started + wait).await;
+        if caller.in_line() {
+            return Ok(());
+        }
+        let timeout = self.engine.settings.timeout;
+        tokio::select! {
+            biased;
+            _ = caller.answered.wait() => caller.outage().map_or(Ok(()), Err),
+            () = sleep_until(started + timeout) => {
+                Err(Error::from_fault(Fault::unknown(FaultKind::TimedOut, "the wait is over")))
+            }
+        }
+    }
+
+    fn explain(&self, error: Error) -> Error {
+        self.engine.explain(error, "acquire", Some(&self.name))
+    }
+}
+
+impl fmt::Debug for Lock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lock")
+            .field("name", &self.name)
+            .field("ttl", &self.ttl)
+            .finish_non_exhaustive()
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Waits {
+    Not,
+    For(Duration),
+    ForEver,
+}
+
+impl From<Infallible> for Error {
+    fn from(never: Infallible) -> Self {
+        match never {}
+    }
+}

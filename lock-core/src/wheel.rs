@@ -1,0 +1,268 @@
+//! The wheel: one task per locker that renews everything it holds, in batches, and notices
+//! deadlines. Its memory is the locks that are held, nothing more.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::{Notify, OwnedMutexGuard};
+use tracing::Instrument;
+
+use crate::backend::{Claim, Fault, FaultKind, Renewal};
+use crate::clock::{Moment, sleep_until};
+use crate::engine::Engine;
+use crate::hold::{Hold, Loss, Step, Wire};
+
+/// Claims in one call of [`Backend::renew`](crate::backend::Backend::renew).
+const MAX_BATCH: usize = 64;
+
+/// How long the runner keeps its alarm when there is nothing left to look after.
+const LINGER: Duration = Duration::from_millis(100);
+
+#[derive(Debug)]
+pub(crate) struct Wheel {
+    epoch: Moment,
+    slots: Mutex<Slots>,
+    nudge: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Slots {
+    due: BTreeMap<(Moment, u64), Arc<Hold>>,
+    next_id: u64,
+    /// The moment the runner sleeps until; `None`: until it is nudged.
+    asleep_until: Option<Moment>,
+    lingering: bool,
+    running: bool,
+    stopped: bool,
+}
+
+impl Default for Wheel {
+    fn default() -> Self {
+        Self { epoch: Moment::now(), slots: Mutex::default(), nudge: Notify::new() }
+    }
+}
+
+impl Wheel {
+    /// Looks at `hold` at `at`, and not when it was to be looked at before.
+    pub(crate) fn schedule(self: &Arc<Self>, hold: &Arc<Hold>, at: Moment) {
+        let mut slots = self.slots();
+        let slot = (at, slots.next_id);
+        slots.next_id += 1;
+        if let Some(old) = hold.swap_slot(Some(slot)) {
+            slots.due.remove(&old);
+        }
+        // Under the same lock that `remove` takes: a hold that has ended never gets back in.
+        if hold.ended.get().is_some() {
+            hold.swap_slot(None);
+            return;
+        }
+        slots.due.insert(slot, Arc::clone(hold));
+        let start = !std::mem::replace(&mut slots.running, true);
+        let nudge = slots.asleep_until.is_none_or(|until| at < until);
+        drop(slots);
+        if start {
+            // A dead runtime drops the runner at once, which ends all holds: outside of the lock.
+            hold.runtime.spawn(Runner(Arc::clone(self)).run());
+        } else if nudge {
+            self.nudge.notify_one();
+        }
+    }
+
+    pub(crate) fn remove(&self, hold: &Hold) {
+        let mut slots = self.slots();
+        if let Some(slot) = hold.swap_slot(None) {
+            slots.due.remove(&slot);
+        }
+    }
+
+    /// A moment at or a little before `at` at which other renewals happen too: renewals fall on a
+    /// grid whose spacing is the largest power of two (in nanoseconds) within an eighth of their
+    /// interval, so that finer grids contain the coarser ones.
+    pub(crate) fn align(&self, at: Moment, interval: Duration) -> Moment {
+        let eighth = u64::try_from((interval / 8).as_nanos()).unwrap_or(u64::MAX);
+        let Some(power) = eighth.checked_ilog2() else {
+            return at;
+        };
+        let since_epoch = at.saturating_since(self.epoch).as_nanos();
+        let early = u64::try_from(since_epoch % (1_u128 << power)).unwrap_or(0);
+        at.saturating_sub(Duration::from_nanos(early))
+    }
+
+    /// Ends the runner once its locker and all its guards are gone.
+    pub(crate) fn stop(&self) {
+        self.slots().stopped = true;
+        self.nudge.notify_one();
+    }
+
+    /// Everything that is due, and when the runner has to look again.
+    fn take_due(&self, now: Moment) -> (Vec<Arc<Hold>>, Option<Moment>) {
+        let mut slots = self.slots();
+        let mut ready = Vec::new();
+        while let Some(entry) = slots.due.first_entry() {
+            if entry.key().0 > now {
+                break;
+            }
+            let hold = entry.remove();
+            hold.swap_slot(None);
+            ready.push(hold);
+        }
+        let mut next = slots.due.first_key_value().map(|(&(at, _), _)| at);
+        // Empty: linger once, so that locks which come and go do not nudge the runner each time.
+        slots.lingering = next.is_none() && !slots.lingering;
+        if slots.lingering {
+            next = Some(now + LINGER);
+        }
+        slots.asleep_until = next;
+        (ready, next)
+    }
+
+    fn slots(&self) -> MutexGuard<'_, Slots> {
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The wheel's task.
+struct Runner(Arc<Wheel>);
+
+impl Runner {
+    async fn run(self) {
+        let wheel = &self.0;
+        loop {
+            let (ready, next) = wheel.take_due(Moment::now());
+            if !ready.is_empty() {
+                self.turn(ready);
+                continue;
+            }
+            if wheel.slots().stopped {
+                return;
+            }
+            let alarm = async {
+                match next {
+                    Some(at) => sleep_until(at).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = alarm => {}
+                () = wheel.nudge.notified() => {}
+            }
+        }
+    }
+
+    fn turn(&self, ready: Vec<Arc<Hold>>) {
+        let mut renewals = Vec::new();
+        for hold in ready {
+            match hold.step(Moment::now()) {
+                Step::Nothing => {}
+                Step::LookAgain(at) => self.0.schedule(&hold, at),
+                Step::Renew => {
+                    if let Some(deadline) = hold.deadline() {
+                        self.0.schedule(&hold, deadline);
+                    }
+                    renewals.push(hold);
+                }
+            }
+        }
+        for batch in renewals.chunks(MAX_BATCH) {
+            tokio::spawn(renew_batch(batch.to_vec()));
+        }
+    }
+}
+
+impl Drop for Runner {
+    /// The runtime shuts down, or nobody is left: from here on nothing would be renewed.
+    fn drop(&mut self) {
+        let orphans = {
+            let mut slots = self.0.slots();
+            slots.running = false;
+            std::mem::take(&mut slots.due)
+        };
+        for hold in orphans.into_values() {
+            hold.swap_slot(None);
+            hold.lose(Loss::RuntimeGone);
+        }
+    }
+}
+
+/// Renews `holds`, which share an engine, in one call. If the call misses its bound, one by one:
+/// an unanswered claim must not take the others with it.
+async fn renew_batch(holds: Vec<Arc<Hold>>) {
+    let Some(engine) = holds.first().map(|hold| Arc::clone(&hold.engine)) else {
+        return;
+    };
+    let span =
+        tracing::debug_span!("renew", lock.backend = engine.caps.backend, lock.count = holds.len());
+    async {
+        // A busy wire is tried again soon: its user may be a verb of the guard's own, which settles
+        // the next renewal itself, or somebody who only looks.
+        let (holds, wires): (Vec<_>, Vec<_>) = holds
+            .into_iter()
+            .filter_map(|hold| match Arc::clone(&hold.wire).try_lock_owned() {
+                Ok(wire) => Some((hold, wire)),
+                Err(_) => {
+                    hold.renew_again_soon();
+                    None
+                }
+            })
+            .unzip();
+        let answers = renew(&engine, &wires, limit(&engine, &holds)).await;
+        let overdue = wires.len() > 1 && answers.iter().all(is_timeout);
+        for ((hold, mut wire), answer) in holds.into_iter().zip(wires).zip(answers) {
+            if overdue {
+                tokio::spawn(renew_one(hold, wire));
+            } else {
+                take_in(&hold, &mut wire.claim, answer);
+            }
+        }
+    }
+    .instrument(span)
+    .await;
+}
+
+async fn renew_one(hold: Arc<Hold>, mut wire: OwnedMutexGuard<Wire>) {
+    let limit = limit(&hold.engine, std::slice::from_ref(&hold));
+    let answer = renew(&hold.engine, std::slice::from_ref(&wire), limit).await.pop();
+    if let Some(answer) = answer {
+        take_in(&hold, &mut wire.claim, answer);
+    }
+}
+
+/// One call of the backend: as many answers as claims, whatever the backend does.
+pub(crate) async fn renew(
+    engine: &Engine,
+    wires: &[OwnedMutexGuard<Wire>],
+    limit: Duration,
+) -> Vec<Result<Renewal, Fault>> {
+    let claims: Vec<&Claim> = wires.iter().map(|wire| &wire.claim).collect();
+    let fault = match engine.call(limit, async { Ok(engine.backend.renew(&claims).await) }).await {
+        Ok(answers) if answers.len() == claims.len() => return answers,
+        Ok(_) => {
+            Fault::unknown(FaultKind::Broken, "the backend answered for another number of claims")
+        }
+        Err(fault) => fault,
+    };
+    claims.iter().map(|_| Err(fault.repeated())).collect()
+}
+
+fn take_in(hold: &Arc<Hold>, claim: &mut Claim, answer: Result<Renewal, Fault>) {
+    if let Err(Some(fault)) = hold.renewed(claim, answer) {
+        tracing::warn!(
+            lock.name = %hold.name,
+            lock.owner = %hold.owner.short(),
+            lock.error = %fault,
+            "a renewal failed; it is tried again until the deadline"
+        );
+    }
+}
+
+/// Long enough for a slow backend, short enough to try again before the earliest deadline.
+fn limit(engine: &Engine, holds: &[Arc<Hold>]) -> Duration {
+    let left = holds.iter().filter_map(|hold| hold.deadline()).map(Moment::remaining).min();
+    left.map_or(engine.settings.timeout, |left| (left / 4).min(engine.settings.timeout))
+        .max(Duration::from_millis(1))
+}
+
+fn is_timeout(answer: &Result<Renewal, Fault>) -> bool {
+    matches!(answer, Err(fault) if fault.kind() == FaultKind::TimedOut)
+}

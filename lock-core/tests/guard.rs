@@ -1,0 +1,229 @@
+//! What a guard promises, on the memory backend with a paused clock. What every backend must keep
+//! is checked in `conformance-tests`; here is what core does by itself.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use lock_core::clock::{Moment, sleep};
+use lock_core::faults::{Disturbance, Faulty, Verb};
+use lock_core::{Error, ErrorKind, Label, Locker, Loss, Memory, RenewalPolicy};
+
+const fn secs(secs: u64) -> Duration {
+    Duration::from_secs(secs)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_is_renewed_for_as_long_as_its_guard_lives() {
+    let locks = Locker::new(Memory::new());
+    let guard = locks.lock("n").unwrap().ttl(secs(30)).acquire().await.unwrap();
+    sleep(secs(24 * 3600)).await;
+    assert!(guard.is_held());
+    assert!(locks.lock("n").unwrap().try_acquire().await.unwrap().is_none());
+    guard.release().await.unwrap();
+    assert!(locks.lock("n").unwrap().try_acquire().await.unwrap().is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_renewal_the_lock_ends_with_its_lease_less_the_margin() {
+    let locks = Locker::new(Memory::new());
+    let started = Moment::now();
+    let lock = locks.lock("n").unwrap().ttl(secs(100)).renewal(RenewalPolicy::off());
+    let guard = lock.acquire().await.unwrap();
+    assert_eq!(guard.lost().await, Loss::Expired);
+    let held = Moment::now().saturating_since(started);
+    assert!((secs(98)..=secs(99) + Duration::from_millis(2)).contains(&held), "{held:?}");
+    assert_eq!(guard.release().await.unwrap_err().kind(), ErrorKind::Lost);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_longest_hold_is_a_bound_whatever_is_renewed() {
+    let locks = Locker::new(Memory::new());
+    let policy = RenewalPolicy::default().max_hold(secs(100));
+    let guard = locks.lock("n").unwrap().ttl(secs(30)).renewal(policy).acquire().await.unwrap();
+    let started = Moment::now();
+    sleep(secs(90)).await;
+    guard.extend(secs(3600)).await.unwrap();
+    assert_eq!(guard.lost().await, Loss::HoldLimit);
+    assert!(Moment::now().saturating_since(started) <= secs(101));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_probe_that_fails_or_panics_ends_the_renewals() {
+    let healthy = Arc::new(AtomicBool::new(true));
+    let asked = Arc::clone(&healthy);
+    let locks = Locker::new(Memory::new());
+    let policy = RenewalPolicy::default().only_while(move || asked.load(Ordering::SeqCst));
+    let guard = locks.lock("n").unwrap().ttl(secs(30)).renewal(policy).acquire().await.unwrap();
+    sleep(secs(300)).await;
+    assert!(guard.is_held());
+    healthy.store(false, Ordering::SeqCst);
+    assert_eq!(guard.lost().await, Loss::Expired);
+
+    let policy = RenewalPolicy::default().only_while(|| panic!("sick"));
+    let guard = locks.lock("m").unwrap().ttl(secs(30)).renewal(policy).acquire().await.unwrap();
+    assert_eq!(guard.lost().await, Loss::Expired);
+}
+
+#[tokio::test(start_paused = true)]
+async fn run_drops_the_work_when_the_lock_is_lost() {
+    let memory = Memory::new();
+    let locks = Locker::new(memory.clone());
+    let guard = locks.lock("n").unwrap().ttl(secs(30)).acquire().await.unwrap();
+    assert_eq!(guard.run(async { 7 }).await.unwrap(), 7);
+
+    let dropped = Arc::new(AtomicBool::new(false));
+    struct SetOnDrop(Arc<AtomicBool>);
+    impl Drop for SetOnDrop {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::SeqCst);
+        }
+    }
+    let flag = SetOnDrop(Arc::clone(&dropped));
+    memory.evict(guard.name());
+    let result: Result<(), Error> = guard
+        .run(async move {
+            let _flag = flag;
+            std::future::pending::<()>().await;
+        })
+        .await;
+    assert_eq!(result.unwrap_err().kind(), ErrorKind::Lost);
+    assert!(dropped.load(Ordering::SeqCst));
+    assert_eq!(guard.loss(), Some(Loss::NotHeld));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_extension_is_not_cut_by_the_renewals_that_follow() {
+    let locks = Locker::new(Memory::new());
+    let guard = locks.lock("n").unwrap().ttl(secs(30)).acquire().await.unwrap();
+    guard.extend(secs(600)).await.unwrap();
+    assert!(guard.valid_for().unwrap() > secs(590));
+    sleep(secs(300)).await;
+    guard.verify().await.unwrap();
+    assert!(guard.valid_for().unwrap() > secs(280));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_minimum_hold_keeps_others_out_and_not_longer() {
+    let locks = Locker::new(Memory::new());
+    let lock = locks.lock("cron").unwrap().ttl(secs(30)).release_no_earlier_than(secs(50));
+    let started = Moment::now();
+    lock.acquire().await.unwrap().release().await.unwrap();
+    assert!(
+        Moment::now().saturating_since(started) < secs(1),
+        "the server keeps it, not this process"
+    );
+    let _next = locks.lock("cron").unwrap().acquire().await.unwrap();
+    let waited = Moment::now().saturating_since(started);
+    assert!((secs(50)..secs(51)).contains(&waited), "{waited:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_detached_lock_is_adopted_by_whoever_has_its_owner() {
+    let memory = Memory::new();
+    let locks = Locker::new(memory.clone());
+    let guard = locks.lock("n").unwrap().ttl(secs(30)).detachable().acquire().await.unwrap();
+    let token = guard.fencing_token();
+    let signal = guard.loss_signal();
+    let detached = guard.detach().await.unwrap();
+    assert_eq!(signal.lost().await, Loss::Released);
+
+    let elsewhere = Locker::new(memory);
+    assert!(elsewhere.lock("n").unwrap().try_acquire().await.unwrap().is_none());
+    let adopted = elsewhere.adopt(detached.clone()).await.unwrap();
+    assert_eq!(adopted.fencing_token(), token);
+    sleep(secs(300)).await;
+    adopted.release().await.unwrap();
+    assert_eq!(elsewhere.adopt(detached).await.unwrap_err().kind(), ErrorKind::NotHeld);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_that_was_not_asked_for_as_detachable_is_not() {
+    let locks = Locker::new(Memory::new());
+    let guard = locks.lock("n").unwrap().acquire().await.unwrap();
+    assert_eq!(guard.detach().await.unwrap_err().kind(), ErrorKind::Unsupported);
+}
+
+#[tokio::test(start_paused = true)]
+async fn close_ends_waiters_refuses_newcomers_and_waits_for_releases() {
+    let memory = Memory::new();
+    let locks = Locker::new(memory.clone());
+    let guard = locks.lock("n").unwrap().acquire().await.unwrap();
+    let waiter = tokio::spawn({
+        let lock = locks.lock("n").unwrap();
+        async move { lock.acquire().await.map(drop) }
+    });
+    sleep(secs(1)).await;
+    drop(guard);
+    let other = locks.lock("m").unwrap().acquire().await.unwrap();
+    locks.close().await.unwrap();
+    let _ = waiter.await.unwrap();
+    assert_eq!(memory.len(), 1, "only the guard that is still alive");
+    assert!(other.is_held());
+    assert_eq!(locks.lock("n").unwrap().acquire().await.unwrap_err().kind(), ErrorKind::Closed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn close_says_what_it_could_not_finish() {
+    let hang = Faulty::new(Arc::new(Memory::new()), |call| match call.verb {
+        Verb::Release => Disturbance::Hang,
+        _ => Disturbance::None,
+    });
+    let locks = Locker::new(hang);
+    drop(locks.lock("n").unwrap().acquire().await.unwrap());
+    let error = locks.close().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Timeout);
+    assert!(error.to_string().contains("and 1 releases"), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn more_acquisitions_than_allowed_are_refused() {
+    let locks = Locker::builder(Memory::new()).max_pending(1).build();
+    let guard = locks.lock("n").unwrap().acquire().await.unwrap();
+    let waiting = locks.lock("n").unwrap();
+    let mut waiting = Box::pin(waiting.acquire());
+    assert!(tokio::time::timeout(secs(1), &mut waiting).await.is_err());
+    let refused = locks.lock("m").unwrap().try_acquire().await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Exhausted);
+    drop(waiting);
+    sleep(secs(1)).await;
+    assert!(locks.lock("m").unwrap().try_acquire().await.unwrap().is_some());
+    drop(guard);
+}
+
+#[tokio::test(start_paused = true)]
+async fn absurd_durations_are_refused_before_anything_is_sent() {
+    let faulty = Faulty::new(Arc::new(Memory::new()), |_| Disturbance::Panic);
+    let locks = Locker::new(faulty.clone());
+    for ttl in [Duration::ZERO, Duration::from_nanos(1), Duration::MAX, secs(24 * 3600 + 1)] {
+        let error = locks.lock("n").unwrap().ttl(ttl).acquire().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+        assert!(error.to_string().contains("ttl"), "{error}");
+    }
+    assert_eq!(faulty.calls(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn labels_are_shown_only_if_asked_for() {
+    let memory = Memory::new();
+    let quiet = Locker::new(memory.clone());
+    let loud = Locker::builder(memory).label(Label::new("web-1:77")).build();
+    let _a = quiet.lock("a").unwrap().acquire().await.unwrap();
+    let b = loud.lock("b").unwrap().acquire().await.unwrap();
+    assert_eq!(quiet.inspect(&"a".try_into().unwrap()).await.unwrap().holders[0].label, None);
+    let state = quiet.inspect(b.name()).await.unwrap();
+    assert_eq!(state.holders[0].label.as_ref().unwrap().as_str(), "web-1:77");
+    assert_eq!(state.holders[0].token, b.fencing_token());
+}
+
+#[test]
+fn without_a_runtime_there_is_an_error_and_no_panic() {
+    let locks = Locker::new(Memory::new());
+    let lock = locks.lock("n").unwrap();
+    let mut acquire = Box::pin(lock.acquire());
+    let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+    match acquire.as_mut().poll(&mut cx) {
+        std::task::Poll::Ready(Err(error)) => assert_eq!(error.kind(), ErrorKind::NoRuntime),
+        other => panic!("{other:?}"),
+    }
+}

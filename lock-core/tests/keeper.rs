@@ -1,0 +1,462 @@
+//! What core does with backends that misbehave. A backend cannot break these promises, so they are
+//! not laws for backends.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lock_core::backend::{
+    Attempt, Claim, Fault, FaultKind, Grant, Identity, Lease, LetGo, Listed, LockState, Release,
+    Renewal, Wake,
+};
+use lock_core::clock::{Moment, sleep};
+use lock_core::faults::{Disturbance, Faulty, Verb};
+use lock_core::{
+    Backend, Capabilities, ErrorKind, FencingToken, LockGuard, LockName, Locker, Loss, Memory,
+    OwnerId, RenewalPolicy,
+};
+
+const fn secs(secs: u64) -> Duration {
+    Duration::from_secs(secs)
+}
+
+const fn millis(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+/// A memory backend with one verb replaced.
+#[derive(Debug)]
+struct Odd<F> {
+    inner: Memory,
+    odd: F,
+}
+
+trait Oddity: std::fmt::Debug + Send + Sync + 'static {
+    fn grant(&self, grant: Grant) -> Grant {
+        grant
+    }
+    fn spins(&self) -> bool {
+        false
+    }
+    fn answers(&self, answers: Vec<Result<Renewal, Fault>>) -> Vec<Result<Renewal, Fault>> {
+        answers
+    }
+}
+
+#[async_trait]
+impl<F: Oddity> Backend for Odd<F> {
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+    async fn identity(&self) -> Result<Option<Identity>, Fault> {
+        self.inner.identity().await
+    }
+    async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, Fault> {
+        Ok(match self.inner.try_acquire(claim).await? {
+            Attempt::Acquired(grant) => Attempt::Acquired(self.odd.grant(grant)),
+            contended => contended,
+        })
+    }
+    async fn wait(&self, claim: &Claim) -> Result<Wake, Fault> {
+        if self.odd.spins() {
+            return Ok(Wake::Look);
+        }
+        self.inner.wait(claim).await
+    }
+    async fn renew(&self, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
+        self.odd.answers(self.inner.renew(claims).await)
+    }
+    async fn release(&self, claim: &Claim, how: LetGo) -> Result<Release, Fault> {
+        self.inner.release(claim, how).await
+    }
+    async fn inspect(&self, name: &LockName) -> Result<LockState, Fault> {
+        self.inner.inspect(name).await
+    }
+    async fn list(&self, p: &str, a: Option<&LockName>, l: usize) -> Result<Vec<Listed>, Fault> {
+        self.inner.list(p, a, l).await
+    }
+    async fn break_lock(&self, name: &LockName, expected: &OwnerId) -> Result<bool, Fault> {
+        self.inner.break_lock(name, expected).await
+    }
+}
+
+#[derive(Debug)]
+struct TokensGoBack(AtomicU32);
+impl Oddity for TokensGoBack {
+    fn grant(&self, mut grant: Grant) -> Grant {
+        let number = 1000 - u64::from(self.0.fetch_add(1, Ordering::SeqCst));
+        grant.token = FencingToken::from_backend(number);
+        grant
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_token_that_went_back_is_not_a_grant_and_the_lock_is_given_back() {
+    let inner = Memory::new();
+    let locks = Locker::new(Odd { inner: inner.clone(), odd: TokensGoBack(AtomicU32::new(0)) });
+    locks.lock("n").unwrap().acquire().await.unwrap().release().await.unwrap();
+    let error = locks.lock("n").unwrap().acquire().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::FenceRegressed);
+    locks.close().await.unwrap();
+    assert!(inner.is_empty());
+}
+
+#[derive(Debug)]
+struct TokensMissing;
+impl Oddity for TokensMissing {
+    fn grant(&self, mut grant: Grant) -> Grant {
+        grant.token = None;
+        grant
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_declared_token_that_is_missing_is_not_a_grant() {
+    let inner = Memory::new();
+    let locks = Locker::new(Odd { inner: inner.clone(), odd: TokensMissing });
+    let error = locks.lock("n").unwrap().acquire().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::BackendBroken);
+    locks.close().await.unwrap();
+    assert!(inner.is_empty());
+}
+
+#[derive(Debug)]
+struct GrantsTheDead;
+impl Oddity for GrantsTheDead {
+    fn grant(&self, mut grant: Grant) -> Grant {
+        grant.lease = Lease::For(Duration::ZERO);
+        grant
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_grant_that_is_over_when_it_arrives_is_given_back() {
+    let inner = Memory::new();
+    let locks = Locker::new(Odd { inner: inner.clone(), odd: GrantsTheDead });
+    let error = locks.lock("n").unwrap().try_acquire().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Timeout);
+    let error = locks.lock("n").unwrap().acquire().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Timeout);
+    locks.close().await.unwrap();
+    assert!(inner.is_empty());
+}
+
+#[derive(Debug)]
+struct Spins;
+impl Oddity for Spins {
+    fn spins(&self) -> bool {
+        true
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_that_wakes_for_nothing_does_not_become_a_storm() {
+    let odd = Odd { inner: Memory::new(), odd: Spins };
+    let counted = Faulty::new(Arc::new(odd), |_| Disturbance::None);
+    let locks = Locker::new(counted.clone());
+    let holder = locks.lock("n").unwrap().acquire().await.unwrap();
+    let before = counted.calls();
+    let waited = locks.lock("n").unwrap().try_acquire_for(secs(60)).await.unwrap();
+    assert!(waited.is_none());
+    let per_second = (counted.calls() - before) / 60;
+    assert!(per_second < 30, "{per_second} calls a second while waiting");
+    drop(holder);
+}
+
+#[derive(Debug)]
+struct AnswersTooFew;
+impl Oddity for AnswersTooFew {
+    fn answers(&self, mut answers: Vec<Result<Renewal, Fault>>) -> Vec<Result<Renewal, Fault>> {
+        answers.pop();
+        answers
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_batch_with_a_missing_answer_is_no_answer_at_all() {
+    let locks = Locker::new(Odd { inner: Memory::new(), odd: AnswersTooFew });
+    let guard = locks.lock("n").unwrap().ttl(secs(30)).acquire().await.unwrap();
+    assert_eq!(guard.verify().await.unwrap_err().kind(), ErrorKind::BackendBroken);
+    assert_eq!(guard.lost().await, Loss::Expired);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_panic_in_a_verb_ends_in_a_release() {
+    for verb in [Verb::TryAcquire, Verb::Wait, Verb::Renew, Verb::Release] {
+        let inner = Memory::new();
+        let armed = Arc::new(AtomicBool::new(true));
+        let trigger = Arc::clone(&armed);
+        let faulty = Faulty::new(Arc::new(inner.clone()), move |call| {
+            if call.verb == verb && trigger.swap(false, Ordering::SeqCst) {
+                Disturbance::Panic
+            } else {
+                Disturbance::None
+            }
+        });
+        let locks = Locker::new(faulty);
+        let lock = locks.lock("n").unwrap().ttl(secs(30));
+        match verb {
+            Verb::TryAcquire => {
+                assert_eq!(lock.acquire().await.unwrap_err().kind(), ErrorKind::BackendBroken);
+            }
+            Verb::Wait => {
+                let holder = Locker::new(inner.clone()).lock("n").unwrap().acquire().await.unwrap();
+                let waiter = tokio::spawn(async move { lock.acquire().await });
+                sleep(secs(1)).await;
+                holder.release().await.unwrap();
+                drop(waiter.await.unwrap().unwrap());
+            }
+            Verb::Renew => {
+                let guard = lock.acquire().await.unwrap();
+                assert_eq!(guard.verify().await.unwrap_err().kind(), ErrorKind::BackendBroken);
+                sleep(secs(300)).await;
+                guard.release().await.unwrap();
+            }
+            Verb::Release => {
+                let guard = lock.acquire().await.unwrap();
+                assert_eq!(guard.release().await.unwrap_err().kind(), ErrorKind::BackendBroken);
+            }
+        }
+        assert!(!armed.load(Ordering::SeqCst), "{verb:?} was never called");
+        locks.close().await.unwrap();
+        assert!(inner.is_empty(), "a panic in {verb:?} left something behind");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_silent_claim_does_not_take_its_batch_with_it() {
+    // Whenever the silent one is part of a batch, the whole batch hangs.
+    let faulty = {
+        let inner: Arc<dyn Backend> = Arc::new(Memory::new());
+        HangsWith { inner, silent: LockName::new("n3").unwrap() }
+    };
+    let locks = Locker::new(faulty);
+    let mut guards = Vec::new();
+    for i in 0..8 {
+        guards.push(locks.lock(&*format!("n{i}")).unwrap().ttl(secs(30)).acquire().await.unwrap());
+    }
+    sleep(secs(600)).await;
+    for (i, guard) in guards.iter().enumerate() {
+        assert_eq!(guard.is_held(), i != 3, "lock {i}");
+    }
+}
+
+#[derive(Debug)]
+struct HangsWith {
+    inner: Arc<dyn Backend>,
+    silent: LockName,
+}
+
+#[async_trait]
+impl Backend for HangsWith {
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+    async fn identity(&self) -> Result<Option<Identity>, Fault> {
+        self.inner.identity().await
+    }
+    async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, Fault> {
+        self.inner.try_acquire(claim).await
+    }
+    async fn wait(&self, claim: &Claim) -> Result<Wake, Fault> {
+        self.inner.wait(claim).await
+    }
+    async fn renew(&self, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
+        if claims.iter().any(|claim| claim.name == self.silent) {
+            std::future::pending::<()>().await;
+        }
+        self.inner.renew(claims).await
+    }
+    async fn release(&self, claim: &Claim, how: LetGo) -> Result<Release, Fault> {
+        self.inner.release(claim, how).await
+    }
+    async fn inspect(&self, name: &LockName) -> Result<LockState, Fault> {
+        self.inner.inspect(name).await
+    }
+    async fn list(&self, p: &str, a: Option<&LockName>, l: usize) -> Result<Vec<Listed>, Fault> {
+        self.inner.list(p, a, l).await
+    }
+    async fn break_lock(&self, name: &LockName, expected: &OwnerId) -> Result<bool, Fault> {
+        self.inner.break_lock(name, expected).await
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiters_sit_out_an_outage_and_newcomers_are_told_at_once() {
+    let down = Arc::new(AtomicBool::new(false));
+    let asked = Arc::clone(&down);
+    let memory = Memory::new();
+    let faulty = Faulty::new(Arc::new(memory.clone()), move |call| match call.verb {
+        Verb::TryAcquire | Verb::Wait if asked.load(Ordering::SeqCst) => {
+            Disturbance::Refuse(FaultKind::Unavailable)
+        }
+        _ => Disturbance::None,
+    });
+    let locks = Locker::builder(faulty.clone()).patience(secs(120)).build();
+    let holder = Locker::new(memory.clone()).lock("n").unwrap().acquire().await.unwrap();
+    let patient = locks.lock("n").unwrap();
+    let patient = tokio::spawn(async move { patient.acquire().await });
+    // It looks once in a lease, so by then it knows.
+    let bounded = locks.lock("n").unwrap().ttl(secs(10));
+    let bounded = tokio::spawn(async move { bounded.try_acquire_for(secs(30)).await });
+    sleep(secs(1)).await;
+    down.store(true, Ordering::SeqCst);
+    let calls = faulty.calls();
+
+    let newcomer = locks.lock("n").unwrap().acquire().await.unwrap_err();
+    assert_eq!(newcomer.kind(), ErrorKind::Unavailable);
+    sleep(secs(59)).await;
+    let told = bounded.await.unwrap().unwrap_err();
+    assert_eq!(told.kind(), ErrorKind::Unavailable, "an outage is not contention");
+    assert!(faulty.calls() - calls < 300, "{} calls in a minute of outage", faulty.calls() - calls);
+
+    down.store(false, Ordering::SeqCst);
+    holder.release().await.unwrap();
+    let healed = Moment::now();
+    let guard = patient.await.unwrap().unwrap();
+    assert!(Moment::now().saturating_since(healed) < secs(2));
+
+    down.store(true, Ordering::SeqCst);
+    drop(guard);
+}
+
+#[tokio::test(start_paused = true)]
+async fn patience_has_an_end() {
+    let down = Arc::new(AtomicBool::new(false));
+    let asked = Arc::clone(&down);
+    let memory = Memory::new();
+    let faulty = Faulty::new(Arc::new(memory.clone()), move |call| match call.verb {
+        Verb::TryAcquire if asked.load(Ordering::SeqCst) => Disturbance::Hang,
+        _ => Disturbance::None,
+    });
+    let locks = Locker::builder(faulty).patience(secs(60)).build();
+    let _holder = Locker::new(memory).lock("n").unwrap().acquire().await.unwrap();
+    let lock = locks.lock("n").unwrap().ttl(secs(10));
+    let waiter = tokio::spawn(async move { lock.acquire().await });
+    sleep(secs(1)).await;
+    down.store(true, Ordering::SeqCst);
+    let started = Moment::now();
+    assert_eq!(waiter.await.unwrap().unwrap_err().kind(), ErrorKind::Timeout);
+    let waited = Moment::now().saturating_since(started);
+    assert!((secs(55)..secs(90)).contains(&waited), "{waited:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handed_over_lock_is_renewed_before_its_claim_lease_ends() {
+    // The memory backend hands over with a lease of three seconds only.
+    let memory = Memory::new();
+    let locks = Locker::new(memory.clone());
+    for policy in [RenewalPolicy::default(), RenewalPolicy::off()] {
+        let holder = locks.lock("n").unwrap().ttl(secs(30)).acquire().await.unwrap();
+        let lock = locks.lock("n").unwrap().ttl(secs(30)).renewal(policy.clone());
+        let waiter = tokio::spawn(async move { lock.acquire().await });
+        sleep(secs(1)).await;
+        holder.release().await.unwrap();
+        let guard = waiter.await.unwrap().unwrap();
+        sleep(secs(20)).await;
+        assert!(guard.is_held(), "with {policy:?}");
+        guard.release().await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_that_is_never_answered_bounds_how_long_the_lock_can_stay() {
+    let faulty = Faulty::new(Arc::new(Memory::new()), |call| match call.verb {
+        Verb::Release => Disturbance::Hang,
+        _ => Disturbance::None,
+    });
+    let locks = Locker::builder(faulty).timeout(secs(2)).build();
+    let guard = locks.lock("n").unwrap().ttl(secs(30)).acquire().await.unwrap();
+    let started = Moment::now();
+    let error = guard.release().await.unwrap_err();
+    assert!(Moment::now().saturating_since(started) <= secs(4));
+    assert_eq!(error.kind(), ErrorKind::Timeout);
+    let bound = error.gone_within().unwrap();
+    assert!((secs(20)..=secs(30)).contains(&bound), "{bound:?}");
+    sleep(bound).await;
+    assert!(locks.lock("n").unwrap().try_acquire().await.unwrap().is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewal_on_the_wire_does_not_outlive_the_release() {
+    let faulty = Faulty::new(Arc::new(Memory::new()), |call| match call.verb {
+        Verb::Renew => Disturbance::DelayRequest(millis(500)),
+        _ => Disturbance::None,
+    });
+    let locks = Locker::new(faulty);
+    let guard = locks.lock("n").unwrap().ttl(secs(3)).acquire().await.unwrap();
+    sleep(millis(1100)).await;
+    // A renewal is under way, half a second from the server.
+    guard.release().await.unwrap();
+    let next = locks.lock("n").unwrap().ttl(secs(3)).try_acquire().await.unwrap().unwrap();
+    sleep(secs(2)).await;
+    assert!(next.is_held());
+}
+
+#[tokio::test(start_paused = true)]
+async fn ten_thousand_locks_are_renewed_in_batches() {
+    let counted = Faulty::new(Arc::new(Memory::new()), |_| Disturbance::None);
+    let locks = Locker::new(counted.clone());
+    let mut guards = Vec::new();
+    for i in 0..10_000 {
+        guards.push(locks.lock(&*i.to_string()).unwrap().ttl(secs(30)).acquire().await.unwrap());
+        if i % 100 == 0 {
+            sleep(millis(10)).await;
+        }
+    }
+    let before = counted.calls();
+    sleep(secs(100)).await;
+    let renewals = counted.calls() - before;
+    assert!(guards.iter().all(LockGuard::is_held));
+    assert!(renewals < 10_000 / 64 * 14, "{renewals} calls for ten rounds of 10 000 renewals");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_attempt_that_lands_after_the_release_does_not_strand_the_lock() {
+    let attempts = AtomicU32::new(0);
+    let memory = Memory::new();
+    let faulty = Faulty::new(Arc::new(memory.clone()), move |call| match call.verb {
+        Verb::Wait => Disturbance::Hang,
+        Verb::TryAcquire if attempts.fetch_add(1, Ordering::SeqCst) == 1 => {
+            Disturbance::LandLate(secs(20))
+        }
+        _ => Disturbance::None,
+    });
+    let locks = Locker::new(faulty);
+    let holder = Locker::new(memory.clone()).lock("n").unwrap().acquire().await.unwrap();
+    // Its second attempt stays in a socket, its third one wins.
+    let lock = locks.lock("n").unwrap().ttl(secs(5));
+    let waiter = tokio::spawn(async move { lock.acquire().await });
+    sleep(secs(1)).await;
+    holder.release().await.unwrap();
+    waiter.await.unwrap().unwrap().release().await.unwrap();
+    sleep(secs(30)).await;
+    assert!(memory.is_empty(), "the late attempt took the lock for nobody");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_verification_that_nobody_polls_does_not_stop_the_renewals() {
+    let faulty = Faulty::new(Arc::new(Memory::new()), |call| match call.verb {
+        Verb::Renew => Disturbance::DelayReply(millis(1)),
+        _ => Disturbance::None,
+    });
+    let locks = Locker::new(faulty);
+    let guard = locks.lock("n").unwrap().ttl(secs(30)).acquire().await.unwrap();
+    let mut verifying = Box::pin(guard.verify());
+    assert!(tokio::time::timeout(Duration::ZERO, &mut verifying).await.is_err());
+    sleep(secs(15)).await;
+    drop(verifying);
+    sleep(secs(600)).await;
+    assert!(guard.is_held());
+}
+
+#[tokio::test(start_paused = true)]
+async fn terms_that_make_no_sense_are_refused() {
+    let locks = Locker::new(Memory::new());
+    let lock = locks.lock("n").unwrap();
+    let endless = lock.clone().release_no_earlier_than(Duration::MAX).acquire().await;
+    assert_eq!(endless.unwrap_err().kind(), ErrorKind::Invalid);
+    let nothing = lock.renewal(RenewalPolicy::default().max_hold(Duration::ZERO)).acquire().await;
+    assert_eq!(nothing.unwrap_err().kind(), ErrorKind::Invalid);
+}
