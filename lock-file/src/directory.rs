@@ -1,0 +1,180 @@
+//! The directory of the lock files, and whether it can be trusted.
+
+use std::fs::{DirBuilder, Metadata};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use lock_core::{Error, ErrorKind};
+
+use crate::fault::error;
+
+/// A directory in which nobody else can replace our files: a real one, not a link, on this host,
+/// owned by this user or root, and writable by its owner alone.
+#[derive(Clone, Debug)]
+pub(crate) struct Directory {
+    path: PathBuf,
+}
+
+impl Directory {
+    /// `path`, created with mode 0700 if it is missing. Its parents are not created: a mistyped
+    /// path would make a lock space that nobody else looks into.
+    pub(crate) fn open(path: &Path) -> Result<Self, Error> {
+        if !path.is_absolute() {
+            let message = format!(
+                "the lock directory {path:?} must be an absolute path, so that it is the same for every process"
+            );
+            return Err(Error::new(ErrorKind::Invalid, message));
+        }
+        let directory = Self {
+            // Without the slash at the end, which would follow a link.
+            path: path.components().collect(),
+        };
+        directory.prepare()?;
+        Ok(directory)
+    }
+
+    /// `/run/lock/locks-<uid>`, or `/tmp/locks-<uid>` where the former cannot be made.
+    ///
+    /// Not `$XDG_RUNTIME_DIR` and not `$TMPDIR`: sessions have them and jobs of cron do not, and the
+    /// two would each have a lock of their own. And not the second directory because somebody else
+    /// has made the first one: that would let them split us.
+    pub(crate) fn of_this_user() -> Result<Self, Error> {
+        let name = format!("locks-{}", user());
+        let preferred = Path::new("/run/lock").join(&name);
+        match make(&preferred) {
+            Ok(()) => Self::open(&preferred),
+            Err(_) => Self::open(&Path::new("/tmp").join(&name)),
+        }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Makes sure that it is there and can be trusted. Again when it turns out to be gone: runtime
+    /// directories are removed when their user logs out.
+    pub(crate) fn prepare(&self) -> Result<(), Error> {
+        match make(&self.path) {
+            Ok(()) => {}
+            Err(missing) if missing.kind() == io::ErrorKind::NotFound => {
+                let message = format!(
+                    "cannot create the lock directory {}; its parent directory does not exist: create it first",
+                    self.path.display()
+                );
+                return Err(Error::new(ErrorKind::Invalid, message).with_source(missing));
+            }
+            Err(other) => return Err(error("create the lock directory", &self.path, other)),
+        }
+        let found = std::fs::symlink_metadata(&self.path)
+            .map_err(|e| error("examine the lock directory", &self.path, e))?;
+        self.check(&found)?;
+        self.check_file_system()
+    }
+
+    fn check(&self, found: &Metadata) -> Result<(), Error> {
+        let refuse = |kind, why: &str| {
+            let message = format!("the lock directory {} {why}", self.path.display());
+            Err(Error::new(kind, message))
+        };
+        if found.is_symlink() {
+            let why = "is a symbolic link; give the directory itself";
+            return refuse(ErrorKind::Invalid, why);
+        }
+        if !found.is_dir() {
+            let why = "is not a directory; remove the file or give another directory";
+            return refuse(ErrorKind::Invalid, why);
+        }
+        if let Err(why) = trusts(found.uid(), found.mode(), user()) {
+            return refuse(ErrorKind::Denied, &why);
+        }
+        Ok(())
+    }
+
+    /// On a network file system, a lock may be kept from this host's processes only, or not at all,
+    /// and is lost without a word when its server restarts.
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    fn check_file_system(&self) -> Result<(), Error> {
+        let found = rustix::fs::statfs(&self.path)
+            .map_err(|e| error("examine the lock directory", &self.path, e.into()))?;
+        // The width of the field differs between architectures; the numbers have 32 bits.
+        let number = found.f_type as u64 & 0xffff_ffff;
+        match NETWORK_FILE_SYSTEMS.iter().find(|&&(of, _)| of == number) {
+            None => Ok(()),
+            Some((_, name)) => {
+                let message = format!(
+                    "the lock directory {} is on {name}, a network file system; these locks are for one host: give a local directory",
+                    self.path.display()
+                );
+                Err(Error::new(ErrorKind::Unsupported, message))
+            }
+        }
+    }
+
+    /// Elsewhere the type is not looked at.
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
+    fn check_file_system(&self) -> Result<(), Error> {
+        Ok(())
+    }
+}
+
+/// Makes the directory, unless something is there already.
+fn make(path: &Path) -> io::Result<()> {
+    match DirBuilder::new().mode(0o700).create(path) {
+        Err(exists) if exists.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        other => other,
+    }
+}
+
+/// Whether nobody but `user` (and root, who can do anything) can replace files in a directory of
+/// `owner` with `mode`.
+fn trusts(owner: u32, mode: u32, user: u32) -> Result<(), String> {
+    if owner != user && owner != 0 {
+        return Err(format!(
+            "belongs to user {owner}, who could replace locks of user {user}; give a directory of your own"
+        ));
+    }
+    if mode & 0o022 != 0 {
+        return Err(format!(
+            "has mode {:04o}: others could replace its locks; run `chmod go-w` on it or give a directory of your own",
+            mode & 0o7777
+        ));
+    }
+    Ok(())
+}
+
+/// From statfs(2) and linux/magic.h.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+const NETWORK_FILE_SYSTEMS: &[(u64, &str)] = &[
+    (0x6969, "NFS"),
+    (0x517b, "SMB"),
+    (0xff53_4d42, "CIFS"),
+    (0xfe53_4d42, "SMB2"),
+    (0x5346_414f, "AFS"),
+    (0x6b41_4653, "AFS"),
+    (0x7375_7245, "Coda"),
+    (0x00c3_6400, "Ceph"),
+    (0x0bd0_0bd0, "Lustre"),
+    (0x0102_1997, "9P"),
+];
+
+fn user() -> u32 {
+    rustix::process::geteuid().as_raw()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_is_trusted_if_nobody_else_can_write_to_it() {
+        assert!(trusts(1000, 0o40700, 1000).is_ok());
+        assert!(trusts(1000, 0o40755, 1000).is_ok());
+        assert!(trusts(0, 0o40755, 1000).is_ok());
+        assert!(trusts(1001, 0o40700, 1000).is_err(), "another user's");
+        assert!(trusts(1001, 0o40700, 0).is_err(), "root is careful too");
+        for mode in [0o40770, 0o40720, 0o40702, 0o41777] {
+            assert!(trusts(1000, mode, 1000).is_err(), "{mode:o}");
+        }
+    }
+}

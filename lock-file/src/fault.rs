@@ -1,0 +1,101 @@
+//! From the kernel's errors to faults that say what to do.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use lock_core::backend::{Fault, FaultKind};
+use lock_core::{Error, ErrorKind};
+use rustix::io::Errno;
+
+/// A system call on a file that failed. Each of them comes before the lock is ours, or leaves it as
+/// it was: nothing was applied.
+pub(crate) fn fault(doing: &'static str, path: &Path, source: io::Error) -> Fault {
+    let (kind, advice) = classify(&source);
+    Fault::not_applied(kind, Trouble::new(doing, path, advice, source))
+}
+
+/// The same, where the answer alone is missing: the lock may have been let go.
+pub(crate) fn unsure(doing: &'static str, path: &Path, source: io::Error) -> Fault {
+    let (kind, advice) = classify(&source);
+    Fault::unknown(kind, Trouble::new(doing, path, advice, source))
+}
+
+/// A file that we must not lock.
+pub(crate) fn refused(path: &Path, why: &'static str) -> Fault {
+    let message = format!("{} {why}", path.display());
+    Fault::not_applied(FaultKind::Invalid, message)
+}
+
+/// The same as [`fault`], before there is a backend.
+pub(crate) fn error(doing: &'static str, path: &Path, source: io::Error) -> Error {
+    let (kind, advice) = classify(&source);
+    let kind = match kind {
+        FaultKind::Denied => ErrorKind::Denied,
+        FaultKind::Unavailable => ErrorKind::Unavailable,
+        FaultKind::Unsupported => ErrorKind::Unsupported,
+        _ => ErrorKind::Invalid,
+    };
+    let message = format!("cannot {doing} {}; {advice}", path.display());
+    Error::new(kind, message).with_source(source)
+}
+
+fn classify(error: &io::Error) -> (FaultKind, &'static str) {
+    match Errno::from_io_error(error) {
+        Some(Errno::NOSPC | Errno::DQUOT) => {
+            (FaultKind::Unavailable, "make room on its file system")
+        }
+        Some(Errno::ROFS) => (
+            FaultKind::Unavailable,
+            "its file system is read-only: make it writable or use another directory",
+        ),
+        Some(Errno::MFILE | Errno::NFILE) => (
+            FaultKind::Unavailable,
+            "too many files are open: raise the limit (ulimit -n) or hold fewer locks",
+        ),
+        Some(Errno::ACCESS | Errno::PERM) => (
+            FaultKind::Denied,
+            "it must belong to this user, who must be allowed to read and write it",
+        ),
+        Some(Errno::NOENT | Errno::NOTDIR) => {
+            (FaultKind::Unavailable, "the directory it belongs into is not there: create it")
+        }
+        Some(Errno::LOOP) => {
+            (FaultKind::Invalid, "it is a symbolic link: remove it or use another directory")
+        }
+        Some(Errno::ISDIR | Errno::NXIO | Errno::NAMETOOLONG | Errno::INVAL) => {
+            (FaultKind::Invalid, "it is not a regular file: remove it or use another directory")
+        }
+        Some(Errno::NOSYS | Errno::OPNOTSUPP) => {
+            (FaultKind::Unsupported, "its file system has no flock(2): use another directory")
+        }
+        _ => (FaultKind::Unavailable, "check its file system, or use another directory"),
+    }
+}
+
+/// What was being done, and what to do about it; the kernel's word is the source.
+#[derive(Debug)]
+struct Trouble {
+    doing: &'static str,
+    path: PathBuf,
+    advice: &'static str,
+    source: io::Error,
+}
+
+impl Trouble {
+    fn new(doing: &'static str, path: &Path, advice: &'static str, source: io::Error) -> Self {
+        Self { doing, path: path.to_owned(), advice, source }
+    }
+}
+
+impl fmt::Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "cannot {} {}; {}", self.doing, self.path.display(), self.advice)
+    }
+}
+
+impl std::error::Error for Trouble {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.source)
+    }
+}

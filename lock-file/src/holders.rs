@@ -1,0 +1,184 @@
+//! Who has locked a file: asked without locking it.
+
+use std::fs::File;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use lock_core::backend::{Fault, FaultKind, Holder};
+use lock_core::clock::wall;
+use lock_core::{FencingToken, Label};
+
+use crate::fault::fault;
+use crate::record::Record;
+
+/// The pid namespace of this process; 0 where there is none.
+pub(crate) fn pid_space() -> u64 {
+    std::fs::metadata("/proc/self/ns/pid").map_or(0, |namespace| namespace.ino())
+}
+
+/// Those who have locked `file`, which says `record` of the last one of us.
+///
+/// The kernel's list of locks leaves out holders whose pid means nothing in our pid namespace.
+pub(crate) fn holders(file: &File, path: &Path, record: &Record) -> Result<Vec<Holder>, Fault> {
+    let inode = kernel::inode_of(file).map_err(|e| fault("examine", path, e))?;
+    let listed = kernel::holders_of(&inode)?;
+    let here = pid_space();
+    let ours = record.holder.as_ref();
+    if listed.is_empty()
+        && let Some(elsewhere) = ours.filter(|ours| ours.pid_space != here)
+    {
+        let message = format!(
+            "{} was locked in another pid namespace (as process {}), into which this process cannot look; ask there",
+            path.display(),
+            elsewhere.pid
+        );
+        return Err(Fault::not_applied(FaultKind::Unsupported, message));
+    }
+    let holders = listed.into_iter().map(|pid| {
+        // Another pid is that of a holder who writes no records, like flock(1).
+        let Some(ours) = ours.filter(|ours| ours.pid == pid && ours.pid_space == here) else {
+            let mut holder = Holder::new(None);
+            holder.label = Some(Label::new(&format!("pid {pid}")));
+            return holder;
+        };
+        let mut holder = Holder::new(Some(ours.owner));
+        holder.label.clone_from(&ours.label);
+        holder.held_for = Some(wall().saturating_sub(ours.since));
+        holder.token = record.number.and_then(FencingToken::from_backend);
+        holder
+    });
+    Ok(holders.collect())
+}
+
+mod kernel {
+    use std::fs::File;
+    use std::io::{self, Read};
+    use std::os::fd::AsRawFd;
+    use std::os::unix::fs::MetadataExt;
+    use std::path::Path;
+
+    use lock_core::backend::Fault;
+
+    use crate::fault::fault;
+
+    /// A file as `/proc/locks` names it. Not what stat(2) says: on btrfs and overlayfs the kernel's
+    /// own numbers differ from those.
+    #[derive(Debug, PartialEq, Eq)]
+    pub(super) struct Inode {
+        pub(super) major: u32,
+        pub(super) minor: u32,
+        pub(super) number: u64,
+    }
+
+    pub(super) fn inode_of(file: &File) -> io::Result<Inode> {
+        let info = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", file.as_raw_fd()))?;
+        let field = |key: &str| info.lines().find_map(|line| line.strip_prefix(key));
+        let number = match field("ino:").and_then(|number| number.trim().parse().ok()) {
+            Some(number) => number,
+            // Before Linux 5.14.
+            None => file.metadata()?.ino(),
+        };
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo")?;
+        let device = field("mnt_id:").and_then(|id| device_of(&mounts, id.trim()));
+        let (major, minor) = match device {
+            Some(device) => device,
+            // A mount outside of what this process sees.
+            None => {
+                let device = file.metadata()?.dev();
+                (rustix::fs::major(device), rustix::fs::minor(device))
+            }
+        };
+        Ok(Inode { major, minor, number })
+    }
+
+    fn device_of(mounts: &str, id: &str) -> Option<(u32, u32)> {
+        let mount = mounts.lines().find(|line| line.split(' ').next() == Some(id))?;
+        let (major, minor) = mount.split(' ').nth(2)?.split_once(':')?;
+        Some((major.parse().ok()?, minor.parse().ok()?))
+    }
+
+    /// How often a list that comes in pieces is read again before the lock is said to be free.
+    const PASSES: u32 = 5;
+
+    /// The processes that have locked it with flock(2).
+    ///
+    /// The kernel gives the list in pieces of a page. Each is exact, but an entry is left out when
+    /// one before it vanishes between two pieces: who is listed has the lock, who is not may have it.
+    pub(super) fn holders_of(inode: &Inode) -> Result<Vec<u32>, Fault> {
+        let path = Path::new("/proc/locks");
+        for _ in 0..PASSES {
+            let (locks, pieces) = read(path).map_err(|e| fault("read", path, e))?;
+            let mut pids: Vec<u32> = locks
+                .lines()
+                .filter_map(parse)
+                .filter(|(_, locked)| locked == inode)
+                .map(|(pid, _)| pid)
+                .collect();
+            // Or it is listed twice, when one before it is added.
+            pids.sort_unstable();
+            pids.dedup();
+            if !pids.is_empty() || pieces <= 1 {
+                return Ok(pids);
+            }
+        }
+        Ok(Vec::new())
+    }
+
+    /// The text, and in how many pieces it came. The buffer is larger than a piece can be.
+    fn read(path: &Path) -> io::Result<(String, u32)> {
+        let mut file = File::open(path)?;
+        let mut buffer = vec![0; 1 << 16];
+        let mut text = Vec::new();
+        let mut pieces = 0;
+        loop {
+            match file.read(&mut buffer) {
+                Ok(0) => break,
+                Ok(read) => {
+                    text.extend_from_slice(&buffer[..read]);
+                    pieces += 1;
+                }
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok((String::from_utf8_lossy(&text).into_owned(), pieces))
+    }
+
+    /// `7: FLOCK  ADVISORY  WRITE 5038 fe:00:10010780 0 EOF`; waiters have `->` after the number.
+    pub(super) fn parse(line: &str) -> Option<(u32, Inode)> {
+        let mut words = line.split_whitespace().skip(1);
+        if words.next()? != "FLOCK" {
+            return None;
+        }
+        let mut words = words.skip(2);
+        let pid = words.next()?.parse().ok()?;
+        let mut parts = words.next()?.split(':');
+        let inode = Inode {
+            major: u32::from_str_radix(parts.next()?, 16).ok()?,
+            minor: u32::from_str_radix(parts.next()?, 16).ok()?,
+            number: parts.next()?.parse().ok()?,
+        };
+        Some((pid, inode))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::kernel::{Inode, parse};
+
+    #[test]
+    fn holders_are_told_from_waiters_and_other_locks() {
+        let inode = Inode { major: 0xfe, minor: 0, number: 10_010_780 };
+        let line = "1: FLOCK  ADVISORY  WRITE 5038 fe:00:10010780 0 EOF";
+        assert_eq!(parse(line), Some((5038, inode)));
+        for other in [
+            "1: -> FLOCK  ADVISORY  WRITE 5038 fe:00:10010780 0 EOF",
+            "2: POSIX  ADVISORY  WRITE 5038 fe:00:10010780 0 EOF",
+            "3: OFDLCK ADVISORY  WRITE -1 fe:00:10010780 0 EOF",
+            "4: FLOCK  ADVISORY  WRITE 5038 fe:00",
+            "",
+        ] {
+            assert_eq!(parse(other), None, "{other}");
+        }
+    }
+}
