@@ -1,0 +1,212 @@
+//! What a check works with.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lock_core::backend::{Attempt, Claim, Fault, Grant, LetGo};
+use lock_core::clock::{Moment, sleep};
+use lock_core::faults::{Call, Disturbance};
+use lock_core::{
+    Backend, Capabilities, Error, LockName, Locker, LockerBuilder, Order, OwnerId, Takeover,
+};
+
+use crate::harness::{Harness, Pace, Script};
+
+/// What happened instead of what was promised.
+#[derive(Debug)]
+pub struct Violation(pub String);
+
+/// The outcome of a check.
+pub type Verdict = Result<(), Violation>;
+
+/// Ends a check unless the condition holds; the message says what happened instead.
+macro_rules! ensure {
+    ($condition:expr, $($message:tt)+) => {
+        if !$condition {
+            return Err($crate::Violation(format!($($message)+)));
+        }
+    };
+}
+pub(crate) use ensure;
+
+/// Ends a check; the message says what happened instead of what was promised.
+macro_rules! violated {
+    ($($message:tt)+) => {
+        return Err($crate::Violation(format!($($message)+)))
+    };
+}
+pub(crate) use violated;
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl From<Error> for Violation {
+    fn from(error: Error) -> Self {
+        Self(format!("an operation failed: {}", with_causes(&error)))
+    }
+}
+
+impl From<Fault> for Violation {
+    fn from(fault: Fault) -> Self {
+        Self(format!("a verb failed: {}", with_causes(&fault)))
+    }
+}
+
+fn with_causes(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |cause| cause.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
+}
+
+/// A lock space under check.
+pub struct Ctx {
+    harness: Box<dyn Harness>,
+    /// What the backend declares.
+    pub caps: Capabilities,
+}
+
+impl Ctx {
+    /// Asks the harness for a first client, to learn what is declared.
+    pub async fn new(harness: Box<dyn Harness>) -> Self {
+        let caps = harness.client().await.capabilities();
+        Self { harness, caps }
+    }
+
+    /// A client with a connection of its own.
+    pub async fn client(&self) -> Arc<dyn Backend> {
+        self.harness.client().await
+    }
+
+    /// A locker on a client of its own.
+    pub async fn locker(&self) -> Locker {
+        self.on(self.client().await).build()
+    }
+
+    /// A locker whose backend is disturbed as `script` says.
+    pub async fn disturbed(
+        &self,
+        script: impl Fn(&Call<'_>) -> Disturbance + Send + Sync + 'static,
+    ) -> LockerBuilder {
+        let script: Script = Box::new(script);
+        self.on(self.harness.disturbed_client(script).await)
+    }
+
+    fn on(&self, backend: Arc<dyn Backend>) -> LockerBuilder {
+        Locker::builder_from(backend).timeout(self.timeout()).default_ttl(self.ttl())
+    }
+
+    /// The bound of one call in these checks.
+    #[must_use]
+    pub fn timeout(&self) -> Duration {
+        Duration::from_secs(1)
+    }
+
+    /// A lease that is short for this backend.
+    #[must_use]
+    pub fn ttl(&self) -> Duration {
+        match self.harness.pace() {
+            Pace::Paused => Duration::from_secs(10),
+            Pace::Real => Duration::from_secs(1),
+        }
+        .max(self.caps.ttl_min)
+    }
+
+    /// True if holds end by themselves.
+    #[must_use]
+    pub fn has_leases(&self) -> bool {
+        self.caps.takeover != Takeover::AtOnce
+    }
+
+    /// By when a lock is free after its holder crashed, counted from the holder's last renewal.
+    #[must_use]
+    pub fn takeover_bound(&self) -> Duration {
+        match self.caps.takeover {
+            Takeover::AtOnce => Duration::ZERO,
+            Takeover::LeasePlus(slack) => self.ttl() + slack,
+        }
+    }
+
+    /// What a loaded machine may add to a bound. No promise is about speed.
+    #[must_use]
+    pub fn slack(&self) -> Duration {
+        match self.harness.pace() {
+            Pace::Paused => Duration::from_millis(50),
+            Pace::Real => Duration::from_secs(3),
+        }
+    }
+
+    /// A claim of a new owner; a queueing one if `waits` and the backend keeps a line.
+    #[must_use]
+    pub fn claim(&self, name: &LockName, waits: bool) -> Claim {
+        let mut claim = Claim::new(name.clone(), OwnerId::mint(), self.ttl());
+        claim.queue = waits && self.caps.order == Order::Fifo;
+        claim
+    }
+
+    /// Wins a free lock for `claim`.
+    pub async fn win(&self, backend: &dyn Backend, claim: &mut Claim) -> Result<Grant, Violation> {
+        match backend.try_acquire(claim).await? {
+            Attempt::Acquired(grant) => {
+                claim.ticket.clone_from(&grant.ticket);
+                Ok(grant)
+            }
+            Attempt::Contended { .. } => {
+                Err(Violation(format!("an attempt on the free lock {} was contended", claim.name)))
+            }
+        }
+    }
+
+    /// True if a stranger finds the lock free. Takes it and gives it back.
+    pub async fn is_free(&self, name: &LockName) -> Result<bool, Violation> {
+        let stranger = self.client().await;
+        let claim = self.claim(name, false);
+        match stranger.try_acquire(&claim).await? {
+            Attempt::Contended { .. } => Ok(false),
+            Attempt::Acquired(grant) => {
+                let mut claim = claim;
+                claim.ticket = grant.ticket;
+                stranger.release(&claim, LetGo::now()).await?;
+                Ok(true)
+            }
+        }
+    }
+
+    /// Waits until a stranger finds the lock free; false after `bound`.
+    pub async fn becomes_free(&self, name: &LockName, bound: Duration) -> Result<bool, Violation> {
+        let end = Moment::now() + bound;
+        loop {
+            if self.is_free(name).await? {
+                return Ok(true);
+            }
+            if end.has_passed() {
+                return Ok(false);
+            }
+            sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// Takes a held lock away behind its holder's back. False if there is no way.
+    pub async fn take_away(&self, name: &LockName, owner: &OwnerId) -> Result<bool, Violation> {
+        if self.harness.can_evict() {
+            return Ok(self.harness.evict(name).await);
+        }
+        if self.caps.breaking == lock_core::Support::Present {
+            return Ok(self.client().await.break_lock(name, owner).await?);
+        }
+        Ok(false)
+    }
+}
+
+impl fmt::Debug for Ctx {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ctx").field("caps", &self.caps).finish_non_exhaustive()
+    }
+}
+
+/// A name for a check.
+pub(crate) fn name(text: &str) -> LockName {
+    LockName::new(text).expect("checks use good names")
+}

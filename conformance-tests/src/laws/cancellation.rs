@@ -1,0 +1,106 @@
+//! Chapter 7: futures that are dropped half-way.
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use lock_core::Wakeup;
+use lock_core::backend::LetGo;
+use lock_core::clock::sleep;
+use lock_core::faults::{Call, Disturbance};
+
+use crate::context::{Ctx, Verdict, ensure, name, violated};
+
+/// More polls than any operation in these checks needs.
+const MOST_POLLS: usize = 40;
+
+/// Every answer takes a moment, so that there is an await to drop at.
+fn slow(_: &Call<'_>) -> Disturbance {
+    Disturbance::DelayReply(Duration::from_millis(1))
+}
+
+/// Polls `future` `polls` times and drops it. True if it had ended by then.
+async fn poll_and_drop<F: Future>(future: F, polls: usize) -> bool {
+    let mut future = pin!(future);
+    let mut polled = 0;
+    std::future::poll_fn(|cx| {
+        if polled == polls {
+            return Poll::Ready(false);
+        }
+        polled += 1;
+        match future.as_mut().poll(cx) {
+            Poll::Ready(_) => Poll::Ready(true),
+            // The last poll is followed by the drop at once.
+            Poll::Pending if polled == polls => Poll::Ready(false),
+            Poll::Pending => Poll::Pending,
+        }
+    })
+    .await
+}
+
+pub(super) async fn a_dropped_acquisition_leaves_nothing(ctx: Arc<Ctx>) -> Verdict {
+    let locks = ctx.disturbed(slow).await.build();
+    // What was on its way to the one that was dropped is passed on at once where there are signals,
+    // and found by the neighbour's own next look where there are none.
+    let bound = match ctx.caps.wakeup {
+        Wakeup::Poll => ctx.ttl().mul_f64(1.1) + ctx.slack(),
+        Wakeup::Signal | Wakeup::HandOff => ctx.slack(),
+    };
+    for polls in 0..MOST_POLLS {
+        // Free: the grant may be on its way when the future is dropped.
+        let lock = locks.lock("free")?.ttl(ctx.ttl());
+        poll_and_drop(lock.acquire(), polls).await;
+        ensure!(
+            ctx.becomes_free(&name("free"), ctx.slack() / 2).await?,
+            "an acquisition dropped after {polls} polls left the lock shut"
+        );
+
+        // Held: the claim waits, or is being handed the lock, when the future is dropped.
+        let client = ctx.client().await;
+        let mut holder = ctx.claim(&name("held"), false);
+        ctx.win(&*client, &mut holder).await?;
+        let lock = locks.lock("held")?.ttl(ctx.ttl());
+        let dropping = tokio::spawn(async move { poll_and_drop(lock.acquire(), polls).await });
+        let neighbour = tokio::spawn({
+            let lock = locks.lock("held")?.ttl(ctx.ttl());
+            async move { lock.acquire().await }
+        });
+        sleep(Duration::from_millis(polls as u64 % 5)).await;
+        client.release(&holder, LetGo::now()).await?;
+        let Ok(served) = tokio::time::timeout(bound, neighbour).await else {
+            violated!(
+                "the neighbour of an acquisition dropped after {polls} polls was not served within {bound:?}"
+            );
+        };
+        served.expect("the neighbour does not panic")?.release().await?;
+        dropping.abort();
+        ensure!(
+            ctx.becomes_free(&name("held"), ctx.slack() / 2).await?,
+            "a waiting acquisition dropped after {polls} polls left the lock shut"
+        );
+    }
+    Ok(())
+}
+
+pub(super) async fn a_dropped_release_is_finished(ctx: Arc<Ctx>) -> Verdict {
+    let locks = ctx.disturbed(slow).await.build();
+    for polls in 0..MOST_POLLS / 4 {
+        let guard = locks.lock("n")?.ttl(ctx.ttl()).acquire().await?;
+        poll_and_drop(guard.release(), polls).await;
+        ensure!(
+            ctx.becomes_free(&name("n"), ctx.slack() / 2).await?,
+            "a release dropped after {polls} polls left the lock shut"
+        );
+        let guard = locks.lock("n")?.ttl(ctx.ttl()).acquire().await?;
+        poll_and_drop(guard.verify(), polls).await;
+        ensure!(guard.is_held(), "a verification dropped after {polls} polls lost the lock");
+        drop(guard);
+        ensure!(
+            ctx.becomes_free(&name("n"), ctx.slack() / 2).await?,
+            "a dropped guard kept its lock"
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,157 @@
+//! Chapter 1: one holder at a time.
+
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use lock_core::backend::{Attempt, Lease, LetGo};
+use lock_core::clock::{Moment, sleep};
+use lock_core::faults::{Disturbance, Verb};
+use lock_core::{FencingToken, RenewalPolicy};
+
+use crate::context::{Ctx, Verdict, ensure, name, violated};
+
+pub(super) async fn a_held_lock_is_contended(ctx: Arc<Ctx>) -> Verdict {
+    let (ours, theirs) = (ctx.client().await, ctx.client().await);
+    let mut claim = ctx.claim(&name("n"), false);
+    ctx.win(&*ours, &mut claim).await?;
+    for (client, whose) in [(&ours, "the same client"), (&theirs, "another client")] {
+        let answer = client.try_acquire(&ctx.claim(&name("n"), false)).await?;
+        ensure!(
+            matches!(answer, Attempt::Contended { .. }),
+            "while the lock was held, {whose} was granted it to another claim"
+        );
+    }
+    let other = ctx.claim(&name("another name"), false);
+    let free = theirs.try_acquire(&other).await?;
+    ensure!(matches!(free, Attempt::Acquired(_)), "a lock of another name was contended");
+    Ok(())
+}
+
+pub(super) async fn the_same_claim_is_the_same_acquisition(ctx: Arc<Ctx>) -> Verdict {
+    let client = ctx.client().await;
+    let mut claim = ctx.claim(&name("n"), false);
+    let first = ctx.win(&*client, &mut claim).await?;
+    // As a client asks that never saw the first answer: without what came with it.
+    let mut again = claim.clone();
+    again.ticket = None;
+    for asked in [&claim, &again] {
+        let Attempt::Acquired(second) = client.try_acquire(asked).await? else {
+            violated!("the claim that holds the lock was contended by itself");
+        };
+        ensure!(
+            second.token == first.token,
+            "the same acquisition has token {:?} first and {:?} then",
+            first.token,
+            second.token
+        );
+        ensure!(ends(&second) >= ends(&first), "the lease became shorter");
+    }
+    client.release(&claim, LetGo::now()).await?;
+    ensure!(ctx.is_free(&name("n")).await?, "two attempts of one claim needed two releases");
+    Ok(())
+}
+
+fn ends(grant: &lock_core::backend::Grant) -> Option<Moment> {
+    match grant.lease {
+        Lease::For(lease) => Some(grant.since + lease),
+        _ => None,
+    }
+}
+
+pub(super) async fn the_lease_counts_from_before_the_request(ctx: Arc<Ctx>) -> Verdict {
+    let delay = ctx.ttl() / 2;
+    for slow in [Verb::TryAcquire, Verb::Renew] {
+        let locks = ctx
+            .disturbed(move |call| {
+                if call.verb == slow { Disturbance::DelayReply(delay) } else { Disturbance::None }
+            })
+            .await;
+        let locks = locks.timeout(ctx.ttl() * 2).build();
+        let lock = locks.lock("n")?.ttl(ctx.ttl()).renewal(RenewalPolicy::off());
+        let mut asked = Moment::now();
+        let guard = lock.acquire().await?;
+        if slow == Verb::Renew {
+            asked = Moment::now();
+            guard.verify().await?;
+        }
+        let latest = asked + ctx.ttl();
+        let deadline = Moment::now() + guard.valid_for().unwrap_or_default();
+        ensure!(
+            deadline <= latest,
+            "{slow:?} was answered after {delay:?}, and the deadline is {:?} later than the request and the ttl",
+            deadline.saturating_since(latest)
+        );
+        guard.release().await?;
+    }
+    Ok(())
+}
+
+/// The absence of leases: kernel locks last as long as their process.
+pub(super) async fn there_are_no_leases(ctx: Arc<Ctx>) -> Verdict {
+    let locks = ctx.locker().await;
+    let guard = locks.lock("n")?.ttl(ctx.ttl()).renewal(RenewalPolicy::off()).acquire().await?;
+    ensure!(guard.valid_for().is_none(), "no leases are declared, and the grant has a deadline");
+    sleep(ctx.ttl() + Duration::from_millis(100)).await;
+    ensure!(guard.is_held(), "no leases are declared, and the lock was lost after its ttl");
+    ensure!(!ctx.is_free(&name("n")).await?, "the lock was free although its holder lives");
+    guard.release().await?;
+    Ok(())
+}
+
+/// One claim as the application saw it.
+#[derive(Clone, Copy, Debug)]
+struct Span {
+    from: Moment,
+    to: Moment,
+    token: Option<FencingToken>,
+}
+
+pub(super) async fn claims_never_overlap(ctx: Arc<Ctx>) -> Verdict {
+    const WORKERS: u32 = 8;
+    const ROUNDS: u32 = 12;
+    let spans = Arc::new(Mutex::new(Vec::new()));
+    let mut workers = Vec::new();
+    for worker in 0..WORKERS {
+        let (ctx, spans) = (Arc::clone(&ctx), Arc::clone(&spans));
+        workers.push(tokio::spawn(async move {
+            let locks = ctx.locker().await;
+            for round in 0..ROUNDS {
+                let lock = locks.lock("n")?.ttl(ctx.ttl() / 4).renewal(RenewalPolicy::off());
+                let Some(guard) = lock.try_acquire_for(ctx.ttl()).await? else {
+                    continue;
+                };
+                let from = Moment::now();
+                let limit = guard.valid_for().map(|left| from + left);
+                // Some leave early, some stay past their lease, as a paused process does.
+                let stay = match (worker + round) % 4 {
+                    0 => Duration::ZERO,
+                    1 | 2 => ctx.ttl() / 40,
+                    _ if ctx.has_leases() => ctx.ttl() / 2,
+                    _ => ctx.ttl() / 20,
+                };
+                sleep(stay).await;
+                let now = Moment::now();
+                let to = limit.map_or(now, |limit| limit.min(now));
+                spans.lock().unwrap().push(Span { from, to, token: guard.fencing_token() });
+                drop(guard);
+            }
+            Ok::<_, lock_core::Error>(())
+        }));
+    }
+    for worker in workers {
+        worker.await.expect("a worker does not panic")?;
+    }
+    let mut spans = std::mem::take(&mut *spans.lock().unwrap());
+    spans.sort_by_key(|span| span.from);
+    ensure!(spans.len() > 20, "only {} claims in {} tries", spans.len(), WORKERS * ROUNDS);
+    for pair in spans.windows(2) {
+        ensure!(
+            pair[0].to <= pair[1].from,
+            "two holders at once for {:?} (tokens {:?} and {:?})",
+            pair[0].to.saturating_since(pair[1].from),
+            pair[0].token,
+            pair[1].token
+        );
+    }
+    Ok(())
+}

@@ -1,0 +1,86 @@
+//! Chapter 3: the holder is told.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use lock_core::clock::{Moment, sleep, sleep_until};
+use lock_core::faults::{Disturbance, Verb};
+use lock_core::{ErrorKind, Loss};
+
+use crate::context::{Ctx, Verdict, ensure, name, violated};
+
+pub(super) async fn what_is_taken_away_is_told(ctx: Arc<Ctx>) -> Verdict {
+    let locks = ctx.locker().await;
+    let guard = locks.lock("n")?.ttl(ctx.ttl()).acquire().await?;
+    let signal = guard.loss_signal();
+    ensure!(ctx.take_away(&name("n"), guard.owner()).await?, "the lock could not be taken away");
+    // By the next renewal, a third of the lease away at the latest.
+    let told = tokio::time::timeout(ctx.ttl() / 3 + ctx.slack(), guard.lost()).await;
+    ensure!(told.is_ok(), "the holder was not told by its next renewal");
+    ensure!(
+        !guard.is_held() && signal.loss().is_some(),
+        "lost() resolved, and is_held() says true"
+    );
+    let end = guard.release().await;
+    ensure!(
+        end.as_ref().is_err_and(|e| e.kind() == ErrorKind::Lost),
+        "releasing a lost lock ended as {end:?}"
+    );
+
+    let guard = locks.lock("m")?.ttl(ctx.ttl()).acquire().await?;
+    ctx.take_away(&name("m"), guard.owner()).await?;
+    let end = guard.release().await.map_err(|error| error.kind());
+    ensure!(
+        matches!(end, Err(ErrorKind::NotHeld | ErrorKind::Lost)),
+        "releasing a lock that was taken away, before any renewal, ended as {end:?}"
+    );
+    Ok(())
+}
+
+pub(super) async fn a_silent_backend_is_a_loss_in_time(ctx: Arc<Ctx>) -> Verdict {
+    let silent = Arc::new(AtomicBool::new(false));
+    let (asked, ttl) = (Arc::clone(&silent), ctx.ttl());
+    let locks = ctx
+        .disturbed(move |call| match call.verb {
+            // Not applied until long after the lease, and acknowledged then.
+            Verb::Renew if asked.load(Ordering::SeqCst) => Disturbance::DelayRequest(ttl * 2),
+            _ => Disturbance::None,
+        })
+        .await;
+    let locks = locks.timeout(ctx.ttl() * 4).build();
+    let guard = locks.lock("n")?.ttl(ctx.ttl()).acquire().await?;
+    silent.store(true, Ordering::SeqCst);
+    let deadline = Moment::now() + guard.valid_for().unwrap_or_default();
+
+    let other = ctx.locker().await.lock("n")?.ttl(ctx.ttl());
+    let taking = tokio::spawn(async move {
+        let taken = other.acquire().await;
+        (Moment::now(), taken)
+    });
+    let late = deadline + ctx.slack();
+    let loss = tokio::select! {
+        loss = guard.lost() => loss,
+        () = sleep_until(late + ctx.ttl()) => {
+            violated!("no renewal was answered, and the holder still believes in its lock");
+        }
+    };
+    let told = Moment::now();
+    ensure!(told <= late, "told {:?} after the deadline", told.saturating_since(deadline));
+    ensure!(loss == Loss::Expired, "the loss is {loss:?}");
+    let (taken_at, taken) = taking.await.expect("the other side does not panic");
+    let taken = taken?;
+    ensure!(
+        told <= taken_at,
+        "the next one held the lock {:?} before the holder was told",
+        told.saturating_since(taken_at)
+    );
+    // The renewals that were under way are answered meanwhile.
+    sleep(ctx.ttl() * 3).await;
+    ensure!(!guard.is_held(), "a late answer revived a lost lock");
+    ensure!(taken.is_held(), "what the lost holder left behind harmed the new one");
+    drop(guard);
+    sleep(Duration::from_millis(100)).await;
+    ensure!(taken.verify().await.is_ok(), "dropping the lost guard harmed the new holder");
+    Ok(())
+}

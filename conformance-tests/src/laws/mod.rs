@@ -1,0 +1,316 @@
+//! The laws: numbers, promises, checks.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use lock_core::{Capabilities, Fencing, Order, Support, Wakeup};
+
+use crate::context::{Ctx, Verdict};
+
+mod cancellation;
+mod exclusion;
+mod fencing;
+mod inspection;
+mod limits;
+mod loss;
+mod outcomes;
+mod release;
+mod renewal;
+mod secrets;
+mod waiting;
+
+type Checking = Pin<Box<dyn Future<Output = Verdict>>>;
+
+/// One numbered law.
+pub struct Law {
+    /// Chapter and number. Never reused for another promise.
+    pub number: &'static str,
+    /// The check's name.
+    pub name: &'static str,
+    /// For whom it holds.
+    pub level: Level,
+    /// What is promised.
+    pub promise: &'static str,
+    /// What goes wrong in the world where it is not kept.
+    pub because: &'static str,
+    declared: fn(&Capabilities, bool) -> bool,
+    check: fn(Arc<Ctx>) -> Checking,
+    absent: Option<fn(Arc<Ctx>) -> Checking>,
+}
+
+/// For whom a law holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Level {
+    /// Every backend.
+    Must,
+    /// Backends that declare the capability. For the others, its absence is checked where it could
+    /// be mistaken for there.
+    IfDeclared,
+    /// Every backend; checked on many random runs, so a pass is no proof.
+    Stochastic,
+}
+
+/// How a law applies to a backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Applies {
+    /// It must be kept.
+    Declared,
+    /// The capability must be absent.
+    Absent,
+    /// Nothing is promised, and nothing is checked.
+    Unpromised,
+}
+
+impl Law {
+    /// How this law applies to a backend with these capabilities; `can_evict` tells whether the
+    /// harness can take locks away.
+    #[must_use]
+    pub fn applies_to(&self, (caps, can_evict): &(Capabilities, bool)) -> Applies {
+        if (self.declared)(caps, *can_evict) {
+            Applies::Declared
+        } else if self.absent.is_some() {
+            Applies::Absent
+        } else {
+            Applies::Unpromised
+        }
+    }
+
+    /// Checks the law, or the absence of what it is about.
+    pub(crate) async fn check(&self, ctx: Arc<Ctx>) -> Verdict {
+        match self.absent {
+            Some(absent) if !(self.declared)(&ctx.caps, true) => absent(ctx).await,
+            _ => (self.check)(ctx).await,
+        }
+    }
+
+    const fn must(
+        number: &'static str,
+        name: &'static str,
+        check: fn(Arc<Ctx>) -> Checking,
+    ) -> Self {
+        Self {
+            number,
+            name,
+            level: Level::Must,
+            promise: "",
+            because: "",
+            declared: |_, _| true,
+            check,
+            absent: None,
+        }
+    }
+
+    const fn if_declared(mut self, declared: fn(&Capabilities, bool) -> bool) -> Self {
+        self.level = Level::IfDeclared;
+        self.declared = declared;
+        self
+    }
+
+    const fn or_absent(mut self, absent: fn(Arc<Ctx>) -> Checking) -> Self {
+        self.absent = Some(absent);
+        self
+    }
+
+    const fn stochastic(mut self) -> Self {
+        self.level = Level::Stochastic;
+        self
+    }
+
+    const fn promise(mut self, promise: &'static str, because: &'static str) -> Self {
+        self.promise = promise;
+        self.because = because;
+        self
+    }
+}
+
+impl fmt::Debug for Law {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Law({} {})", self.number, self.name)
+    }
+}
+
+/// `law!(number, module::check)`: the check's name is the law's.
+macro_rules! law {
+    ($number:literal, $module:ident :: $check:ident) => {
+        Law::must($number, stringify!($check), |ctx| Box::pin($module::$check(ctx)))
+    };
+}
+
+macro_rules! check {
+    ($module:ident :: $check:ident) => {
+        |ctx| Box::pin($module::$check(ctx))
+    };
+}
+
+/// All laws, by number.
+#[must_use]
+pub fn all() -> &'static [Law] {
+    LAWS
+}
+
+/// The law with this number.
+#[must_use]
+pub fn by_number(number: &str) -> Option<&'static Law> {
+    LAWS.iter().find(|law| law.number == number)
+}
+
+fn leases(caps: &Capabilities, _: bool) -> bool {
+    caps.takeover != lock_core::Takeover::AtOnce
+}
+
+static LAWS: &[Law] = &[
+    law!("1.1", exclusion::a_held_lock_is_contended).promise(
+        "While a claim holds a lock, every other claim's attempt is answered Contended: through another client, and through the same one.",
+        "Two holders at once is what a lock is there to prevent; a client that mistakes its own second task for the first is the subtle form.",
+    ),
+    law!("1.2", exclusion::the_same_claim_is_the_same_acquisition).promise(
+        "An attempt repeated by the claim that holds the lock is answered Acquired, with the same token and a lease that ends no earlier.",
+        "A reply can be lost. A client that asks again and hears 'contended' has locked itself out for a lease.",
+    ),
+    law!("1.3", exclusion::the_lease_counts_from_before_the_request).promise(
+        "However late the answer to an attempt or a renewal comes, the holder's deadline counts from before the request was sent.",
+        "A lease counted from the answer outlives the server's by the time that the answer took.",
+    ).if_declared(leases).or_absent(check!(exclusion::there_are_no_leases)),
+    law!("1.4", exclusion::claims_never_overlap).stochastic().promise(
+        "The claims of two grants never overlap: from the return of acquire to the call of release, the loss, or the deadline, whichever is first.",
+        "This is the exclusion that the application sees, with holders that pause, forget to release, or die.",
+    ),
+    law!("2.1", renewal::a_renewal_moves_the_lease).promise(
+        "An acknowledged renewal makes the lock last at least the ttl from then, on the server too.",
+        "A renewal that is acknowledged and not done turns a healthy holder into a second one.",
+    ).if_declared(leases).or_absent(check!(exclusion::there_are_no_leases)),
+    law!("2.2", renewal::a_renewal_never_recreates).promise(
+        "Renewing a claim that was released, or never won, is answered NotHeld and leaves the lock free.",
+        "A renewal delayed in the network would otherwise take a lock that its holder had given back.",
+    ),
+    law!("2.3", renewal::a_renewal_never_adopts).promise(
+        "Renewing while another owner holds the lock is answered NotHeld and changes nothing for that owner.",
+        "A client that adopts whatever it finds under the name believes in a lock that is somebody else's.",
+    ),
+    law!("2.4", renewal::a_renewal_never_shortens).promise(
+        "A renewal with a shorter ttl than what is left of the lease leaves the end of the lease where it was.",
+        "A late renewal of 30 s must not cut an extension of 10 min that was acknowledged before.",
+    ).if_declared(leases).or_absent(check!(exclusion::there_are_no_leases)),
+    law!("2.5", renewal::a_batch_is_answered_claim_by_claim).promise(
+        "A batch of renewals gets one answer for each claim, in the order of the claims.",
+        "With answers in another order, the wrong holder is told that its lock is lost, and the right one is not.",
+    ),
+    law!("3.1", loss::what_is_taken_away_is_told).promise(
+        "The holder of a lock that was removed behind its back is told by its next renewal, and its release does not say Released.",
+        "The lost lock that nobody is told of.",
+    ).if_declared(|caps, can_evict| can_evict || caps.breaking == Support::Present),
+    law!("3.2", loss::a_silent_backend_is_a_loss_in_time).promise(
+        "If no renewal is answered, the holder gives up at its deadline, before anyone else can get in; an answer that comes later revives nothing.",
+        "A lock library that waits for TCP to give up believes in its lock for minutes.",
+    ).if_declared(leases).or_absent(check!(exclusion::there_are_no_leases)),
+    law!("4.1", release::a_release_frees_the_lock).promise(
+        "After a release is answered Released, or a guard is dropped, the lock is free.",
+        "Otherwise each release costs the next one a lease.",
+    ),
+    law!("4.2", release::a_release_touches_nobody_else).promise(
+        "The release of a claim that does not hold the lock is answered NotHeld, and whoever holds it keeps it.",
+        "The unlock of someone else's lock: a holder that was late frees the lock of the one who came after.",
+    ),
+    law!("4.3", release::a_second_release_is_not_held).promise(
+        "The second release of a claim is answered NotHeld.",
+        "A release that always says yes hides that the lock was lost before.",
+    ),
+    law!("4.4", release::a_release_leaves_the_line).promise(
+        "The release of a claim that waits in line removes it from there: the lock is never handed to it.",
+        "A place in line that nobody stands in any more costs everyone behind it a lease.",
+    ).if_declared(|caps, _| caps.order == Order::Fifo),
+    law!("4.5", release::a_late_attempt_is_refused).promise(
+        "An attempt that reaches the server after its claim was let go as uncertain does not take the lock.",
+        "A request that was still in a socket would lock the name for a whole lease, for nobody.",
+    ).if_declared(|caps, _| caps.late_attempts_refused == Support::Present),
+    law!("4.6", release::a_minimum_hold_is_kept_and_not_longer).promise(
+        "A lock with a minimum hold that is released early stays shut until then, and not longer.",
+        "A cron job that ends in a second runs again on the host whose clock is two seconds behind.",
+    ),
+    law!("4.7", release::after_a_lost_reply_the_truth_is_told).promise(
+        "A release whose first answer was lost ends as Gone, not as Ok and not as NotHeld, and a newer holder is not touched by it.",
+        "The retry that frees a newer holder; the retry that claims what it cannot know.",
+    ),
+    law!("5.1", fencing::tokens_grow).promise(
+        "Each grant's token is higher than that of the grant before, whoever gets it: through another client, after a lapse, after a break.",
+        "A resource that checks tokens refuses the rightful holder, or accepts the one who is late.",
+    ).if_declared(|caps, _| caps.fencing > Fencing::None).or_absent(check!(fencing::there_are_no_tokens)),
+    law!("5.2", fencing::a_floor_is_exceeded).promise(
+        "An attempt with a floor gets a token above it, also if the same claim got a lower one before.",
+        "A quorum whose members disagree cannot agree on a growing number otherwise.",
+    ).if_declared(|caps, _| caps.raisable == Support::Present && caps.fencing > Fencing::None),
+    law!("5.3", fencing::the_low_bits_are_left_to_core).promise(
+        "The low eight bits of a backend's tokens are zero, and the whole is below 2^63.",
+        "They are kept for hand-overs inside one process, which must not overtake the next grant.",
+    ).if_declared(|caps, _| caps.fencing > Fencing::None).or_absent(check!(fencing::there_are_no_tokens)),
+    law!("6.1", waiting::a_waiter_is_served_without_any_signal).promise(
+        "A waiter whose every signal is lost is served all the same, within a lease of the release.",
+        "The missed wake-up: a waiter that sleeps for ever beside a free lock.",
+    ),
+    law!("6.2", waiting::a_signal_wakes).promise(
+        "A waiter is served promptly after the release, and does not sleep until its own next look.",
+        "A signal that never comes is a poll in disguise.",
+    ).if_declared(|caps, _| caps.wakeup >= Wakeup::Signal),
+    law!("6.3", waiting::waiters_are_served_in_order).promise(
+        "Waiters are served in the order in which their first attempts reached the server.",
+        "Without order, the one who waits longest may wait for ever.",
+    ).if_declared(|caps, _| caps.order == Order::Fifo),
+    law!("6.4", waiting::one_process_is_served_in_order).promise(
+        "Waiters of one locker are served in the order in which they began to wait.",
+        "Inside one process, order costs nothing, so its absence would be a choice.",
+    ),
+    law!("6.5", waiting::a_try_leaves_no_trace).promise(
+        "A contended attempt that does not queue takes no place: the lock is never handed to it, and it delays nobody.",
+        "Each failed try would otherwise stand in line as a ghost.",
+    ),
+    law!("6.6", waiting::a_crashed_holder_is_replaced).promise(
+        "When a holder vanishes without a release, a waiter holds the lock within the declared bound, and on leases not before the holder's deadline.",
+        "The lock that stays shut after a crash, or opens while its holder still works.",
+    ),
+    law!("7.1", cancellation::a_dropped_acquisition_leaves_nothing).promise(
+        "An acquisition that is dropped at any await leaves no lock, no place in line and no neighbour waiting.",
+        "Timeouts and select drop futures at every await; what is left behind then shuts the lock for a lease.",
+    ),
+    law!("7.2", cancellation::a_dropped_release_is_finished).promise(
+        "A release whose future is dropped at any await is finished in the background.",
+        "The caller who does not wait for the answer still wants the lock to be free.",
+    ),
+    law!("8.1", outcomes::a_lost_reply_locks_nobody_out).promise(
+        "An attempt that was applied and whose reply was lost ends in a grant to a waiter, or in nothing at all: never in a lock that nobody has.",
+        "A client that is contended by its own ghost waits for a lease.",
+    ),
+    law!("8.2", outcomes::a_fault_is_never_contention).promise(
+        "A call that the backend does not answer ends within its bound, as an error and not as contention; contention is never an error.",
+        "A job that does not run because 'somebody else has the lock', when in truth the server is down.",
+    ),
+    law!("9.1", inspection::inspect_tells_who_holds).promise(
+        "Inspecting a held lock shows its owner and token, inspecting a free one shows no holder, and neither changes anything.",
+        "At 3 a.m. somebody asks who holds the lock.",
+    ).if_declared(|caps, _| caps.inspecting == Support::Present).or_absent(check!(inspection::inspect_is_refused)),
+    law!("9.2", inspection::a_break_ends_the_expected_holder_only).promise(
+        "Breaking a lock ends the hold of the expected owner and of nobody else.",
+        "Between the look and the break the lock may have passed on; the break must not free the newer holder.",
+    ).if_declared(|caps, _| caps.breaking == Support::Present).or_absent(check!(inspection::break_is_refused)),
+    law!("9.3", inspection::a_list_is_sorted_and_paged).promise(
+        "A list shows held locks only, sorted by name, those that start with the prefix and come after the given name, and no more than the limit.",
+        "A page that repeats or skips makes an operator overlook the lock that is stuck.",
+    ).if_declared(|caps, _| caps.listing == Support::Present).or_absent(check!(inspection::list_is_refused)),
+    law!("9.4", inspection::a_detached_lock_passes_on).promise(
+        "A detached lock stays held until its lease ends, can be adopted by whoever has its owner id, and by nobody else.",
+        "A shell script acquires in one process and releases in another.",
+    ).if_declared(|caps, _| caps.detached == Support::Present).or_absent(check!(inspection::detach_is_refused)),
+    law!("10.1", limits::awkward_names_are_different_locks).promise(
+        "Every non-empty name up to 64 KiB is a lock, and different names are different locks.",
+        "Names that are cut, folded or joined make two jobs exclude each other, or not exclude at all.",
+    ),
+    law!("10.2", limits::the_declared_leases_work).promise(
+        "The shortest and the longest declared ttl can be asked for and do what they say; what lies outside is refused before anything is sent.",
+        "A lease of half a second that becomes 'for ever', or one of a month that is over at once.",
+    ),
+    law!("11.1", secrets::no_output_holds_an_owner_id).promise(
+        "No Debug output, error or trace holds an owner id.",
+        "The name of a lock and its owner id are the right to unlock it, and logs travel.",
+    ),
+];

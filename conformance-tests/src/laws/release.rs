@@ -1,0 +1,152 @@
+//! Chapter 4: letting go.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use lock_core::backend::{Attempt, LetGo, Release};
+use lock_core::clock::{Moment, sleep, sleep_until};
+use lock_core::faults::{Disturbance, Verb};
+use lock_core::{ErrorKind, RenewalPolicy};
+
+use crate::context::{Ctx, Verdict, ensure, name};
+
+pub(super) async fn a_release_frees_the_lock(ctx: Arc<Ctx>) -> Verdict {
+    let client = ctx.client().await;
+    let mut claim = ctx.claim(&name("n"), false);
+    ctx.win(&*client, &mut claim).await?;
+    let answer = client.release(&claim, LetGo::now()).await?;
+    ensure!(answer == Release::Released, "the release of a held lock was answered {answer:?}");
+    ensure!(ctx.is_free(&name("n")).await?, "the lock was released and is not free");
+
+    let locks = ctx.locker().await;
+    let guard = locks.lock("n")?.acquire().await?;
+    guard.release().await?;
+    ensure!(ctx.is_free(&name("n")).await?, "the guard was released and the lock is not free");
+    drop(locks.lock("n")?.acquire().await?);
+    ensure!(
+        ctx.becomes_free(&name("n"), ctx.slack() / 2).await?,
+        "the guard was dropped and the lock is not free"
+    );
+    Ok(())
+}
+
+pub(super) async fn a_release_touches_nobody_else(ctx: Arc<Ctx>) -> Verdict {
+    let (ours, theirs) = (ctx.client().await, ctx.client().await);
+    let mut late = ctx.claim(&name("n"), false);
+    ctx.win(&*ours, &mut late).await?;
+    ours.release(&late, LetGo::now()).await?;
+    let mut holder = ctx.claim(&name("n"), false);
+    ctx.win(&*theirs, &mut holder).await?;
+    let stranger = ctx.claim(&name("n"), false);
+    for claim in [&late, &stranger] {
+        for how in [LetGo::now(), LetGo::uncertain()] {
+            for client in [&ours, &theirs] {
+                let answer = client.release(claim, how).await?;
+                ensure!(
+                    answer == Release::NotHeld,
+                    "a release by no holder was answered {answer:?}"
+                );
+                ensure!(!ctx.is_free(&name("n")).await?, "a release by no holder freed the lock");
+            }
+        }
+    }
+    let answer = theirs.release(&holder, LetGo::now()).await?;
+    ensure!(answer == Release::Released, "the holder's own release was answered {answer:?}");
+    Ok(())
+}
+
+pub(super) async fn a_second_release_is_not_held(ctx: Arc<Ctx>) -> Verdict {
+    let client = ctx.client().await;
+    let mut claim = ctx.claim(&name("n"), false);
+    ctx.win(&*client, &mut claim).await?;
+    let first = client.release(&claim, LetGo::now()).await?;
+    let second = client.release(&claim, LetGo::now()).await?;
+    ensure!(
+        (first, second) == (Release::Released, Release::NotHeld),
+        "two releases in a row were answered {first:?} and {second:?}"
+    );
+    Ok(())
+}
+
+pub(super) async fn a_release_leaves_the_line(ctx: Arc<Ctx>) -> Verdict {
+    let client = ctx.client().await;
+    let mut holder = ctx.claim(&name("n"), false);
+    ctx.win(&*client, &mut holder).await?;
+    let waiting = ctx.claim(&name("n"), true);
+    let answer = client.try_acquire(&waiting).await?;
+    ensure!(matches!(answer, Attempt::Contended { .. }), "a held lock was granted");
+    let answer = client.release(&waiting, LetGo::now()).await?;
+    ensure!(answer == Release::NotHeld, "the release of a waiting claim was answered {answer:?}");
+    client.release(&holder, LetGo::now()).await?;
+    ensure!(ctx.is_free(&name("n")).await?, "the lock went to a claim that had left the line");
+    Ok(())
+}
+
+pub(super) async fn a_late_attempt_is_refused(ctx: Arc<Ctx>) -> Verdict {
+    let client = ctx.client().await;
+    for queues in [false, true] {
+        let late = ctx.claim(&name("n"), queues);
+        client.release(&late, LetGo::uncertain()).await?;
+        let answer = client.try_acquire(&late).await;
+        ensure!(
+            !matches!(answer, Ok(Attempt::Acquired(_))),
+            "a claim that was let go took the lock when its attempt arrived"
+        );
+        ensure!(ctx.is_free(&name("n")).await?, "a claim that was let go shut the lock");
+    }
+    Ok(())
+}
+
+pub(super) async fn a_minimum_hold_is_kept_and_not_longer(ctx: Arc<Ctx>) -> Verdict {
+    let min_hold = ctx.ttl();
+    let locks = ctx.locker().await;
+    // A lease longer than the minimum hold: the hold must end with the latter.
+    let lock = locks.lock("n")?.ttl(ctx.ttl() * 4).release_no_earlier_than(min_hold);
+    let before = Moment::now();
+    let guard = lock.acquire().await?;
+    let after = Moment::now();
+    drop(guard);
+    sleep_until(before + min_hold.mul_f64(0.9)).await;
+    if !(before + min_hold).has_passed() {
+        ensure!(
+            !ctx.is_free(&name("n")).await?,
+            "free before the minimum hold of {min_hold:?} was over"
+        );
+    }
+    sleep_until(after + min_hold).await;
+    ensure!(
+        ctx.becomes_free(&name("n"), ctx.slack() / 2).await?,
+        "still held after the minimum hold of {min_hold:?}"
+    );
+    Ok(())
+}
+
+pub(super) async fn after_a_lost_reply_the_truth_is_told(ctx: Arc<Ctx>) -> Verdict {
+    let releases = Arc::new(AtomicU32::new(0));
+    let counted = Arc::clone(&releases);
+    let locks = ctx
+        .disturbed(move |call| match call.verb {
+            Verb::Release if counted.fetch_add(1, Ordering::SeqCst) == 0 => Disturbance::LoseReply,
+            _ => Disturbance::None,
+        })
+        .await
+        .build();
+    let lock = locks.lock("n")?.renewal(RenewalPolicy::off());
+    let guard = lock.acquire().await?;
+    // The next one gets in between the release that was applied and its repetition.
+    let next = tokio::spawn({
+        let locks = ctx.locker().await;
+        async move { locks.lock("n")?.acquire().await }
+    });
+    sleep(Duration::from_millis(1)).await;
+    let end = guard.release().await.map_err(|error| error.kind());
+    ensure!(
+        end == Err(ErrorKind::Gone),
+        "the first answer was lost, the lock was gone at the second try, and the release ended as {end:?}"
+    );
+    ensure!(releases.load(Ordering::SeqCst) >= 2, "the release was not repeated");
+    let next = next.await.expect("the other side does not panic")?;
+    ensure!(next.verify().await.is_ok(), "the repeated release harmed the next holder");
+    Ok(())
+}

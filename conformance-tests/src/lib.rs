@@ -1,0 +1,43 @@
+//! The laws of locks, checked on any backend: ours or yours.
+//!
+//! What is promised stands in `LAWS.md`, law by law. Here is a check for each law, and for each check
+//! at least one [saboteur](sabotage): a backend broken in exactly that way, which the check must catch.
+//!
+//! To check a backend, implement [`Harness`] for it and give its suite to [`run`], in a test with
+//! `harness = false`:
+//!
+//! ```no_run
+//! # use std::sync::Arc;
+//! # use conformance_tests::{Harness, Pace, Suite};
+//! # use lock_core::{Backend, Memory};
+//! struct MyHarness(Memory);
+//!
+//! #[async_trait::async_trait]
+//! impl Harness for MyHarness {
+//!     fn pace(&self) -> Pace {
+//!         Pace::Paused
+//!     }
+//!     async fn client(&self) -> Arc<dyn Backend> {
+//!         Arc::new(self.0.clone())
+//!     }
+//! }
+//!
+//! fn main() -> std::process::ExitCode {
+//!     conformance_tests::run(&[Suite::new("mine", || Box::new(MyHarness(Memory::new())))])
+//! }
+//! ```
+//!
+//! Each law becomes one trial per backend, named after both. A law about a capability that the
+//! backend does not declare becomes a check that the capability is absent; what is merely not
+//! promised is shown as ignored. Nothing is skipped silently.
+
+mod context;
+mod harness;
+pub mod laws;
+pub mod sabotage;
+mod trials;
+
+pub use context::{Ctx, Verdict, Violation};
+pub use harness::{Harness, Pace, Script};
+pub use laws::{Applies, Law, Level};
+pub use trials::{Suite, check, run};

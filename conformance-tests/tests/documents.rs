@@ -1,0 +1,127 @@
+//! The documents say what the code says: the laws in LAWS.md, the capability table in README.md.
+//! With `BLESS=1` the generated parts are written instead of compared.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fmt::Write;
+use std::path::PathBuf;
+
+use conformance_tests::{Law, Level, laws, sabotage};
+use lock_core::{Backend, Capabilities, Memory, Support, Takeover};
+
+/// Replaces what stands between the two marks of `part` in `file`, or demands that it stands there.
+fn generated(file: &str, part: &str, text: &str) {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..").join(file);
+    let document = std::fs::read_to_string(&path).expect("the document is there");
+    let (open, close) =
+        (format!("<!-- {part}: generated -->\n"), format!("<!-- end of {part} -->"));
+    let begin = document.find(&open).unwrap_or_else(|| panic!("{file} has no {open}")) + open.len();
+    let end =
+        begin + document[begin..].find(&close).unwrap_or_else(|| panic!("{file} has no {close}"));
+    if std::env::var_os("BLESS").is_some() {
+        let blessed = format!("{}{text}{}", &document[..begin], &document[end..]);
+        std::fs::write(&path, blessed).expect("the document can be written");
+    } else {
+        assert!(
+            &document[begin..end] == text,
+            "{file} is out of date; write it anew with: BLESS=1 cargo test -p conformance-tests --test documents"
+        );
+    }
+}
+
+fn caught(law: &Law) -> Vec<&'static str> {
+    let catching = |saboteur: &&sabotage::Saboteur| saboteur.caught_by.contains(&law.number);
+    sabotage::all().iter().filter(catching).map(|saboteur| saboteur.name).collect()
+}
+
+#[test]
+fn laws_checks_and_saboteurs_correspond() {
+    let mut numbers = BTreeSet::new();
+    let mut names = BTreeSet::new();
+    for law in laws::all() {
+        assert!(numbers.insert(law.number), "law {} is there twice", law.number);
+        assert!(names.insert(law.name), "{} is there twice", law.name);
+        assert!(
+            !law.promise.is_empty() && !law.because.is_empty(),
+            "law {} says nothing",
+            law.number
+        );
+        assert!(
+            !caught(law).is_empty(),
+            "law {} has no saboteur: does its check check?",
+            law.number
+        );
+    }
+    let mut saboteurs = HashMap::new();
+    for saboteur in sabotage::all() {
+        assert!(saboteurs.insert(saboteur.name, ()).is_none(), "{} is there twice", saboteur.name);
+        assert!(!saboteur.caught_by.is_empty(), "{} is caught by nothing", saboteur.name);
+        for number in saboteur.caught_by {
+            assert!(numbers.contains(number), "{} is caught by no law {number}", saboteur.name);
+        }
+    }
+    assert!(saboteurs.len() >= 25);
+}
+
+#[test]
+fn laws_md_holds_the_laws() {
+    let mut text = String::new();
+    for law in laws::all() {
+        let title = law.name.replace('_', " ");
+        let level = match law.level {
+            Level::Must => "must",
+            Level::IfDeclared => "if declared",
+            Level::Stochastic => "must, stochastic",
+        };
+        let saboteurs = caught(law).join("`, `");
+        writeln!(text, "\n### {} {title}\n", law.number).unwrap();
+        writeln!(text, "*{level}.* {}\n", law.promise).unwrap();
+        writeln!(text, "Because: {}\n", law.because).unwrap();
+        writeln!(text, "Caught: `{saboteurs}`").unwrap();
+    }
+    text.push('\n');
+    generated("LAWS.md", "laws", &text);
+}
+
+#[test]
+fn readme_holds_the_capabilities() {
+    let file = tempfile::tempdir().unwrap();
+    let columns: Vec<Capabilities> = vec![
+        Memory::new().capabilities(),
+        lock_file::FileLocks::at(file.path()).unwrap().capabilities(),
+    ];
+    let row = |what: &str, cell: &dyn Fn(&Capabilities) -> String| {
+        let cells: Vec<String> = columns.iter().map(cell).collect();
+        format!("| {what} | {} |\n", cells.join(" | "))
+    };
+    let mut text = row("", &|caps| format!("**{}**", caps.backend));
+    text += &format!("|---{}|\n", "|---".repeat(columns.len()));
+    text += &row("excludes", &|caps| format!("{:?}", caps.reach).to_lowercase());
+    text += &row("fencing tokens", &|caps| format!("{:?}", caps.fencing).to_lowercase());
+    text += &row("order of waiters", &|caps| match caps.order {
+        lock_core::Order::PerProcess => "first come, first served in one process".into(),
+        lock_core::Order::Fifo => "first come, first served".into(),
+    });
+    text += &row("wake-up", &|caps| format!("{:?}", caps.wakeup).to_lowercase());
+    text += &row("takeover after a crash", &|caps| match caps.takeover {
+        Takeover::AtOnce => "at once".into(),
+        Takeover::LeasePlus(slack) => format!("lease + {slack:?}"),
+    });
+    text += &row("ttl", &|caps| {
+        let longest = caps.ttl_max.as_secs() / (24 * 3600);
+        format!("{:?} to {longest} days", caps.ttl_min)
+    });
+    for (what, support) in [
+        ("detached holds", (|caps| caps.detached) as fn(&Capabilities) -> Support),
+        ("minimum hold that outlives the process", |caps| caps.minimum_hold),
+        ("late attempts refused", |caps| caps.late_attempts_refused),
+        ("inspect", |caps| caps.inspecting),
+        ("list", |caps| caps.listing),
+        ("break", |caps| caps.breaking),
+    ] {
+        text += &row(what, &|caps| match support(caps) {
+            Support::Present => "yes".into(),
+            Support::Absent => "no".into(),
+        });
+    }
+    generated("README.md", "capabilities", &text);
+}
