@@ -125,3 +125,17 @@ fn readme_holds_the_capabilities() {
     }
     generated("README.md", "capabilities", &text);
 }
+
+/// What the README shows first is code that compiles: it stands, line for line, in an example.
+#[test]
+fn readme_shows_the_example() {
+    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..");
+    let read = |file: &str| std::fs::read_to_string(root.join(file)).expect("the file is there");
+    let readme = read("README.md");
+    let (_, block) = readme.split_once("```rust\n").expect("the README shows code");
+    let (block, _) = block.split_once("```").expect("the block ends");
+    let lines =
+        |text: &str| text.lines().map(|line| format!("{}\n", line.trim())).collect::<String>();
+    let example = lines(&read("lock-any/examples/orders.rs"));
+    assert!(example.contains(&lines(block)), "README.md and lock-any/examples/orders.rs differ");
+}

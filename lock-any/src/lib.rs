@@ -1,0 +1,114 @@
+//! Locks on any backend, chosen by Cargo feature and URL.
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_any::Error> {
+//! let locks = lock_any::connect("memory:").await?;
+//! let guard = locks.lock("orders/42")?.acquire().await?;
+//! guard.release().await?;
+//! # Ok(()) }
+//! ```
+//!
+//! | URL | backend | feature |
+//! |---|---|---|
+//! | `memory:` | the tasks of this process; one lock space per process | always there |
+//! | `file:`, `file:///dir` | the processes of this host; default directory, or `/dir` | `file` (default) |
+//!
+//! Options follow as `?name=value&name=value`. Every backend knows `ttl` (the lease that locks ask for
+//! unless told otherwise), `timeout` (the bound of one call), `patience` (how long a waiter sits out
+//! an outage) and `max_ttl`, all as durations like `500ms`, `30s` or `2h`, and `label` (what
+//! `inspect` shows of a holder). An option that a backend does not know is an error.
+
+mod url;
+
+use std::time::Duration;
+
+pub use lock_core::*;
+#[cfg(feature = "file")]
+pub use lock_file as file;
+
+use url::Url;
+
+/// Connects to the backend that `url` names.
+///
+/// # Errors
+///
+/// [`ErrorKind::Invalid`] if the URL or one of its options cannot be understood, and
+/// [`ErrorKind::Unsupported`] if its scheme needs a Cargo feature that is off: both before anything
+/// is touched or sent. Otherwise what the backend has to say. No error repeats the URL: it may hold
+/// a password.
+///
+/// # Cancel safety
+///
+/// Dropping the future gives the attempt up.
+pub async fn connect(url: &str) -> Result<Locker, Error> {
+    connect_with(url, |builder| builder).await
+}
+
+/// Like [`connect`], for programs with defaults of their own: `defaults` sets them, and what the URL
+/// says wins over them.
+///
+/// # Errors
+///
+/// As [`connect`].
+///
+/// # Cancel safety
+///
+/// As [`connect`].
+pub async fn connect_with(
+    url: &str,
+    defaults: impl FnOnce(LockerBuilder) -> LockerBuilder,
+) -> Result<Locker, Error> {
+    let mut url = Url::parse(url)?;
+    let common = url.take_common_options()?;
+    let builder = match url.scheme() {
+        "memory" => memory(url)?,
+        #[cfg(feature = "file")]
+        "file" => file_backend(url)?,
+        #[cfg(not(feature = "file"))]
+        "file" => return Err(feature_is_off("file", "file")),
+        unknown => {
+            let message = format!("unknown backend {unknown:?}; known are {}", KNOWN.join(", "));
+            return Err(Error::new(ErrorKind::Invalid, message));
+        }
+    };
+    Ok(common.apply(defaults(builder)).build())
+}
+
+/// The lease that locks of `url` ask for unless told otherwise, if it says so. Nothing is touched.
+///
+/// # Errors
+///
+/// [`ErrorKind::Invalid`] if the URL or one of the options that every backend knows cannot be
+/// understood.
+pub fn ttl_of(url: &str) -> Result<Option<Duration>, Error> {
+    Ok(Url::parse(url)?.take_common_options()?.ttl())
+}
+
+/// The schemes that [`connect`] understands, whether or not their features are on.
+const KNOWN: &[&str] = &["memory:", "file:"];
+
+fn memory(url: Url) -> Result<LockerBuilder, Error> {
+    use std::sync::LazyLock;
+
+    // The same URL names the same locks, as with every other backend.
+    static SPACE: LazyLock<Memory> = LazyLock::new(Memory::new);
+
+    url.without_location("memory:")?;
+    Ok(Locker::builder(SPACE.clone()))
+}
+
+#[cfg(feature = "file")]
+fn file_backend(url: Url) -> Result<LockerBuilder, Error> {
+    let backend = match url.into_path("file:///dir")? {
+        Some(dir) => lock_file::FileLocks::at(dir)?,
+        None => lock_file::FileLocks::for_this_user()?,
+    };
+    Ok(Locker::builder(backend))
+}
+
+#[cfg(not(feature = "file"))]
+fn feature_is_off(scheme: &str, feature: &str) -> Error {
+    let message =
+        format!("{scheme}: needs the Cargo feature {feature:?} of lock-any, which is off");
+    Error::new(ErrorKind::Unsupported, message)
+}
