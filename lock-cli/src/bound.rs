@@ -1,0 +1,37 @@
+//! What runs between lockctl and a command that must not outlive it.
+//!
+//! A lease ends by itself, so a command whose lockctl was killed would soon run without the lock. On
+//! such backends lockctl starts itself again as this verb, which asks the kernel to kill it when
+//! lockctl dies, and then becomes the command: the request survives that, unless the command is
+//! set-user-id.
+
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
+
+use nix::sys::prctl::set_pdeathsig;
+use nix::sys::signal::Signal;
+use nix::unistd::{Pid, getppid};
+
+use crate::cli::Bound;
+use crate::exit::{Exit, Failure, chain};
+
+/// Returns only if it fails.
+pub(crate) fn become_command(order: &Bound) -> Failure {
+    if let Some(parent) = order.parent {
+        if let Err(error) = set_pdeathsig(Signal::SIGKILL) {
+            return Failure::internal("cannot tie the command to lockctl", &error);
+        }
+        // It may have died before the request.
+        if getppid() != Pid::from_raw(parent) {
+            return Failure::new(Exit::LOST, "lockctl died before its command began");
+        }
+    }
+    let (program, arguments) = order.command.split_first().expect("clap demands a command");
+    let error = Command::new(program).args(arguments).exec();
+    cannot_run(program, &error)
+}
+
+pub(crate) fn cannot_run(program: &std::ffi::OsStr, error: &std::io::Error) -> Failure {
+    let message = format!("cannot run {program:?}: {}", chain(error));
+    Failure::new(Exit::of_start(error), message)
+}

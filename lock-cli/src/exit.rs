@@ -1,0 +1,200 @@
+//! How lockctl ends: exit statuses, and one line on stderr.
+
+use std::error::Error as StdError;
+use std::io::Write as _;
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::{ExitCode, ExitStatus};
+
+use lock_any::ErrorKind;
+use nix::sys::signal::Signal;
+
+use crate::job;
+
+/// An exit status of lockctl.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Exit(u8);
+
+impl Exit {
+    pub(crate) const SUCCESS: Self = Self(0);
+    /// Bad usage, name or URL, or something that the backend does not support.
+    pub(crate) const USAGE: Self = Self(64);
+    /// The backend is unavailable, or refuses.
+    pub(crate) const UNAVAILABLE: Self = Self(69);
+    /// A defect of lockctl or of a backend.
+    pub(crate) const INTERNAL: Self = Self(70);
+    /// The lock was lost.
+    pub(crate) const LOST: Self = Self(76);
+    /// Credentials or rights are missing.
+    pub(crate) const DENIED: Self = Self(77);
+    /// As in a shell: there is such a command, but it cannot be run.
+    pub(crate) const CANNOT_RUN: Self = Self(126);
+    /// As in a shell: there is no such command.
+    pub(crate) const NOT_FOUND: Self = Self(127);
+
+    pub(crate) fn with(status: u8) -> Self {
+        Self(status)
+    }
+
+    /// The command's own status, as a shell shows it.
+    pub(crate) fn of_command(status: ExitStatus) -> Self {
+        match (status.code(), status.signal()) {
+            (Some(code), _) => Self(code.to_le_bytes()[0]),
+            (None, Some(signal)) => Self::by_signal(signal),
+            (None, None) => Self::INTERNAL,
+        }
+    }
+
+    pub(crate) fn by_signal(signal: i32) -> Self {
+        Self(u8::try_from(128 + signal).unwrap_or(u8::MAX))
+    }
+
+    pub(crate) fn of_error(kind: ErrorKind) -> Self {
+        match kind {
+            ErrorKind::Invalid | ErrorKind::Unsupported => Self::USAGE,
+            ErrorKind::Unavailable | ErrorKind::Timeout | ErrorKind::Exhausted => Self::UNAVAILABLE,
+            ErrorKind::Denied => Self::DENIED,
+            ErrorKind::Lost | ErrorKind::NotHeld => Self::LOST,
+            _ => Self::INTERNAL,
+        }
+    }
+
+    /// For a command that could not be started.
+    pub(crate) fn of_start(error: &std::io::Error) -> Self {
+        match error.kind() {
+            std::io::ErrorKind::NotFound => Self::NOT_FOUND,
+            _ => Self::CANNOT_RUN,
+        }
+    }
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        exit.0.into()
+    }
+}
+
+/// Why lockctl ends otherwise than with the status of its command.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    exit: Exit,
+    message: Option<String>,
+}
+
+impl Failure {
+    pub(crate) fn new(exit: Exit, message: impl Into<String>) -> Self {
+        Self { exit, message: Some(message.into()) }
+    }
+
+    pub(crate) fn usage(message: impl Into<String>) -> Self {
+        Self::new(Exit::USAGE, message)
+    }
+
+    /// Ended by a signal, and whoever sent it knows.
+    pub(crate) fn signalled(signal: Signal) -> Self {
+        Self { exit: Exit::by_signal(signal as i32), message: None }
+    }
+
+    pub(crate) fn internal(what: &str, why: &dyn StdError) -> Self {
+        Self::new(Exit::INTERNAL, format!("{what}: {}", chain(why)))
+    }
+
+    pub(crate) fn report(self) -> Exit {
+        if let Some(message) = &self.message {
+            say(message);
+        }
+        self.exit
+    }
+}
+
+impl From<lock_any::Error> for Failure {
+    fn from(error: lock_any::Error) -> Self {
+        Self::new(Exit::of_error(error.kind()), chain(&error))
+    }
+}
+
+/// An error and its causes, on one line.
+pub(crate) fn chain(error: &dyn StdError) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(&format!(": {error}"));
+        cause = error.source();
+    }
+    text
+}
+
+/// One line on stderr. If nobody can read it, so be it.
+pub(crate) fn say(message: &str) {
+    let _ = writeln!(std::io::stderr(), "lockctl: {}", one_line(message));
+}
+
+/// What others wrote may hold anything: no line breaks, no control characters, and an end.
+fn one_line(text: &str) -> String {
+    const LONGEST: usize = 600;
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let mut line = words.join(" ");
+    line = line.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
+    if let Some((end, _)) = line.char_indices().nth(LONGEST) {
+        line.truncate(end);
+        line.push('…');
+    }
+    line
+}
+
+/// A panic in any thread ends lockctl with [`Exit::INTERNAL`], one line, and the command with it: who
+/// renews the lock may be dead.
+pub(crate) fn end_panics_in_one_line() {
+    std::panic::set_hook(Box::new(|panic| {
+        let text = panic.payload_as_str().unwrap_or("no reason given");
+        let place = panic.location().map(ToString::to_string);
+        say(&format!(
+            "internal error, please report it: {text} ({})",
+            place.as_deref().unwrap_or("unknown place")
+        ));
+        job::kill_running();
+        std::process::exit(i32::from(Exit::INTERNAL.0));
+    }));
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn a_line_is_one_line_and_ends() {
+        assert_eq!(one_line("a\n  b\u{1b}[2J\tc"), "a b?[2J c");
+        assert_eq!(one_line(&"é".repeat(10_000)).chars().count(), 601);
+    }
+
+    #[test]
+    fn causes_follow_the_error() {
+        let why = std::io::Error::other("disk on fire");
+        let error = lock_any::Error::new(ErrorKind::Unavailable, "cannot lock").with_source(why);
+        assert_eq!(chain(&error), "cannot lock: disk on fire");
+    }
+
+    /// Panics in a process of its own: this test, started again.
+    #[test]
+    fn a_panic_is_status_70_and_one_line() {
+        const AGAIN: &str = "LOCKCTL_TEST_PANICS";
+        if std::env::var_os(AGAIN).is_some() {
+            end_panics_in_one_line();
+            let _ = std::thread::spawn(|| panic!("two\nlines")).join();
+            unreachable!("the process ended with the panic");
+        }
+        let me = std::env::current_exe().unwrap();
+        let output = Command::new(me)
+            .args(["--exact", "exit::tests::a_panic_is_status_70_and_one_line"])
+            .env(AGAIN, "yes")
+            .env("RUST_BACKTRACE", "1")
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(70));
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(said.lines().count(), 1, "{said}");
+        assert!(said.starts_with("lockctl: internal error"), "{said}");
+        assert!(said.contains("two lines"), "{said}");
+    }
+}

@@ -1,0 +1,151 @@
+//! A command in a process group of its own.
+
+use std::ffi::OsString;
+use std::os::fd::{BorrowedFd, RawFd};
+use std::os::unix::process::CommandExt as _;
+use std::process::{Child, Command, ExitStatus};
+use std::sync::atomic::{AtomicI32, Ordering};
+
+use nix::errno::Errno;
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::sys::signal::{Signal, killpg};
+use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
+use nix::unistd::Pid;
+
+use crate::bound::cannot_run;
+use crate::cli;
+use crate::exit::{Exit, Failure, chain};
+
+/// The group of the command that runs, or 0: for a panic, which ends it.
+static RUNNING: AtomicI32 = AtomicI32::new(0);
+
+/// What keeps a command from running unlocked when its lockctl was killed.
+pub(crate) enum Tie<'a> {
+    /// It inherits this descriptor, and with it the kernel's lock, which ends with the last copy.
+    Descriptor(BorrowedFd<'a>),
+    /// It is killed as well.
+    Death,
+}
+
+/// A command that runs.
+pub(crate) struct Job {
+    child: Child,
+    group: Pid,
+}
+
+impl Job {
+    /// Starts a command. Call it from the main thread: [`Tie::Death`] means the death of the thread
+    /// that called.
+    pub(crate) fn start(
+        command: &[OsString],
+        variables: &[(&str, Option<String>)],
+        tie: &Tie<'_>,
+    ) -> Result<Self, Failure> {
+        let spawn = |command: &mut Command| {
+            for (name, value) in variables {
+                match value {
+                    Some(value) => command.env(name, value),
+                    None => command.env_remove(name),
+                };
+            }
+            command.process_group(0).spawn()
+        };
+        let (program, arguments) = command.split_first().expect("clap demands a command");
+        let spawn_bound = |parent| {
+            spawn(&mut bound(parent, command)).map_err(|error| {
+                let message = format!("cannot start the command: {}", chain(&error));
+                Failure::new(Exit::CANNOT_RUN, message)
+            })
+        };
+        let child = match tie {
+            Tie::Death => spawn_bound(Some(std::process::id())),
+            Tie::Descriptor(lock) => {
+                let _copy = Inherited::copy_of(*lock)?;
+                match spawn(Command::new(program).args(arguments)) {
+                    // A script without #! is for the shell, as everywhere. execvp(3) knows that,
+                    // posix_spawn(3) does not.
+                    Err(error) if error.raw_os_error() == Some(Errno::ENOEXEC as i32) => {
+                        spawn_bound(None)
+                    }
+                    started => started.map_err(|error| cannot_run(program, &error)),
+                }
+            }
+        }?;
+        let group = Pid::from_raw(i32::try_from(child.id()).expect("a process id is a pid_t"));
+        RUNNING.store(group.as_raw(), Ordering::SeqCst);
+        Ok(Self { child, group })
+    }
+
+    pub(crate) fn group(&self) -> Pid {
+        self.group
+    }
+
+    /// Signals the whole group. A member that we have no right to signal (set-user-id) is left out.
+    pub(crate) fn signal(&self, signal: Signal) {
+        let _ = killpg(self.group, signal);
+    }
+
+    /// True once the command has ended. Its group's number is not given to others before
+    /// [`bury`](Self::bury).
+    pub(crate) fn has_ended(&self) -> bool {
+        let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
+        // An error too: nix does not know the real-time signals, of which a command can die.
+        waitid(Id::Pid(self.group), flags) != Ok(WaitStatus::StillAlive)
+    }
+
+    /// The signal that has stopped the command, told once for each stop.
+    pub(crate) fn stopped_by(&self) -> Option<Signal> {
+        match waitid(Id::Pid(self.group), WaitPidFlag::WSTOPPED | WaitPidFlag::WNOHANG) {
+            Ok(WaitStatus::Stopped(_, signal)) => Some(signal),
+            _ => None,
+        }
+    }
+
+    /// Waits for the end, and takes the status.
+    pub(crate) fn bury(mut self) -> Result<ExitStatus, Failure> {
+        let status = self.child.wait();
+        RUNNING.store(0, Ordering::SeqCst);
+        status.map_err(|error| Failure::internal("cannot learn how the command ended", &error))
+    }
+}
+
+/// Kills the command that runs, if there is one.
+pub(crate) fn kill_running() {
+    let group = RUNNING.load(Ordering::SeqCst);
+    if group > 0 {
+        let _ = killpg(Pid::from_raw(group), Signal::SIGKILL);
+    }
+}
+
+/// lockctl itself, on its way to become `command`.
+fn bound(parent: Option<u32>, command: &[OsString]) -> Command {
+    // Still this program if its file was replaced meanwhile.
+    let mut lockctl = Command::new("/proc/self/exe");
+    lockctl.arg0("lockctl").arg(cli::BOUND);
+    if let Some(parent) = parent {
+        lockctl.arg("--parent").arg(parent.to_string());
+    }
+    lockctl.arg("--").args(command);
+    lockctl
+}
+
+/// A copy of a descriptor that commands inherit, until it is dropped.
+struct Inherited(RawFd);
+
+impl Inherited {
+    fn copy_of(descriptor: BorrowedFd<'_>) -> Result<Self, Failure> {
+        // Out of the way of the numbers that scripts use for themselves: a script that happens to
+        // reuse ours would let the lock go.
+        const OUT_OF_THE_WAY: RawFd = 100;
+        fcntl(descriptor, FcntlArg::F_DUPFD(OUT_OF_THE_WAY))
+            .or_else(|_| fcntl(descriptor, FcntlArg::F_DUPFD(3)))
+            .map(Self)
+            .map_err(|error| Failure::internal("cannot hand the lock to the command", &error))
+    }
+}
+
+impl Drop for Inherited {
+    fn drop(&mut self) {
+        let _ = nix::unistd::close(self.0);
+    }
+}

@@ -1,0 +1,411 @@
+//! `lockctl run`: hold a lock while a command runs.
+
+use std::os::fd::BorrowedFd;
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use lock_any::backend::Ticket;
+use lock_any::clock::sleep;
+use lock_any::{ErrorKind, Label, Lock, LockGuard, Locker, Loss, Support};
+use nix::sys::signal::{Signal, raise};
+
+use crate::cli::Run;
+use crate::exit::{Exit, Failure, chain, say};
+use crate::job::{Job, Tie};
+use crate::signals::{Children, ENDING, FORWARDED, Signals};
+use crate::terminal::Terminal;
+
+/// The lease that core asks for if nobody says otherwise.
+const DEFAULT_TTL: Duration = Duration::from_secs(30);
+
+pub(crate) async fn run(url: &str, order: &Run) -> Result<Exit, Failure> {
+    let grace = grace(url, order)?;
+    let mut signals = Signals::catch(ENDING)?;
+    let connecting = lock_any::connect_with(url, |builder| builder.label(Label::host_and_pid()));
+    let locks = tokio::select! {
+        locks = connecting => locks?,
+        signal = signals.next() => return Err(Failure::signalled(signal)),
+    };
+    let guard = match win(&locks, order, &mut signals).await {
+        Ok(guard) => guard,
+        Err(failure) => return leave(&locks, failure).await,
+    };
+    signals.also(FORWARDED)?;
+    let children = Children::watch()?;
+    let exit = match start(&guard, order).await {
+        Ok(job) => {
+            let attendance = Attendance::new(&guard, job, children, grace);
+            match attendance.until_the_end(&mut signals).await? {
+                Ended { status, stop: None } => Exit::of_command(status),
+                Ended { stop: Some(stop), .. } => {
+                    let failure = stop.failure(&guard);
+                    drop(guard);
+                    return leave(&locks, failure).await;
+                }
+            }
+        }
+        Err(failure) => failure.report(),
+    };
+    part(&locks, guard, order, exit, &mut signals).await
+}
+
+/// A place in line, or what is left of a lost lock, goes in the background: waits for that. If it
+/// cannot be done in time, it ends with the lease, and there is nothing that the caller could do.
+async fn leave(locks: &Locker, failure: Failure) -> Result<Exit, Failure> {
+    let _ = locks.close().await;
+    Err(failure)
+}
+
+/// How long before its lease ends the command is asked to stop.
+fn grace(url: &str, order: &Run) -> Result<Duration, Failure> {
+    const LONGEST_BY_DEFAULT: Duration = Duration::from_secs(5);
+    let from_url = lock_any::ttl_of(url)?;
+    let ttl = order.ttl.or(from_url).unwrap_or(DEFAULT_TTL);
+    match order.grace {
+        None => Ok(LONGEST_BY_DEFAULT.min(ttl / 6)),
+        Some(grace) if grace < ttl / 3 => Ok(grace),
+        Some(_) => Err(Failure::usage(format!(
+            "--grace must be less than a third of the ttl, which is {}",
+            humantime::format_duration(ttl)
+        ))),
+    }
+}
+
+async fn win(locks: &Locker, order: &Run, signals: &mut Signals) -> Result<LockGuard, Failure> {
+    let mut lock = locks.lock(&order.name)?;
+    if let Some(ttl) = order.ttl {
+        lock = lock.ttl(ttl);
+    }
+    if let Some(span) = order.at_least {
+        lock = lock.release_no_earlier_than(span);
+    }
+    let won = tokio::select! {
+        won = seek(&lock, order) => won?,
+        signal = signals.next() => return Err(Failure::signalled(signal)),
+    };
+    won.ok_or_else(|| {
+        let message = format!("lock {} is held by somebody else", order.name);
+        Failure::new(order.conflict_exit_code, message)
+    })
+}
+
+async fn seek(lock: &Lock, order: &Run) -> Result<Option<LockGuard>, lock_any::Error> {
+    match order.wait {
+        _ if order.no_wait => lock.try_acquire().await,
+        Some(wait) => lock.try_acquire_for(wait).await,
+        None => lock.acquire().await.map(Some),
+    }
+}
+
+async fn start(guard: &LockGuard, order: &Run) -> Result<Job, Failure> {
+    let token = guard.fencing_token().map(|token| token.to_string());
+    let variables = [
+        ("LOCK_NAME", Some(guard.name().as_str().to_owned())),
+        ("LOCK_OWNER", Some(guard.owner().expose())),
+        // Without one, not that of a lockctl around this one either.
+        ("LOCK_FENCING_TOKEN", token),
+    ];
+    let ticket = guard.ticket().await;
+    let tie = match ticket.as_ref().and_then(descriptor) {
+        Some(descriptor) => Tie::Descriptor(descriptor),
+        None => Tie::Death,
+    };
+    Job::start(&order.command, &variables, &tie)
+}
+
+/// What a command inherits to keep the kernel's lock.
+#[cfg(feature = "file")]
+fn descriptor(ticket: &Ticket) -> Option<BorrowedFd<'_>> {
+    lock_any::file::descriptor(ticket)
+}
+
+#[cfg(not(feature = "file"))]
+fn descriptor(_: &Ticket) -> Option<BorrowedFd<'_>> {
+    None
+}
+
+/// Lets the lock go after the command has ended by itself.
+async fn part(
+    locks: &Locker,
+    guard: LockGuard,
+    order: &Run,
+    exit: Exit,
+    signals: &mut Signals,
+) -> Result<Exit, Failure> {
+    let server_keeps = locks.capabilities().minimum_hold == Support::Present;
+    let may_take_long = order.at_least.is_some() && !server_keeps;
+    let answer = tokio::select! {
+        answer = guard.release() => answer,
+        signal = ending(signals), if may_take_long => {
+            say(&format!("lock {} is let go earlier than --at-least says", order.name));
+            return Ok(Exit::by_signal(signal as i32));
+        }
+    };
+    match answer {
+        Ok(()) => Ok(exit),
+        Err(error) if matches!(error.kind(), ErrorKind::Lost | ErrorKind::NotHeld) => {
+            Err(error.into())
+        }
+        // The command ran under the lock to its end: its status counts. What is not known is only
+        // how soon the next one gets in.
+        Err(error) => {
+            let bound = error.gone_within().map(|bound| {
+                format!("; it is free after {:.1} s at the latest", bound.as_secs_f64())
+            });
+            say(&format!("{}{}", chain(&error), bound.unwrap_or_default()));
+            Ok(exit)
+        }
+    }
+}
+
+async fn ending(signals: &mut Signals) -> Signal {
+    loop {
+        let signal = signals.next().await;
+        if ENDING.contains(&signal) {
+            return signal;
+        }
+    }
+}
+
+/// How the command ended, and whether it was us.
+struct Ended {
+    status: ExitStatus,
+    stop: Option<Stop>,
+}
+
+/// What was done to the command on account of the lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Stop {
+    /// SIGTERM: no renewal is acknowledged, and the lease draws to its end.
+    Asked,
+    /// SIGKILL.
+    Killed,
+}
+
+impl Stop {
+    fn signal(self) -> Signal {
+        match self {
+            Self::Asked => Signal::SIGTERM,
+            Self::Killed => Signal::SIGKILL,
+        }
+    }
+
+    /// The lock counts as lost even if it is not yet: the command was not allowed to do its work.
+    fn failure(self, guard: &LockGuard) -> Failure {
+        let name = guard.name();
+        let message = match self {
+            Self::Killed => {
+                let why = guard.loss().unwrap_or(Loss::Expired);
+                format!("lock {name} was lost: {why}; the command was killed")
+            }
+            Self::Asked => format!(
+                "lock {name} was about to be lost: no renewal was acknowledged; the command was \
+                 stopped"
+            ),
+        };
+        Failure::new(Exit::LOST, message)
+    }
+}
+
+/// A command that runs, and the lock that it runs under.
+struct Attendance<'a> {
+    guard: &'a LockGuard,
+    job: Job,
+    /// Wakes when the command ends or stops.
+    children: Children,
+    terminal: Option<Terminal>,
+    grace: Duration,
+    stop: Option<Stop>,
+    /// The command was stopped, and lockctl with it; now lockctl goes on.
+    resumes: bool,
+}
+
+impl<'a> Attendance<'a> {
+    fn new(guard: &'a LockGuard, job: Job, children: Children, grace: Duration) -> Self {
+        Self {
+            guard,
+            job,
+            children,
+            terminal: Terminal::controlling(),
+            grace,
+            stop: None,
+            resumes: false,
+        }
+    }
+
+    async fn until_the_end(mut self, signals: &mut Signals) -> Result<Ended, Failure> {
+        self.hand_over_terminal();
+        let mut news = None;
+        loop {
+            // The lock first, whatever it was that woke us: this process may have been stopped for
+            // long, and then nothing may help the command along.
+            let look_again_in = self.obey_the_lock();
+            if self.job.has_ended() {
+                return self.end();
+            }
+            let may_go_on = self.stop != Some(Stop::Killed);
+            if may_go_on {
+                self.resume();
+                if let Some(signal) = news.take() {
+                    self.job.signal(signal);
+                }
+                self.stop_with_the_command();
+                if self.resumes {
+                    continue;
+                }
+            }
+            tokio::select! {
+                () = self.children.next() => {}
+                signal = signals.next() => news = Some(signal),
+                _ = self.guard.lost(), if may_go_on => {}
+                () = wait(look_again_in), if may_go_on => {}
+            }
+        }
+    }
+
+    /// Stops the command if the lock demands it. Tells when to look again, if there is a lease.
+    fn obey_the_lock(&mut self) -> Option<Duration> {
+        /// Timers stand still while a machine is suspended, and leases do not: after it wakes up,
+        /// the command runs on unlocked for no longer than this.
+        const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+        /// For the kernel to deliver SIGKILL, and to be late.
+        const LAST_CALL: Duration = Duration::from_millis(250);
+
+        let left = self.guard.valid_for();
+        if !self.guard.is_held() {
+            self.stop(Stop::Killed);
+            return None;
+        }
+        let left = left?;
+        let last_call = LAST_CALL.min(self.grace / 4);
+        if !self.job.has_ended() {
+            if left <= last_call {
+                self.stop(Stop::Killed);
+            } else if left <= self.grace {
+                self.stop(Stop::Asked);
+            }
+        }
+        let next = if left <= self.grace { last_call } else { self.grace };
+        Some(left.saturating_sub(next).min(LONGEST_PAUSE))
+    }
+
+    fn stop(&mut self, stop: Stop) {
+        if self.stop < Some(stop) {
+            self.stop = Some(stop);
+            self.job.signal(stop.signal());
+        }
+    }
+
+    /// A stop by job control stops lockctl as well, or the shell would wait for it. It goes on when
+    /// the shell says so. A command that was stopped in any other way just keeps its lock.
+    fn stop_with_the_command(&mut self) {
+        use Signal::{SIGSTOP, SIGTSTP, SIGTTIN, SIGTTOU};
+        let Some(terminal) = &mut self.terminal else { return };
+        match self.job.stopped_by() {
+            Some(SIGTTIN | SIGTTOU) if terminal.give_to(self.job.group()) => {
+                self.job.signal(Signal::SIGCONT);
+            }
+            Some(SIGTSTP | SIGTTIN | SIGTTOU) => {
+                terminal.take_back();
+                self.resumes = raise(SIGSTOP).is_ok();
+            }
+            _ => {}
+        }
+    }
+
+    fn resume(&mut self) {
+        if std::mem::take(&mut self.resumes) {
+            self.hand_over_terminal();
+            self.job.signal(Signal::SIGCONT);
+        }
+    }
+
+    fn hand_over_terminal(&mut self) {
+        if let Some(terminal) = &mut self.terminal
+            && terminal.is_for_command()
+            && terminal.give_to(self.job.group())
+        {
+            // It may have asked for the terminal already, and been stopped for that.
+            self.job.signal(Signal::SIGCONT);
+        }
+    }
+
+    fn end(mut self) -> Result<Ended, Failure> {
+        if self.stop.is_some() {
+            // What the command left behind in its group is not to run on unlocked.
+            self.job.signal(Signal::SIGKILL);
+        }
+        if let Some(terminal) = &mut self.terminal {
+            terminal.take_back();
+        }
+        let status = self.job.bury()?;
+        let stop = self.stop;
+        Ok(Ended { status, stop })
+    }
+}
+
+async fn wait(pause: Option<Duration>) {
+    match pause {
+        Some(pause) => sleep(pause).await,
+        None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::os::fd::AsFd as _;
+
+    use lock_any::clock::Moment;
+    use lock_any::{Memory, RenewalPolicy};
+
+    use super::*;
+
+    const TTL: Duration = Duration::from_millis(3000);
+    const GRACE: Duration = Duration::from_millis(980);
+
+    /// Runs a script under a lock that is not renewed. Tells how it ended, how long it ran, and
+    /// whether the lock was still held then.
+    async fn run_unrenewed(script: &str) -> (Ended, Duration, bool) {
+        let lock = Locker::new(Memory::new()).lock("n").unwrap();
+        let started = Moment::now();
+        let lock = lock.ttl(TTL).renewal(RenewalPolicy::off());
+        let guard = lock.acquire().await.unwrap();
+        let mut signals = Signals::catch(&[]).unwrap();
+        let children = Children::watch().unwrap();
+        let command = ["sh", "-c", script].map(Into::into);
+        let inherited = File::open("/dev/null").unwrap();
+        let job = Job::start(&command, &[], &Tie::Descriptor(inherited.as_fd())).unwrap();
+        let attendance = Attendance::new(&guard, job, children, GRACE);
+        let Ok(ended) = attendance.until_the_end(&mut signals).await else {
+            panic!("the command's end was not seen");
+        };
+        let took = Moment::now().saturating_since(started);
+        (ended, took, guard.is_held())
+    }
+
+    #[tokio::test]
+    async fn a_command_that_cannot_keep_its_lock_is_asked_to_stop_in_time() {
+        let (ended, took, held) =
+            run_unrenewed("trap 'exit 7' TERM; while :; do sleep 0.02; done").await;
+        assert_eq!(ended.stop, Some(Stop::Asked));
+        assert_eq!(ended.status.code(), Some(7));
+        assert!(took >= TTL - TTL / 100 - GRACE, "not before there is need: {took:?}");
+        assert!(held, "it is gone before the lock can pass on: {took:?}");
+    }
+
+    #[tokio::test]
+    async fn a_command_that_does_not_stop_is_killed_in_time() {
+        let (ended, took, held) = run_unrenewed("trap '' TERM; while :; do sleep 0.02; done").await;
+        assert_eq!(ended.stop, Some(Stop::Killed));
+        assert_eq!(Exit::of_command(ended.status), Exit::by_signal(9));
+        assert!(took >= TTL - TTL / 100 - GRACE / 4, "not before there is need: {took:?}");
+        assert!(held, "it is gone before the lock can pass on: {took:?}");
+    }
+
+    #[tokio::test]
+    async fn a_command_that_ends_by_itself_was_not_stopped() {
+        let (ended, _, held) = run_unrenewed("exit 3").await;
+        assert_eq!((ended.stop, ended.status.code(), held), (None, Some(3), true));
+    }
+}

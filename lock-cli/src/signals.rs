@@ -1,0 +1,90 @@
+//! Signals as a stream.
+
+use std::future::poll_fn;
+use std::task::Poll;
+
+use nix::sys::signal::Signal;
+use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
+
+use crate::exit::Failure;
+
+/// These end lockctl while there is no command.
+pub(crate) const ENDING: &[Signal] =
+    &[Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT];
+
+/// These are forwarded to the command as well as the ending ones. Not SIGTTIN and SIGTTOU, which
+/// are about lockctl's own use of the terminal, of which there is none.
+pub(crate) const FORWARDED: &[Signal] = &[
+    Signal::SIGUSR1,
+    Signal::SIGUSR2,
+    Signal::SIGALRM,
+    Signal::SIGWINCH,
+    Signal::SIGTSTP,
+    Signal::SIGCONT,
+];
+
+/// Signals that are caught.
+pub(crate) struct Signals {
+    streams: Vec<(Signal, Stream)>,
+    /// Signals that were ignored when lockctl was started, as `nohup` and shells without job control
+    /// do, stay so, for the command as well.
+    ignored: u64,
+}
+
+impl Signals {
+    pub(crate) fn catch(wanted: &[Signal]) -> Result<Self, Failure> {
+        let mut signals = Self { streams: Vec::new(), ignored: ignored_at_start() };
+        signals.also(wanted)?;
+        Ok(signals)
+    }
+
+    pub(crate) fn also(&mut self, wanted: &[Signal]) -> Result<(), Failure> {
+        for &wanted in wanted {
+            let number = wanted as i32;
+            if self.ignored & (1 << (number - 1)) == 0 {
+                let stream = signal(SignalKind::from_raw(number))
+                    .map_err(|error| Failure::internal("cannot catch signals", &error))?;
+                self.streams.push((wanted, stream));
+            }
+        }
+        Ok(())
+    }
+
+    /// The next signal. Dropping the future loses none.
+    pub(crate) async fn next(&mut self) -> Signal {
+        poll_fn(|cx| {
+            for (signal, stream) in &mut self.streams {
+                if stream.poll_recv(cx) == Poll::Ready(Some(())) {
+                    return Poll::Ready(*signal);
+                }
+            }
+            Poll::Pending
+        })
+        .await
+    }
+}
+
+/// Wakes when a child has ended or stopped.
+pub(crate) struct Children(Stream);
+
+impl Children {
+    pub(crate) fn watch() -> Result<Self, Failure> {
+        signal(SignalKind::child())
+            .map(Self)
+            .map_err(|error| Failure::internal("cannot watch the command", &error))
+    }
+
+    pub(crate) async fn next(&mut self) {
+        self.0.recv().await;
+    }
+}
+
+/// Bit n − 1 stands for signal n.
+fn ignored_at_start() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    status
+        .lines()
+        .find_map(|line| line.strip_prefix("SigIgn:"))
+        .and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .unwrap_or(0)
+}

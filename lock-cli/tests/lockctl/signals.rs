@@ -1,0 +1,108 @@
+//! Signals: to the command while there is one, to lockctl while it waits.
+
+use nix::sys::signal::Signal;
+
+use crate::support::{Running, Scratch, TELL_PID, outcome, until};
+
+#[test]
+fn signals_are_forwarded_to_the_command_and_what_it_started() {
+    let scratch = Scratch::new();
+    // The inner shell is in the same group.
+    let script = format!(
+        "for s in TERM INT HUP QUIT USR1 USR2 ALRM; do trap \"echo $s >>got\" $s; done; trap 'exit 4' WINCH
+         sh -c 'trap \"touch inner\" USR1; touch ready; while [ ! -e inner ]; do sleep 0.01; done' & \
+         while [ ! -e ready ]; do sleep 0.01; done; {TELL_PID} while :; do sleep 0.01; done"
+    );
+    let holder = Running::start(&mut scratch.run("memory:", &["n", "--", "sh", "-c", &script]));
+    scratch.read_pid();
+    let mut expected = String::new();
+    for signal in ["USR1", "TERM", "INT", "HUP", "QUIT", "USR2", "ALRM"] {
+        holder.signal(format!("SIG{signal}").parse().unwrap());
+        expected += &format!("{signal}\n");
+        until(signal, || scratch.exists("got") && scratch.read("got") == expected);
+        until("the inner shell had the first one", || scratch.exists("inner"));
+    }
+    holder.signal(Signal::SIGWINCH);
+    assert_eq!(holder.code(), 4, "the command decides how it ends");
+}
+
+#[test]
+fn a_command_that_dies_of_a_forwarded_signal_sets_the_status() {
+    let scratch = Scratch::new();
+    for url in scratch.urls() {
+        let url = url.as_str();
+        let script = format!("{TELL_PID} exec sleep 60");
+        let holder = Running::start(&mut scratch.run(url, &["n", "--", "sh", "-c", &script]));
+        scratch.read_pid();
+        holder.signal(Signal::SIGTERM);
+        assert_eq!(holder.code(), 143);
+        std::fs::remove_file(scratch.path("pid")).unwrap();
+    }
+}
+
+#[cfg(feature = "file")]
+#[test]
+fn a_signal_ends_the_wait() {
+    let scratch = Scratch::new();
+    let url = scratch.url();
+    let script = format!("{TELL_PID} while [ ! -e go ]; do sleep 0.01; done");
+    let holder = Running::start(&mut scratch.run(&url, &["n", "--", "sh", "-c", &script]));
+    scratch.read_pid();
+    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT] {
+        let waiter = Running::start(&mut scratch.run(&url, &["n", "--", "touch", "intruded"]));
+        waits(&waiter);
+        waiter.signal(signal);
+        let (status, said) = waiter.end();
+        assert_eq!((status.code(), said.as_str()), (Some(128 + signal as i32), ""));
+    }
+    std::fs::write(scratch.path("go"), "").unwrap();
+    assert_eq!(holder.code(), 0);
+    assert_eq!(outcome(&mut scratch.run(&url, &["-n", "n", "--", "true"])).0, 0);
+    assert!(!scratch.exists("intruded"));
+}
+
+/// Until it has opened the lock file: then its signals are caught.
+fn waits(waiter: &Running) {
+    let descriptors = format!("/proc/{}/fd", waiter.pid());
+    until("it waits", || {
+        std::fs::read_dir(&descriptors).is_ok_and(|mut found| {
+            found.any(|entry| {
+                let target = entry.and_then(|entry| std::fs::read_link(entry.path()));
+                target.is_ok_and(|target| target.ends_with("n.lock"))
+            })
+        })
+    });
+}
+
+#[test]
+fn ignored_signals_stay_ignored() {
+    let scratch = Scratch::new();
+    let script = format!("{TELL_PID} while [ ! -e go ]; do sleep 0.01; done; exit 6");
+    let mut nohup = std::process::Command::new("sh");
+    nohup.args(["-c", "trap '' HUP; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_lockctl")]);
+    nohup.args(["--backend", "memory:", "run", "n", "--", "sh", "-c", &script]);
+    let holder = Running::start(nohup.current_dir(scratch.path("")));
+    let command = scratch.read_pid();
+    holder.signal(Signal::SIGHUP);
+    command.signal(Signal::SIGHUP);
+    std::fs::write(scratch.path("go"), "").unwrap();
+    assert_eq!(holder.code(), 6);
+}
+
+#[test]
+fn a_command_that_is_stopped_by_hand_keeps_its_lock() {
+    let scratch = Scratch::new();
+    let script = format!("{TELL_PID} while [ ! -e go ]; do sleep 0.01; done; exit 6");
+    let mut holder = scratch.run("memory:?ttl=1s", &["n", "--", "sh", "-c", &script]);
+    let holder = Running::start(&mut holder);
+    let command = scratch.read_pid();
+    command.signal(Signal::SIGSTOP);
+    until("it is stopped", || command.state() == Some('T'));
+    let passed = lock_any::clock::Moment::now() + std::time::Duration::from_secs(2);
+    until("twice the lease has passed", || passed.has_passed());
+    assert_eq!(holder.process().state(), Some('S'), "lockctl goes on");
+    std::fs::write(scratch.path("go"), "").unwrap();
+    // Forwarded to the command.
+    holder.signal(Signal::SIGCONT);
+    assert_eq!(holder.code(), 6);
+}

@@ -1,0 +1,136 @@
+//! What is refused: one line that says what to do, status 64, before any input or output.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt as _;
+
+use crate::support::{Scratch, outcome};
+
+#[test]
+fn wrong_usage_is_one_line_and_64_before_any_io() {
+    let scratch = Scratch::new();
+    let long_name = "x".repeat(100_000);
+    let cases: &[&[&str]] = &[
+        &[],
+        &["run"],
+        &["run", "n"],
+        &["run", "n", "--"],
+        &["run", "n", "true"],
+        &["run", "n", "m", "--", "true"],
+        &["run", "--", "true"],
+        &["run", "", "--", "true"],
+        &["run", &long_name, "--", "true"],
+        &["run", "--ttl", "0", "n", "--", "true"],
+        &["run", "--ttl", "0s", "n", "--", "true"],
+        &["run", "--ttl", "-5s", "n", "--", "true"],
+        &["run", "--ttl=-5s", "n", "--", "true"],
+        &["run", "--ttl", "1ns", "n", "--", "true"],
+        &["run", "--ttl", "1year", "n", "--", "true"],
+        &["run", "--ttl", "1 year", "n", "--", "true"],
+        &["run", "--ttl", "99999999999999999999s", "n", "--", "true"],
+        &["run", "--ttl", "30", "n", "--", "true"],
+        &["run", "--ttl", "", "n", "--", "true"],
+        &["run", "--ttl"],
+        &["run", "--wait", "-1", "n", "--", "true"],
+        &["run", "--wait", "1year", "n", "--", "true"],
+        &["run", "-w", "99999999999999999999", "n", "--", "true"],
+        &["run", "-w", "soon", "n", "--", "true"],
+        &["run", "-n", "-w", "1", "n", "--", "true"],
+        &["run", "-w", "1", "-w", "2", "n", "--", "true"],
+        &["run", "-E", "256", "n", "--", "true"],
+        &["run", "-E", "-1", "n", "--", "true"],
+        &["run", "--at-least", "0s", "n", "--", "true"],
+        &["run", "--at-least", "-1s", "n", "--", "true"],
+        &["run", "--at-least", "1year", "n", "--", "true"],
+        &["run", "--grace", "0s", "n", "--", "true"],
+        &["run", "--grace", "10s", "n", "--", "true"],
+        &["run", "--ttl", "3s", "--grace", "1s", "n", "--", "true"],
+        &["run", "--colour", "n", "--", "true"],
+        &["walk", "n", "--", "true"],
+        &["--backend"],
+        &["--backend", "", "run", "n", "--", "true"],
+        &["--backend", "here", "run", "n", "--", "true"],
+        &["--backend", "gopher://u:secret@h", "run", "n", "--", "true"],
+        &["gopher://u:secret@h", "run", "n", "--", "true"],
+        &["run", "n", "gopher://u:secret@h", "--", "true"],
+        &["--backend", "memory:?speed=high", "run", "n", "--", "true"],
+        &["--backend", "memory:?ttl=0s", "run", "n", "--", "true"],
+        &["--backend", "memory:?ttl=1s", "run", "--grace", "1s", "n", "--", "true"],
+        &["--backend", "file:locks", "run", "n", "--", "true"],
+    ];
+    for case in cases {
+        let mut command = scratch.lockctl(case);
+        let (code, stdout, stderr) = outcome(command.env("LOCK_BACKEND", scratch.url()));
+        let shown: Vec<String> = case.iter().map(|word| word.chars().take(40).collect()).collect();
+        assert_eq!(code, 64, "{shown:?}: {stderr}");
+        assert_eq!(stdout, "", "{shown:?}");
+        assert_eq!(stderr.lines().count(), 1, "{shown:?}: {stderr}");
+        assert!(stderr.starts_with("lockctl: "), "{shown:?}: {stderr}");
+        assert!(stderr.len() < 300, "{shown:?}: {stderr}");
+        assert!(!stderr.contains("secret"), "{shown:?}: {stderr}");
+        assert!(!scratch.locks().exists(), "{shown:?} made the lock directory");
+    }
+}
+
+#[test]
+fn text_that_is_not_utf8_is_refused_where_text_is_wanted() {
+    let scratch = Scratch::new();
+    let odd = OsStr::from_bytes(b"n\xff");
+    let mut as_name = scratch.lockctl(&["run"]);
+    as_name.arg(odd).args(["--", "true"]);
+    assert_eq!(outcome(&mut as_name).0, 64);
+    let mut as_url = scratch.lockctl(&["run", "n", "--", "true"]);
+    assert_eq!(outcome(as_url.env("LOCK_BACKEND", odd)).0, 64);
+    // Not in a command: that is the command's own affair.
+    let mut as_argument = scratch.run("memory:", &["n", "--", "printf", "%s"]);
+    let output = as_argument.arg(odd).output().unwrap();
+    assert_eq!(output.stdout, b"n\xff");
+}
+
+#[test]
+fn help_and_version_are_no_errors() {
+    let scratch = Scratch::new();
+    for (question, answer) in [
+        (&["--help"][..], "run"),
+        (&["--version"], env!("CARGO_PKG_VERSION")),
+        (&["run", "--help"], "Exit status"),
+        (&["run", "-h"], "--at-least"),
+        (&["help", "run"], "SIGTERM"),
+    ] {
+        let (code, stdout, stderr) = outcome(&mut scratch.lockctl(question));
+        assert_eq!((code, stderr.as_str()), (0, ""), "{question:?}");
+        assert!(stdout.contains(answer), "{question:?}: {stdout}");
+        assert!(!stdout.contains("__bound"), "{question:?}: {stdout}");
+    }
+}
+
+#[cfg(feature = "file")]
+#[test]
+fn the_backend_comes_from_the_option_then_the_environment_then_the_default() {
+    let scratch = Scratch::new();
+    // A lock file is seen among the descriptors that the command inherits.
+    let uses_files = |arguments: &[&str], environment: Option<&str>| {
+        let mut command = scratch.lockctl(arguments);
+        command.args(["lockctl-self-test", "--", "sh", "-c", "readlink /proc/$$/fd/*"]);
+        command.envs(environment.map(|url| ("LOCK_BACKEND", url)));
+        outcome(&mut command).1.contains("/lockctl-self-test.lock\n")
+    };
+    assert!(uses_files(&["run"], None));
+    assert!(uses_files(&["run"], Some("")));
+    assert!(!uses_files(&["run"], Some("memory:")));
+    assert!(!uses_files(&["--backend", "memory:", "run"], Some("gopher:")));
+    assert!(!uses_files(&["run", "--backend", "memory:"], Some("gopher:")));
+    assert!(!scratch.locks().exists());
+    assert!(uses_files(&["run", "--backend", &scratch.url()], Some("memory:")));
+    assert!(scratch.locks().join("lockctl-self-test.lock").exists());
+}
+
+#[cfg(feature = "file")]
+#[test]
+fn a_backend_that_refuses_is_not_wrong_usage() {
+    let scratch = Scratch::new();
+    std::fs::create_dir(scratch.locks()).unwrap();
+    let open_to_all = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+    std::fs::set_permissions(scratch.locks(), open_to_all).unwrap();
+    let (code, _, stderr) = outcome(&mut scratch.run(&scratch.url(), &["n", "--", "true"]));
+    assert_eq!((code, stderr.lines().count()), (77, 1), "{stderr}");
+}
