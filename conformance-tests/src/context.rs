@@ -7,9 +7,7 @@ use std::time::Duration;
 use lock_core::backend::{Attempt, Claim, Fault, Grant, LetGo};
 use lock_core::clock::{Moment, sleep};
 use lock_core::faults::{Call, Disturbance};
-use lock_core::{
-    Backend, Capabilities, Error, LockName, Locker, LockerBuilder, Order, OwnerId, Takeover,
-};
+use lock_core::{Backend, Capabilities, Error, LockName, Locker, LockerBuilder, OwnerId, Takeover};
 
 use crate::harness::{Harness, Pace, Script};
 
@@ -138,11 +136,11 @@ impl Ctx {
         }
     }
 
-    /// A claim of a new owner; a queueing one if `waits` and the backend keeps a line.
+    /// A claim of a new owner; a queueing one if it `waits`.
     #[must_use]
     pub fn claim(&self, name: &LockName, waits: bool) -> Claim {
         let mut claim = Claim::new(name.clone(), OwnerId::mint(), self.ttl());
-        claim.queue = waits && self.caps.order == Order::Fifo;
+        claim.queue = waits;
         claim
     }
 

@@ -95,7 +95,8 @@ pub struct Claim {
     pub ttl: Duration,
     /// How the lock is to be held.
     pub mode: Mode,
-    /// Whether a contended attempt may take a place in line. A try may not.
+    /// Whether the claim waits if it is contended: it may take a place in line, and what its signals
+    /// need may be set up with the attempt. A try may not. A contended claim that queued is released.
     pub queue: bool,
     /// Whether the hold may pass to another process.
     pub hold: Hold,

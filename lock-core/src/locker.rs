@@ -10,7 +10,7 @@ use tracing::Instrument;
 use crate::backend::{
     Backend, Claim, Fault, FaultKind, Hold as HoldKind, Identity, Listed, LockState, Renewal,
 };
-use crate::capabilities::{Capabilities, Order, Requirements, Support};
+use crate::capabilities::{Capabilities, Requirements, Support};
 use crate::carry::Carried;
 use crate::clock::{Moment, sleep_until};
 use crate::engine::{Engine, Settings};
@@ -484,7 +484,7 @@ impl Lock {
     fn claim(&self, waits: &Waits) -> Claim {
         let mut claim = Claim::new(self.name.clone(), OwnerId::mint(), self.ttl);
         claim.label.clone_from(&self.engine.settings.label);
-        claim.queue = !matches!(waits, Waits::Not) && self.engine.caps.order == Order::Fifo;
+        claim.queue = !matches!(waits, Waits::Not);
         claim.hold = self.hold;
         claim
     }

@@ -131,14 +131,11 @@ async fn a_stopped_process_keeps_its_lock() {
     let dir = scratch();
     let mut other = Process::start("hold", &[&path_text(dir.path()), "n"]);
     other.hear();
-    let signal = |name: &str| {
-        let id = other.id().to_string();
-        let done = Command::new("kill").args([name, id.as_str()]).status().unwrap();
-        assert!(done.success());
-    };
-    signal("-STOP");
+    let id = rustix::process::Pid::from_raw(other.id().try_into().unwrap()).unwrap();
+    let signal = |signal| rustix::process::kill_process(id, signal).unwrap();
+    signal(rustix::process::Signal::STOP);
     assert!(!is_free(&locker(dir.path()), "n").await);
-    signal("-CONT");
+    signal(rustix::process::Signal::CONT);
     other.finish();
 }
 
