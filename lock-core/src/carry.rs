@@ -1,6 +1,7 @@
 //! Futures that outlive the caller who dropped them.
 
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -8,6 +9,7 @@ use std::task::{Context, Poll};
 use tokio::runtime::Handle;
 use tokio::sync::SetOnce;
 use tokio_util::task::TaskTracker;
+use tokio_util::task::task_tracker::TaskTrackerToken;
 
 /// Work on the backend that must come to its end: polled by the caller for as long as the caller
 /// wants to know, carried on by a task of its own when the caller drops it half-way.
@@ -19,31 +21,52 @@ pub(crate) struct Carried<T: Send + 'static> {
     caller_gone: Arc<SetOnce<()>>,
     tasks: TaskTracker,
     runtime: Handle,
+    /// Whoever waits for the tasks waits for this as well.
+    _under_way: TaskTrackerToken,
 }
 
 impl<T: Send + 'static> Carried<T> {
     /// `caller_gone` is set before the work is polled by its own task, so that it can stop waiting.
+    ///
+    /// Timers of the work belong to `runtime`, wherever it is polled: its caller's runtime may not
+    /// live as long as the work.
     pub(crate) fn new(
         work: impl Future<Output = T> + Send + 'static,
         caller_gone: Arc<SetOnce<()>>,
         tasks: TaskTracker,
         runtime: Handle,
     ) -> Self {
-        Self { work: Some(Box::pin(work)), caller_gone, tasks, runtime }
+        let under_way = tasks.token();
+        Self { work: Some(Box::pin(work)), caller_gone, tasks, runtime, _under_way: under_way }
     }
 }
 
-impl<T: Send + 'static> Future for Carried<T> {
-    type Output = T;
+/// Carried work ended in a panic: its runtime was shut down, and its timers with it.
+#[derive(Debug)]
+pub(crate) struct Interrupted;
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<T> {
-        let work = self.work.as_mut().expect("not polled after it was ready");
-        let poll = work.as_mut().poll(cx);
-        if poll.is_ready() {
-            self.work = None;
+impl<T: Send + 'static> Future for Carried<T> {
+    type Output = Result<T, Interrupted>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        // Taken out meanwhile: work that panics is not carried on.
+        let mut work = self.work.take().expect("not polled after it was ready");
+        let poll = || within(&self.runtime, || work.as_mut().poll(cx));
+        match catch_unwind(AssertUnwindSafe(poll)) {
+            Ok(Poll::Ready(answer)) => Poll::Ready(Ok(answer)),
+            Ok(Poll::Pending) => {
+                self.work = Some(work);
+                Poll::Pending
+            }
+            Err(_) => Poll::Ready(Err(Interrupted)),
         }
-        poll
     }
+}
+
+/// Polls with the timers of `runtime`.
+pub(crate) fn within<R>(runtime: &Handle, poll: impl FnOnce() -> R) -> R {
+    let _inside = runtime.enter();
+    poll()
 }
 
 impl<T: Send + 'static> Drop for Carried<T> {

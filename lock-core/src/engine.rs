@@ -12,8 +12,8 @@ use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, SetOnce};
 use tokio_util::task::TaskTracker;
 
-use crate::backend::{Backend, Fault, FaultKind};
-use crate::capabilities::Capabilities;
+use crate::backend::{Backend, Fault, FaultKind, Hold as HoldKind};
+use crate::capabilities::{Capabilities, Support};
 use crate::error::{Error, ErrorKind};
 use crate::hold::Terms;
 use crate::line::Lines;
@@ -21,6 +21,9 @@ use crate::name::LockName;
 use crate::owner::Label;
 use crate::token::FencingToken;
 use crate::wheel::Wheel;
+
+/// Releases that are repeated in the background at the same time.
+pub(crate) const MAX_CLEANERS: usize = 64;
 
 /// One backend and everything that its locks have in common. Lives as long as its lockers, locks
 /// and guards.
@@ -32,6 +35,8 @@ pub(crate) struct Engine {
     pub(crate) lines: Arc<Lines>,
     pub(crate) wheel: Arc<Wheel>,
     pub(crate) pending: Arc<Semaphore>,
+    /// Turns for releases in the background.
+    pub(crate) cleaners: Semaphore,
     pub(crate) tasks: TaskTracker,
     pub(crate) closing: SetOnce<()>,
     seen: Mutex<SeenTokens>,
@@ -55,6 +60,7 @@ impl Engine {
             lines: Arc::default(),
             wheel: Arc::default(),
             pending: Arc::new(Semaphore::new(settings.max_pending)),
+            cleaners: Semaphore::new(MAX_CLEANERS),
             tasks: TaskTracker::new(),
             closing: SetOnce::new(),
             seen: Mutex::default(),
@@ -83,6 +89,13 @@ impl Engine {
         self.tasks.spawn_on(work, runtime);
     }
 
+    pub(crate) fn check_open(&self) -> Result<(), Error> {
+        match self.closing.get() {
+            None => Ok(()),
+            Some(()) => Err(Error::new(ErrorKind::Closed, "the locker was closed")),
+        }
+    }
+
     /// Is `ttl` a lease that can be asked for?
     pub(crate) fn check_ttl(&self, ttl: Duration) -> Result<(), Error> {
         let (min, max) = (self.caps.ttl_min, self.caps.ttl_max.min(self.settings.max_ttl));
@@ -97,13 +110,31 @@ impl Engine {
     }
 
     /// Can a hold be kept on these terms?
-    pub(crate) fn check_terms(&self, terms: &Terms) -> Result<(), Error> {
+    pub(crate) fn check_terms(
+        &self,
+        terms: &Terms,
+        ttl: Duration,
+        kind: HoldKind,
+    ) -> Result<(), Error> {
         let max = self.settings.max_ttl;
+        let keeps_by_itself = self.caps.minimum_hold == Support::Present;
         match (terms.min_hold, terms.renewal.limit()) {
+            (Some(min_hold), _) if min_hold > ttl && terms.renewal.is_off() && !keeps_by_itself => {
+                let message = format!(
+                    "a minimum hold of {min_hold:?} outlasts the ttl of {ttl:?}, which is not to be renewed"
+                );
+                Err(Error::new(ErrorKind::Invalid, message))
+            }
             (Some(min_hold), _) if min_hold > max => {
                 let message = format!(
                     "a minimum hold of {min_hold:?} is out of range; it is at most {max:?}"
                 );
+                Err(Error::new(ErrorKind::Invalid, message))
+            }
+            (min_hold, max_hold)
+                if kind == HoldKind::Detached && (min_hold.is_some() || max_hold.is_some()) =>
+            {
+                let message = "a detachable lock has no minimum and no longest hold: whoever adopts it would not know";
                 Err(Error::new(ErrorKind::Invalid, message))
             }
             (_, Some(Duration::ZERO)) => {
@@ -151,7 +182,9 @@ impl Drop for Engine {
 }
 
 /// Polls `verb`, turning a panic into a fault. A verb that panicked is not polled again.
-async fn unpanicking<T>(verb: impl Future<Output = Result<T, Fault>>) -> Result<T, Fault> {
+pub(crate) async fn unpanicking<T>(
+    verb: impl Future<Output = Result<T, Fault>>,
+) -> Result<T, Fault> {
     let mut verb = pin!(verb);
     std::future::poll_fn(move |cx| {
         catch_unwind(AssertUnwindSafe(|| verb.as_mut().poll(cx))).unwrap_or_else(|_| {
@@ -174,7 +207,7 @@ impl SeenTokens {
 
     fn raise(&mut self, name: &LockName, token: FencingToken) -> bool {
         let highest = self.young.get(name).or_else(|| self.old.get(name)).copied();
-        if highest.is_some_and(|highest| token < highest) {
+        if highest.is_some_and(|highest| token <= highest) {
             return false;
         }
         if self.young.len() >= Self::GENERATION && !self.young.contains_key(name) {
@@ -194,7 +227,7 @@ mod tests {
         let mut seen = SeenTokens::default();
         let (a, token) = (LockName::new("a").unwrap(), FencingToken::from_u64);
         assert!(seen.raise(&a, token(2)));
-        assert!(seen.raise(&a, token(2)));
+        assert!(!seen.raise(&a, token(2)));
         assert!(!seen.raise(&a, token(1)));
         assert!(seen.raise(&a, token(3)));
     }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::backend::{Effect, Fault, FaultKind};
+use crate::carry::Interrupted;
 use crate::name::LockName;
 
 type Source = Arc<dyn std::error::Error + Send + Sync>;
@@ -146,6 +147,11 @@ impl Error {
         error.0.effect = fault.effect();
         error.0.source = Some(fault.into_source().into());
         error
+    }
+
+    pub(crate) fn interrupted(_: Interrupted) -> Self {
+        let message = "the runtime that works for this lock was shut down meanwhile";
+        Self::new(ErrorKind::NoRuntime, message).applied(Effect::Unknown)
     }
 
     pub(crate) fn applied(mut self, effect: Effect) -> Self {

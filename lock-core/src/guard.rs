@@ -7,6 +7,8 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use tokio::sync::SetOnce;
+
 use crate::backend::{Effect, Hold as HoldKind, Ticket};
 use crate::carry::Carried;
 use crate::clock::Moment;
@@ -31,7 +33,8 @@ use crate::wheel;
 ///
 /// Dropping the guard releases the lock in a task on the runtime that won it. It never blocks or
 /// panics, wherever it happens: outside of a runtime, during shutdown, while unwinding. If that
-/// runtime is gone, the lock ends with its lease (or with the process, on backends without leases).
+/// runtime is gone, the lock was lost with it ([`Loss::RuntimeGone`]) and ends with its lease, or at
+/// once on backends without leases.
 #[must_use = "the lock is released as soon as the guard is dropped"]
 pub struct LockGuard {
     /// `None` only in between `release` or `detach` and the drop that follows.
@@ -138,7 +141,8 @@ impl LockGuard {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future leaves the renewal to end in the background. The lock stays held.
+    /// Dropping the future leaves the renewal to end in the background. The lock stays held. Do not
+    /// keep the future without polling it: no other renewal is sent before this one has ended.
     pub async fn verify(&self) -> Result<(), Error> {
         self.renew(self.hold().ttl, "verify").await
     }
@@ -154,7 +158,8 @@ impl LockGuard {
     /// # Cancel safety
     ///
     /// Dropping the future leaves the renewal to end in the background; whether it succeeded shows
-    /// in [`valid_for`](Self::valid_for). The lock stays held.
+    /// in [`valid_for`](Self::valid_for). The lock stays held. As with [`verify`](Self::verify), do
+    /// not keep the future without polling it.
     pub async fn extend(&self, ttl: Duration) -> Result<(), Error> {
         let hold = self.hold();
         hold.engine
@@ -163,8 +168,9 @@ impl LockGuard {
         self.renew(ttl, "extend").await
     }
 
-    /// Releases the lock and waits for the answer, at most two times the locker's timeout, plus what
-    /// is left of a minimum hold that the backend cannot keep by itself.
+    /// Releases the lock and waits for the answer, at most three times the locker's timeout (a renewal
+    /// that is under way ends first), plus what is left of a minimum hold that the backend cannot keep
+    /// by itself.
     ///
     /// `Ok` exactly if the backend confirmed that this guard held the lock until now.
     ///
@@ -190,7 +196,9 @@ impl LockGuard {
         let (tasks, runtime) = (hold.engine.tasks.clone(), hold.runtime.clone());
         let parting = Parting(Arc::clone(&hold));
         let parting = async move {
-            let mut leaving = parting.leave().await;
+            let Some(mut leaving) = parting.leave().await else {
+                return Err(hold.loss_error("release"));
+            };
             match leaving.insist().await {
                 Ok(Farewell::Released) => Ok(()),
                 Ok(Farewell::NotHeld) => {
@@ -210,6 +218,7 @@ impl LockGuard {
         };
         Carried::new(parting, Arc::default(), tasks, runtime)
             .await
+            .unwrap_or_else(|interrupted| Err(Error::interrupted(interrupted)))
             .map_err(|error| explained.engine.explain(error, "release", Some(&explained.name)))
     }
 
@@ -224,10 +233,10 @@ impl LockGuard {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future may leave the lock detached and unknown to anybody, until its lease ends.
+    /// Dropping the future releases the lock, as dropping the guard does.
     pub async fn detach(mut self) -> Result<Detached, Error> {
         let hold = Arc::clone(self.hold());
-        // After the renewal that may be under way: what follows tells the lease as it is.
+        // After the renewal that may be under way.
         let mut wire = Arc::clone(&hold.wire).lock_owned().await;
         if wire.claim.hold != HoldKind::Detached {
             let error =
@@ -238,7 +247,8 @@ impl LockGuard {
             return Err(hold.loss_error("detach"));
         }
         self.hold = None;
-        wire.place = None;
+        hold.leave_line();
+        wire.claim.ticket = None;
         Ok(Detached {
             name: hold.name.clone(),
             owner: hold.owner,
@@ -262,7 +272,11 @@ impl LockGuard {
             return Err(hold.loss_error(doing));
         }
         let (tasks, runtime) = (hold.engine.tasks.clone(), hold.runtime.clone());
-        Carried::new(renew_now(hold, ttl, doing), Arc::default(), tasks, runtime).await
+        let gone = Arc::new(SetOnce::new());
+        let renewing = renew_now(hold, ttl, doing, Arc::clone(&gone));
+        Carried::new(renewing, gone, tasks, runtime)
+            .await
+            .unwrap_or_else(|interrupted| Err(Error::interrupted(interrupted)))
     }
 
     fn hold(&self) -> &Arc<Hold> {
@@ -270,16 +284,40 @@ impl LockGuard {
     }
 }
 
-async fn renew_now(hold: Arc<Hold>, ttl: Duration, doing: &'static str) -> Result<(), Error> {
+async fn renew_now(
+    hold: Arc<Hold>,
+    ttl: Duration,
+    doing: &'static str,
+    gone: Arc<SetOnce<()>>,
+) -> Result<(), Error> {
     let engine = Arc::clone(&hold.engine);
-    let mut wire = Arc::clone(&hold.wire).lock_owned().await;
+    let mut wire = tokio::select! {
+        biased;
+        // Nothing was sent: nothing has to come to its end.
+        _ = gone.wait() => return Ok(()),
+        wire = Arc::clone(&hold.wire).lock_owned() => wire,
+    };
+    if hold.loss().is_some() {
+        return Err(hold.loss_error(doing));
+    }
     let usual = std::mem::replace(&mut wire.claim.ttl, ttl);
-    let wires = [wire];
-    let answer = wheel::renew(&engine, &wires, engine.settings.timeout).await.pop();
+    let mut wires = [wire];
+    let answers = tokio::select! {
+        biased;
+        // Lost meanwhile, perhaps with its runtime: no answer counts any more.
+        _ = hold.ended.wait() => Vec::new(),
+        answers = wheel::renew(&engine, &mut wires, engine.settings.timeout) => answers,
+    };
+    let answer = answers.into_iter().next();
     let [mut wire] = wires;
     wire.claim.ttl = usual;
-    let Some(answer) = answer else { return Ok(()) };
-    hold.renewed(&mut wire.claim, answer).map_err(|fault| match fault {
+    let Some(answer) = answer else {
+        hold.clear_if_abandoned(&mut wire.claim);
+        return Err(hold.loss_error(doing));
+    };
+    let taken = hold.renewed(&mut wire.claim, answer);
+    hold.clear_if_abandoned(&mut wire.claim);
+    taken.map_err(|fault| match fault {
         Some(fault) => engine.explain(Error::from_fault(fault), doing, Some(&hold.name)),
         None => hold.loss_error(doing),
     })
@@ -339,7 +377,7 @@ pub struct Detached {
     pub name: LockName,
     /// The right to renew and release it.
     pub owner: OwnerId,
-    /// The fencing token of the grant.
+    /// The fencing token of the grant, if it is known.
     pub token: Option<FencingToken>,
     /// The lease that renewals ask for.
     pub ttl: Duration,

@@ -1,6 +1,9 @@
 //! A lock that was won, until it ends: its deadline, its loss, and its renewals' answers.
 
 use std::fmt;
+use std::future::Future;
+use std::pin::pin;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -8,7 +11,9 @@ use tokio::runtime::Handle;
 use tokio::sync::SetOnce;
 
 use crate::backend::{Claim, Fault, Grant, Lease, Renewal};
-use crate::clock::Moment;
+use crate::capabilities::Support;
+use crate::carry::within;
+use crate::clock::{Moment, sleep_until};
 use crate::engine::Engine;
 use crate::entropy;
 use crate::keeper::Leaving;
@@ -69,7 +74,8 @@ impl RenewalPolicy {
     }
 
     /// Asks `probe` before each renewal, and renews no more once it has said `false` or panicked. The
-    /// lock then ends with its lease. It runs on the runtime: it must not block.
+    /// lock then ends with its lease, or at once on backends without leases. It runs on the runtime:
+    /// it must not block.
     #[must_use]
     pub fn only_while(mut self, probe: impl Fn() -> bool + Send + Sync + 'static) -> Self {
         self.probe = Some(Arc::new(probe));
@@ -122,6 +128,10 @@ pub(crate) struct Hold {
     /// Invariant: a verb of this claim is on the wire only while its sender holds this lock.
     pub(crate) wire: Arc<tokio::sync::Mutex<Wire>>,
     pub(crate) ended: SetOnce<Loss>,
+    /// Our head of the line inside this process.
+    place: Mutex<Option<Place>>,
+    /// Nobody is going to let the claim go any more: its runtime is gone.
+    abandoned: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -129,9 +139,10 @@ pub(crate) struct Hold {
 #[derive(Debug)]
 pub(crate) struct Wire {
     pub(crate) claim: Claim,
-    pub(crate) place: Option<Place>,
     /// An attempt of the claim went unanswered and may still land.
     pub(crate) uncertain: bool,
+    /// When the lease ends at the latest if the renewals that went unanswered were applied.
+    pub(crate) may_end: Option<Moment>,
 }
 
 #[derive(Debug)]
@@ -144,6 +155,8 @@ struct State {
     next_renewal: Option<Moment>,
     /// From one renewal to the next.
     interval: Duration,
+    /// The probe has said no: nothing is renewed any more.
+    refused: bool,
     /// Where the wheel keeps this hold.
     slot: Option<(Moment, u64)>,
 }
@@ -161,6 +174,7 @@ impl Hold {
         runtime: Handle,
         terms: Terms,
         wire: Wire,
+        place: Option<Place>,
         grant: &Grant,
     ) -> Arc<Self> {
         let hold = Arc::new(Self {
@@ -171,11 +185,14 @@ impl Hold {
             won_at: grant.since,
             wire: Arc::new(tokio::sync::Mutex::new(wire)),
             ended: SetOnce::new(),
+            place: Mutex::new(place),
+            abandoned: AtomicBool::new(false),
             state: Mutex::new(State {
                 deadline: None,
                 lease_ends: None,
                 next_renewal: None,
                 interval: Duration::MAX,
+                refused: false,
                 slot: None,
             }),
             engine,
@@ -210,6 +227,11 @@ impl Hold {
     /// Resolves when the lock is not held any more. Watches the deadline by itself, so that it needs
     /// no wheel that runs.
     pub(crate) async fn lost(self: &Arc<Self>) -> Loss {
+        let mut watch = pin!(self.watch());
+        std::future::poll_fn(|cx| within(&self.runtime, || watch.as_mut().poll(cx))).await
+    }
+
+    async fn watch(self: &Arc<Self>) -> Loss {
         loop {
             if let Some(loss) = self.loss() {
                 return loss;
@@ -217,11 +239,13 @@ impl Hold {
             let deadline = self.deadline();
             let at_deadline = async {
                 match deadline {
-                    Some(deadline) => crate::clock::sleep_until(deadline).await,
+                    Some(deadline) => sleep_until(deadline).await,
                     None => std::future::pending().await,
                 }
             };
             tokio::select! {
+                biased;
+                // First: the timer may belong to a runtime that is gone by now.
                 loss = self.ended.wait() => return *loss,
                 () = at_deadline => {}
             }
@@ -235,20 +259,37 @@ impl Hold {
                 lock.name = %self.name,
                 lock.backend = self.engine.caps.backend,
                 lock.owner = %self.owner.short(),
+                lock.token = self.token.map(FencingToken::as_u64),
                 lock.reason = %loss,
                 "lost"
             );
-            self.part();
+            let parting = Parting(Arc::clone(self));
+            self.engine.spawn(&self.runtime, async move {
+                Leaving::of(&parting.0, None).await.persist().await;
+            });
         }
     }
 
-    /// Lets the claim go in the background. If its runtime is gone, what the backend keeps with the
-    /// claim is dropped at least.
+    /// Lets the claim go in the background.
     pub(crate) fn part(self: &Arc<Self>) {
         let parting = Parting(Arc::clone(self));
         self.engine.spawn(&self.runtime, async move {
-            parting.leave().await.persist().await;
+            if let Some(leaving) = parting.leave().await {
+                leaving.persist().await;
+            }
         });
+    }
+
+    pub(crate) fn leave_line(&self) {
+        let place = self.place.lock().unwrap_or_else(PoisonError::into_inner).take();
+        drop(place);
+    }
+
+    /// For who has the wire: drops what the backend keeps with a claim that nobody lets go any more.
+    pub(crate) fn clear_if_abandoned(&self, claim: &mut Claim) {
+        if self.abandoned.load(Ordering::Acquire) {
+            claim.ticket = None;
+        }
     }
 
     /// From here on nothing is renewed. False if it had ended before.
@@ -300,7 +341,7 @@ impl Hold {
 
     /// After a renewal that failed, or that could not be sent.
     pub(crate) fn renew_again_soon(self: &Arc<Self>) {
-        if self.terms.renewal.is_off() {
+        if self.terms.renewal.is_off() || self.state().refused {
             return;
         }
         {
@@ -319,15 +360,16 @@ impl Hold {
                 let deadline = Self::deadline_of(&self.engine, grant);
                 state.deadline = state.deadline.max(deadline);
                 state.lease_ends = state.lease_ends.max(Some(grant.since + lease));
-                state.interval = lease / 3;
+                // Not faster than makes sense, whatever the backend grants.
+                state.interval = sensible((lease / 3).max(self.ttl / 100));
             }
             // Nothing lapses: the ttl is only the rhythm in which the backend looks.
-            Lease::WhileProcessLives => state.interval = self.ttl / 3,
+            Lease::WhileProcessLives => state.interval = sensible(self.ttl / 3),
         }
         if let Some(limit) = limit {
             state.deadline = Some(state.deadline.map_or(limit, |deadline| deadline.min(limit)));
         }
-        if !self.terms.renewal.is_off() {
+        if !self.terms.renewal.is_off() && !state.refused {
             state.next_renewal = Some(grant.since + state.interval);
         }
         drop(state);
@@ -345,25 +387,31 @@ impl Hold {
             if self.terms.renewal.allows() {
                 return Step::Renew;
             }
+            self.state().refused = true;
+            if self.deadline().is_none() {
+                // Without a lease that could end, this is the end.
+                self.lose(Loss::Expired);
+                return Step::Nothing;
+            }
         }
+        Step::LookAgain(self.next_look())
+    }
+
+    /// Also if nothing is to be done for long: the wheel tells all its holds when its runtime ends.
+    pub(crate) fn next_look(&self) -> Moment {
         let state = self.state();
-        match earlier(state.next_renewal, state.deadline) {
-            Some(at) => Step::LookAgain(at),
-            None => Step::Nothing,
-        }
+        earlier(state.next_renewal, state.deadline).unwrap_or_else(|| Moment::now() + IDLE)
     }
 
     /// Tells the wheel when to look at this hold next.
     fn reschedule(self: &Arc<Self>) {
-        let at = {
-            let state = self.state();
-            let renewal =
-                state.next_renewal.map(|due| self.engine.wheel.align(due, state.interval));
-            earlier(renewal, state.deadline)
-        };
-        if let Some(at) = at {
-            self.engine.wheel.schedule(self, at);
+        {
+            let mut state = self.state();
+            // Kept aligned: a renewal that is looked at on the grid must be due on the grid.
+            let interval = state.interval;
+            state.next_renewal = state.next_renewal.map(|at| self.engine.wheel.align(at, interval));
         }
+        self.engine.wheel.schedule(self, self.next_look());
     }
 
     /// Where the wheel keeps this hold; for the wheel alone, under its own lock.
@@ -388,16 +436,35 @@ impl Hold {
 pub(crate) struct Parting(pub(crate) Arc<Hold>);
 
 impl Parting {
-    pub(crate) async fn leave(&self) -> Leaving {
-        Leaving::of(&self.0).await
+    /// Ends the hold, after the minimum hold where the backend cannot keep others out by itself.
+    /// `None` if the lock was lost meanwhile: then it is let go on account of that.
+    pub(crate) async fn leave(&self) -> Option<Leaving> {
+        let hold = &self.0;
+        let mut keep_until = None;
+        if let Some(until) = hold.not_before() {
+            if hold.engine.caps.minimum_hold == Support::Present {
+                keep_until = Some(until);
+            } else {
+                // Renewed meanwhile, unless it is lost.
+                tokio::select! {
+                    () = sleep_until(until) => {}
+                    _ = hold.ended.wait() => {}
+                }
+            }
+        }
+        if hold.loss().is_some() || !hold.end(Loss::Released) {
+            return None;
+        }
+        Some(Leaving::of(hold, keep_until).await)
     }
 }
 
 impl Drop for Parting {
     fn drop(&mut self) {
-        // Busy with a verb: then that verb's sender has the wire, and lets go after it.
+        self.0.leave_line();
+        self.0.abandoned.store(true, Ordering::Release);
+        // Busy with a verb: then that verb's sender clears up when it has its answer.
         if let Ok(mut wire) = self.0.wire.try_lock() {
-            wire.place = None;
             wire.claim.ticket = None;
         }
     }
@@ -413,6 +480,13 @@ impl fmt::Debug for Hold {
             .finish_non_exhaustive()
     }
 }
+
+fn sensible(interval: Duration) -> Duration {
+    interval.clamp(Duration::from_millis(1), IDLE)
+}
+
+/// From one look of the wheel to the next at a hold that needs none.
+const IDLE: Duration = Duration::from_secs(24 * 3600);
 
 fn earlier(a: Option<Moment>, b: Option<Moment>) -> Option<Moment> {
     match (a, b) {

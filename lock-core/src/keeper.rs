@@ -1,8 +1,7 @@
 //! The life of a claim: win, hold, let go. Every claim that may have left something on the backend
 //! ends in [`Leaving`]; there is no second clean-up path.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -12,14 +11,14 @@ use tracing::Instrument;
 use crate::backend::{
     Attempt, Claim, Effect, Fault, FaultKind, Grant, Lease, LetGo, Release, Wake,
 };
-use crate::capabilities::{Fencing, Order, Support};
-use crate::clock::{Moment, sleep, sleep_until};
-use crate::engine::Engine;
+use crate::capabilities::{Fencing, Order};
+use crate::clock::{Moment, sleep};
+use crate::engine::{Engine, MAX_CLEANERS, unpanicking};
 use crate::entropy;
 use crate::error::{Error, ErrorKind};
 use crate::guard::LockGuard;
-use crate::hold::{Hold, Loss, Terms, Wire};
-use crate::line::Place;
+use crate::hold::{Hold, Terms, Wire};
+use crate::line::{Place, Standing, Visit};
 use crate::owner::OwnerId;
 
 /// Grants that arrive after their lease is over, before an acquisition gives up.
@@ -32,23 +31,66 @@ pub(crate) struct Caller {
     pub(crate) gone: Arc<SetOnce<()>>,
     /// Set when the backend has answered the first attempt, by whatever.
     pub(crate) answered: SetOnce<()>,
-    /// While the claim waits behind a neighbour in this process.
-    in_line: AtomicBool,
+    progress: Mutex<Progress>,
+}
+
+#[derive(Debug, Default)]
+struct Progress {
+    /// The line that the claim waits in, behind a neighbour in this process.
+    line: Option<Visit>,
+    /// When the attempt was sent that has no answer yet.
+    unanswered_since: Option<Moment>,
     /// The fault that keeps a waiter from being served; `None` while it is contention.
-    outage: Mutex<Option<Error>>,
+    outage: Option<Error>,
+}
+
+/// How a bounded wait ends without the lock.
+pub(crate) enum Verdict {
+    Contended,
+    Failed(Error),
+    /// The first attempt, sent then, has to be answered first.
+    Unknown {
+        since: Moment,
+    },
 }
 
 impl Caller {
-    pub(crate) fn in_line(&self) -> bool {
-        self.in_line.load(Ordering::Acquire)
+    pub(crate) fn verdict(&self, timeout: Duration) -> Verdict {
+        let progress = self.progress();
+        if let Some(line) = &progress.line {
+            return match line.standing() {
+                Standing::Held | Standing::Contended => Verdict::Contended,
+                Standing::Outage(_, error) => Verdict::Failed(error),
+                Standing::Unknown => Verdict::Failed(unanswered()),
+            };
+        }
+        match (progress.unanswered_since, &progress.outage) {
+            (_, Some(error)) => Verdict::Failed(error.clone()),
+            (Some(since), None) if self.answered.get().is_none() => Verdict::Unknown { since },
+            // Contended before; but silent for so long by now that it is a fault.
+            (Some(since), None) if (since + timeout / 2).has_passed() => {
+                Verdict::Failed(unanswered())
+            }
+            (_, None) => Verdict::Contended,
+        }
     }
 
-    pub(crate) fn outage(&self) -> Option<Error> {
-        self.outage.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    fn waits_in(&self, line: Option<Visit>) {
+        let before = std::mem::replace(&mut self.progress().line, line);
+        // Outside of the lock on the progress.
+        drop(before);
+    }
+
+    fn asks(&self, since: Option<Moment>) {
+        self.progress().unanswered_since = since;
     }
 
     fn report(&self, outage: Option<Error>) {
-        *self.outage.lock().unwrap_or_else(PoisonError::into_inner) = outage;
+        self.progress().outage = outage;
+    }
+
+    fn progress(&self) -> MutexGuard<'_, Progress> {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -117,28 +159,35 @@ impl Seeker {
     }
 
     /// Inside one process, first come, first served. A backend with a line of its own keeps all of
-    /// them in order, so all of them may go there.
+    /// them in order, so all of them may go there. False if there is nothing left to do.
     async fn stand_in_line(&mut self) -> Result<bool, Error> {
         if self.engine.caps.order == Order::Fifo {
             return Ok(true);
         }
-        let lines = Arc::clone(&self.engine.lines);
-        self.place = lines.try_enter(&self.claim.name);
-        if self.place.is_some() || !self.waits {
-            return Ok(self.place.is_some());
+        let visit = match self.engine.lines.visit(&self.claim.name).try_enter() {
+            Ok(place) => {
+                self.place = Some(place);
+                return Ok(true);
+            }
+            Err(visit) => visit,
+        };
+        if !self.waits {
+            // A neighbour that holds the lock is contention. One that is only trying proves
+            // nothing: the backend is asked.
+            return Ok(!matches!(visit.standing(), Standing::Held));
         }
         self.stood_in_line = true;
-        self.caller.in_line.store(true, Ordering::Release);
+        self.caller.waits_in(Some(visit.again()));
         let entered = tokio::select! {
             biased;
             _ = self.engine.closing.wait() => Err(closed()),
             _ = self.caller.gone.wait() => Ok(false),
-            place = lines.enter(&self.claim.name) => {
+            place = visit.enter() => {
                 self.place = Some(place);
                 Ok(true)
             }
         };
-        self.caller.in_line.store(false, Ordering::Release);
+        self.caller.waits_in(None);
         entered
     }
 
@@ -148,8 +197,7 @@ impl Seeker {
         let mut outage_since = None;
         loop {
             let started = Moment::now();
-            let answer = self.attempt().await;
-            let first = self.caller.answered.set(()).is_ok();
+            let (answer, first) = self.attempt(started).await;
             if answer.is_ok() {
                 outage_since = None;
                 pace.outage_over();
@@ -157,8 +205,13 @@ impl Seeker {
             }
             let next = match answer {
                 Ok(Attempt::Acquired(grant)) => Next::Granted(grant),
-                Ok(Attempt::Contended { .. }) if !self.waits => return Ok(None),
                 Ok(Attempt::Contended { lapses_in }) => {
+                    if let Some(place) = &self.place {
+                        place.is_contended();
+                    }
+                    if !self.waits {
+                        return Ok(None);
+                    }
                     self.traces.left |= self.claim.queue;
                     self.wait(lapses_in, &mut pace).await?
                 }
@@ -166,9 +219,13 @@ impl Seeker {
                     // A newcomer is told at once; who has waited goes on waiting.
                     let waiting = self.waits && (!first || self.stood_in_line);
                     let may_wait = waiting && fault.is_transient();
-                    let since = *outage_since.get_or_insert(started);
                     let error = Error::from_fault(fault);
-                    if !may_wait || since + self.engine.settings.patience <= Moment::now() {
+                    // The patience of a line is one, however many stand in it.
+                    let since = match &self.place {
+                        Some(place) => place.fails(started, &error),
+                        None => *outage_since.get_or_insert(started),
+                    };
+                    if !may_wait || (since + self.engine.settings.patience).has_passed() {
                         return Err(error);
                     }
                     tracing::debug!(lock.name = %self.claim.name, lock.error = %error, "waiting through an outage");
@@ -192,6 +249,7 @@ impl Seeker {
                 return Ok(Some(grant));
             }
             stale_grants += 1;
+            self.caller.report(Some(too_slow()));
             self.start_afresh().await;
             if !self.waits || stale_grants == MAX_STALE_GRANTS {
                 return Err(too_slow());
@@ -199,29 +257,39 @@ impl Seeker {
         }
     }
 
-    async fn attempt(&mut self) -> Result<Attempt, Fault> {
-        let verb = self.engine.backend.try_acquire(&self.claim);
+    /// One attempt; and whether it was the first one.
+    async fn attempt(&mut self, started: Moment) -> (Result<Attempt, Fault>, bool) {
+        self.caller.asks(Some(started));
+        let verb = async { self.engine.backend.try_acquire(&self.claim).await };
         let answer = self.engine.call(self.engine.settings.timeout, verb).await;
+        self.caller.asks(None);
+        let first = self.caller.answered.set(()).is_ok();
         if answer.as_ref().is_err_and(|fault| fault.effect() == Effect::Unknown) {
             self.traces = Traces { left: true, uncertain: true };
         }
-        answer
+        (answer, first)
     }
 
     /// Waits for a signal, and looks by itself when the holder's lease ends, or after a lease.
     async fn wait(&mut self, lapses_in: Option<Duration>, pace: &mut Pace) -> Result<Next, Error> {
-        let span = tracing::debug_span!("wait", lock.name = %self.claim.name, lock.owner = %self.claim.owner.short());
+        let span = tracing::debug_span!(
+            "wait",
+            lock.name = %self.claim.name,
+            lock.backend = self.engine.caps.backend,
+            lock.owner = %self.claim.owner.short(),
+        );
         let at_most = self.claim.ttl;
         let recheck = lapses_in.map_or(at_most, |lapses_in| lapses_in.min(at_most));
-        let recheck =
-            recheck + entropy::between(Duration::from_millis(1), RECHECK_JITTER.min(at_most / 10));
+        let jitter = entropy::between(Duration::from_millis(1), RECHECK_JITTER.min(at_most / 10));
+        let recheck = recheck + jitter + pace.before_look_in(recheck);
         let began = Moment::now();
         let woken = async {
             tokio::select! {
                 biased;
                 _ = self.engine.closing.wait() => Err(closed()),
                 _ = self.caller.gone.wait() => Ok(Next::GiveUp),
-                wake = self.engine.call(at_most * 2, self.engine.backend.wait(&self.claim)) => match wake {
+                // Bounded by the sleep below.
+                wake = unpanicking(async { self.engine.backend.wait(&self.claim).await }) => match wake {
                     Ok(Wake::Granted(grant)) => Ok(Next::Pushed(grant)),
                     Ok(Wake::Look) => Ok(Next::Look),
                     // The attempt that follows tells whether something is wrong.
@@ -299,8 +367,11 @@ impl Seeker {
     fn into_guard(self, grant: &Grant) -> LockGuard {
         let mut claim = self.claim;
         claim.ticket.clone_from(&grant.ticket);
-        let wire = Wire { claim, place: self.place, uncertain: self.traces.uncertain };
-        LockGuard::new(Hold::new(self.engine, self.runtime, self.terms, wire, grant))
+        if let Some(place) = &self.place {
+            place.holds();
+        }
+        let wire = Wire { claim, uncertain: self.traces.uncertain, may_end: None };
+        LockGuard::new(Hold::new(self.engine, self.runtime, self.terms, wire, self.place, grant))
     }
 }
 
@@ -313,17 +384,26 @@ enum Next {
 
 const RECHECK_JITTER: Duration = Duration::from_millis(20);
 
+/// What a turn lasts at least while releases fail and many are to be repeated: with
+/// [`MAX_CLEANERS`] turns at a time, about 170 calls a second.
+const CLEANER_PAUSE: Duration = Duration::from_millis(500);
+
+/// A release that is not answered is repeated that often at least, until the lease is over.
+const PERSIST_AT_LEAST_EVERY: Duration = Duration::from_secs(60);
+
 /// Jittered back-off: for outages, for waits that fail, and for waits that wake for nothing.
 #[derive(Debug, Default)]
 struct Pace {
     outages: u32,
     failed_waits: u32,
     idle_wakes: u32,
+    short_looks: u32,
 }
 
 impl Pace {
     const LONGEST: Duration = Duration::from_secs(1);
     const SHORT_WAIT: Duration = Duration::from_millis(5);
+    const LOOKS_SOON: Duration = Duration::from_millis(50);
     const IDLE_WAKES_FOR_FREE: u32 = 8;
 
     /// The next pause while the backend fails.
@@ -342,6 +422,20 @@ impl Pace {
         back_off(Duration::from_millis(10), self.failed_waits)
     }
 
+    /// What is added to a look that is due in `recheck`: nothing, unless the end of the lease was said
+    /// to be near many times in a row and did not come.
+    fn before_look_in(&mut self, recheck: Duration) -> Duration {
+        if recheck > Self::LOOKS_SOON {
+            self.short_looks = 0;
+            return Duration::ZERO;
+        }
+        self.short_looks += 1;
+        match self.short_looks.checked_sub(Self::IDLE_WAKES_FOR_FREE) {
+            Some(excess) => back_off(Duration::from_millis(1), excess),
+            None => Duration::ZERO,
+        }
+    }
+
     /// A pause after a wait that ended at once, many times in a row.
     fn after_wait_of(&mut self, waited: Duration) -> Option<Duration> {
         if waited > Self::SHORT_WAIT {
@@ -356,8 +450,12 @@ impl Pace {
 }
 
 fn back_off(first: Duration, doublings: u32) -> Duration {
-    let longest = (first * 2_u32.pow(doublings.min(10))).min(Pace::LONGEST);
-    entropy::between(longest / 2, longest)
+    back_off_to(Pace::LONGEST, first, doublings)
+}
+
+fn back_off_to(longest: Duration, first: Duration, doublings: u32) -> Duration {
+    let pause = (first * 2_u32.pow(doublings.min(16))).min(longest);
+    entropy::between(pause / 2, pause)
 }
 
 /// A claim on its way out.
@@ -365,7 +463,6 @@ fn back_off(first: Duration, doublings: u32) -> Duration {
 pub(crate) struct Leaving {
     engine: Arc<Engine>,
     wire: Departing,
-    uncertain: bool,
     keep_until: Option<Moment>,
     /// From then on the backend has forgotten the claim by itself.
     forgotten_at: Moment,
@@ -376,8 +473,8 @@ pub(crate) struct Leaving {
 
 #[derive(Debug)]
 enum Departing {
-    Held(OwnedMutexGuard<Wire>),
-    Sought(Wire),
+    Held(Arc<Hold>, OwnedMutexGuard<Wire>),
+    Sought(Wire, Option<Place>),
 }
 
 /// How a claim ended.
@@ -390,33 +487,18 @@ pub(crate) enum Farewell {
 }
 
 impl Leaving {
-    /// Ends `hold`: waits for the verb under way, and for the minimum hold where the backend cannot
-    /// keep others out by itself.
-    pub(crate) async fn of(hold: &Arc<Hold>) -> Self {
+    /// Takes leave of a hold that has ended, after the verb that is under way.
+    pub(crate) async fn of(hold: &Arc<Hold>, keep_until: Option<Moment>) -> Self {
         let engine = Arc::clone(&hold.engine);
-        let mut keep_until = None;
-        if let Some(until) = hold.not_before() {
-            if engine.caps.minimum_hold == Support::Present {
-                keep_until = Some(until);
-            } else {
-                // Renewed meanwhile, unless it is lost.
-                tokio::select! {
-                    () = sleep_until(until) => {}
-                    _ = hold.ended.wait() => {}
-                }
-            }
-        }
-        hold.end(Loss::Released);
         let wire = Arc::clone(&hold.wire).lock_owned().await;
-        let lease_ends = hold.lease_ends();
-        let timeout = engine.settings.timeout;
+        let in_a_call = Moment::now() + engine.settings.timeout;
+        let ends = hold.lease_ends().max(wire.may_end).max(keep_until);
         Self {
             engine,
-            uncertain: wire.uncertain,
-            wire: Departing::Held(wire),
+            wire: Departing::Held(Arc::clone(hold), wire),
             keep_until,
-            forgotten_at: lease_ends.unwrap_or_else(Moment::now).max(Moment::now() + timeout),
-            has_leases: lease_ends.is_some(),
+            forgotten_at: ends.map_or(in_a_call, |ends| ends.max(in_a_call)),
+            has_leases: hold.lease_ends().is_some(),
             unsure: false,
         }
     }
@@ -424,10 +506,10 @@ impl Leaving {
     fn of_claim(seeker: &Seeker, claim: Claim, traces: Traces, place: Option<Place>) -> Self {
         // The last attempt was sent before now, and lands within the bound of a call or never.
         let forgotten_at = Moment::now() + seeker.engine.settings.timeout + claim.ttl;
+        let wire = Wire { claim, uncertain: traces.uncertain, may_end: None };
         Self {
             engine: Arc::clone(&seeker.engine),
-            wire: Departing::Sought(Wire { claim, place, uncertain: traces.uncertain }),
-            uncertain: traces.uncertain,
+            wire: Departing::Sought(wire, place),
             keep_until: None,
             forgotten_at,
             has_leases: true,
@@ -438,8 +520,8 @@ impl Leaving {
     /// Asks the backend once.
     pub(crate) async fn once(&mut self, limit: Duration) -> Result<Farewell, Fault> {
         let keep = self.keep_until.map(Moment::remaining).filter(|keep| !keep.is_zero());
-        let how = LetGo { uncertain: self.uncertain, keep };
-        let claim = self.wire.claim();
+        let Wire { claim, uncertain, .. } = self.wire.get();
+        let how = LetGo { uncertain: *uncertain, keep };
         let span = tracing::debug_span!(
             "release",
             lock.name = %claim.name,
@@ -447,7 +529,7 @@ impl Leaving {
             lock.owner = %claim.owner.short(),
             lock.outcome = tracing::field::Empty,
         );
-        let verb = self.engine.backend.release(claim, how);
+        let verb = async { self.engine.backend.release(claim, how).await };
         let answer = self.engine.call(limit, verb).instrument(span.clone()).await;
         let farewell = match answer {
             Ok(Release::Released) => Ok(Farewell::Released),
@@ -483,10 +565,10 @@ impl Leaving {
 
     /// Asks until the backend has answered, or has forgotten the claim by itself.
     pub(crate) async fn persist(mut self) {
-        let mut pace = Pace::default();
-        while let Err(fault) = self.once(self.engine.settings.timeout).await {
+        let mut tries = 0;
+        while let Err(fault) = self.once_in_turn().await {
             if self.forgotten_at.has_passed() {
-                let claim = self.wire.claim();
+                let claim = &self.wire.get().claim;
                 tracing::warn!(
                     lock.name = %claim.name,
                     lock.owner = %claim.owner.short(),
@@ -495,8 +577,23 @@ impl Leaving {
                 );
                 return;
             }
-            sleep(pace.outage()).await;
+            tries += 1;
+            let ttl = self.wire.get().claim.ttl;
+            let longest = (ttl / 10).clamp(Pace::LONGEST, PERSIST_AT_LEAST_EVERY);
+            sleep(back_off_to(longest, Duration::from_millis(10), tries)).await;
         }
+    }
+
+    /// A bounded number at a time: after an outage there may be thousands.
+    async fn once_in_turn(&mut self) -> Result<Farewell, Fault> {
+        let engine = Arc::clone(&self.engine);
+        let _turn = engine.cleaners.acquire().await;
+        let answer = self.once(engine.settings.timeout).await;
+        if answer.is_err() && engine.tasks.len() > MAX_CLEANERS {
+            // Others wait for their turns, and will fare no better: slowly.
+            sleep(entropy::between(CLEANER_PAUSE / 2, CLEANER_PAUSE)).await;
+        }
+        answer
     }
 
     /// By when the lock is free whatever happens.
@@ -514,25 +611,24 @@ impl Drop for Leaving {
 }
 
 impl Departing {
-    fn claim(&self) -> &Claim {
+    fn get(&self) -> &Wire {
         match self {
-            Self::Held(wire) => &wire.claim,
-            Self::Sought(wire) => &wire.claim,
+            Self::Held(_, wire) => wire,
+            Self::Sought(wire, _) => wire,
         }
     }
 
     fn leave_line(&mut self) {
-        self.wire().place = None;
+        match self {
+            Self::Held(hold, _) => hold.leave_line(),
+            Self::Sought(_, place) => *place = None,
+        }
     }
 
     fn forget_ticket(&mut self) {
-        self.wire().claim.ticket = None;
-    }
-
-    fn wire(&mut self) -> &mut Wire {
         match self {
-            Self::Held(wire) => wire,
-            Self::Sought(wire) => wire,
+            Self::Held(_, wire) => wire.claim.ticket = None,
+            Self::Sought(wire, _) => wire.claim.ticket = None,
         }
     }
 }
@@ -541,7 +637,11 @@ fn closed() -> Error {
     Error::new(ErrorKind::Closed, "the locker was closed")
 }
 
-fn too_slow() -> Error {
+pub(crate) fn unanswered() -> Error {
+    Error::from_fault(Fault::unknown(FaultKind::TimedOut, "no answer by the end of the wait"))
+}
+
+pub(crate) fn too_slow() -> Error {
     Error::from_fault(Fault::unknown(
         FaultKind::TimedOut,
         "the grant arrived after its lease had ended; ask for a longer ttl",

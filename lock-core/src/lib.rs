@@ -32,9 +32,15 @@
 //!
 //! # Tracing
 //!
-//! Spans `acquire`, `wait`, `renew` and `release` (level debug) and the event `lost` (level warn)
-//! carry `lock.name`, `lock.backend`, `lock.owner` (the first eight hex digits), `lock.token` and
-//! `lock.outcome`. No span or event holds an owner id or credentials.
+//! | name | kind | fields |
+//! |---|---|---|
+//! | `acquire` | span, debug | `lock.name`, `lock.backend`, `lock.owner`, then `lock.token`, `lock.outcome` |
+//! | `wait` | span, debug | `lock.name`, `lock.backend`, `lock.owner` |
+//! | `renew` | span, debug | `lock.backend`, `lock.count`; `lock.name` and `lock.owner` of the first one |
+//! | `release` | span, debug | `lock.name`, `lock.backend`, `lock.owner`, then `lock.outcome` |
+//! | `lost` | event, warn | `lock.name`, `lock.backend`, `lock.owner`, `lock.token`, `lock.reason` |
+//!
+//! `lock.owner` is the first eight hex digits. No span or event holds an owner id or credentials.
 
 pub mod backend;
 mod capabilities;

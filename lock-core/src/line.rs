@@ -4,66 +4,146 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use crate::clock::Moment;
+use crate::error::Error;
 use crate::name::LockName;
 
 /// The lines of one locker. A name has an entry only while somebody stands in its line.
 #[derive(Debug, Default)]
-pub(crate) struct Lines(Mutex<HashMap<LockName, Arc<Semaphore>>>);
+pub(crate) struct Lines(Mutex<HashMap<LockName, Entry>>);
+
+#[derive(Debug)]
+struct Entry {
+    line: Arc<Line>,
+    visits: usize,
+}
+
+#[derive(Debug)]
+struct Line {
+    head: Arc<Semaphore>,
+    standing: Mutex<Standing>,
+}
+
+/// What the head of a line has learned last. It outlives the head: the next one goes on from there.
+#[derive(Clone, Debug, Default)]
+pub(crate) enum Standing {
+    /// Nothing yet.
+    #[default]
+    Unknown,
+    /// It holds the lock.
+    Held,
+    /// Somebody else holds the lock, or just held it.
+    Contended,
+    /// The backend fails, since then.
+    Outage(Moment, Error),
+}
 
 impl Lines {
-    /// Waits until this caller is the head of the line.
-    ///
-    /// Cancel safe: dropping the future leaves the line, and loses the place in it.
-    pub(crate) async fn enter(self: &Arc<Self>, name: &LockName) -> Place {
-        let visit = self.visit(name);
-        let permit = Arc::clone(&visit.line).acquire_owned().await.expect("lines are never closed");
-        Place { _head: permit, _visit: visit }
-    }
-
-    /// Becomes the head of the line if nobody else is.
-    pub(crate) fn try_enter(self: &Arc<Self>, name: &LockName) -> Option<Place> {
-        let visit = self.visit(name);
-        match Arc::clone(&visit.line).try_acquire_owned() {
-            Ok(permit) => Some(Place { _head: permit, _visit: visit }),
-            Err(TryAcquireError::NoPermits) => None,
-            Err(TryAcquireError::Closed) => unreachable!("lines are never closed"),
-        }
-    }
-
-    fn visit(self: &Arc<Self>, name: &LockName) -> Visit {
+    /// Looks at the line, without standing in it yet.
+    pub(crate) fn visit(self: &Arc<Self>, name: &LockName) -> Visit {
         let mut lines = self.map();
-        let line = lines.entry(name.clone()).or_insert_with(|| Arc::new(Semaphore::new(1)));
-        Visit { lines: Arc::clone(self), name: name.clone(), line: Arc::clone(line) }
+        let entry = lines.entry(name.clone()).or_insert_with(|| Entry {
+            line: Arc::new(Line { head: Arc::new(Semaphore::new(1)), standing: Mutex::default() }),
+            visits: 0,
+        });
+        entry.visits += 1;
+        Visit { lines: Arc::clone(self), name: name.clone(), line: Arc::clone(&entry.line) }
     }
 
-    fn map(&self) -> MutexGuard<'_, HashMap<LockName, Arc<Semaphore>>> {
+    fn map(&self) -> MutexGuard<'_, HashMap<LockName, Entry>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The head of a line. Dropping it lets the next one move up. Fields drop in this order.
-#[derive(Debug)]
-pub(crate) struct Place {
-    _head: OwnedSemaphorePermit,
-    _visit: Visit,
-}
-
 /// Somebody who stands in a line, or looks at it.
 #[derive(Debug)]
-struct Visit {
+pub(crate) struct Visit {
     lines: Arc<Lines>,
     name: LockName,
-    line: Arc<Semaphore>,
+    line: Arc<Line>,
+}
+
+impl Visit {
+    /// Waits until this visitor is the head of the line.
+    ///
+    /// Cancel safe: dropping the future leaves the line, and loses the place in it.
+    pub(crate) async fn enter(self) -> Place {
+        let head = Arc::clone(&self.line.head).acquire_owned().await;
+        Place { _head: head.expect("lines are never closed"), visit: self }
+    }
+
+    /// Becomes the head of the line if nobody else is.
+    pub(crate) fn try_enter(self) -> Result<Place, Self> {
+        match Arc::clone(&self.line.head).try_acquire_owned() {
+            Ok(head) => Ok(Place { _head: head, visit: self }),
+            Err(_) => Err(self),
+        }
+    }
+
+    /// What the head has learned last.
+    pub(crate) fn standing(&self) -> Standing {
+        self.line.standing().clone()
+    }
+
+    /// For who waits in the line: [`enter`](Self::enter) takes the visit itself.
+    pub(crate) fn again(&self) -> Self {
+        self.lines.visit(&self.name)
+    }
 }
 
 impl Drop for Visit {
     fn drop(&mut self) {
         let mut lines = self.lines.map();
-        // The map's own and this one: nobody else is in the line, and nobody can enter meanwhile.
-        if Arc::strong_count(&self.line) == 2 {
-            lines.remove(&self.name);
+        if let Some(entry) = lines.get_mut(&self.name) {
+            entry.visits -= 1;
+            if entry.visits == 0 {
+                lines.remove(&self.name);
+            }
+        }
+    }
+}
+
+impl Line {
+    fn standing(&self) -> MutexGuard<'_, Standing> {
+        self.standing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The head of a line. Dropping it lets the next one move up.
+#[derive(Debug)]
+pub(crate) struct Place {
+    _head: OwnedSemaphorePermit,
+    visit: Visit,
+}
+
+impl Place {
+    pub(crate) fn holds(&self) {
+        *self.visit.line.standing() = Standing::Held;
+    }
+
+    pub(crate) fn is_contended(&self) {
+        *self.visit.line.standing() = Standing::Contended;
+    }
+
+    /// Tells since when the backend fails, whoever was the head then.
+    pub(crate) fn fails(&self, since: Moment, error: &Error) -> Moment {
+        let mut standing = self.visit.line.standing();
+        let since = match *standing {
+            Standing::Outage(before, _) => before,
+            _ => since,
+        };
+        *standing = Standing::Outage(since, error.clone());
+        since
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut standing = self.visit.line.standing();
+        if matches!(*standing, Standing::Held) {
+            *standing = Standing::Contended;
         }
     }
 }
@@ -76,15 +156,15 @@ mod tests {
     async fn the_line_is_served_in_order_and_leaves_nothing_behind() {
         let lines = Arc::new(Lines::default());
         let name = LockName::new("n").unwrap();
-        let head = lines.try_enter(&name).unwrap();
-        assert!(lines.try_enter(&name).is_none());
+        let head = lines.visit(&name).try_enter().unwrap();
+        assert!(lines.visit(&name).try_enter().is_err());
 
         let served = Arc::new(Mutex::new(Vec::new()));
         let mut waiting = Vec::new();
         for i in 0..5 {
             let (lines, name, served) = (Arc::clone(&lines), name.clone(), Arc::clone(&served));
             waiting.push(tokio::spawn(async move {
-                let _place = lines.enter(&name).await;
+                let _place = lines.visit(&name).enter().await;
                 served.lock().unwrap().push(i);
             }));
             tokio::task::yield_now().await;
@@ -96,5 +176,25 @@ mod tests {
         }
         assert_eq!(*served.lock().unwrap(), [0, 1, 3, 4]);
         assert!(lines.map().is_empty());
+    }
+
+    #[test]
+    fn visitors_that_leave_together_leave_nothing_behind() {
+        let lines = Arc::new(Lines::default());
+        for round in 0..20_000 {
+            let name = LockName::new(round.to_string()).unwrap();
+            let barrier = std::sync::Barrier::new(2);
+            std::thread::scope(|scope| {
+                for _ in 0..2 {
+                    scope.spawn(|| {
+                        let visit = lines.visit(&name);
+                        barrier.wait();
+                        drop(visit);
+                    });
+                }
+            });
+        }
+        let left = lines.map().len();
+        assert_eq!(left, 0, "{left} of 20000 lines stay for ever");
     }
 }

@@ -7,9 +7,7 @@ use std::time::Duration;
 
 use tracing::Instrument;
 
-use crate::backend::{
-    Backend, Claim, Fault, FaultKind, Hold as HoldKind, Identity, Listed, LockState, Renewal,
-};
+use crate::backend::{Backend, Claim, Hold as HoldKind, Identity, Listed, LockState, Renewal};
 use crate::capabilities::{Capabilities, Requirements, Support};
 use crate::carry::Carried;
 use crate::clock::{Moment, sleep_until};
@@ -17,17 +15,19 @@ use crate::engine::{Engine, Settings};
 use crate::error::{Error, ErrorKind};
 use crate::guard::{Detached, LockGuard};
 use crate::hold::{Hold, RenewalPolicy, Terms, Wire};
-use crate::keeper::{Caller, Seeker};
+use crate::keeper::{Caller, Seeker, Verdict, too_slow, unanswered};
 use crate::name::LockName;
 use crate::owner::{Label, OwnerId};
 use crate::token::FencingToken;
+use crate::wheel;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
 /// Gives out locks on one backend. Cloning is cheap; clones share everything.
 ///
-/// Waiters of one locker are served first come, first served. Renewals of everything it holds run in
-/// one task, on the runtime of the first acquisition: keep that one running.
+/// Waiters of one locker are served first come, first served. Everything runs on tokio runtimes with
+/// timers (`enable_time`). Renewals of everything that a locker holds run in one task, on the runtime
+/// of its first acquisition, and a guard works on the runtime that won it: keep those running.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
@@ -108,7 +108,7 @@ impl Locker {
         Error: From<N::Error>,
     {
         let (caps, settings) = (&self.engine.caps, &self.engine.settings);
-        let usual = || DEFAULT_TTL.clamp(caps.ttl_min, caps.ttl_max.min(settings.max_ttl));
+        let usual = || DEFAULT_TTL.min(caps.ttl_max.min(settings.max_ttl)).max(caps.ttl_min);
         Ok(Lock {
             engine: Arc::clone(&self.engine),
             name: name.try_into().map_err(Error::from)?,
@@ -118,42 +118,60 @@ impl Locker {
         })
     }
 
-    /// Takes over a lock that was [detached](LockGuard::detach), by renewing it.
+    /// Takes over a lock that was [detached](LockGuard::detach), by renewing it. It is renewed from
+    /// then on as locks are by default; a renewal policy or minimum hold of before is not known here.
+    ///
+    /// One adopter at a time: two of them would hold the same lock as the same owner.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NotHeld`] if the backend does not know the owner as the holder any more;
-    /// [`ErrorKind::Unsupported`] if the backend has no detached holds.
+    /// * [`ErrorKind::NotHeld`]: the backend does not know the owner as the holder any more.
+    /// * [`ErrorKind::Unsupported`]: the backend has no detached holds.
+    /// * [`ErrorKind::FenceRegressed`]: the token is lower than the one that was detached.
+    /// * Any other kind: the backend did not say. The lock stays detached.
     ///
     /// # Cancel safety
     ///
     /// Dropping the future may leave the lease renewed. The lock stays detached.
     pub async fn adopt(&self, detached: Detached) -> Result<LockGuard, Error> {
+        let name = detached.name.clone();
+        self.take_over(detached)
+            .await
+            .map_err(|error| self.engine.explain(error, "adopt", Some(&name)))
+    }
+
+    async fn take_over(&self, detached: Detached) -> Result<LockGuard, Error> {
         let engine = &self.engine;
-        let name = detached.name;
-        let explain = |error| engine.explain(error, "adopt", Some(&name));
-        self.demand(engine.caps.detached, "detached holds").map_err(explain)?;
-        engine.check_ttl(detached.ttl).map_err(explain)?;
-        let runtime = engine.handle().map_err(explain)?;
-        let mut claim = Claim::new(name.clone(), detached.owner, detached.ttl);
+        self.demand(engine.caps.detached, "detached holds")?;
+        engine.check_ttl(detached.ttl)?;
+        engine.check_open()?;
+        let runtime = engine.handle()?;
+        let mut claim = Claim::new(detached.name, detached.owner, detached.ttl);
         claim.hold = HoldKind::Detached;
-        let renewal = engine
-            .call(engine.settings.timeout, async {
-                engine.backend.renew(&[&claim]).await.pop().unwrap_or(Ok(Renewal::NotHeld))
-            })
-            .await;
-        match renewal {
-            Err(fault) => Err(explain(Error::from_fault(fault))),
-            Ok(Renewal::NotHeld) => {
-                Err(explain(Error::new(ErrorKind::NotHeld, "the owner does not hold it any more")))
+        // What its attempts left on the way is not known here.
+        let wire = Wire { claim, uncertain: true, may_end: None };
+        let mut wires = [Arc::new(tokio::sync::Mutex::new(wire)).lock_owned().await];
+        let answer = wheel::renew(engine, &mut wires, engine.settings.timeout).await.pop();
+        let mut grant = match answer {
+            Some(Ok(Renewal::Held(grant))) => grant,
+            Some(Err(fault)) => return Err(Error::from_fault(fault)),
+            Some(Ok(Renewal::NotHeld)) | None => {
+                return Err(Error::new(ErrorKind::NotHeld, "the owner does not hold it any more"));
             }
-            Ok(Renewal::Held(grant)) => {
-                claim.ticket.clone_from(&grant.ticket);
-                let wire = Wire { claim, place: None, uncertain: false };
-                let hold = Hold::new(Arc::clone(engine), runtime, Terms::default(), wire, &grant);
-                Ok(LockGuard::new(hold))
-            }
+        };
+        if Hold::deadline_of(engine, &grant).is_some_and(Moment::has_passed) {
+            return Err(too_slow());
         }
+        grant.token = grant.token.or(detached.token);
+        if grant.token < detached.token {
+            let message = "the fencing token is lower than the one that was detached";
+            return Err(Error::new(ErrorKind::FenceRegressed, message));
+        }
+        let mut claim = wires[0].claim.clone();
+        claim.ticket.clone_from(&grant.ticket);
+        let wire = Wire { claim, uncertain: true, may_end: None };
+        let hold = Hold::new(Arc::clone(engine), runtime, Terms::default(), wire, None, &grant);
+        Ok(LockGuard::new(hold))
     }
 
     /// Who holds a lock, and how many wait. Takes nothing and disturbs nobody.
@@ -168,7 +186,8 @@ impl Locker {
     pub async fn inspect(&self, name: &LockName) -> Result<LockState, Error> {
         let explain = |error| self.engine.explain(error, "inspect", Some(name));
         self.demand(self.engine.caps.inspecting, "inspect").map_err(explain)?;
-        let verb = self.engine.backend.inspect(name);
+        self.engine.handle().map_err(explain)?;
+        let verb = async { self.engine.backend.inspect(name).await };
         let answer = self.engine.call(self.engine.settings.timeout, verb).await;
         answer.map_err(|fault| explain(Error::from_fault(fault)))
     }
@@ -191,7 +210,8 @@ impl Locker {
     ) -> Result<Vec<Listed>, Error> {
         let explain = |error| self.engine.explain(error, "list the locks", None);
         self.demand(self.engine.caps.listing, "list").map_err(explain)?;
-        let verb = self.engine.backend.list(prefix, after, limit);
+        self.engine.handle().map_err(explain)?;
+        let verb = async { self.engine.backend.list(prefix, after, limit).await };
         let answer = self.engine.call(self.engine.settings.timeout, verb).await;
         answer.map_err(|fault| explain(Error::from_fault(fault)))
     }
@@ -209,7 +229,8 @@ impl Locker {
     pub async fn break_lock(&self, name: &LockName, expected: &OwnerId) -> Result<bool, Error> {
         let explain = |error| self.engine.explain(error, "break", Some(name));
         self.demand(self.engine.caps.breaking, "break").map_err(explain)?;
-        let verb = self.engine.backend.break_lock(name, expected);
+        self.engine.handle().map_err(explain)?;
+        let verb = async { self.engine.backend.break_lock(name, expected).await };
         let answer = self.engine.call(self.engine.settings.timeout, verb).await;
         answer.map_err(|fault| explain(Error::from_fault(fault)))
     }
@@ -224,11 +245,11 @@ impl Locker {
     ///
     /// Dropping the future changes nothing.
     pub async fn identity(&self) -> Result<Option<Identity>, Error> {
-        let answer =
-            self.engine.call(self.engine.settings.timeout, self.engine.backend.identity()).await;
-        answer.map_err(|fault| {
-            self.engine.explain(Error::from_fault(fault), "identify the server", None)
-        })
+        let explain = |error| self.engine.explain(error, "identify the server", None);
+        self.engine.handle().map_err(explain)?;
+        let verb = async { self.engine.backend.identity().await };
+        let answer = self.engine.call(self.engine.settings.timeout, verb).await;
+        answer.map_err(|fault| explain(Error::from_fault(fault)))
     }
 
     /// Refuses new acquisitions, ends the waiting ones with [`ErrorKind::Closed`], and waits until
@@ -245,6 +266,8 @@ impl Locker {
     /// Dropping the future leaves the locker closed.
     pub async fn close(&self) -> Result<(), Error> {
         let engine = &self.engine;
+        let explain = |error| engine.explain(error, "close the locker", None);
+        engine.handle().map_err(explain)?;
         let _ = engine.closing.set(());
         engine.tasks.close();
         let all = u32::try_from(engine.settings.max_pending).unwrap_or(u32::MAX);
@@ -262,7 +285,7 @@ impl Locker {
                     engine.tasks.len(),
                     engine.settings.timeout
                 );
-                Err(engine.explain(Error::new(ErrorKind::Timeout, message), "close the locker", None))
+                Err(explain(Error::new(ErrorKind::Timeout, message)))
             }
         }
     }
@@ -376,7 +399,8 @@ impl Lock {
         self
     }
 
-    /// Makes the guard [detachable](LockGuard::detach).
+    /// Makes the guard [detachable](LockGuard::detach). Not together with a minimum hold or a longest
+    /// hold, of which whoever adopts the lock would know nothing.
     pub fn detachable(mut self) -> Self {
         self.hold = HoldKind::Detached;
         self
@@ -402,7 +426,8 @@ impl Lock {
     /// # Cancel safety
     ///
     /// Dropping the future loses the place in line. A request on the wire is not cut: its outcome is
-    /// awaited in the background and undone.
+    /// awaited in the background and undone. Do not keep the future without polling it: it keeps its
+    /// place meanwhile, and those behind it wait.
     pub async fn acquire(&self) -> Result<LockGuard, Error> {
         match self.seek(Waits::ForEver).await? {
             Some(guard) => Ok(guard),
@@ -428,13 +453,13 @@ impl Lock {
 
     /// Waits for the lock for at most `wait`; `None` if somebody else had it all the time.
     ///
-    /// Returns within `wait`, or within the locker's timeout if that is longer and the backend does
-    /// not answer the first attempt. A `wait` of zero is [`try_acquire`](Self::try_acquire).
+    /// Returns within `wait`, or within the locker's timeout from the first attempt if the backend does
+    /// not answer that one before. A `wait` of zero is [`try_acquire`](Self::try_acquire).
     ///
     /// # Errors
     ///
-    /// As [`acquire`](Self::acquire). If the backend fails while `wait` ends, that is the error:
-    /// a failure is never reported as `None`.
+    /// As [`acquire`](Self::acquire). If the backend fails while `wait` ends, or has been silent for
+    /// half a timeout by then, that is the error: a failure is never reported as `None`.
     ///
     /// # Cancel safety
     ///
@@ -456,13 +481,14 @@ impl Lock {
         );
         let started = Moment::now();
         let mut seeking = self.carry(claim, &waits, &caller)?;
+        let interrupted = |interrupted| Err(Error::interrupted(interrupted));
         let result = async {
             match waits {
-                Waits::Not | Waits::ForEver => seeking.await,
+                Waits::Not | Waits::ForEver => seeking.await.unwrap_or_else(interrupted),
                 Waits::For(wait) => {
                     tokio::select! {
                         biased;
-                        result = &mut seeking => result,
+                        result = &mut seeking => result.unwrap_or_else(interrupted),
                         cut = self.cut(started, wait, &caller) => cut.map(|()| None),
                     }
                 }
@@ -499,14 +525,12 @@ impl Lock {
         let engine = &self.engine;
         let explain = |error| self.explain(error);
         engine.check_ttl(self.ttl).map_err(explain)?;
-        engine.check_terms(&self.terms).map_err(explain)?;
+        engine.check_terms(&self.terms, self.ttl, self.hold).map_err(explain)?;
         if self.hold == HoldKind::Detached && engine.caps.detached == Support::Absent {
             let message = format!("the {} backend has no detached holds", engine.caps.backend);
             return Err(explain(Error::new(ErrorKind::Unsupported, message)));
         }
-        if engine.closing.get().is_some() {
-            return Err(explain(Error::new(ErrorKind::Closed, "the locker was closed")));
-        }
+        engine.check_open().map_err(explain)?;
         let runtime = engine.handle().map_err(explain)?;
         let pending = Arc::clone(&engine.pending).try_acquire_owned().map_err(|_| {
             explain(Error::new(
@@ -531,16 +555,18 @@ impl Lock {
     /// whole attempt; and silence is no contention.
     async fn cut(&self, started: Moment, wait: Duration, caller: &Caller) -> Result<(), Error> {
         sleep_until(started + wait).await;
-        if caller.in_line() {
-            return Ok(());
-        }
         let timeout = self.engine.settings.timeout;
-        tokio::select! {
-            biased;
-            _ = caller.answered.wait() => caller.outage().map_or(Ok(()), Err),
-            () = sleep_until(started + timeout) => {
-                Err(Error::from_fault(Fault::unknown(FaultKind::TimedOut, "the wait is over")))
+        if let Verdict::Unknown { since } = caller.verdict(timeout) {
+            tokio::select! {
+                biased;
+                _ = caller.answered.wait() => {}
+                () = sleep_until(since + timeout) => {}
             }
+        }
+        match caller.verdict(timeout) {
+            Verdict::Contended => Ok(()),
+            Verdict::Failed(error) => Err(error),
+            Verdict::Unknown { .. } => Err(unanswered()),
         }
     }
 

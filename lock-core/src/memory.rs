@@ -5,6 +5,7 @@
 //! single-process programs, and as the yardstick of the conformance suite.
 
 use std::collections::{HashMap, VecDeque};
+use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ use crate::backend::{
     LockState, Release, Renewal, Wake,
 };
 use crate::capabilities::{Capabilities, Fencing, Order, Reach, Support, Takeover, Wakeup};
-use crate::clock::{Moment, wall};
+use crate::clock::{Moment, sleep_until, wall};
 use crate::name::LockName;
 use crate::owner::{Label, OwnerId};
 use crate::token::FencingToken;
@@ -28,6 +29,9 @@ const CLAIM_LEASE: Duration = Duration::from_secs(3);
 /// How long a claim that was let go is remembered, so that an attempt of it which arrives late is
 /// refused. Longer than any attempt stays on its way.
 const TOMBSTONE: Duration = Duration::from_secs(60);
+
+/// From one look for lapsed locks to the next.
+const SWEEP_EVERY: Duration = Duration::from_secs(60);
 
 /// A lock space in memory. Clones are clients of the same space.
 #[derive(Clone, Debug, Default)]
@@ -47,6 +51,11 @@ struct Locks {
     by_name: HashMap<LockName, Entry>,
     last_number: u64,
     tombstones: VecDeque<(Moment, OwnerId)>,
+    /// Waiters to be woken once this is unlocked: a waker may run anything.
+    woken: Vec<Arc<Notify>>,
+    /// When, or at how many names, to look for locks that lapsed unseen.
+    sweep_after: Option<Moment>,
+    sweep_at: usize,
 }
 
 /// A lock that is held or waited for.
@@ -92,9 +101,9 @@ impl Memory {
     /// restarts without its data. Tokens go on growing.
     pub fn lose_data(&self) {
         let mut locks = self.locks();
-        for (_, entry) in locks.by_name.drain() {
-            entry.line.iter().for_each(|waiter| waiter.wake.notify_one());
-        }
+        let entries = std::mem::take(&mut locks.by_name);
+        let waiters = entries.into_values().flat_map(|entry| entry.line);
+        locks.woken.extend(waiters.map(|waiter| waiter.wake));
         locks.tombstones.clear();
     }
 
@@ -107,7 +116,7 @@ impl Memory {
         locks.settle(name, Moment::now());
     }
 
-    /// How many names have an entry: held or waited for.
+    /// How many names have an entry: held or waited for, or lapsed not long ago.
     #[must_use]
     pub fn len(&self) -> usize {
         self.locks().by_name.len()
@@ -119,8 +128,33 @@ impl Memory {
         self.len() == 0
     }
 
-    fn locks(&self) -> MutexGuard<'_, Locks> {
-        self.space.locks.lock().unwrap_or_else(PoisonError::into_inner)
+    fn locks(&self) -> Open<'_> {
+        Open(Some(self.space.locks.lock().unwrap_or_else(PoisonError::into_inner)))
+    }
+}
+
+/// The locks, until it is dropped; then those are woken for whom something has changed.
+struct Open<'a>(Option<MutexGuard<'a, Locks>>);
+
+impl Deref for Open<'_> {
+    type Target = Locks;
+
+    fn deref(&self) -> &Locks {
+        self.0.as_ref().expect("open until it is dropped")
+    }
+}
+
+impl DerefMut for Open<'_> {
+    fn deref_mut(&mut self) -> &mut Locks {
+        self.0.as_mut().expect("open until it is dropped")
+    }
+}
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        let woken = std::mem::take(&mut self.woken);
+        self.0 = None;
+        woken.iter().for_each(|wake| wake.notify_one());
     }
 }
 
@@ -159,7 +193,7 @@ impl Backend for Memory {
 
     async fn wait(&self, claim: &Claim) -> Result<Wake, Fault> {
         loop {
-            let wake = {
+            let (wake, until) = {
                 let mut locks = self.locks();
                 locks.settle(&claim.name, Moment::now());
                 let Some(entry) = locks.by_name.get(&claim.name) else {
@@ -169,12 +203,24 @@ impl Backend for Memory {
                     return Ok(Wake::Granted(held.grant(held.since)));
                 }
                 match entry.line.iter().find(|waiter| waiter.owner == claim.owner) {
-                    Some(waiter) => Arc::clone(&waiter.wake),
+                    Some(waiter) => {
+                        (Arc::clone(&waiter.wake), entry.held.as_ref().map(|held| held.until))
+                    }
                     None => return Ok(Wake::Look),
                 }
             };
             // A notification that comes before this is stored.
-            wake.notified().await;
+            // Or, when the lease ends, see to it that the next one is served.
+            let at_end = async {
+                match until {
+                    Some(until) => sleep_until(until).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = wake.notified() => {}
+                () = at_end => {}
+            }
         }
     }
 
@@ -250,6 +296,7 @@ impl Locks {
             let held = Held::new(&Waiter::of(claim), token, now, claim.ttl);
             let grant = held.grant(now);
             self.by_name.insert(claim.name.clone(), Entry::held_as(held));
+            self.sweep(now);
             return Ok(Attempt::Acquired(grant));
         };
         match &mut entry.held {
@@ -301,6 +348,8 @@ impl Locks {
             (Some(held), Some(keep)) => {
                 held.until = now + keep;
                 held.parted = true;
+                // The end that the waiters know of has moved.
+                self.woken.extend(entry.line.iter().map(|waiter| Arc::clone(&waiter.wake)));
                 Release::Released
             }
             (Some(_), None) => {
@@ -324,7 +373,7 @@ impl Locks {
                 self.by_name.remove(name);
                 return;
             };
-            next.wake.notify_one();
+            self.woken.push(Arc::clone(&next.wake));
             // Without a number to give, the waiter finds out by its own next attempt.
             if let Ok(token) = self.next_number(None) {
                 self.last_number = token.backend_number();
@@ -333,6 +382,19 @@ impl Locks {
                 }
             }
         }
+    }
+
+    /// Forgets locks that lapsed and were not looked at since: when the names may have doubled, and at
+    /// most once a minute otherwise.
+    fn sweep(&mut self, now: Moment) {
+        let due = self.sweep_after.is_none_or(|after| after <= now);
+        if !due && self.by_name.len() < self.sweep_at {
+            return;
+        }
+        self.sweep_after = Some(now + SWEEP_EVERY);
+        let over = |entry: &Entry| entry.held.as_ref().is_some_and(|held| held.until <= now);
+        self.by_name.retain(|_, entry| !entry.line.is_empty() || !over(entry));
+        self.sweep_at = (2 * self.by_name.len()).max(64);
     }
 
     /// At least the wall clock in microseconds, and more than every number before.

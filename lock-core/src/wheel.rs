@@ -157,9 +157,8 @@ impl Runner {
                 Step::Nothing => {}
                 Step::LookAgain(at) => self.0.schedule(&hold, at),
                 Step::Renew => {
-                    if let Some(deadline) = hold.deadline() {
-                        self.0.schedule(&hold, deadline);
-                    }
+                    // Looked at again by its deadline, whatever becomes of the renewal.
+                    self.0.schedule(&hold, hold.next_look());
                     renewals.push(hold);
                 }
             }
@@ -191,38 +190,35 @@ async fn renew_batch(holds: Vec<Arc<Hold>>) {
     let Some(engine) = holds.first().map(|hold| Arc::clone(&hold.engine)) else {
         return;
     };
-    let span =
-        tracing::debug_span!("renew", lock.backend = engine.caps.backend, lock.count = holds.len());
-    async {
-        // A busy wire is tried again soon: its user may be a verb of the guard's own, which settles
-        // the next renewal itself, or somebody who only looks.
-        let (holds, wires): (Vec<_>, Vec<_>) = holds
-            .into_iter()
-            .filter_map(|hold| match Arc::clone(&hold.wire).try_lock_owned() {
-                Ok(wire) => Some((hold, wire)),
-                Err(_) => {
-                    hold.renew_again_soon();
-                    None
-                }
-            })
-            .unzip();
-        let answers = renew(&engine, &wires, limit(&engine, &holds)).await;
-        let overdue = wires.len() > 1 && answers.iter().all(is_timeout);
-        for ((hold, mut wire), answer) in holds.into_iter().zip(wires).zip(answers) {
-            if overdue {
-                tokio::spawn(renew_one(hold, wire));
-            } else {
-                take_in(&hold, &mut wire.claim, answer);
+    // A busy wire is tried again soon: its user may be a verb of the guard's own, which settles the
+    // next renewal itself, or somebody who only looks. A hold that has ended is left to its leave.
+    let (holds, mut wires): (Vec<_>, Vec<_>) = holds
+        .into_iter()
+        .filter_map(|hold| match Arc::clone(&hold.wire).try_lock_owned() {
+            Ok(wire) => hold.ended.get().is_none().then_some((hold, wire)),
+            Err(_) => {
+                hold.renew_again_soon();
+                None
             }
+        })
+        .unzip();
+    if holds.is_empty() {
+        return;
+    }
+    let answers = renew(&engine, &mut wires, limit(&engine, &holds)).await;
+    let overdue = wires.len() > 1 && answers.iter().all(is_timeout);
+    for ((hold, mut wire), answer) in holds.into_iter().zip(wires).zip(answers) {
+        if overdue {
+            tokio::spawn(renew_one(hold, wire));
+        } else {
+            take_in(&hold, &mut wire.claim, answer);
         }
     }
-    .instrument(span)
-    .await;
 }
 
 async fn renew_one(hold: Arc<Hold>, mut wire: OwnedMutexGuard<Wire>) {
     let limit = limit(&hold.engine, std::slice::from_ref(&hold));
-    let answer = renew(&hold.engine, std::slice::from_ref(&wire), limit).await.pop();
+    let answer = renew(&hold.engine, std::slice::from_mut(&mut wire), limit).await.pop();
     if let Some(answer) = answer {
         take_in(&hold, &mut wire.claim, answer);
     }
@@ -231,11 +227,33 @@ async fn renew_one(hold: Arc<Hold>, mut wire: OwnedMutexGuard<Wire>) {
 /// One call of the backend: as many answers as claims, whatever the backend does.
 pub(crate) async fn renew(
     engine: &Engine,
+    wires: &mut [OwnedMutexGuard<Wire>],
+    limit: Duration,
+) -> Vec<Result<Renewal, Fault>> {
+    let answers = ask(engine, wires, limit).await;
+    // Whatever is not answered may be applied, until the bound of the call at the latest.
+    for (wire, _) in wires.iter_mut().zip(&answers).filter(|(_, answer)| answer.is_err()) {
+        wire.may_end = wire.may_end.max(Some(Moment::now() + wire.claim.ttl));
+    }
+    answers
+}
+
+async fn ask(
+    engine: &Engine,
     wires: &[OwnedMutexGuard<Wire>],
     limit: Duration,
 ) -> Vec<Result<Renewal, Fault>> {
     let claims: Vec<&Claim> = wires.iter().map(|wire| &wire.claim).collect();
-    let fault = match engine.call(limit, async { Ok(engine.backend.renew(&claims).await) }).await {
+    let span = tracing::debug_span!(
+        "renew",
+        lock.backend = engine.caps.backend,
+        lock.count = claims.len(),
+        // Of the first one.
+        lock.name = claims.first().map(|claim| tracing::field::display(&claim.name)),
+        lock.owner = claims.first().map(|claim| tracing::field::display(claim.owner.short())),
+    );
+    let verb = async { Ok(engine.backend.renew(&claims).await) };
+    let fault = match engine.call(limit, verb).instrument(span).await {
         Ok(answers) if answers.len() == claims.len() => return answers,
         Ok(_) => {
             Fault::unknown(FaultKind::Broken, "the backend answered for another number of claims")
@@ -246,9 +264,12 @@ pub(crate) async fn renew(
 }
 
 fn take_in(hold: &Arc<Hold>, claim: &mut Claim, answer: Result<Renewal, Fault>) {
-    if let Err(Some(fault)) = hold.renewed(claim, answer) {
+    let taken = hold.renewed(claim, answer);
+    hold.clear_if_abandoned(claim);
+    if let Err(Some(fault)) = taken {
         tracing::warn!(
             lock.name = %hold.name,
+            lock.backend = hold.engine.caps.backend,
             lock.owner = %hold.owner.short(),
             lock.error = %fault,
             "a renewal failed; it is tried again until the deadline"

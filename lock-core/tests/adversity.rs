@@ -1,0 +1,748 @@
+//! Promises of core under adversity: silent backends, outages, dying runtimes, late answers.
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lock_core::backend::*;
+use lock_core::clock::{Moment, sleep};
+use lock_core::faults::{Disturbance, Faulty, Verb};
+use lock_core::*;
+
+const fn secs(secs: u64) -> Duration {
+    Duration::from_secs(secs)
+}
+const fn millis(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+/// A backend with changed capabilities; without a line of its own if order is not FIFO.
+#[derive(Debug)]
+struct Caps(Arc<dyn Backend>, fn(&mut Capabilities));
+#[async_trait]
+impl Backend for Caps {
+    fn capabilities(&self) -> Capabilities {
+        let mut caps = self.0.capabilities();
+        (self.1)(&mut caps);
+        caps
+    }
+    async fn identity(&self) -> Result<Option<Identity>, Fault> {
+        self.0.identity().await
+    }
+    async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, Fault> {
+        self.0.try_acquire(claim).await
+    }
+    async fn wait(&self, claim: &Claim) -> Result<Wake, Fault> {
+        if self.capabilities().order == Order::PerProcess {
+            sleep(millis(20)).await;
+            return Ok(Wake::Look);
+        }
+        self.0.wait(claim).await
+    }
+    async fn renew(&self, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
+        self.0.renew(claims).await
+    }
+    async fn release(&self, claim: &Claim, how: LetGo) -> Result<Release, Fault> {
+        self.0.release(claim, how).await
+    }
+    async fn inspect(&self, name: &LockName) -> Result<LockState, Fault> {
+        self.0.inspect(name).await
+    }
+    async fn list(&self, p: &str, a: Option<&LockName>, l: usize) -> Result<Vec<Listed>, Fault> {
+        self.0.list(p, a, l).await
+    }
+    async fn break_lock(&self, name: &LockName, expected: &OwnerId) -> Result<bool, Fault> {
+        self.0.break_lock(name, expected).await
+    }
+}
+fn lineless(inner: impl Backend) -> Caps {
+    Caps(Arc::new(inner), |caps| {
+        caps.order = Order::PerProcess;
+        caps.wakeup = Wakeup::Poll;
+    })
+}
+
+#[test]
+fn max_ttl_below_the_backends_minimum_does_not_panic() {
+    let locks = Locker::builder(Memory::new()).max_ttl(Duration::from_micros(1)).build();
+    let _ = locks.lock("n");
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_tries_on_a_dead_backend_are_two_faults() {
+    let down = Faulty::new(Arc::new(Memory::new()), |c| match c.verb {
+        Verb::TryAcquire => Disturbance::Hang,
+        _ => Disturbance::None,
+    });
+    let locks = Locker::new(lineless(down));
+    let (a, b) = (locks.lock("n").unwrap(), locks.lock("n").unwrap());
+    let (a, b) = tokio::join!(a.try_acquire(), b.try_acquire());
+    assert_eq!(a.unwrap_err().kind(), ErrorKind::Timeout);
+    assert!(b.is_err(), "nobody holds the lock, the backend is dead, and the try says {b:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiter_behind_a_neighbour_in_an_outage_is_told_of_the_outage() {
+    let down = Arc::new(AtomicBool::new(false));
+    let asked = down.clone();
+    let memory = Memory::new();
+    let faulty = Faulty::new(Arc::new(memory.clone()), move |c| match c.verb {
+        Verb::TryAcquire if asked.load(Ordering::SeqCst) => {
+            Disturbance::Refuse(FaultKind::Unavailable)
+        }
+        _ => Disturbance::None,
+    });
+    let locks = Locker::new(lineless(faulty));
+    let _holder = Locker::new(memory).lock("n").unwrap().acquire().await.unwrap();
+    let head = locks.lock("n").unwrap();
+    tokio::spawn(async move { head.acquire().await });
+    sleep(secs(1)).await;
+    down.store(true, Ordering::SeqCst);
+    sleep(secs(1)).await;
+    let bounded = locks.lock("n").unwrap().try_acquire_for(secs(60)).await;
+    assert!(bounded.is_err(), "down for a minute, and the answer is {bounded:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn contention_until_the_end_of_the_wait_is_not_a_fault() {
+    let slow = Faulty::new(Arc::new(Memory::new()), |c| match c.verb {
+        Verb::TryAcquire => Disturbance::DelayReply(millis(100)),
+        _ => Disturbance::None,
+    });
+    let locks = Locker::new(lineless(slow));
+    let holder = locks.lock("n").unwrap().acquire().await.unwrap();
+    let lock = locks.lock("n").unwrap();
+    let waiter = tokio::spawn(async move { lock.try_acquire_for(secs(10)).await });
+    sleep(millis(9950)).await;
+    holder.release().await.unwrap();
+    let answer = waiter.await.unwrap();
+    assert!(answer.is_ok(), "a healthy backend, a neighbour until the end, and: {answer:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn patience_is_not_multiplied_by_the_local_line() {
+    let down = Arc::new(AtomicBool::new(false));
+    let asked = down.clone();
+    let memory = Memory::new();
+    let faulty = Faulty::new(Arc::new(memory.clone()), move |c| match c.verb {
+        Verb::TryAcquire if asked.load(Ordering::SeqCst) => {
+            Disturbance::Refuse(FaultKind::Unavailable)
+        }
+        _ => Disturbance::None,
+    });
+    let locks = Locker::builder(lineless(faulty)).patience(secs(60)).build();
+    let _holder = Locker::new(memory).lock("n").unwrap().acquire().await.unwrap();
+    let mut waiters = Vec::new();
+    for _ in 0..10 {
+        let lock = locks.lock("n").unwrap();
+        waiters.push(tokio::spawn(async move { lock.acquire().await }));
+        sleep(millis(10)).await;
+    }
+    down.store(true, Ordering::SeqCst);
+    let since = Moment::now();
+    for waiter in waiters {
+        assert!(waiter.await.unwrap().is_err());
+    }
+    let took = Moment::now().saturating_since(since);
+    assert!(took < secs(130), "patience is 60 s, and the last waiter was told after {took:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_grant_that_comes_too_late_is_not_contention() {
+    let slow = Faulty::new(Arc::new(Memory::new()), |c| match c.verb {
+        Verb::TryAcquire => Disturbance::DelayReply(secs(2)),
+        Verb::Release => Disturbance::DelayReply(millis(1)),
+        _ => Disturbance::None,
+    });
+    let locks = Locker::new(slow);
+    let answer = locks.lock("n").unwrap().ttl(secs(1)).try_acquire_for(millis(100)).await;
+    assert!(answer.is_err(), "nobody had the lock, and the answer is {answer:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn gone_within_covers_the_minimum_hold() {
+    let faulty = Faulty::new(Arc::new(Memory::new()), |c| match c.verb {
+        Verb::Release => Disturbance::LoseReply,
+        _ => Disturbance::None,
+    });
+    let locks = Locker::new(faulty);
+    let guard = locks
+        .lock("n")
+        .unwrap()
+        .ttl(secs(30))
+        .release_no_earlier_than(secs(3600))
+        .acquire()
+        .await
+        .unwrap();
+    let bound = guard.release().await.unwrap_err().gone_within().unwrap();
+    sleep(bound).await;
+    assert!(locks.lock("n").unwrap().try_acquire().await.unwrap().is_some(), "bound was {bound:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn gone_within_covers_a_renewal_that_was_not_answered() {
+    let faulty = Faulty::new(Arc::new(Memory::new()), |c| match c.verb {
+        Verb::Release => Disturbance::Hang,
+        Verb::Renew => Disturbance::LoseReply,
+        _ => Disturbance::None,
+    });
+    let locks = Locker::new(faulty);
+    let guard = locks.lock("n").unwrap().ttl(secs(30)).acquire().await.unwrap();
+    sleep(secs(15)).await;
+    let bound = guard.release().await.unwrap_err().gone_within().unwrap();
+    sleep(bound).await;
+    assert!(locks.lock("n").unwrap().try_acquire().await.unwrap().is_some(), "bound was {bound:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_background_release_outlives_an_extension_that_was_not_answered() {
+    let down = Arc::new(AtomicBool::new(false));
+    let asked = down.clone();
+    let faulty = Faulty::new(Arc::new(Memory::new()), move |c| match c.verb {
+        Verb::Release if asked.load(Ordering::SeqCst) => {
+            Disturbance::Refuse(FaultKind::Unavailable)
+        }
+        Verb::Renew => Disturbance::LoseReply,
+        _ => Disturbance::None,
+    });
+    let locks = Locker::new(faulty);
+    let guard = locks.lock("n").unwrap().ttl(secs(30)).acquire().await.unwrap();
+    assert!(guard.extend(secs(3600)).await.is_err());
+    down.store(true, Ordering::SeqCst);
+    drop(guard);
+    sleep(secs(40)).await; // an outage of 40 s
+    down.store(false, Ordering::SeqCst);
+    sleep(secs(60)).await;
+    assert!(
+        locks.lock("n").unwrap().try_acquire().await.unwrap().is_some(),
+        "a minute after the outage nobody has let the lock go"
+    );
+}
+
+#[test]
+fn release_outside_of_a_runtime() {
+    let memory = Memory::new();
+    let locks = Locker::new(memory.clone());
+    let rt =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let guard = rt.block_on(locks.lock("n").unwrap().acquire()).unwrap();
+    let outcome = std::thread::spawn(move || {
+        let mut release = Box::pin(guard.release());
+        let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+        for _ in 0..100 {
+            if let std::task::Poll::Ready(r) = release.as_mut().poll(&mut cx) {
+                return r.map_err(|e| e.kind());
+            }
+            nap(millis(1));
+        }
+        panic!("pending");
+    })
+    .join();
+    nap(millis(300));
+    assert!(memory.is_empty(), "panicked: {}, and the lock is still held", outcome.is_err());
+    assert!(outcome.is_ok());
+}
+#[test]
+fn verify_lost_inspect_close_outside_of_a_runtime() {
+    let locks = Locker::new(Memory::new());
+    let rt =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let guard = rt.block_on(locks.lock("n").unwrap().acquire()).unwrap();
+    fn panics<F: Future>(f: F) -> bool {
+        let mut f = Box::pin(f);
+        let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            let _ = f.as_mut().poll(&mut cx);
+        }))
+        .is_err()
+    }
+    let name = LockName::new("n").unwrap();
+    let seen = [
+        ("verify", panics(guard.verify())),
+        ("lost", panics(guard.lost())),
+        ("run", panics(guard.run(std::future::pending::<()>()))),
+        ("inspect", panics(locks.inspect(&name))),
+        ("close", panics(locks.close())),
+    ];
+    assert!(seen.iter().all(|(_, p)| !p), "{seen:?}");
+}
+#[test]
+fn a_runtime_without_timers() {
+    let rt = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let locks = Locker::new(Memory::new());
+    let kind = rt
+        .block_on(async { locks.lock("n").unwrap().acquire().await.map(drop).unwrap_err().kind() });
+    assert_eq!(kind, ErrorKind::NoRuntime);
+}
+
+#[derive(Debug)]
+struct Gated {
+    inner: Memory,
+    gate: Arc<tokio::sync::Semaphore>,
+    shut: Verb,
+}
+#[async_trait]
+impl Backend for Gated {
+    fn capabilities(&self) -> Capabilities {
+        let mut caps = self.inner.capabilities();
+        caps.order = Order::PerProcess;
+        caps
+    }
+    async fn identity(&self) -> Result<Option<Identity>, Fault> {
+        self.inner.identity().await
+    }
+    async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, Fault> {
+        self.inner.try_acquire(claim).await
+    }
+    async fn wait(&self, claim: &Claim) -> Result<Wake, Fault> {
+        let _ = claim;
+        std::future::pending().await
+    }
+    async fn renew(&self, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
+        if self.shut == Verb::Renew {
+            let _ = self.gate.acquire().await;
+        }
+        self.inner.renew(claims).await
+    }
+    async fn release(&self, claim: &Claim, how: LetGo) -> Result<Release, Fault> {
+        if self.shut == Verb::Release {
+            let _ = self.gate.acquire().await;
+        }
+        self.inner.release(claim, how).await
+    }
+    async fn inspect(&self, name: &LockName) -> Result<LockState, Fault> {
+        self.inner.inspect(name).await
+    }
+    async fn list(&self, p: &str, a: Option<&LockName>, l: usize) -> Result<Vec<Listed>, Fault> {
+        self.inner.list(p, a, l).await
+    }
+    async fn break_lock(&self, name: &LockName, expected: &OwnerId) -> Result<bool, Fault> {
+        self.inner.break_lock(name, expected).await
+    }
+}
+fn rt() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
+}
+#[test]
+fn a_release_dropped_on_a_short_lived_runtime_is_finished() {
+    let memory = Memory::new();
+    let gate = Arc::new(tokio::sync::Semaphore::new(0));
+    let locks =
+        Locker::new(Gated { inner: memory.clone(), gate: gate.clone(), shut: Verb::Release });
+    let home = rt();
+    let guard = home.block_on(locks.lock("n").unwrap().acquire()).unwrap();
+    let visit = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    visit.block_on(async {
+        assert!(tokio::time::timeout(millis(20), guard.release()).await.is_err());
+    });
+    drop(visit);
+    nap(millis(50));
+    gate.add_permits(10);
+    nap(millis(300));
+    assert!(memory.is_empty(), "the release was not finished although its runtime lives");
+}
+
+#[test]
+fn a_verify_under_way_at_shutdown_does_not_keep_the_local_line() {
+    let memory = Memory::new();
+    let gate = Arc::new(tokio::sync::Semaphore::new(0));
+    let locks = Locker::new(Gated { inner: memory.clone(), gate: gate.clone(), shut: Verb::Renew });
+    let (a, b) = (rt(), rt());
+    let guard = Arc::new(a.block_on(locks.lock("n").unwrap().ttl(millis(1000)).acquire()).unwrap());
+    let signal = guard.loss_signal();
+    let verifying = b.spawn({
+        let guard = guard.clone();
+        async move { guard.verify().await.map_err(|e| e.kind()) }
+    });
+    nap(millis(50));
+    a.shutdown_timeout(secs(5));
+    assert_eq!(signal.loss(), Some(Loss::RuntimeGone));
+    gate.add_permits(10);
+    println!("verify: {:?}", b.block_on(verifying).unwrap());
+    drop(guard);
+    nap(millis(1500));
+    let next =
+        b.block_on(async { locks.lock("n").unwrap().try_acquire().await.map(|g| g.is_some()) });
+    assert_eq!(
+        next.map_err(|e| e.kind()),
+        Ok(true),
+        "guard dropped, lease over, only a LossSignal is left"
+    );
+    drop(signal);
+}
+
+#[tokio::test(start_paused = true)]
+async fn renewals_of_locks_won_at_different_moments_share_a_call() {
+    let renewals = Arc::new(AtomicU32::new(0));
+    let counted = renewals.clone();
+    let faulty = Faulty::new(Arc::new(Memory::new()), move |c| {
+        if c.verb == Verb::Renew {
+            counted.fetch_add(1, Ordering::SeqCst);
+        }
+        Disturbance::None
+    });
+    let locks = Locker::new(faulty);
+    let mut guards = Vec::new();
+    for i in 0..64 {
+        guards.push(locks.lock(&*format!("n{i}")).unwrap().ttl(secs(30)).acquire().await.unwrap());
+        sleep(millis(15)).await; // 64 locks within one second: the grid is 1.07 s
+    }
+    sleep(secs(100)).await;
+    let calls = renewals.load(Ordering::SeqCst);
+    assert!(calls < 64, "{calls} calls for ten rounds of 64 locks");
+}
+
+#[tokio::test(start_paused = true)]
+async fn release_is_bounded_by_two_timeouts() {
+    let faulty = Faulty::new(Arc::new(Memory::new()), |c| match c.verb {
+        Verb::Renew => Disturbance::Hang,
+        _ => Disturbance::None,
+    });
+    let locks = Locker::builder(faulty).timeout(secs(5)).build();
+    let guard = locks.lock("n").unwrap().ttl(secs(3600)).acquire().await.unwrap();
+    for _ in 0..60 {
+        // a heartbeat
+        assert!(tokio::time::timeout(secs(1), guard.verify()).await.is_err());
+    }
+    let started = Moment::now();
+    let end = guard.release().await;
+    let took = Moment::now().saturating_since(started);
+    assert!(took <= secs(10), "released ({end:?}) after {took:?}, the bound is two times 5 s");
+}
+
+#[tokio::test(start_paused = true)]
+async fn release_during_a_batch_that_hangs_is_bounded() {
+    let faulty = Faulty::new(Arc::new(Memory::new()), |c| match c.verb {
+        Verb::Renew | Verb::Release => Disturbance::Hang,
+        _ => Disturbance::None,
+    });
+    let locks = Locker::builder(faulty).timeout(secs(5)).build();
+    let a = locks.lock("a").unwrap().ttl(secs(300)).acquire().await.unwrap();
+    let _b = locks.lock("b").unwrap().ttl(secs(300)).acquire().await.unwrap();
+    sleep(secs(100) + millis(20)).await; // the renewal of both is under way
+    let started = Moment::now();
+    let _ = a.release().await;
+    let took = Moment::now().saturating_since(started);
+    assert!(took <= secs(10) + millis(100), "released after {took:?}, the bound is two times 5 s");
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_failed_probe_nothing_is_renewed() {
+    let asked = Arc::new(AtomicU32::new(0));
+    let count = asked.clone();
+    let policy =
+        RenewalPolicy::default().only_while(move || count.fetch_add(1, Ordering::SeqCst) != 0);
+    let locks = Locker::new(Memory::new());
+    let guard = locks.lock("n").unwrap().ttl(secs(30)).renewal(policy).acquire().await.unwrap();
+    sleep(secs(15)).await;
+    assert_eq!(asked.load(Ordering::SeqCst), 1, "it has said false");
+    guard.verify().await.unwrap();
+    let loss = tokio::time::timeout(secs(600), guard.lost()).await;
+    assert!(
+        loss.is_ok(),
+        "renewed again and again; the probe was asked {} times",
+        asked.load(Ordering::SeqCst)
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiters_are_served_when_a_kept_minimum_hold_ends() {
+    let locks = Locker::new(Memory::new());
+    let guard = locks
+        .lock("n")
+        .unwrap()
+        .ttl(secs(300))
+        .release_no_earlier_than(secs(5))
+        .acquire()
+        .await
+        .unwrap();
+    let lock = locks.lock("n").unwrap().ttl(secs(300));
+    let started = Moment::now();
+    let waiter = tokio::spawn(async move { lock.acquire().await });
+    sleep(secs(1)).await;
+    guard.release().await.unwrap();
+    drop(waiter.await.unwrap().unwrap());
+    let took = Moment::now().saturating_since(started);
+    assert!(took < secs(6), "free after 5 s, served after {took:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_repeated_token_is_not_a_grant() {
+    #[derive(Debug)]
+    struct Same;
+    let locks = Locker::new(Repeats(Memory::new()));
+    let _ = Same;
+    let a = locks.lock("n").unwrap().acquire().await.unwrap();
+    let first = a.fencing_token();
+    a.release().await.unwrap();
+    let b = locks.lock("n").unwrap().acquire().await;
+    assert!(b.is_err(), "two grants with the token {first:?}: {b:?}");
+}
+#[derive(Debug)]
+struct Repeats(Memory);
+#[async_trait]
+impl Backend for Repeats {
+    fn capabilities(&self) -> Capabilities {
+        self.0.capabilities()
+    }
+    async fn identity(&self) -> Result<Option<Identity>, Fault> {
+        self.0.identity().await
+    }
+    async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, Fault> {
+        Ok(match self.0.try_acquire(claim).await? {
+            Attempt::Acquired(mut g) => {
+                g.token = FencingToken::from_backend(7);
+                Attempt::Acquired(g)
+            }
+            c => c,
+        })
+    }
+    async fn wait(&self, claim: &Claim) -> Result<Wake, Fault> {
+        self.0.wait(claim).await
+    }
+    async fn renew(&self, _: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
+        Vec::new()
+    }
+    async fn release(&self, claim: &Claim, how: LetGo) -> Result<Release, Fault> {
+        self.0.release(claim, how).await
+    }
+    async fn inspect(&self, name: &LockName) -> Result<LockState, Fault> {
+        self.0.inspect(name).await
+    }
+    async fn list(&self, p: &str, a: Option<&LockName>, l: usize) -> Result<Vec<Listed>, Fault> {
+        self.0.list(p, a, l).await
+    }
+    async fn break_lock(&self, name: &LockName, expected: &OwnerId) -> Result<bool, Fault> {
+        self.0.break_lock(name, expected).await
+    }
+}
+#[tokio::test(start_paused = true)]
+async fn adopt_of_a_backend_that_does_not_answer_is_broken_not_notheld() {
+    let locks = Locker::new(Repeats(Memory::new()));
+    let guard = locks.lock("n").unwrap().detachable().acquire().await.unwrap();
+    let detached = guard.detach().await.unwrap();
+    assert_eq!(locks.adopt(detached).await.unwrap_err().kind(), ErrorKind::BackendBroken);
+}
+
+#[tokio::test(start_paused = true)]
+async fn memory_forgets_what_is_over() {
+    let memory = Memory::new();
+    let locks = Locker::new(memory.clone());
+    for i in 0..1000 {
+        let guard = locks
+            .lock(&*format!("job-{i}"))
+            .unwrap()
+            .ttl(secs(30))
+            .release_no_earlier_than(secs(60))
+            .acquire()
+            .await
+            .unwrap();
+        guard.release().await.unwrap();
+    }
+    sleep(secs(3600)).await;
+    locks.lock("x").unwrap().acquire().await.unwrap().release().await.unwrap();
+    assert!(memory.is_empty(), "{} entries of locks that nobody holds or waits for", memory.len());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_holder_whose_lease_is_said_to_be_over_does_not_cause_a_storm() {
+    let counted = Faulty::new(Arc::new(Memory::new()), |_| Disturbance::None);
+    let locks = Locker::new(ZeroLapse(counted.clone()));
+    let holder = locks.lock("n").unwrap().acquire().await.unwrap();
+    let before = counted.calls();
+    assert!(locks.lock("n").unwrap().try_acquire_for(secs(60)).await.unwrap().is_none());
+    let per_second = (counted.calls() - before) / 60;
+    assert!(per_second < 30, "{per_second} calls a second while waiting");
+    drop(holder);
+}
+#[derive(Debug)]
+struct ZeroLapse(Faulty);
+#[async_trait]
+impl Backend for ZeroLapse {
+    fn capabilities(&self) -> Capabilities {
+        self.0.capabilities()
+    }
+    async fn identity(&self) -> Result<Option<Identity>, Fault> {
+        self.0.identity().await
+    }
+    async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, Fault> {
+        Ok(match self.0.try_acquire(claim).await? {
+            Attempt::Contended { .. } => Attempt::Contended { lapses_in: Some(Duration::ZERO) },
+            a => a,
+        })
+    }
+    async fn wait(&self, claim: &Claim) -> Result<Wake, Fault> {
+        self.0.wait(claim).await
+    }
+    async fn renew(&self, c: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
+        self.0.renew(c).await
+    }
+    async fn release(&self, claim: &Claim, how: LetGo) -> Result<Release, Fault> {
+        self.0.release(claim, how).await
+    }
+    async fn inspect(&self, name: &LockName) -> Result<LockState, Fault> {
+        self.0.inspect(name).await
+    }
+    async fn list(&self, p: &str, a: Option<&LockName>, l: usize) -> Result<Vec<Listed>, Fault> {
+        self.0.list(p, a, l).await
+    }
+    async fn break_lock(&self, name: &LockName, expected: &OwnerId) -> Result<bool, Fault> {
+        self.0.break_lock(name, expected).await
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn adopt_after_close() {
+    let locks = Locker::new(Memory::new());
+    let guard = locks.lock("n").unwrap().detachable().acquire().await.unwrap();
+    let detached = guard.detach().await.unwrap();
+    locks.close().await.unwrap();
+    assert_eq!(locks.adopt(detached).await.map(drop).unwrap_err().kind(), ErrorKind::Closed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_of_zero_in_a_renewal_does_not_spin() {
+    let calls = Arc::new(AtomicU64::new(0));
+    let locks = Locker::new(ShortRenew(Memory::new(), calls.clone()));
+    let guard = locks.lock("n").unwrap().ttl(secs(30)).acquire().await.unwrap();
+    let _ = tokio::time::timeout(secs(20), guard.lost()).await;
+    let n = calls.load(Ordering::SeqCst);
+    assert!(n < 1000, "{n} renewals");
+}
+#[derive(Debug)]
+struct ShortRenew(Memory, Arc<AtomicU64>);
+#[async_trait]
+impl Backend for ShortRenew {
+    fn capabilities(&self) -> Capabilities {
+        self.0.capabilities()
+    }
+    async fn identity(&self) -> Result<Option<Identity>, Fault> {
+        self.0.identity().await
+    }
+    async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, Fault> {
+        self.0.try_acquire(claim).await
+    }
+    async fn wait(&self, claim: &Claim) -> Result<Wake, Fault> {
+        self.0.wait(claim).await
+    }
+    async fn renew(&self, c: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
+        let n = self.1.fetch_add(1, Ordering::SeqCst);
+        if n > 100_000 {
+            std::future::pending::<()>().await;
+        }
+        // Time has to go on on a paused clock.
+        sleep(millis(1)).await;
+        let since = Moment::now();
+        c.iter().map(|_| Ok(Renewal::Held(Grant::new(Lease::For(Duration::ZERO), since)))).collect()
+    }
+    async fn release(&self, claim: &Claim, how: LetGo) -> Result<Release, Fault> {
+        self.0.release(claim, how).await
+    }
+    async fn inspect(&self, name: &LockName) -> Result<LockState, Fault> {
+        self.0.inspect(name).await
+    }
+    async fn list(&self, p: &str, a: Option<&LockName>, l: usize) -> Result<Vec<Listed>, Fault> {
+        self.0.list(p, a, l).await
+    }
+    async fn break_lock(&self, name: &LockName, expected: &OwnerId) -> Result<bool, Fault> {
+        self.0.break_lock(name, expected).await
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn clean_up_after_an_outage_is_bounded() {
+    let releases = Arc::new(AtomicU64::new(0));
+    let counted = releases.clone();
+    let faulty = Faulty::new(Arc::new(Memory::new()), move |c| match c.verb {
+        Verb::TryAcquire => Disturbance::LandLate(secs(100_000)),
+        Verb::Release => {
+            counted.fetch_add(1, Ordering::SeqCst);
+            Disturbance::Refuse(FaultKind::Unavailable)
+        }
+        _ => Disturbance::None,
+    });
+    let locks = Locker::builder(faulty).max_pending(16).build();
+    for i in 0..5000 {
+        let _ = locks.lock(&*format!("n{i}")).unwrap().ttl(secs(30)).try_acquire().await;
+    }
+    sleep(secs(10)).await;
+    let before = releases.load(Ordering::SeqCst);
+    sleep(secs(10)).await;
+    let rate = (releases.load(Ordering::SeqCst) - before) / 10;
+    assert!(rate < 200, "{rate} releases a second at a dead backend, with max_pending 16");
+}
+
+#[tokio::test(start_paused = true)]
+async fn close_waits_for_releases_that_are_awaited_elsewhere() {
+    let memory = Memory::new();
+    let slow = Faulty::new(Arc::new(memory.clone()), |c| match c.verb {
+        Verb::Release => Disturbance::DelayRequest(secs(1)),
+        _ => Disturbance::None,
+    });
+    let locks = Locker::new(slow);
+    let guard = locks.lock("n").unwrap().acquire().await.unwrap();
+    tokio::spawn(async move { guard.release().await });
+    sleep(millis(1)).await;
+    locks.close().await.unwrap();
+    assert!(memory.is_empty(), "closed, and a release is still under way");
+}
+
+#[derive(Debug)]
+struct NoLease(Memory, Arc<AtomicU64>);
+#[async_trait]
+impl Backend for NoLease {
+    fn capabilities(&self) -> Capabilities {
+        let mut c = self.0.capabilities();
+        c.takeover = Takeover::AtOnce;
+        c
+    }
+    async fn identity(&self) -> Result<Option<Identity>, Fault> {
+        self.0.identity().await
+    }
+    async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, Fault> {
+        Ok(match self.0.try_acquire(claim).await? {
+            Attempt::Acquired(mut g) => {
+                g.lease = Lease::WhileProcessLives;
+                Attempt::Acquired(g)
+            }
+            c => c,
+        })
+    }
+    async fn wait(&self, claim: &Claim) -> Result<Wake, Fault> {
+        self.0.wait(claim).await
+    }
+    async fn renew(&self, _: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
+        self.1.fetch_add(1, Ordering::SeqCst);
+        std::future::pending().await
+    }
+    async fn release(&self, claim: &Claim, how: LetGo) -> Result<Release, Fault> {
+        self.0.release(claim, how).await
+    }
+    async fn inspect(&self, name: &LockName) -> Result<LockState, Fault> {
+        self.0.inspect(name).await
+    }
+    async fn list(&self, p: &str, a: Option<&LockName>, l: usize) -> Result<Vec<Listed>, Fault> {
+        self.0.list(p, a, l).await
+    }
+    async fn break_lock(&self, name: &LockName, expected: &OwnerId) -> Result<bool, Fault> {
+        self.0.break_lock(name, expected).await
+    }
+}
+#[test]
+fn loss_is_told_when_the_runtime_goes_during_a_renewal_without_lease() {
+    let renewals = Arc::new(AtomicU64::new(0));
+    let locks = Locker::new(NoLease(Memory::new(), renewals.clone()));
+    let a = rt();
+    let guard = a.block_on(locks.lock("n").unwrap().ttl(millis(100)).acquire()).unwrap();
+    while renewals.load(Ordering::SeqCst) == 0 {
+        nap(millis(1));
+    }
+    a.shutdown_timeout(secs(5));
+    assert_eq!(guard.loss(), Some(Loss::RuntimeGone));
+}
+
+/// Lets other threads work.
+fn nap(duration: Duration) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
+    runtime.block_on(sleep(duration));
+}

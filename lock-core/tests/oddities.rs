@@ -1,0 +1,371 @@
+//! Promises of core with odd backends and odd callers.
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lock_core::backend::*;
+use lock_core::clock::{Moment, sleep};
+use lock_core::faults::{Disturbance, Faulty, Verb};
+use lock_core::*;
+
+const fn secs(secs: u64) -> Duration {
+    Duration::from_secs(secs)
+}
+const fn millis(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+#[derive(Debug)]
+struct Caps {
+    inner: Arc<dyn Backend>,
+    caps: fn(&mut Capabilities),
+    renewed: fn(Grant) -> Grant,
+    granted: fn(Grant) -> Grant,
+}
+#[async_trait]
+impl Backend for Caps {
+    fn capabilities(&self) -> Capabilities {
+        let mut caps = self.inner.capabilities();
+        (self.caps)(&mut caps);
+        caps
+    }
+    async fn identity(&self) -> Result<Option<Identity>, Fault> {
+        self.inner.identity().await
+    }
+    async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, Fault> {
+        Ok(match self.inner.try_acquire(claim).await? {
+            Attempt::Acquired(g) => Attempt::Acquired((self.granted)(g)),
+            c => c,
+        })
+    }
+    async fn wait(&self, claim: &Claim) -> Result<Wake, Fault> {
+        if self.capabilities().order == Order::PerProcess {
+            sleep(millis(20)).await;
+            return Ok(Wake::Look);
+        }
+        self.inner.wait(claim).await
+    }
+    async fn renew(&self, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
+        self.inner
+            .renew(claims)
+            .await
+            .into_iter()
+            .map(|a| {
+                a.map(|r| match r {
+                    Renewal::Held(g) => Renewal::Held((self.renewed)(g)),
+                    n => n,
+                })
+            })
+            .collect()
+    }
+    async fn release(&self, claim: &Claim, how: LetGo) -> Result<Release, Fault> {
+        self.inner.release(claim, how).await
+    }
+    async fn inspect(&self, name: &LockName) -> Result<LockState, Fault> {
+        self.inner.inspect(name).await
+    }
+    async fn list(&self, p: &str, a: Option<&LockName>, l: usize) -> Result<Vec<Listed>, Fault> {
+        self.inner.list(p, a, l).await
+    }
+    async fn break_lock(&self, name: &LockName, expected: &OwnerId) -> Result<bool, Fault> {
+        self.inner.break_lock(name, expected).await
+    }
+}
+fn with(inner: impl Backend, caps: fn(&mut Capabilities)) -> Caps {
+    Caps { inner: Arc::new(inner), caps, renewed: |g| g, granted: |g| g }
+}
+
+/// The names of spans and events, with those of their fields.
+type Seen = Vec<(String, Vec<String>)>;
+
+struct Fields(Arc<Mutex<Seen>>);
+impl tracing::Subscriber for Fields {
+    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+        true
+    }
+    fn new_span(&self, a: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        let names = a.metadata().fields().iter().map(|f| f.name().to_owned()).collect();
+        self.0.lock().unwrap().push((a.metadata().name().to_owned(), names));
+        tracing::span::Id::from_u64(1)
+    }
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+    fn event(&self, e: &tracing::Event<'_>) {
+        let names = e.metadata().fields().iter().map(|f| f.name().to_owned()).collect();
+        self.0.lock().unwrap().push((format!("event {}", e.metadata().level()), names));
+    }
+    fn enter(&self, _: &tracing::span::Id) {}
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_detached_lock_leaves_its_ticket_to_nobody() {
+    static STATE: Mutex<Option<std::sync::Weak<u32>>> = Mutex::new(None);
+    let locks = Locker::new(Caps {
+        granted: |g| {
+            let state = Arc::new(7_u32);
+            *STATE.lock().unwrap() = Some(Arc::downgrade(&state));
+            g.with_ticket(Ticket::new(state))
+        },
+        ..with(Memory::new(), |_| {})
+    });
+    let guard = locks.lock("n").unwrap().detachable().acquire().await.unwrap();
+    let signal = guard.loss_signal();
+    let _detached = guard.detach().await.unwrap();
+    let left = STATE.lock().unwrap().as_ref().unwrap().strong_count();
+    assert_eq!(left, 0, "a loss signal keeps what the backend keeps with the grant");
+    drop(signal);
+}
+
+#[test]
+fn lost_moves_between_runtimes() {
+    let build = || {
+        tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
+    };
+    let (a, b) = (build(), build());
+    let locks = Locker::new(Memory::new());
+    let guard = a.block_on(locks.lock("n").unwrap().ttl(secs(30)).acquire()).unwrap();
+    let signal = guard.loss_signal();
+    let mut lost = Box::pin(async move { signal.lost().await });
+    a.block_on(async { assert!(tokio::time::timeout(millis(10), &mut lost).await.is_err()) });
+    a.shutdown_timeout(secs(5));
+    assert_eq!(b.block_on(lost), Loss::RuntimeGone);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_adopted_guard_has_its_token() {
+    let locks = Locker::new(Caps {
+        renewed: |mut g| {
+            g.token = None;
+            g
+        },
+        ..with(Memory::new(), |_| {})
+    });
+    let guard = locks.lock("n").unwrap().detachable().acquire().await.unwrap();
+    let detached = guard.detach().await.unwrap();
+    assert!(detached.token.is_some());
+    let adopted = locks.adopt(detached).await;
+    assert!(
+        adopted.as_ref().map_or(true, |g| g.fencing_token().is_some()),
+        "fencing is declared, the token was known, and the guard has none"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_adopted_guard_with_a_lower_token_is_refused() {
+    let locks = Locker::new(Caps {
+        renewed: |mut g| {
+            g.token = FencingToken::from_backend(1);
+            g
+        },
+        ..with(Memory::new(), |_| {})
+    });
+    let guard = locks.lock("n").unwrap().detachable().acquire().await.unwrap();
+    let detached = guard.detach().await.unwrap();
+    let adopted = locks.adopt(detached).await;
+    assert_eq!(adopted.map(drop).map_err(|e| e.kind()), Err(ErrorKind::FenceRegressed));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_longest_durations_do_not_overflow() {
+    let locks = Locker::builder(with(Memory::new(), |c| c.ttl_max = Duration::MAX))
+        .max_ttl(Duration::MAX)
+        .timeout(Duration::MAX)
+        .patience(Duration::MAX)
+        .build();
+    let lock = locks.lock("n").unwrap().ttl(Duration::MAX).release_no_earlier_than(Duration::MAX);
+    let guard = lock.acquire().await.unwrap();
+    guard.extend(Duration::MAX).await.unwrap();
+    let waited = lock.try_acquire_for(secs(10)).await;
+    assert!(waited.unwrap().is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn silence_at_the_end_of_a_wait_is_not_contention() {
+    let down = Arc::new(AtomicBool::new(false));
+    let asked = down.clone();
+    let memory = Memory::new();
+    let faulty = Faulty::new(Arc::new(memory.clone()), move |c| match c.verb {
+        Verb::Wait => Disturbance::Hang,
+        Verb::TryAcquire if asked.load(Ordering::SeqCst) => Disturbance::Hang,
+        _ => Disturbance::None,
+    });
+    let locks = Locker::new(faulty);
+    // A holder that has crashed: its lease of a second is never renewed.
+    let crashed = Claim::new("n".try_into().unwrap(), OwnerId::mint(), secs(1));
+    memory.try_acquire(&crashed).await.unwrap();
+    let lock = locks.lock("n").unwrap();
+    let waiter = tokio::spawn(async move { lock.try_acquire_for(secs(5)).await });
+    sleep(millis(100)).await;
+    down.store(true, Ordering::SeqCst);
+    let answer = waiter.await.unwrap();
+    assert!(answer.is_err(), "free and silent for four of five seconds: {answer:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_renewed_after_the_release() {
+    let log = Arc::new(Mutex::new(Vec::new()));
+    let noted = log.clone();
+    let faulty = Faulty::new(Arc::new(Memory::new()), move |c| {
+        noted.lock().unwrap().push(c.verb);
+        Disturbance::None
+    });
+    let locks = Locker::new(faulty);
+    for _ in 0..20 {
+        let guard = locks.lock("n").unwrap().ttl(secs(30)).acquire().await.unwrap();
+        let due = Moment::now() + secs(10);
+        clock::sleep_until(due).await;
+        guard.release().await.unwrap();
+        sleep(millis(5)).await;
+    }
+    let log = log.lock().unwrap();
+    let after = log.windows(2).filter(|w| w[0] == Verb::Release && w[1] == Verb::Renew).count();
+    assert_eq!(after, 0, "{log:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_eager_panic_in_a_verb_is_caught() {
+    // What async_trait makes is a boxed future; one written by hand may do its first part at once.
+    #[derive(Debug)]
+    struct Eager(Memory, AtomicU32);
+    impl Backend for Eager {
+        fn capabilities(&self) -> Capabilities {
+            self.0.capabilities()
+        }
+        fn identity<'a, 'b>(
+            &'a self,
+        ) -> std::pin::Pin<Box<dyn Future<Output = Result<Option<Identity>, Fault>> + Send + 'b>>
+        where
+            'a: 'b,
+            Self: 'b,
+        {
+            self.0.identity()
+        }
+        fn try_acquire<'a, 'c, 'b>(
+            &'a self,
+            claim: &'c Claim,
+        ) -> std::pin::Pin<Box<dyn Future<Output = Result<Attempt, Fault>> + Send + 'b>>
+        where
+            'a: 'b,
+            'c: 'b,
+            Self: 'b,
+        {
+            self.0.try_acquire(claim)
+        }
+        fn wait<'a, 'c, 'b>(
+            &'a self,
+            claim: &'c Claim,
+        ) -> std::pin::Pin<Box<dyn Future<Output = Result<Wake, Fault>> + Send + 'b>>
+        where
+            'a: 'b,
+            'c: 'b,
+            Self: 'b,
+        {
+            self.0.wait(claim)
+        }
+        fn renew<'a, 'c, 'd, 'b>(
+            &'a self,
+            claims: &'c [&'d Claim],
+        ) -> std::pin::Pin<Box<dyn Future<Output = Vec<Result<Renewal, Fault>>> + Send + 'b>>
+        where
+            'a: 'b,
+            'c: 'b,
+            'd: 'b,
+            Self: 'b,
+        {
+            self.0.renew(claims)
+        }
+        fn release<'a, 'c, 'b>(
+            &'a self,
+            claim: &'c Claim,
+            how: LetGo,
+        ) -> std::pin::Pin<Box<dyn Future<Output = Result<Release, Fault>> + Send + 'b>>
+        where
+            'a: 'b,
+            'c: 'b,
+            Self: 'b,
+        {
+            if self.1.fetch_add(1, Ordering::SeqCst) == 0 {
+                panic!("at once");
+            }
+            self.0.release(claim, how)
+        }
+        fn inspect<'a, 'c, 'b>(
+            &'a self,
+            name: &'c LockName,
+        ) -> std::pin::Pin<Box<dyn Future<Output = Result<LockState, Fault>> + Send + 'b>>
+        where
+            'a: 'b,
+            'c: 'b,
+            Self: 'b,
+        {
+            self.0.inspect(name)
+        }
+        fn list<'a, 'c, 'd, 'b>(
+            &'a self,
+            p: &'c str,
+            a: Option<&'d LockName>,
+            l: usize,
+        ) -> std::pin::Pin<Box<dyn Future<Output = Result<Vec<Listed>, Fault>> + Send + 'b>>
+        where
+            'a: 'b,
+            'c: 'b,
+            'd: 'b,
+            Self: 'b,
+        {
+            self.0.list(p, a, l)
+        }
+        fn break_lock<'a, 'c, 'd, 'b>(
+            &'a self,
+            n: &'c LockName,
+            e: &'d OwnerId,
+        ) -> std::pin::Pin<Box<dyn Future<Output = Result<bool, Fault>> + Send + 'b>>
+        where
+            'a: 'b,
+            'c: 'b,
+            'd: 'b,
+            Self: 'b,
+        {
+            self.0.break_lock(n, e)
+        }
+    }
+    let memory = Memory::new();
+    let locks = Locker::new(Eager(memory.clone(), AtomicU32::new(0)));
+    drop(locks.lock("n").unwrap().ttl(secs(30)).acquire().await.unwrap());
+    sleep(secs(2)).await;
+    assert!(memory.is_empty(), "a panic in a verb ends in no release");
+}
+
+#[tokio::test(start_paused = true)]
+async fn spans_and_events_carry_the_documented_fields() {
+    let seen = Arc::new(Mutex::new(Vec::new()));
+    let _tracing = tracing::subscriber::set_default(Fields(Arc::clone(&seen)));
+    let memory = Memory::new();
+    let locks = Locker::new(memory.clone());
+    let first = locks.lock("n").unwrap().acquire().await.unwrap();
+    assert!(locks.lock("n").unwrap().try_acquire_for(secs(1)).await.unwrap().is_none());
+    first.verify().await.unwrap();
+    first.release().await.unwrap();
+    let second = locks.lock("n").unwrap().acquire().await.unwrap();
+    memory.evict(second.name());
+    assert!(second.verify().await.is_err());
+
+    let seen = seen.lock().unwrap();
+    for (name, documented) in [
+        ("acquire", &["name", "backend", "owner", "token", "outcome"][..]),
+        ("wait", &["name", "backend", "owner"]),
+        ("renew", &["backend", "count", "name", "owner"]),
+        ("release", &["name", "backend", "owner", "outcome"]),
+        ("event WARN", &["name", "backend", "owner", "token", "reason"]),
+    ] {
+        let (_, fields) =
+            seen.iter().find(|(it, _)| it == name).unwrap_or_else(|| panic!("no {name}"));
+        for field in documented {
+            assert!(
+                fields.contains(&format!("lock.{field}")),
+                "{name} has {fields:?}, not {field}"
+            );
+        }
+    }
+}
