@@ -107,6 +107,8 @@ impl Ctx {
     pub fn ttl(&self) -> Duration {
         match self.harness.pace() {
             Pace::Paused => Duration::from_secs(10),
+            // Long enough that a stall of a loaded machine is not a lapse.
+            Pace::Real if self.has_leases() => Duration::from_secs(3),
             Pace::Real => Duration::from_secs(1),
         }
         .max(self.caps.ttl_min)
@@ -132,7 +134,7 @@ impl Ctx {
     pub fn slack(&self) -> Duration {
         match self.harness.pace() {
             Pace::Paused => Duration::from_millis(50),
-            Pace::Real => Duration::from_secs(3),
+            Pace::Real => Duration::from_secs(2),
         }
     }
 

@@ -34,7 +34,9 @@
 mod context;
 mod harness;
 pub mod laws;
+pub mod proxy;
 pub mod sabotage;
+pub mod servers;
 mod trials;
 
 pub use context::{Ctx, Verdict, Violation};

@@ -55,9 +55,11 @@ pub fn all() -> &'static [Saboteur] {
 }
 
 static SABOTEURS: &[Saboteur] = &[
-    saboteur!(GrantsEveryone, "1.1", "1.4", "6.5"),
+    saboteur!(GrantsEveryone, "1.1", "6.5"),
     saboteur!(ForgetsItsOwner, "1.2", "8.1"),
+    saboteur!(AttemptShortens, "1.2"),
     saboteur!(CountsFromTheReply, "1.3"),
+    saboteur!(CountsFromThePush, "1.3"),
     saboteur!(HidesItsLeases, "1.3", "2.1", "2.4", "3.2"),
     saboteur!(LapsesEarly, "1.4", "6.6"),
     saboteur!(RenewsInName, "2.1"),
@@ -72,10 +74,13 @@ static SABOTEURS: &[Saboteur] = &[
     saboteur!(AlwaysReleased, "4.3", "4.7"),
     saboteur!(LeavesGhostsInLine, "4.4", "7.1"),
     saboteur!(AdmitsLateAttempts, "4.5"),
+    saboteur!(ForgetsWhomItKnew, "4.5"),
     saboteur!(IgnoresMinimumHolds, "4.6"),
     saboteur!(KeepsTheWholeLease, "4.6"),
     saboteur!(RepeatsTokens, "5.1"),
     saboteur!(LosesTokens, "5.1"),
+    saboteur!(HandsOverOldTokens, "5.1"),
+    saboteur!(RenewsWithoutToken, "5.1"),
     saboteur!(IssuesUndeclaredTokens, "5.1", "5.3"),
     saboteur!(IgnoresFloors, "5.2"),
     saboteur!(UsesLowBits, "5.3"),
@@ -86,6 +91,7 @@ static SABOTEURS: &[Saboteur] = &[
     saboteur!(NeverLapses, "6.6"),
     saboteur!(SwallowsUncertainReleases, "8.1"),
     saboteur!(CallsFaultsContention, "8.2"),
+    saboteur!(HidesWhatItCan, "9.1", "9.2", "9.3", "9.4"),
     saboteur!(InspectSeesNothing, "9.1"),
     saboteur!(InspectTakesTheLock, "9.1"),
     saboteur!(BreaksAnyone, "9.2"),
@@ -314,6 +320,32 @@ impl Sabotage for ForgetsItsOwner {
         // Nor does it know whom it handed the lock to.
         inner.wait(claim).await?;
         Ok(Wake::Look)
+    }
+}
+
+#[derive(Debug, Default)]
+struct AttemptShortens(Lapses);
+#[async_trait]
+impl Sabotage for AttemptShortens {
+    async fn try_acquire(&self, inner: &dyn Backend, claim: &Claim) -> Result<Attempt, Fault> {
+        self.0.reap(inner).await?;
+        let answer = inner.try_acquire(claim).await?;
+        if matches!(answer, Attempt::Acquired(_)) {
+            self.0.set(claim, Moment::now() + claim.ttl);
+        }
+        Ok(answer)
+    }
+}
+
+#[derive(Debug, Default)]
+struct CountsFromThePush;
+#[async_trait]
+impl Sabotage for CountsFromThePush {
+    async fn wait(&self, inner: &dyn Backend, claim: &Claim) -> Result<Wake, Fault> {
+        rewake(inner.wait(claim).await, |mut grant| {
+            grant.since = Moment::now();
+            grant
+        })
     }
 }
 
@@ -547,6 +579,22 @@ impl Sabotage for AdmitsLateAttempts {
     }
 }
 
+/// Remembers only those claims as let go that it never knew.
+#[derive(Debug, Default)]
+struct ForgetsWhomItKnew;
+#[async_trait]
+impl Sabotage for ForgetsWhomItKnew {
+    async fn release(
+        &self,
+        inner: &dyn Backend,
+        claim: &Claim,
+        mut how: LetGo,
+    ) -> Result<Release, Fault> {
+        how.uncertain &= holder(inner, &claim.name).await != Some(claim.owner);
+        inner.release(claim, how).await
+    }
+}
+
 #[derive(Debug, Default)]
 struct IgnoresMinimumHolds;
 #[async_trait]
@@ -586,6 +634,36 @@ impl Sabotage for RepeatsTokens {
     async fn try_acquire(&self, inner: &dyn Backend, claim: &Claim) -> Result<Attempt, Fault> {
         regrant(inner.try_acquire(claim).await, |mut grant| {
             grant.token = *self.0.get_or_init(|| grant.token);
+            grant
+        })
+    }
+}
+
+#[derive(Debug, Default)]
+struct HandsOverOldTokens(Mutex<Option<FencingToken>>);
+#[async_trait]
+impl Sabotage for HandsOverOldTokens {
+    async fn try_acquire(&self, inner: &dyn Backend, claim: &Claim) -> Result<Attempt, Fault> {
+        regrant(inner.try_acquire(claim).await, |grant| {
+            *self.0.lock().unwrap() = grant.token;
+            grant
+        })
+    }
+    async fn wait(&self, inner: &dyn Backend, claim: &Claim) -> Result<Wake, Fault> {
+        rewake(inner.wait(claim).await, |mut grant| {
+            grant.token = *self.0.lock().unwrap();
+            grant
+        })
+    }
+}
+
+#[derive(Debug, Default)]
+struct RenewsWithoutToken;
+#[async_trait]
+impl Sabotage for RenewsWithoutToken {
+    async fn renew(&self, inner: &dyn Backend, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
+        rerenew(inner.renew(claims).await, |mut grant| {
+            grant.token = None;
             grant
         })
     }
@@ -749,6 +827,21 @@ struct CallsFaultsContention;
 impl Sabotage for CallsFaultsContention {
     async fn try_acquire(&self, inner: &dyn Backend, claim: &Claim) -> Result<Attempt, Fault> {
         Ok(inner.try_acquire(claim).await.unwrap_or(Attempt::Contended { lapses_in: None }))
+    }
+}
+
+#[derive(Debug, Default)]
+struct HidesWhatItCan;
+#[async_trait]
+impl Sabotage for HidesWhatItCan {
+    fn capabilities(&self, inner: &dyn Backend) -> Capabilities {
+        Capabilities {
+            detached: Support::Absent,
+            inspecting: Support::Absent,
+            listing: Support::Absent,
+            breaking: Support::Absent,
+            ..inner.capabilities()
+        }
     }
 }
 

@@ -26,12 +26,22 @@ fn catches(law: &'static Law, saboteur: &'static Saboteur) -> Result<(), Failed>
     let verdict = check(law, &|| saboteur.infiltrate(Box::new(InMemory(Memory::new()))));
     match verdict {
         Ok(()) => Err(format!("{} got past law {}", saboteur.name, law.number).into()),
+        Err(violation) if by_accident(&violation.0) => {
+            Err(format!("{} was caught by accident:\n{violation}", saboteur.name).into())
+        }
         Err(violation) if violation.0.starts_with(&format!("law {} is broken.", law.number)) => {
             println!("{} caught:\n{violation}\n", saboteur.name);
             Ok(())
         }
         Err(violation) => Err(violation.0.into()),
     }
+}
+
+/// The check itself must see what is wrong: not core, not a timeout.
+fn by_accident(violation: &str) -> bool {
+    ["an operation failed", "a verb failed", "the check did not end"]
+        .iter()
+        .any(|accident| violation.contains(&format!("happened: {accident}")))
 }
 
 fn main() -> ExitCode {

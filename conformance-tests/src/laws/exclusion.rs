@@ -6,7 +6,7 @@ use std::time::Duration;
 use lock_core::backend::{Attempt, Lease, LetGo};
 use lock_core::clock::{Moment, sleep};
 use lock_core::faults::{Disturbance, Verb};
-use lock_core::{FencingToken, RenewalPolicy};
+use lock_core::{FencingToken, RenewalPolicy, Wakeup};
 
 use crate::context::{Ctx, Verdict, ensure, name, violated};
 
@@ -48,6 +48,21 @@ pub(super) async fn the_same_claim_is_the_same_acquisition(ctx: Arc<Ctx>) -> Ver
     }
     client.release(&claim, LetGo::now()).await?;
     ensure!(ctx.is_free(&name("n")).await?, "two attempts of one claim needed two releases");
+
+    if ctx.has_leases() {
+        // Asked again for less, and then found as it was by others.
+        let mut claim = ctx.claim(&name("m"), false);
+        claim.ttl = ctx.ttl() * 4;
+        ctx.win(&*client, &mut claim).await?;
+        claim.ttl = ctx.ttl();
+        ctx.win(&*client, &mut claim).await?;
+        sleep(ctx.ttl() * 2).await;
+        ensure!(
+            !ctx.is_free(&name("m")).await?,
+            "asking again made the lease shorter on the server"
+        );
+        client.release(&claim, LetGo::now()).await?;
+    }
     Ok(())
 }
 
@@ -83,6 +98,38 @@ pub(super) async fn the_lease_counts_from_before_the_request(ctx: Arc<Ctx>) -> V
         );
         guard.release().await?;
     }
+    a_push_counts_from_before_it_was_sent(&ctx).await
+}
+
+/// A grant that comes with a signal is as old as the release that it came from.
+async fn a_push_counts_from_before_it_was_sent(ctx: &Ctx) -> Verdict {
+    // Less than any claim lease, so that the whole ttl is handed over.
+    let ttl = ctx.ttl().min(Duration::from_secs(2)).max(ctx.caps.ttl_min);
+    let delay = ttl / 2;
+    let locks = ctx
+        .disturbed(move |call| match call.verb {
+            Verb::Wait => Disturbance::DelayReply(delay),
+            _ => Disturbance::None,
+        })
+        .await
+        .build();
+    let holder = ctx.locker().await.lock("pushed")?.ttl(ctx.ttl()).acquire().await?;
+    let lock = locks.lock("pushed")?.ttl(ttl).renewal(RenewalPolicy::off());
+    let waiter = tokio::spawn(async move { lock.acquire().await });
+    sleep(ttl / 4).await;
+    holder.release().await?;
+    let released = Moment::now();
+    let guard = waiter.await.expect("the waiter does not panic")?;
+    let Some(left) = guard.valid_for() else { return Ok(()) };
+    // A waiter that was told to look, and asked then, counts from that: not before the signal came.
+    let asked_again = !matches!(ctx.caps.wakeup, Wakeup::HandOff);
+    let latest = released + ttl + if asked_again { ctx.ttl() * 2 } else { Duration::ZERO };
+    let deadline = Moment::now() + left;
+    ensure!(
+        deadline <= latest,
+        "a grant was pushed {delay:?} late, and its deadline is {:?} later than its release and the ttl",
+        deadline.saturating_since(latest)
+    );
     Ok(())
 }
 

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use lock_core::FencingToken;
-use lock_core::backend::{Attempt, LetGo};
+use lock_core::backend::{Attempt, LetGo, Renewal};
+use lock_core::clock::sleep;
 
 use crate::context::{Ctx, Verdict, Violation, ensure, name, violated};
 
@@ -15,6 +16,9 @@ pub(super) async fn tokens_grow(ctx: Arc<Ctx>) -> Verdict {
         let mut claim = ctx.claim(&name("n"), false);
         let grant = ctx.win(&**client, &mut claim).await?;
         last = Some(grows(last, grant.token)?);
+        if let Some(Ok(Renewal::Held(renewed))) = client.renew(&[&claim]).await.pop() {
+            ensure!(renewed.token == grant.token, "a renewal has another token than its grant");
+        }
         if round == 20 {
             // Taken away, not given back; where that cannot be done, given back.
             ctx.take_away(&name("n"), &claim.owner).await?;
@@ -40,6 +44,24 @@ pub(super) async fn tokens_grow(ctx: Arc<Ctx>) -> Verdict {
             );
         }
     }
+    tokens_of_waiters_grow(&ctx).await
+}
+
+/// However they are served: by an attempt of their own, or by a grant that is pushed.
+async fn tokens_of_waiters_grow(ctx: &Ctx) -> Verdict {
+    let locks = [ctx.locker().await, ctx.locker().await];
+    let mut guard = locks[0].lock("waited for")?.ttl(ctx.ttl()).acquire().await?;
+    for round in 1..6 {
+        let lock = locks[round % 2].lock("waited for")?.ttl(ctx.ttl());
+        let waiter = tokio::spawn(async move { lock.acquire().await });
+        sleep(ctx.ttl() / 20).await;
+        let last = guard.fencing_token();
+        guard.release().await?;
+        guard = waiter.await.expect("the waiter does not panic")?;
+        let token = grows(last, guard.fencing_token())?;
+        ensure!(token.as_u64() & 0xff == 0, "a waiter has token {token}, whose low byte is used");
+    }
+    guard.release().await?;
     Ok(())
 }
 

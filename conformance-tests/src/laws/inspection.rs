@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use lock_core::backend::{Attempt, LetGo, Release, Renewal};
+use lock_core::backend::{Attempt, Fault, FaultKind, Hold, LetGo, Release, Renewal};
 use lock_core::clock::sleep;
 use lock_core::{Detached, ErrorKind, OwnerId};
 
@@ -37,7 +37,7 @@ pub(super) async fn inspect_is_refused(ctx: Arc<Ctx>) -> Verdict {
         answer == Err(ErrorKind::Unsupported),
         "inspect is not declared, and ended as {answer:?}"
     );
-    Ok(())
+    unsupported("inspect", &ctx.client().await.inspect(&name("n")).await)
 }
 
 pub(super) async fn a_break_ends_the_expected_holder_only(ctx: Arc<Ctx>) -> Verdict {
@@ -69,6 +69,8 @@ pub(super) async fn break_is_refused(ctx: Arc<Ctx>) -> Verdict {
         answer == Err(ErrorKind::Unsupported),
         "break is not declared, and ended as {answer:?}"
     );
+    ensure!(guard.verify().await.is_ok(), "a refused break harmed the holder");
+    unsupported("break", &ctx.client().await.break_lock(guard.name(), guard.owner()).await)?;
     ensure!(guard.verify().await.is_ok(), "a refused break harmed the holder");
     Ok(())
 }
@@ -102,7 +104,7 @@ pub(super) async fn a_list_is_sorted_and_paged(ctx: Arc<Ctx>) -> Verdict {
 pub(super) async fn list_is_refused(ctx: Arc<Ctx>) -> Verdict {
     let answer = ctx.locker().await.list("", None, 10).await.map_err(|error| error.kind());
     ensure!(answer == Err(ErrorKind::Unsupported), "list is not declared, and ended as {answer:?}");
-    Ok(())
+    unsupported("list", &ctx.client().await.list("", None, 10).await)
 }
 
 pub(super) async fn a_detached_lock_passes_on(ctx: Arc<Ctx>) -> Verdict {
@@ -138,5 +140,14 @@ pub(super) async fn detach_is_refused(ctx: Arc<Ctx>) -> Verdict {
     );
     let attempt = ctx.client().await.try_acquire(&ctx.claim(&name("n"), false)).await?;
     ensure!(matches!(attempt, Attempt::Acquired(_)), "a refused acquisition left the lock shut");
+    let mut claim = ctx.claim(&name("m"), false);
+    claim.hold = Hold::Detached;
+    unsupported("a detached hold", &ctx.client().await.try_acquire(&claim).await)
+}
+
+/// What is not declared is refused by the backend itself, not only by core.
+fn unsupported<T: std::fmt::Debug>(what: &str, answer: &Result<T, Fault>) -> Verdict {
+    let refused = answer.as_ref().is_err_and(|fault| fault.kind() == FaultKind::Unsupported);
+    ensure!(refused, "{what} is not declared, and the backend answered {answer:?}");
     Ok(())
 }

@@ -234,7 +234,7 @@ static LAWS: &[Law] = &[
         "The retry that frees a newer holder; the retry that claims what it cannot know.",
     ),
     law!("5.1", fencing::tokens_grow).promise(
-        "Each grant's token is higher than that of the grant before, whoever gets it: through another client, after a lapse, after a break.",
+        "Each grant's token is higher than that of the grant before, whoever gets it and however: through another client, pushed, after a lapse, after a break; a renewal has the token of its grant.",
         "A resource that checks tokens refuses the rightful holder, or accepts the one who is late.",
     ).if_declared(|caps, _| caps.fencing > Fencing::None).or_absent(check!(fencing::there_are_no_tokens)),
     law!("5.2", fencing::a_floor_is_exceeded).promise(

@@ -1,0 +1,20 @@
+//! Real servers for tests: started on free loopback ports, ended with their handle.
+//!
+//! A server dies with its handle, and with the test process even if that is killed. A program that is
+//! not installed is a failure that says how to install it, never a skipped test.
+//!
+//! Nothing here needs a runtime, and everything blocks its thread: for milliseconds, but for the
+//! start of a server. A test that measures on the same thread gives the call to another one.
+//!
+//! **What a harness may lack.** These handles stop, continue, kill and restart a server, with or
+//! without its data, and change things behind a client's back. They do not step its clock: that needs
+//! a library preloaded into the server (libfaketime hangs a Redis that is linked with jemalloc).
+
+mod process;
+mod redis;
+mod resp;
+
+pub(crate) use process::low_ports;
+pub use process::{Server, ServerError};
+pub use redis::{KeepData, Persistence, Redis, RedisOptions};
+pub use resp::{Reply, Session};

@@ -1,0 +1,281 @@
+//! What all servers have in common: a process of ours, its output and its signals.
+
+use std::collections::VecDeque;
+use std::ffi::OsStr;
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+use std::io::{self, BufRead, BufReader};
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
+use std::time::Duration;
+
+use lock_core::clock::Moment;
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{Id, WaitPidFlag, waitid};
+use nix::unistd::Pid;
+
+/// How many lines of output are kept.
+const LINES: usize = 200;
+
+/// Becomes the server, unless the test process has died before it could be watched; both kinds of
+/// output into one pipe.
+const BECOME: &str = r#"[ "$PPID" = "$0" ] && exec "$@" 2>&1"#;
+
+/// Why a server could not be started.
+#[derive(Debug)]
+pub struct ServerError(String);
+
+impl ServerError {
+    pub(super) fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+}
+
+impl fmt::Display for ServerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for ServerError {}
+
+/// A process of a server. Dropping it kills the process and waits for its end.
+///
+/// Signals go to the one process that this handle has started, and only while it has not been waited
+/// for: its id cannot be another's.
+#[derive(Debug)]
+pub struct Server {
+    program: String,
+    child: Mutex<Child>,
+    output: Arc<Output>,
+}
+
+impl Server {
+    /// Starts `program` from the `PATH`; it is ready when [`wait_until`](Self::wait_until) says so.
+    /// `package` is the Debian package that has it.
+    ///
+    /// # Errors
+    ///
+    /// The program is not installed, or no process can be made.
+    pub fn start<A: AsRef<OsStr>>(
+        program: &str,
+        package: &str,
+        args: impl IntoIterator<Item = A>,
+        directory: &Path,
+    ) -> Result<Self, ServerError> {
+        require(program, package)?;
+        require("setpriv", "util-linux")?;
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "KILL", "sh", "-c", BECOME]);
+        command.arg(std::process::id().to_string()).arg(program).args(args);
+        command.current_dir(directory).stdin(Stdio::null());
+        command.stdout(Stdio::piped()).stderr(Stdio::inherit());
+        let mut child = spawn(command)
+            .map_err(|error| ServerError(format!("{program} cannot be started: {error}")))?;
+        let output = Arc::new(Output::default());
+        if let Some(pipe) = child.stdout.take() {
+            let output = Arc::clone(&output);
+            std::thread::spawn(move || output.collect(BufReader::new(pipe)));
+        }
+        Ok(Self { program: program.into(), child: Mutex::new(child), output })
+    }
+
+    /// Waits until `is_ready` says so. It is asked whenever the server prints a line, and a hundred
+    /// times a second.
+    ///
+    /// # Errors
+    ///
+    /// The server has ended, or `bound` has passed. The error shows the server's last output.
+    pub fn wait_until(
+        &self,
+        bound: Duration,
+        mut is_ready: impl FnMut() -> bool,
+    ) -> Result<(), ServerError> {
+        let deadline = Moment::now() + bound;
+        let mut seen = 0;
+        loop {
+            if self.has_ended() {
+                return Err(self.failure("has ended"));
+            }
+            if is_ready() {
+                return Ok(());
+            }
+            if deadline.has_passed() {
+                return Err(self.failure(&format!("was not ready within {bound:?}")));
+            }
+            seen = self.output.wait_for_more(seen, Duration::from_millis(10));
+        }
+    }
+
+    /// The process id.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child().id()
+    }
+
+    /// True once the process has ended, by itself or killed.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        !matches!(self.child().try_wait(), Ok(None))
+    }
+
+    /// Stops the process with SIGSTOP; returns when it has stopped.
+    ///
+    /// # Panics
+    ///
+    /// The process has ended.
+    pub fn stop(&self) {
+        let pid = self.signal(Signal::SIGSTOP);
+        // Not reaping it, so that a second look, and the child's own wait, find it as it is.
+        let flags = WaitPidFlag::WSTOPPED | WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT;
+        waitid(Id::Pid(pid), flags).expect("a child of ours can be waited for");
+    }
+
+    /// Lets a stopped process go on.
+    ///
+    /// # Panics
+    ///
+    /// The process has ended.
+    pub fn cont(&self) {
+        self.signal(Signal::SIGCONT);
+    }
+
+    /// Kills the process with SIGKILL, stopped or not, and waits for its end. No effect on one that
+    /// has ended.
+    pub fn kill(&self) {
+        let mut child = self.child();
+        // It fails only on a process that has been waited for.
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+
+    /// The last lines that the server has printed.
+    #[must_use]
+    pub fn output(&self) -> String {
+        self.output.text()
+    }
+
+    pub(super) fn failure(&self, what: &str) -> ServerError {
+        if self.has_ended() {
+            // What it said last may still be in its pipe.
+            self.output.wait_for_end(Duration::from_secs(5));
+        }
+        ServerError(format!("{} {what}; its last output:\n{}", self.program, self.output()))
+    }
+
+    fn signal(&self, signal: Signal) -> Pid {
+        let mut child = self.child();
+        assert!(matches!(child.try_wait(), Ok(None)), "{} has ended", self.program);
+        let pid = Pid::from_raw(child.id().cast_signed());
+        kill(pid, signal).expect("a child of ours can be signalled");
+        pid
+    }
+
+    fn child(&self) -> MutexGuard<'_, Child> {
+        self.child.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// A port of the loopback interface that was free a moment ago. Who uses it must be ready to find
+/// that another was faster.
+pub(super) fn free_port() -> u16 {
+    low_ports()
+        .find(|&port| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok())
+        .expect("there is always another attempt")
+}
+
+/// Ports at random, below the range from which the system gives ports to clients: what is restarted
+/// must find its port free, though half of the machine's connections have come and gone meanwhile.
+pub(crate) fn low_ports() -> impl Iterator<Item = u16> {
+    const FIRST: u64 = 15_000;
+    const COUNT: u64 = 17_000;
+    let hasher = RandomState::new();
+    (0_u64..).filter_map(move |i| u16::try_from(FIRST + hasher.hash_one(i) % COUNT).ok())
+}
+
+fn require(program: &str, package: &str) -> Result<(), ServerError> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    if std::env::split_paths(&path).any(|directory| directory.join(program).is_file()) {
+        return Ok(());
+    }
+    Err(ServerError(format!("{program} is missing: run ./test, or apt-get install {package}")))
+}
+
+/// Spawns on a thread that lives as long as this process: "when the parent dies", to the kernel, means
+/// the thread that made the child, and the threads of tests come and go.
+fn spawn(command: Command) -> io::Result<Child> {
+    type Order = (Command, mpsc::Sender<io::Result<Child>>);
+    static SPAWNER: OnceLock<mpsc::Sender<Order>> = OnceLock::new();
+    let spawner = SPAWNER.get_or_init(|| {
+        let (orders, received) = mpsc::channel::<Order>();
+        std::thread::spawn(move || {
+            for (mut command, answer) in received {
+                // Who ordered waits for the answer.
+                let _ = answer.send(command.spawn());
+            }
+        });
+        orders
+    });
+    let (answer, child) = mpsc::channel();
+    spawner.send((command, answer)).expect("the spawning thread never ends");
+    child.recv().expect("the spawning thread answers")
+}
+
+/// What a server has printed.
+#[derive(Debug, Default)]
+struct Output {
+    lines: Mutex<Lines>,
+    grown: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Lines {
+    last: VecDeque<String>,
+    count: u64,
+    ended: bool,
+}
+
+impl Output {
+    /// Reads until the server has ended, so that its pipe never fills up.
+    fn collect(&self, pipe: impl BufRead) {
+        for line in pipe.split(b'\n').map_while(Result::ok) {
+            let mut lines = self.lines();
+            lines.count += 1;
+            lines.last.push_back(String::from_utf8_lossy(&line).into_owned());
+            if lines.last.len() > LINES {
+                lines.last.pop_front();
+            }
+            self.grown.notify_all();
+        }
+        self.lines().ended = true;
+        self.grown.notify_all();
+    }
+
+    fn wait_for_end(&self, bound: Duration) {
+        // Whether it has ended by then or not, there is nothing more to wait for.
+        let _ = self.grown.wait_timeout_while(self.lines(), bound, |lines| !lines.ended);
+    }
+
+    /// Waits for more than `seen` lines, or until `bound` has passed; returns how many there are.
+    fn wait_for_more(&self, seen: u64, bound: Duration) -> u64 {
+        let waited =
+            self.grown.wait_timeout_while(self.lines(), bound, |lines| lines.count <= seen);
+        waited.unwrap_or_else(PoisonError::into_inner).0.count
+    }
+
+    fn text(&self) -> String {
+        self.lines().last.iter().map(|line| format!("  {line}\n")).collect()
+    }
+
+    fn lines(&self) -> MutexGuard<'_, Lines> {
+        self.lines.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

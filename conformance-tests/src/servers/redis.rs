@@ -1,0 +1,310 @@
+//! Redis.
+
+use std::fs;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use super::process::{Server, ServerError, free_port};
+use super::resp::{Reply, Session};
+
+/// How long a server may take to answer after its start, on a machine that is busy with other tests.
+const READY: Duration = Duration::from_secs(30);
+
+/// How often another port is tried.
+const ATTEMPTS: usize = 10;
+
+/// What a restarted server knows of its past.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Persistence {
+    /// Nothing.
+    #[default]
+    None,
+    /// What its append-only file says.
+    Aof,
+}
+
+/// What becomes of a server's files when it is restarted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeepData {
+    /// They stay. Without [`Persistence`] there are none.
+    Yes,
+    /// They are deleted.
+    No,
+}
+
+/// How a Redis is started.
+#[derive(Clone, Debug, Default)]
+pub struct RedisOptions {
+    persistence: Persistence,
+    password: Option<String>,
+    args: Vec<String>,
+}
+
+impl RedisOptions {
+    /// No persistence, no password, no other settings.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets what it writes to disk.
+    #[must_use]
+    pub fn persistence(mut self, persistence: Persistence) -> Self {
+        self.persistence = persistence;
+        self
+    }
+
+    /// Sets a password for the default user. [`Redis::connect`] and [`Redis::command`] give it.
+    #[must_use]
+    pub fn password(mut self, password: impl Into<String>) -> Self {
+        self.password = Some(password.into());
+        self
+    }
+
+    /// Adds a setting as it stands in `redis.conf`, for example `("maxmemory", "1mb")`.
+    #[must_use]
+    pub fn setting(mut self, name: &str, value: &str) -> Self {
+        self.args.extend([format!("--{name}"), value.to_owned()]);
+        self
+    }
+
+    fn command_line(&self, port: u16, socket: &Path) -> Vec<String> {
+        let aof = if self.persistence == Persistence::Aof { "yes" } else { "no" };
+        let socket = socket.to_string_lossy();
+        let port = port.to_string();
+        let settings = [
+            ["--port", &port],
+            ["--bind", "127.0.0.1"],
+            ["--unixsocket", &socket],
+            ["--save", ""],
+            ["--appendonly", aof],
+            ["--enable-debug-command", "local"],
+        ];
+        let mut line: Vec<String> = settings.concat().into_iter().map(str::to_owned).collect();
+        if let Some(password) = &self.password {
+            line.extend(["--requirepass".into(), password.clone()]);
+        }
+        line.extend(self.args.iter().cloned());
+        line
+    }
+}
+
+/// A Redis of a test's own, version 7 or newer, on a loopback port and a Unix socket, with its files
+/// in a temporary directory. It ends with this handle, or with the test process.
+///
+/// The clock of the server cannot be stepped from here; see [the module](super).
+#[derive(Debug)]
+pub struct Redis {
+    // Dropped before its directory.
+    server: Mutex<Server>,
+    options: RedisOptions,
+    port: u16,
+    directory: TempDir,
+}
+
+impl Redis {
+    /// Starts a server and waits until it answers.
+    ///
+    /// # Panics
+    ///
+    /// There is no `redis-server`, or it does not come up. The message says why.
+    #[must_use]
+    pub fn start(options: RedisOptions) -> Self {
+        Self::try_start(options).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// Starts a server and waits until it answers.
+    ///
+    /// # Errors
+    ///
+    /// There is no `redis-server`, or it does not come up.
+    pub fn try_start(options: RedisOptions) -> Result<Self, ServerError> {
+        let directory = tempfile::Builder::new()
+            .prefix("redis-")
+            .tempdir()
+            .map_err(|error| ServerError::new(format!("no temporary directory: {error}")))?;
+        let mut clashes = 0;
+        loop {
+            let port = free_port();
+            match launch(&options, port, directory.path()) {
+                Ok(server) => {
+                    return Ok(Self { server: Mutex::new(server), options, port, directory });
+                }
+                Err(Failed::PortTaken(_)) if clashes < ATTEMPTS => clashes += 1,
+                Err(Failed::PortTaken(error) | Failed::Otherwise(error)) => return Err(error),
+            }
+        }
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn addr(&self) -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, self.port).into()
+    }
+
+    /// Its Unix socket.
+    #[must_use]
+    pub fn unix_socket(&self) -> PathBuf {
+        socket(self.directory.path())
+    }
+
+    /// `redis://…`, with the password if it has one.
+    ///
+    /// The password goes in as it is: tests choose ones that need no escaping.
+    #[must_use]
+    pub fn url(&self) -> String {
+        let password = self.options.password.as_ref();
+        let user = password.map(|password| format!(":{password}@")).unwrap_or_default();
+        format!("redis://{user}{}", self.addr())
+    }
+
+    /// The directory with its files.
+    #[must_use]
+    pub fn directory(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// The process id; another one after each restart.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.server().pid()
+    }
+
+    /// The last lines that the server has printed since its start.
+    #[must_use]
+    pub fn output(&self) -> String {
+        self.server().output()
+    }
+
+    /// Stops the process with SIGSTOP; returns when it has stopped. Its connections stay open.
+    ///
+    /// # Panics
+    ///
+    /// The server is not running.
+    pub fn stop(&self) {
+        self.server().stop();
+    }
+
+    /// Lets the stopped process go on.
+    ///
+    /// # Panics
+    ///
+    /// The server is not running.
+    pub fn cont(&self) {
+        self.server().cont();
+    }
+
+    /// Kills the process with SIGKILL and waits for its end.
+    pub fn kill(&self) {
+        self.server().kill();
+    }
+
+    /// Kills the process if it still runs, and starts another one on the same port.
+    ///
+    /// # Panics
+    ///
+    /// The new one does not come up.
+    pub fn restart(&self, keep_data: KeepData) {
+        let mut server = self.server();
+        server.kill();
+        if keep_data == KeepData::No {
+            empty(self.directory.path()).expect("a directory of ours can be emptied");
+        }
+        *server = match launch(&self.options, self.port, self.directory.path()) {
+            Ok(server) => server,
+            Err(Failed::PortTaken(error) | Failed::Otherwise(error)) => panic!("{error}"),
+        };
+    }
+
+    /// A connection of its own, past every proxy.
+    ///
+    /// # Errors
+    ///
+    /// The server is not there, or refuses.
+    pub fn connect(&self) -> io::Result<Session> {
+        connect(&self.options, self.port)
+    }
+
+    /// Gives one command on a connection of its own: what an operator would do behind everybody's back.
+    /// Refusals of the server are [replies](Reply::Error).
+    ///
+    /// # Panics
+    ///
+    /// The server is not there, or does not answer within seconds.
+    pub fn command(&self, words: &[&str]) -> Reply {
+        self.connect()
+            .and_then(|mut session| session.command(words))
+            .unwrap_or_else(|error| panic!("{words:?} was not answered: {error}"))
+    }
+
+    fn server(&self) -> MutexGuard<'_, Server> {
+        self.server.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+enum Failed {
+    PortTaken(ServerError),
+    Otherwise(ServerError),
+}
+
+fn launch(options: &RedisOptions, port: u16, directory: &Path) -> Result<Server, Failed> {
+    let args = options.command_line(port, &socket(directory));
+    let server = Server::start("redis-server", "redis-server", args, directory)
+        .map_err(Failed::Otherwise)?;
+    let mut answering = None;
+    let ready = server.wait_until(READY, || {
+        answering = connect(options, port).and_then(|mut session| process_id(&mut session)).ok();
+        answering.is_some()
+    });
+    match ready {
+        // Whoever came first on that port may be a Redis, too.
+        Ok(()) if answering == Some(server.pid()) => Ok(server),
+        Ok(()) => Err(Failed::PortTaken(server.failure("is not who answers on its port"))),
+        Err(error) if server.output().contains("Address already in use") => {
+            Err(Failed::PortTaken(error))
+        }
+        Err(error) => Err(Failed::Otherwise(error)),
+    }
+}
+
+/// The process that answers, once it answers to PING: not before its data are loaded.
+fn process_id(session: &mut Session) -> io::Result<u32> {
+    if session.command(&["PING"])?.text() != "PONG" {
+        return Err(io::ErrorKind::ResourceBusy.into());
+    }
+    let info = session.command(&["INFO", "server"])?.text();
+    let line = info.lines().find_map(|line| line.strip_prefix("process_id:"));
+    line.and_then(|id| id.trim().parse().ok()).ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+fn connect(options: &RedisOptions, port: u16) -> io::Result<Session> {
+    let mut session = Session::connect((Ipv4Addr::LOCALHOST, port).into())?;
+    if let Some(password) = &options.password {
+        let reply = session.command(&["AUTH", password])?;
+        if let Reply::Error(error) = reply {
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, error));
+        }
+    }
+    Ok(session)
+}
+
+fn socket(directory: &Path) -> PathBuf {
+    directory.join("redis.sock")
+}
+
+fn empty(directory: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        if entry.file_type()?.is_dir() {
+            fs::remove_dir_all(entry.path())?;
+        } else {
+            fs::remove_file(entry.path())?;
+        }
+    }
+    Ok(())
+}

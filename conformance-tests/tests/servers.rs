@@ -1,0 +1,224 @@
+//! Servers that tests start: they are ours, they obey, and they never outlive us.
+
+use std::io::{BufRead, BufReader, ErrorKind, Write};
+use std::net::TcpStream;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use conformance_tests::servers::{KeepData, Persistence, Redis, RedisOptions, Reply, Server};
+use lock_core::clock::{Moment, sleep};
+
+/// Longer than anything here takes on a busy machine.
+const BOUND: Duration = Duration::from_secs(30);
+
+async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let deadline = Moment::now() + BOUND;
+    while !holds() {
+        assert!(!deadline.has_passed(), "within {BOUND:?}: {what}");
+        sleep(Duration::from_millis(5)).await;
+    }
+}
+
+/// The state letter of a process; none if it is gone.
+fn state(pid: u32) -> Option<char> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    stat.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next())
+}
+
+#[test]
+fn it_is_ours_and_answers() {
+    let redis = Redis::start(RedisOptions::new());
+    assert_eq!(redis.command(&["PING"]), Reply::Simple("PONG".into()));
+    let info = redis.command(&["INFO", "server"]).text();
+    assert!(info.contains(&format!("process_id:{}\r\n", redis.pid())));
+    assert_eq!(redis.url(), format!("redis://127.0.0.1:{}", redis.addr().port()));
+    let save = redis.command(&["CONFIG", "GET", "save"]).text();
+    assert_eq!(save, "save\n");
+}
+
+#[test]
+fn it_listens_on_a_unix_socket() {
+    let redis = Redis::start(RedisOptions::new());
+    let mut stream = UnixStream::connect(redis.unix_socket()).unwrap();
+    stream.set_read_timeout(Some(BOUND)).unwrap();
+    stream.write_all(b"PING\r\n").unwrap();
+    let mut line = String::new();
+    BufReader::new(stream).read_line(&mut line).unwrap();
+    assert_eq!(line, "+PONG\r\n");
+}
+
+#[test]
+fn many_at_once_do_not_get_in_each_others_way() {
+    let starting: Vec<_> =
+        (0..5).map(|_| std::thread::spawn(|| Redis::start(RedisOptions::new()))).collect();
+    // The threads that started them are gone by now; the servers must not be.
+    let servers: Vec<_> = starting.into_iter().map(|thread| thread.join().unwrap()).collect();
+    for (i, redis) in servers.iter().enumerate() {
+        redis.command(&["SET", "mine", &i.to_string()]);
+    }
+    for (i, redis) in servers.iter().enumerate() {
+        assert_eq!(redis.command(&["GET", "mine"]).text(), i.to_string());
+    }
+}
+
+#[test]
+fn replies_of_all_kinds() {
+    let redis = Redis::start(RedisOptions::new());
+    assert_eq!(redis.command(&["SET", "k", "v"]), Reply::Simple("OK".into()));
+    assert_eq!(redis.command(&["GET", "k"]), Reply::Bulk(b"v".to_vec()));
+    assert_eq!(redis.command(&["GET", "none"]), Reply::Nil);
+    assert_eq!(redis.command(&["INCR", "n"]), Reply::Integer(1));
+    assert!(matches!(redis.command(&["INCR", "k"]), Reply::Error(text) if text.starts_with("ERR")));
+    let lists = redis.command(&["EVAL", "return {1, {'a', false}, ''}", "0"]);
+    let inner = Reply::Array(vec![Reply::Bulk(b"a".to_vec()), Reply::Nil]);
+    let expected = vec![Reply::Integer(1), inner, Reply::Bulk(Vec::new())];
+    assert_eq!(lists, Reply::Array(expected));
+}
+
+#[test]
+fn what_operators_do_behind_a_clients_back() {
+    let redis = Redis::start(RedisOptions::new().setting("maxmemory", "100mb"));
+    let mut victim = redis.connect().unwrap();
+    let id = victim.command(&["CLIENT", "ID"]).unwrap().text();
+    redis.command(&["SET", "lock", "owner"]);
+    assert_eq!(redis.command(&["DEL", "lock"]), Reply::Integer(1));
+    assert_eq!(redis.command(&["CONFIG", "GET", "maxmemory"]).text(), "maxmemory\n104857600");
+    assert_eq!(redis.command(&["CONFIG", "SET", "maxmemory", "1mb"]).text(), "OK");
+    assert_eq!(redis.command(&["ACL", "SETUSER", "ann", "on", ">pw", "+get"]).text(), "OK");
+    assert_eq!(redis.command(&["SCRIPT", "FLUSH"]).text(), "OK");
+    assert_eq!(redis.command(&["DEBUG", "SLEEP", "0"]).text(), "OK");
+    assert_eq!(redis.command(&["CLIENT", "KILL", "ID", &id]), Reply::Integer(1));
+    assert!(victim.command(&["PING"]).is_err());
+}
+
+#[test]
+fn a_password_is_asked_for_and_given() {
+    let redis = Redis::start(RedisOptions::new().password("sesame"));
+    assert_eq!(redis.command(&["PING"]).text(), "PONG");
+    assert_eq!(redis.url(), format!("redis://:sesame@{}", redis.addr()));
+    let mut stream = TcpStream::connect(redis.addr()).unwrap();
+    stream.set_read_timeout(Some(BOUND)).unwrap();
+    stream.write_all(b"PING\r\n").unwrap();
+    let mut line = String::new();
+    BufReader::new(stream).read_line(&mut line).unwrap();
+    assert!(line.starts_with("-NOAUTH"), "{line}");
+}
+
+#[test]
+fn a_stopped_one_keeps_its_connections_and_serves_late() {
+    let redis = Redis::start(RedisOptions::new());
+    let mut stream = TcpStream::connect(redis.addr()).unwrap();
+    stream.set_read_timeout(Some(BOUND)).unwrap();
+    for _ in 0..3 {
+        redis.stop();
+        assert_eq!(state(redis.pid()), Some('T'), "stopped when `stop` returns");
+        redis.stop();
+        stream.write_all(b"PING\r\n").unwrap();
+        stream.set_nonblocking(true).unwrap();
+        let silent = std::io::Read::read(&mut stream, &mut [0]).unwrap_err();
+        assert_eq!(silent.kind(), ErrorKind::WouldBlock);
+        stream.set_nonblocking(false).unwrap();
+        redis.cont();
+        let mut answer = [0; 7];
+        std::io::Read::read_exact(&mut stream, &mut answer).unwrap();
+        assert_eq!(&answer, b"+PONG\r\n");
+    }
+}
+
+#[test]
+fn a_killed_one_is_gone_and_comes_back_on_its_port() {
+    let redis = Redis::start(RedisOptions::new());
+    let (addr, pid) = (redis.addr(), redis.pid());
+    redis.command(&["SET", "k", "v"]);
+    redis.stop();
+    redis.kill();
+    assert_eq!(state(pid), None, "waited for, and no zombie");
+    assert_eq!(redis.connect().unwrap_err().kind(), ErrorKind::ConnectionRefused);
+    redis.restart(KeepData::Yes);
+    assert_eq!(redis.addr(), addr);
+    assert_ne!(redis.pid(), pid);
+    assert_eq!(redis.command(&["GET", "k"]), Reply::Nil, "nothing was written to disk");
+}
+
+#[test]
+fn an_append_only_file_survives_a_kill_unless_it_is_thrown_away() {
+    let redis = Redis::start(RedisOptions::new().persistence(Persistence::Aof));
+    redis.command(&["SET", "k", "v"]);
+    redis.restart(KeepData::Yes);
+    assert_eq!(redis.command(&["GET", "k"]).text(), "v");
+    redis.restart(KeepData::No);
+    assert_eq!(redis.command(&["GET", "k"]), Reply::Nil);
+}
+
+#[test]
+fn dropping_it_leaves_nothing() {
+    let redis = Redis::start(RedisOptions::new().persistence(Persistence::Aof));
+    let (addr, pid, directory) = (redis.addr(), redis.pid(), redis.directory().to_owned());
+    drop(redis);
+    assert_eq!(state(pid), None);
+    assert!(TcpStream::connect(addr).is_err());
+    assert!(!directory.exists());
+}
+
+#[test]
+fn a_bad_setting_fails_with_what_the_server_said() {
+    let error = Redis::try_start(RedisOptions::new().setting("no-such-thing", "1")).unwrap_err();
+    assert!(error.to_string().contains("has ended"), "{error}");
+    assert!(error.to_string().contains("no-such-thing"), "{error}");
+}
+
+#[test]
+fn a_missing_program_fails_with_the_way_to_install_it() {
+    let error =
+        Server::start("no-such-server", "its-package", [""; 0], Path::new("/")).unwrap_err();
+    let hint = "no-such-server is missing: run ./test, or apt-get install its-package";
+    assert_eq!(error.to_string(), hint);
+}
+
+#[test]
+fn a_server_that_is_never_ready_fails_at_the_bound() {
+    let server = Server::start("sleep", "coreutils", ["600"], Path::new("/")).unwrap();
+    let error = server.wait_until(Duration::from_millis(50), || false).unwrap_err();
+    assert!(error.to_string().contains("was not ready within 50ms"), "{error}");
+}
+
+/// Not a test by itself: in a process of its own, started by the next one, it starts a server, says
+/// which, and waits to be killed.
+#[test]
+fn helper_that_is_killed() {
+    if std::env::var_os("SERVERS_HELPER").is_none() {
+        return;
+    }
+    let redis = Redis::start(RedisOptions::new());
+    eprintln!("{} {} {}", redis.pid(), redis.addr(), redis.directory().display());
+    loop {
+        std::thread::park();
+    }
+}
+
+#[tokio::test]
+async fn a_server_dies_with_a_test_process_that_is_killed() {
+    let mut helper = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "helper_that_is_killed", "--nocapture"])
+        .env("SERVERS_HELPER", "1")
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(helper.stderr.take().unwrap()).lines().map_while(Result::ok);
+    let said: Vec<String> = { lines }
+        .map(|line| line.split(' ').map(str::to_owned).collect::<Vec<_>>())
+        .find(|words| words.len() == 3 && words[0].parse::<u32>().is_ok())
+        .expect("the helper says its server");
+    let (pid, addr): (u32, &str) = (said[0].parse().unwrap(), &said[1]);
+    TcpStream::connect(addr).expect("it is up");
+    helper.kill().unwrap();
+    helper.wait().unwrap();
+    eventually("the port is closed", || TcpStream::connect(addr).is_err()).await;
+    // Whoever inherited it may take his time to wait for it.
+    eventually("the process is gone", || matches!(state(pid), None | Some('Z'))).await;
+    // The one thing that the killed process could not do itself.
+    std::fs::remove_dir_all(&said[2]).unwrap();
+}
