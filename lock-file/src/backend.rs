@@ -59,13 +59,15 @@ struct Inner {
 
 impl FileLocks {
     /// Locks in `directory`, which is created with mode 0700 if it is missing; its parents are not.
+    /// Symbolic links above it are resolved here, once.
     ///
     /// # Errors
     ///
-    /// * [`ErrorKind::Invalid`](lock_core::ErrorKind::Invalid): not an absolute path, not a
-    ///   directory but a file or a symbolic link, or its parent is missing.
+    /// * [`ErrorKind::Invalid`](lock_core::ErrorKind::Invalid): not an absolute path, the
+    ///   root directory, not a directory but a file or a symbolic link, or its parent is missing.
     /// * [`ErrorKind::Denied`](lock_core::ErrorKind::Denied): it belongs to another user (root
-    ///   excepted), others can write to it, or this user cannot reach it.
+    ///   excepted), others can write to it, or to a directory above it that is not sticky, or this
+    ///   user cannot reach it.
     /// * [`ErrorKind::Unsupported`](lock_core::ErrorKind::Unsupported): it is on a network file
     ///   system.
     pub fn at(directory: impl AsRef<Path>) -> Result<Self, Error> {
@@ -73,7 +75,8 @@ impl FileLocks {
     }
 
     /// Locks for all processes of this user, in `/run/lock/locks-<uid>`, or in `/tmp/locks-<uid>` on
-    /// systems that have no `/run/lock` for users.
+    /// systems that have no `/run/lock` for users. If the first one cannot be made for another reason,
+    /// such as a full or read-only file system, that is an error: other processes may have it.
     ///
     /// No environment variable has a say: sessions, jobs of cron and services would not agree.
     /// Services with a `/tmp` of their own need a directory given by [`at`](Self::at) if it comes to

@@ -23,13 +23,17 @@
 //!   AFS, Coda, Ceph, Lustre, 9P). A FUSE file system does not tell what is behind it and is
 //!   accepted: it excludes the processes that use this mount. Containers exclude each other only if
 //!   they share the directory.
-//! * **One user.** Lock files have mode 0600, and a directory in which others can replace files is
-//!   refused.
+//! * **One user.** Lock files have mode 0600. A directory in which others can replace files is
+//!   refused, and so is one that they can move away because they can write to a directory above it
+//!   that is not sticky.
 //! * **No lease.** A lock lasts as long as its holder has it open, be it stopped for hours: the ttl
-//!   is only the rhythm in which the holder looks whether its file is still the one in the
-//!   directory. Until then, a lock file that was deleted or replaced by hand lets others in.
+//!   is only the rhythm in which the holder looks, three times per ttl, whether its file is still
+//!   the one in the directory. Until then, a lock file that was deleted or replaced by hand lets
+//!   others in.
 //! * **No order among processes.** A waiter looks again after 1 to 50 ms; who looks first after a
-//!   release wins. Inside one process, a locker serves first come, first served.
+//!   release wins. A busy process can keep waiters of other processes out: one that takes the lock
+//!   again as soon as it has released it is always first. Pause for more than 50 ms between two
+//!   rounds of such a loop. Inside one process, a locker serves first come, first served.
 //! * **Tokens survive crashes of processes, not of the machine.** They are written into the lock
 //!   file before the grant returns, but not synced: [`Fencing::Seeded`]. After a power cut the wall
 //!   clock keeps them growing, unless it was set back.
@@ -42,7 +46,8 @@
 //!
 //! Descriptors are close-on-exec. A process that was given one on purpose, through [`descriptor`],
 //! keeps the lock when the guard's process is gone without having released it. A release unlocks
-//! for all of them. A process that forks without `exec` shares its locks with the child.
+//! for all of them. A process that forks without `exec` shares its locks with the child. A child that
+//! closes what it inherits, as `sudo` and daemons do, keeps nothing.
 //!
 //! # Together with flock(1)
 //!

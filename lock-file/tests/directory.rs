@@ -6,8 +6,8 @@ use std::fs::Permissions;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 
-use common::{Process, locker, path_text, run_if_child, say, scratch};
-use lock_core::{Error, ErrorKind};
+use common::{Process, acquire, is_free, locker, path_text, run_if_child, say, scratch};
+use lock_core::{Error, ErrorKind, Locker};
 use lock_file::FileLocks;
 
 #[test]
@@ -65,8 +65,54 @@ fn links_files_and_other_paths_are_refused() {
     assert!(!scratch.path().join("missing").exists());
     assert_eq!(refusal("relative/locks").kind(), ErrorKind::Invalid);
     assert_eq!(refusal("").kind(), ErrorKind::Invalid);
+    for not_a_name in ["/", "//", "/tmp/.."] {
+        assert_eq!(refusal(not_a_name).kind(), ErrorKind::Invalid);
+    }
+    let error = FileLocks::at("/tmp/nul\0byte").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
 }
 
+#[test]
+fn a_directory_that_others_could_move_away_is_refused() {
+    let scratch = scratch();
+    let parent = scratch.path().join("open");
+    let dir = parent.join("below/locks");
+    std::fs::create_dir_all(dir.parent().unwrap()).unwrap();
+    for (mode, refused) in [(0o777, true), (0o775, true), (0o1777, false), (0o755, false)] {
+        std::fs::set_permissions(&parent, Permissions::from_mode(mode)).unwrap();
+        if refused {
+            let error = refusal(&dir);
+            assert_eq!(error.kind(), ErrorKind::Denied, "{mode:o}");
+            assert!(error.to_string().contains(&path_text(&parent)), "{error}");
+        } else {
+            locker(&dir);
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_link_above_the_directory_that_is_turned_does_not_split_the_locks() {
+    let scratch = scratch();
+    let (old, new) = (scratch.path().join("old"), scratch.path().join("new"));
+    for dir in [&old, &new] {
+        std::fs::create_dir(dir).unwrap();
+    }
+    let link = scratch.path().join("link");
+    symlink(&old, &link).unwrap();
+    let locks = FileLocks::at(link.join("locks")).unwrap();
+    assert_eq!(locks.directory(), old.canonicalize().unwrap().join("locks"));
+    let locks = Locker::new(locks);
+    let guard = acquire(&locks, "n").await;
+    std::fs::remove_file(&link).unwrap();
+    symlink(&new, &link).unwrap();
+    assert!(!is_free(&locks, "n").await, "one process, one lock space");
+    assert!(guard.verify().await.is_ok(), "its file is where it was");
+    guard.release().await.unwrap();
+}
+
+/// The one test that makes the real default directory. It leaves nothing in it. That no environment
+/// variable has a say can only be seen where the directory is looked for, and a mount namespace of
+/// its own would need rights that a test cannot count on.
 #[test]
 fn the_default_directory_is_that_of_the_user_whatever_the_environment() {
     let scratch = scratch();
