@@ -5,6 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::fmt::Write;
 use std::path::PathBuf;
 
+use conformance_tests::servers::{Redis, RedisOptions};
 use conformance_tests::{Law, Level, laws, sabotage};
 use lock_core::{Backend, Capabilities, Memory, Support, Takeover};
 
@@ -85,9 +86,13 @@ fn laws_md_holds_the_laws() {
 #[test]
 fn readme_holds_the_capabilities() {
     let file = tempfile::tempdir().unwrap();
+    let server = Redis::start(RedisOptions::new());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let redis = runtime.block_on(lock_redis::Redis::connect(&*server.url())).unwrap();
     let columns: Vec<Capabilities> = vec![
         Memory::new().capabilities(),
         lock_file::FileLocks::at(file.path()).unwrap().capabilities(),
+        redis.capabilities(),
     ];
     let row = |what: &str, cell: &dyn Fn(&Capabilities) -> String| {
         let cells: Vec<String> = columns.iter().map(cell).collect();

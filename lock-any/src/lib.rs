@@ -12,11 +12,15 @@
 //! |---|---|---|
 //! | `memory:` | the tasks of this process; one lock space per process | always there |
 //! | `file:`, `file:///dir` | the processes of this host; default directory, or `/dir` | `file` (default) |
+//! | `redis://[user:password@]host[:port][/database]` | a Redis server | `redis` |
+//! | `rediss://…` | the same, encrypted | `redis` and `tls` |
+//! | `redis+unix:///path` | the same, through a socket; options `db`, `user`, `password` | `redis` |
 //!
 //! Options follow as `?name=value&name=value`. Every backend knows `ttl` (the lease that locks ask for
 //! unless told otherwise), `timeout` (the bound of one call), `patience` (how long a waiter sits out
 //! an outage) and `max_ttl`, all as durations like `500ms`, `30s` or `2h`, and `label` (what
-//! `inspect` shows of a holder). An option that a backend does not know is an error.
+//! `inspect` shows of a holder). Redis knows `prefix` (put before every key; it ends in `:` or `/`).
+//! An option that a backend does not know is an error.
 
 mod url;
 
@@ -25,6 +29,8 @@ use std::time::Duration;
 pub use lock_core::*;
 #[cfg(feature = "file")]
 pub use lock_file as file;
+#[cfg(feature = "redis")]
+pub use lock_redis as redis;
 
 use url::Url;
 
@@ -66,6 +72,12 @@ pub async fn connect_with(
         "file" => file_backend(url)?,
         #[cfg(not(feature = "file"))]
         "file" => return Err(feature_is_off("file", "file")),
+        #[cfg(feature = "redis")]
+        "redis" | "rediss" | "redis+unix" => redis_backend(&url).await?,
+        #[cfg(not(feature = "redis"))]
+        scheme @ ("redis" | "rediss" | "redis+unix") => {
+            return Err(feature_is_off(scheme, "redis"));
+        }
         unknown => {
             let message = format!("unknown backend {unknown:?}; known are {}", KNOWN.join(", "));
             return Err(Error::new(ErrorKind::Invalid, message));
@@ -85,7 +97,7 @@ pub fn ttl_of(url: &str) -> Result<Option<Duration>, Error> {
 }
 
 /// The schemes that [`connect`] understands, whether or not their features are on.
-const KNOWN: &[&str] = &["memory:", "file:"];
+const KNOWN: &[&str] = &["memory:", "file:", "redis:", "rediss:", "redis+unix:"];
 
 fn memory(url: Url) -> Result<LockerBuilder, Error> {
     use std::sync::LazyLock;
@@ -106,7 +118,12 @@ fn file_backend(url: Url) -> Result<LockerBuilder, Error> {
     Ok(Locker::builder(backend))
 }
 
-#[cfg(not(feature = "file"))]
+#[cfg(feature = "redis")]
+async fn redis_backend(url: &Url) -> Result<LockerBuilder, Error> {
+    Ok(Locker::builder(lock_redis::Redis::connect(url.to_text()).await?))
+}
+
+#[cfg(not(all(feature = "file", feature = "redis")))]
 fn feature_is_off(scheme: &str, feature: &str) -> Error {
     let message =
         format!("{scheme}: needs the Cargo feature {feature:?} of lock-any, which is off");

@@ -35,7 +35,7 @@ async fn a_url_that_cannot_be_understood_says_what_to_do() {
         ("", "begins with a scheme"),
         ("memory", "begins with a scheme"),
         ("/var/lock", "begins with a scheme"),
-        ("nosuch://host", "known are memory:, file:"),
+        ("nosuch://host", "known are memory:, file:, redis:"),
         ("memory:here", "write memory:"),
         ("memory:?ttl", "has no value"),
         ("memory:?ttl=0s", "not a positive duration"),
@@ -44,6 +44,13 @@ async fn a_url_that_cannot_be_understood_says_what_to_do() {
         ("memory:?ttl=99999999999999999999s", "not a positive duration"),
         ("memory:?ttl=1ns", "out of range"),
         ("memory:?ttl=1year", "out of range"),
+        ("memory:?max_ttl=1s&ttl=2s", "from 1ms to 1s"),
+        ("memory:?max_ttl=366days", "from 1ms to 365days"),
+        ("memory:?max_ttl=1ns", "out of range"),
+        ("memory:?timeout=31days", "from 1ms to 30days"),
+        ("memory:?timeout=1us", "out of range"),
+        ("memory:?patience=500000000000years", "out of range"),
+        ("memory:?patience=1ns", "out of range"),
         ("memory:?ttl=1s&ttl=2s", "given twice"),
         ("memory:?colour=red", "no URL option \"colour\""),
         ("memory:#x", "no fragment"),
@@ -58,12 +65,36 @@ async fn a_url_that_cannot_be_understood_says_what_to_do() {
 
 #[tokio::test]
 async fn no_error_repeats_a_password() {
-    for url in
-        ["nosuch://user:hunter2@host", "memory://user:hunter2@host", "memory://hunter2?x=hunter2"]
-    {
+    for url in [
+        "nosuch://user:hunter2@host",
+        "nosuch://user:a?hunter2@host",
+        "memory://user:hunter2@host",
+        "memory://hunter2?x=hunter2",
+        "memory:?ttl=hunter2",
+    ] {
         let (_, text) = refused(url).await;
         assert!(!text.contains("hunter2"), "{text}");
     }
+    // With a question mark in it, which begins the options.
+    for part in
+        ["hunter2", "hunter", "a=hunter", "hunter=a", "a&hunter", "a=1&a=hunter", "ttl=hunter"]
+    {
+        for scheme in ["redis", "rediss", "redis+unix", "memory", "file", "nosuch"] {
+            let (kind, text) = refused(&format!("{scheme}://user:se?{part}@host")).await;
+            assert_eq!(kind, ErrorKind::Invalid, "{text}");
+            assert!(!text.contains("hunter") && !text.contains("host"), "{text}");
+        }
+    }
+}
+
+#[test]
+fn the_ttl_of_a_url_is_what_its_locks_ask_for() {
+    let ttl_of = |url| lock_any::ttl_of(url).unwrap();
+    assert_eq!(ttl_of("memory:"), None);
+    assert_eq!(ttl_of("memory:?ttl=5s"), Some(Duration::from_secs(5)));
+    assert_eq!(ttl_of("memory:?max_ttl=1s"), Some(Duration::from_secs(1)));
+    assert_eq!(ttl_of("memory:?max_ttl=1s&ttl=500ms"), Some(Duration::from_millis(500)));
+    assert_eq!(ttl_of("memory:?max_ttl=1h"), Some(Duration::from_secs(30)));
 }
 
 #[cfg(feature = "file")]
@@ -85,13 +116,19 @@ mod file {
     async fn bad_options_are_refused_before_the_directory_is_touched() {
         let dir = tempfile::tempdir().unwrap();
         let missing = dir.path().join("locks");
-        let (kind, _) = refused(&format!("file://{}?colour=red", missing.display())).await;
-        assert_eq!(kind, ErrorKind::Invalid);
-        assert!(!missing.exists());
+        for options in ["colour=red", "patience=500000000000years", "timeout=1ns", "max_ttl=2years"]
+        {
+            let (kind, _) = refused(&format!("file://{}?{options}", missing.display())).await;
+            assert_eq!(kind, ErrorKind::Invalid);
+            assert!(!missing.exists());
+        }
         let (_, text) = refused("file:locks").await;
         assert!(text.contains("absolute path"), "{text}");
         let (_, text) = refused("file://host/locks").await;
         assert!(text.contains("absolute path"), "{text}");
+        for url in ["file:///", "file:/", "file:///tmp/a%00b"] {
+            assert_eq!(refused(url).await.0, ErrorKind::Invalid, "{url}");
+        }
     }
 }
 
@@ -101,4 +138,36 @@ async fn a_scheme_whose_feature_is_off_names_the_feature() {
     let (kind, text) = refused("file:").await;
     assert_eq!(kind, ErrorKind::Unsupported);
     assert!(text.contains("feature \"file\""), "{text}");
+}
+
+#[cfg(not(feature = "redis"))]
+#[tokio::test]
+async fn a_server_whose_feature_is_off_names_the_feature() {
+    for url in ["redis://u:hunter2@h", "rediss://h", "redis+unix:///s"] {
+        let (kind, text) = refused(url).await;
+        assert_eq!(kind, ErrorKind::Unsupported);
+        assert!(text.contains("feature \"redis\"") && !text.contains("hunter2"), "{text}");
+    }
+}
+
+#[cfg(feature = "redis")]
+mod redis {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_backend_reads_what_is_left_of_the_url() {
+        // Port 1: nobody listens there.
+        for (url, expected, hint) in [
+            ("redis://127.0.0.1:1?ttl=10s&prefix=a%3A", ErrorKind::Unavailable, "cannot connect"),
+            ("redis://127.0.0.1:1?prefix=a", ErrorKind::Invalid, "must end in ':'"),
+            ("redis://127.0.0.1:1?colour=red", ErrorKind::Invalid, "\"colour\""),
+            ("redis:", ErrorKind::Invalid, "redis://"),
+            ("redis://u:hunter2@h:x", ErrorKind::Invalid, "port"),
+            ("redis+unix:///nosuch?password=hunter2", ErrorKind::Unavailable, "cannot connect"),
+        ] {
+            let (kind, text) = refused(url).await;
+            assert_eq!(kind, expected, "{url}: {text}");
+            assert!(text.contains(hint) && !text.contains("hunter2"), "{url}: {text}");
+        }
+    }
 }

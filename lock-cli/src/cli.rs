@@ -1,6 +1,8 @@
 //! What can be said to lockctl, and what it answers to anything else.
 
 use std::ffi::OsString;
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
 use std::time::Duration;
 
 use clap::builder::StyledStr;
@@ -12,7 +14,8 @@ use crate::exit::{Exit, Failure};
 
 /// The arguments, once read.
 pub(crate) struct Cli {
-    pub(crate) backend: String,
+    /// The option of that name; see [`backend`].
+    pub(crate) backend: Option<String>,
     pub(crate) verb: Verb,
 }
 
@@ -20,7 +23,7 @@ pub(crate) struct Cli {
 #[derive(Parser)]
 #[command(name = "lockctl", version, max_term_width = 100)]
 struct Given {
-    /// Where the locks live, as file:///dir or memory: [default: $LOCK_BACKEND, else file:]
+    /// Where the locks live, as file:///dir or redis://host [default: $LOCK_BACKEND, else file:]
     #[arg(long, global = true, value_name = "URL")]
     backend: Option<String>,
     #[command(subcommand)]
@@ -32,10 +35,22 @@ pub(crate) enum Verb {
     Run(Run),
     #[command(hide = true, name = BOUND)]
     Bound(Bound),
+    #[command(hide = true, name = DIE)]
+    Die(Die),
 }
 
-/// The verb by which lockctl starts itself; see `bound.rs`.
+/// A verb by which lockctl starts itself; see `bound.rs`.
 pub(crate) const BOUND: &str = "__bound";
+/// A verb that lockctl becomes; see `death.rs`.
+pub(crate) const DIE: &str = "__die";
+
+/// lockctl itself, with another verb.
+pub(crate) fn again(verb: &str) -> Command {
+    // Still this program if its file was replaced meanwhile.
+    let mut lockctl = Command::new("/proc/self/exe");
+    lockctl.arg0("lockctl").arg(verb);
+    lockctl
+}
 
 /// Hold a lock while a command runs
 #[derive(Args)]
@@ -71,12 +86,22 @@ pub(crate) struct Run {
     #[arg(long, value_name = "DURATION", value_parser = span, allow_hyphen_values = true)]
     pub(crate) grace: Option<Duration>,
 
-    /// The lock: any text up to 64 KiB
-    pub(crate) name: LockName,
+    /// The lock: any text up to 64 KiB. One that begins with '-' is written --name=NAME
+    #[arg(required_unless_present = "dashed")]
+    name: Option<LockName>,
+
+    #[arg(long = "name", hide = true, conflicts_with = "name", allow_hyphen_values = true)]
+    dashed: Option<LockName>,
 
     /// The command, and its arguments
     #[arg(last = true, required = true, value_name = "CMD")]
     pub(crate) command: Vec<OsString>,
+}
+
+impl Run {
+    pub(crate) fn name(&self) -> &LockName {
+        self.name.as_ref().or(self.dashed.as_ref()).expect("clap demands a name")
+    }
 }
 
 #[derive(Args)]
@@ -86,6 +111,11 @@ pub(crate) struct Bound {
     pub(crate) parent: Option<i32>,
     #[arg(last = true, required = true)]
     pub(crate) command: Vec<OsString>,
+}
+
+#[derive(Args)]
+pub(crate) struct Die {
+    pub(crate) signal: i32,
 }
 
 const AFTER_RUN: &str = "\
@@ -99,11 +129,16 @@ shortly before it does. If the lock is known to be lost, it gets SIGKILL at once
 If lockctl itself is killed, its command does not run on unlocked: with file: it keeps the lock until \
 it ends, with other backends it is killed as well. Not covered: what the command has started (with \
 other backends than file: it is not killed along with lockctl) or left behind, what moved to another \
-process group, set-user-id commands, which cannot be killed, and a lockctl that is stopped (SIGSTOP) \
-for longer than its lease while its command runs: it kills the command when it goes on.
+process group, set-user-id commands, which cannot be killed, with file: a command that closes what it \
+inherits (sudo does, and daemons), and a lockctl that is stopped (SIGSTOP) for longer than its lease \
+while its command runs: it kills the command when it goes on.
+
+With file:, a lock file that is deleted by hand lets others in for up to a third of the ttl, until \
+that is noticed. And its locks go to whoever looks first: a process that takes one again and again \
+without a pause can keep others waiting.
 
 Exit status:
-  the command's own, 128+n if signal n ended it
+  the command's own, 128+n if signal n ended it, or lockctl
   64  wrong usage, name or URL, or not supported by the backend
   69  the backend is unavailable, or refuses
   70  internal error
@@ -126,19 +161,22 @@ pub(crate) fn parse() -> Result<Option<Cli>, Failure> {
         }
         Err(error) => return Err(Failure::usage(advice(&error))),
     };
-    let backend = match given.backend {
-        Some(url) => url,
-        None => from_environment()?,
-    };
-    Ok(Some(Cli { backend, verb: given.verb }))
+    Ok(Some(Cli { backend: given.backend, verb: given.verb }))
 }
 
-fn from_environment() -> Result<String, Failure> {
-    match std::env::var_os("LOCK_BACKEND") {
-        Some(url) if !url.is_empty() => {
+/// The URL to use: the option's, else that of the environment, else the default. For verbs that have
+/// use for one; the hidden ones have not, and do not look.
+pub(crate) fn backend(option: Option<String>) -> Result<String, Failure> {
+    choose(option, std::env::var_os("LOCK_BACKEND"))
+}
+
+fn choose(option: Option<String>, environment: Option<OsString>) -> Result<String, Failure> {
+    match (option, environment) {
+        (Some(url), _) => Ok(url),
+        (None, Some(url)) if !url.is_empty() => {
             url.into_string().map_err(|_| Failure::usage("$LOCK_BACKEND must be UTF-8"))
         }
-        _ => Ok("file:".to_owned()),
+        (None, _) => Ok("file:".to_owned()),
     }
 }
 
@@ -153,7 +191,7 @@ fn advice(error: &clap::Error) -> String {
             let why = std::error::Error::source(error);
             let why = why.map_or_else(|| "it is not valid".to_owned(), ToString::to_string);
             match argument.as_str() {
-                "<NAME>" => why,
+                "<NAME>" | "[NAME]" => why,
                 _ => format!("{option}: {why}"),
             }
         }
@@ -263,6 +301,20 @@ mod tests {
     #[test]
     fn the_definition_is_sound() {
         <Given as clap::CommandFactory>::command().debug_assert();
+    }
+
+    #[test]
+    fn the_backend_is_that_of_the_option_then_of_the_environment_then_the_default() {
+        for (option, environment, chosen) in [
+            (None, None, "file:"),
+            (None, Some(""), "file:"),
+            (None, Some("memory:"), "memory:"),
+            (Some("memory:"), Some("gopher:"), "memory:"),
+            (Some("memory:"), None, "memory:"),
+        ] {
+            let (option, environment) = (option.map(Into::into), environment.map(Into::into));
+            assert_eq!(choose(option, environment).unwrap(), chosen);
+        }
     }
 
     #[test]

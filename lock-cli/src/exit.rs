@@ -8,7 +8,7 @@ use std::process::{ExitCode, ExitStatus};
 use lock_any::ErrorKind;
 use nix::sys::signal::Signal;
 
-use crate::job;
+use crate::{death, job};
 
 /// An exit status of lockctl.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,11 +78,13 @@ impl From<Exit> for ExitCode {
 pub(crate) struct Failure {
     exit: Exit,
     message: Option<String>,
+    /// What lockctl dies of.
+    signal: Option<Signal>,
 }
 
 impl Failure {
     pub(crate) fn new(exit: Exit, message: impl Into<String>) -> Self {
-        Self { exit, message: Some(message.into()) }
+        Self { exit, message: Some(message.into()), signal: None }
     }
 
     pub(crate) fn usage(message: impl Into<String>) -> Self {
@@ -91,7 +93,7 @@ impl Failure {
 
     /// Ended by a signal, and whoever sent it knows.
     pub(crate) fn signalled(signal: Signal) -> Self {
-        Self { exit: Exit::by_signal(signal as i32), message: None }
+        Self { exit: Exit::by_signal(signal as i32), message: None, signal: Some(signal) }
     }
 
     pub(crate) fn internal(what: &str, why: &dyn StdError) -> Self {
@@ -103,6 +105,16 @@ impl Failure {
             say(message);
         }
         self.exit
+    }
+
+    /// The end of lockctl, unless it is for the caller to exit.
+    pub(crate) fn end(self) -> Exit {
+        let signal = self.signal;
+        let exit = self.report();
+        if let Some(signal) = signal {
+            death::die_of(signal);
+        }
+        exit
     }
 }
 

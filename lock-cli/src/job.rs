@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::os::fd::{BorrowedFd, RawFd};
 use std::os::unix::process::CommandExt as _;
+use std::path::Path;
 use std::process::{Child, Command, ExitStatus};
 use std::sync::atomic::{AtomicI32, Ordering};
 
@@ -53,7 +54,11 @@ impl Job {
         let (program, arguments) = command.split_first().expect("clap demands a command");
         let spawn_bound = |parent| {
             spawn(&mut bound(parent, command)).map_err(|error| {
-                let message = format!("cannot start the command: {}", chain(&error));
+                let message = if Path::new("/proc/self").exists() {
+                    format!("cannot start the command: {}", chain(&error))
+                } else {
+                    "cannot start the command: lockctl needs /proc, which is not mounted".to_owned()
+                };
                 Failure::new(Exit::CANNOT_RUN, message)
             })
         };
@@ -119,9 +124,7 @@ pub(crate) fn kill_running() {
 
 /// lockctl itself, on its way to become `command`.
 fn bound(parent: Option<u32>, command: &[OsString]) -> Command {
-    // Still this program if its file was replaced meanwhile.
-    let mut lockctl = Command::new("/proc/self/exe");
-    lockctl.arg0("lockctl").arg(cli::BOUND);
+    let mut lockctl = cli::again(cli::BOUND);
     if let Some(parent) = parent {
         lockctl.arg("--parent").arg(parent.to_string());
     }

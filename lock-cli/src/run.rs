@@ -1,6 +1,7 @@
 //! `lockctl run`: hold a lock while a command runs.
 
 use std::os::fd::BorrowedFd;
+use std::os::unix::process::ExitStatusExt as _;
 use std::process::ExitStatus;
 use std::time::Duration;
 
@@ -11,6 +12,7 @@ use nix::sys::signal::{Signal, raise};
 
 use crate::cli::Run;
 use crate::exit::{Exit, Failure, chain, say};
+use crate::group;
 use crate::job::{Job, Tie};
 use crate::signals::{Children, ENDING, FORWARDED, Signals};
 use crate::terminal::Terminal;
@@ -32,21 +34,23 @@ pub(crate) async fn run(url: &str, order: &Run) -> Result<Exit, Failure> {
     };
     signals.also(FORWARDED)?;
     let children = Children::watch()?;
-    let exit = match start(&guard, order).await {
-        Ok(job) => {
-            let attendance = Attendance::new(&guard, job, children, grace);
-            match attendance.until_the_end(&mut signals).await? {
-                Ended { status, stop: None } => Exit::of_command(status),
-                Ended { stop: Some(stop), .. } => {
-                    let failure = stop.failure(&guard);
-                    drop(guard);
-                    return leave(&locks, failure).await;
-                }
-            }
-        }
-        Err(failure) => failure.report(),
+    let job = match start(&guard, order).await {
+        Ok(job) => job,
+        Err(failure) => return part(&locks, guard, order, failure.report(), &mut signals).await,
     };
-    part(&locks, guard, order, exit, &mut signals).await
+    let attendance = Attendance::new(&guard, job, children, grace);
+    let ended = attendance.until_the_end(&mut signals).await?;
+    if let Some(stop) = ended.stop {
+        let failure = stop.failure(&guard);
+        drop(guard);
+        return leave(&locks, failure).await;
+    }
+    let exit = part(&locks, guard, order, Exit::of_command(ended.status), &mut signals).await;
+    // Not before the lock is let go: lockctl dies of it, or waits with a script that does.
+    match ended.interrupt.map(Interrupt::pass_on) {
+        Some(death) => exit.and(Err(death)),
+        None => exit,
+    }
 }
 
 /// A place in line, or what is left of a lost lock, goes in the background: waits for that. If it
@@ -72,7 +76,7 @@ fn grace(url: &str, order: &Run) -> Result<Duration, Failure> {
 }
 
 async fn win(locks: &Locker, order: &Run, signals: &mut Signals) -> Result<LockGuard, Failure> {
-    let mut lock = locks.lock(&order.name)?;
+    let mut lock = locks.lock(order.name())?;
     if let Some(ttl) = order.ttl {
         lock = lock.ttl(ttl);
     }
@@ -84,7 +88,7 @@ async fn win(locks: &Locker, order: &Run, signals: &mut Signals) -> Result<LockG
         signal = signals.next() => return Err(Failure::signalled(signal)),
     };
     won.ok_or_else(|| {
-        let message = format!("lock {} is held by somebody else", order.name);
+        let message = format!("lock {} is held by somebody else", order.name());
         Failure::new(order.conflict_exit_code, message)
     })
 }
@@ -137,8 +141,8 @@ async fn part(
     let answer = tokio::select! {
         answer = guard.release() => answer,
         signal = ending(signals), if may_take_long => {
-            say(&format!("lock {} is let go earlier than --at-least says", order.name));
-            return Ok(Exit::by_signal(signal as i32));
+            say(&format!("lock {} is let go earlier than --at-least says", order.name()));
+            return Err(Failure::signalled(signal));
         }
     };
     match answer {
@@ -164,6 +168,11 @@ async fn ending(signals: &mut Signals) -> Signal {
         if ENDING.contains(&signal) {
             return signal;
         }
+        // There is no command any more that could stop, and lockctl with it. The terminal has told
+        // the others in the group.
+        if signal == Signal::SIGTSTP && !group::is_orphaned() {
+            let _ = raise(Signal::SIGSTOP);
+        }
     }
 }
 
@@ -171,6 +180,31 @@ async fn ending(signals: &mut Signals) -> Signal {
 struct Ended {
     status: ExitStatus,
     stop: Option<Stop>,
+    interrupt: Option<Interrupt>,
+}
+
+/// The command died of a signal that is meant for a script or a loop around lockctl as well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Interrupt {
+    signal: Signal,
+    /// From the terminal, which did not signal lockctl's own group: it was not in the foreground.
+    by_terminal: bool,
+}
+
+impl Interrupt {
+    fn of(status: ExitStatus, had_terminal: bool, forwarded: &[Signal]) -> Option<Self> {
+        let signal = Signal::try_from(status.signal()?).ok()?;
+        let is_meant_for_all = matches!(signal, Signal::SIGINT | Signal::SIGQUIT);
+        let came_by_us = had_terminal || forwarded.contains(&signal);
+        (is_meant_for_all && came_by_us).then_some(Self { signal, by_terminal: had_terminal })
+    }
+
+    fn pass_on(self) -> Failure {
+        if self.by_terminal {
+            group::signal(self.signal);
+        }
+        Failure::signalled(self.signal)
+    }
 }
 
 /// What was done to the command on account of the lock.
@@ -218,6 +252,8 @@ struct Attendance<'a> {
     stop: Option<Stop>,
     /// The command was stopped, and lockctl with it; now lockctl goes on.
     resumes: bool,
+    /// What was sent to the command on behalf of others.
+    forwarded: Vec<Signal>,
 }
 
 impl<'a> Attendance<'a> {
@@ -230,6 +266,7 @@ impl<'a> Attendance<'a> {
             grace,
             stop: None,
             resumes: false,
+            forwarded: Vec::new(),
         }
     }
 
@@ -247,7 +284,7 @@ impl<'a> Attendance<'a> {
             if may_go_on {
                 self.resume();
                 if let Some(signal) = news.take() {
-                    self.job.signal(signal);
+                    self.forward(signal);
                 }
                 self.stop_with_the_command();
                 if self.resumes {
@@ -296,25 +333,45 @@ impl<'a> Attendance<'a> {
         }
     }
 
-    /// A stop by job control stops lockctl as well, or the shell would wait for it. It goes on when
-    /// the shell says so. A command that was stopped in any other way just keeps its lock.
+    fn forward(&mut self, signal: Signal) {
+        self.job.signal(signal);
+        if !self.forwarded.contains(&signal) {
+            self.forwarded.push(signal);
+        }
+    }
+
+    /// A stop by job control stops lockctl as well, and the script or pipeline that it is part of, or
+    /// the shell would wait for them. They go on when the shell says so. A command that was stopped
+    /// in any other way just keeps its lock.
     fn stop_with_the_command(&mut self) {
-        use Signal::{SIGSTOP, SIGTSTP, SIGTTIN, SIGTTOU};
+        use Signal::{SIGCONT, SIGSTOP, SIGTSTP, SIGTTIN, SIGTTOU};
         let Some(terminal) = &mut self.terminal else { return };
         match self.job.stopped_by() {
             Some(SIGTTIN | SIGTTOU) if terminal.give_to(self.job.group()) => {
-                self.job.signal(Signal::SIGCONT);
+                self.job.signal(SIGCONT);
             }
-            Some(SIGTSTP | SIGTTIN | SIGTTOU) => {
-                terminal.take_back();
-                self.resumes = raise(SIGSTOP).is_ok();
+            Some(SIGTTIN | SIGTTOU) => self.resumes = group::stop(),
+            Some(SIGTSTP) => self.stop_by_key(),
+            // This is how a lockctl stops that is the command, or part of it.
+            Some(SIGSTOP) if terminal.is_given() || self.forwarded.contains(&SIGTSTP) => {
+                self.stop_by_key();
             }
             _ => {}
         }
     }
 
+    fn stop_by_key(&mut self) {
+        if let Some(terminal) = &mut self.terminal {
+            terminal.take_back();
+        }
+        group::stop();
+        // At once, if there is no shell that could say so.
+        self.resumes = true;
+    }
+
     fn resume(&mut self) {
         if std::mem::take(&mut self.resumes) {
+            self.forwarded.retain(|&signal| signal != Signal::SIGTSTP);
             self.hand_over_terminal();
             self.job.signal(Signal::SIGCONT);
         }
@@ -335,12 +392,16 @@ impl<'a> Attendance<'a> {
             // What the command left behind in its group is not to run on unlocked.
             self.job.signal(Signal::SIGKILL);
         }
-        if let Some(terminal) = &mut self.terminal {
-            terminal.take_back();
-        }
+        let had_terminal = self.terminal.as_mut().is_some_and(Terminal::take_back);
         let status = self.job.bury()?;
-        let stop = self.stop;
-        Ok(Ended { status, stop })
+        if let Some(terminal) = &self.terminal
+            && had_terminal
+            && status.signal().is_some()
+        {
+            terminal.restore_modes();
+        }
+        let interrupt = Interrupt::of(status, had_terminal, &self.forwarded);
+        Ok(Ended { status, stop: self.stop, interrupt })
     }
 }
 

@@ -3,7 +3,7 @@
 use std::future::poll_fn;
 use std::task::Poll;
 
-use nix::sys::signal::Signal;
+use nix::sys::signal::{SigSet, Signal};
 use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
 
 use crate::exit::Failure;
@@ -23,6 +23,14 @@ pub(crate) const FORWARDED: &[Signal] = &[
     Signal::SIGCONT,
 ];
 
+/// Lets signals come that were blocked when lockctl was started: blocked signals are inherited, and
+/// without SIGCHLD the end of the command would go unseen. Before there are other threads.
+pub(crate) fn unblock() {
+    let mut needed = SigSet::from(Signal::SIGCHLD);
+    needed.extend(ENDING.iter().chain(FORWARDED).copied());
+    let _ = needed.thread_unblock();
+}
+
 /// Signals that are caught.
 pub(crate) struct Signals {
     streams: Vec<(Signal, Stream)>,
@@ -35,6 +43,8 @@ impl Signals {
     pub(crate) fn catch(wanted: &[Signal]) -> Result<Self, Failure> {
         let mut signals = Self { streams: Vec::new(), ignored: ignored_at_start() };
         signals.also(wanted)?;
+        // A file that exceeds `ulimit -f` is then an error of the write, and does not kill lockctl.
+        drop(catch(Signal::SIGXFSZ)?);
         Ok(signals)
     }
 
@@ -42,9 +52,7 @@ impl Signals {
         for &wanted in wanted {
             let number = wanted as i32;
             if self.ignored & (1 << (number - 1)) == 0 {
-                let stream = signal(SignalKind::from_raw(number))
-                    .map_err(|error| Failure::internal("cannot catch signals", &error))?;
-                self.streams.push((wanted, stream));
+                self.streams.push((wanted, catch(wanted)?));
             }
         }
         Ok(())
@@ -62,6 +70,12 @@ impl Signals {
         })
         .await
     }
+}
+
+/// It is caught from here on, be the stream dropped or not.
+fn catch(wanted: Signal) -> Result<Stream, Failure> {
+    signal(SignalKind::from_raw(wanted as i32))
+        .map_err(|error| Failure::internal("cannot catch signals", &error))
 }
 
 /// Wakes when a child has ended or stopped.

@@ -4,19 +4,22 @@ use std::fs::File;
 use std::io::IsTerminal as _;
 
 use nix::sys::signal::{SigSet, SigmaskHow, Signal};
+use nix::sys::termios::{SetArg, Termios, tcgetattr, tcsetattr};
 use nix::unistd::{Pid, getpgrp, tcgetpgrp, tcsetpgrp};
 
 /// The controlling terminal.
 pub(crate) struct Terminal {
     tty: File,
     given: bool,
+    /// As they were when the command was first given the terminal.
+    modes: Option<Termios>,
 }
 
 impl Terminal {
     /// `None` for a process that was started without one, by cron for example.
     pub(crate) fn controlling() -> Option<Self> {
         let tty = File::open("/dev/tty").ok()?;
-        Some(Self { tty, given: false })
+        Some(Self { tty, given: false, modes: None })
     }
 
     /// True if a command that is started now is likely to be used by hand. In a pipeline it is not:
@@ -31,6 +34,9 @@ impl Terminal {
         match tcgetpgrp(&self.tty) {
             Ok(foreground) if foreground == group => true,
             Ok(foreground) if foreground == getpgrp() => {
+                if self.modes.is_none() {
+                    self.modes = tcgetattr(&self.tty).ok();
+                }
                 let done = self.set_foreground(group);
                 self.given |= done;
                 done
@@ -39,21 +45,36 @@ impl Terminal {
         }
     }
 
-    /// Makes lockctl the foreground again, if it was.
-    pub(crate) fn take_back(&mut self) {
-        if std::mem::take(&mut self.given) {
-            self.set_foreground(getpgrp());
+    /// True while the command has the terminal from us.
+    pub(crate) fn is_given(&self) -> bool {
+        self.given
+    }
+
+    /// Makes lockctl the foreground again, if it was. True if it is.
+    pub(crate) fn take_back(&mut self) -> bool {
+        std::mem::take(&mut self.given) && self.set_foreground(getpgrp())
+    }
+
+    /// For a command that could not clean up: one that was killed while it read single keys leaves
+    /// a terminal that shows nothing of what is typed.
+    pub(crate) fn restore_modes(&self) {
+        if let Some(modes) = &self.modes {
+            unstopped(|| tcsetattr(&self.tty, SetArg::TCSANOW, modes).is_ok());
         }
     }
 
     fn set_foreground(&self, group: Pid) -> bool {
-        // To change the foreground from the background means SIGTTOU, unless it is blocked.
-        let blocked = SigSet::from(Signal::SIGTTOU);
-        let Ok(before) = blocked.thread_swap_mask(SigmaskHow::SIG_BLOCK) else {
-            return false;
-        };
-        let done = tcsetpgrp(&self.tty, group).is_ok();
-        let _ = before.thread_set_mask();
-        done
+        unstopped(|| tcsetpgrp(&self.tty, group).is_ok())
     }
+}
+
+/// To change the terminal from the background means SIGTTOU, unless it is blocked.
+fn unstopped(change: impl FnOnce() -> bool) -> bool {
+    let blocked = SigSet::from(Signal::SIGTTOU);
+    let Ok(before) = blocked.thread_swap_mask(SigmaskHow::SIG_BLOCK) else {
+        return false;
+    };
+    let done = change();
+    let _ = before.thread_set_mask();
+    done
 }

@@ -9,4 +9,5 @@ mod loss;
 mod run;
 mod signals;
 mod support;
+mod terminal;
 mod usage;

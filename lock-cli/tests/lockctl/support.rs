@@ -172,6 +172,11 @@ impl Process {
         self.state().is_some()
     }
 
+    /// True once the process that started it has taken its status.
+    pub(crate) fn is_buried(self) -> bool {
+        !Path::new(&format!("/proc/{}", self.0)).exists()
+    }
+
     /// Waits until it sleeps in the kernel with nothing to do.
     pub(crate) fn await_idle(self) {
         until("the process is idle", || self.state() == Some('S'));

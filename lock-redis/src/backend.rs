@@ -1,0 +1,328 @@
+//! The verbs.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lock_core::backend::{
+    Attempt, Backend, Claim, Fault, FaultKind, Grant, Holder, Identity, Lease, LetGo, Listed,
+    LockState, Mode, Release, Renewal, Ticket, Wake,
+};
+use lock_core::clock::{Moment, sleep_between};
+use lock_core::{
+    Capabilities, Error, Fencing, FencingToken, Label, LockName, Order, OwnerId, Reach, Support,
+    Takeover, Wakeup,
+};
+
+use crate::config::Config;
+use crate::fault::odd_answer;
+use crate::keys::Keys;
+use crate::link::Link;
+use crate::scripts;
+use crate::value::Value;
+
+/// Leases are counted in milliseconds, and a round trip takes one or two.
+const TTL_MIN: Duration = Duration::from_millis(10);
+const TTL_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// How long a fence outlives its lock. After that, the server's clock alone keeps the tokens growing.
+const IDLE: Duration = Duration::from_secs(600);
+
+/// How long a claim that was let go is remembered, so that an attempt of it which arrives late is
+/// refused. Longer than any attempt stays on its way.
+const TOMBSTONE: Duration = Duration::from_secs(60);
+
+/// Claims in one renewal script: the server does nothing else meanwhile.
+const MAX_BATCH: usize = 64;
+
+/// Locks on a Redis server. Clones share one connection.
+///
+/// See the [crate's documentation](crate) for what they promise.
+#[derive(Clone, Debug)]
+pub struct Redis {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    keys: Keys,
+    link: Link,
+    wakeup: Wakeup,
+}
+
+/// What a holder knows of its lock besides its lease.
+#[derive(Debug)]
+struct Held {
+    number: u64,
+    /// The fence is there at least until then.
+    fence_until: Moment,
+}
+
+impl Redis {
+    /// Connects to a server: to a URL as in [`Config::new`], or with a [`Config`].
+    ///
+    /// Tries out whether this user has the rights that locks need, and warns by `tracing` if the
+    /// server is set to evict keys.
+    ///
+    /// # Errors
+    ///
+    /// As [`Config::new`], and
+    /// * [`ErrorKind::Unavailable`](lock_core::ErrorKind::Unavailable): the server cannot be reached,
+    ///   does not answer, or refuses work for now;
+    /// * [`ErrorKind::Denied`](lock_core::ErrorKind::Denied): wrong credentials, or rights are
+    ///   missing: the error names them;
+    /// * [`ErrorKind::Unsupported`](lock_core::ErrorKind::Unsupported): the server is too old, or a
+    ///   member of a cluster.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future gives the attempt up.
+    pub async fn connect<C>(config: C) -> Result<Self, Error>
+    where
+        C: TryInto<Config>,
+        Error: From<C::Error>,
+    {
+        let config = config.try_into().map_err(Error::from)?;
+        let link = Link::new(&config)?;
+        let connection = link.connection().await.map_err(crate::fault::error)?;
+        let wakeup = if connection.has_signals { Wakeup::Signal } else { Wakeup::Poll };
+        link.check_server().await?;
+        link.check_rights().await?;
+        Ok(Self { inner: Arc::new(Inner { keys: config.keys, link, wakeup }) })
+    }
+}
+
+#[async_trait]
+impl Backend for Redis {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            backend: "redis",
+            fencing: Fencing::Seeded,
+            order: Order::PerProcess,
+            wakeup: self.inner.wakeup,
+            reach: Reach::Network,
+            ttl_min: TTL_MIN,
+            ttl_max: TTL_MAX,
+            margin: Duration::from_millis(2),
+            takeover: Takeover::LeasePlus(Duration::from_millis(50)),
+            detached: Support::Present,
+            minimum_hold: Support::Present,
+            late_attempts_refused: Support::Present,
+            raisable: Support::Present,
+            inspecting: Support::Present,
+            listing: Support::Absent,
+            breaking: Support::Present,
+        }
+    }
+
+    async fn identity(&self) -> Result<Option<Identity>, Fault> {
+        let Some(info) = self.inner.link.info("server").await? else { return Ok(None) };
+        let up_for = info.get("uptime_in_seconds").and_then(|secs| secs.parse().ok());
+        Ok(info.get("run_id").map(|id| Identity::new(id, up_for.map(Duration::from_secs))))
+    }
+
+    async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, Fault> {
+        if claim.mode != Mode::Exclusive {
+            return Err(Fault::unsupported("this mode"));
+        }
+        let Inner { keys, link, .. } = &*self.inner;
+        let keys = keys.of(&claim.name);
+        let floor = claim.floor.map(|floor| floor.backend_number().to_string());
+        let mut script = scripts::ACQUIRE.prepare_invoke();
+        script.key(&keys.lock).key(&keys.fence).key(keys.tombstone(&claim.owner));
+        script.arg(claim.owner.expose()).arg(millis(claim.ttl)).arg(floor.unwrap_or_default());
+        script.arg(millis(IDLE)).arg(claim.label.as_ref().map_or("", Label::as_str));
+        let (since, (answer, number, ms)) =
+            link.run::<(i64, String, i64)>("acquire", &script).await?;
+        match answer {
+            1 => {
+                link.waiters().leave(&claim.owner);
+                let lease = duration(ms).unwrap_or(claim.ttl);
+                let number = number.parse().map_err(|e| odd_answer("acquire", e))?;
+                let held = Held { number, fence_until: since + lease + IDLE };
+                Ok(Attempt::Acquired(held.grant(lease, since)?))
+            }
+            0 | 2 => {
+                if claim.queue {
+                    link.waiters().enter(claim.owner, keys.telling(answer == 0));
+                }
+                Ok(Attempt::Contended { lapses_in: duration(ms) })
+            }
+            3 => Err(Fault::not_applied(FaultKind::Invalid, "this claim was let go before")),
+            other => Err(odd_answer("acquire", other)),
+        }
+    }
+
+    /// Asks the server to tell of a change, looks once, and then costs nothing until it tells.
+    async fn wait(&self, claim: &Claim) -> Result<Wake, Fault> {
+        let Inner { keys, link, .. } = &*self.inner;
+        let keys = keys.of(&claim.name);
+        // Most have one since their attempt was contended.
+        let _seat = link.waiters().seat(claim.owner, &keys.fence);
+        while let Some((watched, signals)) = link.waiters().not_armed(&claim.owner) {
+            let connection = link.connection().await?;
+            if !connection.has_signals {
+                let pause = link.waiters().next_pause(&claim.owner);
+                sleep_between(pause / 2, pause).await;
+                return Ok(Wake::Look);
+            }
+            let Some(Some(value)) = link.watch(&connection, &watched, &keys.lock).await? else {
+                return Ok(Wake::Look);
+            };
+            let holder = Value::parse(&value);
+            if holder.as_ref().is_some_and(|holder| holder.owner == claim.owner) {
+                return Ok(Wake::Look);
+            }
+            let telling = keys.telling(holder.is_some());
+            if telling == watched {
+                link.waiters().arm(&claim.owner, signals);
+                break;
+            }
+            link.waiters().enter(claim.owner, telling);
+        }
+        link.waiters().woken(&claim.owner).await;
+        Ok(Wake::Look)
+    }
+
+    async fn renew(&self, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
+        let mut answers = Vec::with_capacity(claims.len());
+        for batch in claims.chunks(MAX_BATCH) {
+            match self.renew_batch(batch).await {
+                Ok(renewals) => answers.extend(renewals),
+                Err(fault) => answers.extend(batch.iter().map(|_| Err(fault.repeated()))),
+            }
+        }
+        answers
+    }
+
+    async fn release(&self, claim: &Claim, how: LetGo) -> Result<Release, Fault> {
+        let Inner { keys, link, .. } = &*self.inner;
+        link.waiters().leave(&claim.owner);
+        let keys = keys.of(&claim.name);
+        let mut script = scripts::RELEASE.prepare_invoke();
+        script.key(&keys.lock).key(&keys.fence).key(keys.tombstone(&claim.owner));
+        script.arg(claim.owner.expose()).arg(how.keep.map_or(0, millis));
+        script.arg(i32::from(how.uncertain)).arg(millis(TOMBSTONE)).arg(millis(IDLE));
+        match link.run("release", &script).await? {
+            (_, 1) => Ok(Release::Released),
+            (_, 0) => Ok(Release::NotHeld),
+            (_, other) => Err(odd_answer("release", other)),
+        }
+    }
+
+    async fn inspect(&self, name: &LockName) -> Result<LockState, Fault> {
+        type Seen = Option<(Vec<u8>, i64, u64)>;
+
+        let Inner { keys, link, .. } = &*self.inner;
+        let mut script = scripts::INSPECT.prepare_invoke();
+        script.key(keys.of(name).lock);
+        let (_, seen) = link.run::<Vec<redis::Value>>("inspect", &script).await?;
+        let seen: Seen = match seen.is_empty() {
+            true => None,
+            false => Some(
+                redis::from_redis_value(redis::Value::Array(seen))
+                    .map_err(|e| odd_answer("inspect", e))?,
+            ),
+        };
+        let Some((value, remaining, now)) = seen else {
+            return Ok(LockState::new(Vec::new(), None));
+        };
+        // Whose value it is, if it is not ours, is nobody's business: it may be the right to unlock.
+        let mut holder = Holder::new(None);
+        if let Some(value) = Value::parse(&value) {
+            holder.owner = Some(value.owner);
+            holder.token = value.token();
+            holder.held_for = now.checked_sub(value.number).map(Duration::from_micros);
+            holder.label = value.label;
+        }
+        holder.lapses_in = duration(remaining);
+        Ok(LockState::new(vec![holder], None))
+    }
+
+    /// Servers have no index of keys, and a scan over all of them is no way to find the locks.
+    async fn list(
+        &self,
+        _prefix: &str,
+        _after: Option<&LockName>,
+        _limit: usize,
+    ) -> Result<Vec<Listed>, Fault> {
+        Err(Fault::unsupported("list"))
+    }
+
+    async fn break_lock(&self, name: &LockName, expected: &OwnerId) -> Result<bool, Fault> {
+        let Inner { keys, link, .. } = &*self.inner;
+        let keys = keys.of(name);
+        let mut script = scripts::BREAK.prepare_invoke();
+        script.key(&keys.lock).key(&keys.fence).arg(expected.expose()).arg(millis(IDLE));
+        match link.run("break", &script).await? {
+            (_, 1) => Ok(true),
+            (_, 0) => Ok(false),
+            (_, other) => Err(odd_answer("break", other)),
+        }
+    }
+}
+
+impl Redis {
+    async fn renew_batch(&self, claims: &[&Claim]) -> Result<Vec<Result<Renewal, Fault>>, Fault> {
+        let Inner { keys, link, .. } = &*self.inner;
+        let mut script = scripts::RENEW.prepare_invoke();
+        script.arg(millis(IDLE));
+        let now = Moment::now();
+        let mut prolonged = Vec::with_capacity(claims.len());
+        for claim in claims {
+            let keys = keys.of(&claim.name);
+            let prolong = held(claim).is_none_or(|held| held.fence_is_short(now, claim.ttl));
+            script.key(keys.lock).key(keys.fence);
+            script.arg(claim.owner.expose()).arg(millis(claim.ttl)).arg(i32::from(prolong));
+            prolonged.push(prolong);
+        }
+        let (since, answers) = link.run::<Vec<(String, i64)>>("renew", &script).await?;
+        if answers.len() != claims.len() {
+            return Err(odd_answer("renew", format!("{} answers", answers.len())));
+        }
+        let renewals = claims.iter().zip(prolonged).zip(answers);
+        Ok(renewals
+            .map(|((claim, prolong), (number, ms))| {
+                if number.is_empty() {
+                    return Ok(Renewal::NotHeld);
+                }
+                let lease = duration(ms).unwrap_or(claim.ttl);
+                let number = number.parse().map_err(|e| odd_answer("renew", e))?;
+                let fence_until = match held(claim) {
+                    Some(held) if !prolong => held.fence_until,
+                    _ => since + lease + IDLE,
+                };
+                Held { number, fence_until }.grant(lease, since).map(Renewal::Held)
+            })
+            .collect())
+    }
+}
+
+impl Held {
+    fn grant(self, lease: Duration, since: Moment) -> Result<Grant, Fault> {
+        let token = FencingToken::from_backend(self.number)
+            .ok_or_else(|| odd_answer("read the fencing token", self.number))?;
+        Ok(Grant::new(Lease::For(lease), since).with_token(token).with_ticket(Ticket::new(self)))
+    }
+
+    /// True if the fence might not outlive a lease that starts now by half of what it should.
+    fn fence_is_short(&self, now: Moment, ttl: Duration) -> bool {
+        now + ttl + IDLE / 2 > self.fence_until
+    }
+}
+
+fn held(claim: &Claim) -> Option<&Held> {
+    claim.ticket.as_ref()?.get()
+}
+
+/// In whole milliseconds, rounded up: no lease is shorter than what was asked for. Core has checked
+/// the limits; a number that the server cannot carry is cut all the same.
+fn millis(duration: Duration) -> u64 {
+    let whole = duration.min(TTL_MAX).as_nanos().div_ceil(1_000_000);
+    u64::try_from(whole).unwrap_or(u64::MAX)
+}
+
+/// What the server says in milliseconds; `None` if it has no end.
+fn duration(ms: i64) -> Option<Duration> {
+    u64::try_from(ms).ok().map(Duration::from_millis)
+}

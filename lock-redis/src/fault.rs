@@ -1,0 +1,274 @@
+//! From the errors of the server and the line to faults that say what to do.
+//!
+//! What certainly changed nothing, and why: the server refuses a command, or the first write of a
+//! script, with a code of its own before anything was written, and the scripts are ordered so that
+//! nothing but a first write can be refused, or nothing that counts has been written by then (see
+//! `acquire.lua`). An error that is not known here, and every failure of the line once a request may
+//! have been sent, is unknown.
+
+use std::fmt;
+
+use lock_core::backend::{Effect, Fault, FaultKind};
+use lock_core::{Error, ErrorKind};
+use redis::{ErrorKind as RedisKind, RedisError};
+
+use Effect::{NotApplied, Unknown};
+use FaultKind::{Broken, Denied, Invalid, Unavailable, Unsupported};
+
+/// A request that failed.
+pub(crate) fn fault(doing: &'static str, error: &RedisError) -> Fault {
+    let (effect, kind, advice) = classify(error);
+    let trouble = Trouble { doing, advice: advice.into(), said: Said(redact(&error.to_string())) };
+    match effect {
+        NotApplied => Fault::not_applied(kind, trouble),
+        Unknown => Fault::unknown(kind, trouble),
+    }
+}
+
+/// A connection that could not be made, so that no request was sent.
+pub(crate) fn no_connection(address: &str, error: &RedisError) -> Fault {
+    let (_, kind, advice) = classify(error);
+    let advice = match kind {
+        Unavailable => format!("check that the server at {address} runs and is reachable"),
+        _ => advice.to_owned(),
+    };
+    let said = Said(redact(&error.to_string()));
+    Fault::not_applied(kind, Trouble { doing: "connect", advice, said })
+}
+
+/// The server was silent for too long while a connection was made.
+pub(crate) fn silent(address: &str) -> Fault {
+    Fault::not_applied(Unavailable, format!("the server at {address} does not answer"))
+}
+
+/// An answer that no script of ours gives.
+pub(crate) fn odd_answer(doing: &'static str, what: impl fmt::Display) -> Fault {
+    let said = format!("cannot {doing}: the server gave an answer that makes no sense: {what}");
+    Fault::unknown(Broken, redact(&said))
+}
+
+/// Rights that are missing, by the names of the commands.
+pub(crate) fn missing_rights(commands: &[String]) -> Error {
+    let rights: Vec<_> = commands.iter().map(|name| format!("+{}", name.to_lowercase())).collect();
+    let message =
+        format!("this user of the server lacks rights that locks need: grant {}", rights.join(" "));
+    Error::new(ErrorKind::Denied, message)
+}
+
+/// The same fault, before there is a backend.
+pub(crate) fn error(fault: Fault) -> Error {
+    let (kind, message) = match fault.kind() {
+        Unavailable => (ErrorKind::Unavailable, "cannot connect to the server"),
+        Denied => (ErrorKind::Denied, "the server refuses access; check credentials and rights"),
+        Unsupported => (ErrorKind::Unsupported, "the server cannot do this"),
+        Broken => (ErrorKind::BackendBroken, "the server answers what no Redis server does"),
+        _ => (ErrorKind::Invalid, "the server cannot accept this"),
+    };
+    Error::new(kind, message).with_source(Said(fault.into_source().to_string()))
+}
+
+/// True if the connection is of no use any more.
+pub(crate) fn is_broken(error: &RedisError) -> bool {
+    error.is_unrecoverable_error() || error.is_io_error()
+}
+
+/// True if the server refuses work for now: another time it may accept the same.
+pub(crate) fn is_passing(error: &RedisError) -> bool {
+    let first =
+        error.clone().into_server_errors().and_then(|errors| Some(errors.first()?.1.clone()));
+    let (effect, kind, _) = classify(first.map(RedisError::from).as_ref().unwrap_or(error));
+    (effect, kind) == (NotApplied, Unavailable)
+}
+
+fn classify(error: &RedisError) -> (Effect, FaultKind, &'static str) {
+    match error.kind() {
+        RedisKind::AuthenticationFailed => (NotApplied, Denied, "check user and password"),
+        RedisKind::InvalidClientConfig => (NotApplied, Invalid, "check the address"),
+        RedisKind::RESP3NotSupported => {
+            (NotApplied, Unsupported, "the server must be Redis 6 or newer")
+        }
+        RedisKind::Io if error.is_connection_refusal() => {
+            (NotApplied, Unavailable, "check that the server runs and is reachable")
+        }
+        RedisKind::Io if error.to_string().contains("peer certificate") => (
+            NotApplied,
+            Denied,
+            "check the server's certificate, its name, and which authorities are trusted",
+        ),
+        RedisKind::UnexpectedReturnType => {
+            (Unknown, Broken, "the server answers what no Redis server does")
+        }
+        RedisKind::Io | RedisKind::Parse => {
+            (Unknown, Unavailable, "the connection failed; check the server and the network")
+        }
+        _ => {
+            let said = error.to_string();
+            let detail = error.detail().unwrap_or(&said);
+            classify_reply(error.code().unwrap_or("ERR"), detail)
+        }
+    }
+}
+
+/// Classifies an error that the server sent: a code and a text.
+fn classify_reply(code: &str, detail: &str) -> (Effect, FaultKind, &'static str) {
+    let (kind, advice) = match code {
+        "ERR" => return classify_text(detail),
+        "OOM" => (Unavailable, "the server is at its memory limit: raise maxmemory or make room"),
+        "READONLY" => (Unavailable, "this server is a replica: connect to the primary"),
+        "MASTERDOWN" => (Unavailable, "this server is a replica without primary"),
+        "LOADING" => (Unavailable, "the server is loading its data: wait"),
+        "BUSY" => (Unavailable, "a script blocks the server: wait, or end it with SCRIPT KILL"),
+        "MISCONF" => {
+            (Unavailable, "the server cannot save its data and refuses writes: look at its log")
+        }
+        "NOREPLICAS" => (Unavailable, "too few replicas: look at min-replicas-to-write"),
+        "NOSCRIPT" => (Unavailable, "somebody flushes the server's scripts all the time"),
+        "CLUSTERDOWN" | "TRYAGAIN" => (Unavailable, "the cluster is not ready: wait"),
+        "MOVED" | "ASK" | "CROSSSLOT" => {
+            (Unsupported, "this server is a member of a cluster, which this backend cannot use")
+        }
+        "NOAUTH" => (Denied, "the server asks for a password: add user:password@ to the URL"),
+        "WRONGPASS" => (Denied, "check user and password"),
+        "NOPERM" => (Denied, "grant this user the right, see the documentation of lock-redis"),
+        "WRONGTYPE" | "LOCKTYPE" => {
+            (Invalid, "the key is in use for something else: choose another name or prefix")
+        }
+        "LOCKFENCE" => {
+            (Invalid, "somebody else writes to the key of the fencing tokens: delete it")
+        }
+        "NOPROTO" => (Unsupported, "the server must be Redis 6 or newer"),
+        _ => return (Unknown, Unavailable, "look at what the server says"),
+    };
+    (NotApplied, kind, advice)
+}
+
+/// Errors whose code says nothing.
+fn classify_text(detail: &str) -> (Effect, FaultKind, &'static str) {
+    // Before version 7, what failed inside a script comes as `ERR Error running script (call to …):
+    // @user_script:1: @user_script: 1: -OOM command not …`.
+    if let Some((_, inner)) = detail.rsplit_once("@user_script: ") {
+        let inner = inner.trim_start_matches(|c: char| c.is_ascii_digit() || c == ':' || c == ' ');
+        let inner = inner.strip_prefix('-').unwrap_or(inner);
+        let (code, rest) = inner.split_once(' ').unwrap_or((inner, ""));
+        if code != "ERR" && code.bytes().all(|b| b.is_ascii_uppercase()) {
+            return classify_reply(code, rest);
+        }
+    }
+    let denied = "grant this user the right, see the documentation of lock-redis";
+    if detail.contains("can't run this command") || detail.contains("can't access at least one") {
+        (NotApplied, Denied, denied)
+    } else if detail.contains("without any password configured") {
+        (NotApplied, Denied, "this user has no password on the server: check user and password")
+    } else if detail.contains("max number of clients") {
+        (NotApplied, Unavailable, "the server has too many clients: raise maxclients")
+    } else if detail.contains("unknown command") {
+        (NotApplied, Unsupported, "the server lacks a command that locks need, or hides it")
+    } else if detail.contains("DB index") || detail.contains("switch database") {
+        (NotApplied, Invalid, "check the number of the database in the URL")
+    } else {
+        (Unknown, Unavailable, "look at what the server says")
+    }
+}
+
+/// Owner ids are unlock rights, and a server repeats arguments in some of its errors: of long runs of
+/// hex digits only the beginning is shown.
+fn redact(text: &str) -> String {
+    const SHOWN: usize = 8;
+    const SECRET: usize = 24;
+    let mut out = String::with_capacity(text.len());
+    let mut run = 0;
+    let mut chars = text.chars().peekable();
+    while let Some(c) = chars.next() {
+        out.push(c);
+        run = if c.is_ascii_hexdigit() { run + 1 } else { 0 };
+        let ends = chars.peek().is_none_or(|next| !next.is_ascii_hexdigit());
+        if ends && run >= SECRET {
+            out.truncate(out.len() - (run - SHOWN));
+            out.push('…');
+        }
+    }
+    out
+}
+
+/// What was being done, and what to do about it; the server's word is the source.
+#[derive(Debug)]
+struct Trouble {
+    doing: &'static str,
+    advice: String,
+    said: Said,
+}
+
+/// What the server or the system said, without owner ids.
+#[derive(Debug)]
+struct Said(String);
+
+impl fmt::Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "cannot {}: {} ({})", self.doing, self.said, self.advice)
+    }
+}
+
+impl std::error::Error for Trouble {}
+
+impl fmt::Display for Said {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Said {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_server_refuses_was_not_applied() {
+        for (code, detail, kind) in [
+            ("OOM", "command not allowed when used memory > 'maxmemory'.", Unavailable),
+            ("READONLY", "You can't write against a read only replica.", Unavailable),
+            ("NOPERM", "this user has no permissions to run the 'script|load' command", Denied),
+            ("ERR", "The user executing the script can't run this command or subcommand", Denied),
+            ("WRONGTYPE", "Operation against a key holding the wrong kind of value", Invalid),
+            ("ERR", "unknown command 'EVALSHA', with args beginning with: ", Unsupported),
+            (
+                "ERR",
+                "Error running script (call to f_6b1bf486c81ceb7edf3c093f4c48582e38c0e791): \
+                 @user_script:1: @user_script: 1: -OOM command not allowed when used memory > \
+                 'maxmemory'.",
+                Unavailable,
+            ),
+            (
+                "ERR",
+                "Error running script (call to f_6b1b): @user_script:12: @user_script: 12: \
+                 -READONLY You can't write against a read only replica.",
+                Unavailable,
+            ),
+        ] {
+            let (effect, found, _) = classify_reply(code, detail);
+            assert_eq!((effect, found), (NotApplied, kind), "{code} {detail}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_known_is_unknown() {
+        for (code, detail) in
+            [("ERR", "something new"), ("NEWCODE", "x"), ("ERR", "@user_script: 3: x")]
+        {
+            assert_eq!(classify_reply(code, detail).0, Unknown, "{code} {detail}");
+        }
+        let broken = RedisError::from(std::io::Error::from(std::io::ErrorKind::ConnectionReset));
+        assert_eq!(fault("acquire", &broken).effect(), Unknown);
+        let refused = RedisError::from(std::io::Error::from(std::io::ErrorKind::ConnectionRefused));
+        assert_eq!(fault("acquire", &refused).effect(), NotApplied);
+    }
+
+    #[test]
+    fn owner_ids_are_cut() {
+        let owner = lock_core::OwnerId::mint();
+        let shown = redact(&format!("args beginning with: '{}' 'x' deadbeef", owner.expose()));
+        assert!(shown.contains(&format!("'{}…'", owner.short())), "{shown}");
+        assert!(shown.ends_with("'x' deadbeef"), "{shown}");
+        assert!(!shown.contains(&owner.expose()[..9]), "{shown}");
+    }
+}

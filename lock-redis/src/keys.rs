@@ -1,0 +1,196 @@
+//! From lock names to keys.
+//!
+//! A lock has up to three keys: its own, its fence, and a tombstone for each owner whose attempt may
+//! still arrive after it was let go. All of them hash to one cluster slot, and no key of one lock is a
+//! key of another: a companion holds a `%` that is followed by something other than upper-case hex
+//! digits or `~`, which no encoded name does.
+
+use lock_core::{Encoding, Error, ErrorKind, LockName, OwnerId};
+
+/// Everything printable stays as it is, so that a lock with a plain name has the key that other
+/// libraries give it.
+const PUNCTUATION: &str = "!\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~";
+const WITHOUT_BRACES: &str = "!\"#$&'()*+,-./:;<=>?@[\\]^_`|~";
+const MAX_KEY: usize = 200;
+
+/// The keys of locks under one prefix.
+#[derive(Clone, Debug)]
+pub(crate) struct Keys {
+    plain: Encoding,
+    /// For names whose braces would put their companions into another slot. It yields `%7B` or `%7D`
+    /// where the plain one never does, so the two never give one key to two names.
+    without_braces: Encoding,
+    prefix: String,
+}
+
+/// The keys of one lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct LockKeys {
+    pub(crate) lock: String,
+    pub(crate) fence: String,
+    companion: String,
+}
+
+impl Keys {
+    pub(crate) fn with_prefix(prefix: &str) -> Result<Self, Error> {
+        let plain = Encoding::new(PUNCTUATION, MAX_KEY).with_prefix(prefix)?;
+        let mut without_braces = Encoding::new(WITHOUT_BRACES, MAX_KEY);
+        if !prefix.contains(['{', '}']) {
+            without_braces = without_braces.with_prefix(prefix)?;
+        } else if hash_tag(prefix).is_none() {
+            // With a hash tag in its prefix, no name ever needs the other encoding.
+            let why =
+                format!("the braces of the prefix {prefix:?} must make up a hash tag: {{app}}:");
+            return Err(Error::new(ErrorKind::Invalid, why));
+        }
+        Ok(Self { plain, without_braces, prefix: prefix.to_owned() })
+    }
+
+    pub(crate) fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    /// The keys of the lock `name`.
+    pub(crate) fn of(&self, name: &LockName) -> LockKeys {
+        LockKeys::of(self.plain.encode(name))
+            .or_else(|| LockKeys::of(self.without_braces.encode(name)))
+            .expect("a key without braces has companions")
+    }
+
+    /// Keys that are nobody's, where this user's rights can be tried out.
+    pub(crate) fn for_trial(&self) -> LockKeys {
+        LockKeys::of(format!("{}%~rights", self.prefix)).expect("the prefix was checked")
+    }
+}
+
+impl LockKeys {
+    /// `None` if the braces of `lock` are such that nothing can be put into its slot.
+    fn of(lock: String) -> Option<Self> {
+        // Different joints, or the locks `a` and `{a}` would share their companions.
+        let companion = match hash_tag(&lock) {
+            Some(_) => format!("{lock}%:"),
+            None if !lock.contains('}') => format!("{{{lock}}}%"),
+            None => return None,
+        };
+        Some(Self { lock, fence: format!("{companion}fence"), companion })
+    }
+
+    /// The key that changes when the lock becomes free. A holder of ours touches the fence then, and
+    /// not with each renewal; of others we know no more than the key of the lock.
+    pub(crate) fn telling(&self, holder_is_ours: bool) -> &str {
+        if holder_is_ours { &self.fence } else { &self.lock }
+    }
+
+    /// The key that tells that `owner` was let go.
+    pub(crate) fn tombstone(&self, owner: &OwnerId) -> String {
+        format!("{}gone:{}", self.companion, owner.expose())
+    }
+}
+
+/// What a cluster hashes instead of the whole key.
+fn hash_tag(key: &str) -> Option<&str> {
+    let (_, rest) = key.split_once('{')?;
+    let (tag, _) = rest.split_once('}')?;
+    (!tag.is_empty()).then_some(tag)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    fn keys() -> Keys {
+        Keys::with_prefix("").unwrap()
+    }
+
+    fn of(name: &str) -> LockKeys {
+        keys().of(&LockName::new(name).unwrap())
+    }
+
+    /// What a cluster hashes.
+    fn hashed(key: &str) -> &str {
+        hash_tag(key).unwrap_or(key)
+    }
+
+    #[test]
+    fn the_keys_are_pinned() {
+        // A change splits a fleet into two lock spaces.
+        for (name, lock, fence) in [
+            ("orders/42", "orders/42", "{orders/42}%fence"),
+            ("a:b*[c]", "a:b*[c]", "{a:b*[c]}%fence"),
+            ("{user}:1", "{user}:1", "{user}:1%:fence"),
+            ("{a}", "{a}", "{a}%:fence"),
+            ("a{b", "a{b", "{a{b}%fence"),
+            ("a}b", "a%7Db", "{a%7Db}%fence"),
+            ("{}a", "%7B%7Da", "{%7B%7Da}%fence"),
+            ("a{}{b}", "a%7B%7D%7Bb%7D", "{a%7B%7D%7Bb%7D}%fence"),
+            ("}{a}", "}{a}", "}{a}%:fence"),
+            ("é 1%", "%C3%A9%201%25", "{%C3%A9%201%25}%fence"),
+        ] {
+            let keys = of(name);
+            assert_eq!((keys.lock.as_str(), keys.fence.as_str()), (lock, fence), "{name}");
+        }
+        let owner = "00112233445566778899aabbccddeeff".parse().unwrap();
+        assert_eq!(of("a").tombstone(&owner), "{a}%gone:00112233445566778899aabbccddeeff");
+        assert_eq!(of(&"x".repeat(500)).lock.len(), MAX_KEY);
+    }
+
+    #[test]
+    fn prefixes_with_braces_must_have_a_tag() {
+        for prefix in ["{:", "}:", "{}:", "a{}b:", "}{:"] {
+            assert_eq!(
+                Keys::with_prefix(prefix).unwrap_err().kind(),
+                ErrorKind::Invalid,
+                "{prefix}"
+            );
+        }
+        let keys = Keys::with_prefix("{app}:").unwrap();
+        let keys = keys.of(&LockName::new("}{}").unwrap());
+        assert_eq!((keys.lock.as_str(), keys.fence.as_str()), ("{app}:}{}", "{app}:}{}%:fence"));
+    }
+
+    /// Every name over a small alphabet that has all the trouble in it.
+    fn small_names() -> Vec<String> {
+        let mut names = vec![String::new()];
+        for _ in 0..5 {
+            let longer = names
+                .iter()
+                .flat_map(|n| ["{", "}", "%", "7", "D", "a"].map(|c| format!("{n}{c}")));
+            names = names.iter().cloned().chain(longer.collect::<Vec<_>>()).collect();
+            names.sort_unstable();
+            names.dedup();
+        }
+        names.retain(|name| !name.is_empty());
+        names
+    }
+
+    #[test]
+    fn no_two_locks_share_a_key_and_all_keys_of_one_share_a_slot() {
+        let owner = OwnerId::mint();
+        for prefix in ["", "p:", "{p}:"] {
+            let keys = Keys::with_prefix(prefix).unwrap();
+            let mut seen = HashSet::new();
+            for name in small_names() {
+                let keys = keys.of(&LockName::new(&name).unwrap());
+                let tombstone = keys.tombstone(&owner);
+                assert_eq!(hashed(&keys.lock), hashed(&keys.fence), "{name}");
+                assert_eq!(hashed(&keys.lock), hashed(&tombstone), "{name}");
+                assert!(keys.lock.starts_with(prefix) && keys.lock.len() <= MAX_KEY);
+                for key in [keys.lock, keys.fence, tombstone] {
+                    assert!(seen.insert(key.clone()), "{name} shares {key}");
+                }
+            }
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn long_names_keep_apart_too(a in "[{}%a7D]{190,260}", b in "[{}%a7D]{190,260}") {
+            let (ka, kb) = (of(&a), of(&b));
+            proptest::prop_assert_eq!(ka.lock == kb.lock, a == b);
+            proptest::prop_assert_eq!(hashed(&ka.lock), hashed(&ka.fence));
+            proptest::prop_assert!(ka.lock.len() <= MAX_KEY);
+        }
+    }
+}

@@ -1,0 +1,409 @@
+//! The connection: one for all verbs, made anew when it breaks.
+//!
+//! It reconnects when a verb needs it, one attempt at a time for all verbs, with a pause between
+//! failures that doubles. A verb that is dropped leaves it in step: the answer is read and thrown
+//! away.
+
+use std::fmt;
+use std::future::Future;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use lock_core::backend::Fault;
+use lock_core::clock::{Moment, sleep, sleep_between};
+use lock_core::{Error, ErrorKind};
+use redis::aio::{AsyncPushSender, MultiplexedConnection, SendError};
+use redis::io::tcp::{TcpSettings, socket2::TcpKeepalive};
+use redis::{
+    AsyncConnectionConfig, Client, ConnectionAddr, ErrorKind as RedisKind, FromRedisValue,
+    IntoConnectionInfo, ProtocolVersion, PushInfo, PushKind, RedisConnectionInfo, RedisError,
+    ScriptInvocation, Value as Answer,
+};
+
+use crate::config::{Config, Place};
+use crate::fault;
+use crate::keys::LockKeys;
+use crate::scripts;
+use crate::waiters::Waiters;
+
+/// Making a connection, all of it: enough for a handshake in four round trips over a slow line.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// The pause after a failed attempt to connect doubles from the shortest to the longest.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
+const LONGEST_PAUSE: Duration = Duration::from_millis(200);
+
+/// When the kernel gives up on a peer that acknowledges nothing: sent bytes, or keep-alive probes on
+/// an idle line.
+const SILENCE: Duration = Duration::from_secs(5);
+const KEEPALIVE_AFTER: Duration = Duration::from_secs(10);
+const KEEPALIVE_EVERY: Duration = Duration::from_secs(3);
+const KEEPALIVE_PROBES: u32 = 3;
+
+/// The way to the server.
+pub(crate) struct Link {
+    address: String,
+    /// With signals, and without for servers that have none.
+    clients: [Client; 2],
+    trial: LockKeys,
+    waiters: Arc<Waiters>,
+    state: Mutex<State>,
+    /// Held by whoever connects.
+    gate: tokio::sync::Mutex<()>,
+}
+
+#[derive(Default)]
+struct State {
+    current: Option<Connection>,
+    /// Attempts to connect that have ended.
+    attempts: u64,
+    failure: Option<Failure>,
+}
+
+struct Failure {
+    at: Moment,
+    pause: Duration,
+    fault: Fault,
+}
+
+/// A connection. Cloning is cheap; clones share it.
+#[derive(Clone)]
+pub(crate) struct Connection {
+    redis: MultiplexedConnection,
+    broken: Arc<AtomicBool>,
+    /// Whether the server tells of changes of the keys that we watch.
+    pub(crate) has_signals: bool,
+}
+
+impl Link {
+    pub(crate) fn new(config: &Config) -> Result<Self, Error> {
+        let address = config.place.to_string();
+        let client = |protocol| {
+            client(config, protocol).map_err(|e| fault::error(fault::no_connection(&address, &e)))
+        };
+        Ok(Self {
+            clients: [client(ProtocolVersion::RESP3)?, client(ProtocolVersion::RESP2)?],
+            address,
+            trial: config.keys.for_trial(),
+            waiters: Arc::default(),
+            state: Mutex::default(),
+            gate: tokio::sync::Mutex::default(),
+        })
+    }
+
+    /// Those who wait for a signal.
+    pub(crate) fn waiters(&self) -> &Waiters {
+        &self.waiters
+    }
+
+    /// Runs a script, and says from when its effects count at the earliest.
+    pub(crate) async fn run<T: FromRedisValue>(
+        &self,
+        doing: &'static str,
+        script: &ScriptInvocation<'_>,
+    ) -> Result<(Moment, T), Fault> {
+        let mut connection = self.connection().await?;
+        let since = Moment::now();
+        match script.invoke_async(&mut connection.redis).await {
+            Ok(answer) => Ok((since, answer)),
+            Err(error) => Err(self.failed(&connection, doing, &error)),
+        }
+    }
+
+    /// A section of what the server tells of itself; `None` if this user may not ask.
+    pub(crate) async fn info(&self, section: &'static str) -> Result<Option<Info>, Fault> {
+        let mut connection = self.connection().await?;
+        let mut command = redis::cmd("INFO");
+        match command.arg(section).query_async::<String>(&mut connection.redis).await {
+            Ok(text) => Ok(Some(Info(text))),
+            Err(error) if error.code() == Some("NOPERM") => Ok(None),
+            Err(error) => Err(self.failed(&connection, "ask for INFO", &error)),
+        }
+    }
+
+    /// Has the server tell of the next change of the key `watched`, and then looks what stands under
+    /// `lock`. The outer `None`: there is something that is no string.
+    pub(crate) async fn watch(
+        &self,
+        connection: &Connection,
+        watched: &str,
+        lock: &str,
+    ) -> Result<Option<Option<Vec<u8>>>, Fault> {
+        let mut redis = connection.redis.clone();
+        let mut pipe = redis::pipe();
+        pipe.cmd("CLIENT").arg("CACHING").arg("YES").ignore();
+        pipe.cmd("EXISTS").arg(watched).ignore();
+        pipe.cmd("GET").arg(lock);
+        match pipe.query_async::<(Option<Vec<u8>>,)>(&mut redis).await {
+            Ok((value,)) => Ok(Some(value)),
+            Err(error) if fault::is_broken(&error) => Err(self.failed(connection, "watch", &error)),
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// Names the rights that this user lacks.
+    pub(crate) async fn check_rights(&self) -> Result<(), Error> {
+        let mut connection = self.connection().await.map_err(fault::error)?;
+        let keys = &self.trial;
+        let mut trial = scripts::RIGHTS.prepare_invoke();
+        trial.key(&keys.lock).key(&keys.fence).key(keys.tombstone(&lock_core::OwnerId::mint()));
+        let work = async {
+            trial.load_async(&mut connection.redis).await?;
+            trial.invoke_async::<Vec<String>>(&mut connection.redis).await
+        };
+        let missing = within(CONNECT_TIMEOUT, work)
+            .await
+            .ok_or_else(|| fault::error(fault::silent(&self.address)))?
+            .map_err(|e| fault::error(fault::fault("try out the rights of this user", &e)))?;
+        if missing.is_empty() { Ok(()) } else { Err(fault::missing_rights(&missing)) }
+    }
+
+    /// Refuses a member of a cluster, and warns of a server that may throw locks away.
+    pub(crate) async fn check_server(&self) -> Result<(), Error> {
+        let asking = async { Ok((self.info("server").await?, self.info("memory").await?)) };
+        let (server, memory) = within(CONNECT_TIMEOUT, asking)
+            .await
+            .unwrap_or_else(|| Err(fault::silent(&self.address)))
+            .map_err(fault::error)?;
+        if server.as_ref().and_then(|info| info.get("redis_mode")) == Some("cluster") {
+            let why = "the server is a member of a cluster, which this backend cannot use";
+            return Err(Error::new(ErrorKind::Unsupported, why));
+        }
+        let policy = memory.as_ref().and_then(|info| info.get("maxmemory_policy"));
+        if let Some(policy) = policy.filter(|policy| *policy != "noeviction") {
+            tracing::warn!(
+                redis.address = %self.address,
+                redis.maxmemory_policy = policy,
+                "at its memory limit this server throws keys away, and locks with them; \
+                 set maxmemory-policy to noeviction"
+            );
+        }
+        Ok(())
+    }
+
+    /// The connection, if need be a new one: then this tries once.
+    pub(crate) async fn connection(&self) -> Result<Connection, Fault> {
+        let attempts = {
+            let state = self.state();
+            if let Some(connection) = state.working() {
+                return Ok(connection);
+            }
+            state.attempts
+        };
+        let _alone = self.gate.lock().await;
+        let pause = {
+            let state = self.state();
+            if let Some(connection) = state.working() {
+                return Ok(connection);
+            }
+            match &state.failure {
+                // Somebody has tried while this verb waited for its turn.
+                Some(failure) if state.attempts != attempts => {
+                    return Err(failure.fault.repeated());
+                }
+                Some(failure) => (failure.at + failure.pause).remaining(),
+                None => Duration::ZERO,
+            }
+        };
+        if !pause.is_zero() {
+            sleep_between(pause / 2, pause).await;
+        }
+        let answer = within(CONNECT_TIMEOUT, self.connect())
+            .await
+            .unwrap_or_else(|| Err(fault::silent(&self.address)));
+        self.state().note(&answer);
+        answer
+    }
+
+    async fn connect(&self) -> Result<Connection, Fault> {
+        let [with_signals, without] = &self.clients;
+        let broken = Arc::new(AtomicBool::new(false));
+        let pushes = Pushes { waiters: Arc::clone(&self.waiters), broken: Arc::clone(&broken) };
+        // Core bounds each call, and this link the making of a connection.
+        let settings =
+            AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(None);
+        let speaking = settings.clone().set_push_sender(pushes);
+        let failed = |error: RedisError| fault::no_connection(&self.address, &error);
+        match with_signals.get_multiplexed_async_connection_with_config(&speaking).await {
+            Ok(mut redis) => {
+                let has_signals = self.switch_signals_on(&mut redis).await.map_err(failed)?;
+                Ok(Connection { redis, broken, has_signals })
+            }
+            Err(error) if is_too_old(&error) => {
+                // The pushes are gone with the connection, and have marked it as broken.
+                let broken = Arc::default();
+                let redis = without.get_multiplexed_async_connection_with_config(&settings).await;
+                Ok(Connection { redis: redis.map_err(failed)?, broken, has_signals: false })
+            }
+            Err(error) => Err(failed(error)),
+        }
+    }
+
+    /// From here on the server remembers the keys of those reads that ask for it, and tells once when
+    /// such a key changes. False if it does not do that for us.
+    async fn switch_signals_on(
+        &self,
+        redis: &mut MultiplexedConnection,
+    ) -> Result<bool, RedisError> {
+        let mut pipe = redis::pipe();
+        pipe.cmd("CLIENT").arg("TRACKING").arg("ON").arg("OPTIN").ignore();
+        pipe.cmd("CLIENT").arg("CACHING").arg("YES").ignore();
+        // What was asked for with the line before counts for this one, which reads nothing.
+        pipe.cmd("HELLO").ignore();
+        match pipe.query_async::<()>(redis).await {
+            Ok(()) => Ok(true),
+            // It says nothing about signals that the server is busy.
+            Err(error) if fault::is_broken(&error) || fault::is_passing(&error) => Err(error),
+            Err(error) => {
+                tracing::debug!(%error, "no signals from this server: waiters look from time to time");
+                Ok(false)
+            }
+        }
+    }
+
+    fn failed(&self, connection: &Connection, doing: &'static str, error: &RedisError) -> Fault {
+        if fault::is_broken(error) {
+            connection.broken.store(true, Ordering::Release);
+            self.waiters.signal_all();
+        }
+        fault::fault(doing, error)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn working(&self) -> Option<Connection> {
+        self.current.as_ref().filter(|c| !c.broken.load(Ordering::Acquire)).cloned()
+    }
+
+    fn note(&mut self, answer: &Result<Connection, Fault>) {
+        self.attempts += 1;
+        let last = self.failure.take();
+        self.current = answer.as_ref().ok().cloned();
+        if let Err(fault) = answer {
+            let pause = last.map_or(SHORTEST_PAUSE, |last| (last.pause * 2).min(LONGEST_PAUSE));
+            self.failure = Some(Failure { at: Moment::now(), pause, fault: fault.repeated() });
+        }
+    }
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Link")
+            .field("address", &self.address)
+            .field("connected", &self.state().working().is_some())
+            .finish_non_exhaustive()
+    }
+}
+
+/// What the server tells by itself. Runs inside the connection's task: it must not wait.
+struct Pushes {
+    waiters: Arc<Waiters>,
+    broken: Arc<AtomicBool>,
+}
+
+impl AsyncPushSender for Pushes {
+    fn send(&self, push: PushInfo) -> Result<(), SendError> {
+        if push.kind != PushKind::Invalidate {
+            return Ok(());
+        }
+        match push.data.first() {
+            Some(Answer::Array(keys)) => {
+                for key in keys {
+                    match key {
+                        Answer::BulkString(key) => {
+                            // Ours are all UTF-8.
+                            if let Ok(key) = std::str::from_utf8(key) {
+                                self.waiters.signal(key);
+                            }
+                        }
+                        _ => self.waiters.signal_all(),
+                    }
+                }
+            }
+            // All keys are gone.
+            _ => self.waiters.signal_all(),
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Pushes {
+    /// The connection's task is gone: it has failed, or its runtime has ended.
+    fn drop(&mut self) {
+        self.broken.store(true, Ordering::Release);
+        self.waiters.signal_all();
+    }
+}
+
+/// What a server tells of itself: lines of `name:value`.
+pub(crate) struct Info(String);
+
+impl Info {
+    pub(crate) fn get(&self, name: &str) -> Option<&str> {
+        self.0.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
+    }
+}
+
+fn client(config: &Config, protocol: ProtocolVersion) -> Result<Client, RedisError> {
+    let address = match &config.place {
+        Place::Unix(path) => ConnectionAddr::Unix(path.clone()),
+        Place::Tcp { host, port, tls: false } => ConnectionAddr::Tcp(host.clone(), *port),
+        Place::Tcp { host, port, tls: true } => ConnectionAddr::TcpTls {
+            host: host.clone(),
+            port: *port,
+            insecure: false,
+            tls_params: None,
+        },
+    };
+    let keepalive = TcpKeepalive::new()
+        .with_time(KEEPALIVE_AFTER)
+        .with_interval(KEEPALIVE_EVERY)
+        .with_retries(KEEPALIVE_PROBES);
+    let tcp = TcpSettings::default().set_nodelay(true).set_keepalive(keepalive);
+    #[cfg(any(target_os = "android", target_os = "linux"))]
+    let tcp = tcp.set_user_timeout(SILENCE);
+    let mut redis = RedisConnectionInfo::default()
+        .set_db(config.database)
+        .set_protocol(protocol)
+        .set_skip_set_lib_name();
+    if let Some(user) = &config.user {
+        redis = redis.set_username(user);
+    }
+    if let Some(password) = &config.password {
+        redis = redis.set_password(password);
+    }
+    let info = address.into_connection_info()?;
+    let info = info.set_tcp_settings(tcp).set_redis_settings(redis);
+    #[cfg(feature = "tls")]
+    if matches!(config.place, Place::Tcp { tls: true, .. }) {
+        return encrypted(config, info);
+    }
+    Client::open(info)
+}
+
+#[cfg(feature = "tls")]
+fn encrypted(config: &Config, info: redis::ConnectionInfo) -> Result<Client, RedisError> {
+    // Without a default the library panics, and with two compiled in there is none by itself. It
+    // fails where the program has chosen one already, which is then the one.
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    let root_cert = config.root_certificates.clone();
+    Client::build_with_tls(info, redis::TlsCertificates { client_tls: None, root_cert })
+}
+
+/// True if the server does not speak the protocol that has signals.
+fn is_too_old(error: &RedisError) -> bool {
+    error.kind() == RedisKind::RESP3NotSupported || error.code() == Some("NOPROTO")
+}
+
+async fn within<T>(limit: Duration, work: impl Future<Output = T>) -> Option<T> {
+    tokio::select! {
+        biased;
+        done = work => Some(done),
+        () = sleep(limit) => None,
+    }
+}

@@ -1,0 +1,26 @@
+-- Tries every command that the other scripts use, on keys that are not there, so that none of them
+-- changes anything. Answers the names of those that this user is not allowed to run.
+--
+-- KEYS  1 to 3: keys as the lock, its fence and a tombstone would have them
+
+local missing = {}
+local function try(name, ...)
+    local answer = redis.pcall(name, ...)
+    if type(answer) == 'table' and answer.err then
+        local refused = string.find(answer.err, 'NOPERM', 1, true)
+            or string.find(answer.err, "can't run this command", 1, true)
+            or string.find(answer.err, "can't access at least one of the keys", 1, true)
+        if refused then
+            missing[#missing + 1] = name
+        end
+    end
+end
+
+try('GET', KEYS[1])
+try('EXISTS', KEYS[3])
+try('PTTL', KEYS[1])
+try('TIME')
+try('SET', KEYS[2], '', 'XX')
+try('PEXPIRE', KEYS[1], 1)
+try('DEL', KEYS[3])
+return missing

@@ -1,0 +1,201 @@
+//! Those who wait for a signal of the server, each under the key that it watches.
+//!
+//! The table is as large as the number of claims that wait, and core bounds those.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use lock_core::OwnerId;
+use tokio::sync::Notify;
+
+/// Where there are no signals, the pause before a waiter looks again doubles from the shortest to the
+/// longest.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(5);
+const LONGEST_PAUSE: Duration = Duration::from_millis(100);
+
+#[derive(Debug, Default)]
+pub(crate) struct Waiters {
+    table: Mutex<Table>,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    by_owner: HashMap<OwnerId, Waiter>,
+    by_key: HashMap<String, Vec<OwnerId>>,
+}
+
+#[derive(Debug)]
+struct Waiter {
+    key: String,
+    wake: Arc<Notify>,
+    /// The server is going to tell when the key changes.
+    armed: bool,
+    /// How often it was told.
+    signals: u64,
+    pause: Duration,
+}
+
+/// A place among the waiters that is given up when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Seat<'a> {
+    waiters: &'a Waiters,
+    owner: OwnerId,
+}
+
+impl Waiters {
+    /// `owner` waits for a change of `key`, and of no other key any more.
+    pub(crate) fn enter(&self, owner: OwnerId, key: &str) {
+        let mut table = self.table();
+        if table.by_owner.get(&owner).is_some_and(|waiter| waiter.key == key) {
+            return;
+        }
+        table.remove(&owner);
+        table.by_key.entry(key.to_owned()).or_default().push(owner);
+        let (key, wake, pause) = (key.to_owned(), Arc::default(), SHORTEST_PAUSE);
+        table.by_owner.insert(owner, Waiter { key, wake, armed: false, signals: 0, pause });
+    }
+
+    /// `owner` waits, for a change of `key` if nothing else was said before. If it did not wait until
+    /// now, it stops when the seat is dropped.
+    pub(crate) fn seat(&self, owner: OwnerId, key: &str) -> Option<Seat<'_>> {
+        let is_new = !self.table().by_owner.contains_key(&owner);
+        is_new.then(|| {
+            self.enter(owner, key);
+            Seat { waiters: self, owner }
+        })
+    }
+
+    /// `owner` does not wait any more.
+    pub(crate) fn leave(&self, owner: &OwnerId) {
+        self.table().remove(owner);
+    }
+
+    /// The key that is to be watched before `owner` may rest, and what to give to [`arm`](Self::arm)
+    /// then; `None` if it is watched already.
+    pub(crate) fn not_armed(&self, owner: &OwnerId) -> Option<(String, u64)> {
+        let table = self.table();
+        let waiter = table.by_owner.get(owner).filter(|waiter| !waiter.armed)?;
+        Some((waiter.key.clone(), waiter.signals))
+    }
+
+    /// Waits for a signal. One that nobody heard is kept.
+    pub(crate) async fn woken(&self, owner: &OwnerId) {
+        let wake = self.table().by_owner.get(owner).map(|waiter| Arc::clone(&waiter.wake));
+        if let Some(wake) = wake {
+            wake.notified().await;
+        }
+    }
+
+    /// The server watches the key for `owner` since before `signals` was read, unless it has told of a
+    /// change since: it tells once.
+    pub(crate) fn arm(&self, owner: &OwnerId, signals: u64) {
+        if let Some(waiter) = self.table().by_owner.get_mut(owner) {
+            waiter.armed = waiter.signals == signals;
+        }
+    }
+
+    /// How long `owner` is to sleep where there are no signals; more each time.
+    pub(crate) fn next_pause(&self, owner: &OwnerId) -> Duration {
+        let mut table = self.table();
+        let Some(waiter) = table.by_owner.get_mut(owner) else { return SHORTEST_PAUSE };
+        let next = (waiter.pause * 2).min(LONGEST_PAUSE);
+        std::mem::replace(&mut waiter.pause, next)
+    }
+
+    /// Wakes those who watch `key`.
+    pub(crate) fn signal(&self, key: &str) {
+        let mut table = self.table();
+        let Table { by_owner, by_key } = &mut *table;
+        for owner in by_key.get(key).into_iter().flatten() {
+            if let Some(waiter) = by_owner.get_mut(owner) {
+                waiter.signal();
+            }
+        }
+    }
+
+    /// Wakes all: what they watch may have changed without notice, and is not watched any more.
+    pub(crate) fn signal_all(&self) {
+        self.table().by_owner.values_mut().for_each(Waiter::signal);
+    }
+
+    #[cfg(test)]
+    fn len(&self) -> (usize, usize) {
+        let table = self.table();
+        (table.by_owner.len(), table.by_key.len())
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Seat<'_> {
+    fn drop(&mut self) {
+        self.waiters.leave(&self.owner);
+    }
+}
+
+impl Table {
+    fn remove(&mut self, owner: &OwnerId) {
+        let Some(waiter) = self.by_owner.remove(owner) else { return };
+        if let Some(owners) = self.by_key.get_mut(&waiter.key) {
+            owners.retain(|other| other != owner);
+            if owners.is_empty() {
+                self.by_key.remove(&waiter.key);
+            }
+        }
+    }
+}
+
+impl Waiter {
+    fn signal(&mut self) {
+        self.armed = false;
+        self.signals += 1;
+        self.wake.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_signal_between_watching_and_resting_is_not_missed() {
+        let (waiters, owner) = (Waiters::default(), OwnerId::mint());
+        waiters.enter(owner, "k");
+        let (key, signals) = waiters.not_armed(&owner).unwrap();
+        waiters.signal(&key);
+        waiters.arm(&owner, signals);
+        assert!(waiters.not_armed(&owner).is_some(), "it has to be watched anew");
+        let (_, signals) = waiters.not_armed(&owner).unwrap();
+        waiters.arm(&owner, signals);
+        assert!(waiters.not_armed(&owner).is_none());
+        waiters.signal_all();
+        assert!(waiters.not_armed(&owner).is_some());
+    }
+
+    #[test]
+    fn who_leaves_leaves_nothing() {
+        let waiters = Waiters::default();
+        let owners = [OwnerId::mint(), OwnerId::mint()];
+        for owner in owners {
+            waiters.enter(owner, "k");
+            waiters.enter(owner, "k");
+            waiters.enter(owner, "other");
+        }
+        assert_eq!(waiters.len(), (2, 1));
+        owners.iter().for_each(|owner| waiters.leave(owner));
+        assert_eq!(waiters.len(), (0, 0));
+        drop(waiters.seat(owners[0], "k"));
+        assert_eq!(waiters.len(), (0, 0));
+    }
+
+    #[test]
+    fn pauses_grow_to_a_limit() {
+        let (waiters, owner) = (Waiters::default(), OwnerId::mint());
+        waiters.enter(owner, "k");
+        let pauses: Vec<_> = (0..7).map(|_| waiters.next_pause(&owner).as_millis()).collect();
+        assert_eq!(pauses, [5, 10, 20, 40, 80, 100, 100]);
+    }
+}

@@ -1,0 +1,183 @@
+//! Users, passwords, and what must not be shown.
+
+use std::error::Error as _;
+use std::io;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use lock_core::backend::{Effect, FaultKind, LetGo};
+use lock_core::{Backend, Error, ErrorKind, Locker, Wakeup};
+use lock_redis::Redis;
+use tracing_subscriber::fmt::MakeWriter;
+
+mod support;
+
+use support::{Server, claim, granted, name};
+
+/// As the documentation of the crate has it.
+const LEAST: &str = "resetkeys ~app:* ~{app:* resetchannels -@all +info +client|tracking \
+                     +client|caching +script|load +evalsha +get +exists +pttl +time +set +pexpire \
+                     +del";
+
+const PASSWORD: &str = "hunter2secret";
+
+fn with_user(rights: &str) -> (Server, String) {
+    let server = Server::start();
+    set_user(&server, rights);
+    let url = format!("redis://locks:{PASSWORD}@127.0.0.1:{}?prefix=app:", server.port());
+    (server, url)
+}
+
+fn set_user(server: &Server, rights: &str) {
+    let rule = format!("ACL SETUSER locks reset on >{PASSWORD} {rights}");
+    let _: String = server.run(rule.split_whitespace().collect::<Vec<_>>().join(" ").as_str());
+}
+
+async fn refused(url: &str) -> Error {
+    let error = Redis::connect(url).await.expect_err("it is refused");
+    let shown = format!("{error} {error:?} {:?}", error.source().map(ToString::to_string));
+    assert!(!shown.contains(PASSWORD), "{shown}");
+    error
+}
+
+#[tokio::test]
+async fn the_documented_rights_suffice() {
+    let documentation = include_str!("../src/lib.rs").replace("//!", "");
+    let words: Vec<_> = documentation.split_whitespace().collect();
+    let documented = words.join(" ");
+    assert!(documented.contains(&LEAST.split_whitespace().collect::<Vec<_>>().join(" ")));
+
+    let (server, url) = with_user(LEAST);
+    let backend = Redis::connect(url.as_str()).await.unwrap();
+    assert_eq!(backend.capabilities().wakeup, Wakeup::Signal);
+    assert!(backend.identity().await.unwrap().is_some());
+    let ttl = Duration::from_secs(60);
+    let locks = Locker::new(backend.clone());
+    for text in ["n", "a b", "{tag}", "}"] {
+        let lock = locks.lock(name(text)).unwrap().ttl(ttl);
+        let guard = lock.acquire().await.unwrap();
+        guard.verify().await.unwrap();
+        assert!(lock.try_acquire().await.unwrap().is_none());
+        assert_eq!(locks.inspect(guard.name()).await.unwrap().holders.len(), 1);
+        let elsewhere = Locker::new(backend.clone()).lock(name(text)).unwrap().ttl(ttl);
+        let before = server.calls("client|caching");
+        let waiter = tokio::spawn(async move { elsewhere.acquire().await });
+        support::eventually(|| server.calls("client|caching") > before).await;
+        guard.release().await.unwrap();
+        let guard = waiter.await.unwrap().unwrap();
+        assert!(locks.break_lock(guard.name(), guard.owner()).await.unwrap());
+        let late = claim(text, 1000);
+        backend.release(&late, LetGo::uncertain()).await.unwrap();
+        assert!(backend.try_acquire(&late).await.is_err());
+    }
+    let log: Vec<redis::Value> = server.run("ACL LOG");
+    assert_eq!(log, [], "nothing was refused");
+}
+
+#[tokio::test]
+async fn a_right_that_is_missing_is_named() {
+    let (server, url) = with_user("reset");
+    let all: Vec<_> = LEAST.split_whitespace().filter(|word| word.starts_with('+')).collect();
+    for &right in &all {
+        set_user(
+            &server,
+            &LEAST
+                .replace(&format!("{right} "), " ")
+                .replace("+del", if right == "+del" { "" } else { "+del" }),
+        );
+        match right {
+            // Without these it is less, and works.
+            "+info" => {
+                let locks = Redis::connect(url.as_str()).await.unwrap();
+                assert!(locks.identity().await.unwrap().is_none());
+            }
+            "+client|tracking" | "+client|caching" => {
+                let locks = Redis::connect(url.as_str()).await.unwrap();
+                assert_eq!(locks.capabilities().wakeup, Wakeup::Poll);
+            }
+            _ => {
+                let error = refused(&url).await;
+                assert_eq!((error.kind(), error.effect()), (ErrorKind::Denied, Effect::NotApplied));
+                let source = error.source().map(ToString::to_string).unwrap_or_default();
+                let shown = format!("{error} {source}");
+                assert!(shown.contains(&right[1..]), "{right}: {shown}");
+            }
+        }
+    }
+    for keys in ["~app:*", "~{app:*", "~other:*"] {
+        let rights = LEAST.replace("~app:* ~{app:*", keys);
+        set_user(&server, &rights);
+        let error = refused(&url).await;
+        assert_eq!(error.kind(), ErrorKind::Denied, "{keys}");
+    }
+}
+
+#[tokio::test]
+async fn wrong_credentials_are_denied_and_not_shown() {
+    let (server, url) = with_user(LEAST);
+    let port = server.port();
+    for wrong in [
+        format!("redis://locks:{PASSWORD}x@127.0.0.1:{port}"),
+        format!("redis://nobody:{PASSWORD}@127.0.0.1:{port}"),
+    ] {
+        assert_eq!(refused(&wrong).await.kind(), ErrorKind::Denied, "{wrong}");
+    }
+    let _: String = server.run("CONFIG SET requirepass other");
+    for wrong in [format!("redis://127.0.0.1:{port}"), format!("redis://:x@127.0.0.1:{port}")] {
+        assert_eq!(refused(&wrong).await.kind(), ErrorKind::Denied, "{wrong}");
+    }
+    let locks = Redis::connect(url.as_str()).await.unwrap();
+    assert!(!format!("{locks:?}").contains(PASSWORD));
+}
+
+#[tokio::test]
+async fn a_right_that_is_taken_away_later_is_denied() {
+    let (server, url) = with_user(LEAST);
+    let locks = Redis::connect(url.as_str()).await.unwrap();
+    let ours = claim("n", 60_000);
+    granted(locks.try_acquire(&ours).await);
+    let _: String = server.run("ACL SETUSER locks -del");
+    let fault = locks.release(&ours, LetGo::now()).await.unwrap_err();
+    assert_eq!((fault.effect(), fault.kind()), (Effect::NotApplied, FaultKind::Denied));
+    let _: String = server.run("ACL SETUSER locks +del -set");
+    let fault = locks.try_acquire(&claim("m", 60_000)).await.unwrap_err();
+    assert_eq!((fault.effect(), fault.kind()), (Effect::NotApplied, FaultKind::Denied));
+    assert_eq!(server.command::<Option<String>>(&["GET", "app:m"]), None);
+}
+
+/// Everything that was traced.
+#[derive(Clone, Default)]
+struct Output(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Output {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl MakeWriter<'_> for Output {
+    type Writer = Self;
+
+    fn make_writer(&self) -> Self {
+        self.clone()
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_evicts_is_warned_about() {
+    let output = Output::default();
+    let subscriber = tracing_subscriber::fmt().with_writer(output.clone()).finish();
+    let _tracing = tracing::subscriber::set_default(subscriber);
+    let server = Server::start();
+    let text = || String::from_utf8(output.0.lock().unwrap().clone()).unwrap();
+    server.client().await;
+    assert!(!text().contains("noeviction"), "{}", text());
+    let _: String = server.run("CONFIG SET maxmemory-policy volatile-lru");
+    server.client().await;
+    assert!(text().contains("WARN") && text().contains("volatile-lru"), "{}", text());
+}
