@@ -35,7 +35,8 @@ struct Inner {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// Bad input: a name, a duration, an owner id, a URL. Found before anything was sent.
+    /// Bad input: a name, a duration, an owner id, a URL. Found before anything was sent, or refused
+    /// by the backend as it is.
     Invalid,
     /// The backend does not declare what was asked of it. Found before anything was sent.
     Unsupported,

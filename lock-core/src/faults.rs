@@ -100,8 +100,7 @@ impl Faulty {
     }
 }
 
-/// Runs `$verb` on `$self.inner` as `$disturbance` says; `$late` is the same call, made to own what it
-/// needs.
+/// Runs `verb` as `disturbance` says; `late` is the same call once more, owning what it needs.
 async fn disturbed<T>(
     disturbance: Disturbance,
     verb: impl Future<Output = Result<T, Fault>>,

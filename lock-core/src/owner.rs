@@ -75,7 +75,7 @@ impl FromStr for OwnerId {
 }
 
 /// What `inspect` shows of a holder: opt-in, because host names and process ids would leak to
-/// everyone who can read the backend. At most 120 printable characters.
+/// everyone who can read the backend. At most 120 bytes, without control characters.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Label(String);
 

@@ -124,7 +124,8 @@ impl<T> FenceGate<T> {
         Self { guarded: Mutex::new((None, resource)) }
     }
 
-    /// Runs `access` on the resource if no higher token was admitted before.
+    /// Runs `access` on the resource if no higher token was admitted before. `access` must not use
+    /// the same gate: it would wait for itself.
     ///
     /// # Errors
     ///
