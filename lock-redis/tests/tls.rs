@@ -21,7 +21,8 @@ fn openssl(dir: &Path, arguments: &str) {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// An authority, a certificate for `localhost` that it signed, and one that is out of date.
+/// Two authorities, and two certificates of the first one: for this host, by its address (a bare system
+/// has no names), and for another.
 fn certificates() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     let at = dir.path();
@@ -34,9 +35,9 @@ fn certificates() -> tempfile::TempDir {
         at,
         &format!("req -x509 {new_key} -keyout o.key -out other.pem -days 30 -subj /CN=other"),
     );
-    for (name, host) in [("good", "localhost"), ("elsewhere", "example.com")] {
-        std::fs::write(at.join("names"), format!("subjectAltName=DNS:{host}")).unwrap();
-        openssl(at, &format!("req -new {new_key} -keyout {name}.key -out r.csr -subj /CN={host}"));
+    for (name, host) in [("good", "IP:127.0.0.1"), ("elsewhere", "DNS:example.com")] {
+        std::fs::write(at.join("names"), format!("subjectAltName={host}")).unwrap();
+        openssl(at, &format!("req -new {new_key} -keyout {name}.key -out r.csr -subj /CN={name}"));
         let sign = "x509 -req -in r.csr -CA ca.pem -CAkey ca.key -CAcreateserial -extfile names";
         openssl(at, &format!("{sign} -out {name}.pem -days 30"));
     }
@@ -63,14 +64,14 @@ async fn a_server_is_trusted_for_its_certificate_only() {
     let dir = certificates();
     let pem = |name: &str| std::fs::read(dir.path().join(name)).unwrap();
     let (_good, port) = server(dir.path(), "good");
-    let config = Config::new(&format!("rediss://localhost:{port}")).unwrap();
+    let config = Config::new(&format!("rediss://127.0.0.1:{port}")).unwrap();
     let trusting = config.clone().root_certificates(pem("ca.pem"));
     let locks = Redis::connect(trusting.clone()).await.unwrap();
     granted(locks.try_acquire(&claim("n", 60_000)).await);
 
     let (elsewhere, elsewhere_port) = server(dir.path(), "elsewhere");
-    let at_other_host = Config::new(&format!("rediss://localhost:{elsewhere_port}")).unwrap();
-    let plain = Config::new(&format!("rediss://localhost:{}", elsewhere.port())).unwrap();
+    let at_other_host = Config::new(&format!("rediss://127.0.0.1:{elsewhere_port}")).unwrap();
+    let plain = Config::new(&format!("rediss://127.0.0.1:{}", elsewhere.port())).unwrap();
     for (what, config) in [
         ("an authority that nobody knows", config.clone()),
         ("another authority", config.root_certificates(pem("other.pem"))),
@@ -88,7 +89,7 @@ async fn a_server_is_trusted_for_its_certificate_only() {
 
 #[tokio::test]
 async fn what_is_no_certificate_is_refused() {
-    let config = Config::new("rediss://localhost").unwrap().root_certificates("nonsense");
+    let config = Config::new("rediss://127.0.0.1").unwrap().root_certificates("nonsense");
     let error = Redis::connect(config).await.unwrap_err();
     assert_eq!(error.effect(), Effect::NotApplied);
 }
