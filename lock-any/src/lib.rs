@@ -86,7 +86,8 @@ pub async fn connect_with(
     Ok(common.apply(defaults(builder)).build())
 }
 
-/// The lease that locks of `url` ask for unless told otherwise, if it says so. Nothing is touched.
+/// The lease that locks of `url` ask for unless told otherwise, if it says so by `ttl`, or caps the
+/// usual one by `max_ttl`. Nothing is touched.
 ///
 /// # Errors
 ///

@@ -230,10 +230,17 @@ pub(crate) async fn renew(
     wires: &mut [OwnedMutexGuard<Wire>],
     limit: Duration,
 ) -> Vec<Result<Renewal, Fault>> {
+    // Whatever is not answered may be applied, until the bound of the call at the latest. Noted before
+    // it is sent, because this future may be dropped; taken back by an answer, which tells the lease.
+    let before: Vec<_> = wires.iter().map(|wire| wire.may_end).collect();
+    for wire in wires.iter_mut() {
+        wire.may_end = wire.may_end.max(Some(Moment::now() + limit + wire.claim.ttl));
+    }
     let answers = ask(engine, wires, limit).await;
-    // Whatever is not answered may be applied, until the bound of the call at the latest.
-    for (wire, _) in wires.iter_mut().zip(&answers).filter(|(_, answer)| answer.is_err()) {
-        wire.may_end = wire.may_end.max(Some(Moment::now() + wire.claim.ttl));
+    for ((wire, answer), before) in wires.iter_mut().zip(&answers).zip(before) {
+        if answer.is_ok() {
+            wire.may_end = before;
+        }
     }
     answers
 }

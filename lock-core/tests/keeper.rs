@@ -461,3 +461,27 @@ async fn terms_that_make_no_sense_are_refused() {
     let nothing = lock.renewal(RenewalPolicy::default().max_hold(Duration::ZERO)).acquire().await;
     assert_eq!(nothing.unwrap_err().kind(), ErrorKind::Invalid);
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_extension_that_the_loss_cut_short_is_let_go_for_as_long_as_it_may_last() {
+    let down = Arc::new(AtomicBool::new(false));
+    let asked = Arc::clone(&down);
+    let faulty = Faulty::new(Arc::new(Memory::new()), move |call| match call.verb {
+        Verb::Renew => Disturbance::HangAfter,
+        Verb::Release if asked.load(Ordering::SeqCst) => {
+            Disturbance::Refuse(FaultKind::Unavailable)
+        }
+        _ => Disturbance::None,
+    });
+    // Calls may last longer than the lease: the loss comes first, and drops the renewal.
+    let locks = Locker::builder(faulty).timeout(secs(60)).build();
+    let lock = locks.lock("n").unwrap().ttl(secs(30)).renewal(RenewalPolicy::off());
+    let guard = lock.acquire().await.unwrap();
+    down.store(true, Ordering::SeqCst);
+    assert_eq!(guard.extend(secs(3600)).await.unwrap_err().kind(), ErrorKind::Lost);
+    sleep(secs(300)).await;
+    down.store(false, Ordering::SeqCst);
+    sleep(secs(60)).await;
+    let free = locks.lock("n").unwrap().try_acquire().await.unwrap();
+    assert!(free.is_some(), "a minute after the outage nobody has let the lock go");
+}

@@ -2,8 +2,7 @@
 //!
 //! A test file that uses [`Process`] has a test named `child` that calls [`run_if_child`].
 
-// Each test file uses a part of this.
-#![allow(dead_code, unreachable_pub, missing_docs)]
+#![allow(dead_code, unreachable_pub, missing_docs, reason = "each test file uses a part of this")]
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
