@@ -9,7 +9,8 @@ use lock_core::clock::{Moment, sleep};
 use lock_core::faults::{Call, Disturbance};
 use lock_core::{Backend, Capabilities, Error, LockName, Locker, LockerBuilder, OwnerId, Takeover};
 
-use crate::harness::{Harness, Pace, Script};
+use crate::harness::{Harness, Offer, Pace, Script, ServerProcess};
+use crate::proxy::Proxy;
 
 /// What happened instead of what was promised.
 #[derive(Debug)]
@@ -64,13 +65,14 @@ pub struct Ctx {
     harness: Box<dyn Harness>,
     /// What the backend declares.
     pub caps: Capabilities,
+    pub(crate) offer: Offer,
 }
 
 impl Ctx {
     /// Asks the harness for a first client, to learn what is declared.
     pub async fn new(harness: Box<dyn Harness>) -> Self {
-        let caps = harness.client().await.capabilities();
-        Self { harness, caps }
+        let offer = Offer::of(&*harness).await;
+        Self { harness, caps: offer.caps, offer }
     }
 
     /// A client with a connection of its own.
@@ -90,6 +92,38 @@ impl Ctx {
     ) -> LockerBuilder {
         let script: Script = Box::new(script);
         self.on(self.harness.disturbed_client(script).await)
+    }
+
+    /// A client on the other side of the [network](Self::network).
+    pub async fn distant_client(&self) -> Arc<dyn Backend> {
+        self.harness.distant_client().await
+    }
+
+    /// A locker on a distant client, whose connection has been used.
+    pub async fn distant_locker(&self) -> Result<Locker, Violation> {
+        let locks = self.on(self.distant_client().await).build();
+        locks.lock("first use")?.acquire().await?.release().await?;
+        Ok(locks)
+    }
+
+    /// The network of the distant clients.
+    ///
+    /// # Panics
+    ///
+    /// The law does not say that it needs one.
+    #[must_use]
+    pub fn network(&self) -> &Proxy {
+        self.harness.network().expect("the law asks for a network")
+    }
+
+    /// The server's process.
+    ///
+    /// # Panics
+    ///
+    /// The law does not say that it needs one.
+    #[must_use]
+    pub fn server(&self) -> &dyn ServerProcess {
+        self.harness.server().expect("the law asks for a server")
     }
 
     fn on(&self, backend: Arc<dyn Backend>) -> LockerBuilder {

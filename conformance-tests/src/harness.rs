@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use lock_core::faults::{Call, Disturbance, Faulty};
-use lock_core::{Backend, LockName};
+use lock_core::{Backend, Capabilities, LockName};
+
+use crate::proxy::Proxy;
+use crate::servers::KeepData;
 
 /// Asked before each call of a disturbed client.
 pub type Script = Box<dyn Fn(&Call<'_>) -> Disturbance + Send + Sync>;
@@ -43,5 +46,63 @@ pub trait Harness: Send + Sync + 'static {
     /// Whether [`evict`](Self::evict) works.
     fn can_evict(&self) -> bool {
         false
+    }
+
+    /// The network on which the checks of chapter 12 cut, delay and swallow what
+    /// [distant clients](Self::distant_client) and the server say to each other. `None`: these checks
+    /// are shown as ignored.
+    fn network(&self) -> Option<&Proxy> {
+        None
+    }
+
+    /// A client whose connection goes through [`network`](Self::network).
+    async fn distant_client(&self) -> Arc<dyn Backend> {
+        self.client().await
+    }
+
+    /// The server's process, if the checks may stop and kill it.
+    fn server(&self) -> Option<&dyn ServerProcess> {
+        None
+    }
+}
+
+/// A server's process, as the checks of chapter 13 treat it. The calls may block for milliseconds, a
+/// restart for longer.
+pub trait ServerProcess: Send + Sync {
+    /// Stops it as SIGSTOP does: connections stay open, and nothing is answered.
+    fn stop(&self);
+
+    /// Lets it go on.
+    fn cont(&self);
+
+    /// Ends it as SIGKILL does.
+    fn kill(&self);
+
+    /// Starts it again at the same address, without its data if so asked. It answers when this returns.
+    fn restart(&self, keep_data: KeepData);
+}
+
+/// What a check can count on: what the backend declares, and what the harness brings along.
+#[derive(Clone, Debug)]
+pub struct Offer {
+    /// What the backend declares.
+    pub caps: Capabilities,
+    /// [`Harness::evict`] works.
+    pub can_evict: bool,
+    /// There is a [`Harness::network`].
+    pub network: bool,
+    /// There is a [`Harness::server`].
+    pub server: bool,
+}
+
+impl Offer {
+    /// Asks the harness for a client, to learn what is declared.
+    pub async fn of(harness: &dyn Harness) -> Self {
+        Self {
+            caps: harness.client().await.capabilities(),
+            can_evict: harness.can_evict(),
+            network: harness.network().is_some(),
+            server: harness.server().is_some(),
+        }
     }
 }

@@ -40,6 +40,6 @@ pub mod servers;
 mod trials;
 
 pub use context::{Ctx, Verdict, Violation};
-pub use harness::{Harness, Pace, Script};
+pub use harness::{Harness, Offer, Pace, Script, ServerProcess};
 pub use laws::{Applies, Law, Level};
-pub use trials::{Suite, check, run};
+pub use trials::{Suite, check, run, run_saboteurs};

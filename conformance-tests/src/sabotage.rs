@@ -3,20 +3,22 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use lock_core::backend::{
-    Attempt, Claim, Fault, Grant, Identity, Lease, LetGo, Listed, LockState, Release, Renewal, Wake,
+    Attempt, Claim, Fault, FaultKind, Grant, Identity, Lease, LetGo, Listed, LockState, Release,
+    Renewal, Wake,
 };
 use lock_core::clock::{Moment, sleep};
 use lock_core::{
     Backend, Capabilities, Fencing, FencingToken, LockName, OwnerId, Support, Takeover,
 };
 
-use crate::harness::{Harness, Pace, Script};
+use crate::harness::{Harness, Pace, Script, ServerProcess};
+use crate::proxy::Proxy;
 
 /// One way to be broken.
 pub struct Saboteur {
@@ -71,7 +73,7 @@ static SABOTEURS: &[Saboteur] = &[
     saboteur!(ExaggeratesItsLease, "3.2", "1.4"),
     saboteur!(ReleasesInName, "4.1", "7.2"),
     saboteur!(ReleasesAnyone, "4.2", "4.7"),
-    saboteur!(AlwaysReleased, "4.3", "4.7"),
+    saboteur!(AlwaysReleased, "4.3", "4.7", "12.2"),
     saboteur!(LeavesGhostsInLine, "4.4", "7.1"),
     saboteur!(AdmitsLateAttempts, "4.5"),
     saboteur!(ForgetsWhomItKnew, "4.5"),
@@ -85,12 +87,12 @@ static SABOTEURS: &[Saboteur] = &[
     saboteur!(IgnoresFloors, "5.2"),
     saboteur!(UsesLowBits, "5.3"),
     saboteur!(CachesContention, "6.1"),
-    saboteur!(NeverWakes, "6.2"),
+    saboteur!(NeverWakes, "6.2", "12.8"),
     saboteur!(ServesLastFirst, "6.3", "6.4"),
     saboteur!(QueuesTries, "6.5"),
     saboteur!(NeverLapses, "6.6"),
-    saboteur!(SwallowsUncertainReleases, "8.1"),
-    saboteur!(CallsFaultsContention, "8.2"),
+    saboteur!(SwallowsUncertainReleases, "8.1", "12.1", "12.5", "13.1"),
+    saboteur!(CallsFaultsContention, "8.2", "12.9"),
     saboteur!(HidesWhatItCan, "9.1", "9.2", "9.3", "9.4"),
     saboteur!(InspectSeesNothing, "9.1"),
     saboteur!(InspectTakesTheLock, "9.1"),
@@ -102,6 +104,12 @@ static SABOTEURS: &[Saboteur] = &[
     saboteur!(ReadsLongLeasesAsDates, "10.2"),
     saboteur!(RoundsShortLeasesToForever, "10.2"),
     saboteur!(ShowsOwners, "11.1"),
+    saboteur!(AssumesItsRenewals, "12.3", "13.2"),
+    saboteur!(GivesUpAtOnce, "12.4"),
+    saboteur!(RepeatsItsLastAnswer, "12.6"),
+    saboteur!(NeverReconnects, "12.7", "13.3"),
+    saboteur!(BlocksItsThread, "12.10"),
+    saboteur!(ForgetsFailedReleases, "12.11"),
 ];
 
 /// What a saboteur changes: every verb does what the inner backend does, unless overridden.
@@ -180,6 +188,15 @@ impl Harness for Infiltrated {
     }
     fn can_evict(&self) -> bool {
         self.harness.can_evict()
+    }
+    fn network(&self) -> Option<&Proxy> {
+        self.harness.network()
+    }
+    async fn distant_client(&self) -> Arc<dyn Backend> {
+        self.sabotaged(self.harness.distant_client().await)
+    }
+    fn server(&self) -> Option<&dyn ServerProcess> {
+        self.harness.server()
     }
 }
 
@@ -983,5 +1000,120 @@ impl Sabotage for ShowsOwners {
     fn debug(&self, f: &mut fmt::Formatter<'_>, inner: &dyn Backend) -> fmt::Result {
         let last = self.0.lock().unwrap().map(|owner| owner.expose());
         write!(f, "{inner:?}, last asked by {last:?}")
+    }
+}
+
+#[derive(Debug, Default)]
+struct AssumesItsRenewals;
+#[async_trait]
+impl Sabotage for AssumesItsRenewals {
+    async fn renew(&self, inner: &dyn Backend, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
+        let since = Moment::now();
+        match tokio::time::timeout(Duration::from_millis(200), inner.renew(claims)).await {
+            Ok(answers) => answers,
+            Err(_) => {
+                let held = |claim: &&Claim| {
+                    let grant = Grant::new(Lease::For(claim.ttl), since);
+                    Ok(Renewal::Held(match &claim.ticket {
+                        Some(ticket) => grant.with_ticket(ticket.clone()),
+                        None => grant,
+                    }))
+                };
+                claims.iter().map(held).collect()
+            }
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct GivesUpAtOnce;
+#[async_trait]
+impl Sabotage for GivesUpAtOnce {
+    async fn renew(&self, inner: &dyn Backend, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
+        let answers = inner.renew(claims).await.into_iter();
+        answers.map(|answer| Ok(answer.unwrap_or(Renewal::NotHeld))).collect()
+    }
+}
+
+/// As a connection that is out of step.
+#[derive(Debug, Default)]
+struct RepeatsItsLastAnswer {
+    last: Mutex<Option<Release>>,
+}
+#[async_trait]
+impl Sabotage for RepeatsItsLastAnswer {
+    async fn release(
+        &self,
+        inner: &dyn Backend,
+        claim: &Claim,
+        how: LetGo,
+    ) -> Result<Release, Fault> {
+        let answer = inner.release(claim, how).await?;
+        let last = self.last.lock().expect("nobody panics here").replace(answer);
+        Ok(last.unwrap_or(answer))
+    }
+}
+
+#[derive(Debug, Default)]
+struct NeverReconnects {
+    broken: AtomicBool,
+}
+impl NeverReconnects {
+    fn pass(&self) -> Result<(), Fault> {
+        if self.broken.load(Ordering::SeqCst) {
+            return Err(Fault::not_applied(FaultKind::Unavailable, "the connection is gone"));
+        }
+        Ok(())
+    }
+
+    fn note<T>(&self, answer: Result<T, Fault>) -> Result<T, Fault> {
+        if answer.is_err() {
+            self.broken.store(true, Ordering::SeqCst);
+        }
+        answer
+    }
+}
+#[async_trait]
+impl Sabotage for NeverReconnects {
+    async fn try_acquire(&self, inner: &dyn Backend, claim: &Claim) -> Result<Attempt, Fault> {
+        self.pass()?;
+        self.note(inner.try_acquire(claim).await)
+    }
+    async fn wait(&self, inner: &dyn Backend, claim: &Claim) -> Result<Wake, Fault> {
+        self.pass()?;
+        self.note(inner.wait(claim).await)
+    }
+}
+
+#[derive(Debug, Default)]
+struct BlocksItsThread;
+#[async_trait]
+impl Sabotage for BlocksItsThread {
+    async fn try_acquire(&self, inner: &dyn Backend, claim: &Claim) -> Result<Attempt, Fault> {
+        match tokio::time::timeout(Duration::from_millis(200), inner.try_acquire(claim)).await {
+            Ok(answer) => answer,
+            Err(_) => {
+                #[expect(clippy::disallowed_methods, reason = "that is the sabotage")]
+                std::thread::sleep(Duration::from_secs(8));
+                Err(Fault::unknown(FaultKind::TimedOut, "at last"))
+            }
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct ForgetsFailedReleases;
+#[async_trait]
+impl Sabotage for ForgetsFailedReleases {
+    async fn release(
+        &self,
+        inner: &dyn Backend,
+        claim: &Claim,
+        how: LetGo,
+    ) -> Result<Release, Fault> {
+        match tokio::time::timeout(Duration::from_millis(200), inner.release(claim, how)).await {
+            Ok(Ok(answer)) => Ok(answer),
+            _ => Ok(Release::Released),
+        }
     }
 }

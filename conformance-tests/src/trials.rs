@@ -9,8 +9,9 @@ use libtest_mimic::{Arguments, Failed, Trial};
 use tokio::runtime::{Builder, Runtime};
 
 use crate::context::{Ctx, Verdict, Violation};
-use crate::harness::{Harness, Pace};
-use crate::laws::{Applies, Law, all};
+use crate::harness::{Harness, Offer, Pace};
+use crate::laws::{Applies, Law, all, by_number};
+use crate::sabotage::{self, Saboteur};
 
 type MakeHarness = dyn Fn() -> Box<dyn Harness> + Send + Sync;
 
@@ -30,9 +31,13 @@ impl Suite {
         Self { name: name.into(), make: Arc::new(make) }
     }
 
-    fn trial(&self, law: &'static Law) -> Trial {
+    fn trials(&self) -> Vec<Trial> {
+        let offer = learn(&*self.make);
+        all().iter().map(|law| self.trial(law, law.applies_to(&offer))).collect()
+    }
+
+    fn trial(&self, law: &'static Law, applies: Applies) -> Trial {
         let make = Arc::clone(&self.make);
-        let applies = law.applies_to(&learn(&*make));
         let title = format!("{}::law_{}_{}", self.name, law.number.replace('.', "_"), law.name);
         let kind = match applies {
             Applies::Declared => "",
@@ -54,8 +59,53 @@ impl fmt::Debug for Suite {
 /// Checks all laws on all `suites`, as the command line says. For the `main` of a test.
 #[must_use]
 pub fn run(suites: &[Suite]) -> ExitCode {
-    let trials = suites.iter().flat_map(|suite| all().iter().map(|law| suite.trial(law))).collect();
+    let trials = suites.iter().flat_map(Suite::trials).collect();
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+}
+
+/// Checks that the laws' checks catch their [saboteurs](sabotage) on this suite: those of the laws in
+/// these chapters, "12" for example. For the `main` of a test.
+///
+/// A check has to see for itself what is wrong: an operation that fails, or a check that does not end,
+/// proves nothing.
+#[must_use]
+pub fn run_saboteurs(suite: &Suite, chapters: &[&str]) -> ExitCode {
+    let offer = learn(&*suite.make);
+    let mut trials = Vec::new();
+    for saboteur in sabotage::all() {
+        let laws = saboteur.caught_by.iter().filter_map(|number| by_number(number));
+        let laws = laws.filter(|law| chapters.contains(&law.chapter()));
+        for law in laws.filter(|law| law.applies_to(&offer) != Applies::Unpromised) {
+            let title = format!("law_{}_catches_{}", law.number.replace('.', "_"), saboteur.name);
+            let make = Arc::clone(&suite.make);
+            trials.push(Trial::test(title, move || catches(law, saboteur, &*make)));
+        }
+    }
+    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+}
+
+fn catches(
+    law: &'static Law,
+    saboteur: &'static Saboteur,
+    make: &MakeHarness,
+) -> Result<(), Failed> {
+    match check(law, &|| saboteur.infiltrate(make())) {
+        Ok(()) => Err(format!("{} got past law {}", saboteur.name, law.number).into()),
+        Err(violation) if by_accident(&violation.0) => {
+            Err(format!("{} was caught by accident:\n{violation}", saboteur.name).into())
+        }
+        Err(violation) => {
+            println!("{} caught:\n{violation}\n", saboteur.name);
+            Ok(())
+        }
+    }
+}
+
+/// Core has seen it, or the clock, and not the check.
+fn by_accident(violation: &str) -> bool {
+    ["an operation failed", "a verb failed", "the check did not end"]
+        .iter()
+        .any(|accident| violation.contains(&format!("happened: {accident}")))
 }
 
 /// Checks one law on one lock space.
@@ -63,7 +113,7 @@ pub fn run(suites: &[Suite]) -> ExitCode {
 /// # Errors
 ///
 /// What was promised, what happened, and where to read.
-pub fn check(law: &'static Law, make: &MakeHarness) -> Verdict {
+pub fn check(law: &'static Law, make: &dyn Fn() -> Box<dyn Harness>) -> Verdict {
     let harness = make();
     let runtime = runtime(harness.pace());
     let bound = match harness.pace() {
@@ -85,10 +135,9 @@ pub fn check(law: &'static Law, make: &MakeHarness) -> Verdict {
     })
 }
 
-fn learn(make: &MakeHarness) -> (lock_core::Capabilities, bool) {
+fn learn(make: &MakeHarness) -> Offer {
     let harness = make();
-    let caps = runtime(harness.pace()).block_on(async { harness.client().await.capabilities() });
-    (caps, harness.can_evict())
+    runtime(harness.pace()).block_on(Offer::of(&*harness))
 }
 
 fn runtime(pace: Pace) -> Runtime {

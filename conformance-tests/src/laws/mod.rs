@@ -5,9 +5,10 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use lock_core::{Capabilities, Fencing, Order, Support, Wakeup};
+use lock_core::{Fencing, Order, Support, Wakeup};
 
 use crate::context::{Ctx, Verdict};
+use crate::harness::Offer;
 
 mod cancellation;
 mod exclusion;
@@ -15,10 +16,12 @@ mod fencing;
 mod inspection;
 mod limits;
 mod loss;
+mod network;
 mod outcomes;
 mod release;
 mod renewal;
 mod secrets;
+mod server;
 mod waiting;
 
 type Checking = Pin<Box<dyn Future<Output = Verdict>>>;
@@ -35,7 +38,7 @@ pub struct Law {
     pub promise: &'static str,
     /// What goes wrong in the world where it is not kept.
     pub because: &'static str,
-    declared: fn(&Capabilities, bool) -> bool,
+    declared: fn(&Offer) -> bool,
     check: fn(Arc<Ctx>) -> Checking,
     absent: Option<fn(Arc<Ctx>) -> Checking>,
 }
@@ -64,11 +67,16 @@ pub enum Applies {
 }
 
 impl Law {
-    /// How this law applies to a backend with these capabilities; `can_evict` tells whether the
-    /// harness can take locks away.
+    /// The part of its number before the point.
     #[must_use]
-    pub fn applies_to(&self, (caps, can_evict): &(Capabilities, bool)) -> Applies {
-        if (self.declared)(caps, *can_evict) {
+    pub fn chapter(&self) -> &'static str {
+        self.number.split('.').next().unwrap_or(self.number)
+    }
+
+    /// How this law applies to what a backend declares and its harness brings along.
+    #[must_use]
+    pub fn applies_to(&self, offer: &Offer) -> Applies {
+        if (self.declared)(offer) {
             Applies::Declared
         } else if self.absent.is_some() {
             Applies::Absent
@@ -80,7 +88,7 @@ impl Law {
     /// Checks the law, or the absence of what it is about.
     pub(crate) async fn check(&self, ctx: Arc<Ctx>) -> Verdict {
         match self.absent {
-            Some(absent) if !(self.declared)(&ctx.caps, true) => absent(ctx).await,
+            Some(absent) if !(self.declared)(&ctx.offer) => absent(ctx).await,
             _ => (self.check)(ctx).await,
         }
     }
@@ -96,13 +104,13 @@ impl Law {
             level: Level::Must,
             promise: "",
             because: "",
-            declared: |_, _| true,
+            declared: |_| true,
             check,
             absent: None,
         }
     }
 
-    const fn if_declared(mut self, declared: fn(&Capabilities, bool) -> bool) -> Self {
+    const fn if_declared(mut self, declared: fn(&Offer) -> bool) -> Self {
         self.level = Level::IfDeclared;
         self.declared = declared;
         self
@@ -156,8 +164,24 @@ pub fn by_number(number: &str) -> Option<&'static Law> {
     LAWS.iter().find(|law| law.number == number)
 }
 
-fn leases(caps: &Capabilities, _: bool) -> bool {
-    caps.takeover != lock_core::Takeover::AtOnce
+fn leases(offer: &Offer) -> bool {
+    offer.caps.takeover != lock_core::Takeover::AtOnce
+}
+
+fn network(offer: &Offer) -> bool {
+    offer.network
+}
+
+fn network_and_leases(offer: &Offer) -> bool {
+    network(offer) && leases(offer)
+}
+
+fn server(offer: &Offer) -> bool {
+    offer.server
+}
+
+fn server_and_leases(offer: &Offer) -> bool {
+    server(offer) && leases(offer)
 }
 
 static LAWS: &[Law] = &[
@@ -200,7 +224,7 @@ static LAWS: &[Law] = &[
     law!("3.1", loss::what_is_taken_away_is_told).promise(
         "The holder of a lock that was removed behind its back is told by its next renewal, and its release does not say Released.",
         "The lost lock that nobody is told of.",
-    ).if_declared(|caps, can_evict| can_evict || caps.breaking == Support::Present),
+    ).if_declared(|offer| offer.can_evict || offer.caps.breaking == Support::Present),
     law!("3.2", loss::a_silent_backend_is_a_loss_in_time).promise(
         "If no renewal is answered, the holder gives up at its deadline, before anyone else can get in; an answer that comes later revives nothing.",
         "A lock library that waits for TCP to give up believes in its lock for minutes.",
@@ -220,11 +244,11 @@ static LAWS: &[Law] = &[
     law!("4.4", release::a_release_leaves_the_line).promise(
         "The release of a claim that waits in line removes it from there: the lock is never handed to it.",
         "A place in line that nobody stands in any more costs everyone behind it a lease.",
-    ).if_declared(|caps, _| caps.order == Order::Fifo),
+    ).if_declared(|offer| offer.caps.order == Order::Fifo),
     law!("4.5", release::a_late_attempt_is_refused).promise(
         "An attempt that reaches the server after its claim was let go as uncertain does not take the lock.",
         "A request that was still in a socket would lock the name for a whole lease, for nobody.",
-    ).if_declared(|caps, _| caps.late_attempts_refused == Support::Present),
+    ).if_declared(|offer| offer.caps.late_attempts_refused == Support::Present),
     law!("4.6", release::a_minimum_hold_is_kept_and_not_longer).promise(
         "A lock with a minimum hold that is released early stays shut until then, and not longer.",
         "A cron job that ends in a second runs again on the host whose clock is two seconds behind.",
@@ -236,15 +260,15 @@ static LAWS: &[Law] = &[
     law!("5.1", fencing::tokens_grow).promise(
         "Each grant's token is higher than that of the grant before, whoever gets it and however: through another client, pushed, after a lapse, after a break; a renewal has the token of its grant.",
         "A resource that checks tokens refuses the rightful holder, or accepts the one who is late.",
-    ).if_declared(|caps, _| caps.fencing > Fencing::None).or_absent(check!(fencing::there_are_no_tokens)),
+    ).if_declared(|offer| offer.caps.fencing > Fencing::None).or_absent(check!(fencing::there_are_no_tokens)),
     law!("5.2", fencing::a_floor_is_exceeded).promise(
         "An attempt with a floor gets a token above it, also if the same claim got a lower one before.",
         "A quorum whose members disagree cannot agree on a growing number otherwise.",
-    ).if_declared(|caps, _| caps.raisable == Support::Present && caps.fencing > Fencing::None),
+    ).if_declared(|offer| offer.caps.raisable == Support::Present && offer.caps.fencing > Fencing::None),
     law!("5.3", fencing::the_low_bits_are_left_to_core).promise(
         "The low eight bits of a backend's tokens are zero, and the whole is below 2^63.",
         "They are kept for hand-overs inside one process, which must not overtake the next grant.",
-    ).if_declared(|caps, _| caps.fencing > Fencing::None).or_absent(check!(fencing::there_are_no_tokens)),
+    ).if_declared(|offer| offer.caps.fencing > Fencing::None).or_absent(check!(fencing::there_are_no_tokens)),
     law!("6.1", waiting::a_waiter_is_served_without_any_signal).promise(
         "A waiter whose every signal is lost is served all the same, within a lease of the release.",
         "The missed wake-up: a waiter that sleeps for ever beside a free lock.",
@@ -252,11 +276,11 @@ static LAWS: &[Law] = &[
     law!("6.2", waiting::a_signal_wakes).promise(
         "A waiter is served promptly after the release, and does not sleep until its own next look.",
         "A signal that never comes is a poll in disguise.",
-    ).if_declared(|caps, _| caps.wakeup >= Wakeup::Signal),
+    ).if_declared(|offer| offer.caps.wakeup >= Wakeup::Signal),
     law!("6.3", waiting::waiters_are_served_in_order).promise(
         "Waiters are served in the order in which their first attempts reached the server.",
         "Without order, the one who waits longest may wait for ever.",
-    ).if_declared(|caps, _| caps.order == Order::Fifo),
+    ).if_declared(|offer| offer.caps.order == Order::Fifo),
     law!("6.4", waiting::one_process_is_served_in_order).promise(
         "Waiters of one locker are served in the order in which they began to wait.",
         "Inside one process, order costs nothing, so its absence would be a choice.",
@@ -288,19 +312,19 @@ static LAWS: &[Law] = &[
     law!("9.1", inspection::inspect_tells_who_holds).promise(
         "Inspecting a held lock shows its owner and token, inspecting a free one shows no holder, and neither changes anything.",
         "At 3 a.m. somebody asks who holds the lock.",
-    ).if_declared(|caps, _| caps.inspecting == Support::Present).or_absent(check!(inspection::inspect_is_refused)),
+    ).if_declared(|offer| offer.caps.inspecting == Support::Present).or_absent(check!(inspection::inspect_is_refused)),
     law!("9.2", inspection::a_break_ends_the_expected_holder_only).promise(
         "Breaking a lock ends the hold of the expected owner and of nobody else.",
         "Between the look and the break the lock may have passed on; the break must not free the newer holder.",
-    ).if_declared(|caps, _| caps.breaking == Support::Present).or_absent(check!(inspection::break_is_refused)),
+    ).if_declared(|offer| offer.caps.breaking == Support::Present).or_absent(check!(inspection::break_is_refused)),
     law!("9.3", inspection::a_list_is_sorted_and_paged).promise(
         "A list shows held locks only, sorted by name, those that start with the prefix and come after the given name, and no more than the limit.",
         "A page that repeats or skips makes an operator overlook the lock that is stuck.",
-    ).if_declared(|caps, _| caps.listing == Support::Present).or_absent(check!(inspection::list_is_refused)),
+    ).if_declared(|offer| offer.caps.listing == Support::Present).or_absent(check!(inspection::list_is_refused)),
     law!("9.4", inspection::a_detached_lock_passes_on).promise(
         "A detached lock stays held until its lease ends, can be adopted by whoever has its owner id, and by nobody else.",
         "A shell script acquires in one process and releases in another.",
-    ).if_declared(|caps, _| caps.detached == Support::Present).or_absent(check!(inspection::detach_is_refused)),
+    ).if_declared(|offer| offer.caps.detached == Support::Present).or_absent(check!(inspection::detach_is_refused)),
     law!("10.1", limits::awkward_names_are_different_locks).promise(
         "Every non-empty name up to 64 KiB is a lock, and different names are different locks.",
         "Names that are cut, folded or joined make two jobs exclude each other, or not exclude at all.",
@@ -313,4 +337,60 @@ static LAWS: &[Law] = &[
         "No Debug output, error or trace holds an owner id.",
         "The name of a lock and its owner id are the right to unlock it, and logs travel.",
     ),
+    law!("12.1", network::a_cut_attempt_leaves_nothing).promise(
+        "An attempt whose connection is cut before the answer ends at once, as unknown; what it took is let go within the bound of a call, and a waiter comes through.",
+        "SET NX that was applied and not answered locks the name for a lease, and its own client with it.",
+    ).if_declared(network),
+    law!("12.2", network::a_cut_release_ends_as_gone).promise(
+        "A release whose connection is cut before the answer is asked again, and ends as Gone with the lock free.",
+        "A failed release that forgets its owner id cannot be repeated; one that is repeated blindly frees the next holder.",
+    ).if_declared(network),
+    law!("12.3", network::a_black_hole_is_a_loss_in_time).promise(
+        "A holder whose network swallows everything without closing a connection gives up at its deadline, before the next one gets in, and what arrives late harms nobody.",
+        "Without RST, TCP itself takes minutes to give up.",
+    ).if_declared(network_and_leases),
+    law!("12.4", network::a_short_outage_loses_nothing).promise(
+        "A lock outlives a swallowed renewal, and a connection that was reset, if the network is back before the deadline.",
+        "A failed renewal is not a lost lock: a client that gives up at the first one loses all its locks at each hiccup.",
+    ).if_declared(network_and_leases),
+    law!("12.5", network::what_lands_late_harms_nobody).promise(
+        "A request that stayed in the network until its claim was given up takes no lock for long, prolongs none and revives none.",
+        "A delayed attempt holds the lock for nobody; a delayed renewal gives a lost lock back.",
+    ).if_declared(network_and_leases),
+    law!("12.6", network::answers_are_not_mixed_up).promise(
+        "After a call that was dropped on its way, every answer belongs to its own question.",
+        "A connection out of step gives one caller the answer of another: two holders.",
+    ).if_declared(network),
+    law!("12.7", network::a_broken_line_is_made_anew).promise(
+        "After a connection was reset or half closed, calls work again without anybody's help, and bytes that come one by one are as good as others.",
+        "A client that needs a restart after a network problem turns each one into an outage.",
+    ).if_declared(network),
+    law!("12.8", network::a_waiter_outlives_its_line).promise(
+        "A waiter whose connection is reset, closed on one side, or swallowed and then reset while the lock is released, is served promptly all the same.",
+        "The subscription that died silently: a waiter that waits for a message which was sent to nobody.",
+    ).if_declared(network),
+    law!("12.9", network::a_closed_door_is_not_contention).promise(
+        "When every connection is refused, tries and bounded waits end as errors, in time, and not as contention.",
+        "A cron job that skips its run because 'another host has the lock', when nobody has.",
+    ).if_declared(network),
+    law!("12.10", network::every_call_has_its_bound).promise(
+        "On a network that swallows everything, requests only, answers only, or lets a byte through now and then, every call ends within its bound.",
+        "One call without a bound stops a service for as long as its peer likes.",
+    ).if_declared(network),
+    law!("12.11", network::a_release_that_cannot_get_through_is_finished_later).promise(
+        "A lock that is let go while the network is away is free soon after it is back, and not only at the end of its lease.",
+        "A release that is tried once and forgotten shuts the lock for a lease.",
+    ).if_declared(network),
+    law!("13.1", server::a_stopped_server_strands_no_lock).promise(
+        "An attempt that a stopped server runs after its client has given up leaves the lock free within the bound of a call.",
+        "The request waits in the server's socket, and is run when nobody wants it any more.",
+    ).if_declared(server),
+    law!("13.2", server::a_stopped_server_is_a_loss_in_time).promise(
+        "A holder whose server stops for longer than its lease gives up at its deadline, and stays lost when the server goes on.",
+        "A server that stalls still holds open connections, and its clock goes on.",
+    ).if_declared(server_and_leases),
+    law!("13.3", server::a_killed_server_is_waited_for).promise(
+        "When the server is killed, every holder is told by its deadline; when it is back without its data, every waiter is served within seconds, and tokens still grow.",
+        "The restart after which some waiters never come back, or the old holder and the new one share a number.",
+    ).if_declared(server_and_leases),
 ];

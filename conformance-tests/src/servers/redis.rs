@@ -11,6 +11,7 @@ use tempfile::TempDir;
 
 use super::process::{Server, ServerError, free_port};
 use super::resp::{Reply, Session};
+use crate::harness::ServerProcess;
 
 /// How long a server may take to answer after its start, on a machine that is busy with other tests.
 const READY: Duration = Duration::from_secs(30);
@@ -244,6 +245,21 @@ impl Redis {
 
     fn server(&self) -> MutexGuard<'_, Server> {
         self.server.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl ServerProcess for Redis {
+    fn stop(&self) {
+        self.stop();
+    }
+    fn cont(&self) {
+        self.cont();
+    }
+    fn kill(&self) {
+        self.kill();
+    }
+    fn restart(&self, keep_data: KeepData) {
+        self.restart(keep_data);
     }
 }
 

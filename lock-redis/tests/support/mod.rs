@@ -42,6 +42,14 @@ impl Server {
         self.0.cont();
     }
 
+    pub(crate) fn addr(&self) -> std::net::SocketAddr {
+        self.0.addr()
+    }
+
+    pub(crate) fn process(&self) -> &conformance_tests::servers::Redis {
+        &self.0
+    }
+
     pub(crate) fn port(&self) -> u16 {
         self.0.addr().port()
     }

@@ -1,0 +1,361 @@
+//! Chapter 12: on a network that cuts, delays and swallows.
+//!
+//! The holders and waiters under check are distant: the proxy is between them and the server. Strangers
+//! reach the server past it, and tell what stands there.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lock_core::backend::{LetGo, Release};
+use lock_core::clock::{Moment, sleep};
+use lock_core::{Error, ErrorKind, LockGuard, Locker, Loss, Support};
+
+use crate::context::{Ctx, Verdict, Violation, ensure, name, violated};
+use crate::proxy::{Direction, Fault, Match};
+
+/// A lease whose end explains nothing that happens in these checks.
+const LONG: Duration = Duration::from_secs(300);
+
+pub(super) async fn a_cut_attempt_leaves_nothing(ctx: Arc<Ctx>) -> Verdict {
+    let locks = ctx.distant_locker().await?;
+    let hit = ctx.network().cut_after("cut-try");
+    let ended = locks.lock("cut-try")?.ttl(LONG).try_acquire().await;
+    soon(&ctx, hit).await?.map_err(|error| Violation(format!("there was no cut: {error}")))?;
+    let Err(error) = &ended else { violated!("an attempt without answer ended as {ended:?}") };
+    ensure!(
+        error.effect() == lock_core::backend::Effect::Unknown && error.is_retryable(),
+        "an attempt whose answer was cut off ended as {error:?}"
+    );
+    is_free_soon(&ctx, "cut-try", "the attempt whose answer was cut off").await?;
+
+    // The one that a waiter makes when it is woken.
+    let holder = ctx.locker().await.lock("cut-wait")?.ttl(LONG).acquire().await?;
+    let waiting = waiting(&ctx, &locks, "cut-wait").await?;
+    let hit = ctx.network().cut_after("cut-wait");
+    holder.release().await?;
+    soon(&ctx, hit).await?.map_err(|error| Violation(format!("there was no cut: {error}")))?;
+    let guard = served(&ctx, waiting, "its attempt was cut off").await?;
+    guard.verify().await?;
+    guard.release().await?;
+    ensure!(ctx.is_free(&name("cut-wait")).await?, "the lock is taken after its release");
+    Ok(())
+}
+
+pub(super) async fn a_cut_release_ends_as_gone(ctx: Arc<Ctx>) -> Verdict {
+    let locks = ctx.distant_locker().await?;
+    let guard = locks.lock("cut-release")?.ttl(LONG).acquire().await?;
+    let hit = ctx.network().cut_after("cut-release");
+    let ended = guard.release().await;
+    soon(&ctx, hit).await?.map_err(|error| Violation(format!("there was no cut: {error}")))?;
+    ensure!(
+        ended.as_ref().is_err_and(|error| error.kind() == ErrorKind::Gone),
+        "a release whose answer was cut off ended as {ended:?}"
+    );
+    ensure!(ctx.is_free(&name("cut-release")).await?, "the lock is taken after its release");
+    Ok(())
+}
+
+pub(super) async fn a_black_hole_is_a_loss_in_time(ctx: Arc<Ctx>) -> Verdict {
+    let locks = ctx.distant_locker().await?;
+    let guard = locks.lock("n")?.ttl(ctx.ttl()).acquire().await?;
+    let deadline = Moment::now() + guard.valid_for().unwrap_or_default();
+    ctx.network().set(Fault::BlackHole);
+    let next = ctx.locker().await.lock("n")?.ttl(ctx.ttl());
+    let taking = tokio::spawn(async move {
+        let taken = next.acquire().await;
+        (Moment::now(), taken)
+    });
+    let loss = within(deadline.remaining() + ctx.slack(), guard.lost()).await;
+    let told = Moment::now();
+    ensure!(loss == Some(Loss::Expired), "at the holder's deadline, its loss was {loss:?}");
+    let (taken_at, taken) = taking.await.expect("the other side does not panic");
+    let taken = taken?;
+    ensure!(
+        told <= taken_at,
+        "the next one held the lock {:?} before the holder was told",
+        told.saturating_since(taken_at)
+    );
+    // Everything that was swallowed arrives now.
+    ctx.network().heal();
+    drop(guard);
+    sleep(ctx.ttl()).await;
+    taken
+        .verify()
+        .await
+        .map_err(|error| Violation(format!("what arrived late harmed the new holder: {error}")))?;
+    Ok(())
+}
+
+pub(super) async fn a_short_outage_loses_nothing(ctx: Arc<Ctx>) -> Verdict {
+    let ttl = ctx.ttl() * 2;
+    let locks = ctx.distant_locker().await?;
+    let guard = locks.lock("n")?.ttl(ttl).acquire().await?;
+    let began = Moment::now();
+    let sent = ctx.network().stats().to_server.received;
+    ctx.network().set(Fault::BlackHole);
+    let tried = ctx.network().until(|stats| stats.to_server.received > sent);
+    ensure!(within(ttl, tried).await.is_some(), "nothing was sent for the lock in a whole lease");
+    ctx.network().reset_connections().await;
+    ctx.network().heal();
+    let lost = within((began + ttl + ctx.slack()).remaining(), guard.lost()).await;
+    ensure!(
+        lost.is_none(),
+        "the network was back after a third of the lease, and the lock is lost: {lost:?}"
+    );
+    guard.verify().await?;
+    guard.release().await?;
+    Ok(())
+}
+
+pub(super) async fn what_lands_late_harms_nobody(ctx: Arc<Ctx>) -> Verdict {
+    let locks = ctx.distant_locker().await?;
+    let mut late = ctx.network().hold("late-try");
+    let ended = locks.lock("late-try")?.ttl(LONG).try_acquire().await;
+    ensure!(ended.is_err(), "an attempt that never reached the server ended as {ended:?}");
+    soon(&ctx, late.caught()).await?.expect("the proxy is there");
+    deliver(&ctx, &mut late).await?;
+    is_free_soon(&ctx, "late-try", "the attempt that landed late").await?;
+
+    let locks = ctx.distant_locker().await?;
+    let guard = locks.lock("late-renewal")?.ttl(ctx.ttl()).acquire().await?;
+    let mut late = ctx.network().hold("late-renewal");
+    let lost = within(ctx.ttl() + ctx.slack(), guard.lost()).await;
+    ensure!(lost == Some(Loss::Expired), "without renewals, the loss was {lost:?}");
+    soon(&ctx, late.caught()).await?.expect("the proxy is there");
+    let next = ctx.locker().await.lock("late-renewal")?.ttl(ctx.ttl());
+    let Some(next) = within(ctx.takeover_bound() + ctx.slack(), next.acquire()).await else {
+        violated!("the lock did not pass on after the lease");
+    };
+    let next = next?;
+    deliver(&ctx, &mut late).await?;
+    sleep(ctx.ttl()).await;
+    ensure!(!guard.is_held(), "a renewal that landed late revived a lost lock");
+    next.verify()
+        .await
+        .map_err(|error| Violation(format!("a renewal that landed late harmed the next: {error}")))
+}
+
+pub(super) async fn answers_are_not_mixed_up(ctx: Arc<Ctx>) -> Verdict {
+    const ROUNDS: u32 = 40;
+
+    let client = ctx.distant_client().await;
+    ctx.network().set(Fault::delay(Duration::from_millis(2)));
+    for round in 0..ROUNDS {
+        let mut claim = ctx.claim(&name(&format!("n{round}")), false);
+        claim.ttl = LONG;
+        let early = Duration::from_micros(u64::from(round) * 250);
+        // Given up on before, while or after it is on its way.
+        let _ = within(early, client.try_acquire(&claim)).await;
+        let token = ctx.win(&*client, &mut claim).await?.token;
+        if ctx.caps.inspecting == Support::Present {
+            let seen = client.inspect(&claim.name).await?;
+            let holders: Vec<_> = seen.holders.iter().map(|h| (h.owner, h.token)).collect();
+            ensure!(
+                holders == [(Some(claim.owner), token)],
+                "a look at a lock of ours shows what is not there, after {round} rounds: {seen:?}"
+            );
+        }
+        let _ = within(early, client.release(&claim, LetGo::now())).await;
+        client.release(&claim, LetGo::now()).await?;
+        let again = client.release(&claim, LetGo::now()).await?;
+        ensure!(again == Release::NotHeld, "a lock that was let go was {again:?} again");
+    }
+    Ok(())
+}
+
+pub(super) async fn a_broken_line_is_made_anew(ctx: Arc<Ctx>) -> Verdict {
+    let locks = ctx.distant_locker().await?;
+    ctx.network().reset_connections().await;
+    works_soon(&ctx, &locks, "after a reset").await?;
+    let (mut held, lock) = (ctx.network().hold("mid-call"), locks.lock("mid-call")?);
+    let call = tokio::spawn(async move { lock.try_acquire().await });
+    soon(&ctx, held.caught()).await?.expect("the proxy is there");
+    ctx.network().reset_connections().await;
+    let ended = soon(&ctx, call).await?.expect("an attempt does not panic");
+    ensure!(ended.is_err(), "an attempt that never reached the server ended as {ended:?}");
+    works_soon(&ctx, &locks, "after a reset in the middle of a call").await?;
+    for direction in [Direction::ToClient, Direction::ToServer] {
+        ctx.network().half_close(direction);
+        works_soon(&ctx, &locks, &format!("after {direction:?} was closed")).await?;
+    }
+    ctx.network().set(Fault::Slice);
+    works_soon(&ctx, &locks, "byte by byte").await?;
+    ctx.network().reset_connections().await;
+    works_soon(&ctx, &locks, "after a reset, byte by byte").await
+}
+
+pub(super) async fn a_waiter_outlives_its_line(ctx: Arc<Ctx>) -> Verdict {
+    let locks = ctx.distant_locker().await?;
+    for how in ["reset", "no-more-answers", "nobody-listens", "swallowed"] {
+        let holder = ctx.locker().await.lock(how)?.ttl(LONG).acquire().await?;
+        let waiting = waiting(&ctx, &locks, how).await?;
+        match how {
+            "reset" => ctx.network().reset_connections().await,
+            "no-more-answers" => ctx.network().half_close(Direction::ToClient),
+            "nobody-listens" => ctx.network().half_close(Direction::ToServer),
+            _ => ctx.network().set(Fault::BlackHole),
+        }
+        holder.release().await?;
+        if how == "swallowed" {
+            ctx.network().reset_connections().await;
+            ctx.network().heal();
+        }
+        served(&ctx, waiting, how).await?.release().await?;
+    }
+    Ok(())
+}
+
+pub(super) async fn a_closed_door_is_not_contention(ctx: Arc<Ctx>) -> Verdict {
+    let locks = ctx.distant_locker().await?;
+    ctx.network().set(Fault::Refuse);
+    ctx.network().reset_connections().await;
+    let lock = locks.lock("n")?;
+    for _ in 0..3 {
+        let tried = within(ctx.timeout() + ctx.slack(), lock.try_acquire()).await;
+        ensure!(
+            matches!(&tried, Some(Err(error)) if error.is_retryable()),
+            "with nobody to ask, a try ended as {tried:?}"
+        );
+    }
+    let wait = ctx.timeout() / 4;
+    let waited = within(ctx.timeout() + ctx.slack(), lock.try_acquire_for(wait)).await;
+    ensure!(
+        matches!(&waited, Some(Err(error)) if error.is_retryable()),
+        "with nobody to ask, a bounded wait ended as {waited:?}"
+    );
+    ctx.network().heal();
+    works_soon(&ctx, &locks, "after the door was opened").await
+}
+
+pub(super) async fn every_call_has_its_bound(ctx: Arc<Ctx>) -> Verdict {
+    let second = Duration::from_secs(1);
+    for fault in [
+        Fault::BlackHole,
+        Fault::Lose(Direction::ToServer),
+        Fault::Lose(Direction::ToClient),
+        Fault::Trickle { bytes: 1, every: second },
+    ] {
+        let locks = ctx.distant_locker().await?;
+        let verified = locks.lock("verified")?.ttl(LONG).acquire().await?;
+        let extended = locks.lock("extended")?.ttl(LONG).acquire().await?;
+        let released = locks.lock("released")?.ttl(LONG).acquire().await?;
+        ctx.network().set(fault);
+        let (lock, n) = (locks.lock("n")?, name("n"));
+        tokio::try_join!(
+            bounded(&ctx, fault, "try_acquire", lock.try_acquire()),
+            bounded(&ctx, fault, "try_acquire_for", lock.try_acquire_for(Duration::ZERO)),
+            bounded(&ctx, fault, "verify", verified.verify()),
+            bounded(&ctx, fault, "extend", extended.extend(LONG * 2)),
+            bounded(&ctx, fault, "inspect", locks.inspect(&n)),
+            bounded(&ctx, fault, "break_lock", locks.break_lock(&n, verified.owner())),
+            bounded(&ctx, fault, "identity", locks.identity()),
+            bounded(&ctx, fault, "release", released.release()),
+        )?;
+        drop(verified);
+        bounded(&ctx, fault, "close", locks.close()).await?;
+        ctx.network().heal();
+    }
+    Ok(())
+}
+
+pub(super) async fn a_release_that_cannot_get_through_is_finished_later(ctx: Arc<Ctx>) -> Verdict {
+    let locks = ctx.distant_locker().await?;
+    let released = locks.lock("released")?.ttl(LONG).acquire().await?;
+    let dropped = locks.lock("dropped")?.ttl(LONG).acquire().await?;
+    ctx.network().set(Fault::BlackHole);
+    drop(dropped);
+    let ended = released.release().await;
+    let Err(error) = &ended else { violated!("a release that nobody heard ended as {ended:?}") };
+    ensure!(
+        error.is_retryable(),
+        "a release that nobody heard ended as {error:?}, as if it had been answered"
+    );
+    // Not even late: only what is asked anew can free the locks.
+    ctx.network().reset_connections().await;
+    ctx.network().heal();
+    is_free_soon(&ctx, "released", "the release that could not get through").await?;
+    is_free_soon(&ctx, "dropped", "the guard that was dropped meanwhile").await
+}
+
+type Waiting = tokio::task::JoinHandle<Result<LockGuard, Error>>;
+
+/// A task of `locks` that waits for a lock which is held, and has asked for it.
+async fn waiting(ctx: &Ctx, locks: &Locker, lock: &str) -> Result<Waiting, Violation> {
+    let asked = ctx.network().count(Match::on(lock));
+    let (mut asked, wanted) = (asked, locks.lock(lock)?.ttl(LONG));
+    let waiting = tokio::spawn(async move { wanted.acquire().await });
+    soon(ctx, asked.reaches(1)).await?.expect("the proxy is there");
+    // For whatever it asks besides; that it rests cannot be seen.
+    sleep(Duration::from_millis(200)).await;
+    ensure!(!waiting.is_finished(), "a waiter for a held lock does not wait");
+    Ok(waiting)
+}
+
+/// The guard of a waiter whose lock is free now.
+async fn served(ctx: &Ctx, waiting: Waiting, how: &str) -> Result<LockGuard, Violation> {
+    let bound = ctx.timeout() * 2 + ctx.slack();
+    match within(bound, waiting).await {
+        Some(guard) => Ok(guard.expect("a waiter does not panic")?),
+        None => violated!("a waiter was not served within {bound:?} of the release ({how})"),
+    }
+}
+
+async fn is_free_soon(ctx: &Ctx, lock: &str, what: &str) -> Verdict {
+    let bound = ctx.timeout() * 2 + ctx.slack();
+    ensure!(ctx.becomes_free(&name(lock), bound).await?, "{what} keeps the lock shut");
+    Ok(())
+}
+
+/// Acquires and releases until it works, within the bound of a call.
+async fn works_soon(ctx: &Ctx, locks: &Locker, when: &str) -> Verdict {
+    let lock = locks.lock("works")?.ttl(LONG);
+    let end = Moment::now() + ctx.timeout() * 2 + ctx.slack();
+    loop {
+        let pair = async { lock.acquire().await?.release().await };
+        match within(end.remaining(), pair).await {
+            Some(Ok(())) => return Ok(()),
+            // Of the connection that was lost.
+            Some(Err(error)) if error.kind() == ErrorKind::Gone || error.is_retryable() => {}
+            ended => violated!("nothing works any more {when}: {ended:?}"),
+        }
+        ensure!(!end.has_passed(), "nothing works any more {when}");
+        sleep(Duration::from_millis(10)).await;
+    }
+}
+
+async fn deliver(ctx: &Ctx, late: &mut crate::proxy::Held) -> Verdict {
+    // A client may have closed the connection for its silence; then the request is lost for good.
+    if soon(ctx, late.deliver()).await?.is_ok() {
+        let _ = soon(ctx, late.answered()).await?;
+    }
+    Ok(())
+}
+
+async fn bounded<T>(
+    ctx: &Ctx,
+    fault: Fault,
+    what: &str,
+    call: impl Future<Output = Result<T, Error>>,
+) -> Verdict {
+    // Acquiring has to let go of what it cannot know, and releasing asks twice.
+    let bound = ctx.timeout() * 2 + ctx.slack();
+    let began = Moment::now();
+    let ended = within(bound, call).await.is_some();
+    let took = Moment::now().saturating_since(began);
+    ensure!(
+        ended && took <= bound,
+        "{what} took {took:?} on {fault:?}, and its bound is {bound:?}"
+    );
+    Ok(())
+}
+
+async fn soon<T>(ctx: &Ctx, work: impl IntoFuture<Output = T>) -> Result<T, Violation> {
+    let bound = ctx.timeout() * 2 + ctx.slack();
+    let missed = || Violation(format!("what the check waits for did not happen within {bound:?}"));
+    within(bound, work.into_future()).await.ok_or_else(missed)
+}
+
+async fn within<T>(bound: Duration, work: impl Future<Output = T>) -> Option<T> {
+    tokio::time::timeout(bound, work).await.ok()
+}

@@ -1,0 +1,86 @@
+//! A real server as the laws want it: with a network that can be broken, and a process that can be
+//! stopped.
+#![allow(dead_code, reason = "each test uses a part of it")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use conformance_tests::proxy::{Fault, Proxy};
+use conformance_tests::{Harness, Pace, ServerProcess};
+use lock_core::{Backend, LockName, Wakeup};
+use lock_redis::Redis;
+
+use crate::support::Server;
+
+pub(crate) struct OnServer {
+    server: Server,
+    network: Proxy,
+    /// A second network, with nothing but its length, for every client.
+    far_away: Option<Proxy>,
+    /// Whether clients may ask to be told of changes.
+    has_signals: bool,
+}
+
+impl OnServer {
+    pub(crate) fn new() -> Self {
+        let server = Server::start();
+        let network = Proxy::start(server.addr()).expect("a proxy can be started");
+        Self { server, network, far_away: None, has_signals: true }
+    }
+
+    /// Waiters have to look from time to time.
+    pub(crate) fn without_signals(mut self) -> Self {
+        let _: String = self.server.run("ACL SETUSER default -client|tracking");
+        self.has_signals = false;
+        self
+    }
+
+    /// All clients are some milliseconds away.
+    pub(crate) fn far_away(mut self) -> Self {
+        let line = Proxy::start(self.server.addr()).expect("a proxy can be started");
+        line.set(Fault::delay(Duration::from_millis(3)));
+        self.far_away = Some(line);
+        self
+    }
+
+    async fn connect(&self, url: String) -> Arc<dyn Backend> {
+        let client = Redis::connect(url).await.expect("the server takes us");
+        let polls = client.capabilities().wakeup == Wakeup::Poll;
+        assert_eq!(polls, !self.has_signals);
+        Arc::new(client)
+    }
+}
+
+#[async_trait]
+impl Harness for OnServer {
+    fn pace(&self) -> Pace {
+        Pace::Real
+    }
+
+    async fn client(&self) -> Arc<dyn Backend> {
+        let url = self.far_away.as_ref().map(|line| format!("redis://{}", line.addr()));
+        self.connect(url.unwrap_or_else(|| self.server.url())).await
+    }
+
+    async fn evict(&self, name: &LockName) -> bool {
+        // The names of the checks are plain, so they are the keys.
+        self.server.command::<u64>(&["DEL", name.as_str()]) == 1
+    }
+
+    fn can_evict(&self) -> bool {
+        true
+    }
+
+    fn network(&self) -> Option<&Proxy> {
+        Some(&self.network)
+    }
+
+    async fn distant_client(&self) -> Arc<dyn Backend> {
+        self.connect(format!("redis://{}", self.network.addr())).await
+    }
+
+    fn server(&self) -> Option<&dyn ServerProcess> {
+        Some(self.server.process())
+    }
+}
