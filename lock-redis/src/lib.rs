@@ -30,8 +30,7 @@
 //! * **No order among processes.** All are woken by a release, and who asks first wins. Inside one
 //!   process, a locker serves first come, first served.
 //! * **By force.** Whoever deletes the key of a lock of ours by hand lets others in; the holder is told
-//!   by its next renewal. Waiters are not woken by that, and find out when the lease would have ended:
-//!   [`break_lock`] wakes them.
+//!   by its next renewal, and that renewal wakes the waiters. [`break_lock`] wakes them at once.
 //! * **Clusters** are refused. All keys of one lock are in one slot already.
 //!
 //! # What is promised

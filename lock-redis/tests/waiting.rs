@@ -81,6 +81,20 @@ async fn whatever_frees_the_lock_wakes() {
 }
 
 #[tokio::test]
+async fn a_holder_that_finds_its_lock_deleted_wakes_the_waiters() {
+    let server = Server::start();
+    let (locks, elsewhere) = (server.client().await, server.client().await);
+    let mut held = claim("n", LONG);
+    win(&elsewhere, &mut held).await;
+    let waiter = waiting_claim(LONG);
+    let waiting = resting(&server, &locks, &waiter).await;
+    let _: u64 = server.run("DEL n");
+    assert!(matches!(renew(&elsewhere, &held).await, Ok(Renewal::NotHeld)));
+    woken(waiting).await;
+    granted(locks.try_acquire(&waiter).await);
+}
+
+#[tokio::test]
 async fn the_end_of_a_foreign_hold_wakes() {
     let server = Server::start();
     let locks = server.client().await;

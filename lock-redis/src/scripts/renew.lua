@@ -4,7 +4,8 @@
 -- ARGV  1 idle time of the fence in ms; then for each claim: owner, ttl in ms, '1' to prolong the fence
 -- Answers for each claim {number, lease in ms}, or {'', 0}: not held
 --
--- Prolonging the fence wakes those who wait for the lock, so it is done only when it is due.
+-- Touching the fence wakes those who wait for the lock. So it is prolonged only when that is due, and
+-- touched where the lock was there and is not any more: somebody has deleted it by hand.
 
 local idle = tonumber(ARGV[1])
 local answers = {}
@@ -26,6 +27,9 @@ for i = 1, #KEYS / 2 do
             redis.call('PEXPIRE', fence, lease + idle)
         end
         answers[i] = {string.match(value, '^%x+ (%d+)') or '', lease}
+    elseif not value then
+        -- Not by pcall: a replica that is behind must not say "not held".
+        redis.call('PEXPIRE', fence, idle)
     end
 end
 return answers
