@@ -283,6 +283,16 @@ impl Proxy {
         Hit(self.arm(Purpose::Cut, request.into()))
     }
 
+    /// Sends the client `answer` instead of what the server answers to a matching request, which takes
+    /// effect all the same: a peer that is broken, or that lies. What the server sends after that
+    /// passes again.
+    ///
+    /// With several requests in flight on the connection, the first bytes from the server count as
+    /// the answer.
+    pub fn forge(&self, request: impl Into<Match>, answer: impl Into<Vec<u8>>) -> Hit {
+        Hit(self.arm(Purpose::Forge(answer.into()), request.into()))
+    }
+
     /// Stops a matching request on its way, and what follows on its connection, until it is told to
     /// deliver. The server may have got the beginning of the request, up to the last byte of the
     /// match.
@@ -380,11 +390,11 @@ impl Drop for Proxy {
     }
 }
 
-/// A cut that is going to happen; see [`Proxy::cut_after`]. Resolves when it has happened, and fails
-/// if the connection ended before the server had answered. Dropped before a match, it calls the cut
-/// off.
+/// A cut or a forgery that is going to happen; see [`Proxy::cut_after`] and [`Proxy::forge`]. Resolves
+/// when it has happened, and fails if the connection ended before the server had answered. Dropped
+/// before a match, it calls it off.
 #[derive(Debug)]
-#[must_use = "dropped, it calls the cut off"]
+#[must_use = "dropped, it calls the fault off"]
 pub struct Hit(Handle);
 
 impl IntoFuture for Hit {
@@ -504,9 +514,11 @@ impl Drop for Handle {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Purpose {
     Cut,
+    /// With what the client gets instead of the answer.
+    Forge(Vec<u8>),
     Hold,
     Count,
 }
@@ -522,7 +534,8 @@ enum Step {
     Released,
     /// It is in the server's socket.
     Written,
-    /// The server has sent something since; for a cut: and the client is cut off.
+    /// The server has sent something since; for a cut: and the client is cut off; for a forgery: and the
+    /// client is going to get something else.
     Answered,
 }
 
@@ -659,7 +672,8 @@ struct Orders {
     reset: bool,
     close_to_server: bool,
     close_to_client: bool,
-    cuts: Vec<Arc<Trap>>,
+    /// Whose answers are to be cut off or forged.
+    answers: Vec<Arc<Trap>>,
     delivered: Vec<Arc<Trap>>,
 }
 
@@ -680,7 +694,7 @@ impl Orders {
 
     /// No answer will come any more.
     fn lose_answers(&mut self) {
-        self.cuts.drain(..).chain(self.delivered.drain(..)).for_each(|trap| trap.lost());
+        self.answers.drain(..).chain(self.delivered.drain(..)).for_each(|trap| trap.lost());
     }
 }
 
@@ -848,7 +862,7 @@ enum What {
         sent: usize,
     },
     /// What the server sends from now on answers the request of this trap.
-    Cut(Arc<Trap>),
+    Answer(Arc<Trap>),
     /// Nothing passes before this trap is released.
     Barrier(Arc<Trap>),
     /// What was behind the barrier is written.
@@ -964,7 +978,7 @@ impl<'a> Lane<'a> {
                         break;
                     }
                 }
-                What::Cut(trap) => orders.cuts.push(Arc::clone(trap)),
+                What::Answer(trap) => orders.answers.push(Arc::clone(trap)),
                 What::Barrier(trap) if !trap.is_released() => break,
                 What::Barrier(trap) => orders.delivered.push(Arc::clone(trap)),
                 What::Written(trap) => trap.advance(Step::Written),
@@ -1000,15 +1014,12 @@ impl<'a> Lane<'a> {
         let mut state = shared.state();
         state.counted.of(self.direction).received += bytes.len() as u64;
         let due = Moment::now() + state.fault_of(self.live.connection).delay_of(self.direction);
-        let caught = match self.direction {
-            Direction::ToServer => self.scan(&mut state, bytes),
-            Direction::ToClient => {
-                answer(state.live.get_mut(&self.live.connection))?;
-                Vec::new()
-            }
+        let (caught, forged) = match self.direction {
+            Direction::ToServer => (self.scan(&mut state, bytes), None),
+            Direction::ToClient => (Vec::new(), answer(state.live.get_mut(&self.live.connection))?),
         };
         drop(state);
-        self.enqueue(due, bytes, caught);
+        self.enqueue(due, forged.as_deref().unwrap_or(bytes), caught);
         Ok(())
     }
 
@@ -1034,8 +1045,8 @@ impl<'a> Lane<'a> {
         for (position, trap) in caught {
             self.push_bytes(due, &bytes[done..position]);
             done = position;
-            if trap.purpose == Purpose::Cut {
-                self.push(due, What::Cut(trap));
+            if matches!(trap.purpose, Purpose::Cut | Purpose::Forge(_)) {
+                self.push(due, What::Answer(trap));
             } else {
                 held.push(Arc::clone(&trap));
                 self.push(due, What::Barrier(trap));
@@ -1101,20 +1112,27 @@ impl What {
 
     /// It will never reach the front of its queue.
     fn lost(self) {
-        if let Self::Cut(trap) | Self::Barrier(trap) | Self::Written(trap) = self {
+        if let Self::Answer(trap) | Self::Barrier(trap) | Self::Written(trap) = self {
             trap.lost();
         }
     }
 }
 
-/// The server has sent something: whose answer is it?
-fn answer(orders: Option<&mut Orders>) -> Result<(), Ending> {
+/// The server has sent something: whose answer is it, and what does the client get instead?
+fn answer(orders: Option<&mut Orders>) -> Result<Option<Vec<u8>>, Ending> {
     let Some(orders) = orders else { return Err(Ending::Reset) };
     orders.delivered.drain(..).for_each(|trap| trap.advance(Step::Answered));
-    match std::mem::take(&mut orders.cuts) {
-        cuts if cuts.is_empty() => Ok(()),
-        cuts => Err(Ending::Cut(cuts)),
+    let mut forged = None;
+    let mut cuts = Vec::new();
+    for trap in orders.answers.drain(..) {
+        if let Purpose::Forge(bytes) = &trap.purpose {
+            forged = Some(bytes.clone());
+            trap.advance(Step::Answered);
+        } else {
+            cuts.push(trap);
+        }
     }
+    if cuts.is_empty() { Ok(forged) } else { Err(Ending::Cut(cuts)) }
 }
 
 /// Writes as much as the socket takes; returns how much.

@@ -107,7 +107,7 @@ static SABOTEURS: &[Saboteur] = &[
     saboteur!(AssumesItsRenewals, "12.3", "13.2"),
     saboteur!(GivesUpAtOnce, "12.4"),
     saboteur!(RepeatsItsLastAnswer, "12.6"),
-    saboteur!(NeverReconnects, "12.7", "13.3"),
+    saboteur!(NeverReconnects, "12.7", "12.12", "13.3"),
     saboteur!(BlocksItsThread, "12.10"),
     saboteur!(ForgetsFailedReleases, "12.11"),
 ];

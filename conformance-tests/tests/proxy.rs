@@ -229,6 +229,18 @@ async fn a_cut_takes_effect_on_a_real_server() {
 }
 
 #[tokio::test]
+async fn a_forged_answer_comes_instead_of_the_servers_and_what_follows_passes() {
+    let (server, proxy) = line_server().await;
+    let hit = proxy.forge("two", "a lie\n");
+    let mut client = Client::connect(&proxy).await;
+    assert_eq!(client.ask("one").await, "re:one");
+    assert_eq!(client.ask("two").await, "a lie");
+    within(hit).await.unwrap();
+    assert_eq!(client.ask("three").await, "re:three");
+    server.gets(&["connected", "one", "two", "three"]).await;
+}
+
+#[tokio::test]
 async fn an_empty_match_means_the_next_request() {
     let (_server, proxy) = line_server().await;
     let mut client = Client::connect(&proxy).await;

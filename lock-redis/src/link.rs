@@ -2,7 +2,9 @@
 //!
 //! It reconnects when a verb needs it, one attempt at a time for all verbs, with a pause between
 //! failures that doubles. A verb that is dropped leaves it in step: the answer is read and thrown
-//! away.
+//! away. If the answer does not come for long, the connection is given up, though it may seem alive: a
+//! peer that has promised more bytes than it sends, or a middleman that lost its server, would be waited
+//! for without end.
 
 use std::fmt;
 use std::future::Future;
@@ -34,8 +36,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(200);
 
-/// When the kernel gives up on a peer that acknowledges nothing: sent bytes, or keep-alive probes on
-/// an idle line.
+/// How long the oldest request may go without answer. Also when the kernel gives up on a peer that does
+/// not acknowledge what was sent; on an idle line it asks, with keep-alive probes.
 const SILENCE: Duration = Duration::from_secs(5);
 const KEEPALIVE_AFTER: Duration = Duration::from_secs(10);
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(3);
@@ -71,9 +73,17 @@ struct Failure {
 #[derive(Clone)]
 pub(crate) struct Connection {
     redis: MultiplexedConnection,
-    broken: Arc<AtomicBool>,
+    health: Arc<Health>,
     /// Whether the server tells of changes of the keys that we watch.
     pub(crate) has_signals: bool,
+}
+
+/// Whether a connection is of any use.
+#[derive(Default)]
+struct Health {
+    broken: AtomicBool,
+    /// When the oldest request was sent whose caller has gone away without an answer.
+    unanswered: Mutex<Option<Moment>>,
 }
 
 impl Link {
@@ -103,19 +113,20 @@ impl Link {
         doing: &'static str,
         script: &ScriptInvocation<'_>,
     ) -> Result<(Moment, T), Fault> {
-        let mut connection = self.connection().await?;
-        let since = Moment::now();
-        match script.invoke_async(&mut connection.redis).await {
-            Ok(answer) => Ok((since, answer)),
-            Err(error) => Err(self.failed(&connection, doing, &error)),
+        let connection = self.connection().await?;
+        let mut redis = connection.redis.clone();
+        match connection.health.watch(script.invoke_async(&mut redis)).await {
+            (since, Ok(answer)) => Ok((since, answer)),
+            (_, Err(error)) => Err(self.failed(&connection, doing, &error)),
         }
     }
 
     /// A section of what the server tells of itself; `None` if this user may not ask.
     pub(crate) async fn info(&self, section: &'static str) -> Result<Option<Info>, Fault> {
-        let mut connection = self.connection().await?;
-        let mut command = redis::cmd("INFO");
-        match command.arg(section).query_async::<String>(&mut connection.redis).await {
+        let connection = self.connection().await?;
+        let (mut redis, mut command) = (connection.redis.clone(), redis::cmd("INFO"));
+        let asking = command.arg(section).query_async::<String>(&mut redis);
+        match connection.health.watch(asking).await.1 {
             Ok(text) => Ok(Some(Info(text))),
             Err(error) if error.code() == Some("NOPERM") => Ok(None),
             Err(error) => Err(self.failed(&connection, "ask for INFO", &error)),
@@ -135,7 +146,8 @@ impl Link {
         pipe.cmd("CLIENT").arg("CACHING").arg("YES").ignore();
         pipe.cmd("EXISTS").arg(watched).ignore();
         pipe.cmd("GET").arg(lock);
-        match pipe.query_async::<(Option<Vec<u8>>,)>(&mut redis).await {
+        let asking = pipe.query_async::<(Option<Vec<u8>>,)>(&mut redis);
+        match connection.health.watch(asking).await.1 {
             Ok((value,)) => Ok(Some(value)),
             Err(error) if fault::is_broken(&error) => Err(self.failed(connection, "watch", &error)),
             Err(_) => Ok(None),
@@ -218,8 +230,8 @@ impl Link {
 
     async fn connect(&self) -> Result<Connection, Fault> {
         let [with_signals, without] = &self.clients;
-        let broken = Arc::new(AtomicBool::new(false));
-        let pushes = Pushes { waiters: Arc::clone(&self.waiters), broken: Arc::clone(&broken) };
+        let health = Arc::<Health>::default();
+        let pushes = Pushes { waiters: Arc::clone(&self.waiters), health: Arc::clone(&health) };
         // Core bounds each call, and this link the making of a connection.
         let settings =
             AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(None);
@@ -228,13 +240,13 @@ impl Link {
         match with_signals.get_multiplexed_async_connection_with_config(&speaking).await {
             Ok(mut redis) => {
                 let has_signals = self.switch_signals_on(&mut redis).await.map_err(failed)?;
-                Ok(Connection { redis, broken, has_signals })
+                Ok(Connection { redis, health, has_signals })
             }
             Err(error) if is_too_old(&error) => {
                 // The pushes are gone with the connection, and have marked it as broken.
-                let broken = Arc::default();
+                let health = Arc::default();
                 let redis = without.get_multiplexed_async_connection_with_config(&settings).await;
-                Ok(Connection { redis: redis.map_err(failed)?, broken, has_signals: false })
+                Ok(Connection { redis: redis.map_err(failed)?, health, has_signals: false })
             }
             Err(error) => Err(failed(error)),
         }
@@ -264,7 +276,7 @@ impl Link {
 
     fn failed(&self, connection: &Connection, doing: &'static str, error: &RedisError) -> Fault {
         if fault::is_broken(error) {
-            connection.broken.store(true, Ordering::Release);
+            connection.health.breaks();
             self.waiters.signal_all();
         }
         fault::fault(doing, error)
@@ -277,7 +289,7 @@ impl Link {
 
 impl State {
     fn working(&self) -> Option<Connection> {
-        self.current.as_ref().filter(|c| !c.broken.load(Ordering::Acquire)).cloned()
+        self.current.as_ref().filter(|c| c.health.is_good()).cloned()
     }
 
     fn note(&mut self, answer: &Result<Connection, Fault>) {
@@ -287,6 +299,55 @@ impl State {
         if let Err(fault) = answer {
             let pause = last.map_or(SHORTEST_PAUSE, |last| (last.pause * 2).min(LONGEST_PAUSE));
             self.failure = Some(Failure { at: Moment::now(), pause, fault: fault.repeated() });
+        }
+    }
+}
+
+impl Health {
+    /// Says when `request` was sent, and its answer; and remembers it if it is dropped without one.
+    async fn watch<T>(&self, request: impl Future<Output = T>) -> (Moment, T) {
+        let asked = Asked { health: self, since: Moment::now(), answered: false };
+        let since = asked.since;
+        (since, asked.until(request).await)
+    }
+
+    fn is_good(&self) -> bool {
+        let is_silent = || self.unanswered().is_some_and(|since| (since + SILENCE).has_passed());
+        !self.broken.load(Ordering::Acquire) && !is_silent()
+    }
+
+    fn breaks(&self) {
+        self.broken.store(true, Ordering::Release);
+    }
+
+    fn unanswered(&self) -> MutexGuard<'_, Option<Moment>> {
+        self.unanswered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A request that was sent.
+struct Asked<'a> {
+    health: &'a Health,
+    since: Moment,
+    answered: bool,
+}
+
+impl Asked<'_> {
+    async fn until<T>(mut self, request: impl Future<Output = T>) -> T {
+        let answer = request.await;
+        self.answered = true;
+        answer
+    }
+}
+
+impl Drop for Asked<'_> {
+    fn drop(&mut self) {
+        let mut oldest = self.health.unanswered();
+        if !self.answered {
+            *oldest = Some(oldest.map_or(self.since, |oldest| oldest.min(self.since)));
+        } else if oldest.is_some_and(|oldest| oldest <= self.since) {
+            // Answers come in order: this one came after all that were due before.
+            *oldest = None;
         }
     }
 }
@@ -303,7 +364,7 @@ impl fmt::Debug for Link {
 /// What the server tells by itself. Runs inside the connection's task: it must not wait.
 struct Pushes {
     waiters: Arc<Waiters>,
-    broken: Arc<AtomicBool>,
+    health: Arc<Health>,
 }
 
 impl AsyncPushSender for Pushes {
@@ -335,7 +396,7 @@ impl AsyncPushSender for Pushes {
 impl Drop for Pushes {
     /// The connection's task is gone: it has failed, or its runtime has ended.
     fn drop(&mut self) {
-        self.broken.store(true, Ordering::Release);
+        self.health.breaks();
         self.waiters.signal_all();
     }
 }

@@ -381,6 +381,10 @@ static LAWS: &[Law] = &[
         "A lock that is let go while the network is away is free soon after it is back, and not only at the end of its lease.",
         "A release that is tried once and forgotten shuts the lock for a lease.",
     ).if_declared(network),
+    law!("12.12", network::garbage_is_an_error_and_passes).promise(
+        "What no server answers ends the call as an error within its bound, leaves no lock behind, and the connection is made anew, also if the answer promises more than ever comes.",
+        "A length that never arrives makes a client wait for it, with every later call, until somebody restarts the process.",
+    ).if_declared(network),
     law!("13.1", server::a_stopped_server_strands_no_lock).promise(
         "An attempt that a stopped server runs after its client has given up leaves the lock free within the bound of a call.",
         "The request waits in the server's socket, and is run when nobody wants it any more.",

@@ -185,6 +185,39 @@ pub(super) async fn a_broken_line_is_made_anew(ctx: Arc<Ctx>) -> Verdict {
     works_soon(&ctx, &locks, "after a reset, byte by byte").await
 }
 
+pub(super) async fn garbage_is_an_error_and_passes(ctx: Arc<Ctx>) -> Verdict {
+    let locks = ctx.distant_locker().await?;
+    for (number, garbage) in GARBAGE.iter().enumerate() {
+        let lock = format!("garbage-{number}");
+        let hit = ctx.network().forge(&*lock, *garbage);
+        let ended = locks.lock(&*lock)?.ttl(LONG).try_acquire().await;
+        soon(&ctx, hit).await?.map_err(|error| Violation(format!("nothing came: {error}")))?;
+        let shown = garbage.escape_ascii();
+        ensure!(ended.is_err(), "an attempt that was answered {shown} ended as {ended:?}");
+        works_within(GARBAGE_PASSES, &locks, &format!("after {shown}")).await?;
+        let free = ctx.becomes_free(&name(&lock), GARBAGE_PASSES).await?;
+        ensure!(free, "an attempt that was answered {shown} keeps the lock shut");
+    }
+    Ok(())
+}
+
+/// What no server answers to an attempt. Some of it promises more than will ever come: then only its
+/// silence tells that the connection is of no use.
+const GARBAGE: [&[u8]; 9] = [
+    b"\0",
+    b"\r\n\r\n",
+    b"HTTP/1.1 400 Bad Request\r\n\r\n",
+    b"$9999999999\r\n",
+    b"*-2\r\n",
+    b"*2147483647\r\n",
+    b"VALUE n 0 99999999999\r\n",
+    b"\x7f\xff\xff\xff",
+    b"\xff\xff\xff\xff\xff\xff\xff\xff",
+];
+
+/// How long a connection may be silent before it is given up, and the calls before and after that.
+const GARBAGE_PASSES: Duration = Duration::from_secs(12);
+
 pub(super) async fn a_waiter_outlives_its_line(ctx: Arc<Ctx>) -> Verdict {
     let locks = ctx.distant_locker().await?;
     for how in ["reset", "no-more-answers", "nobody-listens", "swallowed"] {
@@ -307,17 +340,22 @@ async fn is_free_soon(ctx: &Ctx, lock: &str, what: &str) -> Verdict {
     Ok(())
 }
 
-/// Acquires and releases until it works, within the bound of a call.
 async fn works_soon(ctx: &Ctx, locks: &Locker, when: &str) -> Verdict {
+    works_within(ctx.timeout() * 2 + ctx.slack(), locks, when).await
+}
+
+/// Acquires and releases until it works.
+async fn works_within(bound: Duration, locks: &Locker, when: &str) -> Verdict {
     let lock = locks.lock("works")?.ttl(LONG);
-    let end = Moment::now() + ctx.timeout() * 2 + ctx.slack();
+    let end = Moment::now() + bound;
     loop {
         let pair = async { lock.acquire().await?.release().await };
         match within(end.remaining(), pair).await {
             Some(Ok(())) => return Ok(()),
             // Of the connection that was lost.
             Some(Err(error)) if error.kind() == ErrorKind::Gone || error.is_retryable() => {}
-            ended => violated!("nothing works any more {when}: {ended:?}"),
+            None => violated!("nothing works any more {when}"),
+            Some(Err(error)) => violated!("nothing works any more {when}: {error:?}"),
         }
         ensure!(!end.has_passed(), "nothing works any more {when}");
         sleep(Duration::from_millis(10)).await;
