@@ -33,6 +33,7 @@
 
 mod context;
 mod harness;
+pub mod history;
 pub mod laws;
 pub mod proxy;
 pub mod sabotage;

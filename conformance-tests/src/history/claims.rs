@@ -1,0 +1,114 @@
+//! K1, and whether each holder was told of its loss: what the library said to the application.
+
+use super::holds::Hold;
+use super::record::{Renewals, Why};
+use super::report::{Report, Rule};
+use super::timeline::{At, Grant, History, LockLine};
+
+struct Claim {
+    from: At,
+    until: At,
+    grant: usize,
+}
+
+/// K1: claims never overlap.
+pub(super) fn exclusion(history: &History, lock: &LockLine, report: &mut Report) {
+    let claims = lock.grants.iter().enumerate().map(|(grant, given)| Claim {
+        from: lock.acquire_of(given).ret,
+        until: claim_end(history, lock, given),
+        grant,
+    });
+    let mut claims: Vec<Claim> = claims.filter(|claim| claim.from < claim.until).collect();
+    claims.sort_by_key(|claim| claim.from);
+    let mut longest: Option<&Claim> = None;
+    for claim in &claims {
+        let at_risk = history.broken(&lock.name, claim.from, claim.from).next().is_some();
+        report.claims_at_risk += u64::from(at_risk);
+        if let Some(earlier) = longest.filter(|earlier| claim.from < earlier.until) {
+            if at_risk {
+                report.excused_overlaps += 1;
+            } else {
+                overlap(history, lock, earlier, claim, report);
+            }
+        }
+        if longest.is_none_or(|longest| claim.until > longest.until) {
+            longest = Some(claim);
+        }
+    }
+}
+
+fn overlap(history: &History, lock: &LockLine, a: &Claim, b: &Claim, report: &mut Report) {
+    let (first, second) = (lock.acquire(a.grant), lock.acquire(b.grant));
+    let lines = [first.lines[1], second.lines[1]];
+    report.violation(Rule::K1, &lock.name, &lines, || {
+        let shared = a.until.min(b.until).since(b.from);
+        let (one, other) = (history.name_of(first), history.name_of(second));
+        format!(
+            "two holders at once for {shared:?}: {one} may rely on the lock from {} to {} ns, and {other} \
+             got it at {} ns",
+            a.from.t, a.until.t, b.from.t
+        )
+    });
+}
+
+/// What the application may rely on ends here at the latest.
+fn claim_end(history: &History, lock: &LockLine, grant: &Grant) -> At {
+    let mut end = grant.valid_until.map_or(At::NEVER, At::first);
+    if let Some(release) = lock.first_release(grant) {
+        end = end.min(release.invoke);
+    }
+    if let Some(killed) = history.killed(lock.acquire_of(grant).process) {
+        end = end.min(killed);
+    }
+    match &grant.lost {
+        Some((at, Why::Expired | Why::NotHeld, _)) => end = end.min(*at),
+        // Core gave up early and has let go; the holder heard of it a little later.
+        Some(_) => end = end.min(grant.known_held),
+        None if lock.told_gone(grant).is_some() => end = end.min(grant.known_held),
+        None => {}
+    }
+    end
+}
+
+/// Every holder whose lease has certainly ended must have been told, or have let go, soon after.
+pub(super) fn told(history: &History, lock: &LockLine, order: &[Hold], report: &mut Report) {
+    // From the end: when the next certain holder got it.
+    let mut next: Option<&Hold> = None;
+    for hold in order.iter().rev() {
+        let grant = &lock.grants[hold.grant];
+        let taken = next.map(|next| lock.acquire(next.grant));
+        next = Some(hold);
+        let exact = history.header.renewals == Renewals::Recorded;
+        let lapsed = grant.valid_until.filter(|_| exact).map(At::first);
+        let Some(ended) = lapsed.into_iter().chain(taken.map(|taken| taken.ret)).min() else {
+            continue;
+        };
+        let process = lock.acquire_of(grant).process;
+        let ended = ended.max(lock.acquire_of(grant).ret);
+        // A process that is stopped meanwhile is told when it runs again.
+        let runs = history.felt(process, ended, ended.plus(history.header.told_within));
+        let runs = runs.map(|window| window.until).max().unwrap_or(ended).max(ended);
+        let latest = runs.plus(history.header.told_within);
+        let known = [
+            lock.first_release(grant).map(|release| release.invoke),
+            lock.told_gone(grant).map(|call| call.ret),
+            grant.lost.as_ref().map(|(at, _, _)| *at),
+            history.killed(process),
+        ];
+        let known = known.into_iter().flatten().min().unwrap_or(At::NEVER);
+        if known <= latest || history.end <= latest {
+            continue;
+        }
+        let acquire = lock.acquire_of(grant);
+        let lost = grant.lost.as_ref().map_or(0, |(_, _, line)| *line);
+        let lines = [acquire.lines[1], lost, taken.map_or(0, |taken| taken.lines[1])];
+        report.violation(Rule::Told, &lock.name, &lines, || {
+            let how = match known {
+                At::NEVER => "was never told".to_owned(),
+                late => format!("was told {:?} later", late.since(ended)),
+            };
+            let name = history.name_of(acquire);
+            format!("the lease of {name} had ended by {} ns, and it {how}", ended.t)
+        });
+    }
+}

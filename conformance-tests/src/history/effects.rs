@@ -1,0 +1,136 @@
+//! K3: what the guarded resource let pass. Its counter is recorded under the name of its lock; one that
+//! checks no fence, under a name of its own.
+
+use super::record::{Op, Why};
+use super::report::{Report, Rule};
+use super::timeline::{Call, History, LockLine, Outcome};
+
+/// A resource that checks fences lets none pass after a higher one, refuses none without a reason, and
+/// counts what it let pass. One that does not check: its lost updates are counted.
+pub(super) fn effects(history: &History, lock: &LockLine, report: &mut Report) {
+    let writes: Vec<&Call> = lock.calls.iter().filter(|call| call.op == Op::Write).collect();
+    if writes.is_empty() {
+        return;
+    }
+    let passed = writes.iter().copied().filter(|call| call.outcome == Outcome::Ok);
+    let mut passed: Vec<&Call> = passed.collect();
+    if writes.iter().all(|call| call.fence.is_none()) {
+        let mut values: Vec<u64> = passed.iter().filter_map(|call| call.value).collect();
+        let counted = values.len();
+        values.sort_unstable();
+        values.dedup();
+        report.lost_updates += (counted - values.len()) as u64;
+        return;
+    }
+    let page = Page { history, lock, writes: &writes };
+    page.in_time(&mut passed, report);
+    page.in_value(&mut passed, report);
+    page.refusals(report);
+    page.reads(&passed, report);
+}
+
+struct Page<'a> {
+    history: &'a History,
+    lock: &'a LockLine,
+    writes: &'a [&'a Call],
+}
+
+impl Page<'_> {
+    /// What passed after a higher fence had passed.
+    fn in_time(&self, passed: &mut [&Call], report: &mut Report) {
+        let mut ended = passed.to_vec();
+        ended.sort_by_key(|call| call.ret);
+        passed.sort_by_key(|call| call.invoke);
+        let mut ended = ended.into_iter().peekable();
+        let mut highest: Option<&Call> = None;
+        for call in passed.iter() {
+            while let Some(before) = ended.next_if(|before| before.ret < call.invoke) {
+                if highest.is_none_or(|highest| before.fence > highest.fence) {
+                    highest = Some(before);
+                }
+            }
+            if let Some(higher) = highest.filter(|highest| highest.fence > call.fence) {
+                self.let_pass(higher, call, report);
+            }
+        }
+    }
+
+    /// The counter tells the exact order: there, each fence is at least the one before.
+    fn in_value(&self, passed: &mut [&Call], report: &mut Report) {
+        passed.sort_by_key(|call| call.value);
+        let mut first_end: Option<&Call> = None;
+        for pair in passed.windows(2).rev() {
+            let [one, other] = pair else { continue };
+            if one.value.is_none() {
+                break;
+            }
+            if first_end.is_none_or(|first| other.ret < first.ret) {
+                first_end = Some(other);
+            }
+            if one.value == other.value {
+                let lines = [one.lines[1], other.lines[1]];
+                report.violation(Rule::K3, &self.lock.name, &lines, || {
+                    format!("two writes were counted as one: both made {:?}", one.value)
+                });
+            } else if one.fence > other.fence {
+                self.let_pass(one, other, report);
+            } else if let Some(later) = first_end.filter(|later| later.ret < one.invoke) {
+                let lines = [later.lines[1], one.lines[0]];
+                report.violation(Rule::K3, &self.lock.name, &lines, || {
+                    "the counter went back: a later write made a lower number".to_owned()
+                });
+            }
+        }
+    }
+
+    fn let_pass(&self, higher: &Call, lower: &Call, report: &mut Report) {
+        let lines = [higher.lines[1], lower.lines[1]];
+        report.violation(Rule::K3, &self.lock.name, &lines, || {
+            let (one, other) = (self.history.name_of(higher), self.history.name_of(lower));
+            let [high, low] = [higher, lower].map(|call| call.fence.unwrap_or_default());
+            format!(
+                "the resource let fence {low} of {other} pass, although fence {high} of {one} had \
+                 passed before"
+            )
+        });
+    }
+
+    /// What was refused although no higher fence can have passed.
+    fn refusals(&self, report: &mut Report) {
+        let mut refused: Vec<&Call> = self.writes.to_vec();
+        refused.retain(|call| call.outcome == Outcome::Fail && call.err == Some(Why::Fenced));
+        refused.sort_by_key(|call| call.ret);
+        let mut begun: Vec<&Call> = self.writes.to_vec();
+        begun.retain(|call| call.outcome != Outcome::Fail);
+        begun.sort_by_key(|call| call.invoke);
+        let mut begun = begun.into_iter().peekable();
+        let mut highest = None;
+        for call in refused {
+            while let Some(before) = begun.next_if(|before| before.invoke <= call.ret) {
+                highest = highest.max(before.fence);
+            }
+            if highest <= call.fence {
+                report.violation(Rule::K3, &self.lock.name, &call.lines, || {
+                    let fence = call.fence.unwrap_or_default();
+                    format!("the resource refused fence {fence}, but no higher one can have passed")
+                });
+            }
+        }
+    }
+
+    /// A read sees all increments that passed before it, and none that was never made.
+    fn reads(&self, passed: &[&Call], report: &mut Report) {
+        for read in self.lock.calls.iter().filter(|call| call.op == Op::Read) {
+            let Some(value) = read.value else { continue };
+            let least = passed.iter().filter(|write| write.ret < read.invoke).count() as u64;
+            let may_count =
+                |write: &&&Call| write.outcome != Outcome::Fail && write.invoke <= read.ret;
+            let most = self.writes.iter().filter(may_count).count() as u64;
+            if !(least..=most).contains(&value) {
+                report.violation(Rule::K3, &self.lock.name, &read.lines, || {
+                    format!("the counter is {value} after {least} to {most} increments")
+                });
+            }
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! How long a server may have kept a lock for a grant: what the rules about order, contention and
+//! waiting start from.
+
+use super::record::{Grade, Op, Renewals, Why};
+use super::timeline::{At, Call, Grant, History, LockLine, Outcome};
+
+/// A grant as the server saw it, as far as the history tells.
+#[derive(Debug)]
+pub(super) struct Hold {
+    /// Index in [`LockLine::grants`].
+    pub(super) grant: usize,
+    /// It cannot have begun before. Set by the sweep of [`order`](super::order).
+    pub(super) from: At,
+    /// It cannot have ended before.
+    pub(super) lower: At,
+    /// The same, if the answer to its release is not believed.
+    pub(super) unconfirmed: At,
+    /// It cannot have lasted longer.
+    pub(super) upper: At,
+    /// True if `upper` is the end of a lease, and no answer.
+    pub(super) lapsed: bool,
+}
+
+/// The grants of a lock whose order is known, in that order: by fence, or else by when they were
+/// certainly in force.
+pub(super) fn in_order(history: &History, lock: &LockLine) -> Vec<Hold> {
+    let fenced = is_fenced(history, lock);
+    let holds = (0..lock.grants.len()).map(|grant| Hold::new(history, lock, grant));
+    // Without fences, a grant that came back after its own deadline has no place in the order.
+    let placed = |hold: &Hold| fenced || hold.lower >= lock.acquire(hold.grant).ret;
+    let mut holds: Vec<Hold> = holds.filter(placed).collect();
+    holds.sort_by_key(|hold| {
+        let acquire = lock.acquire(hold.grant);
+        (if fenced { acquire.fence } else { None }, acquire.ret)
+    });
+    holds
+}
+
+pub(super) fn is_fenced(history: &History, lock: &LockLine) -> bool {
+    let has_fence = |grant: &Grant| lock.acquire_of(grant).fence.is_some();
+    history.header.fencing != Grade::None && lock.grants.iter().all(has_fence)
+}
+
+impl Hold {
+    fn new(history: &History, lock: &LockLine, index: usize) -> Self {
+        let grant = &lock.grants[index];
+        let unconfirmed = earliest_end(history, lock, grant);
+        let (upper, lapsed) = latest_end(history, lock, grant);
+        let released = lock.released(grant).map(|release| {
+            let acquire = lock.acquire_of(grant);
+            earliest_break(history, lock, acquire, release.ret).min(release.invoke)
+        });
+        Self {
+            grant: index,
+            from: lock.acquire_of(grant).invoke,
+            lower: released.unwrap_or(unconfirmed),
+            unconfirmed,
+            upper,
+            lapsed,
+        }
+    }
+}
+
+impl LockLine {
+    pub(super) fn acquire(&self, grant: usize) -> &Call {
+        self.acquire_of(&self.grants[grant])
+    }
+
+    pub(super) fn releases<'a>(&'a self, grant: &'a Grant) -> impl Iterator<Item = &'a Call> {
+        grant.releases.iter().map(|&index| &self.calls[index])
+    }
+
+    /// The release that the backend confirmed.
+    pub(super) fn released<'a>(&'a self, grant: &'a Grant) -> Option<&'a Call> {
+        self.releases(grant).find(|release| release.outcome == Outcome::Ok)
+    }
+
+    /// The first answer that says that the grant had ended before.
+    pub(super) fn told_gone<'a>(&'a self, grant: &'a Grant) -> Option<&'a Call> {
+        let mut asked = grant.asked.iter().map(|&index| &self.calls[index]);
+        asked.find(|call| {
+            call.outcome == Outcome::Fail && matches!(call.err, Some(Why::NotHeld | Why::Lost))
+        })
+    }
+}
+
+/// When its lease can have ended at the earliest, if nothing else ended it.
+pub(super) fn earliest_expiry(history: &History, lock: &LockLine, grant: &Grant) -> At {
+    let header = &history.header;
+    let invoke = lock.acquire_of(grant).invoke;
+    match (grant.valid_until, header.lease) {
+        (Some(valid_until), _) => At::first(valid_until),
+        (None, Some(lease)) => At::first(invoke.plus(lease.saturating_sub(header.margin)).t),
+        (None, None) => history.killed(lock.acquire_of(grant).process).unwrap_or(At::NEVER),
+    }
+}
+
+fn earliest_end(history: &History, lock: &LockLine, grant: &Grant) -> At {
+    let acquire = lock.acquire_of(grant);
+    let mut end = earliest_expiry(history, lock, grant);
+    for release in lock.releases(grant) {
+        // `NotHeld` removed nothing: it only says that something else did.
+        if release.err != Some(Why::NotHeld) {
+            end = end.min(release.invoke);
+        }
+    }
+    // Core lets go by itself when it gives up early, and its holder hears of it a little later.
+    let early =
+        grant.lost.as_ref().is_some_and(|(_, why, _)| !matches!(why, Why::Expired | Why::NotHeld));
+    if early || (grant.lost.is_none() && lock.told_gone(grant).is_some()) {
+        end = end.min(grant.known_held);
+    }
+    end.min(earliest_break(history, lock, acquire, end))
+}
+
+/// When a fault that breaks an assumption can have ended what was acquired by `acquire`.
+fn earliest_break(history: &History, lock: &LockLine, acquire: &Call, until: At) -> At {
+    let broken = history.broken(&lock.name, acquire.invoke, until);
+    broken.map(|window| window.from.max(acquire.invoke)).min().unwrap_or(At::NEVER)
+}
+
+fn latest_end(history: &History, lock: &LockLine, grant: &Grant) -> (At, bool) {
+    let acquire = lock.acquire_of(grant);
+    let process = acquire.process;
+    let mut answered = At::NEVER;
+    let mut lapsed = At::NEVER;
+    for release in lock.releases(grant) {
+        // Nothing is renewed after a release was called, but for a renewal that was under way.
+        let mut faults = history.felt(process, release.invoke, release.ret);
+        if history.header.lease.is_some() && faults.next().is_none() {
+            lapsed = lapsed.min(release.invoke.plus(history.header.drain));
+        }
+        let gone = release.err == Some(Why::Gone) || release.err == Some(Why::NotHeld);
+        if release.outcome == Outcome::Ok || gone {
+            answered = answered.min(release.ret);
+        } else if release.outcome != Outcome::Open {
+            lapsed = lapsed.min(history.settled(process, release.invoke, release.ret));
+        }
+    }
+    match &grant.lost {
+        Some((at, Why::NotHeld, _)) => answered = answered.min(*at),
+        Some((at, _, _)) => lapsed = lapsed.min(history.settled(process, acquire.invoke, *at)),
+        None => {}
+    }
+    if let Some(killed) = history.killed(process) {
+        lapsed = lapsed.min(killed.plus(history.header.lease.unwrap_or_default()));
+    }
+    if let Some(lease) = history.header.lease {
+        if history.header.renewals == Renewals::Recorded {
+            let renewals = grant.asked.iter().map(|&index| &lock.calls[index]);
+            let renewals = renewals.filter(|call| call.op == Op::Renew);
+            let last = renewals.map(|call| call.ret).max().unwrap_or(acquire.ret).max(acquire.ret);
+            lapsed = lapsed.min(last.plus(lease));
+        }
+        let silenced = history.silenced(process, acquire.invoke, answered.min(lapsed));
+        let long = silenced.filter(|window| window.until.since(window.from) > lease);
+        for window in long {
+            lapsed = lapsed.min(window.from.max(acquire.ret).plus(lease));
+        }
+    }
+    (answered.min(lapsed), lapsed < answered)
+}
+
+/// A span of time in which somebody may have had the lock, or stood in line for it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Span {
+    pub(super) from: At,
+    pub(super) until: At,
+    pub(super) lapsed: bool,
+    /// Index in [`LockLine::calls`] of the acquisition.
+    pub(super) call: usize,
+}
+
+/// Spans by their start, with the latest end so far, so that the question who was there last takes a
+/// binary search.
+pub(super) struct Presence {
+    spans: Vec<Span>,
+    /// For each span: the two of those up to it that end last.
+    last: Vec<[Option<usize>; 2]>,
+}
+
+impl Presence {
+    pub(super) fn new(mut spans: Vec<Span>) -> Self {
+        spans.sort_by_key(|span| span.from);
+        let mut last = Vec::with_capacity(spans.len());
+        let mut best: [Option<usize>; 2] = [None, None];
+        for (index, span) in spans.iter().enumerate() {
+            let ends_later = |than: Option<usize>| than.is_none_or(|i| span.until > spans[i].until);
+            if ends_later(best[0]) {
+                best = [Some(index), best[0]];
+            } else if ends_later(best[1]) {
+                best[1] = Some(index);
+            }
+            last.push(best);
+        }
+        Self { spans, last }
+    }
+
+    /// Of all that began by `at`, but for the one of `call`: the one that ends last.
+    pub(super) fn last_until(&self, at: At, call: usize) -> Option<Span> {
+        let begun = self.spans.partition_point(|span| span.from <= at);
+        let best = self.last.get(begun.checked_sub(1)?)?;
+        best.iter().flatten().map(|&index| self.spans[index]).find(|span| span.call != call)
+    }
+
+    /// The times when certainly nobody was there, each with whether a lapse began it.
+    pub(super) fn gaps(&self, end: At) -> Vec<Span> {
+        let mut gaps = Vec::new();
+        let mut free = Span { from: At::START, until: end, lapsed: false, call: usize::MAX };
+        for span in &self.spans {
+            if span.from > free.from {
+                gaps.push(Span { until: span.from, ..free });
+            }
+            if span.until >= free.from {
+                free = Span { from: span.until, until: end, lapsed: span.lapsed, call: span.call };
+            }
+        }
+        if free.from < end {
+            gaps.push(free);
+        }
+        gaps
+    }
+}
+
+/// When somebody may have had the lock.
+pub(super) fn holders(history: &History, lock: &LockLine, order: &[Hold]) -> Vec<Span> {
+    let mut begun = vec![None; lock.grants.len()];
+    for hold in order {
+        begun[hold.grant] = Some(hold);
+    }
+    let mut spans: Vec<Span> = Vec::with_capacity(lock.grants.len());
+    for (index, grant) in lock.grants.iter().enumerate() {
+        let placed = begun[index].map(|hold| (hold.from, hold.upper, hold.lapsed));
+        let (from, until, lapsed) = placed.unwrap_or_else(|| {
+            let (until, lapsed) = latest_end(history, lock, grant);
+            (lock.acquire_of(grant).invoke, until, lapsed)
+        });
+        spans.push(Span { from, until, lapsed, call: grant.acquire });
+    }
+    for (index, call) in lock.calls.iter().enumerate().filter(|(_, call)| call.op.acquires()) {
+        if let Some(until) = ghost_until(history, call) {
+            spans.push(Span { from: call.invoke, until, lapsed: true, call: index });
+        }
+    }
+    spans
+}
+
+/// Up to when something that nobody knows of may have had the lock for this call.
+fn ghost_until(history: &History, call: &Call) -> Option<At> {
+    let lapse = history.header.lease.unwrap_or_default() + history.header.takeover;
+    let unknown = match call.outcome {
+        Outcome::Info => Some(history.settled(call.process, call.invoke, call.ret)),
+        Outcome::Open => history.killed(call.process).map(|killed| killed.plus(lapse)),
+        Outcome::Ok | Outcome::Fail => None,
+    };
+    // What is granted to a process that is silent lapses before the next one gets it.
+    let silenced = history.silenced(call.process, call.invoke, call.ret);
+    unknown.max(silenced.map(|window| window.from.plus(lapse)).max())
+}
+
+/// When somebody stood in line, or may have had the lock while its call was under way.
+pub(super) fn in_line(history: &History, lock: &LockLine) -> Vec<Span> {
+    let waits = lock.calls.iter().enumerate().filter(|(_, call)| {
+        call.op == Op::Acquire || (call.op == Op::Try && call.outcome == Outcome::Open)
+    });
+    let spans = waits.map(|(index, call)| {
+        // Who gives up leaves the line in the background.
+        let until = if call.outcome == Outcome::Ok {
+            call.ret
+        } else {
+            call.ret.plus(history.header.takeover)
+        };
+        Span { from: call.invoke, until, lapsed: false, call: index }
+    });
+    spans.collect()
+}

@@ -1,0 +1,68 @@
+//! K7: what the backend says about the end of a hold is so.
+
+use super::holds::earliest_expiry;
+use super::record::{Op, Why};
+use super::report::{Report, Rule};
+use super::timeline::{At, Call, Grant, History, LockLine, Outcome};
+
+/// One release at most is confirmed, nothing ends without a reason, and what is lost stays lost.
+pub(super) fn honesty(history: &History, lock: &LockLine, report: &mut Report) {
+    for grant in &lock.grants {
+        released_once(history, lock, grant, report);
+        not_held_has_a_reason(history, lock, grant, report);
+        stays_lost(history, lock, grant, report);
+    }
+}
+
+fn released_once(history: &History, lock: &LockLine, grant: &Grant, report: &mut Report) {
+    let mut confirmed = lock.releases(grant).filter(|release| release.outcome == Outcome::Ok);
+    let (Some(first), Some(second)) = (confirmed.next(), confirmed.next()) else { return };
+    let lines = [first.lines[1], second.lines[1]];
+    report.violation(Rule::K7, &lock.name, &lines, || {
+        let name = history.name_of(lock.acquire_of(grant));
+        format!("the backend confirmed two releases of the one hold of {name}")
+    });
+}
+
+fn not_held_has_a_reason(history: &History, lock: &LockLine, grant: &Grant, report: &mut Report) {
+    let acquire = lock.acquire_of(grant);
+    let asked = grant.asked.iter().chain(&grant.releases).map(|&index| &lock.calls[index]);
+    let answers = asked.filter(|call| call.err == Some(Why::NotHeld));
+    let answer = answers.map(|call| (call.ret, call.lines[1]));
+    let lost = grant.lost.as_ref().filter(|(_, why, _)| *why == Why::NotHeld);
+    let first = answer.chain(lost.map(|(at, _, line)| (*at, *line))).min();
+    let Some((at, line)) = first else { return };
+    let let_go = lock.releases(grant).any(|release| {
+        release.invoke < at && release.lines[1] != line && release.err != Some(Why::NotHeld)
+    });
+    let gave_up = grant.lost.as_ref().is_some_and(|(lost, _, _)| *lost < at);
+    let broken = history.broken(&lock.name, acquire.invoke, at).next().is_some();
+    if let_go || gave_up || broken || earliest_expiry(history, lock, grant) <= At::last(at.t) {
+        return;
+    }
+    report.violation(Rule::K7, &lock.name, &[acquire.lines[1], line], || {
+        let name = history.name_of(acquire);
+        let until = earliest_expiry(history, lock, grant).t;
+        format!(
+            "{name} was told at {} ns that it does not hold the lock any more, but its lease lasts until \
+             {until} ns and nobody has ended it",
+            at.t
+        )
+    });
+}
+
+/// Nobody is told that a lock is held after its loss was told, or after it was given back.
+fn stays_lost(history: &History, lock: &LockLine, grant: &Grant, report: &mut Report) {
+    let lost = grant.lost.as_ref().map(|(at, _, line)| (*at, *line));
+    let gone = lock.told_gone(grant).map(|call| (call.ret, call.lines[1]));
+    let Some((at, line)) = lost.into_iter().chain(gone).min() else { return };
+    let revived = |call: &&Call| call.invoke > at && call.outcome == Outcome::Ok;
+    let calls = grant.asked.iter().chain(&grant.releases).map(|&index| &lock.calls[index]);
+    if let Some(call) = calls.filter(revived).min_by_key(|call| call.invoke) {
+        report.violation(Rule::K7, &lock.name, &[line, call.lines[0], call.lines[1]], || {
+            let name = history.name_of(call);
+            let said = if call.op == Op::Release { "released it" } else { "still holds it" };
+            format!("{name} was told of its loss at {} ns, and later that it {said}", at.t)
+        });
+    }
+}

@@ -1,0 +1,107 @@
+//! K5: nobody waits for a free lock, and every call returns.
+
+use super::holds::{Hold, Presence, Span};
+use super::order::is_busy;
+use super::record::Op;
+use super::report::{Report, Rule, Times};
+use super::timeline::{Call, History, LockLine, Outcome};
+
+/// No wait goes on for longer than is declared while certainly nobody else has the lock.
+pub(super) fn waits(history: &History, lock: &LockLine, holders: &Presence, report: &mut Report) {
+    let gaps = holders.gaps(history.end);
+    for (index, call) in lock.calls.iter().enumerate().filter(|(_, call)| call.op == Op::Acquire) {
+        if call.outcome != Outcome::Ok && call.outcome != Outcome::Open && !is_busy(call) {
+            continue;
+        }
+        let begun = gaps.partition_point(|gap| gap.until <= call.invoke);
+        let gaps = gaps[begun..].iter().take_while(|gap| gap.from < call.ret);
+        // Up to its own grant, others may have had it; from then on, only its answer is missing.
+        let others = holders.last_until(call.ret, index);
+        let own = others.map_or(call.invoke, |span| span.until).max(call.invoke);
+        let lapsed = others.is_some_and(|span| span.lapsed && span.until > call.invoke);
+        let own = Span { from: own, until: call.ret, lapsed, call: index };
+        let own = (call.outcome == Outcome::Ok).then_some(own);
+        if let Some((free, late)) = gaps.copied().chain(own).find_map(|free| {
+            let late = too_long(history, call, free)?;
+            Some((free, late))
+        }) {
+            let blocker = lock.calls.get(free.call).map_or(0, |call| call.lines[1]);
+            report.violation(
+                Rule::K5,
+                &lock.name,
+                &[call.lines[0], call.lines[1], blocker],
+                || {
+                    let name = history.name_of(call);
+                    let how =
+                        if free.lapsed { "the lease before it had ended" } else { "it was free" };
+                    format!("{name} waited {late:?} although {how} from {} ns on", free.from.t)
+                },
+            );
+        }
+    }
+}
+
+/// How long a call waited in a span where the lock was free, if that is too long.
+fn too_long(history: &History, call: &Call, free: Span) -> Option<std::time::Duration> {
+    let header = &history.header;
+    let from = free.from.max(call.invoke);
+    let until = free.until.min(call.ret).min(history.end);
+    let bound = if free.lapsed { header.takeover } else { header.hand_off };
+    if until <= from.plus(bound) {
+        return None;
+    }
+    let drain = header.drain;
+    let mut near = history.felt(call.process, from.minus(drain), until);
+    let excused = near.any(|fault| until <= fault.until.plus(drain));
+    (!excused).then(|| until.since(from))
+}
+
+/// A call without an answer is one that never returned, unless its process was killed or stopped.
+pub(super) fn returns(history: &History, lock: &LockLine, report: &mut Report) {
+    let open = lock.calls.iter().filter(|call| call.outcome == Outcome::Open);
+    for call in open {
+        let gone = history.killed(call.process).is_some();
+        if gone || history.felt(call.process, history.end, history.end).next().is_some() {
+            continue;
+        }
+        report.violation(Rule::K5, &lock.name, &call.lines, || {
+            let name = history.name_of(call);
+            format!("the {:?} of {name} has not returned when the run ended", call.op)
+        });
+    }
+}
+
+/// How long hand-offs and takeovers took.
+#[derive(Default)]
+pub(super) struct Clocked {
+    hand_offs: Vec<u64>,
+    takeovers: Vec<u64>,
+}
+
+impl Clocked {
+    pub(super) fn add(&mut self, history: &History, lock: &LockLine, order: &[Hold]) {
+        for pair in order.windows(2) {
+            let (before, next) = (&lock.grants[pair[0].grant], lock.acquire(pair[1].grant));
+            let nanos = |from| super::record::nanos_of(next.ret.since(from));
+            if let Some(release) = lock.released(before) {
+                if next.op == Op::Acquire && next.invoke <= release.invoke {
+                    self.hand_offs.push(nanos(release.invoke));
+                }
+                continue;
+            }
+            let held = lock.acquire_of(before);
+            let mut silenced = history.silenced(held.process, held.ret, next.ret);
+            let crash = silenced.next().map(|window| window.from);
+            if let Some(crash) =
+                crash.filter(|&crash| next.op == Op::Acquire && next.invoke <= crash)
+            {
+                self.takeovers.push(nanos(crash));
+            }
+        }
+    }
+
+    pub(super) fn tell(self, report: &mut Report) {
+        report.hand_offs = Times::of(self.hand_offs);
+        report.takeovers = Times::of(self.takeovers);
+    }
+}

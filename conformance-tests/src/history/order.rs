@@ -1,0 +1,165 @@
+//! K2, K4 and FIFO: the order of grants.
+
+use super::holds::{Hold, Presence, is_fenced};
+use super::record::{Assumption, Grade, Op, Why};
+use super::report::{Report, Rule};
+use super::timeline::{At, Call, History, LockLine, Outcome};
+
+/// K2: no grant can have begun before the one before it ended. Notes for each when it can have begun
+/// at the earliest, and that it had ended when the next one was there.
+pub(super) fn sweep(history: &History, lock: &LockLine, order: &mut [Hold], report: &mut Report) {
+    let mut free_from = At::START;
+    let mut blocker = None;
+    for index in 0..order.len() {
+        let acquire = lock.acquire(order[index].grant);
+        let mut from = acquire.invoke.max(free_from);
+        if from > acquire.ret {
+            if let Some(earlier) = blocker {
+                too_early(history, lock, &order[earlier], &order[index], report);
+            }
+            from = acquire.ret;
+        }
+        let hold = &mut order[index];
+        hold.from = from;
+        if hold.lower >= from || from > free_from {
+            blocker = Some(index);
+        }
+        free_from = from.max(hold.lower);
+        if let Some(before) = index.checked_sub(1) {
+            order[before].upper = order[before].upper.min(acquire.ret);
+        }
+    }
+}
+
+fn too_early(h: &History, lock: &LockLine, earlier: &Hold, later: &Hold, report: &mut Report) {
+    let (held, taken) = (lock.acquire(earlier.grant), lock.acquire(later.grant));
+    let release = lock.released(&lock.grants[earlier.grant]);
+    let (holder, taker) = (h.name_of(held), h.name_of(taken));
+    match release.filter(|_| earlier.unconfirmed <= taken.ret) {
+        Some(release) => {
+            let lines = [release.lines[0], release.lines[1], taken.lines[1]];
+            report.violation(Rule::K7, &lock.name, &lines, || {
+                format!(
+                    "the backend told {holder} that its release, called at {} ns, had released the lock, \
+                     but {taker} already had it at {} ns",
+                    release.invoke.t, taken.ret.t
+                )
+            });
+        }
+        None => {
+            let lines = [held.lines[1], taken.lines[1], release.map_or(0, |call| call.lines[0])];
+            report.violation(Rule::K2, &lock.name, &lines, || {
+                format!(
+                    "{taker} got the lock at {} ns, but {holder}, which had it before, cannot have lost \
+                     it before {} ns",
+                    taken.ret.t, earlier.lower.t
+                )
+            });
+        }
+    }
+}
+
+/// K2: who is told that the lock is taken must have met somebody.
+pub(super) fn contention(
+    history: &History,
+    lock: &LockLine,
+    contenders: &Presence,
+    report: &mut Report,
+) {
+    for (index, call) in lock.calls.iter().enumerate() {
+        if !is_busy(call) {
+            continue;
+        }
+        let last = contenders.last_until(call.ret, index);
+        if last.is_some_and(|span| span.until >= call.invoke) {
+            continue;
+        }
+        report.violation(Rule::K2, &lock.name, &call.lines, || {
+            let name = history.name_of(call);
+            let since = last.map_or(0, |span| span.until.t);
+            format!(
+                "{name} was told that somebody else has the lock, but nobody had it or waited for it \
+                 between {} and {} ns; free since {since} ns: something was left behind",
+                call.invoke.t, call.ret.t
+            )
+        });
+    }
+}
+
+pub(super) fn is_busy(call: &Call) -> bool {
+    call.op.acquires() && call.outcome == Outcome::Fail && call.err == Some(Why::Busy)
+}
+
+/// K4: tokens are there if declared, unique, and grow in the order of grants.
+pub(super) fn fences(history: &History, lock: &LockLine, order: &[Hold], report: &mut Report) {
+    let declared = history.header.fencing != Grade::None;
+    for grant in &lock.grants {
+        let acquire = lock.acquire_of(grant);
+        if acquire.fence.is_some() != declared {
+            let is = if declared { "none" } else { "one" };
+            report.violation(Rule::K4, &lock.name, &acquire.lines, || {
+                let name = history.name_of(acquire);
+                format!("{name} got {is} fencing token, against what is declared")
+            });
+        }
+    }
+    if !is_fenced(history, lock) {
+        return;
+    }
+    for pair in order.windows(2) {
+        let [one, other] = [lock.acquire(pair[0].grant), lock.acquire(pair[1].grant)];
+        if one.fence == other.fence {
+            regressed(history, lock, one, other, report);
+        }
+    }
+    // From the highest fence down: no lower one may be asked for after a higher one was granted.
+    let mut first: Option<&Call> = None;
+    for hold in order.iter().rev() {
+        let acquire = lock.acquire(hold.grant);
+        if let Some(higher) = first.filter(|higher| higher.ret < acquire.invoke) {
+            regressed(history, lock, higher, acquire, report);
+        }
+        if first.is_none_or(|first| acquire.ret < first.ret) {
+            first = Some(acquire);
+        }
+    }
+}
+
+fn regressed(h: &History, lock: &LockLine, earlier: &Call, later: &Call, report: &mut Report) {
+    let broken = |assumption| h.breaks(assumption, &lock.name, earlier.ret.max(later.ret));
+    let seeded = h.header.fencing == Grade::Seeded;
+    if seeded && broken(Assumption::A1) && broken(Assumption::A2) {
+        report.excused_fences += 1;
+        return;
+    }
+    report.violation(Rule::K4, &lock.name, &[earlier.lines[1], later.lines[1]], || {
+        let (one, other) = (h.name_of(earlier), h.name_of(later));
+        let [low, high] = [later, earlier].map(|call| call.fence.unwrap_or_default());
+        format!("{other} got fence {low}, although {one} got fence {high} before")
+    });
+}
+
+/// Who certainly stood in line before another began to wait is served before it.
+pub(super) fn first_come(history: &History, lock: &LockLine, order: &[Hold], report: &mut Report) {
+    let Some(after) = history.header.fifo_after else { return };
+    let mut latest: Option<&Call> = None;
+    for hold in order {
+        let acquire = lock.acquire(hold.grant);
+        let overtaker = latest.filter(|other| other.invoke > acquire.invoke.plus(after));
+        if let Some(other) = overtaker.filter(|_| acquire.op == Op::Acquire)
+            && history.felt(acquire.process, acquire.invoke, acquire.ret).next().is_none()
+        {
+            let lines = [acquire.lines[0], acquire.lines[1], other.lines[0], other.lines[1]];
+            report.violation(Rule::Fifo, &lock.name, &lines, || {
+                let (waiter, overtaker) = (history.name_of(acquire), history.name_of(other));
+                format!(
+                    "{overtaker} began {:?} after {waiter} and got the lock before it",
+                    other.invoke.since(acquire.invoke)
+                )
+            });
+        }
+        if latest.is_none_or(|latest| acquire.invoke > latest.invoke) {
+            latest = Some(acquire);
+        }
+    }
+}

@@ -1,0 +1,437 @@
+//! What stands in a history: one JSON object a line, told apart by `kind`.
+
+use std::time::Duration;
+
+use lock_core::{Capabilities, ErrorKind, Fencing, Loss, Order, Takeover};
+use serde::{Deserialize, Serialize};
+
+/// One line of a history.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Line {
+    /// The first line: what was promised in this run.
+    Header(Header),
+    /// A call, its outcome, or a loss.
+    Record(Record),
+    /// Something was broken on purpose.
+    Fault(Fault),
+    /// The fault of that number is over.
+    Heal(Heal),
+    /// What was left on the server.
+    Residue(Residue),
+}
+
+/// What was promised in a run, and what the run breaks on purpose. Durations are nanoseconds.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Header {
+    /// Of this format: [`VERSION`](Self::VERSION).
+    pub version: u32,
+    /// Names the run.
+    pub run: String,
+    /// What the run was drawn from.
+    pub seed: u64,
+    /// The backend's name.
+    pub backend: String,
+    /// The clock that `t` was read from.
+    pub clock: ClockName,
+    /// True if one recorder has written all lines: then the order of lines is the order of time, also
+    /// where `t` is equal.
+    pub sequential: bool,
+    /// Grade of the fencing tokens.
+    pub fencing: Grade,
+    /// First come, first served among waits that began at least this far apart: so long may it take a
+    /// wait to get into line. `None` if no order is promised.
+    #[serde(default, with = "nanos_option")]
+    pub fifo_after: Option<Duration>,
+    /// How long a server keeps a lock that is not renewed. `None` if it ends with its process.
+    #[serde(default, with = "nanos_option")]
+    pub lease: Option<Duration>,
+    /// How long before the end of its lease a holder gives up.
+    #[serde(with = "nanos")]
+    pub margin: Duration,
+    /// From the end of a crashed holder's lease until a waiter holds.
+    #[serde(with = "nanos")]
+    pub takeover: Duration,
+    /// From the answer to a release until a waiter holds.
+    #[serde(with = "nanos")]
+    pub hand_off: Duration,
+    /// From the end of a lease until its holder is told, if it runs.
+    #[serde(with = "nanos")]
+    pub told_within: Duration,
+    /// From the end of a fault until nothing is left of it.
+    #[serde(with = "nanos")]
+    pub drain: Duration,
+    /// Which renewals stand in the history.
+    #[serde(default)]
+    pub renewals: Renewals,
+    /// What may be left on the server in the end, with `*` for anything. `None`: nobody looks.
+    #[serde(default)]
+    pub residue: Option<Vec<String>>,
+    /// The assumptions that faults of this run break.
+    #[serde(default)]
+    pub breaks: Vec<Assumption>,
+}
+
+/// How far fencing tokens can be trusted; see [`Fencing`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Grade {
+    /// There are none.
+    None,
+    /// At least the server's clock.
+    Seeded,
+    /// Logged or synced before the grant returns.
+    Durable,
+}
+
+/// Which renewals stand in the history.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Renewals {
+    /// Some may be missing: core renews in the background. The last `valid_until` may be too early.
+    #[default]
+    Background,
+    /// All of them, or there are none: the last `valid_until` is the deadline.
+    Recorded,
+}
+
+/// A clock of a recorder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ClockName {
+    /// Core's clock, of one process; perhaps paused.
+    Moment,
+    /// `CLOCK_MONOTONIC_RAW`, of one host.
+    MonotonicRaw,
+}
+
+/// What exclusion rests on. Broken on purpose, overlapping claims are counted and not a violation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Assumption {
+    /// The server's clock runs at our rate and is not stepped.
+    A1,
+    /// The server keeps what it acknowledged.
+    A2,
+    /// Nobody breaks, evicts or closes by force.
+    A3,
+}
+
+/// A call, its outcome, or a loss.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Record {
+    /// See [`Kind`].
+    pub kind: Kind,
+    /// Nanoseconds on the recorder's clock.
+    pub t: u64,
+    /// Who: has one call under way at most, and none any more after `info`. Up to the first `/`, the
+    /// name of the operating system's process that faults speak of.
+    #[serde(rename = "proc")]
+    pub process: String,
+    /// On which lock, or on the resource that this lock guards.
+    pub lock: String,
+    /// What.
+    pub op: Op,
+    /// Which acquisition: named by its first record, repeated by all that follow.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub grant: Option<String>,
+    /// The fencing token, of a grant or of a write.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fence: Option<u64>,
+    /// Up to when the lock was ours at least, on the recorder's clock.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub valid_until: Option<u64>,
+    /// What the guarded counter was after a write, or at a read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub value: Option<u64>,
+    /// Why not, or why lost.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub err: Option<Why>,
+    /// As in the header, if it is there.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub run: String,
+    /// As in the header, if it is there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seed: Option<u64>,
+}
+
+/// What a [`Record`] tells about a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kind {
+    /// It is about to be made.
+    Invoke,
+    /// It succeeded.
+    Ok,
+    /// It certainly changed nothing.
+    Fail,
+    /// Nobody knows: it may take effect at any time after its invocation, once or never.
+    Info,
+    /// No call: something happened to a grant.
+    Event,
+}
+
+/// What is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Op {
+    /// Takes the lock, waiting for it; with or without a bound.
+    Acquire,
+    /// Takes the lock if it is free.
+    Try,
+    /// Makes the lease last longer.
+    Renew,
+    /// Asks the guard whether the lock is held: `ok` if so, `fail` if not.
+    Check,
+    /// Gives the lock back: `ok` if the backend confirmed that it was held until now.
+    Release,
+    /// The event that the guard was told of its loss.
+    Lost,
+    /// Increments the guarded counter: `ok` if it let the fence pass, `fail` if not.
+    Write,
+    /// Reads the guarded counter.
+    Read,
+}
+
+/// Why a call failed, why its outcome is unknown, or why a lock was lost.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Why {
+    /// Somebody else has the lock.
+    Busy,
+    /// The backend says that the lock was not held by this grant any more.
+    NotHeld,
+    /// The guard had been told of its loss before.
+    Lost,
+    /// The lock is gone; whether by this call is unknown.
+    Gone,
+    /// The resource has seen a higher fence.
+    Fenced,
+    /// The lease ended without a renewal.
+    Expired,
+    /// The call was dropped before it returned, or the guard without a release.
+    Dropped,
+    /// Anything else, in words.
+    #[serde(untagged)]
+    Other(String),
+}
+
+/// Something was broken on purpose, from now until it is healed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Fault {
+    /// Nanoseconds on the recorder's clock, read before the fault was caused.
+    pub t: u64,
+    /// Which, for [`Heal`].
+    pub id: u64,
+    /// What was done.
+    pub what: Trouble,
+    /// To which process; `None` for all, as when the server is stopped.
+    #[serde(rename = "proc", default, skip_serializing_if = "Option::is_none")]
+    pub process: Option<String>,
+    /// To which lock; `None` for all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lock: Option<String>,
+    /// The assumptions that do not hold meanwhile.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub breaks: Vec<Assumption>,
+}
+
+/// What was done on purpose.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Trouble {
+    /// The process was stopped: it neither renews nor can be told anything.
+    Stop,
+    /// The process was killed.
+    Kill,
+    /// Nothing passes between the process and its server.
+    Partition,
+    /// Anything else, in words: a slow network, a restart, a step of the clock.
+    #[serde(untagged)]
+    Other(String),
+}
+
+/// The end of a fault.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Heal {
+    /// Nanoseconds on the recorder's clock, read after the fault had ended.
+    pub t: u64,
+    /// Which.
+    pub id: u64,
+}
+
+/// What was left on the server when all was over.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Residue {
+    /// Nanoseconds on the recorder's clock.
+    pub t: u64,
+    /// Names of keys, nodes, files.
+    pub left: Vec<String>,
+}
+
+impl Header {
+    /// The format that is written and understood.
+    pub const VERSION: u32 = 1;
+
+    /// What a backend declares for locks with this ttl, with two seconds more wherever the load of the
+    /// machine counts. Set what the run knows better.
+    #[must_use]
+    pub fn new(run: &str, seed: u64, caps: &Capabilities, ttl: Duration) -> Self {
+        let slack = Duration::from_secs(2);
+        let (lease, takeover) = match caps.takeover {
+            Takeover::AtOnce => (None, Duration::ZERO),
+            Takeover::LeasePlus(more) => (Some(ttl), more),
+        };
+        let fencing = match caps.fencing {
+            Fencing::None => Grade::None,
+            Fencing::Seeded => Grade::Seeded,
+            Fencing::Durable => Grade::Durable,
+        };
+        Self {
+            version: Self::VERSION,
+            run: run.to_owned(),
+            seed,
+            backend: caps.backend.to_owned(),
+            clock: ClockName::Moment,
+            sequential: true,
+            fencing,
+            fifo_after: (caps.order == Order::Fifo).then_some(slack),
+            lease,
+            margin: caps.margin + ttl / 100,
+            takeover: takeover + slack,
+            hand_off: slack,
+            told_within: slack,
+            drain: 2 * ttl + Duration::from_secs(5),
+            renewals: Renewals::default(),
+            residue: None,
+            breaks: Vec::new(),
+        }
+    }
+}
+
+impl Op {
+    /// True if a grant comes of it.
+    #[must_use]
+    pub fn acquires(self) -> bool {
+        matches!(self, Self::Acquire | Self::Try)
+    }
+}
+
+impl From<ErrorKind> for Why {
+    fn from(kind: ErrorKind) -> Self {
+        match kind {
+            ErrorKind::NotHeld => Self::NotHeld,
+            ErrorKind::Lost => Self::Lost,
+            ErrorKind::Gone => Self::Gone,
+            ErrorKind::FenceRegressed => Self::Fenced,
+            other => Self::Other(format!("{other:?}")),
+        }
+    }
+}
+
+impl From<Loss> for Why {
+    fn from(loss: Loss) -> Self {
+        match loss {
+            Loss::Expired => Self::Expired,
+            Loss::NotHeld => Self::NotHeld,
+            other => Self::Other(other.to_string()),
+        }
+    }
+}
+
+impl Line {
+    /// Reads a line.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with it, without its number. Fields that this version does not know are skipped.
+    pub fn parse(text: &[u8]) -> Result<Self, String> {
+        #[derive(Deserialize)]
+        struct Peek<'a> {
+            #[serde(borrow)]
+            kind: std::borrow::Cow<'a, str>,
+        }
+        fn whole<'a, T: Deserialize<'a>>(text: &'a [u8]) -> Result<T, String> {
+            serde_json::from_slice(text).map_err(|error| error.to_string())
+        }
+        let peek: Peek<'_> = whole(text)?;
+        match &*peek.kind {
+            "header" => whole(text).map(Self::Header),
+            "fault" => whole(text).map(Self::Fault),
+            "heal" => whole(text).map(Self::Heal),
+            "residue" => whole(text).map(Self::Residue),
+            _ => whole(text).map(Self::Record),
+        }
+    }
+
+    /// The line as it is written, with its end.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        #[derive(Serialize)]
+        struct Tagged<'a, T> {
+            kind: &'static str,
+            #[serde(flatten)]
+            line: &'a T,
+        }
+        fn tagged<T: Serialize>(kind: &'static str, line: &T) -> serde_json::Result<String> {
+            serde_json::to_string(&Tagged { kind, line })
+        }
+        let text = match self {
+            Self::Header(line) => tagged("header", line),
+            Self::Record(line) => serde_json::to_string(line),
+            Self::Fault(line) => tagged("fault", line),
+            Self::Heal(line) => tagged("heal", line),
+            Self::Residue(line) => tagged("residue", line),
+        };
+        text.expect("names and numbers can be written as JSON") + "\n"
+    }
+
+    /// When; the header has no time.
+    #[must_use]
+    pub fn t(&self) -> Option<u64> {
+        match self {
+            Self::Header(_) => None,
+            Self::Record(line) => Some(line.t),
+            Self::Fault(line) => Some(line.t),
+            Self::Heal(line) => Some(line.t),
+            Self::Residue(line) => Some(line.t),
+        }
+    }
+}
+
+/// A duration as nanoseconds, as far as 64 bits go.
+pub(super) fn nanos_of(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+mod nanos {
+    use super::{Deserialize, Duration, nanos_of};
+
+    pub(super) fn serialize<S: serde::Serializer>(d: &Duration, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_u64(nanos_of(*d))
+    }
+
+    pub(super) fn deserialize<'de, D>(from: D) -> Result<Duration, D::Error>
+    where
+        D: serde::Deserializer<'de>,
+    {
+        u64::deserialize(from).map(Duration::from_nanos)
+    }
+}
+
+mod nanos_option {
+    use super::{Deserialize, Duration, Serialize, nanos_of};
+
+    #[allow(clippy::ref_option, reason = "the signature that serde asks for")]
+    pub(super) fn serialize<S>(d: &Option<Duration>, to: S) -> Result<S::Ok, S::Error>
+    where
+        S: serde::Serializer,
+    {
+        d.map(nanos_of).serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D>(from: D) -> Result<Option<Duration>, D::Error>
+    where
+        D: serde::Deserializer<'de>,
+    {
+        Ok(Option::<u64>::deserialize(from)?.map(Duration::from_nanos))
+    }
+}

@@ -1,0 +1,176 @@
+//! What the checker says.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::time::Duration;
+
+use serde::Serialize;
+
+/// So many violations of one rule are told in words; the others are counted.
+const TOLD: u64 = 20;
+
+/// The rules that a history is judged by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+pub enum Rule {
+    /// Claims of one lock never overlap.
+    K1,
+    /// There is an order in which a lock with leases gives these answers: no grant before the one
+    /// before it can have ended, no contention without a contender.
+    K2,
+    /// A resource that checks fences lets no lower one pass after a higher one, and counts right.
+    K3,
+    /// Fencing tokens are unique and grow in the order of grants.
+    K4,
+    /// Nobody waits for a free lock for longer than is declared, and every call returns.
+    K5,
+    /// Nothing is left on the server but what is documented.
+    K6,
+    /// `Released` was released by that call, `NotHeld` had a reason, and what is lost stays lost.
+    K7,
+    /// First come, first served, where it is declared.
+    Fifo,
+    /// A holder is told of its loss in time.
+    Told,
+    /// The search for an order ran out of its budget: this is no pass.
+    Undecided,
+}
+
+/// One thing that must not have happened.
+#[derive(Clone, Debug, Serialize)]
+pub struct Violation {
+    /// What it breaks.
+    pub rule: Rule,
+    /// On which lock; empty if on none.
+    pub lock: String,
+    /// The lines of the history that show it.
+    pub lines: Vec<u32>,
+    /// What happened, and why it must not.
+    pub message: String,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.rule)?;
+        if !self.lock.is_empty() {
+            write!(f, " lock {:?}", self.lock)?;
+        }
+        let lines: Vec<String> = self.lines.iter().map(ToString::to_string).collect();
+        match lines.len() {
+            0 => {}
+            1 => write!(f, " (line {})", lines[0])?,
+            _ => write!(f, " (lines {})", lines.join(", "))?,
+        }
+        write!(f, ": {}", self.message)
+    }
+}
+
+/// How long something took, over all times that it happened.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Times {
+    /// How often.
+    pub count: usize,
+    /// Half of them took at most this long, in nanoseconds.
+    pub p50: u64,
+    /// 99 of 100.
+    pub p99: u64,
+    /// All of them.
+    pub max: u64,
+}
+
+impl Times {
+    pub(super) fn of(mut nanos: Vec<u64>) -> Self {
+        nanos.sort_unstable();
+        let at = |percent: usize| {
+            nanos.get((nanos.len() * percent).div_ceil(100).saturating_sub(1)).copied().unwrap_or(0)
+        };
+        Self { count: nanos.len(), p50: at(50), p99: at(99), max: at(100) }
+    }
+}
+
+impl fmt::Display for Times {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [p50, p99, max] = [self.p50, self.p99, self.max].map(Duration::from_nanos);
+        write!(f, "{} (median {p50:.1?}, 99 % {p99:.1?}, longest {max:.1?})", self.count)
+    }
+}
+
+/// The verdict over a history.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Report {
+    /// Calls, answered or not.
+    pub operations: usize,
+    /// Acquisitions that succeeded.
+    pub grants: usize,
+    /// Locks.
+    pub locks: usize,
+    /// Calls whose outcome nobody knows.
+    pub unknown: usize,
+    /// Overlapping claims while an assumption was broken on purpose: no violations, but worth knowing.
+    pub excused_overlaps: u64,
+    /// Claims that began in such a time.
+    pub claims_at_risk: u64,
+    /// Fences that went back while data was lost and the clock was set back.
+    pub excused_fences: u64,
+    /// Updates of counters without a fence that were lost: what fencing is for.
+    pub lost_updates: u64,
+    /// From the call of a release until the next waiter held.
+    pub hand_offs: Times,
+    /// From the fault that ended a holder until the next waiter held.
+    pub takeovers: Times,
+    /// How many violations there are of each rule.
+    pub broken: BTreeMap<Rule, u64>,
+    /// The first ones of each rule.
+    pub violations: Vec<Violation>,
+}
+
+impl Report {
+    /// True if no rule is broken.
+    #[must_use]
+    pub fn is_legal(&self) -> bool {
+        self.broken.is_empty()
+    }
+
+    /// Adds one. The message is only made if it is going to be told.
+    pub(super) fn violation(
+        &mut self,
+        rule: Rule,
+        lock: &str,
+        lines: &[u32],
+        message: impl FnOnce() -> String,
+    ) {
+        let count = self.broken.entry(rule).or_default();
+        *count += 1;
+        if *count <= TOLD {
+            let mut lines: Vec<u32> = lines.iter().copied().filter(|&line| line > 0).collect();
+            lines.sort_unstable();
+            lines.dedup();
+            let lock = lock.to_owned();
+            self.violations.push(Violation { rule, lock, lines, message: message() });
+        }
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "{} operations ({} with unknown outcome), {} grants, {} locks",
+            self.operations, self.unknown, self.grants, self.locks
+        )?;
+        writeln!(f, "hand-offs: {}", self.hand_offs)?;
+        writeln!(f, "takeovers: {}", self.takeovers)?;
+        writeln!(
+            f,
+            "while assumptions were broken: {} overlaps of {} claims, {} fences that went back",
+            self.excused_overlaps, self.claims_at_risk, self.excused_fences
+        )?;
+        writeln!(f, "updates lost without fences: {}", self.lost_updates)?;
+        for violation in &self.violations {
+            writeln!(f, "{violation}")?;
+        }
+        for (rule, count) in self.broken.iter().filter(|(_, count)| **count > TOLD) {
+            writeln!(f, "{rule:?}: {} more", count - TOLD)?;
+        }
+        f.write_str(if self.is_legal() { "legal" } else { "NOT LEGAL" })
+    }
+}

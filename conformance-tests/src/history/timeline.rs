@@ -1,0 +1,563 @@
+//! Lines put together: calls with their outcomes, grants with what became of them, faults with their
+//! ends. What is not a history (an answer without a call, time that runs backwards) is found here.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::io::{BufRead, Read as _};
+use std::time::Duration;
+
+use super::record::{
+    Assumption, Fault, Header, Kind, Line, Op, Record, Residue, Trouble, Why, nanos_of,
+};
+
+/// No line may be longer: a history that is no history must not fill the memory.
+const LONGEST_LINE: u64 = 1 << 20;
+
+/// A point in time. `seq` tells apart what happened at the same `t`, where the order of lines is the
+/// order of time; elsewhere it is zero, and what has the same `t` may have happened in either order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct At {
+    pub(super) t: u64,
+    pub(super) seq: u32,
+}
+
+impl At {
+    pub(super) const START: Self = Self::first(0);
+    pub(super) const NEVER: Self = Self::last(u64::MAX);
+
+    /// Before all that happened at `t`.
+    pub(super) const fn first(t: u64) -> Self {
+        Self { t, seq: 0 }
+    }
+
+    /// After all that happened at `t`.
+    pub(super) const fn last(t: u64) -> Self {
+        Self { t, seq: u32::MAX }
+    }
+
+    /// At the latest `by` later.
+    pub(super) fn plus(self, by: Duration) -> Self {
+        Self::last(self.t.saturating_add(nanos_of(by)))
+    }
+
+    /// At the earliest `by` earlier.
+    pub(super) fn minus(self, by: Duration) -> Self {
+        Self::first(self.t.saturating_sub(nanos_of(by)))
+    }
+
+    pub(super) fn since(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.t.saturating_sub(earlier.t))
+    }
+}
+
+/// How a call ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    Ok,
+    Fail,
+    Info,
+    /// It has no answer in this history.
+    Open,
+}
+
+/// A call.
+#[derive(Clone, Debug)]
+pub(super) struct Call {
+    pub(super) op: Op,
+    pub(super) process: u32,
+    pub(super) invoke: At,
+    /// [`At::NEVER`] while it is open.
+    pub(super) ret: At,
+    pub(super) outcome: Outcome,
+    pub(super) fence: Option<u64>,
+    pub(super) valid_until: Option<u64>,
+    pub(super) value: Option<u64>,
+    pub(super) err: Option<Why>,
+    /// Of its invocation and of its answer; zero if there is none.
+    pub(super) lines: [u32; 2],
+}
+
+/// An acquisition that succeeded, and what became of it. Indices are those of [`LockLine::calls`].
+#[derive(Clone, Debug)]
+pub(super) struct Grant {
+    pub(super) acquire: usize,
+    /// The last that is known: up to here the lock was held at least, if it was not given back.
+    pub(super) valid_until: Option<u64>,
+    /// At this point the guard still said that it was held.
+    pub(super) known_held: At,
+    pub(super) releases: Vec<usize>,
+    /// The calls by which the holder asked: renewals and checks.
+    pub(super) asked: Vec<usize>,
+    /// When its holder was told of the loss, why, and in which line.
+    pub(super) lost: Option<(At, Why, u32)>,
+}
+
+/// All that happened to one lock, and to what it guards.
+#[derive(Debug, Default)]
+pub(super) struct LockLine {
+    pub(super) name: String,
+    pub(super) calls: Vec<Call>,
+    pub(super) grants: Vec<Grant>,
+}
+
+/// A fault and how long it lasted.
+#[derive(Debug)]
+pub(super) struct Window {
+    pub(super) from: At,
+    pub(super) until: At,
+    what: Trouble,
+    /// The operating system's process; `None` for all.
+    host: Option<u32>,
+    lock: Option<String>,
+    breaks: Vec<Assumption>,
+}
+
+/// A history, read and put together. [`check`](super::check) judges it.
+#[derive(Debug)]
+pub struct History {
+    pub(super) header: Header,
+    pub(super) locks: Vec<LockLine>,
+    pub(super) windows: Vec<Window>,
+    pub(super) residue: Option<(Vec<String>, u32)>,
+    pub(super) processes: Names,
+    /// Of each process: the operating system's process that it is part of.
+    hosts: Vec<u32>,
+    kills: HashMap<u32, At>,
+    /// The last point in time that is known.
+    pub(super) end: At,
+}
+
+/// Why there is no history in a file.
+#[derive(Debug)]
+pub struct Unreadable {
+    /// The line, counted from one.
+    pub line: usize,
+    message: String,
+}
+
+impl fmt::Display for Unreadable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "line {}: {}", self.line, self.message)
+    }
+}
+
+impl std::error::Error for Unreadable {}
+
+impl History {
+    /// Reads JSON lines.
+    ///
+    /// # Errors
+    ///
+    /// The first line that is not one, or that cannot follow those before it.
+    pub fn read(mut from: impl BufRead) -> Result<Self, Unreadable> {
+        let mut builder = Builder::default();
+        let mut text = Vec::new();
+        for line in 1.. {
+            let fault = |message| Unreadable { line, message };
+            text.clear();
+            let read = from.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut text);
+            if read.map_err(|error| fault(error.to_string()))? == 0 {
+                break;
+            }
+            if text.last() != Some(&b'\n') && text.len() as u64 == LONGEST_LINE {
+                return Err(fault(format!("it is longer than {LONGEST_LINE} bytes")));
+            }
+            if text.trim_ascii().is_empty() {
+                continue;
+            }
+            Line::parse(&text).and_then(|parsed| builder.add(line, parsed)).map_err(fault)?;
+        }
+        builder.finish()
+    }
+
+    /// Puts lines together that were kept in memory.
+    ///
+    /// # Errors
+    ///
+    /// The first line that cannot follow those before it.
+    pub fn new(lines: impl IntoIterator<Item = Line>) -> Result<Self, Unreadable> {
+        let mut builder = Builder::default();
+        for (index, parsed) in lines.into_iter().enumerate() {
+            let line = index + 1;
+            builder.add(line, parsed).map_err(|message| Unreadable { line, message })?;
+        }
+        builder.finish()
+    }
+
+    /// Who called.
+    pub(super) fn name_of(&self, call: &Call) -> &str {
+        self.processes.get(call.process)
+    }
+
+    /// The faults that a process felt between two points in time.
+    pub(super) fn felt(&self, process: u32, from: At, until: At) -> impl Iterator<Item = &Window> {
+        let host = self.hosts[process as usize];
+        self.during(from, until).filter(move |window| window.host.is_none_or(|of| of == host))
+    }
+
+    /// The same, those that kept it from talking to its server, and not the others with it.
+    pub(super) fn silenced(
+        &self,
+        process: u32,
+        from: At,
+        until: At,
+    ) -> impl Iterator<Item = &Window> {
+        self.felt(process, from, until).filter(|window| {
+            window.host.is_some()
+                && matches!(window.what, Trouble::Stop | Trouble::Kill | Trouble::Partition)
+        })
+    }
+
+    /// When the process was killed, if it was.
+    pub(super) fn killed(&self, process: u32) -> Option<At> {
+        self.kills.get(&self.hosts[process as usize]).copied()
+    }
+
+    /// The faults that broke an assumption about `lock`, and so much later that nothing is left of it.
+    pub(super) fn broken(&self, lock: &str, from: At, until: At) -> impl Iterator<Item = &Window> {
+        let grace = self.header.lease.unwrap_or_default() + self.header.margin;
+        self.windows.iter().filter(move |window| {
+            !window.breaks.is_empty()
+                && window.lock.as_ref().is_none_or(|only| only == lock)
+                && window.from <= until
+                && from <= window.until.plus(grace)
+        })
+    }
+
+    /// The same, for one assumption at one point in time.
+    pub(super) fn breaks(&self, assumption: Assumption, lock: &str, at: At) -> bool {
+        self.broken(lock, at, at).any(|window| window.breaks.contains(&assumption))
+    }
+
+    /// When nothing can be left any more of what `process` did between two points in time, if nobody
+    /// holds it: the lease, or, after a fault, what the header allows for it.
+    pub(super) fn settled(&self, process: u32, from: At, until: At) -> At {
+        let quiet = match self.header.lease {
+            Some(lease) => until.plus(lease + self.header.takeover),
+            None => until.plus(self.header.drain),
+        };
+        let healed = self.felt(process, from, until).map(|window| window.until).max();
+        healed.map_or(quiet, |healed| quiet.max(healed.plus(self.header.drain)))
+    }
+
+    /// The windows that touch a span of time. They are few: nothing but their start is sorted.
+    fn during(&self, from: At, until: At) -> impl Iterator<Item = &Window> {
+        let begun = self.windows.partition_point(|window| window.from <= until);
+        self.windows[..begun].iter().filter(move |window| window.until >= from)
+    }
+}
+
+impl LockLine {
+    pub(super) fn acquire_of(&self, grant: &Grant) -> &Call {
+        &self.calls[grant.acquire]
+    }
+
+    pub(super) fn first_release(&self, grant: &Grant) -> Option<&Call> {
+        grant.releases.first().map(|&index| &self.calls[index])
+    }
+}
+
+/// Names as small numbers.
+#[derive(Debug, Default)]
+pub(super) struct Names {
+    numbers: HashMap<String, u32>,
+    names: Vec<String>,
+}
+
+impl Names {
+    pub(super) fn get(&self, number: u32) -> &str {
+        &self.names[number as usize]
+    }
+
+    fn number(&mut self, name: &str) -> u32 {
+        if let Some(&number) = self.numbers.get(name) {
+            return number;
+        }
+        let number = u32::try_from(self.names.len()).expect("fewer than 2³² names");
+        self.numbers.insert(name.to_owned(), number);
+        self.names.push(name.to_owned());
+        number
+    }
+}
+
+/// Where the call of a grant is found: which lock, and which of its grants or calls.
+struct Acquisition {
+    lock: usize,
+    grant: Option<usize>,
+}
+
+#[derive(Default)]
+struct Builder {
+    header: Option<Header>,
+    locks: Vec<LockLine>,
+    lock_numbers: Names,
+    processes: Names,
+    /// Of each process: the call that is under way, or that it has gone quiet for ever.
+    states: Vec<State>,
+    grants: HashMap<String, Acquisition>,
+    faults: HashMap<u64, usize>,
+    windows: Vec<Window>,
+    hosts: Names,
+    residue: Option<(Vec<String>, u32)>,
+    end: At,
+    line: u32,
+}
+
+#[derive(Clone)]
+enum State {
+    Idle,
+    Busy { lock: usize, call: usize, grant: Option<String> },
+    Retired,
+}
+
+impl Default for At {
+    fn default() -> Self {
+        Self::START
+    }
+}
+
+impl Builder {
+    fn add(&mut self, line: usize, parsed: Line) -> Result<(), String> {
+        self.line = u32::try_from(line).map_err(|_| "there are too many lines".to_owned())?;
+        let Some(header) = &self.header else {
+            return self.begin(parsed);
+        };
+        let t = parsed.t().ok_or("a second header; one file holds one run")?;
+        let at = At { t, seq: if header.sequential { self.line } else { 0 } };
+        if header.sequential && t < self.end.t {
+            return Err(format!("time runs backwards, from {} to {t} ns", self.end.t));
+        }
+        self.end = self.end.max(at);
+        match parsed {
+            Line::Header(_) => Ok(()), // has no time, so is refused above
+            Line::Record(record) => self.record(at, record),
+            Line::Fault(fault) => self.fault(at, fault),
+            Line::Heal(heal) => {
+                let index = self.faults.remove(&heal.id);
+                let index = index.ok_or(format!("no fault {} is under way", heal.id))?;
+                self.windows[index].until = at;
+                Ok(())
+            }
+            Line::Residue(Residue { left, .. }) => {
+                self.residue = Some((left, self.line));
+                Ok(())
+            }
+        }
+    }
+
+    fn begin(&mut self, first: Line) -> Result<(), String> {
+        let Line::Header(header) = first else {
+            return Err("the first line must be the header".into());
+        };
+        if header.version != Header::VERSION {
+            let (theirs, ours) = (header.version, Header::VERSION);
+            return Err(format!("format {theirs} is not known, only format {ours}"));
+        }
+        self.header = Some(header);
+        Ok(())
+    }
+
+    fn fault(&mut self, at: At, fault: Fault) -> Result<(), String> {
+        let declared = self.header.as_ref().map_or(&[][..], |header| &header.breaks);
+        if let Some(more) = fault.breaks.iter().find(|broken| !declared.contains(broken)) {
+            return Err(format!("the header does not say that this run breaks {more:?}"));
+        }
+        if self.faults.insert(fault.id, self.windows.len()).is_some() {
+            return Err(format!("fault {} is under way already", fault.id));
+        }
+        self.windows.push(Window {
+            from: at,
+            until: At::NEVER,
+            what: fault.what,
+            host: fault.process.map(|process| self.hosts.number(host_of(&process))),
+            lock: fault.lock,
+            breaks: fault.breaks,
+        });
+        Ok(())
+    }
+
+    fn record(&mut self, at: At, record: Record) -> Result<(), String> {
+        self.same_run(&record)?;
+        let process = self.processes.number(&record.process) as usize;
+        if process == self.states.len() {
+            self.states.push(State::Idle);
+        }
+        let lock = self.lock_numbers.number(&record.lock) as usize;
+        if lock == self.locks.len() {
+            self.locks.push(LockLine { name: record.lock.clone(), ..LockLine::default() });
+        }
+        if (record.kind == Kind::Event) != (record.op == Op::Lost) {
+            return Err("`lost` is an event, and the only one".into());
+        }
+        match record.kind {
+            Kind::Event => self.lost(at, lock, record),
+            Kind::Invoke => self.invoke(at, process, lock, record),
+            Kind::Ok => self.answer(at, process, lock, record, Outcome::Ok),
+            Kind::Fail => self.answer(at, process, lock, record, Outcome::Fail),
+            Kind::Info => self.answer(at, process, lock, record, Outcome::Info),
+        }
+    }
+
+    fn same_run(&self, record: &Record) -> Result<(), String> {
+        let Some(header) = &self.header else { return Ok(()) };
+        let other_run = !record.run.is_empty() && record.run != header.run;
+        if other_run || record.seed.is_some_and(|seed| seed != header.seed) {
+            return Err(format!("it belongs to run {:?}, not to {:?}", record.run, header.run));
+        }
+        Ok(())
+    }
+
+    fn invoke(&mut self, at: At, process: usize, lock: usize, r: Record) -> Result<(), String> {
+        match &self.states[process] {
+            State::Idle => {}
+            State::Busy { lock, call, .. } => {
+                let earlier = self.locks[*lock].calls[*call].lines[0];
+                return Err(format!("{} has a call under way since line {earlier}", r.process));
+            }
+            State::Retired => {
+                return Err(format!("{} goes on after `info`; it needs a new name", r.process));
+            }
+        }
+        let of_a_grant = matches!(r.op, Op::Renew | Op::Check | Op::Release);
+        match &r.grant {
+            Some(grant) if r.op.acquires() => {
+                let acquisition = Acquisition { lock, grant: None };
+                if self.grants.insert(grant.clone(), acquisition).is_some() {
+                    return Err(format!("there is a grant {grant} already"));
+                }
+            }
+            Some(grant) if of_a_grant => drop(self.known(grant, lock)?),
+            None if of_a_grant || r.op.acquires() => return Err("it names no grant".into()),
+            _ => {}
+        }
+        let calls = &mut self.locks[lock].calls;
+        calls.push(Call {
+            op: r.op,
+            process: u32::try_from(process).expect("processes are counted in 32 bits"),
+            invoke: at,
+            ret: At::NEVER,
+            outcome: Outcome::Open,
+            fence: r.fence,
+            valid_until: None,
+            value: None,
+            err: None,
+            lines: [self.line, 0],
+        });
+        self.states[process] = State::Busy { lock, call: calls.len() - 1, grant: r.grant };
+        Ok(())
+    }
+
+    fn answer(
+        &mut self,
+        at: At,
+        process: usize,
+        lock: usize,
+        r: Record,
+        outcome: Outcome,
+    ) -> Result<(), String> {
+        let after = if outcome == Outcome::Info { State::Retired } else { State::Idle };
+        let State::Busy { lock: called, call: index, grant } =
+            std::mem::replace(&mut self.states[process], after)
+        else {
+            return Err(format!("an answer to {}, which has called nothing", r.process));
+        };
+        let call = &mut self.locks[called].calls[index];
+        if called != lock || call.op != r.op || (r.grant.is_some() && r.grant != grant) {
+            return Err(format!("an answer to something else than line {} asked", call.lines[0]));
+        }
+        if at < call.invoke {
+            return Err(format!("an answer before line {} asked", call.lines[0]));
+        }
+        (call.ret, call.outcome, call.lines[1]) = (at, outcome, self.line);
+        (call.valid_until, call.value, call.err) = (r.valid_until, r.value, r.err);
+        call.fence = call.fence.or(r.fence);
+        match grant {
+            Some(grant) => self.tell_grant(&grant, lock, index),
+            None => Ok(()),
+        }
+    }
+
+    /// Adds a call that has its answer to the grant that it is about.
+    fn tell_grant(&mut self, name: &str, lock: usize, index: usize) -> Result<(), String> {
+        let line = &mut self.locks[lock];
+        let call = &line.calls[index];
+        if call.op.acquires() {
+            if call.outcome == Outcome::Ok {
+                let acquisition = self.grants.get_mut(name).expect("it was named by the call");
+                acquisition.grant = Some(line.grants.len());
+                line.grants.push(Grant {
+                    acquire: index,
+                    valid_until: call.valid_until,
+                    known_held: call.invoke,
+                    releases: Vec::new(),
+                    asked: Vec::new(),
+                    lost: None,
+                });
+            }
+            return Ok(());
+        }
+        if !matches!(call.op, Op::Renew | Op::Check | Op::Release) {
+            return Ok(());
+        }
+        let grant = self.known(name, lock)?;
+        let line = &mut self.locks[lock];
+        let (call, grant) = (&line.calls[index], &mut line.grants[grant]);
+        if call.op == Op::Release {
+            grant.releases.push(index);
+            return Ok(());
+        }
+        grant.asked.push(index);
+        if call.outcome == Outcome::Ok {
+            grant.known_held = grant.known_held.max(call.invoke);
+            grant.valid_until = grant.valid_until.max(call.valid_until);
+        }
+        Ok(())
+    }
+
+    fn lost(&mut self, at: At, lock: usize, r: Record) -> Result<(), String> {
+        let name = r.grant.ok_or("it names no grant")?;
+        let grant = self.known(&name, lock)?;
+        let why = r.err.unwrap_or(Why::Expired);
+        let line = self.line;
+        self.locks[lock].grants[grant].lost.get_or_insert((at, why, line));
+        Ok(())
+    }
+
+    fn known(&self, name: &str, lock: usize) -> Result<usize, String> {
+        let known = self.grants.get(name).filter(|acquisition| acquisition.lock == lock);
+        known
+            .and_then(|acquisition| acquisition.grant)
+            .ok_or(format!("no grant {name} of this lock is known"))
+    }
+
+    fn finish(mut self) -> Result<History, Unreadable> {
+        let header = self.header.take();
+        let header = header.ok_or(Unreadable { line: 1, message: "there is no header".into() })?;
+        // What was never answered belongs to its grant all the same.
+        for state in std::mem::take(&mut self.states) {
+            if let State::Busy { lock, call, grant: Some(name) } = state {
+                let told = self.tell_grant(&name, lock, call);
+                told.map_err(|message| Unreadable { line: self.line as usize, message })?;
+            }
+        }
+        self.windows.sort_by_key(|window| window.from);
+        let hosts = self.processes.names.iter().map(|name| self.hosts.number(host_of(name)));
+        let hosts = hosts.collect();
+        let kills = self.windows.iter().rev().filter(|window| window.what == Trouble::Kill);
+        Ok(History {
+            header,
+            locks: self.locks,
+            hosts,
+            kills: kills.filter_map(|window| Some((window.host?, window.from))).collect(),
+            windows: self.windows,
+            residue: self.residue,
+            processes: self.processes,
+            end: self.end,
+        })
+    }
+}
+
+/// The operating system's process that a name belongs to.
+fn host_of(process: &str) -> &str {
+    process.split_once('/').map_or(process, |(host, _)| host)
+}
