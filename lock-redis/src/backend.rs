@@ -14,16 +14,12 @@ use lock_core::{
     Takeover, Wakeup,
 };
 
-use crate::config::Config;
+use crate::config::{Config, TTL_MAX, TTL_MIN};
 use crate::fault::odd_answer;
 use crate::keys::Keys;
 use crate::link::Link;
 use crate::scripts;
 use crate::value::Value;
-
-/// Leases are counted in milliseconds, and a round trip takes one or two.
-const TTL_MIN: Duration = Duration::from_millis(10);
-const TTL_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// How long a fence outlives its lock. After that, the server's clock alone keeps the tokens growing.
 const IDLE: Duration = Duration::from_secs(600);
@@ -48,6 +44,7 @@ struct Inner {
     keys: Keys,
     link: Link,
     wakeup: Wakeup,
+    max_ttl: Duration,
 }
 
 /// What a holder knows of its lock besides its lease.
@@ -83,12 +80,13 @@ impl Redis {
         Error: From<C::Error>,
     {
         let config = config.try_into().map_err(Error::from)?;
-        let link = Link::new(&config)?;
+        let (keys, max_ttl) = (config.keys.clone(), config.max_ttl);
+        let link = Link::new(config).await?;
         let connection = link.connection().await.map_err(crate::fault::error)?;
         let wakeup = if connection.has_signals { Wakeup::Signal } else { Wakeup::Poll };
         link.check_server().await?;
         link.check_rights().await?;
-        Ok(Self { inner: Arc::new(Inner { keys: config.keys, link, wakeup }) })
+        Ok(Self { inner: Arc::new(Inner { keys, link, wakeup, max_ttl }) })
     }
 }
 
@@ -102,7 +100,7 @@ impl Backend for Redis {
             wakeup: self.inner.wakeup,
             reach: Reach::Network,
             ttl_min: TTL_MIN,
-            ttl_max: TTL_MAX,
+            ttl_max: self.inner.max_ttl,
             margin: Duration::from_millis(2),
             takeover: Takeover::LeasePlus(Duration::from_millis(50)),
             detached: Support::Present,

@@ -2,13 +2,24 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use lock_core::{Error, ErrorKind};
 use percent_encoding::percent_decode_str;
 
 use crate::keys::Keys;
+#[cfg(feature = "tls")]
+use crate::tls::{Certificates, Pem};
 
 const DEFAULT_PORT: u16 = 6379;
+
+/// Leases are counted in milliseconds, and a round trip takes one or two.
+pub(crate) const TTL_MIN: Duration = Duration::from_millis(10);
+/// Unless `max_ttl` says less.
+pub(crate) const TTL_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// URL options that only make sense with TLS: whom to trust, and who we are.
+const OF_TLS: [&str; 3] = ["ca", "cert", "key"];
 
 /// Where the server is, who we are there, and under which prefix its locks stand.
 ///
@@ -22,7 +33,8 @@ const DEFAULT_PORT: u16 = 6379;
 /// # Ok(()) }
 /// ```
 ///
-/// `Debug` shows the address, the database, the user and the prefix, and no password.
+/// `Debug` shows where the server is, what its locks are like, the user, and the names of files, but
+/// no password and nothing of what is in the files.
 #[derive(Clone)]
 pub struct Config {
     pub(crate) place: Place,
@@ -30,9 +42,9 @@ pub struct Config {
     pub(crate) password: Option<String>,
     pub(crate) database: i64,
     pub(crate) keys: Keys,
-    /// In PEM; `None` for those that the system trusts.
+    pub(crate) max_ttl: Duration,
     #[cfg(feature = "tls")]
-    pub(crate) root_certificates: Option<Vec<u8>>,
+    pub(crate) certificates: Certificates,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,8 +61,19 @@ impl Config {
     /// * `redis+unix:///path/of/the/socket`
     ///
     /// User and password are percent-decoded; `:password@` is the default user's. Options follow as
-    /// `?name=value&…`: `prefix` is put before every key, and with a socket there are `db`, `user` and
-    /// `password`.
+    /// `?name=value&…`, percent-encoded:
+    ///
+    /// | option | with | what it is |
+    /// |---|---|---|
+    /// | `prefix` | all | put before every key, see [`prefix`](Self::prefix) |
+    /// | `max_ttl` | all | the longest lease, like `1h`, see [`max_ttl`](Self::max_ttl) |
+    /// | `db`, `user`, `password` | `redis+unix:` | what other URLs have elsewhere |
+    /// | `ca` | `rediss:` | a file: the authorities that vouch for the server, and no others |
+    /// | `cert`, `key` | `rediss:` | two files: who we are, for a server that asks its clients for certificates |
+    ///
+    /// The files are PEM. Each may hold several certificates; in `cert` our own is the first one, and
+    /// `cert` and `key` may be one file. They are read whenever a connection is made, and not now: a
+    /// certificate that was replaced is used from the next connection on.
     ///
     /// # Errors
     ///
@@ -63,6 +86,10 @@ impl Config {
         let (location, query) = rest.split_once('?').unwrap_or((rest, ""));
         if rest.contains('#') {
             return Err(invalid("a Redis URL has no fragment; write # as %23"));
+        }
+        if query.contains('@') && location.contains(':') && !location.contains('@') {
+            // Maybe the question mark stood in a password; then the options are a part of it.
+            return Err(invalid("write ? in a password as %3F, and @ in a URL option as %40"));
         }
         let mut options = Options::parse(query)?;
         let mut config = match scheme.to_ascii_lowercase().as_str() {
@@ -78,6 +105,12 @@ impl Config {
         if let Some(prefix) = options.take("prefix") {
             config = config.prefix(&prefix)?;
         }
+        if let Some(max_ttl) = options.take("max_ttl") {
+            let max_ttl = humantime::parse_duration(&max_ttl)
+                .map_err(|_| invalid("the URL option max_ttl is a duration; write 30s or 2h"))?;
+            config = config.max_ttl(max_ttl)?;
+        }
+        config.take_certificates(&mut options)?;
         options.no_more()?;
         Ok(config)
     }
@@ -93,12 +126,48 @@ impl Config {
         Ok(self)
     }
 
+    /// Declares a shorter longest lease ([`Capabilities::ttl_max`]) than 365 days. A lock that is taken
+    /// for longer than that is warned about, because no client with this setting has taken it so: its
+    /// key came back when the server's clock was set back, say.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Invalid`] if it is not from 10 ms to 365 days.
+    ///
+    /// [`Capabilities::ttl_max`]: lock_core::Capabilities::ttl_max
+    pub fn max_ttl(mut self, ttl: Duration) -> Result<Self, Error> {
+        if !(TTL_MIN..=TTL_MAX).contains(&ttl) {
+            return Err(invalid("max_ttl is out of range; with redis it is from 10ms to 365days"));
+        }
+        self.max_ttl = ttl;
+        Ok(self)
+    }
+
     /// Trusts the authorities in `pem`, and no others, to vouch for the server of a `rediss://` URL.
-    /// Without this they are those that the system trusts.
+    /// Without this they are those that the system trusts. Wins over the option `ca`.
+    ///
+    /// What is no certificate is found when connecting.
     #[cfg(feature = "tls")]
     #[must_use]
     pub fn root_certificates(mut self, pem: impl Into<Vec<u8>>) -> Self {
-        self.root_certificates = Some(pem.into());
+        self.certificates.authorities = Some(Pem::given("root_certificates", pem));
+        self
+    }
+
+    /// Shows the server of a `rediss://` URL who we are: a certificate, with those between it and its
+    /// authority after it, and its private key, both in PEM. Wins over the options `cert` and `key`.
+    ///
+    /// What is no certificate or no key, or belongs to another one, is found when connecting.
+    #[cfg(feature = "tls")]
+    #[must_use]
+    pub fn client_identity(
+        mut self,
+        certificate_chain: impl Into<Vec<u8>>,
+        key: impl Into<Vec<u8>>,
+    ) -> Self {
+        let name = "client_identity";
+        self.certificates.identity =
+            Some((Pem::given(name, certificate_chain), Pem::given(name, key)));
         self
     }
 
@@ -109,8 +178,9 @@ impl Config {
             password: None,
             database: 0,
             keys: Keys::with_prefix("")?,
+            max_ttl: TTL_MAX,
             #[cfg(feature = "tls")]
-            root_certificates: None,
+            certificates: Certificates::default(),
         })
     }
 
@@ -154,6 +224,35 @@ impl Config {
         config.database = database(&options.take("db").unwrap_or_default())?;
         Ok(config)
     }
+
+    fn take_certificates(&mut self, options: &mut Options) -> Result<(), Error> {
+        let [ca, cert, key] = OF_TLS.map(|name| options.take(name));
+        if !self.place.is_encrypted() {
+            let given = [&ca, &cert, &key].map(Option::is_some);
+            return match OF_TLS.iter().zip(given).find(|(_, given)| *given) {
+                None => Ok(()),
+                Some((name, _)) => Err(invalid(format!(
+                    "the URL option {name} needs an encrypted connection: write rediss://"
+                ))),
+            };
+        }
+        if cert.is_some() != key.is_some() {
+            return Err(invalid("the URL options cert and key go together: two files in PEM"));
+        }
+        #[cfg(feature = "tls")]
+        {
+            self.certificates.authorities = ca.map(|path| Pem::file("ca", path));
+            self.certificates.identity =
+                cert.zip(key).map(|(cert, key)| (Pem::file("cert", cert), Pem::file("key", key)));
+        }
+        Ok(())
+    }
+}
+
+impl Place {
+    pub(crate) fn is_encrypted(&self) -> bool {
+        matches!(self, Self::Tcp { tls: true, .. })
+    }
 }
 
 impl fmt::Display for Place {
@@ -168,12 +267,13 @@ impl fmt::Display for Place {
 
 impl fmt::Debug for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Config")
-            .field("place", &self.place)
-            .field("user", &self.user)
-            .field("database", &self.database)
-            .field("prefix", &self.keys.prefix())
-            .finish_non_exhaustive()
+        let mut shown = f.debug_struct("Config");
+        shown.field("place", &self.place).field("user", &self.user);
+        shown.field("database", &self.database).field("prefix", &self.keys.prefix());
+        shown.field("max_ttl", &self.max_ttl);
+        #[cfg(feature = "tls")]
+        shown.field("certificates", &self.certificates);
+        shown.finish_non_exhaustive()
     }
 }
 
@@ -327,6 +427,15 @@ mod tests {
             "redis://u:%ff@h",
             "redis+unix://hunter2/x",
             "redis+unix:///x?user=hunter2",
+            "redis://u:12?colour=hunter2@h",
+            "redis://u:12?hunter2=@h",
+            "rediss://u:12?ca=hunter2@h",
+            "redis://h?ca=/x",
+            "redis://h?key=/x",
+            "redis+unix:///x?cert=/x&key=/x",
+            "redis://h?max_ttl=hunter2",
+            "redis://h?max_ttl=9ms",
+            "redis://h?max_ttl=366days",
         ] {
             let error = Config::new(url).expect_err(url);
             assert_eq!(error.kind(), ErrorKind::Invalid, "{url}");
@@ -339,6 +448,46 @@ mod tests {
         let config = Config::new("redis://u:hunter2@h?prefix=a:").unwrap();
         let shown = format!("{config:?}");
         assert!(!shown.contains("hunter2") && shown.contains("a:"), "{shown}");
+    }
+
+    #[test]
+    fn the_longest_lease_is_within_limits() {
+        let of = |url: &str| Config::new(url).unwrap().max_ttl;
+        assert_eq!(of("redis://h"), TTL_MAX);
+        assert_eq!(of("redis://h?max_ttl=1h%2030m"), Duration::from_secs(5400));
+        assert_eq!(of("redis+unix:///s?max_ttl=10ms"), TTL_MIN);
+        let config = Config::new("redis://h").unwrap();
+        for wrong in [Duration::ZERO, TTL_MIN / 2, TTL_MAX + TTL_MIN, Duration::MAX] {
+            let error = config.clone().max_ttl(wrong).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Invalid);
+            assert!(error.to_string().contains("10ms to 365days"), "{error}");
+        }
+        assert_eq!(config.max_ttl(TTL_MAX).unwrap().max_ttl, TTL_MAX);
+    }
+
+    #[test]
+    fn certificates_need_encryption() {
+        for option in ["ca", "cert", "key"] {
+            let error = Config::new(&format!("redis://h?{option}=/x")).unwrap_err().to_string();
+            assert!(error.contains(option) && error.contains("rediss://"), "{error}");
+        }
+    }
+
+    #[cfg(feature = "tls")]
+    #[test]
+    fn a_certificate_and_its_key_go_together() {
+        for option in ["cert", "key"] {
+            let error = Config::new(&format!("rediss://h?{option}=/x")).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Invalid);
+            assert!(error.to_string().contains("cert and key go together"), "{error}");
+        }
+        let config = Config::new("rediss://h?cert=/a%20b&key=/c&ca=d").unwrap();
+        let shown = format!("{config:?}");
+        assert!(shown.contains(r#""/a b""#) && shown.contains(r#""d""#), "{shown}");
+        let config = config.client_identity("hunter2", "hunter2").root_certificates("hunter2");
+        let shown = format!("{config:?}");
+        assert!(shown.contains("client_identity") && !shown.contains("hunter2"), "{shown}");
+        assert!(!shown.contains("104, 117"), "not as numbers either: {shown}");
     }
 
     #[cfg(not(feature = "tls"))]

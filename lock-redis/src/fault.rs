@@ -12,6 +12,8 @@ use lock_core::backend::{Effect, Fault, FaultKind};
 use lock_core::{Error, ErrorKind};
 use redis::{ErrorKind as RedisKind, RedisError};
 
+use crate::config::Place;
+
 use Effect::{NotApplied, Unknown};
 use FaultKind::{Broken, Denied, Invalid, Unavailable, Unsupported};
 
@@ -26,19 +28,41 @@ pub(crate) fn fault(doing: &'static str, error: &RedisError) -> Fault {
 }
 
 /// A connection that could not be made, so that no request was sent.
-pub(crate) fn no_connection(address: &str, error: &RedisError) -> Fault {
+pub(crate) fn no_connection(place: &Place, error: &RedisError) -> Fault {
+    let said = Said(redact(&error.to_string()));
+    #[cfg(feature = "tls")]
+    if let Some((kind, advice)) = handshake(error) {
+        return Fault::not_applied(kind, NoTls { advice, said });
+    }
     let (_, kind, advice) = classify(error);
-    let advice = match kind {
-        Unavailable => format!("check that the server at {address} runs and is reachable"),
+    let advice = match (kind, place) {
+        (Unavailable, Place::Tcp { tls, .. })
+            if error.is_connection_dropped() && !error.is_connection_refusal() =>
+        {
+            let hint = match tls {
+                true => "look at its log: it may want another client certificate",
+                false => "if it expects encrypted connections, use rediss://",
+            };
+            format!("the server at {place} ended it; {hint}")
+        }
+        (Unavailable, _) => format!("check that the server at {place} runs and is reachable"),
         _ => advice.to_owned(),
     };
-    let said = Said(redact(&error.to_string()));
     Fault::not_applied(kind, Trouble { doing: "connect", advice, said })
 }
 
 /// The server was silent for too long while a connection was made.
 pub(crate) fn silent(address: &str) -> Fault {
     Fault::not_applied(Unavailable, format!("the server at {address} does not answer"))
+}
+
+/// The same, and it may have been spoken to in the wrong way.
+pub(crate) fn silent_from_the_start(place: &Place) -> Fault {
+    let hint = match place.is_encrypted() {
+        true => "; check that it expects encrypted connections on this port",
+        false => "",
+    };
+    Fault::not_applied(Unavailable, format!("the server at {place} does not answer{hint}"))
 }
 
 /// An answer that no script of ours gives.
@@ -64,7 +88,10 @@ pub(crate) fn error(fault: Fault) -> Error {
         Broken => (ErrorKind::BackendBroken, "the server answers what no Redis server does"),
         _ => (ErrorKind::Invalid, "the server cannot accept this"),
     };
-    Error::new(kind, message).with_source(Said(fault.into_source().to_string()))
+    match fault.into_source().downcast::<NoTls>() {
+        Ok(no_tls) => Error::new(kind, no_tls.advice).with_source(no_tls.said),
+        Err(source) => Error::new(kind, message).with_source(Said(source.to_string())),
+    }
 }
 
 /// True if the connection is of no use any more.
@@ -90,11 +117,6 @@ fn classify(error: &RedisError) -> (Effect, FaultKind, &'static str) {
         RedisKind::Io if error.is_connection_refusal() => {
             (NotApplied, Unavailable, "check that the server runs and is reachable")
         }
-        RedisKind::Io if error.to_string().contains("peer certificate") => (
-            NotApplied,
-            Denied,
-            "check the server's certificate, its name, and which authorities are trusted",
-        ),
         RedisKind::UnexpectedReturnType => {
             (Unknown, Broken, "the server answers what no Redis server does")
         }
@@ -107,6 +129,76 @@ fn classify(error: &RedisError) -> (Effect, FaultKind, &'static str) {
             classify_reply(error.code().unwrap_or("ERR"), detail)
         }
     }
+}
+
+/// What went wrong while the encryption was set up, by either side's account; `None` if it was something
+/// else.
+#[cfg(feature = "tls")]
+fn handshake(error: &RedisError) -> Option<(FaultKind, &'static str)> {
+    use rustls::AlertDescription as Alert;
+    use rustls::CertificateError as Flaw;
+    use rustls::Error::{
+        AlertReceived, InappropriateHandshakeMessage, InappropriateMessage, InvalidCertificate,
+        InvalidMessage, PeerIncompatible,
+    };
+
+    Some(match tls_error(error)? {
+        AlertReceived(Alert::CertificateRequired) => (
+            Denied,
+            "the server wants a client certificate: name one by the URL options cert and key",
+        ),
+        AlertReceived(
+            Alert::UnknownCA
+            | Alert::AccessDenied
+            | Alert::BadCertificate
+            | Alert::UnsupportedCertificate
+            | Alert::CertificateRevoked
+            | Alert::CertificateExpired
+            | Alert::CertificateUnknown,
+        ) => (
+            Denied,
+            "the server refuses this client certificate: check who issued it, and its dates",
+        ),
+        // Also what TLS 1.2 says when a certificate is missing.
+        AlertReceived(Alert::HandshakeFailure) => (
+            Denied,
+            "the server refuses the handshake: it may want a client certificate, see its log",
+        ),
+        AlertReceived(Alert::ProtocolVersion | Alert::InsufficientSecurity)
+        | PeerIncompatible(_) => {
+            (Unsupported, "the server and this client have no version or cipher of TLS in common")
+        }
+        InvalidCertificate(Flaw::Expired | Flaw::ExpiredContext { .. }) => {
+            (Denied, "the server's certificate has expired")
+        }
+        InvalidCertificate(Flaw::NotValidForName | Flaw::NotValidForNameContext { .. }) => {
+            (Denied, "the server's certificate is for another host: use a name that is in it")
+        }
+        InvalidCertificate(Flaw::UnknownIssuer) => (
+            Denied,
+            "no trusted authority vouches for the server: name its authority by the URL option ca",
+        ),
+        InvalidCertificate(_) => (
+            Denied,
+            "the server's certificate is not fit for a server, as that of an authority is not",
+        ),
+        InvalidMessage(_) | InappropriateMessage { .. } | InappropriateHandshakeMessage { .. } => (
+            Unavailable,
+            "the server does not speak TLS on this port: use another one, or redis://",
+        ),
+        _ => {
+            (Unavailable, "the encrypted connection could not be set up: look at the server's log")
+        }
+    })
+}
+
+/// What is inside of an I/O error of the library.
+#[cfg(feature = "tls")]
+fn tls_error(error: &RedisError) -> Option<&rustls::Error> {
+    use std::error::Error;
+
+    let shared = error.source()?.downcast_ref::<std::sync::Arc<dyn Error + Send + Sync>>()?;
+    shared.downcast_ref::<std::io::Error>()?.get_ref()?.downcast_ref()
 }
 
 /// Classifies an error that the server sent: a code and a text.
@@ -198,6 +290,13 @@ struct Trouble {
     said: Said,
 }
 
+/// Why there is no encrypted connection, and what to do about it.
+#[derive(Debug)]
+struct NoTls {
+    advice: &'static str,
+    said: Said,
+}
+
 /// What the server or the system said, without owner ids.
 #[derive(Debug)]
 struct Said(String);
@@ -209,6 +308,14 @@ impl fmt::Display for Trouble {
 }
 
 impl std::error::Error for Trouble {}
+
+impl fmt::Display for NoTls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "cannot connect: {} ({})", self.advice, self.said)
+    }
+}
+
+impl std::error::Error for NoTls {}
 
 impl fmt::Display for Said {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -80,6 +80,27 @@
 //! no [`identity`], without the two of `client` there are no signals; anything else that is missing is
 //! named when connecting. An owner id is the right to unlock, and whoever may read the keys can read it.
 //!
+//! # Encryption
+//!
+//! With the Cargo feature `tls`, `rediss://` encrypts, and there is no way around it: the certificate
+//! of the server and the name or address in it are always checked, and nothing is ever sent in the
+//! clear instead. Authorities are those of the system, or those that the option `ca` names; with `cert`
+//! and `key` we show a server who we are that asks its clients (`tls-auth-clients yes`, its default):
+//!
+//! ```text
+//! rediss://redis.example.com?ca=/etc/app/ca.pem&cert=/etc/app/client.pem&key=/etc/app/client.key
+//! ```
+//!
+//! The files are read whenever a connection is made, so certificates can be replaced while programs
+//! run; connections that exist go on with the old ones. What is wrong with a file fails
+//! [`Redis::connect`] before the server is asked. Later it is an outage like others: put the file right,
+//! and the next attempt finds it. Replace a certificate and its key such that no one sees half of it
+//! for long, by renaming.
+//!
+//! The cryptography is that of the process' default provider for `rustls`. If there is none when the
+//! first encrypted connection is made, aws-lc-rs becomes it: a program that wants another one installs
+//! it before.
+//!
 //! # Sources
 //!
 //! The lock pattern of [`SET`][SET], and the [distributed locks] of the Redis documentation for the
@@ -100,6 +121,8 @@ mod fault;
 mod keys;
 mod link;
 mod scripts;
+#[cfg(feature = "tls")]
+mod tls;
 mod value;
 mod waiters;
 

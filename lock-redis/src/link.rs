@@ -13,14 +13,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use lock_core::backend::Fault;
+use lock_core::backend::FaultKind::Unavailable;
 use lock_core::clock::{Moment, sleep, sleep_between};
 use lock_core::{Error, ErrorKind};
 use redis::aio::{AsyncPushSender, MultiplexedConnection, SendError};
 use redis::io::tcp::{TcpSettings, socket2::TcpKeepalive};
 use redis::{
-    AsyncConnectionConfig, Client, ConnectionAddr, ErrorKind as RedisKind, FromRedisValue,
-    IntoConnectionInfo, ProtocolVersion, PushInfo, PushKind, RedisConnectionInfo, RedisError,
-    ScriptInvocation, Value as Answer,
+    AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, ErrorKind as RedisKind,
+    FromRedisValue, IntoConnectionInfo, ProtocolVersion, PushInfo, PushKind, RedisConnectionInfo,
+    RedisError, ScriptInvocation, Value as Answer,
 };
 
 use crate::config::{Config, Place};
@@ -46,8 +47,7 @@ const KEEPALIVE_PROBES: u32 = 3;
 /// The way to the server.
 pub(crate) struct Link {
     address: String,
-    /// With signals, and without for servers that have none.
-    clients: [Client; 2],
+    config: Config,
     trial: LockKeys,
     waiters: Arc<Waiters>,
     state: Mutex<State>,
@@ -87,15 +87,15 @@ struct Health {
 }
 
 impl Link {
-    pub(crate) fn new(config: &Config) -> Result<Self, Error> {
-        let address = config.place.to_string();
-        let client = |protocol| {
-            client(config, protocol).map_err(|e| fault::error(fault::no_connection(&address, &e)))
-        };
+    /// # Errors
+    ///
+    /// What is wrong with the configuration, or with files that it names: the server is not asked.
+    pub(crate) async fn new(config: Config) -> Result<Self, Error> {
+        clients(&config).await?;
         Ok(Self {
-            clients: [client(ProtocolVersion::RESP3)?, client(ProtocolVersion::RESP2)?],
-            address,
+            address: config.place.to_string(),
             trial: config.keys.for_trial(),
+            config,
             waiters: Arc::default(),
             state: Mutex::default(),
             gate: tokio::sync::Mutex::default(),
@@ -223,20 +223,22 @@ impl Link {
         }
         let answer = within(CONNECT_TIMEOUT, self.connect())
             .await
-            .unwrap_or_else(|| Err(fault::silent(&self.address)));
+            .unwrap_or_else(|| Err(fault::silent_from_the_start(&self.config.place)));
         self.state().note(&answer);
         answer
     }
 
     async fn connect(&self) -> Result<Connection, Fault> {
-        let [with_signals, without] = &self.clients;
+        // Files that are just being replaced are no reason to give up.
+        let [with_signals, without] =
+            clients(&self.config).await.map_err(|e| Fault::not_applied(Unavailable, e))?;
         let health = Arc::<Health>::default();
         let pushes = Pushes { waiters: Arc::clone(&self.waiters), health: Arc::clone(&health) };
         // Core bounds each call, and this link the making of a connection.
         let settings =
             AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(None);
         let speaking = settings.clone().set_push_sender(pushes);
-        let failed = |error: RedisError| fault::no_connection(&self.address, &error);
+        let failed = |error: RedisError| fault::no_connection(&self.config.place, &error);
         match with_signals.get_multiplexed_async_connection_with_config(&speaking).await {
             Ok(mut redis) => {
                 let has_signals = self.switch_signals_on(&mut redis).await.map_err(failed)?;
@@ -410,7 +412,30 @@ impl Info {
     }
 }
 
-fn client(config: &Config, protocol: ProtocolVersion) -> Result<Client, RedisError> {
+/// With signals, and without for servers that have none. The files that `config` names are read anew:
+/// certificates are replaced while programs run.
+async fn clients(config: &Config) -> Result<[Client; 2], Error> {
+    #[cfg(feature = "tls")]
+    let certificates = config.certificates.read_for(&config.place).await?;
+    let open = |info: ConnectionInfo| {
+        #[cfg(feature = "tls")]
+        if let Some(certificates) = &certificates {
+            return Client::build_with_tls(info, certificates.clone());
+        }
+        Client::open(info)
+    };
+    let client = |protocol| {
+        connection_info(config, protocol)
+            .and_then(open)
+            .map_err(|error| fault::error(fault::no_connection(&config.place, &error)))
+    };
+    Ok([client(ProtocolVersion::RESP3)?, client(ProtocolVersion::RESP2)?])
+}
+
+fn connection_info(
+    config: &Config,
+    protocol: ProtocolVersion,
+) -> Result<ConnectionInfo, RedisError> {
     let address = match &config.place {
         Place::Unix(path) => ConnectionAddr::Unix(path.clone()),
         Place::Tcp { host, port, tls: false } => ConnectionAddr::Tcp(host.clone(), *port),
@@ -439,21 +464,7 @@ fn client(config: &Config, protocol: ProtocolVersion) -> Result<Client, RedisErr
         redis = redis.set_password(password);
     }
     let info = address.into_connection_info()?;
-    let info = info.set_tcp_settings(tcp).set_redis_settings(redis);
-    #[cfg(feature = "tls")]
-    if matches!(config.place, Place::Tcp { tls: true, .. }) {
-        return encrypted(config, info);
-    }
-    Client::open(info)
-}
-
-#[cfg(feature = "tls")]
-fn encrypted(config: &Config, info: redis::ConnectionInfo) -> Result<Client, RedisError> {
-    // Without a default the library panics, and with two compiled in there is none by itself. It
-    // fails where the program has chosen one already, which is then the one.
-    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
-    let root_cert = config.root_certificates.clone();
-    Client::build_with_tls(info, redis::TlsCertificates { client_tls: None, root_cert })
+    Ok(info.set_tcp_settings(tcp).set_redis_settings(redis))
 }
 
 /// True if the server does not speak the protocol that has signals.
