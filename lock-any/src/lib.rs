@@ -13,14 +13,20 @@
 //! | `memory:` | the tasks of this process; one lock space per process | always there |
 //! | `file:`, `file:///dir` | the processes of this host; default directory, or `/dir` | `file` (default) |
 //! | `redis://[user:password@]host[:port][/database]` | a Redis server | `redis` |
-//! | `rediss://…` | the same, encrypted | `redis` and `tls` |
+//! | `rediss://…` | the same, encrypted; options `ca`, `cert`, `key` | `redis` and `tls` |
 //! | `redis+unix:///path` | the same, through a socket; options `db`, `user`, `password` | `redis` |
 //!
 //! Options follow as `?name=value&name=value`. Every backend knows `ttl` (the lease that locks ask for
 //! unless told otherwise), `timeout` (the bound of one call), `patience` (how long a waiter sits out
 //! an outage) and `max_ttl`, all as durations like `500ms`, `30s` or `2h`, and `label` (what
-//! `inspect` shows of a holder). Redis knows `prefix` (put before every key; it ends in `:` or `/`).
-//! An option that a backend does not know is an error.
+//! `inspect` shows of a holder). Redis knows `prefix` (put before every key; it ends in `:` or `/`),
+//! and warns of locks that are taken for longer than `max_ttl`. An option that a backend does not know
+//! is an error.
+//!
+//! `rediss:` checks the server against the authorities of the system, or against those in the file
+//! `ca`. For servers that ask who their clients are, `cert` and `key` name files, too: all in PEM, and
+//! read whenever a connection is made.
+//! `rediss://redis.example.com?ca=/etc/app/ca.pem&cert=/etc/app/client.pem&key=/etc/app/client.key`
 
 mod url;
 
@@ -73,7 +79,7 @@ pub async fn connect_with(
         #[cfg(not(feature = "file"))]
         "file" => return Err(feature_is_off("file", "file")),
         #[cfg(feature = "redis")]
-        "redis" | "rediss" | "redis+unix" => redis_backend(&url).await?,
+        "redis" | "rediss" | "redis+unix" => redis_backend(&url, common.max_ttl()).await?,
         #[cfg(not(feature = "redis"))]
         scheme @ ("redis" | "rediss" | "redis+unix") => {
             return Err(feature_is_off(scheme, "redis"));
@@ -120,11 +126,19 @@ fn file_backend(url: Url) -> Result<LockerBuilder, Error> {
 }
 
 #[cfg(feature = "redis")]
-async fn redis_backend(url: &Url) -> Result<LockerBuilder, Error> {
-    Ok(Locker::builder(lock_redis::Redis::connect(url.to_text()).await?))
+async fn redis_backend(url: &Url, max_ttl: Option<Duration>) -> Result<LockerBuilder, Error> {
+    let mut config =
+        lock_redis::Config::new(&url.to_text()).map_err(|error| match error.kind() {
+            // What it lacks is a feature that is switched on here.
+            ErrorKind::Unsupported => feature_is_off(url.scheme(), "tls"),
+            _ => error,
+        })?;
+    if let Some(max_ttl) = max_ttl {
+        config = config.max_ttl(max_ttl)?;
+    }
+    Ok(Locker::builder(lock_redis::Redis::connect(config).await?))
 }
 
-#[cfg(not(all(feature = "file", feature = "redis")))]
 fn feature_is_off(scheme: &str, feature: &str) -> Error {
     let message =
         format!("{scheme}: needs the Cargo feature {feature:?} of lock-any, which is off");

@@ -169,6 +169,12 @@ impl CommonOptions {
         self.ttl.or_else(|| self.max_ttl.map(|longest| DEFAULT_TTL.min(longest)))
     }
 
+    /// The longest lease, for backends that declare it.
+    #[cfg(feature = "redis")]
+    pub(crate) fn max_ttl(&self) -> Option<Duration> {
+        self.max_ttl
+    }
+
     pub(crate) fn apply(self, mut builder: LockerBuilder) -> LockerBuilder {
         if let Some(ttl) = self.ttl {
             builder = builder.default_ttl(ttl);

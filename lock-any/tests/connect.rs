@@ -170,4 +170,51 @@ mod redis {
             assert!(text.contains(hint) && !text.contains("hunter2"), "{url}: {text}");
         }
     }
+    #[tokio::test]
+    async fn the_longest_lease_is_one_that_the_backend_can_carry() {
+        let (kind, text) = refused("redis://127.0.0.1:1?max_ttl=5ms").await;
+        assert_eq!(kind, ErrorKind::Invalid);
+        assert!(text.contains("from 10ms to 365days"), "{text}");
+        let (kind, _) = refused("redis://127.0.0.1:1?max_ttl=10ms").await;
+        assert_eq!(kind, ErrorKind::Unavailable);
+    }
+
+    #[tokio::test]
+    async fn certificates_need_an_encrypted_connection() {
+        for url in ["redis://127.0.0.1:1?ca=/x", "redis+unix:///s?cert=/x&key=/x"] {
+            let (kind, text) = refused(url).await;
+            assert_eq!(kind, ErrorKind::Invalid);
+            assert!(text.contains("rediss://"), "{text}");
+        }
+    }
+
+    #[cfg(not(feature = "tls"))]
+    #[tokio::test]
+    async fn encryption_that_is_off_names_the_feature() {
+        let (kind, text) = refused("rediss://u:hunter2@127.0.0.1:1?ca=/x").await;
+        assert_eq!(kind, ErrorKind::Unsupported);
+        assert!(text.contains("feature \"tls\" of lock-any"), "{text}");
+        assert!(!text.contains("hunter2"), "{text}");
+    }
+
+    #[cfg(feature = "tls")]
+    #[tokio::test]
+    async fn files_with_certificates_are_named_by_the_url() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = dir.path().join("a b");
+        std::fs::write(&at, "nonsense").unwrap();
+        let encoded = at.to_str().unwrap().replace(' ', "%20");
+        for (options, hint) in [
+            (format!("ca={encoded}"), "holds no certificate in PEM"),
+            (format!("ca={encoded}x"), "No such file"),
+            (format!("cert={encoded}&key={encoded}"), "holds no certificate in PEM"),
+            (format!("cert={encoded}"), "cert and key go together"),
+        ] {
+            let (kind, text) = refused(&format!("rediss://u:hunter2@127.0.0.1:1?{options}")).await;
+            assert_eq!(kind, ErrorKind::Invalid, "{text}");
+            assert!(text.contains(hint) && !text.contains("hunter2"), "{options}: {text}");
+        }
+        let url = "rediss://u:hunter2@127.0.0.1:1?prefix=a%3A&max_ttl=1h";
+        assert_eq!(refused(url).await.0, ErrorKind::Unavailable);
+    }
 }
