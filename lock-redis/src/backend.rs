@@ -1,6 +1,7 @@
 //! The verbs.
 
-use std::sync::Arc;
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -28,6 +29,9 @@ const IDLE: Duration = Duration::from_secs(600);
 /// refused. Longer than any attempt stays on its way.
 const TOMBSTONE: Duration = Duration::from_secs(60);
 
+/// Locks that are remembered as stuck.
+const MAX_STUCK: usize = 1000;
+
 /// Claims in one renewal script: the server does nothing else meanwhile.
 const MAX_BATCH: usize = 64;
 
@@ -45,7 +49,13 @@ struct Inner {
     link: Link,
     wakeup: Wakeup,
     max_ttl: Duration,
+    stuck: Stuck,
 }
+
+/// The keys of locks that were warned of: once each, until we get the lock. Beyond a limit nothing more
+/// is said.
+#[derive(Debug, Default)]
+struct Stuck(Mutex<HashSet<String>>);
 
 /// What a holder knows of its lock besides its lease.
 #[derive(Debug)]
@@ -86,7 +96,7 @@ impl Redis {
         let wakeup = if connection.has_signals { Wakeup::Signal } else { Wakeup::Poll };
         link.check_server().await?;
         link.check_rights().await?;
-        Ok(Self { inner: Arc::new(Inner { keys, link, wakeup, max_ttl }) })
+        Ok(Self { inner: Arc::new(Inner { keys, link, wakeup, max_ttl, stuck: Stuck::default() }) })
     }
 }
 
@@ -135,6 +145,7 @@ impl Backend for Redis {
         match answer {
             1 => {
                 link.waiters().leave(&claim.owner);
+                self.inner.stuck.forget(&keys.lock);
                 let lease = duration(ms).unwrap_or(claim.ttl);
                 let number = number.parse().map_err(|e| odd_answer("acquire", e))?;
                 let held = Held { number, fence_until: since + lease + IDLE };
@@ -144,6 +155,7 @@ impl Backend for Redis {
                 if claim.queue {
                     link.waiters().enter(claim.owner, keys.telling(answer == 0));
                 }
+                self.report_if_stuck(&claim.name, &keys.lock, answer == 0, ms);
                 Ok(Attempt::Contended { lapses_in: duration(ms) })
             }
             3 => Err(Fault::not_applied(FaultKind::Invalid, "this claim was let go before")),
@@ -261,6 +273,31 @@ impl Backend for Redis {
 }
 
 impl Redis {
+    /// Warns of a lock that nobody with our settings can have taken like this: its key came back when
+    /// the server's clock was set back, or was changed by hand. Of other libraries we know no longest
+    /// lease, only that a lock without an end outlives its holder.
+    fn report_if_stuck(&self, name: &LockName, key: &str, is_ours: bool, remaining_ms: i64) {
+        let Inner { max_ttl, stuck, .. } = &*self.inner;
+        let remaining = duration(remaining_ms);
+        if remaining_ms == -1 && stuck.is_new(key) {
+            tracing::warn!(
+                lock.name = %name,
+                redis.key = key,
+                "the key of this lock has no expiry: if its holder is gone, nothing ends it; \
+                 inspect it, and if nobody holds it, break the lock or delete the key"
+            );
+        } else if is_ours && remaining > Some(*max_ttl) && stuck.is_new(key) {
+            tracing::warn!(
+                lock.name = %name,
+                redis.key = key,
+                lock.remaining = ?remaining.unwrap_or_default(),
+                redis.max_ttl = ?max_ttl,
+                "this lock is taken for longer than any client with this max_ttl asks for; \
+                 inspect it, and if nobody holds it, break it"
+            );
+        }
+    }
+
     async fn renew_batch(&self, claims: &[&Claim]) -> Result<Vec<Result<Renewal, Fault>>, Fault> {
         let Inner { keys, link, .. } = &*self.inner;
         let mut script = scripts::RENEW.prepare_invoke();
@@ -293,6 +330,21 @@ impl Redis {
                 Held { number, fence_until }.grant(lease, since).map(Renewal::Held)
             })
             .collect())
+    }
+}
+
+impl Stuck {
+    fn is_new(&self, key: &str) -> bool {
+        let mut keys = self.keys();
+        keys.len() < MAX_STUCK && keys.insert(key.to_owned())
+    }
+
+    fn forget(&self, key: &str) {
+        self.keys().remove(key);
+    }
+
+    fn keys(&self) -> MutexGuard<'_, HashSet<String>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -19,8 +19,10 @@
 //!   data knows none: then a second holder gets in while the first still believes. The first is told
 //!   by its next renewal, and its tokens are the lower ones: a resource that checks them is right all
 //!   the same. No setting of the server changes that; `WAIT` and `appendfsync always` make it rarer.
-//! * **The server's clock.** It ends the leases. Set forward, it ends them early; set back, late. Run
-//!   it with a time service that slews.
+//! * **The server's clock.** It ends the leases. Set forward, it ends them early; set back, late, and it
+//!   brings back those that had ended from a file. Run it with a time service that slews. Who meets a
+//!   lock of ours that is taken for longer than [`Config::max_ttl`], or any without an end, warns of it
+//!   by `tracing`, once, and names it.
 //! * **Eviction.** A server that may throw keys away throws locks away: set `maxmemory-policy` to
 //!   `noeviction`. Anything else is warned about when connecting. At the memory limit of such a server
 //!   no new lock is given, and those that are held can be renewed and released.

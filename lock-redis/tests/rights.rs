@@ -12,7 +12,7 @@ use tracing_subscriber::fmt::MakeWriter;
 
 mod support;
 
-use support::{Server, claim, granted, name};
+use support::{Server, claim, contended, granted, name};
 
 /// As the documentation of the crate has it.
 const LEAST: &str = "resetkeys ~app:* ~{app:* resetchannels -@all +info +client|tracking \
@@ -180,4 +180,60 @@ async fn a_server_that_evicts_is_warned_about() {
     let _: String = server.run("CONFIG SET maxmemory-policy volatile-lru");
     server.client().await;
     assert!(text().contains("WARN") && text().contains("volatile-lru"), "{}", text());
+}
+
+#[tokio::test]
+async fn a_lock_that_does_not_end_in_time_is_warned_about_once() {
+    let output = Output::default();
+    let subscriber = tracing_subscriber::fmt().with_writer(output.clone()).finish();
+    let _tracing = tracing::subscriber::set_default(subscriber);
+    let text = || String::from_utf8(output.0.lock().unwrap().clone()).unwrap();
+    let warnings = || text().matches("WARN").count();
+    let server = Server::start();
+    let url = format!("{}?prefix=app:&max_ttl=1h", server.url());
+    let locks = Redis::connect(url).await.unwrap();
+    assert_eq!(locks.capabilities().ttl_max, Duration::from_secs(3600));
+    let try_twice = async |text: &str| {
+        for queue in [false, true] {
+            let mut waiting = claim(text, 60_000);
+            waiting.queue = queue;
+            contended(locks.try_acquire(&waiting).await);
+        }
+    };
+
+    let long = claim("long", 3_600_000);
+    granted(locks.try_acquire(&long).await);
+    try_twice("long").await;
+    let _: String = server.command(&["SET", "app:foreign", "hunter2", "PX", "864000000"]);
+    try_twice("foreign").await;
+    assert_eq!(warnings(), 0, "as it should be: {}", text());
+
+    let _: u64 = server.run("PEXPIRE app:long 7200000");
+    try_twice("long").await;
+    assert_eq!(warnings(), 1, "{}", text());
+    for hint in ["\"long\"", "app:long", "3600s", "break it"] {
+        assert!(text().contains(hint), "{hint}: {}", text());
+    }
+    // Within a minute of having been set.
+    assert!(text().contains("remaining=7200s") || text().contains("remaining=71"), "{}", text());
+
+    let _: u64 = server.run("PERSIST app:foreign");
+    try_twice("foreign").await;
+    assert_eq!(warnings(), 2, "{}", text());
+    assert!(text().contains("\"foreign\"") && text().contains("no expiry"), "{}", text());
+
+    // Once it was ours in between, it is another story.
+    let _: u64 = server.run("PERSIST app:long");
+    try_twice("long").await;
+    assert_eq!(warnings(), 2, "{}", text());
+    let _: u64 = server.run("DEL app:long");
+    let again = claim("long", 60_000);
+    granted(locks.try_acquire(&again).await);
+    let _: u64 = server.run("PERSIST app:long");
+    try_twice("long").await;
+    assert_eq!(warnings(), 3, "{}", text());
+
+    for secret in ["hunter2", &*long.owner.expose(), &*again.owner.expose()] {
+        assert!(!text().contains(secret), "{}", text());
+    }
 }
