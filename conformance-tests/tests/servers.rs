@@ -7,8 +7,10 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use conformance_tests::servers::{KeepData, Persistence, Redis, RedisOptions, Reply, Server};
-use lock_core::clock::{Moment, sleep};
+use conformance_tests::servers::{
+    Clock, KeepData, Persistence, Redis, RedisOptions, Reply, Server, Step,
+};
+use lock_core::clock::{Moment, sleep, wall};
 
 /// Longer than anything here takes on a busy machine.
 const BOUND: Duration = Duration::from_secs(30);
@@ -150,6 +152,111 @@ fn an_append_only_file_survives_a_kill_unless_it_is_thrown_away() {
     assert_eq!(redis.command(&["GET", "k"]).text(), "v");
     redis.restart(KeepData::No);
     assert_eq!(redis.command(&["GET", "k"]), Reply::Nil);
+}
+
+#[test]
+fn what_was_saved_last_comes_back() {
+    let redis = Redis::start(RedisOptions::new());
+    redis.command(&["SET", "k", "saved"]);
+    assert_eq!(redis.command(&["SAVE"]).text(), "OK");
+    redis.command(&["SET", "k", "later"]);
+    redis.restart(KeepData::Yes);
+    assert_eq!(redis.command(&["GET", "k"]).text(), "saved");
+}
+
+#[test]
+fn a_cut_tail_of_the_append_only_file_is_forgotten() {
+    let redis = Redis::start(RedisOptions::new().persistence(Persistence::Aof));
+    redis.command(&["SET", "k", "kept"]);
+    let written = redis.aof_len();
+    redis.command(&["SET", "k", "lost"]);
+    assert!(redis.aof_len() > written);
+    redis.kill();
+    redis.truncate_aof(written);
+    redis.restart(KeepData::Yes);
+    assert_eq!(redis.command(&["GET", "k"]).text(), "kept");
+    // In the midst of a command: that one is lost.
+    redis.command(&["SET", "k", "half"]);
+    redis.kill();
+    redis.truncate_aof(redis.aof_len() - 1);
+    redis.restart(KeepData::Yes);
+    assert_eq!(redis.command(&["GET", "k"]).text(), "kept");
+}
+
+/// The server's time, in milliseconds since 1970.
+fn time(redis: &Redis) -> i64 {
+    let reply = redis.command(&["EVAL", "return {redis.call('TIME')[1]}", "0"]);
+    let in_script: i64 = reply.text().parse().unwrap();
+    let time = redis.command(&["TIME"]).text();
+    let (secs, micros) = time.split_once('\n').unwrap();
+    let (secs, micros): (i64, i64) = (secs.parse().unwrap(), micros.parse().unwrap());
+    assert!((in_script..in_script + 10).contains(&secs), "scripts go by the same clock");
+    secs * 1000 + micros / 1000
+}
+
+fn true_time() -> i64 {
+    i64::try_from(wall().as_millis()).unwrap()
+}
+
+#[test]
+fn its_clock_can_be_stepped_and_leases_go_by_it() {
+    const HOUR: Duration = Duration::from_secs(3600);
+    let redis = Redis::start(RedisOptions::new().clock().persistence(Persistence::Aof));
+    let ahead = || time(&redis) - true_time();
+    let pttl = || -> i64 { redis.command(&["PTTL", "k"]).text().parse().unwrap() };
+    // To half a minute: the machine may be busy between two looks.
+    let near = |value: i64, secs: i64| (value - secs * 1000).abs() < 30_000;
+    redis.command(&["SET", "k", "v", "PX", "7200000"]);
+    assert!(near(ahead(), 0) && near(pttl(), 7200), "it is right at first");
+    redis.step_clock(Step::Forward(HOUR));
+    assert!(near(ahead(), 3600) && near(pttl(), 3600));
+    redis.step_clock(Step::Back(2 * HOUR));
+    assert!(near(ahead(), -3600) && near(pttl(), 3 * 3600));
+    redis.restart(KeepData::Yes);
+    assert!(near(ahead(), -3600) && near(pttl(), 3 * 3600), "it goes on through a restart");
+    redis.step_clock(Step::Forward(4 * HOUR + HOUR / 60));
+    assert_eq!(redis.command(&["GET", "k"]), Reply::Nil);
+    redis.step_clock(Step::Back(3 * HOUR + HOUR / 60));
+    assert!(near(ahead(), 0));
+    let other = Redis::start(RedisOptions::new().clock());
+    assert!(near(time(&other) - true_time(), 0), "each has its own");
+}
+
+#[tokio::test]
+async fn its_clock_can_run_fast_and_slowly() {
+    let redis = Redis::start(RedisOptions::new().clock());
+    for thousandths in [1000, -500] {
+        let before = time(&redis) - true_time();
+        let earliest = true_time();
+        redis.run_clock_too_fast_by(thousandths);
+        let latest = true_time();
+        eventually("a while has passed", || true_time() > latest + 1000).await;
+        let at_least = true_time() - latest;
+        redis.run_clock_too_fast_by(0);
+        let at_most = true_time() - earliest;
+        for _ in 0..2 {
+            let gained = time(&redis) - true_time() - before;
+            let bounds = [at_least, at_most].map(|ms| ms * i64::from(thousandths) / 1000);
+            // The two clocks are not read at once.
+            let range = bounds[0].min(bounds[1]) - 200..=bounds[0].max(bounds[1]) + 200;
+            assert!(range.contains(&gained), "{gained} ms gained, and not {range:?}");
+            // What it has gained or lost stays.
+            let now = true_time();
+            eventually("a while has passed", || true_time() > now + 500).await;
+        }
+    }
+}
+
+#[test]
+fn any_process_can_be_given_a_clock() {
+    let clock = Clock::new().unwrap();
+    clock.step(Step::Back(Duration::from_secs(86_400)));
+    let mut date = Command::new("date");
+    date.arg("+%s");
+    clock.give_to(&mut date);
+    let said = String::from_utf8(date.output().unwrap().stdout).unwrap();
+    let shown: i64 = said.trim().parse().unwrap();
+    assert!((shown - true_time() / 1000 + 86_400).abs() < 30, "{said}");
 }
 
 #[test]

@@ -6,14 +6,15 @@
 //! Nothing here needs a runtime, and everything blocks its thread: for milliseconds, but for the
 //! start of a server. A test that measures on the same thread gives the call to another one.
 //!
-//! **What a harness may lack.** These handles stop, continue, kill and restart a server, with or
-//! without its data, and change things behind a client's back. They do not step its clock: that needs
-//! a library preloaded into the server (libfaketime hangs a Redis that is linked with jemalloc).
+//! These handles stop, continue, kill and restart a server, with all, some or none of its data, step its
+//! clock, and change things behind a client's back.
 
+mod clock;
 mod process;
 mod redis;
 mod resp;
 
+pub use clock::{Clock, Step};
 pub(crate) use process::low_ports;
 pub use process::{Server, ServerError};
 pub use redis::{KeepData, Persistence, Redis, RedisOptions};

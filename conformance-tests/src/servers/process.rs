@@ -16,6 +16,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::Pid;
 
+use super::clock::Clock;
+
 /// How many lines of output are kept.
 const LINES: usize = 200;
 
@@ -65,6 +67,17 @@ impl Server {
         args: impl IntoIterator<Item = A>,
         directory: &Path,
     ) -> Result<Self, ServerError> {
+        Self::start_with(program, package, args, directory, None)
+    }
+
+    /// As [`start`](Self::start); the server goes by `clock`.
+    pub(super) fn start_with<A: AsRef<OsStr>>(
+        program: &str,
+        package: &str,
+        args: impl IntoIterator<Item = A>,
+        directory: &Path,
+        clock: Option<&Clock>,
+    ) -> Result<Self, ServerError> {
         require(program, package)?;
         require("setpriv", "util-linux")?;
         let mut command = Command::new("setpriv");
@@ -72,6 +85,9 @@ impl Server {
         command.arg(std::process::id().to_string()).arg(program).args(args);
         command.current_dir(directory).stdin(Stdio::null());
         command.stdout(Stdio::piped()).stderr(Stdio::inherit());
+        if let Some(clock) = clock {
+            clock.give_to(&mut command);
+        }
         let mut child = spawn(command)
             .map_err(|error| ServerError(format!("{program} cannot be started: {error}")))?;
         let output = Arc::new(Output::default());
@@ -201,7 +217,7 @@ pub(crate) fn low_ports() -> impl Iterator<Item = u16> {
     (0_u64..).filter_map(move |i| u16::try_from(FIRST + hasher.hash_one(i) % COUNT).ok())
 }
 
-fn require(program: &str, package: &str) -> Result<(), ServerError> {
+pub(super) fn require(program: &str, package: &str) -> Result<(), ServerError> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     if std::env::split_paths(&path).any(|directory| directory.join(program).is_file()) {
         return Ok(());

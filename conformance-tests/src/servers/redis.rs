@@ -1,6 +1,6 @@
 //! Redis.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
+use super::clock::{Clock, Step};
 use super::process::{Server, ServerError, free_port};
 use super::resp::{Reply, Session};
 use crate::harness::ServerProcess;
@@ -22,7 +23,7 @@ const ATTEMPTS: usize = 10;
 /// What a restarted server knows of its past.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Persistence {
-    /// Nothing.
+    /// Nothing, but for what it was told to [`SAVE`](Redis::command).
     #[default]
     None,
     /// What its append-only file says.
@@ -32,7 +33,7 @@ pub enum Persistence {
 /// What becomes of a server's files when it is restarted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeepData {
-    /// They stay. Without [`Persistence`] there are none.
+    /// They stay. Which there are says [`Persistence`].
     Yes,
     /// They are deleted.
     No,
@@ -43,11 +44,12 @@ pub enum KeepData {
 pub struct RedisOptions {
     persistence: Persistence,
     password: Option<String>,
+    clock: bool,
     args: Vec<String>,
 }
 
 impl RedisOptions {
-    /// No persistence, no password, no other settings.
+    /// No persistence, no password, the system's clock, no other settings.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -64,6 +66,14 @@ impl RedisOptions {
     #[must_use]
     pub fn password(mut self, password: impl Into<String>) -> Self {
         self.password = Some(password.into());
+        self
+    }
+
+    /// Gives it a [clock](Clock) of its own, right at first, for [`Redis::step_clock`] and
+    /// [`Redis::run_clock_too_fast_by`].
+    #[must_use]
+    pub fn clock(mut self) -> Self {
+        self.clock = true;
         self
     }
 
@@ -97,14 +107,13 @@ impl RedisOptions {
 
 /// A Redis of a test's own, version 7 or newer, on a loopback port and a Unix socket, with its files
 /// in a temporary directory. It ends with this handle, or with the test process.
-///
-/// The clock of the server cannot be stepped from here; see [the module](super).
 #[derive(Debug)]
 pub struct Redis {
     // Dropped before its directory.
     server: Mutex<Server>,
     options: RedisOptions,
     port: u16,
+    clock: Option<Clock>,
     directory: TempDir,
 }
 
@@ -129,12 +138,14 @@ impl Redis {
             .prefix("redis-")
             .tempdir()
             .map_err(|error| ServerError::new(format!("no temporary directory: {error}")))?;
+        let clock = options.clock.then(Clock::new).transpose()?;
         let mut clashes = 0;
         loop {
             let port = free_port();
-            match launch(&options, port, directory.path()) {
+            match launch(&options, port, clock.as_ref(), directory.path()) {
                 Ok(server) => {
-                    return Ok(Self { server: Mutex::new(server), options, port, directory });
+                    let server = Mutex::new(server);
+                    return Ok(Self { server, options, port, clock, directory });
                 }
                 Err(Failed::PortTaken(_)) if clashes < ATTEMPTS => clashes += 1,
                 Err(Failed::PortTaken(error) | Failed::Otherwise(error)) => return Err(error),
@@ -216,10 +227,72 @@ impl Redis {
         if keep_data == KeepData::No {
             empty(self.directory.path()).expect("a directory of ours can be emptied");
         }
-        *server = match launch(&self.options, self.port, self.directory.path()) {
+        *server = match launch(&self.options, self.port, self.clock.as_ref(), self.directory.path())
+        {
             Ok(server) => server,
             Err(Failed::PortTaken(error) | Failed::Otherwise(error)) => panic!("{error}"),
         };
+    }
+
+    /// Steps the server's clock, running or not.
+    ///
+    /// # Panics
+    ///
+    /// It was started without [a clock of its own](RedisOptions::clock).
+    pub fn step_clock(&self, step: Step) {
+        self.clock().step(step);
+    }
+
+    /// From now on the server's clock runs too fast by so many thousandths, or too slowly if they are
+    /// negative.
+    ///
+    /// # Panics
+    ///
+    /// It was started without [a clock of its own](RedisOptions::clock).
+    pub fn run_clock_too_fast_by(&self, thousandths: i32) {
+        self.clock().run_too_fast_by(thousandths);
+    }
+
+    /// How many bytes it has written to its append-only file so far. What was answered is in there.
+    ///
+    /// # Panics
+    ///
+    /// It has none.
+    #[must_use]
+    pub fn aof_len(&self) -> u64 {
+        fs::metadata(self.aof()).expect("a file of ours can be looked at").len()
+    }
+
+    /// Cuts the append-only file of a killed server down to `len` bytes: what became of the rest if
+    /// the machine lost its power before it was on the disk.
+    ///
+    /// # Panics
+    ///
+    /// The server runs, has no such file, or never wrote so much to it.
+    pub fn truncate_aof(&self, len: u64) {
+        assert!(self.server().has_ended(), "it would go on writing");
+        let cut = || {
+            let file = File::options().write(true).open(self.aof())?;
+            assert!(len <= file.metadata()?.len(), "it never wrote so much");
+            file.set_len(len)
+        };
+        cut().expect("a file of ours can be cut");
+    }
+
+    /// The part of its append-only file that grows.
+    fn aof(&self) -> PathBuf {
+        let directory = self.directory.path().join("appendonlydir");
+        let mut parts: Vec<_> = fs::read_dir(directory)
+            .expect("it was started with Persistence::Aof")
+            .map(|entry| entry.expect("a directory of ours can be read").path())
+            .filter(|path| path.to_string_lossy().ends_with(".incr.aof"))
+            .collect();
+        assert_eq!(parts.len(), 1, "it is rewriting its file: {parts:?}");
+        parts.remove(0)
+    }
+
+    fn clock(&self) -> &Clock {
+        self.clock.as_ref().expect("it was started without a clock of its own")
     }
 
     /// A connection of its own, past every proxy.
@@ -268,9 +341,14 @@ enum Failed {
     Otherwise(ServerError),
 }
 
-fn launch(options: &RedisOptions, port: u16, directory: &Path) -> Result<Server, Failed> {
+fn launch(
+    options: &RedisOptions,
+    port: u16,
+    clock: Option<&Clock>,
+    directory: &Path,
+) -> Result<Server, Failed> {
     let args = options.command_line(port, &socket(directory));
-    let server = Server::start("redis-server", "redis-server", args, directory)
+    let server = Server::start_with("redis-server", "redis-server", args, directory, clock)
         .map_err(Failed::Otherwise)?;
     let mut answering = None;
     let ready = server.wait_until(READY, || {

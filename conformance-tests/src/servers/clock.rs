@@ -1,0 +1,148 @@
+//! A wall clock that tests set, for processes that they start.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use lock_core::clock::wall;
+use tempfile::TempDir;
+
+use super::process::{ServerError, require};
+
+/// Preloaded into a process, it answers for the system's wall clock.
+const SOURCE: &str = include_str!("clock.c");
+
+/// What has the compiler and all that it needs.
+const PACKAGES: &str = "gcc libc6-dev";
+
+/// A step of a clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// It shows a later time than before.
+    Forward(Duration),
+    /// It shows an earlier time than before.
+    Back(Duration),
+}
+
+/// The wall clock of the processes that it is [given to](Self::give_to): it can be stepped while they
+/// run, and made to run too fast or too slowly. Their monotonic clocks stay as they are.
+///
+/// Works for programs that are linked dynamically with the system's C library, as `redis-server` and
+/// Rust programs are.
+#[derive(Debug)]
+pub struct Clock {
+    file: File,
+    setting: Mutex<Setting>,
+    directory: TempDir,
+}
+
+/// As `clock.c` has it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Setting {
+    ahead: i64,
+    since: i64,
+    too_fast: i64,
+}
+
+impl Clock {
+    /// A clock that is right so far.
+    ///
+    /// # Errors
+    ///
+    /// There is no C compiler, or it does not do its work.
+    pub fn new() -> Result<Self, ServerError> {
+        require("cc", PACKAGES)?;
+        let failed = |error: io::Error| ServerError::new(format!("no clock: {error}"));
+        let directory = tempfile::Builder::new().prefix("clock-").tempdir().map_err(failed)?;
+        compile(&directory)?;
+        let file = File::create_new(setting(&directory)).map_err(failed)?;
+        let clock = Self { file, setting: Mutex::default(), directory };
+        clock.write(Setting::default()).map_err(failed)?;
+        Ok(clock)
+    }
+
+    /// What has to be in the environment of a process for it to go by this clock.
+    #[must_use]
+    pub fn environment(&self) -> [(&'static str, OsString); 2] {
+        let library = library(&self.directory).into();
+        [("LD_PRELOAD", library), ("TEST_CLOCK", setting(&self.directory).into())]
+    }
+
+    /// Has the process of `command` go by this clock, and those that it starts.
+    pub fn give_to(&self, command: &mut Command) {
+        command.envs(self.environment());
+    }
+
+    /// Steps it, at once and for all who go by it.
+    ///
+    /// # Panics
+    ///
+    /// The step is longer than two hundred years.
+    pub fn step(&self, step: Step) {
+        let by = match step {
+            Step::Forward(by) => nanos(by),
+            Step::Back(by) => -nanos(by),
+        };
+        self.change(|setting| setting.ahead += by);
+    }
+
+    /// From now on it runs too fast by so many thousandths, or too slowly if they are negative. What it
+    /// has gained or lost so far stays.
+    pub fn run_too_fast_by(&self, thousandths: i32) {
+        self.change(|setting| setting.too_fast = thousandths.into());
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Setting)) {
+        let mut setting = self.setting();
+        let now = nanos(wall());
+        setting.ahead += (now - setting.since) / 1000 * setting.too_fast;
+        setting.since = now;
+        change(&mut setting);
+        self.write(*setting).expect("a file of ours can be written");
+    }
+
+    fn write(&self, Setting { ahead, since, too_fast }: Setting) -> io::Result<()> {
+        let copy = [ahead, since, too_fast].map(i64::to_ne_bytes).concat();
+        self.file.write_all_at(&copy, 0)?;
+        self.file.write_all_at(&copy, copy.len() as u64)
+    }
+
+    fn setting(&self) -> MutexGuard<'_, Setting> {
+        self.setting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn compile(directory: &TempDir) -> Result<(), ServerError> {
+    let source = directory.path().join("clock.c");
+    let failed = |error: &dyn fmt::Display| ServerError::new(format!("no clock: {error}"));
+    fs::write(&source, SOURCE).map_err(|error| failed(&error))?;
+    let compiler = Command::new("cc")
+        .args(["-shared", "-fPIC", "-O1", "-o"])
+        .args([&library(directory), &source])
+        .output()
+        .map_err(|error| failed(&error))?;
+    if compiler.status.success() {
+        return Ok(());
+    }
+    // Without the headers of the C library, for one.
+    let said = String::from_utf8_lossy(&compiler.stderr);
+    Err(failed(&format!("cc fails; apt-get install {PACKAGES}, unless it says otherwise:\n{said}")))
+}
+
+fn library(directory: &TempDir) -> PathBuf {
+    directory.path().join("clock.so")
+}
+
+fn setting(directory: &TempDir) -> PathBuf {
+    directory.path().join("setting")
+}
+
+fn nanos(duration: Duration) -> i64 {
+    i64::try_from(duration.as_nanos()).expect("tests do not run for centuries")
+}
