@@ -35,9 +35,11 @@ pub(crate) fn no_connection(place: &Place, error: &RedisError) -> Fault {
         return Fault::not_applied(kind, NoTls { advice, said });
     }
     let (_, kind, advice) = classify(error);
-    let advice = match (kind, place) {
-        (Unavailable, Place::Tcp { tls, .. })
-            if error.is_connection_dropped() && !error.is_connection_refusal() =>
+    // What the server says itself has an advice of its own.
+    let from_the_line = kind == Unavailable && error.kind() == RedisKind::Io;
+    let advice = match place {
+        Place::Tcp { tls, .. }
+            if from_the_line && error.is_connection_dropped() && !error.is_connection_refusal() =>
         {
             let hint = match tls {
                 true => "look at its log: it may want another client certificate",
@@ -45,7 +47,7 @@ pub(crate) fn no_connection(place: &Place, error: &RedisError) -> Fault {
             };
             format!("the server at {place} ended it; {hint}")
         }
-        (Unavailable, _) => format!("check that the server at {place} runs and is reachable"),
+        _ if from_the_line => format!("check that the server at {place} runs and is reachable"),
         _ => advice.to_owned(),
     };
     Fault::not_applied(kind, Trouble { doing: "connect", advice, said })

@@ -229,38 +229,6 @@ async fn at_the_memory_limit_what_is_held_can_be_renewed_and_released() {
 }
 
 #[tokio::test]
-async fn refusals_are_not_contention() {
-    let server = Server::start();
-    let locks = server.client().await;
-    let mut held = claim("held", 30 * SECOND);
-    win(&locks, &mut held).await;
-    let stranger = claim("held", SECOND);
-
-    let refused = |fault: lock_core::backend::Fault, word: &str| {
-        assert_eq!((fault.effect(), fault.kind()), (Effect::NotApplied, FaultKind::Unavailable));
-        let why = fault.into_source().to_string();
-        assert!(why.contains(word), "{why}");
-    };
-    for (on, off, word) in [
-        ("CONFIG SET min-replicas-to-write 1", "CONFIG SET min-replicas-to-write 0", "replicas"),
-        ("REPLICAOF 127.0.0.1 1", "REPLICAOF NO ONE", "replica"),
-    ] {
-        let _: String = server.run(on);
-        refused(locks.try_acquire(&claim("free", SECOND)).await.unwrap_err(), word);
-        refused(locks.release(&held, LetGo::now()).await.unwrap_err(), word);
-        refused(locks.release(&held, LetGo::after(ms(SECOND))).await.unwrap_err(), word);
-        refused(locks.release(&stranger, LetGo::now()).await.unwrap_err(), word);
-        refused(locks.break_lock(&held.name, &held.owner).await.unwrap_err(), word);
-        let mut longer = held.clone();
-        longer.ttl = ms(MINUTE);
-        refused(renew(&locks, &longer).await.unwrap_err(), word);
-        let _: String = server.run(off);
-        assert!(get(&server, "free").is_none() && get(&server, "{free}%fence").is_none());
-    }
-    assert_eq!(locks.release(&held, LetGo::now()).await.unwrap(), Release::Released);
-}
-
-#[tokio::test]
 async fn other_libraries_exclude_us_and_we_them() {
     let server = Server::start();
     let locks = server.client().await;

@@ -1,17 +1,20 @@
 //! Real servers for the tests.
 #![allow(dead_code, reason = "each test uses a part of it")]
 
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
-use conformance_tests::servers::{KeepData, RedisOptions};
+use conformance_tests::proxy::Proxy;
+use conformance_tests::servers::{KeepData, Persistence, RedisOptions, Session, Step};
 use lock_core::backend::{Attempt, Claim, Fault, Grant, Renewal};
 use lock_core::clock::{Moment, sleep};
 use lock_core::{Backend, LockName, OwnerId};
 use lock_redis::Redis;
 
 /// A Redis server of our own.
-pub(crate) struct Server(conformance_tests::servers::Redis);
+pub(crate) struct Server(Arc<conformance_tests::servers::Redis>);
 
 impl Server {
     pub(crate) fn start() -> Self {
@@ -21,7 +24,16 @@ impl Server {
     pub(crate) fn with(settings: &[(&str, &str)]) -> Self {
         let options =
             settings.iter().fold(RedisOptions::new(), |o, (name, value)| o.setting(name, value));
-        Self(conformance_tests::servers::Redis::start(options))
+        Self::with_options(options)
+    }
+
+    pub(crate) fn with_options(options: RedisOptions) -> Self {
+        Self(Arc::new(conformance_tests::servers::Redis::start(options)))
+    }
+
+    /// One that finds its data again after a restart, and whose clock is ours.
+    pub(crate) fn with_log_and_clock() -> Self {
+        Self::with_options(RedisOptions::new().persistence(Persistence::Aof).clock())
     }
 
     /// Ends it at once, as `kill -9` does.
@@ -32,6 +44,42 @@ impl Server {
     /// Starts a new one on the same port, without data.
     pub(crate) fn start_again(&self) {
         self.0.restart(KeepData::No);
+    }
+
+    /// Starts a new one on the same port, with the data that are on its disk.
+    pub(crate) fn start_with_data(&self) {
+        self.0.restart(KeepData::Yes);
+    }
+
+    /// As [`start_with_data`](Self::start_with_data), and returns before it has loaded them. It has
+    /// half a minute for it.
+    pub(crate) fn start_with_data_meanwhile(&self) {
+        let server = Arc::clone(&self.0);
+        std::thread::spawn(move || server.restart(KeepData::Yes));
+    }
+
+    /// How much it has written to its log so far.
+    pub(crate) fn written(&self) -> u64 {
+        self.0.aof_len()
+    }
+
+    /// Loses its power, and what it has `written` after that, and starts again.
+    pub(crate) fn lose_power(&self, written: u64) {
+        self.0.kill();
+        self.0.truncate_aof(written);
+        self.0.restart(KeepData::Yes);
+    }
+
+    pub(crate) fn step_clock(&self, step: Step) {
+        self.0.step_clock(step);
+    }
+
+    pub(crate) fn run_clock_too_fast_by(&self, thousandths: i32) {
+        self.0.run_clock_too_fast_by(thousandths);
+    }
+
+    pub(crate) fn directory(&self) -> &Path {
+        self.0.directory()
     }
 
     pub(crate) fn stop(&self) {
@@ -72,6 +120,15 @@ impl Server {
         client.get_connection().expect("the server takes us")
     }
 
+    /// A shell of an operator that takes refusals for answers.
+    pub(crate) fn shell(&self) -> Session {
+        self.try_shell().expect("the server is there")
+    }
+
+    pub(crate) fn try_shell(&self) -> io::Result<Session> {
+        self.0.connect()
+    }
+
     /// Runs a command of an operator: words separated by spaces.
     pub(crate) fn run<T: redis::FromRedisValue>(&self, command: &str) -> T {
         let words = command.split(' ').collect::<Vec<_>>();
@@ -93,6 +150,15 @@ impl Server {
         keys
     }
 
+    pub(crate) fn get(&self, key: &str) -> Option<String> {
+        self.command(&["GET", key])
+    }
+
+    /// What is left of a key in milliseconds; negative if it has no end, or is not there.
+    pub(crate) fn pttl(&self, key: &str) -> i64 {
+        self.command(&["PTTL", key])
+    }
+
     /// How often the server has run a command, with those inside scripts.
     pub(crate) fn calls(&self, command: &str) -> u64 {
         let stats: String = self.run("INFO commandstats");
@@ -100,6 +166,13 @@ impl Server {
         let line = stats.lines().find_map(|line| line.strip_prefix(prefix.as_str()));
         line.map_or(0, |rest| rest.split(',').next().unwrap().parse().expect("a number"))
     }
+}
+
+/// A way to the server that can be disturbed, and its URL.
+pub(crate) fn proxied(server: &Server) -> (Proxy, String) {
+    let proxy = Proxy::start(([127, 0, 0, 1], server.port()).into()).expect("a proxy can be made");
+    let url = format!("redis://{}", proxy.addr());
+    (proxy, url)
 }
 
 pub(crate) fn name(text: &str) -> LockName {
