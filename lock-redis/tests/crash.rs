@@ -1,0 +1,114 @@
+//! A crowd, and a server that is killed under it: judged from what was recorded.
+
+use std::time::Duration;
+
+use conformance_tests::history::{self, Assumption, Clock, Header, Recorder, Trouble};
+use conformance_tests::proxy::Proxy;
+use lock_core::clock::{Moment, sleep};
+use lock_core::{Locker, Loss};
+use lock_redis::Redis;
+use tokio::task::{JoinHandle, JoinSet};
+
+mod support;
+
+use support::{Server, eventually};
+
+const HOLDERS: usize = 100;
+const WAITERS: usize = 1000;
+
+/// Lockers with a connection of their own, as many processes would have.
+const PROCESSES: usize = 20;
+
+const TTL: Duration = Duration::from_secs(4);
+
+/// By when a waiter looks again after an outage: a second, and what a loaded machine needs.
+const LOOKS_AGAIN_WITHIN: Duration = Duration::from_secs(3);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn holders_are_told_and_waiters_are_served_when_the_server_is_killed() {
+    let server = Server::start();
+    let network = Proxy::start(server.addr()).unwrap();
+    let url = format!("redis://{}", network.addr());
+    let mut lockers = Vec::new();
+    for _ in 0..PROCESSES {
+        let client = Redis::connect(&*url).await.unwrap();
+        lockers.push(Locker::builder(client).default_ttl(TTL).build());
+    }
+
+    let mut header = Header::new("server killed", 0, lockers[0].capabilities(), TTL);
+    header.drain = LOOKS_AGAIN_WITHIN;
+    header.breaks = vec![Assumption::A2];
+    header.residue = Some(vec!["{n*}%fence".to_owned(), "{n*}%gone:*".to_owned()]);
+    let recorder = Recorder::in_memory(Clock::core(), header);
+
+    let holders = all_hold(&lockers, &recorder).await;
+    let mut waiters = all_wait(&lockers, &recorder);
+    // Each locker has asked once when it connected; one waiter of each lock stands behind the holder, in
+    // its own process.
+    let asked = (PROCESSES + WAITERS - HOLDERS) as u64;
+    eventually(|| server.calls("client|caching") >= asked).await;
+
+    let fault = Trouble::Other("server killed".to_owned());
+    let fault = recorder.fault(fault).breaks(Assumption::A2).begin();
+    let (killed, connections) = (Moment::now(), network.stats().connections);
+    server.kill();
+    for holder in holders {
+        let loss = tokio::time::timeout(TTL * 2, holder).await.expect("it is told").unwrap();
+        assert_eq!(loss, Loss::Expired);
+    }
+    let away = Moment::now().saturating_since(killed);
+    let attempts = network.stats().connections - connections;
+    server.start_again();
+    fault.heal();
+
+    while let Some(served) = waiters.join_next().await {
+        served.unwrap();
+    }
+    recorder.residue(server.keys());
+    let history = recorder.history().unwrap();
+    let report = history::check(&history);
+    println!("{report}");
+    assert!(report.is_legal(), "{report}");
+    assert_eq!(report.grants, HOLDERS + WAITERS);
+
+    // Each connection of its own accord, after 10 ms to 200 ms of pause, never less than half of it.
+    let limit = PROCESSES as u64 * (6 + away.as_millis() as u64 / 100);
+    println!("{attempts} attempts to connect in {away:?}");
+    assert!(attempts <= limit, "{attempts} attempts to connect in {away:?}");
+}
+
+/// Each holds a lock of its own until it is told of its loss.
+async fn all_hold(lockers: &[Locker], recorder: &Recorder) -> Vec<JoinHandle<Loss>> {
+    let mut holders = Vec::new();
+    for number in 0..HOLDERS {
+        let lock = lockers[number % PROCESSES].lock(format!("n{number}")).unwrap();
+        let mut client = recorder.client(format!("p{}/holder{number}", number % PROCESSES));
+        let held = client.acquire(&lock).await.unwrap();
+        holders.push(tokio::spawn(async move {
+            let loss = held.lost().await;
+            assert!(!client.check(&held), "told, and still held");
+            let released = client.release(held).await;
+            assert!(released.is_err(), "a lost lock was released");
+            loss
+        }));
+    }
+    holders
+}
+
+/// Each waits for a lock that others hold and wait for as well, and holds it for a moment.
+fn all_wait(lockers: &[Locker], recorder: &Recorder) -> JoinSet<()> {
+    let mut waiters = JoinSet::new();
+    for number in 0..WAITERS {
+        // The next locker for each round, so that a lock is waited for in many of them.
+        let process = (number + number / HOLDERS) % PROCESSES;
+        let lock = lockers[process].lock(format!("n{}", number % HOLDERS)).unwrap();
+        let mut client = recorder.client(format!("p{process}/waiter{number}"));
+        waiters.spawn(async move {
+            let held = client.acquire(&lock).await.unwrap();
+            assert!(client.check(&held));
+            sleep(Duration::from_millis(1)).await;
+            client.release(held).await.unwrap();
+        });
+    }
+    waiters
+}
