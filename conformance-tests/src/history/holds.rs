@@ -95,7 +95,7 @@ pub(super) fn earliest_expiry(history: &History, lock: &LockLine, grant: &Grant)
     }
 }
 
-fn earliest_end(history: &History, lock: &LockLine, grant: &Grant) -> At {
+pub(super) fn earliest_end(history: &History, lock: &LockLine, grant: &Grant) -> At {
     let acquire = lock.acquire_of(grant);
     let mut end = earliest_expiry(history, lock, grant);
     for release in lock.releases(grant) {
@@ -119,7 +119,7 @@ fn earliest_break(history: &History, lock: &LockLine, acquire: &Call, until: At)
     broken.map(|window| window.from.max(acquire.invoke)).min().unwrap_or(At::NEVER)
 }
 
-fn latest_end(history: &History, lock: &LockLine, grant: &Grant) -> (At, bool) {
+pub(super) fn latest_end(history: &History, lock: &LockLine, grant: &Grant) -> (At, bool) {
     let acquire = lock.acquire_of(grant);
     let process = acquire.process;
     let mut answered = At::NEVER;
@@ -246,7 +246,7 @@ pub(super) fn holders(history: &History, lock: &LockLine, order: &[Hold]) -> Vec
 }
 
 /// Up to when something that nobody knows of may have had the lock for this call.
-fn ghost_until(history: &History, call: &Call) -> Option<At> {
+pub(super) fn ghost_until(history: &History, call: &Call) -> Option<At> {
     let lapse = history.header.lease.unwrap_or_default() + history.header.takeover;
     let unknown = match call.outcome {
         Outcome::Info => Some(history.settled(call.process, call.invoke, call.ret)),
@@ -264,11 +264,11 @@ pub(super) fn in_line(history: &History, lock: &LockLine) -> Vec<Span> {
         call.op == Op::Acquire || (call.op == Op::Try && call.outcome == Outcome::Open)
     });
     let spans = waits.map(|(index, call)| {
-        // Who gives up leaves the line in the background.
-        let until = if call.outcome == Outcome::Ok {
-            call.ret
-        } else {
-            call.ret.plus(history.header.takeover)
+        let until = match call.outcome {
+            Outcome::Ok | Outcome::Open => call.ret,
+            // Who gives up leaves the line in the background.
+            Outcome::Fail => call.ret.plus(history.header.takeover),
+            Outcome::Info => ghost_until(history, call).unwrap_or(call.ret),
         };
         Span { from: call.invoke, until, lapsed: false, call: index }
     });

@@ -54,6 +54,7 @@ mod order;
 mod record;
 mod recorder;
 mod report;
+mod search;
 mod timeline;
 
 pub use record::{
@@ -64,7 +65,7 @@ pub use recorder::{Client, Clock, FaultNote, GrantId, Held, Pending, Recorder, U
 pub use report::{Report, Rule, Times, Violation};
 pub use timeline::{History, Unreadable};
 
-use holds::{Presence, holders, in_line, in_order};
+use holds::{Presence, holders, in_line, in_order, is_fenced};
 use timeline::{LockLine, Outcome};
 
 /// Judges a history by all rules.
@@ -104,6 +105,12 @@ fn check_lock(
     liveness::waits(history, lock, &Presence::new(holding), report);
     liveness::returns(history, lock, report);
     clocked.add(history, lock, &order);
+
+    let ordered =
+        [Rule::K1, Rule::K2, Rule::K7].iter().all(|rule| !report.broken.contains_key(rule));
+    if !is_fenced(history, lock) && ordered {
+        search::search(history, lock, &Presence::new(standing), report);
+    }
 
     claims::told(history, lock, &order, report);
     honesty::honesty(history, lock, report);

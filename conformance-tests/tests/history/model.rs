@@ -9,17 +9,17 @@ use conformance_tests::history::{
     ClockName, Fault, Grade, Header, Kind, Line, Op, Record, Renewals, Trouble, Why,
 };
 
-pub const MS: u64 = 1_000_000;
-pub const LEASE: u64 = 3000 * MS;
-pub const MARGIN: u64 = 30 * MS;
+pub(crate) const MS: u64 = 1_000_000;
+pub(crate) const LEASE: u64 = 3000 * MS;
+pub(crate) const MARGIN: u64 = 30 * MS;
 /// The longest way of a message.
-pub const TRIP: u64 = 20 * MS;
+pub(crate) const TRIP: u64 = 20 * MS;
 
 /// Small, seeded, good enough.
-pub struct Dice(pub u64);
+pub(crate) struct Dice(pub(crate) u64);
 
 impl Dice {
-    pub fn roll(&mut self, below: u64) -> u64 {
+    pub(crate) fn roll(&mut self, below: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -38,17 +38,17 @@ impl Dice {
 
 /// What is played.
 #[derive(Clone, Copy, Debug)]
-pub struct Play {
-    pub seed: u64,
-    pub clients: usize,
-    pub locks: usize,
-    pub calls: usize,
-    pub fenced: bool,
+pub(crate) struct Play {
+    pub(crate) seed: u64,
+    pub(crate) clients: usize,
+    pub(crate) locks: usize,
+    pub(crate) calls: usize,
+    pub(crate) fenced: bool,
     /// Whether answers get lost, clients are killed, and callers walk away.
-    pub rough: bool,
+    pub(crate) rough: bool,
 }
 
-pub fn header(play: &Play) -> Header {
+pub(crate) fn header(play: &Play) -> Header {
     let ms = Duration::from_millis;
     Header {
         version: Header::VERSION,
@@ -72,7 +72,7 @@ pub fn header(play: &Play) -> Header {
 }
 
 /// Plays until all calls are made and all has come to rest.
-pub fn play(play: &Play) -> Vec<Line> {
+pub(crate) fn play(play: &Play) -> Vec<Line> {
     let mut world = World::new(play);
     for client in 0..play.clients {
         let start = world.dice.roll(500 * MS);
@@ -549,6 +549,6 @@ impl World {
     }
 }
 
-pub fn lock_number(name: &str) -> usize {
+pub(crate) fn lock_number(name: &str) -> usize {
     name.trim_start_matches("lock ").parse().expect("locks of the model are numbered")
 }

@@ -1,0 +1,316 @@
+//! K2 without fencing tokens: is there any order of the calls that a lock with leases can have
+//! answered so?
+//!
+//! The search is that of Wing and Gong, with Lowe's just-in-time rule: a call takes effect no earlier
+//! than the next answer needs it. All states that are possible after an answer are kept, each once; when
+//! nothing is under way and nothing can be left behind, that is one state, so that quiet moments split a
+//! history by themselves. (Lowe, "Testing for linearizability", 2017.)
+
+use std::collections::{BTreeMap, HashSet};
+
+use super::holds::{Presence, earliest_end, ghost_until, latest_end};
+use super::order::is_busy;
+use super::record::{Op, Why};
+use super::report::{Report, Rule};
+use super::timeline::{At, History, LockLine, Outcome};
+
+/// So many states may be looked at for one lock.
+const BUDGET: usize = 2_000_000;
+
+/// What a call does to the lock, or says about it. Grants go by their acquisition's index in
+/// [`LockLine::calls`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum What {
+    /// Nobody has the lock; then this grant.
+    Take(usize),
+    /// This grant has the lock; then nobody.
+    Give(usize),
+    /// The same, or this grant does not have it already.
+    GiveIfHeld(usize),
+    /// Somebody has it.
+    Busy,
+    /// This grant has it.
+    Held(usize),
+    /// It does not.
+    Gone(usize),
+}
+
+impl What {
+    /// True if it may take effect without changing anything.
+    fn looks(self) -> bool {
+        !matches!(self, Self::Take(_) | Self::Give(_))
+    }
+
+    /// The grant to which it gives the lock, or from which it takes it.
+    fn changes(self) -> Option<usize> {
+        match self {
+            Self::Take(grant) | Self::Give(grant) | Self::GiveIfHeld(grant) => Some(grant),
+            Self::Busy | Self::Held(_) | Self::Gone(_) => None,
+        }
+    }
+}
+
+/// Something that takes effect at one point in `from..=until`.
+#[derive(Clone, Copy, Debug)]
+struct Step {
+    what: What,
+    from: At,
+    until: At,
+    /// If not, it may never take effect.
+    must: bool,
+    /// For the message.
+    call: usize,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct State {
+    owner: Option<usize>,
+    /// Steps that have taken effect before their end, in order.
+    done: Vec<usize>,
+}
+
+/// Searches an order for all calls of a lock.
+pub(super) fn search(history: &History, lock: &LockLine, line: &Presence, report: &mut Report) {
+    if history.broken(&lock.name, At::START, At::NEVER).next().is_some() {
+        return; // then nothing can be said about the order
+    }
+    let steps = steps(history, lock, line);
+    let mut search =
+        Search { steps: &steps, open: BTreeMap::new(), looking: Vec::new(), left: BUDGET };
+    match search.run() {
+        Ok(()) => {}
+        Err(Stuck::At(step)) => {
+            let call = &lock.calls[steps[step].call];
+            report.violation(Rule::K2, &lock.name, &call.lines, || {
+                let name = history.name_of(call);
+                let (op, outcome) = (call.op, call.outcome);
+                format!("no order of the calls explains that {op:?} of {name} came out {outcome:?}")
+            });
+        }
+        Err(Stuck::Budget) => {
+            report.violation(Rule::Undecided, &lock.name, &[], || {
+                format!("no order found in {BUDGET} states: make the run shorter or quieter")
+            });
+        }
+    }
+}
+
+fn steps(history: &History, lock: &LockLine, line: &Presence) -> Vec<Step> {
+    let mut steps = Vec::with_capacity(2 * lock.calls.len());
+    for (index, call) in lock.calls.iter().enumerate() {
+        let step =
+            |what, must| Step { what, from: call.invoke, until: call.ret, must, call: index };
+        if call.op.acquires() && call.outcome == Outcome::Ok {
+            steps.push(step(What::Take(index), true));
+        } else if is_busy(call) {
+            // Who stands in line explains it as well.
+            let last = line.last_until(call.ret, index);
+            if last.is_none_or(|span| span.until < call.invoke) {
+                steps.push(step(What::Busy, true));
+            }
+        } else if call.op.acquires() && call.outcome != Outcome::Fail {
+            let until = ghost_until(history, call).unwrap_or(At::NEVER);
+            steps.push(Step { until, ..step(What::Take(index), false) });
+            steps.push(Step { until, ..step(What::Give(index), false) });
+        }
+    }
+    for grant in &lock.grants {
+        let (id, acquire) = (grant.acquire, lock.acquire_of(grant));
+        let (until, _) = latest_end(history, lock, grant);
+        let from = earliest_end(history, lock, grant).max(acquire.invoke).min(until);
+        steps.push(Step { what: What::Give(id), from, until, must: false, call: id });
+        for &index in grant.releases.iter().chain(&grant.asked) {
+            let call = &lock.calls[index];
+            let what = match (call.op, call.outcome, &call.err) {
+                (Op::Release, Outcome::Ok, _) => What::Give(id),
+                (Op::Release, _, Some(Why::Gone)) => What::GiveIfHeld(id),
+                (Op::Renew, Outcome::Ok, _) => What::Held(id),
+                (Op::Release | Op::Renew, Outcome::Fail, Some(Why::NotHeld)) => What::Gone(id),
+                _ => continue,
+            };
+            steps.push(Step { what, from: call.invoke, until: call.ret, must: true, call: index });
+        }
+        if let Some((at, Why::NotHeld, _)) = grant.lost {
+            let what = What::Gone(id);
+            steps.push(Step { what, from: acquire.ret, until: at, must: true, call: id });
+        }
+    }
+    steps
+}
+
+enum Stuck {
+    At(usize),
+    Budget,
+}
+
+struct Search<'a> {
+    steps: &'a [Step],
+    /// What may take effect now and change the lock: steps by their grant.
+    open: BTreeMap<usize, Vec<usize>>,
+    /// What may take effect now without changing it.
+    looking: Vec<usize>,
+    left: usize,
+}
+
+impl Search<'_> {
+    fn run(&mut self) -> Result<(), Stuck> {
+        // At one and the same point, what begins comes first, and what need not happen ends last.
+        let rank = |step: &Step| if step.must { 1 } else { 2 };
+        let steps = || self.steps.iter().enumerate();
+        let begins = steps().map(|(index, step)| (step.from, 0, index));
+        let ends = steps().map(|(index, step)| (step.until, rank(step), index));
+        let mut events: Vec<(At, u8, usize)> = begins.chain(ends).collect();
+        events.sort_unstable();
+        let mut states = HashSet::from([State { owner: None, done: Vec::new() }]);
+        for (_, rank, index) in events {
+            if rank == 0 {
+                self.begin(index);
+                if self.steps[index].what.looks() {
+                    states = states.into_iter().map(|state| self.look(state)).collect();
+                }
+                continue;
+            }
+            states = self.end(&states, index)?;
+            if states.is_empty() {
+                return Err(Stuck::At(index));
+            }
+            self.forget(index);
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self, index: usize) {
+        let what = self.steps[index].what;
+        if what.looks() {
+            self.looking.push(index);
+        }
+        if let Some(grant) = what.changes() {
+            self.open.entry(grant).or_default().push(index);
+        }
+    }
+
+    fn forget(&mut self, index: usize) {
+        let what = self.steps[index].what;
+        if what.looks() {
+            self.looking.retain(|&other| other != index);
+        }
+        if let Some(grant) = what.changes()
+            && let Some(open) = self.open.get_mut(&grant)
+        {
+            open.retain(|&other| other != index);
+            if open.is_empty() {
+                self.open.remove(&grant);
+            }
+        }
+    }
+
+    /// The states after the last moment of a step.
+    fn end(&mut self, states: &HashSet<State>, index: usize) -> Result<HashSet<State>, Stuck> {
+        let step = self.steps[index];
+        let mut after = HashSet::new();
+        for state in states {
+            if state.done.binary_search(&index).is_ok() {
+                after.insert(state.without(index));
+            } else if step.must {
+                self.reach(state, index, &mut after)?;
+            } else if matches!(step.what, What::Take(_)) {
+                // It may never have happened, or have told somebody that the lock is taken.
+                after.insert(state.clone());
+                self.reach(state, index, &mut after)?;
+            } else if step.what == (What::Give(state.owner.unwrap_or(usize::MAX))) {
+                after.insert(self.look(State { owner: None, done: state.done.clone() }));
+            } else {
+                after.insert(state.clone());
+            }
+        }
+        Ok(after)
+    }
+
+    /// All states in which the step has just taken effect, whatever else had to before.
+    fn reach(
+        &mut self,
+        from: &State,
+        index: usize,
+        after: &mut HashSet<State>,
+    ) -> Result<(), Stuck> {
+        let mut seen = HashSet::from([from.clone()]);
+        let mut next = vec![from.clone()];
+        while let Some(state) = next.pop() {
+            self.left = self.left.checked_sub(1).ok_or(Stuck::Budget)?;
+            for state in self.followers(&state, index) {
+                if state.done.binary_search(&index).is_ok() {
+                    after.insert(state.without(index));
+                } else if seen.insert(state.clone()) {
+                    next.push(state);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The states that one more step leads to, but for dead ends.
+    fn followers(&self, state: &State, target: usize) -> Vec<State> {
+        let mut followers = Vec::new();
+        let Some(owner) = state.owner else {
+            let wanted = self.steps[target].what;
+            for (&grant, open) in &self.open {
+                let takes = open.iter().copied().filter(|&index| {
+                    self.steps[index].what == What::Take(grant)
+                        && state.done.binary_search(&index).is_err()
+                });
+                // Who takes the lock and cannot give it back bars the way to any other.
+                let bars = matches!(wanted, What::Take(other) if other != grant) && open.len() == 1;
+                followers.extend(
+                    takes
+                        .filter(|_| !bars)
+                        .map(|index| self.look(State { owner: Some(grant), ..state.with(index) })),
+                );
+            }
+            return followers;
+        };
+        for &index in self.open.get(&owner).into_iter().flatten() {
+            if !matches!(self.steps[index].what, What::Give(_) | What::GiveIfHeld(_)) {
+                continue;
+            }
+            let mut after = if self.steps[index].must { state.with(index) } else { state.clone() };
+            after.owner = None;
+            followers.push(self.look(after));
+        }
+        followers
+    }
+
+    /// Lets all steps that change nothing take effect, if they fit: they never stand in the way.
+    fn look(&self, mut state: State) -> State {
+        let owner = state.owner;
+        let fits = |what| match what {
+            What::Busy => owner.is_some(),
+            What::Held(grant) => owner == Some(grant),
+            What::Gone(grant) | What::GiveIfHeld(grant) => owner != Some(grant),
+            What::Take(_) | What::Give(_) => false,
+        };
+        for &index in &self.looking {
+            if fits(self.steps[index].what)
+                && let Err(place) = state.done.binary_search(&index)
+            {
+                state.done.insert(place, index);
+            }
+        }
+        state
+    }
+}
+
+impl State {
+    fn with(&self, index: usize) -> Self {
+        let mut more = self.clone();
+        if let Err(place) = more.done.binary_search(&index) {
+            more.done.insert(place, index);
+        }
+        more
+    }
+
+    fn without(&self, index: usize) -> Self {
+        let mut less = self.clone();
+        less.done.retain(|&other| other != index);
+        less
+    }
+}
