@@ -9,11 +9,19 @@
 mod brute;
 #[path = "history/model.rs"]
 mod model;
+#[path = "history/workload.rs"]
+mod workload;
 
 use brute::Small;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
 use conformance_tests::history::{self, History, Kind, Line, Op, Record, Report, Rule, Why};
+use conformance_tests::{Harness, Pace, sabotage};
+use lock_core::{Backend, Memory};
 use model::{Dice, LEASE, MS, Play, play};
 use proptest::prelude::*;
+use workload::Load;
 
 fn judge(lines: &[Line]) -> Report {
     let history = History::new(lines.iter().cloned()).unwrap_or_else(|e| panic!("{e}"));
@@ -507,4 +515,53 @@ fn small_histories_are_judged_as_by_trying_every_order() {
     println!("{legal} legal, {illegal} illegal, {missed} missed");
     assert!(legal > 5000 && illegal > 5000, "{legal} legal, {illegal} illegal");
     assert!(missed * 200 < illegal, "{missed} of {illegal} were missed");
+}
+
+// ---- real locks, recorded ----
+
+struct InMemory(Memory);
+
+#[async_trait::async_trait]
+impl Harness for InMemory {
+    fn pace(&self) -> Pace {
+        Pace::Paused
+    }
+
+    async fn client(&self) -> Arc<dyn Backend> {
+        Arc::new(self.0.clone())
+    }
+}
+
+/// A load on a paused clock, judged.
+fn judged(harness: &dyn Harness, load: Load) -> (Report, String) {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    let runtime = builder.enable_time().start_paused(true).build().expect("a runtime starts");
+    let recorder = runtime.block_on(workload::run(harness, load));
+    let history = recorder.history().unwrap_or_else(|error| panic!("{error}"));
+    (history::check(&history), text(&recorder.lines()))
+}
+
+#[test]
+fn the_memory_backend_is_legal() {
+    for seed in 0..20 {
+        let disturbed = seed % 2 == 1;
+        let load = Load { seed, clients: 12, rounds: 25, disturbed };
+        let (report, lines) = judged(&InMemory(Memory::new()), load);
+        assert!(report.is_legal(), "{load:?} {report}\n{lines}");
+        assert!(report.grants > 100 && report.hand_offs.count > 50, "{report}");
+        assert!(report.unknown > 10, "{report}");
+    }
+}
+
+#[test]
+fn saboteurs_are_caught_by_their_history() {
+    for saboteur in sabotage::all() {
+        let mut rules = BTreeSet::new();
+        for seed in 0..4 {
+            let load = Load { seed, clients: 12, rounds: 25, disturbed: false };
+            let harness = saboteur.infiltrate(Box::new(InMemory(Memory::new())));
+            rules.extend(judged(&*harness, load).0.broken.into_keys());
+        }
+        println!("{}: {rules:?}", saboteur.name);
+    }
 }

@@ -163,10 +163,15 @@ impl Recorder {
     ///
     /// If it cannot be a history, because clients were used wrongly.
     pub fn history(&self) -> Result<History, Unreadable> {
-        let sink = self.0.sink.lock().unwrap_or_else(PoisonError::into_inner);
-        match &*sink {
-            Sink::Memory(lines) => History::new(lines.iter().cloned()),
-            Sink::Stream(_) | Sink::Broken(_) => History::new([]),
+        History::new(self.lines())
+    }
+
+    /// The lines that were kept in memory so far.
+    #[must_use]
+    pub fn lines(&self) -> Vec<Line> {
+        match &*self.0.sink.lock().unwrap_or_else(PoisonError::into_inner) {
+            Sink::Memory(lines) => lines.clone(),
+            Sink::Stream(_) | Sink::Broken(_) => Vec::new(),
         }
     }
 
