@@ -29,28 +29,35 @@ const SOON: Duration = Duration::from_secs(20);
 
 const NEW_KEY: &str = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes";
 const OF_THIS_HOST: &str = "subjectAltName=IP:127.0.0.1";
+const AUTHORITY: &str = "basicConstraints=critical,CA:TRUE";
 const NO_AUTHORITY: &str = "basicConstraints=CA:FALSE";
 
 /// Authorities, and what they vouch for. This host goes by its address: a bare system has no names.
 struct Certificates(TempDir);
 
 impl Certificates {
+    /// An authority, a server and a client.
     fn new() -> Self {
         let these = Self(tempfile::tempdir().unwrap());
-        let authority = "basicConstraints=critical,CA:TRUE";
-        these.self_signed("ca", &[authority]);
-        these.self_signed("other", &[authority]);
-        these.self_signed("leaf", &[OF_THIS_HOST, NO_AUTHORITY]);
-        these.self_signed("root", &[OF_THIS_HOST, authority]);
+        these.self_signed("ca", &[AUTHORITY]);
         these.issue("good", "ca", OF_THIS_HOST, 30);
-        these.issue("elsewhere", "ca", "subjectAltName=DNS:example.com", 30);
-        these.issue("expired", "ca", OF_THIS_HOST, -1);
         these.issue("client", "ca", NO_AUTHORITY, 30);
-        these.issue("stranger", "other", NO_AUTHORITY, 30);
-        these.issue("department", "ca", "basicConstraints=CA:TRUE", 30);
-        these.issue("employee", "department", NO_AUTHORITY, 30);
-        these.join(&["employee.pem", "department.pem"], "chain.pem");
         these
+    }
+
+    /// A client of another authority.
+    fn with_stranger(self) -> Self {
+        self.self_signed("other", &[AUTHORITY]);
+        self.issue("stranger", "other", NO_AUTHORITY, 30);
+        self
+    }
+
+    /// A client of an authority that the first one vouches for, in `chain.pem` together with it.
+    fn with_employee(self) -> Self {
+        self.issue("department", "ca", AUTHORITY, 30);
+        self.issue("employee", "department", NO_AUTHORITY, 30);
+        self.join(&["employee.pem", "department.pem"], "chain.pem");
+        self
     }
 
     fn self_signed(&self, name: &str, extensions: &[&str]) {
@@ -137,7 +144,11 @@ async fn refused_with(config: Config) -> (Error, String) {
 
 #[tokio::test]
 async fn a_server_is_trusted_for_its_certificate_only() {
-    let certificates = Certificates::new();
+    let certificates = Certificates::new().with_stranger();
+    certificates.self_signed("leaf", &[OF_THIS_HOST, NO_AUTHORITY]);
+    certificates.self_signed("root", &[OF_THIS_HOST, AUTHORITY]);
+    certificates.issue("elsewhere", "ca", "subjectAltName=DNS:example.com", 30);
+    certificates.issue("expired", "ca", OF_THIS_HOST, -1);
     for (certificate, options, expected) in [
         ("good", "ca=@/ca.pem", Ok(())),
         ("good", "", Err("no trusted authority")),
@@ -165,20 +176,20 @@ async fn a_server_is_trusted_for_its_certificate_only() {
 
 #[tokio::test]
 async fn authorities_can_be_given_in_memory_and_several_in_one_file() {
-    let certificates = Certificates::new();
+    let certificates = Certificates::new().with_stranger();
     let (_server, port) = certificates.server("good", &[]);
     let config = Config::new(&certificates.url(port, "ca=@/other.pem")).unwrap();
     refused_with(config.clone()).await;
     Redis::connect(config.clone().root_certificates(certificates.read("ca.pem"))).await.unwrap();
     certificates.join(&["other.pem", "ca.pem"], "both.pem");
     Redis::connect(certificates.url(port, "ca=@/both.pem")).await.unwrap();
-    let (error, _) = refused_with(config.root_certificates(certificates.read("leaf.pem"))).await;
+    let (error, _) = refused_with(config.root_certificates(certificates.read("client.pem"))).await;
     assert_eq!(error.kind(), ErrorKind::Denied);
 }
 
 #[tokio::test]
 async fn a_server_may_ask_who_its_clients_are() {
-    let certificates = Certificates::new();
+    let certificates = Certificates::new().with_stranger().with_employee();
     certificates.join(&["client.key", "client.pem"], "all.pem");
     for version in ["TLSv1.2", "TLSv1.3"] {
         let settings = [("tls-auth-clients", "yes"), ("tls-protocols", version)];
@@ -322,7 +333,7 @@ async fn a_line_that_is_cut_without_goodbye_is_unknown() {
 
 #[tokio::test]
 async fn files_are_read_whenever_a_connection_is_made() {
-    let certificates = Certificates::new();
+    let certificates = Certificates::new().with_stranger().with_employee();
     let (_server, port) = certificates.server("good", &[("tls-auth-clients", "yes")]);
     let proxy = Proxy::start(([127, 0, 0, 1], port).into()).unwrap();
     let replace = |certificate: &str, key: &str| {
@@ -485,7 +496,7 @@ async fn no_secret_is_shown() {
     tracing::trace!("this is traced");
     let mut shown = Vec::new();
 
-    let certificates = Certificates::new();
+    let certificates = Certificates::new().with_stranger();
     let (server, port) = certificates.server("good", &[("tls-auth-clients", "yes")]);
     let _: String = server.run(&format!("ACL SETUSER locks on >{PASSWORD} ~* &* +@all"));
     let one_line = String::from_utf8(certificates.read("client.key")).unwrap().replace('\n', "");
