@@ -13,7 +13,7 @@ from redis.exceptions import LockError, LockNotOwnedError
 if len(sys.argv) == 1:
     sys.exit()
 port, name = sys.argv[1:]
-client = Redis(port=int(port))
+client = Redis(host="127.0.0.1", port=int(port))
 lock = None
 
 
