@@ -61,11 +61,50 @@
 //! | `{<prefix><name>}%gone:<owner id>` | empty: this owner was let go | after a minute |
 //!
 //! The key of a name of ASCII letters, digits and punctuation (but `%`) is the name itself, and a key
-//! with any string in it is held. So everyone who locks by `SET <key> … NX PX …` and unlocks by
-//! compare-and-delete excludes us and is excluded: redis-py, redsync, rslock, node-redlock, Laravel,
-//! Spring, and the [pattern in the documentation of `SET`][SET]. Of a foreign holder nothing is shown
-//! but the end of its lease. Every other character is escaped, see [`Encoding`]; a name with a
-//! hash tag of its own has no braces put around it.
+//! with any string in it is held. Every other character is escaped, the one that ends the prefix too, and
+//! a key of more than 200 bytes ends in a digest: see [`Encoding`]. A name with a hash tag of its own has
+//! no braces put around it.
+//!
+//! # Other libraries
+//!
+//! Who takes a lock with `SET <key> … NX`, and lets it go by compare-and-delete, excludes us and is
+//! excluded, on the same key of the same server and database:
+//!
+//! | library | its key | as seen in |
+//! |---|---|---|
+//! | redis-py, `Lock` | the name | tests with 4.3 |
+//! | Laravel, `Cache::lock` | the name after the prefixes of connection and cache | tests with 8.83 |
+//! | redsync, node-redlock, rslock, with this server alone | the name | their source |
+//! | Spring Integration, `RedisLockRegistry` | `<registry>:<name>` | its source |
+//! | python-redis-lock | `lock:<name>` | its source |
+//! | the [pattern in the documentation of `SET`][SET] | the name | |
+//!
+//! Our waiters are woken when a lock of theirs is released, as when it is one of ours. A release or an
+//! extension that comes too late, theirs or ours, leaves the new holder alone. Forcing (`forceRelease`,
+//! `reset`) does not.
+//!
+//! Who keeps something else under the key does not let us in, nor we them, but nobody waits: **Symfony**'s
+//! Lock has a sorted set there since 5.2 (tests with 5.4), and **Redisson** a hash (its source). Where one
+//! of them holds the lock, our attempts and our waiters fail with [`ErrorKind::Invalid`]; where we hold it,
+//! Symfony sees it as held, and Redisson fails. A quorum library that asks **several servers** does not
+//! exclude who locks on one of them.
+//!
+//! In a mixed fleet,
+//!
+//! * **only we have fencing tokens.** Ours grow, whoever holds the lock in between; a resource that checks
+//!   them has no protection from a late write of a holder that has none.
+//! * **a lock of theirs may have no end.** Without `timeout` in redis-py, and without seconds in Laravel,
+//!   it stays when its holder dies, and all wait for ever. [`break_lock`] needs an owner id, which theirs
+//!   have not: delete the key.
+//! * **a lease of theirs ends while they work**, unless their program extends it, and then others are in.
+//!   What is left of it is all that [`inspect`] shows.
+//! * **they look from time to time, we are woken.** redis-py looks every 100 ms, Laravel every 250 ms,
+//!   and node-redlock ten times within two seconds. So under load ours go first. But there is no order: a
+//!   loop that takes the lock again at once can keep others waiting, one of ours theirs, and one of theirs
+//!   ours for seconds. Pause between two rounds, for longer than others do between two looks.
+//! * **a waiter of theirs may wait for a message** that only their own library sends: python-redis-lock
+//!   (then it looks when its own `expire` has passed, and without one never) and Spring's
+//!   `PUB_SUB_LOCK`. Our release does not wake those.
 //!
 //! # Rights
 //!
@@ -112,6 +151,8 @@
 //! [distributed locks]: https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/
 //! [client-side caching]: https://redis.io/docs/latest/develop/reference/client-side-caching/
 //! [`break_lock`]: lock_core::Locker::break_lock
+//! [`inspect`]: lock_core::Locker::inspect
+//! [`ErrorKind::Invalid`]: lock_core::ErrorKind::Invalid
 //! [`identity`]: lock_core::Locker::identity
 //! [`Encoding`]: lock_core::Encoding
 //! [`Fencing::Seeded`]: lock_core::Fencing::Seeded

@@ -1,0 +1,507 @@
+//! Runs that are drawn from a seed: many clients, many faults, one paused clock, one verdict.
+//!
+//! A law looks at one situation that somebody has thought of. A simulation draws situations nobody has
+//! thought of: who wants which lock when, for how long and in which way, what is given up half-way, what
+//! the network does to each call, and what an operator removes meanwhile. What comes of it is recorded
+//! and judged as a [history](crate::history). The same seed is the same run, step by step.
+//!
+//! Each seed turns on a few kinds of fault only, each with a rate of its own: where everything fails at
+//! once, little happens.
+//!
+//! It needs a backend that can live on a paused clock ([`Pace::Paused`]) and on a single thread.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::{Pin, pin};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, Once, PoisonError};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use fastrand::Rng;
+use lock_core::backend::FaultKind;
+use lock_core::clock::{repeat_pauses, sleep};
+use lock_core::faults::{Call, Disturbance, Verb};
+use lock_core::{FenceGate, LockName, Locker, RenewalPolicy};
+use tokio::task::JoinSet;
+
+use crate::harness::{Harness, Pace};
+use crate::history::{
+    self, Assumption, Client, Clock, Header, Held, History, Line, Recorder, Report, Trouble, Unreadable,
+    Why,
+};
+
+/// A run: what it did, and whether locks may do that.
+#[derive(Debug)]
+pub struct Run {
+    /// What it was drawn from.
+    pub seed: u64,
+    /// What was drawn.
+    pub plan: Plan,
+    /// What was recorded.
+    pub lines: Vec<Line>,
+    /// The verdict.
+    pub report: Report,
+}
+
+/// What a seed stands for.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    clients: usize,
+    tasks: usize,
+    locks: usize,
+    rounds: usize,
+    ttl: Duration,
+    /// How long the backend is given for a call.
+    timeout: Duration,
+    /// In ten thousand calls of a verb, how many are disturbed in which way.
+    mix: Vec<(What, u32)>,
+    /// Whether clients are cut off for a while.
+    partitions: bool,
+    /// What is broken by hand.
+    by_force: Option<Force>,
+}
+
+/// What can happen to a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum What {
+    Refuse,
+    LoseReply,
+    HangAfter,
+    Hang,
+    DelayRequest,
+    DelayReply,
+    LandLate,
+    Panic,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Force {
+    Evict,
+    Break,
+}
+
+/// Runs what `seed` stands for on one lock space.
+///
+/// # Errors
+///
+/// What was recorded is no history: the simulation itself is broken.
+///
+/// # Panics
+///
+/// The harness does not run on a paused clock.
+pub fn run(seed: u64, harness: Box<dyn Harness>) -> Result<Run, Unreadable> {
+    assert_eq!(harness.pace(), Pace::Paused, "a simulation needs a clock that jumps");
+    // A thread of its own: what is repeatable on it ends with it.
+    let simulation = move || {
+        repeat_pauses(seed);
+        silence_scripted_panics();
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        let runtime = builder.enable_all().start_paused(true).build().expect("a runtime");
+        let run = runtime.block_on(World::run(seed, harness));
+        runtime.shutdown_background();
+        run
+    };
+    std::thread::spawn(simulation).join().expect("a simulation does not panic")
+}
+
+impl Plan {
+    fn draw(rng: &mut Rng) -> Self {
+        let all = [
+            What::Refuse,
+            What::LoseReply,
+            What::HangAfter,
+            What::Hang,
+            What::DelayRequest,
+            What::DelayReply,
+            What::LandLate,
+            What::Panic,
+        ];
+        let mut mix = Vec::new();
+        // One run in four is calm: there the bounds on waiting hold without exception.
+        if rng.u8(..4) > 0 {
+            for what in all {
+                if rng.u8(..3) == 0 {
+                    mix.push((what, rng.u32(50..2500)));
+                }
+            }
+        }
+        let ttl = Duration::from_millis(rng.u64(200..8000));
+        Self {
+            clients: rng.usize(2..=4),
+            tasks: rng.usize(1..=3),
+            locks: rng.usize(1..=3),
+            rounds: rng.usize(4..=12),
+            ttl,
+            timeout: ttl * rng.u32(1..8) / 4,
+            partitions: !mix.is_empty() && rng.u8(..3) == 0,
+            by_force: match rng.u8(..8) {
+                0 => Some(Force::Evict),
+                1 => Some(Force::Break),
+                _ => None,
+            },
+            mix,
+        }
+    }
+
+    fn is_calm(&self) -> bool {
+        self.mix.is_empty()
+    }
+
+    /// How long waiters bear an outage.
+    fn patience(&self) -> Duration {
+        self.ttl * 20
+    }
+}
+
+/// What all parts of a run share.
+struct World {
+    plan: Plan,
+    recorder: Recorder,
+    harness: Box<dyn Harness>,
+    /// The guarded counters.
+    resources: Vec<FenceGate<u64>>,
+    /// Until then every call of everybody may be disturbed.
+    stormy: AtomicBool,
+}
+
+impl World {
+    async fn run(seed: u64, harness: Box<dyn Harness>) -> Result<Run, Unreadable> {
+        let mut rng = Rng::with_seed(seed);
+        let plan = Plan::draw(&mut rng);
+        let caps = harness.client().await.capabilities();
+        let recorder = Recorder::in_memory(Clock::core(), header(seed, &plan, &caps));
+        let resources = (0..plan.locks).map(|_| FenceGate::new(0)).collect();
+        let stormy = AtomicBool::new(!plan.is_calm());
+        let world = Arc::new(Self { plan, recorder, harness, resources, stormy });
+        world.play(&mut rng).await;
+        world.look_what_is_left().await;
+        let lines = world.recorder.lines();
+        let report = history::check(&History::new(lines.iter().cloned())?);
+        Ok(Run { seed, plan: world.plan.clone(), lines, report })
+    }
+
+    async fn play(self: &Arc<Self>, rng: &mut Rng) {
+        let mut players = JoinSet::new();
+        let mut lockers = Vec::new();
+        for process in 0..self.plan.clients {
+            let locks = self.locker(rng.fork()).await;
+            for task in 0..self.plan.tasks {
+                let client = self.recorder.client(format!("p{process}/t{task}"));
+                let player = Player { world: Arc::clone(self), client, rng: rng.fork() };
+                players.spawn(player.play(locks.clone()));
+            }
+            lockers.push(locks);
+        }
+        let storm = (!self.plan.is_calm())
+            .then(|| self.recorder.fault(Trouble::Other("storm".to_owned())).begin());
+        let forcing = tokio::spawn(Arc::clone(self).force(rng.fork()));
+        // Long enough for some rounds, and over while most have more of them to come.
+        sleep(self.plan.ttl * rng.u32(2..20)).await;
+        self.stormy.store(false, Ordering::SeqCst);
+        if let Some(storm) = storm {
+            storm.heal();
+        }
+        // Who is not served by then never will be; a call that has not returned is a violation.
+        let all_end = async {
+            while let Some(ended) = players.join_next().await {
+                ended.expect("a player does not panic");
+            }
+        };
+        let _ = tokio::time::timeout(self.plan.patience() * 20, all_end).await;
+        forcing.await.expect("force does not panic");
+        for locks in lockers {
+            // A call that the last gust has hit ends within its bound.
+            sleep(self.plan.timeout * 2).await;
+            // An acquisition that never ends is seen in the history.
+            let _ = locks.close().await;
+        }
+    }
+
+    /// A process: its calls are disturbed as long as the storm lasts.
+    async fn locker(self: &Arc<Self>, rng: Rng) -> Locker {
+        let weather = Mutex::new(Weather { rng, cut_off: 0 });
+        let world = Arc::clone(self);
+        let script = move |call: &Call<'_>| {
+            if !world.stormy.load(Ordering::SeqCst) {
+                return Disturbance::None;
+            }
+            let mut weather = weather.lock().unwrap_or_else(PoisonError::into_inner);
+            weather.gust(call, &world.plan)
+        };
+        let backend = self.harness.disturbed_client(Box::new(script)).await;
+        Locker::builder_from(backend)
+            .timeout(self.plan.timeout)
+            .default_ttl(self.plan.ttl)
+            .patience(self.plan.patience())
+            .build()
+    }
+
+    /// Removes locks behind their holders' backs, now and then.
+    async fn force(self: Arc<Self>, mut rng: Rng) {
+        let Some(force) = self.plan.by_force else { return };
+        for _ in 0..3 {
+            sleep(self.plan.ttl * rng.u32(1..5)).await;
+            let number = rng.usize(..self.plan.locks);
+            let name = name(number);
+            let what = Trouble::Other(format!("{force:?}"));
+            let fault = self.recorder.fault(what).breaks(Assumption::A3).lock(name.as_str());
+            let fault = fault.begin();
+            match force {
+                Force::Evict => drop(self.harness.evict(&name).await),
+                Force::Break => self.break_lock(&name).await,
+            }
+            // The holder believes in its lock until its next renewal, or its deadline.
+            sleep(self.plan.ttl * 2).await;
+            fault.heal();
+        }
+    }
+
+    async fn break_lock(&self, name: &LockName) {
+        let operator = self.harness.client().await;
+        let seen = operator.inspect(name).await.ok();
+        let holder = seen.and_then(|seen| seen.holders.first()?.owner);
+        if let Some(owner) = holder {
+            // Whoever it is by then: it names the holder that was seen.
+            let _ = operator.break_lock(name, &owner).await;
+        }
+    }
+
+    /// A lease after the last release, nothing is held.
+    async fn look_what_is_left(&self) {
+        sleep(self.plan.ttl * 2 + self.plan.timeout).await;
+        let operator = self.harness.client().await;
+        let mut left = Vec::new();
+        for number in 0..self.plan.locks {
+            let state = operator.inspect(&name(number)).await.expect("nothing disturbs a stranger");
+            if !state.holders.is_empty() || state.waiting.is_some_and(|waiting| waiting > 0) {
+                left.push(format!("{}: {state:?}", name(number)));
+            }
+        }
+        self.recorder.residue(left);
+    }
+}
+
+/// What the network of one process is like.
+struct Weather {
+    rng: Rng,
+    /// So many calls more get no answer at all.
+    cut_off: u32,
+}
+
+impl Weather {
+    /// What happens to a call in the storm.
+    fn gust(&mut self, call: &Call<'_>, plan: &Plan) -> Disturbance {
+        let Self { rng, cut_off } = self;
+        if *cut_off > 0 {
+            *cut_off -= 1;
+            return Disturbance::Hang;
+        }
+        if plan.partitions && rng.u8(..50) == 0 {
+            *cut_off = rng.u32(1..12);
+        }
+        let hit = plan.mix.iter().find(|(_, rate)| rng.u32(..10_000) < *rate);
+        let delay = Duration::from_nanos(rng.u64(..plan.ttl.as_nanos() as u64 * 2));
+        match hit.map(|(what, _)| what) {
+            None => Disturbance::None,
+            Some(What::Refuse) => Disturbance::Refuse(FaultKind::Unavailable),
+            Some(What::LoseReply) => Disturbance::LoseReply,
+            Some(What::HangAfter) => Disturbance::HangAfter,
+            Some(What::Hang) => Disturbance::Hang,
+            Some(What::DelayRequest) => Disturbance::DelayRequest(delay),
+            Some(What::DelayReply) => Disturbance::DelayReply(delay),
+            // A wait changes nothing on the backend, so there is nothing to land.
+            Some(What::LandLate) if call.verb == Verb::Wait => Disturbance::None,
+            Some(What::LandLate) => Disturbance::LandLate(delay),
+            Some(What::Panic) => Disturbance::Panic,
+        }
+    }
+}
+
+/// What is promised in such a run. The clock is paused, so nothing takes time but what is meant to.
+fn header(seed: u64, plan: &Plan, caps: &lock_core::Capabilities) -> Header {
+    let mut header = Header::new("simulation", seed, caps, plan.ttl);
+    let moment = Duration::from_millis(100);
+    header.fifo_after = header.fifo_after.filter(|_| plan.is_calm()).map(|_| moment);
+    header.takeover = match caps.takeover {
+        lock_core::Takeover::AtOnce => moment,
+        lock_core::Takeover::LeasePlus(more) => more + moment,
+    };
+    // A hand-off to somebody who has just gone away costs its claim lease.
+    header.hand_off = plan.timeout + plan.ttl + moment;
+    header.told_within = moment;
+    header.drain = plan.ttl * 2 + plan.timeout * 2 + Duration::from_secs(4);
+    header.residue = Some(Vec::new());
+    if plan.by_force.is_some() {
+        header.breaks = vec![Assumption::A3];
+    }
+    header
+}
+
+fn name(number: usize) -> LockName {
+    LockName::new(format!("n{number}")).expect("a good name")
+}
+
+/// A backend that panics as the script says is no news.
+fn silence_scripted_panics() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let tell = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            let is_scripted = panic.location().is_some_and(|at| at.file().ends_with("faults.rs"));
+            if !is_scripted {
+                tell(panic);
+            }
+        }));
+    });
+}
+
+/// A task of a process, which makes one call at a time.
+struct Player {
+    world: Arc<World>,
+    client: Client,
+    rng: Rng,
+}
+
+impl Player {
+    async fn play(mut self, locks: Locker) {
+        for _ in 0..self.world.plan.rounds {
+            self.rest(1).await;
+            let number = self.rng.usize(..self.world.plan.locks);
+            if let Some(held) = self.win(&locks, number).await {
+                self.hold(held, number).await;
+            }
+        }
+    }
+
+    /// For up to so many leases.
+    async fn rest(&mut self, leases: u32) {
+        sleep(self.up_to(self.world.plan.ttl * leases)).await;
+    }
+
+    fn up_to(&mut self, longest: Duration) -> Duration {
+        // Short ones and long ones, not only those in the middle.
+        let scale = [1000, 30, 3, 1][self.rng.usize(..4)];
+        Duration::from_nanos(self.rng.u64(..=longest.as_nanos() as u64 / scale))
+    }
+
+    async fn win(&mut self, locks: &Locker, number: usize) -> Option<Held> {
+        let ttl = self.world.plan.ttl;
+        let mut lock = locks.lock(name(number)).expect("a good name").ttl(ttl);
+        if self.rng.u8(..4) == 0 {
+            lock = lock.renewal(RenewalPolicy::off());
+        }
+        let (way, wait) = (self.rng.u8(..4), self.up_to(ttl * 3));
+        let given_up = self.given_up();
+        let client = &mut self.client;
+        let winning = async {
+            match way {
+                0 => client.try_acquire(&lock).await,
+                1 => client.try_acquire_for(&lock, wait).await,
+                _ => client.acquire(&lock).await.map(Some),
+            }
+        };
+        let held = given_up.during(winning).await?.ok().flatten()?;
+        // Told even while its holder looks elsewhere.
+        let (signal, id) = (held.guard.loss_signal(), held.id.clone());
+        tokio::spawn(async move {
+            let loss = signal.lost().await;
+            if loss != lock_core::Loss::Released {
+                id.lost(loss);
+            }
+        });
+        Some(held)
+    }
+
+    async fn hold(&mut self, held: Held, number: usize) {
+        for _ in 0..self.rng.usize(..4) {
+            self.rest(2).await;
+            match self.rng.u8(..5) {
+                0 => _ = self.client.verify(&held).await,
+                1 => _ = self.client.check(&held),
+                _ => self.write(&held, number).await,
+            }
+        }
+        match self.rng.u8(..6) {
+            0 => self.client.drop(held),
+            1 => {
+                let given_up = self.given_up();
+                given_up.during(self.client.release(held)).await;
+            }
+            _ => _ = self.client.release(held).await,
+        }
+    }
+
+    /// A write that may be on its way for longer than the lock is held.
+    async fn write(&mut self, held: &Held, number: usize) {
+        let Some(token) = held.guard.fencing_token() else { return };
+        let delay = self.up_to(self.world.plan.ttl);
+        let (world, pending) = (
+            Arc::clone(&self.world),
+            self.client.invoke_write(name(number).as_str(), Some(token.as_u64())),
+        );
+        sleep(delay).await;
+        match world.resources[number].admit(token, |counter| {
+            *counter += 1;
+            *counter
+        }) {
+            Ok(value) => pending.ok_value(value),
+            Err(_) => pending.fail(Why::Fenced),
+        }
+    }
+
+    /// Most calls are waited for; some are dropped after a while, some after a number of polls, which
+    /// is to say at any await there is.
+    fn given_up(&mut self) -> GivenUp {
+        match self.rng.u8(..6) {
+            0 => GivenUp::After(self.up_to(self.world.plan.ttl * 2)),
+            1 => GivenUp::AfterPolls(self.rng.u32(1..8)),
+            _ => GivenUp::Never,
+        }
+    }
+}
+
+enum GivenUp {
+    Never,
+    After(Duration),
+    AfterPolls(u32),
+}
+
+impl GivenUp {
+    async fn during<T>(self, call: impl Future<Output = T>) -> Option<T> {
+        match self {
+            Self::Never => Some(call.await),
+            Self::After(bound) => tokio::time::timeout(bound, call).await.ok(),
+            Self::AfterPolls(left) => Polled { call: pin!(call), left }.await,
+        }
+    }
+}
+
+/// Polls a future so many times and not more often.
+struct Polled<'a, F> {
+    call: Pin<&'a mut F>,
+    left: u32,
+}
+
+impl<F: Future> Future for Polled<'_, F> {
+    type Output = Option<F::Output>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        if self.left == 0 {
+            return Poll::Ready(None);
+        }
+        self.left -= 1;
+        match self.call.as_mut().poll(cx) {
+            Poll::Ready(done) => Poll::Ready(Some(done)),
+            Poll::Pending if self.left == 0 => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
+impl fmt::Display for Run {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "seed {}: {:?}", self.seed, self.plan)?;
+        write!(f, "{}", self.report)
+    }
+}
