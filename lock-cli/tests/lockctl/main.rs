@@ -5,6 +5,8 @@
     allow(dead_code, unused_imports, reason = "most of it needs locks between processes")
 )]
 
+#[cfg(feature = "redis")]
+mod fleets;
 mod loss;
 mod run;
 mod signals;

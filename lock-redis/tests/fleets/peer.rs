@@ -7,10 +7,11 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 
-use crate::support::Server;
-
 /// How long an answer may take on a loaded machine, the start of an interpreter included.
 const DEADLINE: Duration = Duration::from_secs(40);
+
+/// From the directory of any crate of the workspace.
+const SCRIPTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../lock-redis/tests/fleets/");
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Library {
@@ -29,10 +30,10 @@ pub(crate) struct Peer {
 }
 
 impl Library {
-    /// `arguments` of the script: the name of the lock first.
-    pub(crate) fn start(self, server: &Server, arguments: &[&str]) -> Peer {
+    /// Starts one that locks on the server at `port`. The name of the lock is the first of `arguments`.
+    pub(crate) fn start(self, port: u16, arguments: &[&str]) -> Peer {
         let mut command = self.command();
-        command.arg(server.port().to_string()).args(arguments);
+        command.arg(port.to_string()).args(arguments);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().expect("an interpreter that was found can be started");
         let stdin = child.stdin.take().expect("it is a pipe");
@@ -67,7 +68,7 @@ impl Library {
                 // Whatever its php.ini says.
                 command.args(["-d", "display_errors=stderr", "-d", "error_reporting=-1"]);
             }
-            command.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fleets/").to_owned() + script);
+            command.arg(SCRIPTS.to_owned() + script);
             command
         };
         // Told nothing, it only loads the library.
