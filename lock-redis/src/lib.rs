@@ -101,7 +101,7 @@
 //! * **they look from time to time, we are woken.** redis-py looks every 100 ms, Laravel every 250 ms,
 //!   and node-redlock ten times within two seconds. So under load ours go first. But there is no order: a
 //!   loop that takes the lock again at once can keep others waiting, one of ours theirs, and one of theirs
-//!   ours for seconds. Pause between two rounds, for longer than others do between two looks.
+//!   ours for many seconds. Pause between two rounds, for longer than others do between two looks.
 //! * **a waiter of theirs may wait for a message** that only their own library sends: python-redis-lock
 //!   (then it looks when its own `expire` has passed, and without one never) and Spring's
 //!   `PUB_SUB_LOCK`. Our release does not wake those.
