@@ -7,7 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use conformance_tests::proxy::Proxy;
-use conformance_tests::servers::{KeepData, Persistence, RedisOptions, Session, Step};
+pub(crate) use conformance_tests::servers::Step;
+use conformance_tests::servers::{KeepData, Persistence, RedisOptions, Session};
 use lock_core::backend::{Attempt, Claim, Fault, Grant, Renewal};
 use lock_core::clock::{Moment, sleep};
 use lock_core::{Backend, LockName, OwnerId};
