@@ -33,7 +33,8 @@ async fn hold_cut_off(server: &Server, lock: &str, ttl: Duration) -> (LockGuard,
 }
 
 async fn hold(locks: &Redis, ttl: Duration) -> LockGuard {
-    Locker::new(locks.clone()).lock("n").unwrap().ttl(ttl).acquire().await.unwrap()
+    let lock = Locker::new(locks.clone()).lock("n").unwrap().ttl(ttl);
+    tokio::time::timeout(SOON, lock.acquire()).await.expect("it is free").unwrap()
 }
 
 #[tokio::test]
@@ -73,6 +74,7 @@ async fn a_holder_that_hears_nothing_of_a_step_ends_by_its_own_deadline() {
     let began = Moment::now();
     let (guard, _proxy) = hold_cut_off(&server, "n", ttl).await;
     server.step_clock(Step::Forward(ttl + ttl));
+    assert_eq!(server.get("n"), None, "it has lapsed there");
     let next = hold(&other, MINUTE).await;
     assert_eq!(guard.lost().await, Loss::Expired);
     let took = Moment::now().saturating_since(began);

@@ -23,7 +23,8 @@ const SHORT: Duration = Duration::from_secs(5);
 const SOON: Duration = Duration::from_secs(20);
 
 async fn hold(locks: &Redis, ttl: Duration) -> LockGuard {
-    Locker::new(locks.clone()).lock("n").unwrap().ttl(ttl).acquire().await.unwrap()
+    let lock = Locker::new(locks.clone()).lock("n").unwrap().ttl(ttl);
+    tokio::time::timeout(SOON, lock.acquire()).await.expect("it is free").unwrap()
 }
 
 /// Who asks first after its server was gone may find the line dead. Not so from here on.
@@ -36,7 +37,8 @@ async fn back_in_touch(locks: &Redis) {
 async fn told_of_its_loss(guard: &LockGuard) {
     let deadline = guard.valid_for();
     let began = Moment::now();
-    assert_eq!(guard.lost().await, Loss::NotHeld);
+    let loss = tokio::time::timeout(SOON, guard.lost()).await.expect("it is told");
+    assert_eq!(loss, Loss::NotHeld);
     let took = Moment::now().saturating_since(began);
     assert!(deadline.is_none_or(|deadline| took < deadline), "at its deadline, after {took:?}");
     assert!(!guard.is_held());

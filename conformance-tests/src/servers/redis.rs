@@ -94,6 +94,8 @@ impl RedisOptions {
             ["--unixsocket", &socket],
             ["--save", ""],
             ["--appendonly", aof],
+            // With the default, what was answered is not yet in the file while the disk is busy.
+            ["--appendfsync", "no"],
             ["--enable-debug-command", "local"],
         ];
         let mut line: Vec<String> = settings.concat().into_iter().map(str::to_owned).collect();
