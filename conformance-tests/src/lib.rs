@@ -38,6 +38,7 @@ pub mod laws;
 pub mod proxy;
 pub mod sabotage;
 pub mod servers;
+pub mod simulation;
 mod trials;
 
 pub use context::{Ctx, Verdict, Violation};

@@ -27,8 +27,8 @@ use tokio::task::JoinSet;
 
 use crate::harness::{Harness, Pace};
 use crate::history::{
-    self, Assumption, Client, Clock, Header, Held, History, Line, Recorder, Report, Trouble, Unreadable,
-    Why,
+    self, Assumption, Client, Clock, Header, Held, History, Line, Recorder, Report, Trouble,
+    Unreadable, Why,
 };
 
 /// A run: what it did, and whether locks may do that.

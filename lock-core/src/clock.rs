@@ -88,6 +88,12 @@ pub async fn sleep_between(from: Duration, to: Duration) {
     sleep(crate::entropy::between(from, to)).await;
 }
 
+/// From now on, the pauses that are drawn at random on this thread repeat with the seed. For simulations
+/// on a paused clock and a runtime of one thread. Owner ids, which nobody may guess, stay random.
+pub fn repeat_pauses(seed: u64) {
+    crate::entropy::repeat(seed);
+}
+
 /// Sleeps until `deadline` on core's clock.
 ///
 /// The timer itself stands still while the machine is suspended: after a suspension it may fire

@@ -1,7 +1,14 @@
 //! Every random number of this crate comes from here, and here from the operating system: owner
 //! ids are unlock rights, and a generator in user space repeats itself after a fork or a snapshot.
+//! Pauses are no rights: a simulation may repeat them.
 
+use std::cell::Cell;
 use std::time::Duration;
+
+thread_local! {
+    /// What the next pause of this thread is drawn from, if it is to be repeatable.
+    static REPEATED: Cell<Option<u64>> = const { Cell::new(None) };
+}
 
 /// Fills `bytes` from the operating system.
 ///
@@ -15,9 +22,26 @@ pub(crate) fn fill(bytes: &mut [u8]) {
 /// A duration drawn evenly from the half-open range `from..to`; `from` if the range is empty.
 pub(crate) fn between(from: Duration, to: Duration) -> Duration {
     let span = u64::try_from(to.saturating_sub(from).as_nanos()).unwrap_or(u64::MAX);
-    let mut bytes = [0; 8];
-    fill(&mut bytes);
-    from + Duration::from_nanos(u64::from_le_bytes(bytes).checked_rem(span).unwrap_or(0))
+    let drawn = repeated().unwrap_or_else(|| {
+        let mut bytes = [0; 8];
+        fill(&mut bytes);
+        u64::from_le_bytes(bytes)
+    });
+    from + Duration::from_nanos(drawn.checked_rem(span).unwrap_or(0))
+}
+
+/// See [`clock::repeat_pauses`](crate::clock::repeat_pauses).
+pub(crate) fn repeat(seed: u64) {
+    REPEATED.set(Some(seed));
+}
+
+/// SplitMix64 by Steele, Lea and Flood.
+fn repeated() -> Option<u64> {
+    let state = REPEATED.get()?.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    REPEATED.set(Some(state));
+    let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    Some(mixed ^ (mixed >> 31))
 }
 
 #[cfg(test)]
@@ -31,5 +55,19 @@ mod tests {
             assert!((from..to).contains(&between(from, to)));
         }
         assert_eq!(between(to, from), to, "an empty range gives its start");
+    }
+
+    #[test]
+    fn pauses_repeat_with_their_seed() {
+        let (from, to) = (Duration::ZERO, Duration::from_secs(1));
+        let drawn = |seed| {
+            std::thread::spawn(move || {
+                repeat(seed);
+                [(); 5].map(|()| between(from, to))
+            })
+        };
+        let [one, again, other] = [1, 1, 2].map(|seed| drawn(seed).join().unwrap());
+        assert_eq!(one, again);
+        assert_ne!(one, other);
     }
 }

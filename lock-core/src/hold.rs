@@ -447,6 +447,7 @@ impl Parting {
             } else {
                 // Renewed meanwhile, unless it is lost.
                 tokio::select! {
+                    biased;
                     () = sleep_until(until) => {}
                     _ = hold.ended.wait() => {}
                 }

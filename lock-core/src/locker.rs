@@ -277,6 +277,7 @@ impl Locker {
             engine.tasks.wait().await;
         };
         tokio::select! {
+            biased;
             () = done => Ok(()),
             () = sleep_until(Moment::now() + engine.settings.timeout) => {
                 let message = format!(

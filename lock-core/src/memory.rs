@@ -4,7 +4,7 @@
 //! on a paused clock, and shows what a backend has to do when nothing is in the way. For tests, for
 //! single-process programs, and as the yardstick of the conformance suite.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -101,7 +101,8 @@ impl Memory {
     /// restarts without its data. Tokens go on growing.
     pub fn lose_data(&self) {
         let mut locks = self.locks();
-        let entries = std::mem::take(&mut locks.by_name);
+        // In the order of names, so that a simulation can be repeated.
+        let entries: BTreeMap<_, _> = std::mem::take(&mut locks.by_name).into_iter().collect();
         let waiters = entries.into_values().flat_map(|entry| entry.line);
         locks.woken.extend(waiters.map(|waiter| waiter.wake));
         locks.tombstones.clear();
@@ -218,6 +219,7 @@ impl Backend for Memory {
                 }
             };
             tokio::select! {
+                biased;
                 () = wake.notified() => {}
                 () = at_end => {}
             }

@@ -144,6 +144,7 @@ impl Runner {
                 }
             };
             tokio::select! {
+                biased;
                 () = alarm => {}
                 () = wheel.nudge.notified() => {}
             }

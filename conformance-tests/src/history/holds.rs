@@ -266,11 +266,17 @@ pub(super) fn in_line(history: &History, lock: &LockLine) -> Vec<Span> {
     let spans = waits.map(|(index, call)| {
         let until = match call.outcome {
             Outcome::Ok | Outcome::Open => call.ret,
-            // Who gives up leaves the line in the background.
-            Outcome::Fail => call.ret.plus(history.header.takeover),
+            Outcome::Fail => has_left(history, call),
             Outcome::Info => ghost_until(history, call).unwrap_or(call.ret),
         };
         Span { from: call.invoke, until, lapsed: false, call: index }
     });
     spans.collect()
+}
+
+/// Who gives up leaves the line in the background; through a fault, that may take until it is over.
+fn has_left(history: &History, call: &Call) -> At {
+    let leaves = call.ret.plus(history.header.takeover);
+    let faults = history.felt(call.process, call.invoke, leaves);
+    faults.map(|fault| fault.until.plus(history.header.drain)).fold(leaves, At::max)
 }
