@@ -381,7 +381,8 @@ async fn a_primary_that_was_demoted_answers_for_nobody() {
         assert!(why.contains("connect to the primary"), "{why}");
     }
     assert!(guard.is_held(), "nothing says that it is lost");
-    assert_eq!(guard.lost().await, Loss::Expired);
+    let loss = tokio::time::timeout(SOON, guard.lost()).await.expect("it is told");
+    assert_eq!(loss, Loss::Expired);
     // Who connects after that finds who is in charge now, which does not know of the loss.
     pair.lead_to(&pair.replica);
     let next = hold(&pair.client().await, LONG).await;

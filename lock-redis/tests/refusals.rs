@@ -343,7 +343,8 @@ async fn a_refusal_that_outlasts_the_lease_ends_the_hold() {
     let other = Locker::new(server.client().await);
     let waiter = tokio::spawn(async move { other.lock("n").unwrap().acquire().await });
     set(&server, "min-replicas-to-write 1");
-    assert_eq!(guard.lost().await, Loss::Expired);
+    let loss = tokio::time::timeout(SOON, guard.lost()).await.expect("it is told");
+    assert_eq!(loss, Loss::Expired);
     set(&server, "min-replicas-to-write 0");
     let next = tokio::time::timeout(SOON, waiter).await.expect("served").unwrap().unwrap();
     assert!(next.fencing_token() > guard.fencing_token());
