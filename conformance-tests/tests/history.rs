@@ -13,12 +13,14 @@ mod model;
 mod workload;
 
 use brute::Small;
-use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
-use conformance_tests::history::{self, History, Kind, Line, Op, Record, Report, Rule, Why};
+use conformance_tests::history::{
+    self, Clock, Header, History, Kind, Line, Op, Record, Recorder, Report, Rule, Why,
+};
 use conformance_tests::{Harness, Pace, sabotage};
-use lock_core::{Backend, Memory};
+use lock_core::{Backend, Locker, Memory};
 use model::{Dice, LEASE, MS, Play, play};
 use proptest::prelude::*;
 use workload::Load;
@@ -536,9 +538,8 @@ impl Harness for InMemory {
 fn judged(harness: &dyn Harness, load: Load) -> (Report, String) {
     let mut builder = tokio::runtime::Builder::new_current_thread();
     let runtime = builder.enable_time().start_paused(true).build().expect("a runtime starts");
-    let recorder = runtime.block_on(workload::run(harness, load));
-    let history = recorder.history().unwrap_or_else(|error| panic!("{error}"));
-    (history::check(&history), text(&recorder.lines()))
+    let lines = runtime.block_on(workload::run(harness, load));
+    (judge(&lines), text(&lines))
 }
 
 #[test]
@@ -553,15 +554,226 @@ fn the_memory_backend_is_legal() {
     }
 }
 
+/// Backends that are broken in a way that a history shows, each with a rule that must catch it.
+const SABOTEURS: &[(&str, Rule)] = &[
+    ("GrantsEveryone", Rule::K1),
+    ("LapsesEarly", Rule::K1),
+    ("ExaggeratesItsLease", Rule::K1),
+    ("CountsFromTheReply", Rule::K1),
+    ("ReleasesAnyone", Rule::K1),
+    ("RepeatsTokens", Rule::K4),
+    ("HandsOverOldTokens", Rule::K4),
+    ("LeavesGhostsInLine", Rule::K5),
+    ("NeverWakes", Rule::K5),
+    ("ServesLastFirst", Rule::Fifo),
+    ("QueuesTries", Rule::K5),
+];
+
 #[test]
 fn saboteurs_are_caught_by_their_history() {
-    for saboteur in sabotage::all() {
-        let mut rules = BTreeSet::new();
-        for seed in 0..4 {
-            let load = Load { seed, clients: 12, rounds: 25, disturbed: false };
+    for (name, rule) in SABOTEURS {
+        let saboteur = sabotage::all().iter().find(|saboteur| saboteur.name == *name);
+        let saboteur = saboteur.expect("it is one of the saboteurs");
+        let caught = (0..4).any(|seed| {
+            let load = Load { seed, clients: 12, rounds: 25, disturbed: seed % 2 == 1 };
             let harness = saboteur.infiltrate(Box::new(InMemory(Memory::new())));
-            rules.extend(judged(&*harness, load).0.broken.into_keys());
-        }
-        println!("{}: {rules:?}", saboteur.name);
+            judged(&*harness, load).0.broken.contains_key(rule)
+        });
+        assert!(caught, "{name} got past {rule:?}");
     }
+}
+
+// ---- what stands in files ----
+
+fn hand_written(fields: &str, lines: &[&str]) -> Result<Report, String> {
+    let header = format!(
+        r#"{{"kind":"header","version":1,"run":"r","seed":7,"backend":"b","clock":"moment","sequential":true,
+        "fencing":"seeded","lease":3000,"margin":30,"takeover":200,"hand_off":100,"told_within":100,
+        "drain":10000{fields}}}"#
+    );
+    let text = format!("{}\n{}\n", header.replace('\n', " "), lines.join("\n"));
+    let history = History::read(text.as_bytes()).map_err(|error| error.to_string())?;
+    Ok(history::check(&history))
+}
+
+const TAKEN: [&str; 2] = [
+    r#"{"kind":"invoke","t":10,"proc":"p1/a","lock":"l","op":"acquire","grant":"a"}"#,
+    r#"{"kind":"ok","t":20,"proc":"p1/a","lock":"l","op":"acquire","grant":"a","fence":1,"valid_until":2980,"new":1}"#,
+];
+
+const TAKEN_TOO: [&str; 2] = [
+    r#"{"kind":"invoke","t":500,"proc":"p2/b","lock":"l","op":"acquire","grant":"b"}"#,
+    r#"{"kind":"ok","t":600,"proc":"p2/b","lock":"l","op":"acquire","grant":"b","fence":2,"valid_until":3500}"#,
+];
+
+#[test]
+fn overlaps_are_counted_while_an_assumption_is_broken_on_purpose() {
+    let report = hand_written("", &[TAKEN, TAKEN_TOO].concat()).unwrap();
+    assert!(report.broken.contains_key(&Rule::K1), "{report}");
+    assert_eq!(report.violations[0].lines, [3, 5], "{report}");
+
+    let flush = r#"{"kind":"fault","t":300,"id":1,"what":"flush","breaks":["A2"]}"#;
+    let over = r#"{"kind":"heal","t":310,"id":1}"#;
+    let lines = [&TAKEN[..], &[flush, over], &TAKEN_TOO].concat();
+    let report = hand_written(r#","breaks":["A2"]"#, &lines).unwrap();
+    assert!(report.is_legal(), "{report}");
+    assert_eq!((report.excused_overlaps, report.claims_at_risk), (1, 1));
+
+    let undeclared = hand_written("", &lines).unwrap_err();
+    assert!(undeclared.starts_with("line 4: ") && undeclared.contains("A2"), "{undeclared}");
+
+    // Of another lock, or long ago.
+    let other = r#"{"kind":"fault","t":300,"id":1,"what":"flush","lock":"m","breaks":["A2"]}"#;
+    let lines = [&TAKEN[..], &[other, over], &TAKEN_TOO].concat();
+    let report = hand_written(r#","breaks":["A2"]"#, &lines).unwrap();
+    assert!(report.broken.contains_key(&Rule::K1), "{report}");
+
+    // Fences must hold nevertheless.
+    let lines = [&TAKEN[..], &[flush, over], &TAKEN_TOO].concat().join("\n");
+    let lines = lines.replace(r#""fence":2"#, r#""fence":1"#);
+    let report = hand_written(r#","breaks":["A2"]"#, &lines.lines().collect::<Vec<_>>()).unwrap();
+    assert!(report.broken.contains_key(&Rule::K4), "{report}");
+}
+
+#[test]
+fn a_stopped_holder_is_taken_over_from_within_the_bound() {
+    let stop = r#"{"kind":"fault","t":100,"id":1,"what":"stop","proc":"p1"}"#;
+    let wait = r#"{"kind":"invoke","t":500,"proc":"p2/b","lock":"l","op":"acquire","grant":"b"}"#;
+    let taken = |t: u64| {
+        format!(
+            r#"{{"kind":"ok","t":{t},"proc":"p2/b","lock":"l","op":"acquire","grant":"b","fence":2,"valid_until":{}}}"#,
+            t + 2900
+        )
+    };
+    // The lease after its last renewal, at most when it was stopped, and the bound.
+    for (t, legal) in [(3100, true), (3299, true), (3301, false)] {
+        let report = hand_written("", &[TAKEN[0], TAKEN[1], stop, wait, &taken(t)]).unwrap();
+        assert_eq!(!report.broken.contains_key(&Rule::K5), legal, "{t}: {report}");
+        assert_eq!(report.takeovers.count, 0, "it waited only after the stop");
+    }
+    // It is not told while it is stopped, but soon after.
+    let go_on = |t: u64| format!(r#"{{"kind":"heal","t":{t},"id":1}}"#);
+    let lost = |t: u64| {
+        format!(
+            r#"{{"kind":"event","t":{t},"proc":"p1/a","lock":"l","op":"lost","grant":"a","err":"expired"}}"#
+        )
+    };
+    for (t, legal) in [(9050, true), (9150, false)] {
+        let end = r#"{"kind":"residue","t":20000,"left":[]}"#;
+        let lines = [TAKEN[0], TAKEN[1], stop, wait, &taken(3100), &go_on(9000), &lost(t), end];
+        let report = hand_written("", &lines).unwrap();
+        assert_eq!(!report.broken.contains_key(&Rule::Told), legal, "{t}: {report}");
+    }
+}
+
+#[test]
+fn only_documented_residue_may_be_left() {
+    let left = |names: &str| format!(r#"{{"kind":"residue","t":9000,"left":[{names}]}}"#);
+    let judge = |line: &str| hand_written(r#","residue":["fence:*"]"#, &[line]).unwrap();
+    assert!(judge(&left(r#""fence:a","fence:b""#)).is_legal());
+    assert!(judge(&left(r#""fence:a","lock:a""#)).broken.contains_key(&Rule::K6));
+    assert!(judge(TAKEN[0]).broken.contains_key(&Rule::K6), "somebody has to look");
+}
+
+#[test]
+fn what_is_no_history_is_refused_with_its_line() {
+    let cases: &[(&[&str], &str)] = &[
+        (&["{"], "line 2: EOF"),
+        (&[TAKEN[0], r#"{"kind":"ok","t":20}"#], "line 3: missing field"),
+        (&[r#"{"kind":"done","t":20}"#], "line 2: "),
+        (&[TAKEN[1]], "line 2: an answer to p1/a, which has called nothing"),
+        (&[TAKEN[0], TAKEN[0]], "line 3: p1/a has a call under way since line 2"),
+        (&[TAKEN_TOO[0], TAKEN[0]], "line 3: time runs backwards"),
+        (&[r#"{"kind":"heal","t":1,"id":4}"#], "line 2: no fault 4"),
+        (
+            &[r#"{"kind":"invoke","t":1,"proc":"p","lock":"l","op":"release","grant":"x"}"#],
+            "line 2: no grant x",
+        ),
+        (
+            &[
+                TAKEN[0],
+                r#"{"kind":"info","t":11,"proc":"p1/a","lock":"l","op":"acquire","grant":"a"}"#,
+                r#"{"kind":"invoke","t":12,"proc":"p1/a","lock":"l","op":"try","grant":"b"}"#,
+            ],
+            "line 4: p1/a goes on after `info`",
+        ),
+        (
+            &[
+                r#"{"kind":"invoke","t":1,"proc":"p","lock":"l","op":"try","grant":"x","run":"other"}"#,
+            ],
+            "line 2: it belongs to run",
+        ),
+    ];
+    for (lines, expected) in cases {
+        let error = hand_written("", lines).unwrap_err();
+        assert!(error.starts_with(expected), "{error}\nnot: {expected}");
+    }
+    let endless = vec![b' '; 1 << 21];
+    let error = History::read(&endless[..]).unwrap_err().to_string();
+    assert_eq!(error, "line 1: it is longer than 1048576 bytes");
+    assert!(History::read(&b""[..]).is_err());
+}
+
+#[test]
+fn check_history_tells_by_its_exit_status() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = |name: &str, lines: &[Line]| {
+        let path = directory.path().join(name);
+        let text: String = lines.iter().map(Line::to_json).collect();
+        std::fs::write(&path, text).unwrap();
+        path
+    };
+    let run = |arguments: &[&std::ffi::OsStr]| {
+        let program = env!("CARGO_BIN_EXE_check-history");
+        let output = std::process::Command::new(program).args(arguments).output().unwrap();
+        (output.status.code().unwrap(), String::from_utf8(output.stdout).unwrap())
+    };
+    let game = Play { seed: 3, clients: 4, locks: 2, calls: 40, fenced: true, rough: true };
+    let legal = file("legal", &play(&game));
+    let mut lines = play(&game);
+    repeated_fence(&mut lines, &mut Dice(1)).unwrap();
+    let illegal = file("illegal", &lines);
+    let torn = file("torn", &lines[1..]);
+
+    let (status, told) = run(&[legal.as_ref()]);
+    assert!(status == 0 && told.contains("62 operations") && told.ends_with("legal\n\n"), "{told}");
+    let (status, told) = run(&[legal.as_ref(), illegal.as_ref()]);
+    assert!(status == 1 && told.contains("K4 lock \"lock"), "{told}");
+    assert_eq!(run(&[torn.as_ref(), legal.as_ref()]).0, 2);
+    assert_eq!(run(&[directory.path().join("nowhere").as_ref()]).0, 2);
+    let (status, told) = run(&["--json".as_ref(), illegal.as_ref()]);
+    let told: serde_json::Value = serde_json::from_str(&told).unwrap();
+    assert!(status == 1 && told["legal"] == false && told["report"]["broken"]["K4"] == 1, "{told}");
+}
+
+/// Threads on the real clock, written to a file as it happens.
+#[test]
+fn many_threads_share_a_recorder() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    let locks = Locker::new(Memory::new());
+    let ttl = Duration::from_secs(30);
+    let header = Header::new("threads", 1, locks.capabilities(), ttl);
+    let recorder = Recorder::to(Clock::raw(), header, file.reopen().unwrap());
+    runtime.block_on(async {
+        let tasks = (0..100).map(|index| {
+            let (locks, mut client) = (locks.clone(), recorder.client(format!("p/{index}")));
+            tokio::spawn(async move {
+                for _ in 0..20 {
+                    let lock = locks.lock("one").unwrap().ttl(ttl);
+                    let held = client.acquire(&lock).await.unwrap();
+                    assert!(client.check(&held));
+                    client.release(held).await.unwrap();
+                }
+            })
+        });
+        for task in tasks.collect::<Vec<_>>() {
+            task.await.unwrap();
+        }
+    });
+    recorder.finish().unwrap();
+    let read = std::io::BufReader::new(std::fs::File::open(file.path()).unwrap());
+    let report = history::check(&History::read(read).unwrap());
+    assert!(report.is_legal(), "{report}");
+    assert_eq!((report.operations, report.grants, report.unknown), (6000, 2000, 0));
 }

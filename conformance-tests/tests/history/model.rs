@@ -2,7 +2,7 @@
 //! Nothing here is shared with the checker but the format.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::collections::{BinaryHeap, VecDeque};
 use std::time::Duration;
 
 use conformance_tests::history::{
@@ -173,7 +173,6 @@ struct World {
     steps: Vec<Step>,
     servers: Vec<Server>,
     clients: Vec<Client>,
-    requests: BTreeMap<u64, (usize, u64)>,
     calls_left: usize,
     next_id: u64,
     faults: u64,
@@ -191,7 +190,6 @@ impl World {
             steps: Vec::new(),
             servers: (0..play.locks).map(|_| Server::default()).collect(),
             clients: (0..play.clients).map(client).collect(),
-            requests: BTreeMap::new(),
             calls_left: play.calls,
             next_id: 0,
             faults: 0,
@@ -247,7 +245,6 @@ impl World {
         record.grant = Some(format!("g{id}"));
         self.call(client, record, lock, Ask::Acquire { id, waits });
         let life = self.clients[client].life;
-        self.requests.insert(id, (client, life));
         if waits && self.dice.one_in(4) {
             let bound = 100 * MS + self.dice.roll(1500 * MS);
             self.later(bound, Step::GiveUp(client, life));
@@ -336,8 +333,9 @@ impl World {
         if standing.is_none() && !broken_off {
             return; // won just now, or not asked yet
         }
-        let id = self.requests.iter().find(|(_, who)| **who == (client, life)).map(|(&id, _)| id);
-        if let Some(id) = id {
+        if record.op.acquires() {
+            let id = record.grant.as_deref().and_then(|grant| grant[1..].parse().ok());
+            let id = id.expect("acquisitions are named");
             let leave = Request { client, life, lock, ask: Ask::Leave { id }, answered: false };
             if broken_off {
                 let trip = TRIP + self.dice.trip();

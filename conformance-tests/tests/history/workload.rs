@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use conformance_tests::Harness;
-use conformance_tests::history::{Client, Clock, Header, Held, Recorder, Renewals, Trouble, Why};
+use conformance_tests::history::{
+    Client, Clock, Header, Held, Line, Recorder, Renewals, Trouble, Why,
+};
 use lock_core::clock::sleep;
 use lock_core::faults::{Call, Disturbance};
 use lock_core::{FenceGate, Lock, Locker, RenewalPolicy};
@@ -23,8 +25,8 @@ pub(crate) struct Load {
 
 const TTL: Duration = Duration::from_secs(10);
 
-/// Runs a load against a lock space, and returns what was recorded.
-pub(crate) async fn run(harness: &dyn Harness, load: Load) -> Recorder {
+/// Runs a load against a lock space, and returns what was recorded, at the latest after an hour.
+pub(crate) async fn run(harness: &dyn Harness, load: Load) -> Vec<Line> {
     let mut lockers = Vec::new();
     for client in 0..load.clients {
         lockers.push(locker(harness, load, client).await);
@@ -46,16 +48,21 @@ pub(crate) async fn run(harness: &dyn Harness, load: Load) -> Recorder {
         let user = User { client, locks, dice, store };
         tasks.spawn(user.work(load.rounds));
     }
-    while let Some(done) = tasks.join_next().await {
-        done.expect("no client panics");
+    let all = async {
+        while let Some(done) = tasks.join_next().await {
+            done.expect("no client panics");
+        }
+    };
+    if tokio::time::timeout(Duration::from_secs(3600), all).await.is_ok() {
+        for locks in lockers {
+            let _ = locks.close().await;
+        }
+        if let Some(fault) = fault {
+            fault.heal();
+        }
     }
-    for locks in lockers {
-        let _ = locks.close().await;
-    }
-    if let Some(fault) = fault {
-        fault.heal();
-    }
-    recorder
+    // Before clients that hang are dropped, and say so.
+    recorder.lines()
 }
 
 async fn locker(harness: &dyn Harness, load: Load, client: usize) -> Locker {
