@@ -30,6 +30,8 @@
 //! Each law becomes one trial per backend, named after both. A law about a capability that the
 //! backend does not declare becomes a check that the capability is absent; what is merely not
 //! promised is shown as ignored. Nothing is skipped silently.
+//!
+//! Whole runs of many clients are recorded and judged by [`history`].
 
 mod context;
 mod harness;
