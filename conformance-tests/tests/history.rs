@@ -586,12 +586,11 @@ fn saboteurs_are_caught_by_their_history() {
 // ---- what stands in files ----
 
 fn hand_written(fields: &str, lines: &[&str]) -> Result<Report, String> {
-    let header = format!(
-        r#"{{"kind":"header","version":1,"run":"r","seed":7,"backend":"b","clock":"moment","sequential":true,
-        "fencing":"seeded","lease":3000,"margin":30,"takeover":200,"hand_off":100,"told_within":100,
-        "drain":10000{fields}}}"#
-    );
-    let text = format!("{}\n{}\n", header.replace('\n', " "), lines.join("\n"));
+    let fencing = if fields.contains("fencing") { "" } else { r#","fencing":"seeded""# };
+    let header = r#"{"kind":"header","version":1,"run":"r","seed":7,"backend":"b","clock":"moment","sequential":true,
+        "lease":3000,"margin":30,"takeover":200,"hand_off":100,"told_within":100,"drain":10000"#;
+    let header = header.replace('\n', " ");
+    let text = format!("{header}{fencing}{fields}}}\n{}\n", lines.join("\n"));
     let history = History::read(text.as_bytes()).map_err(|error| error.to_string())?;
     Ok(history::check(&history))
 }
@@ -667,6 +666,36 @@ fn a_stopped_holder_is_taken_over_from_within_the_bound() {
 }
 
 #[test]
+fn a_counter_that_lost_an_update_is_seen() {
+    let counted = |fence: &str, values: [u64; 2], read: u64| {
+        let call = |t: u64, kind: &str, op: &str, value: String| {
+            format!(
+                r#"{{"kind":"{kind}","t":{t},"proc":"p","lock":"l","op":"{op}"{value}{fence}}}"#
+            )
+        };
+        let value = |value: u64| format!(r#","value":{value}"#);
+        let lines = [
+            call(1, "invoke", "write", String::new()),
+            call(2, "ok", "write", value(values[0])),
+            call(3, "invoke", "write", String::new()),
+            call(4, "ok", "write", value(values[1])),
+            call(5, "invoke", "read", String::new()),
+            call(6, "ok", "read", value(read)),
+        ];
+        hand_written("", &lines.each_ref().map(String::as_str)).unwrap()
+    };
+    let fence = r#","fence":7"#;
+    assert!(counted(fence, [1, 2], 2).is_legal());
+    for (values, read) in [([1, 2], 1), ([1, 2], 3), ([1, 1], 2), ([2, 1], 2)] {
+        let report = counted(fence, values, read);
+        assert!(report.broken.contains_key(&Rule::K3), "{values:?} {read}: {report}");
+    }
+    // Without a fence, this is what happens: it is counted, and blamed on nobody.
+    let report = counted("", [1, 1], 1);
+    assert!(report.is_legal() && report.lost_updates == 1, "{report}");
+}
+
+#[test]
 fn only_documented_residue_may_be_left() {
     let left = |names: &str| format!(r#"{{"kind":"residue","t":9000,"left":[{names}]}}"#);
     let judge = |line: &str| hand_written(r#","residue":["fence:*"]"#, &[line]).unwrap();
@@ -712,6 +741,36 @@ fn what_is_no_history_is_refused_with_its_line() {
     let error = History::read(&endless[..]).unwrap_err().to_string();
     assert_eq!(error, "line 1: it is longer than 1048576 bytes");
     assert!(History::read(&b""[..]).is_err());
+}
+
+/// Each of thirty ghosts may explain each of twelve refusals, but none of them two.
+#[test]
+fn a_search_without_end_is_no_pass() {
+    let call = |t: u64, kind: &str, name: &str, op: &str, more: &str| {
+        format!(
+            r#"{{"kind":"{kind}","t":{t},"proc":"{name}","lock":"l","op":"{op}","grant":"{name}"{more}}}"#
+        )
+    };
+    let mut lines = Vec::new();
+    for ghost in 0..30 {
+        lines.push(call(1, "invoke", &format!("ghost{ghost}"), "try", ""));
+    }
+    for ghost in 0..30 {
+        lines.push(call(2, "info", &format!("ghost{ghost}"), "try", ""));
+    }
+    for round in 0..12 {
+        let (t, name) = (10 + 10 * round, format!("refused{round}"));
+        lines.push(call(t, "invoke", &name, "try", ""));
+        lines.push(call(t + 1, "fail", &name, "try", r#","err":"busy""#));
+        let name = format!("holder{round}");
+        lines.push(call(t + 2, "invoke", &name, "try", ""));
+        lines.push(call(t + 3, "ok", &name, "try", r#","valid_until":2000"#));
+        lines.push(call(t + 4, "invoke", &name, "release", ""));
+        lines.push(call(t + 5, "ok", &name, "release", ""));
+    }
+    let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+    let report = hand_written(r#","fencing":"none""#, &lines).unwrap();
+    assert!(report.broken.keys().eq([&Rule::Undecided]), "{report}");
 }
 
 #[test]

@@ -14,8 +14,8 @@ use super::record::{Op, Why};
 use super::report::{Report, Rule};
 use super::timeline::{At, History, LockLine, Outcome};
 
-/// So many states may be looked at for one lock.
-const BUDGET: usize = 2_000_000;
+/// So many states may be looked at for each step of a lock, and so many more in all.
+const BUDGET: [usize; 2] = [100, 500_000];
 
 /// What a call does to the lock, or says about it. Grants go by their acquisition's index in
 /// [`LockLine::calls`].
@@ -75,8 +75,9 @@ pub(super) fn search(history: &History, lock: &LockLine, line: &Presence, report
         return; // then nothing can be said about the order
     }
     let steps = steps(history, lock, line);
+    let budget = BUDGET[0] * steps.len() + BUDGET[1];
     let mut search =
-        Search { steps: &steps, open: BTreeMap::new(), looking: Vec::new(), left: BUDGET };
+        Search { steps: &steps, open: BTreeMap::new(), looking: Vec::new(), left: budget };
     match search.run() {
         Ok(()) => {}
         Err(Stuck::At(step)) => {
@@ -89,7 +90,7 @@ pub(super) fn search(history: &History, lock: &LockLine, line: &Presence, report
         }
         Err(Stuck::Budget) => {
             report.violation(Rule::Undecided, &lock.name, &[], || {
-                format!("no order found in {BUDGET} states: make the run shorter or quieter")
+                format!("no order found in {budget} states: make the run shorter or quieter")
             });
         }
     }
