@@ -487,15 +487,34 @@ impl Sabotage for AnswersOutOfOrder {
     }
 }
 
+/// With the token of the grant: another one would be told from it.
 #[derive(Debug, Default)]
-struct RenewAlwaysHeld;
+struct RenewAlwaysHeld(Mutex<HashMap<OwnerId, Grant>>);
+impl RenewAlwaysHeld {
+    fn note(&self, claim: &Claim, grant: Grant) -> Grant {
+        self.0.lock().unwrap().insert(claim.owner, grant.clone());
+        grant
+    }
+}
 #[async_trait]
 impl Sabotage for RenewAlwaysHeld {
+    async fn try_acquire(&self, inner: &dyn Backend, claim: &Claim) -> Result<Attempt, Fault> {
+        regrant(inner.try_acquire(claim).await, |grant| self.note(claim, grant))
+    }
+    async fn wait(&self, inner: &dyn Backend, claim: &Claim) -> Result<Wake, Fault> {
+        rewake(inner.wait(claim).await, |grant| self.note(claim, grant))
+    }
     async fn renew(&self, inner: &dyn Backend, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
         let answers = inner.renew(claims).await.into_iter().zip(claims);
         answers
             .map(|(answer, claim)| match answer {
-                Ok(Renewal::NotHeld) => Ok(Renewal::Held(forged(claim.ttl))),
+                Ok(Renewal::NotHeld) => {
+                    let mut grant = forged(claim.ttl);
+                    if let Some(won) = self.0.lock().unwrap().get(&claim.owner) {
+                        grant.token = won.token;
+                    }
+                    Ok(Renewal::Held(grant))
+                }
                 other => other,
             })
             .collect()

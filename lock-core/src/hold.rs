@@ -319,6 +319,12 @@ impl Hold {
         answer: Result<Renewal, Fault>,
     ) -> Result<(), Option<Fault>> {
         match answer {
+            // Another number is another grant: the lock was taken from us, perhaps held by somebody else
+            // since, and then taken anew by an attempt of ours that was late.
+            Ok(Renewal::Held(grant)) if grant.token.is_some() && grant.token != self.token => {
+                self.lose(Loss::NotHeld);
+                Err(None)
+            }
             // `loss` first: an answer that comes after the deadline does not move it.
             Ok(Renewal::Held(grant)) if self.loss().is_none() => {
                 if grant.ticket.is_some() {

@@ -741,6 +741,25 @@ fn loss_is_told_when_the_runtime_goes_during_a_renewal_without_lease() {
     assert_eq!(guard.loss(), Some(Loss::RuntimeGone));
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_hold_is_not_prolonged_under_another_grant() {
+    let memory = Memory::new();
+    let locks = Locker::new(memory.clone());
+    let (name, ttl) = (LockName::new("n").unwrap(), secs(30));
+    let guard = locks.lock("n").unwrap().ttl(ttl).acquire().await.unwrap();
+    let owner = memory.inspect(&name).await.unwrap().holders[0].owner.unwrap();
+    assert!(memory.break_lock(&name, &owner).await.unwrap());
+    let rival = Claim::new(name.clone(), OwnerId::mint(), ttl);
+    assert!(matches!(memory.try_acquire(&rival).await, Ok(Attempt::Acquired(_))));
+    memory.release(&rival, LetGo::now()).await.unwrap();
+    // An attempt of the guard's claim that was on its way all the time.
+    let late = Claim::new(name.clone(), owner, ttl);
+    assert!(matches!(memory.try_acquire(&late).await, Ok(Attempt::Acquired(_))));
+    assert_eq!(tokio::time::timeout(ttl, guard.lost()).await, Ok(Loss::NotHeld));
+    locks.close().await;
+    assert!(memory.inspect(&name).await.unwrap().holders.is_empty());
+}
+
 /// Lets other threads work.
 fn nap(duration: Duration) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().unwrap();
