@@ -278,6 +278,7 @@ impl Seeker {
             lock.backend = self.engine.caps.backend,
             lock.owner = %self.claim.owner.short(),
         );
+        pace.sees(lapses_in);
         let at_most = self.claim.ttl;
         let recheck = lapses_in.map_or(at_most, |lapses_in| lapses_in.min(at_most));
         let jitter = entropy::between(Duration::from_millis(1), RECHECK_JITTER.min(at_most / 10));
@@ -397,14 +398,32 @@ struct Pace {
     outages: u32,
     failed_waits: u32,
     idle_wakes: u32,
+    /// When the holder's lease ended, as told at the first of these wakes.
+    lapsed_at: Option<Moment>,
     short_looks: u32,
 }
 
 impl Pace {
     const LONGEST: Duration = Duration::from_secs(1);
     const SHORT_WAIT: Duration = Duration::from_millis(5);
+    /// What the end of one and the same lease may seem to move by, from look to look.
+    const SAME: Duration = Duration::from_millis(10);
     const LOOKS_SOON: Duration = Duration::from_millis(50);
     const IDLE_WAKES_FOR_FREE: u32 = 8;
+
+    /// The holder's lease ends then. Another end is another holder, or a renewal: whatever woke us was not
+    /// for nothing, however often it comes.
+    fn sees(&mut self, lapses_in: Option<Duration>) {
+        let at = lapses_in.map(|lapses_in| Moment::now() + lapses_in);
+        let is_same = match (at, self.lapsed_at) {
+            (Some(at), Some(before)) => at <= before + Self::SAME && before <= at + Self::SAME,
+            (at, before) => at.is_some() == before.is_some(),
+        };
+        if !is_same {
+            self.lapsed_at = at;
+            self.idle_wakes = 0;
+        }
+    }
 
     /// The next pause while the backend fails.
     fn outage(&mut self) -> Duration {

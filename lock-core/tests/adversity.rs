@@ -756,7 +756,7 @@ async fn a_hold_is_not_prolonged_under_another_grant() {
     let late = Claim::new(name.clone(), owner, ttl);
     assert!(matches!(memory.try_acquire(&late).await, Ok(Attempt::Acquired(_))));
     assert_eq!(tokio::time::timeout(ttl, guard.lost()).await, Ok(Loss::NotHeld));
-    locks.close().await;
+    locks.close().await.unwrap();
     assert!(memory.inspect(&name).await.unwrap().holders.is_empty());
 }
 

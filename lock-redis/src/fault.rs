@@ -101,6 +101,11 @@ pub(crate) fn is_broken(error: &RedisError) -> bool {
     error.is_unrecoverable_error() || error.is_io_error()
 }
 
+/// True if another server holds the locks: this one is a replica.
+pub(crate) fn is_elsewhere(error: &RedisError) -> bool {
+    matches!(error.code(), Some("READONLY" | "MASTERDOWN"))
+}
+
 /// True if the server refuses work for now: another time it may accept the same.
 pub(crate) fn is_passing(error: &RedisError) -> bool {
     let first =

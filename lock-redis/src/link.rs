@@ -40,6 +40,9 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(200);
 /// How long the oldest request may go without answer. Also when the kernel gives up on a peer that does
 /// not acknowledge what was sent; on an idle line it asks, with keep-alive probes.
 const SILENCE: Duration = Duration::from_secs(5);
+
+/// How old a connection to what turns out to be a replica must be to be given up for that.
+const AGE: Duration = Duration::from_secs(1);
 const KEEPALIVE_AFTER: Duration = Duration::from_secs(10);
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(3);
 const KEEPALIVE_PROBES: u32 = 3;
@@ -79,8 +82,8 @@ pub(crate) struct Connection {
 }
 
 /// Whether a connection is of any use.
-#[derive(Default)]
 struct Health {
+    since: Moment,
     broken: AtomicBool,
     /// When the oldest request was sent whose caller has gone away without an answer.
     unanswered: Mutex<Option<Moment>>,
@@ -232,7 +235,7 @@ impl Link {
         // Files that are just being replaced are no reason to give up.
         let [with_signals, without] =
             clients(&self.config).await.map_err(|e| Fault::not_applied(Unavailable, e))?;
-        let health = Arc::<Health>::default();
+        let health = Arc::new(Health::new());
         let pushes = Pushes { waiters: Arc::clone(&self.waiters), health: Arc::clone(&health) };
         // Core bounds each call, and this link the making of a connection.
         let settings =
@@ -246,7 +249,7 @@ impl Link {
             }
             Err(error) if is_too_old(&error) => {
                 // The pushes are gone with the connection, and have marked it as broken.
-                let health = Arc::default();
+                let health = Arc::new(Health::new());
                 let redis = without.get_multiplexed_async_connection_with_config(&settings).await;
                 Ok(Connection { redis: redis.map_err(failed)?, health, has_signals: false })
             }
@@ -277,7 +280,9 @@ impl Link {
     }
 
     fn failed(&self, connection: &Connection, doing: &'static str, error: &RedisError) -> Fault {
-        if fault::is_broken(error) {
+        // Whoever was demoted answers for nobody: the address may lead to the new primary by now.
+        let was_demoted = fault::is_elsewhere(error) && connection.health.is_old();
+        if fault::is_broken(error) || was_demoted {
             connection.health.breaks();
             self.waiters.signal_all();
         }
@@ -306,6 +311,16 @@ impl State {
 }
 
 impl Health {
+    fn new() -> Self {
+        Self { since: Moment::now(), broken: AtomicBool::new(false), unanswered: Mutex::default() }
+    }
+
+    /// True if the address may lead elsewhere by now. Asked all the time, a replica would be connected
+    /// to for each refusal.
+    fn is_old(&self) -> bool {
+        (self.since + AGE).has_passed()
+    }
+
     /// Says when `request` was sent, and its answer; and remembers it if it is dropped without one.
     async fn watch<T>(&self, request: impl Future<Output = T>) -> (Moment, T) {
         let asked = Asked { health: self, since: Moment::now(), answered: false };

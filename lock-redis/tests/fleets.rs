@@ -384,6 +384,28 @@ fn assert_lease_is_long(server: &Server) {
     assert!((200 * SECOND..=300 * SECOND).contains(&rest), "{rest} ms are left");
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn loops_that_hold_for_a_moment_each_do_not_starve_our_waiter() {
+    let server = Server::start();
+    let mut theirs = [RedisPy, RedisPy].map(|library| library.start(server.port(), &["n"]));
+    for peer in &mut theirs {
+        assert_eq!(peer.ask("count 0 1 1 0").await, "waited 0");
+    }
+    let lock = Locker::new(server.client().await).lock("n").unwrap().ttl(PATIENCE);
+    // They never pause; the lock is free for a moment a few hundred times a second.
+    theirs.iter_mut().for_each(|peer| peer.tell("count 100000 20 20 0"));
+    let mut longest = Duration::ZERO;
+    let began = Moment::now();
+    while Moment::now().saturating_since(began) < SOON {
+        let asked = Moment::now();
+        let guard = lock.try_acquire_for(PATIENCE).await.unwrap();
+        longest = longest.max(Moment::now().saturating_since(asked));
+        guard.expect("it is served in time").release().await.unwrap();
+        sleep(Duration::from_millis(3)).await;
+    }
+    assert!(longest < Duration::from_secs(2), "it waited {longest:?}");
+}
+
 /// A waiter that has been contended, and whom the server is going to tell.
 async fn resting(
     server: &Server,

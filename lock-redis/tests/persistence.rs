@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use lock_core::backend::{Effect, FaultKind, LetGo, Release, Renewal};
-use lock_core::clock::Moment;
+use lock_core::clock::{Moment, sleep};
 use lock_core::{Backend, ErrorKind, FenceGate, LockGuard, Locker, Loss};
 use lock_redis::Redis;
 
@@ -387,4 +387,10 @@ async fn a_primary_that_was_demoted_answers_for_nobody() {
     pair.lead_to(&pair.replica);
     let next = hold(&pair.client().await, LONG).await;
     assert!(next.fencing_token() > guard.fencing_token());
+    // And who was connected before finds out.
+    let end = Moment::now() + SOON;
+    while locks.try_acquire(&claim("free", 1000)).await.is_err() {
+        assert!(!end.has_passed(), "it stays with the replica");
+        sleep(Duration::from_millis(100)).await;
+    }
 }

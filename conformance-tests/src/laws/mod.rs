@@ -73,6 +73,12 @@ impl Law {
         self.number.split('.').next().unwrap_or(self.number)
     }
 
+    /// True if it says nothing about a backend that has no network.
+    #[must_use]
+    pub fn is_about_networks(&self) -> bool {
+        matches!(self.chapter(), "12" | "13")
+    }
+
     /// How this law applies to what a backend declares and its harness brings along.
     #[must_use]
     pub fn applies_to(&self, offer: &Offer) -> Applies {
