@@ -3,7 +3,7 @@
 //! A law looks at one situation that somebody has thought of. A simulation draws situations nobody has
 //! thought of: who wants which lock when, for how long and in which way, what is given up half-way, what
 //! the network does to each call, and what an operator removes meanwhile. What comes of it is recorded
-//! and judged as a [history](crate::history). The same seed is the same run, step by step.
+//! and judged as a [history]. The same seed is the same run, step by step.
 //!
 //! Each seed turns on a few kinds of fault only, each with a rate of its own: where everything fails at
 //! once, little happens.

@@ -20,7 +20,9 @@
 //!   by its next renewal, and its tokens are the lower ones: a resource that checks them is right all
 //!   the same. No setting of the server changes that; `WAIT` and `appendfsync always` make it rarer.
 //! * **The server's clock.** It ends the leases. Set forward, it ends them early; set back, late, and it
-//!   brings back those that had ended from a file. Run it with a time service that slews. Who meets a
+//!   brings back those that had ended from a file. Run it with a time service that slews. A holder gives
+//!   up 1 % of its lease and 2 ms early: on a server whose clock runs faster than that, leases end before
+//!   their holders give up, two may believe that they hold the lock, and tokens are what is left. Who meets a
 //!   lock of ours that is taken for longer than [`Config::max_ttl`], or any without an end, warns of it
 //!   by `tracing`, once, and names it.
 //! * **Eviction.** A server that may throw keys away throws locks away: set `maxmemory-policy` to
@@ -48,9 +50,21 @@
 //! right) is looked at after pauses of 5 to 100 ms instead; [`Capabilities::wakeup`] says which. The
 //! server must be Redis 5 or newer, or one that behaves like it. It is tested with Redis 7.0.
 //!
-//! One connection serves all locks of a [`Redis`] and its clones. It is made anew when it breaks, at
-//! the next need, after 10 to 200 ms if that fails; a server that is down is an error at once and not
-//! a wait.
+//! One connection serves all locks of a [`Redis`] and its clones. It is made anew when it breaks, when a
+//! request has had no answer for 5 s, and when the server turns out to have become a replica: at the next
+//! need, and after 10 to 200 ms if that fails. A server that is down is an error at once and not a wait;
+//! those who wait already ask again within a second.
+//!
+//! # Settings of the server that matter
+//!
+//! | setting | for locks |
+//! |---|---|
+//! | `maxmemory-policy` | `noeviction`; everything else throws held locks away |
+//! | `appendonly`, `appendfsync` | without a log, a restart frees all locks; with `everysec`, those of the last second, and those that were let go in it are back until their leases end |
+//! | `min-replicas-to-write` | with too few replicas no lock is given, renewed or released: leases end |
+//! | `timeout` | 0, or longer than waits are: idle connections that are closed cost their waiters a look |
+//! | `tracking-table-max-keys` | more than there are locks waited for, or waiters look needlessly |
+//! | `replica-read-only` | `yes`: a writable replica gives locks that nobody else knows |
 //!
 //! # Keys
 //!
@@ -100,8 +114,8 @@
 //!   What is left of it is all that [`inspect`] shows.
 //! * **they look from time to time, we are woken.** redis-py looks every 100 ms, Laravel every 250 ms,
 //!   and node-redlock ten times within two seconds. So under load ours go first. But there is no order: a
-//!   loop that takes the lock again at once can keep others waiting, one of ours theirs, and one of theirs
-//!   ours for many seconds. Pause between two rounds, for longer than others do between two looks.
+//!   loop that takes the lock again at once can keep others waiting, theirs for many seconds. Pause between
+//!   two rounds, for longer than others do between two looks.
 //! * **a waiter of theirs may wait for a message** that only their own library sends: python-redis-lock
 //!   (then it looks when its own `expire` has passed, and without one never) and Spring's
 //!   `PUB_SUB_LOCK`. Our release does not wake those.
