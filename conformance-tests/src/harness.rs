@@ -48,6 +48,11 @@ pub trait Harness: Send + Sync + 'static {
         false
     }
 
+    /// Forgets every lock, as a server does that restarts without its data. False if this harness cannot.
+    async fn lose_data(&self) -> bool {
+        false
+    }
+
     /// The network on which the checks of chapter 12 cut, delay and swallow what
     /// [distant clients](Self::distant_client) and the server say to each other. `None`: these checks
     /// are shown as ignored.

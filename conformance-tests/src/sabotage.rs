@@ -91,6 +91,7 @@ static SABOTEURS: &[Saboteur] = &[
     saboteur!(ServesLastFirst, "6.3", "6.4"),
     saboteur!(QueuesTries, "6.5"),
     saboteur!(NeverLapses, "6.6"),
+    saboteur!(KeepsPlaces, "6.7"),
     saboteur!(SwallowsUncertainReleases, "8.1", "12.1", "12.5", "13.1"),
     saboteur!(CallsFaultsContention, "8.2", "12.9"),
     saboteur!(HidesWhatItCan, "9.1", "9.2", "9.3", "9.4"),
@@ -188,6 +189,9 @@ impl Harness for Infiltrated {
     }
     fn can_evict(&self) -> bool {
         self.harness.can_evict()
+    }
+    async fn lose_data(&self) -> bool {
+        self.harness.lose_data().await
     }
     fn network(&self) -> Option<&Proxy> {
         self.harness.network()
@@ -815,6 +819,31 @@ impl Sabotage for QueuesTries {
         let mut claim = claim.clone();
         claim.queue = true;
         inner.try_acquire(&claim).await
+    }
+}
+
+/// Whoever has waited once waits for ever.
+#[derive(Debug, Default)]
+struct KeepsPlaces(Mutex<Vec<Claim>>);
+#[async_trait]
+impl Sabotage for KeepsPlaces {
+    async fn try_acquire(&self, inner: &dyn Backend, claim: &Claim) -> Result<Attempt, Fault> {
+        if claim.queue {
+            self.0.lock().unwrap().push(claim.clone());
+        }
+        inner.try_acquire(claim).await
+    }
+    async fn release(
+        &self,
+        inner: &dyn Backend,
+        claim: &Claim,
+        how: LetGo,
+    ) -> Result<Release, Fault> {
+        let waiting = std::mem::take(&mut *self.0.lock().unwrap());
+        for waiting in &waiting {
+            inner.try_acquire(waiting).await?;
+        }
+        inner.release(claim, how).await
     }
 }
 

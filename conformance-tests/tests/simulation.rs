@@ -33,6 +33,11 @@ impl Harness for InMemory {
     fn can_evict(&self) -> bool {
         true
     }
+
+    async fn lose_data(&self) -> bool {
+        self.0.lose_data();
+        true
+    }
 }
 
 fn simulate(seed: u64) -> Run {
@@ -118,9 +123,9 @@ fn broken_backends_break_promises_in_some_run() {
     });
 }
 
-/// Saboteurs that a simulation meets. The others break what it does not use: lists, names at their
-/// limits, minimum holds, floors.
-const FOUND: [&str; 27] = [
+/// Saboteurs that a simulation meets. The others break what it does not use (lists, names at their
+/// limits, minimum holds, floors), or do no more than a storm does as well.
+const FOUND: [&str; 25] = [
     "GrantsEveryone",
     "ForgetsItsOwner",
     "AttemptShortens",
@@ -135,8 +140,6 @@ const FOUND: [&str; 27] = [
     "ReleasesInName",
     "ReleasesAnyone",
     "LeavesGhostsInLine",
-    "AdmitsLateAttempts",
-    "ForgetsWhomItKnew",
     "RepeatsTokens",
     "LosesTokens",
     "HandsOverOldTokens",

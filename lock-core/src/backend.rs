@@ -27,6 +27,9 @@ use crate::name::LockName;
 use crate::owner::{Label, OwnerId};
 use crate::token::FencingToken;
 
+/// How long, besides two leases, a place in line lasts after the last attempt of its claim.
+pub const PLACE_LASTS: Duration = Duration::from_secs(5);
+
 /// A place where locks live.
 ///
 /// No method has a default: a forgotten verb is a compile error. Verbs of one claim are never called
@@ -44,7 +47,9 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     ///
     /// The same claim again is the same acquisition: it is answered `Acquired` with the same token
     /// (or a higher one if [`Claim::floor`] demands it) and a lease that is never shorter. With
-    /// `claim.queue` the claim may take a place in line; without, a `Contended` leaves no trace.
+    /// `claim.queue` the claim may take a place in line; without, a `Contended` leaves no trace. A place
+    /// lapses [`PLACE_LASTS`] and two leases after the last attempt of its claim, and not before: core
+    /// attempts again once a lease, and who has vanished must not stand in line for ever.
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, Fault>;
 
     /// Waits until another attempt is worthwhile, or until the server hands the lock over.

@@ -9,7 +9,7 @@ use tokio::sync::{OwnedMutexGuard, OwnedSemaphorePermit, SetOnce};
 use tracing::Instrument;
 
 use crate::backend::{
-    Attempt, Claim, Effect, Fault, FaultKind, Grant, Lease, LetGo, Release, Wake,
+    Attempt, Claim, Effect, Fault, FaultKind, Grant, Lease, LetGo, PLACE_LASTS, Release, Wake,
 };
 use crate::capabilities::{Fencing, Order};
 use crate::clock::{Moment, sleep};
@@ -524,7 +524,11 @@ impl Leaving {
 
     fn of_claim(seeker: &Seeker, claim: Claim, traces: Traces, place: Option<Place>) -> Self {
         // The last attempt was sent before now, and lands within the bound of a call or never.
-        let forgotten_at = Moment::now() + seeker.engine.settings.timeout + claim.ttl;
+        let lands = Moment::now() + seeker.engine.settings.timeout;
+        let forgotten_at = match claim.queue && seeker.engine.caps.order == Order::Fifo {
+            true => lands + claim.ttl + claim.ttl + PLACE_LASTS,
+            false => lands + claim.ttl,
+        };
         let wire = Wire { claim, uncertain: traces.uncertain, may_end: None };
         Self {
             engine: Arc::clone(&seeker.engine),

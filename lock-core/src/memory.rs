@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 
 use crate::backend::{
     Attempt, Backend, Claim, Fault, FaultKind, Grant, Holder, Identity, Lease, LetGo, Listed,
-    LockState, Release, Renewal, Wake,
+    LockState, PLACE_LASTS, Release, Renewal, Wake,
 };
 use crate::capabilities::{Capabilities, Fencing, Order, Reach, Support, Takeover, Wakeup};
 use crate::clock::{Moment, sleep_until, wall};
@@ -81,6 +81,8 @@ struct Waiter {
     owner: OwnerId,
     label: Option<Label>,
     ttl: Duration,
+    /// When its place lapses, unless it attempts again.
+    until: Moment,
     wake: Arc<Notify>,
 }
 
@@ -295,7 +297,7 @@ impl Locks {
         let Some(entry) = self.by_name.get_mut(&claim.name) else {
             let token = number?;
             self.last_number = token.backend_number();
-            let held = Held::new(&Waiter::of(claim), token, now, claim.ttl);
+            let held = Held::new(&Waiter::of(claim, now), token, now, claim.ttl);
             let grant = held.grant(now);
             self.by_name.insert(claim.name.clone(), Entry::held_as(held));
             self.sweep(now);
@@ -312,8 +314,11 @@ impl Locks {
             }
             held => {
                 let lapses_in = held.as_ref().map(|held| held.until.saturating_since(now));
-                if claim.queue && !entry.line.iter().any(|waiter| waiter.owner == claim.owner) {
-                    entry.line.push_back(Waiter::of(claim));
+                let in_line = entry.line.iter_mut().find(|waiter| waiter.owner == claim.owner);
+                match in_line {
+                    Some(waiter) => waiter.until = Waiter::lasts(claim, now),
+                    None if claim.queue => entry.line.push_back(Waiter::of(claim, now)),
+                    None => {}
                 }
                 Ok(Attempt::Contended { lapses_in })
             }
@@ -371,6 +376,9 @@ impl Locks {
         };
         entry.held.take_if(|held| held.until <= now);
         if entry.held.is_none() {
+            while entry.line.front().is_some_and(|waiter| waiter.until <= now) {
+                entry.line.pop_front();
+            }
             let Some(next) = entry.line.pop_front() else {
                 self.by_name.remove(name);
                 return;
@@ -395,7 +403,8 @@ impl Locks {
         }
         self.sweep_after = Some(now + SWEEP_EVERY);
         let over = |entry: &Entry| entry.held.as_ref().is_some_and(|held| held.until <= now);
-        self.by_name.retain(|_, entry| !entry.line.is_empty() || !over(entry));
+        let waits = |entry: &Entry| entry.line.iter().any(|waiter| waiter.until > now);
+        self.by_name.retain(|_, entry| waits(entry) || !over(entry));
         self.sweep_at = (2 * self.by_name.len()).max(64);
     }
 
@@ -457,8 +466,13 @@ impl Held {
 }
 
 impl Waiter {
-    fn of(claim: &Claim) -> Self {
+    fn lasts(claim: &Claim, now: Moment) -> Moment {
+        now + claim.ttl + claim.ttl + PLACE_LASTS
+    }
+
+    fn of(claim: &Claim, now: Moment) -> Self {
         Self {
+            until: Self::lasts(claim, now),
             owner: claim.owner,
             label: claim.label.clone(),
             ttl: claim.ttl,

@@ -70,6 +70,19 @@ fn claim_end(history: &History, lock: &LockLine, grant: &Grant) -> At {
     end
 }
 
+/// When `process` can be told what happened at `from`: one that is stopped meanwhile, when it runs again,
+/// unless something else has begun by then.
+fn undisturbed(history: &History, process: u32, from: At) -> At {
+    let mut runs = from;
+    loop {
+        let felt = history.felt(process, from, runs.plus(history.header.told_within));
+        match felt.map(|window| window.until).max() {
+            Some(until) if until > runs => runs = until,
+            _ => return runs,
+        }
+    }
+}
+
 /// Every holder whose lease has certainly ended must have been told, or have let go, soon after.
 pub(super) fn told(history: &History, lock: &LockLine, order: &[Hold], report: &mut Report) {
     // From the end: when the next certain holder got it.
@@ -85,10 +98,7 @@ pub(super) fn told(history: &History, lock: &LockLine, order: &[Hold], report: &
         };
         let process = lock.acquire_of(grant).process;
         let ended = ended.max(lock.acquire_of(grant).ret);
-        // A process that is stopped meanwhile is told when it runs again.
-        let runs = history.felt(process, ended, ended.plus(history.header.told_within));
-        let runs = runs.map(|window| window.until).max().unwrap_or(ended).max(ended);
-        let latest = runs.plus(history.header.told_within);
+        let latest = undisturbed(history, process, ended).plus(history.header.told_within);
         let known = [
             lock.first_release(grant).map(|release| release.invoke),
             lock.told_gone(grant).map(|call| call.ret),

@@ -153,9 +153,10 @@ pub(super) fn latest_end(history: &History, lock: &LockLine, grant: &Grant) -> (
             lapsed = lapsed.min(last.plus(lease));
         }
         let silenced = history.silenced(process, acquire.invoke, answered.min(lapsed));
-        let long = silenced.filter(|window| window.until.since(window.from) > lease);
-        for window in long {
-            lapsed = lapsed.min(window.from.max(acquire.ret).plus(lease));
+        // Only what is left of it after the grant keeps the holder from renewing.
+        let begins = silenced.map(|window| (window.from.max(acquire.ret), window.until));
+        for (from, _) in begins.filter(|(from, until)| until.since(*from) > lease) {
+            lapsed = lapsed.min(from.plus(lease));
         }
     }
     (answered.min(lapsed), lapsed < answered)
@@ -175,7 +176,7 @@ pub(super) struct Span {
 /// binary search.
 pub(super) struct Presence {
     spans: Vec<Span>,
-    /// For each span: the two of those up to it that end last.
+    /// For each span: of those up to it, the two of different calls that end last.
     last: Vec<[Option<usize>; 2]>,
 }
 
@@ -186,9 +187,10 @@ impl Presence {
         let mut best: [Option<usize>; 2] = [None, None];
         for (index, span) in spans.iter().enumerate() {
             let ends_later = |than: Option<usize>| than.is_none_or(|i| span.until > spans[i].until);
+            let is_of_the_best = best[0].is_some_and(|i| spans[i].call == span.call);
             if ends_later(best[0]) {
-                best = [Some(index), best[0]];
-            } else if ends_later(best[1]) {
+                best = [Some(index), if is_of_the_best { best[1] } else { best[0] }];
+            } else if !is_of_the_best && ends_later(best[1]) {
                 best[1] = Some(index);
             }
             last.push(best);

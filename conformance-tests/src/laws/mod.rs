@@ -299,6 +299,10 @@ static LAWS: &[Law] = &[
         "When a holder vanishes without a release, a waiter holds the lock within the declared bound, and on leases not before the holder's deadline.",
         "The lock that stays shut after a crash, or opens while its holder still works.",
     ),
+    law!("6.7", waiting::a_place_in_line_lapses).promise(
+        "The place of a claim that has vanished lapses: the lock is not handed to it once two leases and five seconds have passed since its last attempt.",
+        "Each waiter that dies would cost those behind it a claim lease, whenever they come.",
+    ).if_declared(|offer| offer.caps.order == Order::Fifo),
     law!("7.1", cancellation::a_dropped_acquisition_leaves_nothing).promise(
         "An acquisition that is dropped at any await leaves no lock, no place in line and no neighbour waiting.",
         "Timeouts and select drop futures at every await; what is left behind then shuts the lock for a lease.",

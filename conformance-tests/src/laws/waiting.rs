@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use lock_core::backend::{Attempt, LetGo};
+use lock_core::backend::{Attempt, LetGo, PLACE_LASTS};
 use lock_core::clock::{Moment, sleep};
 use lock_core::faults::{Disturbance, Verb};
 use lock_core::{Locker, RenewalPolicy};
@@ -102,6 +102,23 @@ pub(super) async fn a_try_leaves_no_trace(ctx: Arc<Ctx>) -> Verdict {
     ensure!(locks.lock("n")?.try_acquire().await?.is_none(), "a held lock was granted to a try");
     client.release(&holder, LetGo::now()).await?;
     ensure!(ctx.is_free(&name("n")).await?, "the lock was handed to a try that had failed");
+    Ok(())
+}
+
+pub(super) async fn a_place_in_line_lapses(ctx: Arc<Ctx>) -> Verdict {
+    let client = ctx.client().await;
+    let mut holder = ctx.claim(&name("n"), false);
+    ctx.win(&*client, &mut holder).await?;
+    let vanished = ctx.claim(&name("n"), true);
+    let contended = ctx.client().await.try_acquire(&vanished).await?;
+    ensure!(matches!(contended, Attempt::Contended { .. }), "a held lock was granted");
+    let lapsed = Moment::now() + vanished.ttl * 2 + PLACE_LASTS + ctx.slack();
+    while !lapsed.has_passed() {
+        sleep(ctx.ttl() / 3).await;
+        client.renew(&[&holder]).await.remove(0)?;
+    }
+    client.release(&holder, LetGo::now()).await?;
+    ensure!(ctx.is_free(&name("n")).await?, "the lock was handed to somebody who had vanished");
     Ok(())
 }
 

@@ -10,6 +10,9 @@
 //!
 //! It needs a backend that can live on a paused clock ([`Pace::Paused`]) and on a single thread.
 
+mod drift;
+mod stop;
+
 use std::fmt;
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -19,11 +22,14 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use fastrand::Rng;
-use lock_core::backend::FaultKind;
-use lock_core::clock::{repeat_pauses, sleep};
+use lock_core::backend::{FaultKind, PLACE_LASTS};
+use lock_core::clock::{Moment, repeat_pauses, sleep, sleep_until};
 use lock_core::faults::{Call, Disturbance, Verb};
 use lock_core::{FenceGate, LockName, Locker, RenewalPolicy};
 use tokio::task::JoinSet;
+
+use drift::Drifting;
+use stop::Stopped;
 
 use crate::harness::{Harness, Pace};
 use crate::history::{
@@ -58,6 +64,10 @@ pub struct Plan {
     mix: Vec<(What, u32)>,
     /// Whether clients are cut off for a while.
     partitions: bool,
+    /// Whether clients are stopped for a while.
+    stops: bool,
+    /// By how many in ten thousand the server's clock is too fast.
+    drift: u32,
     /// What is broken by hand.
     by_force: Option<Force>,
 }
@@ -79,6 +89,16 @@ enum What {
 enum Force {
     Evict,
     Break,
+    LoseData,
+}
+
+impl Force {
+    fn breaks(self) -> Assumption {
+        match self {
+            Self::Evict | Self::Break => Assumption::A3,
+            Self::LoseData => Assumption::A2,
+        }
+    }
 }
 
 /// Runs what `seed` stands for on one lock space.
@@ -135,9 +155,13 @@ impl Plan {
             ttl,
             timeout: ttl * rng.u32(1..8) / 4,
             partitions: !mix.is_empty() && rng.u8(..3) == 0,
-            by_force: match rng.u8(..8) {
+            stops: rng.u8(..3) == 0,
+            // Up to what the margin is for.
+            drift: if rng.bool() { rng.u32(..=100) } else { 0 },
+            by_force: match rng.u8(..12) {
                 0 => Some(Force::Evict),
                 1 => Some(Force::Break),
+                2 => Some(Force::LoseData),
                 _ => None,
             },
             mix,
@@ -182,20 +206,26 @@ impl World {
     }
 
     async fn play(self: &Arc<Self>, rng: &mut Rng) {
-        let mut players = JoinSet::new();
+        let (mut players, mut troubles) = (JoinSet::new(), JoinSet::new());
         let mut lockers = Vec::new();
         for process in 0..self.plan.clients {
-            let locks = self.locker(rng.fork()).await;
+            let stopped = Stopped::default();
+            let locks = self.locker(rng.fork(), stopped.clone()).await;
             for task in 0..self.plan.tasks {
+                let (world, stopped) = (Arc::clone(self), stopped.clone());
                 let client = self.recorder.client(format!("p{process}/t{task}"));
-                let player = Player { world: Arc::clone(self), client, rng: rng.fork() };
-                players.spawn(player.play(locks.clone()));
+                let task = stopped.clone();
+                let player = Player { world, client, rng: rng.fork(), stopped };
+                players.spawn(task.task(player.play(locks.clone())));
+            }
+            if self.plan.stops {
+                troubles.spawn(Arc::clone(self).stop(process, stopped, rng.fork()));
             }
             lockers.push(locks);
         }
         let storm = (!self.plan.is_calm())
             .then(|| self.recorder.fault(Trouble::Other("storm".to_owned())).begin());
-        let forcing = tokio::spawn(Arc::clone(self).force(rng.fork()));
+        troubles.spawn(Arc::clone(self).force(rng.fork()));
         // Long enough for some rounds, and over while most have more of them to come.
         sleep(self.plan.ttl * rng.u32(2..20)).await;
         self.stormy.store(false, Ordering::SeqCst);
@@ -209,7 +239,9 @@ impl World {
             }
         };
         let _ = tokio::time::timeout(self.plan.patience() * 20, all_end).await;
-        forcing.await.expect("force does not panic");
+        while let Some(ended) = troubles.join_next().await {
+            ended.expect("trouble does not panic");
+        }
         for locks in lockers {
             // A call that the last gust has hit ends within its bound.
             sleep(self.plan.timeout * 2).await;
@@ -219,22 +251,40 @@ impl World {
     }
 
     /// A process: its calls are disturbed as long as the storm lasts.
-    async fn locker(self: &Arc<Self>, rng: Rng) -> Locker {
+    async fn locker(self: &Arc<Self>, rng: Rng, stopped: Stopped) -> Locker {
         let weather = Mutex::new(Weather { rng, cut_off: 0 });
         let world = Arc::clone(self);
         let script = move |call: &Call<'_>| {
+            if let Some(goes_on) = stopped.ends() {
+                // What it was about to send when it was stopped.
+                return Disturbance::DelayRequest(goes_on.remaining());
+            }
             if !world.stormy.load(Ordering::SeqCst) {
                 return Disturbance::None;
             }
             let mut weather = weather.lock().unwrap_or_else(PoisonError::into_inner);
             weather.gust(call, &world.plan)
         };
-        let backend = self.harness.disturbed_client(Box::new(script)).await;
+        let inner = self.harness.disturbed_client(Box::new(script)).await;
+        let backend = Arc::new(Drifting { inner, by: self.plan.drift });
         Locker::builder_from(backend)
             .timeout(self.plan.timeout)
             .default_ttl(self.plan.ttl)
             .patience(self.plan.patience())
             .build()
+    }
+
+    /// Stops a process now and then, for longer than a lease or not.
+    async fn stop(self: Arc<Self>, process: usize, stopped: Stopped, mut rng: Rng) {
+        for _ in 0..3 {
+            sleep(self.plan.ttl * rng.u32(1..400) / 50).await;
+            let process = format!("p{process}");
+            let fault = self.recorder.fault(Trouble::Stop).process(&process).begin();
+            let goes_on = Moment::now() + self.plan.ttl * rng.u32(1..100) / 40;
+            stopped.until(goes_on);
+            sleep_until(goes_on).await;
+            fault.heal();
+        }
     }
 
     /// Removes locks behind their holders' backs, now and then.
@@ -245,11 +295,15 @@ impl World {
             let number = rng.usize(..self.plan.locks);
             let name = name(number);
             let what = Trouble::Other(format!("{force:?}"));
-            let fault = self.recorder.fault(what).breaks(Assumption::A3).lock(name.as_str());
-            let fault = fault.begin();
+            let fault = self.recorder.fault(what).breaks(force.breaks());
+            let fault = match force {
+                Force::LoseData => fault.begin(),
+                Force::Evict | Force::Break => fault.lock(name.as_str()).begin(),
+            };
             match force {
                 Force::Evict => drop(self.harness.evict(&name).await),
                 Force::Break => self.break_lock(&name).await,
+                Force::LoseData => drop(self.harness.lose_data().await),
             }
             // The holder believes in its lock until its next renewal, or its deadline.
             sleep(self.plan.ttl * 2).await;
@@ -267,9 +321,9 @@ impl World {
         }
     }
 
-    /// A lease after the last release, nothing is held.
+    /// When what was not let go has lapsed, nothing is held.
     async fn look_what_is_left(&self) {
-        sleep(self.plan.ttl * 2 + self.plan.timeout).await;
+        sleep(self.plan.ttl * 2 + self.plan.timeout + PLACE_LASTS).await;
         let stranger = Locker::builder_from(self.harness.client().await).build();
         let mut left = Vec::new();
         for number in 0..self.plan.locks {
@@ -329,14 +383,18 @@ fn header(seed: u64, plan: &Plan, caps: &lock_core::Capabilities) -> Header {
         lock_core::Takeover::AtOnce => moment,
         lock_core::Takeover::LeasePlus(more) => more + moment,
     };
-    // A hand-off to somebody who has just gone away costs its claim lease.
+    // A hand-off to somebody who has just gone away costs a claim lease, which is no longer than the
+    // whole; and one to a process that is stopped costs one for each of its tasks.
     header.hand_off = plan.timeout + plan.ttl + moment;
+    if plan.stops {
+        let tasks = u32::try_from(plan.tasks).expect("a few");
+        header.hand_off += plan.ttl * tasks;
+        header.takeover += plan.ttl * tasks;
+    }
     header.told_within = moment;
     header.drain = plan.ttl * 2 + plan.timeout * 2 + Duration::from_secs(4);
     header.residue = Some(Vec::new());
-    if plan.by_force.is_some() {
-        header.breaks = vec![Assumption::A3];
-    }
+    header.breaks = plan.by_force.map(Force::breaks).into_iter().collect();
     header
 }
 
@@ -363,6 +421,7 @@ struct Player {
     world: Arc<World>,
     client: Client,
     rng: Rng,
+    stopped: Stopped,
 }
 
 impl Player {
@@ -406,12 +465,12 @@ impl Player {
         let held = given_up.during(winning).await?.ok().flatten()?;
         // Told even while its holder looks elsewhere.
         let (signal, id) = (held.guard.loss_signal(), held.id.clone());
-        tokio::spawn(async move {
+        tokio::spawn(self.stopped.task(async move {
             let loss = signal.lost().await;
             if loss != lock_core::Loss::Released {
                 id.lost(loss);
             }
-        });
+        }));
         Some(held)
     }
 

@@ -1,0 +1,95 @@
+//! A server whose clock runs a little faster than its clients' clocks.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lock_core::backend::{
+    Attempt, Claim, Fault, Grant, Identity, Lease, LetGo, Listed, LockState, Release, Renewal, Wake,
+};
+use lock_core::{Backend, Capabilities, LockName, OwnerId};
+
+/// A client of such a server: asks for what it wants, and is told so; the server counts faster.
+#[derive(Debug)]
+pub(super) struct Drifting {
+    pub(super) inner: Arc<dyn Backend>,
+    /// By how many in ten thousand the server's clock is too fast.
+    pub(super) by: u32,
+}
+
+impl Drifting {
+    fn on_the_server(&self, claim: &Claim) -> Claim {
+        let mut claim = claim.clone();
+        claim.ttl = claim.ttl * 10_000 / (10_000 + self.by);
+        claim
+    }
+
+    fn told(&self, of_server: Duration) -> Duration {
+        of_server * (10_000 + self.by) / 10_000
+    }
+
+    fn grant(&self, mut grant: Grant) -> Grant {
+        if let Lease::For(lease) = grant.lease {
+            grant.lease = Lease::For(self.told(lease));
+        }
+        grant
+    }
+}
+
+#[async_trait]
+impl Backend for Drifting {
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+
+    async fn identity(&self) -> Result<Option<Identity>, Fault> {
+        self.inner.identity().await
+    }
+
+    async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, Fault> {
+        Ok(match self.inner.try_acquire(&self.on_the_server(claim)).await? {
+            Attempt::Acquired(grant) => Attempt::Acquired(self.grant(grant)),
+            Attempt::Contended { lapses_in } => {
+                Attempt::Contended { lapses_in: lapses_in.map(|left| self.told(left)) }
+            }
+        })
+    }
+
+    async fn wait(&self, claim: &Claim) -> Result<Wake, Fault> {
+        Ok(match self.inner.wait(claim).await? {
+            Wake::Granted(grant) => Wake::Granted(self.grant(grant)),
+            other => other,
+        })
+    }
+
+    async fn renew(&self, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
+        let claims: Vec<Claim> = claims.iter().map(|claim| self.on_the_server(claim)).collect();
+        let answers = self.inner.renew(&claims.iter().collect::<Vec<_>>()).await;
+        let told = |renewal| match renewal {
+            Renewal::Held(grant) => Renewal::Held(self.grant(grant)),
+            Renewal::NotHeld => Renewal::NotHeld,
+        };
+        answers.into_iter().map(|answer| answer.map(told)).collect()
+    }
+
+    async fn release(&self, claim: &Claim, how: LetGo) -> Result<Release, Fault> {
+        self.inner.release(claim, how).await
+    }
+
+    async fn inspect(&self, name: &LockName) -> Result<LockState, Fault> {
+        self.inner.inspect(name).await
+    }
+
+    async fn list(
+        &self,
+        prefix: &str,
+        after: Option<&LockName>,
+        limit: usize,
+    ) -> Result<Vec<Listed>, Fault> {
+        self.inner.list(prefix, after, limit).await
+    }
+
+    async fn break_lock(&self, name: &LockName, expected: &OwnerId) -> Result<bool, Fault> {
+        self.inner.break_lock(name, expected).await
+    }
+}
