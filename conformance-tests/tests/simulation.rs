@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use async_trait::async_trait;
 use conformance_tests::history::Line;
-use conformance_tests::simulation::{Run, run};
+use conformance_tests::simulation::{Run, Tally, run};
 use conformance_tests::{Harness, Pace, sabotage};
 use lock_core::{Backend, LockName, Memory};
 
@@ -50,17 +50,23 @@ fn no_run_breaks_a_promise() {
         Some(seed) => seed..seed + 1,
         None => 0..variable("SIMULATION_RUNS").unwrap_or(RUNS),
     };
+    let mut tally = Tally::default();
     let mut operations = 0;
+    let runs = seeds.end - seeds.start;
     for seed in seeds {
         let run = simulate(seed);
         operations += run.report.operations;
+        tally.add(&run.tally);
         assert!(
             run.report.is_legal(),
             "{run}\nrecorded in {}\nreplay it with:\n  SIMULATION_SEED={seed} cargo test -p conformance-tests --test simulation no_run\n",
             kept(&run).display()
         );
     }
-    println!("{operations} operations");
+    println!("{runs} runs, {operations} operations, {} calls of verbs", tally.calls());
+    for (what, verb, count) in tally.pairs() {
+        println!("{what:>20} {verb:<11} {count}");
+    }
 }
 
 /// The whole history, for check-history and for eyes.

@@ -13,6 +13,7 @@
 mod drift;
 mod stop;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -46,8 +47,55 @@ pub struct Run {
     pub plan: Plan,
     /// What was recorded.
     pub lines: Vec<Line>,
+    /// What was disturbed.
+    pub tally: Tally,
     /// The verdict.
     pub report: Report,
+}
+
+/// How often what happened to the verbs of a backend.
+#[derive(Clone, Debug, Default)]
+pub struct Tally(BTreeMap<(&'static str, &'static str), u64>);
+
+impl Tally {
+    /// How many calls there were.
+    #[must_use]
+    pub fn calls(&self) -> u64 {
+        self.0.values().sum()
+    }
+
+    /// Adds up what happened in several runs.
+    pub fn add(&mut self, other: &Self) {
+        for (pair, count) in &other.0 {
+            *self.0.entry(*pair).or_default() += count;
+        }
+    }
+
+    /// What happened to which verb, and how often.
+    pub fn pairs(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
+        self.0.iter().map(|(&(what, verb), &count)| (what, verb, count))
+    }
+
+    fn note(&mut self, what: Disturbance, verb: Verb) {
+        let what = match what {
+            Disturbance::Refuse(_) => "refused",
+            Disturbance::LoseReply => "reply lost",
+            Disturbance::HangAfter => "no reply",
+            Disturbance::Hang => "request lost",
+            Disturbance::DelayRequest(_) => "request late",
+            Disturbance::DelayReply(_) => "reply late",
+            Disturbance::LandLate(_) => "given up, lands late",
+            Disturbance::Panic => "panic",
+            _ => "undisturbed",
+        };
+        let verb = match verb {
+            Verb::TryAcquire => "try_acquire",
+            Verb::Wait => "wait",
+            Verb::Renew => "renew",
+            Verb::Release => "release",
+        };
+        *self.0.entry((what, verb)).or_default() += 1;
+    }
 }
 
 /// What a seed stands for.
@@ -187,6 +235,7 @@ struct World {
     resources: Vec<FenceGate<u64>>,
     /// Until then every call of everybody may be disturbed.
     stormy: AtomicBool,
+    tally: Mutex<Tally>,
 }
 
 impl World {
@@ -197,12 +246,14 @@ impl World {
         let recorder = Recorder::in_memory(Clock::core(), header(seed, &plan, &caps));
         let resources = (0..plan.locks).map(|_| FenceGate::new(0)).collect();
         let stormy = AtomicBool::new(!plan.is_calm());
-        let world = Arc::new(Self { plan, recorder, harness, resources, stormy });
+        let tally = Mutex::default();
+        let world = Arc::new(Self { plan, recorder, harness, resources, stormy, tally });
         world.play(&mut rng).await;
         world.look_what_is_left().await;
         let lines = world.recorder.lines();
         let report = history::check(&History::new(lines.iter().cloned())?);
-        Ok(Run { seed, plan: world.plan.clone(), lines, report })
+        let tally = world.tally.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        Ok(Run { seed, plan: world.plan.clone(), lines, tally, report })
     }
 
     async fn play(self: &Arc<Self>, rng: &mut Rng) {
@@ -255,15 +306,17 @@ impl World {
         let weather = Mutex::new(Weather { rng, cut_off: 0 });
         let world = Arc::clone(self);
         let script = move |call: &Call<'_>| {
-            if let Some(goes_on) = stopped.ends() {
+            let what = if let Some(goes_on) = stopped.ends() {
                 // What it was about to send when it was stopped.
-                return Disturbance::DelayRequest(goes_on.remaining());
-            }
-            if !world.stormy.load(Ordering::SeqCst) {
-                return Disturbance::None;
-            }
-            let mut weather = weather.lock().unwrap_or_else(PoisonError::into_inner);
-            weather.gust(call, &world.plan)
+                Disturbance::DelayRequest(goes_on.remaining())
+            } else if world.stormy.load(Ordering::SeqCst) {
+                let mut weather = weather.lock().unwrap_or_else(PoisonError::into_inner);
+                weather.gust(call, &world.plan)
+            } else {
+                Disturbance::None
+            };
+            world.tally.lock().unwrap_or_else(PoisonError::into_inner).note(what, call.verb);
+            what
         };
         let inner = self.harness.disturbed_client(Box::new(script)).await;
         let backend = Arc::new(Drifting { inner, by: self.plan.drift });
