@@ -46,7 +46,7 @@ pub struct Redis {
 #[derive(Debug)]
 struct Inner {
     keys: Keys,
-    link: Link,
+    link: Arc<Link>,
     wakeup: Wakeup,
     max_ttl: Duration,
     stuck: Stuck,
@@ -91,7 +91,7 @@ impl Redis {
     {
         let config = config.try_into().map_err(Error::from)?;
         let (keys, max_ttl) = (config.keys.clone(), config.max_ttl);
-        let link = Link::new(config).await?;
+        let link = Arc::new(Link::new(config).await?);
         let connection = link.connection().await.map_err(crate::fault::error)?;
         let wakeup = if connection.has_signals { Wakeup::Signal } else { Wakeup::Poll };
         link.check_server().await?;

@@ -269,13 +269,14 @@ fn classify_text(detail: &str) -> (Effect, FaultKind, &'static str) {
     }
 }
 
-/// Owner ids are unlock rights, and a server repeats arguments in some of its errors: of long runs of
-/// hex digits only the beginning is shown.
+/// Owner ids are unlock rights, and passwords are passwords; a server repeats arguments in some of its
+/// errors. Of long runs of hex digits only the beginning is shown, and of arguments nothing.
 fn redact(text: &str) -> String {
     const SHOWN: usize = 8;
     const SECRET: usize = 24;
     let mut out = String::with_capacity(text.len());
     let mut run = 0;
+    let text = text.split(", with args beginning with").next().unwrap_or(text);
     let mut chars = text.chars().peekable();
     while let Some(c) = chars.next() {
         out.push(c);
@@ -380,7 +381,7 @@ mod tests {
     #[test]
     fn owner_ids_are_cut() {
         let owner = lock_core::OwnerId::mint();
-        let shown = redact(&format!("args beginning with: '{}' 'x' deadbeef", owner.expose()));
+        let shown = redact(&format!("the key '{}' 'x' deadbeef", owner.expose()));
         assert!(shown.contains(&format!("'{}…'", owner.short())), "{shown}");
         assert!(shown.ends_with("'x' deadbeef"), "{shown}");
         assert!(!shown.contains(&owner.expose()[..9]), "{shown}");

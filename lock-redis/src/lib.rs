@@ -29,12 +29,16 @@
 //!   `noeviction`. Anything else is warned about when connecting. At the memory limit of such a server
 //!   no new lock is given, and those that are held can be renewed and released.
 //! * **Tokens are [`Fencing::Seeded`]**: each is above the one before, and at least the server's clock
-//!   in microseconds. They go back only if the server loses its data *and* its clock is set back, or
-//!   if the clock of a successor is behind by more than the gap between two grants.
+//!   in microseconds. They go back only if the clock is set back *and* the counter is lost, with the
+//!   server's data or because a lock was idle for ten minutes, or if the clock of a successor is behind by
+//!   more than the gap between two grants.
 //! * **No order among processes.** All are woken by a release, and who asks first wins. Inside one
 //!   process, a locker serves first come, first served.
 //! * **By force.** Whoever deletes the key of a lock of ours by hand lets others in; the holder is told
 //!   by its next renewal, and that renewal wakes the waiters. [`break_lock`] wakes them at once.
+//! * **Databases.** Signals do not tell databases apart: a lock that is busy under the same name in another
+//!   one makes waiters look needlessly.
+//! * **Replicas** are refused when connecting, and do not say of a lock that it is taken.
 //! * **Clusters** are refused. All keys of one lock are in one slot already.
 //!
 //! # What is promised
@@ -71,7 +75,7 @@
 //! | key | value | expires |
 //! |---|---|---|
 //! | `<prefix><name>` | `<owner id> <number>[ <label>]`, with `-` before it during a minimum hold | with the lease |
-//! | `{<prefix><name>}%fence` | the number of the last token | ten minutes after the lock |
+//! | `{<prefix><name>}%fence` | the number of the last token | ten minutes after the release, and not before the clock has passed the number |
 //! | `{<prefix><name>}%gone:<owner id>` | empty: this owner was let go | after a minute |
 //!
 //! The key of a name of ASCII letters, digits and punctuation (but `%`) is the name itself, and a key
@@ -128,7 +132,7 @@
 //! ```text
 //! ACL SETUSER locks on >password resetkeys ~app:* ~{app:* resetchannels -@all
 //!     +info +client|tracking +client|caching +script|load +evalsha
-//!     +get +exists +pttl +time +set +pexpire +del
+//!     +getrange +exists +pttl +time +set +pexpire +del
 //! ```
 //!
 //! With a database other than 0, `+select` too. Without `+info` there is no warning about eviction and

@@ -1,7 +1,7 @@
 //! The connection: one for all verbs, made anew when it breaks.
 //!
-//! It reconnects when a verb needs it, one attempt at a time for all verbs, with a pause between
-//! failures that doubles. A verb that is dropped leaves it in step: the answer is read and thrown
+//! It reconnects when a verb needs it, one attempt at a time for all verbs, in a task of its own, with a
+//! pause between failures that doubles. A verb that is dropped leaves it in step: the answer is read and thrown
 //! away. If the answer does not come for long, the connection is given up, though it may seem alive: a
 //! peer that has promised more bytes than it sends, or a middleman that lost its server, would be waited
 //! for without end.
@@ -23,11 +23,13 @@ use redis::{
     FromRedisValue, IntoConnectionInfo, ProtocolVersion, PushInfo, PushKind, RedisConnectionInfo,
     RedisError, ScriptInvocation, Value as Answer,
 };
+use tokio::sync::watch;
 
 use crate::config::{Config, Place};
 use crate::fault;
 use crate::keys::LockKeys;
 use crate::scripts;
+use crate::value::Value;
 use crate::waiters::Waiters;
 
 /// Making a connection, all of it: enough for a handshake in four round trips over a slow line.
@@ -40,6 +42,9 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(200);
 /// How long the oldest request may go without answer. Also when the kernel gives up on a peer that does
 /// not acknowledge what was sent; on an idle line it asks, with keep-alive probes.
 const SILENCE: Duration = Duration::from_secs(5);
+
+/// How long a connection that is under suspicion has for an answer.
+const STILL_THERE: Duration = Duration::from_millis(500);
 
 /// How old a connection to what turns out to be a replica must be to be given up for that.
 const AGE: Duration = Duration::from_secs(1);
@@ -54,22 +59,19 @@ pub(crate) struct Link {
     trial: LockKeys,
     waiters: Arc<Waiters>,
     state: Mutex<State>,
-    /// Held by whoever connects.
-    gate: tokio::sync::Mutex<()>,
 }
 
 #[derive(Default)]
 struct State {
     current: Option<Connection>,
-    /// Attempts to connect that have ended.
-    attempts: u64,
+    /// Tells what becomes of the attempt to connect that is under way.
+    attempt: Option<watch::Receiver<Option<Result<Connection, Fault>>>>,
     failure: Option<Failure>,
 }
 
 struct Failure {
     at: Moment,
     pause: Duration,
-    fault: Fault,
 }
 
 /// A connection. Cloning is cheap; clones share it.
@@ -101,7 +103,6 @@ impl Link {
             config,
             waiters: Arc::default(),
             state: Mutex::default(),
-            gate: tokio::sync::Mutex::default(),
         })
     }
 
@@ -112,7 +113,7 @@ impl Link {
 
     /// Runs a script, and says from when its effects count at the earliest.
     pub(crate) async fn run<T: FromRedisValue>(
-        &self,
+        self: &Arc<Self>,
         doing: &'static str,
         script: &ScriptInvocation<'_>,
     ) -> Result<(Moment, T), Fault> {
@@ -125,7 +126,10 @@ impl Link {
     }
 
     /// A section of what the server tells of itself; `None` if this user may not ask.
-    pub(crate) async fn info(&self, section: &'static str) -> Result<Option<Info>, Fault> {
+    pub(crate) async fn info(
+        self: &Arc<Self>,
+        section: &'static str,
+    ) -> Result<Option<Info>, Fault> {
         let connection = self.connection().await?;
         let (mut redis, mut command) = (connection.redis.clone(), redis::cmd("INFO"));
         let asking = command.arg(section).query_async::<String>(&mut redis);
@@ -148,17 +152,19 @@ impl Link {
         let mut pipe = redis::pipe();
         pipe.cmd("CLIENT").arg("CACHING").arg("YES").ignore();
         pipe.cmd("EXISTS").arg(watched).ignore();
-        pipe.cmd("GET").arg(lock);
-        let asking = pipe.query_async::<(Option<Vec<u8>>,)>(&mut redis);
+        // What holds a lock is short; who knows what else is there.
+        pipe.cmd("GETRANGE").arg(lock).arg(0).arg(Value::MAX_LEN);
+        pipe.cmd("EXISTS").arg(lock);
+        let asking = pipe.query_async::<(Vec<u8>, bool)>(&mut redis);
         match connection.health.watch(asking).await.1 {
-            Ok((value,)) => Ok(Some(value)),
+            Ok((value, exists)) => Ok(Some(exists.then_some(value))),
             Err(error) if fault::is_broken(&error) => Err(self.failed(connection, "watch", &error)),
             Err(_) => Ok(None),
         }
     }
 
     /// Names the rights that this user lacks.
-    pub(crate) async fn check_rights(&self) -> Result<(), Error> {
+    pub(crate) async fn check_rights(self: &Arc<Self>) -> Result<(), Error> {
         let mut connection = self.connection().await.map_err(fault::error)?;
         let keys = &self.trial;
         let mut trial = scripts::RIGHTS.prepare_invoke();
@@ -175,7 +181,7 @@ impl Link {
     }
 
     /// Refuses a member of a cluster, and warns of a server that may throw locks away.
-    pub(crate) async fn check_server(&self) -> Result<(), Error> {
+    pub(crate) async fn check_server(self: &Arc<Self>) -> Result<(), Error> {
         let asking = async { Ok((self.info("server").await?, self.info("memory").await?)) };
         let (server, memory) = within(CONNECT_TIMEOUT, asking)
             .await
@@ -197,38 +203,67 @@ impl Link {
         Ok(())
     }
 
-    /// The connection, if need be a new one: then this tries once.
-    pub(crate) async fn connection(&self) -> Result<Connection, Fault> {
-        let attempts = {
-            let state = self.state();
+    /// The connection, if need be a new one: then this waits for one attempt, which all verbs share.
+    ///
+    /// It is made by a task: a verb that is dropped does not end it, and one that nobody polls does not
+    /// hold it up.
+    pub(crate) async fn connection(self: &Arc<Self>) -> Result<Connection, Fault> {
+        let mut attempt = {
+            let mut state = self.state();
             if let Some(connection) = state.working() {
                 return Ok(connection);
             }
-            state.attempts
+            let under_way = state.attempt.clone().filter(|attempt| attempt.has_changed().is_ok());
+            under_way.unwrap_or_else(|| {
+                let (tell, attempt) = watch::channel(None);
+                tokio::spawn(Arc::clone(self).attempt(tell));
+                state.attempt = Some(attempt.clone());
+                attempt
+            })
         };
-        let _alone = self.gate.lock().await;
-        let pause = {
-            let state = self.state();
-            if let Some(connection) = state.working() {
-                return Ok(connection);
-            }
-            match &state.failure {
-                // Somebody has tried while this verb waited for its turn.
-                Some(failure) if state.attempts != attempts => {
-                    return Err(failure.fault.repeated());
-                }
-                Some(failure) => (failure.at + failure.pause).remaining(),
-                None => Duration::ZERO,
-            }
-        };
-        if !pause.is_zero() {
-            sleep_between(pause / 2, pause).await;
+        match attempt.wait_for(Option::is_some).await.as_deref() {
+            Ok(Some(Ok(connection))) => Ok(connection.clone()),
+            Ok(Some(Err(fault))) => Err(fault.repeated()),
+            Ok(None) | Err(_) => Err(Fault::not_applied(
+                Unavailable,
+                "the runtime on which a connection was being made has ended",
+            )),
         }
-        let answer = within(CONNECT_TIMEOUT, self.connect())
-            .await
-            .unwrap_or_else(|| Err(fault::silent_from_the_start(&self.config.place)));
-        self.state().note(&answer);
-        answer
+    }
+
+    async fn attempt(self: Arc<Self>, tell: watch::Sender<Option<Result<Connection, Fault>>>) {
+        let (old, pause) = {
+            let state = self.state();
+            let pause = state.failure.as_ref().map(|f| (f.at + f.pause).remaining());
+            (state.unanswering(), pause.unwrap_or_default())
+        };
+        let answer = match old {
+            Some(old) if self.answers(&old).await => Ok(old),
+            _ => {
+                if !pause.is_zero() {
+                    sleep_between(pause / 2, pause).await;
+                }
+                within(CONNECT_TIMEOUT, self.connect())
+                    .await
+                    .unwrap_or_else(|| Err(fault::silent_from_the_start(&self.config.place)))
+            }
+        };
+        let mut state = self.state();
+        state.note(&answer);
+        state.attempt = None;
+        tell.send_replace(Some(answer));
+    }
+
+    /// True if a connection that seems to be silent is not: callers may have gone away before their
+    /// answers came.
+    async fn answers(&self, connection: &Connection) -> bool {
+        let (mut redis, ping) = (connection.redis.clone(), redis::cmd("PING"));
+        let asking = connection.health.watch(ping.query_async::<Answer>(&mut redis));
+        match within(STILL_THERE, asking).await {
+            Some((_, Ok(_))) => true,
+            Some((_, Err(error))) => !fault::is_broken(&error),
+            None => false,
+        }
     }
 
     async fn connect(&self) -> Result<Connection, Fault> {
@@ -299,13 +334,17 @@ impl State {
         self.current.as_ref().filter(|c| c.health.is_good()).cloned()
     }
 
+    /// The connection, if there is nothing against it but that it does not answer.
+    fn unanswering(&self) -> Option<Connection> {
+        self.current.as_ref().filter(|c| !c.health.broken.load(Ordering::Acquire)).cloned()
+    }
+
     fn note(&mut self, answer: &Result<Connection, Fault>) {
-        self.attempts += 1;
         let last = self.failure.take();
         self.current = answer.as_ref().ok().cloned();
-        if let Err(fault) = answer {
+        if answer.is_err() {
             let pause = last.map_or(SHORTEST_PAUSE, |last| (last.pause * 2).min(LONGEST_PAUSE));
-            self.failure = Some(Failure { at: Moment::now(), pause, fault: fault.repeated() });
+            self.failure = Some(Failure { at: Moment::now(), pause });
         }
     }
 }
@@ -484,7 +523,11 @@ fn connection_info(
 
 /// True if the server does not speak the protocol that has signals.
 fn is_too_old(error: &RedisError) -> bool {
-    error.kind() == RedisKind::RESP3NotSupported || error.code() == Some("NOPROTO")
+    let hides_hello = || {
+        let said = error.to_string().to_lowercase();
+        said.contains("unknown command") && said.contains("hello")
+    };
+    error.kind() == RedisKind::RESP3NotSupported || error.code() == Some("NOPROTO") || hides_hello()
 }
 
 async fn within<T>(limit: Duration, work: impl Future<Output = T>) -> Option<T> {

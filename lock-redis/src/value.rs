@@ -15,6 +15,9 @@ pub(crate) struct Value {
 }
 
 impl Value {
+    /// No value of ours is longer.
+    pub(crate) const MAX_LEN: usize = 255;
+
     /// `None` if somebody else wrote it.
     pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(bytes).ok()?;

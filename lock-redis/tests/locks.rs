@@ -101,6 +101,68 @@ async fn a_floor_is_exceeded_once() {
 }
 
 #[tokio::test]
+async fn a_fence_ahead_of_the_clock_stays_until_the_clock_has_passed_it() {
+    let server = Server::start();
+    let locks = server.client().await;
+    let mut ours = claim("n", 30 * SECOND);
+    let first = win(&locks, &mut ours).await.token.unwrap();
+    // An hour ahead, as another server's clock may be.
+    let hour = 3_600_000_000;
+    ours.floor = FencingToken::from_backend(first.backend_number() + hour);
+    win(&locks, &mut ours).await;
+    let ahead = |server: &Server| pttl(server, "{n}%fence") > 3_600_000;
+    assert!(ahead(&server));
+    assert!(matches!(renew(&locks, &ours).await, Ok(Renewal::Held(_))));
+    assert!(ahead(&server));
+    locks.release(&ours, LetGo::now()).await.unwrap();
+    assert!(ahead(&server), "let go");
+    let ours = claim("n", 30 * SECOND);
+    granted(locks.try_acquire(&ours).await);
+    assert!(locks.break_lock(&ours.name, &ours.owner).await.unwrap());
+    assert!(ahead(&server), "broken");
+}
+
+#[tokio::test]
+async fn what_others_keep_there_is_not_read_as_a_whole() {
+    let server = Server::start();
+    let locks = server.client().await;
+    let _: u64 = server.command(&["SETRANGE", "n", "50000000", "f"]);
+    let sent = |server: &Server| -> u64 {
+        let stats: String = server.run("INFO stats");
+        let line = stats.lines().find_map(|line| line.strip_prefix("total_net_output_bytes:"));
+        line.unwrap().parse().unwrap()
+    };
+    let before = sent(&server);
+    let mut waiter = claim("n", 30 * SECOND);
+    waiter.queue = true;
+    contended(locks.try_acquire(&waiter).await);
+    let waiting = tokio::time::timeout(ms(200), locks.wait(&waiter)).await;
+    assert!(waiting.is_err(), "nothing has changed");
+    locks.inspect(&waiter.name).await.unwrap();
+    assert!(sent(&server) - before < 100_000, "{} bytes were sent", sent(&server) - before);
+    // Nothing at all is a value, too.
+    let _: String = server.command(&["SET", "empty", ""]);
+    assert_eq!(contended(locks.try_acquire(&claim("empty", SECOND)).await), None);
+    assert_eq!(locks.inspect(&name("empty")).await.unwrap().holders.len(), 1);
+}
+
+#[tokio::test]
+async fn a_lock_of_ours_that_was_made_endless_gets_an_end_again() {
+    let server = Server::start();
+    let locks = server.client().await;
+    let mut ours = claim("n", 30 * SECOND);
+    win(&locks, &mut ours).await;
+    for again in ["renewal", "attempt"] {
+        let _: u64 = server.run("PERSIST n");
+        match again {
+            "renewal" => drop(renew(&locks, &ours).await.unwrap()),
+            _ => drop(granted(locks.try_acquire(&ours).await)),
+        }
+        assert!((29_000..=30_000).contains(&pttl(&server, "n")), "{again}");
+    }
+}
+
+#[tokio::test]
 async fn scripts_that_were_flushed_are_loaded_again() {
     let server = Server::start();
     let locks = server.client().await;

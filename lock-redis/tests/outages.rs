@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use conformance_tests::proxy::{Fault, Proxy};
 use lock_core::backend::{Effect, FaultKind, LetGo, Release, Renewal};
-use lock_core::clock::Moment;
+use lock_core::clock::{Moment, sleep};
 use lock_core::{Backend, Locker};
 use lock_redis::Redis;
 
@@ -194,6 +194,53 @@ async fn verbs_that_are_dropped_leave_the_connection_in_step() {
         assert_eq!(locks.inspect(&ours.name).await.unwrap().holders, []);
     }
     assert_eq!(proxy.stats().connections, 1);
+}
+
+#[tokio::test]
+async fn a_verb_that_nobody_polls_holds_up_nobody() {
+    let server = Server::start();
+    let locks = server.client().await;
+    server.kill();
+    locks.inspect(&name("n")).await.unwrap_err();
+    // In the middle of connecting, or of the pause before it.
+    let stuck = claim("stuck", LONG);
+    let mut stuck = std::pin::pin!(locks.try_acquire(&stuck));
+    let polled = std::future::poll_fn(|cx| std::task::Poll::Ready(stuck.as_mut().poll(cx)));
+    assert!(polled.await.is_pending());
+    server.start_again();
+    let others = async { while locks.inspect(&name("n")).await.is_err() {} };
+    tokio::time::timeout(SOON, others).await.expect("the others go on");
+    granted(stuck.await.or(locks.try_acquire(&claim("stuck", LONG)).await));
+}
+
+#[tokio::test]
+async fn a_short_lease_on_a_long_line_outlives_a_reset() {
+    let server = Server::start();
+    let (proxy, url) = proxied(&server);
+    let locks = Locker::new(Redis::connect(url).await.unwrap());
+    proxy.set(Fault::delay(Duration::from_millis(150)));
+    let lock = locks.lock("n").unwrap().ttl(Duration::from_secs(3));
+    let guard = lock.acquire().await.unwrap();
+    // Making a connection takes longer than a single renewal may.
+    proxy.reset_connections().await;
+    let lost = tokio::time::timeout(Duration::from_secs(4), guard.lost()).await;
+    assert!(lost.is_err(), "{lost:?}");
+    guard.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn callers_that_go_away_are_no_silence() {
+    let server = Server::start();
+    let (proxy, url) = proxied(&server);
+    let locks = Redis::connect(url).await.unwrap();
+    proxy.set(Fault::delay(Duration::from_millis(20)));
+    let lock = name("n");
+    let going = locks.inspect(&lock);
+    assert!(tokio::time::timeout(Duration::from_millis(5), going).await.is_err());
+    // Longer than a request may go without an answer.
+    sleep(Duration::from_millis(5500)).await;
+    granted(locks.try_acquire(&claim("n", LONG)).await);
+    assert_eq!(proxy.stats().connections, 1, "the connection was fine");
 }
 
 #[tokio::test]

@@ -24,6 +24,8 @@ const SOON: Duration = Duration::from_secs(20);
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Still {
     Reads,
+    /// It shows what it has, which may be old, and so says of nothing that it is taken.
+    Shows,
     Nothing,
 }
 
@@ -80,6 +82,10 @@ impl Scene {
         match still {
             Still::Reads => {
                 contended(locks.try_acquire(&stranger).await);
+                assert_eq!(locks.inspect(&held.name).await.unwrap().holders.len(), 1);
+            }
+            Still::Shows => {
+                refused(locks.try_acquire(&stranger).await.unwrap_err());
                 assert_eq!(locks.inspect(&held.name).await.unwrap().holders.len(), 1);
             }
             Still::Nothing => {
@@ -172,7 +178,17 @@ async fn too_few_replicas() {
 async fn a_replica() {
     let on = |server: &Server| assert_eq!(server.run::<String>("REPLICAOF 127.0.0.1 1"), "OK");
     let off = |server: &Server| assert_eq!(server.run::<String>("REPLICAOF NO ONE"), "OK");
-    check(Server::start(), Still::Reads, "connect to the primary", on, off).await;
+    check(Server::start(), Still::Shows, "connect to the primary", on, off).await;
+}
+
+#[tokio::test]
+async fn a_replica_is_refused_when_connecting() {
+    let server = Server::start();
+    assert_eq!(server.run::<String>("REPLICAOF 127.0.0.1 1"), "OK");
+    let error = Redis::connect(server.url()).await.unwrap_err();
+    assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::NotApplied));
+    let why = error.source().unwrap().to_string();
+    assert!(why.contains("connect to the primary"), "{why}");
 }
 
 #[tokio::test]

@@ -5,6 +5,7 @@ use std::io;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use conformance_tests::servers::RedisOptions;
 use lock_core::backend::{Effect, FaultKind, LetGo};
 use lock_core::{Backend, Error, ErrorKind, Locker, Wakeup};
 use lock_redis::Redis;
@@ -16,7 +17,7 @@ use support::{Server, claim, contended, granted, name};
 
 /// As the documentation of the crate has it.
 const LEAST: &str = "resetkeys ~app:* ~{app:* resetchannels -@all +info +client|tracking \
-                     +client|caching +script|load +evalsha +get +exists +pttl +time +set +pexpire \
+                     +client|caching +script|load +evalsha +getrange +exists +pttl +time +set +pexpire \
                      +del";
 
 const PASSWORD: &str = "hunter2secret";
@@ -128,6 +129,19 @@ async fn wrong_credentials_are_denied_and_not_shown() {
     }
     let locks = Redis::connect(url.as_str()).await.unwrap();
     assert!(!format!("{locks:?}").contains(PASSWORD));
+}
+
+#[tokio::test]
+async fn a_server_without_hello_gets_no_password_to_repeat() {
+    let options = RedisOptions::new().setting("rename-command", "HELLO").and("hidden");
+    let server = Server::with_options(options);
+    let _: String = server.run("ACL SETUSER bob on >hunter2secret ~* &* +@all");
+    let url = |password: &str| format!("redis://bob:{password}@{}", server.addr());
+    let locks = Redis::connect(url("hunter2secret")).await.unwrap();
+    assert_eq!(locks.capabilities().wakeup, Wakeup::Poll, "no signals without the newer protocol");
+    let refused = Redis::connect(url("hunter2wrong")).await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Denied);
+    assert!(!format!("{refused:?} {refused:#?} {refused}").contains("hunter2"), "{refused:?}");
 }
 
 #[tokio::test]

@@ -84,6 +84,13 @@ impl RedisOptions {
         self
     }
 
+    /// Adds a second value to the last setting.
+    #[must_use]
+    pub fn and(mut self, value: &str) -> Self {
+        self.args.push(value.to_owned());
+        self
+    }
+
     fn command_line(&self, port: u16, socket: &Path) -> Vec<String> {
         let aof = if self.persistence == Persistence::Aof { "yes" } else { "no" };
         let socket = socket.to_string_lossy();

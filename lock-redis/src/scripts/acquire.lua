@@ -16,13 +16,24 @@ local owner, ttl, floor, idle, label = ARGV[1], tonumber(ARGV[2]), ARGV[3], tonu
 local LIMIT = 9007199254740992 -- 2^53: beyond, Lua skips numbers
 
 local function string_at(key, what)
-    local value = redis.pcall('GET', key)
+    -- No string of ours is longer; others may be as long as they like.
+    local value = redis.pcall('GETRANGE', key, 0, 255)
     if type(value) == 'table' and string.find(value.err, 'WRONGTYPE', 1, true) then
         return nil, redis.error_reply('LOCKTYPE ' .. what)
     elseif type(value) == 'table' then
         return nil, value
     end
-    return value or nil, nil
+    if value == '' and redis.call('EXISTS', key) == 0 then
+        return nil, nil
+    end
+    return value, nil
+end
+
+-- Until the clock has passed the number, too: then the clock alone is above it.
+local function at_least(ms, number)
+    local now = redis.call('TIME')
+    local ahead = (tonumber(number) - now[1] * 1000000 - now[2]) / 1000
+    return string.format('%.0f', ms + math.max(0, ahead))
 end
 
 local value, err = string_at(KEYS[1], 'the key of the lock holds something other than a string')
@@ -34,6 +45,12 @@ local lease = ttl
 if value then
     local remaining = redis.call('PTTL', KEYS[1])
     if string.sub(value, 1, 32) ~= owner then
+        -- A replica that is behind must not say "held". This is refused there, and prolongs at most a
+        -- tombstone here.
+        local write = redis.pcall('PEXPIRE', KEYS[3], 60000)
+        if type(write) == 'table' and string.find(write.err, 'READONLY', 1, true) then
+            return write
+        end
         local ours = string.match(value, '^%-?(%x+) %d+')
         if ours and #ours == 32 then
             return {0, '', remaining}
@@ -43,10 +60,10 @@ if value then
     lease = math.max(remaining, ttl)
     local number = string.match(value, '^%x+ (%d+)')
     if number and (floor == '' or tonumber(number) > tonumber(floor)) then
-        if remaining >= 0 and remaining < ttl then
+        if remaining < ttl then
             redis.call('PEXPIRE', KEYS[1], ttl)
         end
-        redis.call('PEXPIRE', KEYS[2], lease + idle)
+        redis.call('PEXPIRE', KEYS[2], at_least(lease + idle, number))
         return {1, number, lease}
     end
 elseif redis.call('EXISTS', KEYS[3]) == 1 then
@@ -72,9 +89,9 @@ end
 if number >= LIMIT then
     return redis.error_reply('LOCKFENCE the fencing tokens of the lock are used up')
 end
-number = string.format('%.0f', number)
 
-redis.call('SET', KEYS[2], number, 'PX', lease + idle)
+number = string.format('%.0f', number)
+redis.call('SET', KEYS[2], number, 'PX', at_least(lease + idle, number))
 local held = owner .. ' ' .. number
 if label ~= '' then
     held = held .. ' ' .. label

@@ -3,8 +3,8 @@
 -- KEYS  1 the lock
 -- Answers {value, remaining ms or -1, the server's time in µs}, or {} if it is free
 
-local value = redis.call('GET', KEYS[1])
-if not value then
+local value = redis.call('GETRANGE', KEYS[1], 0, 255)
+if value == '' and redis.call('EXISTS', KEYS[1]) == 0 then
     return {}
 end
 local now = redis.call('TIME')

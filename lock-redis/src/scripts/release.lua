@@ -12,7 +12,14 @@
 local owner, keep, uncertain = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local tombstone, idle = tonumber(ARGV[4]), tonumber(ARGV[5])
 
-local value = redis.pcall('GET', KEYS[1])
+-- Until the clock has passed the number, too: then the clock alone is above it.
+local function at_least(ms, number)
+    local now = redis.call('TIME')
+    local ahead = (tonumber(number) - now[1] * 1000000 - now[2]) / 1000
+    return string.format('%.0f', ms + math.max(0, ahead))
+end
+
+local value = redis.pcall('GETRANGE', KEYS[1], 0, 255)
 if type(value) == 'table' and not string.find(value.err, 'WRONGTYPE', 1, true) then
     return value
 end
@@ -22,10 +29,10 @@ if ours and keep > 0 then
     redis.call('PEXPIRE', KEYS[1], keep)
     -- No longer the owner's, or a renewal that is late would prolong it.
     redis.pcall('SET', KEYS[1], '-' .. value, 'PX', keep)
-    redis.pcall('PEXPIRE', KEYS[2], keep + idle)
+    redis.pcall('PEXPIRE', KEYS[2], at_least(keep + idle, string.match(value, '^%x+ (%d+)') or 0))
 elseif ours then
     redis.call('DEL', KEYS[1])
-    redis.pcall('PEXPIRE', KEYS[2], idle)
+    redis.pcall('PEXPIRE', KEYS[2], at_least(idle, string.match(value, '^%x+ (%d+)') or 0))
 else
     -- Does nothing, but where writes are refused: a replica that is behind must not say "not held".
     redis.call('PEXPIRE', KEYS[3], tombstone)

@@ -4,23 +4,27 @@
 -- KEYS  1 to 3: keys as the lock, its fence and a tombstone would have them
 
 local missing = {}
+local error_of_the_server
 local function try(name, ...)
     local answer = redis.pcall(name, ...)
     if type(answer) == 'table' and answer.err then
         local refused = string.find(answer.err, 'NOPERM', 1, true)
             or string.find(answer.err, "can't run this command", 1, true)
             or string.find(answer.err, "can't access at least one of the keys", 1, true)
-        if refused then
+        if string.find(answer.err, 'READONLY', 1, true) then
+            error_of_the_server = answer
+        elseif refused then
             missing[#missing + 1] = name
         end
     end
 end
 
-try('GET', KEYS[1])
+try('GETRANGE', KEYS[1], 0, 0)
 try('EXISTS', KEYS[3])
 try('PTTL', KEYS[1])
 try('TIME')
 try('SET', KEYS[2], '', 'XX')
 try('PEXPIRE', KEYS[1], 1)
 try('DEL', KEYS[3])
-return missing
+-- A replica is no place for locks, whatever the rights.
+return error_of_the_server or missing
