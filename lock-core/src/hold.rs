@@ -224,6 +224,11 @@ impl Hold {
         self.state().deadline
     }
 
+    /// From one renewal to the next.
+    pub(crate) fn interval(&self) -> Duration {
+        self.state().interval
+    }
+
     /// Resolves when the lock is not held any more. Watches the deadline by itself, so that it needs
     /// no wheel that runs.
     pub(crate) async fn lost(self: &Arc<Self>) -> Loss {

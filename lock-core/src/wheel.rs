@@ -285,10 +285,13 @@ fn take_in(hold: &Arc<Hold>, claim: &mut Claim, answer: Result<Renewal, Fault>) 
     }
 }
 
-/// Long enough for a slow backend, short enough to try again before the earliest deadline.
+/// Long enough for a slow backend, short enough to try again before the earliest deadline; but not ever
+/// shorter as that comes nearer, or a backend that is slower than that is never heard.
 fn limit(engine: &Engine, holds: &[Arc<Hold>]) -> Duration {
     let left = holds.iter().filter_map(|hold| hold.deadline()).map(Moment::remaining).min();
-    left.map_or(engine.settings.timeout, |left| (left / 4).min(engine.settings.timeout))
+    let slow = holds.iter().map(|hold| hold.interval()).min().unwrap_or_default() / 2;
+    left.map_or(engine.settings.timeout, |left| (left / 4).max(slow.min(left)))
+        .min(engine.settings.timeout)
         .max(Duration::from_millis(1))
 }
 

@@ -228,6 +228,9 @@ fn classify_reply(code: &str, detail: &str) -> (Effect, FaultKind, &'static str)
         }
         "NOAUTH" => (Denied, "the server asks for a password: add user:password@ to the URL"),
         "WRONGPASS" => (Denied, "check user and password"),
+        "NOPERM" if detail.contains("keys") => {
+            (Denied, "grant this user the keys of its locks: ~<prefix>* and ~{<prefix>*")
+        }
         "NOPERM" => (Denied, "grant this user the right, see the documentation of lock-redis"),
         "WRONGTYPE" | "LOCKTYPE" => {
             (Invalid, "the key is in use for something else: choose another name or prefix")

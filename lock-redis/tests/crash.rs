@@ -1,8 +1,11 @@
 //! A crowd, and a server that is killed under it: judged from what was recorded.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
-use conformance_tests::history::{self, Assumption, Clock, Header, Recorder, Trouble};
+use conformance_tests::history::{
+    self, Assumption, Clock, Header, Kind, Line, Op, Recorder, Trouble,
+};
 use conformance_tests::proxy::Proxy;
 use lock_core::clock::{Moment, sleep};
 use lock_core::{Locker, Loss};
@@ -36,7 +39,6 @@ async fn holders_are_told_and_waiters_are_served_when_the_server_is_killed() {
     }
 
     let mut header = Header::new("server killed", 0, lockers[0].capabilities(), TTL);
-    header.drain = LOOKS_AGAIN_WITHIN;
     header.breaks = vec![Assumption::A2];
     header.residue = Some(vec!["{n*}%fence".to_owned(), "{n*}%gone:*".to_owned()]);
     let recorder = Recorder::in_memory(Clock::core(), header);
@@ -70,11 +72,32 @@ async fn holders_are_told_and_waiters_are_served_when_the_server_is_killed() {
     println!("{report}");
     assert!(report.is_legal(), "{report}");
     assert_eq!(report.grants, HOLDERS + WAITERS);
+    let late = first_grants_after_the_restart(&recorder.lines()).into_values().max().unwrap();
+    println!("{late:?} after the restart, every lock was held again");
+    assert!(late <= LOOKS_AGAIN_WITHIN, "{late:?} after the restart");
 
     // Each connection of its own accord, after 10 ms to 200 ms of pause, never less than half of it.
     let limit = PROCESSES as u64 * (6 + away.as_millis() as u64 / 100);
     println!("{attempts} attempts to connect in {away:?}");
     assert!(attempts <= limit, "{attempts} attempts to connect in {away:?}");
+}
+
+/// How long each lock was free while all those who waited for it did not know.
+fn first_grants_after_the_restart(lines: &[Line]) -> HashMap<String, Duration> {
+    let is_back = |line: &Line| if let Line::Heal(heal) = line { Some(heal.t) } else { None };
+    let back = lines.iter().find_map(is_back).expect("the restart is recorded");
+    let mut first = HashMap::new();
+    for line in lines {
+        if let Line::Record(record) = line
+            && (record.kind, record.op) == (Kind::Ok, Op::Acquire)
+            && record.t > back
+        {
+            let after = Duration::from_nanos(record.t - back);
+            first.entry(record.lock.clone()).or_insert(after);
+        }
+    }
+    assert_eq!(first.len(), HOLDERS);
+    first
 }
 
 /// Each holds a lock of its own until it is told of its loss.
