@@ -13,12 +13,7 @@ use tracing_subscriber::fmt::MakeWriter;
 
 mod support;
 
-use support::{Server, claim, contended, granted, name};
-
-/// As the documentation of the crate has it.
-const LEAST: &str = "resetkeys ~app:* ~{app:* resetchannels -@all +info +client|tracking \
-                     +client|caching +script|load +evalsha +getrange +exists +pttl +time +set +pexpire \
-                     +del";
+use support::{LEAST_RIGHTS as LEAST, Server, claim, contended, granted, name};
 
 const PASSWORD: &str = "hunter2secret";
 

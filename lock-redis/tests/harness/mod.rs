@@ -2,16 +2,18 @@
 //! stopped.
 #![allow(dead_code, reason = "each test uses a part of it")]
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use conformance_tests::proxy::{Fault, Proxy};
+use conformance_tests::servers::RedisOptions;
 use conformance_tests::{Harness, Pace, ServerProcess};
 use lock_core::{Backend, LockName, Wakeup};
 use lock_redis::Redis;
 
-use crate::support::Server;
+use crate::support::{LEAST_RIGHTS, Server};
 
 pub(crate) struct OnServer {
     server: Server,
@@ -22,18 +24,27 @@ pub(crate) struct OnServer {
     has_signals: bool,
 }
 
+/// The clients are a user with no rights but the documented ones.
+const USER: &str = "locks:secret";
+const PREFIX: &str = "app:";
+
 impl OnServer {
     pub(crate) fn new() -> Self {
-        let server = Server::start();
-        let network = Proxy::start(server.addr()).expect("a proxy can be started");
-        Self { server, network, far_away: None, has_signals: true }
+        Self::with_user(LEAST_RIGHTS, true)
     }
 
     /// Waiters have to look from time to time.
-    pub(crate) fn without_signals(mut self) -> Self {
-        let _: String = self.server.run("ACL SETUSER default -client|tracking");
-        self.has_signals = false;
-        self
+    pub(crate) fn without_signals() -> Self {
+        Self::with_user(&format!("{LEAST_RIGHTS} -client|tracking"), false)
+    }
+
+    fn with_user(rights: &str, has_signals: bool) -> Self {
+        // From the start, so that it is there after a restart as well.
+        let user = RedisOptions::new().setting("user", "locks").and("on").and(">secret");
+        let options = rights.split_whitespace().fold(user, RedisOptions::and);
+        let server = Server::with_options(options);
+        let network = Proxy::start(server.addr()).expect("a proxy can be started");
+        Self { server, network, far_away: None, has_signals }
     }
 
     /// All clients are some milliseconds away.
@@ -44,7 +55,8 @@ impl OnServer {
         self
     }
 
-    async fn connect(&self, url: String) -> Arc<dyn Backend> {
+    async fn connect(&self, addr: SocketAddr) -> Arc<dyn Backend> {
+        let url = format!("redis://{USER}@{addr}?prefix={PREFIX}");
         let client = Redis::connect(url).await.expect("the server takes us");
         let polls = client.capabilities().wakeup == Wakeup::Poll;
         assert_eq!(polls, !self.has_signals);
@@ -59,13 +71,13 @@ impl Harness for OnServer {
     }
 
     async fn client(&self) -> Arc<dyn Backend> {
-        let url = self.far_away.as_ref().map(|line| format!("redis://{}", line.addr()));
-        self.connect(url.unwrap_or_else(|| self.server.url())).await
+        let line = self.far_away.as_ref().map(Proxy::addr);
+        self.connect(line.unwrap_or_else(|| self.server.addr())).await
     }
 
     async fn evict(&self, name: &LockName) -> bool {
         // The names of the checks are plain, so they are the keys.
-        self.server.command::<u64>(&["DEL", name.as_str()]) == 1
+        self.server.command::<u64>(&["DEL", &format!("{PREFIX}{}", name.as_str())]) == 1
     }
 
     fn can_evict(&self) -> bool {
@@ -77,7 +89,7 @@ impl Harness for OnServer {
     }
 
     async fn distant_client(&self) -> Arc<dyn Backend> {
-        self.connect(format!("redis://{}", self.network.addr())).await
+        self.connect(self.network.addr()).await
     }
 
     fn server(&self) -> Option<&dyn ServerProcess> {

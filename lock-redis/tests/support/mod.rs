@@ -14,6 +14,11 @@ use lock_core::clock::{Moment, sleep};
 use lock_core::{Backend, LockName, OwnerId};
 use lock_redis::Redis;
 
+/// What a user needs whose prefix is `app:`, as the documentation of the crate has it.
+pub(crate) const LEAST_RIGHTS: &str = "resetkeys ~app:* ~{app:* resetchannels -@all +info \
+    +client|tracking +client|caching +script|load +evalsha +getrange +exists +pttl +time +set \
+    +pexpire +del";
+
 /// A Redis server of our own.
 pub(crate) struct Server(Arc<conformance_tests::servers::Redis>);
 
