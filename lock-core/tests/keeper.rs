@@ -283,6 +283,30 @@ impl Backend for HangsWith {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_renewal_that_fails_is_made_again_before_the_lease_ends() {
+    let faults = [
+        Disturbance::Refuse(FaultKind::Unavailable),
+        Disturbance::LoseReply,
+        Disturbance::HangAfter,
+        Disturbance::Hang,
+        Disturbance::Panic,
+    ];
+    for fault in faults {
+        let renewals = AtomicU32::new(0);
+        let faulty = Faulty::new(Arc::new(Memory::new()), move |call| match call.verb {
+            // Every other one: each lease is owed to a second attempt.
+            Verb::Renew if renewals.fetch_add(1, Ordering::SeqCst).is_multiple_of(2) => fault,
+            _ => Disturbance::None,
+        });
+        let locks = Locker::new(faulty);
+        let guard = locks.lock("n").unwrap().ttl(secs(30)).acquire().await.unwrap();
+        sleep(secs(600)).await;
+        assert_eq!(guard.loss(), None, "{fault:?}");
+        guard.release().await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn waiters_sit_out_an_outage_and_newcomers_are_told_at_once() {
     let down = Arc::new(AtomicBool::new(false));
     let asked = Arc::clone(&down);

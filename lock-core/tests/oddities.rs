@@ -204,6 +204,28 @@ async fn silence_at_the_end_of_a_wait_is_not_contention() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_renewal_that_is_told_less_takes_nothing_back() {
+    let mut told = with(Memory::new(), |_| {});
+    told.renewed = |mut grant| {
+        // What a renewal has asked for, whatever is left of the extension.
+        if grant.lease != Lease::For(secs(600)) {
+            grant.lease = Lease::For(secs(30));
+        }
+        grant
+    };
+    let locks = Locker::new(told);
+    let guard = locks.lock("n").unwrap().ttl(secs(30)).acquire().await.unwrap();
+    guard.extend(secs(600)).await.unwrap();
+    let extended = Moment::now();
+    // A third of it, after which the next renewal comes, and then some.
+    sleep(secs(250)).await;
+    let promised = secs(590).saturating_sub(Moment::now().saturating_since(extended));
+    let valid_for = guard.valid_for();
+    assert!(valid_for.is_some_and(|left| left >= promised), "{valid_for:?} of {promised:?}");
+    guard.release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
 async fn nothing_is_renewed_after_the_release() {
     let log = Arc::new(Mutex::new(Vec::new()));
     let noted = log.clone();
