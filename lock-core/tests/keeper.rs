@@ -461,6 +461,27 @@ async fn an_attempt_that_lands_after_the_release_does_not_strand_the_lock() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_release_of_a_grant_that_came_too_late_does_not_end_the_next_one() {
+    let memory = Memory::new();
+    let (attempts, releases) = (AtomicU32::new(0), AtomicU32::new(0));
+    let faulty = Faulty::new(Arc::new(memory.clone()), move |call| match call.verb {
+        Verb::TryAcquire if attempts.fetch_add(1, Ordering::SeqCst) == 0 => {
+            Disturbance::DelayReply(secs(15))
+        }
+        Verb::Release if releases.fetch_add(1, Ordering::SeqCst) == 0 => {
+            Disturbance::LandLate(secs(1))
+        }
+        _ => Disturbance::None,
+    });
+    let locks = Locker::builder(faulty).timeout(secs(30)).build();
+    let guard = locks.lock("n").unwrap().ttl(secs(10)).acquire().await.unwrap();
+    sleep(secs(2)).await;
+    let stranger = Locker::new(memory).lock("n").unwrap();
+    assert!(stranger.try_acquire().await.unwrap().is_none(), "taken from a holder");
+    guard.release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_verification_that_nobody_polls_does_not_stop_the_renewals() {
     let faulty = Faulty::new(Arc::new(Memory::new()), |call| match call.verb {
         Verb::Renew => Disturbance::DelayReply(millis(1)),
