@@ -120,6 +120,20 @@ async fn contention_until_the_end_of_the_wait_is_not_a_fault() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn who_stands_behind_a_neighbour_that_holds_asks_the_backend_nothing() {
+    let counted = Faulty::new(Arc::new(Memory::new()), |_| Disturbance::None);
+    let locks = Locker::new(lineless(counted.clone()));
+    let holder = locks.lock("n").unwrap().ttl(secs(60)).acquire().await.unwrap();
+    let lock = locks.lock("n").unwrap();
+    let waiter = tokio::spawn(async move { lock.acquire().await });
+    // Before the first renewal.
+    sleep(secs(5)).await;
+    assert_eq!(counted.calls(), 1, "the grant, and nothing since");
+    holder.release().await.unwrap();
+    waiter.await.unwrap().unwrap().release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
 async fn patience_is_not_multiplied_by_the_local_line() {
     let down = Arc::new(AtomicBool::new(false));
     let asked = down.clone();
