@@ -402,6 +402,7 @@ impl Hold {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::faults::{Disturbance, Faulty, Verb};
 
     fn sendable<T: Send>(value: T) -> T {
         value
@@ -431,5 +432,23 @@ mod tests {
         assert_eq!(guard.lost().await, Loss::Expired);
         assert!(guard.run(async {}).await.is_err());
         assert_eq!(guard.release().await.unwrap_err().kind(), ErrorKind::Lost);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_acknowledgement_that_comes_after_the_deadline_revives_nothing() {
+        let slow = Faulty::new(Arc::new(crate::Memory::new()), |call| match call.verb {
+            Verb::Renew => Disturbance::DelayReply(Duration::from_secs(1)),
+            _ => Disturbance::None,
+        });
+        let locks = crate::Locker::new(slow);
+        let lock = locks.lock("n").unwrap().ttl(Duration::from_secs(30));
+        let guard = lock.renewal(crate::RenewalPolicy::off()).acquire().await.unwrap();
+        crate::clock::sleep(Duration::from_secs(20)).await;
+        let (verified, ()) = tokio::join!(guard.verify(), async {
+            // The renewal is applied, for thirty seconds more; but nobody knows in time.
+            crate::clock::pretend_suspended(Duration::from_secs(15));
+        });
+        assert_eq!(verified.unwrap_err().kind(), ErrorKind::Lost);
+        assert_eq!(guard.loss(), Some(Loss::Expired));
     }
 }
