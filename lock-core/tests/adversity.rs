@@ -128,6 +128,7 @@ async fn who_stands_behind_a_neighbour_that_holds_asks_the_backend_nothing() {
     let waiter = tokio::spawn(async move { lock.acquire().await });
     // Before the first renewal.
     sleep(secs(5)).await;
+    assert!(locks.lock("n").unwrap().try_acquire().await.unwrap().is_none());
     assert_eq!(counted.calls(), 1, "the grant, and nothing since");
     holder.release().await.unwrap();
     waiter.await.unwrap().unwrap().release().await.unwrap();
