@@ -92,7 +92,7 @@ impl Redis {
         let config = config.try_into().map_err(Error::from)?;
         let (keys, max_ttl) = (config.keys.clone(), config.max_ttl);
         let link = Arc::new(Link::new(config).await?);
-        let connection = link.connection().await.map_err(crate::fault::error)?;
+        let connection = link.first_connection().await.map_err(crate::fault::error)?;
         let wakeup = if connection.has_signals { Wakeup::Signal } else { Wakeup::Poll };
         link.check_server().await?;
         link.check_rights().await?;

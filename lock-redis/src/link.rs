@@ -203,6 +203,13 @@ impl Link {
         Ok(())
     }
 
+    /// The first connection. Nobody else waits for it yet, so its fault stays whole.
+    pub(crate) async fn first_connection(&self) -> Result<Connection, Fault> {
+        let answer = self.connect_in_time().await;
+        self.state().note(&answer);
+        answer
+    }
+
     /// The connection, if need be a new one: then this waits for one attempt, which all verbs share.
     ///
     /// It is made by a task: a verb that is dropped does not end it, and one that nobody polls does not
@@ -243,9 +250,7 @@ impl Link {
                 if !pause.is_zero() {
                     sleep_between(pause / 2, pause).await;
                 }
-                within(CONNECT_TIMEOUT, self.connect())
-                    .await
-                    .unwrap_or_else(|| Err(fault::silent_from_the_start(&self.config.place)))
+                self.connect_in_time().await
             }
         };
         let mut state = self.state();
@@ -264,6 +269,12 @@ impl Link {
             Some((_, Err(error))) => !fault::is_broken(&error),
             None => false,
         }
+    }
+
+    async fn connect_in_time(&self) -> Result<Connection, Fault> {
+        within(CONNECT_TIMEOUT, self.connect())
+            .await
+            .unwrap_or_else(|| Err(fault::silent_from_the_start(&self.config.place)))
     }
 
     async fn connect(&self) -> Result<Connection, Fault> {
