@@ -5,30 +5,12 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use conformance_tests::{Harness, Pace, Suite};
-use lock_core::{Backend, LockName, Memory};
+use lock_core::{Backend, LockName};
 use lock_file::FileLocks;
 
-struct InMemory(Memory);
+mod common;
 
-#[async_trait]
-impl Harness for InMemory {
-    fn pace(&self) -> Pace {
-        Pace::Paused
-    }
-
-    async fn client(&self) -> Arc<dyn Backend> {
-        Arc::new(self.0.clone())
-    }
-
-    async fn evict(&self, name: &LockName) -> bool {
-        self.0.evict(name);
-        true
-    }
-
-    fn can_evict(&self) -> bool {
-        true
-    }
-}
+use common::InMemory;
 
 /// A directory of its own, and a backend of its own for each client: as many processes would have.
 struct InFiles(tempfile::TempDir);
@@ -61,7 +43,7 @@ impl Harness for InFiles {
 
 fn main() -> ExitCode {
     conformance_tests::run(&[
-        Suite::new("memory", || Box::new(InMemory(Memory::new()))),
+        Suite::new("memory", || Box::new(InMemory::default())),
         Suite::new("file", || Box::new(InFiles::new())),
     ])
 }

@@ -2,46 +2,20 @@
 //! many there are.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use async_trait::async_trait;
 use conformance_tests::history::Line;
 use conformance_tests::simulation::{Run, Tally, run};
-use conformance_tests::{Harness, Pace, sabotage};
-use lock_core::{Backend, LockName, Memory};
+use conformance_tests::{Harness, sabotage};
+
+mod common;
+
+use common::InMemory;
 
 const RUNS: u64 = 300;
 
-struct InMemory(Memory);
-
-#[async_trait]
-impl Harness for InMemory {
-    fn pace(&self) -> Pace {
-        Pace::Paused
-    }
-
-    async fn client(&self) -> Arc<dyn Backend> {
-        Arc::new(self.0.clone())
-    }
-
-    async fn evict(&self, name: &LockName) -> bool {
-        self.0.evict(name);
-        true
-    }
-
-    fn can_evict(&self) -> bool {
-        true
-    }
-
-    async fn lose_data(&self) -> bool {
-        self.0.lose_data();
-        true
-    }
-}
-
 fn simulate(seed: u64) -> Run {
-    run(seed, Box::new(InMemory(Memory::new()))).expect("a simulation records a history")
+    run(seed, Box::new(InMemory::default())).expect("a simulation records a history")
 }
 
 #[test]
@@ -115,7 +89,7 @@ fn broken_backends_break_promises_in_some_run() {
             let saboteur = sabotage::all().iter().find(|saboteur| saboteur.name == *name);
             let saboteur = saboteur.expect("it is among the saboteurs");
             let broken = (0..RUNS).find_map(|seed| {
-                let memory: Box<dyn Harness> = Box::new(InMemory(Memory::new()));
+                let memory: Box<dyn Harness> = Box::new(InMemory::default());
                 let run = run(seed, saboteur.infiltrate(memory)).expect("a history is recorded");
                 (!run.report.is_legal()).then_some(run)
             });

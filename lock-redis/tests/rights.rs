@@ -1,18 +1,18 @@
 //! Users, passwords, and what must not be shown.
 
 use std::error::Error as _;
-use std::io;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use conformance_tests::servers::RedisOptions;
 use lock_core::backend::{Effect, FaultKind, LetGo};
 use lock_core::{Backend, Error, ErrorKind, Locker, Wakeup};
 use lock_redis::Redis;
-use tracing_subscriber::fmt::MakeWriter;
 
+#[path = "support/output.rs"]
+mod output;
 mod support;
 
+use output::Output;
 use support::{LEAST_RIGHTS as LEAST, Server, claim, contended, granted, name};
 
 const PASSWORD: &str = "hunter2secret";
@@ -152,29 +152,6 @@ async fn a_right_that_is_taken_away_later_is_denied() {
     let fault = locks.try_acquire(&claim("m", 60_000)).await.unwrap_err();
     assert_eq!((fault.effect(), fault.kind()), (Effect::NotApplied, FaultKind::Denied));
     assert_eq!(server.command::<Option<String>>(&["GET", "app:m"]), None);
-}
-
-/// Everything that was traced.
-#[derive(Clone, Default)]
-struct Output(Arc<Mutex<Vec<u8>>>);
-
-impl io::Write for Output {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl MakeWriter<'_> for Output {
-    type Writer = Self;
-
-    fn make_writer(&self) -> Self {
-        self.clone()
-    }
 }
 
 #[tokio::test]

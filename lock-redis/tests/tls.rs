@@ -2,10 +2,8 @@
 #![cfg(feature = "tls")]
 
 use std::error::Error as _;
-use std::io;
 use std::path::PathBuf;
 use std::process::Command;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use conformance_tests::proxy::{Direction, Fault, Match, Proxy};
@@ -15,10 +13,12 @@ use lock_core::{Backend, Error, ErrorKind, Locker, Wakeup};
 use lock_redis::{Config, Redis};
 use rustls::crypto::{CryptoProvider, aws_lc_rs, ring};
 use tempfile::TempDir;
-use tracing_subscriber::fmt::MakeWriter;
 
+#[path = "support/output.rs"]
+mod output;
 mod support;
 
+use output::Output;
 use support::{Server, claim, contended, eventually, granted, renew, win};
 
 const LONG: u64 = 300_000;
@@ -460,29 +460,6 @@ fn any_provider_or_none_may_be_installed() {
     let installed = CryptoProvider::get_default().expect("without one, nothing is encrypted");
     assert_eq!(installed.cipher_suites, chosen.cipher_suites, "what the program has chosen stays");
     println!("it works");
-}
-
-/// Everything that was traced.
-#[derive(Clone, Default)]
-struct Output(Arc<Mutex<Vec<u8>>>);
-
-impl io::Write for Output {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl MakeWriter<'_> for Output {
-    type Writer = Self;
-
-    fn make_writer(&self) -> Self {
-        self.clone()
-    }
 }
 
 #[tokio::test]

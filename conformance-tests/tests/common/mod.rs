@@ -1,0 +1,36 @@
+//! The memory backend as the laws and the simulation want it.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use conformance_tests::{Harness, Pace};
+use lock_core::{Backend, LockName, Memory};
+
+/// A lock space of its own.
+#[derive(Default)]
+pub(crate) struct InMemory(Memory);
+
+#[async_trait]
+impl Harness for InMemory {
+    fn pace(&self) -> Pace {
+        Pace::Paused
+    }
+
+    async fn client(&self) -> Arc<dyn Backend> {
+        Arc::new(self.0.clone())
+    }
+
+    async fn evict(&self, name: &LockName) -> bool {
+        self.0.evict(name);
+        true
+    }
+
+    fn can_evict(&self) -> bool {
+        true
+    }
+
+    async fn lose_data(&self) -> bool {
+        self.0.lose_data();
+        true
+    }
+}
