@@ -4,6 +4,7 @@
 //! on a paused clock, and shows what a backend has to do when nothing is in the way. For tests, for
 //! single-process programs, and as the yardstick of the conformance suite.
 
+use std::collections::hash_map;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -48,8 +49,10 @@ struct Space {
 
 #[derive(Debug, Default)]
 struct Locks {
-    by_name: HashMap<LockName, Entry>,
-    last_number: u64,
+    held: HashMap<LockName, Held>,
+    /// Who waits for what is held.
+    lines: HashMap<LockName, Line>,
+    numbers: Numbers,
     tombstones: VecDeque<(Moment, OwnerId)>,
     /// Waiters to be woken once this is unlocked: a waker may run anything.
     woken: Vec<Arc<Notify>>,
@@ -58,11 +61,10 @@ struct Locks {
     sweep_at: usize,
 }
 
-/// A lock that is held or waited for.
+/// The fencing tokens.
 #[derive(Debug, Default)]
-struct Entry {
-    held: Option<Held>,
-    line: VecDeque<Waiter>,
+struct Numbers {
+    last: u64,
 }
 
 #[derive(Debug)]
@@ -76,9 +78,16 @@ struct Held {
     parted: bool,
 }
 
+/// Waiters, first come, first served, at a cost that hardly grows with their number.
+#[derive(Debug, Default)]
+struct Line {
+    order: BTreeMap<u64, OwnerId>,
+    waiters: HashMap<OwnerId, Waiter>,
+}
+
 #[derive(Debug)]
 struct Waiter {
-    owner: OwnerId,
+    place: u64,
     label: Option<Label>,
     ttl: Duration,
     /// When its place lapses, unless it attempts again.
@@ -104,25 +113,23 @@ impl Memory {
     pub fn lose_data(&self) {
         let mut locks = self.locks();
         // In the order of names, so that a simulation can be repeated.
-        let entries: BTreeMap<_, _> = std::mem::take(&mut locks.by_name).into_iter().collect();
-        let waiters = entries.into_values().flat_map(|entry| entry.line);
-        locks.woken.extend(waiters.map(|waiter| waiter.wake));
+        let lines: BTreeMap<_, _> = std::mem::take(&mut locks.lines).into_iter().collect();
+        locks.woken.extend(lines.values().flat_map(Line::wakes));
+        locks.held.clear();
         locks.tombstones.clear();
     }
 
     /// Removes one lock by hand, whoever holds it, as an operator or an eviction would.
     pub fn evict(&self, name: &LockName) {
         let mut locks = self.locks();
-        if let Some(entry) = locks.by_name.get_mut(name) {
-            entry.held = None;
-        }
+        locks.held.remove(name);
         locks.settle(name, Moment::now());
     }
 
-    /// How many names have an entry: held or waited for, or lapsed not long ago.
+    /// How many names have an entry: held, or lapsed not long ago.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.locks().by_name.len()
+        self.locks().held.len()
     }
 
     /// True if nothing is held and nobody waits.
@@ -199,31 +206,24 @@ impl Backend for Memory {
             let (wake, until) = {
                 let mut locks = self.locks();
                 locks.settle(&claim.name, Moment::now());
-                let Some(entry) = locks.by_name.get(&claim.name) else {
+                let Some(held) = locks.held.get(&claim.name) else {
                     return Ok(Wake::Look);
                 };
-                if let Some(held) = entry.held_by(&claim.owner) {
+                if held.is_of(claim) {
                     return Ok(Wake::Granted(held.grant(held.since)));
                 }
-                match entry.line.iter().find(|waiter| waiter.owner == claim.owner) {
-                    Some(waiter) => {
-                        (Arc::clone(&waiter.wake), entry.held.as_ref().map(|held| held.until))
-                    }
+                let line = locks.lines.get(&claim.name);
+                match line.and_then(|line| line.waiters.get(&claim.owner)) {
+                    Some(waiter) => (Arc::clone(&waiter.wake), held.until),
                     None => return Ok(Wake::Look),
-                }
-            };
-            // A notification that comes before this is stored.
-            // Or, when the lease ends, see to it that the next one is served.
-            let at_end = async {
-                match until {
-                    Some(until) => sleep_until(until).await,
-                    None => std::future::pending().await,
                 }
             };
             tokio::select! {
                 biased;
+                // A notification that comes before this is stored.
                 () = wake.notified() => {}
-                () = at_end => {}
+                // When the lease ends, see to it that the next one is served.
+                () = sleep_until(until) => {}
             }
         }
     }
@@ -243,10 +243,7 @@ impl Backend for Memory {
         let now = Moment::now();
         let mut locks = self.locks();
         locks.settle(name, now);
-        Ok(locks
-            .by_name
-            .get(name)
-            .map_or_else(|| LockState::new(Vec::new(), Some(0)), |entry| entry.state(now)))
+        Ok(locks.state(name, now))
     }
 
     async fn list(
@@ -258,7 +255,7 @@ impl Backend for Memory {
         let now = Moment::now();
         let mut locks = self.locks();
         let mut names: Vec<LockName> = locks
-            .by_name
+            .held
             .keys()
             .filter(|name| {
                 name.as_str().starts_with(prefix) && after.is_none_or(|after| *name > after)
@@ -267,23 +264,27 @@ impl Backend for Memory {
             .collect();
         names.sort_unstable();
         names.iter().for_each(|name| locks.settle(name, now));
-        let held = names.into_iter().filter_map(|name| {
-            let state = locks.by_name.get(&name).filter(|entry| entry.held.is_some())?.state(now);
-            Some(Listed::new(name, state))
-        });
-        Ok(held.take(limit).collect())
+        names.retain(|name| locks.held.contains_key(name));
+        names.truncate(limit);
+        Ok(names
+            .into_iter()
+            .map(|name| {
+                let state = locks.state(&name, now);
+                Listed::new(name, state)
+            })
+            .collect())
     }
 
     async fn break_lock(&self, name: &LockName, expected: &OwnerId) -> Result<bool, Fault> {
         let now = Moment::now();
         let mut locks = self.locks();
         locks.settle(name, now);
-        let Some(entry) = locks.by_name.get_mut(name) else {
+        if locks.held.get(name).is_none_or(|held| held.owner != *expected) {
             return Ok(false);
-        };
-        let ours = entry.held.take_if(|held| held.owner == *expected);
+        }
+        locks.held.remove(name);
         locks.settle(name, now);
-        Ok(ours.is_some())
+        Ok(true)
     }
 }
 
@@ -293,43 +294,38 @@ impl Locks {
             return Err(Fault::not_applied(FaultKind::Invalid, "this claim was let go before"));
         }
         self.settle(&claim.name, now);
-        let number = self.next_number(claim.floor);
-        let Some(entry) = self.by_name.get_mut(&claim.name) else {
-            let token = number?;
-            self.last_number = token.backend_number();
-            let held = Held::new(&Waiter::of(claim, now), token, now, claim.ttl);
-            let grant = held.grant(now);
-            self.by_name.insert(claim.name.clone(), Entry::held_as(held));
-            self.sweep(now);
-            return Ok(Attempt::Acquired(grant));
+        let held = match self.held.entry(claim.name.clone()) {
+            hash_map::Entry::Occupied(held) => held.into_mut(),
+            hash_map::Entry::Vacant(free) => {
+                let token = self.numbers.next(claim.floor)?;
+                let held = Held::new(claim.owner, claim.label.clone(), token, now, claim.ttl);
+                let grant = free.insert(held).grant(now);
+                self.sweep(now);
+                return Ok(Attempt::Acquired(grant));
+            }
         };
-        match &mut entry.held {
-            Some(held) if held.owner == claim.owner && !held.parted => {
-                held.until = held.until.max(now + claim.ttl);
-                if claim.floor.is_some_and(|floor| held.token <= floor) {
-                    held.token = number?;
-                    self.last_number = held.token.backend_number();
-                }
-                Ok(Attempt::Acquired(held.grant(now)))
+        if held.is_of(claim) {
+            held.until = held.until.max(now + claim.ttl);
+            if claim.floor.is_some_and(|floor| held.token <= floor) {
+                held.token = self.numbers.next(claim.floor)?;
             }
-            held => {
-                let lapses_in = held.as_ref().map(|held| held.until.saturating_since(now));
-                let in_line = entry.line.iter_mut().find(|waiter| waiter.owner == claim.owner);
-                match in_line {
-                    Some(waiter) => waiter.until = Waiter::lasts(claim, now),
-                    None if claim.queue => entry.line.push_back(Waiter::of(claim, now)),
-                    None => {}
-                }
-                Ok(Attempt::Contended { lapses_in })
-            }
+            return Ok(Attempt::Acquired(held.grant(now)));
         }
+        let lapses_in = Some(held.until.saturating_since(now));
+        let line = self.lines.get_mut(&claim.name);
+        match line.and_then(|line| line.waiters.get_mut(&claim.owner)) {
+            Some(waiter) => waiter.until = Waiter::lasts(claim, now),
+            None if claim.queue => {
+                self.lines.entry(claim.name.clone()).or_default().add(claim, now);
+            }
+            None => {}
+        }
+        Ok(Attempt::Contended { lapses_in })
     }
 
     fn renew(&mut self, claim: &Claim, now: Moment) -> Renewal {
         self.settle(&claim.name, now);
-        let entry = self.by_name.get_mut(&claim.name);
-        let held = entry.and_then(|entry| entry.held.as_mut());
-        match held.filter(|held| held.owner == claim.owner && !held.parted) {
+        match self.held.get_mut(&claim.name).filter(|held| held.is_of(claim)) {
             Some(held) => {
                 held.until = held.until.max(now + claim.ttl);
                 Renewal::Held(held.grant(now))
@@ -343,54 +339,64 @@ impl Locks {
             self.bury(claim.owner, now);
         }
         self.settle(&claim.name, now);
-        let Some(entry) = self.by_name.get_mut(&claim.name) else {
-            return Release::NotHeld;
-        };
-        let ours = entry.held.as_mut().filter(|held| held.owner == claim.owner && !held.parted);
-        let answer = match (ours, how.keep) {
+        let ours = self.held.get_mut(&claim.name).filter(|held| held.is_of(claim));
+        match (ours, how.keep) {
             (None, _) => {
-                entry.line.retain(|waiter| waiter.owner != claim.owner);
+                self.leave_line(claim);
                 Release::NotHeld
             }
             (Some(held), Some(keep)) => {
                 held.until = now + keep;
                 held.parted = true;
                 // The end that the waiters know of has moved.
-                self.woken.extend(entry.line.iter().map(|waiter| Arc::clone(&waiter.wake)));
+                self.woken.extend(self.lines.get(&claim.name).into_iter().flat_map(Line::wakes));
                 Release::Released
             }
             (Some(_), None) => {
-                entry.held = None;
+                self.held.remove(&claim.name);
+                self.serve(&claim.name, now);
                 Release::Released
             }
-        };
-        self.settle(&claim.name, now);
-        answer
+        }
+    }
+
+    fn leave_line(&mut self, claim: &Claim) {
+        if let hash_map::Entry::Occupied(mut line) = self.lines.entry(claim.name.clone()) {
+            line.get_mut().remove(&claim.owner);
+            if line.get().waiters.is_empty() {
+                line.remove();
+            }
+        }
     }
 
     /// Brings one lock up to date: ends a lease that is over, hands a free lock to the first in
-    /// line, forgets a lock that nobody holds or waits for.
+    /// line.
     fn settle(&mut self, name: &LockName, now: Moment) {
-        let Some(entry) = self.by_name.get_mut(name) else {
+        match self.held.get(name) {
+            Some(held) if held.until > now => return,
+            Some(_) => drop(self.held.remove(name)),
+            None => {}
+        }
+        self.serve(name, now);
+    }
+
+    /// Hands a lock that is free to the first in line.
+    fn serve(&mut self, name: &LockName, now: Moment) {
+        let Some(line) = self.lines.get_mut(name) else {
             return;
         };
-        entry.held.take_if(|held| held.until <= now);
-        if entry.held.is_none() {
-            while entry.line.front().is_some_and(|waiter| waiter.until <= now) {
-                entry.line.pop_front();
-            }
-            let Some(next) = entry.line.pop_front() else {
-                self.by_name.remove(name);
-                return;
-            };
-            self.woken.push(Arc::clone(&next.wake));
-            // Without a number to give, the waiter finds out by its own next attempt.
-            if let Ok(token) = self.next_number(None) {
-                self.last_number = token.backend_number();
-                if let Some(entry) = self.by_name.get_mut(name) {
-                    entry.held = Some(Held::new(&next, token, now, next.ttl.min(CLAIM_LEASE)));
-                }
-            }
+        let next = line.pop(now);
+        if line.waiters.is_empty() {
+            self.lines.remove(name);
+        }
+        let Some((owner, next)) = next else {
+            return;
+        };
+        self.woken.push(next.wake);
+        // Without a number to give, the waiter finds out by its own next attempt.
+        if let Ok(token) = self.numbers.next(None) {
+            let held = Held::new(owner, next.label, token, now, next.ttl.min(CLAIM_LEASE));
+            self.held.insert(name.clone(), held);
         }
     }
 
@@ -398,22 +404,20 @@ impl Locks {
     /// most once a minute otherwise.
     fn sweep(&mut self, now: Moment) {
         let due = self.sweep_after.is_none_or(|after| after <= now);
-        if !due && self.by_name.len() < self.sweep_at {
+        if !due && self.held.len() < self.sweep_at {
             return;
         }
         self.sweep_after = Some(now + SWEEP_EVERY);
-        let over = |entry: &Entry| entry.held.as_ref().is_some_and(|held| held.until <= now);
-        let waits = |entry: &Entry| entry.line.iter().any(|waiter| waiter.until > now);
-        self.by_name.retain(|_, entry| waits(entry) || !over(entry));
-        self.sweep_at = (2 * self.by_name.len()).max(64);
+        self.lines.retain(|_, line| line.waiters.values().any(|waiter| waiter.until > now));
+        let lines = &self.lines;
+        self.held.retain(|name, held| held.until > now || lines.contains_key(name));
+        self.sweep_at = (2 * self.held.len()).max(64);
     }
 
-    /// At least the wall clock in microseconds, and more than every number before.
-    fn next_number(&self, floor: Option<FencingToken>) -> Result<FencingToken, Fault> {
-        let clock = u64::try_from(wall().as_micros()).unwrap_or(u64::MAX);
-        let floor = floor.map_or(0, |floor| floor.backend_number() + 1);
-        FencingToken::from_backend((self.last_number + 1).max(clock).max(floor))
-            .ok_or_else(|| Fault::not_applied(FaultKind::Invalid, "the fencing tokens are used up"))
+    fn state(&self, name: &LockName, now: Moment) -> LockState {
+        let holders = self.held.get(name).map(|held| held.shown(now));
+        let waiting = self.lines.get(name).map_or(0, |line| line.waiters.len());
+        LockState::new(holders.into_iter().collect(), u64::try_from(waiting).ok())
     }
 
     fn bury(&mut self, owner: OwnerId, now: Moment) {
@@ -424,38 +428,63 @@ impl Locks {
     }
 }
 
-impl Entry {
-    fn held_as(held: Held) -> Self {
-        Self { held: Some(held), line: VecDeque::new() }
+impl Numbers {
+    /// At least the wall clock in microseconds, and more than every number before.
+    fn next(&mut self, floor: Option<FencingToken>) -> Result<FencingToken, Fault> {
+        let clock = u64::try_from(wall().as_micros()).unwrap_or(u64::MAX);
+        let floor = floor.map_or(0, |floor| floor.backend_number() + 1);
+        let token =
+            FencingToken::from_backend((self.last + 1).max(clock).max(floor)).ok_or_else(|| {
+                Fault::not_applied(FaultKind::Invalid, "the fencing tokens are used up")
+            })?;
+        self.last = token.backend_number();
+        Ok(token)
+    }
+}
+
+impl Line {
+    fn add(&mut self, claim: &Claim, now: Moment) {
+        let place = self.order.last_key_value().map_or(0, |(last, _)| last + 1);
+        self.order.insert(place, claim.owner);
+        self.waiters.insert(claim.owner, Waiter::new(place, claim, now));
     }
 
-    fn held_by(&self, owner: &OwnerId) -> Option<&Held> {
-        self.held.as_ref().filter(|held| held.owner == *owner && !held.parted)
+    fn remove(&mut self, owner: &OwnerId) {
+        if let Some(waiter) = self.waiters.remove(owner) {
+            self.order.remove(&waiter.place);
+        }
     }
 
-    fn state(&self, now: Moment) -> LockState {
-        let holders = self.held.iter().map(|held| {
-            let mut holder = Holder::new(Some(held.owner));
-            holder.label.clone_from(&held.label);
-            holder.held_for = Some(now.saturating_since(held.since));
-            holder.lapses_in = Some(held.until.saturating_since(now));
-            holder.token = Some(held.token);
-            holder
-        });
-        LockState::new(holders.collect(), u64::try_from(self.line.len()).ok())
+    /// The first one whose place has not lapsed.
+    fn pop(&mut self, now: Moment) -> Option<(OwnerId, Waiter)> {
+        loop {
+            let (_, owner) = self.order.pop_first()?;
+            let waiter = self.waiters.remove(&owner)?;
+            if waiter.until > now {
+                return Some((owner, waiter));
+            }
+        }
+    }
+
+    /// In their order.
+    fn wakes(&self) -> impl Iterator<Item = Arc<Notify>> {
+        self.order.values().filter_map(|owner| Some(Arc::clone(&self.waiters.get(owner)?.wake)))
     }
 }
 
 impl Held {
-    fn new(claim: &Waiter, token: FencingToken, now: Moment, lease: Duration) -> Self {
-        Self {
-            owner: claim.owner,
-            label: claim.label.clone(),
-            token,
-            since: now,
-            until: now + lease,
-            parted: false,
-        }
+    fn new(
+        owner: OwnerId,
+        label: Option<Label>,
+        token: FencingToken,
+        now: Moment,
+        lease: Duration,
+    ) -> Self {
+        Self { owner, label, token, since: now, until: now + lease, parted: false }
+    }
+
+    fn is_of(&self, claim: &Claim) -> bool {
+        self.owner == claim.owner && !self.parted
     }
 
     /// What is left of the lease at `asked`, which is not later than now.
@@ -463,20 +492,29 @@ impl Held {
         let lease = Lease::For(self.until.saturating_since(asked));
         Grant::new(lease, asked).with_token(self.token)
     }
+
+    fn shown(&self, now: Moment) -> Holder {
+        let mut holder = Holder::new(Some(self.owner));
+        holder.label.clone_from(&self.label);
+        holder.held_for = Some(now.saturating_since(self.since));
+        holder.lapses_in = Some(self.until.saturating_since(now));
+        holder.token = Some(self.token);
+        holder
+    }
 }
 
 impl Waiter {
-    fn lasts(claim: &Claim, now: Moment) -> Moment {
-        now + claim.ttl + claim.ttl + PLACE_LASTS
-    }
-
-    fn of(claim: &Claim, now: Moment) -> Self {
+    fn new(place: u64, claim: &Claim, now: Moment) -> Self {
         Self {
-            until: Self::lasts(claim, now),
-            owner: claim.owner,
+            place,
             label: claim.label.clone(),
             ttl: claim.ttl,
+            until: Self::lasts(claim, now),
             wake: Arc::new(Notify::new()),
         }
+    }
+
+    fn lasts(claim: &Claim, now: Moment) -> Moment {
+        now + claim.ttl + claim.ttl + PLACE_LASTS
     }
 }
