@@ -1,13 +1,13 @@
-//! Every random number of this crate comes from here, and here from the operating system: owner
-//! ids are unlock rights, and a generator in user space repeats itself after a fork or a snapshot.
-//! Pauses are no rights: a simulation may repeat them.
+//! Every random number of this crate comes from here. Owner ids are unlock rights, so they come from
+//! the operating system: a generator in user space repeats itself after a fork or a snapshot. Pauses
+//! are no rights: they come from a generator of the thread, which a simulation may repeat.
 
 use std::cell::Cell;
 use std::time::Duration;
 
 thread_local! {
-    /// What the next pause of this thread is drawn from, if it is to be repeatable.
-    static REPEATED: Cell<Option<u64>> = const { Cell::new(None) };
+    /// What the next pause of this thread is drawn from.
+    static PAUSES: Cell<u64> = Cell::new(seed());
 }
 
 /// Fills `bytes` from the operating system.
@@ -22,26 +22,27 @@ pub(crate) fn fill(bytes: &mut [u8]) {
 /// A duration drawn evenly from the half-open range `from..to`; `from` if the range is empty.
 pub(crate) fn between(from: Duration, to: Duration) -> Duration {
     let span = u64::try_from(to.saturating_sub(from).as_nanos()).unwrap_or(u64::MAX);
-    let drawn = repeated().unwrap_or_else(|| {
-        let mut bytes = [0; 8];
-        fill(&mut bytes);
-        u64::from_le_bytes(bytes)
-    });
-    from + Duration::from_nanos(drawn.checked_rem(span).unwrap_or(0))
+    from + Duration::from_nanos(draw().checked_rem(span).unwrap_or(0))
 }
 
 /// See [`clock::repeat_pauses`](crate::clock::repeat_pauses).
 pub(crate) fn repeat(seed: u64) {
-    REPEATED.set(Some(seed));
+    PAUSES.set(seed);
+}
+
+fn seed() -> u64 {
+    let mut bytes = [0; 8];
+    fill(&mut bytes);
+    u64::from_le_bytes(bytes)
 }
 
 /// SplitMix64 by Steele, Lea and Flood.
-fn repeated() -> Option<u64> {
-    let state = REPEATED.get()?.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    REPEATED.set(Some(state));
+fn draw() -> u64 {
+    let state = PAUSES.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
+    PAUSES.set(state);
     let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    Some(mixed ^ (mixed >> 31))
+    mixed ^ (mixed >> 31)
 }
 
 #[cfg(test)]
