@@ -206,11 +206,15 @@ impl SeenTokens {
     const GENERATION: usize = 1024;
 
     fn raise(&mut self, name: &LockName, token: FencingToken) -> bool {
-        let highest = self.young.get(name).or_else(|| self.old.get(name)).copied();
-        if highest.is_some_and(|highest| token <= highest) {
+        if let Some(highest) = self.young.get_mut(name) {
+            let grows = token > *highest;
+            *highest = token.max(*highest);
+            return grows;
+        }
+        if self.old.get(name).is_some_and(|highest| token <= *highest) {
             return false;
         }
-        if self.young.len() >= Self::GENERATION && !self.young.contains_key(name) {
+        if self.young.len() >= Self::GENERATION {
             self.old = std::mem::take(&mut self.young);
         }
         self.young.insert(name.clone(), token);
