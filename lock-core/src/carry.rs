@@ -18,7 +18,7 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 /// task, no channel, the answer wakes the caller itself.
 pub(crate) struct Carried<T: Send + 'static> {
     work: Option<Pin<Box<dyn Future<Output = T> + Send>>>,
-    caller_gone: Arc<SetOnce<()>>,
+    caller_gone: Option<Arc<SetOnce<()>>>,
     tasks: TaskTracker,
     runtime: Handle,
     /// Whoever waits for the tasks waits for this as well.
@@ -26,13 +26,14 @@ pub(crate) struct Carried<T: Send + 'static> {
 }
 
 impl<T: Send + 'static> Carried<T> {
-    /// `caller_gone` is set before the work is polled by its own task, so that it can stop waiting.
+    /// `caller_gone` is set before the work is polled by its own task, so that it can stop waiting;
+    /// `None` if it goes on as it would.
     ///
     /// Timers of the work belong to `runtime`, wherever it is polled: its caller's runtime may not
     /// live as long as the work.
     pub(crate) fn new(
         work: impl Future<Output = T> + Send + 'static,
-        caller_gone: Arc<SetOnce<()>>,
+        caller_gone: Option<Arc<SetOnce<()>>>,
         tasks: TaskTracker,
         runtime: Handle,
     ) -> Self {
@@ -72,7 +73,9 @@ pub(crate) fn within<R>(runtime: &Handle, poll: impl FnOnce() -> R) -> R {
 impl<T: Send + 'static> Drop for Carried<T> {
     fn drop(&mut self) {
         let Some(work) = self.work.take() else { return };
-        let _ = self.caller_gone.set(());
+        if let Some(gone) = &self.caller_gone {
+            let _ = gone.set(());
+        }
         // On a runtime that is shutting down this drops the work, which is all that can be done.
         self.tasks.spawn_on(async move { drop(work.await) }, &self.runtime);
     }
@@ -94,7 +97,7 @@ mod tests {
                 done.set(()).unwrap();
             }
         };
-        let mut carried = Carried::new(work, gone, tasks.clone(), Handle::current());
+        let mut carried = Carried::new(work, Some(gone), tasks.clone(), Handle::current());
         let polled = std::future::poll_fn(|cx| Poll::Ready(Pin::new(&mut carried).poll(cx))).await;
         assert!(polled.is_pending());
         drop(carried);

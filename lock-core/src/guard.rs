@@ -216,7 +216,7 @@ impl LockGuard {
                 }
             }
         };
-        Carried::new(parting, Arc::default(), tasks, runtime)
+        Carried::new(parting, None, tasks, runtime)
             .await
             .unwrap_or_else(|interrupted| Err(Error::interrupted(interrupted)))
             .map_err(|error| explained.engine.explain(error, "release", Some(&explained.name)))
@@ -274,7 +274,7 @@ impl LockGuard {
         let (tasks, runtime) = (hold.engine.tasks.clone(), hold.runtime.clone());
         let gone = Arc::new(SetOnce::new());
         let renewing = renew_now(hold, ttl, doing, Arc::clone(&gone));
-        Carried::new(renewing, gone, tasks, runtime)
+        Carried::new(renewing, Some(gone), tasks, runtime)
             .await
             .unwrap_or_else(|interrupted| Err(Error::interrupted(interrupted)))
     }

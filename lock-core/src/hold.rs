@@ -447,8 +447,8 @@ impl Hold {
 pub(crate) struct Parting(pub(crate) Arc<Hold>);
 
 impl Parting {
-    /// Ends the hold, after the minimum hold where the backend cannot keep others out by itself.
-    /// `None` if the lock was lost meanwhile: then it is let go on account of that.
+    /// Ends a hold that is not lost, after the minimum hold where the backend cannot keep others out by
+    /// itself. `None` if the lock was lost meanwhile: then it is let go on account of that.
     pub(crate) async fn leave(&self) -> Option<Leaving> {
         let hold = &self.0;
         let mut keep_until = None;
@@ -462,9 +462,12 @@ impl Parting {
                     () = sleep_until(until) => {}
                     _ = hold.ended.wait() => {}
                 }
+                if hold.loss().is_some() {
+                    return None;
+                }
             }
         }
-        if hold.loss().is_some() || !hold.end(Loss::Released) {
+        if !hold.end(Loss::Released) {
             return None;
         }
         Some(Leaving::of(hold, keep_until).await)

@@ -483,6 +483,8 @@ pub(crate) struct Leaving {
     engine: Arc<Engine>,
     wire: Departing,
     keep_until: Option<Moment>,
+    /// Until then [`insist`](Self::insist) asks.
+    insists_until: Moment,
     /// From then on the backend has forgotten the claim by itself.
     forgotten_at: Moment,
     has_leases: bool,
@@ -516,6 +518,7 @@ impl Leaving {
             engine,
             wire: Departing::Held(Arc::clone(hold), wire),
             keep_until,
+            insists_until: in_a_call,
             forgotten_at: ends.map_or(in_a_call, |ends| ends.max(in_a_call)),
             has_leases: hold.lease_ends().is_some(),
             unsure: false,
@@ -534,6 +537,7 @@ impl Leaving {
             engine: Arc::clone(&seeker.engine),
             wire: Departing::Sought(wire, place),
             keep_until: None,
+            insists_until: lands,
             forgotten_at,
             has_leases: true,
             unsure: false,
@@ -571,18 +575,19 @@ impl Leaving {
 
     /// Asks until the backend has answered, within the bound of a call.
     pub(crate) async fn insist(&mut self) -> Result<Farewell, Fault> {
-        let end = Moment::now() + self.engine.settings.timeout;
+        let mut limit = self.engine.settings.timeout;
         let mut pace = Pace::default();
         loop {
-            let fault = match self.once(end.remaining().max(Duration::from_millis(1))).await {
+            let fault = match self.once(limit).await {
                 Ok(farewell) => return Ok(farewell),
                 Err(fault) => fault,
             };
             let pause = pace.outage();
-            if !fault.is_transient() || pause >= end.remaining() {
+            if !fault.is_transient() || pause >= self.insists_until.remaining() {
                 return Err(fault);
             }
             sleep(pause).await;
+            limit = self.insists_until.remaining().max(Duration::from_millis(1));
         }
     }
 

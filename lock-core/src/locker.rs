@@ -480,7 +480,6 @@ impl Lock {
             lock.token = tracing::field::Empty,
             lock.outcome = tracing::field::Empty,
         );
-        let started = Moment::now();
         let mut seeking = self.carry(claim, &waits, &caller)?;
         let interrupted = |interrupted| Err(Error::interrupted(interrupted));
         let result = async {
@@ -490,7 +489,7 @@ impl Lock {
                     tokio::select! {
                         biased;
                         result = &mut seeking => result.unwrap_or_else(interrupted),
-                        cut = self.cut(started, wait, &caller) => cut.map(|()| None),
+                        cut = self.cut(Moment::now() + wait, &caller) => cut.map(|()| None),
                     }
                 }
             }
@@ -548,14 +547,15 @@ impl Lock {
             !matches!(waits, Waits::Not),
             pending,
         );
-        Ok(Carried::new(seeker.seek(), Arc::clone(&caller.gone), engine.tasks.clone(), runtime))
+        let gone = Arc::clone(&caller.gone);
+        Ok(Carried::new(seeker.seek(), Some(gone), engine.tasks.clone(), runtime))
     }
 
     /// The end of a bounded wait: `Ok` if it is contention. If the backend has not answered the
     /// first attempt yet, it gets as long as any call gets, so that even the shortest wait is one
     /// whole attempt; and silence is no contention.
-    async fn cut(&self, started: Moment, wait: Duration, caller: &Caller) -> Result<(), Error> {
-        sleep_until(started + wait).await;
+    async fn cut(&self, end: Moment, caller: &Caller) -> Result<(), Error> {
+        sleep_until(end).await;
         let timeout = self.engine.settings.timeout;
         if let Verdict::Unknown { since } = caller.verdict(timeout) {
             tokio::select! {
