@@ -142,9 +142,17 @@ impl Seeker {
         }
     }
 
-    /// Until a guard is won; `None` if the lock is held by somebody else and the claim does not wait.
-    pub(crate) async fn seek(mut self) -> Result<Option<LockGuard>, Error> {
-        let won = if self.stand_in_line().await? { self.compete().await } else { Ok(None) };
+    /// Until the lock is won; `None` if it is held by somebody else and the claim does not wait.
+    /// [`settle`](Self::settle) has to follow.
+    pub(crate) async fn seek(&mut self) -> Result<Option<Grant>, Error> {
+        if self.stand_in_line().await? { self.compete().await } else { Ok(None) }
+    }
+
+    /// Makes a guard of a lock that was won, and lets go of everything else.
+    pub(crate) fn settle(
+        self,
+        won: Result<Option<Grant>, Error>,
+    ) -> Result<Option<LockGuard>, Error> {
         match won {
             Ok(Some(grant)) => Ok(Some(self.into_guard(&grant))),
             Ok(None) => {

@@ -1,10 +1,10 @@
 //! The line inside one process: waiters of one name are served first come, first served, and only
 //! the head of the line talks to a backend that keeps no line of its own.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, hash_map};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::clock::Moment;
 use crate::error::Error;
@@ -22,7 +22,9 @@ struct Entry {
 
 #[derive(Debug)]
 struct Line {
-    head: Arc<Semaphore>,
+    name: LockName,
+    /// One permit: who takes it is the head, until its [`Place`] is dropped.
+    head: Semaphore,
     standing: Mutex<Standing>,
 }
 
@@ -44,12 +46,11 @@ impl Lines {
     /// Looks at the line, without standing in it yet.
     pub(crate) fn visit(self: &Arc<Self>, name: &LockName) -> Visit {
         let mut lines = self.map();
-        let entry = lines.entry(name.clone()).or_insert_with(|| Entry {
-            line: Arc::new(Line { head: Arc::new(Semaphore::new(1)), standing: Mutex::default() }),
-            visits: 0,
-        });
+        let entry = lines
+            .entry(name.clone())
+            .or_insert_with(|| Entry { line: Arc::new(Line::new(name.clone())), visits: 0 });
         entry.visits += 1;
-        Visit { lines: Arc::clone(self), name: name.clone(), line: Arc::clone(&entry.line) }
+        Visit { lines: Arc::clone(self), line: Arc::clone(&entry.line) }
     }
 
     fn map(&self) -> MutexGuard<'_, HashMap<LockName, Entry>> {
@@ -61,7 +62,6 @@ impl Lines {
 #[derive(Debug)]
 pub(crate) struct Visit {
     lines: Arc<Lines>,
-    name: LockName,
     line: Arc<Line>,
 }
 
@@ -70,14 +70,14 @@ impl Visit {
     ///
     /// Cancel safe: dropping the future leaves the line, and loses the place in it.
     pub(crate) async fn enter(self) -> Place {
-        let head = Arc::clone(&self.line.head).acquire_owned().await;
-        Place { _head: head.expect("lines are never closed"), visit: self }
+        self.line.head.acquire().await.expect("lines are never closed").forget();
+        Place(self)
     }
 
     /// Becomes the head of the line if nobody else is.
     pub(crate) fn try_enter(self) -> Result<Place, Self> {
-        match Arc::clone(&self.line.head).try_acquire_owned() {
-            Ok(head) => Ok(Place { _head: head, visit: self }),
+        match self.line.head.try_acquire().map(SemaphorePermit::forget) {
+            Ok(()) => Ok(Place(self)),
             Err(_) => Err(self),
         }
     }
@@ -89,23 +89,27 @@ impl Visit {
 
     /// For who waits in the line: [`enter`](Self::enter) takes the visit itself.
     pub(crate) fn again(&self) -> Self {
-        self.lines.visit(&self.name)
+        self.lines.visit(&self.line.name)
     }
 }
 
 impl Drop for Visit {
     fn drop(&mut self) {
         let mut lines = self.lines.map();
-        if let Some(entry) = lines.get_mut(&self.name) {
-            entry.visits -= 1;
-            if entry.visits == 0 {
-                lines.remove(&self.name);
+        if let hash_map::Entry::Occupied(mut entry) = lines.entry(self.line.name.clone()) {
+            entry.get_mut().visits -= 1;
+            if entry.get().visits == 0 {
+                entry.remove();
             }
         }
     }
 }
 
 impl Line {
+    fn new(name: LockName) -> Self {
+        Self { name, head: Semaphore::new(1), standing: Mutex::default() }
+    }
+
     fn standing(&self) -> MutexGuard<'_, Standing> {
         self.standing.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -113,23 +117,20 @@ impl Line {
 
 /// The head of a line. Dropping it lets the next one move up.
 #[derive(Debug)]
-pub(crate) struct Place {
-    _head: OwnedSemaphorePermit,
-    visit: Visit,
-}
+pub(crate) struct Place(Visit);
 
 impl Place {
     pub(crate) fn holds(&self) {
-        *self.visit.line.standing() = Standing::Held;
+        *self.0.line.standing() = Standing::Held;
     }
 
     pub(crate) fn is_contended(&self) {
-        *self.visit.line.standing() = Standing::Contended;
+        *self.0.line.standing() = Standing::Contended;
     }
 
     /// Tells since when the backend fails, whoever was the head then.
     pub(crate) fn fails(&self, since: Moment, error: &Error) -> Moment {
-        let mut standing = self.visit.line.standing();
+        let mut standing = self.0.line.standing();
         let since = match *standing {
             Standing::Outage(before, _) => before,
             _ => since,
@@ -141,10 +142,12 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut standing = self.visit.line.standing();
+        let mut standing = self.0.line.standing();
         if matches!(*standing, Standing::Held) {
             *standing = Standing::Contended;
         }
+        drop(standing);
+        self.0.line.head.add_permits(1);
     }
 }
 

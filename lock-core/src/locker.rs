@@ -489,7 +489,7 @@ impl Lock {
                     tokio::select! {
                         biased;
                         result = &mut seeking => result.unwrap_or_else(interrupted),
-                        cut = self.cut(Moment::now() + wait, &caller) => cut.map(|()| None),
+                        cut = Box::pin(self.cut(Moment::now() + wait, &caller)) => cut.map(|()| None),
                     }
                 }
             }
@@ -538,7 +538,7 @@ impl Lock {
                 format!("{} acquisitions are under way already", engine.settings.max_pending),
             ))
         })?;
-        let seeker = Seeker::new(
+        let mut seeker = Seeker::new(
             Arc::clone(engine),
             runtime.clone(),
             claim,
@@ -548,7 +548,11 @@ impl Lock {
             pending,
         );
         let gone = Arc::clone(&caller.gone);
-        Ok(Carried::new(seeker.seek(), Some(gone), engine.tasks.clone(), runtime))
+        let seeking = async move {
+            let won = seeker.seek().await;
+            seeker.settle(won)
+        };
+        Ok(Carried::new(seeking, Some(gone), engine.tasks.clone(), runtime))
     }
 
     /// The end of a bounded wait: `Ok` if it is contention. If the backend has not answered the
