@@ -5,19 +5,19 @@
 //! server does not. A deadline kept in moments has passed when the machine wakes up after it.
 //! Under a paused tokio clock moments are paused too.
 
+use std::num::NonZeroU64;
 use std::ops::Add;
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::time::Instant;
-
-/// Far enough to mean "never", near enough that no arithmetic overflows.
-const FAR_AWAY: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
 
 /// A point in time on core's clock.
 ///
 /// Comparable within one process only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Moment(Instant);
+pub struct Moment(NonZeroU64);
 
 impl Moment {
     /// Now.
@@ -31,14 +31,14 @@ impl Moment {
     )]
     pub fn now() -> Self {
         // The runtime's clock first: a stop in between may make the moment early, never late.
-        let running = Instant::now();
-        Self(running + suspended())
+        let running = since_epoch(Instant::now().into_std());
+        Self(NonZeroU64::MIN.saturating_add(running).saturating_add(suspended(running)))
     }
 
     /// How much later this moment is than `earlier`; zero if it is not later.
     #[must_use]
     pub fn saturating_since(self, earlier: Self) -> Duration {
-        self.0.saturating_duration_since(earlier.0)
+        Duration::from_nanos(self.0.get().saturating_sub(earlier.0.get()))
     }
 
     /// The time from now until this moment; zero if it has passed.
@@ -53,20 +53,25 @@ impl Moment {
         Self::now() >= self
     }
 
-    /// This moment moved earlier; stays put where the clock cannot express it.
+    /// This moment moved earlier, to the beginning of the clock at most.
     #[must_use]
     pub fn saturating_sub(self, by: Duration) -> Self {
-        Self(self.0.checked_sub(by).unwrap_or(self.0))
+        let nanos = self.0.get().saturating_sub(nanos(by));
+        Self(NonZeroU64::new(nanos).unwrap_or(NonZeroU64::MIN))
     }
 }
 
 impl Add<Duration> for Moment {
     type Output = Self;
 
-    /// Never overflows: more than thirty years is as good as for ever.
+    /// Never overflows: the clock ends after five centuries, which is as good as never.
     fn add(self, by: Duration) -> Self {
-        Self(self.0 + by.min(FAR_AWAY))
+        Self(self.0.saturating_add(nanos(by)))
     }
+}
+
+fn nanos(duration: Duration) -> u64 {
+    duration.as_secs().saturating_mul(1_000_000_000).saturating_add(duration.subsec_nanos().into())
 }
 
 /// Sleeps for `duration` on core's clock.
@@ -121,59 +126,90 @@ pub fn wall() -> Duration {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default()
 }
 
-/// How long this machine has been suspended since it booted, to ten milliseconds.
+/// Two clocks at one moment: the one that stands still while the machine is suspended, and the one that
+/// goes on. Moments are counted from the first such pair.
+struct Clocks {
+    running: std::time::Instant,
+    booted: u64,
+}
+
+static EPOCH: LazyLock<Clocks> = LazyLock::new(Clocks::read);
+
+/// What the first pair is counted as: the clock of a runtime may be paused at a time before it.
+const EPOCH_NANOS: u64 = 24 * 3600 * 1_000_000_000;
+
+impl Clocks {
+    #[allow(clippy::disallowed_methods, reason = "the runtime's own clock may be paused")]
+    fn read() -> Self {
+        const TIGHT: Duration = Duration::from_millis(1);
+        loop {
+            let clocks = Self { running: std::time::Instant::now(), booted: boottime() };
+            // Unless this thread was stopped in between.
+            if clocks.running.elapsed() < TIGHT {
+                return clocks;
+            }
+        }
+    }
+}
+
+fn since_epoch(running: std::time::Instant) -> u64 {
+    let epoch = EPOCH.running;
+    match running.checked_duration_since(epoch) {
+        Some(after) => EPOCH_NANOS.saturating_add(nanos(after)),
+        None => EPOCH_NANOS.saturating_sub(nanos(epoch.duration_since(running))),
+    }
+}
+
+/// How much further the clock that goes on has come since the epoch.
+fn gap(running: u64, booted: u64) -> u64 {
+    (EPOCH_NANOS + booted.saturating_sub(EPOCH.booted)).saturating_sub(running)
+}
+
+/// For how many nanoseconds this machine has been suspended since the epoch, to ten milliseconds.
 ///
 /// The gap between two clocks that are read one after the other jitters; a moment must not. So the
 /// gap counts only once it has grown by more than any jitter.
-#[cfg(any(target_os = "linux", target_os = "android"))]
-fn suspended() -> Duration {
-    use std::sync::atomic::{AtomicU64, Ordering};
-
-    use rustix::time::{ClockId, Timespec, clock_gettime};
-
+fn suspended(running: u64) -> u64 {
     const NOTICEABLE: u64 = 10_000_000;
-    const TIGHT: u64 = 1_000_000;
     static KNOWN: AtomicU64 = AtomicU64::new(0);
 
-    fn nanos(time: Timespec) -> u64 {
-        let secs = u64::try_from(time.tv_sec).unwrap_or(0);
-        secs.saturating_mul(1_000_000_000).saturating_add(u64::try_from(time.tv_nsec).unwrap_or(0))
-    }
-
     let known = KNOWN.load(Ordering::Acquire);
-    loop {
-        let before = nanos(clock_gettime(ClockId::Monotonic));
-        let gap = nanos(clock_gettime(ClockId::Boottime)).saturating_sub(before);
-        if gap < known + NOTICEABLE {
-            break;
-        }
-        // A suspension, or this thread was stopped in between: then look again.
-        if nanos(clock_gettime(ClockId::Monotonic)) - before < TIGHT {
-            KNOWN.fetch_max(gap, Ordering::AcqRel);
-            break;
-        }
+    if gap(running, boottime()) < known + NOTICEABLE {
+        return known + pretended();
     }
-    Duration::from_nanos(KNOWN.load(Ordering::Acquire)).min(FAR_AWAY) + pretended()
+    // A suspension; or this thread was stopped in between, or `running` stands still: then look closely.
+    let clocks = Clocks::read();
+    let gap = gap(since_epoch(clocks.running), clocks.booted);
+    if gap >= known + NOTICEABLE {
+        KNOWN.fetch_max(gap, Ordering::AcqRel);
+    }
+    KNOWN.load(Ordering::Acquire) + pretended()
+}
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn boottime() -> u64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    nanos(time.try_into().unwrap_or_default())
 }
 
 /// Other systems: their monotonic clocks are taken as they are.
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
-fn suspended() -> Duration {
-    pretended()
+fn boottime() -> u64 {
+    0
 }
 
 #[cfg(not(test))]
-fn pretended() -> Duration {
-    Duration::ZERO
+fn pretended() -> u64 {
+    0
 }
 
 #[cfg(test)]
 thread_local! {
-    static PRETENDED: std::cell::Cell<Duration> = const { std::cell::Cell::new(Duration::ZERO) };
+    static PRETENDED: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
 }
 
 #[cfg(test)]
-fn pretended() -> Duration {
+fn pretended() -> u64 {
     PRETENDED.get()
 }
 
@@ -181,7 +217,7 @@ fn pretended() -> Duration {
 /// stand still meanwhile, as they do in a real suspension.
 #[cfg(test)]
 pub(crate) fn pretend_suspended(by: Duration) {
-    PRETENDED.set(PRETENDED.get() + by);
+    PRETENDED.set(PRETENDED.get() + nanos(by));
 }
 
 #[cfg(test)]
