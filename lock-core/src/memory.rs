@@ -122,8 +122,7 @@ impl Memory {
     /// Removes one lock by hand, whoever holds it, as an operator or an eviction would.
     pub fn evict(&self, name: &LockName) {
         let mut locks = self.locks();
-        locks.held.remove(name);
-        locks.settle(name, Moment::now());
+        locks.pass_on(name, Moment::now());
     }
 
     /// How many names have an entry: held, or lapsed not long ago.
@@ -282,8 +281,7 @@ impl Backend for Memory {
         if locks.held.get(name).is_none_or(|held| held.owner != *expected) {
             return Ok(false);
         }
-        locks.held.remove(name);
-        locks.settle(name, now);
+        locks.pass_on(name, now);
         Ok(true)
     }
 }
@@ -353,8 +351,7 @@ impl Locks {
                 Release::Released
             }
             (Some(_), None) => {
-                self.held.remove(&claim.name);
-                self.serve(&claim.name, now);
+                self.pass_on(&claim.name, now);
                 Release::Released
             }
         }
@@ -369,35 +366,32 @@ impl Locks {
         }
     }
 
-    /// Brings one lock up to date: ends a lease that is over, hands a free lock to the first in
-    /// line.
+    /// Brings one lock up to date: ends a lease that is over.
     fn settle(&mut self, name: &LockName, now: Moment) {
-        match self.held.get(name) {
-            Some(held) if held.until > now => return,
-            Some(_) => drop(self.held.remove(name)),
-            None => {}
+        if self.held.get(name).is_some_and(|held| held.until <= now) {
+            self.pass_on(name, now);
         }
-        self.serve(name, now);
     }
 
-    /// Hands a lock that is free to the first in line.
-    fn serve(&mut self, name: &LockName, now: Moment) {
-        let Some(line) = self.lines.get_mut(name) else {
-            return;
-        };
+    /// Ends a hold: the lock is the next one's, or free.
+    fn pass_on(&mut self, name: &LockName, now: Moment) {
+        match self.next_in_line(name, now) {
+            Some(held) => drop(self.held.insert(name.clone(), held)),
+            None => drop(self.held.remove(name)),
+        }
+    }
+
+    fn next_in_line(&mut self, name: &LockName, now: Moment) -> Option<Held> {
+        let line = self.lines.get_mut(name)?;
         let next = line.pop(now);
         if line.waiters.is_empty() {
             self.lines.remove(name);
         }
-        let Some((owner, next)) = next else {
-            return;
-        };
+        let (owner, next) = next?;
         self.woken.push(next.wake);
         // Without a number to give, the waiter finds out by its own next attempt.
-        if let Ok(token) = self.numbers.next(None) {
-            let held = Held::new(owner, next.label, token, now, next.ttl.min(CLAIM_LEASE));
-            self.held.insert(name.clone(), held);
-        }
+        let token = self.numbers.next(None).ok()?;
+        Some(Held::new(owner, next.label, token, now, next.ttl.min(CLAIM_LEASE)))
     }
 
     /// Forgets locks that lapsed and were not looked at since: when the names may have doubled, and at
