@@ -32,6 +32,8 @@ pub(crate) struct Engine {
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) caps: Capabilities,
     pub(crate) settings: Settings,
+    /// How locks are kept unless told otherwise.
+    pub(crate) usual_terms: Arc<Terms>,
     pub(crate) lines: Arc<Lines>,
     pub(crate) wheel: Arc<Wheel>,
     pub(crate) pending: Arc<Semaphore>,
@@ -57,6 +59,7 @@ impl Engine {
         Self {
             caps: backend.capabilities(),
             backend,
+            usual_terms: Arc::default(),
             lines: Arc::default(),
             wheel: Arc::default(),
             pending: Arc::new(Semaphore::new(settings.max_pending)),

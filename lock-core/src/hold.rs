@@ -3,7 +3,6 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -123,15 +122,13 @@ pub(crate) struct Hold {
     pub(crate) owner: OwnerId,
     pub(crate) token: Option<FencingToken>,
     pub(crate) ttl: Duration,
-    pub(crate) terms: Terms,
+    pub(crate) terms: Arc<Terms>,
     pub(crate) won_at: Moment,
     /// Invariant: a verb of this claim is on the wire only while its sender holds this lock.
     pub(crate) wire: Arc<tokio::sync::Mutex<Wire>>,
     pub(crate) ended: SetOnce<Loss>,
     /// Our head of the line inside this process.
     place: Mutex<Option<Place>>,
-    /// Nobody is going to let the claim go any more: its runtime is gone.
-    abandoned: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -157,6 +154,8 @@ struct State {
     interval: Duration,
     /// The probe has said no: nothing is renewed any more.
     refused: bool,
+    /// Nobody is going to let the claim go any more: its runtime is gone.
+    abandoned: bool,
     /// Where the wheel keeps this hold.
     slot: Option<(Moment, u64)>,
 }
@@ -172,7 +171,7 @@ impl Hold {
     pub(crate) fn new(
         engine: Arc<Engine>,
         runtime: Handle,
-        terms: Terms,
+        terms: Arc<Terms>,
         wire: Wire,
         place: Option<Place>,
         grant: &Grant,
@@ -186,13 +185,13 @@ impl Hold {
             wire: Arc::new(tokio::sync::Mutex::new(wire)),
             ended: SetOnce::new(),
             place: Mutex::new(place),
-            abandoned: AtomicBool::new(false),
             state: Mutex::new(State {
                 deadline: None,
                 lease_ends: None,
                 next_renewal: None,
                 interval: Duration::MAX,
                 refused: false,
+                abandoned: false,
                 slot: None,
             }),
             engine,
@@ -292,7 +291,7 @@ impl Hold {
 
     /// For who has the wire: drops what the backend keeps with a claim that nobody lets go any more.
     pub(crate) fn clear_if_abandoned(&self, claim: &mut Claim) {
-        if self.abandoned.load(Ordering::Acquire) {
+        if self.state().abandoned {
             claim.ticket = None;
         }
     }
@@ -477,7 +476,7 @@ impl Parting {
 impl Drop for Parting {
     fn drop(&mut self) {
         self.0.leave_line();
-        self.0.abandoned.store(true, Ordering::Release);
+        self.0.state().abandoned = true;
         // Busy with a verb: then that verb's sender clears up when it has its answer.
         if let Ok(mut wire) = self.0.wire.try_lock() {
             wire.claim.ticket = None;

@@ -113,7 +113,7 @@ impl Locker {
             engine: Arc::clone(&self.engine),
             name: name.try_into().map_err(Error::from)?,
             ttl: settings.default_ttl.unwrap_or_else(usual),
-            terms: Terms::default(),
+            terms: Arc::clone(&self.engine.usual_terms),
             hold: HoldKind::Guarded,
         })
     }
@@ -170,7 +170,8 @@ impl Locker {
         let mut claim = wires[0].claim.clone();
         claim.ticket.clone_from(&grant.ticket);
         let wire = Wire { claim, uncertain: true, may_end: None };
-        let hold = Hold::new(Arc::clone(engine), runtime, Terms::default(), wire, None, &grant);
+        let terms = Arc::clone(&engine.usual_terms);
+        let hold = Hold::new(Arc::clone(engine), runtime, terms, wire, None, &grant);
         Ok(LockGuard::new(hold))
     }
 
@@ -371,7 +372,7 @@ pub struct Lock {
     engine: Arc<Engine>,
     name: LockName,
     ttl: Duration,
-    terms: Terms,
+    terms: Arc<Terms>,
     hold: HoldKind,
 }
 
@@ -385,7 +386,7 @@ impl Lock {
 
     /// Whether and how long the lock is renewed. Default: at each third of the lease, for ever.
     pub fn renewal(mut self, policy: RenewalPolicy) -> Self {
-        self.terms.renewal = policy;
+        Arc::make_mut(&mut self.terms).renewal = policy;
         self
     }
 
@@ -396,7 +397,7 @@ impl Lock {
     /// lease until then. Where it does not, the release is held back until then, in this process.
     /// Neither survives a crash of the holder for longer than its lease.
     pub fn release_no_earlier_than(mut self, min_hold: Duration) -> Self {
-        self.terms.min_hold = Some(min_hold);
+        Arc::make_mut(&mut self.terms).min_hold = Some(min_hold);
         self
     }
 
@@ -542,7 +543,7 @@ impl Lock {
             Arc::clone(engine),
             runtime.clone(),
             claim,
-            self.terms.clone(),
+            Arc::clone(&self.terms),
             Arc::clone(caller),
             !matches!(waits, Waits::Not),
             pending,

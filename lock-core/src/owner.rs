@@ -3,6 +3,7 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use crate::entropy;
 use crate::error::{Error, ErrorKind};
@@ -75,9 +76,9 @@ impl FromStr for OwnerId {
 }
 
 /// What `inspect` shows of a holder: opt-in, because host names and process ids would leak to
-/// everyone who can read the backend. At most 120 bytes, without control characters.
+/// everyone who can read the backend. At most 120 bytes, without control characters. Cloning is cheap.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Label(String);
+pub struct Label(Arc<str>);
 
 impl Label {
     /// The longest label, in bytes.
@@ -93,7 +94,7 @@ impl Label {
             }
             label.push(c);
         }
-        Self(label)
+        Self(label.into())
     }
 
     /// `host:pid` of this process.
