@@ -231,6 +231,34 @@ mod tests {
         assert_eq!(now.saturating_since(now + Duration::MAX), Duration::ZERO);
     }
 
+    #[test]
+    fn what_was_before_the_first_look_is_told_apart() {
+        let first = since_epoch(EPOCH.running);
+        let second = 1_000_000_000;
+        assert_eq!(since_epoch(EPOCH.running - Duration::from_secs(2)), first - 2 * second);
+        assert_eq!(since_epoch(EPOCH.running + Duration::from_secs(2)), first + 2 * second);
+    }
+
+    #[test]
+    fn the_gap_is_what_one_clock_is_ahead_by() {
+        let (running, booted) = (since_epoch(EPOCH.running), EPOCH.booted);
+        assert_eq!(gap(running + 5, booted + 9), 4);
+        assert_eq!(
+            gap(running + 9, booted + 5),
+            0,
+            "a paused clock that was moved on is no suspension"
+        );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_clock_that_stands_still_is_no_suspension() {
+        let before = Moment::now();
+        // On the machine's own clock, more than is noticeable.
+        let end = Clocks::read().running + Duration::from_millis(30);
+        while end.saturating_duration_since(Clocks::read().running) > Duration::ZERO {}
+        assert_eq!(Moment::now(), before);
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_suspension_moves_the_clock_but_not_the_timers() {
         let deadline = Moment::now() + Duration::from_secs(10);

@@ -508,3 +508,17 @@ fn earlier(a: Option<Moment>, b: Option<Moment>) -> Option<Moment> {
         (a, b) => a.or(b),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A process may hold a hundred thousand locks.
+    #[test]
+    #[cfg(target_pointer_width = "64")]
+    fn a_hold_is_small() {
+        let hold = size_of::<Hold>();
+        let wire = size_of::<tokio::sync::Mutex<Wire>>();
+        assert!(hold + wire <= 448, "{hold} and {wire} bytes");
+    }
+}
