@@ -1,0 +1,53 @@
+//! `CLOCK_MONOTONIC` in nanoseconds: the same clock in every process of this machine, so that what two
+//! workers write down can be compared.
+
+use rustix::thread::clock_nanosleep_absolute;
+use rustix::time::{
+    ClockId, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, clock_gettime,
+    timerfd_create, timerfd_settime,
+};
+use tokio::io::unix::AsyncFd;
+
+pub(crate) const MICRO: u64 = 1_000;
+pub(crate) const MILLI: u64 = 1_000_000;
+pub(crate) const SECOND: u64 = 1_000_000_000;
+
+/// Now, in nanoseconds since some time in the past.
+pub(crate) fn now() -> u64 {
+    let time = clock_gettime(ClockId::Monotonic);
+    time.tv_sec.cast_unsigned() * SECOND + time.tv_nsec.cast_unsigned()
+}
+
+/// Blocks this thread until `at`.
+pub(crate) fn wait_until(at: u64) {
+    // It fails when a signal comes: then it is not over yet.
+    while now() < at {
+        let _ = clock_nanosleep_absolute(ClockId::Monotonic, &timespec(at));
+    }
+}
+
+/// Blocks this thread for so many nanoseconds.
+pub(crate) fn wait(nanos: u64) {
+    wait_until(now() + nanos);
+}
+
+/// Waits until `at`. The runtime's own timers round up to milliseconds, which is more than a hand-off
+/// takes, and differ from language to language; the kernel's do not.
+#[allow(deprecated, reason = "sound for a descriptor that we own; what replaces it is unsafe")]
+pub(crate) async fn reach(at: u64) -> std::io::Result<()> {
+    if now() >= at {
+        return Ok(());
+    }
+    let timer =
+        timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC)?;
+    let once =
+        Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value: timespec(at) };
+    timerfd_settime(&timer, TimerfdTimerFlags::ABSTIME, &once)?;
+    let timer = AsyncFd::new(timer)?;
+    drop(timer.readable().await?);
+    Ok(())
+}
+
+fn timespec(at: u64) -> Timespec {
+    Timespec { tv_sec: (at / SECOND).cast_signed(), tv_nsec: (at % SECOND).cast_signed() }
+}

@@ -1,0 +1,44 @@
+//! What the locks cost: requests, round trips, bytes, CPU and times, each beside a floor that was written
+//! by hand. Every figure that this project claims comes out of this program.
+
+mod clock;
+mod report;
+mod run;
+mod worker;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Measures locks beside hand-written floors
+#[derive(Debug, Parser)]
+#[command(version, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Measures a backend
+    ///
+    /// Exit status: 0 measured, and every goal met; 1 a goal was not met; 2 bad usage; 3 the run is void:
+    /// two claims overlapped, or a fencing token did not grow; 4 the machine was too busy for times; 5
+    /// something failed.
+    Run(run::RunArgs),
+    /// One process that locks as its stdin says; PROTOCOL.md has the lines
+    Worker(worker::WorkerArgs),
+}
+
+fn main() -> ExitCode {
+    match Cli::parse().command {
+        Action::Run(args) => run::main(&args),
+        Action::Worker(args) => match worker::run(&args) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("lock-bench worker: {error}");
+                ExitCode::from(5)
+            }
+        },
+    }
+}

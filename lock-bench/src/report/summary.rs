@@ -1,0 +1,79 @@
+//! All rounds of a library put together: the median, and how far the rounds lie apart.
+
+use super::{Figure, Row};
+
+#[derive(Debug)]
+pub(crate) struct Summary {
+    /// Workloads and libraries in the order of their first rows.
+    pub(crate) workloads: Vec<(String, Vec<Line>)>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Line {
+    pub(crate) lib: String,
+    pub(crate) figures: Vec<(Figure, Spread)>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Spread {
+    pub(crate) median: f64,
+    pub(crate) min: f64,
+    pub(crate) max: f64,
+}
+
+impl Summary {
+    pub(crate) fn of(rows: &[Row]) -> Self {
+        let mut workloads: Vec<(String, Vec<Line>)> = Vec::new();
+        for row in rows {
+            let lines = entry(
+                &mut workloads,
+                |(name, _)| *name == row.workload,
+                || (row.workload.clone(), Vec::new()),
+            );
+            entry(&mut lines.1, |line| line.lib == row.lib, || Line::of(&row.lib, row, rows));
+        }
+        Self { workloads }
+    }
+
+    pub(crate) fn find(&self, workload: &str, lib: &str, figure: &str) -> Option<Spread> {
+        let (_, lines) = self.workloads.iter().find(|(name, _)| name == workload)?;
+        let line = lines.iter().find(|line| line.lib == lib)?;
+        line.figures.iter().find(|(known, _)| known.name == figure).map(|(_, spread)| *spread)
+    }
+}
+
+/// The element that is meant, put at the end if there is none.
+fn entry<T>(list: &mut Vec<T>, is_meant: impl Fn(&T) -> bool, make: impl FnOnce() -> T) -> &mut T {
+    let at = list.iter().position(is_meant).unwrap_or_else(|| {
+        list.push(make());
+        list.len() - 1
+    });
+    &mut list[at]
+}
+
+impl Line {
+    fn of(lib: &str, like: &Row, rows: &[Row]) -> Self {
+        let rows = rows.iter().filter(|row| row.workload == like.workload && row.lib == lib);
+        let mut values: Vec<(Figure, Vec<f64>)> = Vec::new();
+        for (figure, value) in rows.flat_map(|row| &row.figures) {
+            let known = |(known, _): &(Figure, _)| known == figure;
+            entry(&mut values, known, || (*figure, Vec::new())).1.push(*value);
+        }
+        values.sort_by_key(|(figure, _)| *figure);
+        let figures = values.into_iter().map(|(figure, values)| (figure, Spread::of(values)));
+        Self { lib: lib.to_owned(), figures: figures.collect() }
+    }
+}
+
+impl Spread {
+    pub(crate) fn of(mut values: Vec<f64>) -> Self {
+        values.sort_by(f64::total_cmp);
+        let (min, max) = (values[0], values[values.len() - 1]);
+        let middle = values.len() / 2;
+        let median = match values.len() % 2 {
+            0 => f64::midpoint(values[middle - 1], values[middle]),
+            _ => values[middle],
+        };
+        Self { median, min, max }
+    }
+}

@@ -1,0 +1,72 @@
+//! The summary, for people.
+
+use std::fmt;
+
+use super::summary::{Line, Spread};
+use super::{Figure, Summary};
+
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (workload, lines) in &self.workloads {
+            writeln!(f, "\n{workload}")?;
+            table(f, lines)?;
+        }
+        Ok(())
+    }
+}
+
+/// One column for each library, one row for each figure: there are more figures than fit side by side.
+fn table(f: &mut fmt::Formatter<'_>, lines: &[Line]) -> fmt::Result {
+    let mut figures: Vec<Figure> =
+        lines.iter().flat_map(|line| line.figures.iter().map(|(figure, _)| *figure)).collect();
+    figures.sort();
+    figures.dedup();
+    let cells: Vec<Vec<String>> = figures
+        .iter()
+        .map(|figure| {
+            let mut row = vec![figure.name.to_owned()];
+            row.extend(lines.iter().map(|line| cell(line, *figure)));
+            row
+        })
+        .collect();
+    let mut head = vec![String::new()];
+    head.extend(lines.iter().map(|line| line.lib.clone()));
+    let rows: Vec<&Vec<String>> = std::iter::once(&head).chain(&cells).collect();
+    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
+    for row in &rows {
+        write!(f, "  {:<first$}", row[0], first = width(0).unwrap_or(0))?;
+        for (column, cell) in row.iter().enumerate().skip(1) {
+            write!(f, "   {cell:>width$}", width = width(column).unwrap_or(0))?;
+        }
+        writeln!(f)?;
+    }
+    Ok(())
+}
+
+fn cell(line: &Line, figure: Figure) -> String {
+    let spread = line.figures.iter().find(|(known, _)| *known == figure);
+    spread.map(|(_, spread)| spread.to_string()).unwrap_or_default()
+}
+
+impl fmt::Display for Spread {
+    /// `median (min–max)`, or just the number if all rounds agree.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [median, min, max] = [self.median, self.min, self.max].map(short);
+        match min == max {
+            true => write!(f, "{median}"),
+            false => write!(f, "{median} ({min}–{max})"),
+        }
+    }
+}
+
+/// Three digits are all that a measurement has.
+fn short(value: f64) -> String {
+    match value.abs() {
+        100.0.. => format!("{value:.0}"),
+        10.0..100.0 => format!("{value:.1}"),
+        _ => {
+            let text = format!("{value:.3}");
+            text.trim_end_matches('0').trim_end_matches('.').to_owned()
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! The backends that can be measured. A new one is an entry here, a file in `services/` if it has a
+//! server, floors in `worker/floors/`, and a goals file.
+
+use super::Stop;
+use super::services::{self, Place};
+
+/// How a backend is measured.
+pub(crate) struct Backend {
+    /// What its URLs begin with.
+    pub(crate) scheme: &'static str,
+    /// Puts up what the URL names; a bare scheme gets something of its own.
+    pub(crate) start: fn(&str) -> Result<Place, Stop>,
+    /// The floor for one task at a time.
+    pub(crate) floor: &'static str,
+    /// The floor for many tasks at once.
+    pub(crate) crowd_floor: &'static str,
+    /// Locks exclude other processes, too.
+    pub(crate) between_processes: bool,
+    /// When a waiter gets the lock of a holder that was killed.
+    pub(crate) takeover: Takeover,
+    /// Hand-offs in one measurement: fewer where waiters look from time to time.
+    pub(crate) hand_offs: u64,
+    /// How many locks one process holds at once, and their lease.
+    pub(crate) held: (usize, u64),
+    /// How many wait in the deepest queue.
+    pub(crate) deep: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Takeover {
+    /// When the last lease ends.
+    Lease,
+    /// When the process ends.
+    Death,
+}
+
+pub(crate) const BACKENDS: &[Backend] = &[
+    Backend {
+        scheme: "memory",
+        start: services::memory,
+        floor: "tokio-mutex",
+        crowd_floor: "tokio-mutex",
+        between_processes: false,
+        takeover: Takeover::Lease,
+        hand_offs: 2_000,
+        held: (100_000, 30_000),
+        deep: 10_000,
+    },
+    Backend {
+        scheme: "file",
+        start: services::file,
+        floor: "file-lock",
+        crowd_floor: "file-lock",
+        between_processes: true,
+        takeover: Takeover::Death,
+        hand_offs: 64,
+        // Each one is an open file.
+        held: (400, 5_000),
+        deep: 400,
+    },
+    Backend {
+        scheme: "redis",
+        start: services::redis,
+        floor: "raw-redis",
+        crowd_floor: "mux-redis",
+        between_processes: true,
+        takeover: Takeover::Lease,
+        hand_offs: 800,
+        held: (10_000, 5_000),
+        deep: 10_000,
+    },
+];
+
+pub(crate) fn of(url: &str) -> Result<&'static Backend, Stop> {
+    let scheme = url.split(':').next().unwrap_or_default();
+    BACKENDS.iter().find(|backend| backend.scheme == scheme).ok_or_else(|| {
+        let known: Vec<String> = BACKENDS.iter().map(|b| format!("{}:", b.scheme)).collect();
+        Stop::Failed(format!("no backend {scheme:?} to measure; known are {}", known.join(", ")))
+    })
+}

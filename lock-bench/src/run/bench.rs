@@ -1,0 +1,191 @@
+//! What all workloads share: the place, the libraries, the rows so far.
+
+use std::io::{IsTerminal, Write};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use conformance_tests::proxy::{Fault, Proxy};
+
+use super::backends::{self, Backend};
+use super::claims::Claims;
+use super::peer::{Lib, Peer, SOON};
+use super::services::{Place, Server};
+use super::{RunArgs, Stop, cpu};
+use crate::report::{Figures, Row};
+
+/// How long a measurement may take before a worker is given up.
+pub(crate) const LONG: Duration = Duration::from_secs(90);
+
+pub(crate) struct Bench<'a> {
+    pub(crate) args: &'a RunArgs,
+    pub(crate) backend: &'static Backend,
+    pub(crate) place: Place,
+    pub(crate) pins: Option<Pins>,
+    /// What is measured, beside its floors.
+    pub(crate) libs: Vec<Lib>,
+    pub(crate) seed: u64,
+    pub(crate) random: fastrand::Rng,
+    pub(crate) rows: Vec<Row>,
+    /// Whose times were not taken, and why.
+    pub(crate) refused: Vec<String>,
+    pub(crate) progress: Progress,
+    names: u64,
+}
+
+/// Which processors run what.
+pub(crate) struct Pins {
+    pub(crate) server: Vec<usize>,
+    pub(crate) workers: Vec<usize>,
+}
+
+impl<'a> Bench<'a> {
+    pub(crate) fn new(args: &'a RunArgs) -> Result<Self, Stop> {
+        let backend = backends::of(&args.backend)?;
+        let place = (backend.start)(&args.backend)?;
+        let pins = match cpu::allowed().as_slice() {
+            [first, rest @ ..] if !rest.is_empty() && !args.no_pin => {
+                Some(Pins { server: vec![*first], workers: rest.to_vec() })
+            }
+            _ => None,
+        };
+        let mut libs = vec![Lib::own("locks", args.threads)];
+        libs.extend(args.peer.iter().cloned());
+        let seed = args.seed.unwrap_or_else(|| u64::from(fastrand::u32(..)));
+        let bench = Self {
+            args,
+            backend,
+            place,
+            pins,
+            libs,
+            seed,
+            random: fastrand::Rng::with_seed(seed),
+            rows: Vec::new(),
+            refused: Vec::new(),
+            progress: Progress::new(),
+            names: 0,
+        };
+        if let Some((pid, pins)) = bench.server_pid().zip(bench.pins.as_ref()) {
+            cpu::pin(pid, &pins.server);
+        }
+        Ok(bench)
+    }
+
+    pub(crate) fn server(&self) -> Option<&dyn Server> {
+        self.place.server.as_deref()
+    }
+
+    pub(crate) fn server_pid(&self) -> Option<u32> {
+        self.server()?.pid()
+    }
+
+    /// A worker for `lib`, at the place itself.
+    pub(crate) fn peer(&self, lib: &Lib) -> Result<Peer, Stop> {
+        self.peer_at(lib, &self.place.url)
+    }
+
+    pub(crate) fn peer_at(&self, lib: &Lib, url: &str) -> Result<Peer, Stop> {
+        Peer::start(lib, url, self.pins.as_ref().map(|pins| pins.workers.as_slice()))
+    }
+
+    pub(crate) fn peers(&self, lib: &Lib, count: usize) -> Result<Vec<Peer>, Stop> {
+        (0..count).map(|_| self.peer(lib)).collect()
+    }
+
+    pub(crate) fn floor(&self, name: &str) -> Lib {
+        Lib::own(name, self.args.threads)
+    }
+
+    /// A name that no other measurement uses: what one leaves behind must not meet the next one.
+    pub(crate) fn fresh_name(&mut self) -> String {
+        self.names += 1;
+        format!("bench-{}-{}", std::process::id(), self.names)
+    }
+
+    /// A relay in front of the server that delays each way, and the URL through it.
+    pub(crate) fn relay(
+        &self,
+        server: &dyn Server,
+        delay_ms: u64,
+    ) -> Result<(Proxy, String), Stop> {
+        let relay = Proxy::start(server.addr())
+            .map_err(|e| Stop::Failed(format!("the relay cannot be started: {e}")))?;
+        relay.set(Fault::delay(Duration::from_millis(delay_ms)));
+        let url = server.url_at(relay.addr());
+        Ok((relay, url))
+    }
+
+    /// The median of some round trips, in nanoseconds.
+    pub(crate) fn round_trip(&self, addr: SocketAddr, times: usize) -> Result<f64, Stop> {
+        let server = self.server().ok_or_else(|| Stop::Failed("there is no server".into()))?;
+        let trips = server.round_trips(addr, times)?;
+        Ok(median(trips.into_iter().map(|nanos| nanos as f64)))
+    }
+
+    /// All claims of the lock `name`, from those who held it, and they must not break a promise.
+    pub(crate) fn collect(&self, peers: &mut [Peer], name: &str) -> Result<Claims, Stop> {
+        for peer in peers.iter_mut() {
+            peer.tell("collect")?;
+        }
+        let mut claims = Claims::default();
+        for (i, peer) in peers.iter_mut().enumerate() {
+            claims.add(i, name, &peer.answer(LONG)?)?;
+        }
+        claims.check(name)?;
+        Ok(claims)
+    }
+
+    pub(crate) fn add(&mut self, workload: &str, lib: &str, round: usize, figures: Figures) {
+        let (workload, lib) = (workload.to_owned(), lib.to_owned());
+        self.rows.push(Row { workload, lib, round, figures });
+    }
+}
+
+/// Gives all the same command, one after the other: the order in which they do it is known.
+pub(crate) fn ask_each(peers: &mut [Peer], command: &str) -> Result<(), Stop> {
+    peers.iter_mut().try_for_each(|peer| peer.ask(command, SOON).map(drop))
+}
+
+pub(crate) fn median(values: impl Iterator<Item = f64>) -> f64 {
+    quantile(values, 0.5)
+}
+
+/// The smallest value that at least this share of all is not above; not a number if there is none.
+pub(crate) fn quantile(values: impl Iterator<Item = f64>, share: f64) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    let at = (share * values.len() as f64).ceil() as usize;
+    values.get(at.max(1) - 1).copied().unwrap_or(f64::NAN)
+}
+
+/// What is being done: one line that changes on a terminal, one line after the other in a pipe. On
+/// stderr, so that the table can be kept apart.
+pub(crate) struct Progress {
+    on_terminal: bool,
+}
+
+impl Progress {
+    fn new() -> Self {
+        Self { on_terminal: std::io::stderr().is_terminal() }
+    }
+
+    pub(crate) fn say(&self, what: &str) {
+        let (begin, end) = if self.on_terminal { ("\r\x1b[K", "") } else { ("", "\n") };
+        let mut out = std::io::stderr();
+        // Whoever does not listen misses nothing that matters.
+        let _ = write!(out, "{begin}{what}{end}").and_then(|()| out.flush());
+    }
+
+    /// Something to be kept.
+    pub(crate) fn note(&self, what: &str) {
+        self.say(what);
+        if self.on_terminal {
+            eprintln!();
+        }
+    }
+
+    pub(crate) fn clear(&self) {
+        if self.on_terminal {
+            eprint!("\r\x1b[K");
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! What holders wrote down, and what must not be in it.
+
+use serde_json::Value;
+
+use super::Stop;
+
+/// One hold of a lock, as its holder saw it; nanoseconds of `CLOCK_MONOTONIC`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Claim {
+    /// Which worker.
+    pub(crate) peer: usize,
+    pub(crate) asked: u64,
+    pub(crate) acquired: u64,
+    pub(crate) let_go: u64,
+    pub(crate) token: Option<u64>,
+}
+
+/// All claims of one lock, in the order in which it was acquired.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Claims(Vec<Claim>);
+
+impl Claims {
+    /// Reads the answer to `collect` and adds what it says of the lock `name`.
+    pub(crate) fn add(&mut self, peer: usize, name: &str, answer: &Value) -> Result<(), Stop> {
+        let claims = answer["claims"].get(name).and_then(Value::as_array);
+        for claim in claims.into_iter().flatten() {
+            let claim = Claim::parse(peer, claim);
+            let claim = claim.ok_or_else(|| Stop::Failed(format!("no claims: {answer}")))?;
+            self.0.push(claim);
+        }
+        self.0.sort_by_key(|claim| claim.acquired);
+        Ok(())
+    }
+
+    /// Exclusion and fencing: what no run may break.
+    pub(crate) fn check(&self, name: &str) -> Result<(), Stop> {
+        for (before, after) in self.pairs() {
+            if before.let_go > after.acquired {
+                return Err(Stop::Void(format!(
+                    "two held {name} at once: one until {}, the next one from {}, {} ns earlier",
+                    before.let_go,
+                    after.acquired,
+                    before.let_go - after.acquired
+                )));
+            }
+            if let Some((older, newer)) = before.token.zip(after.token)
+                && older >= newer
+            {
+                return Err(Stop::Void(format!(
+                    "the fencing token of {name} did not grow: {older}, then {newer}"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// When the last holder let go.
+    pub(crate) fn last_let_go(&self) -> Option<u64> {
+        self.0.last().map(|claim| claim.let_go)
+    }
+
+    /// Hand-offs to somebody who had waited for at least `settled` when the lock was let go: from
+    /// there until the next owner knew. Who came later did not wait for it.
+    pub(crate) fn hand_offs(&self, settled: u64) -> Vec<HandOff> {
+        self.pairs()
+            .filter(|(before, after)| after.asked + settled <= before.let_go)
+            .map(|(before, after)| HandOff {
+                nanos: after.acquired - before.let_go,
+                within_process: before.peer == after.peer,
+            })
+            .collect()
+    }
+
+    /// How long each one waited, but for the first one, who found the lock free.
+    pub(crate) fn waits(&self) -> Vec<u64> {
+        self.0.iter().skip(1).map(|claim| claim.acquired - claim.asked).collect()
+    }
+
+    /// The share of all pairs of waiters in which the one who asked later was served first.
+    pub(crate) fn inversions(&self) -> f64 {
+        let waiters = &self.0[1.min(self.0.len())..];
+        let inverted: usize = waiters
+            .iter()
+            .enumerate()
+            .map(|(i, first)| waiters[i..].iter().filter(|later| later.asked < first.asked).count())
+            .sum();
+        let pairs = waiters.len() * waiters.len().saturating_sub(1) / 2;
+        inverted as f64 / pairs.max(1) as f64
+    }
+
+    fn pairs(&self) -> impl Iterator<Item = (&Claim, &Claim)> {
+        self.0.iter().zip(self.0.iter().skip(1))
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HandOff {
+    pub(crate) nanos: u64,
+    /// It never left the process.
+    pub(crate) within_process: bool,
+}
+
+impl Claim {
+    /// `[asked, acquired, let_go, freed, token]`
+    fn parse(peer: usize, claim: &Value) -> Option<Self> {
+        let time = |i: usize| claim.get(i)?.as_u64();
+        let (asked, acquired, let_go) = (time(0)?, time(1)?, time(2)?);
+        if !(asked <= acquired && acquired <= let_go) {
+            return None;
+        }
+        let token = match claim.get(4)? {
+            Value::Null => None,
+            token => Some(token.as_str()?.parse().ok()?),
+        };
+        Some(Self { peer, asked, acquired, let_go, token })
+    }
+}

@@ -1,0 +1,76 @@
+//! Where the processors' time went, as the kernel counts it.
+
+use std::fs;
+
+use rustix::process::Pid;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+use crate::clock::now;
+
+/// How long all threads of a process have been running, in nanoseconds. Zero once it is gone.
+pub(crate) fn of_process(pid: u32) -> u64 {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    tasks
+        .filter_map(|task| fs::read_to_string(task.path().join("schedstat")).ok())
+        .filter_map(|line| line.split_whitespace().next()?.parse::<u64>().ok())
+        .sum()
+}
+
+/// The resident memory of a process in bytes.
+pub(crate) fn memory_of(pid: u32) -> u64 {
+    let statm = fs::read_to_string(format!("/proc/{pid}/statm")).unwrap_or_default();
+    let pages = statm.split_whitespace().nth(1).and_then(|pages| pages.parse().ok());
+    pages.unwrap_or(0) * rustix::param::page_size() as u64
+}
+
+/// The processors that this process may use.
+pub(crate) fn allowed() -> Vec<usize> {
+    let set = sched_getaffinity(None).unwrap_or_else(|_| CpuSet::new());
+    (0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect()
+}
+
+/// Puts a process on some processors, with the threads that it starts from now on.
+pub(crate) fn pin(pid: u32, cpus: &[usize]) {
+    let mut set = CpuSet::new();
+    cpus.iter().for_each(|&cpu| set.set(cpu));
+    // It fails if the process is gone: then the next call on it tells.
+    let pid = Pid::from_raw(pid.cast_signed());
+    if let Some(pid) = pid {
+        let _ = sched_setaffinity(Some(pid), &set);
+    }
+}
+
+/// How busy the machine was with others.
+pub(crate) struct Neighbours {
+    start: u64,
+    busy: u64,
+}
+
+impl Neighbours {
+    pub(crate) fn watch() -> Self {
+        Self { start: now(), busy: busy() }
+    }
+
+    /// The share of all processors that went to others since then, if our processes were running for
+    /// `ours` nanoseconds.
+    pub(crate) fn share(&self, ours: u64) -> f64 {
+        let wall = (now() - self.start).max(1) * allowed().len().max(1) as u64;
+        busy().saturating_sub(self.busy).saturating_sub(ours) as f64 / wall as f64
+    }
+}
+
+/// How long all processors together were not idle, stolen time included, in nanoseconds.
+fn busy() -> u64 {
+    let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
+    let ticks: Vec<u64> = stat
+        .lines()
+        .next()
+        .unwrap_or_default()
+        .split_whitespace()
+        .skip(1)
+        .filter_map(|n| n.parse().ok())
+        .collect();
+    // user nice system idle iowait irq softirq steal
+    let busy: u64 = [0, 1, 2, 5, 6, 7].iter().filter_map(|&i| ticks.get(i)).sum();
+    busy * (1_000_000_000 / rustix::param::clock_ticks_per_second())
+}

@@ -1,0 +1,56 @@
+//! Where figures come from: one line of JSON.
+
+use std::fs;
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use super::bench::Bench;
+use super::{Stop, cpu};
+
+pub(crate) fn line(bench: &Bench<'_>) -> Result<Value, Stop> {
+    let server = bench.place.server.as_ref().map(|server| server.version()).transpose()?;
+    let kernel = rustix::system::uname();
+    let pins = bench.pins.as_ref();
+    Ok(json!({
+        "environment": {
+            "lock-bench": env!("CARGO_PKG_VERSION"),
+            "profile": if cfg!(debug_assertions) { "dev" } else { "release" },
+            "rustc": rustc(),
+            "backend": bench.backend.scheme,
+            "server": server,
+            "server_is_ours": bench.server_pid().is_some(),
+            "kernel": kernel.release().to_string_lossy(),
+            "machine": kernel.machine().to_string_lossy(),
+            "cpu": processor(),
+            "cpus": cpu::allowed().len(),
+            "load": load(),
+            "server_cpus": pins.map(|pins| &pins.server),
+            "worker_cpus": pins.map(|pins| &pins.workers),
+            "worker_threads": bench.args.threads,
+            "rounds": bench.args.rounds,
+            "seconds": bench.args.seconds,
+            "delay_ms": bench.args.delay,
+            "foreign_percent": bench.args.foreign,
+            "exact": bench.args.exact,
+            "seed": bench.seed,
+        }
+    }))
+}
+
+/// The compiler that is here now, most likely the one that was used.
+fn rustc() -> Option<String> {
+    let output = Command::new("rustc").arg("--version").output().ok()?;
+    Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+fn processor() -> Option<String> {
+    let info = fs::read_to_string("/proc/cpuinfo").ok()?;
+    let line = info.lines().find(|line| line.starts_with("model name"))?;
+    Some(line.split_once(':')?.1.trim().to_owned())
+}
+
+/// Runnable processes, averaged over a minute.
+fn load() -> Option<f64> {
+    fs::read_to_string("/proc/loadavg").ok()?.split_whitespace().next()?.parse().ok()
+}

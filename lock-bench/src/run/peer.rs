@@ -1,0 +1,134 @@
+//! A worker process, of this program or of any other that speaks the protocol.
+
+use std::fmt::Display;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::{Stop, cpu};
+
+/// How long a worker may take to come up, and to do what is no work.
+pub(crate) const SOON: Duration = Duration::from_secs(20);
+
+/// What to run for a library.
+#[derive(Clone, Debug)]
+pub(crate) struct Lib {
+    pub(crate) name: String,
+    /// Program and arguments; the URL goes behind them.
+    command: Vec<String>,
+    threads: usize,
+}
+
+impl Lib {
+    /// A library that workers of this program know.
+    pub(crate) fn own(name: &str, threads: usize) -> Self {
+        Self { name: name.to_owned(), command: Vec::new(), threads }
+    }
+
+    /// `NAME=COMMAND`, where the command is split at spaces.
+    pub(crate) fn foreign(text: &str) -> Result<Self, String> {
+        let (name, command) = text.split_once('=').ok_or("write NAME=COMMAND")?;
+        let command: Vec<String> = command.split_whitespace().map(str::to_owned).collect();
+        if name.is_empty() || command.is_empty() {
+            return Err("write NAME=COMMAND".into());
+        }
+        Ok(Self { name: name.to_owned(), command, threads: 0 })
+    }
+
+    fn command(&self, url: &str) -> std::io::Result<Command> {
+        if let [program, arguments @ ..] = self.command.as_slice() {
+            let mut command = Command::new(program);
+            command.args(arguments).arg(url);
+            return Ok(command);
+        }
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(["worker", &self.name, url, "--threads", &self.threads.to_string()]);
+        Ok(command)
+    }
+}
+
+/// A running worker. Dropping it ends the process.
+pub(crate) struct Peer {
+    name: String,
+    child: Child,
+    stdin: ChildStdin,
+    lines: Receiver<String>,
+}
+
+impl Peer {
+    /// Starts a worker and waits until it is ready.
+    pub(crate) fn start(lib: &Lib, url: &str, cpus: Option<&[usize]>) -> Result<Self, Stop> {
+        let failed = |what: String| Stop::Failed(format!("the worker {}: {what}", lib.name));
+        let mut child = lib
+            .command(url)
+            .and_then(|mut command| command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn())
+            .map_err(|e| failed(format!("cannot be started: {e}")))?;
+        if let Some(cpus) = cpus {
+            cpu::pin(child.id(), cpus);
+        }
+        let pipes = child.stdin.take().zip(child.stdout.take());
+        let (stdin, stdout) = pipes.ok_or_else(|| failed("has no pipes".into()))?;
+        let (sender, lines) = channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                if sender.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        let mut peer = Self { name: lib.name.clone(), child, stdin, lines };
+        let ready = peer.answer(SOON)?;
+        match ready["ready"].as_u64() {
+            Some(1) => Ok(peer),
+            _ => Err(failed(format!("is not ready for this protocol: {ready}"))),
+        }
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Gives a command and waits for the answer.
+    pub(crate) fn ask(&mut self, command: &str, bound: Duration) -> Result<Value, Stop> {
+        self.tell(command)?;
+        self.answer(bound)
+    }
+
+    /// Gives a command. Its answer is to be fetched before the next one is given.
+    pub(crate) fn tell(&mut self, command: &str) -> Result<(), Stop> {
+        writeln!(self.stdin, "{command}").map_err(|e| self.failed(format!("is gone: {e}")))
+    }
+
+    pub(crate) fn answer(&mut self, bound: Duration) -> Result<Value, Stop> {
+        let line = self.lines.recv_timeout(bound).map_err(|error| match error {
+            RecvTimeoutError::Timeout => self.failed(format!("has not answered for {bound:?}")),
+            RecvTimeoutError::Disconnected => self.failed("has ended"),
+        })?;
+        let answer: Value = serde_json::from_str(&line)
+            .map_err(|e| self.failed(format!("answers what is no JSON: {e}: {line}")))?;
+        match answer["error"].as_str() {
+            None => Ok(answer),
+            Some(error) => Err(self.failed(error)),
+        }
+    }
+
+    /// Kills it with SIGKILL and waits for its end.
+    pub(crate) fn kill(&mut self) {
+        // It fails only on a process that has been waited for.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    fn failed(&self, what: impl Display) -> Stop {
+        Stop::Failed(format!("the worker {}: {what}", self.name))
+    }
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}

@@ -1,0 +1,148 @@
+//! Times, taken so that they can be believed: each library right between two measurements of its floor,
+//! in an order that is drawn anew for each round, and thrown away if the machine was not ours.
+
+use super::Stop;
+use super::bench::Bench;
+use super::cpu::{self, Neighbours};
+use super::peer::Lib;
+use crate::report::{Figure, Figures};
+
+/// How much a floor may move from one side of a slice to the other.
+const STEADY: f64 = 1.25;
+
+/// What is measured.
+pub(crate) struct Plan<'p> {
+    pub(crate) workload: &'p str,
+    /// What the floor's row is called.
+    pub(crate) floor_name: &'p str,
+    /// Figures that are also given as a ratio to the floor, and the ratio's name. The first one has to
+    /// stand still.
+    pub(crate) ratios: &'p [(Figure, Figure)],
+    pub(crate) rounds: usize,
+}
+
+/// What a measurement yields, and how long the processes were running that it started and ended.
+pub(crate) struct Measured {
+    pub(crate) figures: Figures,
+    pub(crate) cpu: u64,
+}
+
+/// Measures every library so many times.
+pub(crate) fn run<'a>(
+    bench: &mut Bench<'a>,
+    plan: &Plan<'_>,
+    mut floor: impl FnMut(&mut Bench<'a>, &Lib) -> Result<Measured, Stop>,
+    mut measure: impl FnMut(&mut Bench<'a>, &Lib) -> Result<Measured, Stop>,
+) -> Result<(), Stop> {
+    let mut good = vec![0; bench.libs.len()];
+    let mut thrown_away = vec![0; bench.libs.len()];
+    // Half of the slices may be lost to neighbours; beyond that the machine is not fit for times.
+    for attempt in 0..2 * plan.rounds {
+        if attempt >= plan.rounds && good.iter().all(|&good| good == 0) {
+            break;
+        }
+        let mut order: Vec<usize> =
+            (0..bench.libs.len()).filter(|&i| good[i] < plan.rounds).collect();
+        bench.random.shuffle(&mut order);
+        for i in order {
+            let lib = bench.libs[i].clone();
+            bench.progress.say(&format!(
+                "{}: {}, {} of {}",
+                plan.workload,
+                lib.name,
+                good[i] + 1,
+                plan.rounds
+            ));
+            let watch = Watch::start(bench);
+            let before = floor(bench, &lib)?;
+            let measured = measure(bench, &lib)?;
+            let after = floor(bench, &lib)?;
+            let ours = before.cpu + measured.cpu + after.cpu;
+            let verdict = steady(plan, &before.figures, &after.figures)
+                .and_then(|()| watch.quiet(bench, ours));
+            if let Err(why) = verdict {
+                thrown_away[i] += 1;
+                bench.progress.note(&format!(
+                    "thrown away: {}, {}, slice {}: {why}",
+                    plan.workload,
+                    lib.name,
+                    attempt + 1
+                ));
+                continue;
+            }
+            good[i] += 1;
+            let mut figures = measured.figures;
+            for (figure, ratio) in plan.ratios {
+                let floors = [&before.figures, &after.figures].map(|floor| floor.get(figure));
+                if let (Some(value), [Some(before), Some(after)]) = (figures.get(figure), floors) {
+                    figures.insert(*ratio, value / f64::midpoint(*before, *after));
+                }
+            }
+            bench.add(plan.workload, plan.floor_name, good[i], before.figures);
+            bench.add(plan.workload, &lib.name, good[i], figures);
+        }
+    }
+    refuse(bench, plan, &good, &thrown_away);
+    Ok(())
+}
+
+/// Takes back what was measured too rarely.
+fn refuse(bench: &mut Bench<'_>, plan: &Plan<'_>, good: &[usize], thrown_away: &[usize]) {
+    for (i, lib) in bench.libs.iter().enumerate() {
+        if 2 * good[i] > plan.rounds {
+            continue;
+        }
+        bench
+            .rows
+            .retain(|row| row.workload != plan.workload || row.lib != lib.name || row.round == 0);
+        bench.refused.push(format!(
+            "{}, {}: {} of {} slices were thrown away, so this machine is too busy for them",
+            plan.workload,
+            lib.name,
+            thrown_away[i],
+            thrown_away[i] + good[i]
+        ));
+    }
+}
+
+fn steady(plan: &Plan<'_>, before: &Figures, after: &Figures) -> Result<(), String> {
+    let Some((gauge, _)) = plan.ratios.first() else { return Ok(()) };
+    let (Some(before), Some(after)) = (before.get(gauge), after.get(gauge)) else {
+        return Ok(());
+    };
+    let moved = before.max(*after) / before.min(*after);
+    match moved <= STEADY {
+        true => Ok(()),
+        false => Err(format!("its floor moved by {:.0} %", (moved - 1.0) * 100.0)),
+    }
+}
+
+/// What others do during a slice.
+struct Watch {
+    neighbours: Neighbours,
+    server: u64,
+    own: u64,
+}
+
+impl Watch {
+    fn start(bench: &Bench<'_>) -> Self {
+        let (server, own) = running(bench);
+        Self { neighbours: Neighbours::watch(), server, own }
+    }
+
+    fn quiet(&self, bench: &Bench<'_>, workers: u64) -> Result<(), String> {
+        let (server, own) = running(bench);
+        let ours = workers + server.saturating_sub(self.server) + own.saturating_sub(self.own);
+        let share = self.neighbours.share(ours) * 100.0;
+        match share <= bench.args.foreign {
+            true => Ok(()),
+            false => Err(format!("others took {share:.0} % of the processors")),
+        }
+    }
+}
+
+/// How long the server and this process have been running.
+fn running(bench: &Bench<'_>) -> (u64, u64) {
+    let server = bench.server_pid().map_or(0, cpu::of_process);
+    (server, cpu::of_process(std::process::id()))
+}

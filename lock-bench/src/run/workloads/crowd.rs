@@ -1,0 +1,76 @@
+//! A crowd waits, and everyone is served once: what that costs the server, and how fair it is.
+
+use crate::clock::{MILLI, wait};
+use crate::report::{Figure, Figures};
+use crate::run::Stop;
+use crate::run::bench::{Bench, LONG, ask_each};
+use crate::run::claims::Claims;
+use crate::run::peer::{Lib, Peer};
+
+const REQUESTS: Figure = Figure::count("requests a waiter");
+const INVERSIONS: Figure = Figure::count("pairs served out of order");
+const UNFAIR: Figure = Figure::count("max wait / mean wait");
+
+const CROWDS: [(usize, usize); 4] = [(64, 1), (64, 8), (1000, 1), (1000, 8)];
+
+pub(super) fn run(bench: &mut Bench<'_>) -> Result<(), Stop> {
+    for (waiters, processes) in CROWDS {
+        let is_possible = processes == 1 || bench.backend.between_processes;
+        if !is_possible || waiters > bench.backend.deep || (bench.args.exact && waiters > 64) {
+            continue;
+        }
+        for lib in bench.libs.clone() {
+            bench.progress.say(&format!("crowd w={waiters} p={processes}: {}", lib.name));
+            let (claims, requests) = serve_once(bench, &lib, waiters, processes)?;
+            if claims.len() != waiters + 1 {
+                let served = claims.len().saturating_sub(1);
+                return Err(Stop::Failed(format!("{served} of {waiters} waiters were served")));
+            }
+            let waits = claims.waits();
+            let mean = waits.iter().sum::<u64>() as f64 / waits.len() as f64;
+            let longest = waits.iter().copied().max().unwrap_or(0);
+            let mut figures =
+                Figures::from([(INVERSIONS, claims.inversions()), (UNFAIR, longest as f64 / mean)]);
+            if let Some(requests) = requests {
+                figures.insert(REQUESTS, requests as f64 / waiters as f64);
+            }
+            bench.add(&format!("crowd w={waiters} p={processes}"), &lib.name, 0, figures);
+        }
+    }
+    Ok(())
+}
+
+/// A holder of its own process lets go once all of them wait. Its two requests are not counted: what it
+/// acquires with comes before the count, and what it releases with is taken off.
+fn serve_once(
+    bench: &mut Bench<'_>,
+    lib: &Lib,
+    waiters: usize,
+    processes: usize,
+) -> Result<(Claims, Option<u64>), Stop> {
+    let mut peers = bench.peers(lib, processes)?;
+    let name = bench.fresh_name();
+    warm_up(bench, &mut peers)?;
+    peers[0].ask(&format!("hold {name}"), LONG)?;
+    let count = bench.server().map(super::super::services::Server::count).transpose()?;
+    ask_each(&mut peers, &format!("queue {name} {} 0 1", waiters / processes))?;
+    rest();
+    peers[0].ask(&format!("free {name}"), LONG)?;
+    let claims = bench.collect(&mut peers, &name)?;
+    let requests = count.map(super::super::services::Count::finish).transpose()?;
+    Ok((claims, requests.map(|requests| requests.saturating_sub(1))))
+}
+
+/// So that connections and scripts are there.
+pub(super) fn warm_up(bench: &mut Bench<'_>, peers: &mut [Peer]) -> Result<(), Stop> {
+    let name = bench.fresh_name();
+    for (i, peer) in peers.iter_mut().enumerate() {
+        peer.ask(&format!("pairs {name}-{i} 1 2 0 0"), LONG)?;
+    }
+    Ok(())
+}
+
+/// Those who wait have come to rest: what they send on arrival is answered.
+pub(super) fn rest() {
+    wait(300 * MILLI);
+}

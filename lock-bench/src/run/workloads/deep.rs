@@ -1,0 +1,52 @@
+//! A deep queue in one process: a hand-off must not cost more because many others wait behind it.
+
+use super::handoff::{self, Crowd, P50, P50_RATIO};
+use crate::clock::MILLI;
+use crate::report::{Figure, Figures};
+use crate::run::bench::{Bench, LONG, ask_each};
+use crate::run::peer::Lib;
+use crate::run::slices::{self, Measured, Plan};
+use crate::run::{Stop, cpu};
+
+const DRAINED: Figure = Figure::time("drained in ms");
+
+pub(super) fn run(bench: &mut Bench<'_>) -> Result<(), Stop> {
+    if bench.args.exact {
+        return Ok(());
+    }
+    let workload = format!("deep w={}", bench.backend.deep);
+    let plan = Plan {
+        workload: &workload,
+        floor_name: "itself, w=8",
+        ratios: &[(P50, P50_RATIO)],
+        rounds: bench.args.rounds.min(3),
+    };
+    slices::run(
+        bench,
+        &plan,
+        |bench, lib| {
+            let measured = handoff::measure(bench, lib, Crowd { waiters: 8, processes: 1 })?;
+            // Only what is compared.
+            let figures = measured.figures.into_iter().filter(|(figure, _)| *figure == P50);
+            Ok(Measured { figures: figures.collect(), ..measured })
+        },
+        drain,
+    )
+}
+
+/// All of them wait, each takes the lock once and lets go at once.
+fn drain(bench: &mut Bench<'_>, lib: &Lib) -> Result<Measured, Stop> {
+    let mut peers = bench.peers(lib, 1)?;
+    let name = bench.fresh_name();
+    peers[0].ask(&format!("hold {name}"), LONG)?;
+    ask_each(&mut peers, &format!("queue {name} {} 0 1", bench.backend.deep))?;
+    super::crowd::rest();
+    let freed = peers[0].ask(&format!("free {name}"), LONG)?;
+    let claims = bench.collect(&mut peers, &name)?;
+    let mut figures: Figures = handoff::figures(&claims, MILLI, true);
+    let until = claims.last_let_go().zip(freed["let_go"].as_u64());
+    if let Some((end, begun)) = until {
+        figures.insert(DRAINED, end.saturating_sub(begun) as f64 / MILLI as f64);
+    }
+    Ok(Measured { figures, cpu: cpu::of_process(peers[0].pid()) })
+}

@@ -1,0 +1,131 @@
+//! Hand-off: how long after a release the next owner knows. Only those count who had waited when the lock
+//! was let go. Hand-offs inside one process and between two are different things and never mixed.
+
+use crate::clock::{MICRO, MILLI};
+use crate::report::{Figure, Figures};
+use crate::run::bench::{Bench, ask_each, median, quantile};
+use crate::run::claims::Claims;
+use crate::run::peer::Lib;
+use crate::run::slices::{self, Measured, Plan};
+use crate::run::{Stop, cpu};
+
+const ROUND_TRIPS: Figure = Figure::count("round trips a hand-off");
+pub(super) const P50: Figure = Figure::time("p50 µs");
+pub(super) const P50_RATIO: Figure = Figure::time("p50 × floor");
+const MEAN: Figure = Figure::time("mean µs");
+const P99: Figure = Figure::time("p99 µs");
+const UNFAIR: Figure = Figure::time("max wait / mean wait");
+const SAMPLES: Figure = Figure::time("hand-offs measured");
+
+/// How long each one holds the lock: long enough for those behind it to come to rest.
+const HOLD: u64 = 500 * MICRO;
+
+/// Who waits, and where.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Crowd {
+    pub(super) waiters: usize,
+    pub(super) processes: usize,
+}
+
+/// In one process, from one waiter to many; then between processes.
+const LOCAL: [Crowd; 3] = [
+    Crowd { waiters: 1, processes: 1 },
+    Crowd { waiters: 8, processes: 1 },
+    Crowd { waiters: 64, processes: 1 },
+];
+const REMOTE: [Crowd; 2] =
+    [Crowd { waiters: 8, processes: 8 }, Crowd { waiters: 64, processes: 8 }];
+
+pub(super) fn run(bench: &mut Bench<'_>) -> Result<(), Stop> {
+    exact(bench)?;
+    if bench.args.exact {
+        return Ok(());
+    }
+    for crowd in LOCAL {
+        timed(bench, &format!("handoff local w={}", crowd.waiters), crowd)?;
+    }
+    if bench.backend.between_processes {
+        for crowd in REMOTE {
+            timed(bench, &format!("handoff w={} p={}", crowd.waiters, crowd.processes), crowd)?;
+        }
+    }
+    Ok(())
+}
+
+/// Round trips from one process to another, through a relay that adds a delay.
+fn exact(bench: &mut Bench<'_>) -> Result<(), Stop> {
+    if bench.args.delay == 0 {
+        return Ok(());
+    }
+    for lib in bench.libs.clone() {
+        let Some(server) = bench.place.server.as_ref() else { return Ok(()) };
+        let (relay, url) = bench.relay(&**server, bench.args.delay)?;
+        let mut peers = [bench.peer_at(&lib, &url)?, bench.peer_at(&lib, &url)?];
+        let name = bench.fresh_name();
+        // Held for some round trips, so that the other one has come to rest.
+        let hold = 8 * bench.args.delay * MILLI;
+        ask_each(&mut peers, &format!("queue {name} 1 {} 6", hold / MICRO))?;
+        let claims = bench.collect(&mut peers, &name)?;
+        let round_trip = bench.round_trip(relay.addr(), 20)?;
+        let trips = nanos(&claims, hold / 2, false).into_iter().map(|n| n as f64 / round_trip);
+        bench.add("handoff relay", &lib.name, 0, Figures::from([(ROUND_TRIPS, median(trips))]));
+    }
+    Ok(())
+}
+
+fn timed(bench: &mut Bench<'_>, workload: &str, crowd: Crowd) -> Result<(), Stop> {
+    let floor_name = if bench.server().is_some() { "round trip" } else { bench.backend.floor };
+    let plan =
+        Plan { workload, floor_name, ratios: &[(P50, P50_RATIO)], rounds: bench.args.rounds };
+    slices::run(
+        bench,
+        &plan,
+        |bench, _| match bench.server().map(super::super::services::Server::addr) {
+            Some(addr) => {
+                let trip = bench.round_trip(addr, 500)? / MICRO as f64;
+                Ok(Measured { figures: Figures::from([(P50, trip)]), cpu: 0 })
+            }
+            None => {
+                let floor = bench.floor(bench.backend.floor);
+                measure(bench, &floor, crowd)
+            }
+        },
+        |bench, lib| measure(bench, lib, crowd),
+    )
+}
+
+/// One more than there are waiters take the lock in turns.
+pub(super) fn measure(bench: &mut Bench<'_>, lib: &Lib, crowd: Crowd) -> Result<Measured, Stop> {
+    let Crowd { waiters, processes } = crowd;
+    let mut peers = bench.peers(lib, processes)?;
+    let name = bench.fresh_name();
+    // In one process one task more, which holds while the others wait; in several that would be unfair
+    // to one of them.
+    let each = if processes == 1 { waiters + 1 } else { waiters / processes };
+    let times = (bench.backend.hand_offs / (each * processes) as u64).max(3);
+    ask_each(&mut peers, &format!("queue {name} {each} {} {times}", HOLD / MICRO))?;
+    let claims = bench.collect(&mut peers, &name)?;
+    let cpu = peers.iter().map(|peer| cpu::of_process(peer.pid())).sum();
+    Ok(Measured { figures: figures(&claims, HOLD / 2, processes == 1), cpu })
+}
+
+/// What the hand-offs of one kind were like.
+pub(super) fn figures(claims: &Claims, settled: u64, within_process: bool) -> Figures {
+    let nanos = nanos(claims, settled, within_process);
+    let micros = || nanos.iter().map(|&nanos| nanos as f64 / MICRO as f64);
+    let waits: Vec<f64> = claims.waits().into_iter().map(|wait| wait as f64).collect();
+    let mean_wait = waits.iter().sum::<f64>() / waits.len() as f64;
+    let longest = waits.iter().copied().fold(0.0, f64::max);
+    let mut figures = Figures::from([(UNFAIR, longest / mean_wait), (SAMPLES, nanos.len() as f64)]);
+    if !nanos.is_empty() {
+        figures.insert(P50, median(micros()));
+        figures.insert(P99, quantile(micros(), 0.99));
+        figures.insert(MEAN, micros().sum::<f64>() / nanos.len() as f64);
+    }
+    figures
+}
+
+fn nanos(claims: &Claims, settled: u64, within_process: bool) -> Vec<u64> {
+    let hand_offs = claims.hand_offs(settled).into_iter();
+    hand_offs.filter(|one| one.within_process == within_process).map(|one| one.nanos).collect()
+}

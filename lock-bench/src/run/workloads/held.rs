@@ -1,0 +1,88 @@
+//! Many locks, held and renewed by one process.
+
+use serde_json::Value;
+
+use crate::clock::{MILLI, SECOND, now, wait};
+use crate::report::{Figure, Figures};
+use crate::run::bench::{Bench, LONG};
+use crate::run::peer::{Lib, Peer, SOON};
+use crate::run::{Stop, cpu};
+
+const LOST: Figure = Figure::count("locks lost");
+const REQUESTS: Figure = Figure::count("requests/s");
+const MEMORY: Figure = Figure::count("client bytes a lock");
+const CLIENT: Figure = Figure::cpu("client CPU %");
+const SERVER: Figure = Figure::cpu("server CPU %");
+const LEAST: Figure = Figure::time("least lease left %");
+
+pub(super) fn run(bench: &mut Bench<'_>) -> Result<(), Stop> {
+    let (count, ttl) = bench.backend.held;
+    // Less where only counts are wanted, and they are wanted soon.
+    let (count, ttl) = if bench.args.exact { (count / 10, 3_000) } else { (count, ttl) };
+    let workload = format!("held n={count} ttl={}s", ttl / 1000);
+    for lib in bench.libs.clone() {
+        bench.progress.say(&format!("{workload}: {}", lib.name));
+        let figures = measure(bench, &lib, count, ttl)?;
+        bench.add(&workload, &lib.name, 0, figures);
+    }
+    Ok(())
+}
+
+fn measure(bench: &mut Bench<'_>, lib: &Lib, count: usize, ttl: u64) -> Result<Figures, Stop> {
+    let mut peer = bench.peer(lib)?;
+    let name = bench.fresh_name();
+    // What a process takes anyway is not what a lock takes.
+    peer.ask(&format!("pairs {name}-w 64 3 0 0"), LONG)?;
+    peer.ask(&format!("ttl {ttl}"), SOON)?;
+    let empty = cpu::memory_of(peer.pid());
+    peer.ask(&format!("keep {name} {count}"), LONG)?;
+    // All locks have been renewed once, and renewals fall where they do from now on.
+    wait(ttl / 3 * MILLI);
+    let full = cpu::memory_of(peer.pid());
+    let server = bench.server().map(super::super::services::Server::count).transpose()?;
+    let running =
+        |peer: &Peer| (cpu::of_process(peer.pid()), bench.server_pid().map(cpu::of_process));
+    let (begun, before) = (now(), running(&peer));
+    let mut least = f64::INFINITY;
+    // A third of the lease: all of them are renewed meanwhile.
+    let (looks, period) = (10, (ttl * MILLI / 3).div_ceil(10));
+    for _ in 0..looks {
+        wait(period);
+        least = least.min(still_held(&mut peer, count)?);
+    }
+    let seconds = (now() - begun) as f64 / SECOND as f64;
+    let (requests, after) = (server.map(super::super::services::Count::finish).transpose()?, running(&peer));
+    let percent =
+        |before: u64, after: u64| (after - before) as f64 / SECOND as f64 / seconds * 100.0;
+    let mut figures = Figures::from([
+        (LOST, 0.0),
+        (MEMORY, full.saturating_sub(empty) as f64 / count as f64),
+        (CLIENT, percent(before.0, after.0)),
+    ]);
+    if least.is_finite() {
+        figures.insert(LEAST, least / ttl as f64 * 100.0);
+    }
+    if let Some(requests) = requests {
+        figures.insert(REQUESTS, requests as f64 / seconds);
+    }
+    if let Some((before, after)) = before.1.zip(after.1) {
+        figures.insert(SERVER, percent(before, after));
+    }
+    peer.ask("drop", LONG)?;
+    Ok(figures)
+}
+
+/// How long the lock lasts, in ms, that is nearest to its end. A lock that was lost on the way voids the
+/// run: it was promised to be renewed.
+fn still_held(peer: &mut Peer, count: usize) -> Result<f64, Stop> {
+    let kept = peer.ask("kept", SOON)?;
+    match kept["held"].as_u64() {
+        Some(held) if held == count as u64 => {
+            Ok(kept["least_left_ms"].as_f64().unwrap_or(f64::INFINITY))
+        }
+        Some(held) => {
+            Err(Stop::Void(format!("{} of {count} locks were lost", count as u64 - held)))
+        }
+        None => Err(Stop::Failed(format!("no answer to kept: {}", Value::to_string(&kept)))),
+    }
+}

@@ -1,0 +1,29 @@
+//! What is done with the locks. Each workload measures what is exact first, where the backend has a server
+//! to be asked, and then its times, unless only exact figures are wanted.
+
+mod crowd;
+mod deep;
+mod handoff;
+mod held;
+mod idle;
+mod killed;
+mod pairs;
+
+use super::Stop;
+use super::bench::Bench;
+
+pub(crate) struct Workload {
+    pub(crate) name: &'static str,
+    pub(crate) run: fn(&mut Bench<'_>) -> Result<(), Stop>,
+}
+
+pub(crate) const WORKLOADS: &[Workload] = &[
+    Workload { name: "pairs", run: pairs::run },
+    Workload { name: "paced", run: pairs::paced },
+    Workload { name: "handoff", run: handoff::run },
+    Workload { name: "crowd", run: crowd::run },
+    Workload { name: "deep", run: deep::run },
+    Workload { name: "idle", run: idle::run },
+    Workload { name: "held", run: held::run },
+    Workload { name: "killed", run: killed::run },
+];

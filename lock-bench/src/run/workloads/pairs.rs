@@ -1,0 +1,186 @@
+//! Acquire and release, uncontended: so many tasks of one process, each on a lock of its own.
+
+use hdrhistogram::Histogram;
+use serde_json::Value;
+
+use crate::clock::{MICRO, SECOND};
+use crate::report::{Figure, Figures};
+use crate::run::bench::{Bench, LONG};
+use crate::run::peer::{Lib, Peer};
+use crate::run::slices::{self, Measured, Plan};
+use crate::run::{Stop, cpu};
+
+const REQUESTS: Figure = Figure::count("requests a pair");
+const BYTES_UP: Figure = Figure::count("bytes to the server a pair");
+const BYTES_DOWN: Figure = Figure::count("bytes from the server a pair");
+const ROUND_TRIPS: Figure = Figure::count("round trips a pair");
+const P50: Figure = Figure::time("p50 µs");
+const P50_RATIO: Figure = Figure::time("p50 × floor");
+const P99: Figure = Figure::time("p99 µs");
+const MAX: Figure = Figure::time("max µs");
+const RATE: Figure = Figure::time("pairs/s");
+const RATE_RATIO: Figure = Figure::time("pairs/s × floor");
+const CLIENT: Figure = Figure::cpu("client CPU µs a pair");
+const CLIENT_RATIO: Figure = Figure::cpu("client CPU × floor");
+const SERVER: Figure = Figure::cpu("server CPU µs a pair");
+const SERVER_RATIO: Figure = Figure::cpu("server CPU × floor");
+
+const CONCURRENCY: [usize; 3] = [1, 64, 1024];
+
+/// Closed loop: each task begins a pair when the one before has ended. So a slow pair keeps others from
+/// being measured, and the high quantiles are too good; `paced` has the honest ones.
+pub(super) fn run(bench: &mut Bench<'_>) -> Result<(), Stop> {
+    for tasks in CONCURRENCY {
+        let workload = format!("pairs c={tasks}");
+        for lib in bench.libs.clone() {
+            exact(bench, &workload, &lib, tasks)?;
+        }
+        if bench.args.exact {
+            continue;
+        }
+        let floor = bench.floor(match tasks {
+            1 => bench.backend.floor,
+            _ => bench.backend.crowd_floor,
+        });
+        let latency = [(P50, P50_RATIO), (CLIENT, CLIENT_RATIO), (SERVER, SERVER_RATIO)];
+        let rate = [(RATE, RATE_RATIO), (CLIENT, CLIENT_RATIO), (SERVER, SERVER_RATIO)];
+        let plan = Plan {
+            workload: &workload,
+            floor_name: &floor.name,
+            ratios: if tasks == 1 { &latency } else { &rate },
+            rounds: bench.args.rounds,
+        };
+        slices::run(
+            bench,
+            &plan,
+            |bench, _| timed(bench, &floor, tasks, 0),
+            |bench, lib| timed(bench, lib, tasks, 0),
+        )?;
+    }
+    Ok(())
+}
+
+/// At a fixed rate, below what the floor can do: a pair counts from when it should have begun.
+pub(super) fn paced(bench: &mut Bench<'_>) -> Result<(), Stop> {
+    const RATE: u64 = 2_000;
+    const TASKS: usize = 64;
+
+    if bench.args.exact {
+        return Ok(());
+    }
+    let workload = format!("paced c={TASKS} {RATE}/s");
+    let floor = bench.floor(bench.backend.crowd_floor);
+    let plan = Plan {
+        workload: &workload,
+        floor_name: &floor.name,
+        ratios: &[(P50, P50_RATIO)],
+        rounds: bench.args.rounds,
+    };
+    slices::run(
+        bench,
+        &plan,
+        |bench, _| timed(bench, &floor, TASKS, RATE),
+        |bench, lib| timed(bench, lib, TASKS, RATE),
+    )
+}
+
+/// Requests and bytes at the server, then round trips through a relay that adds a delay.
+fn exact(bench: &mut Bench<'_>, workload: &str, lib: &Lib, tasks: usize) -> Result<(), Stop> {
+    let Some(server) = bench.place.server.as_ref() else { return fences(bench, lib, tasks) };
+    // What the processors do in the meantime must not look like a way to go: a thousand tasks are a lot
+    // of work, and the way is made longer for them.
+    let delay = bench.args.delay * (1 + tasks as u64 / 64);
+    let (relay, url) = bench.relay(&**server, delay)?;
+    let (addr, delayed) = (relay.addr(), bench.args.delay > 0);
+    // The more tasks, the more samples in each.
+    let times = 2 + 18 / tasks as u64;
+    let mut peer = bench.peer_at(lib, &url)?;
+    let name = bench.fresh_name();
+    // Once before, so that keys, scripts and connections are there.
+    pairs(&mut peer, &format!("pairs {name} {tasks} 1 0 0"))?;
+    let server = bench.place.server.as_ref().expect("it was there before");
+    let count = server.count()?;
+    let before = relay.stats();
+    let answer = pairs(&mut peer, &format!("pairs {name} {tasks} {times} 0 0"))?;
+    let after = relay.stats();
+    let requests = count.finish()?;
+    let round_trip = bench.round_trip(addr, 20)?;
+    let done = tasks as f64 * times as f64;
+    let mut figures = Figures::from([
+        (REQUESTS, requests as f64 / done),
+        (BYTES_UP, (after.to_server.received - before.to_server.received) as f64 / done),
+        (BYTES_DOWN, (after.to_client.received - before.to_client.received) as f64 / done),
+    ]);
+    if delayed {
+        let p50 = latency(&answer)?.value_at_quantile(0.5) as f64;
+        figures.insert(ROUND_TRIPS, p50 / round_trip);
+    }
+    bench.add(workload, &lib.name, 0, figures);
+    Ok(())
+}
+
+/// Without a server there is nothing to count; but fences have to grow all the same.
+fn fences(bench: &mut Bench<'_>, lib: &Lib, tasks: usize) -> Result<(), Stop> {
+    let mut peer = bench.peer(lib)?;
+    let name = bench.fresh_name();
+    pairs(&mut peer, &format!("pairs {name} {tasks} 5 0 0")).map(drop)
+}
+
+fn timed(bench: &mut Bench<'_>, lib: &Lib, tasks: usize, rate: u64) -> Result<Measured, Stop> {
+    let mut peer = bench.peer(lib)?;
+    let name = bench.fresh_name();
+    pairs(&mut peer, &format!("pairs {name} {tasks} 3 0 0"))?;
+    let ms = (bench.args.seconds * 1e3).max(1.0) as u64;
+    let running =
+        |peer: &Peer| (cpu::of_process(peer.pid()), bench.server_pid().map(cpu::of_process));
+    let before = running(&peer);
+    let answer = pairs(&mut peer, &format!("pairs {name} {tasks} 0 {ms} {rate}"))?;
+    let after = running(&peer);
+    let latency = latency(&answer)?;
+    let done = latency.len() as f64;
+    let micros = |nanos: u64| nanos as f64 / MICRO as f64;
+    let wall = span(&answer)?;
+    let mut figures = Figures::from([
+        (P50, micros(latency.value_at_quantile(0.5))),
+        (P99, micros(latency.value_at_quantile(0.99))),
+        (MAX, micros(latency.max())),
+        (RATE, done * SECOND as f64 / wall as f64),
+        (CLIENT, micros(after.0 - before.0) / done),
+    ]);
+    if let Some((before, after)) = before.1.zip(after.1) {
+        figures.insert(SERVER, micros(after - before) / done);
+    }
+    Ok(Measured { figures, cpu: cpu::of_process(peer.pid()) })
+}
+
+/// Runs pairs. A fence that did not grow voids the run; exclusion cannot be broken here.
+fn pairs(peer: &mut Peer, command: &str) -> Result<Value, Stop> {
+    let answer = peer.ask(command, LONG)?;
+    match answer["fence_regressions"].as_u64() {
+        Some(0) => Ok(answer),
+        Some(times) => {
+            Err(Stop::Void(format!("{times} fencing tokens did not grow in uncontended pairs")))
+        }
+        None => Err(Stop::Failed(format!("no answer to pairs: {answer}"))),
+    }
+}
+
+fn span(answer: &Value) -> Result<u64, Stop> {
+    let times = answer["start"].as_u64().zip(answer["end"].as_u64());
+    let span = times.and_then(|(start, end)| end.checked_sub(start)).filter(|&span| span > 0);
+    span.ok_or_else(|| Stop::Failed("pairs without a beginning or an end".into()))
+}
+
+fn latency(answer: &Value) -> Result<Histogram<u64>, Stop> {
+    let mut histogram = crate::worker::histogram();
+    for step in answer["latency"].as_array().into_iter().flatten() {
+        let step = step.get(0).and_then(Value::as_u64).zip(step.get(1).and_then(Value::as_u64));
+        let (value, count) =
+            step.ok_or_else(|| Stop::Failed("latency is a list of [nanoseconds, count]".into()))?;
+        histogram.saturating_record_n(value, count);
+    }
+    match histogram.is_empty() {
+        true => Err(Stop::Failed("not one pair was done".into())),
+        false => Ok(histogram),
+    }
+}

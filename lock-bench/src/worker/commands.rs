@@ -1,0 +1,86 @@
+//! The lines that a worker understands.
+
+use std::time::Duration;
+
+/// One line of stdin.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Command {
+    /// `ttl MS`: the lease that later commands ask for.
+    Ttl(Duration),
+    /// `pairs PREFIX TASKS COUNT MS RATE`
+    Pairs(Pairs),
+    /// `hold NAME`
+    Hold(String),
+    /// `free NAME`
+    Free(String),
+    /// `queue NAME WAITERS HOLD_US TIMES`
+    Queue { name: String, waiters: usize, hold: Duration, times: u64 },
+    /// `collect`: waits for the waiters.
+    Collect,
+    /// `keep PREFIX COUNT`
+    Keep { prefix: String, count: usize },
+    /// `kept`
+    Kept,
+    /// `drop`
+    Drop,
+}
+
+/// Uncontended pairs of acquire and release.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Pairs {
+    /// Task `i` uses the lock `PREFIX-i`, and nobody else does.
+    pub(crate) prefix: String,
+    pub(crate) tasks: usize,
+    /// How many pairs each task does at most; 0: no limit.
+    pub(crate) count: u64,
+    /// For how long; zero: no limit.
+    pub(crate) time: Duration,
+    /// How many pairs a second are to be begun by all tasks together; 0: each one as soon as the one
+    /// before has ended.
+    pub(crate) rate: u64,
+}
+
+impl Command {
+    pub(crate) fn parse(line: &str) -> Result<Self, String> {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        match words.as_slice() {
+            ["ttl", ms] => Ok(Self::Ttl(Duration::from_millis(number(ms)?))),
+            ["pairs", prefix, tasks, count, ms, rate] => {
+                let (count, ms) = (number(count)?, number(ms)?);
+                if count == 0 && ms == 0 {
+                    return Err("pairs without an end: give a count, a time, or both".into());
+                }
+                Ok(Self::Pairs(Pairs {
+                    prefix: (*prefix).to_owned(),
+                    tasks: size(tasks)?,
+                    count,
+                    time: Duration::from_millis(ms),
+                    rate: number(rate)?,
+                }))
+            }
+            ["hold", name] => Ok(Self::Hold((*name).to_owned())),
+            ["free", name] => Ok(Self::Free((*name).to_owned())),
+            ["queue", name, waiters, hold, times] => Ok(Self::Queue {
+                name: (*name).to_owned(),
+                waiters: size(waiters)?,
+                hold: Duration::from_micros(number(hold)?),
+                times: number(times)?,
+            }),
+            ["collect"] => Ok(Self::Collect),
+            ["keep", prefix, count] => {
+                Ok(Self::Keep { prefix: (*prefix).to_owned(), count: size(count)? })
+            }
+            ["kept"] => Ok(Self::Kept),
+            ["drop"] => Ok(Self::Drop),
+            _ => Err(format!("not a command: {line:?}; PROTOCOL.md has them")),
+        }
+    }
+}
+
+fn number(word: &str) -> Result<u64, String> {
+    word.parse().map_err(|_| format!("not a whole number: {word:?}"))
+}
+
+fn size(word: &str) -> Result<usize, String> {
+    usize::try_from(number(word)?).map_err(|_| format!("too large: {word}"))
+}

@@ -1,0 +1,44 @@
+//! Ours: what a program of any user does.
+
+use std::time::Duration;
+
+use lock_any::{LockGuard, Locker};
+
+use super::Lib;
+
+pub(crate) struct Locks(Locker);
+
+impl Locks {
+    pub(crate) async fn connect(url: &str) -> Result<Self, String> {
+        let locker = lock_any::connect(url).await.map_err(|e| e.to_string())?;
+        Ok(Self(locker))
+    }
+}
+
+impl Lib for Locks {
+    type Lock = String;
+    type Held = LockGuard;
+
+    fn lock(&self, name: &str) -> Result<Self::Lock, String> {
+        // Naming the lock belongs to the pair: that is how it is used.
+        Ok(name.to_owned())
+    }
+
+    async fn acquire(&self, name: &String, ttl: Duration) -> Result<LockGuard, String> {
+        let lock = self.0.lock(name.as_str()).map_err(|e| e.to_string())?;
+        lock.ttl(ttl).acquire().await.map_err(|e| e.to_string())
+    }
+
+    async fn release(&self, held: LockGuard) -> Result<(), String> {
+        held.release().await.map_err(|e| e.to_string())
+    }
+
+    fn token(held: &LockGuard) -> Option<u64> {
+        held.fencing_token().map(lock_any::FencingToken::as_u64)
+    }
+
+    fn valid_for(held: &LockGuard) -> Option<Duration> {
+        // Without a lease there is no end.
+        held.is_held().then(|| held.valid_for().unwrap_or(Duration::MAX))
+    }
+}
