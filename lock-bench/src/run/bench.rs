@@ -4,8 +4,6 @@ use std::io::{IsTerminal, Write};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use conformance_tests::proxy::{Fault, Proxy};
-
 use super::backends::{self, Backend};
 use super::claims::Claims;
 use super::peer::{Lib, Peer, SOON};
@@ -64,8 +62,11 @@ impl<'a> Bench<'a> {
             progress: Progress::new(),
             names: 0,
         };
-        if let Some((pid, pins)) = bench.server_pid().zip(bench.pins.as_ref()) {
-            cpu::pin(pid, &pins.server);
+        if let Some(pins) = &bench.pins {
+            // Ours too, and the relay's with it: a round trip between two processors takes several times
+            // as long as one on the same.
+            cpu::pin(std::process::id(), &pins.workers);
+            bench.server_pid().inspect(|&pid| cpu::pin(pid, &pins.server));
         }
         Ok(bench)
     }
@@ -99,19 +100,6 @@ impl<'a> Bench<'a> {
     pub(crate) fn fresh_name(&mut self) -> String {
         self.names += 1;
         format!("bench-{}-{}", std::process::id(), self.names)
-    }
-
-    /// A relay in front of the server that delays each way, and the URL through it.
-    pub(crate) fn relay(
-        &self,
-        server: &dyn Server,
-        delay_ms: u64,
-    ) -> Result<(Proxy, String), Stop> {
-        let relay = Proxy::start(server.addr())
-            .map_err(|e| Stop::Failed(format!("the relay cannot be started: {e}")))?;
-        relay.set(Fault::delay(Duration::from_millis(delay_ms)));
-        let url = server.url_at(relay.addr());
-        Ok((relay, url))
     }
 
     /// The median of some round trips, in nanoseconds.

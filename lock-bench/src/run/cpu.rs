@@ -29,6 +29,13 @@ pub(crate) fn allowed() -> Vec<usize> {
     (0..CpuSet::MAX_CPU).filter(|&cpu| set.is_set(cpu)).collect()
 }
 
+/// How many processors there are, whoever may use them.
+pub(crate) fn count() -> u64 {
+    let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
+    let is_one = |line: &&str| line.starts_with("cpu") && !line.starts_with("cpu ");
+    stat.lines().filter(is_one).count().max(1) as u64
+}
+
 /// Puts a process on some processors, with the threads that it starts from now on.
 pub(crate) fn pin(pid: u32, cpus: &[usize]) {
     let mut set = CpuSet::new();
@@ -54,7 +61,7 @@ impl Neighbours {
     /// The share of all processors that went to others since then, if our processes were running for
     /// `ours` nanoseconds.
     pub(crate) fn share(&self, ours: u64) -> f64 {
-        let wall = (now() - self.start).max(1) * allowed().len().max(1) as u64;
+        let wall = (now() - self.start).max(1) * count();
         busy().saturating_sub(self.busy).saturating_sub(ours) as f64 / wall as f64
     }
 }

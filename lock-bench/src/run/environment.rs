@@ -23,7 +23,7 @@ pub(crate) fn line(bench: &Bench<'_>) -> Result<Value, Stop> {
             "kernel": kernel.release().to_string_lossy(),
             "machine": kernel.machine().to_string_lossy(),
             "cpu": processor(),
-            "cpus": cpu::allowed().len(),
+            "cpus": cpu::count(),
             "load": load(),
             "server_cpus": pins.map(|pins| &pins.server),
             "worker_cpus": pins.map(|pins| &pins.workers),

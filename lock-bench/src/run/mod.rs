@@ -6,6 +6,7 @@ mod claims;
 mod cpu;
 mod environment;
 mod peer;
+mod relay;
 mod services;
 mod slices;
 mod workloads;
@@ -36,7 +37,7 @@ pub(crate) struct RunArgs {
     /// How long one measurement of pairs takes
     #[arg(long, value_name = "SECONDS", default_value_t = 0.4)]
     seconds: f64,
-    /// What the relay adds each way
+    /// What the relay adds each way, and three times as much
     #[arg(long, value_name = "MS", default_value_t = 10)]
     delay: u64,
     /// Only what is the same on every machine: requests, bytes, round trips. For CI

@@ -59,7 +59,8 @@ pub(crate) trait Lib: Send + Sync + 'static {
         None
     }
 
-    /// How long the lock lasts if it is not renewed any more; `None` if it was lost.
+    /// How long the lock lasts if it is not renewed any more; `Duration::MAX` where locks have no end,
+    /// `None` if it was lost.
     fn valid_for(_held: &Self::Held) -> Option<Duration> {
         Some(Duration::MAX)
     }

@@ -151,7 +151,8 @@ impl<L: Lib> Session<L> {
 
     fn kept(&self) -> Value {
         let left: Vec<Duration> = self.kept.iter().filter_map(L::valid_for).collect();
-        let least = left.iter().min().map(|least| least.as_secs_f64() * 1e3);
+        let least = left.iter().filter(|left| **left < Duration::MAX).min();
+        let least = least.map(|least| least.as_secs_f64() * 1e3);
         json!({
             "held": left.len(),
             "lost": self.kept.len() - left.len(),

@@ -9,7 +9,7 @@ use crate::run::peer::{Lib, Peer};
 
 const REQUESTS: Figure = Figure::count("requests a waiter");
 const INVERSIONS: Figure = Figure::count("pairs served out of order");
-const UNFAIR: Figure = Figure::count("max wait / mean wait");
+const UNFAIR: Figure = Figure::time("max wait / mean wait");
 
 const CROWDS: [(usize, usize); 4] = [(64, 1), (64, 8), (1000, 1), (1000, 8)];
 

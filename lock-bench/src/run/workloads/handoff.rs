@@ -6,6 +6,7 @@ use crate::report::{Figure, Figures};
 use crate::run::bench::{Bench, ask_each, median, quantile};
 use crate::run::claims::Claims;
 use crate::run::peer::Lib;
+use crate::run::relay::Relay;
 use crate::run::slices::{self, Measured, Plan};
 use crate::run::{Stop, cpu};
 
@@ -52,23 +53,24 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Round trips from one process to another, through a relay that adds a delay.
+/// Round trips from one process to another, through a relay.
 fn exact(bench: &mut Bench<'_>) -> Result<(), Stop> {
-    if bench.args.delay == 0 {
-        return Ok(());
-    }
     for lib in bench.libs.clone() {
-        let Some(server) = bench.place.server.as_ref() else { return Ok(()) };
-        let (relay, url) = bench.relay(&**server, bench.args.delay)?;
-        let mut peers = [bench.peer_at(&lib, &url)?, bench.peer_at(&lib, &url)?];
-        let name = bench.fresh_name();
-        // Held for some round trips, so that the other one has come to rest.
-        let hold = 8 * bench.args.delay * MILLI;
-        ask_each(&mut peers, &format!("queue {name} 1 {} 6", hold / MICRO))?;
-        let claims = bench.collect(&mut peers, &name)?;
-        let round_trip = bench.round_trip(relay.addr(), 20)?;
-        let trips = nanos(&claims, hold / 2, false).into_iter().map(|n| n as f64 / round_trip);
-        bench.add("handoff relay", &lib.name, 0, Figures::from([(ROUND_TRIPS, median(trips))]));
+        let (prefix, mut times) = (bench.fresh_name(), 0);
+        let Some(server) = bench.server() else { return Ok(()) };
+        bench.progress.say(&format!("handoff relay: {}", lib.name));
+        let relay = Relay::start(server, bench.args.delay)?;
+        let mut peers = [bench.peer_at(&lib, &relay.url)?, bench.peer_at(&lib, &relay.url)?];
+        let trips = relay.round_trips(server, |delay| {
+            times += 1;
+            let name = &format!("{prefix}-{times}");
+            // Held for four round trips, so that the other one has come to rest.
+            let hold = 8 * delay * MILLI;
+            ask_each(&mut peers, &format!("queue {name} 1 {} 3", hold / MICRO))?;
+            let claims = bench.collect(&mut peers, name)?;
+            Ok(median(nanos(&claims, hold / 2, false).into_iter().map(|nanos| nanos as f64)))
+        })?;
+        bench.add("handoff relay", &lib.name, 0, Figures::from([(ROUND_TRIPS, trips)]));
     }
     Ok(())
 }

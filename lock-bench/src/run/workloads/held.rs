@@ -51,7 +51,8 @@ fn measure(bench: &mut Bench<'_>, lib: &Lib, count: usize, ttl: u64) -> Result<F
         least = least.min(still_held(&mut peer, count)?);
     }
     let seconds = (now() - begun) as f64 / SECOND as f64;
-    let (requests, after) = (server.map(super::super::services::Count::finish).transpose()?, running(&peer));
+    let (requests, after) =
+        (server.map(super::super::services::Count::finish).transpose()?, running(&peer));
     let percent =
         |before: u64, after: u64| (after - before) as f64 / SECOND as f64 / seconds * 100.0;
     let mut figures = Figures::from([

@@ -7,6 +7,7 @@ use crate::clock::{MICRO, SECOND};
 use crate::report::{Figure, Figures};
 use crate::run::bench::{Bench, LONG};
 use crate::run::peer::{Lib, Peer};
+use crate::run::relay::Relay;
 use crate::run::slices::{self, Measured, Plan};
 use crate::run::{Stop, cpu};
 
@@ -32,16 +33,21 @@ const CONCURRENCY: [usize; 3] = [1, 64, 1024];
 pub(super) fn run(bench: &mut Bench<'_>) -> Result<(), Stop> {
     for tasks in CONCURRENCY {
         let workload = format!("pairs c={tasks}");
+        let floor = bench.floor(match tasks {
+            1 => bench.backend.floor,
+            _ => bench.backend.crowd_floor,
+        });
+        if bench.args.exact && tasks > 64 {
+            // An unoptimised worker computes for longer than the way takes.
+            continue;
+        }
         for lib in bench.libs.clone() {
             exact(bench, &workload, &lib, tasks)?;
         }
         if bench.args.exact {
             continue;
         }
-        let floor = bench.floor(match tasks {
-            1 => bench.backend.floor,
-            _ => bench.backend.crowd_floor,
-        });
+        exact(bench, &workload, &floor, tasks)?;
         let latency = [(P50, P50_RATIO), (CLIENT, CLIENT_RATIO), (SERVER, SERVER_RATIO)];
         let rate = [(RATE, RATE_RATIO), (CLIENT, CLIENT_RATIO), (SERVER, SERVER_RATIO)];
         let plan = Plan {
@@ -84,45 +90,36 @@ pub(super) fn paced(bench: &mut Bench<'_>) -> Result<(), Stop> {
     )
 }
 
-/// Requests and bytes at the server, then round trips through a relay that adds a delay.
+/// Requests and bytes at the server, and round trips through a relay.
 fn exact(bench: &mut Bench<'_>, workload: &str, lib: &Lib, tasks: usize) -> Result<(), Stop> {
-    let Some(server) = bench.place.server.as_ref() else { return fences(bench, lib, tasks) };
-    // What the processors do in the meantime must not look like a way to go: a thousand tasks are a lot
-    // of work, and the way is made longer for them.
-    let delay = bench.args.delay * (1 + tasks as u64 / 64);
-    let (relay, url) = bench.relay(&**server, delay)?;
-    let (addr, delayed) = (relay.addr(), bench.args.delay > 0);
-    // The more tasks, the more samples in each.
-    let times = 2 + 18 / tasks as u64;
-    let mut peer = bench.peer_at(lib, &url)?;
     let name = bench.fresh_name();
+    let Some(server) = bench.server() else { return fences(bench, lib, &name, tasks) };
+    let relay = Relay::start(server, bench.args.delay)?;
+    let mut peer = bench.peer_at(lib, &relay.url)?;
     // Once before, so that keys, scripts and connections are there.
     pairs(&mut peer, &format!("pairs {name} {tasks} 1 0 0"))?;
-    let server = bench.place.server.as_ref().expect("it was there before");
-    let count = server.count()?;
-    let before = relay.stats();
-    let answer = pairs(&mut peer, &format!("pairs {name} {tasks} {times} 0 0"))?;
-    let after = relay.stats();
-    let requests = count.finish()?;
-    let round_trip = bench.round_trip(addr, 20)?;
-    let done = tasks as f64 * times as f64;
-    let mut figures = Figures::from([
+    let times = 1 + 3 / tasks as u64;
+    let command = format!("pairs {name} {tasks} {times} 0 0");
+    let (count, before) = (server.count()?, relay.bytes());
+    pairs(&mut peer, &command)?;
+    let (requests, after) = (count.finish()?, relay.bytes());
+    let trips = relay.round_trips(server, |_| {
+        Ok(latency(&pairs(&mut peer, &command)?)?.value_at_quantile(0.5) as f64)
+    })?;
+    let done = (tasks as u64 * times) as f64;
+    let figures = Figures::from([
         (REQUESTS, requests as f64 / done),
-        (BYTES_UP, (after.to_server.received - before.to_server.received) as f64 / done),
-        (BYTES_DOWN, (after.to_client.received - before.to_client.received) as f64 / done),
+        (BYTES_UP, (after.0 - before.0) as f64 / done),
+        (BYTES_DOWN, (after.1 - before.1) as f64 / done),
+        (ROUND_TRIPS, trips),
     ]);
-    if delayed {
-        let p50 = latency(&answer)?.value_at_quantile(0.5) as f64;
-        figures.insert(ROUND_TRIPS, p50 / round_trip);
-    }
     bench.add(workload, &lib.name, 0, figures);
     Ok(())
 }
 
 /// Without a server there is nothing to count; but fences have to grow all the same.
-fn fences(bench: &mut Bench<'_>, lib: &Lib, tasks: usize) -> Result<(), Stop> {
+fn fences(bench: &Bench<'_>, lib: &Lib, name: &str, tasks: usize) -> Result<(), Stop> {
     let mut peer = bench.peer(lib)?;
-    let name = bench.fresh_name();
     pairs(&mut peer, &format!("pairs {name} {tasks} 5 0 0")).map(drop)
 }
 

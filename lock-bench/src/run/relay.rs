@@ -1,0 +1,96 @@
+//! A long way to the server: how many times it is gone there and back.
+
+use std::time::Duration;
+
+use conformance_tests::proxy::{Fault, Proxy};
+
+use super::Stop;
+use super::services::Server;
+use crate::clock::MILLI;
+
+/// How often a time is taken at each length of the way, at least.
+const BATCHES: u64 = 3;
+
+/// How much longer the long way is than the short one.
+const STRETCH: u64 = 3;
+
+/// Requests of our own in each batch.
+const PINGS: usize = 5;
+
+/// A relay in front of a server. It is a delay line: what is sent at one time arrives together, however
+/// much is under way, so that it does not look as if requests waited for each other.
+pub(crate) struct Relay {
+    proxy: Proxy,
+    pub(crate) url: String,
+    delay: u64,
+}
+
+/// The shortest times on one way, in nanoseconds.
+#[derive(Clone, Copy)]
+struct Times {
+    work: f64,
+    trip: f64,
+}
+
+impl Times {
+    const NONE: Self = Self { work: f64::INFINITY, trip: f64::INFINITY };
+}
+
+impl Relay {
+    /// `delay`: what the short way takes in each direction, in ms.
+    pub(crate) fn start(server: &dyn Server, delay: u64) -> Result<Self, Stop> {
+        let proxy = Proxy::start(server.addr())
+            .map_err(|e| Stop::Failed(format!("the relay cannot be started: {e}")))?;
+        let url = server.url_at(proxy.addr());
+        let relay = Self { proxy, url, delay: delay.max(1) };
+        relay.stretch(1);
+        Ok(relay)
+    }
+
+    /// How often the way is gone there and back in what `time` does and takes the time of, in
+    /// nanoseconds. It is told the delay each way in ms.
+    ///
+    /// The work is done on a short way and on a long one. What comes on top is the way; what is computed,
+    /// and what the relay adds, is the same in both and cancels out. Of several times the shortest
+    /// counts: neighbours only add to them. How long the way is in truth, the cheapest of requests says,
+    /// sent on the same way at the same time.
+    pub(crate) fn round_trips(
+        &self,
+        server: &dyn Server,
+        mut time: impl FnMut(u64) -> Result<f64, Stop>,
+    ) -> Result<f64, Stop> {
+        let mut shortest = [Times::NONE; 2];
+        for batch in 0.. {
+            // In turns, so that a busy second does not fall on one of the two alone.
+            for (times, stretch) in shortest.iter_mut().zip([1, STRETCH]) {
+                self.stretch(stretch);
+                times.work = times.work.min(time(self.delay * stretch)?);
+                let trips = server.round_trips(self.proxy.addr(), PINGS)?;
+                let trip = trips.into_iter().min().unwrap_or(u64::MAX) as f64;
+                times.trip = times.trip.min(trip);
+            }
+            let told = (2 * (STRETCH - 1) * self.delay * MILLI) as f64;
+            let way = shortest[1].trip - shortest[0].trip;
+            if batch + 1 >= BATCHES && (way / told - 1.0).abs() < 0.1 {
+                self.stretch(1);
+                return Ok((shortest[1].work - shortest[0].work) / way);
+            }
+            if batch > 2 * BATCHES {
+                break;
+            }
+        }
+        Err(Stop::Failed(
+            "the machine is too busy to tell how long the way through the relay is".into(),
+        ))
+    }
+
+    /// Bytes to the server and from it so far.
+    pub(crate) fn bytes(&self) -> (u64, u64) {
+        let stats = self.proxy.stats();
+        (stats.to_server.received, stats.to_client.received)
+    }
+
+    fn stretch(&self, stretch: u64) {
+        self.proxy.set(Fault::delay(Duration::from_millis(self.delay * stretch)));
+    }
+}

@@ -1,0 +1,117 @@
+//! The exact figures of each backend meet its goals; and what is wrong with a run is found out.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+fn run(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_lock-bench"))
+        .arg("run")
+        .args(arguments)
+        .output()
+        .expect("the program can be started")
+}
+
+fn own(file: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(file)
+}
+
+#[track_caller]
+fn demand(output: &Output, status: i32, needle: &str) {
+    let text = format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    assert_eq!(output.status.code(), Some(status), "{text}");
+    assert!(text.contains(needle), "no {needle:?} in\n{text}");
+}
+
+fn meets_its_goals(url: &str, goals: &str) {
+    let goals = own(goals);
+    let output = run(&[url, "--exact", "--goals", goals.to_str().unwrap()]);
+    demand(&output, 0, "locks");
+}
+
+#[test]
+fn memory_meets_its_goals() {
+    meets_its_goals("memory:", "goals/memory.toml");
+}
+
+#[test]
+fn file_meets_its_goals() {
+    meets_its_goals("file:", "goals/file.toml");
+}
+
+#[test]
+fn redis_meets_its_goals() {
+    meets_its_goals("redis:", "goals/redis.toml");
+}
+
+fn with_goal(goal: &str) -> Output {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("goals.toml");
+    std::fs::write(&file, goal).unwrap();
+    run(&["memory:", "crowd", "--exact", "--goals", file.to_str().unwrap()])
+}
+
+#[test]
+fn a_goal_that_is_not_met_fails_and_is_named() {
+    let goal = r#"
+        [[goal]]
+        workload = "crowd w=64 p=1"
+        lib = "locks"
+        figure = "pairs served out of order"
+        max = -1.0
+        promise = "nobody can do that"
+    "#;
+    demand(
+        &with_goal(goal),
+        1,
+        "pairs served out of order is 0.000, above -1 (nobody can do that)",
+    );
+    demand(&with_goal(&goal.replace("max = -1.0", "min = 1.0")), 1, "below 1 (nobody can do that)");
+}
+
+#[test]
+fn a_goal_that_was_not_measured_fails() {
+    let goal = r#"
+        [[goal]]
+        workload = "crowd w=64 p=1"
+        lib = "locks"
+        figure = "requests a waiter"
+        max = 100.0
+        promise = "there is no server that counts"
+    "#;
+    demand(&with_goal(goal), 1, "was not measured");
+}
+
+#[test]
+fn a_goals_file_that_says_nothing_is_an_error() {
+    demand(&with_goal("[[goal]]\nworkload = 'crowd'"), 5, "goals.toml");
+    demand(
+        &with_goal("[[goal]]\nworkload='w'\nlib='l'\nfigure='f'\npromise='p'"),
+        5,
+        "no max and no min",
+    );
+}
+
+fn with_liar(kind: &str) -> Output {
+    let script = own("tests/liar.py");
+    let peer = format!("liar=python3 {} {kind}", script.display());
+    run(&["memory:", "crowd", "--exact", "--peer", &peer])
+}
+
+#[test]
+fn two_holders_at_once_void_the_run() {
+    demand(&with_liar("overlap"), 3, "two held");
+}
+
+#[test]
+fn a_fence_that_does_not_grow_voids_the_run() {
+    demand(&with_liar("fence"), 3, "did not grow");
+}
+
+#[test]
+fn an_honest_worker_of_another_language_takes_part() {
+    demand(&with_liar("honest"), 0, "liar");
+}
