@@ -9,6 +9,7 @@ use super::claims::Claims;
 use super::peer::{Lib, Peer, SOON};
 use super::services::{Place, Server};
 use super::{RunArgs, Stop, cpu};
+use crate::clock::now;
 use crate::report::{Figures, Row};
 
 /// How long a measurement may take before a worker is given up.
@@ -28,6 +29,7 @@ pub(crate) struct Bench<'a> {
     pub(crate) refused: Vec<String>,
     pub(crate) progress: Progress,
     names: u64,
+    started: u64,
 }
 
 /// Which processors run what.
@@ -61,6 +63,7 @@ impl<'a> Bench<'a> {
             refused: Vec::new(),
             progress: Progress::new(),
             names: 0,
+            started: now(),
         };
         if let Some(pins) = &bench.pins {
             // Ours too, and the relay's with it: a round trip between two processors takes several times
@@ -69,6 +72,11 @@ impl<'a> Bench<'a> {
             bench.server_pid().inspect(|&pid| cpu::pin(pid, &pins.server));
         }
         Ok(bench)
+    }
+
+    /// How long the run has taken so far, in nanoseconds.
+    pub(crate) fn elapsed(&self) -> u64 {
+        now() - self.started
     }
 
     pub(crate) fn server(&self) -> Option<&dyn Server> {

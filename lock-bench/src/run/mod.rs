@@ -35,7 +35,7 @@ pub(crate) struct RunArgs {
     #[arg(long, default_value_t = 5)]
     rounds: usize,
     /// How long one measurement of pairs takes
-    #[arg(long, value_name = "SECONDS", default_value_t = 0.4)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 0.25)]
     seconds: f64,
     /// What the relay adds each way, and three times as much
     #[arg(long, value_name = "MS", default_value_t = 10)]

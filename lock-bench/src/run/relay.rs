@@ -15,7 +15,7 @@ const BATCHES: u64 = 3;
 const STRETCH: u64 = 3;
 
 /// Requests of our own in each batch.
-const PINGS: usize = 5;
+const PINGS: usize = 2;
 
 /// A relay in front of a server. It is a delay line: what is sent at one time arrives together, however
 /// much is under way, so that it does not look as if requests waited for each other.

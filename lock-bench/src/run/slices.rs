@@ -5,10 +5,17 @@ use super::Stop;
 use super::bench::Bench;
 use super::cpu::{self, Neighbours};
 use super::peer::Lib;
+use crate::clock::SECOND;
 use crate::report::{Figure, Figures};
 
 /// How much a floor may move from one side of a slice to the other.
 const STEADY: f64 = 1.25;
+
+/// After so many slices without a good one, no further one is tried.
+const HOPELESS: usize = 3;
+
+/// How long after the beginning of a run slices are still taken anew: it is to end within two minutes.
+const PATIENCE: u64 = 60 * SECOND;
 
 /// What is measured.
 pub(crate) struct Plan<'p> {
@@ -38,7 +45,9 @@ pub(crate) fn run<'a>(
     let mut thrown_away = vec![0; bench.libs.len()];
     // Half of the slices may be lost to neighbours; beyond that the machine is not fit for times.
     for attempt in 0..2 * plan.rounds {
-        if attempt >= plan.rounds && good.iter().all(|&good| good == 0) {
+        let in_vain = attempt >= HOPELESS && good.iter().all(|&good| good == 0);
+        let too_late = attempt >= plan.rounds && bench.elapsed() > PATIENCE;
+        if in_vain || too_late {
             break;
         }
         let mut order: Vec<usize> =

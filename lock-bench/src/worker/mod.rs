@@ -14,11 +14,22 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use commands::Command;
+use floors::{FileLock, Memcached, Mux, Raw, Redis, TokioMutex, ZooKeeper};
 pub(crate) use pairs::histogram;
 use session::Session;
 
 /// What workers of this program can lock with.
-pub(crate) const LIBS: &[&str] = &["locks", "raw-redis", "mux-redis", "file-lock", "tokio-mutex"];
+pub(crate) const LIBS: &[&str] = &[
+    "locks",
+    "raw-redis",
+    "mux-redis",
+    "raw-memcached",
+    "mux-memcached",
+    "raw-zookeeper",
+    "mux-zookeeper",
+    "file-lock",
+    "tokio-mutex",
+];
 
 /// The version of the protocol.
 const PROTOCOL: u32 = 1;
@@ -79,10 +90,14 @@ pub(crate) fn run(args: &WorkerArgs) -> Result<(), String> {
     runtime.block_on(async {
         match args.lib.as_str() {
             "locks" => serve(locks::Locks::connect(&args.url).await?).await,
-            "raw-redis" => serve(floors::RawRedis::connect(&args.url)?).await,
-            "mux-redis" => serve(floors::MuxRedis::connect(&args.url).await?).await,
-            "file-lock" => serve(floors::FileLock::at(&args.url)?).await,
-            "tokio-mutex" => serve(floors::TokioMutex::default()).await,
+            "raw-redis" => serve(Raw::<Redis>::connect(&args.url)?).await,
+            "mux-redis" => serve(Mux::<Redis>::connect(&args.url).await?).await,
+            "raw-memcached" => serve(Raw::<Memcached>::connect(&args.url)?).await,
+            "mux-memcached" => serve(Mux::<Memcached>::connect(&args.url).await?).await,
+            "raw-zookeeper" => serve(Raw::<ZooKeeper>::connect(&args.url)?).await,
+            "mux-zookeeper" => serve(Mux::<ZooKeeper>::connect(&args.url).await?).await,
+            "file-lock" => serve(FileLock::at(&args.url)?).await,
+            "tokio-mutex" => serve(TokioMutex::default()).await,
             other => Err(format!("no library {other:?}; known are {}", LIBS.join(", "))),
         }
     })

@@ -27,7 +27,8 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<(), Stop> {
     if !bench.backend.between_processes {
         return Ok(());
     }
-    if let Some(server) = bench.server() {
+    if let Some(server) = bench.server().filter(|server| server.pid().is_some()) {
+        // Only on a server that ends with this run.
         server.fill(OTHER_KEYS)?;
     }
     let rounds = if bench.args.exact { 1 } else { 4 };

@@ -94,7 +94,9 @@ pub(super) fn paced(bench: &mut Bench<'_>) -> Result<(), Stop> {
 fn exact(bench: &mut Bench<'_>, workload: &str, lib: &Lib, tasks: usize) -> Result<(), Stop> {
     let name = bench.fresh_name();
     let Some(server) = bench.server() else { return fences(bench, lib, &name, tasks) };
-    let relay = Relay::start(server, bench.args.delay)?;
+    // So much is computed for a thousand tasks that on a short way the processors would be the limit.
+    let delay = bench.args.delay * (1 + tasks as u64 / 256);
+    let relay = Relay::start(server, delay)?;
     let mut peer = bench.peer_at(lib, &relay.url)?;
     // Once before, so that keys, scripts and connections are there.
     pairs(&mut peer, &format!("pairs {name} {tasks} 1 0 0"))?;

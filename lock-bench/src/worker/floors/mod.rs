@@ -1,40 +1,71 @@
 //! Floors: the same work, written by hand without any library of ours, and without what makes a lock a
 //! good one. They wait for nobody, handle no errors and show what is reachable.
+//!
+//! Those that ask a server are put together from what is said (`redis.rs` and so on) and how it gets there:
+//! one exchange after the other (`raw.rs`), or many at once on one socket (`mux.rs`).
 
 mod file_lock;
-mod mux_redis;
-mod raw_redis;
+mod memcached;
+mod mux;
+mod raw;
+mod redis;
 mod tokio_mutex;
+mod zookeeper;
+
+use std::time::Duration;
 
 pub(crate) use file_lock::FileLock;
-pub(crate) use mux_redis::MuxRedis;
-pub(crate) use raw_redis::RawRedis;
+pub(crate) use memcached::Memcached;
+pub(crate) use mux::Mux;
+pub(crate) use raw::Raw;
+pub(crate) use redis::Redis;
 pub(crate) use tokio_mutex::TokioMutex;
+pub(crate) use zookeeper::ZooKeeper;
 
-/// Deletes a key if it has this value.
-const COMPARE_AND_DELETE: &str =
-    "return redis.call('GET', KEYS[1]) == ARGV[1] and redis.call('DEL', KEYS[1])";
+/// What is said to a server. Replies come in the order of the requests.
+pub(crate) trait Dialect: Sized + Send + Sync + 'static {
+    /// What a release needs to know.
+    type Held: Send + Sync + 'static;
 
-/// `host:port` of `redis://host:port`.
-fn address(url: &str) -> Result<&str, String> {
-    url.strip_prefix("redis://")
-        .ok_or_else(|| "this floor speaks to redis://host:port and nothing else".to_owned())
+    /// What its URLs begin with, before `//host:port`.
+    const SCHEME: &str;
+
+    /// The first request on a connection.
+    fn greeting() -> Vec<u8>;
+
+    /// What its reply says; `None` if the server refuses.
+    fn greeted(reply: &[u8]) -> Option<Self>;
+
+    /// How long the reply is that `bytes` begin with; `None` if it is not there as a whole.
+    fn length(bytes: &[u8]) -> Option<usize>;
+
+    /// The request, and what identifies its owner.
+    fn acquire(&self, key: &str, ttl: Duration) -> (Vec<u8>, String);
+
+    /// `None` if the lock was not free.
+    fn acquired(&self, key: &str, owner: String, reply: &[u8]) -> Option<Self::Held>;
+
+    fn release(&self, held: &Self::Held) -> Vec<u8>;
+
+    fn released(&self, reply: &[u8]) -> bool;
 }
 
-/// A command as Redis reads it.
-fn command(words: &[&str]) -> Vec<u8> {
-    let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
-    for word in words {
-        bytes.extend(format!("${}\r\n{word}\r\n", word.len()).into_bytes());
-    }
-    bytes
+/// `host:port` of `redis://host:port`, and the like.
+fn address<D: Dialect>(url: &str) -> Result<&str, String> {
+    let address = url.strip_prefix(D::SCHEME).and_then(|rest| rest.strip_prefix("://"));
+    address.ok_or_else(|| format!("this floor speaks to {}://host:port", D::SCHEME))
 }
 
-fn acquire_command(key: &str, value: &str, ttl: std::time::Duration) -> Vec<u8> {
-    command(&["SET", key, value, "NX", "PX", &ttl.as_millis().to_string()])
+fn refused(reply: &[u8]) -> String {
+    format!("the server answers {:?}", String::from_utf8_lossy(reply))
 }
 
 /// 128 bits in hex, as much as an owner id that nobody guesses needs.
-fn random_value() -> String {
+fn random_owner() -> String {
     format!("{:032x}", fastrand::u128(..))
+}
+
+/// The length of a first line, its end included.
+fn line(bytes: &[u8]) -> Option<usize> {
+    bytes.iter().position(|&byte| byte == b'\n').map(|at| at + 1)
 }
