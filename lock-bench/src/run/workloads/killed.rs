@@ -34,9 +34,13 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<(), Stop> {
     let rounds = if bench.args.exact { 1 } else { 4 };
     for lib in bench.libs.clone() {
         let mut late = Vec::new();
-        for round in 0..rounds {
-            bench.progress.say(&format!("killed: {}, {} of {rounds}", lib.name, round + 1));
+        // On a busy machine the holder may live for too long: that is no trial, and another one is made.
+        for attempt in 1..=3 * rounds {
+            bench.progress.say(&format!("killed: {}, attempt {attempt}", lib.name));
             late.extend(kill_holder(bench, &lib)?);
+            if late.len() >= rounds * LOCKS {
+                break;
+            }
         }
         if late.is_empty() {
             bench.refused.push(format!("killed, {}: no holder was killed in time", lib.name));
@@ -85,7 +89,7 @@ fn kill_holder(bench: &mut Bench<'_>, lib: &Lib) -> Result<Vec<f64>, Stop> {
             Takeover::Lease => (asked + TTL_MS * MILLI, acquired + TTL_MS * MILLI),
             Takeover::Death => (before, killed),
         };
-        if killed > asked + TTL_MS * MILLI / 4 {
+        if killed > asked + TTL_MS * MILLI * 3 / 10 {
             continue;
         }
         let ms = |from: u64, to: u64| (to as f64 - from as f64) / MILLI as f64;
