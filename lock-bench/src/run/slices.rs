@@ -97,10 +97,12 @@ pub(crate) fn run<'a>(
 
 /// Takes back what was measured too rarely.
 fn refuse(bench: &mut Bench<'_>, plan: &Plan<'_>, good: &[usize], thrown_away: &[usize]) {
-    for (i, lib) in bench.libs.iter().enumerate() {
-        if 2 * good[i] > plan.rounds {
-            continue;
-        }
+    let is_refused = |i: usize| 2 * good[i] <= plan.rounds;
+    if (0..good.len()).all(is_refused) {
+        // A floor alone says nothing.
+        bench.rows.retain(|row| row.workload != plan.workload || row.round == 0);
+    }
+    for (i, lib) in bench.libs.iter().enumerate().filter(|(i, _)| is_refused(*i)) {
         bench
             .rows
             .retain(|row| row.workload != plan.workload || row.lib != lib.name || row.round == 0);
