@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lock_core::backend::{
-    Attempt, Claim, Fault, FaultKind, Grant, Identity, Lease, LetGo, Listed, LockState, Release,
-    Renewal, Wake,
+    Attempt, Claim, Fault, FaultKind, Grant, Hold, Identity, Lease, LetGo, Listed, LockState,
+    Release, Renewal, Wake,
 };
 use lock_core::clock::{Moment, sleep};
 use lock_core::{
@@ -100,6 +100,7 @@ static SABOTEURS: &[Saboteur] = &[
     saboteur!(BreaksAnyone, "9.2"),
     saboteur!(ListsInAnyOrder, "9.3"),
     saboteur!(ListsWithoutLimit, "9.3"),
+    saboteur!(ReleasesOnlyWhatItRenewed, "9.4"),
     saboteur!(FoldsCase, "10.1"),
     saboteur!(CutsNames, "10.1"),
     saboteur!(ReadsLongLeasesAsDates, "10.2"),
@@ -991,6 +992,28 @@ async fn under(
     let mut claim = claim.clone();
     claim.name = LockName::new(change(claim.name.as_str())).expect("still a name");
     inner.try_acquire(&claim).await
+}
+
+/// What it needs for the release of a detached lock, it has learned from a renewal.
+#[derive(Debug, Default)]
+struct ReleasesOnlyWhatItRenewed(Mutex<HashSet<OwnerId>>);
+#[async_trait]
+impl Sabotage for ReleasesOnlyWhatItRenewed {
+    async fn renew(&self, inner: &dyn Backend, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
+        self.0.lock().unwrap().extend(claims.iter().map(|claim| claim.owner));
+        inner.renew(claims).await
+    }
+    async fn release(
+        &self,
+        inner: &dyn Backend,
+        claim: &Claim,
+        how: LetGo,
+    ) -> Result<Release, Fault> {
+        if claim.hold == Hold::Detached && !self.0.lock().unwrap().contains(&claim.owner) {
+            return Ok(Release::NotHeld);
+        }
+        inner.release(claim, how).await
+    }
 }
 
 #[derive(Debug, Default)]

@@ -201,14 +201,11 @@ impl LockGuard {
             };
             match leaving.insist().await {
                 Ok(Farewell::Released) => Ok(()),
-                Ok(Farewell::NotHeld) => {
-                    Err(Error::new(ErrorKind::NotHeld, "the backend says that it was not held by us any more"))
-                }
-                Ok(Farewell::Gone) => Err(Error::new(
-                    ErrorKind::Gone,
-                    "it is gone, but an answer was lost, so whether this call released it is unknown",
-                )
-                .applied(Effect::Unknown)),
+                Ok(Farewell::NotHeld) => Err(Error::new(
+                    ErrorKind::NotHeld,
+                    "the backend says that it was not held by us any more",
+                )),
+                Ok(Farewell::Gone) => Err(gone()),
                 Err(fault) => {
                     let bound = leaving.gone_within();
                     hold.engine.spawn(&hold.runtime, leaving.persist());
@@ -323,6 +320,12 @@ async fn renew_now(
     })
 }
 
+/// After a release whose answer was lost.
+pub(crate) fn gone() -> Error {
+    let message = "it is gone, but an answer was lost, so whether this call released it is unknown";
+    Error::new(ErrorKind::Gone, message).applied(Effect::Unknown)
+}
+
 impl Drop for LockGuard {
     fn drop(&mut self) {
         let Some(hold) = self.hold.take() else { return };
@@ -368,7 +371,8 @@ impl fmt::Debug for LossSignal {
 }
 
 /// A lock that is held by nobody's guard: whoever has this can
-/// [`adopt`](crate::Locker::adopt) it, in this process or another.
+/// [`adopt`](crate::Locker::adopt) it, in this process or another, or
+/// [renew](crate::Locker::renew_detached) and [release](crate::Locker::release_detached) it as it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[non_exhaustive]

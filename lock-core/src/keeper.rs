@@ -552,6 +552,23 @@ impl Leaving {
         }
     }
 
+    /// Takes leave of a claim of which nothing is known but its owner: when its lease ends is not, and
+    /// an attempt of it may still be on its way.
+    pub(crate) fn of_detached(engine: &Arc<Engine>, claim: Claim) -> Self {
+        let lands = Moment::now() + engine.settings.timeout;
+        let forgotten_at = lands + claim.ttl;
+        let wire = Wire { claim, uncertain: true, may_end: None };
+        Self {
+            engine: Arc::clone(engine),
+            wire: Departing::Sought(wire, None),
+            keep_until: None,
+            insists_until: lands,
+            forgotten_at,
+            has_leases: false,
+            unsure: false,
+        }
+    }
+
     /// Asks the backend once.
     pub(crate) async fn once(&mut self, limit: Duration) -> Result<Farewell, Fault> {
         let keep = self.keep_until.map(Moment::remaining).filter(|keep| !keep.is_zero());

@@ -7,15 +7,17 @@ use std::time::Duration;
 
 use tracing::Instrument;
 
-use crate::backend::{Backend, Claim, Hold as HoldKind, Identity, Listed, LockState, Renewal};
+use crate::backend::{
+    Backend, Claim, Effect, Grant, Hold as HoldKind, Identity, Listed, LockState, Renewal,
+};
 use crate::capabilities::{Capabilities, Requirements, Support};
 use crate::carry::Carried;
 use crate::clock::{Moment, sleep_until};
 use crate::engine::{Engine, Settings};
 use crate::error::{Error, ErrorKind};
-use crate::guard::{Detached, LockGuard};
+use crate::guard::{Detached, LockGuard, gone};
 use crate::hold::{Hold, RenewalPolicy, Terms, Wire};
-use crate::keeper::{Caller, Seeker, Verdict, too_slow, unanswered};
+use crate::keeper::{Caller, Farewell, Leaving, Seeker, Verdict, too_slow, unanswered};
 use crate::name::LockName;
 use crate::owner::{Label, OwnerId};
 use crate::token::FencingToken;
@@ -142,22 +144,90 @@ impl Locker {
 
     async fn take_over(&self, detached: Detached) -> Result<LockGuard, Error> {
         let engine = &self.engine;
+        let runtime = engine.handle()?;
+        let (claim, grant) = self.confirm(&detached).await?;
+        let wire = Wire { claim, uncertain: true, may_end: None };
+        let terms = Arc::clone(&engine.usual_terms);
+        let hold = Hold::new(Arc::clone(engine), runtime, terms, wire, None, &grant);
+        Ok(LockGuard::new(hold))
+    }
+
+    /// Renews a [detached](LockGuard::detach) lock once, and leaves it detached: for whoever keeps it
+    /// from one short-lived process to the next. Tells how long it is held from now on if nothing more
+    /// is done, with the same margin as [`valid_for`](LockGuard::valid_for): the lease lasts at least
+    /// [`Detached::ttl`], and is never shortened.
+    ///
+    /// # Errors
+    ///
+    /// As [`adopt`](Self::adopt).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future may leave the lease renewed. The lock stays detached.
+    pub async fn renew_detached(&self, detached: &Detached) -> Result<Duration, Error> {
+        let renewed = async {
+            let (_, grant) = self.confirm(detached).await?;
+            let deadline = Hold::deadline_of(&self.engine, &grant).ok_or_else(|| {
+                Error::new(
+                    ErrorKind::BackendBroken,
+                    "the backend granted a detached lock without end",
+                )
+            })?;
+            Ok(deadline.remaining())
+        };
+        renewed.await.map_err(|error| self.engine.explain(error, "renew", Some(&detached.name)))
+    }
+
+    /// Releases a [detached](LockGuard::detach) lock, and waits for the answer for at most the
+    /// locker's timeout. It is not renewed before: what fails keeps nobody out for longer.
+    ///
+    /// `Ok` exactly if the backend confirmed that the owner held the lock until now. A minimum hold
+    /// there is not: a detachable lock has none.
+    ///
+    /// # Errors
+    ///
+    /// * [`ErrorKind::NotHeld`]: the backend does not know the owner as the holder any more.
+    /// * [`ErrorKind::Gone`]: it is gone, but an answer was lost, and so was who ended it.
+    /// * [`ErrorKind::Unsupported`]: the backend has no detached holds.
+    /// * Any other kind: it is not known to be gone. It ends with its lease; the same call again does
+    ///   no harm to whoever comes after.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves open whether the lock was released.
+    pub async fn release_detached(&self, detached: &Detached) -> Result<(), Error> {
+        self.let_go(detached)
+            .await
+            .map_err(|error| self.engine.explain(error, "release", Some(&detached.name)))
+    }
+
+    async fn let_go(&self, detached: &Detached) -> Result<(), Error> {
+        let engine = &self.engine;
+        self.demand(engine.caps.detached, "detached holds")?;
+        engine.handle()?;
+        match Leaving::of_detached(engine, claim_of(detached)).insist().await {
+            Ok(Farewell::Released) => Ok(()),
+            Ok(Farewell::NotHeld) => Err(not_held()),
+            Ok(Farewell::Gone) => Err(gone()),
+            Err(fault) => Err(Error::from_fault(fault).applied(Effect::Unknown)),
+        }
+    }
+
+    /// Renews a detached lock. The claim that it is held by now, and its grant.
+    async fn confirm(&self, detached: &Detached) -> Result<(Claim, Grant), Error> {
+        let engine = &self.engine;
         self.demand(engine.caps.detached, "detached holds")?;
         engine.check_ttl(detached.ttl)?;
         engine.check_open()?;
-        let runtime = engine.handle()?;
-        let mut claim = Claim::new(detached.name, detached.owner, detached.ttl);
-        claim.hold = HoldKind::Detached;
+        engine.handle()?;
         // What its attempts left on the way is not known here.
-        let wire = Wire { claim, uncertain: true, may_end: None };
+        let wire = Wire { claim: claim_of(detached), uncertain: true, may_end: None };
         let mut wires = [Arc::new(tokio::sync::Mutex::new(wire)).lock_owned().await];
         let answer = wheel::renew(engine, &mut wires, engine.settings.timeout).await.pop();
         let mut grant = match answer {
             Some(Ok(Renewal::Held(grant))) => grant,
             Some(Err(fault)) => return Err(Error::from_fault(fault)),
-            Some(Ok(Renewal::NotHeld)) | None => {
-                return Err(Error::new(ErrorKind::NotHeld, "the owner does not hold it any more"));
-            }
+            Some(Ok(Renewal::NotHeld)) | None => return Err(not_held()),
         };
         if Hold::deadline_of(engine, &grant).is_some_and(Moment::has_passed) {
             return Err(too_slow());
@@ -169,10 +239,7 @@ impl Locker {
         }
         let mut claim = wires[0].claim.clone();
         claim.ticket.clone_from(&grant.ticket);
-        let wire = Wire { claim, uncertain: true, may_end: None };
-        let terms = Arc::clone(&engine.usual_terms);
-        let hold = Hold::new(Arc::clone(engine), runtime, terms, wire, None, &grant);
-        Ok(LockGuard::new(hold))
+        Ok((claim, grant))
     }
 
     /// Who holds a lock, and how many wait. Takes nothing and disturbs nobody.
@@ -310,6 +377,16 @@ impl fmt::Debug for Locker {
 }
 
 const DEFAULT_TTL: Duration = Duration::from_secs(30);
+
+fn claim_of(detached: &Detached) -> Claim {
+    let mut claim = Claim::new(detached.name.clone(), detached.owner, detached.ttl);
+    claim.hold = HoldKind::Detached;
+    claim
+}
+
+fn not_held() -> Error {
+    Error::new(ErrorKind::NotHeld, "the owner does not hold it any more")
+}
 
 impl LockerBuilder {
     /// How long one call of the backend may take, whatever the peer does. Default: 5 s.

@@ -2,9 +2,10 @@
 //! is checked in `conformance-tests`; here is what core does by itself.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
+use lock_core::backend::FaultKind;
 use lock_core::clock::{Moment, sleep};
 use lock_core::faults::{Disturbance, Faulty, Verb};
 use lock_core::{Error, ErrorKind, Label, Locker, Loss, Memory, RenewalPolicy};
@@ -136,6 +137,73 @@ async fn a_detached_lock_is_adopted_by_whoever_has_its_owner() {
     sleep(secs(300)).await;
     adopted.release().await.unwrap();
     assert_eq!(elsewhere.adopt(detached).await.unwrap_err().kind(), ErrorKind::NotHeld);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_detached_lock_is_kept_and_let_go_without_being_adopted() {
+    let memory = Memory::new();
+    let locks = Locker::new(memory.clone());
+    let guard = locks.lock("n").unwrap().ttl(secs(30)).detachable().acquire().await.unwrap();
+    let detached = guard.detach().await.unwrap();
+
+    let elsewhere = Locker::new(memory);
+    for _ in 0..3 {
+        sleep(secs(20)).await;
+        let left = elsewhere.renew_detached(&detached).await.unwrap();
+        assert!((secs(29)..secs(30)).contains(&left), "less the margin: {left:?}");
+    }
+    let mut longer = detached.clone();
+    longer.ttl = secs(600);
+    elsewhere.renew_detached(&longer).await.unwrap();
+    let left = elsewhere.renew_detached(&detached).await.unwrap();
+    assert!(left > secs(590), "a renewal shortens nothing: {left:?}");
+
+    elsewhere.release_detached(&detached).await.unwrap();
+    let next = locks.lock("n").unwrap().try_acquire().await.unwrap();
+    let kinds = [
+        elsewhere.renew_detached(&detached).await.map(drop).unwrap_err().kind(),
+        elsewhere.release_detached(&detached).await.unwrap_err().kind(),
+    ];
+    assert_eq!(kinds, [ErrorKind::NotHeld, ErrorKind::NotHeld]);
+    assert!(next.is_some_and(|next| next.is_held()), "a newer holder is not touched");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewal_of_a_detached_lock_leaves_it_detached() {
+    let memory = Memory::new();
+    let locks = Locker::new(memory.clone());
+    let guard = locks.lock("n").unwrap().ttl(secs(30)).detachable().acquire().await.unwrap();
+    let detached = guard.detach().await.unwrap();
+    let renewing = tokio::time::timeout(secs(1), locks.renew_detached(&detached));
+    assert!(renewing.await.unwrap().is_ok());
+    sleep(secs(29)).await;
+    assert!(!memory.is_empty(), "nobody has let it go");
+    sleep(secs(2)).await;
+    assert!(locks.renew_detached(&detached).await.is_err(), "and nobody has renewed it");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_release_of_a_detached_lock_tells_what_it_knows() {
+    use Disturbance::{Hang, LoseReply, None, Refuse};
+    let released_by = async |disturbance: Disturbance, how_often: u32| {
+        let releases = AtomicU32::new(0);
+        let faulty = Faulty::new(Arc::new(Memory::new()), move |call| match call.verb {
+            Verb::Release if releases.fetch_add(1, Ordering::SeqCst) < how_often => disturbance,
+            _ => None,
+        });
+        let locks = Locker::new(faulty);
+        let guard = locks.lock("n").unwrap().detachable().acquire().await.unwrap();
+        let detached = guard.detach().await.unwrap();
+        let started = Moment::now();
+        let answer = locks.release_detached(&detached).await.map_err(|error| error.kind());
+        assert!(Moment::now().saturating_since(started) <= secs(6), "bounded by the timeout");
+        answer
+    };
+    assert_eq!(released_by(None, 0).await, Ok(()));
+    assert_eq!(released_by(Refuse(FaultKind::Unavailable), 1).await, Ok(()), "asked again");
+    assert_eq!(released_by(LoseReply, 1).await, Err(ErrorKind::Gone), "by whom is unknown");
+    assert_eq!(released_by(Refuse(FaultKind::Denied), 1).await, Err(ErrorKind::Denied));
+    assert_eq!(released_by(Hang, u32::MAX).await, Err(ErrorKind::Timeout));
 }
 
 #[tokio::test(start_paused = true)]

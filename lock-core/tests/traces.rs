@@ -53,7 +53,12 @@ impl Backend for Lineless {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_adopted_lock_does_not_forget_that_an_attempt_may_still_land() {
+async fn a_detached_lock_does_not_forget_that_an_attempt_may_still_land() {
+    for adopts in [true, false] {
+        release_after_a_late_attempt(adopts).await;
+    }
+}
+async fn release_after_a_late_attempt(adopts: bool) {
     let attempts = AtomicU32::new(0);
     let memory = Memory::new();
     let faulty = Faulty::new(Arc::new(memory.clone()), move |call| match call.verb {
@@ -70,7 +75,11 @@ async fn an_adopted_lock_does_not_forget_that_an_attempt_may_still_land() {
     sleep(secs(1)).await;
     holder.release().await.unwrap();
     let detached = waiter.await.unwrap().unwrap().detach().await.unwrap();
-    locks.adopt(detached).await.unwrap().release().await.unwrap();
+    if adopts {
+        locks.adopt(detached).await.unwrap().release().await.unwrap();
+    } else {
+        locks.release_detached(&detached).await.unwrap();
+    }
     sleep(secs(21)).await;
     assert!(memory.is_empty(), "the late attempt took the lock for nobody");
 }

@@ -122,8 +122,26 @@ pub(super) async fn a_detached_lock_passes_on(ctx: Arc<Ctx>) -> Verdict {
     ensure!(adopted.is_held() && !ctx.is_free(&name("n")).await?, "an adopted lock is not renewed");
     adopted.release().await?;
 
+    // From one short-lived process to the next: nobody has anything but the owner id.
     let guard = elsewhere.lock("n")?.ttl(ctx.ttl()).detachable().acquire().await?;
-    guard.detach().await?;
+    let detached = guard.detach().await?;
+    let stranger = Detached::new(name("n"), OwnerId::mint(), ctx.ttl());
+    let refused =
+        ctx.locker().await.release_detached(&stranger).await.map_err(|error| error.kind());
+    ensure!(refused == Err(ErrorKind::NotHeld), "a stranger's release ended as {refused:?}");
+    let released = ctx.locker().await.release_detached(&detached).await.map_err(|e| e.kind());
+    ensure!(released == Ok(()), "the release by the owner id alone ended as {released:?}");
+    ensure!(ctx.is_free(&name("n")).await?, "a detached lock that was released is not free");
+    let refused = ctx.locker().await.renew_detached(&detached).await.map(drop);
+    let refused = refused.map_err(|error| error.kind());
+    ensure!(refused == Err(ErrorKind::NotHeld), "a renewal after the release ended as {refused:?}");
+
+    let guard = elsewhere.lock("n")?.ttl(ctx.ttl()).detachable().acquire().await?;
+    let detached = guard.detach().await?;
+    for _ in 0..3 {
+        sleep(ctx.ttl() / 2).await;
+        ctx.locker().await.renew_detached(&detached).await?;
+    }
     ensure!(
         ctx.becomes_free(&name("n"), ctx.takeover_bound() + ctx.slack()).await?,
         "a detached lock that nobody renews stays for ever"

@@ -332,7 +332,7 @@ static LAWS: &[Law] = &[
         "A page that repeats or skips makes an operator overlook the lock that is stuck.",
     ).if_declared(|offer| offer.caps.listing == Support::Present).or_absent(check!(inspection::list_is_refused)),
     law!("9.4", inspection::a_detached_lock_passes_on).promise(
-        "A detached lock stays held until its lease ends, can be adopted by whoever has its owner id, and by nobody else.",
+        "A detached lock stays held until its lease ends; whoever has its owner id can adopt, renew and release it, and nobody else.",
         "A shell script acquires in one process and releases in another.",
     ).if_declared(|offer| offer.caps.detached == Support::Present).or_absent(check!(inspection::detach_is_refused)),
     law!("10.1", limits::awkward_names_are_different_locks).promise(
