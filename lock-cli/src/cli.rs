@@ -1,16 +1,19 @@
-//! What can be said to lockctl, and what it answers to anything else.
+//! What can be said to lockctl. Help, completions and manual pages come from this definition.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 use std::time::Duration;
 
-use clap::builder::StyledStr;
-use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{Args, Parser, Subcommand};
-use lock_any::LockName;
+use clap::error::ErrorKind;
+use clap::{ArgGroup, Args, CommandFactory as _, Parser, Subcommand};
+use clap_complete::Shell;
+use lock_any::{LockName, OwnerId};
 
+use crate::advice::advice;
 use crate::exit::{Exit, Failure};
+use crate::help;
+use crate::values::{lease, patience, span, status};
 
 /// The arguments, once read.
 pub(crate) struct Cli {
@@ -19,9 +22,16 @@ pub(crate) struct Cli {
     pub(crate) verb: Verb,
 }
 
-/// Hold a lock while a command runs.
+/// Locks for shells and scripts: hold one while a command runs, or from one command to the next.
 #[derive(Parser)]
-#[command(name = "lockctl", version, max_term_width = 100)]
+#[command(
+    name = "lockctl",
+    version,
+    max_term_width = 100,
+    override_usage = "lockctl [--backend URL] VERB ...",
+    after_help = "Each verb has examples: lockctl VERB --help.",
+    after_long_help = help::AFTER_ALL
+)]
 struct Given {
     /// Where the locks live, as file:///dir or redis://host [default: $LOCK_BACKEND, else file:]
     #[arg(long, global = true, value_name = "URL")]
@@ -31,11 +41,30 @@ struct Given {
 }
 
 #[derive(Subcommand)]
+#[command(subcommand_value_name = "VERB", subcommand_help_heading = "Verbs")]
 pub(crate) enum Verb {
     Run(Run),
-    #[command(hide = true, name = BOUND)]
+    Acquire(Acquire),
+    Renew(Renew),
+    Release(Release),
+    Inspect(Inspect),
+    List(List),
+    Break(Break),
+    Completions(Completions),
+    Man(Man),
+}
+
+/// The names of the verbs.
+pub(crate) const VERBS: &[&str] =
+    &["run", "acquire", "renew", "release", "inspect", "list", "break", "completions", "man"];
+
+/// By these lockctl starts itself. They are nobody else's business.
+#[derive(Parser)]
+#[command(name = "lockctl", disable_help_subcommand = true, disable_help_flag = true)]
+pub(crate) enum Inner {
+    #[command(name = BOUND)]
     Bound(Bound),
-    #[command(hide = true, name = DIE)]
+    #[command(name = DIE)]
     Die(Die),
 }
 
@@ -56,14 +85,171 @@ pub(crate) fn again(verb: &str) -> Command {
 #[derive(Args)]
 #[command(
     override_usage = "lockctl [--backend URL] run [OPTIONS] NAME -- CMD [ARG]...",
-    after_help = "Try --help for exit statuses, and for what is not promised.",
-    after_long_help = AFTER_RUN
+    after_help = "Try --help for examples, exit statuses, and for what is not promised.",
+    after_long_help = help::AFTER_RUN
 )]
 pub(crate) struct Run {
     /// The lease: how long the lock stays shut after a crash of this host [default: 30s]
     #[arg(long, value_name = "DURATION", value_parser = lease, allow_hyphen_values = true)]
     pub(crate) ttl: Option<Duration>,
 
+    #[command(flatten)]
+    pub(crate) patience: Patience,
+
+    /// Keep others out for at least that long, even if the command ends earlier
+    #[arg(long, value_name = "DURATION", value_parser = span, allow_hyphen_values = true)]
+    pub(crate) at_least: Option<Duration>,
+
+    /// How long before the end of a lease that cannot be renewed the command is asked to stop; must
+    /// be less than a third of the ttl [default: a sixth of the ttl, at most 5s]
+    #[arg(long, value_name = "DURATION", value_parser = span, allow_hyphen_values = true)]
+    pub(crate) grace: Option<Duration>,
+
+    #[command(flatten)]
+    pub(crate) name: Name,
+
+    /// The command, and its arguments
+    #[arg(last = true, required = true, value_name = "CMD")]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// Take a lock that outlives this command, until it is released or its lease ends
+#[derive(Args)]
+#[command(
+    override_usage = "lockctl [--backend URL] acquire [OPTIONS] NAME",
+    after_help = "Try --help for examples and exit statuses.",
+    after_long_help = help::AFTER_ACQUIRE
+)]
+pub(crate) struct Acquire {
+    /// The lease, which nobody renews but you [default: 30s]
+    #[arg(long, value_name = "DURATION", value_parser = lease, allow_hyphen_values = true)]
+    pub(crate) ttl: Option<Duration>,
+
+    #[command(flatten)]
+    pub(crate) patience: Patience,
+
+    #[command(flatten)]
+    pub(crate) name: Name,
+}
+
+/// Make the lease of an acquired lock last longer
+#[derive(Args)]
+#[command(
+    override_usage = "lockctl [--backend URL] renew --owner OWNER [--ttl DURATION] NAME",
+    after_help = "Try --help for examples and exit statuses.",
+    after_long_help = help::AFTER_RENEW
+)]
+pub(crate) struct Renew {
+    #[command(flatten)]
+    pub(crate) right: Right,
+
+    /// How long the lease lasts from now on at least; it is never shortened [default: 30s]
+    #[arg(long, value_name = "DURATION", value_parser = lease, allow_hyphen_values = true)]
+    pub(crate) ttl: Option<Duration>,
+
+    #[command(flatten)]
+    pub(crate) name: Name,
+}
+
+/// Let an acquired lock go
+#[derive(Args)]
+#[command(
+    override_usage = "lockctl [--backend URL] release --owner OWNER NAME",
+    after_help = "Try --help for examples and exit statuses.",
+    after_long_help = help::AFTER_RELEASE
+)]
+pub(crate) struct Release {
+    #[command(flatten)]
+    pub(crate) right: Right,
+
+    #[command(flatten)]
+    pub(crate) name: Name,
+}
+
+/// Show who holds a lock
+#[derive(Args)]
+#[command(
+    override_usage = "lockctl [--backend URL] inspect [--json] [--show-owner] NAME",
+    after_help = "Try --help for examples and exit statuses.",
+    after_long_help = help::AFTER_INSPECT
+)]
+pub(crate) struct Inspect {
+    /// One line of JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// Show the whole owner id, which is the right to renew, release and break the lock
+    #[arg(long)]
+    pub(crate) show_owner: bool,
+
+    #[command(flatten)]
+    pub(crate) name: Name,
+}
+
+/// List the locks that are held
+#[derive(Args)]
+#[command(
+    override_usage = "lockctl [--backend URL] list [--json] [--prefix PREFIX]",
+    after_help = "Try --help for examples and exit statuses.",
+    after_long_help = help::AFTER_LIST
+)]
+pub(crate) struct List {
+    /// A line of JSON for each lock
+    #[arg(long)]
+    pub(crate) json: bool,
+
+    /// Only names that begin with this
+    #[arg(long, value_name = "PREFIX", default_value = "", hide_default_value = true)]
+    #[arg(allow_hyphen_values = true)]
+    pub(crate) prefix: String,
+}
+
+/// End somebody else's hold of a lock
+#[derive(Args)]
+#[command(
+    group = ArgGroup::new("whom").required(true).args(["owner", "force"]),
+    override_usage = "lockctl [--backend URL] break (--owner OWNER | --force) NAME",
+    after_help = "Try --help for examples and exit statuses.",
+    after_long_help = help::AFTER_BREAK
+)]
+pub(crate) struct Break {
+    /// End the hold of this owner, and of nobody who came after
+    #[arg(long, value_name = "OWNER", allow_hyphen_values = true)]
+    pub(crate) owner: Option<OwnerId>,
+
+    /// End the hold of whoever holds the lock now
+    #[arg(long)]
+    pub(crate) force: bool,
+
+    #[command(flatten)]
+    pub(crate) name: Name,
+}
+
+/// Print completions for a shell
+#[derive(Args)]
+#[command(
+    override_usage = "lockctl completions SHELL",
+    after_long_help = help::AFTER_COMPLETIONS
+)]
+pub(crate) struct Completions {
+    /// bash, elvish, fish, powershell or zsh
+    #[arg(value_name = "SHELL", hide_possible_values = true)]
+    pub(crate) shell: Shell,
+}
+
+/// Print the manual page of lockctl, or of a verb, for man(1)
+#[derive(Args)]
+#[command(override_usage = "lockctl man [VERB]", after_long_help = help::AFTER_MAN)]
+pub(crate) struct Man {
+    /// The verb
+    #[arg(value_name = "VERB", hide_possible_values = true, value_parser = clap::builder::PossibleValuesParser::new(VERBS))]
+    pub(crate) verb: Option<String>,
+}
+
+// What several verbs take. (No doc comments: clap would show them as those of the verb.)
+
+#[derive(Args)]
+pub(crate) struct Patience {
     /// Give up after that long; a plain number is seconds [default: wait for ever]
     #[arg(short, long, value_name = "DURATION", value_parser = patience, allow_hyphen_values = true)]
     pub(crate) wait: Option<Duration>,
@@ -76,31 +262,43 @@ pub(crate) struct Run {
     #[arg(short = 'E', long, value_name = "N", default_value = "75", value_parser = status)]
     #[arg(allow_hyphen_values = true)]
     pub(crate) conflict_exit_code: Exit,
+}
 
-    /// Keep others out for at least that long, even if the command ends earlier
-    #[arg(long, value_name = "DURATION", value_parser = span, allow_hyphen_values = true)]
-    pub(crate) at_least: Option<Duration>,
-
-    /// How long before the end of a lease that cannot be renewed the command is asked to stop; must
-    /// be less than a third of the ttl [default: a sixth of the ttl, at most 5s]
-    #[arg(long, value_name = "DURATION", value_parser = span, allow_hyphen_values = true)]
-    pub(crate) grace: Option<Duration>,
-
+#[derive(Args)]
+pub(crate) struct Name {
     /// The lock: any text up to 64 KiB. One that begins with '-' is written --name=NAME
     #[arg(required_unless_present = "dashed")]
     name: Option<LockName>,
 
     #[arg(long = "name", hide = true, conflicts_with = "name", allow_hyphen_values = true)]
     dashed: Option<LockName>,
-
-    /// The command, and its arguments
-    #[arg(last = true, required = true, value_name = "CMD")]
-    pub(crate) command: Vec<OsString>,
 }
 
-impl Run {
-    pub(crate) fn name(&self) -> &LockName {
+impl Name {
+    pub(crate) fn get(&self) -> &LockName {
         self.name.as_ref().or(self.dashed.as_ref()).expect("clap demands a name")
+    }
+}
+
+#[derive(Args)]
+pub(crate) struct Right {
+    /// The owner id that acquire has printed [default: $LOCK_OWNER]
+    #[arg(long, value_name = "OWNER", allow_hyphen_values = true)]
+    owner: Option<OwnerId>,
+}
+
+impl Right {
+    pub(crate) fn owner(&self) -> Result<OwnerId, Failure> {
+        if let Some(owner) = self.owner {
+            return Ok(owner);
+        }
+        match std::env::var_os("LOCK_OWNER") {
+            Some(owner) if !owner.is_empty() => {
+                let owner = owner.to_str().unwrap_or_default().parse();
+                owner.map_err(|why| Failure::usage(format!("$LOCK_OWNER: {why}")))
+            }
+            _ => Err(Failure::usage("write --owner OWNER, or put the owner id into $LOCK_OWNER")),
+        }
     }
 }
 
@@ -118,35 +316,14 @@ pub(crate) struct Die {
     pub(crate) signal: i32,
 }
 
-const AFTER_RUN: &str = "\
-The command runs in a process group of its own, with LOCK_NAME, LOCK_OWNER and, where the backend has \
-fencing tokens, LOCK_FENCING_TOKEN in its environment. Signals are forwarded to the group. Give the \
-token along with each write to a resource that checks it: no lock can undo a write that is on its way.
-
-If the lease cannot be renewed, the group gets SIGTERM one grace before the lease ends and SIGKILL \
-shortly before it does. If the lock is known to be lost, it gets SIGKILL at once.
-
-If lockctl itself is killed, its command does not run on unlocked: with file: it keeps the lock until \
-it ends, with other backends it is killed as well. Not covered: what the command has started (with \
-other backends than file: it is not killed along with lockctl) or left behind, what moved to another \
-process group, set-user-id commands, which cannot be killed, with file: a command that closes what it \
-inherits (sudo does, and daemons), and a lockctl that is stopped (SIGSTOP) for longer than its lease \
-while its command runs: it kills the command when it goes on.
-
-With file:, a lock file that is deleted by hand lets others in for up to a third of the ttl, until \
-that is noticed. And its locks go to whoever looks first: a process that takes one again and again \
-without a pause can keep others waiting.
-
-Exit status:
-  the command's own, 128+n if signal n ended it, or lockctl
-  64  wrong usage, name or URL, or not supported by the backend
-  69  the backend is unavailable, or refuses
-  70  internal error
-  75  not acquired in time (see -E)
-  76  the lock was lost
-  77  credentials or rights are missing
-  126 the command cannot be run
-  127 there is no such command";
+/// What lockctl was started for, if it was started by itself.
+pub(crate) fn parse_inner() -> Result<Option<Inner>, Failure> {
+    let is_inner = |verb: OsString| verb == BOUND || verb == DIE;
+    if !std::env::args_os().nth(1).is_some_and(is_inner) {
+        return Ok(None);
+    }
+    Inner::try_parse().map(Some).map_err(|error| Failure::usage(advice(&error)))
+}
 
 /// Reads the arguments. `None` if they only asked for help, which was given.
 pub(crate) fn parse() -> Result<Option<Cli>, Failure> {
@@ -164,8 +341,23 @@ pub(crate) fn parse() -> Result<Option<Cli>, Failure> {
     Ok(Some(Cli { backend: given.backend, verb: given.verb }))
 }
 
+/// The definition, complete with what clap adds to it.
+pub(crate) fn definition() -> clap::Command {
+    let mut definition = Given::command().disable_help_subcommand(true);
+    definition.build();
+    definition
+}
+
+/// How a verb is written, or `run` if none was meant.
+pub(crate) fn usage(verb: Option<&str>) -> String {
+    let mut definition = definition();
+    let verb = definition.find_subcommand_mut(verb.unwrap_or("run"));
+    let usage = verb.map(|verb| verb.render_usage().to_string()).unwrap_or_default();
+    usage.trim_start_matches("Usage: ").trim().to_owned()
+}
+
 /// The URL to use: the option's, else that of the environment, else the default. For verbs that have
-/// use for one; the hidden ones have not, and do not look.
+/// use for one; the others do not look.
 pub(crate) fn backend(option: Option<String>) -> Result<String, Failure> {
     choose(option, std::env::var_os("LOCK_BACKEND"))
 }
@@ -180,127 +372,26 @@ fn choose(option: Option<String>, environment: Option<OsString>) -> Result<Strin
     }
 }
 
-/// One line that says what to do.
-fn advice(error: &clap::Error) -> String {
-    const USAGE: &str = "write: lockctl run NAME -- CMD [ARG]...";
-    let argument = text(error, ContextKind::InvalidArg);
-    let option = argument.split(' ').next().unwrap_or_default();
-    let value = text(error, ContextKind::InvalidValue);
-    match error.kind() {
-        ErrorKind::ValueValidation => {
-            let why = std::error::Error::source(error);
-            let why = why.map_or_else(|| "it is not valid".to_owned(), ToString::to_string);
-            match argument.as_str() {
-                "<NAME>" | "[NAME]" => why,
-                _ => format!("{option}: {why}"),
-            }
-        }
-        ErrorKind::InvalidValue if value.is_empty() => format!("{option} needs a value"),
-        ErrorKind::InvalidUtf8 => "names and options must be UTF-8".to_owned(),
-        ErrorKind::UnknownArgument if argument.starts_with('-') => {
-            format!("there is no option {}; see lockctl run --help", shown(&argument))
-        }
-        ErrorKind::UnknownArgument => {
-            format!("put -- before the command, not {}; {USAGE}", shown(&argument))
-        }
-        ErrorKind::MissingRequiredArgument => {
-            let missing =
-                if argument.contains("NAME") { "a lock name" } else { "a command after --" };
-            format!("{missing} is missing; {USAGE}")
-        }
-        ErrorKind::ArgumentConflict => {
-            let other = text(error, ContextKind::PriorArg);
-            if other.is_empty() || other == argument {
-                format!("{option} was given twice; give it once")
-            } else {
-                format!("{option} and {other} exclude each other; give one of them")
-            }
-        }
-        ErrorKind::InvalidSubcommand => {
-            let verb = text(error, ContextKind::InvalidSubcommand);
-            format!("there is no verb {}; {USAGE}", shown(&verb))
-        }
-        ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            format!("a verb is missing; {USAGE}")
-        }
-        _ => format!("wrong usage; {USAGE}, and see lockctl run --help"),
-    }
-}
-
-fn text(error: &clap::Error, kind: ContextKind) -> String {
-    match error.get(kind) {
-        Some(ContextValue::String(text)) => text.clone(),
-        Some(ContextValue::Strings(texts)) => texts.join(" "),
-        Some(ContextValue::StyledStr(text)) => StyledStr::to_string(text),
-        _ => String::new(),
-    }
-}
-
-/// An argument as it may be repeated: short, and not a URL, which may hold a password.
-fn shown(argument: &str) -> String {
-    const LONGEST: usize = 60;
-    if argument.contains("://") {
-        return "the URL".to_owned();
-    }
-    match argument.char_indices().nth(LONGEST) {
-        None => format!("{argument:?}"),
-        Some((end, _)) => format!("{:?}…", &argument[..end]),
-    }
-}
-
-const SHORTEST_LEASE: Duration = Duration::from_millis(10);
-const LONGEST_LEASE: Duration = Duration::from_secs(24 * 3600);
-const LONGEST_SPAN: Duration = Duration::from_secs(30 * 24 * 3600);
-
-fn lease(text: &str) -> Result<Duration, String> {
-    let lease = humantime::parse_duration(text).unwrap_or_default();
-    if (SHORTEST_LEASE..=LONGEST_LEASE).contains(&lease) {
-        return Ok(lease);
-    }
-    Err("write a duration from 10ms to 24h, such as 500ms, 30s or 2h".to_owned())
-}
-
-fn span(text: &str) -> Result<Duration, String> {
-    let span = humantime::parse_duration(text).unwrap_or_default();
-    bounded(span).filter(|span| !span.is_zero()).ok_or_else(|| {
-        "write a positive duration of at most 30days, such as 500ms or 2h".to_owned()
-    })
-}
-
-/// As in flock(1), a plain number is seconds, and zero means not to wait.
-fn patience(text: &str) -> Result<Duration, String> {
-    let is_plain = text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
-    let wait = if is_plain {
-        let seconds = text.parse().ok();
-        seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
-    } else {
-        humantime::parse_duration(text).ok()
-    };
-    wait.and_then(bounded).ok_or_else(|| {
-        "write a duration of at most 30days, such as 10 (seconds), 0.5, 10s or 2h, or leave it out \
-         to wait for ever"
-            .to_owned()
-    })
-}
-
-fn bounded(span: Duration) -> Option<Duration> {
-    (span <= LONGEST_SPAN).then_some(span)
-}
-
-fn status(text: &str) -> Result<Exit, String> {
-    match text.parse() {
-        Ok(status) => Ok(Exit::with(status)),
-        Err(_) => Err("write an exit status from 0 to 255".to_owned()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn the_definition_is_sound() {
-        <Given as clap::CommandFactory>::command().debug_assert();
+        Given::command().debug_assert();
+        Inner::command().debug_assert();
+    }
+
+    #[test]
+    fn every_verb_has_its_name_and_its_usage() {
+        let definition = Given::command();
+        let names: Vec<&str> = definition.get_subcommands().map(clap::Command::get_name).collect();
+        assert_eq!(names, VERBS);
+        for verb in VERBS {
+            let usage = usage(Some(verb));
+            assert!(usage.starts_with("lockctl ") && usage.contains(verb), "{usage}");
+            assert_eq!(usage.lines().count(), 1, "{usage}");
+        }
     }
 
     #[test]
@@ -315,34 +406,5 @@ mod tests {
             let (option, environment) = (option.map(Into::into), environment.map(Into::into));
             assert_eq!(choose(option, environment).unwrap(), chosen);
         }
-    }
-
-    #[test]
-    fn waits_are_seconds_or_durations() {
-        for (text, millis) in
-            [("10", 10_000), ("0.5", 500), ("0", 0), ("1.", 1000), ("2m", 120_000)]
-        {
-            assert_eq!(patience(text), Ok(Duration::from_millis(millis)), "{text}");
-        }
-        for text in
-            ["", ".", "-1", "-0.5", "1e3", "inf", "NaN", "1year", "99999999999999999999", "x"]
-        {
-            assert!(patience(text).is_err(), "{text}");
-        }
-    }
-
-    #[test]
-    fn spans_are_positive_and_not_absurd() {
-        assert_eq!(span("1m 30s"), Ok(Duration::from_secs(90)));
-        for text in ["", "0", "0s", "-5s", "30", "1year", "99999999999999999999s", "s"] {
-            assert!(span(text).is_err(), "{text}");
-        }
-        assert!(lease("25h").is_err() && lease("1ns").is_err() && lease("24h").is_ok());
-    }
-
-    #[test]
-    fn a_url_is_not_repeated() {
-        assert!(!shown("redis://u:secret@h").contains("secret"));
-        assert!(shown(&"x".repeat(100_000)).len() < 100);
     }
 }

@@ -16,6 +16,8 @@ pub(crate) struct Exit(u8);
 
 impl Exit {
     pub(crate) const SUCCESS: Self = Self(0);
+    /// A lock that is free, or a hold that is not there.
+    pub(crate) const NOTHING: Self = Self(1);
     /// Bad usage, name or URL, or something that the backend does not support.
     pub(crate) const USAGE: Self = Self(64);
     /// The backend is unavailable, or refuses.
@@ -53,7 +55,7 @@ impl Exit {
             ErrorKind::Invalid | ErrorKind::Unsupported => Self::USAGE,
             ErrorKind::Unavailable | ErrorKind::Timeout | ErrorKind::Exhausted => Self::UNAVAILABLE,
             ErrorKind::Denied => Self::DENIED,
-            ErrorKind::Lost | ErrorKind::NotHeld => Self::LOST,
+            ErrorKind::Lost | ErrorKind::NotHeld | ErrorKind::Gone => Self::LOST,
             _ => Self::INTERNAL,
         }
     }

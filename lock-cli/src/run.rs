@@ -14,21 +14,20 @@ use crate::cli::Run;
 use crate::exit::{Exit, Failure, chain, say};
 use crate::group;
 use crate::job::{Job, Tie};
+use crate::reach;
+use crate::seek::{self, leave};
 use crate::signals::{Children, ENDING, FORWARDED, Signals};
 use crate::terminal::Terminal;
-
-/// The lease that core asks for if nobody says otherwise.
-const DEFAULT_TTL: Duration = Duration::from_secs(30);
 
 pub(crate) async fn run(url: &str, order: &Run) -> Result<Exit, Failure> {
     let grace = grace(url, order)?;
     let mut signals = Signals::catch(ENDING)?;
-    let connecting = lock_any::connect_with(url, |builder| builder.label(Label::host_and_pid()));
     let locks = tokio::select! {
-        locks = connecting => locks?,
+        locks = reach::connect_as(Label::host_and_pid(), url) => locks?,
         signal = signals.next() => return Err(Failure::signalled(signal)),
     };
-    let guard = match win(&locks, order, &mut signals).await {
+    let lock = wanted(&locks, order)?;
+    let guard = match seek::win(&lock, &order.patience, &mut signals).await {
         Ok(guard) => guard,
         Err(failure) => return leave(&locks, failure).await,
     };
@@ -53,18 +52,10 @@ pub(crate) async fn run(url: &str, order: &Run) -> Result<Exit, Failure> {
     }
 }
 
-/// A place in line, or what is left of a lost lock, goes in the background: waits for that. If it
-/// cannot be done in time, it ends with the lease, and there is nothing that the caller could do.
-async fn leave(locks: &Locker, failure: Failure) -> Result<Exit, Failure> {
-    let _ = locks.close().await;
-    Err(failure)
-}
-
 /// How long before its lease ends the command is asked to stop.
 fn grace(url: &str, order: &Run) -> Result<Duration, Failure> {
     const LONGEST_BY_DEFAULT: Duration = Duration::from_secs(5);
-    let from_url = lock_any::ttl_of(url)?;
-    let ttl = order.ttl.or(from_url).unwrap_or(DEFAULT_TTL);
+    let ttl = reach::ttl(url, order.ttl)?;
     match order.grace {
         None => Ok(LONGEST_BY_DEFAULT.min(ttl / 6)),
         Some(grace) if grace < ttl / 3 => Ok(grace),
@@ -75,30 +66,15 @@ fn grace(url: &str, order: &Run) -> Result<Duration, Failure> {
     }
 }
 
-async fn win(locks: &Locker, order: &Run, signals: &mut Signals) -> Result<LockGuard, Failure> {
-    let mut lock = locks.lock(order.name())?;
+fn wanted(locks: &Locker, order: &Run) -> Result<Lock, Failure> {
+    let mut lock = locks.lock(order.name.get())?;
     if let Some(ttl) = order.ttl {
         lock = lock.ttl(ttl);
     }
     if let Some(span) = order.at_least {
         lock = lock.release_no_earlier_than(span);
     }
-    let won = tokio::select! {
-        won = seek(&lock, order) => won?,
-        signal = signals.next() => return Err(Failure::signalled(signal)),
-    };
-    won.ok_or_else(|| {
-        let message = format!("lock {} is held by somebody else", order.name());
-        Failure::new(order.conflict_exit_code, message)
-    })
-}
-
-async fn seek(lock: &Lock, order: &Run) -> Result<Option<LockGuard>, lock_any::Error> {
-    match order.wait {
-        _ if order.no_wait => lock.try_acquire().await,
-        Some(wait) => lock.try_acquire_for(wait).await,
-        None => lock.acquire().await.map(Some),
-    }
+    Ok(lock)
 }
 
 async fn start(guard: &LockGuard, order: &Run) -> Result<Job, Failure> {
@@ -141,7 +117,7 @@ async fn part(
     let answer = tokio::select! {
         answer = guard.release() => answer,
         signal = ending(signals), if may_take_long => {
-            say(&format!("lock {} is let go earlier than --at-least says", order.name()));
+            say(&format!("lock {} is let go earlier than --at-least says", order.name.get()));
             return Err(Failure::signalled(signal));
         }
     };

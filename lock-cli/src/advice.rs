@@ -1,0 +1,137 @@
+//! What lockctl answers to wrong usage: one line that says what to do.
+
+use std::ffi::OsStr;
+
+use clap::builder::StyledStr;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+
+use crate::cli::{self, VERBS};
+
+/// The line for what clap found.
+pub(crate) fn advice(error: &clap::Error) -> String {
+    let verb = verb_of(std::env::args_os().skip(1));
+    let usage = || format!("write: {}", cli::usage(verb));
+    let argument = text(error, ContextKind::InvalidArg);
+    let option = argument.split(' ').next().unwrap_or_default();
+    let value = text(error, ContextKind::InvalidValue);
+    match error.kind() {
+        ErrorKind::ValueValidation => {
+            let why = std::error::Error::source(error);
+            let why = why.map_or_else(|| "it is not valid".to_owned(), ToString::to_string);
+            match argument.as_str() {
+                "<NAME>" | "[NAME]" => why,
+                _ => format!("{option}: {why}"),
+            }
+        }
+        ErrorKind::InvalidValue if value.is_empty() => format!("{option} needs a value"),
+        ErrorKind::InvalidValue => {
+            let known = text(error, ContextKind::ValidValue);
+            format!("there is no {} {}; known are: {known}", noun(option), shown(&value))
+        }
+        ErrorKind::InvalidUtf8 => "names and options must be UTF-8".to_owned(),
+        ErrorKind::UnknownArgument if argument.starts_with('-') => {
+            format!("there is no option {}; {}", shown(&argument), see_help(verb))
+        }
+        ErrorKind::UnknownArgument if verb == Some("run") => {
+            format!("put -- before the command, not {}; {}", shown(&argument), usage())
+        }
+        ErrorKind::UnknownArgument => {
+            format!("{} is one argument too many; {}", shown(&argument), usage())
+        }
+        ErrorKind::MissingRequiredArgument => {
+            let missing = match argument.as_str() {
+                whom if whom.contains("--force") => "--owner OWNER or --force",
+                name if name.contains("NAME") => "a lock name",
+                shell if shell.contains("SHELL") => "a shell",
+                _ => "a command after --",
+            };
+            format!("{missing} is missing; {}", usage())
+        }
+        ErrorKind::ArgumentConflict => {
+            let other = text(error, ContextKind::PriorArg);
+            if other.is_empty() || other == argument {
+                format!("{option} was given twice; give it once")
+            } else {
+                format!("{option} and {other} exclude each other; give one of them")
+            }
+        }
+        ErrorKind::InvalidSubcommand => {
+            let verb = text(error, ContextKind::InvalidSubcommand);
+            format!("there is no verb {}; known are: {}", shown(&verb), VERBS.join(", "))
+        }
+        ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            format!("a verb is missing; {}, or see lockctl --help", usage())
+        }
+        _ => format!("wrong usage; {}, and {}", usage(), see_help(verb)),
+    }
+}
+
+/// The verb that was meant: clap's error does not tell.
+fn verb_of(arguments: impl Iterator<Item = impl AsRef<OsStr>>) -> Option<&'static str> {
+    for argument in arguments {
+        let argument = argument.as_ref();
+        if argument == "--" {
+            return None;
+        }
+        if let Some(verb) = VERBS.iter().find(|verb| argument == **verb) {
+            return Some(verb);
+        }
+    }
+    None
+}
+
+fn see_help(verb: Option<&str>) -> String {
+    match verb {
+        Some(verb) => format!("see lockctl {verb} --help"),
+        None => "see lockctl --help".to_owned(),
+    }
+}
+
+/// `<SHELL>` as a word.
+fn noun(argument: &str) -> String {
+    argument.trim_matches(|c: char| !c.is_alphanumeric()).to_lowercase()
+}
+
+fn text(error: &clap::Error, kind: ContextKind) -> String {
+    match error.get(kind) {
+        Some(ContextValue::String(text)) => text.clone(),
+        Some(ContextValue::Strings(texts)) => texts.join(" "),
+        Some(ContextValue::StyledStr(text)) => StyledStr::to_string(text),
+        _ => String::new(),
+    }
+}
+
+/// An argument as it may be repeated: short, and not a URL, which may hold a password.
+fn shown(argument: &str) -> String {
+    const LONGEST: usize = 60;
+    if argument.contains("://") {
+        return "the URL".to_owned();
+    }
+    match argument.char_indices().nth(LONGEST) {
+        None => format!("{argument:?}"),
+        Some((end, _)) => format!("{:?}…", &argument[..end]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_is_not_repeated() {
+        assert!(!shown("redis://u:secret@h").contains("secret"));
+        assert!(shown(&"x".repeat(100_000)).len() < 100);
+    }
+
+    #[test]
+    fn the_verb_is_found_among_the_options() {
+        for (arguments, verb) in [
+            (&["--backend", "memory:", "renew", "n"][..], Some("renew")),
+            (&["--", "renew"], None),
+            (&["walk"], None),
+            (&["run", "n", "--", "list"], Some("run")),
+        ] {
+            assert_eq!(verb_of(arguments.iter()), verb, "{arguments:?}");
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! `lockctl acquire`, `renew` and `release`: a lock that outlives lockctl.
+
+use lock_any::{Detached, Label, Lock, LockGuard, Locker, RenewalPolicy};
+use nix::unistd::{gethostname, getppid};
+use serde::Serialize;
+use tokio::task::spawn_blocking;
+
+use crate::cli::{Acquire, Release, Renew};
+use crate::exit::{Exit, Failure};
+use crate::output::{self, json, millis, unwritable};
+use crate::reach::{self, Need};
+use crate::seek::{self, leave};
+use crate::signals::{ENDING, Signals};
+
+/// What acquire prints.
+#[derive(Serialize)]
+struct Acquired<'a> {
+    name: &'a str,
+    owner: String,
+    /// A string, because readers of JSON round numbers.
+    fencing_token: Option<String>,
+    expires_in_ms: u64,
+}
+
+/// What renew prints.
+#[derive(Serialize)]
+struct Renewed<'a> {
+    name: &'a str,
+    expires_in_ms: u64,
+}
+
+pub(crate) async fn acquire(url: &str, order: &Acquire) -> Result<Exit, Failure> {
+    let mut signals = Signals::catch(ENDING)?;
+    let locks = tokio::select! {
+        locks = reach::connect_as(label(), url) => locks?,
+        signal = signals.next() => return Err(Failure::signalled(signal)),
+    };
+    reach::demand(&locks, "acquire", &[Need::Detached])?;
+    let lock = wanted(&locks, order)?;
+    let won = match seek::win(&lock, &order.patience, &mut signals).await {
+        Ok(guard) => hand_over(guard, &mut signals).await,
+        Err(failure) => Err(failure),
+    };
+    match won {
+        Ok(()) => Ok(Exit::SUCCESS),
+        Err(failure) => leave(&locks, failure).await,
+    }
+}
+
+/// lockctl itself will be gone: what others see is who has started it.
+fn label() -> Label {
+    let host = gethostname().unwrap_or_default();
+    Label::new(&format!("{}:{}", host.to_string_lossy(), getppid()))
+}
+
+fn wanted(locks: &Locker, order: &Acquire) -> Result<Lock, Failure> {
+    let lock = locks.lock(order.name.get())?.detachable();
+    // What is printed is what there is: a renewal in the background would make it wrong.
+    let lock = lock.renewal(RenewalPolicy::off());
+    Ok(match order.ttl {
+        Some(ttl) => lock.ttl(ttl),
+        None => lock,
+    })
+}
+
+/// Tells the caller what it holds, and leaves the lock to it. A lock that nobody was told of is let
+/// go: dropping the guard does that.
+async fn hand_over(guard: LockGuard, signals: &mut Signals) -> Result<(), Failure> {
+    let acquired = Acquired {
+        name: guard.name().as_str(),
+        owner: guard.owner().expose(),
+        fencing_token: guard.fencing_token().map(|token| token.to_string()),
+        expires_in_ms: millis(guard.valid_for().unwrap_or_default()),
+    };
+    let line = json(&acquired)?;
+    // Not on this thread: whoever reads may not read.
+    let printed = spawn_blocking(move || output::write(&line));
+    tokio::select! {
+        biased;
+        printed = printed => {
+            let printed = printed.map_err(|error| Failure::internal("cannot print", &error))?;
+            printed.map_err(|error| unwritable(&error))?;
+        }
+        signal = signals.next() => return Err(Failure::signalled(signal)),
+    }
+    // An error if the lease ended before the line was read.
+    guard.detach().await?;
+    Ok(())
+}
+
+pub(crate) async fn renew(url: &str, order: &Renew) -> Result<Exit, Failure> {
+    let detached =
+        Detached::new(order.name.get().clone(), order.right.owner()?, reach::ttl(url, order.ttl)?);
+    let locks = reach::connect_for("renew", &[Need::Detached], url).await?;
+    let left = locks.renew_detached(&detached).await?;
+    let renewed = Renewed { name: detached.name.as_str(), expires_in_ms: millis(left) };
+    output::print(&json(&renewed)?)?;
+    Ok(Exit::SUCCESS)
+}
+
+pub(crate) async fn release(url: &str, order: &Release) -> Result<Exit, Failure> {
+    let detached =
+        Detached::new(order.name.get().clone(), order.right.owner()?, reach::ttl(url, None)?);
+    let locks = reach::connect_for("release", &[Need::Detached], url).await?;
+    locks.release_detached(&detached).await?;
+    Ok(Exit::SUCCESS)
+}

@@ -1,0 +1,202 @@
+//! What `--help` and the manual pages say below the options.
+
+pub(crate) const AFTER_ALL: &str = "\
+A lock is a lease on a name, and is known to everybody who uses the same backend. The default one \
+needs no server: file:, for the processes of one host. Redis and others lock among hosts; what each of \
+them can do is checked before it is tried.
+
+Options follow the URL as ?ttl=30s&timeout=5s. A URL can hold a password, and other users see the \
+arguments of a command: put such a one into $LOCK_BACKEND.
+
+Durations are written as 500ms, 30s, 2h or '1h 30m'.
+
+Examples:
+  lockctl run nightly -- ./backup.sh
+  lockctl run --no-wait --at-least 50s every-minute -- ./job.sh
+  lockctl --backend redis://locks.example.com inspect nightly
+
+Exit status:
+  0   done; run: the command's own, 128+n if signal n ended it
+  1   inspect: the lock is free; break: there was nothing to end
+  64  wrong usage, name or URL, or not supported by the backend
+  69  the backend is unavailable, or refuses
+  70  internal error
+  75  not acquired in time (see -E)
+  76  the lock was lost; renew and release: it is not held
+  77  credentials or rights are missing
+  126 the command cannot be run
+  127 there is no such command";
+
+pub(crate) const AFTER_RUN: &str = "\
+The command runs in a process group of its own, with LOCK_NAME, LOCK_OWNER and, where the backend has \
+fencing tokens, LOCK_FENCING_TOKEN in its environment. Signals are forwarded to the group. Give the \
+token along with each write to a resource that checks it: no lock can undo a write that is on its way.
+
+If the lease cannot be renewed, the group gets SIGTERM one grace before the lease ends and SIGKILL \
+shortly before it does. If the lock is known to be lost, it gets SIGKILL at once.
+
+If lockctl itself is killed, its command does not run on unlocked: with file: it keeps the lock until \
+it ends, with other backends it is killed as well. Not covered: what the command has started (with \
+other backends than file: it is not killed along with lockctl) or left behind, what moved to another \
+process group, set-user-id commands, which cannot be killed, with file: a command that closes what it \
+inherits (sudo does, and daemons), and a lockctl that is stopped (SIGSTOP) for longer than its lease \
+while its command runs: it kills the command when it goes on.
+
+With --at-least, a job that starts on many hosts at once, as their crontabs say, runs once, although \
+their clocks differ by less than that: others are kept out from the moment the lock was won. Where the backend can keep them \
+out by itself (redis: can), lockctl ends with its command; elsewhere it stays until then, and a signal \
+ends it earlier. A crash lets others in when the lease ends, or at once with file:.
+
+With file:, a lock file that is deleted by hand lets others in for up to a third of the ttl, until \
+that is noticed. And its locks go to whoever looks first: a process that takes one again and again \
+without a pause can keep others waiting.
+
+Examples:
+  lockctl run nightly -- ./backup.sh
+  lockctl run --no-wait deploy -- make deploy || echo 'somebody else deploys'
+  lockctl run --wait 10s -E 0 cache -- ./refresh-cache
+  * * * * * lockctl run --no-wait --at-least 50s every-minute -- ./job.sh
+
+Exit status:
+  the command's own, 128+n if signal n ended it, or lockctl
+  64  wrong usage, name or URL, or not supported by the backend
+  69  the backend is unavailable, or refuses
+  70  internal error
+  75  not acquired in time (see -E)
+  76  the lock was lost
+  77  credentials or rights are missing
+  126 the command cannot be run
+  127 there is no such command";
+
+pub(crate) const AFTER_ACQUIRE: &str = "\
+Prints one line of JSON: name, owner, fencing_token (a string, or null where the backend has none) and \
+expires_in_ms. From then on the lock is held until it is released, broken, or its lease ends: nobody \
+renews it but lockctl renew. So stop working in time: expires_in_ms counts from when the line was \
+printed, and has the margin for the clocks taken off. Where a command can be run under the lock, \
+lockctl run is safer: it renews, and ends the command if the lock is lost.
+
+The owner id is the right to renew and release the lock. Whoever sees it can do so; inspect and list \
+show its first eight digits only.
+
+If lockctl is killed before the line is printed, the lock may stay shut until its lease ends.
+
+Needs a backend with detached leases (redis: has them).
+
+Examples:
+  lock=$(lockctl acquire --ttl 10m deploy) || exit
+  export LOCK_OWNER=$(jq -r .owner <<<\"$lock\")
+  lockctl renew --ttl 10m deploy
+  lockctl release deploy
+
+Exit status:
+  0   the lock is held
+  64  wrong usage, name or URL, or not supported by the backend
+  69  the backend is unavailable, or refuses
+  70  internal error, or the line cannot be written: the lock is let go
+  75  not acquired in time (see -E)
+  76  the lease ended before the line was printed
+  77  credentials or rights are missing";
+
+pub(crate) const AFTER_RENEW: &str = "\
+Prints one line of JSON: name and expires_in_ms, which counts as that of acquire. The lease ends that long from now, or when \
+it would have ended anyway, whichever is later.
+
+Other users see the arguments of a command: put the owner id into $LOCK_OWNER rather than after --owner.
+
+Examples:
+  lockctl renew --ttl 10m deploy                                   (with $LOCK_OWNER)
+  lockctl renew --owner 6f1ed002ab5595859014ebf0951522d9 deploy
+
+Exit status:
+  0   held, and longer than before
+  64  wrong usage, name or URL, or not supported by the backend
+  69  the backend is unavailable, or refuses: the lease may have been renewed
+  76  not held by this owner: it has ended, or was released or broken
+  77  credentials or rights are missing";
+
+pub(crate) const AFTER_RELEASE: &str = "\
+Lets go of the hold of this owner, and of nobody else's: a release that comes too late harms nobody.
+
+Other users see the arguments of a command: put the owner id into $LOCK_OWNER rather than after --owner.
+
+Examples:
+  lockctl release deploy                                           (with $LOCK_OWNER)
+  lockctl release --owner 6f1ed002ab5595859014ebf0951522d9 deploy
+
+Exit status:
+  0   it was held until now
+  64  wrong usage, name or URL, or not supported by the backend
+  69  the backend is unavailable, or refuses: try again, or the lease ends it
+  76  not held by this owner: it has ended, or was released or broken
+  77  credentials or rights are missing";
+
+pub(crate) const AFTER_INSPECT: &str = "\
+Shows, as far as the backend knows: who holds the lock, since when, when the lease ends unless it is \
+renewed, the fencing token, and how many wait. The holder is shown as what it says of itself (host and \
+process id: of lockctl with run, of what started lockctl with acquire) and the first eight digits of its \
+owner id. Takes no lock and disturbs nobody. It is only a look: a moment later the answer may be another \
+one, so it is no way to decide whether to begin.
+
+With --json, one line: name, held, holders (a list, each with owner_short, label, held_for_ms, \
+lapses_in_ms and fencing_token, which may be null; and with owner if asked for) and waiting (a number, or \
+null).
+
+Examples:
+  lockctl inspect nightly
+  lockctl inspect --json nightly | jq .holders[0].lapses_in_ms
+
+Exit status:
+  0   held
+  1   free
+  64  wrong usage, name or URL, or not supported by the backend
+  69  the backend is unavailable, or refuses
+  77  credentials or rights are missing";
+
+pub(crate) const AFTER_LIST: &str = "\
+One lock on a line, sorted by name: the name in quotes, and who holds it. With --json, lines as those of \
+inspect --json. All of them are shown, page by page: locks that come and go meanwhile may be in it or not.
+
+Needs a backend that knows its locks.
+
+Examples:
+  lockctl list
+  lockctl list --prefix jobs/
+  lockctl list --json | jq -r 'select(.holders[0].held_for_ms > 3600000).name'
+
+Exit status:
+  0   all are shown, and be it none
+  64  wrong usage or URL, or not supported by the backend
+  69  the backend is unavailable, or refuses
+  77  credentials or rights are missing";
+
+pub(crate) const AFTER_BREAK: &str = "\
+The next one gets the lock at once, and the holder is told when it renews: until then it goes on \
+working, for a third of its lease or, if it is stopped or cut off, until it wakes up. Only fencing tokens \
+keep its writes out. So make sure that it is gone, or wait for its lease: inspect shows when that ends.
+
+With --force, lockctl looks who holds the lock, ends the hold of just that one, and says whose it was. \
+With --owner, it ends that owner's hold, and a newer one is left alone. The holders of other lock \
+libraries have no owner id that could be compared: end those there.
+
+Examples:
+  lockctl inspect nightly && lockctl break --force nightly
+  lockctl break --owner \"$(lockctl inspect --json --show-owner nightly | jq -r .holders[0].owner)\" nightly
+
+Exit status:
+  0   ended
+  1   there was nothing to end: the lock is free, or held by another owner
+  64  wrong usage, name or URL, or not supported by the backend
+  69  the backend is unavailable, or refuses
+  77  credentials or rights are missing";
+
+pub(crate) const AFTER_COMPLETIONS: &str = "\
+Examples:
+  lockctl completions bash >~/.local/share/bash-completion/completions/lockctl
+  lockctl completions zsh >~/.zfunc/_lockctl                       (with ~/.zfunc in $fpath)
+  lockctl completions fish >~/.config/fish/completions/lockctl.fish";
+
+pub(crate) const AFTER_MAN: &str = "\
+Examples:
+  lockctl man run | man -l -
+  lockctl man >/usr/local/share/man/man1/lockctl.1
+  lockctl man run >/usr/local/share/man/man1/lockctl-run.1";

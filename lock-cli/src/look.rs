@@ -1,0 +1,141 @@
+//! `lockctl inspect` and `list`: looking from outside.
+
+use std::fmt::Write as _;
+
+use lock_any::backend::{Holder, Listed, LockState};
+use lock_any::{LockName, Locker};
+use serde::Serialize;
+
+use crate::cli::{Inspect, List};
+use crate::exit::{Exit, Failure};
+use crate::output::{json, millis, print, rounded};
+use crate::reach::{Need, connect_for};
+
+pub(crate) async fn inspect(url: &str, order: &Inspect) -> Result<Exit, Failure> {
+    let name = order.name.get();
+    let locks = connect_for("inspect", &[Need::Inspecting], url).await?;
+    let state = locks.inspect(name).await?;
+    print(&match order.json {
+        true => json(&Seen::of(name, &state, order.show_owner))?,
+        false => text(name, &state, order.show_owner),
+    })?;
+    Ok(match state.holders.is_empty() {
+        true => Exit::NOTHING,
+        false => Exit::SUCCESS,
+    })
+}
+
+pub(crate) async fn list(url: &str, order: &List) -> Result<Exit, Failure> {
+    let locks = connect_for("list the locks", &[Need::Listing], url).await?;
+    each_page(&locks, &order.prefix, async |page| {
+        let mut lines = String::new();
+        for Listed { name, state, .. } in page {
+            lines += &match order.json {
+                true => json(&Seen::of(name, state, false))?,
+                false => line(name, state),
+            };
+        }
+        print(&lines)
+    })
+    .await?;
+    Ok(Exit::SUCCESS)
+}
+
+/// Shows all locks, sorted by name, a page at a time: there may be millions.
+async fn each_page(
+    locks: &Locker,
+    prefix: &str,
+    mut show: impl AsyncFnMut(&[Listed]) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    const PAGE: usize = 500;
+    let mut last: Option<LockName> = None;
+    loop {
+        let page = locks.list(prefix, last.as_ref(), PAGE).await?;
+        let Some(end) = page.last() else { return Ok(()) };
+        if last.as_ref().is_some_and(|last| end.name <= *last) {
+            let message = "the backend lists the same locks again and again; please report it";
+            return Err(Failure::new(Exit::INTERNAL, message));
+        }
+        last = Some(end.name.clone());
+        show(&page).await?;
+    }
+}
+
+/// A lock as JSON.
+#[derive(Serialize)]
+struct Seen<'a> {
+    name: &'a str,
+    held: bool,
+    holders: Vec<SeenHolder<'a>>,
+    waiting: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct SeenHolder<'a> {
+    owner_short: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    owner: Option<String>,
+    label: Option<&'a str>,
+    held_for_ms: Option<u64>,
+    lapses_in_ms: Option<u64>,
+    /// A string, because readers of JSON round numbers.
+    fencing_token: Option<String>,
+}
+
+impl<'a> Seen<'a> {
+    fn of(name: &'a LockName, state: &'a LockState, show_owner: bool) -> Self {
+        let holders = state.holders.iter().map(|holder| SeenHolder {
+            owner_short: holder.owner.map(|owner| owner.short()),
+            owner: holder.owner.filter(|_| show_owner).map(|owner| owner.expose()),
+            label: holder.label.as_ref().map(lock_any::Label::as_str),
+            held_for_ms: holder.held_for.map(millis),
+            lapses_in_ms: holder.lapses_in.map(millis),
+            fencing_token: holder.token.map(|token| token.to_string()),
+        });
+        let holders: Vec<_> = holders.collect();
+        Self { name: name.as_str(), held: !holders.is_empty(), holders, waiting: state.waiting }
+    }
+}
+
+/// A lock for people.
+fn text(name: &LockName, state: &LockState, show_owner: bool) -> String {
+    let held = if state.holders.is_empty() { "free" } else { "held" };
+    let mut text = format!("lock {name} is {held}\n");
+    let mut row = |title: &str, value: Option<String>| {
+        if let Some(value) = value {
+            let _ = writeln!(text, "  {title:<8} {value}");
+        }
+    };
+    for holder in &state.holders {
+        row("holder", Some(who(holder, show_owner)));
+        row("since", holder.held_for.map(|span| format!("{} ago", rounded(span))));
+        let lapses = holder.lapses_in.map(|span| format!("in {} unless renewed", rounded(span)));
+        row("lapses", lapses);
+        row("token", holder.token.map(|token| token.to_string()));
+    }
+    row("waiting", state.waiting.map(|waiting| waiting.to_string()));
+    text
+}
+
+fn line(name: &LockName, state: &LockState) -> String {
+    let holders = state.holders.iter().map(|holder| {
+        let since = holder.held_for.map(|span| format!(", for {}", rounded(span)));
+        let lapses = holder.lapses_in.map(|span| format!(", lapses in {}", rounded(span)));
+        format!("{}{}{}", who(holder, false), since.unwrap_or_default(), lapses.unwrap_or_default())
+    });
+    let holders: Vec<_> = holders.collect();
+    format!("{name}\t{}\n", holders.join("; "))
+}
+
+/// What a holder says of itself, and the part of its owner id that gives no right.
+pub(crate) fn who(holder: &Holder, show_owner: bool) -> String {
+    let Some(owner) = holder.owner else {
+        return "of another kind, without an owner id".to_owned();
+    };
+    let owner = if show_owner { owner.expose() } else { format!("{}…", owner.short()) };
+    match &holder.label {
+        // Another client may have written it: nothing that a terminal obeys.
+        Some(label) => format!("{} ({owner})", label.as_str().escape_debug()),
+        None => owner,
+    }
+}

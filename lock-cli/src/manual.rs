@@ -1,0 +1,86 @@
+//! `lockctl completions` and `man`: what is made from the definition of the arguments.
+
+use clap_mangen::Man as Page;
+use clap_mangen::roff::{Roff, roman};
+
+use crate::cli::{Completions, Man, definition};
+use crate::exit::{Exit, Failure};
+use crate::output::{print, unwritable};
+
+/// Of what the pages say. Not that of the build, which would make each build another one.
+const DATE: &str = "2026-11-20";
+
+pub(crate) fn completions(order: &Completions) -> Result<Exit, Failure> {
+    let mut script = Vec::new();
+    clap_complete::generate(order.shell, &mut definition(), "lockctl", &mut script);
+    print(&String::from_utf8_lossy(&script))?;
+    Ok(Exit::SUCCESS)
+}
+
+pub(crate) fn man(order: &Man) -> Result<Exit, Failure> {
+    let definition = definition();
+    let subject = match &order.verb {
+        Some(verb) => definition.find_subcommand(verb).expect("clap has compared it").clone(),
+        None => definition,
+    };
+    let page = page(subject).map_err(|error| unwritable(&error))?;
+    print(&String::from_utf8_lossy(&page))?;
+    Ok(Exit::SUCCESS)
+}
+
+fn page(subject: clap::Command) -> std::io::Result<Vec<u8>> {
+    let title = subject.get_display_name().unwrap_or("lockctl").to_uppercase();
+    let details = subject.get_after_long_help().map(ToString::to_string).unwrap_or_default();
+    let has_verbs = subject.has_subcommands();
+    let version = concat!("lockctl ", env!("CARGO_PKG_VERSION"));
+    let page = Page::new(subject).title(title).section("1").date(DATE).source(version);
+    let (text, sections) = sections_of(&details);
+
+    let mut out = Vec::new();
+    page.render_title(&mut out)?;
+    page.render_name_section(&mut out)?;
+    page.render_synopsis_section(&mut out)?;
+    page.render_description_section(&mut out)?;
+    text.to_writer(&mut out)?;
+    page.render_options_section(&mut out)?;
+    if has_verbs {
+        page.render_subcommands_section(&mut out)?;
+    }
+    sections.to_writer(&mut out)?;
+    Ok(out)
+}
+
+/// What `--help` says below the options: its paragraphs, and then the sections, whose lines are left
+/// as they are.
+fn sections_of(details: &str) -> (Roff, Roff) {
+    let (mut text, mut sections) = (Roff::new(), Roff::new());
+    for block in details.split("\n\n") {
+        match block.split_once(":\n") {
+            Some((title, lines)) => {
+                sections.control("SH", [title.to_uppercase().as_str()]).control("nf", []);
+                for line in lines.lines() {
+                    sections.text([roman(line.strip_prefix("  ").unwrap_or(line))]);
+                }
+                sections.control("fi", []);
+            }
+            None => {
+                text.control("PP", []).text([roman(block)]);
+            }
+        }
+    }
+    (text, sections)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_sections_stay_lines_and_paragraphs_do_not_become_sections() {
+        let (text, sections) = sections_of("One: two.\n\nThree.\n\nExit status:\n  0 yes\n  .1 no");
+        assert_eq!(text.render().matches(".PP").count(), 2);
+        let sections = sections.render();
+        assert!(sections.contains(".SH \"EXIT STATUS\""), "{sections}");
+        assert!(sections.contains("\n0 yes\n\\&.1 no\n"), "{sections}");
+    }
+}

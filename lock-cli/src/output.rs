@@ -1,0 +1,44 @@
+//! What goes to stdout.
+
+use std::io::{ErrorKind, Write as _, stdout};
+use std::time::Duration;
+
+use crate::exit::Failure;
+
+/// Writes to stdout. A reader that went away has read enough.
+pub(crate) fn print(text: &str) -> Result<(), Failure> {
+    match write(text) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(unwritable(&error)),
+        _ => Ok(()),
+    }
+}
+
+/// Writes to stdout what has to be read.
+pub(crate) fn write(text: &str) -> std::io::Result<()> {
+    let mut stdout = stdout().lock();
+    stdout.write_all(text.as_bytes())?;
+    stdout.flush()
+}
+
+pub(crate) fn unwritable(error: &std::io::Error) -> Failure {
+    Failure::internal("cannot write to stdout", error)
+}
+
+/// One line of JSON.
+pub(crate) fn json(value: &impl serde::Serialize) -> Result<String, Failure> {
+    let line = serde_json::to_string(value);
+    line.map(|line| line + "\n").map_err(|error| Failure::internal("cannot write JSON", &error))
+}
+
+/// A duration for people, who do not want to know the nanoseconds.
+pub(crate) fn rounded(span: Duration) -> humantime::FormattedDuration {
+    let exact = span < Duration::from_secs(10);
+    humantime::format_duration(match exact {
+        true => Duration::from_millis(millis(span)),
+        false => Duration::from_secs(span.as_secs()),
+    })
+}
+
+pub(crate) fn millis(span: Duration) -> u64 {
+    u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
+}

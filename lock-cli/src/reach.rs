@@ -1,0 +1,81 @@
+//! A backend that can do what a verb needs.
+
+use std::time::Duration;
+
+use lock_any::{Capabilities, Label, Locker, Reach, Support};
+
+use crate::exit::Failure;
+
+/// The lease that core asks for if nobody says otherwise.
+const DEFAULT_TTL: Duration = Duration::from_secs(30);
+
+/// What not every backend can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Need {
+    Detached,
+    Inspecting,
+    Listing,
+    Breaking,
+}
+
+impl Need {
+    fn support(self, capabilities: &Capabilities) -> Support {
+        match self {
+            Self::Detached => capabilities.detached,
+            Self::Inspecting => capabilities.inspecting,
+            Self::Listing => capabilities.listing,
+            Self::Breaking => capabilities.breaking,
+        }
+    }
+
+    /// What a backend lacks, and which ones do not lack it. For advice only: what counts is what a
+    /// backend declares. Tests see to it that the two agree.
+    fn lack(self) -> (&'static str, &'static [&'static str]) {
+        match self {
+            Self::Detached => ("has no detached leases", &["redis:"]),
+            Self::Inspecting => ("cannot show who holds a lock", &["file:", "redis:"]),
+            Self::Listing => ("does not know all of its locks", &[]),
+            Self::Breaking => ("cannot end the hold of somebody else", &["redis:"]),
+        }
+    }
+}
+
+/// The lease to ask for: the option's, else that of the URL, else the default.
+pub(crate) fn ttl(url: &str, option: Option<Duration>) -> Result<Duration, Failure> {
+    let from_url = lock_any::ttl_of(url)?;
+    Ok(option.or(from_url).unwrap_or(DEFAULT_TTL))
+}
+
+/// Connects; `label` is what others see of a holder.
+pub(crate) async fn connect_as(label: Label, url: &str) -> Result<Locker, Failure> {
+    Ok(lock_any::connect_with(url, |builder| builder.label(label)).await?)
+}
+
+/// Connects for a verb that is about locks which outlive lockctl, and needs all of `needs`.
+pub(crate) async fn connect_for(verb: &str, needs: &[Need], url: &str) -> Result<Locker, Failure> {
+    let locks = connect_as(Label::host_and_pid(), url).await?;
+    demand(&locks, verb, needs)?;
+    Ok(locks)
+}
+
+/// Refuses a backend that cannot do what a verb needs.
+pub(crate) fn demand(locks: &Locker, verb: &str, needs: &[Need]) -> Result<(), Failure> {
+    let capabilities = locks.capabilities();
+    let backend = capabilities.backend;
+    if capabilities.reach == Reach::Process {
+        return Err(Failure::usage(format!(
+            "cannot {verb}: the locks of the {backend} backend end with the process that took \
+             them; use one that outlives it, as file: and redis: do"
+        )));
+    }
+    let Some(lacking) = needs.iter().find(|need| need.support(capabilities) == Support::Absent)
+    else {
+        return Ok(());
+    };
+    let (lack, elsewhere) = lacking.lack();
+    let advice = match elsewhere {
+        [] => String::new(),
+        able => format!("; what can do so is {}", able.join(", ")),
+    };
+    Err(Failure::usage(format!("cannot {verb}: the {backend} backend {lack}{advice}")))
+}
