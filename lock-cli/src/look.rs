@@ -139,3 +139,48 @@ pub(crate) fn who(holder: &Holder, show_owner: bool) -> String {
         None => owner,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use lock_any::Memory;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn all_pages_are_shown_each_lock_once() {
+        let locks = Locker::new(Memory::new());
+        let mut guards = Vec::new();
+        for number in 0..1234 {
+            let name = format!("jobs/{number:04}");
+            guards.push(locks.lock(name.as_str()).unwrap().acquire().await.unwrap());
+        }
+        guards.push(locks.lock("other").unwrap().acquire().await.unwrap());
+        let (mut seen, mut pages) = (Vec::new(), 0);
+        let shown = each_page(&locks, "jobs/", async |page| {
+            seen.extend(page.iter().map(|listed| listed.name.as_str().to_owned()));
+            pages += 1;
+            Ok(())
+        });
+        assert!(shown.await.is_ok());
+        let expected: Vec<_> = (0..1234).map(|number| format!("jobs/{number:04}")).collect();
+        assert_eq!((seen, pages), (expected, 3));
+        assert!(guards.iter().all(lock_any::LockGuard::is_held), "looking disturbs nobody");
+    }
+
+    #[tokio::test]
+    async fn a_line_tells_who_and_for_how_long_but_no_right() {
+        let builder = Locker::builder(Memory::new()).label(lock_any::Label::new("web1:4711"));
+        let locks = builder.build();
+        let guard = locks.lock("a \"b\"").unwrap().acquire().await.unwrap();
+        let state = locks.inspect(guard.name()).await.unwrap();
+        let line = line(guard.name(), &state);
+        let owner = guard.owner().short();
+        assert!(
+            line.starts_with(&format!("\"a \\\"b\\\"\"\tweb1:4711 ({owner}…), for ")),
+            "{line}"
+        );
+        assert!(line.contains(", lapses in 2") && line.ends_with('\n'), "{line}");
+        let json = json(&Seen::of(guard.name(), &state, false)).unwrap();
+        assert!(!json.contains(&guard.owner().expose()[..9]), "{json}");
+    }
+}

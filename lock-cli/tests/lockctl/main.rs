@@ -6,10 +6,19 @@
 )]
 
 #[cfg(feature = "redis")]
+mod crash;
+#[cfg(feature = "redis")]
 mod fleets;
 mod loss;
+mod manual;
+mod places;
+mod refusals;
 mod run;
+mod scenarios;
+mod shell;
 mod signals;
 mod support;
 mod terminal;
 mod usage;
+#[cfg(feature = "redis")]
+mod verbs;

@@ -70,6 +70,7 @@ impl Scratch {
             .args(arguments)
             .current_dir(self.0.path())
             .env_remove("LOCK_BACKEND")
+            .env_remove("LOCK_OWNER")
             .stdin(Stdio::null());
         command
     }

@@ -5,6 +5,8 @@ use std::os::unix::ffi::OsStrExt as _;
 
 use crate::support::{Scratch, outcome};
 
+const OWNER: &str = "6f1ed002ab5595859014ebf0951522d9";
+
 #[test]
 fn wrong_usage_is_one_line_and_64_before_any_io() {
     let scratch = Scratch::new();
@@ -50,6 +52,47 @@ fn wrong_usage_is_one_line_and_64_before_any_io() {
         &["run", "--name=-x", "n", "--", "true"],
         &["run", "--name"],
         &["walk", "n", "--", "true"],
+        &["__run", "n", "--", "true"],
+        &["__bound"],
+        &["__die", "soon"],
+        &["acquire"],
+        &["acquire", ""],
+        &["acquire", &long_name],
+        &["acquire", "n", "m"],
+        &["acquire", "n", "--", "true"],
+        &["acquire", "--ttl", "0s", "n"],
+        &["acquire", "--ttl", "25h", "n"],
+        &["acquire", "-n", "-w", "1", "n"],
+        &["acquire", "-w", "soon", "n"],
+        &["acquire", "-E", "256", "n"],
+        &["acquire", "--at-least", "1s", "n"],
+        &["renew"],
+        &["renew", "n"],
+        &["renew", "--owner", "secret", "n"],
+        &["renew", "--owner", "--ttl", "n"],
+        &["renew", "--owner", OWNER],
+        &["renew", "--owner", OWNER, "--owner", OWNER, "n"],
+        &["renew", "--owner", OWNER, "--ttl", "1ns", "n"],
+        &["release"],
+        &["release", "n"],
+        &["release", "--owner", "secret", "n"],
+        &["release", "--force", "n"],
+        &["inspect"],
+        &["inspect", "n", "m"],
+        &["inspect", "--owner", "n"],
+        &["list", "n"],
+        &["list", "--prefix"],
+        &["list", "--show-owner"],
+        &["break"],
+        &["break", "n"],
+        &["break", "--force"],
+        &["break", "--force", "--owner", OWNER, "n"],
+        &["break", "--owner", "secret", "n"],
+        &["completions"],
+        &["completions", "tcsh"],
+        &["completions", "bash", "zsh"],
+        &["man", "walk"],
+        &["man", "run", "walk"],
         &["--backend"],
         &["--backend", "", "run", "n", "--", "true"],
         &["--backend", "here", "run", "n", "--", "true"],
@@ -76,6 +119,7 @@ fn wrong_usage_is_one_line_and_64_before_any_io() {
         assert!(stderr.starts_with("lockctl: "), "{shown:?}: {stderr}");
         assert!(stderr.len() < 300, "{shown:?}: {stderr}");
         assert!(!stderr.contains("secret"), "{shown:?}: {stderr}");
+        assert!(!stderr.contains(&OWNER[..9]), "{shown:?}: {stderr}");
         assert!(!scratch.locks().exists(), "{shown:?} made the lock directory");
     }
 }
@@ -121,6 +165,8 @@ fn help_and_version_are_no_errors() {
         (&["run", "--help"], "Exit status"),
         (&["run", "-h"], "--at-least"),
         (&["help", "run"], "SIGTERM"),
+        (&["--help"], "inspect"),
+        (&["help", "break"], "newer one is left alone"),
     ] {
         let (code, stdout, stderr) = outcome(&mut scratch.lockctl(question));
         assert_eq!((code, stderr.as_str()), (0, ""), "{question:?}");
