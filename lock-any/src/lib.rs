@@ -30,6 +30,11 @@
 
 mod url;
 
+/// What the page shows has to compile.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/coming-from.md")]
+struct ComingFrom;
+
 use std::time::Duration;
 
 pub use lock_core::*;

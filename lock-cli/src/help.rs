@@ -104,7 +104,7 @@ it would have ended anyway, whichever is later.
 Other users see the arguments of a command: put the owner id into $LOCK_OWNER rather than after --owner.
 
 Examples:
-  lockctl renew --ttl 10m deploy                                   (with $LOCK_OWNER)
+  lockctl renew --ttl 10m deploy                                   # with $LOCK_OWNER
   lockctl renew --owner 6f1ed002ab5595859014ebf0951522d9 deploy
 
 Exit status:
@@ -120,7 +120,7 @@ Lets go of the hold of this owner, and of nobody else's: a release that comes to
 Other users see the arguments of a command: put the owner id into $LOCK_OWNER rather than after --owner.
 
 Examples:
-  lockctl release deploy                                           (with $LOCK_OWNER)
+  lockctl release deploy                                           # with $LOCK_OWNER
   lockctl release --owner 6f1ed002ab5595859014ebf0951522d9 deploy
 
 Exit status:
@@ -192,7 +192,7 @@ Exit status:
 pub(crate) const AFTER_COMPLETIONS: &str = "\
 Examples:
   lockctl completions bash >~/.local/share/bash-completion/completions/lockctl
-  lockctl completions zsh >~/.zfunc/_lockctl                       (with ~/.zfunc in $fpath)
+  lockctl completions zsh >~/.zfunc/_lockctl                       # with ~/.zfunc in $fpath
   lockctl completions fish >~/.config/fish/completions/lockctl.fish";
 
 pub(crate) const AFTER_MAN: &str = "\

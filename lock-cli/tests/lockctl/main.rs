@@ -7,6 +7,7 @@
 
 #[cfg(feature = "redis")]
 mod crash;
+mod examples;
 #[cfg(feature = "redis")]
 mod fleets;
 mod loss;
