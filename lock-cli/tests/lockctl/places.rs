@@ -58,6 +58,7 @@ impl Place {
     }
 
     /// Those with detached leases.
+    #[cfg(feature = "redis")] // for now, there are none without
     pub(crate) fn all_detached(scratch: &Scratch) -> Vec<Self> {
         let mut places = Self::all(scratch);
         places.retain(|place| place.detached);
