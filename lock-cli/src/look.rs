@@ -183,4 +183,27 @@ mod tests {
         let json = json(&Seen::of(guard.name(), &state, false)).unwrap();
         assert!(!json.contains(&guard.owner().expose()[..9]), "{json}");
     }
+
+    #[tokio::test]
+    async fn a_look_tells_all_that_is_known_and_no_more() {
+        let locks = Locker::new(Memory::new());
+        let guard = locks.lock("n").unwrap().acquire().await.unwrap();
+        let mut state = locks.inspect(guard.name()).await.unwrap();
+        state.waiting = Some(3);
+        let titles = |text: &str| {
+            let rows = text.lines().skip(1).map(|row| row.split_whitespace().next().unwrap());
+            rows.map(str::to_owned).collect::<Vec<_>>()
+        };
+        let all = text(guard.name(), &state, false);
+        assert_eq!(titles(&all), ["holder", "since", "lapses", "token", "waiting"], "{all}");
+        assert!(all.ends_with("waiting  3\n"), "{all}");
+
+        state.waiting = None;
+        state.holders[0].lapses_in = None;
+        assert_eq!(titles(&text(guard.name(), &state, false)), ["holder", "since", "token"]);
+        state.holders[0].owner = None;
+        assert!(text(guard.name(), &state, true).contains("another kind"));
+        state.holders.clear();
+        assert_eq!(text(guard.name(), &state, true), "lock \"n\" is free\n");
+    }
 }

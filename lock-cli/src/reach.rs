@@ -5,6 +5,7 @@ use std::time::Duration;
 use lock_any::{Capabilities, Label, Locker, Reach, Support};
 
 use crate::exit::Failure;
+use crate::signals::Signals;
 
 /// The lease that core asks for if nobody says otherwise.
 const DEFAULT_TTL: Duration = Duration::from_secs(30);
@@ -53,6 +54,8 @@ pub(crate) async fn connect_as(label: Label, url: &str) -> Result<Locker, Failur
 
 /// Connects for a verb that is about locks which outlive lockctl, and needs all of `needs`.
 pub(crate) async fn connect_for(verb: &str, needs: &[Need], url: &str) -> Result<Locker, Failure> {
+    // None to end gently: a verb that only asks dies of a signal as other programs do.
+    let _ = Signals::catch(&[])?;
     let locks = connect_as(Label::host_and_pid(), url).await?;
     demand(&locks, verb, needs)?;
     Ok(locks)

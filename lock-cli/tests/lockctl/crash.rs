@@ -51,9 +51,9 @@ impl Stage {
         Self { scratch, place, proxy }
     }
 
-    /// A lockctl that goes through the proxy.
+    /// A lockctl that goes through the proxy, and does not give up while we look around.
     fn start(&self, arguments: &[&str]) -> Running {
-        let url = format!("redis://{}", self.proxy.addr());
+        let url = format!("redis://{}?timeout=60s", self.proxy.addr());
         let mut lockctl = self.scratch.lockctl(&["--backend", &url]);
         Running::start(lockctl.args(arguments))
     }

@@ -218,3 +218,15 @@ fn a_limit_on_the_size_of_files_is_an_error_and_no_death() {
     let (code, _, stderr) = outcome(&mut limited);
     assert_eq!((code, stderr.lines().count()), (69, 1), "{stderr}");
 }
+
+#[cfg(feature = "file")]
+#[test]
+fn so_it_is_for_what_lockctl_prints() {
+    let scratch = Scratch::new();
+    let mut limited = std::process::Command::new("sh");
+    let script = "ulimit -f 0; exec \"$@\" >out";
+    limited.args(["-c", script, "sh", env!("CARGO_BIN_EXE_lockctl")]);
+    limited.args(["--backend", &scratch.url(), "inspect", "n"]).current_dir(scratch.path(""));
+    let (code, _, stderr) = outcome(&mut limited);
+    assert_eq!((code, stderr.lines().count()), (70, 1), "{stderr}");
+}
