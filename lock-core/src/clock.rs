@@ -126,6 +126,19 @@ pub fn wall() -> Duration {
     std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default()
 }
 
+/// The time since this machine booted, with the time that it spent suspended: the same for all its
+/// processes. For what they tell each other; within a process, moments are at hand. Not paused with
+/// tokio's clock.
+#[must_use]
+pub fn since_boot() -> Duration {
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    const CLOCK: rustix::time::ClockId = rustix::time::ClockId::Boottime;
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
+    const CLOCK: rustix::time::ClockId = rustix::time::ClockId::Monotonic;
+
+    Duration::try_from(rustix::time::clock_gettime(CLOCK)).unwrap_or_default()
+}
+
 /// Two clocks at one moment: the one that stands still while the machine is suspended, and the one that
 /// goes on. Moments are counted from the first such pair.
 struct Clocks {
@@ -143,7 +156,7 @@ impl Clocks {
     fn read() -> Self {
         const TIGHT: Duration = Duration::from_millis(1);
         loop {
-            let clocks = Self { running: std::time::Instant::now(), booted: boottime() };
+            let clocks = Self { running: std::time::Instant::now(), booted: nanos(since_boot()) };
             // Unless this thread was stopped in between.
             if clocks.running.elapsed() < TIGHT {
                 return clocks;
@@ -174,7 +187,7 @@ fn suspended(running: u64) -> u64 {
     static KNOWN: AtomicU64 = AtomicU64::new(0);
 
     let known = KNOWN.load(Ordering::Acquire);
-    if gap(running, boottime()) < known + NOTICEABLE {
+    if gap(running, nanos(since_boot())) < known + NOTICEABLE {
         return known + pretended();
     }
     // A suspension; or this thread was stopped in between, or `running` stands still: then look closely.
@@ -184,18 +197,6 @@ fn suspended(running: u64) -> u64 {
         KNOWN.fetch_max(gap, Ordering::AcqRel);
     }
     KNOWN.load(Ordering::Acquire) + pretended()
-}
-
-#[cfg(any(target_os = "linux", target_os = "android"))]
-fn boottime() -> u64 {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-    nanos(time.try_into().unwrap_or_default())
-}
-
-/// Other systems: their monotonic clocks are taken as they are.
-#[cfg(not(any(target_os = "linux", target_os = "android")))]
-fn boottime() -> u64 {
-    0
 }
 
 #[cfg(not(test))]

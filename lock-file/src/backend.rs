@@ -1,39 +1,36 @@
 //! The verbs.
 //!
-//! All of them are a few system calls on a local file system and run where they are polled: there
-//! is no server to wait for, and none of the calls waits for a lock. Handing them to other threads
-//! would put an await between winning a lock and handing it over, at which it could get lost; and a
-//! pool that is full of waiters is none that the release can use.
-//!
-//! Invariant: no verb awaits anything but the pause between two looks of [`Backend::wait`].
+//! All of them are a few system calls on a local file system and run where they are polled: there is
+//! no server to wait for, and none of the calls waits for a lock. What waits for a disk, once in a
+//! minute of a busy lock, runs on a thread of its own, see [`attempt`](crate::attempt).
 
 use std::fs::File;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use lock_core::backend::{
-    Attempt, Backend, Claim, Fault, FaultKind, Grant, Hold, Identity, Lease, LetGo, Listed,
-    LockState, Mode, Release, Renewal, Wake,
+    Attempt, Backend, Claim, Fault, Grant, Hold, Identity, LetGo, Listed, LockState, Release,
+    Renewal, Wake,
 };
-use lock_core::clock::{Moment, sleep_between, wall};
+use lock_core::clock::{Moment, sleep_between};
 use lock_core::{
-    Capabilities, Encoding, Error, Fencing, FencingToken, LockName, Order, OwnerId, Reach, Support,
-    Takeover, Wakeup,
+    Capabilities, Encoding, Error, Fencing, LockName, Order, OwnerId, Reach, Support, Takeover,
+    Wakeup,
 };
 use rustix::fs::OFlags;
 
-use crate::claims::{Claims, Held};
+use crate::attempt::Manners;
+use crate::bell::{self, Bell};
+use crate::claims::{Claims, Seat};
 use crate::directory::Directory;
 use crate::fault::fault;
 use crate::holders;
-use crate::lock_file::{LockFile, is_missing, read_start};
-use crate::record::{HolderRecord, Record};
-
-/// The pause before a waiter looks again doubles from the shortest to the longest.
-const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
-const LONGEST_PAUSE: Duration = Duration::from_millis(50);
+use crate::line::{Line, Place};
+use crate::lock_file::{is_missing, read_at};
+use crate::record::Record;
 
 const SUFFIX: &str = ".lock";
 
@@ -46,15 +43,19 @@ const MAX_FILE_NAME: usize = 200;
 /// See the [crate's documentation](crate) for what they promise.
 #[derive(Clone, Debug)]
 pub struct FileLocks {
-    inner: Arc<Inner>,
+    pub(crate) inner: Arc<Inner>,
 }
 
 #[derive(Debug)]
-struct Inner {
-    directory: Directory,
+pub(crate) struct Inner {
+    pub(crate) directory: Directory,
     encoding: Encoding,
-    claims: Arc<Claims>,
-    pid_space: u64,
+    pub(crate) claims: Arc<Claims>,
+    pub(crate) pid_space: u64,
+    /// Which boot of the machine this is.
+    pub(crate) boot: Option<String>,
+    /// Whether what is synced outlasts that boot.
+    pub(crate) durable: bool,
 }
 
 impl FileLocks {
@@ -104,8 +105,11 @@ impl FileLocks {
 
     fn in_directory(directory: Directory) -> Self {
         let encoding = Encoding::new(PUNCTUATION, MAX_FILE_NAME - SUFFIX.len());
+        let boot = boot();
         Self {
             inner: Arc::new(Inner {
+                durable: boot.is_some() && directory.is_on_disk(),
+                boot,
                 directory,
                 encoding: encoding.escape_leading_dot(),
                 claims: Arc::default(),
@@ -121,83 +125,68 @@ impl Backend for FileLocks {
         let listed_by_kernel = cfg!(any(target_os = "linux", target_os = "android"));
         Capabilities {
             backend: "file",
-            fencing: Fencing::Seeded,
+            fencing: if self.inner.durable { Fencing::Durable } else { Fencing::Seeded },
             order: Order::PerProcess,
-            wakeup: Wakeup::Poll,
+            wakeup: if bell::IS_THERE { Wakeup::Signal } else { Wakeup::Poll },
             reach: Reach::Host,
             ttl_min: Duration::from_millis(1),
             ttl_max: Duration::from_secs(365 * 24 * 3600),
             margin: Duration::ZERO,
             takeover: Takeover::AtOnce,
-            detached: Support::Absent,
+            detached: if self.inner.boot.is_some() { Support::Present } else { Support::Absent },
             minimum_hold: Support::Absent,
             late_attempts_refused: Support::Present,
             raisable: Support::Present,
             inspecting: if listed_by_kernel { Support::Present } else { Support::Absent },
             listing: Support::Absent,
-            breaking: Support::Absent,
+            breaking: Support::Present,
         }
     }
 
     async fn identity(&self) -> Result<Option<Identity>, Fault> {
-        use std::os::unix::fs::MetadataExt;
-
-        let path = Path::new("/proc/sys/kernel/random/boot_id");
-        if !cfg!(any(target_os = "linux", target_os = "android")) {
+        let Some(boot) = &self.inner.boot else {
             return Ok(None);
-        }
-        let boot = std::fs::read_to_string(path).map_err(|e| fault("read", path, e))?;
+        };
         let directory = std::fs::metadata(self.directory())
             .map_err(|e| fault("examine the lock directory", self.directory(), e))?;
-        let (device, inode) = (directory.dev(), directory.ino());
-        let id = format!("{}/{device:x}:{inode:x}", boot.trim());
+        let id = format!("{boot}/{:x}:{:x}", directory.dev(), directory.ino());
         Ok(Some(Identity::new(id, None)))
     }
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, Fault> {
-        let grant = self.attempt(claim, &mut None)?;
-        Ok(grant.map_or(Attempt::Contended { lapses_in: None }, Attempt::Acquired))
+        let manners = if claim.queue { Manners::Polite } else { Manners::Bold };
+        let mut sitting = self.inner.claims.sit(claim);
+        let answer = self.attempt(claim, &mut sitting.seat, manners).await?;
+        if matches!(answer, Attempt::Acquired(_)) {
+            sitting.leave();
+        }
+        Ok(answer)
     }
 
-    /// Looks again and again, after pauses that grow, so that the waiters of a busy lock leave the
-    /// processor to its holders. Jittered, so that they do not look all at once.
     async fn wait(&self, claim: &Claim) -> Result<Wake, Fault> {
-        // Stays open between two looks: a look is then two system calls.
-        let mut seat = None;
-        let mut pause = SHORTEST_PAUSE;
-        loop {
-            if let Some(grant) = self.attempt(claim, &mut seat)? {
-                return Ok(Wake::Granted(grant));
-            }
-            sleep_between(pause / 2, pause).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
-        }
+        self.check(claim)?;
+        self.wait_in_line(claim).await.map(Wake::Granted)
     }
 
     async fn renew(&self, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
-        claims.iter().map(|claim| self.look_after(claim)).collect()
+        let mut answers = Vec::with_capacity(claims.len());
+        for claim in claims {
+            answers.push(match claim.hold {
+                Hold::Detached => self.renew_detached(claim).await,
+                _ => self.look_after(claim),
+            });
+        }
+        answers
     }
 
     async fn release(&self, claim: &Claim, how: LetGo) -> Result<Release, Fault> {
-        let claims = &self.inner.claims;
+        self.inner.claims.stand_up(claim);
         if how.uncertain {
-            claims.bury(claim.owner);
+            self.inner.claims.bury(claim.owner);
         }
-        let Some((held, token)) = claims.remove(claim) else {
-            return Ok(Release::NotHeld);
-        };
-        held.let_go();
-        let in_place = held.file.is_in_place();
-        if matches!(in_place, Ok(true)) {
-            let record = Record { number: Some(token.backend_number()), holder: None };
-            // For `inspect` alone, which asks the kernel as well.
-            let _ = held.file.write(&record);
-        }
-        held.file.unlock()?;
-        match in_place {
-            Ok(true) => Ok(Release::Released),
-            Ok(false) => Ok(Release::NotHeld),
-            Err(e) => Err(Fault::unknown(e.kind(), e.into_source())),
+        match claim.hold {
+            Hold::Detached => self.release_detached(claim).await,
+            _ => self.release_guarded(claim),
         }
     }
 
@@ -206,13 +195,16 @@ impl Backend for FileLocks {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
         let file = match rustix::fs::open(&path, flags, rustix::fs::Mode::empty()) {
             Ok(file) => File::from(file),
-            Err(e) if is_missing(&e.into()) => return Ok(LockState::default()),
+            Err(e) if is_missing(&e.into()) => return Ok(LockState::new(Vec::new(), Some(0))),
             Err(e) => return Err(fault("open the lock file", &path, e.into())),
         };
-        let bytes = read_start(&file).map_err(|e| fault("read", &path, e))?;
+        let bytes = read_at(&file, 0).map_err(|e| fault("read", &path, e))?;
         let record = Record::parse(&bytes).unwrap_or(Record::BLANK);
-        let holders = holders::holders(&file, &path, &record)?;
-        Ok(LockState::new(holders, None))
+        let holders = match self.live_lease(&record) {
+            Some((_, left)) => holders::detached(&record, left),
+            None => holders::holders(&file, &path, &record)?,
+        };
+        Ok(LockState::new(holders, Some(Line::beside(&path).len()?)))
     }
 
     async fn list(
@@ -224,84 +216,64 @@ impl Backend for FileLocks {
         Err(Fault::unsupported("list"))
     }
 
-    /// A kernel lock ends with its holder's descriptors, not by force.
-    async fn break_lock(&self, _name: &LockName, _expected: &OwnerId) -> Result<bool, Fault> {
-        Err(Fault::unsupported("break"))
+    async fn break_lock(&self, name: &LockName, expected: &OwnerId) -> Result<bool, Fault> {
+        self.end_by_force(name, expected).await
     }
 }
 
 impl FileLocks {
-    /// One look: what the claim holds already, or the lock if it is free.
-    fn attempt(&self, claim: &Claim, seat: &mut Option<LockFile>) -> Result<Option<Grant>, Fault> {
-        let asked = Moment::now();
-        self.check(claim)?;
-        let mut floor = claim.floor;
-        if let Some((held, token)) = self.inner.claims.find(claim) {
-            if held.file.is_in_place()? {
-                let token = self.raise(claim, &held, token)?;
-                return Ok(Some(self.grant(claim, held, token, asked)));
-            }
-            // Deleted or replaced: it keeps nobody out any more.
-            self.inner.claims.remove(claim);
-            floor = floor.max(Some(token));
-        }
+    /// Waits in the line, and looks when the lock may be free.
+    async fn wait_in_line(&self, claim: &Claim) -> Result<Grant, Fault> {
         let path = self.path_of(&claim.name);
-        let Some(file) = LockFile::try_lock(&self.inner.directory, &path, seat)? else {
-            return Ok(None);
-        };
-        // From here on every error closes the file, and so frees the lock.
-        let token = next_token(file.read()?.number, floor)?;
-        let held = Held::new(file, claim.name.clone(), wall());
-        self.note(claim, &held, token)?;
-        Ok(Some(self.grant(claim, Arc::new(held), token, asked)))
-    }
-
-    fn check(&self, claim: &Claim) -> Result<(), Fault> {
-        if claim.mode != Mode::Exclusive {
-            return Err(Fault::unsupported("this mode"));
+        let line = Line::beside(&path);
+        let mut sitting = self.inner.claims.sit(claim);
+        loop {
+            let seat = &mut sitting.seat;
+            if !seat.place.as_ref().is_some_and(Place::stands) {
+                // Without a place, as on a full disk, it waits with the first one.
+                seat.place = line.join(claim.owner).ok();
+            }
+            let before = |seat: &Seat| match &seat.place {
+                Some(mine) => line.before(Some(mine)),
+                None => Ok(None),
+            };
+            let ahead = before(seat)?;
+            let bell = match &ahead {
+                Some(place) => Bell::on_place(place),
+                None => Bell::on_lock(&path),
+            };
+            // Hung up before the look: what is let go from here on is heard.
+            if ahead.is_some() && before(seat)? != ahead {
+                continue;
+            }
+            let mut pause = seat.pause(bell.is_some());
+            if ahead.is_none() || seat.is_due(pause) {
+                seat.looks();
+                match self.attempt(claim, seat, Manners::Bold).await? {
+                    Attempt::Acquired(grant) => {
+                        if let Some(mine) = seat.place.as_ref().filter(|_| ahead.is_some()) {
+                            line.pass_over_first(mine)?;
+                        }
+                        sitting.leave();
+                        return Ok(grant);
+                    }
+                    Attempt::Contended { lapses_in } => {
+                        pause = pause.min(lapses_in.unwrap_or(pause));
+                    }
+                }
+            }
+            let rings = async {
+                match &bell {
+                    Some(bell) => bell.rung().await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                () = rings => {}
+                () = sleep_between(pause / 2, pause) => sitting.seat.oversleeps(),
+            }
         }
-        if claim.hold != Hold::Guarded {
-            return Err(Fault::unsupported("detached holds"));
-        }
-        if self.inner.claims.is_buried(claim.owner) {
-            let why = "this claim was let go before";
-            return Err(Fault::not_applied(FaultKind::Invalid, why));
-        }
-        Ok(())
-    }
-
-    /// The token of a lock that is held already, above the floor.
-    fn raise(
-        &self,
-        claim: &Claim,
-        held: &Held,
-        token: FencingToken,
-    ) -> Result<FencingToken, Fault> {
-        if claim.floor.is_none_or(|floor| token > floor) {
-            return Ok(token);
-        }
-        let token = next_token(Some(token.backend_number()), claim.floor)?;
-        self.note(claim, held, token)?;
-        Ok(token)
-    }
-
-    /// Writes the token down, before anybody else hears of it.
-    fn note(&self, claim: &Claim, held: &Held, token: FencingToken) -> Result<(), Fault> {
-        held.file.write(&Record {
-            number: Some(token.backend_number()),
-            holder: Some(HolderRecord {
-                owner: claim.owner,
-                pid: std::process::id(),
-                pid_space: self.inner.pid_space,
-                since: held.since,
-                label: claim.label.clone(),
-            }),
-        })
-    }
-
-    fn grant(&self, claim: &Claim, held: Arc<Held>, token: FencingToken, asked: Moment) -> Grant {
-        let ticket = self.inner.claims.keep(claim, held, token);
-        lasting(token, asked).with_ticket(ticket)
     }
 
     fn look_after(&self, claim: &Claim) -> Result<Renewal, Fault> {
@@ -314,23 +286,39 @@ impl FileLocks {
         }
         // Whoever has the ticket needs no other; who has lost it gets one.
         Ok(Renewal::Held(if claim.ticket.is_some() {
-            lasting(token, asked)
+            Self::lasting(token, asked)
         } else {
             self.grant(claim, held, token, asked)
         }))
     }
+
+    fn release_guarded(&self, claim: &Claim) -> Result<Release, Fault> {
+        let Some((held, _)) = self.inner.claims.remove(claim) else {
+            return Ok(Release::NotHeld);
+        };
+        held.let_go();
+        let in_place = held.file.is_in_place();
+        if matches!(in_place, Ok(true)) {
+            let record = Record { holder: None, ..held.record().clone() };
+            // For `inspect` alone, which asks the kernel as well.
+            let _ = held.file.write(&record);
+        }
+        held.file.unlock()?;
+        if held.is_lent() {
+            held.file.ring();
+        }
+        match in_place {
+            Ok(true) => Ok(Release::Released),
+            Ok(false) => Ok(Release::NotHeld),
+            Err(e) => Err(Fault::unknown(e.kind(), e.into_source())),
+        }
+    }
 }
 
-fn lasting(token: FencingToken, asked: Moment) -> Grant {
-    Grant::new(Lease::WhileProcessLives, asked).with_token(token)
-}
-
-/// More than the last one and the floor, and at least the wall clock in microseconds: it carries on
-/// where the number in the file was lost.
-fn next_token(last: Option<u64>, floor: Option<FencingToken>) -> Result<FencingToken, Fault> {
-    let clock = u64::try_from(wall().as_micros()).unwrap_or(u64::MAX);
-    let floor = floor.map(FencingToken::backend_number);
-    let next = last.max(floor).map_or(0, |highest| highest + 1);
-    FencingToken::from_backend(next.max(clock))
-        .ok_or_else(|| Fault::not_applied(FaultKind::Invalid, "the fencing tokens are used up"))
+/// Which boot of the machine this is; `None` where it cannot be told.
+fn boot() -> Option<String> {
+    let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
+    let id = id.trim();
+    let is_one = id.len() == 36 && id.bytes().all(|b| b.is_ascii_hexdigit() || b == b'-');
+    is_one.then(|| id.to_owned())
 }

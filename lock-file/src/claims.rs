@@ -1,4 +1,4 @@
-//! The locks that this process holds, by owner; and who keeps them open.
+//! The locks that this process holds or waits for, by owner; and who keeps them open.
 //!
 //! A lock is open as long as it stands in the table, and stands there until the claim is released
 //! or nobody can release it any more. The [`Ticket`] that goes out with the grant tells: when its
@@ -12,6 +12,9 @@
 //!   nobody asks any more, and the lock is freed at once.
 //!
 //! Freed here means closed, not unlocked: a process that was given the descriptor keeps the lock.
+//!
+//! A seat, with its place in the line, outlives the call that waited on it, because core looks again
+//! by itself now and then. It goes with the claim's grant or release, or lapses.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -20,16 +23,24 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use lock_core::backend::{Claim, Ticket};
+use lock_core::backend::{Claim, PLACE_LASTS, Ticket};
 use lock_core::clock::{Moment, sleep};
 use lock_core::{FencingToken, LockName, OwnerId};
 use tokio::runtime::Handle;
 
+use crate::line::Place;
 use crate::lock_file::LockFile;
+use crate::record::Record;
 
 /// How long a claim that was let go is remembered, so that a late attempt of it is refused. Longer
 /// than any attempt stays on its way.
 const TOMBSTONE: Duration = Duration::from_secs(60);
+
+/// From one look of a waiter to the next: the shortest and the longest pause. What rings comes before.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(4));
+/// Where nothing can ring.
+const PAUSES_WITHOUT_BELL: (Duration, Duration) =
+    (Duration::from_millis(1), Duration::from_millis(50));
 
 /// How many of them are remembered: each is an attempt that went unanswered, which takes a wrapper
 /// around this backend, because attempts here end when they are polled.
@@ -43,6 +54,7 @@ const MAX_TOMBSTONES: usize = 10_000;
 #[must_use]
 pub fn descriptor(ticket: &Ticket) -> Option<BorrowedFd<'_>> {
     let held = &ticket.get::<Stub>()?.held;
+    held.lent.store(true, Ordering::Release);
     (!held.let_go.load(Ordering::Acquire)).then(|| held.file.as_fd())
 }
 
@@ -50,20 +62,101 @@ pub fn descriptor(ticket: &Ticket) -> Option<BorrowedFd<'_>> {
 #[derive(Debug)]
 pub(crate) struct Held {
     pub(crate) file: LockFile,
-    /// Wall clock, as time since 1970.
-    pub(crate) since: Duration,
+    /// What stands in the file.
+    record: Mutex<Record>,
     name: LockName,
     let_go: AtomicBool,
+    lent: AtomicBool,
 }
 
 impl Held {
-    pub(crate) fn new(file: LockFile, name: LockName, since: Duration) -> Self {
-        Self { file, since, name, let_go: AtomicBool::new(false) }
+    pub(crate) fn new(file: LockFile, name: LockName, record: Record) -> Self {
+        let (let_go, lent) = (AtomicBool::new(false), AtomicBool::new(false));
+        Self { file, record: Mutex::new(record), name, let_go, lent }
+    }
+
+    pub(crate) fn record(&self) -> MutexGuard<'_, Record> {
+        self.record.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// From here on the descriptor is not given away any more.
     pub(crate) fn let_go(&self) {
         self.let_go.store(true, Ordering::Release);
+    }
+
+    /// True if others may have the descriptor too.
+    pub(crate) fn is_lent(&self) -> bool {
+        self.lent.load(Ordering::Acquire)
+    }
+}
+
+/// What a waiting claim keeps from one look to the next.
+#[derive(Debug)]
+pub(crate) struct Seat {
+    /// `None` before it waits, or where no place is to be had.
+    pub(crate) place: Option<Place>,
+    /// Open, so that a look is few system calls.
+    pub(crate) file: Option<LockFile>,
+    looked_at: Moment,
+    overslept: bool,
+    pauses: u32,
+}
+
+impl Default for Seat {
+    /// Of who comes.
+    fn default() -> Self {
+        Self { place: None, file: None, looked_at: Moment::now(), overslept: false, pauses: 0 }
+    }
+}
+
+impl Seat {
+    /// How long to wait at most until the next look: the longer the more often it was in vain.
+    pub(crate) fn pause(&self, can_ring: bool) -> Duration {
+        let (shortest, longest) = if can_ring { PAUSES } else { PAUSES_WITHOUT_BELL };
+        (shortest * 2_u32.pow(self.pauses.min(16))).min(longest)
+    }
+
+    /// True if it has not looked for so long that it may, whoever comes first.
+    pub(crate) fn is_due(&self, pause: Duration) -> bool {
+        self.overslept || (self.looked_at + pause).has_passed()
+    }
+
+    /// Nothing rang for a whole pause.
+    pub(crate) fn oversleeps(&mut self) {
+        self.overslept = true;
+        self.pauses += 1;
+    }
+
+    pub(crate) fn looks(&mut self) {
+        self.overslept = false;
+        self.looked_at = Moment::now();
+    }
+}
+
+/// A seat that is sat on. Stays in the table when it is dropped with a place in the line.
+#[derive(Debug)]
+pub(crate) struct Sitting<'a> {
+    claims: &'a Claims,
+    owner: OwnerId,
+    lasts: Duration,
+    pub(crate) seat: Seat,
+}
+
+impl Sitting<'_> {
+    /// Gives up the place, if there is one.
+    pub(crate) fn leave(&mut self) {
+        drop(std::mem::take(&mut self.seat));
+    }
+}
+
+impl Drop for Sitting<'_> {
+    fn drop(&mut self) {
+        let seat = std::mem::take(&mut self.seat);
+        if seat.place.is_some() {
+            let lapses = Moment::now() + self.lasts;
+            let lapsed = self.claims.table().put_back(self.owner, lapses, seat);
+            drop(lapsed);
+        }
     }
 }
 
@@ -74,7 +167,19 @@ pub(crate) struct Claims(Mutex<Table>);
 #[derive(Debug, Default)]
 struct Table {
     held: HashMap<OwnerId, Entry>,
+    seats: HashMap<OwnerId, (Moment, Seat)>,
     tombstones: VecDeque<(Moment, OwnerId)>,
+}
+
+impl Table {
+    /// Gives back those that have lapsed, to be dropped outside of the lock.
+    fn put_back(&mut self, owner: OwnerId, lapses: Moment, seat: Seat) -> Vec<(Moment, Seat)> {
+        let now = Moment::now();
+        let lapsed = self.seats.extract_if(|_, (lapses, _)| *lapses <= now);
+        let lapsed = lapsed.map(|(_, seat)| seat).collect();
+        self.seats.insert(owner, (lapses, seat));
+        lapsed
+    }
 }
 
 #[derive(Debug)]
@@ -101,6 +206,23 @@ impl Claims {
             tombstones.pop_front();
         }
         tombstones.push_back((now + TOMBSTONE, owner));
+    }
+
+    /// The seat of a claim: the one that it had, or an empty one.
+    pub(crate) fn sit(&self, claim: &Claim) -> Sitting<'_> {
+        let had = self.table().seats.remove(&claim.owner);
+        Sitting {
+            claims: self,
+            owner: claim.owner,
+            lasts: claim.ttl.saturating_mul(2).saturating_add(PLACE_LASTS),
+            seat: had.map(|(_, seat)| seat).unwrap_or_default(),
+        }
+    }
+
+    /// Takes the seat of a claim away.
+    pub(crate) fn stand_up(&self, claim: &Claim) {
+        let seat = self.table().seats.remove(&claim.owner);
+        drop(seat);
     }
 
     /// What the claim holds. Notes that its ticket has arrived.

@@ -118,14 +118,26 @@ impl Directory {
         Ok(())
     }
 
+    /// False if its files are gone when the machine is.
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    pub(crate) fn is_on_disk(&self) -> bool {
+        const IN_MEMORY: [u64; 2] = [0x0102_1994, 0x8584_58f6]; // tmpfs, ramfs
+        rustix::fs::statfs(&self.path).is_ok_and(|it| !IN_MEMORY.contains(&type_of(&it)))
+    }
+
+    /// Elsewhere nobody knows.
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
+    pub(crate) fn is_on_disk(&self) -> bool {
+        false
+    }
+
     /// On a network file system, a lock may be kept from this host's processes only, or not at all,
     /// and is lost without a word when its server restarts.
     #[cfg(any(target_os = "linux", target_os = "android"))]
     fn check_file_system(&self) -> Result<(), Error> {
         let found = rustix::fs::statfs(&self.path)
             .map_err(|e| error("examine the lock directory", &self.path, e.into()))?;
-        // The width of the field differs between architectures; the numbers have 32 bits.
-        let number = found.f_type as u64 & 0xffff_ffff;
+        let number = type_of(&found);
         match NETWORK_FILE_SYSTEMS.iter().find(|&&(of, _)| of == number) {
             None => Ok(()),
             Some((_, name)) => {
@@ -171,6 +183,12 @@ fn no_parent(path: &Path, why: io::Error) -> Error {
         path.display()
     );
     Error::new(ErrorKind::Invalid, message).with_source(why)
+}
+
+/// The width of the field differs between architectures; the numbers have 32 bits.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn type_of(file_system: &rustix::fs::StatFs) -> u64 {
+    file_system.f_type as u64 & 0xffff_ffff
 }
 
 fn lets_others_rename(mode: u32) -> bool {

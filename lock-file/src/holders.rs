@@ -3,17 +3,28 @@
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::time::Duration;
 
 use lock_core::backend::{Fault, FaultKind, Holder};
 use lock_core::clock::wall;
 use lock_core::{FencingToken, Label};
 
 use crate::fault::fault;
-use crate::record::Record;
+use crate::record::{HolderRecord, Record};
 
 /// The pid namespace of this process; 0 where there is none.
 pub(crate) fn pid_space() -> u64 {
     std::fs::metadata("/proc/self/ns/pid").map_or(0, |namespace| namespace.ino())
+}
+
+/// Who holds it by a lease, which lasts for `left`.
+pub(crate) fn detached(record: &Record, left: Duration) -> Vec<Holder> {
+    let holder = record.holder.iter().map(|ours| {
+        let mut holder = described(ours, record);
+        holder.lapses_in = Some(left);
+        holder
+    });
+    holder.collect()
 }
 
 /// Those who have locked `file`, which says `record` of the last one of us.
@@ -41,13 +52,17 @@ pub(crate) fn holders(file: &File, path: &Path, record: &Record) -> Result<Vec<H
             holder.label = Some(Label::new(&format!("pid {pid}")));
             return holder;
         };
-        let mut holder = Holder::new(Some(ours.owner));
-        holder.label.clone_from(&ours.label);
-        holder.held_for = Some(wall().saturating_sub(ours.since));
-        holder.token = record.number.and_then(FencingToken::from_backend);
-        holder
+        described(ours, record)
     });
     Ok(holders.collect())
+}
+
+fn described(ours: &HolderRecord, record: &Record) -> Holder {
+    let mut holder = Holder::new(Some(ours.owner));
+    holder.label.clone_from(&ours.label);
+    holder.held_for = Some(wall().saturating_sub(ours.since));
+    holder.token = record.number.and_then(FencingToken::from_backend);
+    holder
 }
 
 mod kernel {

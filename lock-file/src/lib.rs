@@ -65,8 +65,16 @@
 //! [flock(1)]: https://man7.org/linux/man-pages/man1/flock.1.html
 //! [`Fencing::Seeded`]: lock_core::Fencing::Seeded
 
+mod attempt;
 mod backend;
+#[cfg(any(target_os = "linux", target_os = "android"))]
+mod bell;
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+#[path = "no_bell.rs"]
+mod bell;
 mod claims;
+mod counter;
+mod detached;
 mod directory;
 mod fault;
 #[cfg(any(target_os = "linux", target_os = "android"))]
@@ -74,6 +82,7 @@ mod holders;
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 #[path = "no_holders.rs"]
 mod holders;
+mod line;
 mod lock_file;
 mod record;
 

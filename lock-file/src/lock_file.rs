@@ -8,15 +8,13 @@ use std::path::{Path, PathBuf};
 
 use lock_core::backend::{Fault, FaultKind};
 use lock_core::{Error, ErrorKind};
-use rustix::fs::{FlockOperation, Mode, OFlags, flock};
+use rustix::fs::{FlockOperation, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, flock, futimens};
 use rustix::io::Errno;
 
+use crate::counter::{self, FILE_LEN, SLOTS};
 use crate::directory::Directory;
 use crate::fault::{fault, refused, unsure};
 use crate::record::{self, Record};
-
-/// How often in a row a file may be replaced between opening and locking it.
-const MAX_REPLACEMENTS: u32 = 16;
 
 /// An open lock file. Dropping it closes the descriptor, and the lock ends with the last one.
 #[derive(Debug)]
@@ -28,42 +26,34 @@ pub(crate) struct LockFile {
 }
 
 impl LockFile {
-    /// Locks the file at `path`, if nobody else has. If somebody has, the open file is left in
-    /// `seat` for the next time.
-    pub(crate) fn try_lock(
-        directory: &Directory,
-        path: &Path,
-        seat: &mut Option<Self>,
-    ) -> Result<Option<Self>, Fault> {
-        for _ in 0..MAX_REPLACEMENTS {
-            let file = match seat.take() {
-                Some(file) if file.is_in_place()? => file,
-                _ => Self::open(directory, path)?,
-            };
-            if !file.flock()? {
-                *seat = Some(file);
-                return Ok(None);
-            }
-            // Whoever deletes or replaces the file opens a second lock beside ours. The one that
-            // counts is the one in the directory.
-            if file.is_in_place()? {
-                return Ok(Some(file));
-            }
-        }
-        let message =
-            format!("{} is being deleted again and again; let lock files stay", path.display());
-        Err(Fault::not_applied(FaultKind::Unavailable, message))
-    }
-
-    fn open(directory: &Directory, path: &Path) -> Result<Self, Fault> {
-        let file = match create(path) {
+    /// Opens the file at `path`, and makes it if it is missing.
+    pub(crate) fn make(directory: &Directory, path: &Path) -> Result<Self, Fault> {
+        let file = match open(path, OFlags::CREATE) {
             Err(Errno::NOENT) => {
                 directory.prepare().map_err(gone)?;
-                create(path)
+                open(path, OFlags::CREATE)
             }
             other => other,
         };
-        let file = file.map_err(|e| fault("open the lock file", path, e.into()))?;
+        Self::of(file.map_err(|e| fault("open the lock file", path, e.into()))?, path)
+    }
+
+    /// Opens the file at `path` if it is there.
+    pub(crate) fn find(path: &Path) -> Result<Option<Self>, Fault> {
+        match open(path, OFlags::empty()) {
+            Ok(file) => Self::of(file, path).map(Some),
+            Err(e) if is_missing(&e.into()) => Ok(None),
+            Err(e) => Err(fault("open the lock file", path, e.into())),
+        }
+    }
+
+    /// A new file at `path`, to be moved to where it belongs.
+    pub(crate) fn draft(path: &Path) -> Result<Self, Fault> {
+        let file = open(path, OFlags::CREATE | OFlags::TRUNC);
+        Self::of(file.map_err(|e| fault("create", path, e.into()))?, path)
+    }
+
+    fn of(file: File, path: &Path) -> Result<Self, Fault> {
         let found = file.metadata().map_err(|e| fault("examine the lock file", path, e))?;
         if !found.is_file() {
             let why = "is not a regular file; remove it or use another directory";
@@ -72,8 +62,8 @@ impl LockFile {
         Ok(Self { file, path: path.to_owned(), id: (found.dev(), found.ino()) })
     }
 
-    /// False if somebody else has it.
-    fn flock(&self) -> Result<bool, Fault> {
+    /// Locks it. False if somebody else has.
+    pub(crate) fn flock(&self) -> Result<bool, Fault> {
         match flock(&self.file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(true),
             Err(Errno::WOULDBLOCK) => Ok(false),
@@ -92,24 +82,85 @@ impl LockFile {
 
     /// What stands in it.
     pub(crate) fn read(&self) -> Result<Record, Fault> {
-        let bytes = read_start(&self.file).map_err(|e| fault("read", &self.path, e))?;
-        Record::parse(&bytes).ok_or_else(|| {
-            refused(
-                &self.path,
-                "holds data that are not ours, and is left alone; move it away or use another directory",
-            )
-        })
+        let bytes = self.read_at(0)?;
+        let record = Record::parse(&bytes).ok_or_else(|| self.is_foreign())?;
+        // A record that says something is ours. One that does not may be the start of anything.
+        if record == Record::BLANK && bytes.len() == record::LEN {
+            let found = self.file.metadata().map_err(|e| fault("examine", &self.path, e))?;
+            let ours = |at| self.read_at(at).map(|slot| counter::is_ours(&slot));
+            if found.len() > FILE_LEN || !ours(SLOTS[0])? || !ours(SLOTS[1])? {
+                return Err(self.is_foreign());
+            }
+        }
+        Ok(record)
     }
 
     /// Replaces what stands in it. Only for whoever has locked it and found a record, or nothing.
     pub(crate) fn write(&self, record: &Record) -> Result<(), Fault> {
-        self.file.write_all_at(&record.to_bytes(), 0).map_err(|e| fault("write", &self.path, e))
+        self.write_at(&record.to_bytes(), 0)
+    }
+
+    /// Up to which number the counter was reserved; `None` if that is not known.
+    pub(crate) fn reserved(&self) -> Result<Option<u64>, Fault> {
+        Ok(self.slots()?.into_iter().flatten().max())
+    }
+
+    /// Reserves numbers, for good: returns when they are on the disk.
+    pub(crate) fn reserve(&self, up_to: u64) -> Result<(), Fault> {
+        let [first, second] = self.slots()?;
+        let at = SLOTS[usize::from(first > second)];
+        self.write_at(&counter::to_bytes(up_to), at)?;
+        self.file.sync_data().map_err(|e| fault("sync", &self.path, e))?;
+        if first.or(second).is_none() {
+            self.sync_name()?;
+        }
+        Ok(())
+    }
+
+    /// A new file is only there after a crash if its directory knows it.
+    fn sync_name(&self) -> Result<(), Fault> {
+        let directory = self.path.parent().unwrap_or(Path::new("/"));
+        File::open(directory)
+            .and_then(|directory| directory.sync_all())
+            .map_err(|e| fault("sync the lock directory", directory, e))
     }
 
     /// Unlocks it for every process that has inherited the descriptor.
     pub(crate) fn unlock(&self) -> Result<(), Fault> {
         flock(&self.file, FlockOperation::Unlock)
             .map_err(|e| unsure("unlock", &self.path, e.into()))
+    }
+
+    /// Wakes who waits for this file to be closed, where others have it open as well.
+    pub(crate) fn ring(&self) {
+        let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
+        // They look by themselves after a while.
+        let _ = futimens(&self.file, &Timestamps { last_access: now, last_modification: now });
+    }
+
+    /// Puts this file in the place of the one at `path`, for good.
+    pub(crate) fn move_to(mut self, path: &Path) -> Result<(), Fault> {
+        std::fs::rename(&self.path, path).map_err(|e| fault("replace", path, e))?;
+        path.clone_into(&mut self.path);
+        self.sync_name()
+    }
+
+    fn slots(&self) -> Result<[Option<u64>; 2], Fault> {
+        let slot = |at| self.read_at(at).map(|bytes| counter::parse(&bytes));
+        Ok([slot(SLOTS[0])?, slot(SLOTS[1])?])
+    }
+
+    fn read_at(&self, at: u64) -> Result<Vec<u8>, Fault> {
+        read_at(&self.file, at).map_err(|e| fault("read", &self.path, e))
+    }
+
+    fn write_at(&self, bytes: &[u8], at: u64) -> Result<(), Fault> {
+        self.file.write_all_at(bytes, at).map_err(|e| fault("write", &self.path, e))
+    }
+
+    fn is_foreign(&self) -> Fault {
+        let why = "holds data that are not ours, and is left alone; move it away or use another directory";
+        refused(&self.path, why)
     }
 }
 
@@ -119,11 +170,11 @@ impl AsFd for LockFile {
     }
 }
 
-/// The first bytes of a lock file, one more than a record has.
-pub(crate) fn read_start(file: &File) -> io::Result<Vec<u8>> {
-    let mut bytes = vec![0; record::LEN + 1];
+/// The bytes of a record that begins there.
+pub(crate) fn read_at(file: &File, at: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; record::LEN];
     // One call: a regular file gives all that it has.
-    let filled = file.read_at(&mut bytes, 0)?;
+    let filled = file.read_at(&mut bytes, at)?;
     bytes.truncate(filled);
     Ok(bytes)
 }
@@ -142,12 +193,8 @@ fn gone(error: Error) -> Fault {
 }
 
 /// Non-blocking, or a named pipe in the place of the file could hold us up.
-fn create(path: &Path) -> Result<File, Errno> {
-    let flags = OFlags::RDWR
-        | OFlags::CREATE
-        | OFlags::CLOEXEC
-        | OFlags::NOFOLLOW
-        | OFlags::NOCTTY
-        | OFlags::NONBLOCK;
-    rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR).map(File::from)
+fn open(path: &Path, how: OFlags) -> Result<File, Errno> {
+    let flags =
+        OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NOCTTY | OFlags::NONBLOCK;
+    rustix::fs::open(path, flags | how, Mode::RUSR | Mode::WUSR).map(File::from)
 }

@@ -1,4 +1,8 @@
-//! What stands in a lock file: the counter of its fencing tokens, and who holds it.
+//! What stands at the start of a lock file: the last fencing token, and who holds the lock.
+//!
+//! It is written with every grant and release, and never synced on its own account: it says what is
+//! so while the machine is up. What a token may not go back behind after a crash of the machine
+//! stands in [`counter`](crate::counter).
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -17,11 +21,22 @@ const SUM: &str = "\nsum ";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Record {
     /// The last number given out; `None` if it was never written, or was torn by a crash of the
-    /// machine. The wall clock takes over then.
+    /// machine.
     pub(crate) number: Option<u64>,
-    /// Who wrote it, unless the lock was let go. Not erased by a crash: only the kernel knows who
-    /// holds the lock.
+    /// Up to which number the counter was synced.
+    pub(crate) reserved: Option<Reserved>,
+    /// Who wrote it, unless the lock was let go. Not erased by a crash: of a guarded hold, only the
+    /// kernel knows whether it lasts.
     pub(crate) holder: Option<HolderRecord>,
+}
+
+/// Numbers that may be given out without another sync.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Reserved {
+    pub(crate) up_to: u64,
+    /// The boot in which that was written down: from an earlier one, what stands beside it may be
+    /// older than the last grant.
+    pub(crate) boot: String,
 }
 
 /// Who holds a lock.
@@ -34,11 +49,21 @@ pub(crate) struct HolderRecord {
     /// Wall clock, as time since 1970.
     pub(crate) since: Duration,
     pub(crate) label: Option<Label>,
+    /// Of a detached hold, which no kernel lock keeps.
+    pub(crate) lease: Option<LeaseRecord>,
+}
+
+/// Until when a detached hold lasts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct LeaseRecord {
+    /// Time since the boot.
+    pub(crate) until: Duration,
+    pub(crate) boot: String,
 }
 
 impl Record {
     /// Nothing is known.
-    pub(crate) const BLANK: Self = Self { number: None, holder: None };
+    pub(crate) const BLANK: Self = Self { number: None, reserved: None, holder: None };
 
     /// The record in `bytes`, the beginning of a file; `None` if they are somebody else's data,
     /// which must not be overwritten. Total: any bytes have an answer.
@@ -49,19 +74,27 @@ impl Record {
             return Some(Self::parse_own(record).unwrap_or(Self::BLANK));
         }
         // What other users of flock(2) create, and what a crash of the machine leaves of a record.
-        let zeroed = bytes.len() <= LEN && bytes.iter().all(|&byte| byte == 0);
+        let zeroed = bytes.iter().all(|&byte| byte == 0);
         (zeroed || magic.starts_with(bytes)).then_some(Self::BLANK)
     }
 
     fn parse_own(bytes: &[u8]) -> Option<Self> {
-        let (body, sum) = std::str::from_utf8(bytes).ok()?.rsplit_once(SUM)?;
-        if u64::from_str_radix(sum.trim_end(), 16).ok()? != checksum(body) {
-            return None;
-        }
+        let body = check_sum(bytes)?;
         let field =
             |key: &str| body.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix(' '));
-        let number = field("number")?.parse().ok()?;
-        FencingToken::from_backend(number)?;
+        let number = |text: &str| {
+            let number = text.parse().ok()?;
+            FencingToken::from_backend(number).map(|_| number)
+        };
+        let reserved = || {
+            let (up_to, boot) = field("reserved")?.split_once(' ')?;
+            Some(Reserved { up_to: number(up_to)?, boot: boot.to_owned() })
+        };
+        let lease = || {
+            let (until, boot) = field("lease")?.split_once(' ')?;
+            let until = Duration::from_nanos(until.parse().ok()?);
+            Some(LeaseRecord { until, boot: boot.to_owned() })
+        };
         let holder = || {
             let (pid, pid_space) = field("pid")?.split_once(' ')?;
             Some(HolderRecord {
@@ -70,9 +103,11 @@ impl Record {
                 pid_space: pid_space.parse().ok()?,
                 since: Duration::from_micros(field("since")?.parse().ok()?),
                 label: field("label").map(Label::new),
+                lease: lease(),
             })
         };
-        Some(Self { number: Some(number), holder: holder() })
+        let last = field("number").and_then(number)?;
+        Some(Self { number: Some(last), reserved: reserved(), holder: holder() })
     }
 
     /// The bytes to write at the start of the file.
@@ -81,6 +116,9 @@ impl Record {
         if let Some(number) = self.number {
             let _ = write!(text, "\nnumber {number}");
         }
+        if let Some(Reserved { up_to, boot }) = &self.reserved {
+            let _ = write!(text, "\nreserved {up_to} {boot}");
+        }
         if let Some(holder) = &self.holder {
             let (owner, since) = (holder.owner.expose(), holder.since.as_micros());
             let (pid, space) = (holder.pid, holder.pid_space);
@@ -88,16 +126,33 @@ impl Record {
             if let Some(label) = &holder.label {
                 let _ = write!(text, "\nlabel {label}");
             }
+            if let Some(LeaseRecord { until, boot }) = &holder.lease {
+                let _ = write!(text, "\nlease {} {boot}", until.as_nanos());
+            }
         }
-        let sum = checksum(&text);
-        let _ = writeln!(text, "{SUM}{sum:016x}");
-        // Invariant: the longest label is 120 bytes, and the rest has at most 200.
-        assert!(text.len() < LEN, "a record fits its place");
-        let mut bytes = [b' '; LEN];
-        bytes[..text.len()].copy_from_slice(text.as_bytes());
-        bytes[LEN - 1] = b'\n';
-        bytes
+        with_sum(text)
     }
+}
+
+/// `text` with its checksum, blank up to the end.
+///
+/// # Panics
+///
+/// It does not fit. The longest label is 120 bytes, and the rest of a record has at most 330.
+pub(crate) fn with_sum(mut text: String) -> [u8; LEN] {
+    let sum = checksum(&text);
+    let _ = writeln!(text, "{SUM}{sum:016x}");
+    assert!(text.len() < LEN, "a record fits its place");
+    let mut bytes = [b' '; LEN];
+    bytes[..text.len()].copy_from_slice(text.as_bytes());
+    bytes[LEN - 1] = b'\n';
+    bytes
+}
+
+/// The text in front of the checksum, if that one is right.
+pub(crate) fn check_sum(bytes: &[u8]) -> Option<&str> {
+    let (body, sum) = std::str::from_utf8(bytes).ok()?.rsplit_once(SUM)?;
+    (u64::from_str_radix(sum.trim_end(), 16).ok()? == checksum(body)).then_some(body)
 }
 
 /// FNV-1a: against tearing, not against malice.
@@ -112,21 +167,28 @@ mod tests {
     use super::*;
 
     fn record() -> Record {
+        let boot = "b".repeat(36);
+        let number = FencingToken::MAX_BACKEND_NUMBER;
         Record {
-            number: Some(FencingToken::MAX_BACKEND_NUMBER),
+            number: Some(number),
+            reserved: Some(Reserved { up_to: number, boot: boot.clone() }),
             holder: Some(HolderRecord {
                 owner: OwnerId::mint(),
                 pid: u32::MAX,
                 pid_space: u64::MAX,
                 since: Duration::from_micros(u64::MAX),
                 label: Some(Label::new(&"sum é".repeat(100))),
+                lease: Some(LeaseRecord { until: Duration::from_nanos(u64::MAX), boot }),
             }),
         }
     }
 
     #[test]
     fn a_record_survives_the_round_trip() {
-        for record in [record(), Record { number: Some(0), holder: None }] {
+        let mut guarded = record();
+        guarded.holder.as_mut().unwrap().lease = None;
+        let free = Record { number: Some(0), ..Record::BLANK };
+        for record in [record(), guarded, free] {
             assert_eq!(Record::parse(&record.to_bytes()), Some(record));
         }
     }
@@ -161,7 +223,6 @@ mod tests {
         for foreign in ["lock-file 2\nnumber 7", "1234\n", "\u{1f512}", " "] {
             assert_eq!(Record::parse(foreign.as_bytes()), None, "{foreign:?}");
         }
-        assert_eq!(Record::parse(&[0; LEN + 1]), None, "a sparse file of data");
         assert_eq!(Record::parse(&[0xff; LEN]), None);
     }
 }

@@ -1,0 +1,270 @@
+//! Winning a lock: one look at its file.
+//!
+//! The order of the steps carries the promises:
+//!
+//! 1. Leave it to whoever has waited longer.
+//! 2. Lock the file. From here on every error, and every kill, closes it and so frees the lock.
+//! 3. Read what stands in it. A detached hold keeps us out as the kernel does.
+//! 4. Take the next number. If none is reserved, reserve a block first, and wait for the disk.
+//! 5. Write down who we are.
+//! 6. Give way to whoever breaks the lock. After 5: they announce it before they look whose it is, so
+//!    that one of the two sees the other.
+//! 7. Make sure that the file is still the one in the directory. After 6: the break may be over.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lock_core::backend::{Attempt, Claim, Fault, FaultKind, Grant, Hold, Lease, Mode};
+use lock_core::clock::{Moment, since_boot, wall};
+use lock_core::{FencingToken, OwnerId};
+use tokio::task::spawn_blocking;
+
+use crate::backend::FileLocks;
+use crate::claims::{Held, Seat};
+use crate::counter;
+use crate::line::Line;
+use crate::lock_file::LockFile;
+use crate::record::{HolderRecord, LeaseRecord, Record, Reserved};
+
+/// How often in a row a file may be replaced between opening and locking it.
+const MAX_REPLACEMENTS: u32 = 16;
+
+/// To whom a free lock is left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Manners {
+    /// To everybody who waits and came before.
+    Polite,
+    /// To nobody.
+    Bold,
+}
+
+/// When an attempt began, on both clocks. The moment is the earlier of the two.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asked {
+    pub(crate) at: Moment,
+    since_boot: Duration,
+}
+
+impl Asked {
+    pub(crate) fn now() -> Self {
+        let at = Moment::now();
+        Self { at, since_boot: since_boot() }
+    }
+
+    /// What is left of a lease, counted from here.
+    pub(crate) fn lease(self, lease: &LeaseRecord) -> Lease {
+        Lease::For(lease.until.saturating_sub(self.since_boot))
+    }
+}
+
+impl FileLocks {
+    /// One look: what the claim holds already, or the lock if it is free.
+    pub(crate) async fn attempt(
+        &self,
+        claim: &Claim,
+        seat: &mut Seat,
+        manners: Manners,
+    ) -> Result<Attempt, Fault> {
+        let asked = Asked::now();
+        self.check(claim)?;
+        let mut floor = claim.floor;
+        if let Some((held, token)) = self.inner.claims.find(claim) {
+            if held.file.is_in_place()? {
+                let token = self.raise(claim, &held, token).await?;
+                return Ok(Attempt::Acquired(self.grant(claim, held, token, asked.at)));
+            }
+            // Deleted or replaced: it keeps nobody out any more.
+            self.inner.claims.remove(claim);
+            floor = floor.max(Some(token));
+        }
+        let path = self.path_of(&claim.name);
+        let line = Line::beside(&path);
+        if manners == Manners::Polite && line.exists() {
+            // Not even a look: it could keep the one whose turn it is from the lock.
+            if line.before(seat.place.as_ref())?.is_some() {
+                return Ok(Attempt::Contended { lapses_in: None });
+            }
+        }
+        for _ in 0..MAX_REPLACEMENTS {
+            let file = match seat.file.take() {
+                Some(file) if file.is_in_place()? => file,
+                _ => LockFile::make(&self.inner.directory, &path)?,
+            };
+            if !file.flock()? {
+                seat.file = Some(file);
+                return Ok(Attempt::Contended { lapses_in: None });
+            }
+            let mut record = file.read()?;
+            let mine = match self.live_lease(&record) {
+                Some((owner, left)) if owner != claim.owner => {
+                    file.unlock()?;
+                    seat.file = Some(file);
+                    return Ok(Attempt::Contended { lapses_in: Some(left) });
+                }
+                lease => lease.is_some(),
+            };
+            let file = self.number(file, &mut record, mine, floor).await?;
+            self.sign(&mut record, claim);
+            file.write(&record)?;
+            if !mine && line.exists() && line.is_breaking()? {
+                record.holder = None;
+                file.write(&record)?;
+                return Ok(Attempt::Contended { lapses_in: None });
+            }
+            // Whoever deletes or replaces the file opens a second lock beside ours. The one that
+            // counts is the one in the directory.
+            if file.is_in_place()? {
+                return self.won(claim, file, &record, asked).map(Attempt::Acquired);
+            }
+        }
+        let message =
+            format!("{} is being deleted again and again; let lock files stay", path.display());
+        Err(Fault::not_applied(FaultKind::Unavailable, message))
+    }
+
+    pub(crate) fn check(&self, claim: &Claim) -> Result<(), Fault> {
+        if claim.mode != Mode::Exclusive {
+            return Err(Fault::unsupported("this mode"));
+        }
+        if claim.hold == Hold::Detached && self.inner.boot.is_none() {
+            return Err(Fault::unsupported("detached holds"));
+        }
+        if self.inner.claims.is_buried(claim.owner) {
+            let why = "this claim was let go before";
+            return Err(Fault::not_applied(FaultKind::Invalid, why));
+        }
+        Ok(())
+    }
+
+    /// Whose detached hold it is, and for how long. A lease of an earlier boot is over.
+    pub(crate) fn live_lease(&self, record: &Record) -> Option<(OwnerId, Duration)> {
+        let holder = record.holder.as_ref()?;
+        let lease = holder.lease.as_ref()?;
+        let left = lease.until.saturating_sub(since_boot());
+        let lives = self.inner.boot.as_ref() == Some(&lease.boot) && !left.is_zero();
+        lives.then_some((holder.owner, left))
+    }
+
+    pub(crate) fn lasting(token: FencingToken, asked: Moment) -> Grant {
+        Grant::new(Lease::WhileProcessLives, asked).with_token(token)
+    }
+
+    pub(crate) fn grant(
+        &self,
+        claim: &Claim,
+        held: Arc<Held>,
+        token: FencingToken,
+        asked: Moment,
+    ) -> Grant {
+        let ticket = self.inner.claims.keep(claim, held, token);
+        Self::lasting(token, asked).with_ticket(ticket)
+    }
+
+    /// Puts a number into `record` that may be given out: the one that is there if it is `mine` and
+    /// above the floor, else the next one.
+    async fn number(
+        &self,
+        file: LockFile,
+        record: &mut Record,
+        mine: bool,
+        floor: Option<FencingToken>,
+    ) -> Result<LockFile, Fault> {
+        let last = record.number;
+        if mine && last.and_then(FencingToken::from_backend) > floor {
+            return Ok(file);
+        }
+        let mut next = counter::next(last, floor).ok_or_else(used_up)?;
+        let reserved =
+            record.reserved.as_ref().filter(|it| Some(&it.boot) == self.inner.boot.as_ref());
+        if !self.inner.durable || reserved.is_some_and(|it| next.backend_number() <= it.up_to) {
+            record.number = Some(next.backend_number());
+            return Ok(file);
+        }
+        // What was reserved before may have been given out before a crash.
+        let reserved = FencingToken::from_backend(file.reserved()?.unwrap_or(0));
+        next = counter::next(last, floor.max(reserved)).ok_or_else(used_up)?;
+        let up_to = counter::block_from(next);
+        // So that the file is ours at every moment.
+        file.write(&Record { reserved: None, ..record.clone() })?;
+        let file = off_the_runtime(move || file.reserve(up_to).map(|()| file)).await?;
+        record.number = Some(next.backend_number());
+        record.reserved = self.inner.boot.clone().map(|boot| Reserved { up_to, boot });
+        Ok(file)
+    }
+
+    /// Writes the holder into `record`.
+    fn sign(&self, record: &mut Record, claim: &Claim) {
+        let before = record.holder.take().filter(|before| before.owner == claim.owner);
+        let lease = (claim.hold == Hold::Detached).then(|| {
+            let until = before.as_ref().and_then(|before| before.lease.as_ref()).map(|it| it.until);
+            LeaseRecord {
+                until: until.unwrap_or_default().max(since_boot() + claim.ttl),
+                boot: self.inner.boot.clone().unwrap_or_default(),
+            }
+        });
+        record.holder = Some(HolderRecord {
+            owner: claim.owner,
+            pid: std::process::id(),
+            pid_space: self.inner.pid_space,
+            since: before.map_or_else(wall, |before| before.since),
+            label: claim.label.clone(),
+            lease,
+        });
+    }
+
+    fn won(
+        &self,
+        claim: &Claim,
+        file: LockFile,
+        record: &Record,
+        asked: Asked,
+    ) -> Result<Grant, Fault> {
+        let token = record.number.and_then(FencingToken::from_backend).ok_or_else(used_up)?;
+        match record.holder.as_ref().and_then(|holder| holder.lease.as_ref()) {
+            // The record keeps others out from here on, and the lock ends with the file.
+            Some(lease) => Ok(Grant::new(asked.lease(lease), asked.at).with_token(token)),
+            None => {
+                let held = Held::new(file, claim.name.clone(), record.clone());
+                Ok(self.grant(claim, Arc::new(held), token, asked.at))
+            }
+        }
+    }
+
+    /// The token of a lock that is held already, above the floor.
+    async fn raise(
+        &self,
+        claim: &Claim,
+        held: &Arc<Held>,
+        token: FencingToken,
+    ) -> Result<FencingToken, Fault> {
+        if claim.floor.is_none_or(|floor| token > floor) {
+            return Ok(token);
+        }
+        let mut record = held.record().clone();
+        let next = counter::next(Some(token.backend_number()), claim.floor).ok_or_else(used_up)?;
+        let reserved = record.reserved.as_ref().map_or(0, |it| it.up_to);
+        if self.inner.durable && next.backend_number() > reserved {
+            let (held, up_to) = (Arc::clone(held), counter::block_from(next));
+            off_the_runtime(move || held.file.reserve(up_to)).await?;
+            record.reserved = self.inner.boot.clone().map(|boot| Reserved { up_to, boot });
+        }
+        record.number = Some(next.backend_number());
+        held.file.write(&record)?;
+        *held.record() = record;
+        Ok(next)
+    }
+}
+
+/// Waits for a disk without holding up the runtime. Whoever stops waiting leaves it to finish by
+/// itself, with all that it has: what it locked is free then.
+pub(crate) async fn off_the_runtime<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Fault> + Send + 'static,
+) -> Result<T, Fault> {
+    spawn_blocking(work)
+        .await
+        .unwrap_or_else(|gone| Err(Fault::not_applied(FaultKind::Unavailable, gone)))
+}
+
+fn used_up() -> Fault {
+    Fault::not_applied(FaultKind::Invalid, "the fencing tokens are used up")
+}

@@ -1,0 +1,90 @@
+//! The counter of fencing tokens that outlasts a crash of the machine.
+//!
+//! Numbers are reserved in blocks: up to which number is written into a slot of the lock file and
+//! synced, before the first number of the block is given out. What is given out is then a matter of
+//! the page cache, which outlives every process. After a crash of the machine the rest of the block is
+//! skipped.
+//!
+//! There are two slots, in pages of their own. The one with the lower number is overwritten, so a
+//! write that is torn by a power cut leaves the other one.
+
+use std::time::Duration;
+
+use lock_core::FencingToken;
+use lock_core::clock::wall;
+
+use crate::record::{self, check_sum, with_sum};
+
+/// Where the slots are. The first page has the record.
+pub(crate) const SLOTS: [u64; 2] = [PAGE, 2 * PAGE];
+/// No file of ours is longer.
+pub(crate) const FILE_LEN: u64 = SLOTS[1] + record::LEN as u64;
+const PAGE: u64 = 4096;
+
+const MAGIC: &str = "lock-file-counter 1";
+
+/// How much is reserved at a time. Numbers are microseconds of the wall clock, so this is also how
+/// often a busy lock is synced, and what a crash of the machine skips: about the time that it takes to
+/// boot, so that numbers do not run ahead of the clock.
+const BLOCK: Duration = Duration::from_secs(60);
+
+/// The number of a slot; `None` if there is none, or if it was torn.
+pub(crate) fn parse(slot: &[u8]) -> Option<u64> {
+    let number = check_sum(slot)?.strip_prefix(MAGIC)?.strip_prefix("\nreserved ")?.parse().ok()?;
+    FencingToken::from_backend(number).map(|_| number)
+}
+
+/// True if nothing but a slot of ours can have left these bytes.
+pub(crate) fn is_ours(slot: &[u8]) -> bool {
+    slot.iter().all(|&byte| byte == 0) || slot.starts_with(MAGIC.as_bytes())
+}
+
+pub(crate) fn to_bytes(reserved: u64) -> [u8; record::LEN] {
+    with_sum(format!("{MAGIC}\nreserved {reserved}"))
+}
+
+/// The number that follows `last` and `floor`: at least the wall clock in microseconds, so that it
+/// carries on where the file was lost. `None` if the numbers are used up.
+pub(crate) fn next(last: Option<u64>, floor: Option<FencingToken>) -> Option<FencingToken> {
+    let clock = u64::try_from(wall().as_micros()).unwrap_or(u64::MAX);
+    let floor = floor.map(FencingToken::backend_number);
+    let next = last.max(floor).map_or(0, |highest| highest + 1);
+    FencingToken::from_backend(next.max(clock))
+}
+
+/// Up to where to reserve so that `next` can be given out.
+pub(crate) fn block_from(next: FencingToken) -> u64 {
+    let block = u64::try_from(BLOCK.as_micros()).unwrap_or(u64::MAX);
+    (next.backend_number() + block).min(FencingToken::MAX_BACKEND_NUMBER)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slot_survives_the_round_trip_and_a_torn_one_is_noticed() {
+        for number in [0, 7, FencingToken::MAX_BACKEND_NUMBER] {
+            let whole = to_bytes(number);
+            assert_eq!(parse(&whole), Some(number));
+            assert!(is_ours(&whole));
+            let end = whole.iter().rposition(|&byte| byte != b' ' && byte != b'\n').unwrap();
+            for at in 0..=end {
+                let mut torn = whole;
+                torn[at] ^= 1;
+                assert_eq!(parse(&torn), None, "byte {at}");
+                assert_eq!(parse(&whole[..at]), None, "{at} bytes");
+            }
+        }
+        assert_eq!(parse(&[0; record::LEN]), None);
+        assert!(is_ours(&[0; record::LEN]) && is_ours(&[]));
+        assert!(!is_ours(b"precious") && !is_ours(b"lock-file-counter 2"));
+    }
+
+    #[test]
+    fn blocks_end_where_the_numbers_end() {
+        let last = FencingToken::from_backend(FencingToken::MAX_BACKEND_NUMBER).unwrap();
+        assert_eq!(block_from(last), FencingToken::MAX_BACKEND_NUMBER);
+        assert_eq!(next(None, Some(last)), None);
+    }
+}

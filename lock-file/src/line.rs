@@ -1,0 +1,229 @@
+//! The line of those who wait for one lock, and the mark of whoever breaks it.
+//!
+//! Both are files in a directory beside the lock file, which is there only while they are. A place in
+//! the line is a file named after the moment at which it was taken, locked by whoever stands there: so
+//! the kernel gives it up when that process dies. Each waiter watches the place before its own, and
+//! the first one watches the lock file. One release thus wakes one waiter, and the place that this one
+//! gives up wakes the next: as in the lock recipe of ZooKeeper, after Mellor-Crummey and Scott,
+//! "Algorithms for scalable synchronization on shared-memory multiprocessors", 1991.
+//!
+//! The line excludes nobody. It tells who should go first; the lock on the lock file decides.
+
+use std::ffi::OsString;
+use std::fs::{DirBuilder, File};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use lock_core::OwnerId;
+use lock_core::backend::{Fault, FaultKind};
+use lock_core::clock::since_boot;
+use rustix::fs::{FlockOperation, Mode, OFlags, flock};
+use rustix::io::Errno;
+
+use crate::fault::fault;
+use crate::lock_file::is_missing;
+
+const SUFFIX: &str = ".d";
+const BREAKING: &str = "breaking";
+const DRAFT: &str = "draft";
+
+/// How often in a row the directory may vanish under a newcomer.
+const TRIES: u32 = 100;
+
+/// The directory beside a lock file.
+#[derive(Clone, Debug)]
+pub(crate) struct Line {
+    path: PathBuf,
+}
+
+/// A place in the line. Dropping it gives it up.
+#[derive(Debug)]
+pub(crate) struct Place {
+    name: String,
+    line: Line,
+    _locked: File,
+}
+
+/// Says that the lock is being broken, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Breaking {
+    line: Line,
+    _locked: File,
+}
+
+impl Line {
+    pub(crate) fn beside(lock_file: &Path) -> Self {
+        let mut path = OsString::from(lock_file);
+        path.push(SUFFIX);
+        Self { path: path.into() }
+    }
+
+    /// False if nobody waits and nobody breaks the lock.
+    pub(crate) fn exists(&self) -> bool {
+        rustix::fs::access(&self.path, rustix::fs::Access::EXISTS).is_ok()
+    }
+
+    /// Takes the last place.
+    pub(crate) fn join(&self, owner: OwnerId) -> Result<Place, Fault> {
+        let name = format!("{:020}-{}", since_boot().as_nanos(), owner.short());
+        let locked = self.lock(&name)?.ok_or_else(|| self.is_busy())?;
+        Ok(Place { name, line: self.clone(), _locked: locked })
+    }
+
+    /// Announces a break. `None` if somebody else is at it.
+    pub(crate) fn announce_break(&self) -> Result<Option<Breaking>, Fault> {
+        let locked = self.lock(BREAKING)?;
+        Ok(locked.map(|locked| Breaking { line: self.clone(), _locked: locked }))
+    }
+
+    /// True while somebody breaks the lock.
+    pub(crate) fn is_breaking(&self) -> Result<bool, Fault> {
+        self.is_taken(BREAKING)
+    }
+
+    /// The place before `mine`, or the last one.
+    pub(crate) fn before(&self, mine: Option<&Place>) -> Result<Option<PathBuf>, Fault> {
+        let mut places = self.places()?;
+        if let Some(mine) = mine {
+            places.retain(|place| *place < mine.name);
+        }
+        while let Some(last) = places.pop() {
+            if self.is_taken(&last)? {
+                return Ok(Some(self.path.join(last)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Sends the first one away: the lock was free, and it did not come.
+    pub(crate) fn pass_over_first(&self, mine: &Place) -> Result<(), Fault> {
+        if let Some(first) = self.places()?.first().filter(|first| **first < mine.name) {
+            let _ = std::fs::remove_file(self.path.join(first));
+        }
+        Ok(())
+    }
+
+    /// How many wait.
+    pub(crate) fn len(&self) -> Result<u64, Fault> {
+        let mut waiting = 0;
+        for place in self.places()? {
+            waiting += u64::from(self.is_taken(&place)?);
+        }
+        Ok(waiting)
+    }
+
+    /// Where a file can be prepared that is to replace the lock file.
+    pub(crate) fn draft(&self) -> PathBuf {
+        self.path.join(DRAFT)
+    }
+
+    /// The places, the first one first; also those of the dead.
+    fn places(&self) -> Result<Vec<String>, Fault> {
+        let entries = match std::fs::read_dir(&self.path) {
+            Ok(entries) => entries,
+            Err(e) if is_missing(&e) => return Ok(Vec::new()),
+            Err(e) => return Err(fault("read", &self.path, e)),
+        };
+        let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+        let mut places: Vec<_> =
+            names.filter(|name| name.starts_with(|c: char| c.is_ascii_digit())).collect();
+        places.sort_unstable();
+        Ok(places)
+    }
+
+    /// Whether somebody has locked this file. If nobody has, it is removed.
+    fn is_taken(&self, name: &str) -> Result<bool, Fault> {
+        let path = self.path.join(name);
+        // Not for writing: closing it must not wake who waits for the one who has it.
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        let file = match rustix::fs::open(&path, flags, Mode::empty()) {
+            Ok(file) => file,
+            Err(Errno::NOENT) => return Ok(false),
+            Err(e) => return Err(fault("open", &path, e.into())),
+        };
+        match flock(&file, FlockOperation::NonBlockingLockShared) {
+            Err(Errno::WOULDBLOCK) => Ok(true),
+            Err(e) => Err(fault("lock", &path, e.into())),
+            Ok(()) => {
+                // Its owner died, or has not locked it yet: then that one notices.
+                self.remove(name);
+                Ok(false)
+            }
+        }
+    }
+
+    /// Makes a file and locks it. `None` if somebody else has it.
+    fn lock(&self, name: &str) -> Result<Option<File>, Fault> {
+        let path = self.path.join(name);
+        for _ in 0..TRIES {
+            let file = match create(&path) {
+                Ok(file) => file,
+                Err(Errno::NOENT) => {
+                    self.make()?;
+                    continue;
+                }
+                Err(e) => return Err(fault("create", &path, e.into())),
+            };
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => {}
+                Err(Errno::WOULDBLOCK) if name == BREAKING => return Ok(None),
+                // Somebody looks whether it is taken.
+                Err(Errno::WOULDBLOCK) => continue,
+                Err(e) => return Err(fault("lock", &path, e.into())),
+            }
+            let found = file.metadata().map_err(|e| fault("examine", &path, e))?;
+            // Not if somebody has found it unlocked meanwhile.
+            if found.nlink() > 0 {
+                return Ok(Some(file));
+            }
+        }
+        Err(self.is_busy())
+    }
+
+    fn make(&self) -> Result<(), Fault> {
+        match DirBuilder::new().mode(0o700).create(&self.path) {
+            Err(e) if e.kind() != io::ErrorKind::AlreadyExists => {
+                Err(fault("create", &self.path, e))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Removes a file of ours, and the directory if it was the last one.
+    fn remove(&self, name: &str) {
+        let _ = std::fs::remove_file(self.path.join(name));
+        let _ = std::fs::remove_dir(&self.path);
+    }
+
+    fn is_busy(&self) -> Fault {
+        let message =
+            format!("{} is being deleted again and again; let it stay", self.path.display());
+        Fault::not_applied(FaultKind::Unavailable, message)
+    }
+}
+
+impl Place {
+    /// False if it was passed over.
+    pub(crate) fn stands(&self) -> bool {
+        self.line.path.join(&self.name).exists()
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.line.remove(&self.name);
+    }
+}
+
+impl Drop for Breaking {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(self.line.draft());
+        self.line.remove(BREAKING);
+    }
+}
+
+fn create(path: &Path) -> Result<File, Errno> {
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR).map(File::from)
+}
