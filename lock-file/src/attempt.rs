@@ -79,11 +79,13 @@ impl FileLocks {
         }
         let path = self.path_of(&claim.name);
         let line = Line::beside(&path);
-        if manners == Manners::Polite && line.exists() {
-            // Not even a look: it could keep the one whose turn it is from the lock.
-            if line.before(seat.place.as_ref())?.is_some() {
-                return Ok(Attempt::Contended { lapses_in: None });
-            }
+        // Not even a look: it could keep the one whose turn it is from the lock.
+        if manners == Manners::Polite
+            && line.exists()
+            && !self.inner.claims.has_turn(&claim.name)
+            && line.before(seat.place.as_ref())?.is_some()
+        {
+            return Ok(Attempt::Contended { lapses_in: None });
         }
         for _ in 0..MAX_REPLACEMENTS {
             let file = match seat.file.take() {

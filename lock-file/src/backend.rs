@@ -254,6 +254,7 @@ impl FileLocks {
                         if let Some(mine) = seat.place.as_ref().filter(|_| ahead.is_some()) {
                             line.pass_over_first(mine)?;
                         }
+                        self.inner.claims.begin_turn(&claim.name);
                         sitting.leave();
                         return Ok(grant);
                     }

@@ -36,6 +36,10 @@ use crate::record::Record;
 /// than any attempt stays on its way.
 const TOMBSTONE: Duration = Duration::from_secs(60);
 
+/// For how long a process whose turn has come may take the lock again and again before those who
+/// wait. A hand-over to another process costs as much as dozens of rounds inside one.
+const TURN: Duration = Duration::from_millis(5);
+
 /// From one look of a waiter to the next: the shortest and the longest pause. What rings comes before.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(4));
 /// Where nothing can ring.
@@ -168,6 +172,8 @@ pub(crate) struct Claims(Mutex<Table>);
 struct Table {
     held: HashMap<OwnerId, Entry>,
     seats: HashMap<OwnerId, (Moment, Seat)>,
+    /// Until when it is our turn.
+    turns: HashMap<LockName, Moment>,
     tombstones: VecDeque<(Moment, OwnerId)>,
 }
 
@@ -217,6 +223,19 @@ impl Claims {
             lasts: claim.ttl.saturating_mul(2).saturating_add(PLACE_LASTS),
             seat: had.map(|(_, seat)| seat).unwrap_or_default(),
         }
+    }
+
+    /// Who waited in the line has come to the lock.
+    pub(crate) fn begin_turn(&self, name: &LockName) {
+        let now = Moment::now();
+        let turns = &mut self.table().turns;
+        turns.retain(|_, end| *end > now);
+        turns.insert(name.clone(), now + TURN);
+    }
+
+    /// False if others are to come first.
+    pub(crate) fn has_turn(&self, name: &LockName) -> bool {
+        self.table().turns.get(name).is_some_and(|end| !end.has_passed())
     }
 
     /// Takes the seat of a claim away.
