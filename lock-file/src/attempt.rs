@@ -270,3 +270,96 @@ pub(crate) async fn off_the_runtime<T: Send + 'static>(
 fn used_up() -> Fault {
     Fault::not_applied(FaultKind::Invalid, "the fencing tokens are used up")
 }
+
+#[cfg(test)]
+mod tests {
+    use lock_core::LockName;
+    use lock_core::backend::{Backend, LetGo};
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(600);
+
+    /// The backend as it is after a restart of the machine.
+    fn at_boot(dir: &std::path::Path, boot: char) -> FileLocks {
+        let mut locks = FileLocks::at(dir).unwrap();
+        let inner = Arc::get_mut(&mut locks.inner).unwrap();
+        assert!(inner.durable, "the temporary directory is on a disk");
+        inner.boot = Some(boot.to_string().repeat(36));
+        locks
+    }
+
+    fn claim() -> Claim {
+        Claim::new(LockName::new("n").unwrap(), OwnerId::mint(), LONG)
+    }
+
+    async fn token(locks: &FileLocks) -> u64 {
+        let claim = claim();
+        let Attempt::Acquired(grant) = locks.try_acquire(&claim).await.unwrap() else {
+            panic!("it is free");
+        };
+        locks.release(&claim, LetGo::now()).await.unwrap();
+        grant.token.unwrap().backend_number()
+    }
+
+    #[tokio::test]
+    async fn a_detached_hold_ends_with_its_boot() {
+        let dir = tempfile::tempdir().unwrap();
+        let (before, after) = (at_boot(dir.path(), 'a'), at_boot(dir.path(), 'b'));
+        let mut held = claim();
+        held.hold = Hold::Detached;
+        assert!(matches!(before.try_acquire(&held).await, Ok(Attempt::Acquired(_))));
+        let contended = before.try_acquire(&claim()).await.unwrap();
+        let Attempt::Contended { lapses_in: Some(left) } = contended else {
+            panic!("{contended:?}");
+        };
+        assert!(left > LONG / 2 && left <= LONG);
+        assert_eq!(after.inspect(&held.name).await.unwrap().holders, []);
+        assert!(matches!(after.try_acquire(&claim()).await, Ok(Attempt::Acquired(_))));
+    }
+
+    #[tokio::test]
+    async fn whatever_of_the_file_a_crash_of_the_machine_leaves_tokens_grow() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("n.lock");
+        let locks = at_boot(dir.path(), 'a');
+        // What the disk has once the first block is reserved. All later grants may be lost.
+        let mut last = token(&locks).await;
+        let synced = std::fs::read(&path).unwrap();
+        // Numbers far ahead of the clock, which would hide a number that is given out again.
+        let mut raised = claim();
+        raised.floor = FencingToken::from_backend(last + (1 << 45));
+        assert!(matches!(locks.try_acquire(&raised).await, Ok(Attempt::Acquired(_))));
+        locks.release(&raised, LetGo::now()).await.unwrap();
+        let reserved = std::fs::read(&path).unwrap();
+        assert_ne!(synced[4096..], reserved[4096..]);
+        for boot in 'b'..='k' {
+            let now = std::fs::read(&path).unwrap();
+            let locks = at_boot(dir.path(), boot);
+            for _ in 0..3 {
+                last = last.max(token(&locks).await);
+            }
+            // Power fails. The record is that of any earlier time, or torn; a slot that was being
+            // written is torn as well, which is the one with the lower number.
+            let mut left = std::fs::read(&path).unwrap();
+            let torn = counter_in(&left, 0) > counter_in(&left, 1);
+            match boot {
+                'b' | 'f' => left[..512].copy_from_slice(&now[..512]),
+                'c' | 'g' => left[..512].fill(0),
+                'd' | 'h' => left[..300].fill(0),
+                _ => left[..512].copy_from_slice(&reserved[..512]),
+            }
+            let at = 4096 * (1 + usize::from(torn));
+            left[at..at + 100].fill(0);
+            std::fs::write(&path, &left).unwrap();
+            let next = token(&at_boot(dir.path(), boot.to_ascii_uppercase())).await;
+            assert!(next > last, "boot {boot}: {next} after {last}");
+            last = next;
+        }
+    }
+
+    fn counter_in(file: &[u8], slot: usize) -> Option<u64> {
+        let at = usize::try_from(counter::SLOTS[slot]).unwrap();
+        file.get(at..at + 512).and_then(counter::parse)
+    }
+}

@@ -128,3 +128,67 @@ impl Tower {
         self.ropes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{File, OpenOptions};
+    use std::time::Duration;
+
+    use super::*;
+
+    /// A barrier: what was caused before has been heard by then.
+    async fn rang(bell: &Bell, dir: &Path) -> bool {
+        let last = dir.join("last");
+        File::create(&last).unwrap();
+        let end = Bell::on_lock(&last).unwrap();
+        drop(File::open(&last).unwrap());
+        end.rung().await;
+        tokio::time::timeout(Duration::ZERO, bell.rung()).await.is_ok()
+    }
+
+    #[tokio::test]
+    async fn a_bell_rings_when_a_file_is_let_go() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("n");
+        assert!(Bell::on_lock(&path).is_none(), "there is nothing");
+        let held = File::create(&path).unwrap();
+        let (bell, other) = (Bell::on_lock(&path).unwrap(), Bell::on_lock(&path).unwrap());
+        assert!(!rang(&bell, dir.path()).await);
+        drop(held);
+        assert!(rang(&bell, dir.path()).await && rang(&other, dir.path()).await);
+        drop(other);
+        assert!(!rang(&bell, dir.path()).await);
+        // As flock(1) has it open.
+        drop(File::open(&path).unwrap());
+        assert!(
+            rang(&bell, dir.path()).await,
+            "the end of the other bell was not that of this one"
+        );
+        std::fs::write(dir.path().join("new"), "").unwrap();
+        std::fs::rename(dir.path().join("new"), &path).unwrap();
+        assert!(rang(&bell, dir.path()).await, "it was replaced");
+    }
+
+    #[tokio::test]
+    async fn a_bell_can_be_rung_while_others_have_the_file_open() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("n");
+        let file = crate::lock_file::LockFile::draft(&path).unwrap();
+        let bell = Bell::on_lock(&path).unwrap();
+        assert!(!rang(&bell, dir.path()).await);
+        file.ring();
+        assert!(rang(&bell, dir.path()).await);
+    }
+
+    #[tokio::test]
+    async fn a_place_does_not_ring_when_it_is_looked_at() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("n");
+        let taken = OpenOptions::new().write(true).create(true).truncate(true).open(&path).unwrap();
+        let bell = Bell::on_place(&path).unwrap();
+        drop(File::open(&path).unwrap());
+        assert!(!rang(&bell, dir.path()).await);
+        drop(taken);
+        assert!(rang(&bell, dir.path()).await);
+    }
+}

@@ -34,9 +34,21 @@ pub(crate) fn parse(slot: &[u8]) -> Option<u64> {
     FencingToken::from_backend(number).map(|_| number)
 }
 
-/// True if nothing but a slot of ours can have left these bytes.
-pub(crate) fn is_ours(slot: &[u8]) -> bool {
-    slot.iter().all(|&byte| byte == 0) || slot.starts_with(MAGIC.as_bytes())
+/// Who has written the slots of a file.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Whose {
+    /// One of them may be torn.
+    Ours,
+    Nobodys,
+    Others,
+}
+
+pub(crate) fn whose(slots: &[Vec<u8>; 2]) -> Whose {
+    if slots.iter().any(|slot| slot.starts_with(MAGIC.as_bytes())) {
+        return Whose::Ours;
+    }
+    let empty = slots.iter().flatten().all(|&byte| byte == 0);
+    if empty { Whose::Nobodys } else { Whose::Others }
 }
 
 pub(crate) fn to_bytes(reserved: u64) -> [u8; record::LEN] {
@@ -67,7 +79,6 @@ mod tests {
         for number in [0, 7, FencingToken::MAX_BACKEND_NUMBER] {
             let whole = to_bytes(number);
             assert_eq!(parse(&whole), Some(number));
-            assert!(is_ours(&whole));
             let end = whole.iter().rposition(|&byte| byte != b' ' && byte != b'\n').unwrap();
             for at in 0..=end {
                 let mut torn = whole;
@@ -77,8 +88,22 @@ mod tests {
             }
         }
         assert_eq!(parse(&[0; record::LEN]), None);
-        assert!(is_ours(&[0; record::LEN]) && is_ours(&[]));
-        assert!(!is_ours(b"precious") && !is_ours(b"lock-file-counter 2"));
+    }
+
+    #[test]
+    fn slots_of_ours_are_told_from_data_of_others() {
+        let (whole, zeros) = (to_bytes(7).to_vec(), vec![0; record::LEN]);
+        let mut torn = whole.clone();
+        torn[..100].fill(0);
+        for ours in [[torn.clone(), whole.clone()], [whole, zeros.clone()]] {
+            assert_eq!(whose(&ours), Whose::Ours);
+        }
+        for nobodys in [[vec![], vec![]], [zeros, vec![]]] {
+            assert_eq!(whose(&nobodys), Whose::Nobodys);
+        }
+        for others in [b"precious".to_vec(), b"lock-file-counter 2".to_vec(), torn] {
+            assert_eq!(whose(&[others, vec![]]), Whose::Others);
+        }
     }
 
     #[test]

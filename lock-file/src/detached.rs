@@ -1,6 +1,10 @@
 //! Holds that no kernel lock keeps: leases that stand in the lock file; and ending a hold by force.
 //!
 //! The kernel's lock on the file is held only while the record is changed.
+//!
+//! A kernel lock cannot be taken from a living process. So a break puts a new file in the place of
+//! the one that is locked, with a higher number in it: whoever comes now locks the new one, and the
+//! holder finds out at its next look.
 
 use std::path::Path;
 use std::time::Duration;
@@ -11,6 +15,7 @@ use lock_core::{FencingToken, LockName, OwnerId};
 
 use crate::attempt::{Asked, off_the_runtime};
 use crate::backend::FileLocks;
+use crate::holders;
 use crate::line::{Breaking, Line};
 use crate::lock_file::LockFile;
 use crate::record::Record;
@@ -110,8 +115,9 @@ impl FileLocks {
             return Ok(false);
         };
         let record = file.read()?;
-        let is_expected = record.holder.as_ref().is_some_and(|holder| holder.owner == *expected);
-        if !is_expected || file.flock()? {
+        // Not the record of the dead, while flock(1) has the lock.
+        let holders = holders::holders(file.as_file(), path, &record)?;
+        if !holders.iter().any(|holder| holder.owner == Some(*expected)) {
             return Ok(false);
         }
         let highest = record.reserved.as_ref().map(|it| it.up_to).max(record.number);

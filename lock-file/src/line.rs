@@ -139,7 +139,7 @@ impl Line {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
         let file = match rustix::fs::open(&path, flags, Mode::empty()) {
             Ok(file) => file,
-            Err(Errno::NOENT) => return Ok(false),
+            Err(Errno::NOENT | Errno::NOTDIR) => return Ok(false),
             Err(e) => return Err(fault("open", &path, e.into())),
         };
         match flock(&file, FlockOperation::NonBlockingLockShared) {

@@ -11,7 +11,7 @@ use lock_core::{Error, ErrorKind};
 use rustix::fs::{FlockOperation, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, flock, futimens};
 use rustix::io::Errno;
 
-use crate::counter::{self, FILE_LEN, SLOTS};
+use crate::counter::{self, FILE_LEN, SLOTS, Whose};
 use crate::directory::Directory;
 use crate::fault::{fault, refused, unsure};
 use crate::record::{self, Record};
@@ -82,17 +82,23 @@ impl LockFile {
 
     /// What stands in it.
     pub(crate) fn read(&self) -> Result<Record, Fault> {
-        let bytes = self.read_at(0)?;
-        let record = Record::parse(&bytes).ok_or_else(|| self.is_foreign())?;
-        // A record that says something is ours. One that does not may be the start of anything.
-        if record == Record::BLANK && bytes.len() == record::LEN {
-            let found = self.file.metadata().map_err(|e| fault("examine", &self.path, e))?;
-            let ours = |at| self.read_at(at).map(|slot| counter::is_ours(&slot));
-            if found.len() > FILE_LEN || !ours(SLOTS[0])? || !ours(SLOTS[1])? {
-                return Err(self.is_foreign());
+        let record = Record::parse(&self.read_at(0)?);
+        match record {
+            Some(record) if record != Record::BLANK => Ok(record),
+            // Nothing, or the start of anything: then the slots tell whose it is.
+            _ => {
+                let found = self.file.metadata().map_err(|e| fault("examine", &self.path, e))?;
+                let slots = [self.read_at(SLOTS[0])?, self.read_at(SLOTS[1])?];
+                let ours = match counter::whose(&slots) {
+                    Whose::Ours => true,
+                    Whose::Nobodys => record.is_some(),
+                    Whose::Others => false,
+                };
+                (ours && found.len() <= FILE_LEN)
+                    .then_some(Record::BLANK)
+                    .ok_or_else(|| self.is_foreign())
             }
         }
-        Ok(record)
     }
 
     /// Replaces what stands in it. Only for whoever has locked it and found a record, or nothing.
@@ -136,6 +142,10 @@ impl LockFile {
         let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
         // They look by themselves after a while.
         let _ = futimens(&self.file, &Timestamps { last_access: now, last_modification: now });
+    }
+
+    pub(crate) fn as_file(&self) -> &File {
+        &self.file
     }
 
     /// Puts this file in the place of the one at `path`, for good.

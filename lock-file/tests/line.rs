@@ -1,0 +1,178 @@
+//! The line of those who wait: who is served when, who is passed over, and what `inspect` sees of it.
+
+mod common;
+
+use std::path::Path;
+use std::time::Duration;
+
+use common::{
+    Process, acquire, hold, is_free, locker, name, path_text, run_if_child, say, scratch, token,
+    until,
+};
+use lock_core::clock::Moment;
+use lock_core::{Locker, Wakeup};
+use rustix::process::{Pid, Signal, kill_process};
+
+#[test]
+fn child() {
+    run_if_child(async |job, args| match job {
+        "hold" => hold(args).await,
+        "hog" => hog(args).await,
+        other => panic!("no such job: {other}"),
+    });
+}
+
+/// Wins and releases in a tight loop, until it is killed.
+async fn hog(args: &[&str]) {
+    let locks = locker(Path::new(args[0]));
+    say("ready");
+    loop {
+        acquire(&locks, args[1]).await.release().await.unwrap();
+    }
+}
+
+async fn waiting(locks: &Locker) -> u64 {
+    locks.inspect(&name("n")).await.unwrap().waiting.unwrap()
+}
+
+/// Children that wait, one after another.
+async fn queue(locks: &Locker, dir: &Path, count: u64) -> Vec<Process> {
+    let mut children = Vec::new();
+    for i in 1..=count {
+        children.push(Process::start("hold", &[&path_text(dir), "n"]));
+        until("it waits", async || waiting(locks).await == i).await;
+    }
+    children
+}
+
+fn signal(process: &Process, signal: Signal) {
+    let id = Pid::from_raw(process.id().try_into().unwrap()).unwrap();
+    kill_process(id, signal).unwrap();
+}
+
+#[tokio::test]
+async fn processes_are_served_in_the_order_in_which_they_came() {
+    let dir = scratch();
+    let locks = locker(dir.path());
+    assert_eq!(locks.capabilities().wakeup, Wakeup::Signal);
+    let guard = acquire(&locks, "n").await;
+    let mut children = queue(&locks, dir.path(), 4).await;
+    // The dead are not waited for.
+    children.remove(0).kill();
+    children.remove(1).kill();
+    until("two are left", async || waiting(&locks).await == 2).await;
+    guard.release().await.unwrap();
+    let mut last = None;
+    for mut child in children {
+        let theirs = token(&child.hear());
+        assert!(Some(theirs) > last);
+        last = Some(theirs);
+        child.finish();
+    }
+    assert_eq!(waiting(&locks).await, 0);
+    assert_eq!(
+        common::files_in(dir.path()),
+        [dir.path().join("n.lock")],
+        "nothing is left of them"
+    );
+}
+
+#[tokio::test]
+async fn who_comes_later_leaves_a_free_lock_to_who_waits() {
+    let dir = scratch();
+    let locks = locker(dir.path());
+    let mut hogs: Vec<_> =
+        (0..2).map(|_| Process::start("hog", &[&path_text(dir.path()), "n"])).collect();
+    hogs.iter_mut().for_each(|hog| assert_eq!(hog.hear(), "ready"));
+    let began = Moment::now();
+    for _ in 0..20 {
+        let guard = acquire(&locks, "n").await;
+        guard.release().await.unwrap();
+        // Let them have it, and come back as somebody new.
+        until("theirs", async || !locks.inspect(&name("n")).await.unwrap().holders.is_empty())
+            .await;
+    }
+    // Each time behind two at most, for 5 ms each.
+    let took = Moment::now().saturating_since(began);
+    assert!(took < Duration::from_secs(10), "{took:?}");
+}
+
+#[tokio::test]
+async fn who_does_not_come_is_passed_over() {
+    let dir = scratch();
+    let locks = locker(dir.path());
+    let guard = acquire(&locks, "n").await;
+    let mut children = queue(&locks, dir.path(), 3).await;
+    let mut stopped = children.remove(0);
+    signal(&stopped, Signal::STOP);
+    guard.release().await.unwrap();
+    // Those behind it are served, and nobody holds it up a second time.
+    for mut child in children {
+        child.hear();
+        child.finish();
+    }
+    assert!(is_free(&locks, "n").await);
+    assert_eq!(waiting(&locks).await, 0, "it has lost its place");
+    signal(&stopped, Signal::CONT);
+    stopped.hear();
+    stopped.finish();
+}
+
+#[tokio::test]
+async fn a_try_takes_what_is_free_and_stands_in_no_line() {
+    let dir = scratch();
+    let locks = locker(dir.path());
+    let guard = acquire(&locks, "n").await;
+    let children = queue(&locks, dir.path(), 1).await;
+    assert!(locks.lock("n").unwrap().try_acquire().await.unwrap().is_none());
+    assert_eq!(waiting(&locks).await, 1);
+    signal(&children[0], Signal::STOP);
+    guard.release().await.unwrap();
+    assert!(is_free(&locker(dir.path()), "n").await, "whoever waits for it does not take it");
+}
+
+#[tokio::test]
+async fn a_waiter_that_gives_up_leaves_the_line() {
+    let dir = scratch();
+    let locks = locker(dir.path());
+    let guard = acquire(&locker(dir.path()), "n").await;
+    let waiter = tokio::spawn({
+        // Looks again several times meanwhile, and keeps its place.
+        let lock = locks.lock("n").unwrap().ttl(Duration::from_millis(20));
+        async move { lock.acquire().await }
+    });
+    until("it waits", async || waiting(&locks).await == 1).await;
+    let place = common::files_in(&dir.path().join("n.lock.d"));
+    for _ in 0..100 {
+        lock_core::clock::sleep(Duration::from_millis(2)).await;
+        assert_eq!(common::files_in(&dir.path().join("n.lock.d")), place, "the same place");
+    }
+    waiter.abort();
+    until("it left", async || waiting(&locks).await == 0).await;
+    guard.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn waiters_without_a_line_are_served_as_well() {
+    let dir = scratch();
+    let locks = locker(dir.path());
+    // Nobody can make a directory there.
+    std::fs::write(dir.path().join("n.lock.d"), "").unwrap();
+    let guard = acquire(&locks, "n").await;
+    let waiter = tokio::spawn({
+        let lock = locker(dir.path()).lock("n").unwrap();
+        async move { lock.acquire().await.unwrap().release().await }
+    });
+    until("it has the file open", async || {
+        let files = std::fs::read_dir("/proc/self/fd").unwrap();
+        let open = |file: &Path| file == dir.path().join("n.lock");
+        files
+            .filter_map(|fd| std::fs::read_link(fd.ok()?.path()).ok())
+            .filter(|it| open(it))
+            .count()
+            == 2
+    })
+    .await;
+    guard.release().await.unwrap();
+    waiter.await.unwrap().unwrap();
+}
