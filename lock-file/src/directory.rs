@@ -93,7 +93,7 @@ impl Directory {
             let why = "is not a directory; remove the file or give another directory";
             return refuse(ErrorKind::Invalid, why);
         }
-        if let Err(why) = trusts(found.uid(), found.mode(), user()) {
+        if let Err(why) = trusts(found, user()) {
             return refuse(ErrorKind::Denied, &why);
         }
         Ok(())
@@ -105,7 +105,7 @@ impl Directory {
         for parent in self.path.ancestors().skip(1) {
             let found = std::fs::symlink_metadata(parent)
                 .map_err(|e| error("examine the directory", parent, e))?;
-            if lets_others_rename(found.mode()) {
+            if lets_others_rename(&found) {
                 let message = format!(
                     "the lock directory {} is in {}, which has mode {:04o}: others could move it away; run `chmod go-w` on that or give a directory elsewhere",
                     self.path.display(),
@@ -137,10 +137,11 @@ impl Directory {
     fn check_file_system(&self) -> Result<(), Error> {
         let found = rustix::fs::statfs(&self.path)
             .map_err(|e| error("examine the lock directory", &self.path, e.into()))?;
-        let number = type_of(&found);
-        match NETWORK_FILE_SYSTEMS.iter().find(|&&(of, _)| of == number) {
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        let mount = mount_of(&self.path).unwrap_or_default();
+        match network_file_system(type_of(&found), kind_of(&mount, &mounts)) {
             None => Ok(()),
-            Some((_, name)) => {
+            Some(name) => {
                 let message = format!(
                     "the lock directory {} is on {name}, a network file system; these locks are for one host: give a local directory",
                     self.path.display()
@@ -191,41 +192,137 @@ fn type_of(file_system: &rustix::fs::StatFs) -> u64 {
     file_system.f_type as u64 & 0xffff_ffff
 }
 
-fn lets_others_rename(mode: u32) -> bool {
+fn lets_others_rename(found: &Metadata) -> bool {
     const STICKY: u32 = 0o1000;
-    mode & 0o022 != 0 && mode & STICKY == 0
+    lets_others_write(found) && found.mode() & STICKY == 0
 }
 
-/// Whether nobody but `user` (and root, who can do anything) can replace files in a directory of
-/// `owner` with `mode`.
-fn trusts(owner: u32, mode: u32, user: u32) -> Result<(), String> {
+/// A group that has nobody but this user in it, as many systems give to each user with a umask of 002,
+/// is not others.
+fn lets_others_write(found: &Metadata) -> bool {
+    let (of_all, of_group) = (found.mode() & 0o002 != 0, found.mode() & 0o020 != 0);
+    of_all || of_group && !(found.uid() == user() && is_private(found.gid()))
+}
+
+/// Whether `group` is known to have no member but this user. Only local users and groups are known.
+fn is_private(group: u32) -> bool {
+    let read = |path| std::fs::read_to_string(path).unwrap_or_default();
+    has_one_member(group, user(), &read("/etc/passwd"), &read("/etc/group"))
+}
+
+/// See passwd(5) and group(5).
+fn has_one_member(group: u32, user: u32, passwd: &str, groups: &str) -> bool {
+    let number = |text: Option<&&str>| text.and_then(|text| text.parse().ok()) == Some(group);
+    let users = passwd.lines().map(|line| line.split(':').collect::<Vec<_>>());
+    let with_it: Vec<_> = users.filter(|fields| number(fields.get(3))).collect();
+    let [ours] = &with_it[..] else {
+        return false;
+    };
+    let mut entries = groups.lines().map(|line| line.split(':').collect::<Vec<_>>());
+    let entry = entries.find(|fields| number(fields.get(2)));
+    let members = entry.as_ref().and_then(|fields| fields.get(3));
+    ours.get(2).and_then(|uid| uid.parse().ok()) == Some(user)
+        && members
+            .is_some_and(|members| members.split(',').all(|it| it.is_empty() || it == ours[0]))
+}
+
+/// Whether nobody but `user` (and root, who can do anything) can replace files in the directory.
+fn trusts(found: &Metadata, user: u32) -> Result<(), String> {
+    let (owner, mode) = (found.uid(), found.mode() & 0o7777);
     if owner != user && owner != 0 {
         return Err(format!(
             "belongs to user {owner}, who could replace locks of user {user}; give a directory of your own"
         ));
     }
-    if mode & 0o022 != 0 {
+    if lets_others_write(found) {
         return Err(format!(
-            "has mode {:04o}: others could replace its locks; run `chmod go-w` on it or give a directory of your own",
-            mode & 0o7777
+            "has mode {mode:04o}: others could replace its locks; run `chmod go-w` on it or give a directory of your own"
         ));
     }
     Ok(())
 }
 
-/// From statfs(2) and linux/magic.h.
+/// The name of a file system that is shared with other hosts, by its number and, for those that all have
+/// the number of FUSE, by what the list of mounts calls it.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn network_file_system(number: u64, kind: Option<&str>) -> Option<String> {
+    let named = NETWORK_FILE_SYSTEMS.iter().find(|&&(of, _)| of == number);
+    let kind = kind.filter(|kind| NETWORK_FUSE.contains(&kind.trim_start_matches("fuse.")));
+    named.map(|&(_, name)| name.to_owned()).or_else(|| kind.map(str::to_owned))
+}
+
+/// The number of the mount that has `path`.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn mount_of(path: &Path) -> Option<String> {
+    use std::os::fd::AsRawFd;
+
+    let directory = std::fs::File::open(path).ok()?;
+    let info = format!("/proc/self/fdinfo/{}", directory.as_raw_fd());
+    let info = std::fs::read_to_string(info).ok()?;
+    let id = info.lines().find_map(|line| line.strip_prefix("mnt_id:"))?;
+    Some(id.trim().to_owned())
+}
+
+/// What a line of `/proc/self/mountinfo` says after its separator, see proc(5).
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn kind_of<'a>(mount: &str, mounts: &'a str) -> Option<&'a str> {
+    let line = mounts.lines().find(|line| line.split(' ').next() == Some(mount))?;
+    line.split_once(" - ")?.1.split(' ').next()
+}
+
+/// From statfs(2) and linux/magic.h; the file systems of clusters as well.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 const NETWORK_FILE_SYSTEMS: &[(u64, &str)] = &[
     (0x6969, "NFS"),
     (0x517b, "SMB"),
     (0xff53_4d42, "CIFS"),
     (0xfe53_4d42, "SMB2"),
+    (0x564c, "NCP"),
     (0x5346_414f, "AFS"),
     (0x6b41_4653, "AFS"),
     (0x7375_7245, "Coda"),
     (0x00c3_6400, "Ceph"),
     (0x0bd0_0bd0, "Lustre"),
     (0x0102_1997, "9P"),
+    (0x0116_1970, "GFS2"),
+    (0x7461_636f, "OCFS2"),
+    (0x4750_4653, "GPFS"),
+    (0x1983_0326, "BeeGFS"),
+    (0x2003_0528, "OrangeFS"),
+    (0x786f_4256, "vboxsf"),
+    (0xbacb_acbc, "vmhgfs"),
+];
+
+/// FUSE says nothing of what is behind it. These are known; others exclude the processes that use the
+/// same mount, which is what is promised.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+const NETWORK_FUSE: &[&str] = &[
+    "afp",
+    "beegfs",
+    "ceph",
+    "ceph-fuse",
+    "curlftpfs",
+    "davfs",
+    "davfs2",
+    "gcsfuse",
+    "glusterfs",
+    "goofys",
+    "google-drive-ocamlfuse",
+    "httpfs",
+    "juicefs",
+    "JuiceFS",
+    "moosefs",
+    "mfs",
+    "mount-s3",
+    "quobyte",
+    "rclone",
+    "s3fs",
+    "s3ql",
+    "seaweedfs",
+    "smbnetfs",
+    "sshfs",
+    "virtiofs",
+    "vmhgfs-fuse",
 ];
 
 fn user() -> u32 {
@@ -259,24 +356,51 @@ mod tests {
     }
 
     #[test]
-    fn others_rename_what_is_in_a_directory_that_they_can_write_to_unless_it_is_sticky() {
-        for mode in [0o40755, 0o40700, 0o41777, 0o41775] {
-            assert!(!lets_others_rename(mode), "{mode:o}");
-        }
-        for mode in [0o40777, 0o40775, 0o40722, 0o42770] {
-            assert!(lets_others_rename(mode), "{mode:o}");
-        }
+    fn a_group_is_private_if_it_is_known_to_have_one_member() {
+        let passwd = "root:x:0:0::/root:/bin/sh\nann:x:1000:1000::/home/ann:/bin/sh\nbob:x:1001:1001::/:/bin/sh\ncy:x:1002:100::/:/bin/sh\ndi:x:1003:100::/:/bin/sh\n";
+        let groups = "root:x:0:\nusers:x:100:\nann:x:1000:\nbob:x:1001:ann\nann2:x:2000:ann\n";
+        let is_private = |group, user| has_one_member(group, user, passwd, groups);
+        assert!(is_private(1000, 1000) && is_private(0, 0));
+        assert!(!is_private(1000, 1001), "another user's");
+        assert!(!is_private(1001, 1001), "ann is in it");
+        assert!(!is_private(100, 1002), "that of di as well");
+        assert!(!is_private(2000, 1000), "nobody's first group: its members are not all known");
+        assert!(!is_private(4000, 1000), "unknown");
+        assert!(!has_one_member(1000, 1000, passwd, "") && !has_one_member(1000, 1000, "", groups));
+        let with_herself = "ann:x:1000:ann\n";
+        assert!(has_one_member(1000, 1000, passwd, with_herself));
     }
 
+    #[cfg(any(target_os = "linux", target_os = "android"))]
     #[test]
-    fn a_directory_is_trusted_if_nobody_else_can_write_to_it() {
-        assert!(trusts(1000, 0o40700, 1000).is_ok());
-        assert!(trusts(1000, 0o40755, 1000).is_ok());
-        assert!(trusts(0, 0o40755, 1000).is_ok());
-        assert!(trusts(1001, 0o40700, 1000).is_err(), "another user's");
-        assert!(trusts(1001, 0o40700, 0).is_err(), "root is careful too");
-        for mode in [0o40770, 0o40720, 0o40702, 0o41777] {
-            assert!(trusts(1000, mode, 1000).is_err(), "{mode:o}");
+    fn file_systems_are_known_by_number_or_name() {
+        for (number, kind, refused) in [
+            (0x6969, "nfs4", Some("NFS")),
+            (0x0102_1997, "9p", Some("9P")),
+            (0xff53_4d42, "cifs", Some("CIFS")),
+            (0x6573_5546, "fuse.sshfs", Some("fuse.sshfs")),
+            (0x6573_5546, "fuse.glusterfs", Some("fuse.glusterfs")),
+            (0x6573_5546, "virtiofs", Some("virtiofs")),
+            (0x6573_5546, "fuse.fuse-overlayfs", None),
+            (0x6573_5546, "fuseblk", None),
+            (0xef53, "ext4", None),
+            (0x0102_1994, "tmpfs", None),
+        ] {
+            assert_eq!(
+                network_file_system(number, Some(kind)),
+                refused.map(str::to_owned),
+                "{kind}"
+            );
         }
+        assert_eq!(network_file_system(0x6969, None), Some("NFS".to_owned()));
+    }
+
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    #[test]
+    fn the_kind_of_a_mount_is_found_in_the_list_of_mounts() {
+        let mounts = "22 27 0:20 / /sys rw,nosuid shared:7 - sysfs sysfs rw\n36 35 98:0 /mnt1 /mnt2 rw,noatime - fuse.sshfs me@host: rw\n";
+        assert_eq!(kind_of("36", mounts), Some("fuse.sshfs"));
+        assert_eq!(kind_of("22", mounts), Some("sysfs"));
+        assert_eq!(kind_of("2", mounts), None);
     }
 }

@@ -38,7 +38,7 @@ fn a_missing_directory_is_created_for_this_user_alone() {
 #[test]
 fn a_directory_that_others_can_write_to_is_refused() {
     let scratch = scratch();
-    for mode in [0o770, 0o702, 0o1777] {
+    for mode in [0o707, 0o702, 0o1777] {
         std::fs::set_permissions(scratch.path(), Permissions::from_mode(mode)).unwrap();
         let error = refusal(scratch.path());
         assert_eq!(error.kind(), ErrorKind::Denied);
@@ -78,7 +78,7 @@ fn a_directory_that_others_could_move_away_is_refused() {
     let parent = scratch.path().join("open");
     let dir = parent.join("below/locks");
     std::fs::create_dir_all(dir.parent().unwrap()).unwrap();
-    for (mode, refused) in [(0o777, true), (0o775, true), (0o1777, false), (0o755, false)] {
+    for (mode, refused) in [(0o777, true), (0o757, true), (0o1777, false), (0o755, false)] {
         std::fs::set_permissions(&parent, Permissions::from_mode(mode)).unwrap();
         if refused {
             let error = refusal(&dir);
