@@ -85,7 +85,8 @@ fn laws_md_holds_the_laws() {
 
 #[test]
 fn readme_holds_the_capabilities() {
-    let file = tempfile::tempdir().unwrap();
+    // Not on tmpfs, which outlasts no restart.
+    let file = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let server = Redis::start(RedisOptions::new());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let redis = runtime.block_on(lock_redis::Redis::connect(&*server.url())).unwrap();

@@ -19,35 +19,77 @@
 //!
 //! # What is not promised
 //!
-//! * **One host.** A directory on a network file system is refused where its type tells (NFS, SMB,
-//!   AFS, Coda, Ceph, Lustre, 9P). A FUSE file system does not tell what is behind it and is
+//! * **One host.** A directory on a network file system is refused where its type tells (NFS, SMB, AFS,
+//!   Coda, Ceph, Lustre, 9P, file systems of clusters and of virtual machines, and what is known of
+//!   those on FUSE, as sshfs). Another FUSE file system does not tell what is behind it and is
 //!   accepted: it excludes the processes that use this mount. Containers exclude each other only if
 //!   they share the directory.
 //! * **One user.** Lock files have mode 0600. A directory in which others can replace files is
 //!   refused, and so is one that they can move away because they can write to a directory above it
-//!   that is not sticky.
-//! * **No lease.** A lock lasts as long as its holder has it open, be it stopped for hours: the ttl
-//!   is only the rhythm in which the holder looks, three times per ttl, whether its file is still
-//!   the one in the directory. Until then, a lock file that was deleted or replaced by hand lets
+//!   that is not sticky. A group is not others if the user's own directory belongs to it and
+//!   `/etc/passwd` and `/etc/group` show that it has no other member.
+//! * **No lease of a guard.** A lock lasts as long as its holder has it open, be it stopped for hours:
+//!   the ttl is only the rhythm in which the holder looks, three times per ttl, whether its file is
+//!   still the one in the directory. Until then, a lock file that was deleted or replaced by hand lets
 //!   others in.
-//! * **No order among processes.** A waiter looks again after 1 to 50 ms; who looks first after a
-//!   release wins. A busy process can keep waiters of other processes out: one that takes the lock
-//!   again as soon as it has released it is always first. Pause for more than 50 ms between two
-//!   rounds of such a loop. Inside one process, a locker serves first come, first served.
-//! * **Tokens survive crashes of processes, not of the machine.** They are written into the lock
-//!   file before the grant returns, but not synced: [`Fencing::Seeded`]. After a power cut the wall
-//!   clock keeps them growing, unless it was set back.
+//! * **No strict order among processes**, see below.
 //! * **`inspect` sees what `/proc/locks` shows**: nothing of holders in a pid namespace that this
 //!   process cannot look into, which includes, inside a container, a lock that only an inherited
 //!   descriptor keeps. On a machine with hundreds of locks that come and go, a holder can be missed.
 //! * **Names that differ only in case** are one lock on file systems that ignore case.
 //!
+//! # Fencing tokens
+//!
+//! [`Fencing::Durable`]: up to which number tokens may be given out is synced to the disk before the
+//! first of them is. Numbers are reserved for a minute of the wall clock at a time, so a busy lock is
+//! synced once a minute, and one that is taken less often each time: some milliseconds, on a thread of
+//! the runtime's pool. A crash of a process loses no number, one of the machine skips the rest of the
+//! minute. A sync that fails is an error, and no grant.
+//!
+//! On tmpfs, as `/run/lock` is, nothing outlasts the machine: tokens are [`Fencing::Seeded`] there, and
+//! declared so. After a restart the wall clock keeps them growing, unless it was set back.
+//!
+//! # Waiting
+//!
+//! Processes that wait stand in a line: each in a file in `<name>.lock.d`, which is there only while
+//! somebody waits. The first one is woken when the lock file is closed, by whomever; each other one
+//! when the one before it leaves. All of them also look by themselves, after 0.1 s first and then at
+//! ever longer intervals of up to 4 s: so no wake-up that is lost costs more than that. Where the system's
+//! limits on inotify are used up, they look every 1 to 50 ms.
+//!
+//! Who comes later leaves a free lock to who waits, with four exceptions: a try takes what is free; so
+//! do flock(1) and its like; a process that has come to its turn may take the lock again for 5 ms; and
+//! a waiter that does not take a free lock, because it is stopped, is passed over by whoever looks next
+//! by itself, and goes to the end of the line. Inside one process, a locker serves first come, first
+//! served, and has one place in the line.
+//!
+//! # Detached holds
+//!
+//! A lock that was asked for as [`detachable`] is a lease that stands in the lock file, with the boot
+//! of the machine to which it belongs and its end on `CLOCK_BOOTTIME`, which goes on while the machine is
+//! suspended. It binds the users of this backend only: *flock(1) does not see it*, and while flock(1)
+//! has the file locked, it cannot be renewed. A restart of the machine ends it. Processes in
+//! different time namespaces do not agree about its end.
+//!
+//! # Breaking a lock
+//!
+//! A detached hold is erased from the file. A kernel lock cannot be taken from a living process, so its
+//! file is replaced: whoever comes now is let in, with a higher token, although the old holder's process
+//! may still be at work. The holder is told at its next look, a third of its ttl later at most, or as soon
+//! as it goes on if it was stopped. Until then only a resource that checks fencing tokens tells the two
+//! apart, as after a break on any backend. Where the holder's process can be killed, do that: its lock is
+//! free at once, and no two overlap. A flock(1) that was waiting for the old file gets the old file.
+//!
+//! A break names the owner that it expects, and ends no newer hold, also if it comes late, and no hold of
+//! flock(1).
+//!
 //! # Descriptors and child processes
 //!
 //! Descriptors are close-on-exec. A process that was given one on purpose, through [`descriptor`],
 //! keeps the lock when the guard's process is gone without having released it. A release unlocks
-//! for all of them. A process that forks without `exec` shares its locks with the child. A child that
-//! closes what it inherits, as `sudo` and daemons do, keeps nothing.
+//! for all of them. A process that forks without `exec` shares its locks with the child, and in the
+//! child waiters are not woken. A child that closes what it inherits, as `sudo` and daemons do, keeps
+//! nothing.
 //!
 //! # Together with flock(1)
 //!
@@ -63,7 +105,9 @@
 //!
 //! [flock(2)]: https://man7.org/linux/man-pages/man2/flock.2.html
 //! [flock(1)]: https://man7.org/linux/man-pages/man1/flock.1.html
+//! [`Fencing::Durable`]: lock_core::Fencing::Durable
 //! [`Fencing::Seeded`]: lock_core::Fencing::Seeded
+//! [`detachable`]: lock_core::Lock::detachable
 
 mod attempt;
 mod backend;

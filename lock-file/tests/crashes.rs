@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use common::{
-    Process, acquire, attempt, claim, locker, path_text, run_if_child, say, scratch, token,
+    Process, acquire, attempt, claim, locker, on_disk, path_text, run_if_child, say, token,
 };
 use lock_core::OwnerId;
 use lock_core::backend::Backend;
@@ -78,7 +78,7 @@ async fn tokens_grow_and_the_lock_is_free_wherever_a_process_is_killed() {
     let mut deaths = 0;
     for call in CALLS.split(' ') {
         for n in 1.. {
-            let scratch = scratch();
+            let scratch = on_disk();
             let dir = scratch.path().join("locks");
             std::fs::create_dir(&dir).unwrap();
             let (said, killed) = kill_at(&dir, call, n, "two rounds", &[&path_text(&dir)]);
@@ -100,7 +100,7 @@ async fn tokens_grow_and_the_lock_is_free_wherever_a_process_is_killed() {
 
 #[tokio::test]
 async fn what_was_written_and_not_synced_is_not_given_out() {
-    let scratch = scratch();
+    let scratch = on_disk();
     let dir = scratch.path().join("locks");
     std::fs::create_dir(&dir).unwrap();
     let (said, killed) = kill_at(&dir, "fdatasync", 1, "two rounds", &[&path_text(&dir)]);
@@ -122,7 +122,7 @@ async fn what_was_written_and_not_synced_is_not_given_out() {
 
 #[tokio::test]
 async fn a_new_file_is_synced_with_its_name() {
-    let scratch = scratch();
+    let scratch = on_disk();
     let dir = scratch.path().join("locks");
     let log = scratch.path().join("log");
     let how = ["-y", "-o", log.to_str().unwrap(), "-e", "trace=fsync"];
@@ -142,7 +142,7 @@ async fn a_disk_that_fails_is_an_error_and_tokens_grow_after_it() {
     ] {
         let mut failed = 0;
         for (error, n) in errors.iter().flat_map(|error| (1..=4).map(move |n| (error, n))) {
-            let scratch = scratch();
+            let scratch = on_disk();
             let dir = scratch.path().join("locks");
             std::fs::create_dir(&dir).unwrap();
             let inject = format!("inject={call}:error={error}:when={n}");
@@ -174,7 +174,7 @@ async fn a_break_that_dies_half_way_leaves_a_lock_that_works() {
     let mut deaths = 0;
     for call in CALLS.split(' ') {
         for n in 1.. {
-            let scratch = scratch();
+            let scratch = on_disk();
             let dir = scratch.path().join("locks");
             let backend = FileLocks::at(&dir).unwrap();
             let mut ours = claim("n");

@@ -25,6 +25,11 @@ pub fn scratch() -> TempDir {
     tempfile::tempdir().unwrap()
 }
 
+/// Not on tmpfs, where nothing is synced.
+pub fn on_disk() -> TempDir {
+    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
+}
+
 pub fn locker(dir: &Path) -> Locker {
     Locker::new(FileLocks::at(dir).unwrap())
 }
