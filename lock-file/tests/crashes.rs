@@ -8,8 +8,8 @@ use std::process::{Command, Stdio};
 use common::{
     Process, acquire, attempt, claim, locker, on_disk, path_text, run_if_child, say, token,
 };
-use lock_core::OwnerId;
 use lock_core::backend::Backend;
+use lock_core::{FencingToken, OwnerId};
 use lock_file::FileLocks;
 
 /// All that are made on a lock file, its line and their directory, whatever the C library calls them.
@@ -178,6 +178,8 @@ async fn a_break_that_dies_half_way_leaves_a_lock_that_works() {
             let dir = scratch.path().join("locks");
             let backend = FileLocks::at(&dir).unwrap();
             let mut ours = claim("n");
+            // Far ahead of the clock, which would hide a number that was lost.
+            ours.floor = FencingToken::from_backend(1 << 53);
             let grant = attempt(&backend, &ours).await.unwrap();
             ours.ticket = grant.ticket;
             let args = [path_text(&dir), ours.owner.expose()];

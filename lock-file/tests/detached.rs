@@ -7,8 +7,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use common::{
-    Process, acquire, attempt, claim, hold, is_free, locker, name, path_text, run_if_child, say,
-    scratch, token, until,
+    Process, acquire, attempt, claim, hold, is_free, locker, name, on_disk, path_text,
+    run_if_child, say, scratch, token, until,
 };
 use lock_core::backend::{Backend, Hold, LetGo, Release, Renewal};
 use lock_core::clock::Moment;
@@ -212,7 +212,7 @@ async fn a_break_of_who_is_dead_or_unknown_ends_nobody() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_break_that_is_late_never_ends_a_newer_hold() {
-    let dir = scratch();
+    let dir = on_disk();
     let breaker = FileLocks::at(dir.path()).unwrap();
     let (send, mut owners) = tokio::sync::mpsc::unbounded_channel();
     let breaking = tokio::spawn(async move {
@@ -226,12 +226,19 @@ async fn a_break_that_is_late_never_ends_a_newer_hold() {
         .map(|_| {
             let (locks, send) = (locker(dir.path()), send.clone());
             tokio::spawn(async move {
-                for _ in 0..300 {
-                    let guard = acquire(&locks, "n").await;
-                    let owner = *guard.owner();
-                    // Nobody asks for its end before it was released.
-                    guard.release().await.unwrap();
-                    send.send(owner).unwrap();
+                for round in 0..90 {
+                    let lock = locks.lock("n").unwrap().ttl(Duration::from_millis(30));
+                    let guard = lock.acquire().await.unwrap();
+                    // Nobody has asked for the end of this one.
+                    for _ in 0..10 {
+                        guard.verify().await.unwrap();
+                        tokio::task::yield_now().await;
+                    }
+                    send.send(*guard.owner()).unwrap();
+                    if round % 3 == 0 {
+                        guard.lost().await;
+                    }
+                    drop(guard.release().await);
                 }
             })
         })
@@ -240,7 +247,7 @@ async fn a_break_that_is_late_never_ends_a_newer_hold() {
     for holder in holders {
         holder.await.unwrap();
     }
-    assert_eq!(breaking.await.unwrap(), 0);
+    assert!(breaking.await.unwrap() >= 60, "those that were waited for");
 }
 
 #[tokio::test]

@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::mem::MaybeUninit;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
@@ -12,6 +13,7 @@ use common::{
 use lock_core::Label;
 use lock_core::backend::Holder;
 use lock_file::descriptor;
+use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 
 #[test]
 fn child() {
@@ -216,7 +218,12 @@ async fn a_release_unlocks_what_others_have_inherited() {
     let ticket = guard.ticket().await.unwrap();
     let inherited = descriptor(&ticket).unwrap().try_clone_to_owned().unwrap();
     let mut child = Command::new("cat").stdin(Stdio::piped()).stdout(inherited).spawn().unwrap();
+    let watching = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC).unwrap();
+    inotify::add_watch(&watching, dir.path().join("n.lock"), WatchFlags::ATTRIB).unwrap();
     guard.release().await.unwrap();
+    // The file is not closed, so who waits is told otherwise.
+    let mut buffer = [MaybeUninit::uninit(); 512];
+    assert!(inotify::Reader::new(&watching, &mut buffer).next().is_ok());
     assert!(descriptor(&ticket).is_none(), "not given away after that");
     assert!(is_free(&locks, "n").await);
     drop(child.stdin.take());
