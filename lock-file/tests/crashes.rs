@@ -6,7 +6,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use common::{
-    Process, acquire, attempt, claim, locker, on_disk, path_text, run_if_child, say, token,
+    Process, acquire, attempt, claim, locker, on_disk, path_text, run_if_child, say, scratch,
+    token, until,
 };
 use lock_core::backend::Backend;
 use lock_core::{FencingToken, OwnerId};
@@ -45,8 +46,8 @@ async fn break_it(args: &[&str]) {
     say(backend.break_lock(&common::name("n"), &owner).await.unwrap());
 }
 
-/// Runs `job` in `dir`, while strace does what `how` says to the calls on the files of the lock `n`.
-fn under_strace(dir: &Path, how: &[&str], job: &str, args: &[&str]) -> Vec<String> {
+/// `job`, while strace does what `how` says to its calls on the files of the lock `n` in `dir`.
+fn strace(dir: &Path, how: &[&str], job: &str, args: &[&str]) -> Command {
     let file = dir.join("n.lock");
     let side = dir.join("n.lock.d");
     let mut command = Command::new("strace");
@@ -58,7 +59,13 @@ fn under_strace(dir: &Path, how: &[&str], job: &str, args: &[&str]) -> Vec<Strin
     command.arg(job.get_program()).args(job.get_args());
     command.envs(job.get_envs().filter_map(|(key, value)| Some((key, value?))));
     command.stderr(Stdio::null());
-    let output = command.output().expect("strace is there: apt-get install strace");
+    command
+}
+
+/// What it says until it ends.
+fn under_strace(dir: &Path, how: &[&str], job: &str, args: &[&str]) -> Vec<String> {
+    let output = strace(dir, how, job, args).output();
+    let output = output.expect("strace is there: apt-get install strace");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     text.lines().filter_map(|line| Some(line[line.find("@ ")? + 2..].to_owned())).collect()
 }
@@ -167,6 +174,27 @@ async fn a_disk_that_fails_is_an_error_and_tokens_grow_after_it() {
         }
         assert!(failed >= errors.len(), "{call} failed {failed} times only");
     }
+}
+
+#[tokio::test]
+async fn a_file_that_is_replaced_before_it_is_locked_is_not_the_lock() {
+    let dir = scratch();
+    let file = dir.path().join("n.lock");
+    let how = ["-o", "/dev/null", "-e", "inject=flock:delay_enter=500000:when=1"];
+    let mut late =
+        Process::spawn(strace(dir.path(), &how, "two rounds", &[&path_text(dir.path())]));
+    until("it has opened the file", async || file.exists()).await;
+    std::fs::remove_file(&file).unwrap();
+    let locks = locker(dir.path());
+    let guard = acquire(&locks, "n").await;
+    until("it waits for the new file", async || {
+        locks.inspect(&common::name("n")).await.unwrap().waiting == Some(1)
+    })
+    .await;
+    let ours = guard.fencing_token().unwrap();
+    guard.release().await.unwrap();
+    assert!(token(&late.hear()) > ours);
+    late.rest();
 }
 
 #[tokio::test]

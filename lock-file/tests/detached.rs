@@ -11,7 +11,7 @@ use common::{
     run_if_child, say, scratch, token, until,
 };
 use lock_core::backend::{Backend, Hold, LetGo, Release, Renewal};
-use lock_core::clock::Moment;
+use lock_core::clock::{Moment, sleep};
 use lock_core::{Detached, ErrorKind, LockGuard, Locker, Loss};
 use lock_file::FileLocks;
 use rustix::process::{Pid, Signal, kill_process};
@@ -230,13 +230,15 @@ async fn a_break_that_is_late_never_ends_a_newer_hold() {
                     let lock = locks.lock("n").unwrap().ttl(Duration::from_millis(30));
                     let guard = lock.acquire().await.unwrap();
                     // Nobody has asked for the end of this one.
-                    for _ in 0..10 {
+                    for _ in 0..6 {
+                        sleep(Duration::from_millis(1)).await;
                         guard.verify().await.unwrap();
-                        tokio::task::yield_now().await;
                     }
                     send.send(*guard.owner()).unwrap();
-                    if round % 3 == 0 {
-                        guard.lost().await;
+                    // Before, in the middle of and after the break.
+                    match round % 3 {
+                        0 => drop(guard.lost().await),
+                        _ => sleep(Duration::from_micros(50) * round).await,
                     }
                     drop(guard.release().await);
                 }
