@@ -46,6 +46,7 @@ pub mod backend;
 mod capabilities;
 mod carry;
 pub mod clock;
+pub mod dial;
 mod engine;
 mod entropy;
 mod error;

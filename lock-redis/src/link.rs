@@ -14,7 +14,8 @@ use std::time::Duration;
 
 use lock_core::backend::Fault;
 use lock_core::backend::FaultKind::Unavailable;
-use lock_core::clock::{Moment, sleep, sleep_between};
+use lock_core::clock::{Moment, sleep};
+use lock_core::dial::Dialer;
 use lock_core::{Error, ErrorKind};
 use redis::aio::{AsyncPushSender, MultiplexedConnection, SendError};
 use redis::io::tcp::{TcpSettings, socket2::TcpKeepalive};
@@ -23,7 +24,6 @@ use redis::{
     FromRedisValue, IntoConnectionInfo, ProtocolVersion, PushInfo, PushKind, RedisConnectionInfo,
     RedisError, ScriptInvocation, Value as Answer,
 };
-use tokio::sync::watch;
 
 use crate::config::{Config, Place};
 use crate::fault;
@@ -34,10 +34,6 @@ use crate::waiters::Waiters;
 
 /// Making a connection, all of it: enough for a handshake in four round trips over a slow line.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
-
-/// The pause after a failed attempt to connect doubles from the shortest to the longest.
-const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
-const LONGEST_PAUSE: Duration = Duration::from_millis(200);
 
 /// How long the oldest request may go without answer. Also when the kernel gives up on a peer that does
 /// not acknowledge what was sent; on an idle line it asks, with keep-alive probes.
@@ -58,20 +54,7 @@ pub(crate) struct Link {
     config: Config,
     trial: LockKeys,
     waiters: Arc<Waiters>,
-    state: Mutex<State>,
-}
-
-#[derive(Default)]
-struct State {
-    current: Option<Connection>,
-    /// Tells what becomes of the attempt to connect that is under way.
-    attempt: Option<watch::Receiver<Option<Result<Connection, Fault>>>>,
-    failure: Option<Failure>,
-}
-
-struct Failure {
-    at: Moment,
-    pause: Duration,
+    dialer: Dialer<Connection>,
 }
 
 /// A connection. Cloning is cheap; clones share it.
@@ -102,7 +85,7 @@ impl Link {
             trial: config.keys.for_trial(),
             config,
             waiters: Arc::default(),
-            state: Mutex::default(),
+            dialer: Dialer::default(),
         })
     }
 
@@ -205,58 +188,23 @@ impl Link {
 
     /// The first connection. Nobody else waits for it yet, so its fault stays whole.
     pub(crate) async fn first_connection(&self) -> Result<Connection, Fault> {
-        let answer = self.connect_in_time().await;
-        self.state().note(&answer);
-        answer
+        let connection = self.connect_in_time().await?;
+        self.dialer.put(connection.clone());
+        Ok(connection)
     }
 
     /// The connection, if need be a new one: then this waits for one attempt, which all verbs share.
-    ///
-    /// It is made by a task: a verb that is dropped does not end it, and one that nobody polls does not
-    /// hold it up.
     pub(crate) async fn connection(self: &Arc<Self>) -> Result<Connection, Fault> {
-        let mut attempt = {
-            let mut state = self.state();
-            if let Some(connection) = state.working() {
-                return Ok(connection);
-            }
-            let under_way = state.attempt.clone().filter(|attempt| attempt.has_changed().is_ok());
-            under_way.unwrap_or_else(|| {
-                let (tell, attempt) = watch::channel(None);
-                tokio::spawn(Arc::clone(self).attempt(tell));
-                state.attempt = Some(attempt.clone());
-                attempt
-            })
-        };
-        match attempt.wait_for(Option::is_some).await.as_deref() {
-            Ok(Some(Ok(connection))) => Ok(connection.clone()),
-            Ok(Some(Err(fault))) => Err(fault.repeated()),
-            Ok(None) | Err(_) => Err(Fault::not_applied(
-                Unavailable,
-                "the runtime on which a connection was being made has ended",
-            )),
-        }
+        let is_good = |connection: &Connection| connection.health.is_good();
+        self.dialer.get(is_good, || Arc::clone(self).make_connection()).await
     }
 
-    async fn attempt(self: Arc<Self>, tell: watch::Sender<Option<Result<Connection, Fault>>>) {
-        let (old, pause) = {
-            let state = self.state();
-            let pause = state.failure.as_ref().map(|f| (f.at + f.pause).remaining());
-            (state.unanswering(), pause.unwrap_or_default())
-        };
-        let answer = match old {
+    async fn make_connection(self: Arc<Self>) -> Result<Connection, Fault> {
+        // There may be nothing against the old one but that it does not answer.
+        match self.dialer.current().filter(|c| !c.health.broken.load(Ordering::Acquire)) {
             Some(old) if self.answers(&old).await => Ok(old),
-            _ => {
-                if !pause.is_zero() {
-                    sleep_between(pause / 2, pause).await;
-                }
-                self.connect_in_time().await
-            }
-        };
-        let mut state = self.state();
-        state.note(&answer);
-        state.attempt = None;
-        tell.send_replace(Some(answer));
+            _ => self.connect_in_time().await,
+        }
     }
 
     /// True if a connection that seems to be silent is not: callers may have gone away before their
@@ -334,30 +282,6 @@ impl Link {
         }
         fault::fault(doing, error)
     }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl State {
-    fn working(&self) -> Option<Connection> {
-        self.current.as_ref().filter(|c| c.health.is_good()).cloned()
-    }
-
-    /// The connection, if there is nothing against it but that it does not answer.
-    fn unanswering(&self) -> Option<Connection> {
-        self.current.as_ref().filter(|c| !c.health.broken.load(Ordering::Acquire)).cloned()
-    }
-
-    fn note(&mut self, answer: &Result<Connection, Fault>) {
-        let last = self.failure.take();
-        self.current = answer.as_ref().ok().cloned();
-        if answer.is_err() {
-            let pause = last.map_or(SHORTEST_PAUSE, |last| (last.pause * 2).min(LONGEST_PAUSE));
-            self.failure = Some(Failure { at: Moment::now(), pause });
-        }
-    }
 }
 
 impl Health {
@@ -423,7 +347,7 @@ impl fmt::Debug for Link {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Link")
             .field("address", &self.address)
-            .field("connected", &self.state().working().is_some())
+            .field("connected", &self.dialer.current().is_some_and(|c| c.health.is_good()))
             .finish_non_exhaustive()
     }
 }

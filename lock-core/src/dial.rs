@@ -1,0 +1,211 @@
+//! For backends with a connection: many verbs need it, one attempt makes it.
+//!
+//! A verb belongs to its caller, who may drop it, or keep it and not poll it. So what all verbs wait for
+//! is made by a task of its own, with a pause between failures that doubles. Whether a connection is
+//! still good, and how one is made, is the backend's business.
+
+use std::fmt;
+use std::future::Future;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+use crate::backend::{Fault, FaultKind};
+use crate::clock::{Moment, sleep_between};
+
+/// The pause after a failed attempt doubles from the shortest to the longest.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
+const LONGEST_PAUSE: Duration = Duration::from_millis(200);
+
+/// Work that is done once for all who want its result meanwhile.
+pub struct Together<T>(Mutex<Option<Outcome<T>>>);
+
+type Outcome<T> = watch::Receiver<Option<Result<T, Fault>>>;
+
+impl<T: Clone + Send + Sync + 'static> Together<T> {
+    /// Waits for the work that is under way, or begins it: in a task of its own, which goes on if all who
+    /// wait for it go away.
+    ///
+    /// # Errors
+    ///
+    /// What the work ends with, for everybody who waited. [`Effect`](crate::Effect) is its own; if its
+    /// runtime ends before it does, nothing is known to have been applied by it for the caller.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves the work alone.
+    pub async fn join<F>(&self, work: impl FnOnce() -> F) -> Result<T, Fault>
+    where
+        F: Future<Output = Result<T, Fault>> + Send + 'static,
+    {
+        let mut outcome = {
+            let mut current = self.current();
+            let is_under_way = |o: &Outcome<T>| o.borrow().is_none() && o.has_changed().is_ok();
+            current.clone().filter(is_under_way).unwrap_or_else(|| {
+                let (tell, outcome) = watch::channel(None);
+                let work = work();
+                tokio::spawn(async move { tell.send_replace(Some(work.await)) });
+                *current = Some(outcome.clone());
+                outcome
+            })
+        };
+        match outcome.wait_for(Option::is_some).await.as_deref() {
+            Ok(Some(Ok(done))) => Ok(done.clone()),
+            Ok(Some(Err(fault))) => Err(fault.repeated()),
+            Ok(None) | Err(_) => Err(Fault::not_applied(
+                FaultKind::Unavailable,
+                "the runtime on which a connection was being made has ended",
+            )),
+        }
+    }
+
+    fn current(&self) -> MutexGuard<'_, Option<Outcome<T>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T> Default for Together<T> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<T> fmt::Debug for Together<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Together(..)")
+    }
+}
+
+/// The connection that all verbs share, made anew when it is needed and not good any more.
+pub struct Dialer<C> {
+    state: Arc<Mutex<State<C>>>,
+    attempt: Together<C>,
+}
+
+struct State<C> {
+    connection: Option<C>,
+    failure: Option<Failure>,
+}
+
+struct Failure {
+    at: Moment,
+    pause: Duration,
+}
+
+impl<C> Default for Dialer<C> {
+    fn default() -> Self {
+        let state = State { connection: None, failure: None };
+        Self { state: Arc::new(Mutex::new(state)), attempt: Together::default() }
+    }
+}
+
+impl<C: Clone + Send + Sync + 'static> Dialer<C> {
+    /// From now on, this is the connection: one that was made without the dialer.
+    pub fn put(&self, connection: C) {
+        lock(&self.state).note(&Ok(connection));
+    }
+
+    /// The connection that there is, good or not.
+    #[must_use]
+    pub fn current(&self) -> Option<C> {
+        lock(&self.state).connection.clone()
+    }
+
+    /// The connection if it `is_good`, or what becomes of the one attempt to `dial` that all share.
+    ///
+    /// # Errors
+    ///
+    /// What the attempt ends with. Whoever comes after that waits for the next one.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves the attempt alone.
+    pub async fn get<F>(
+        &self,
+        is_good: impl Fn(&C) -> bool,
+        dial: impl FnOnce() -> F,
+    ) -> Result<C, Fault>
+    where
+        F: Future<Output = Result<C, Fault>> + Send + 'static,
+    {
+        if let Some(connection) = self.current().filter(is_good) {
+            return Ok(connection);
+        }
+        let begin = || {
+            let (state, dial) = (Arc::clone(&self.state), dial());
+            async move {
+                let pause = lock(&state).failure.as_ref().map(|f| (f.at + f.pause).remaining());
+                if let Some(pause) = pause.filter(|pause| !pause.is_zero()) {
+                    sleep_between(pause / 2, pause).await;
+                }
+                let made = dial.await;
+                lock(&state).note(&made);
+                made
+            }
+        };
+        self.attempt.join(begin).await
+    }
+}
+
+impl<C: Clone> State<C> {
+    fn note(&mut self, made: &Result<C, Fault>) {
+        let last = self.failure.take();
+        self.connection = made.as_ref().ok().cloned();
+        if made.is_err() {
+            let pause = last.map_or(SHORTEST_PAUSE, |last| (last.pause * 2).min(LONGEST_PAUSE));
+            self.failure = Some(Failure { at: Moment::now(), pause });
+        }
+    }
+}
+
+impl<C> fmt::Debug for Dialer<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Dialer(..)")
+    }
+}
+
+fn lock<C>(state: &Mutex<State<C>>) -> MutexGuard<'_, State<C>> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+    use crate::clock::sleep;
+
+    #[tokio::test(start_paused = true)]
+    async fn all_share_one_attempt_and_nobody_can_stop_it() {
+        let (dialer, dialled) = (Dialer::default(), Arc::new(AtomicU32::new(0)));
+        let dial = || {
+            let dialled = Arc::clone(&dialled);
+            async move {
+                sleep(Duration::from_secs(1)).await;
+                Ok(dialled.fetch_add(1, Ordering::SeqCst) + 1)
+            }
+        };
+        dialer.put(0);
+        let is_good = |made: &u32| *made > 0;
+        let dropped = tokio::time::timeout(SHORTEST_PAUSE, dialer.get(is_good, dial)).await;
+        assert!(dropped.is_err());
+        let (one, other) = tokio::join!(dialer.get(is_good, dial), dialer.get(is_good, dial));
+        assert_eq!((one.unwrap(), other.unwrap(), dialer.current()), (1, 1, Some(1)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn failures_are_paused_after_and_told_to_all() {
+        let dialer = Dialer::default();
+        dialer.put(false);
+        let refused = || async { Err(Fault::not_applied(FaultKind::Unavailable, "refused")) };
+        let began = Moment::now();
+        for _ in 0..20 {
+            let error = dialer.get(|good| *good, refused).await.unwrap_err();
+            assert_eq!(error.kind(), FaultKind::Unavailable);
+        }
+        let took = Moment::now().saturating_since(began);
+        assert!(took > LONGEST_PAUSE * 5 && took < LONGEST_PAUSE * 20, "{took:?}");
+        assert!(dialer.get(|good| *good, || async { Ok(true) }).await.unwrap());
+    }
+}
