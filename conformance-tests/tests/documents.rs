@@ -107,6 +107,11 @@ fn readme_holds_the_capabilities() {
         lock_core::Order::PerProcess => "first come, first served in one process".into(),
         lock_core::Order::Fifo => "first come, first served".into(),
     });
+    text += &row("a held lock outlasts", &|caps| match caps.durability {
+        lock_core::Durability::Advisory => "nothing: advisory".into(),
+        lock_core::Durability::UntilRestart => "all but a restart".into(),
+        lock_core::Durability::Durable => "a crash".into(),
+    });
     text += &row("wake-up", &|caps| format!("{:?}", caps.wakeup).to_lowercase());
     text += &row("takeover after a crash", &|caps| match caps.takeover {
         Takeover::AtOnce => "at once".into(),

@@ -54,6 +54,19 @@ pub enum Reach {
     Network,
 }
 
+/// What a held lock outlasts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Durability {
+    /// Nothing: the server may drop a held lock at any time, to make room, say, and then a second holder
+    /// is in before the first one is told. Such locks save work; what must not happen twice needs more.
+    #[default]
+    Advisory,
+    /// What happens while the server runs. A restart or a failover may lose it.
+    UntilRestart,
+    /// The crash of any one server. It ends with its holder, its lease, or by somebody's hand.
+    Durable,
+}
+
 /// What an optional verb or field is backed by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Support {
@@ -86,6 +99,8 @@ pub struct Capabilities {
     pub order: Order,
     /// How waiters wake up.
     pub wakeup: Wakeup,
+    /// What a held lock outlasts.
+    pub durability: Durability,
     /// Whom a lock excludes.
     pub reach: Reach,
     /// Shortest lease that can be asked for.
@@ -130,6 +145,8 @@ pub struct Requirements {
     pub order: Order,
     /// At least this way of waking up.
     pub wakeup: Wakeup,
+    /// At least as durable.
+    pub durability: Durability,
     /// At least this reach.
     pub reach: Reach,
     /// Detached holds.
@@ -155,6 +172,7 @@ impl Requirements {
         demand(&mut missing, "fencing", capabilities.fencing, self.fencing);
         demand(&mut missing, "order", capabilities.order, self.order);
         demand(&mut missing, "wakeup", capabilities.wakeup, self.wakeup);
+        demand(&mut missing, "durability", capabilities.durability, self.durability);
         demand(&mut missing, "reach", capabilities.reach, self.reach);
         demand(&mut missing, "detached", capabilities.detached, self.detached);
         demand(&mut missing, "minimum_hold", capabilities.minimum_hold, self.minimum_hold);

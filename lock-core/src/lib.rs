@@ -64,7 +64,7 @@ mod wheel;
 
 pub use backend::{Backend, Effect};
 pub use capabilities::{
-    Capabilities, Fencing, Order, Reach, Requirements, Support, Takeover, Wakeup,
+    Capabilities, Durability, Fencing, Order, Reach, Requirements, Support, Takeover, Wakeup,
 };
 pub use error::{Error, ErrorKind};
 pub use guard::{Detached, LockGuard, LossSignal};

@@ -17,7 +17,9 @@ use crate::backend::{
     Attempt, Backend, Claim, Fault, FaultKind, Grant, Holder, Identity, Lease, LetGo, Listed,
     LockState, PLACE_LASTS, Release, Renewal, Wake,
 };
-use crate::capabilities::{Capabilities, Fencing, Order, Reach, Support, Takeover, Wakeup};
+use crate::capabilities::{
+    Capabilities, Durability, Fencing, Order, Reach, Support, Takeover, Wakeup,
+};
 use crate::clock::{Moment, sleep_until, wall};
 use crate::name::LockName;
 use crate::owner::{Label, OwnerId};
@@ -175,6 +177,7 @@ impl Backend for Memory {
             fencing: Fencing::Seeded,
             order: Order::Fifo,
             wakeup: Wakeup::HandOff,
+            durability: Durability::Durable,
             reach: Reach::Process,
             ttl_min: Duration::from_millis(1),
             ttl_max: Duration::from_secs(365 * 24 * 3600),

@@ -17,8 +17,8 @@ use lock_core::backend::{
 };
 use lock_core::clock::{Moment, sleep_between};
 use lock_core::{
-    Capabilities, Encoding, Error, Fencing, LockName, Order, OwnerId, Reach, Support, Takeover,
-    Wakeup,
+    Capabilities, Durability, Encoding, Error, Fencing, LockName, Order, OwnerId, Reach, Support,
+    Takeover, Wakeup,
 };
 use rustix::fs::OFlags;
 
@@ -128,6 +128,7 @@ impl Backend for FileLocks {
             fencing: if self.inner.durable { Fencing::Durable } else { Fencing::Seeded },
             order: Order::PerProcess,
             wakeup: if bell::IS_THERE { Wakeup::Signal } else { Wakeup::Poll },
+            durability: Durability::Durable,
             reach: Reach::Host,
             ttl_min: Duration::from_millis(1),
             ttl_max: Duration::from_secs(365 * 24 * 3600),

@@ -11,8 +11,8 @@ use lock_core::backend::{
 };
 use lock_core::clock::{Moment, sleep_between};
 use lock_core::{
-    Capabilities, Error, Fencing, FencingToken, Label, LockName, Order, OwnerId, Reach, Support,
-    Takeover, Wakeup,
+    Capabilities, Durability, Error, Fencing, FencingToken, Label, LockName, Order, OwnerId, Reach,
+    Support, Takeover, Wakeup,
 };
 
 use crate::config::{Config, TTL_MAX, TTL_MIN};
@@ -108,6 +108,7 @@ impl Backend for Redis {
             fencing: Fencing::Seeded,
             order: Order::PerProcess,
             wakeup: self.inner.wakeup,
+            durability: Durability::UntilRestart,
             reach: Reach::Network,
             ttl_min: TTL_MIN,
             ttl_max: self.inner.max_ttl,

@@ -11,7 +11,7 @@ use lock_core::backend::{
 };
 use lock_core::clock::Moment;
 use lock_core::{
-    Capabilities, Fencing, LockName, Order, OwnerId, Reach, Support, Takeover, Wakeup,
+    Capabilities, Durability, Fencing, LockName, Order, OwnerId, Reach, Support, Takeover, Wakeup,
 };
 
 /// Who holds which lock, and until when. Clones share it, as clients share a server.
@@ -42,6 +42,7 @@ impl Backend for Table {
             fencing: Fencing::None,
             order: Order::PerProcess,
             wakeup: Wakeup::Poll,
+            durability: Durability::Durable,
             reach: Reach::Process,
             ttl_min: Duration::from_millis(1),
             ttl_max: Duration::from_secs(24 * 3600),
