@@ -8,7 +8,8 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use conformance_tests::servers::{
-    Clock, KeepData, Persistence, Redis, RedisOptions, Reply, Server, Step,
+    Clock, KeepData, Memcached, MemcachedOptions, Persistence, Redis, RedisOptions, Reply, Server,
+    Step, TextSession,
 };
 use lock_core::clock::{Moment, sleep, wall};
 
@@ -328,4 +329,42 @@ async fn a_server_dies_with_a_test_process_that_is_killed() {
     eventually("the process is gone", || matches!(state(pid), None | Some('Z'))).await;
     // The one thing that the killed process could not do itself.
     std::fs::remove_dir_all(&said[2]).unwrap();
+}
+
+#[test]
+fn memcached_is_ours_and_obeys() {
+    let server = Memcached::start(MemcachedOptions::new());
+    assert_eq!(server.stat("pid"), server.pid().to_string());
+    assert_eq!(server.url(), format!("memcache://127.0.0.1:{}", server.addr().port()));
+    let mut session = server.connect().unwrap();
+    assert_eq!(session.command("set n 0 0 2\r\nab").unwrap(), "STORED");
+    assert_eq!(session.command("mg n v").unwrap(), "VA 2\r\nab");
+    assert_eq!(session.command("mg m v").unwrap(), "EN");
+    server.stop();
+    assert_eq!(state(server.pid()), Some('T'));
+    server.cont();
+    assert_eq!(session.command("mg n v").unwrap(), "VA 2\r\nab");
+    let before = server.pid();
+    server.kill();
+    assert_eq!((state(before), server.connect().is_err()), (None, true));
+    server.restart();
+    assert_ne!(server.pid(), before);
+    assert_eq!(server.command("mg n v"), "EN", "it keeps nothing");
+    let pid = server.pid();
+    drop(server);
+    assert_eq!(state(pid), None);
+}
+
+#[test]
+fn memcached_has_the_settings_it_was_given() {
+    let settings = |options| Memcached::start(options).command("stats settings");
+    let plain = settings(MemcachedOptions::new());
+    assert!(plain.contains("STAT evictions off\r\n") && plain.contains("STAT cas_enabled yes\r\n"));
+    let other = settings(MemcachedOptions::new().evicting().arg("-C"));
+    assert!(other.contains("STAT evictions on\r\n") && other.contains("STAT cas_enabled no\r\n"));
+    let asking = Memcached::start(MemcachedOptions::new().credentials("u", "secret"));
+    assert_eq!(asking.command("mg n"), "EN", "the operator says who it is");
+    let mut stranger = TextSession::connect(asking.addr()).unwrap();
+    assert_eq!(stranger.command("mg n").unwrap(), "CLIENT_ERROR unauthenticated");
+    assert!(asking.url().starts_with("memcache://u:secret@127.0.0.1:"));
 }

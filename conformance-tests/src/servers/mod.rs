@@ -10,11 +10,13 @@
 //! clock, and change things behind a client's back.
 
 mod clock;
+mod memcached;
 mod process;
 mod redis;
 mod resp;
 
 pub use clock::{Clock, Step};
+pub use memcached::{Memcached, MemcachedOptions, TextSession};
 pub(crate) use process::low_ports;
 pub use process::{Server, ServerError};
 pub use redis::{KeepData, Persistence, Redis, RedisOptions};
