@@ -346,7 +346,7 @@ pub struct Holder {
     pub held_for: Option<Duration>,
     /// When the lease ends if it is not renewed.
     pub lapses_in: Option<Duration>,
-    /// The fencing token of the grant.
+    /// The fencing token of the grant; `None` also if the server learns it with the first renewal only.
     pub token: Option<FencingToken>,
 }
 

@@ -12,8 +12,8 @@ pub enum Fencing {
     /// There are none: [`fencing_token`](crate::LockGuard::fencing_token) is `None`.
     #[default]
     None,
-    /// Each token is at least the server's wall clock in microseconds and higher than the one
-    /// before. They go back only if the server loses its data *and* its clock is set back, or if a
+    /// Each token is higher than the one before, from a counter that never starts below the server's wall
+    /// clock in microseconds. They go back only if the server loses its data *and* its clock is set back, or if a
     /// successor's clock is behind by more than the gap between the two.
     Seeded,
     /// Each token was logged by consensus or synced to disk before the grant returned.

@@ -320,7 +320,7 @@ static LAWS: &[Law] = &[
         "A job that does not run because 'somebody else has the lock', when in truth the server is down.",
     ),
     law!("9.1", inspection::inspect_tells_who_holds).promise(
-        "Inspecting a held lock shows its owner and token, inspecting a free one shows no holder, and neither changes anything.",
+        "Inspecting a held lock shows its owner and no token but the grant's, and that one from the first renewal on; inspecting a free one shows no holder; neither changes anything.",
         "At 3 a.m. somebody asks who holds the lock.",
     ).if_declared(|offer| offer.caps.inspecting == Support::Present).or_absent(check!(inspection::inspect_is_refused)),
     law!("9.2", inspection::a_break_ends_the_expected_holder_only).promise(

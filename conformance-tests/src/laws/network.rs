@@ -7,7 +7,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lock_core::backend::{LetGo, Release};
+use lock_core::backend::{Holder, LetGo, Release};
 use lock_core::clock::{Moment, sleep};
 use lock_core::{Error, ErrorKind, LockGuard, Locker, Loss, Support};
 
@@ -150,13 +150,19 @@ pub(super) async fn answers_are_not_mixed_up(ctx: Arc<Ctx>) -> Verdict {
         let token = ctx.win(&*client, &mut claim).await?.token;
         if ctx.caps.inspecting == Support::Present {
             let seen = client.inspect(&claim.name).await?;
-            let holders: Vec<_> = seen.holders.iter().map(|h| (h.owner, h.token)).collect();
+            let is_ours = |holder: &Holder| {
+                holder.owner == Some(claim.owner)
+                    && (holder.token.is_none() || holder.token == token)
+            };
             ensure!(
-                holders == [(Some(claim.owner), token)],
+                matches!(seen.holders.as_slice(), [holder] if is_ours(holder)),
                 "a look at a lock of ours shows what is not there, after {round} rounds: {seen:?}"
             );
         }
-        let _ = within(early, client.release(&claim, LetGo::now())).await;
+        // In every other round only: what was dropped may have been sent all the same.
+        if round % 2 == 0 {
+            let _ = within(early, client.release(&claim, LetGo::now())).await;
+        }
         client.release(&claim, LetGo::now()).await?;
         let again = client.release(&claim, LetGo::now()).await?;
         ensure!(again == Release::NotHeld, "a lock that was let go was {again:?} again");
