@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::fmt::Write;
 use std::path::PathBuf;
 
-use conformance_tests::servers::{Redis, RedisOptions};
+use conformance_tests::servers::{Memcached, MemcachedOptions, Redis, RedisOptions};
 use conformance_tests::{Law, Level, laws, sabotage};
 use lock_core::{Backend, Capabilities, Memory, Support, Takeover};
 
@@ -90,10 +90,13 @@ fn readme_holds_the_capabilities() {
     let server = Redis::start(RedisOptions::new());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let redis = runtime.block_on(lock_redis::Redis::connect(&*server.url())).unwrap();
+    let server = Memcached::start(MemcachedOptions::new());
+    let memcached = runtime.block_on(lock_memcache::Memcached::connect(server.url())).unwrap();
     let columns: Vec<Capabilities> = vec![
         Memory::new().capabilities(),
         lock_file::FileLocks::at(file.path()).unwrap().capabilities(),
         redis.capabilities(),
+        memcached.capabilities(),
     ];
     let row = |what: &str, cell: &dyn Fn(&Capabilities) -> String| {
         let cells: Vec<String> = columns.iter().map(cell).collect();

@@ -1,0 +1,604 @@
+//! The verbs.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lock_core::backend::{
+    Attempt, Backend, Claim, Fault, FaultKind, Grant, Holder, Identity, Lease, LetGo, Listed,
+    LockState, Mode, Release, Renewal, Ticket, Wake,
+};
+use lock_core::clock::Moment;
+use lock_core::{
+    Capabilities, Durability, Error, Fencing, FencingToken, LockName, Order, OwnerId, Reach,
+    Support, Takeover, Wakeup,
+};
+
+use crate::config::Config;
+use crate::fault::{self, OUT_OF_MEMORY, odd_answer};
+use crate::fence::{self, Fence, drawn};
+use crate::holds::{Held, Holds, Known};
+use crate::keys::{Keys, server_of};
+use crate::link::{Connection, Link, Place, stat};
+use crate::value::Value;
+use crate::waiters::{LONGEST_PAUSE, Room, Waiters};
+use crate::wire::{Item, Reply, Request};
+
+/// A round trip takes one or two.
+const TTL_MIN: Duration = Duration::from_millis(10);
+
+/// A server takes more seconds for a date, long gone: the lock would be everybody's at once.
+const MAX_EXPTIME: u64 = 30 * 24 * 3600;
+
+/// So that what is added to each lease fits as well.
+const TTL_MAX: Duration = Duration::from_secs(MAX_EXPTIME - 3);
+
+/// How late a server may be with the ticks of its clock before leases end early.
+const STALL: Duration = Duration::from_millis(250);
+
+/// What may be left of a lease on the server when it is over.
+const LINGERS: Duration = Duration::from_millis(3250);
+
+/// How often a verb looks again because somebody else has changed the key since its last look.
+const MAX_LOOKS: u32 = 16;
+
+/// Where an identity of the server stands, if somebody has asked for it: of no lock, since no escape
+/// begins like this.
+const IDENTITY: &str = "%server";
+
+/// Locks on memcached servers. Clones share one connection to each server.
+///
+/// See the [crate's documentation](crate) for what they promise, and what not: they are advisory.
+#[derive(Clone, Debug)]
+pub struct Memcached {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    keys: Keys,
+    fence_key: String,
+    names: Vec<String>,
+    servers: Vec<Server>,
+    holds: Arc<Holds>,
+    waiters: Waiters,
+}
+
+#[derive(Debug)]
+struct Server {
+    link: Arc<Link>,
+    fence: Fence,
+}
+
+/// What stands under the key of a lock.
+enum Seen {
+    Nothing,
+    /// A value of ours, of whatever owner.
+    Ours(Value, Item),
+    Foreign(Item),
+}
+
+impl Memcached {
+    /// Connects to all servers: of a URL as in [`Config::new`], or of a [`Config`].
+    ///
+    /// Where there is no counter of fencing tokens yet, one is begun; that takes a second or two. Warns by
+    /// `tracing` of servers that may evict locks, or have evicted something.
+    ///
+    /// # Errors
+    ///
+    /// As [`Config::new`], and
+    /// * [`ErrorKind::Unavailable`](lock_core::ErrorKind::Unavailable): a server cannot be reached, or does
+    ///   not answer;
+    /// * [`ErrorKind::Denied`](lock_core::ErrorKind::Denied): wrong credentials, or none;
+    /// * [`ErrorKind::Unsupported`](lock_core::ErrorKind::Unsupported): a server is older than 1.6, or runs
+    ///   without CAS numbers (`-C`).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future gives the attempt up.
+    pub async fn connect<C>(config: C) -> Result<Self, Error>
+    where
+        C: TryInto<Config>,
+        Error: From<C::Error>,
+    {
+        let Config { servers: names, credentials, keys } =
+            config.try_into().map_err(Error::from)?;
+        let fence_key = keys.fence();
+        let mut servers = Vec::with_capacity(names.len());
+        for address in &names {
+            let place = Place { address: address.clone(), credentials: credentials.clone() };
+            let link = Arc::new(Link::connect(place).await.map_err(fault::error)?);
+            servers.push(Server { link, fence: Fence::default() });
+        }
+        for server in &servers {
+            server.make_sure_of_fence(&fence_key).await.map_err(fault::error)?;
+        }
+        let (holds, waiters) = (Arc::default(), Waiters::default());
+        Ok(Self { inner: Arc::new(Inner { keys, fence_key, names, servers, holds, waiters }) })
+    }
+}
+
+#[async_trait]
+impl Backend for Memcached {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities {
+            backend: "memcache",
+            fencing: Fencing::Seeded,
+            order: Order::PerProcess,
+            wakeup: Wakeup::Poll,
+            durability: Durability::Advisory,
+            reach: Reach::Network,
+            ttl_min: TTL_MIN,
+            ttl_max: TTL_MAX,
+            margin: Duration::from_millis(2),
+            takeover: Takeover::LeasePlus(LINGERS + LONGEST_PAUSE * 2),
+            detached: Support::Present,
+            minimum_hold: Support::Absent,
+            late_attempts_refused: Support::Absent,
+            raisable: Support::Present,
+            inspecting: Support::Present,
+            listing: Support::Absent,
+            breaking: Support::Present,
+        }
+    }
+
+    /// Of several servers none is *the* server.
+    async fn identity(&self) -> Result<Option<Identity>, Fault> {
+        let [server] = self.inner.servers.as_slice() else { return Ok(None) };
+        let connection = server.link.connection().await?;
+        let stats = connection.stats("").await?;
+        let request = Request::new().add(IDENTITY, 0, &OwnerId::mint().expose()).look(IDENTITY);
+        let (_, mut replies) = connection.ask(&request).await?;
+        let Some(Reply::Value(Item { value: Some(id), .. })) = replies.pop() else {
+            return Ok(None);
+        };
+        let up_for = stat(&stats, "uptime").and_then(|seconds| seconds.parse().ok());
+        let id = String::from_utf8_lossy(&id).into_owned();
+        Ok(Some(Identity::new(id, up_for.map(Duration::from_secs))))
+    }
+
+    /// Takes the lock, looks what stands there now, and draws a token, in one round trip: whether the
+    /// token is of any worth is known when the answers are.
+    async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, Fault> {
+        if claim.mode != Mode::Exclusive {
+            return Err(Fault::unsupported("this mode"));
+        }
+        let (key, server) = self.inner.place_of(&claim.name);
+        let answer = self.inner.attempt(server, &key, claim).await;
+        match &answer {
+            Ok(Attempt::Acquired(_)) => self.inner.waiters.leave(&claim.owner, &key),
+            Ok(Attempt::Contended { .. }) if claim.queue => {
+                self.inner.waiters.enter(claim.owner, &key);
+            }
+            _ => {}
+        }
+        answer
+    }
+
+    async fn wait(&self, claim: &Claim) -> Result<Wake, Fault> {
+        let (key, server) = self.inner.place_of(&claim.name);
+        let room = match claim.queue {
+            true => self.inner.waiters.enter(claim.owner, &key),
+            false => Arc::new(Room::default()),
+        };
+        let is_free = || async {
+            let connection = server.link.connection().await?;
+            match connection.ask_one(&Request::new().probe(&key)).await? {
+                Reply::Missing => Ok(true),
+                Reply::Done => Ok(false),
+                other => Err(other.odd("look at a lock")),
+            }
+        };
+        room.wait(is_free).await?;
+        Ok(Wake::Look)
+    }
+
+    /// All requests are on their way before the first answer is waited for.
+    async fn renew(&self, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
+        let mut under_way = Vec::with_capacity(claims.len());
+        for claim in claims {
+            let (key, server) = self.inner.place_of(&claim.name);
+            let begun = match server.link.connection().await {
+                Ok(connection) => {
+                    let (request, step) = self.inner.first_step(claim, &key, &connection);
+                    Ok((connection.ask(&request), step, connection))
+                }
+                Err(fault) => Err(fault),
+            };
+            under_way.push((begun, key, server));
+        }
+        let mut answers = Vec::with_capacity(claims.len());
+        for (claim, (begun, key, server)) in claims.iter().zip(under_way) {
+            answers.push(match begun {
+                Ok((answer, step, connection)) => match answer.await {
+                    Ok(answer) => {
+                        let prolonging = Prolonging { claim, key: &key, server, connection };
+                        self.inner.prolong(&prolonging, step, answer).await.map(|held| match held {
+                            Some(grant) => Renewal::Held(grant),
+                            None => Renewal::NotHeld,
+                        })
+                    }
+                    Err(fault) => Err(fault),
+                },
+                Err(fault) => Err(fault),
+            });
+        }
+        answers
+    }
+
+    async fn release(&self, claim: &Claim, _: LetGo) -> Result<Release, Fault> {
+        let (key, server) = self.inner.place_of(&claim.name);
+        self.inner.waiters.leave(&claim.owner, &key);
+        let connection = server.link.connection().await?;
+        let known = held(claim).map(Held::known);
+        let cas = known.filter(|known| known.connection == connection.id()).map(|known| known.cas);
+        match delete(&connection, &key, &claim.owner, cas, "release a lock").await? {
+            true => Ok(Release::Released),
+            false => Ok(Release::NotHeld),
+        }
+    }
+
+    async fn inspect(&self, name: &LockName) -> Result<LockState, Fault> {
+        let (key, server) = self.inner.place_of(name);
+        let connection = server.link.connection().await?;
+        let reply = connection.ask_one(&Request::new().look(&key)).await?;
+        // Whose value it is, if it is not ours, is nobody's business: it may be the right to unlock.
+        let mut holder = Holder::new(None);
+        let item = match seen(Some(reply), "inspect a lock")? {
+            Seen::Nothing => return Ok(LockState::new(Vec::new(), None)),
+            Seen::Foreign(item) => item,
+            Seen::Ours(value, item) => {
+                holder.owner = Some(value.owner);
+                holder.token = value.token();
+                holder.label = value.label;
+                item
+            }
+        };
+        holder.lapses_in = item.lapses_in.map(Duration::from_secs);
+        Ok(LockState::new(vec![holder], None))
+    }
+
+    /// Servers have no index of keys, and list them all only to who may slow them down.
+    async fn list(
+        &self,
+        _prefix: &str,
+        _after: Option<&LockName>,
+        _limit: usize,
+    ) -> Result<Vec<Listed>, Fault> {
+        Err(Fault::unsupported("list"))
+    }
+
+    async fn break_lock(&self, name: &LockName, expected: &OwnerId) -> Result<bool, Fault> {
+        let (key, server) = self.inner.place_of(name);
+        let connection = server.link.connection().await?;
+        delete(&connection, &key, expected, None, "break a lock").await
+    }
+}
+
+impl Inner {
+    fn place_of(&self, name: &LockName) -> (String, &Server) {
+        let key = self.keys.of(name);
+        let server = &self.servers[server_of(&self.names, &key)];
+        (key, server)
+    }
+
+    async fn attempt(&self, server: &Server, key: &str, claim: &Claim) -> Result<Attempt, Fault> {
+        const DOING: &str = "take a lock";
+
+        for _ in 0..MAX_LOOKS {
+            let connection = server.link.connection().await?;
+            let value = Value::format(&claim.owner, None, claim.label.as_ref());
+            let request = Request::new().add(key, exptime(claim.ttl), &value).look(key).draw(
+                &self.fence_key,
+                1,
+                fence::LASTS,
+            );
+            let (since, replies) = connection.ask(&request).await?;
+            let mut replies = replies.into_iter();
+            let (added, looked, draw) = (replies.next(), replies.next(), replies.next());
+            match (added, looked) {
+                (Some(Reply::Stored), looked @ Some(_)) => {
+                    match seen(looked, DOING).map_err(fault::after_all)? {
+                        Seen::Ours(value, item) if value.owner == claim.owner => {
+                            let taken = Taken { server, key, connection, cas: item.cas, since };
+                            let grant = self.finish(claim, taken, draw).await;
+                            if let Some(grant) = grant.map_err(fault::after_all)? {
+                                return Ok(Attempt::Acquired(grant));
+                            }
+                        }
+                        // Flushed, evicted or broken at once; somebody else may have it by now.
+                        Seen::Nothing => {}
+                        Seen::Ours(_, item) | Seen::Foreign(item) => return Ok(contended(&item)),
+                    }
+                }
+                (Some(refusal), None) => return Err(refusal.odd(DOING)),
+                (Some(added), looked @ Some(_)) => match seen(looked, DOING)? {
+                    Seen::Ours(value, item) if value.owner == claim.owner => {
+                        let prolonging = Prolonging { claim, key, server, connection };
+                        if let Some(grant) = self.repeat(&prolonging, value, item).await? {
+                            return Ok(Attempt::Acquired(grant));
+                        }
+                    }
+                    Seen::Ours(_, item) | Seen::Foreign(item) => return Ok(contended(&item)),
+                    Seen::Nothing if added == Reply::NotStored => {
+                        return Ok(Attempt::Contended { lapses_in: Some(Duration::ZERO) });
+                    }
+                    Seen::Nothing => return Err(added.odd(DOING)),
+                },
+                (None, _) => return Err(odd_answer(DOING, "nothing")),
+            }
+        }
+        Err(restless(key))
+    }
+
+    /// The lock is taken; the grant, if there is a token for it. Without a counter to draw from, the lock is
+    /// given back while one is begun.
+    async fn finish(
+        &self,
+        claim: &Claim,
+        taken: Taken<'_>,
+        draw: Option<Reply>,
+    ) -> Result<Option<Grant>, Fault> {
+        let Taken { server, key, connection, cas, since } = taken;
+        let Some(mut number) = drawn(draw)? else {
+            delete(&connection, key, &claim.owner, Some(cas), "give a lock back").await?;
+            server.fence.begin(&server.link, &self.fence_key).await?;
+            return Ok(None);
+        };
+        if let Some(short_of) = short_of(claim, number) {
+            let Some(raised) = self.draw(&connection, short_of).await? else { return Ok(None) };
+            number = raised;
+        }
+        let until = since + claim.ttl;
+        let known = Known { number, cas, connection: connection.id(), until };
+        self.grant(claim.owner, known, since).map(Some)
+    }
+
+    async fn draw(&self, connection: &Connection, by: u64) -> Result<Option<u64>, Fault> {
+        let request = Request::new().draw(&self.fence_key, by, fence::LASTS);
+        drawn(Some(connection.ask_one(&request).await?))
+    }
+
+    /// The attempt of a claim that holds the lock already, as it does after a lost answer.
+    async fn repeat(
+        &self,
+        prolonging: &Prolonging<'_>,
+        value: Value,
+        item: Item,
+    ) -> Result<Option<Grant>, Fault> {
+        let known = self.holds.get(&prolonging.claim.owner).map(|held| held.known());
+        let number = known.map(|known| known.number).or(value.number);
+        let step = Step { number, until: known.map(|known| known.until), ..Step::default() };
+        let (request, step) = self.next_step(prolonging, step, &item);
+        let answer = prolonging.connection.ask(&request).await?;
+        self.prolong(prolonging, step, answer).await
+    }
+
+    /// The first request of a renewal: with what is known, or to find out.
+    fn first_step(&self, claim: &Claim, key: &str, connection: &Connection) -> (Request, Step) {
+        let known = held(claim).map(Held::known);
+        let Some(known) = known.filter(|known| known.connection == connection.id()) else {
+            let number = known.map(|known| known.number);
+            let until = known.map(|known| known.until);
+            return (Request::new().look(key), Step { number, until, ..Step::default() });
+        };
+        let step = Step { number: Some(known.number), until: Some(known.until), ..Step::default() };
+        let value = Value::format(&claim.owner, step.number, claim.label.as_ref());
+        let exptime = exptime(claim.ttl.max(known.until.remaining()));
+        let request = Request::new().cas(key, exptime, &value, known.cas).look(key);
+        (request, Step { writes: true, ..step })
+    }
+
+    /// The request that prolongs what was seen to be ours.
+    fn next_step(&self, prolonging: &Prolonging<'_>, step: Step, item: &Item) -> (Request, Step) {
+        let claim = prolonging.claim;
+        let left = step.until.map(Moment::remaining).unwrap_or_default();
+        // Never shorter than what is left of it on the server.
+        let left_there = item.lapses_in.unwrap_or(0).min(MAX_EXPTIME);
+        let exptime = exptime(claim.ttl.max(left)).max(left_there);
+        let value = Value::format(&claim.owner, step.number, claim.label.as_ref());
+        let mut request = Request::new();
+        let falls_short = step.number.is_none_or(|number| short_of(claim, number).is_some());
+        request = match step.out_of_memory {
+            true => request.last(prolonging.key, exptime, item.cas),
+            false => request.cas(prolonging.key, exptime, &value, item.cas),
+        };
+        request = request.look(prolonging.key);
+        if falls_short {
+            request = request.draw(&self.fence_key, 1, fence::LASTS);
+        }
+        (request, Step { writes: true, draws: falls_short, ..step })
+    }
+
+    /// Goes on until it is clear whether the lease was prolonged; `None` if the lock is not the claim's.
+    async fn prolong(
+        &self,
+        prolonging: &Prolonging<'_>,
+        mut step: Step,
+        mut answer: (Moment, Vec<Reply>),
+    ) -> Result<Option<Grant>, Fault> {
+        const DOING: &str = "prolong a lock";
+
+        let Prolonging { claim, key, server, connection } = prolonging;
+        for _ in 0..MAX_LOOKS {
+            let (since, replies) = answer;
+            let mut replies = replies.into_iter();
+            let written = if step.writes { replies.next() } else { None };
+            let looked = seen(replies.next(), DOING)?;
+            let (value, item) = match looked {
+                Seen::Ours(value, item) if value.owner == claim.owner => (value, item),
+                _ => return Ok(None),
+            };
+            match written {
+                Some(Reply::Stored | Reply::Done) => {
+                    let drew = if step.draws { drawn(replies.next())? } else { None };
+                    let number = match (step.draws, drew) {
+                        (true, None) => None,
+                        (true, Some(number)) => Some(number),
+                        (false, _) => step.number,
+                    };
+                    let until = step.until.unwrap_or(since).max(since + claim.ttl);
+                    step.until = Some(until);
+                    let number = match number.map(|number| (number, short_of(claim, number))) {
+                        Some((number, None)) => Some(number),
+                        Some((_, Some(short_of))) => self.draw(connection, short_of).await?,
+                        None => None,
+                    };
+                    if let Some(number) = number {
+                        let known =
+                            Known { number, cas: item.cas, connection: connection.id(), until };
+                        return self.grant(claim.owner, known, since).map(Some);
+                    }
+                    server.fence.begin(&server.link, &self.fence_key).await?;
+                }
+                // A foreign hand has touched it, or it is known from before a new connection.
+                Some(Reply::Exists | Reply::Missing) | None => {}
+                Some(Reply::Refused(text)) if text.starts_with(OUT_OF_MEMORY) => {
+                    if step.out_of_memory {
+                        return Err(fault::refused(DOING, &text));
+                    }
+                    step.out_of_memory = true;
+                }
+                Some(other) => return Err(other.odd(DOING)),
+            }
+            step.number = step.number.or(value.number);
+            let (request, next) = self.next_step(prolonging, step, &item);
+            step = next;
+            answer = connection.ask(&request).await?;
+        }
+        Err(restless(key))
+    }
+
+    fn grant(&self, owner: OwnerId, known: Known, since: Moment) -> Result<Grant, Fault> {
+        let token = FencingToken::from_backend(known.number)
+            .ok_or_else(|| odd_answer("read the fencing token", known.number))?;
+        let lease = Lease::For(known.until.saturating_since(since));
+        let held = self.holds.note(owner, known);
+        Ok(Grant::new(lease, since).with_token(token).with_ticket(Ticket::new(held)))
+    }
+}
+
+impl Server {
+    async fn make_sure_of_fence(&self, key: &str) -> Result<(), Fault> {
+        let connection = self.link.connection().await?;
+        let reply = connection.ask_one(&Request::new().draw(key, 1, fence::LASTS)).await?;
+        match drawn(Some(reply))? {
+            Some(_) => Ok(()),
+            None => self.fence.begin(&self.link, key).await,
+        }
+    }
+}
+
+/// A lock that was just taken.
+struct Taken<'a> {
+    server: &'a Server,
+    key: &'a str,
+    connection: Connection,
+    cas: u64,
+    since: Moment,
+}
+
+/// A lock that is held, and is to be so for longer.
+struct Prolonging<'a> {
+    claim: &'a Claim,
+    key: &'a str,
+    server: &'a Server,
+    connection: Connection,
+}
+
+/// What was asked last, and with what in mind.
+#[derive(Clone, Copy, Debug, Default)]
+struct Step {
+    /// The request wrote before it looked.
+    writes: bool,
+    /// And drew a token after that.
+    draws: bool,
+    number: Option<u64>,
+    until: Option<Moment>,
+    /// What needs memory was refused.
+    out_of_memory: bool,
+}
+
+/// Deletes what stands there if it is `owner`'s. With the `cas` of it in one round trip; what it is
+/// compared with was told on this connection, so by this life of the server.
+async fn delete(
+    connection: &Connection,
+    key: &str,
+    owner: &OwnerId,
+    mut cas: Option<u64>,
+    doing: &'static str,
+) -> Result<bool, Fault> {
+    for _ in 0..MAX_LOOKS {
+        if let Some(cas) = cas {
+            match connection.ask_one(&Request::new().delete(key, cas)).await? {
+                Reply::Done => return Ok(true),
+                Reply::Missing => return Ok(false),
+                Reply::Exists => {}
+                other => return Err(other.odd(doing)),
+            }
+        }
+        let reply = connection.ask_one(&Request::new().look(key)).await?;
+        match seen(Some(reply), doing)? {
+            Seen::Ours(value, item) if value.owner == *owner => cas = Some(item.cas),
+            _ => return Ok(false),
+        }
+    }
+    Err(restless(key))
+}
+
+fn seen(reply: Option<Reply>, doing: &'static str) -> Result<Seen, Fault> {
+    match reply {
+        Some(Reply::Missing) => Ok(Seen::Nothing),
+        Some(Reply::Value(item)) => Ok(match item.value.as_deref().and_then(Value::parse) {
+            Some(value) => Seen::Ours(value, item),
+            None => Seen::Foreign(item),
+        }),
+        Some(other) => Err(other.odd(doing)),
+        None => Err(odd_answer(doing, "nothing")),
+    }
+}
+
+fn contended(item: &Item) -> Attempt {
+    Attempt::Contended { lapses_in: item.lapses_in.map(Duration::from_secs) }
+}
+
+/// By how much a number is too low for what the claim asks for, if it is.
+fn short_of(claim: &Claim, number: u64) -> Option<u64> {
+    let floor = claim.floor?.backend_number();
+    (number <= floor).then(|| floor - number + 1)
+}
+
+/// In whole seconds, of which the server may take two off. Its clock is a number that is set once a
+/// second, to the seconds that have passed: so it is behind by less than one for the fraction, and by
+/// less than one, and what a tick is late, for the time since the last tick. So the holder has always given
+/// up first.
+fn exptime(lease: Duration) -> u64 {
+    let lease = lease.min(TTL_MAX) + STALL;
+    lease.as_secs() + u64::from(lease.subsec_nanos() > 0) + 2
+}
+
+fn held(claim: &Claim) -> Option<&Held> {
+    claim.ticket.as_ref()?.get::<Arc<Held>>().map(|held| &**held)
+}
+
+fn restless(key: &str) -> Fault {
+    let why = format!("somebody else changes the key {key:?} all the time");
+    Fault::unknown(FaultKind::Unavailable, why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn leases_are_rounded_up_and_stay_relative() {
+        let of = |millis| exptime(Duration::from_millis(millis));
+        assert_eq!([1, 500, 750, 751, 1000, 1900, 2000].map(of), [3, 3, 3, 4, 4, 5, 5]);
+        for millis in 1..5000 {
+            let (asked, lease) = (Duration::from_secs(of(millis)), Duration::from_millis(millis));
+            assert!(asked >= lease + STALL + Duration::from_secs(2), "{millis} ms");
+            assert!(asked <= lease + LINGERS, "{millis} ms");
+        }
+        assert_eq!((exptime(TTL_MAX), exptime(Duration::MAX)), (MAX_EXPTIME, MAX_EXPTIME));
+    }
+}

@@ -1,0 +1,276 @@
+//! Where the servers are.
+
+use std::fmt;
+
+use lock_core::{Error, ErrorKind};
+use percent_encoding::percent_decode_str;
+
+use crate::keys::Keys;
+
+const DEFAULT_PORT: u16 = 11211;
+
+/// More servers than anybody spreads locks over.
+const MAX_SERVERS: usize = 100;
+
+/// Where the servers are, who we are there, and under which prefix their locks stand.
+///
+/// ```
+/// # fn main() -> Result<(), lock_core::Error> {
+/// use lock_memcache::Config;
+///
+/// let config = Config::new("memcache://10.0.0.1,10.0.0.2:11212")?.prefix("billing:")?;
+/// let same = Config::new("memcache://10.0.0.2:11212,10.0.0.1:11211?prefix=billing:")?;
+/// # assert_eq!(format!("{config:?}"), format!("{same:?}"));
+/// # Ok(()) }
+/// ```
+///
+/// `Debug` shows no password.
+#[derive(Clone)]
+pub struct Config {
+    /// As `host:port`, sorted.
+    pub(crate) servers: Vec<String>,
+    pub(crate) credentials: Option<Credentials>,
+    pub(crate) keys: Keys,
+}
+
+/// What a server wants that was started with `-Y`.
+#[derive(Clone)]
+pub(crate) struct Credentials {
+    pub(crate) user: String,
+    pub(crate) password: String,
+}
+
+impl Config {
+    /// Reads a URL: `memcache://[user:password@]host[:port][,host[:port]…]`, with the option
+    /// [`prefix`](Self::prefix) as `?prefix=…`. An IPv6 address stands in brackets. User, password and
+    /// prefix are percent-decoded.
+    ///
+    /// Of several servers, each has its share of the locks. Which one has a lock depends on the servers as
+    /// they are written here, in any order: all clients must write them alike.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Invalid`] if it cannot be understood. No error repeats the URL: it may hold a
+    /// password.
+    pub fn new(url: &str) -> Result<Self, Error> {
+        let (scheme, rest) = url.split_once("://").unwrap_or_default();
+        if !scheme.eq_ignore_ascii_case("memcache") {
+            return Err(invalid("the URL of memcached servers begins with memcache://"));
+        }
+        if rest.contains('#') {
+            return Err(invalid("a memcached URL has no fragment; write # as %23"));
+        }
+        let (location, query) = rest.split_once('?').unwrap_or((rest, ""));
+        if query.contains('@') && !location.contains('@') && location.contains(':') {
+            // Maybe the question mark stood in a password; then the options are a part of it.
+            return Err(invalid("write ? in a password as %3F, and @ in a URL option as %40"));
+        }
+        let (credentials, hosts) = match location.rsplit_once('@') {
+            Some((credentials, hosts)) => (Some(Credentials::parse(credentials)?), hosts),
+            None => (None, location),
+        };
+        let hosts = hosts.strip_suffix('/').unwrap_or(hosts);
+        let mut servers = hosts.split(',').map(server).collect::<Result<Vec<_>, _>>()?;
+        let count = servers.len();
+        servers.sort_unstable();
+        servers.dedup();
+        if servers.len() < count || count > MAX_SERVERS {
+            return Err(invalid("a memcached URL names up to 100 servers, each of them once"));
+        }
+        let config = Self { servers, credentials, keys: Keys::with_prefix("")? };
+        match option(query)? {
+            Some(prefix) => config.prefix(&prefix),
+            None => Ok(config),
+        }
+    }
+
+    /// Puts `prefix` before every key. It ends in `:` or `/`.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Invalid`] if it does not.
+    pub fn prefix(mut self, prefix: &str) -> Result<Self, Error> {
+        self.keys = Keys::with_prefix(prefix)?;
+        Ok(self)
+    }
+}
+
+impl Credentials {
+    /// The server takes both in one line, with a blank between them.
+    fn parse(text: &str) -> Result<Self, Error> {
+        let (user, password) = text
+            .split_once(':')
+            .ok_or_else(|| invalid("before the @ of a memcached URL stands user:password"))?;
+        let (user, password) = (decode(user)?, decode(password)?);
+        let is_odd = |c: char| c.is_control() || c == ' ' || c == ':';
+        if user.is_empty() || user.contains(is_odd) || password.contains(char::is_control) {
+            let why = "a memcached user is a word, and a password holds no control characters";
+            return Err(invalid(why));
+        }
+        if user.len() + password.len() > 255 {
+            return Err(invalid("the user and password of a memcached URL are too long"));
+        }
+        Ok(Self { user, password })
+    }
+}
+
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Config")
+            .field("servers", &self.servers)
+            .field("user", &self.credentials.as_ref().map(|credentials| &credentials.user))
+            .field("prefix", &self.keys.prefix())
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Credentials").field("user", &self.user).finish_non_exhaustive()
+    }
+}
+
+impl TryFrom<&str> for Config {
+    type Error = Error;
+
+    fn try_from(url: &str) -> Result<Self, Error> {
+        Self::new(url)
+    }
+}
+
+impl TryFrom<String> for Config {
+    type Error = Error;
+
+    fn try_from(url: String) -> Result<Self, Error> {
+        Self::new(&url)
+    }
+}
+
+/// `host:port`, as it is looked up and as it is hashed.
+fn server(text: &str) -> Result<String, Error> {
+    let bad =
+        || invalid("a memcached URL names hosts with commas between, an IPv6 one in [brackets]");
+    let (host, port) = match text.strip_prefix('[') {
+        Some(v6) => {
+            let (host, rest) = v6.split_once(']').ok_or_else(bad)?;
+            let is_one =
+                !host.is_empty() && host.bytes().all(|b| b.is_ascii_hexdigit() || b == b':');
+            let port =
+                if rest.is_empty() { None } else { Some(rest.strip_prefix(':').ok_or_else(bad)?) };
+            (is_one.then(|| format!("[{host}]")).ok_or_else(bad)?, port)
+        }
+        None => {
+            let (host, port) = match text.split_once(':') {
+                Some((host, port)) => (host, Some(port)),
+                None => (text, None),
+            };
+            let is_of_names = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_');
+            let is_one = !host.is_empty() && host.bytes().all(is_of_names);
+            (is_one.then(|| host.to_owned()).ok_or_else(bad)?, port)
+        }
+    };
+    let port = match port.map(str::parse::<u16>) {
+        None => DEFAULT_PORT,
+        Some(Ok(port)) if port > 0 => port,
+        _ => return Err(invalid("the port of a memcached server is a number up to 65535")),
+    };
+    Ok(format!("{}:{port}", host.to_ascii_lowercase()))
+}
+
+/// The prefix: there is no other option.
+fn option(query: &str) -> Result<Option<String>, Error> {
+    let mut prefix = None;
+    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+        match pair.split_once('=') {
+            Some(("prefix", value)) if prefix.is_none() => prefix = Some(decode(value)?),
+            Some(("prefix", _)) => return Err(invalid("the URL option \"prefix\" is given twice")),
+            Some((name, _)) if name.bytes().all(|b| matches!(b, b'a'..=b'z' | b'_')) => {
+                return Err(invalid(format!("the memcache: backend has no URL option {name:?}")));
+            }
+            _ => return Err(invalid("an option of a memcached URL reads name=value")),
+        }
+    }
+    Ok(prefix)
+}
+
+fn decode(text: &str) -> Result<String, Error> {
+    percent_decode_str(text)
+        .decode_utf8()
+        .map(std::borrow::Cow::into_owned)
+        .map_err(|_| invalid("a memcached URL must be UTF-8 after percent-decoding"))
+}
+
+fn invalid(why: impl Into<std::borrow::Cow<'static, str>>) -> Error {
+    Error::new(ErrorKind::Invalid, why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_are_understood() {
+        for (url, servers, user, prefix) in [
+            ("memcache://h", &["h:11211"][..], None, ""),
+            ("MEMCACHE://H:7/", &["h:7"], None, ""),
+            ("memcache://b,a:2?prefix=x%2F", &["a:2", "b:11211"], None, "x/"),
+            ("memcache://[::1],[::1]:7", &["[::1]:11211", "[::1]:7"], None, ""),
+            ("memcache://u:p%40:%20@h", &["h:11211"], Some(("u", "p@: ")), ""),
+        ] {
+            let config = Config::new(url).unwrap_or_else(|error| panic!("{url}: {error}"));
+            assert_eq!(
+                (config.servers.as_slice(), config.keys.prefix()),
+                (servers_of(servers).as_slice(), prefix),
+                "{url}"
+            );
+            let found = config.credentials.as_ref().map(|c| (c.user.as_str(), c.password.as_str()));
+            assert_eq!(found, user, "{url}");
+        }
+    }
+
+    fn servers_of(texts: &[&str]) -> Vec<String> {
+        texts.iter().map(|&text| text.to_owned()).collect()
+    }
+
+    #[test]
+    fn what_is_not_understood_is_refused_without_being_repeated() {
+        for url in [
+            "",
+            "memcache:h",
+            "http://hunter2",
+            "memcache://",
+            "memcache://hunter2@h",
+            "memcache://u:hunter2@",
+            "memcache://u:hunter2@h:0",
+            "memcache://u:hunter2@h:65536",
+            "memcache://u:hunter2@h,",
+            "memcache://u:hunter2@h,h:11211",
+            "memcache://u:hunter2@::1",
+            "memcache://u:hunter2@[::1",
+            "memcache://u:hunter2@h/x",
+            "memcache://u:hunter2@h#x",
+            "memcache://u:hunter2@h%20x",
+            "memcache://u:hunter2@h?prefix",
+            "memcache://u:hunter2@h?prefix=x",
+            "memcache://u:hunter2@h?prefix=a:&prefix=b:",
+            "memcache://u:hunter2@h?colour=red",
+            "memcache://u:hunter2@h?=",
+            "memcache://u:hunter2%0d%0a@h",
+            "memcache://a%20b:hunter2@h",
+            "memcache://:hunter2@h",
+            "memcache://u:12?colour=hunter2@h",
+            "memcache://u:%ff@h",
+        ] {
+            let error = Config::new(url).expect_err(url);
+            assert_eq!(error.kind(), ErrorKind::Invalid, "{url}");
+            assert!(!format!("{error} {error:?}").contains("hunter2"), "{url}: {error}");
+        }
+    }
+
+    #[test]
+    fn debug_shows_no_password() {
+        let config = Config::new("memcache://u:hunter2@h?prefix=a:").unwrap();
+        let shown = format!("{config:?} {:?}", config.credentials);
+        assert!(!shown.contains("hunter2") && shown.contains("a:"), "{shown}");
+    }
+}

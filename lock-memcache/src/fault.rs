@@ -1,0 +1,132 @@
+//! From refusals and broken lines to faults that say what to do.
+
+use std::fmt;
+
+use lock_core::backend::{Effect, Fault, FaultKind};
+use lock_core::{Error, ErrorKind};
+
+use Effect::{NotApplied, Unknown};
+use FaultKind::{Broken, Denied, Invalid, Unavailable, Unsupported};
+
+/// What a server says at its memory limit, when it must not make room (`-M`) or finds none.
+pub(crate) const OUT_OF_MEMORY: &str = "SERVER_ERROR out of memory";
+
+/// The server refused a command, in these words.
+pub(crate) fn refused(doing: &'static str, said: &str) -> Fault {
+    let (effect, kind, advice) = classify(said);
+    let said: String = said.chars().take(200).collect();
+    let trouble = Trouble { doing, said: said.escape_debug().to_string(), advice };
+    match effect {
+        NotApplied => Fault::not_applied(kind, trouble),
+        Unknown => Fault::unknown(kind, trouble),
+    }
+}
+
+/// What failed after the lock was taken: whatever it says, something was applied.
+pub(crate) fn after_all(fault: Fault) -> Fault {
+    Fault::unknown(fault.kind(), fault.into_source())
+}
+
+/// The connection broke before the answer came.
+pub(crate) fn broken(server: &str, why: &str) -> Fault {
+    Fault::unknown(Unavailable, format!("the connection to {server} failed: {why}"))
+}
+
+/// No connection could be made, so that nothing was asked.
+pub(crate) fn no_connection(server: &str, why: &str) -> Fault {
+    let why = format!(
+        "cannot connect to {server}: {why} (check that the server runs and is reachable, without TLS)"
+    );
+    Fault::not_applied(Unavailable, why)
+}
+
+/// An answer that this command never has.
+pub(crate) fn odd_answer(doing: &'static str, what: impl fmt::Display) -> Fault {
+    let said = format!("cannot {doing}: the server gave an answer that makes no sense: {what}");
+    Fault::unknown(Broken, said)
+}
+
+/// The same fault, before there is a backend.
+pub(crate) fn error(fault: Fault) -> Error {
+    let (kind, message) = match fault.kind() {
+        Unavailable => (ErrorKind::Unavailable, "cannot connect to the servers"),
+        Denied => (ErrorKind::Denied, "the server refuses access"),
+        Unsupported => (ErrorKind::Unsupported, "the server cannot do what locks need"),
+        Broken => (ErrorKind::BackendBroken, "the server answers what no memcached does"),
+        _ => (ErrorKind::Invalid, "the server cannot accept this"),
+    };
+    Error::new(kind, message).with_source(Said(fault.into_source().to_string()))
+}
+
+fn classify(said: &str) -> (Effect, FaultKind, &'static str) {
+    if said.starts_with(OUT_OF_MEMORY) {
+        (NotApplied, Unavailable, "the server is at its memory limit: raise -m, or make room")
+    } else if said.contains("too many open connections") {
+        (NotApplied, Unavailable, "the server has too many clients: raise -c")
+    } else if said.contains("unauthenticated") {
+        (NotApplied, Denied, "the server asks who we are: add user:password@ to the URL")
+    } else if said.contains("authentication failure") {
+        (NotApplied, Denied, "check user and password")
+    } else if said.contains("non-numeric") {
+        (NotApplied, Invalid, "somebody else writes to the key of the fencing tokens: delete it")
+    } else if said == "ERROR" {
+        (NotApplied, Unsupported, "the server must be memcached 1.6 or newer")
+    } else {
+        (Unknown, Unavailable, "look at what the server says")
+    }
+}
+
+/// What was being done, what the server said, and what to do about it.
+#[derive(Debug)]
+struct Trouble {
+    doing: &'static str,
+    said: String,
+    advice: &'static str,
+}
+
+impl fmt::Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "cannot {}: {} ({})", self.doing, self.said, self.advice)
+    }
+}
+
+impl std::error::Error for Trouble {}
+
+#[derive(Debug)]
+struct Said(String);
+
+impl fmt::Display for Said {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Said {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn refusals_say_whether_they_were_applied_and_what_to_do() {
+        for (said, effect, kind) in [
+            ("SERVER_ERROR out of memory storing object", NotApplied, Unavailable),
+            ("ERROR Too many open connections", Unknown, Unavailable),
+            ("SERVER_ERROR too many open connections", NotApplied, Unavailable),
+            ("CLIENT_ERROR unauthenticated", NotApplied, Denied),
+            ("CLIENT_ERROR authentication failure", NotApplied, Denied),
+            ("CLIENT_ERROR cannot increment or decrement non-numeric value", NotApplied, Invalid),
+            ("ERROR", NotApplied, Unsupported),
+            ("SERVER_ERROR something new", Unknown, Unavailable),
+        ] {
+            let fault = refused("do it", said);
+            assert_eq!((fault.effect(), fault.kind()), (effect, kind), "{said}");
+        }
+    }
+
+    #[test]
+    fn what_a_server_says_is_shown_in_one_short_line() {
+        let shown = refused("do it", &"\x1b[2J".repeat(1000)).into_source().to_string();
+        assert!(shown.len() < 2000 && !shown.contains('\x1b'), "{shown}");
+    }
+}

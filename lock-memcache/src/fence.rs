@@ -1,0 +1,94 @@
+//! The counter from which fencing tokens are drawn: one on each server, begun with the server's clock.
+//!
+//! It is drawn from when the lock is taken, in the same write, so two tokens of one lock are drawn in the
+//! order of their grants. It is never made by drawing. Whoever finds none waits until the server's clock
+//! has moved on to another second, and begins with that, so no number that was drawn before comes again.
+//! What is begun with lasts for three seconds of that clock unless somebody draws: a request that was
+//! under way for longer begins nothing.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lock_core::backend::{Fault, FaultKind};
+use lock_core::clock::{Moment, sleep_between};
+use lock_core::dial::Together;
+
+use crate::fault;
+use crate::link::{Connection, Link, stat};
+use crate::wire::{Reply, Request};
+
+/// How long a counter outlasts its last draw. There is no need for more than a second, but without it
+/// the next lock waits until there is one again.
+pub(crate) const LASTS: u64 = 30 * 24 * 3600;
+
+/// How long something that was begun with lasts.
+const SEED_LASTS: u64 = 3;
+
+/// How long the next second of the server may take to come.
+const SECOND: Duration = Duration::from_secs(4);
+
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// The counter of one server.
+#[derive(Debug, Default)]
+pub(crate) struct Fence(Together<()>);
+
+impl Fence {
+    /// Begins the counter, after it was missed: in one or two seconds. All who miss it wait for the same.
+    pub(crate) async fn begin(&self, link: &Arc<Link>, key: &str) -> Result<(), Fault> {
+        let (link, key) = (Arc::clone(link), key.to_owned());
+        self.0.join(|| async move { begin(&link, &key).await }).await
+    }
+}
+
+/// The numbers of the counter are microseconds at first, of which each second has enough.
+fn seed(second: u64) -> String {
+    (second * 1_000_000).to_string()
+}
+
+async fn begin(link: &Link, key: &str) -> Result<(), Fault> {
+    let connection = link.connection().await?;
+    let missed_at = second(&connection).await?;
+    let late = Moment::now() + SECOND;
+    let now = loop {
+        sleep_between(LOOK_EVERY / 2, LOOK_EVERY).await;
+        match second(&connection).await? {
+            now if now > missed_at => break now,
+            _ if late.has_passed() => {
+                let why = "the server's clock stands still, so no fencing tokens can be given";
+                return Err(Fault::not_applied(FaultKind::Unavailable, why));
+            }
+            _ => {}
+        }
+    };
+    let request = Request::new().add(key, now + SEED_LASTS, &seed(now)).draw(key, 1, LASTS);
+    let (_, replies) = connection.ask(&request).await?;
+    for reply in replies {
+        match reply {
+            Reply::Stored | Reply::NotStored | Reply::Value(_) | Reply::Missing => {}
+            other => return Err(other.odd("begin the counter of fencing tokens")),
+        }
+    }
+    Ok(())
+}
+
+async fn second(connection: &Connection) -> Result<u64, Fault> {
+    let stats = connection.stats("").await?;
+    let time = stat(&stats, "time").and_then(|time| time.parse().ok());
+    time.ok_or_else(|| fault::odd_answer("read the server's clock", "no time"))
+}
+
+/// The number that was drawn; `None` if there is no counter.
+pub(crate) fn drawn(reply: Option<Reply>) -> Result<Option<u64>, Fault> {
+    let doing = "draw a fencing token";
+    match reply {
+        Some(Reply::Missing) => Ok(None),
+        Some(Reply::Value(item)) => {
+            let text = item.value.as_deref().and_then(|value| std::str::from_utf8(value).ok());
+            let number = text.and_then(|text| text.trim_end().parse().ok());
+            number.map(Some).ok_or_else(|| fault::odd_answer(doing, "no number"))
+        }
+        Some(other) => Err(other.odd(doing)),
+        None => Err(fault::odd_answer(doing, "nothing")),
+    }
+}

@@ -1,0 +1,94 @@
+//! What this process knows of the locks that it holds.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use lock_core::OwnerId;
+use lock_core::clock::Moment;
+
+/// The holds whose tickets are in somebody's hands. An attempt that is repeated without its ticket finds
+/// its token here: the server may not know it.
+#[derive(Debug, Default)]
+pub(crate) struct Holds(Mutex<HashMap<OwnerId, Weak<Held>>>);
+
+/// What a holder knows of its lock. Its ticket.
+#[derive(Debug)]
+pub(crate) struct Held {
+    owner: OwnerId,
+    known: Mutex<Known>,
+    holds: Arc<Holds>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Known {
+    /// The number of the fencing token.
+    pub(crate) number: u64,
+    /// The number that the server gave to what it stores, and the connection on which it said so: a
+    /// server that was started anew begins with the same numbers.
+    pub(crate) cas: u64,
+    pub(crate) connection: u64,
+    /// The lease lasts at least until then.
+    pub(crate) until: Moment,
+}
+
+impl Holds {
+    pub(crate) fn get(&self, owner: &OwnerId) -> Option<Arc<Held>> {
+        self.table().get(owner)?.upgrade()
+    }
+
+    /// Notes what is known now.
+    pub(crate) fn note(self: &Arc<Self>, owner: OwnerId, known: Known) -> Arc<Held> {
+        if let Some(held) = self.get(&owner) {
+            *held.lock() = known;
+            return held;
+        }
+        let held = Arc::new(Held { owner, known: Mutex::new(known), holds: Arc::clone(self) });
+        self.table().insert(owner, Arc::downgrade(&held));
+        held
+    }
+
+    fn table(&self) -> MutexGuard<'_, HashMap<OwnerId, Weak<Held>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Held {
+    pub(crate) fn known(&self) -> Known {
+        *self.lock()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Known> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let mut table = self.holds.table();
+        // Another one may have come in its place.
+        if table.get(&self.owner).is_some_and(|held| held.strong_count() == 0) {
+            table.remove(&self.owner);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_hold_is_known_as_long_as_somebody_has_its_ticket() {
+        let (holds, owner) = (Arc::new(Holds::default()), OwnerId::mint());
+        let until = Moment::now() + Duration::from_secs(1);
+        let known = Known { number: 1, cas: 2, connection: 3, until };
+        let held = holds.note(owner, known);
+        let same = holds.note(owner, Known { cas: 4, ..known });
+        assert_eq!(held.known().cas, 4);
+        drop(held);
+        assert!(holds.get(&owner).is_some());
+        drop(same);
+        assert!(holds.get(&owner).is_none() && holds.table().is_empty());
+    }
+}

@@ -1,0 +1,383 @@
+//! The connection to a server: one for all verbs, made anew when it breaks.
+//!
+//! Requests are written in the order in which they are asked, as many at once as have come together, and
+//! answers are matched to them in that order. Who asked may go away: the answer is read all the same, and
+//! thrown away. A connection that says what no memcached says, or nothing for long, is given up, and all
+//! who wait for answers on it are told.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::future::Future;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use lock_core::backend::{Fault, FaultKind};
+use lock_core::clock::{Moment, sleep};
+use lock_core::dial::Dialer;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::sync::{Notify, oneshot};
+
+use crate::config::Credentials;
+use crate::fault;
+use crate::wire::{Parser, Reply, Request};
+
+/// Making a connection, all of it.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// How long the oldest request may go without answer.
+const SILENCE: Duration = Duration::from_secs(5);
+
+/// How often that is looked at.
+const LISTEN_EVERY: Duration = Duration::from_secs(1);
+
+/// Requests without answer on one connection: a server that takes this many and says nothing is not asked
+/// more.
+const MAX_UNANSWERED: usize = 1 << 16;
+
+/// What one read takes at most, about.
+const CHUNK: usize = 16 * 1024;
+
+/// The way to one server.
+#[derive(Debug)]
+pub(crate) struct Link {
+    place: Arc<Place>,
+    dialer: Dialer<Connection>,
+}
+
+/// Where a server is, and who we are there.
+#[derive(Debug)]
+pub(crate) struct Place {
+    pub(crate) address: String,
+    pub(crate) credentials: Option<Credentials>,
+}
+
+impl Link {
+    /// Connects for the first time, and refuses a server on which locks cannot be kept apart.
+    pub(crate) async fn connect(place: Place) -> Result<Self, Fault> {
+        let place = Arc::new(place);
+        let first = connect(Arc::clone(&place)).await?;
+        first.warn_of_eviction().await?;
+        let dialer = Dialer::default();
+        dialer.put(first);
+        Ok(Self { place, dialer })
+    }
+
+    /// The connection, if need be a new one: then this waits for one attempt, which all verbs share.
+    pub(crate) async fn connection(&self) -> Result<Connection, Fault> {
+        let dial = || connect(Arc::clone(&self.place));
+        self.dialer.get(|connection| connection.shared.state().broken.is_none(), dial).await
+    }
+}
+
+async fn connect(place: Arc<Place>) -> Result<Connection, Fault> {
+    let connecting = async {
+        let stream = TcpStream::connect(&place.address).await;
+        let stream = stream.map_err(|e| fault::no_connection(&place.address, &e.to_string()))?;
+        let nodelay = stream.set_nodelay(true);
+        nodelay.map_err(|e| fault::no_connection(&place.address, &e.to_string()))?;
+        let connection = Connection::over(stream, &place.address);
+        connection.introduce(place.credentials.as_ref()).await?;
+        Ok(connection)
+    };
+    tokio::select! {
+        biased;
+        connection = connecting => connection,
+        () = sleep(CONNECT_TIMEOUT) => Err(fault::no_connection(&place.address, "no answer")),
+    }
+}
+
+/// A connection: to one life of one server. Clones share it; with the last one it is closed.
+#[derive(Clone)]
+pub(crate) struct Connection {
+    shared: Arc<Shared>,
+    _open: Arc<Open>,
+}
+
+struct Open(Arc<Shared>);
+
+struct Shared {
+    id: u64,
+    server: String,
+    state: Mutex<State>,
+    /// There is something to write, or nothing more to do.
+    changed: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    unsent: Vec<u8>,
+    unanswered: VecDeque<Asked>,
+    broken: Option<String>,
+    closed: bool,
+}
+
+struct Asked {
+    since: Moment,
+    missing: usize,
+    replies: Vec<Reply>,
+    answer: oneshot::Sender<Vec<Reply>>,
+}
+
+impl Connection {
+    fn over(stream: TcpStream, server: &str) -> Self {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+
+        let shared = Arc::new(Shared {
+            id: COUNT.fetch_add(1, Ordering::Relaxed),
+            server: server.to_owned(),
+            state: Mutex::default(),
+            changed: Notify::new(),
+        });
+        tokio::spawn(drive(Breaking(Arc::clone(&shared)), stream));
+        Self { _open: Arc::new(Open(Arc::clone(&shared))), shared }
+    }
+
+    /// No other connection of this process has it. The numbers that a server gives to what it stores mean
+    /// nothing to its successor, so they go with the connection on which they were told.
+    pub(crate) fn id(&self) -> u64 {
+        self.shared.id
+    }
+
+    /// Sends a request, and returns its answer, and from when its effects count at the earliest.
+    ///
+    /// It is sent at once, in the order of the calls, and not when the answer is waited for.
+    pub(crate) fn ask(
+        &self,
+        request: &Request,
+    ) -> impl Future<Output = Result<(Moment, Vec<Reply>), Fault>> + Send + use<> {
+        let (answer, answered) = oneshot::channel();
+        let since = Moment::now();
+        let sent = self.shared.send(since, request, answer);
+        let connection = self.clone();
+        async move {
+            sent?;
+            match answered.await {
+                Ok(replies) => Ok((since, replies)),
+                Err(_) => Err(connection.shared.fault()),
+            }
+        }
+    }
+
+    /// As [`ask`](Self::ask), for a request with one reply.
+    pub(crate) async fn ask_one(&self, request: &Request) -> Result<Reply, Fault> {
+        let (_, mut replies) = self.ask(request).await?;
+        replies.pop().ok_or_else(|| fault::odd_answer("ask", "nothing"))
+    }
+
+    async fn introduce(&self, credentials: Option<&Credentials>) -> Result<(), Fault> {
+        if let Some(Credentials { user, password }) = credentials {
+            match self.ask_one(&Request::new().credentials(user, password)).await? {
+                Reply::Stored => {}
+                other => return Err(other.odd("give user and password")),
+            }
+        }
+        let settings = self.stats("settings").await?;
+        if stat(&settings, "cas_enabled") == Some("no") {
+            let why = "the server was started with -C: without its CAS numbers no lock can be let go \
+                 without a chance of ending another holder's";
+            return Err(Fault::not_applied(FaultKind::Unsupported, why));
+        }
+        Ok(())
+    }
+
+    async fn warn_of_eviction(&self) -> Result<(), Fault> {
+        let server = self.shared.server.as_str();
+        if stat(&self.stats("settings").await?, "evictions") == Some("on") {
+            tracing::warn!(
+                memcache.server = server,
+                "at its memory limit this server throws away what was not used for long, and locks \
+                 with it; start it with -M, and give it nothing to do but locks"
+            );
+        }
+        let stats = self.stats("").await?;
+        let evicted = stat(&stats, "evictions").filter(|evicted| *evicted != "0");
+        if let Some(evicted) = evicted {
+            tracing::warn!(
+                memcache.server = server,
+                memcache.evictions = evicted,
+                "this server has thrown things away for want of memory; it may be too small for locks"
+            );
+        }
+        Ok(())
+    }
+
+    /// What the server tells of itself.
+    pub(crate) async fn stats(&self, about: &str) -> Result<Vec<(String, String)>, Fault> {
+        match self.ask_one(&Request::new().stats(about)).await? {
+            Reply::Stats(stats) => Ok(stats),
+            other => Err(other.odd("ask for statistics")),
+        }
+    }
+}
+
+pub(crate) fn stat<'a>(stats: &'a [(String, String)], name: &str) -> Option<&'a str> {
+    stats.iter().find_map(|(known, value)| (known == name).then_some(value.as_str()))
+}
+
+impl fmt::Debug for Connection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connection").field("server", &self.shared.server).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        self.0.state().closed = true;
+        self.0.changed.notify_one();
+    }
+}
+
+impl Shared {
+    fn send(
+        &self,
+        since: Moment,
+        request: &Request,
+        answer: oneshot::Sender<Vec<Reply>>,
+    ) -> Result<(), Fault> {
+        let mut state = self.state();
+        let refusal = match &state.broken {
+            Some(why) => why.as_str(),
+            None if state.unanswered.len() >= MAX_UNANSWERED => "too many requests without answer",
+            None => {
+                state.unsent.extend_from_slice(&request.bytes);
+                let replies = Vec::with_capacity(request.replies);
+                state.unanswered.push_back(Asked {
+                    since,
+                    missing: request.replies,
+                    replies,
+                    answer,
+                });
+                drop(state);
+                self.changed.notify_one();
+                return Ok(());
+            }
+        };
+        let why = format!("nothing can be asked of {}: {refusal}", self.server);
+        Err(Fault::not_applied(FaultKind::Unavailable, why))
+    }
+
+    /// Gives a reply to whom it belongs.
+    fn give(&self, reply: Reply) -> Result<(), String> {
+        let misunderstood = reply.is_misunderstanding();
+        let mut state = self.state();
+        let Some(asked) = state.unanswered.front_mut() else {
+            return Err("the server answered what nobody asked".into());
+        };
+        asked.replies.push(reply);
+        asked.missing -= 1;
+        if asked.missing == 0 || misunderstood {
+            let Some(asked) = state.unanswered.pop_front() else { return Ok(()) };
+            drop(state);
+            // Nobody may be there any more.
+            let _ = asked.answer.send(asked.replies);
+        }
+        match misunderstood {
+            true => Err("the server did not understand a request".into()),
+            false => Ok(()),
+        }
+    }
+
+    async fn write(&self, mut stream: impl tokio::io::AsyncWrite + Unpin) -> String {
+        let mut batch = Vec::new();
+        loop {
+            let is_closed = {
+                let mut state = self.state();
+                std::mem::swap(&mut batch, &mut state.unsent);
+                state.closed
+            };
+            if batch.is_empty() {
+                if is_closed {
+                    return "it was closed".into();
+                }
+                self.changed.notified().await;
+                // Whoever else is about to ask goes with the same write.
+                tokio::task::yield_now().await;
+                continue;
+            }
+            if let Err(error) = stream.write_all(&batch).await {
+                return error.to_string();
+            }
+            batch.clear();
+        }
+    }
+
+    async fn read(&self, mut stream: impl tokio::io::AsyncRead + Unpin) -> String {
+        let mut parser = Parser::default();
+        loop {
+            let buffer = parser.buffer();
+            buffer.reserve(CHUNK);
+            match stream.read_buf(buffer).await {
+                Ok(0) => return "the server closed it".into(),
+                Ok(_) => {}
+                Err(error) => return error.to_string(),
+            }
+            loop {
+                match parser.next() {
+                    Ok(Some(reply)) => {
+                        if let Err(why) = self.give(reply) {
+                            return why;
+                        }
+                    }
+                    Ok(None) => break,
+                    Err(_) => return "the server says what no memcached says".into(),
+                }
+            }
+        }
+    }
+
+    /// Ends when one request has gone unanswered for too long, at two looks: a process that was stopped
+    /// finds old requests, and answers that it has not read yet.
+    async fn listen(&self) -> String {
+        let mut suspect = None;
+        loop {
+            sleep(LISTEN_EVERY).await;
+            let oldest = self.state().unanswered.front().map(|asked| asked.since);
+            let is_late = oldest.is_some_and(|since| (since + SILENCE).has_passed());
+            if is_late && suspect == oldest {
+                return format!("no answer for {SILENCE:?}");
+            }
+            suspect = oldest.filter(|_| is_late);
+        }
+    }
+
+    fn breaks(&self, why: String) {
+        let left = {
+            let mut state = self.state();
+            state.broken.get_or_insert(why);
+            std::mem::take(&mut state.unanswered)
+        };
+        // Whoever waits is woken by this.
+        drop(left);
+    }
+
+    fn fault(&self) -> Fault {
+        let why = self.state().broken.clone().unwrap_or_default();
+        fault::broken(&self.server, &why)
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Tells all when the task of a connection is gone, also with its runtime.
+struct Breaking(Arc<Shared>);
+
+impl Drop for Breaking {
+    fn drop(&mut self) {
+        self.0.breaks("its runtime has ended".into());
+    }
+}
+
+async fn drive(breaking: Breaking, mut stream: TcpStream) {
+    let shared = &breaking.0;
+    let (from, to) = stream.split();
+    let why = tokio::select! {
+        why = shared.read(from) => why,
+        why = shared.write(to) => why,
+        why = shared.listen() => why,
+    };
+    shared.breaks(why);
+}

@@ -1,0 +1,155 @@
+//! Who waits for which lock. The server tells nobody anything, so it is asked from time to time: by one
+//! waiter of each lock, for all of this backend's waiters.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use lock_core::OwnerId;
+use lock_core::backend::Fault;
+use lock_core::clock::sleep_between;
+use tokio::sync::Notify;
+
+/// Pauses between two looks double from the shortest to the longest, and are longer by up to
+/// four tenths: many processes must not look together. That is 33 looks a second and process in the end.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
+pub(crate) const LONGEST_PAUSE: Duration = Duration::from_millis(25);
+
+/// All who wait.
+#[derive(Debug, Default)]
+pub(crate) struct Waiters(Mutex<Table>);
+
+#[derive(Debug, Default)]
+struct Table {
+    /// From the first contended attempt of a claim until it holds the lock or is let go.
+    seats: HashMap<OwnerId, Arc<Room>>,
+    rooms: HashMap<String, Weak<Room>>,
+}
+
+/// Those who wait for one lock.
+#[derive(Debug)]
+pub(crate) struct Room {
+    /// The next pause of whoever looks for all.
+    turn: tokio::sync::Mutex<Duration>,
+    freed: Notify,
+}
+
+impl Waiters {
+    /// The claim waits for the lock from now on, and keeps its pace from wait to wait.
+    pub(crate) fn enter(&self, owner: OwnerId, key: &str) -> Arc<Room> {
+        let mut table = self.table();
+        if let Some(room) = table.seats.get(&owner) {
+            return Arc::clone(room);
+        }
+        let room = table.rooms.get(key).and_then(Weak::upgrade).unwrap_or_default();
+        table.rooms.insert(key.to_owned(), Arc::downgrade(&room));
+        table.seats.insert(owner, Arc::clone(&room));
+        room
+    }
+
+    pub(crate) fn leave(&self, owner: &OwnerId, key: &str) {
+        let mut table = self.table();
+        if table.seats.remove(owner).is_some()
+            && table.rooms.get(key).is_some_and(|room| room.strong_count() == 0)
+        {
+            table.rooms.remove(key);
+        }
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Default for Room {
+    fn default() -> Self {
+        Self { turn: tokio::sync::Mutex::new(SHORTEST_PAUSE), freed: Notify::new() }
+    }
+}
+
+impl Room {
+    /// Until somebody of this room has seen that the lock `is_free`.
+    ///
+    /// # Cancel safety
+    ///
+    /// If who looks for all is dropped, the next one goes on.
+    pub(crate) async fn wait<F>(&self, is_free: impl Fn() -> F) -> Result<(), Fault>
+    where
+        F: Future<Output = Result<bool, Fault>>,
+    {
+        let look = async {
+            let mut pause = self.turn.lock().await;
+            loop {
+                sleep_between(*pause, *pause * 7 / 5).await;
+                *pause = (*pause * 2).min(LONGEST_PAUSE);
+                if is_free().await? {
+                    *pause = SHORTEST_PAUSE;
+                    self.freed.notify_waiters();
+                    return Ok(());
+                }
+            }
+        };
+        tokio::select! {
+            biased;
+            () = self.freed.notified() => Ok(()),
+            looked = look => looked,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
+    use lock_core::clock::{Moment, sleep};
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn one_looks_for_all_at_a_bounded_rate_and_all_are_woken() {
+        let waiters = Waiters::default();
+        let (free, looks) = (AtomicBool::new(false), AtomicU32::new(0));
+        let is_free = || async {
+            looks.fetch_add(1, Ordering::SeqCst);
+            Ok(free.load(Ordering::SeqCst))
+        };
+        let owners = [OwnerId::mint(), OwnerId::mint(), OwnerId::mint()];
+        let rooms = owners.map(|owner| waiters.enter(owner, "n"));
+        let dropped = tokio::time::timeout(Duration::from_secs(10), rooms[0].wait(is_free)).await;
+        assert!(dropped.is_err());
+        let after_ten_seconds = looks.load(Ordering::SeqCst);
+        let (all, ()) = tokio::join!(
+            async {
+                tokio::join!(rooms[0].wait(is_free), rooms[1].wait(is_free), rooms[2].wait(is_free))
+            },
+            async {
+                sleep(Duration::from_secs(10)).await;
+                free.store(true, Ordering::SeqCst);
+            }
+        );
+        assert!(all.0.is_ok() && all.1.is_ok() && all.2.is_ok());
+        let looks = looks.load(Ordering::SeqCst);
+        assert!((270..=400).contains(&after_ten_seconds), "{after_ten_seconds} looks of one");
+        assert!((540..=800).contains(&looks), "{looks} looks in all");
+        drop(rooms);
+        for owner in owners {
+            waiters.leave(&owner, "n");
+        }
+        assert!(waiters.table().rooms.is_empty() && waiters.table().seats.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_looks_may_go_and_the_next_one_looks() {
+        let waiters = Waiters::default();
+        let began = Moment::now();
+        let is_free = || async { Ok((began + Duration::from_secs(2)).has_passed()) };
+        let (one, other) =
+            (waiters.enter(OwnerId::mint(), "n"), waiters.enter(OwnerId::mint(), "n"));
+        let (first, second) = tokio::join!(
+            tokio::time::timeout(Duration::from_secs(1), one.wait(is_free)),
+            tokio::time::timeout(Duration::from_secs(3), other.wait(is_free)),
+        );
+        assert!(first.is_err() && second.is_ok_and(|woken| woken.is_ok()));
+    }
+}

@@ -1,0 +1,360 @@
+//! What is said on the wire: requests as bytes, and bytes as replies.
+//!
+//! Locks are taken by the old `add` and prolonged by the old `cas`, not by the newer `ms`: at its memory
+//! limit a server that refuses an `ms` deletes what stands under the key, in all of its modes (seen with
+//! 1.6.18). Everything else is the meta protocol, whose answers are short.
+
+use std::fmt;
+
+use lock_core::backend::Fault;
+
+use crate::fault;
+use crate::value::Value;
+
+/// No line that a server sends us is longer.
+const MAX_LINE: usize = 4096;
+
+/// No statistics have more lines.
+const MAX_STATS: usize = 4096;
+
+/// Commands that are sent in one piece, and how many replies they will have.
+#[derive(Debug, Default)]
+pub(crate) struct Request {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) replies: usize,
+}
+
+impl Request {
+    pub(crate) fn new() -> Self {
+        Self { bytes: Vec::with_capacity(320), replies: 0 }
+    }
+
+    /// Stores `value` unless there is one.
+    pub(crate) fn add(self, key: &str, exptime: u64, value: &str) -> Self {
+        self.command(format_args!("add {key} 0 {exptime} {}\r\n{value}", value.len()))
+    }
+
+    /// Stores `value` if what stands there has the number `cas`.
+    pub(crate) fn cas(self, key: &str, exptime: u64, value: &str, cas: u64) -> Self {
+        self.command(format_args!("cas {key} 0 {exptime} {} {cas}\r\n{value}", value.len()))
+    }
+
+    /// Only lets what has the number `cas` last until `exptime`, which needs no memory. It is marked as
+    /// stale, which nobody here minds.
+    pub(crate) fn last(self, key: &str, exptime: u64, cas: u64) -> Self {
+        self.command(format_args!("md {key} C{cas} I T{exptime}"))
+    }
+
+    /// Deletes what has the number `cas`.
+    pub(crate) fn delete(self, key: &str, cas: u64) -> Self {
+        self.command(format_args!("md {key} C{cas}"))
+    }
+
+    /// What stands there, its number, and when it lapses.
+    pub(crate) fn look(self, key: &str) -> Self {
+        self.command(format_args!("mg {key} v t c"))
+    }
+
+    /// Whether something stands there.
+    pub(crate) fn probe(self, key: &str) -> Self {
+        self.command(format_args!("mg {key}"))
+    }
+
+    /// Adds to a counter that is there, and lets it last until `exptime`.
+    pub(crate) fn draw(self, key: &str, by: u64, exptime: u64) -> Self {
+        self.command(format_args!("ma {key} D{by} T{exptime} v"))
+    }
+
+    /// Statistics; `""` for those of the server.
+    pub(crate) fn stats(self, about: &str) -> Self {
+        self.command(format_args!("{}", format!("stats {about}").trim_end()))
+    }
+
+    /// Says who we are: any key will do.
+    pub(crate) fn credentials(self, user: &str, password: &str) -> Self {
+        let length = user.len() + 1 + password.len();
+        self.command(format_args!("set auth 0 0 {length}\r\n{user} {password}"))
+    }
+
+    fn command(mut self, command: fmt::Arguments<'_>) -> Self {
+        use std::io::Write;
+
+        let written = write!(self.bytes, "{command}\r\n");
+        written.expect("memory can be written to");
+        self.replies += 1;
+        self
+    }
+}
+
+/// What a server answers to one command.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Reply {
+    Stored,
+    /// There is something already.
+    NotStored,
+    /// It has another number.
+    Exists,
+    /// There is nothing.
+    Missing,
+    Done,
+    Value(Item),
+    Stats(Vec<(String, String)>),
+    /// The server's own words.
+    Refused(String),
+}
+
+/// What stands under a key.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Item {
+    /// `None` if it is longer than any value of ours.
+    pub(crate) value: Option<Vec<u8>>,
+    pub(crate) cas: u64,
+    /// In how many seconds of the server it will lapse, at the latest; `None`: never.
+    pub(crate) lapses_in: Option<u64>,
+}
+
+impl Reply {
+    /// True if the server may not have understood where the command ended.
+    pub(crate) fn is_misunderstanding(&self) -> bool {
+        let is_understood =
+            |text: &str| text.starts_with("SERVER_ERROR") || text.contains("non-numeric");
+        matches!(self, Self::Refused(text) if !is_understood(text))
+    }
+
+    pub(crate) fn odd(self, doing: &'static str) -> Fault {
+        match self {
+            Self::Refused(text) => fault::refused(doing, &text),
+            other => fault::odd_answer(doing, format_args!("{other:?}")),
+        }
+    }
+}
+
+/// Bytes that no memcached sends.
+#[derive(Debug)]
+pub(crate) struct Garbage;
+
+/// Makes replies of what arrives, piece by piece.
+#[derive(Debug, Default)]
+pub(crate) struct Parser {
+    buffer: Vec<u8>,
+    used: usize,
+    inside: Inside,
+}
+
+#[derive(Debug, Default)]
+enum Inside {
+    #[default]
+    Nothing,
+    /// So many bytes of a value are to come, and the end of the line.
+    Value {
+        item: Item,
+        left: usize,
+    },
+    Stats(Vec<(String, String)>),
+}
+
+impl Parser {
+    /// Where to put what arrives.
+    pub(crate) fn buffer(&mut self) -> &mut Vec<u8> {
+        self.buffer.drain(..self.used);
+        self.used = 0;
+        &mut self.buffer
+    }
+
+    /// The next reply, if it is complete.
+    pub(crate) fn next(&mut self) -> Result<Option<Reply>, Garbage> {
+        loop {
+            if let Inside::Value { .. } = self.inside {
+                return self.value();
+            }
+            let Some(line) = self.line()? else { return Ok(None) };
+            if let Some(reply) = self.begin(&line)? {
+                return Ok(Some(reply));
+            }
+        }
+    }
+
+    fn line(&mut self) -> Result<Option<String>, Garbage> {
+        let rest = &self.buffer[self.used..];
+        let Some(end) = rest.iter().take(MAX_LINE).position(|&byte| byte == b'\n') else {
+            return if rest.len() < MAX_LINE { Ok(None) } else { Err(Garbage) };
+        };
+        let line = rest[..end].strip_suffix(b"\r").ok_or(Garbage)?;
+        let line = std::str::from_utf8(line).map_err(|_| Garbage)?.to_owned();
+        self.used += end + 1;
+        Ok(Some(line))
+    }
+
+    /// `None` if there is more to come.
+    fn begin(&mut self, line: &str) -> Result<Option<Reply>, Garbage> {
+        let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
+        if let Inside::Stats(stats) = &mut self.inside {
+            return match word {
+                "END" => {
+                    let stats = std::mem::take(stats);
+                    self.inside = Inside::Nothing;
+                    Ok(Some(Reply::Stats(stats)))
+                }
+                "STAT" if stats.len() < MAX_STATS => {
+                    stats.push(stat(rest));
+                    Ok(None)
+                }
+                _ => Err(Garbage),
+            };
+        }
+        Ok(Some(match word {
+            "STORED" => Reply::Stored,
+            "NOT_STORED" | "NS" => Reply::NotStored,
+            "EXISTS" | "EX" => Reply::Exists,
+            "NOT_FOUND" | "NF" | "EN" => Reply::Missing,
+            "HD" => Reply::Done,
+            "END" => Reply::Stats(Vec::new()),
+            "STAT" => {
+                self.inside = Inside::Stats(vec![stat(rest)]);
+                return Ok(None);
+            }
+            "VA" => {
+                let (item, left) = announced(rest)?;
+                self.inside = Inside::Value { item, left };
+                return self.value();
+            }
+            "ERROR" | "CLIENT_ERROR" | "SERVER_ERROR" => Reply::Refused(line.to_owned()),
+            _ => return Err(Garbage),
+        }))
+    }
+
+    /// A long value is not kept: who knows what others store under our keys.
+    fn value(&mut self) -> Result<Option<Reply>, Garbage> {
+        let Inside::Value { item, left } = &mut self.inside else { return Ok(None) };
+        let rest = &self.buffer[self.used..];
+        let taken = rest.len().min(*left);
+        if let Some(value) = &mut item.value {
+            value.extend_from_slice(&rest[..taken]);
+        }
+        *left -= taken;
+        self.used += taken;
+        let rest = &rest[taken..];
+        if *left > 0 || (rest.len() < 2 && b"\r\n".starts_with(rest)) {
+            return Ok(None);
+        }
+        if !rest.starts_with(b"\r\n") {
+            return Err(Garbage);
+        }
+        self.used += 2;
+        let item = std::mem::take(item);
+        self.inside = Inside::Nothing;
+        Ok(Some(Reply::Value(item)))
+    }
+}
+
+/// What is said of a value before it comes, and its length.
+fn announced(words: &str) -> Result<(Item, usize), Garbage> {
+    let mut words = words.split(' ');
+    let length: u32 = words.next().unwrap_or_default().parse().map_err(|_| Garbage)?;
+    let length = usize::try_from(length).map_err(|_| Garbage)?;
+    let mut item = Item { value: (length <= Value::MAX_LEN).then(Vec::new), ..Item::default() };
+    for flag in words {
+        if let Some(cas) = flag.strip_prefix('c') {
+            item.cas = cas.parse().map_err(|_| Garbage)?;
+        } else if let Some(seconds) = flag.strip_prefix('t') {
+            let seconds: i64 = seconds.parse().map_err(|_| Garbage)?;
+            item.lapses_in = u64::try_from(seconds).ok();
+        }
+    }
+    Ok((item, length))
+}
+
+fn stat(rest: &str) -> (String, String) {
+    let (name, value) = rest.split_once(' ').unwrap_or((rest, ""));
+    (name.to_owned(), value.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all(parser: &mut Parser, pieces: &[&[u8]]) -> Result<Vec<Reply>, Garbage> {
+        let mut replies = Vec::new();
+        for piece in pieces {
+            parser.buffer().extend_from_slice(piece);
+            while let Some(reply) = parser.next()? {
+                replies.push(reply);
+            }
+        }
+        Ok(replies)
+    }
+
+    const TALK: &[u8] =
+        b"STORED\r\nVA 5 t-1 c7 W\r\na\r\nb \r\nHD\r\nEN\r\nVA 0 t3 c18446744073709551615\r\n\
+        \r\nSTAT time 12\r\nSTAT version 1.6.18 x\r\nEND\r\nSERVER_ERROR out of memory\r\nNS\r\n";
+
+    fn heard() -> Vec<Reply> {
+        let item = |value: &[u8], cas, lapses_in| {
+            Reply::Value(Item { value: Some(value.to_vec()), cas, lapses_in })
+        };
+        let stat = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+        vec![
+            Reply::Stored,
+            item(b"a\r\nb ", 7, None),
+            Reply::Done,
+            Reply::Missing,
+            item(b"", u64::MAX, Some(3)),
+            Reply::Stats(vec![stat("time", "12"), stat("version", "1.6.18 x")]),
+            Reply::Refused("SERVER_ERROR out of memory".into()),
+            Reply::NotStored,
+        ]
+    }
+
+    #[test]
+    fn replies_are_the_same_however_they_are_cut() {
+        assert_eq!(all(&mut Parser::default(), &[TALK]).unwrap(), heard());
+        let bytes: Vec<&[u8]> = TALK.chunks(1).collect();
+        assert_eq!(all(&mut Parser::default(), &bytes).unwrap(), heard());
+        for at in 0..TALK.len() {
+            let (a, b) = TALK.split_at(at);
+            assert_eq!(all(&mut Parser::default(), &[a, b]).unwrap(), heard(), "cut at {at}");
+        }
+    }
+
+    #[test]
+    fn what_is_longer_than_ours_is_not_kept() {
+        let mut parser = Parser::default();
+        assert!(all(&mut parser, &[b"VA 4000000 t9 c1\r\n"]).unwrap().is_empty());
+        for _ in 0..1000 {
+            assert!(all(&mut parser, &[&[b'x'; 4000]]).unwrap().is_empty());
+            assert!(parser.buffer().len() < 5000, "it is kept");
+        }
+        let replies = all(&mut parser, &[b"\r\nHD\r\n"]).unwrap();
+        let item = Item { value: None, cas: 1, lapses_in: Some(9) };
+        assert_eq!(replies, [Reply::Value(item), Reply::Done]);
+    }
+
+    #[test]
+    fn garbage_is_found_and_not_waited_for() {
+        for garbage in [
+            &b"\r\n"[..],
+            b"HD\n",
+            b"hello\r\n",
+            b"VA x\r\n",
+            b"VA -1\r\n",
+            b"VA 99999999999\r\n",
+            b"VA 1 cx\r\n",
+            b"VA 1\r\nab",
+            b"VA 1\r\na\rb",
+            b"STAT a b\r\nHD\r\n",
+            b"\xff\xff\r\n",
+            &[b'x'; MAX_LINE],
+        ] {
+            let replies = all(&mut Parser::default(), &[garbage]);
+            assert!(replies.is_err(), "{:?} is {replies:?}", garbage.escape_ascii().to_string());
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_bytes_make_it_panic(pieces: Vec<Vec<u8>>) {
+            let pieces: Vec<&[u8]> = pieces.iter().map(Vec::as_slice).collect();
+            let _ = all(&mut Parser::default(), &pieces);
+        }
+    }
+}

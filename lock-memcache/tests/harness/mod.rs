@@ -1,0 +1,82 @@
+//! A real server as the laws want it: with a network that can be broken, and a process that can be
+//! stopped.
+#![allow(dead_code, reason = "each test uses a part of it")]
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use conformance_tests::proxy::{Fault, Proxy};
+use conformance_tests::servers::{Memcached as Server, MemcachedOptions};
+use conformance_tests::{Harness, Pace, ServerProcess};
+use lock_core::{Backend, LockName};
+use lock_memcache::Memcached;
+
+pub(crate) struct OnServer {
+    server: Server,
+    network: Proxy,
+    /// A second network, with nothing but its length, for every client.
+    far_away: Option<Proxy>,
+}
+
+const USER: &str = "locks:secret";
+const PREFIX: &str = "app:";
+
+impl OnServer {
+    pub(crate) fn new() -> Self {
+        let server = Server::start(MemcachedOptions::new().credentials("locks", "secret"));
+        let network = Proxy::start(server.addr()).expect("a proxy can be started");
+        Self { server, network, far_away: None }
+    }
+
+    /// All clients are some milliseconds away.
+    pub(crate) fn far_away(mut self) -> Self {
+        let line = Proxy::start(self.server.addr()).expect("a proxy can be started");
+        line.set(Fault::delay(Duration::from_millis(3)));
+        self.far_away = Some(line);
+        self
+    }
+
+    async fn connect(&self, addr: SocketAddr) -> Arc<dyn Backend> {
+        let url = format!("memcache://{USER}@{addr}?prefix={PREFIX}");
+        Arc::new(Memcached::connect(url).await.expect("the server takes us"))
+    }
+}
+
+#[async_trait]
+impl Harness for OnServer {
+    fn pace(&self) -> Pace {
+        Pace::Real
+    }
+
+    async fn client(&self) -> Arc<dyn Backend> {
+        let line = self.far_away.as_ref().map(Proxy::addr);
+        self.connect(line.unwrap_or_else(|| self.server.addr())).await
+    }
+
+    async fn evict(&self, name: &LockName) -> bool {
+        // The names of the checks are plain, so they are the keys.
+        self.server.command(&format!("delete {PREFIX}{}", name.as_str())) == "DELETED"
+    }
+
+    fn can_evict(&self) -> bool {
+        true
+    }
+
+    async fn lose_data(&self) -> bool {
+        self.server.command("flush_all") == "OK"
+    }
+
+    fn network(&self) -> Option<&Proxy> {
+        Some(&self.network)
+    }
+
+    async fn distant_client(&self) -> Arc<dyn Backend> {
+        self.connect(self.network.addr()).await
+    }
+
+    fn server(&self) -> Option<&dyn ServerProcess> {
+        Some(&self.server)
+    }
+}

@@ -1,0 +1,245 @@
+//! What the laws leave to each backend: what stands on the server, and what is said to it.
+
+use std::time::Duration;
+
+use lock_core::backend::{LetGo, Release, Renewal};
+use lock_core::{Backend, Label, LockName, Locker, OwnerId};
+use lock_memcache::Memcached;
+
+mod support;
+
+use support::{
+    Recorder, Server, claim, client, contended, granted, name, renew, start, value, win,
+};
+
+#[tokio::test]
+async fn a_pair_is_two_round_trips_and_four_commands() {
+    let server = start();
+    let recorder = Recorder::start(&server);
+    let locks = Memcached::connect(recorder.url()).await.unwrap();
+    recorder.said();
+    let mut ours = claim("orders/42", 1900);
+    let owner = ours.owner.expose();
+    win(&locks, &mut ours).await;
+    let said = recorder.said();
+    assert_eq!(
+        said,
+        format!(
+            "add orders/42 0 5 34\r\n{owner} -\r\nmg orders/42 v t c\r\nma %fence D1 T2592000 v\r\n"
+        )
+    );
+    assert_eq!(locks.release(&ours, LetGo::now()).await.unwrap(), Release::Released);
+    let said = recorder.said();
+    assert!(said.starts_with("md orders/42 C") && said.lines().count() == 1, "{said}");
+}
+
+/// Names that would end a key or a command, with values that are commands.
+#[tokio::test]
+async fn the_server_hears_the_commands_that_were_meant() {
+    let server = start();
+    let recorder = Recorder::start(&server);
+    let locks = Memcached::connect(recorder.url()).await.unwrap();
+    let long = "flush_all\r\n".repeat(50);
+    for text in [
+        "a b",
+        "a\r\nflush_all\r\n",
+        "a 0 0 1\r\nx\r\nflush_all",
+        "\0",
+        "\u{7f}\u{80}é",
+        "%",
+        "%fence",
+        "%server",
+        " ",
+        "\t",
+        "x\u{2028}y",
+        &"k".repeat(251),
+        &long,
+    ] {
+        recorder.said();
+        let mut ours = claim(text, 1000);
+        ours.label = Some(Label::new("\r\nflush_all\r\n"));
+        win(&locks, &mut ours).await;
+        assert!(matches!(renew(&locks, &ours).await, Ok(Renewal::Held(_))), "{text:?}");
+        assert_eq!(locks.inspect(&ours.name).await.unwrap().holders.len(), 1);
+        assert!(locks.break_lock(&ours.name, &ours.owner).await.unwrap());
+        let said = recorder.said();
+        let mut lines = said.split_terminator("\r\n");
+        let mut key = None;
+        while let Some(line) = lines.next() {
+            let words: Vec<&str> = line.split(' ').collect();
+            assert!(line.bytes().all(|byte| (b' '..=b'~').contains(&byte)), "{text:?}: {line:?}");
+            match words[..] {
+                ["add" | "cas", of, "0", seconds, length, ..] => {
+                    assert_eq!(*key.get_or_insert(of), of, "{text:?}");
+                    assert_eq!(seconds, "4");
+                    let data = lines.next().expect("data follow");
+                    assert_eq!(length.parse(), Ok(data.len()), "{text:?}: {data:?}");
+                }
+                ["mg" | "md", of, ..] => assert_eq!(key, Some(of), "{text:?}"),
+                ["ma", "%fence", "D1", _, "v"] => {}
+                _ => panic!("{text:?}: {line:?}"),
+            }
+        }
+        let key = key.expect("something was said");
+        assert!(key.len() <= 200 && key != "%fence" && key != "%server", "{key:?}");
+    }
+    assert_eq!(server.stat("cmd_flush"), "0");
+}
+
+#[tokio::test]
+async fn a_foreign_touch_or_set_of_the_same_is_no_loss_and_another_value_is() {
+    let server = start();
+    let locks = client(&server).await;
+    let mut ours = claim("n", 5000);
+    win(&locks, &mut ours).await;
+    for meddling in ["touch n 100", "mg n T200", "set"] {
+        if meddling == "set" {
+            let same = value(&server, "n").expect("it is held");
+            let stored = server.command(&format!("set n 0 60 {}\r\n{same}", same.len()));
+            assert_eq!(stored, "STORED");
+        } else {
+            assert!(!server.command(meddling).contains("ERROR"));
+        }
+        assert!(matches!(renew(&locks, &ours).await, Ok(Renewal::Held(_))), "{meddling}");
+    }
+    let touched = server.command("touch n 77");
+    assert_eq!(touched, "TOUCHED");
+    assert_eq!(locks.release(&ours, LetGo::now()).await.unwrap(), Release::Released);
+
+    win(&locks, &mut ours).await;
+    assert_eq!(server.command("set n 0 60 5\r\nthief"), "STORED");
+    assert!(matches!(renew(&locks, &ours).await, Ok(Renewal::NotHeld)));
+    assert_eq!(locks.release(&ours, LetGo::now()).await.unwrap(), Release::NotHeld);
+    assert_eq!(value(&server, "n").as_deref(), Some("thief"));
+}
+
+/// A lock whose CAS number we have, and that somebody else has by now with the same number: servers
+/// begin with the same ones.
+#[tokio::test]
+async fn numbers_of_a_server_that_was_started_anew_are_not_believed() {
+    let server = start();
+    let locks = client(&server).await;
+    for how in ["release", "renew"] {
+        server.restart();
+        let mut ours = claim(how, 60_000);
+        // The first one may find that its connection is broken.
+        let awake = Locker::new(locks.clone()).lock("awake").unwrap();
+        while awake.try_acquire().await.is_err() {}
+        win(&locks, &mut ours).await;
+        let cas = cas_of(&server, how);
+        server.restart();
+        // The new holder's item gets the number that ours had.
+        let theirs = OwnerId::mint().expose();
+        while server.command("ms filler 1 c\r\nx") != format!("HD c{}", cas - 1) {}
+        assert_eq!(server.command(&format!("add {how} 0 60 34\r\n{theirs} 7")), "STORED");
+        assert_eq!(cas_of(&server, how), cas);
+        // The first verb finds the connection broken, the second makes a new one.
+        for _ in 0..2 {
+            let answer = match how {
+                "release" => {
+                    locks.release(&ours, LetGo::now()).await.map(|end| end == Release::Released)
+                }
+                _ => renew(&locks, &ours).await.map(|answer| matches!(answer, Renewal::Held(_))),
+            };
+            assert!(!matches!(answer, Ok(true)), "{how}: {answer:?}");
+        }
+        assert_eq!(value(&server, how), Some(format!("{theirs} 7")), "{how} harmed the new holder");
+    }
+}
+
+fn cas_of(server: &Server, key: &str) -> u64 {
+    let answer = server.command(&format!("mg {key} c"));
+    answer.strip_prefix("HD c").and_then(|cas| cas.parse().ok()).expect("it is there")
+}
+
+#[tokio::test]
+async fn a_repeated_attempt_finds_its_token_or_gets_a_higher_one() {
+    let server = start();
+    let (locks, elsewhere) = (client(&server).await, client(&server).await);
+    let mut ours = claim("n", 5000);
+    let first = win(&locks, &mut ours).await;
+    // From another process, before the token is on the server, and then after it.
+    let mut again = ours.clone();
+    again.ticket = None;
+    let higher = granted(elsewhere.try_acquire(&again).await);
+    assert!(higher.token > first.token);
+    let same = granted(locks.try_acquire(&again).await);
+    assert_eq!(same.token, first.token);
+    let third = client(&server).await;
+    assert_eq!(granted(third.try_acquire(&again).await).token, first.token);
+    assert!(locks.break_lock(&ours.name, &ours.owner).await.unwrap());
+}
+
+#[tokio::test]
+async fn what_stands_on_the_server_is_what_is_documented() {
+    let server = start();
+    let locks = client(&server).await;
+    let mut ours = claim("n", 20_000);
+    ours.label = Some(Label::new("web-1"));
+    let token = win(&locks, &mut ours).await.token.unwrap().backend_number();
+    let owner = ours.owner.expose();
+    assert_eq!(value(&server, "n"), Some(format!("{owner} - web-1")));
+    renew(&locks, &ours).await.unwrap();
+    assert_eq!(value(&server, "n"), Some(format!("{owner} {token} web-1")));
+    assert_eq!(value(&server, "%fence"), Some(token.to_string()));
+    let state = locks.inspect(&ours.name).await.unwrap();
+    let holder = &state.holders[0];
+    assert_eq!(holder.label, ours.label);
+    assert!(holder.lapses_in.unwrap() <= Duration::from_secs(23));
+    let seconds = token / 1_000_000;
+    let now: u64 = server.stat("time").parse().unwrap();
+    assert!(now - seconds < 60, "the token {token} is not of {now}");
+    locks.release(&ours, LetGo::now()).await.unwrap();
+    assert_eq!(value(&server, "n"), None);
+}
+
+#[tokio::test]
+async fn several_servers_share_the_locks() {
+    let servers = [start(), start(), start()];
+    let addrs = servers.each_ref().map(|server| server.addr().to_string());
+    let locks = Memcached::connect(format!("memcache://{}", addrs.join(","))).await.unwrap();
+    let mut reversed = addrs.clone();
+    reversed.reverse();
+    let others = Memcached::connect(format!("memcache://{}", reversed.join(","))).await.unwrap();
+    let mut held = Vec::new();
+    for i in 0..60 {
+        let mut ours = claim(&format!("n{i}"), 60_000);
+        win(&locks, &mut ours).await;
+        contended(others.try_acquire(&claim(&format!("n{i}"), 1000)).await);
+        held.push(ours);
+    }
+    for server in &servers {
+        let items: u64 = server.stat("curr_items").parse().unwrap();
+        assert!((5..60).contains(&items), "{items} of 60 locks on one of three servers");
+    }
+    let answers = others.renew(&held.iter().collect::<Vec<_>>()).await;
+    assert!(answers.iter().all(|answer| matches!(answer, Ok(Renewal::Held(_)))), "{answers:?}");
+    assert_eq!(locks.identity().await.unwrap(), None);
+}
+
+#[tokio::test]
+async fn a_server_is_known_again() {
+    let (one, other) = (start(), start());
+    let a = client(&one).await.identity().await.unwrap().unwrap();
+    let b = Memcached::connect(format!("{}?prefix=x:", one.url())).await.unwrap();
+    let c = client(&other).await.identity().await.unwrap().unwrap();
+    assert_eq!(b.identity().await.unwrap().unwrap().id, a.id);
+    assert_ne!(a.id, c.id);
+    one.restart();
+    assert_ne!(client(&one).await.identity().await.unwrap().unwrap().id, a.id);
+}
+
+#[tokio::test]
+async fn a_prefix_keeps_lock_spaces_apart() {
+    let server = start();
+    let plain = client(&server).await;
+    let inside = Memcached::connect(format!("{}?prefix=app:", server.url())).await.unwrap();
+    let mut ours = claim("n", 5000);
+    win(&inside, &mut ours).await;
+    win(&plain, &mut claim("n", 5000)).await;
+    assert!(value(&server, "app:n").is_some_and(|value| value.starts_with(&ours.owner.expose())));
+    let same = LockName::new("app:n").unwrap();
+    let seen = plain.inspect(&same).await.unwrap();
+    assert_eq!(seen.holders[0].owner, Some(ours.owner), "without a prefix it is a plain name");
+    assert!(plain.inspect(&name("x")).await.unwrap().holders.is_empty());
+}

@@ -1,0 +1,241 @@
+//! Servers that forget, stall and come back.
+
+use std::time::Duration;
+
+use lock_core::backend::{LetGo, Renewal};
+use lock_core::clock::{Moment, sleep};
+use lock_core::{Backend, ErrorKind, FencingToken, Locker, Loss};
+use lock_memcache::Memcached;
+
+mod support;
+
+use support::{
+    MemcachedOptions, Server, claim, client, contended, eventually, proxied, renew, start, win,
+};
+
+/// What a loaded machine may need.
+const SLACK: Duration = Duration::from_secs(3);
+
+/// However the server loses its data, its holders are told, and tokens grow.
+#[tokio::test]
+async fn a_flush_is_told_and_tokens_grow_over_it() {
+    const LEASE: Duration = Duration::from_secs(3);
+
+    let server = start();
+    let locks = Locker::new(client(&server).await);
+    let others = Locker::new(client(&server).await);
+    let mut last = None;
+    for flush in ["flush_all", "flush_all 1", "restart", "flush_all", "flush_all"] {
+        let guard = locks.lock("n").unwrap().ttl(LEASE).acquire().await.unwrap();
+        assert!(guard.fencing_token() > last, "{flush}");
+        last = guard.fencing_token();
+        if flush == "restart" {
+            // Sooner after its counter was begun, its successor's clock may be behind it.
+            let begun = last.unwrap().backend_number() / 1_000_000;
+            let time = || server.stat("time").parse::<u64>().unwrap();
+            eventually(|| time() > begun + 5).await;
+            server.restart();
+        } else {
+            assert_eq!(server.command(flush), "OK");
+        }
+        let told = tokio::time::timeout(LEASE + SLACK, guard.lost()).await;
+        assert!(matches!(told, Ok(Loss::Expired | Loss::NotHeld)), "{flush}: {told:?}");
+        // A newcomer is told of an outage at once; and one second brings a new counter.
+        let next = loop {
+            match others.lock("n").unwrap().ttl(LEASE).acquire().await {
+                Ok(guard) => break guard,
+                Err(error) => assert!(error.is_retryable(), "{flush}: {error:?}"),
+            }
+        };
+        assert!(next.fencing_token() > last, "{flush}: {:?}", next.fencing_token());
+        last = next.fencing_token();
+        next.release().await.unwrap();
+    }
+}
+
+/// Many clients miss the counter at once, again and again.
+#[tokio::test]
+async fn tokens_of_a_crowd_grow_over_flushes() {
+    let server = start();
+    let mut crowd = tokio::task::JoinSet::new();
+    let until = Moment::now() + Duration::from_secs(6);
+    for _ in 0..6 {
+        let backend = client(&server).await;
+        crowd.spawn(async move {
+            let mut seen: Vec<(Moment, FencingToken, Moment)> = Vec::new();
+            while !until.has_passed() {
+                let mut ours = claim("n", 4000);
+                let asked = Moment::now();
+                if let Ok(lock_core::backend::Attempt::Acquired(grant)) =
+                    backend.try_acquire(&ours).await
+                {
+                    seen.push((asked, grant.token.unwrap(), Moment::now()));
+                    ours.ticket = grant.ticket;
+                }
+                let _ = backend.release(&ours, LetGo::now()).await;
+                sleep(Duration::from_millis(1)).await;
+            }
+            seen
+        });
+    }
+    for _ in 0..3 {
+        // Twice in one second, and not where it begins.
+        let second = server.stat("time");
+        eventually(|| server.stat("time") != second).await;
+        for _ in 0..2 {
+            sleep(Duration::from_millis(300)).await;
+            assert_eq!(server.command("flush_all"), "OK");
+        }
+    }
+    let mut seen: Vec<_> = crowd.join_all().await.into_iter().flatten().collect();
+    assert!(seen.len() > 100, "only {} grants", seen.len());
+    seen.sort_by_key(|(_, token, _)| *token);
+    for pair in seen.windows(2) {
+        assert!(pair[0].1 < pair[1].1, "{:?} twice", pair[0].1);
+        assert!(pair[0].0 <= pair[1].2, "{:?} was given after {:?}", pair[0].1, pair[1].1);
+    }
+}
+
+/// A server that stalls takes its old clock for the new one when it goes on, and what it stores then
+/// lapses early: an assumption of this backend is broken. Fenced writes are right all the same.
+#[tokio::test]
+async fn a_stall_may_end_a_lease_early_and_tokens_grow_over_it() {
+    let server = start();
+    let (locks, others) = (client(&server).await, client(&server).await);
+    let mut last = None;
+    for _ in 0..3 {
+        let mut ours = claim("n", 1900);
+        server.stop();
+        let attempt = locks.try_acquire(&ours);
+        let going_on = async {
+            sleep(Duration::from_millis(2500)).await;
+            server.cont();
+        };
+        let (answer, ()) = tokio::join!(attempt, going_on);
+        let grant = support::granted(answer);
+        assert!(grant.token > last);
+        ours.ticket.clone_from(&grant.ticket);
+        last = grant.token;
+        // Whenever it is that somebody else gets it.
+        let next = loop {
+            let mut next = claim("n", 1900);
+            if let Ok(lock_core::backend::Attempt::Acquired(grant)) =
+                others.try_acquire(&next).await
+            {
+                next.ticket.clone_from(&grant.ticket);
+                others.release(&next, LetGo::now()).await.unwrap();
+                break grant.token;
+            }
+            sleep(Duration::from_millis(5)).await;
+        };
+        assert!(next > last, "{next:?} after {last:?}");
+        last = next;
+        assert!(matches!(renew(&locks, &ours).await, Ok(Renewal::NotHeld)));
+    }
+}
+
+#[tokio::test]
+async fn an_evicted_lock_is_a_loss() {
+    let server = Server::start(MemcachedOptions::new().evicting().arg("-m").arg("2"));
+    let locks = Locker::new(client(&server).await);
+    let guard = locks.lock("held/0000001").unwrap().ttl(Duration::from_secs(60)).acquire().await;
+    let guard = guard.unwrap();
+    // As long as the lock, so that they are kept with it; and nobody looks at it, which would keep it.
+    let (mut operator, value) = (server.connect().unwrap(), "x".repeat(34));
+    for number in 0..100_000 {
+        operator.command(&format!("set filler/{number:07} 0 0 34\r\n{value}")).unwrap();
+    }
+    assert_eq!(support::value(&server, "held/0000001"), None);
+    assert!(guard.is_held(), "nobody has told it yet");
+    assert_eq!(guard.verify().await.unwrap_err().kind(), ErrorKind::Lost);
+    assert_eq!(guard.lost().await, Loss::NotHeld);
+    assert_eq!(guard.release().await.unwrap_err().kind(), ErrorKind::Lost);
+}
+
+/// A renewal of a short lease that arrives after one of a longer lease was acknowledged.
+#[tokio::test]
+async fn a_late_renewal_shortens_nothing() {
+    let server = start();
+    let (proxy, url) = proxied(&server);
+    let far = Memcached::connect(url).await.unwrap();
+    let near = client(&server).await;
+    let mut ours = claim("n", 3000);
+    win(&far, &mut ours).await;
+    let mut late = proxy.hold("cas n ");
+    let slow = tokio::spawn({
+        let (far, ours) = (far.clone(), ours.clone());
+        async move { renew(&far, &ours).await }
+    });
+    late.caught().await.unwrap();
+    let mut longer = ours.clone();
+    longer.ttl = Duration::from_secs(600);
+    longer.ticket = None;
+    assert!(matches!(renew(&near, &longer).await, Ok(Renewal::Held(_))));
+    late.deliver().await.unwrap();
+    assert!(matches!(slow.await.unwrap(), Ok(Renewal::Held(_))));
+    let left = near.inspect(&ours.name).await.unwrap().holders[0].lapses_in.unwrap();
+    assert!(left > Duration::from_secs(580), "{left:?} is left of an extension to 600 s");
+}
+
+/// One server of several is down: its locks cannot be had, those of the others can.
+#[tokio::test]
+async fn the_other_servers_go_on() {
+    let servers = [start(), start()];
+    let hosts = servers.each_ref().map(|server| server.addr().to_string()).join(",");
+    let locks = Memcached::connect(format!("memcache://{hosts}")).await.unwrap();
+    servers[0].kill();
+    let (mut up, mut down) = (0, 0);
+    for i in 0..40 {
+        let mut ours = claim(&format!("n{i}"), 60_000);
+        match locks.try_acquire(&ours).await {
+            Ok(lock_core::backend::Attempt::Acquired(grant)) => {
+                ours.ticket = grant.ticket;
+                up += 1;
+            }
+            Ok(other) => panic!("{other:?}"),
+            Err(fault) => {
+                assert!(fault.is_transient(), "{fault:?}");
+                down += 1;
+            }
+        }
+    }
+    assert!(up > 5 && down > 5, "{up} up, {down} down");
+    contended(client(&servers[1]).await.try_acquire(&claim(&held_name(&servers[1]), 1000)).await);
+    servers[0].restart();
+    let locker = Locker::new(locks);
+    for i in 0..40 {
+        let lock = locker.lock(format!("m{i}")).unwrap();
+        let end = Moment::now() + Duration::from_secs(10);
+        while let Err(error) = lock.try_acquire().await {
+            assert!(error.is_retryable() && !end.has_passed(), "{error:?}");
+        }
+    }
+}
+
+fn held_name(server: &Server) -> String {
+    let held = (0..40).map(|i| format!("n{i}")).find(|name| support::value(server, name).is_some());
+    held.expect("it has a share of the locks")
+}
+
+/// A connection on which nothing is answered is given up, and a new one made, without anybody's help.
+#[tokio::test]
+async fn a_silent_connection_is_given_up() {
+    let server = start();
+    let (proxy, url) = proxied(&server);
+    let locks = Locker::builder(Memcached::connect(url).await.unwrap())
+        .timeout(Duration::from_millis(500))
+        .build();
+    proxy.set_for(0, conformance_tests::proxy::Fault::BlackHole);
+    let lock = locks.lock("n").unwrap();
+    assert_eq!(lock.try_acquire().await.unwrap_err().kind(), ErrorKind::Timeout);
+    let until = Moment::now() + Duration::from_secs(12);
+    loop {
+        match lock.try_acquire().await {
+            Ok(Some(guard)) => break guard.release().await.unwrap(),
+            Ok(None) => {}
+            Err(error) => assert!(error.is_retryable(), "{error:?}"),
+        }
+        assert!(!until.has_passed(), "it is never given up");
+    }
+    eventually(|| proxy.stats().connections == 2).await;
+}
