@@ -15,12 +15,13 @@
 //! | `redis://[user:password@]host[:port][/database]` | a Redis server | `redis` |
 //! | `rediss://…` | the same, encrypted; options `ca`, `cert`, `key` | `redis` and `tls` |
 //! | `redis+unix:///path` | the same, through a socket; options `db`, `user`, `password` | `redis` |
+//! | `memcache://[user:password@]host[:port],…` | memcached servers; advisory | `memcache` |
 //!
 //! Options follow as `?name=value&name=value`. Every backend knows `ttl` (the lease that locks ask for
 //! unless told otherwise), `timeout` (the bound of one call), `patience` (how long a waiter sits out
 //! an outage) and `max_ttl`, all as durations like `500ms`, `30s` or `2h`, and `label` (what
-//! `inspect` shows of a holder). Redis knows `prefix` (put before every key; it ends in `:` or `/`),
-//! and warns of locks that are taken for longer than `max_ttl`. An option that a backend does not know
+//! `inspect` shows of a holder). Redis and memcached know `prefix` (put before every key; it ends in `:` or
+//! `/`), and Redis warns of locks that are taken for longer than `max_ttl`. An option that a backend does not know
 //! is an error.
 //!
 //! `rediss:` checks the server against the authorities of the system, or against those in the file
@@ -40,6 +41,8 @@ use std::time::Duration;
 pub use lock_core::*;
 #[cfg(feature = "file")]
 pub use lock_file as file;
+#[cfg(feature = "memcache")]
+pub use lock_memcache as memcache;
 #[cfg(feature = "redis")]
 pub use lock_redis as redis;
 
@@ -89,6 +92,10 @@ pub async fn connect_with(
         scheme @ ("redis" | "rediss" | "redis+unix") => {
             return Err(feature_is_off(scheme, "redis"));
         }
+        #[cfg(feature = "memcache")]
+        "memcache" => Locker::builder(lock_memcache::Memcached::connect(url.to_text()).await?),
+        #[cfg(not(feature = "memcache"))]
+        "memcache" => return Err(feature_is_off("memcache", "memcache")),
         unknown => {
             let message = format!("unknown backend {unknown:?}; known are {}", KNOWN.join(", "));
             return Err(Error::new(ErrorKind::Invalid, message));
@@ -109,7 +116,7 @@ pub fn ttl_of(url: &str) -> Result<Option<Duration>, Error> {
 }
 
 /// The schemes that [`connect`] understands, whether or not their features are on.
-const KNOWN: &[&str] = &["memory:", "file:", "redis:", "rediss:", "redis+unix:"];
+const KNOWN: &[&str] = &["memory:", "file:", "redis:", "rediss:", "redis+unix:", "memcache:"];
 
 fn memory(url: Url) -> Result<LockerBuilder, Error> {
     use std::sync::LazyLock;

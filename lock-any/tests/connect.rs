@@ -79,7 +79,7 @@ async fn no_error_repeats_a_password() {
     for part in
         ["hunter2", "hunter", "a=hunter", "hunter=a", "a&hunter", "a=1&a=hunter", "ttl=hunter"]
     {
-        for scheme in ["redis", "rediss", "redis+unix", "memory", "file", "nosuch"] {
+        for scheme in ["redis", "rediss", "redis+unix", "memcache", "memory", "file", "nosuch"] {
             let (kind, text) = refused(&format!("{scheme}://user:se?{part}@host")).await;
             assert_eq!(kind, ErrorKind::Invalid, "{text}");
             assert!(!text.contains("hunter") && !text.contains("host"), "{text}");
@@ -147,6 +147,40 @@ async fn a_server_whose_feature_is_off_names_the_feature() {
         let (kind, text) = refused(url).await;
         assert_eq!(kind, ErrorKind::Unsupported);
         assert!(text.contains("feature \"redis\"") && !text.contains("hunter2"), "{text}");
+    }
+}
+
+#[cfg(not(feature = "memcache"))]
+#[tokio::test]
+async fn memcached_whose_feature_is_off_names_the_feature() {
+    let (kind, text) = refused("memcache://u:hunter2@h,i").await;
+    assert_eq!(kind, ErrorKind::Unsupported);
+    assert!(text.contains("feature \"memcache\"") && !text.contains("hunter2"), "{text}");
+}
+
+#[cfg(feature = "memcache")]
+mod memcache {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_backend_reads_what_is_left_of_the_url() {
+        // Port 1: nobody listens there.
+        for (url, expected, hint) in [
+            (
+                "memcache://127.0.0.1:1?ttl=10s&prefix=a%3A",
+                ErrorKind::Unavailable,
+                "cannot connect",
+            ),
+            ("memcache://127.0.0.1:1?prefix=a", ErrorKind::Invalid, "must end in ':'"),
+            ("memcache://127.0.0.1:1?colour=red", ErrorKind::Invalid, "\"colour\""),
+            ("memcache:", ErrorKind::Invalid, "memcache://"),
+            ("memcache://u:hunter2@h:x", ErrorKind::Invalid, "port"),
+            ("memcache://u:hunter2@127.0.0.1:1", ErrorKind::Unavailable, "cannot connect"),
+        ] {
+            let (kind, text) = refused(url).await;
+            assert_eq!(kind, expected, "{url}: {text}");
+            assert!(text.contains(hint) && !text.contains("hunter2"), "{url}: {text}");
+        }
     }
 }
 

@@ -12,6 +12,8 @@ mod examples;
 mod fleets;
 mod loss;
 mod manual;
+#[cfg(feature = "memcache")]
+mod memcache;
 mod places;
 mod refusals;
 mod run;

@@ -1,0 +1,40 @@
+//! On memcached, `lockctl` is as on other backends with leases.
+
+use conformance_tests::servers::{Memcached, MemcachedOptions};
+
+use crate::support::{Running, Scratch, TELL_PID, outcome, until};
+
+#[test]
+fn a_command_holds_its_lock_and_ends_with_it() {
+    let server = Memcached::start(MemcachedOptions::new());
+    let url = format!("{}?ttl=3s", server.url());
+    let scratch = Scratch::new();
+    let script = format!("{TELL_PID} echo $LOCK_FENCING_TOKEN >token; exec sleep 60");
+    let holder = Running::start(&mut scratch.run(&url, &["nightly", "--", "sh", "-c", &script]));
+    let command = scratch.read_pid();
+    until("there is a token", || scratch.exists("token"));
+    assert!(scratch.read("token").trim().parse::<u64>().is_ok_and(|token| token > 0));
+    let at_once = ["--no-wait", "nightly", "--", "true"];
+    assert_eq!(outcome(&mut scratch.run(&url, &at_once)).0, 75);
+
+    assert_eq!(server.command("delete nightly"), "DELETED");
+    let (status, said) = holder.end();
+    assert_eq!(status.code(), Some(76), "{said}");
+    assert!(!command.lives(), "nothing runs unlocked");
+    assert_eq!(outcome(&mut scratch.run(&url, &["-w", "10", "nightly", "--", "true"])).0, 0);
+    assert_eq!(server.command("mg nightly"), "EN", "nothing is left of it");
+}
+
+#[test]
+fn a_killed_lockctl_takes_its_command_along_and_its_lock_lapses() {
+    let server = Memcached::start(MemcachedOptions::new());
+    let url = format!("{}?ttl=1s", server.url());
+    let scratch = Scratch::new();
+    let script = format!("{TELL_PID} exec sleep 60");
+    let holder = Running::start(&mut scratch.run(&url, &["nightly", "--", "sh", "-c", &script]));
+    let command = scratch.read_pid();
+    holder.signal(nix::sys::signal::Signal::SIGKILL);
+    until("the command is gone", || !command.lives());
+    assert_eq!(holder.end().0.code(), None);
+    assert_eq!(outcome(&mut scratch.run(&url, &["-w", "20", "nightly", "--", "true"])).0, 0);
+}
