@@ -14,6 +14,7 @@ mod memcached;
 mod process;
 mod redis;
 mod resp;
+mod zookeeper;
 
 pub use clock::{Clock, Step};
 pub use memcached::{Memcached, MemcachedOptions, TextSession};
@@ -21,3 +22,4 @@ pub(crate) use process::low_ports;
 pub use process::{Server, ServerError};
 pub use redis::{KeepData, Persistence, Redis, RedisOptions};
 pub use resp::{Reply, Session};
+pub use zookeeper::{ZooKeeper, ZooKeeperEnsemble, ZooKeeperOptions};

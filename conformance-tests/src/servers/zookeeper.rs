@@ -1,0 +1,477 @@
+//! ZooKeeper.
+
+use std::fs;
+use std::io::{self, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use super::process::{Server, ServerError, free_port};
+use super::redis::KeepData;
+use crate::harness::ServerProcess;
+use crate::proxy::Proxy;
+
+/// How long a server may take to answer after its start, on a machine that is busy with other tests.
+const READY: Duration = Duration::from_secs(60);
+
+/// How often other ports are tried.
+const ATTEMPTS: usize = 10;
+
+/// Where Debian has the server; the jar names the other ones that it needs.
+const JAR: &str = "/usr/share/java/zookeeper.jar";
+
+/// Without it the server says nothing about what goes wrong.
+const LOGGER: &str = "/usr/share/java/slf4j-simple.jar";
+
+/// How many members an ensemble has.
+const MEMBERS: usize = 3;
+
+/// How a ZooKeeper is started.
+#[derive(Clone, Debug)]
+pub struct ZooKeeperOptions {
+    tick: Duration,
+    settings: Vec<(String, String)>,
+    properties: Vec<String>,
+    links: bool,
+}
+
+impl Default for ZooKeeperOptions {
+    fn default() -> Self {
+        let tick = Duration::from_millis(200);
+        Self { tick, settings: Vec::new(), properties: Vec::new(), links: false }
+    }
+}
+
+impl ZooKeeperOptions {
+    /// A tick of 200 ms, any session timeout from two ticks to a minute, no other settings.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets the server's unit of time. Sessions last at least two of them.
+    #[must_use]
+    pub fn tick(mut self, tick: Duration) -> Self {
+        self.tick = tick;
+        self
+    }
+
+    /// Adds a setting as it stands in `zoo.cfg`, for example `("maxClientCnxns", "3")`. It goes before
+    /// one that is always made.
+    #[must_use]
+    pub fn setting(mut self, name: &str, value: &str) -> Self {
+        self.settings.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Adds a Java system property, for example `("readonlymode.enabled", "true")`.
+    #[must_use]
+    pub fn property(mut self, name: &str, value: &str) -> Self {
+        self.properties.push(format!("-D{name}={value}"));
+        self
+    }
+
+    /// Has each member of an ensemble reach each other one's quorum port through a
+    /// [link](ZooKeeperEnsemble::link) of its own. Elections go past it.
+    #[must_use]
+    pub fn links(mut self) -> Self {
+        self.links = true;
+        self
+    }
+
+    fn config(&self, port: u16, quorum: &str) -> String {
+        let tick = self.tick.as_millis().to_string();
+        let port = port.to_string();
+        let always = [
+            ("tickTime", &*tick),
+            ("dataDir", "data"),
+            ("clientPort", &port),
+            ("clientPortAddress", "127.0.0.1"),
+            ("maxClientCnxns", "0"),
+            ("admin.enableServer", "false"),
+            ("maxSessionTimeout", "60000"),
+            ("4lw.commands.whitelist", "*"),
+            // Nothing here survives the machine, so nothing has to be on its disk.
+            ("forceSync", "no"),
+            // For ensembles.
+            ("initLimit", "40"),
+            ("syncLimit", "10"),
+            ("standaloneEnabled", if quorum.is_empty() { "true" } else { "false" }),
+        ];
+        let ours = |name: &str| self.settings.iter().any(|(set, _)| set == name);
+        let mut lines: Vec<String> =
+            self.settings.iter().map(|(name, value)| format!("{name}={value}\n")).collect();
+        let kept = always.iter().filter(|(name, _)| !ours(name));
+        lines.extend(kept.map(|(name, value)| format!("{name}={value}\n")));
+        lines.concat() + quorum
+    }
+}
+
+/// A ZooKeeper of a test's own, alone or as a member of an [ensemble](ZooKeeperEnsemble), on a loopback
+/// port, with its files in a temporary directory. It ends with this handle, or with the test process.
+#[derive(Debug)]
+pub struct ZooKeeper {
+    // Dropped before its directory.
+    server: Mutex<Server>,
+    properties: Vec<String>,
+    port: u16,
+    is_member: bool,
+    directory: TempDir,
+}
+
+impl ZooKeeper {
+    /// Starts a server and waits until it serves.
+    ///
+    /// # Panics
+    ///
+    /// There is no Java or no ZooKeeper, or it does not come up. The message says why.
+    #[must_use]
+    pub fn start(options: &ZooKeeperOptions) -> Self {
+        Self::try_start(options).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// Starts a server and waits until it serves.
+    ///
+    /// # Errors
+    ///
+    /// There is no Java or no ZooKeeper, or it does not come up.
+    pub fn try_start(options: &ZooKeeperOptions) -> Result<Self, ServerError> {
+        on_free_ports(1, |ports| {
+            let server = Self::launch(options, ports[0], None, "")?;
+            server.wait_until_ready()?;
+            Ok(server)
+        })
+    }
+
+    fn launch(
+        options: &ZooKeeperOptions,
+        port: u16,
+        id: Option<usize>,
+        quorum: &str,
+    ) -> Result<Self, ServerError> {
+        let failed =
+            |error: io::Error| ServerError::new(format!("no files for ZooKeeper: {error}"));
+        let directory = tempfile::Builder::new().prefix("zookeeper-").tempdir().map_err(failed)?;
+        fs::create_dir(data(directory.path())).map_err(failed)?;
+        fs::write(directory.path().join("zoo.cfg"), options.config(port, quorum))
+            .map_err(failed)?;
+        if let Some(id) = id {
+            fs::write(data(directory.path()).join("myid"), id.to_string()).map_err(failed)?;
+        }
+        let server = Mutex::new(run(&options.properties, directory.path())?);
+        let properties = options.properties.clone();
+        Ok(Self { server, properties, port, is_member: id.is_some(), directory })
+    }
+
+    /// Where clients reach it.
+    #[must_use]
+    pub fn addr(&self) -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, self.port).into()
+    }
+
+    /// `zookeeper://…`
+    #[must_use]
+    pub fn url(&self) -> String {
+        format!("zookeeper://{}", self.addr())
+    }
+
+    /// The process id; another one after each restart.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.server().pid()
+    }
+
+    /// The last lines that the server has printed since its start.
+    #[must_use]
+    pub fn output(&self) -> String {
+        self.server().output()
+    }
+
+    /// Its answer to a four-letter word, for example `srvr`, `cons` or `wchs`.
+    ///
+    /// # Errors
+    ///
+    /// It does not answer within seconds.
+    pub fn word(&self, word: &str) -> io::Result<String> {
+        let bound = Duration::from_secs(5);
+        let mut stream = TcpStream::connect_timeout(&self.addr(), bound)?;
+        stream.set_read_timeout(Some(bound))?;
+        stream.write_all(word.as_bytes())?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer)?;
+        Ok(answer)
+    }
+
+    /// What it is just now: `standalone`, `leader`, `follower` or `read-only`; `None` while it does not
+    /// serve.
+    #[must_use]
+    pub fn mode(&self) -> Option<String> {
+        let answer = self.word("srvr").ok()?;
+        answer.lines().find_map(|line| line.strip_prefix("Mode: ")).map(str::to_owned)
+    }
+
+    /// Stops the process with SIGSTOP; returns when it has stopped. Its connections stay open.
+    ///
+    /// # Panics
+    ///
+    /// The server is not running.
+    pub fn stop(&self) {
+        self.server().stop();
+    }
+
+    /// Lets the stopped process go on.
+    ///
+    /// # Panics
+    ///
+    /// The server is not running.
+    pub fn cont(&self) {
+        self.server().cont();
+    }
+
+    /// Kills the process with SIGKILL and waits for its end.
+    pub fn kill(&self) {
+        self.server().kill();
+    }
+
+    /// Kills the process if it still runs, and starts another one on the same port. Waits until it
+    /// serves; a member of an ensemble, which may lack its quorum, until it answers.
+    ///
+    /// # Panics
+    ///
+    /// The new one does not come up.
+    pub fn restart(&self, keep_data: KeepData) {
+        self.kill();
+        if keep_data == KeepData::No {
+            let log = data(self.directory.path()).join("version-2");
+            if log.exists() {
+                fs::remove_dir_all(log).expect("a directory of ours can be emptied");
+            }
+        }
+        let server = run(&self.properties, self.directory.path());
+        *self.server() = server.unwrap_or_else(|error| panic!("{error}"));
+        self.wait_until_ready().unwrap_or_else(|error| panic!("{error}"));
+    }
+
+    fn wait_until_ready(&self) -> Result<(), ServerError> {
+        self.server().wait_until(READY, || match self.is_member {
+            true => self.word("srvr").is_ok(),
+            // Whoever came first on that port may be a ZooKeeper, too.
+            false => self.mode().is_some() && self.is_ours(),
+        })
+    }
+
+    fn is_ours(&self) -> bool {
+        let data = data(self.directory.path());
+        let says = |answer: String| answer.contains(&*data.to_string_lossy());
+        self.word("conf").is_ok_and(says)
+    }
+
+    fn server(&self) -> MutexGuard<'_, Server> {
+        self.server.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl ServerProcess for ZooKeeper {
+    fn stop(&self) {
+        self.stop();
+    }
+    fn cont(&self) {
+        self.cont();
+    }
+    fn kill(&self) {
+        self.kill();
+    }
+    fn restart(&self, keep_data: KeepData) {
+        self.restart(keep_data);
+    }
+}
+
+/// Three members that elect a leader. Each can be stopped, killed and restarted by itself.
+///
+/// ```no_run
+/// use conformance_tests::proxy::Fault;
+/// use conformance_tests::servers::{ZooKeeperEnsemble, ZooKeeperOptions};
+///
+/// let ensemble = ZooKeeperEnsemble::start(&ZooKeeperOptions::new().links());
+/// let (leader, follower) = (ensemble.leader(), ensemble.follower());
+/// ensemble.link(follower, leader).set(Fault::BlackHole); // cut from its leader, and from nobody else
+/// ensemble.member(leader).kill();
+/// ```
+#[derive(Debug)]
+pub struct ZooKeeperEnsemble {
+    members: Vec<ZooKeeper>,
+    /// `links[from][to]`.
+    links: Vec<Vec<Option<Proxy>>>,
+}
+
+impl ZooKeeperEnsemble {
+    /// Starts the members and waits until all of them serve.
+    ///
+    /// # Panics
+    ///
+    /// There is no Java or no ZooKeeper, or one of them does not come up. The message says why.
+    #[must_use]
+    pub fn start(options: &ZooKeeperOptions) -> Self {
+        Self::try_start(options).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// Starts the members and waits until all of them serve.
+    ///
+    /// # Errors
+    ///
+    /// There is no Java or no ZooKeeper, or one of them does not come up.
+    pub fn try_start(options: &ZooKeeperOptions) -> Result<Self, ServerError> {
+        on_free_ports(3 * MEMBERS, |ports| {
+            let (clients, peers) = ports.split_at(MEMBERS);
+            let (quorum, election) = peers.split_at(MEMBERS);
+            let links = links(options, quorum)?;
+            let members: Result<Vec<_>, _> = clients
+                .iter()
+                .enumerate()
+                .map(|(id, &port)| {
+                    let config = quorum_config(id, &links[id], quorum, election);
+                    ZooKeeper::launch(options, port, Some(id), &config)
+                })
+                .collect();
+            let ensemble = Self { members: members?, links };
+            for member in &ensemble.members {
+                let serves = || member.mode().is_some() && member.is_ours();
+                member.server().wait_until(READY, serves)?;
+            }
+            Ok(ensemble)
+        })
+    }
+
+    /// All members.
+    #[must_use]
+    pub fn members(&self) -> &[ZooKeeper] {
+        &self.members
+    }
+
+    /// A member, counted from 0.
+    #[must_use]
+    pub fn member(&self, number: usize) -> &ZooKeeper {
+        &self.members[number]
+    }
+
+    /// `zookeeper://…` with all members.
+    #[must_use]
+    pub fn url(&self) -> String {
+        let hosts: Vec<_> = self.members.iter().map(|member| member.addr().to_string()).collect();
+        format!("zookeeper://{}", hosts.join(","))
+    }
+
+    /// Who leads now.
+    ///
+    /// # Panics
+    ///
+    /// Nobody does.
+    #[must_use]
+    pub fn leader(&self) -> usize {
+        self.find("leader").expect("the ensemble has a leader")
+    }
+
+    /// A member that follows now.
+    ///
+    /// # Panics
+    ///
+    /// Nobody does.
+    #[must_use]
+    pub fn follower(&self) -> usize {
+        self.find("follower").expect("the ensemble has a follower")
+    }
+
+    /// The member that is in this [mode](ZooKeeper::mode) now, the first one if there are several.
+    #[must_use]
+    pub fn find(&self, mode: &str) -> Option<usize> {
+        self.members.iter().position(|member| member.mode().as_deref() == Some(mode))
+    }
+
+    /// The line on which member `from` reaches the quorum port of member `to`; in use while `to` leads.
+    ///
+    /// # Panics
+    ///
+    /// The ensemble was started without [links](ZooKeeperOptions::links), or the two are the same.
+    #[must_use]
+    pub fn link(&self, from: usize, to: usize) -> &Proxy {
+        self.links[from][to].as_ref().expect("the ensemble was started with links")
+    }
+}
+
+fn links(
+    options: &ZooKeeperOptions,
+    quorum: &[u16],
+) -> Result<Vec<Vec<Option<Proxy>>>, ServerError> {
+    let link = |from: usize, to: usize| {
+        let wanted = options.links && from != to;
+        wanted.then(|| Proxy::start((Ipv4Addr::LOCALHOST, quorum[to]).into())).transpose()
+    };
+    let from = |from| (0..MEMBERS).map(|to| link(from, to)).collect::<io::Result<Vec<_>>>();
+    let links: io::Result<Vec<_>> = (0..MEMBERS).map(from).collect();
+    links.map_err(|error| ServerError::new(format!("no links between the members: {error}")))
+}
+
+/// The ensemble as member `id` sees it.
+fn quorum_config(id: usize, links: &[Option<Proxy>], quorum: &[u16], election: &[u16]) -> String {
+    let mut lines = String::new();
+    for to in 0..MEMBERS {
+        let port = match &links[to] {
+            Some(link) if to != id => link.addr().port(),
+            _ => quorum[to],
+        };
+        lines += &format!("server.{to}=127.0.0.1:{port}:{}\n", election[to]);
+    }
+    lines
+}
+
+fn run(properties: &[String], directory: &Path) -> Result<Server, ServerError> {
+    if !Path::new(JAR).is_file() {
+        let message = format!("{JAR} is missing: run ./test, or apt-get install zookeeper");
+        return Err(ServerError::new(message));
+    }
+    let class_path = format!("{JAR}:{LOGGER}");
+    let fixed = [
+        "-Xmx128m",
+        // It lives for seconds: nothing that is optimised is ever paid back.
+        "-XX:TieredStopAtLevel=1",
+        "-XX:+UseSerialGC",
+        "-Xshare:auto",
+        "-Dorg.slf4j.simpleLogger.defaultLogLevel=error",
+    ];
+    let mut args: Vec<String> = fixed.map(str::to_owned).into();
+    args.extend(properties.iter().cloned());
+    args.extend(["-cp", &class_path].map(str::to_owned));
+    args.push("org.apache.zookeeper.server.quorum.QuorumPeerMain".to_owned());
+    args.push("zoo.cfg".to_owned());
+    Server::start("java", "default-jre-headless", args, directory)
+}
+
+/// Starts something on ports that were free a moment ago, and on others if somebody was faster.
+fn on_free_ports<T>(
+    count: usize,
+    mut start: impl FnMut(&[u16]) -> Result<T, ServerError>,
+) -> Result<T, ServerError> {
+    let mut clashes = 0;
+    loop {
+        let ports: Vec<u16> = (0..count).map(|_| free_port()).collect();
+        match start(&ports) {
+            Err(error) if clashes < ATTEMPTS && is_taken(&ports) => {
+                clashes += 1;
+                drop(error);
+            }
+            started => return started,
+        }
+    }
+}
+
+/// Nothing of ours is there any more: what listens is another's.
+fn is_taken(ports: &[u16]) -> bool {
+    ports.iter().any(|&port| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_err())
+}
+
+fn data(directory: &Path) -> PathBuf {
+    directory.join("data")
+}
