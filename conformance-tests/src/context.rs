@@ -9,7 +9,7 @@ use lock_core::clock::{Moment, sleep};
 use lock_core::faults::{Call, Disturbance};
 use lock_core::{Backend, Capabilities, Error, LockName, Locker, LockerBuilder, OwnerId, Takeover};
 
-use crate::harness::{Harness, Offer, Pace, Script, ServerProcess};
+use crate::harness::{Harness, Mortal, Offer, Pace, Script, ServerProcess};
 use crate::proxy::Proxy;
 
 /// What happened instead of what was promised.
@@ -78,6 +78,11 @@ impl Ctx {
     /// A client with a connection of its own.
     pub async fn client(&self) -> Arc<dyn Backend> {
         self.harness.client().await
+    }
+
+    /// A client that can die.
+    pub async fn mortal_client(&self) -> Mortal {
+        self.harness.mortal_client().await
     }
 
     /// A locker on a client of its own.

@@ -1,5 +1,6 @@
 //! What a backend brings along to be checked.
 
+use std::fmt;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -29,6 +30,12 @@ pub trait Harness: Send + Sync + 'static {
 
     /// A client of the lock space with a connection of its own.
     async fn client(&self) -> Arc<dyn Backend>;
+
+    /// A client that can die as a process does that is killed: without a farewell. Where dropping a client
+    /// says none, that is how it dies.
+    async fn mortal_client(&self) -> Mortal {
+        Mortal::new(self.client().await, || ())
+    }
 
     /// A client whose calls are disturbed as `script` says.
     async fn disturbed_client(&self, script: Script) -> Arc<dyn Backend> {
@@ -68,6 +75,37 @@ pub trait Harness: Send + Sync + 'static {
     /// The server's process, if the checks may stop and kill it.
     fn server(&self) -> Option<&dyn ServerProcess> {
         None
+    }
+}
+
+/// A client, and how it dies.
+pub struct Mortal {
+    client: Arc<dyn Backend>,
+    last_act: Box<dyn FnOnce() + Send>,
+}
+
+impl Mortal {
+    /// `last_act` is what happens before `client` is dropped: it keeps the server from hearing of that.
+    #[must_use]
+    pub fn new(client: Arc<dyn Backend>, last_act: impl FnOnce() + Send + 'static) -> Self {
+        Self { client, last_act: Box::new(last_act) }
+    }
+
+    /// The client, alive.
+    #[must_use]
+    pub fn client(&self) -> &dyn Backend {
+        &*self.client
+    }
+
+    /// All that a dead process had is gone: its connections, its files, its memory.
+    pub fn dies(self) {
+        (self.last_act)();
+    }
+}
+
+impl fmt::Debug for Mortal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Mortal").field(&self.client).finish()
     }
 }
 

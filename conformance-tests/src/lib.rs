@@ -44,6 +44,6 @@ pub mod simulation;
 mod trials;
 
 pub use context::{Ctx, Verdict, Violation};
-pub use harness::{Harness, Offer, Pace, Script, ServerProcess};
+pub use harness::{Harness, Mortal, Offer, Pace, Script, ServerProcess};
 pub use laws::{Applies, Law, Level};
 pub use trials::{Suite, check, run, run_saboteurs};

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use lock_core::backend::{Holder, LetGo, Release};
 use lock_core::clock::{Moment, sleep};
-use lock_core::{Error, ErrorKind, LockGuard, Locker, Loss, Support};
+use lock_core::{Error, ErrorKind, LockGuard, Locker, Loss, Support, Wakeup};
 
 use crate::context::{Ctx, Verdict, Violation, ensure, name, violated};
 use crate::proxy::{Direction, Fault, Match};
@@ -32,9 +32,13 @@ pub(super) async fn a_cut_attempt_leaves_nothing(ctx: Arc<Ctx>) -> Verdict {
     // The one that a waiter makes when it is woken.
     let holder = ctx.locker().await.lock("cut-wait")?.ttl(LONG).acquire().await?;
     let waiting = waiting(&ctx, &locks, "cut-wait").await?;
-    let hit = ctx.network().cut_after("cut-wait");
+    // Who is handed the lock need not ask for it.
+    let asks = ctx.caps.wakeup != Wakeup::HandOff;
+    let hit = asks.then(|| ctx.network().cut_after("cut-wait"));
     holder.release().await?;
-    soon(&ctx, hit).await?.map_err(|error| Violation(format!("there was no cut: {error}")))?;
+    if let Some(hit) = hit {
+        soon(&ctx, hit).await?.map_err(|error| Violation(format!("there was no cut: {error}")))?;
+    }
     let guard = served(&ctx, waiting, "its attempt was cut off").await?;
     guard.verify().await?;
     guard.release().await?;

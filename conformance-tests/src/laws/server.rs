@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lock_core::clock::{Moment, sleep};
-use lock_core::{LockGuard, Loss};
+use lock_core::{Fencing, LockGuard, Loss};
 use tokio::task::JoinSet;
 
 use crate::context::{Ctx, Verdict, Violation, ensure, name, violated};
@@ -72,7 +72,9 @@ pub(super) async fn a_killed_server_is_waited_for(ctx: Arc<Ctx>) -> Verdict {
     sleep(Duration::from_millis(300)).await;
     ctx.server().kill();
     told_in_time(&ctx, &held).await?;
-    ctx.server().restart(KeepData::No);
+    // Tokens that are durable are so on a server that keeps what it has acknowledged.
+    let is_durable = ctx.caps.fencing == Fencing::Durable;
+    ctx.server().restart(if is_durable { KeepData::Yes } else { KeepData::No });
 
     // A second is the longest pause of somebody who waits through an outage.
     let bound = Moment::now() + Duration::from_secs(1) + ctx.timeout() + ctx.slack();

@@ -124,10 +124,10 @@ pub(super) async fn a_place_in_line_lapses(ctx: Arc<Ctx>) -> Verdict {
 
 pub(super) async fn a_crashed_holder_is_replaced(ctx: Arc<Ctx>) -> Verdict {
     let locks = ctx.locker().await;
-    let crashed = ctx.client().await;
+    let mortal = ctx.mortal_client().await;
     let mut claim = ctx.claim(&name("n"), false);
     let before = Moment::now();
-    ctx.win(&*crashed, &mut claim).await?;
+    ctx.win(mortal.client(), &mut claim).await?;
     let after = Moment::now();
     let lock = locks.lock("n")?.ttl(ctx.ttl()).renewal(RenewalPolicy::off());
     let waiter = tokio::spawn(async move {
@@ -135,8 +135,8 @@ pub(super) async fn a_crashed_holder_is_replaced(ctx: Arc<Ctx>) -> Verdict {
         (Moment::now(), guard)
     });
     sleep(ctx.ttl() / 10).await;
-    // All that a dead process had is gone: its connections, its files, its memory.
-    drop((claim, crashed));
+    drop(claim);
+    mortal.dies();
     let bound = ctx.takeover_bound() + ctx.slack();
     let Ok(served) = tokio::time::timeout(bound + ctx.ttl(), waiter).await else {
         violated!("nobody replaced the crashed holder within {:?}", bound + ctx.ttl());

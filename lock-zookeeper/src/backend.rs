@@ -1,0 +1,366 @@
+//! The verbs.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lock_core::backend::{
+    Attempt, Backend, Claim, Fault, FaultKind, Hold, Holder, Identity, LetGo, Listed, LockState,
+    Mode, PLACE_LASTS, Release, Renewal, Wake,
+};
+use lock_core::clock::Moment;
+use lock_core::{
+    Capabilities, Error, Fencing, LockName, Order, OwnerId, Reach, Support, Takeover, Wakeup,
+};
+use zookeeper_client::Error as ZkError;
+
+use crate::config::Config;
+use crate::fault::fault;
+use crate::link::Link;
+use crate::names::{Card, Names, token};
+use crate::place::Place;
+use crate::session::Session;
+
+/// Leases shorter than the session's are counted here, on our own clock.
+const TTL_MIN: Duration = Duration::from_millis(10);
+const TTL_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// Locks on a ZooKeeper ensemble. Clones share one session.
+///
+/// See the [crate's documentation](crate) for what they promise.
+#[derive(Clone, Debug)]
+pub struct ZooKeeper {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    names: Names,
+    link: Link,
+}
+
+impl ZooKeeper {
+    /// Opens a session with an ensemble: at a URL as in [`Config::new`], or with a [`Config`].
+    ///
+    /// When the last clone is dropped, the session is closed, and what is still held or queued in it is
+    /// gone at once.
+    ///
+    /// # Errors
+    ///
+    /// As [`Config::new`], and
+    /// * [`ErrorKind::Unavailable`](lock_core::ErrorKind::Unavailable): no server can be reached, or the
+    ///   one that was has no quorum, refuses another connection, or does not answer;
+    /// * [`ErrorKind::Denied`](lock_core::ErrorKind::Denied): wrong credentials;
+    /// * [`ErrorKind::Invalid`](lock_core::ErrorKind::Invalid): the chroot does not exist.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future gives the attempt up.
+    pub async fn connect<C>(config: C) -> Result<Self, Error>
+    where
+        C: TryInto<Config>,
+        Error: From<C::Error>,
+    {
+        let config = config.try_into().map_err(Error::from)?;
+        let names = config.names.clone();
+        let link = Link::open(config).await?;
+        Ok(Self { inner: Arc::new(Inner { names, link }) })
+    }
+}
+
+#[async_trait]
+impl Backend for ZooKeeper {
+    fn capabilities(&self) -> Capabilities {
+        let timeout = self.inner.link.timeout();
+        Capabilities {
+            backend: "zookeeper",
+            fencing: Fencing::Durable,
+            order: Order::Fifo,
+            wakeup: Wakeup::HandOff,
+            reach: Reach::Network,
+            ttl_min: TTL_MIN,
+            ttl_max: TTL_MAX,
+            // In the proofs.
+            margin: Duration::ZERO,
+            // Whatever was asked for, the server keeps the lock until the session times out, rounded up to a
+            // tick; and there are at least two ticks in a timeout.
+            takeover: Takeover::LeasePlus(timeout * 3 / 2),
+            detached: Support::Absent,
+            minimum_hold: Support::Absent,
+            late_attempts_refused: Support::Absent,
+            raisable: Support::Absent,
+            inspecting: Support::Present,
+            listing: Support::Present,
+            breaking: Support::Present,
+        }
+    }
+
+    /// Members of an ensemble keep the same locks, and none says which ensemble that is.
+    async fn identity(&self) -> Result<Option<Identity>, Fault> {
+        Ok(None)
+    }
+
+    async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, Fault> {
+        check(claim)?;
+        let Inner { names, link } = &*self.inner;
+        let asked = Moment::now();
+        let session = link.session().await?;
+        let lock = names.path(&claim.name);
+        let place = match session.usable_place(&claim.owner) {
+            Some(place) => place,
+            // Who may not wait does not disturb those who do.
+            None if !claim.queue && !session.line(&lock).await?.is_empty() => {
+                return Ok(Attempt::Contended { lapses_in: None });
+            }
+            None => session.new_place(claim.owner, lock, queued_until(claim)),
+        };
+        stand_in_line(&session, &place, claim).await?;
+        if is_first(&session, &place).await? {
+            let grant = session.grant(&place, claim.ttl, asked).await?;
+            return Ok(Attempt::Acquired(grant));
+        }
+        if claim.queue {
+            follow(&session, &place);
+        } else {
+            session.let_go(&place);
+            session.leave(&claim.owner, &place).await?;
+        }
+        Ok(Attempt::Contended { lapses_in: None })
+    }
+
+    async fn wait(&self, claim: &Claim) -> Result<Wake, Fault> {
+        let session = self.inner.link.present();
+        let Some(place) = session.place(&claim.owner) else {
+            return Ok(Wake::Look);
+        };
+        if place.state().first.is_some() {
+            return Ok(Wake::Look);
+        }
+        let granted = place.until(|state| match (state.gone, state.first) {
+            (true, _) => Some(None),
+            (_, Some(at)) => Some(Some(at)),
+            _ => None,
+        });
+        match granted.await {
+            Some(at) => Ok(Wake::Granted(session.grant(&place, claim.ttl, at).await?)),
+            None => Ok(Wake::Look),
+        }
+    }
+
+    async fn renew(&self, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
+        let mut answers = Vec::with_capacity(claims.len());
+        let asked = Moment::now();
+        let session = self.inner.link.present();
+        let places: Vec<_> = claims.iter().map(|claim| session.place(&claim.owner)).collect();
+        let seen = match places.iter().any(Option::is_some) {
+            true => look_at(&session, places.iter().flatten()).await,
+            false => Ok(()),
+        };
+        for (claim, place) in claims.iter().zip(places) {
+            let held = place.filter(|place| {
+                let state = place.state();
+                state.granted && !state.gone && !state.leaving
+            });
+            answers.push(match (held, &seen) {
+                (None, _) => Ok(Renewal::NotHeld),
+                (Some(_), Err(fault)) => Err(fault.repeated()),
+                (Some(place), Ok(())) => {
+                    session.grant(&place, claim.ttl, asked).await.map(Renewal::Held)
+                }
+            });
+        }
+        answers
+    }
+
+    async fn release(&self, claim: &Claim, _how: LetGo) -> Result<Release, Fault> {
+        let session = self.inner.link.present();
+        let Some(place) = session.place(&claim.owner) else {
+            return Ok(Release::NotHeld);
+        };
+        session.let_go(&place);
+        if !session.connected().await {
+            return Ok(Release::NotHeld);
+        }
+        let was_there = session.leave(&claim.owner, &place).await?;
+        let granted = place.state().granted;
+        Ok(if was_there && granted { Release::Released } else { Release::NotHeld })
+    }
+
+    async fn inspect(&self, name: &LockName) -> Result<LockState, Fault> {
+        let session = self.inner.link.session().await?;
+        // One after the other on the connection, without waiting.
+        let sync = session.client().sync("/");
+        let lock = self.inner.names.path(name);
+        let state = state_of(&session, &lock);
+        let (sync, state) = tokio::join!(sync, state);
+        sync.map_err(|error| fault("asking the ensemble", &error))?;
+        state
+    }
+
+    async fn list(
+        &self,
+        prefix: &str,
+        after: Option<&LockName>,
+        limit: usize,
+    ) -> Result<Vec<Listed>, Fault> {
+        let Inner { names, link } = &*self.inner;
+        let session = link.session().await?;
+        let elements = match session.client().list_children(names.directory()).await {
+            Ok(elements) => elements,
+            Err(ZkError::NoNode) => Vec::new(),
+            Err(error) => return Err(fault("listing locks", &error)),
+        };
+        let mut wanted: Vec<_> =
+            elements.iter().filter_map(|element| names.name(element)).collect();
+        wanted.retain(|name| {
+            name.as_str().starts_with(prefix) && after.is_none_or(|after| name > after)
+        });
+        wanted.sort_unstable();
+        let mut listed = Vec::new();
+        for name in wanted {
+            if listed.len() == limit {
+                break;
+            }
+            let state = state_of(&session, &names.path(&name)).await?;
+            if !state.holders.is_empty() {
+                listed.push(Listed::new(name, state));
+            }
+        }
+        Ok(listed)
+    }
+
+    async fn break_lock(&self, name: &LockName, expected: &OwnerId) -> Result<bool, Fault> {
+        let session = self.inner.link.session().await?;
+        let lock = self.inner.names.path(name);
+        session.barrier().await?;
+        let Some(first) = session.line(&lock).await?.into_iter().next() else {
+            return Ok(false);
+        };
+        let path = format!("{lock}/{first}");
+        let data = match session.client().get_data(&path).await {
+            Ok((data, _)) => data,
+            Err(ZkError::NoNode) => return Ok(false),
+            Err(error) => return Err(fault("reading the holder's node", &error)),
+        };
+        if Card::parse(&data).is_none_or(|card| card.owner != *expected) {
+            return Ok(false);
+        }
+        match session.client().delete(&path, None).await {
+            Ok(()) => Ok(true),
+            Err(ZkError::NoNode) => Ok(false),
+            Err(error) => Err(fault("deleting the holder's node", &error)),
+        }
+    }
+}
+
+fn check(claim: &Claim) -> Result<(), Fault> {
+    if claim.hold == Hold::Detached {
+        return Err(Fault::unsupported("a detached hold: nobody else can take a session over"));
+    }
+    if claim.mode != Mode::Exclusive {
+        return Err(Fault::unsupported("this mode"));
+    }
+    if claim.floor.is_some() {
+        return Err(Fault::unsupported("raising the fencing token"));
+    }
+    Ok(())
+}
+
+/// For how long a place is kept without another attempt.
+fn queued_until(claim: &Claim) -> Moment {
+    Moment::now() + claim.ttl * 2 + PLACE_LASTS
+}
+
+/// Puts the claim's node into the line, unless it is there.
+async fn stand_in_line(
+    session: &Arc<Session>,
+    place: &Arc<Place>,
+    claim: &Claim,
+) -> Result<(), Fault> {
+    // An attempt that was given up may still be on its way.
+    place.until(|state| (!state.entering).then_some(())).await;
+    {
+        let mut state = place.state();
+        if state.leaving || state.gone {
+            let why = "this claim was let go before, or its place in line has lapsed";
+            return Err(Fault::not_applied(FaultKind::Unavailable, why));
+        }
+        if !state.granted {
+            state.lapses = queued_until(claim);
+        }
+        if state.node.is_some() {
+            return Ok(());
+        }
+    }
+    if place.state().may_land_until.is_some() && session.recover(place).await? {
+        return Ok(());
+    }
+    let entered = session.enter(place, Card::text(&claim.owner, claim.label.as_ref())).await;
+    if entered.is_err() && place.state().may_land_until.is_none() {
+        session.forget(&claim.owner, place);
+    }
+    entered
+}
+
+async fn is_first(session: &Session, place: &Place) -> Result<bool, Fault> {
+    if place.state().first.is_some() {
+        return Ok(true);
+    }
+    let line = session.line(&place.lock).await?;
+    let ours = place.state().node.as_ref().map(|node| node.name.clone());
+    match line.iter().position(|node| Some(node) == ours.as_ref()) {
+        Some(0) => {
+            place.is_first();
+            Ok(true)
+        }
+        Some(_) => Ok(false),
+        None => {
+            place.is_gone();
+            Err(Fault::not_applied(FaultKind::Unavailable, "our node was removed from the line"))
+        }
+    }
+}
+
+/// Has somebody follow the line for a claim that waits, once.
+fn follow(session: &Arc<Session>, place: &Arc<Place>) {
+    let is_followed = std::mem::replace(&mut place.state().followed, true);
+    if !is_followed {
+        tokio::spawn(Arc::clone(session).follow(Arc::clone(place)));
+    }
+}
+
+/// After this, nodes that were removed before it are known to be.
+async fn look_at(
+    session: &Arc<Session>,
+    places: impl Iterator<Item = &Arc<Place>>,
+) -> Result<(), Fault> {
+    if !session.connected().await {
+        return Ok(());
+    }
+    for place in places {
+        session.watch_own(place).await?;
+    }
+    session.barrier().await
+}
+
+async fn state_of(session: &Session, lock: &str) -> Result<LockState, Fault> {
+    loop {
+        let line = session.line(lock).await?;
+        let Some(first) = line.first() else {
+            return Ok(LockState::new(Vec::new(), Some(0)));
+        };
+        let (data, stat) = match session.client().get_data(&format!("{lock}/{first}")).await {
+            Ok(seen) => seen,
+            // It has left meanwhile.
+            Err(ZkError::NoNode) => continue,
+            Err(error) => return Err(fault("reading the holder's node", &error)),
+        };
+        // What others write there is their own business.
+        let card = Card::parse(&data);
+        let mut holder = Holder::new(card.as_ref().map(|card| card.owner));
+        holder.label = card.and_then(|card| card.label);
+        holder.token = token(stat.czxid);
+        let waiting = u64::try_from(line.len() - 1).unwrap_or(u64::MAX);
+        return Ok(LockState::new(vec![holder], Some(waiting)));
+    }
+}

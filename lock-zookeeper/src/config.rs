@@ -1,0 +1,308 @@
+//! Where the ensemble is and how to talk to it.
+
+use std::fmt;
+use std::time::Duration;
+
+use lock_core::{Error, ErrorKind};
+use percent_encoding::percent_decode_str;
+
+use crate::names::{Layout, Names};
+
+/// What is asked for; the servers have limits of their own.
+const SESSION_TIMEOUT: Duration = Duration::from_secs(10);
+const SHORTEST_TIMEOUT: Duration = Duration::from_millis(100);
+const LONGEST_TIMEOUT: Duration = Duration::from_secs(3600);
+
+/// Where the ensemble is, who we are there, and under which node its locks are.
+///
+/// ```
+/// # fn main() -> Result<(), lock_core::Error> {
+/// use lock_zookeeper::Config;
+///
+/// let config = Config::new("zookeeper://zk1:2181,zk2:2181,zk3:2181/app")?.prefix("locks/")?;
+/// let same = Config::new("zookeeper://zk1,zk2,zk3/app?prefix=locks/")?;
+/// # assert_eq!(format!("{config:?}"), format!("{same:?}"));
+/// # Ok(()) }
+/// ```
+///
+/// `Debug` shows everything but the credentials.
+#[derive(Clone)]
+pub struct Config {
+    /// `host:port`, with commas in between.
+    pub(crate) servers: String,
+    /// Empty, or an absolute path.
+    pub(crate) chroot: String,
+    /// `user:password`
+    pub(crate) credentials: Option<String>,
+    pub(crate) session_timeout: Duration,
+    pub(crate) names: Names,
+}
+
+impl Config {
+    /// Reads a URL: `zookeeper://[user:password@]host[:port][,host[:port]…][/chroot]`
+    ///
+    /// The members of one ensemble, 2181 being the usual port, and an IPv6 address in brackets. All paths
+    /// are below the chroot, which must exist. User and password are percent-decoded, and given by the
+    /// scheme `digest`: every node that we make then belongs to that user alone. Without them nodes
+    /// belong to the world. Options follow as `?name=value&…`, percent-encoded:
+    ///
+    /// | option | what it is |
+    /// |---|---|
+    /// | `prefix` | the path below which locks are, see [`prefix`](Self::prefix) |
+    /// | `session_timeout` | like `10s`, see [`session_timeout`](Self::session_timeout) |
+    /// | `layout` | `curator` or `kazoo`, see [`layout`](Self::layout) |
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Invalid`] if it cannot be understood. No error repeats the URL: it may hold a password.
+    pub fn new(url: &str) -> Result<Self, Error> {
+        let (scheme, rest) = url
+            .split_once("://")
+            .ok_or_else(|| invalid("the URL of an ensemble begins with zookeeper://"))?;
+        if !scheme.eq_ignore_ascii_case("zookeeper") {
+            return Err(invalid("write zookeeper://"));
+        }
+        if rest.contains('#') {
+            return Err(invalid("a ZooKeeper URL has no fragment; write # as %23"));
+        }
+        let (location, query) = rest.split_once('?').unwrap_or((rest, ""));
+        if query.contains('@') && location.contains(':') && !location.contains('@') {
+            // Maybe the question mark stood in a password; then the options are a part of it.
+            return Err(invalid("write ? in a password as %3F, and @ in a URL option as %40"));
+        }
+        let (credentials, location) = match location.rsplit_once('@') {
+            Some((credentials, location)) => (Some(decoded_credentials(credentials)?), location),
+            None => (None, location),
+        };
+        let (servers, chroot) = location.split_once('/').unwrap_or((location, ""));
+        let mut config = Self {
+            servers: checked_servers(servers)?,
+            chroot: checked_chroot(chroot)?,
+            credentials,
+            session_timeout: SESSION_TIMEOUT,
+            names: Names::new("", Layout::default())?,
+        };
+        let mut layout = None;
+        for (name, value) in options(query)? {
+            config = match name.as_str() {
+                "prefix" => config.prefix(&value)?,
+                "session_timeout" => config.session_timeout(duration(&value)?)?,
+                "layout" => {
+                    layout = Some(layout_called(&value)?);
+                    config
+                }
+                _ => {
+                    let why = format!("the zookeeper: backend has no URL option {name:?}");
+                    return Err(invalid(why));
+                }
+            };
+        }
+        Ok(config.layout(layout.unwrap_or_default()))
+    }
+
+    /// Puts all locks below this path: `locks/` makes `orders` the node `/locks/orders`. It ends in `/`.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Invalid`] if it does not, or is no path.
+    pub fn prefix(mut self, prefix: &str) -> Result<Self, Error> {
+        self.names = Names::new(prefix, self.names.layout)?;
+        Ok(self)
+    }
+
+    /// Asks for sessions that live so long without their client; 10 s unless told otherwise. The servers
+    /// grant what is within their limits (from two to twenty ticks unless they are told otherwise), and
+    /// what they grant counts.
+    ///
+    /// A crashed holder is replaced after that time, and a holder that is cut off gives up after a third
+    /// to a half of it.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Invalid`] if it is not from 100 ms to an hour.
+    pub fn session_timeout(mut self, timeout: Duration) -> Result<Self, Error> {
+        if !(SHORTEST_TIMEOUT..=LONGEST_TIMEOUT).contains(&timeout) {
+            return Err(invalid("session_timeout is out of range; it is from 100ms to 1h"));
+        }
+        self.session_timeout = timeout;
+        Ok(self)
+    }
+
+    /// Stands in line as another library does, and so excludes it.
+    #[must_use]
+    pub fn layout(mut self, layout: Layout) -> Self {
+        self.names.layout = layout;
+        self
+    }
+}
+
+impl fmt::Debug for Config {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Config")
+            .field("servers", &self.servers)
+            .field("chroot", &self.chroot)
+            .field("prefix", &self.names.prefix())
+            .field("session_timeout", &self.session_timeout)
+            .field("layout", &self.names.layout)
+            .finish_non_exhaustive()
+    }
+}
+
+impl TryFrom<&str> for Config {
+    type Error = Error;
+
+    fn try_from(url: &str) -> Result<Self, Error> {
+        Self::new(url)
+    }
+}
+
+impl TryFrom<String> for Config {
+    type Error = Error;
+
+    fn try_from(url: String) -> Result<Self, Error> {
+        Self::new(&url)
+    }
+}
+
+fn decoded_credentials(credentials: &str) -> Result<String, Error> {
+    let (user, password) = credentials
+        .split_once(':')
+        .ok_or_else(|| invalid("before the @ of a ZooKeeper URL stands user:password"))?;
+    let (user, password) = (decode(user)?, decode(password)?);
+    if user.is_empty() || user.contains(':') {
+        return Err(invalid("a user's name is not empty and has no colon"));
+    }
+    Ok(format!("{user}:{password}"))
+}
+
+/// With the usual port where there is none, so that what is the same looks the same.
+fn checked_servers(servers: &str) -> Result<String, Error> {
+    let servers: Result<Vec<_>, _> = servers.split(',').map(checked_server).collect();
+    Ok(servers?.join(","))
+}
+
+fn checked_server(server: &str) -> Result<String, Error> {
+    let bad = || {
+        invalid("a ZooKeeper URL names hosts with commas in between, an IPv6 address in [brackets]")
+    };
+    let (host, port) = match server.strip_prefix('[') {
+        Some(rest) => rest.split_once(']').ok_or_else(bad)?,
+        None => server.split_at(server.find(':').unwrap_or(server.len())),
+    };
+    let odd = |c: char| !(c.is_ascii_alphanumeric() || "-._:".contains(c));
+    if host.is_empty() || host.contains(odd) {
+        return Err(bad());
+    }
+    let port = match port {
+        "" => 2181,
+        port => match port.strip_prefix(':').and_then(|port| port.parse::<u16>().ok()) {
+            Some(port) if port > 0 => port,
+            _ => return Err(invalid("the port of a ZooKeeper URL is a number up to 65535")),
+        },
+    };
+    match host.contains(':') {
+        true => Ok(format!("[{host}]:{port}")),
+        false => Ok(format!("{host}:{port}")),
+    }
+}
+
+fn checked_chroot(chroot: &str) -> Result<String, Error> {
+    let chroot = decode(chroot)?;
+    if chroot.is_empty() {
+        return Ok(chroot);
+    }
+    let odd = |element: &str| {
+        matches!(element, "" | "." | "..") || element.chars().any(|c| c.is_control() || c == ',')
+    };
+    if chroot.split('/').any(odd) {
+        return Err(invalid("the chroot of a ZooKeeper URL is a path: /app or /app/locks"));
+    }
+    Ok(format!("/{chroot}"))
+}
+
+fn layout_called(name: &str) -> Result<Layout, Error> {
+    match name {
+        "curator" => Ok(Layout::Curator),
+        "kazoo" => Ok(Layout::Kazoo),
+        _ => Err(invalid("the URL option layout is curator or kazoo")),
+    }
+}
+
+fn duration(text: &str) -> Result<Duration, Error> {
+    humantime::parse_duration(text)
+        .map_err(|_| invalid("the URL option session_timeout is a duration; write 10s"))
+}
+
+fn options(query: &str) -> Result<Vec<(String, String)>, Error> {
+    let mut options: Vec<(String, String)> = Vec::new();
+    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+        let Some((name, value)) = pair.split_once('=') else {
+            return Err(invalid("an option of a ZooKeeper URL has no value"));
+        };
+        if options.iter().any(|(known, _)| known == name) {
+            return Err(invalid(format!("the URL option {name:?} is given twice")));
+        }
+        options.push((name.to_owned(), decode(value)?));
+    }
+    Ok(options)
+}
+
+fn decode(text: &str) -> Result<String, Error> {
+    let decoded = percent_decode_str(text).decode_utf8();
+    Ok(decoded.map_err(|_| invalid("a part of the URL is not UTF-8"))?.into_owned())
+}
+
+fn invalid(why: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Invalid, why.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_are_read() {
+        let config = Config::new(
+            "zookeeper://user:s%40c:ret@zk1,zk2:2182,[::1]:2183/a/b?prefix=locks/&session_timeout=4s&layout=kazoo",
+        )
+        .unwrap();
+        assert_eq!(config.servers, "zk1:2181,zk2:2182,[::1]:2183");
+        assert_eq!(config.chroot, "/a/b");
+        assert_eq!(config.credentials.as_deref(), Some("user:s@c:ret"));
+        assert_eq!(config.session_timeout, Duration::from_secs(4));
+        assert_eq!((config.names.layout, &*config.names.prefix()), (Layout::Kazoo, "locks/"));
+        let shown = format!("{config:?}");
+        assert!(!shown.contains("cret") && !shown.contains("user"), "{shown}");
+    }
+
+    #[test]
+    fn bad_urls_are_refused_and_not_repeated() {
+        for url in [
+            "zk1:2181",
+            "redis://zk1",
+            "zookeeper://",
+            "zookeeper://zk1,,zk2",
+            "zookeeper://zk1:0",
+            "zookeeper://zk1:x",
+            "zookeeper://zk 1",
+            "zookeeper://secret@zk1",
+            "zookeeper://:secret@zk1",
+            "zookeeper://us%3Aer:secret@zk1",
+            "zookeeper://zk1/a//b",
+            "zookeeper://zk1/../b",
+            "zookeeper://zk1#secret",
+            "zookeeper://u:se?cret@zk1",
+            "zookeeper://zk1?prefix=secret",
+            "zookeeper://zk1?layout=secret",
+            "zookeeper://zk1?session_timeout=1ms",
+            "zookeeper://zk1?session_timeout=secret",
+            "zookeeper://zk1?colour=red",
+            "zookeeper://zk1?layout=kazoo&layout=kazoo",
+        ] {
+            let error = Config::new(url).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Invalid, "{url}");
+            let is_prefix = url.contains("prefix");
+            assert!(is_prefix || !error.to_string().contains("secret"), "{error}");
+        }
+    }
+}

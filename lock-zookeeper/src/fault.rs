@@ -1,0 +1,87 @@
+//! What an error proves.
+
+use lock_core::backend::{Fault, FaultKind};
+use lock_core::{Error, ErrorKind};
+use zookeeper_client::Error as ZkError;
+
+/// What became of a request that ended as `error`, while `doing`.
+pub(crate) fn fault(doing: &str, error: &ZkError) -> Fault {
+    let text = format!("{doing}: {}", explained(error));
+    match error {
+        ZkError::NoAuth | ZkError::InvalidAcl | ZkError::AuthFailed => {
+            Fault::not_applied(FaultKind::Denied, text)
+        }
+        ZkError::NotReadOnly | ZkError::Throttled | ZkError::NoHosts => {
+            Fault::not_applied(FaultKind::Unavailable, text)
+        }
+        ZkError::Unimplemented => Fault::not_applied(FaultKind::Unsupported, text),
+        error if is_refusal(error) => Fault::not_applied(FaultKind::Invalid, text),
+        _ => Fault::unknown(FaultKind::Unavailable, text),
+    }
+}
+
+/// As [`fault`], for connecting.
+pub(crate) fn error(error: &ZkError) -> Error {
+    let kind = match error {
+        ZkError::NoAuth | ZkError::AuthFailed => ErrorKind::Denied,
+        ZkError::BadArguments(_) => ErrorKind::Invalid,
+        _ => ErrorKind::Unavailable,
+    };
+    Error::new(kind, format!("connecting to ZooKeeper: {}", explained(error)))
+}
+
+/// The server, or the client before it sent anything, said no.
+fn is_refusal(error: &ZkError) -> bool {
+    matches!(
+        error,
+        ZkError::BadArguments(_)
+            | ZkError::NoNode
+            | ZkError::NodeExists
+            | ZkError::BadVersion
+            | ZkError::NoChildrenForEphemerals
+            | ZkError::NotEmpty
+            | ZkError::QuotaExceeded
+            | ZkError::MarshallingError
+            | ZkError::ReconfigDisabled
+    )
+}
+
+/// With what to do about it.
+fn explained(error: &ZkError) -> String {
+    let advice = match error {
+        ZkError::NoHosts => {
+            "no server took the connection: none is up or has a quorum, or it refuses (see its maxClientCnxns)"
+        }
+        ZkError::NoAuth => "our user lacks rights on the nodes of this lock (see their ACLs)",
+        ZkError::QuotaExceeded => "the quota of a node above the lock is used up",
+        ZkError::NoChildrenForEphemerals => "where the lock's node should be is an ephemeral node",
+        ZkError::NoNode => "the chroot does not exist, or was deleted",
+        ZkError::NotReadOnly => "the server is cut off from its quorum and only answers reads",
+        other => return other.to_string(),
+    };
+    format!("{error}: {advice}")
+}
+
+#[cfg(test)]
+mod tests {
+    use lock_core::Effect;
+
+    use super::*;
+
+    #[test]
+    fn only_what_the_server_has_refused_is_certain() {
+        for (error, effect, kind) in [
+            (ZkError::ConnectionLoss, Effect::Unknown, FaultKind::Unavailable),
+            (ZkError::Timeout, Effect::Unknown, FaultKind::Unavailable),
+            (ZkError::SessionExpired, Effect::Unknown, FaultKind::Unavailable),
+            (ZkError::SessionMoved, Effect::Unknown, FaultKind::Unavailable),
+            (ZkError::UnexpectedError("odd".into()), Effect::Unknown, FaultKind::Unavailable),
+            (ZkError::NoAuth, Effect::NotApplied, FaultKind::Denied),
+            (ZkError::QuotaExceeded, Effect::NotApplied, FaultKind::Invalid),
+            (ZkError::NotReadOnly, Effect::NotApplied, FaultKind::Unavailable),
+        ] {
+            let fault = fault("testing", &error);
+            assert_eq!((fault.effect(), fault.kind()), (effect, kind), "{error}");
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! The one session of a client, and the next one when it has ended.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lock_core::backend::Fault;
+use lock_core::clock::{Moment, sleep_between};
+use lock_core::{Error, ErrorKind};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use zookeeper_client::{Acls, Client};
+
+use crate::config::Config;
+use crate::fault::error;
+use crate::session::{Session, expired};
+
+/// From one try to open a session to the next: longer and longer.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// Opens sessions, one after the other, as long as it lives.
+pub(crate) struct Link {
+    current: watch::Receiver<Arc<Session>>,
+    /// As negotiated for the first session.
+    timeout: Duration,
+    keeper: JoinHandle<()>,
+}
+
+impl Link {
+    /// Opens the first session.
+    pub(crate) async fn open(config: Config) -> Result<Self, Error> {
+        let first = open(&config).await?;
+        let timeout = first.timeout();
+        let (sender, current) = watch::channel(Arc::clone(&first));
+        let keeper = tokio::spawn(keep(config, first, sender));
+        Ok(Self { current, timeout, keeper })
+    }
+
+    pub(crate) fn timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    /// The session, whether or not it is connected; it may be over.
+    pub(crate) fn present(&self) -> Arc<Session> {
+        Arc::clone(&self.current.borrow())
+    }
+
+    /// A session with a connection. Waits for it; who calls has a bound.
+    pub(crate) async fn session(&self) -> Result<Arc<Session>, Fault> {
+        let mut current = self.current.clone();
+        loop {
+            let session = Arc::clone(&current.borrow_and_update());
+            if session.connected().await {
+                return Ok(session);
+            }
+            current.changed().await.map_err(|_| expired())?;
+        }
+    }
+}
+
+impl Drop for Link {
+    /// With the last user of its client the session is closed, and all that it had is gone at once.
+    fn drop(&mut self) {
+        self.keeper.abort();
+        self.present().end();
+    }
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.present().fmt(f)
+    }
+}
+
+async fn keep(config: Config, mut session: Arc<Session>, current: watch::Sender<Arc<Session>>) {
+    loop {
+        session.run().await;
+        tracing::warn!(
+            zookeeper.servers = %config.servers,
+            "the session has ended, and all locks that it held are lost"
+        );
+        session = reopen(&config).await;
+        if current.send(Arc::clone(&session)).is_err() {
+            return;
+        }
+    }
+}
+
+async fn reopen(config: &Config) -> Arc<Session> {
+    let mut pause = FIRST_PAUSE;
+    loop {
+        match open(config).await {
+            Ok(session) => return session,
+            Err(error) => tracing::debug!(lock.error = %error, "no session yet"),
+        }
+        sleep_between(pause / 2, pause).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+async fn open(config: &Config) -> Result<Arc<Session>, Error> {
+    // Before the first byte: the session lives its timeout from some moment after this.
+    let asked = Moment::now();
+    let mut connector =
+        Client::connector().with_session_timeout(config.session_timeout).with_fail_eagerly();
+    if let Some(credentials) = &config.credentials {
+        connector = connector.with_auth("digest", credentials.as_bytes());
+    }
+    let servers = format!("{}{}", config.servers, config.chroot);
+    let client = connector.connect(&servers).await.map_err(|e| error(&e))?;
+    if client.session_timeout().is_zero() {
+        return Err(Error::new(ErrorKind::Unavailable, "the server grants no session timeout"));
+    }
+    if !config.chroot.is_empty() && client.check_stat("/").await.map_err(|e| error(&e))?.is_none() {
+        let why = format!("the chroot {} does not exist: create it first", config.chroot);
+        return Err(Error::new(ErrorKind::Invalid, why));
+    }
+    let acls = match config.credentials {
+        Some(_) => Acls::creator_all(),
+        None => Acls::anyone_all(),
+    };
+    Ok(Session::new(client, asked, config.names.layout, acls))
+}

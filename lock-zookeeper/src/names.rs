@@ -1,0 +1,250 @@
+//! From lock names to nodes, and from nodes to places in line.
+
+use lock_core::{Encoding, Error, ErrorKind, FencingToken, Label, LockName, OwnerId};
+
+/// What a path element may hold besides letters and digits. Everything else is escaped.
+const PUNCTUATION: &str = "!\"#$&'()*+,-.:;<=>?@[\\]^_`{|}~";
+const MAX_ELEMENT: usize = 200;
+
+/// The one element that the server keeps for itself, at its root.
+const RESERVED: (&str, &str) = ("zookeeper", "%7Aookeeper");
+
+/// What the nodes in a line are called, and which of them count.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Layout {
+    /// As Apache Curator's `InterProcessMutex` does it: `_c_<uuid>-lock-<sequence>`.
+    #[default]
+    Curator,
+    /// As kazoo's `Lock` does it: `<32 hex digits>__lock__<sequence>`.
+    Kazoo,
+}
+
+/// Where the locks are.
+#[derive(Clone, Debug)]
+pub(crate) struct Names {
+    encoding: Encoding,
+    /// Empty, or an absolute path: the parent of all locks.
+    directory: String,
+    pub(crate) layout: Layout,
+}
+
+impl Names {
+    pub(crate) fn new(prefix: &str, layout: Layout) -> Result<Self, Error> {
+        let encoding = Encoding::new(PUNCTUATION, MAX_ELEMENT).escape_leading_dot();
+        let directory = match prefix {
+            "" => String::new(),
+            _ => format!("/{}", checked(prefix)?),
+        };
+        Ok(Self { encoding, directory, layout })
+    }
+
+    pub(crate) fn prefix(&self) -> String {
+        self.directory.strip_prefix('/').map(|path| format!("{path}/")).unwrap_or_default()
+    }
+
+    /// The parent of all locks.
+    pub(crate) fn directory(&self) -> &str {
+        if self.directory.is_empty() { "/" } else { &self.directory }
+    }
+
+    /// The node of a lock: the parent of those who hold it or wait for it.
+    pub(crate) fn path(&self, name: &LockName) -> String {
+        let element = self.encoding.encode(name);
+        let element = if element == RESERVED.0 { RESERVED.1 } else { &element };
+        format!("{}/{element}", self.directory)
+    }
+
+    /// The lock whose node this child of the [directory](Self::directory) is; `None` if its name cannot
+    /// be read back.
+    pub(crate) fn name(&self, element: &str) -> Option<LockName> {
+        match element {
+            _ if element == RESERVED.1 => LockName::new(RESERVED.0).ok(),
+            _ if element == RESERVED.0 => None,
+            _ => self.encoding.decode(element),
+        }
+    }
+}
+
+fn checked(prefix: &str) -> Result<&str, Error> {
+    let invalid =
+        |why: &str| Error::new(ErrorKind::Invalid, format!("the prefix {prefix:?} {why}"));
+    let path = prefix.strip_suffix('/').ok_or_else(|| invalid("must end in '/'"))?;
+    let plain = |element: &str| {
+        let odd = |c: char| !(c.is_ascii_alphanumeric() || PUNCTUATION.contains(c));
+        !element.is_empty() && !element.starts_with('.') && !element.contains(odd)
+    };
+    if !path.split('/').all(plain) {
+        return Err(invalid(
+            "must be made of printable ASCII names with single slashes between them",
+        ));
+    }
+    if path.split('/').next() == Some(RESERVED.0) {
+        return Err(invalid("belongs to the server"));
+    }
+    if path.len() > MAX_ELEMENT {
+        return Err(invalid("is too long"));
+    }
+    Ok(path)
+}
+
+impl Layout {
+    /// What a new node is called before the server appends its number. Says nothing of its owner: whoever
+    /// may list the line sees it, and logs do.
+    pub(crate) fn mint(self) -> String {
+        let random = OwnerId::mint().expose();
+        match self {
+            Self::Kazoo => format!("{random}__lock__"),
+            Self::Curator => {
+                let (a, b, c, d, e) =
+                    (&random[..8], &random[8..12], &random[13..16], &random[17..20], &random[20..]);
+                // A random UUID, as its version and variant say.
+                format!("_c_{a}-{b}-4{c}-8{d}-{e}-lock-")
+            }
+        }
+    }
+
+    /// The number behind the name of a node in line; `None` for nodes that are not in line.
+    pub(crate) fn sequence(self, node: &str) -> Option<i64> {
+        let mark = match self {
+            Self::Curator => "lock-",
+            Self::Kazoo => "__lock__",
+        };
+        let (_, digits) = node.rsplit_once(mark)?;
+        (digits.len() >= 10).then(|| digits.parse().ok()).flatten()
+    }
+
+    /// Who is in line, first come first. What is not in line, or out of order, is told.
+    pub(crate) fn line(self, children: Vec<String>) -> Result<Vec<String>, OddLine> {
+        let mut line = Vec::with_capacity(children.len());
+        for node in children {
+            match self.sequence(&node) {
+                Some(number) if number < 0 => return Err(OddLine::Wrapped),
+                Some(number) => line.push((number, node)),
+                // Curator would count it; kazoo does not.
+                None if self == Self::Curator => return Err(OddLine::Stranger(node)),
+                None => {}
+            }
+        }
+        line.sort_unstable();
+        Ok(line.into_iter().map(|(_, node)| node).collect())
+    }
+}
+
+/// Why nobody can say who is first.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum OddLine {
+    /// The numbers have passed the end of 32 bits, and the youngest look like the oldest.
+    Wrapped,
+    /// Something else is there.
+    Stranger(String),
+}
+
+/// What a node of ours holds: `<owner>[ <label>]`.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Card {
+    pub(crate) owner: OwnerId,
+    pub(crate) label: Option<Label>,
+}
+
+impl Card {
+    pub(crate) fn text(owner: &OwnerId, label: Option<&Label>) -> String {
+        match label {
+            Some(label) => format!("{} {}", owner.expose(), label.as_str()),
+            None => owner.expose(),
+        }
+    }
+
+    /// `None` if somebody else wrote it.
+    pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
+        let text = std::str::from_utf8(bytes).ok()?;
+        let (owner, label) = match text.split_once(' ') {
+            Some((owner, label)) => (owner, Some(Label::new(label))),
+            None => (text, None),
+        };
+        Some(Self { owner: owner.parse().ok()?, label })
+    }
+}
+
+/// The token of a node: the transaction that made it.
+pub(crate) fn token(czxid: i64) -> Option<FencingToken> {
+    FencingToken::from_backend(u64::try_from(czxid).ok()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(prefix: &str) -> Names {
+        Names::new(prefix, Layout::Curator).unwrap()
+    }
+
+    fn name(text: &str) -> LockName {
+        LockName::new(text).unwrap()
+    }
+
+    #[test]
+    fn the_paths_are_pinned() {
+        // A change splits a fleet into two lock spaces.
+        for (prefix, lock, path) in [
+            ("", "orders", "/orders"),
+            ("", "orders/42", "/orders%2F42"),
+            ("", "zookeeper", "/%7Aookeeper"),
+            ("app/locks/", "zookeeper", "/app/locks/%7Aookeeper"),
+            ("app/", "..", "/app/%2E."),
+            ("", "é 1%", "/%C3%A9%201%25"),
+            ("", "%7Aookeeper", "/%257Aookeeper"),
+        ] {
+            let names = names(prefix);
+            assert_eq!(names.path(&name(lock)), path);
+            let element = path.rsplit('/').next().unwrap();
+            assert_eq!(names.name(element), Some(name(lock)));
+        }
+        assert_eq!(names("").name("zookeeper"), None);
+        assert_eq!((names("a/b/").directory(), names("").directory()), ("/a/b", "/"));
+        assert_eq!(names("a/b/").prefix(), "a/b/");
+    }
+
+    #[test]
+    fn unusable_prefixes_are_refused() {
+        for prefix in ["a", "/", "/a/", "a//b/", "./", "a/../", "é/", "zookeeper/", "a%/"] {
+            assert!(Names::new(prefix, Layout::Curator).is_err(), "{prefix}");
+        }
+    }
+
+    #[test]
+    fn nodes_are_called_as_others_call_theirs() {
+        let curator = Layout::Curator.mint();
+        assert_eq!(curator.len(), "_c_6ba7b810-9dad-41d1-80b4-00c04fd430c8-lock-".len());
+        assert_ne!(curator, Layout::Curator.mint());
+        assert_eq!(Layout::Curator.sequence(&format!("{curator}0000000042")), Some(42));
+        assert_eq!(Layout::Kazoo.sequence(&format!("{}0000000007", Layout::Kazoo.mint())), Some(7));
+        assert_eq!(Layout::Kazoo.sequence("x-lock-0000000007"), None);
+        assert_eq!(Layout::Curator.sequence("lock-"), None);
+        assert_eq!(Layout::Curator.sequence("_c_x-lock--2147483648"), Some(-2_147_483_648));
+    }
+
+    #[test]
+    fn a_line_goes_by_numbers() {
+        let nodes = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
+        let line = Layout::Curator.line(nodes(&["b-lock-0000000003", "c-lock-0000000001"]));
+        assert_eq!(line, Ok(nodes(&["c-lock-0000000001", "b-lock-0000000003"])));
+        let wrapped = nodes(&["a-lock-2147483647", "b-lock--2147483648"]);
+        assert_eq!(Layout::Curator.line(wrapped), Err(OddLine::Wrapped));
+        let odd = nodes(&["leases"]);
+        assert_eq!(Layout::Curator.line(odd.clone()), Err(OddLine::Stranger("leases".into())));
+        assert_eq!(Layout::Kazoo.line(odd), Ok(Vec::new()));
+    }
+
+    #[test]
+    fn cards_are_told_from_what_others_write() {
+        let owner: OwnerId = "00112233445566778899aabbccddeeff".parse().unwrap();
+        for label in [None, Some(Label::new("web-1: a b"))] {
+            let text = Card::text(&owner, label.as_ref());
+            assert_eq!(Card::parse(text.as_bytes()), Some(Card { owner, label }));
+        }
+        for bytes in [&b""[..], b"127.0.0.1", b"\xff", b" 00112233445566778899aabbccddeeff"] {
+            assert_eq!(Card::parse(bytes), None);
+        }
+    }
+}

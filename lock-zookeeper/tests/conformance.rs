@@ -1,0 +1,13 @@
+//! Every law on a real server, one server for each trial.
+
+use std::process::ExitCode;
+
+use conformance_tests::Suite;
+
+mod harness;
+
+use harness::OnServer;
+
+fn main() -> ExitCode {
+    conformance_tests::run(&[Suite::new("zookeeper", || Box::new(OnServer::new()))])
+}
