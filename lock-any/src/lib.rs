@@ -15,14 +15,15 @@
 //! | `redis://[user:password@]host[:port][/database]` | a Redis server | `redis` |
 //! | `rediss://…` | the same, encrypted; options `ca`, `cert`, `key` | `redis` and `tls` |
 //! | `redis+unix:///path` | the same, through a socket; options `db`, `user`, `password` | `redis` |
+//! | `zookeeper://[user:password@]host[:port],…[/chroot]` | a ZooKeeper ensemble | `zookeeper` |
 //! | `memcache://[user:password@]host[:port],…` | memcached servers; advisory | `memcache` |
 //!
 //! Options follow as `?name=value&name=value`. Every backend knows `ttl` (the lease that locks ask for
 //! unless told otherwise), `timeout` (the bound of one call), `patience` (how long a waiter sits out
 //! an outage) and `max_ttl`, all as durations like `500ms`, `30s` or `2h`, and `label` (what
 //! `inspect` shows of a holder). Redis and memcached know `prefix` (put before every key; it ends in `:` or
-//! `/`), and Redis warns of locks that are taken for longer than `max_ttl`. An option that a backend does not know
-//! is an error.
+//! `/`), and Redis warns of locks that are taken for longer than `max_ttl`. ZooKeeper knows `prefix` (a path that
+//! ends in `/`), `session_timeout` and `layout`. An option that a backend does not know is an error.
 //!
 //! `rediss:` checks the server against the authorities of the system, or against those in the file
 //! `ca`. For servers that ask who their clients are, `cert` and `key` name files, too: all in PEM, and
@@ -45,6 +46,8 @@ pub use lock_file as file;
 pub use lock_memcache as memcache;
 #[cfg(feature = "redis")]
 pub use lock_redis as redis;
+#[cfg(feature = "zookeeper")]
+pub use lock_zookeeper as zookeeper;
 
 use url::Url;
 
@@ -92,6 +95,10 @@ pub async fn connect_with(
         scheme @ ("redis" | "rediss" | "redis+unix") => {
             return Err(feature_is_off(scheme, "redis"));
         }
+        #[cfg(feature = "zookeeper")]
+        "zookeeper" => zookeeper_backend(&url).await?,
+        #[cfg(not(feature = "zookeeper"))]
+        "zookeeper" => return Err(feature_is_off("zookeeper", "zookeeper")),
         #[cfg(feature = "memcache")]
         "memcache" => Locker::builder(lock_memcache::Memcached::connect(url.to_text()).await?),
         #[cfg(not(feature = "memcache"))]
@@ -116,7 +123,8 @@ pub fn ttl_of(url: &str) -> Result<Option<Duration>, Error> {
 }
 
 /// The schemes that [`connect`] understands, whether or not their features are on.
-const KNOWN: &[&str] = &["memory:", "file:", "redis:", "rediss:", "redis+unix:", "memcache:"];
+const KNOWN: &[&str] =
+    &["memory:", "file:", "redis:", "rediss:", "redis+unix:", "zookeeper:", "memcache:"];
 
 fn memory(url: Url) -> Result<LockerBuilder, Error> {
     use std::sync::LazyLock;
@@ -149,6 +157,12 @@ async fn redis_backend(url: &Url, max_ttl: Option<Duration>) -> Result<LockerBui
         config = config.max_ttl(max_ttl)?;
     }
     Ok(Locker::builder(lock_redis::Redis::connect(config).await?))
+}
+
+#[cfg(feature = "zookeeper")]
+async fn zookeeper_backend(url: &Url) -> Result<LockerBuilder, Error> {
+    let config = lock_zookeeper::Config::new(&url.to_text())?;
+    Ok(Locker::builder(lock_zookeeper::ZooKeeper::connect(config).await?))
 }
 
 fn feature_is_off(scheme: &str, feature: &str) -> Error {

@@ -106,7 +106,7 @@ impl Url {
     }
 
     /// For backends that read URLs themselves: what is left of this one.
-    #[cfg(any(feature = "redis", feature = "memcache"))]
+    #[cfg(any(feature = "redis", feature = "zookeeper", feature = "memcache"))]
     pub(crate) fn to_text(&self) -> String {
         use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 

@@ -184,6 +184,31 @@ mod memcache {
     }
 }
 
+#[cfg(not(feature = "zookeeper"))]
+#[tokio::test]
+async fn an_ensemble_whose_feature_is_off_names_the_feature() {
+    let (kind, text) = refused("zookeeper://u:hunter2@h").await;
+    assert_eq!(kind, ErrorKind::Unsupported);
+    assert!(text.contains("feature \"zookeeper\"") && !text.contains("hunter2"), "{text}");
+}
+
+#[cfg(feature = "zookeeper")]
+#[tokio::test]
+async fn a_zookeeper_url_reaches_the_backend_with_its_options() {
+    for (url, kind, part) in [
+        ("zookeeper://127.0.0.1:1/app?ttl=10s&prefix=a%2F", ErrorKind::Unavailable, "no server"),
+        ("zookeeper://127.0.0.1:1?prefix=a", ErrorKind::Invalid, "must end in '/'"),
+        ("zookeeper://127.0.0.1:1?colour=red", ErrorKind::Invalid, "\"colour\""),
+        ("zookeeper://127.0.0.1:1?layout=other", ErrorKind::Invalid, "curator or kazoo"),
+        ("zookeeper:", ErrorKind::Invalid, "zookeeper://"),
+        ("zookeeper://u:hunter2@h:x", ErrorKind::Invalid, "port"),
+    ] {
+        let (found, text) = refused(url).await;
+        assert_eq!(found, kind, "{url}: {text}");
+        assert!(text.contains(part) && !text.contains("hunter2"), "{url}: {text}");
+    }
+}
+
 #[cfg(feature = "redis")]
 mod redis {
     use super::*;

@@ -312,7 +312,7 @@ async fn renew_now(
         hold.clear_if_abandoned(&mut wire.claim);
         return Err(hold.loss_error(doing));
     };
-    let taken = hold.renewed(&mut wire.claim, answer);
+    let taken = hold.renewed(&mut wire.claim, Some(ttl), answer);
     hold.clear_if_abandoned(&mut wire.claim);
     taken.map_err(|fault| match fault {
         Some(fault) => engine.explain(Error::from_fault(fault), doing, Some(&hold.name)),

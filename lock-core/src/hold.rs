@@ -58,8 +58,11 @@ pub struct RenewalPolicy {
 }
 
 impl RenewalPolicy {
-    /// No renewals: the lock ends with its first lease, unless
+    /// No renewals: the lock ends with its ttl, unless
     /// [`extend`](crate::LockGuard::extend) is called.
+    ///
+    /// Where leases can be shorter than what was asked for, because they are those of a session, they are
+    /// renewed until then all the same.
     #[must_use]
     pub fn off() -> Self {
         Self { off: true, ..Self::default() }
@@ -150,6 +153,9 @@ struct State {
     lease_ends: Option<Moment>,
     /// `None` while one is under way, or when there will be none.
     next_renewal: Option<Moment>,
+    /// Up to when the lock was asked for, by the acquisition or explicitly since, as we count it: a lease
+    /// that ends before is renewed whatever the policy is.
+    asked_until: Option<Moment>,
     /// From one renewal to the next.
     interval: Duration,
     /// The probe has said no: nothing is renewed any more.
@@ -189,6 +195,7 @@ impl Hold {
                 deadline: None,
                 lease_ends: None,
                 next_renewal: None,
+                asked_until: None,
                 interval: Duration::MAX,
                 refused: false,
                 abandoned: false,
@@ -198,7 +205,7 @@ impl Hold {
             runtime,
             terms,
         });
-        hold.extend_to(grant);
+        hold.extend_to(grant, Some(hold.ttl));
         hold
     }
 
@@ -316,10 +323,12 @@ impl Hold {
         self.state().lease_ends
     }
 
-    /// Takes in the answer to a renewal. Only an acknowledged renewal moves the deadline.
+    /// Takes in the answer to a renewal, which somebody `asked` for or the policy. Only an acknowledged
+    /// renewal moves the deadline.
     pub(crate) fn renewed(
         self: &Arc<Self>,
         claim: &mut Claim,
+        asked: Option<Duration>,
         answer: Result<Renewal, Fault>,
     ) -> Result<(), Option<Fault>> {
         match answer {
@@ -334,7 +343,7 @@ impl Hold {
                 if grant.ticket.is_some() {
                     claim.ticket.clone_from(&grant.ticket);
                 }
-                self.extend_to(&grant);
+                self.extend_to(&grant, asked);
                 Ok(())
             }
             Ok(Renewal::Held(_)) => Err(None),
@@ -351,20 +360,31 @@ impl Hold {
 
     /// After a renewal that failed, or that could not be sent.
     pub(crate) fn renew_again_soon(self: &Arc<Self>) {
-        if self.terms.renewal.is_off() || self.state().refused {
-            return;
-        }
         {
             let mut state = self.state();
+            if !self.is_to_be_renewed(&state) {
+                return;
+            }
             let pause = state.interval / 4;
             state.next_renewal = Some(Moment::now() + entropy::between(pause / 2, pause));
         }
         self.reschedule();
     }
 
-    fn extend_to(self: &Arc<Self>, grant: &Grant) {
+    fn is_to_be_renewed(&self, state: &State) -> bool {
+        let falls_short = state.deadline.is_some() && state.deadline < state.asked_until;
+        !state.refused && (falls_short || !self.terms.renewal.is_off())
+    }
+
+    fn extend_to(self: &Arc<Self>, grant: &Grant, asked: Option<Duration>) {
         let limit = self.terms.renewal.max_hold.map(|limit| self.won_at + limit);
         let mut state = self.state();
+        if let Some(ttl) = asked {
+            let asked = Grant::new(Lease::For(ttl), grant.since);
+            let until = Self::deadline_of(&self.engine, &asked);
+            let granted = Self::deadline_of(&self.engine, grant);
+            state.asked_until = state.asked_until.max(until).max(granted);
+        }
         match grant.lease {
             Lease::For(lease) => {
                 let deadline = Self::deadline_of(&self.engine, grant);
@@ -376,10 +396,13 @@ impl Hold {
             // Nothing lapses: the ttl is only the rhythm in which the backend looks.
             Lease::WhileProcessLives => state.interval = sensible(self.ttl / 3),
         }
+        if self.terms.renewal.is_off() && state.deadline.is_some() {
+            state.deadline = state.deadline.min(state.asked_until);
+        }
         if let Some(limit) = limit {
             state.deadline = Some(state.deadline.map_or(limit, |deadline| deadline.min(limit)));
         }
-        if !self.terms.renewal.is_off() && !state.refused {
+        if self.is_to_be_renewed(&state) {
             state.next_renewal = Some(grant.since + state.interval);
         }
         drop(state);

@@ -272,7 +272,7 @@ async fn ask(
 }
 
 fn take_in(hold: &Arc<Hold>, claim: &mut Claim, answer: Result<Renewal, Fault>) {
-    let taken = hold.renewed(claim, answer);
+    let taken = hold.renewed(claim, None, answer);
     hold.clear_if_abandoned(claim);
     if let Err(Some(fault)) = taken {
         tracing::warn!(

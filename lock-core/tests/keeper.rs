@@ -121,6 +121,41 @@ async fn a_declared_token_that_is_missing_is_not_a_grant() {
     assert!(inner.is_empty());
 }
 
+/// Leases are those of a session, however long the lock is asked for.
+#[derive(Debug)]
+struct ShortLeases;
+impl Oddity for ShortLeases {
+    fn grant(&self, mut grant: Grant) -> Grant {
+        grant.lease = Lease::For(secs(5));
+        grant
+    }
+    fn answers(&self, answers: Vec<Result<Renewal, Fault>>) -> Vec<Result<Renewal, Fault>> {
+        let shorten = |answer| match answer {
+            Ok(Renewal::Held(grant)) => Ok(Renewal::Held(self.grant(grant))),
+            other => other,
+        };
+        answers.into_iter().map(shorten).collect()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_is_shorter_than_asked_is_renewed_until_then_and_no_longer() {
+    let locks = Locker::new(Odd { inner: Memory::new(), odd: ShortLeases });
+    let lock = locks.lock("n").unwrap().ttl(secs(100)).renewal(RenewalPolicy::off());
+    let started = Moment::now();
+    let guard = lock.acquire().await.unwrap();
+    assert_eq!(guard.lost().await, Loss::Expired);
+    let held = Moment::now().saturating_since(started);
+    assert!((secs(98)..=secs(99) + millis(2)).contains(&held), "{held:?}");
+
+    let started = Moment::now();
+    let guard = lock.acquire().await.unwrap();
+    guard.extend(secs(200)).await.unwrap();
+    assert_eq!(guard.lost().await, Loss::Expired);
+    let held = Moment::now().saturating_since(started);
+    assert!((secs(197)..=secs(198) + millis(2)).contains(&held), "{held:?}");
+}
+
 #[derive(Debug)]
 struct GrantsTheDead;
 impl Oddity for GrantsTheDead {

@@ -10,7 +10,8 @@ use lock_core::backend::{
 };
 use lock_core::clock::Moment;
 use lock_core::{
-    Capabilities, Error, Fencing, LockName, Order, OwnerId, Reach, Support, Takeover, Wakeup,
+    Capabilities, Durability, Error, Fencing, LockName, Order, OwnerId, Reach, Support, Takeover,
+    Wakeup,
 };
 use zookeeper_client::Error as ZkError;
 
@@ -77,6 +78,7 @@ impl Backend for ZooKeeper {
             fencing: Fencing::Durable,
             order: Order::Fifo,
             wakeup: Wakeup::HandOff,
+            durability: Durability::Durable,
             reach: Reach::Network,
             ttl_min: TTL_MIN,
             ttl_max: TTL_MAX,

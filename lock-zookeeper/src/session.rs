@@ -9,7 +9,7 @@ use std::task::{Context, Waker};
 use std::time::Duration;
 
 use lock_core::OwnerId;
-use lock_core::backend::{Fault, FaultKind, Grant};
+use lock_core::backend::{Effect, Fault, FaultKind, Grant, Lease};
 use lock_core::clock::{Moment, sleep, sleep_until};
 use tokio::sync::{Notify, SetOnce};
 use zookeeper_client::{
@@ -256,15 +256,12 @@ impl Session {
         Ok(self.lease_until(lapses, asked).with_token(number))
     }
 
-    /// Until `lapses` or the session's own deadline, whichever comes first.
+    /// From `asked` until `lapses` or the session's own deadline, whichever comes first. Core gives a
+    /// hundredth of it up.
     fn lease_until(&self, lapses: Moment, asked: Moment) -> Grant {
-        let chain = self.chain();
-        let ours = lapses.saturating_since(asked);
-        if asked + ours * 99 / 100 < chain.deadline() {
-            return Grant::new(lock_core::backend::Lease::For(ours), asked);
-        }
-        let (lease, since) = chain.lease();
-        Grant::new(lease, since)
+        let proven = self.chain().deadline().saturating_since(asked) * 100 / 99;
+        let lease = lapses.saturating_since(asked).min(proven);
+        Grant::new(Lease::For(lease), asked)
     }
 
     /// A round trip after which everything is known that had happened on the ensemble before it: the events
@@ -356,7 +353,7 @@ impl Session {
                 Err(ZkError::NoNode) => self.make_lock(&place.lock).await?,
                 Err(error) => {
                     let fault = fault("entering the line", &error);
-                    if fault.effect() == lock_core::backend::Effect::Unknown {
+                    if fault.effect() == Effect::Unknown {
                         // An old connection may still deliver it, until the server closes that for its
                         // silence.
                         let until = Moment::now() + self.timeout * 3 / 2;
