@@ -33,7 +33,8 @@ fencing tokens, LOCK_FENCING_TOKEN in its environment. Signals are forwarded to 
 token along with each write to a resource that checks it: no lock can undo a write that is on its way.
 
 If the lease cannot be renewed, the group gets SIGTERM one grace before the lease ends and SIGKILL \
-shortly before it does. If the lock is known to be lost, it gets SIGKILL at once.
+shortly before it does. Where leases are shorter than the ttl (with zookeeper: they are the session's), the \
+grace is at most an eighth of one. If the lock is known to be lost, it gets SIGKILL at once.
 
 If lockctl itself is killed, its command does not run on unlocked: with file: it keeps the lock until \
 it ends, with other backends it is killed as well. Not covered: what the command has started (with \

@@ -53,17 +53,38 @@ pub(crate) async fn run(url: &str, order: &Run) -> Result<Exit, Failure> {
 }
 
 /// How long before its lease ends the command is asked to stop.
-fn grace(url: &str, order: &Run) -> Result<Duration, Failure> {
+#[derive(Clone, Copy)]
+struct Grace {
+    asked: Duration,
+    ttl: Duration,
+    /// The longest lease that was seen so far: some are shorter than the ttl, and renewed all the sooner.
+    longest: Duration,
+}
+
+impl Grace {
+    fn with_lease(&mut self, left: Duration) -> Duration {
+        self.longest = self.longest.max(left);
+        match self.longest < self.ttl.mul_f64(0.9) {
+            true => self.asked.min(self.longest / 8),
+            false => self.asked,
+        }
+    }
+}
+
+fn grace(url: &str, order: &Run) -> Result<Grace, Failure> {
     const LONGEST_BY_DEFAULT: Duration = Duration::from_secs(5);
     let ttl = reach::ttl(url, order.ttl)?;
-    match order.grace {
-        None => Ok(LONGEST_BY_DEFAULT.min(ttl / 6)),
-        Some(grace) if grace < ttl / 3 => Ok(grace),
-        Some(_) => Err(Failure::usage(format!(
-            "--grace must be less than a third of the ttl, which is {}",
-            humantime::format_duration(ttl)
-        ))),
-    }
+    let asked = match order.grace {
+        None => LONGEST_BY_DEFAULT.min(ttl / 6),
+        Some(grace) if grace < ttl / 3 => grace,
+        Some(_) => {
+            return Err(Failure::usage(format!(
+                "--grace must be less than a third of the ttl, which is {}",
+                humantime::format_duration(ttl)
+            )));
+        }
+    };
+    Ok(Grace { asked, ttl, longest: Duration::ZERO })
 }
 
 fn wanted(locks: &Locker, order: &Run) -> Result<Lock, Failure> {
@@ -224,7 +245,7 @@ struct Attendance<'a> {
     /// Wakes when the command ends or stops.
     children: Children,
     terminal: Option<Terminal>,
-    grace: Duration,
+    grace: Grace,
     stop: Option<Stop>,
     /// The command was stopped, and lockctl with it; now lockctl goes on.
     resumes: bool,
@@ -233,7 +254,7 @@ struct Attendance<'a> {
 }
 
 impl<'a> Attendance<'a> {
-    fn new(guard: &'a LockGuard, job: Job, children: Children, grace: Duration) -> Self {
+    fn new(guard: &'a LockGuard, job: Job, children: Children, grace: Grace) -> Self {
         Self {
             guard,
             job,
@@ -290,15 +311,16 @@ impl<'a> Attendance<'a> {
             return None;
         }
         let left = left?;
-        let last_call = LAST_CALL.min(self.grace / 4);
+        let grace = self.grace.with_lease(left);
+        let last_call = LAST_CALL.min(grace / 4);
         if !self.job.has_ended() {
             if left <= last_call {
                 self.stop(Stop::Killed);
-            } else if left <= self.grace {
+            } else if left <= grace {
                 self.stop(Stop::Asked);
             }
         }
-        let next = if left <= self.grace { last_call } else { self.grace };
+        let next = if left <= grace { last_call } else { grace };
         Some(left.saturating_sub(next).min(LONGEST_PAUSE))
     }
 
@@ -399,7 +421,8 @@ mod tests {
     use super::*;
 
     const TTL: Duration = Duration::from_millis(3000);
-    const GRACE: Duration = Duration::from_millis(980);
+    const GRACE: Grace =
+        Grace { asked: Duration::from_millis(980), ttl: TTL, longest: Duration::ZERO };
 
     /// Runs a script under a lock that is not renewed. Tells how it ended, how long it ran, and
     /// whether the lock was still held then.
@@ -427,7 +450,7 @@ mod tests {
             run_unrenewed("trap 'exit 7' TERM; while :; do sleep 0.02; done").await;
         assert_eq!(ended.stop, Some(Stop::Asked));
         assert_eq!(ended.status.code(), Some(7));
-        assert!(took >= TTL - TTL / 100 - GRACE, "not before there is need: {took:?}");
+        assert!(took >= TTL - TTL / 100 - GRACE.asked, "not before there is need: {took:?}");
         assert!(held, "it is gone before the lock can pass on: {took:?}");
     }
 
@@ -436,7 +459,7 @@ mod tests {
         let (ended, took, held) = run_unrenewed("trap '' TERM; while :; do sleep 0.02; done").await;
         assert_eq!(ended.stop, Some(Stop::Killed));
         assert_eq!(Exit::of_command(ended.status), Exit::by_signal(9));
-        assert!(took >= TTL - TTL / 100 - GRACE / 4, "not before there is need: {took:?}");
+        assert!(took >= TTL - TTL / 100 - GRACE.asked / 4, "not before there is need: {took:?}");
         assert!(held, "it is gone before the lock can pass on: {took:?}");
     }
 

@@ -391,7 +391,7 @@ impl Hold {
                 state.deadline = state.deadline.max(deadline);
                 state.lease_ends = state.lease_ends.max(Some(grant.since + lease));
                 // Not faster than makes sense, whatever the backend grants.
-                state.interval = sensible((lease / 3).max(self.ttl / 100));
+                state.interval = sensible((lease / 3).max((self.ttl / 100).min(HASTE)));
             }
             // Nothing lapses: the ttl is only the rhythm in which the backend looks.
             Lease::WhileProcessLives => state.interval = sensible(self.ttl / 3),
@@ -521,6 +521,9 @@ impl fmt::Debug for Hold {
 fn sensible(interval: Duration) -> Duration {
     interval.clamp(Duration::from_millis(1), IDLE)
 }
+
+/// From one renewal to the next, at least, unless the ttl is short itself.
+const HASTE: Duration = Duration::from_millis(100);
 
 /// From one look of the wheel to the next at a hold that needs none.
 const IDLE: Duration = Duration::from_secs(24 * 3600);

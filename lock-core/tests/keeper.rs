@@ -148,6 +148,11 @@ async fn a_lease_that_is_shorter_than_asked_is_renewed_until_then_and_no_longer(
     let held = Moment::now().saturating_since(started);
     assert!((secs(98)..=secs(99) + millis(2)).contains(&held), "{held:?}");
 
+    // Also where the lease is a small part of what was asked for.
+    let long = locks.lock("m").unwrap().ttl(secs(24 * 3600)).acquire().await.unwrap();
+    sleep(secs(3600)).await;
+    assert!(long.is_held());
+
     let started = Moment::now();
     let guard = lock.acquire().await.unwrap();
     guard.extend(secs(200)).await.unwrap();

@@ -10,6 +10,8 @@ mod crash;
 mod examples;
 #[cfg(feature = "redis")]
 mod fleets;
+#[cfg(feature = "zookeeper")]
+mod line;
 mod loss;
 mod manual;
 #[cfg(feature = "memcache")]

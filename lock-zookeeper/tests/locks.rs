@@ -1,0 +1,236 @@
+//! What this backend does on a server that works.
+
+use std::time::Duration;
+
+use conformance_tests::proxy::Proxy;
+use conformance_tests::servers::{ZooKeeper as Server, ZooKeeperOptions};
+use lock_core::backend::{Attempt, FaultKind, Lease, LetGo, Release, Renewal, Wake};
+use lock_core::clock::{Moment, sleep};
+use lock_core::{Backend, FencingToken, Label, Locker, Loss};
+use lock_zookeeper::ZooKeeper;
+use zookeeper_client::{Acls, CreateMode};
+
+mod support;
+
+use support::{
+    TIMEOUT, claim, client, is_contended, line, name, operator, server, soon, until, win,
+};
+
+#[tokio::test]
+async fn a_place_in_line_is_called_as_curator_calls_it_and_tells_whose_it_is() {
+    let server = server();
+    let (client, operator) = (client(server.addr()).await, operator(server.addr()).await);
+    let mut claim = claim("orders", true);
+    claim.label = Some(Label::new("web-1:42"));
+    let grant = win(&client, &claim).await;
+    let [node] = &line(&operator, "orders").await[..] else { panic!("one node") };
+    let (uuid, number) = node.strip_prefix("_c_").unwrap().split_once("-lock-").unwrap();
+    assert_eq!((uuid.len(), number), (36, "0000000000"));
+    let owner = claim.owner.expose();
+    assert!(!node.contains(&owner), "the right to unlock is not in the name");
+    let (data, stat) = operator.get_data(&format!("/orders/{node}")).await.unwrap();
+    assert_eq!(String::from_utf8(data).unwrap(), format!("{owner} web-1:42"));
+    let token = FencingToken::from_backend(stat.czxid.try_into().unwrap());
+    assert_eq!(grant.token, token);
+    let seen = client.inspect(&claim.name).await.unwrap();
+    assert_eq!(seen.holders[0].label, claim.label);
+    assert_eq!(seen.waiting, Some(0));
+}
+
+#[tokio::test]
+async fn the_negotiated_timeout_counts_and_not_the_one_asked_for() {
+    // Sessions of this server last a second at least, and two at most.
+    let options = ZooKeeperOptions::new()
+        .tick(Duration::from_millis(500))
+        .setting("maxSessionTimeout", "2000");
+    let server = Server::start(&options);
+    for (asked, granted) in [("900ms", 1), ("1h", 2)] {
+        let url = format!("zookeeper://{}?session_timeout={asked}", server.addr());
+        let client = ZooKeeper::connect(url).await.unwrap();
+        let claim = claim(&format!("n{granted}"), false);
+        let before = Moment::now();
+        let grant = win(&client, &claim).await;
+        let Lease::For(lease) = grant.lease else { panic!("{:?}", grant.lease) };
+        let limit = before + Duration::from_secs(granted);
+        assert!(grant.since + lease <= limit + Duration::from_millis(1), "asked for {asked}");
+    }
+}
+
+#[tokio::test]
+async fn waiters_are_handed_the_lock_and_told_of_by_inspect() {
+    let server = server();
+    let (ours, theirs) = (client(server.addr()).await, client(server.addr()).await);
+    let holder = claim("n", true);
+    win(&theirs, &holder).await;
+    let waiters = [claim("n", true), claim("n", true), claim("n", true)];
+    for waiter in &waiters {
+        assert!(is_contended(&ours, waiter).await);
+    }
+    assert_eq!(theirs.inspect(&name("n")).await.unwrap().waiting, Some(3));
+    // The second one leaves from the middle.
+    assert_eq!(ours.release(&waiters[1], LetGo::now()).await.unwrap(), Release::NotHeld);
+    let last = tokio::spawn({
+        let (ours, last) = (ours.clone(), waiters[2].clone());
+        async move { ours.wait(&last).await }
+    });
+    assert_eq!(theirs.release(&holder, LetGo::now()).await.unwrap(), Release::Released);
+    // Handed over before or while it waits.
+    soon(ours.wait(&waiters[0])).await.unwrap();
+    win(&ours, &waiters[0]).await;
+    assert!(!last.is_finished());
+    assert_eq!(ours.release(&waiters[0], LetGo::now()).await.unwrap(), Release::Released);
+    let granted = soon(last).await.unwrap().unwrap();
+    assert!(matches!(granted, Wake::Granted(_)), "{granted:?}");
+}
+
+#[tokio::test]
+async fn a_try_does_not_write_while_the_lock_is_held() {
+    let server = server();
+    let (client, operator) = (client(server.addr()).await, operator(server.addr()).await);
+    win(&client, &claim("n", false)).await;
+    let made = async || operator.check_stat("/n").await.unwrap().unwrap().cversion;
+    let before = made().await;
+    for _ in 0..5 {
+        assert!(is_contended(&client, &claim("n", false)).await);
+    }
+    assert_eq!(made().await, before);
+}
+
+#[tokio::test]
+async fn what_an_operator_deletes_is_lost_and_not_made_again() {
+    let server = server();
+    let (client, operator) = (client(server.addr()).await, operator(server.addr()).await);
+    let locks = Locker::new(client.clone());
+    let guard = locks.lock("n").unwrap().acquire().await.unwrap();
+    guard.verify().await.unwrap();
+    let node = line(&operator, "n").await.remove(0);
+    operator.delete(&format!("/n/{node}"), None).await.unwrap();
+    assert_eq!(soon(guard.lost()).await, Loss::NotHeld);
+    assert!(line(&operator, "n").await.is_empty());
+
+    // Waiting, it notices too, and stands in line again.
+    let holder = claim("m", false);
+    win(&client, &holder).await;
+    let waiter = tokio::spawn(async move { locks.lock("m").unwrap().acquire().await });
+    until("it waits", async || line(&operator, "m").await.len() == 2).await;
+    let node = line(&operator, "m").await.remove(1);
+    operator.delete(&format!("/m/{node}"), None).await.unwrap();
+    until("it waits again", async || line(&operator, "m").await.len() == 2).await;
+    assert!(!waiter.is_finished());
+    client.release(&holder, LetGo::now()).await.unwrap();
+    soon(waiter).await.unwrap().unwrap().release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_node_of_the_lock_that_vanishes_is_made_again() {
+    let server = server();
+    let (client, operator) = (client(server.addr()).await, operator(server.addr()).await);
+    for _ in 0..3 {
+        let claim = claim("n", true);
+        let mut last = win(&client, &claim).await.token;
+        client.release(&claim, LetGo::now()).await.unwrap();
+        // As the server does with containers that stand empty.
+        operator.delete("/n", None).await.unwrap();
+        // Its numbers begin again, and tokens do not.
+        let next = support::claim("n", true);
+        let token = win(&client, &next).await.token;
+        assert!(token > std::mem::replace(&mut last, token));
+        client.release(&next, LetGo::now()).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_line_whose_numbers_have_wrapped_is_refused_loudly() {
+    let server = server();
+    let (client, operator) = (client(server.addr()).await, operator(server.addr()).await);
+    let open = CreateMode::Persistent.with_acls(Acls::anyone_all());
+    operator.create("/n", b"", &open).await.unwrap();
+    for node in ["_c_x-lock-2147483647", "_c_y-lock--2147483648"] {
+        operator.create(&format!("/n/{node}"), b"", &open).await.unwrap();
+    }
+    for queue in [false, true] {
+        let fault = client.try_acquire(&claim("n", queue)).await.unwrap_err();
+        assert_eq!(fault.kind(), FaultKind::Invalid);
+        assert!(fault.into_source().to_string().contains("32 bits"));
+    }
+    operator.create("/m", b"", &open).await.unwrap();
+    operator.create("/m/leases", b"", &open).await.unwrap();
+    let fault = client.try_acquire(&claim("m", true)).await.unwrap_err();
+    assert!(fault.into_source().to_string().contains("leases"));
+}
+
+#[tokio::test]
+async fn a_held_lock_stays_held_and_each_lease_is_long_enough() {
+    let server = server();
+    let locks = Locker::new(client(server.addr()).await);
+    let guards = [locks.lock("n").unwrap(), locks.lock("m").unwrap()];
+    let [n, m] = guards.map(|lock| lock.ttl(Duration::from_secs(3600)));
+    let (n, m) = (n.acquire().await.unwrap(), m.acquire().await.unwrap());
+    let end = Moment::now() + TIMEOUT * 5 / 2;
+    let mut shortest = TIMEOUT;
+    while !end.has_passed() {
+        assert!(n.is_held() && m.is_held());
+        shortest = shortest.min(n.valid_for().unwrap());
+        sleep(Duration::from_millis(5)).await;
+    }
+    assert!(shortest > Duration::ZERO);
+    println!("the shortest lease was {shortest:?}, of a session of {TIMEOUT:?}");
+    n.release().await.unwrap();
+    m.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn what_holds_and_waits_costs_proofs_and_no_more() {
+    let server = server();
+    let line = Proxy::start(server.addr()).unwrap();
+    let (near, far) = (client(server.addr()).await, client(line.addr()).await);
+    let mut sent = Vec::new();
+    for count in [0, 100] {
+        for i in 0..count {
+            win(&near, &claim(&format!("n{i}"), true)).await;
+            assert!(is_contended(&far, &claim(&format!("n{i}"), true)).await);
+        }
+        sleep(Duration::from_millis(500)).await;
+        let before = line.stats().to_server.received;
+        sleep(TIMEOUT).await;
+        sent.push(line.stats().to_server.received - before);
+    }
+    assert!(sent[1] <= sent[0] * 3 / 2, "bytes of an idle session, and with 100 waiters: {sent:?}");
+    assert!(sent[0] > 0, "there are proofs");
+}
+
+#[tokio::test]
+async fn when_its_last_user_is_gone_the_session_is_closed() {
+    let server = server();
+    let operator = operator(server.addr()).await;
+    let clones = client(server.addr()).await;
+    let holder = claim("n", true);
+    win(&clones.clone(), &holder).await;
+    assert!(is_contended(&clones, &claim("n", true)).await);
+    assert!(matches!(clones.renew(&[&holder]).await.remove(0), Ok(Renewal::Held(_))));
+    drop(clones);
+    let gone = Moment::now();
+    until("all is gone", async || line(&operator, "n").await.is_empty()).await;
+    assert!(Moment::now().saturating_since(gone) < TIMEOUT, "closed, not timed out");
+}
+
+#[tokio::test]
+async fn below_a_chroot_and_a_prefix() {
+    let server = server();
+    let operator = operator(server.addr()).await;
+    let url = format!("zookeeper://{}/app?prefix=a/b/", server.addr());
+    let error = ZooKeeper::connect(url.clone()).await.unwrap_err();
+    assert_eq!(error.kind(), lock_core::ErrorKind::Invalid);
+    assert!(error.to_string().contains("/app"), "{error}");
+    let open = CreateMode::Persistent.with_acls(Acls::anyone_all());
+    operator.create("/app", b"", &open).await.unwrap();
+    let client = ZooKeeper::connect(url).await.unwrap();
+    let held = claim("orders/42", true);
+    win(&client, &held).await;
+    assert_eq!(line(&operator, "app/a/b/orders%2F42").await.len(), 1);
+    let listed = client.list("orders/", None, 10).await.unwrap();
+    assert_eq!(listed.len(), 1);
+    assert_eq!(listed[0].name, held.name);
+    let attempt = support::client(server.addr()).await.try_acquire(&held).await;
+    assert!(matches!(attempt, Ok(Attempt::Acquired(_))), "elsewhere it is another lock");
+}
