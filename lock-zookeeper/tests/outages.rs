@@ -1,0 +1,252 @@
+//! What this backend does when connections, sessions and servers are lost.
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::task::Poll;
+use std::time::Duration;
+
+use conformance_tests::proxy::{Fault, Proxy};
+use conformance_tests::servers::{KeepData, ZooKeeper as Server};
+use lock_core::backend::{LetGo, Release, Renewal};
+use lock_core::clock::{Moment, sleep};
+use lock_core::{Backend, ErrorKind, Locker, Loss};
+use lock_zookeeper::ZooKeeper;
+use zookeeper_client::Client;
+
+mod support;
+
+use support::{
+    BOUND, TIMEOUT, claim, client, is_contended, line, name, operator, server, soon, until, win,
+};
+
+struct Far {
+    server: Server,
+    line: Proxy,
+    client: ZooKeeper,
+    operator: Client,
+}
+
+/// A client behind a proxy.
+async fn far_away() -> Far {
+    let server = server();
+    let line = Proxy::start(server.addr()).unwrap();
+    let (client, operator) = (client(line.addr()).await, operator(server.addr()).await);
+    // The node of the lock is there, so that the first request which names it is the one that is meant.
+    let first = claim("n", true);
+    win(&client, &first).await;
+    client.release(&first, LetGo::now()).await.unwrap();
+    Far { server, line, client, operator }
+}
+
+#[tokio::test]
+async fn a_node_whose_creation_went_unanswered_is_found_again() {
+    let Far { server: _server, line: network, client, operator } = far_away().await;
+    for _ in 0..5 {
+        let claim = claim("n", true);
+        let hit = network.cut_after("_c_");
+        soon(client.try_acquire(&claim)).await.unwrap_err();
+        soon(hit.into_future()).await.unwrap();
+        let node = line(&operator, "n").await;
+        assert_eq!(node.len(), 1, "it was created");
+        win(&client, &claim).await;
+        assert_eq!(line(&operator, "n").await, node, "and is the one that was found");
+        assert_eq!(client.release(&claim, LetGo::now()).await.unwrap(), Release::Released);
+        assert!(line(&operator, "n").await.is_empty());
+    }
+}
+
+#[tokio::test]
+async fn a_creation_that_lands_late_is_cleared_away() {
+    let Far { server: _server, line: network, client, operator } = far_away().await;
+    let claim = claim("n", true);
+    let mut held = network.hold("_c_");
+    let attempt = tokio::time::timeout(Duration::from_millis(300), client.try_acquire(&claim));
+    assert!(attempt.await.is_err());
+    soon(held.caught()).await.unwrap();
+    // Its connection is given up, and another one takes over; then it arrives.
+    let release = soon(client.release(&claim, LetGo::uncertain())).await;
+    assert!(!matches!(release, Ok(Release::Released)));
+    soon(held.deliver()).await.ok();
+    until("it is cleared away", async || line(&operator, "n").await.is_empty()).await;
+    sleep(Duration::from_secs(1)).await;
+    assert!(line(&operator, "n").await.is_empty());
+    assert!(!is_contended(&client, &support::claim("n", false)).await);
+}
+
+#[tokio::test]
+async fn dropped_at_any_await_nothing_is_left() {
+    let server = server();
+    let (client, operator) = (client(server.addr()).await, operator(server.addr()).await);
+    for holder in [None, Some(claim("n", false))] {
+        if let Some(holder) = &holder {
+            // What the round before has left lapses first.
+            until("it is won", async || !is_contended(&client, holder).await).await;
+        }
+        let expected = usize::from(holder.is_some());
+        for queue in [false, true] {
+            for polls in 0..12 {
+                let claim = claim("n", queue);
+                poll_and_drop(client.try_acquire(&claim), polls).await;
+                poll_and_drop(client.wait(&claim), polls % 3).await;
+                poll_and_drop(client.renew(&[&claim]), polls % 4).await;
+                poll_and_drop(client.release(&claim, LetGo::uncertain()), polls % 5).await;
+                soon(client.release(&claim, LetGo::uncertain())).await.unwrap();
+                until("nothing is left", async || line(&operator, "n").await.len() == expected)
+                    .await;
+            }
+        }
+        // And if nobody releases: when the place lapses.
+        let mut claim = claim("n", false);
+        claim.ttl = Duration::from_millis(100);
+        poll_and_drop(client.try_acquire(&claim), 2).await;
+        until("nothing is left", async || line(&operator, "n").await.len() == expected).await;
+    }
+}
+
+/// Polls `work` up to `polls` times, as it is woken, and drops it.
+async fn poll_and_drop<T>(work: impl Future<Output = T>, polls: usize) {
+    let mut work = pin!(work);
+    let mut left = polls;
+    let polling = poll_fn(|cx| {
+        if left == 0 || work.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(());
+        }
+        left -= 1;
+        if left == 0 { Poll::Ready(()) } else { Poll::Pending }
+    });
+    let _ = tokio::time::timeout(Duration::from_millis(200), polling).await;
+}
+
+#[tokio::test]
+async fn a_release_while_disconnected_is_made_up_for() {
+    let Far { server: _server, line: network, client, operator } = far_away().await;
+    let locks = Locker::builder(client.clone()).timeout(Duration::from_millis(500)).build();
+    let guard = locks.lock("n").unwrap().acquire().await.unwrap();
+    network.set(Fault::BlackHole);
+    let error = soon(guard.release()).await.unwrap_err();
+    assert!(error.is_retryable(), "{error:?}");
+    network.reset_connections().await;
+    network.heal();
+    until("it is gone", async || line(&operator, "n").await.is_empty()).await;
+    soon(locks.lock("n").unwrap().acquire()).await.unwrap().release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_broken_connection_costs_no_lock() {
+    let Far { server: _server, line: network, client, .. } = far_away().await;
+    let locks = Locker::new(client);
+    let guard = locks.lock("n").unwrap().acquire().await.unwrap();
+    // Time after time, for more than a session lasts.
+    let end = Moment::now() + TIMEOUT * 3 / 2;
+    while !end.has_passed() {
+        network.reset_connections().await;
+        sleep(TIMEOUT / 10).await;
+        assert!(guard.is_held());
+    }
+    guard.verify().await.unwrap();
+    guard.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn cut_off_the_holder_gives_up_before_others_get_in_and_its_next_session_is_another() {
+    let Far { server, line: network, client, operator } = far_away().await;
+    let locks = Locker::new(client.clone());
+    let guard = locks.lock("n").unwrap().acquire().await.unwrap();
+    let owner = *guard.owner();
+    let others = Locker::new(support::client(server.addr()).await);
+    // A young session has a longer lease.
+    sleep(TIMEOUT).await;
+    assert!(guard.is_held());
+    network.set(Fault::BlackHole);
+    let cut = Moment::now();
+    let next = tokio::spawn(async move {
+        let guard = others.lock("n").unwrap().acquire().await.unwrap();
+        (Moment::now(), guard)
+    });
+    assert_eq!(soon(guard.lost()).await, Loss::Expired);
+    let lost = Moment::now();
+    let (granted, next) = soon(next).await.unwrap();
+    assert!(lost < granted, "the next one was in before the holder knew");
+    let (gave_up, gap) = (lost.saturating_since(cut), granted.saturating_since(lost));
+    println!("gave up {gave_up:?} after the cut; the next one got in {gap:?} later");
+    assert!(gap >= TIMEOUT / 3, "there is room between the two: {gap:?}");
+    network.heal();
+    // What the old session held is nobody's.
+    let mut old = claim("n", false);
+    old.owner = owner;
+    soon(async {
+        while !is_contended(&client, &claim("n", false)).await {
+            sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
+    let answer = client.renew(&[&old]).await.remove(0);
+    assert!(matches!(answer, Ok(Renewal::NotHeld)), "{answer:?}");
+    next.verify().await.unwrap();
+    next.release().await.unwrap();
+    soon(locks.lock("n").unwrap().acquire()).await.unwrap().release().await.unwrap();
+    assert!(line(&operator, "n").await.is_empty());
+}
+
+#[tokio::test]
+async fn waiters_outlive_a_restart_of_the_server() {
+    let Far { server, line: _network, client, operator } = far_away().await;
+    let holder = claim("n", false);
+    win(&client, &holder).await;
+    let locks = Locker::new(client.clone());
+    let waiting = locks.lock("n").unwrap();
+    let waiter = tokio::spawn(async move { waiting.acquire().await });
+    until("it waits", async || line(&operator, "n").await.len() == 2).await;
+    let (node, ..) = (line(&operator, "n").await, ());
+    server.restart(KeepData::Yes);
+    until("it works again", async || client.inspect(&name("n")).await.is_ok()).await;
+    let after = support::operator(server.addr()).await;
+    assert_eq!(line(&after, "n").await, node, "the sessions live, and all keep their places");
+    assert_eq!(soon(client.release(&holder, LetGo::now())).await.unwrap(), Release::Released);
+    soon(waiter).await.unwrap().unwrap().release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_crowd_is_served_one_by_one_and_a_release_wakes_no_herd() {
+    const WAITERS: usize = 30;
+    let Far { server, line: network, client: near, .. } = far_away().await;
+    let holder = claim("n", false);
+    win(&near, &holder).await;
+    let mut crowd = Vec::new();
+    for _ in 0..WAITERS {
+        let (waiter, claim) = (client(network.addr()).await, claim("n", true));
+        assert!(is_contended(&waiter, &claim).await);
+        crowd.push((waiter, claim));
+    }
+    // Its own node, the one before, and the one before that.
+    let all = format!("Total watches:{}", 3 * WAITERS - 1);
+    until("each has its watches", async || server.word("wchs").unwrap().contains(&all)).await;
+    near.release(&holder, LetGo::now()).await.unwrap();
+    for (i, (waiter, claim)) in crowd.iter().enumerate() {
+        soon(waiter.wait(claim)).await.unwrap();
+        win(waiter, claim).await;
+        // The two behind have been told of the one before: one is handed the lock, and one has looked again.
+        let left = WAITERS - i;
+        let watches = format!("Total watches:{}", (3 * left).saturating_sub(3).max(1));
+        until("two have been told, and nobody else", async || {
+            server.word("wchs").unwrap().contains(&watches)
+        })
+        .await;
+        assert_eq!(waiter.release(claim, LetGo::now()).await.unwrap(), Release::Released);
+    }
+}
+
+#[tokio::test]
+async fn nobody_there_is_an_error_within_its_bound() {
+    let Far { server, line: _network, client, .. } = far_away().await;
+    let locks = Locker::builder(client).timeout(Duration::from_millis(300)).build();
+    server.kill();
+    let error = soon(locks.lock("n").unwrap().try_acquire()).await.unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Unavailable), "{error:?}");
+    assert!(error.is_retryable());
+    server.restart(KeepData::Yes);
+    let end = Moment::now() + BOUND;
+    while locks.lock("n").unwrap().try_acquire().await.is_err() {
+        assert!(!end.has_passed(), "it never works again");
+    }
+}
