@@ -5,7 +5,9 @@ use std::collections::{BTreeSet, HashMap};
 use std::fmt::Write;
 use std::path::PathBuf;
 
-use conformance_tests::servers::{Memcached, MemcachedOptions, Redis, RedisOptions};
+use conformance_tests::servers::{
+    Memcached, MemcachedOptions, Redis, RedisOptions, ZooKeeper, ZooKeeperOptions,
+};
 use conformance_tests::{Law, Level, laws, sabotage};
 use lock_core::{Backend, Capabilities, Memory, Support, Takeover};
 
@@ -90,12 +92,16 @@ fn readme_holds_the_capabilities() {
     let server = Redis::start(RedisOptions::new());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let redis = runtime.block_on(lock_redis::Redis::connect(&*server.url())).unwrap();
+    let ensemble = ZooKeeper::start(&ZooKeeperOptions::new());
+    let zookeeper = lock_zookeeper::ZooKeeper::connect(ensemble.url());
+    let zookeeper = runtime.block_on(zookeeper).unwrap();
     let server = Memcached::start(MemcachedOptions::new());
     let memcached = runtime.block_on(lock_memcache::Memcached::connect(server.url())).unwrap();
     let columns: Vec<Capabilities> = vec![
         Memory::new().capabilities(),
         lock_file::FileLocks::at(file.path()).unwrap().capabilities(),
         redis.capabilities(),
+        zookeeper.capabilities(),
         memcached.capabilities(),
     ];
     let row = |what: &str, cell: &dyn Fn(&Capabilities) -> String| {

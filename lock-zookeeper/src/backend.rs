@@ -110,14 +110,19 @@ impl Backend for ZooKeeper {
         let lock = names.path(&claim.name);
         let place = match session.usable_place(&claim.owner) {
             Some(place) => place,
-            // Who may not wait does not disturb those who do.
-            None if !claim.queue && !session.line(&lock).await?.is_empty() => {
+            // Who may not wait does not disturb those who do, if it can be foreseen.
+            None if !claim.queue
+                && session.is_contended(&lock)
+                && !session.line(&lock).await?.is_empty() =>
+            {
                 return Ok(Attempt::Contended { lapses_in: None });
             }
             None => session.new_place(claim.owner, lock, queued_until(claim)),
         };
         stand_in_line(&session, &place, claim).await?;
-        if is_first(&session, &place).await? {
+        let is_first = is_first(&session, &place).await?;
+        session.note_contended(&place.lock, !is_first);
+        if is_first {
             let grant = session.grant(&place, claim.ttl, asked).await?;
             return Ok(Attempt::Acquired(grant));
         }
@@ -180,7 +185,7 @@ impl Backend for ZooKeeper {
             return Ok(Release::NotHeld);
         };
         session.let_go(&place);
-        if !session.connected().await {
+        if !session.ready().await? {
             return Ok(Release::NotHeld);
         }
         let was_there = session.leave(&claim.owner, &place).await?;
@@ -336,7 +341,7 @@ async fn look_at(
     session: &Arc<Session>,
     places: impl Iterator<Item = &Arc<Place>>,
 ) -> Result<(), Fault> {
-    if !session.connected().await {
+    if !session.ready().await? {
         return Ok(());
     }
     for place in places {

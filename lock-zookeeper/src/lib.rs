@@ -1,4 +1,107 @@
 //! Locks on a ZooKeeper ensemble: fair queues, durable fencing tokens, leases that hold.
+//!
+//! ```no_run
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+//! use lock_core::Locker;
+//! use lock_zookeeper::ZooKeeper;
+//!
+//! let locks = Locker::new(ZooKeeper::connect("zookeeper://zk1,zk2,zk3/app").await?);
+//! let guard = locks.lock("orders/42")?.acquire().await?;
+//! let token = guard.fencing_token(); // for a resource that checks it
+//! guard.release().await?;
+//! # let _ = token; Ok(()) }
+//! ```
+//!
+//! # What is promised
+//!
+//! * **First come, first served** among all clients, in the order in which the ensemble made their nodes.
+//! * **A release wakes two waiters**, however many there are: the next one holds the lock when it hears of the
+//!   release, and asks nobody; the one behind it looks who is before it now.
+//! * **Tokens are [`Fencing::Durable`]**: the number of the transaction that made the holder's node. It was
+//!   logged by a quorum before the lock was granted, and survives leaders, restarts, and the end of the
+//!   lock's own node. One transaction makes one place in line.
+//! * **The holder gives up before others get in**, also if the member that it talks to is cut off from its
+//!   leader and goes on answering, and if the leader stalls. See below.
+//! * **A waiter or a holder whose node is deleted by hand** is told: a waiter at once, a holder by its next
+//!   renewal, and nothing is made anew behind the operator's back.
+//! * **Nothing is left behind**: what a dropped future, a lost reply or a connection that breaks may have left
+//!   in line is looked for, by the random id in its name, and removed while the session lives; and at its end
+//!   by the server.
+//!
+//! # Leases
+//!
+//! A lock belongs to a session. With `T` the session timeout as the servers have granted it:
+//!
+//! | | |
+//! |---|---|
+//! | a crashed holder is replaced | after at most `T` and one tick |
+//! | a holder that is cut off gives up | `T/3` to `T/2` after the cut (a young session: at most `0.98 T`) |
+//! | and from then to the next grant it takes | `T/2` or longer (a young session: `T/50`) |
+//!
+//! What a lock asks for as its `ttl` bounds its lease from above: who does not renew for so long lets go, by
+//! this library's own doing. It does not keep the lock shut for longer after a crash, nor for less. So
+//! guards often have less time left than their ttl; renewals come all the sooner, a third of what is left
+//! apart, and cost one round trip for all locks of a client.
+//!
+//! A lease is proven by a chain of committed no-ops, one every `T/6`: it counts from the sending of the last one
+//! but three. Pings prove nothing, and a single commit does not either. Proofs cost the same whatever the
+//! number of locks and waiters. A new connection counts once a proof has committed on it. It is assumed
+//! that a tick is at most `T/2`, which is the servers' own default limit, that all members have the same
+//! limits for session timeouts, and that clocks run at one rate to a hundredth.
+//!
+//! When a session expires, all its locks are lost at once, and the next attempt has a new one.
+//!
+//! # What is not promised
+//!
+//! * **Detached locks.** Nobody else can take a session over: they are refused.
+//! * **The end of the numbers.** The line of a lock has 2³¹ of them, which begin anew when the empty node of
+//!   the lock is removed: the server does that by itself, with containers, after a minute or so. A line that
+//!   has passed the end is refused, by name, until its node is deleted: never two holders.
+//! * **Long lines.** A waiter reads the line when it comes, 55 bytes for each place, and again when the second
+//!   before it leaves. A list that is longer than `jute.maxbuffer` (1 MB, some 19 000 waiters) breaks connections.
+//! * **What a server replaces behind our back.** Where it answers a reconnecting client with another session
+//!   (ZooKeeper does not), this is noticed at the next attempt.
+//! * **Names of more than 200 bytes** end in a digest, and `list` does not show them.
+//!
+//! # Nodes
+//!
+//! `/<chroot>/<prefix>/<name>/_c_<uuid>-lock-<number>`, ephemeral and sequential, with `<owner id>[ <label>]` as
+//! data; the nodes above are containers. Names of ASCII letters, digits and punctuation stay as they are, but
+//! for `%`, `/` and a leading dot, which are escaped. With credentials in the URL every node belongs to that
+//! user alone. Without, nodes belong to the world: whoever reaches the server can read owner ids and delete
+//! nodes.
+//!
+//! # Other libraries
+//!
+//! | layout | excludes, in one line first come first served | as seen in |
+//! |---|---|---|
+//! | `curator` (default) | Apache Curator, `InterProcessMutex` and what builds on it (Spring Integration: `<root>/<key>`) | tests with 5.4 |
+//! | | go-zookeeper | its source |
+//! | `kazoo` | kazoo, `Lock` | tests with 2.8 |
+//!
+//! Their holders have no proofs: one that is cut off believes in its lock for longer than the ensemble does, and
+//! only a resource that checks our tokens has protection from it, if theirs are checked as well. Children
+//! of a lock's node that are no places in line are an error, and none of ours puts any there.
+//!
+//! # Settings of the servers that matter
+//!
+//! | setting | for locks |
+//! |---|---|
+//! | `tickTime` | sessions are expired once a tick; from 2 to 20 of them are granted as timeouts |
+//! | `minSessionTimeout`, `maxSessionTimeout` | other limits; the same on all members, and not less than 2 ticks |
+//! | `maxClientCnxns` | one connection for each client (each `ZooKeeper` and its clones) |
+//! | `forceSync` | `yes`: a lock is as durable as the log |
+//! | `readonlymode.enabled` | members without a quorum are refused whatever it says |
+//!
+//! Tested with ZooKeeper 3.8.
+//!
+//! # Sources
+//!
+//! The lock [recipe] of ZooKeeper's documentation, with Curator's protected names; the design notes of this
+//! project (`DESIGN.md`) have the reasons for the chain of proofs.
+//!
+//! [recipe]: https://zookeeper.apache.org/doc/current/recipes.html#sc_recipes_Locks
+//! [`Fencing::Durable`]: lock_core::Fencing::Durable
 
 mod backend;
 mod chain;

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lock_core::backend::Fault;
+use lock_core::backend::{Fault, FaultKind};
 use lock_core::clock::{Moment, sleep_between};
 use lock_core::{Error, ErrorKind};
 use tokio::sync::watch;
@@ -46,15 +46,23 @@ impl Link {
         Arc::clone(&self.current.borrow())
     }
 
-    /// A session with a connection. Waits for it; who calls has a bound.
+    /// A session with a connection; an error if there will be none soon.
     pub(crate) async fn session(&self) -> Result<Arc<Session>, Fault> {
         let mut current = self.current.clone();
         loop {
             let session = Arc::clone(&current.borrow_and_update());
-            if session.connected().await {
+            if session.ready().await? {
                 return Ok(session);
             }
-            current.changed().await.map_err(|_| expired())?;
+            let next = tokio::time::timeout(self.timeout / 20, current.changed()).await;
+            match next {
+                Ok(Ok(())) => {}
+                Ok(Err(_)) => return Err(expired()),
+                Err(_) => {
+                    let why = "the session has ended, and there is no other one yet";
+                    return Err(Fault::not_applied(FaultKind::Unavailable, why));
+                }
+            }
         }
     }
 }

@@ -1,6 +1,6 @@
 //! One session with the ensemble: its proofs, its places in line, and what has to be cleared away.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::future::Future;
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -31,6 +31,9 @@ const ATTEMPTS: u32 = 5;
 /// How long a release may try by itself before what it leaves is cleared away behind its back.
 const GRACE: Duration = Duration::from_secs(1);
 
+/// Locks that are remembered as contended.
+const MAX_CONTENDED: usize = 1000;
+
 /// From one try to clear something away to the next.
 const SWEEP_PAUSE: Duration = Duration::from_millis(200);
 
@@ -51,6 +54,8 @@ pub(crate) struct Session {
     sweeps_at: Mutex<Option<Moment>>,
     over: SetOnce<()>,
     barrier: Barrier,
+    /// Locks that were held by others when they were looked at last. A hint.
+    contended: Mutex<HashSet<String>>,
 }
 
 /// One round trip for all who ask for one at the same time.
@@ -83,6 +88,7 @@ impl Session {
             sweeps_at: Mutex::default(),
             over: SetOnce::new(),
             barrier: Barrier::default(),
+            contended: Mutex::default(),
         })
     }
 
@@ -115,6 +121,17 @@ impl Session {
                 () = self.over() => return false,
             }
         }
+    }
+
+    /// Waits for a connection, and not for long: an outage is an error, not a wait. True if the session
+    /// goes on.
+    pub(crate) async fn ready(&self) -> Result<bool, Fault> {
+        let patience = self.timeout / 20;
+        let connected = tokio::time::timeout(patience, self.connected()).await;
+        connected.map_err(|_| {
+            let why = "there is no connection to a server that has a quorum";
+            Fault::not_applied(FaultKind::Unavailable, why)
+        })
     }
 
     pub(crate) async fn over(&self) {
@@ -304,6 +321,23 @@ impl Session {
             self.end();
         }
         place
+    }
+
+    /// Whether a lock was held by others when we looked last.
+    pub(crate) fn is_contended(&self, lock: &str) -> bool {
+        self.contended.lock().unwrap_or_else(PoisonError::into_inner).contains(lock)
+    }
+
+    pub(crate) fn note_contended(&self, lock: &str, is_contended: bool) {
+        let mut contended = self.contended.lock().unwrap_or_else(PoisonError::into_inner);
+        if !is_contended {
+            contended.remove(lock);
+        } else if contended.len() < MAX_CONTENDED {
+            contended.insert(lock.to_owned());
+        } else {
+            // Nothing worse comes of it than a node that is made in vain.
+            contended.clear();
+        }
     }
 
     pub(crate) fn forget(&self, owner: &OwnerId, place: &Arc<Place>) {

@@ -84,10 +84,11 @@ async fn waiters_are_handed_the_lock_and_told_of_by_inspect() {
 }
 
 #[tokio::test]
-async fn a_try_does_not_write_while_the_lock_is_held() {
+async fn tries_on_a_lock_that_is_known_to_be_held_do_not_write() {
     let server = server();
     let (client, operator) = (client(server.addr()).await, operator(server.addr()).await);
     win(&client, &claim("n", false)).await;
+    assert!(is_contended(&client, &claim("n", false)).await);
     let made = async || operator.check_stat("/n").await.unwrap().unwrap().cversion;
     let before = made().await;
     for _ in 0..5 {
