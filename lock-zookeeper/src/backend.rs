@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lock_core::backend::{
-    Attempt, Backend, Claim, Fault, FaultKind, Hold, Holder, Identity, LetGo, Listed, LockState,
-    Mode, PLACE_LASTS, Release, Renewal, Wake,
+    Attempt, Backend, Claim, Effect, Fault, FaultKind, Hold, Holder, Identity, LetGo, Listed,
+    LockState, Mode, PLACE_LASTS, Release, Renewal, Wake,
 };
 use lock_core::clock::Moment;
 use lock_core::{
@@ -119,20 +119,13 @@ impl Backend for ZooKeeper {
             }
             None => session.new_place(claim.owner, lock, queued_until(claim)),
         };
-        stand_in_line(&session, &place, claim).await?;
-        let is_first = is_first(&session, &place).await?;
-        session.note_contended(&place.lock, !is_first);
-        if is_first {
-            let grant = session.grant(&place, claim.ttl, asked).await?;
-            return Ok(Attempt::Acquired(grant));
-        }
-        if claim.queue {
-            follow(&session, &place);
-        } else {
+        let attempt = compete(&session, &place, claim, asked).await;
+        if attempt.as_ref().is_err_and(|fault| fault.effect() == Effect::NotApplied) {
+            // Then nothing of it may stay.
             session.let_go(&place);
             session.leave(&claim.owner, &place).await?;
         }
-        Ok(Attempt::Contended { lapses_in: None })
+        attempt
     }
 
     async fn wait(&self, claim: &Claim) -> Result<Wake, Fault> {
@@ -278,12 +271,34 @@ fn queued_until(claim: &Claim) -> Moment {
     Moment::now() + claim.ttl * 2 + PLACE_LASTS
 }
 
-/// Puts the claim's node into the line, unless it is there.
+async fn compete(
+    session: &Arc<Session>,
+    place: &Arc<Place>,
+    claim: &Claim,
+    asked: Moment,
+) -> Result<Attempt, Fault> {
+    let line = stand_in_line(session, place, claim).await?;
+    let is_first = is_first(session, place, line).await?;
+    session.note_contended(&place.lock, !is_first);
+    if is_first {
+        let grant = session.grant(place, claim.ttl, asked).await?;
+        return Ok(Attempt::Acquired(grant));
+    }
+    if claim.queue {
+        follow(session, place);
+    } else {
+        session.let_go(place);
+        session.leave(&claim.owner, place).await?;
+    }
+    Ok(Attempt::Contended { lapses_in: None })
+}
+
+/// Puts the claim's node into the line, unless it is there; returns the line if it was put there now.
 async fn stand_in_line(
     session: &Arc<Session>,
     place: &Arc<Place>,
     claim: &Claim,
-) -> Result<(), Fault> {
+) -> Result<Option<Vec<String>>, Fault> {
     // An attempt that was given up may still be on its way.
     place.until(|state| (!state.entering).then_some(())).await;
     {
@@ -296,24 +311,35 @@ async fn stand_in_line(
             state.lapses = queued_until(claim);
         }
         if state.node.is_some() {
-            return Ok(());
+            return Ok(None);
         }
     }
     if place.state().may_land_until.is_some() && session.recover(place).await? {
-        return Ok(());
+        return Ok(None);
     }
     let entered = session.enter(place, Card::text(&claim.owner, claim.label.as_ref())).await;
-    if entered.is_err() && place.state().may_land_until.is_none() {
+    let is_nowhere = {
+        let state = place.state();
+        state.node.is_none() && state.may_land_until.is_none()
+    };
+    if entered.is_err() && is_nowhere {
         session.forget(&claim.owner, place);
     }
-    entered
+    entered.map(Some)
 }
 
-async fn is_first(session: &Session, place: &Place) -> Result<bool, Fault> {
+async fn is_first(
+    session: &Session,
+    place: &Place,
+    line: Option<Vec<String>>,
+) -> Result<bool, Fault> {
     if place.state().first.is_some() {
         return Ok(true);
     }
-    let line = session.line(&place.lock).await?;
+    let line = match line {
+        Some(line) => line,
+        None => session.line(&place.lock).await?,
+    };
     let ours = place.state().node.as_ref().map(|node| node.name.clone());
     match line.iter().position(|node| Some(node) == ours.as_ref()) {
         Some(0) => {

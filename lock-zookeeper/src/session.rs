@@ -347,13 +347,13 @@ impl Session {
         }
     }
 
-    /// Puts the node of `place` into the line. Goes on by itself if nobody waits for it any more, so that
-    /// its outcome is always noted.
+    /// Puts the node of `place` into the line, and returns the line. Goes on by itself if nobody waits for
+    /// it any more, so that its outcome is always noted.
     pub(crate) async fn enter(
         self: &Arc<Self>,
         place: &Arc<Place>,
         data: String,
-    ) -> Result<(), Fault> {
+    ) -> Result<Vec<String>, Fault> {
         place.state().entering = true;
         let (session, entering) = (Arc::clone(self), Arc::clone(place));
         let work = tokio::spawn(async move {
@@ -369,15 +369,18 @@ impl Session {
         })
     }
 
-    async fn create(&self, place: &Place, data: &[u8]) -> Result<(), Fault> {
+    async fn create(&self, place: &Place, data: &[u8]) -> Result<Vec<String>, Fault> {
         let path = format!("{}/{}", place.lock, place.stem);
         let options = CreateMode::EphemeralSequential.with_acls(self.acls);
         for _ in 0..ATTEMPTS {
-            match self.client.create(&path, data, &options).await {
+            // One after the other on the connection, without waiting in between.
+            let create = self.client.create(&path, data, &options);
+            let list = self.client.list_children(&place.lock);
+            match create.await {
                 Ok((stat, sequence)) if stat.ephemeral_owner == self.id => {
                     let name = format!("{}{sequence}", place.stem);
                     place.update(|state| state.node = Some(Node { name, czxid: stat.czxid }));
-                    return Ok(());
+                    return self.in_order(&place.lock, list.await);
                 }
                 Ok(_) => {
                     // A server that replaces sessions behind our back.
@@ -417,7 +420,15 @@ impl Session {
 
     /// The line before a lock, first come first; empty if there is none.
     pub(crate) async fn line(&self, lock: &str) -> Result<Vec<String>, Fault> {
-        let children = match self.client.list_children(lock).await {
+        self.in_order(lock, self.client.list_children(lock).await)
+    }
+
+    fn in_order(
+        &self,
+        lock: &str,
+        children: Result<Vec<String>, ZkError>,
+    ) -> Result<Vec<String>, Fault> {
+        let children = match children {
             Ok(children) => children,
             Err(ZkError::NoNode) => return Ok(Vec::new()),
             Err(error) => return Err(fault("looking at the line", &error)),

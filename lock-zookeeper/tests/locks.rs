@@ -153,6 +153,7 @@ async fn a_line_whose_numbers_have_wrapped_is_refused_loudly() {
         let fault = client.try_acquire(&claim("n", queue)).await.unwrap_err();
         assert_eq!(fault.kind(), FaultKind::Invalid);
         assert!(fault.into_source().to_string().contains("32 bits"));
+        assert_eq!(line(&operator, "n").await.len(), 2, "nothing of ours stays in it");
     }
     operator.create("/m", b"", &open).await.unwrap();
     operator.create("/m/leases", b"", &open).await.unwrap();
