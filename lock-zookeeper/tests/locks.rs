@@ -84,6 +84,34 @@ async fn waiters_are_handed_the_lock_and_told_of_by_inspect() {
 }
 
 #[tokio::test]
+async fn who_leaves_from_the_middle_lets_nobody_in() {
+    let server = server();
+    let (client, operator) = (client(server.addr()).await, operator(server.addr()).await);
+    let line_up: Vec<_> = (0..5).map(|_| claim("n", true)).collect();
+    win(&client, &line_up[0]).await;
+    for waiter in &line_up[1..] {
+        assert!(is_contended(&client, waiter).await);
+    }
+    let last = tokio::spawn({
+        let (client, last) = (client.clone(), line_up[4].clone());
+        async move { client.wait(&last).await }
+    });
+    // So that all have their watches.
+    sleep(Duration::from_millis(300)).await;
+    for leaving in [2, 3] {
+        client.release(&line_up[leaving], LetGo::now()).await.unwrap();
+        sleep(Duration::from_millis(300)).await;
+        assert!(!last.is_finished(), "two are still before it");
+    }
+    assert_eq!(line(&operator, "n").await.len(), 3);
+    client.release(&line_up[0], LetGo::now()).await.unwrap();
+    win(&client, &line_up[1]).await;
+    assert!(!last.is_finished());
+    client.release(&line_up[1], LetGo::now()).await.unwrap();
+    assert!(matches!(soon(last).await.unwrap(), Ok(Wake::Granted(_))));
+}
+
+#[tokio::test]
 async fn tries_on_a_lock_that_is_known_to_be_held_do_not_write() {
     let server = server();
     let (client, operator) = (client(server.addr()).await, operator(server.addr()).await);
