@@ -197,11 +197,11 @@ async fn waiters_outlive_a_restart_of_the_server() {
     let waiting = locks.lock("n").unwrap();
     let waiter = tokio::spawn(async move { waiting.acquire().await });
     until("it waits", async || line(&operator, "n").await.len() == 2).await;
-    let (node, ..) = (line(&operator, "n").await, ());
+    let before = line(&operator, "n").await;
     server.restart(KeepData::Yes);
     until("it works again", async || client.inspect(&name("n")).await.is_ok()).await;
     let after = support::operator(server.addr()).await;
-    assert_eq!(line(&after, "n").await, node, "the sessions live, and all keep their places");
+    assert_eq!(line(&after, "n").await, before, "the sessions live, and all keep their places");
     assert_eq!(soon(client.release(&holder, LetGo::now())).await.unwrap(), Release::Released);
     soon(waiter).await.unwrap().unwrap().release().await.unwrap();
 }
