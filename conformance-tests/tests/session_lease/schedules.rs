@@ -1,0 +1,103 @@
+//! Every schedule of a few disturbances from a small set, at every place of a coarse grid.
+
+use crate::scenario::{Disturbance, Kind, Link, Party, Scenario, Time};
+
+const TIMEOUT_MS: u64 = 6000;
+const TIMEOUT: Time = TIMEOUT_MS * 1000;
+/// Of the timeout, in thousandths: a little more than a proof's pause, and than two.
+const LENGTHS: [Time; 2] = [180, 360];
+const STARTS: Time = 8;
+const PING_PHASES: u64 = 3;
+const TICK_PHASES: u64 = 3;
+
+/// What may go wrong: one thing, at one time, for one length.
+fn disturbances() -> Vec<Disturbance> {
+    let mut all = Vec::new();
+    for length in LENGTHS.map(|share| TIMEOUT * share / 1000) {
+        let kinds = [
+            Kind::Slow(Link::ClientTo(0), length),
+            Kind::Slow(Link::ToClient(0), length),
+            Kind::Slow(Link::ToLeader(0), length),
+            Kind::Slow(Link::FromLeader(0), length),
+            Kind::Stall(Party::Leader),
+        ];
+        for kind in kinds {
+            for start in 0..STARTS {
+                all.push(Disturbance { kind, from: start * TIMEOUT / STARTS, length });
+            }
+        }
+    }
+    all
+}
+
+/// How many different disturbances come together at most.
+pub(crate) fn all(together: u64) -> impl Iterator<Item = Scenario> {
+    let disturbances = disturbances();
+    let picks = picks(disturbances.len(), together);
+    let settings = (0..PING_PHASES)
+        .flat_map(|ping| (0..TICK_PHASES).map(move |tick| (ping, tick)))
+        .flat_map(|(ping, tick)| [2, 5].map(|ticks| (ping, tick, ticks)));
+    settings.flat_map(move |(ping, tick, ticks)| {
+        let quiet = quiet(ping, tick, TIMEOUT_MS / ticks);
+        let picked: Vec<Vec<Disturbance>> = picks
+            .iter()
+            .map(|pick| pick.iter().map(|&index| disturbances[index]).collect())
+            .collect();
+        picked.into_iter().map(move |disturbances| Scenario { disturbances, ..quiet.clone() })
+    })
+}
+
+/// A ping right after the session is made, two proofs before the next one is due, and then a stall.
+pub(crate) fn late_after_a_stall() -> Scenario {
+    let disturbance = |kind, from, until| {
+        let [from, until] = [from, until].map(|ms: Time| ms * 1000);
+        Disturbance { kind, from, length: until - from }
+    };
+    let disturbances = vec![
+        disturbance(Kind::Slow(Link::ToClient(0), 300_000), 0, 100),
+        disturbance(Kind::Stall(Party::Leader), 1400, 2340),
+        disturbance(Kind::Mute, 1400, 2360),
+        disturbance(Kind::Slow(Link::FromLeader(0), 1_100_000), 2350, 2400),
+    ];
+    let quiet = quiet(0, 0, TIMEOUT_MS / 2);
+    // The session's last tick is over soon after its timeout.
+    let leader_clock = quiet.leader_clock - 30_000;
+    Scenario { leader_clock, first_ping: 10_000, disturbances, ..quiet }
+}
+
+fn picks(of: usize, together: u64) -> Vec<Vec<usize>> {
+    let mut all = vec![vec![]];
+    let mut last = all.clone();
+    for _ in 0..together {
+        last = last
+            .iter()
+            .flat_map(|pick: &Vec<usize>| {
+                let next = pick.last().map_or(0, |last| last + 1);
+                (next..of).map(|index| [&pick[..], &[index]].concat())
+            })
+            .collect();
+        all.extend(last.iter().cloned());
+    }
+    all
+}
+
+fn quiet(ping_phase: u64, tick_phase: u64, tick_ms: u64) -> Scenario {
+    Scenario {
+        seed: 0,
+        timeout_ms: TIMEOUT_MS,
+        tick_ms,
+        client_rate: 9900,
+        leader_rate: 10_100,
+        leader_clock: 10 * tick_ms * 1000 + tick_phase * tick_ms * 1000 / TICK_PHASES,
+        first_ping: ping_phase * tick_ms * 500 / PING_PHASES,
+        member: 0,
+        pings: false,
+        delay: 1000,
+        jitter: 0,
+        wake: 0,
+        punctual: true,
+        event: None,
+        disturbances: Vec::new(),
+        horizon: TIMEOUT * 2,
+    }
+}
