@@ -1,6 +1,6 @@
 //! The client: its connection, its chain of proofs, and the deadline that the rule makes of them.
 
-use crate::rules::{Rule, Spacing};
+use crate::rules::{Reopened, Rule, Spacing};
 use crate::scenario::{MEMBERS, Scenario, Time};
 use crate::world::{Connection, Request};
 
@@ -21,6 +21,8 @@ pub(crate) struct Client<'a> {
     pub(crate) over: bool,
     pub(crate) deadline: Option<Deadline>,
     created: Time,
+    /// What this connection counts from by itself.
+    reopened: Option<Time>,
     /// When each proof of this connection was sent: the `t0` of the rule.
     sent: Vec<Time>,
 }
@@ -36,6 +38,7 @@ impl<'a> Client<'a> {
             over: false,
             deadline: None,
             created: 0,
+            reopened: None,
             sent: Vec::with_capacity(32),
         }
     }
@@ -44,7 +47,16 @@ impl<'a> Client<'a> {
         match request {
             Request::Create => self.created = now,
             Request::Proof(_) | Request::Ping(Some(_)) => self.sent.push(now),
+            Request::Reopen if self.rule.reopened == Reopened::FromAsking => {
+                self.reopened = Some(now);
+            }
             Request::Reopen | Request::Ping(None) => {}
+        }
+    }
+
+    pub(crate) fn is_open_again(&mut self, now: Time) {
+        if self.rule.reopened == Reopened::FromAnswer {
+            self.reopened = Some(now);
         }
     }
 
@@ -53,6 +65,7 @@ impl<'a> Client<'a> {
         self.connection += 1;
         self.member = (self.member + 1) % MEMBERS;
         self.heard = now;
+        self.reopened = None;
         self.sent.clear();
     }
 
@@ -63,7 +76,8 @@ impl<'a> Client<'a> {
 
     /// What the answer to a proof says, if the chain is long enough.
     pub(crate) fn deadline_by(&self, number: usize) -> Option<Time> {
-        let from = *self.sent.get(number.checked_sub(self.rule.back)?)?;
+        let chain = number.checked_sub(self.rule.back).and_then(|first| self.sent.get(first));
+        let from = chain.copied().max(self.reopened)?;
         Some(self.lease_from(from))
     }
 

@@ -4,7 +4,7 @@
 //! sees neither. The rule (`rules.rs`) makes a deadline of what it does see; here it runs, among clocks,
 //! delays and stalls that are drawn from a seed, and through every small schedule of them, and the
 //! deadline is never later than the end of the session, which is when the lock can be granted again.
-//! Rules that nearly are it (`NEAR_MISSES`) are found broken, each with a counterexample.
+//! So does one that counts a new connection as a proof (`REOPENED_COUNTS`). Rules that nearly are it (`NEAR_MISSES`) are found broken, each with a counterexample.
 //!
 //! * `rules.rs`: the rule and the near misses, as data. `client.rs` follows them.
 //! * `scenario.rs`: what a run depends on, and how a seed draws it. `schedules.rs`: all small ones.
@@ -61,7 +61,7 @@ mod world;
 
 use std::ops::Range;
 
-use rules::{LAST_BUT_THREE, NEAR_MISSES, Rule};
+use rules::{LAST_BUT_THREE, NEAR_MISSES, REOPENED_COUNTS, Rule};
 use scenario::{Disturbance, Kind, Party, Scenario, World};
 use world::{Look, Outcome, moment, run};
 
@@ -72,20 +72,35 @@ const NEAR_ENOUGH: u64 = 100_000;
 
 #[test]
 fn drawn_schedules_leave_the_rule_unharmed() {
-    let tally = never_breaks(World::Punctual, RUNS, Look::default());
+    let tally = never_breaks(&LAST_BUT_THREE, World::Punctual, RUNS, Look::default());
     assert!(tally.runs == 1 || tally.expired * 100 > tally.runs, "{tally:?}");
+}
+
+#[test]
+fn drawn_schedules_leave_the_rule_unharmed_if_a_new_connection_counts() {
+    never_breaks(&REOPENED_COUNTS, World::Punctual, RUNS / 5, Look::default());
 }
 
 /// A loop that misses two proof cycles while the leader goes on committing is against the assumption;
 /// any other lateness is not.
 #[test]
 fn drawn_schedules_with_a_late_ping_loop_leave_the_rule_unharmed() {
-    let tally = never_breaks(World::Late, RUNS / 5, Look { excuse: true, ..Look::default() });
+    let tally = never_breaks(
+        &LAST_BUT_THREE,
+        World::Late,
+        RUNS / 5,
+        Look { excuse: true, ..Look::default() },
+    );
     assert!(
         tally.runs == 1 || tally.excused * 1000 < tally.judged,
         "next to nothing is excused: {tally:?}"
     );
-    let tally = never_breaks(World::Muted, RUNS / 5, Look { excuse: true, ..Look::default() });
+    let tally = never_breaks(
+        &LAST_BUT_THREE,
+        World::Muted,
+        RUNS / 5,
+        Look { excuse: true, ..Look::default() },
+    );
     assert!(tally.runs == 1 || tally.excused * 5 < tally.judged, "most is judged: {tally:?}");
 }
 
@@ -93,7 +108,7 @@ fn drawn_schedules_with_a_late_ping_loop_leave_the_rule_unharmed() {
 /// up to two proof cycles.
 #[test]
 fn drawn_schedules_with_short_ticks_need_no_excuse() {
-    never_breaks(World::LateWithShortTicks, RUNS / 5, Look::default());
+    never_breaks(&LAST_BUT_THREE, World::LateWithShortTicks, RUNS / 5, Look::default());
 }
 
 #[test]
@@ -174,26 +189,26 @@ impl Tally {
     }
 }
 
-fn never_breaks(world: World, runs: u64, look: Look) -> Tally {
+fn never_breaks(rule: &'static Rule, world: World, runs: u64, look: Look) -> Tally {
     let mut tally = Tally::default();
     let seeds = seeds(runs);
     let told = seeds.end - seeds.start == 1;
     for seed in seeds {
         let scenario = Scenario::draw(seed, world);
-        let outcome = run(&LAST_BUT_THREE, &scenario, look);
+        let outcome = run(rule, &scenario, look);
         if told {
-            let traced = run(&LAST_BUT_THREE, &scenario, Look { trace: true, ..look });
+            let traced = run(rule, &scenario, Look { trace: true, ..look });
             println!("{world:?}: {scenario:#?}\n{}", traced.trace.join("\n"));
         }
         assert!(
             !is_broken(&outcome),
             "{world:?}: {}\nwith its timeline:\n  SESSION_LEASE_SEED={seed} cargo test -p {} --test session_lease drawn -- --nocapture\n",
-            Counterexample::new(&LAST_BUT_THREE, &scenario),
+            Counterexample::new(rule, &scenario),
             env!("CARGO_PKG_NAME"),
         );
         tally.add(&outcome);
     }
-    println!("{world:?}: {tally:?}");
+    println!("{}, {world:?}: {tally:?}", rule.name);
     tally
 }
 

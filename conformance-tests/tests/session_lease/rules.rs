@@ -18,6 +18,18 @@ pub(crate) enum Spacing {
     FromSending,
 }
 
+/// What an answered proof says on a connection that is not the session's first, before its chain is long
+/// enough: the leader has touched the session when that connection was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Reopened {
+    /// Nothing: the old deadline stands.
+    StartsAnew,
+    /// The lease counts from when the connection was asked for.
+    FromAsking,
+    /// The lease counts from when the connection was there.
+    FromAnswer,
+}
+
 /// How a client gets from answers to a deadline.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rule {
@@ -26,6 +38,7 @@ pub(crate) struct Rule {
     pub(crate) spacing: Spacing,
     /// The lease counts from the sending of the answered proof (0), of the one before (1), …
     pub(crate) back: usize,
+    pub(crate) reopened: Reopened,
     /// How much of the timeout the lease is, in thousandths: the rest is for clocks of unlike speed.
     pub(crate) share: u64,
     /// Whether the lease of a new session counts from the answer, not from the sending.
@@ -41,13 +54,18 @@ pub(crate) const LAST_BUT_THREE: Rule = Rule {
     proof: Proof::Commit,
     spacing: Spacing::FromAnswer,
     back: 3,
+    reopened: Reopened::StartsAnew,
     share: 980,
     created_at_answer: false,
     event_proves: false,
 };
 
+/// As good: a new connection counts as a proof, once one of its own is answered.
+pub(crate) const REOPENED_COUNTS: Rule =
+    Rule { name: "reopened counts", reopened: Reopened::FromAsking, ..LAST_BUT_THREE };
+
 /// Each differs from the rule in one respect, and is wrong.
-pub(crate) const NEAR_MISSES: [Rule; 9] = [
+pub(crate) const NEAR_MISSES: [Rule; 10] = [
     Rule { name: "pings", proof: Proof::Ping, back: 0, ..LAST_BUT_THREE },
     Rule { name: "a chain of pings", proof: Proof::Ping, ..LAST_BUT_THREE },
     Rule { name: "one proof", back: 0, ..LAST_BUT_THREE },
@@ -56,5 +74,6 @@ pub(crate) const NEAR_MISSES: [Rule; 9] = [
     Rule { name: "spacing from the sending", spacing: Spacing::FromSending, ..LAST_BUT_THREE },
     Rule { name: "no margin", share: 1000, ..LAST_BUT_THREE },
     Rule { name: "created at the answer", created_at_answer: true, ..LAST_BUT_THREE },
+    Rule { name: "reopened at the answer", reopened: Reopened::FromAnswer, ..LAST_BUT_THREE },
     Rule { name: "the event proves", event_proves: true, ..LAST_BUT_THREE },
 ];

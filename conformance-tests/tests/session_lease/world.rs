@@ -334,6 +334,8 @@ impl<'a> World<'a> {
                 self.note("client", || "has its session".into());
                 if new {
                     self.claim(self.client.deadline_by_creation(self.now), true);
+                } else {
+                    self.client.is_open_again(self.now);
                 }
                 self.push(self.now, Event::Send { connection, request: self.client.first() });
                 if self.scenario.pings {
