@@ -4,7 +4,8 @@
 //! sees neither. The rule (`rules.rs`) makes a deadline of what it does see; here it runs, among clocks,
 //! delays and stalls that are drawn from a seed, and through every small schedule of them, and the
 //! deadline is never later than the end of the session, which is when the lock can be granted again.
-//! So does one that counts a new connection as a proof (`REOPENED_COUNTS`). Rules that nearly are it (`NEAR_MISSES`) are found broken, each with a counterexample.
+//! A rule that counts a new connection as a proof is as good (`REOPENED_COUNTS`). Rules that nearly are one
+//! of them (`NEAR_MISSES`) are found broken, each with a counterexample.
 //!
 //! * `rules.rs`: the rule and the near misses, as data. `client.rs` follows them.
 //! * `scenario.rs`: what a run depends on, and how a seed draws it. `schedules.rs`: all small ones.
