@@ -10,7 +10,7 @@ use std::time::Duration;
 use conformance_tests::proxy::{Fault, Proxy};
 use conformance_tests::servers::{ZooKeeperEnsemble, ZooKeeperOptions};
 use lock_core::clock::{Moment, sleep};
-use lock_core::{LockGuard, LockName, Locker};
+use lock_core::{LockGuard, LockName, Locker, Loss};
 use lock_zookeeper::ZooKeeper;
 use tokio::task::JoinHandle;
 
@@ -248,7 +248,7 @@ struct Claim {
     who: usize,
     from: Moment,
     until: Moment,
-    lost: bool,
+    lost: Option<Loss>,
 }
 
 impl Claims {
@@ -259,8 +259,8 @@ impl Claims {
             let Ok(guard) = lock.acquire().await else { continue };
             let from = Moment::now();
             let lost = tokio::select! {
-                _ = guard.lost() => true,
-                () = sleep(keep) => !guard.is_held(),
+                loss = guard.lost() => Some(loss),
+                () = sleep(keep) => guard.loss(),
             };
             let until = Moment::now();
             self.0.lock().expect("nobody panics").push(Claim { who, from, until, lost });
@@ -282,16 +282,17 @@ impl Claims {
         for pair in claims.windows(2) {
             let [one, next] = pair else { unreachable!("windows of two") };
             assert!(one.until <= next.from, "two holders: {one:?} and {next:?}");
-            if one.lost {
+            if let Some(loss) = one.lost {
                 let gap = next.from.saturating_since(one.until);
+                let held = one.until.saturating_since(one.from);
                 println!(
-                    "client {} lost the lock, client {} had it {gap:?} later",
+                    "{loss:?} after {held:?}, client {} to {}: {gap:?} later",
                     one.who, next.who
                 );
             }
         }
         assert!(
-            claims.iter().any(|claim| claim.lost),
+            claims.iter().any(|claim| claim.lost.is_some()),
             "no stall cost anybody the lock: {claims:?}"
         );
     }
