@@ -50,7 +50,7 @@
 //! the schedules. One seed again, with its timeline:
 //!
 //! ```text
-//! SESSION_LEASE_SEED=42 cargo test -p conformance-tests --test session_lease drawn -- --nocapture
+//! SESSION_LEASE_SEED=42 cargo test -p lock-zookeeper --test session_lease drawn -- --nocapture
 //! ```
 
 mod client;
