@@ -194,7 +194,7 @@ impl LockGuard {
         }
         let explained = Arc::clone(&hold);
         let (tasks, runtime) = (hold.engine.tasks.clone(), hold.runtime.clone());
-        let parting = Parting(Arc::clone(&hold));
+        let parting = Parting::begin(&hold);
         let parting = async move {
             let Some(mut leaving) = parting.leave().await else {
                 return Err(hold.loss_error("release"));
@@ -436,6 +436,18 @@ mod tests {
         assert_eq!(guard.lost().await, Loss::Expired);
         assert!(guard.run(async {}).await.is_err());
         assert_eq!(guard.release().await.unwrap_err().kind(), ErrorKind::Lost);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_guard_that_was_dropped_in_time_let_go_however_late_the_backend_hears_of_it() {
+        let locks = crate::Locker::new(crate::Memory::new());
+        let lock = locks.lock("n").unwrap().ttl(Duration::from_secs(30));
+        let guard = lock.acquire().await.unwrap();
+        let signal = guard.loss_signal();
+        drop(guard);
+        crate::clock::pretend_suspended(Duration::from_secs(40));
+        // No task has run since.
+        assert_eq!(signal.loss(), Some(Loss::Released));
     }
 
     #[tokio::test(start_paused = true)]

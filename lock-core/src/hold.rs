@@ -283,7 +283,7 @@ impl Hold {
 
     /// Lets the claim go in the background.
     pub(crate) fn part(self: &Arc<Self>) {
-        let parting = Parting(Arc::clone(self));
+        let parting = Parting::begin(self);
         self.engine.spawn(&self.runtime, async move {
             if let Some(leaving) = parting.leave().await {
                 leaving.persist().await;
@@ -313,9 +313,14 @@ impl Hold {
     }
 
     /// What is left of the minimum hold.
-    pub(crate) fn not_before(&self) -> Option<Moment> {
+    fn not_before(&self) -> Option<Moment> {
         let until = self.won_at + self.terms.min_hold?;
         (!until.has_passed()).then_some(until)
+    }
+
+    /// What is left of the minimum hold, if this process has to see to it.
+    fn kept_here_until(&self) -> Option<Moment> {
+        self.not_before().filter(|_| self.engine.caps.minimum_hold != Support::Present)
     }
 
     /// When the server will have let the lock go by itself.
@@ -469,30 +474,36 @@ impl Hold {
 pub(crate) struct Parting(pub(crate) Arc<Hold>);
 
 impl Parting {
-    /// Ends a hold that is not lost, after the minimum hold where the backend cannot keep others out by
-    /// itself. `None` if the lock was lost meanwhile: then it is let go on account of that.
+    /// Ends a hold that is not lost: now, so that what comes after cannot make a loss of it; or at the end
+    /// of the minimum hold where the backend cannot keep others out by itself.
+    pub(crate) fn begin(hold: &Arc<Hold>) -> Self {
+        if hold.kept_here_until().is_none() {
+            hold.end(Loss::Released);
+        }
+        Self(Arc::clone(hold))
+    }
+
+    /// Ready once the hold has ended. `None` if it was lost meanwhile: then it is let go on account of
+    /// that.
     pub(crate) async fn leave(&self) -> Option<Leaving> {
         let hold = &self.0;
-        let mut keep_until = None;
-        if let Some(until) = hold.not_before() {
-            if hold.engine.caps.minimum_hold == Support::Present {
-                keep_until = Some(until);
-            } else {
+        if hold.ended.get().is_none() {
+            if let Some(until) = hold.kept_here_until() {
                 // Renewed meanwhile, unless it is lost.
                 tokio::select! {
                     biased;
                     () = sleep_until(until) => {}
                     _ = hold.ended.wait() => {}
                 }
-                if hold.loss().is_some() {
-                    return None;
-                }
+            }
+            if hold.loss().is_none() {
+                hold.end(Loss::Released);
             }
         }
-        if !hold.end(Loss::Released) {
-            return None;
+        match hold.ended.get() {
+            Some(Loss::Released) => Some(Leaving::of(hold, hold.not_before()).await),
+            _ => None,
         }
-        Some(Leaving::of(hold, keep_until).await)
     }
 }
 
