@@ -7,13 +7,32 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::clock::now;
 
-/// How long all threads of a process have been running, in nanoseconds. Zero once it is gone.
+/// How long all threads of a process have been running, in nanoseconds. Zero once it is gone; what threads
+/// had used that have ended is known to two ticks, which are 20 ms. Its children are not in it.
 pub(crate) fn of_process(pid: u32) -> u64 {
+    of_threads(pid).max(of_all_that_ran(pid))
+}
+
+/// To the nanosecond, of the threads that are there.
+fn of_threads(pid: u32) -> u64 {
     let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
     tasks
         .filter_map(|task| fs::read_to_string(task.path().join("schedstat")).ok())
         .filter_map(|line| line.split_whitespace().next()?.parse::<u64>().ok())
         .sum()
+}
+
+/// Rounded down to ticks, but with the threads that have ended.
+fn of_all_that_ran(pid: u32) -> u64 {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The program's name is in parentheses, and may have anything in it.
+    let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+    let ticks = fields.split_whitespace().skip(11).take(2);
+    ticks.filter_map(|ticks| ticks.parse::<u64>().ok()).sum::<u64>() * tick()
+}
+
+fn tick() -> u64 {
+    1_000_000_000 / rustix::param::clock_ticks_per_second()
 }
 
 /// The resident memory of a process in bytes.
@@ -79,5 +98,5 @@ fn busy() -> u64 {
         .collect();
     // user nice system idle iowait irq softirq steal
     let busy: u64 = [0, 1, 2, 5, 6, 7].iter().filter_map(|&i| ticks.get(i)).sum();
-    busy * (1_000_000_000 / rustix::param::clock_ticks_per_second())
+    busy * tick()
 }
