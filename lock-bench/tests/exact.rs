@@ -88,11 +88,48 @@ fn a_goal_that_was_not_measured_fails() {
 #[test]
 fn a_goals_file_that_says_nothing_is_an_error() {
     demand(&with_goal("[[goal]]\nworkload = 'crowd'"), 5, "goals.toml");
-    demand(
-        &with_goal("[[goal]]\nworkload='w'\nlib='l'\nfigure='f'\npromise='p'"),
-        5,
-        "no max and no min",
-    );
+    let goal = "[[goal]]\nworkload='crowd'\nlib='l'\nfigure='f'\npromise='p'";
+    demand(&with_goal(goal), 5, "no max and no min");
+    demand(&with_goal(&format!("{goal}\nmax=nan")), 5, "no number");
+    demand(&with_goal("goal = []"), 5, "no goal in it");
+}
+
+#[test]
+fn a_goal_for_a_workload_that_is_none_is_an_error() {
+    // Only one workload is run: it would never be looked at.
+    let goal = "[[goal]]\nworkload='pears c=1'\nlib='l'\nfigure='f'\nmax=1.0\npromise='p'";
+    demand(&with_goal(goal), 5, "no workload \"pears c=1\"");
+}
+
+#[test]
+fn a_goal_for_what_was_not_asked_for_is_left_alone() {
+    let goal = "[[goal]]\nworkload='pairs c=1'\nlib='l'\nfigure='f'\nmax=1.0\npromise='p'";
+    demand(&with_goal(goal), 0, "goals met: 0 of 0");
+}
+
+#[test]
+fn what_makes_no_sense_is_refused() {
+    for (option, value) in [
+        ("--rounds", "0"),
+        ("--seconds", "0"),
+        ("--seconds", "-1"),
+        ("--seconds", "NaN"),
+        ("--delay", "0"),
+        ("--delay", "-5"),
+        ("--foreign", "101"),
+    ] {
+        demand(&run(&["memory:", option, value]), 2, option);
+    }
+}
+
+#[test]
+fn a_password_is_never_printed() {
+    for url in ["redis://:hunter2@127.0.0.1:1", "redis://me:hunter2@127.0.0.1:1/0"] {
+        let output = run(&[url]);
+        demand(&output, 5, "redis://host:port");
+        let text = [output.stdout, output.stderr].concat();
+        assert!(!String::from_utf8_lossy(&text).contains("hunter2"));
+    }
 }
 
 fn with_liar(kind: &str) -> Output {

@@ -7,6 +7,13 @@ use super::{Figure, Summary};
 
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if !self.workloads.is_empty() {
+            writeln!(
+                f,
+                "\nmedian (least–most) of all rounds; × floor: divided by what the floor, the"
+            )?;
+            writeln!(f, "column to the left of the libraries, took right before and after")?;
+        }
         for (workload, lines) in &self.workloads {
             writeln!(f, "\n{workload}")?;
             table(f, lines)?;
@@ -61,12 +68,10 @@ impl fmt::Display for Spread {
 
 /// Three digits are all that a measurement has.
 fn short(value: f64) -> String {
-    match value.abs() {
-        100.0.. => format!("{value:.0}"),
+    let text = match value.abs() {
+        100.0.. => return format!("{value:.0}"),
         10.0..100.0 => format!("{value:.1}"),
-        _ => {
-            let text = format!("{value:.3}");
-            text.trim_end_matches('0').trim_end_matches('.').to_owned()
-        }
-    }
+        _ => format!("{value:.3}"),
+    };
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }

@@ -75,6 +75,7 @@ pub(crate) fn of(url: &str) -> Result<&'static Backend, Stop> {
     let scheme = url.split(':').next().unwrap_or_default();
     BACKENDS.iter().find(|backend| backend.scheme == scheme).ok_or_else(|| {
         let known: Vec<String> = BACKENDS.iter().map(|b| format!("{}:", b.scheme)).collect();
-        Stop::Failed(format!("no backend {scheme:?} to measure; known are {}", known.join(", ")))
+        // Not what was written: without a colon in its place it may be anything, also a password.
+        Stop::Failed(format!("no such backend to measure; known are {}", known.join(", ")))
     })
 }

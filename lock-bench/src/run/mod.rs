@@ -11,10 +11,12 @@ mod services;
 mod slices;
 mod workloads;
 
+use std::fmt::Display;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::str::FromStr;
 
 use clap::Args;
 use serde_json::Value;
@@ -31,14 +33,16 @@ pub(crate) struct RunArgs {
     /// What to measure [default: everything that the backend can do]
     #[arg(value_parser = clap::builder::PossibleValuesParser::new(WORKLOADS.iter().map(|w| w.name)))]
     workloads: Vec<String>,
-    /// How often each time is measured
-    #[arg(long, default_value_t = 5)]
+    /// How often each time is measured, 1 to 1000
+    #[arg(long, default_value = "5", value_parser = rounds, allow_negative_numbers = true)]
     rounds: usize,
-    /// How long one measurement of pairs takes
-    #[arg(long, value_name = "SECONDS", default_value_t = 0.25)]
+    /// How long one measurement of pairs takes, 0.01 to 30
+    #[arg(long, value_name = "SECONDS", default_value_t = 0.25, value_parser = seconds)]
+    #[arg(allow_negative_numbers = true)]
     seconds: f64,
-    /// What the relay adds each way, and three times as much
-    #[arg(long, value_name = "MS", default_value_t = 10)]
+    /// What the relay adds each way, and three times as much, 1 to 500
+    #[arg(long, value_name = "MS", default_value_t = 10, allow_negative_numbers = true)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=500))]
     delay: u64,
     /// Only what is the same on every machine: requests, bytes, round trips. For CI
     #[arg(long)]
@@ -59,11 +63,34 @@ pub(crate) struct RunArgs {
     #[arg(long)]
     no_pin: bool,
     /// What others may take of all processors during a measurement, in per cent, before it is thrown away
-    #[arg(long, value_name = "PERCENT", default_value_t = 15.0)]
+    #[arg(long, value_name = "PERCENT", default_value_t = 15.0, value_parser = percent)]
+    #[arg(allow_negative_numbers = true)]
     foreign: f64,
     /// The order of measurements repeats with it [default: at random]
     #[arg(long)]
     seed: Option<u64>,
+}
+
+fn rounds(text: &str) -> Result<usize, String> {
+    within(text, 1, 1000)
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    within(text, 0.01, 30.0)
+}
+
+fn percent(text: &str) -> Result<f64, String> {
+    within(text, 0.0, 100.0)
+}
+
+/// Not outside of what makes sense, and not "not a number".
+fn within<T: Copy + FromStr + PartialOrd + Display>(
+    text: &str,
+    least: T,
+    most: T,
+) -> Result<T, String> {
+    let number = text.parse().ok().filter(|number| (&least..=&most).contains(&number));
+    number.ok_or_else(|| format!("a number from {least} to {most} is needed"))
 }
 
 /// Why a run ended before its end.
@@ -90,22 +117,31 @@ pub(crate) fn main(args: &RunArgs) -> ExitCode {
 }
 
 fn run(args: &RunArgs) -> Result<u8, Stop> {
-    let goals = args.goals.as_deref().map(Goals::read).transpose().map_err(Stop::Failed)?;
+    let workloads: Vec<&str> = WORKLOADS.iter().map(|workload| workload.name).collect();
+    let goals = args.goals.as_deref().map(|path| Goals::read(path, &workloads)).transpose();
+    let goals = goals.map_err(Stop::Failed)?;
     let json = args.json.as_deref().map(File::create).transpose();
     let json = json.map_err(|e| Stop::Failed(format!("cannot write the JSON lines: {e}")))?;
     let mut bench = Bench::new(args)?;
     let environment = environment::line(&bench)?;
-    println!("{environment}");
-    for workload in WORKLOADS.iter().filter(|w| was_asked(args, w.name)) {
-        (workload.run)(&mut bench)?;
-    }
+    print(&format!("{environment}\n"))?;
+    let mut asked = WORKLOADS.iter().filter(|workload| was_asked(args, workload.name));
+    let measured = asked.try_for_each(|workload| (workload.run)(&mut bench));
     bench.progress.clear();
-    print!("{}", Summary::of(&bench.rows));
+    measured?;
     if let Some(json) = json {
         write_lines(json, &environment, &bench.rows)
             .map_err(|e| Stop::Failed(format!("cannot write the JSON lines: {e}")))?;
     }
-    Ok(verdict(args, &bench, goals.as_ref()))
+    let (verdict, status) = verdict(args, &bench, goals.as_ref());
+    print(&format!("{}{verdict}", Summary::of(&bench.rows)))?;
+    Ok(status)
+}
+
+fn print(text: &str) -> Result<(), Stop> {
+    let mut out = io::stdout();
+    let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    written.map_err(|e| Stop::Failed(format!("nobody reads what is printed: {e}")))
 }
 
 fn write_lines(file: File, environment: &Value, rows: &[Row]) -> io::Result<()> {
@@ -115,18 +151,26 @@ fn write_lines(file: File, environment: &Value, rows: &[Row]) -> io::Result<()> 
     file.flush()
 }
 
-/// Says what is missing, and returns the exit status.
-fn verdict(args: &RunArgs, bench: &Bench<'_>, goals: Option<&Goals>) -> u8 {
-    println!();
-    bench.refused.iter().for_each(|what| println!("no times for {what}"));
-    let asked = |workload: &str| was_asked(args, workload.split(' ').next().unwrap_or_default());
-    let missed = goals.map(|goals| goals.failures(&bench.rows, asked)).unwrap_or_default();
-    missed.iter().for_each(|line| println!("goal not met: {line}"));
-    match (missed.is_empty(), bench.refused.is_empty()) {
+/// What is missing, and the exit status.
+fn verdict(args: &RunArgs, bench: &Bench<'_>, goals: Option<&Goals>) -> (String, u8) {
+    let mut text = String::from("\n");
+    bench.refused.iter().for_each(|what| text += &format!("no times for {what}\n"));
+    if !bench.refused.is_empty() {
+        text += "What is counted stands all the same. For the times, run it again when nothing else is running.\n";
+    }
+    let mut missed = Vec::new();
+    if let Some(goals) = goals {
+        let (asked, not_met) = goals.compare(&bench.rows, |workload| was_asked(args, workload));
+        missed = not_met;
+        missed.iter().for_each(|line| text += &format!("goal not met: {line}\n"));
+        text += &format!("goals met: {} of {asked}\n", asked - missed.len());
+    }
+    let status = match (missed.is_empty(), bench.refused.is_empty()) {
         (false, _) => 1,
         (true, false) => 4,
         (true, true) => 0,
-    }
+    };
+    (text, status)
 }
 
 fn was_asked(args: &RunArgs, workload: &str) -> bool {
