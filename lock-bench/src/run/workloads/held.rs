@@ -49,22 +49,16 @@ fn measure(bench: &mut Bench<'_>, lib: &Lib, count: usize, ttl: u64) -> Result<F
     // All locks have been renewed once, and renewals fall where they do from now on.
     wait(ttl / 3 * MILLI);
     let full = cpu::memory_of(peer.pid());
-    let server = bench.server().map(super::super::services::Server::count).transpose()?;
+    let requests = requests_a_second(bench, &mut peer, count, ttl)?;
+    // After the count: a server that tells each request to somebody works for that, too.
     let running =
         |peer: &Peer| (cpu::of_process(peer.pid()), bench.server_pid().map(cpu::of_process));
-    let (begun, before) = (now(), running(&peer));
-    let mut least = f64::INFINITY;
-    // A third of the lease: all of them are renewed meanwhile.
-    let (looks, period) = (10, (ttl * MILLI / 3).div_ceil(10));
-    for _ in 0..looks {
-        wait(period);
-        least = least.min(still_held(&mut peer, count)?);
-    }
-    let seconds = (now() - begun) as f64 / SECOND as f64;
-    let (requests, after) =
-        (server.map(super::super::services::Count::finish).transpose()?, running(&peer));
-    let percent =
-        |before: u64, after: u64| (after - before) as f64 / SECOND as f64 / seconds * 100.0;
+    let before = running(&peer);
+    let (least, seconds) = watch(&mut peer, count, ttl)?;
+    let after = running(&peer);
+    let percent = |before: u64, after: u64| {
+        after.saturating_sub(before) as f64 / SECOND as f64 / seconds * 100.0
+    };
     let mut figures = Figures::from([
         (LOST, 0.0),
         (MEMORY, full.saturating_sub(empty) as f64 / count as f64),
@@ -74,13 +68,40 @@ fn measure(bench: &mut Bench<'_>, lib: &Lib, count: usize, ttl: u64) -> Result<F
         figures.insert(LEAST, least / ttl as f64 * 100.0);
     }
     if let Some(requests) = requests {
-        figures.insert(REQUESTS, requests as f64 / seconds);
+        figures.insert(REQUESTS, requests);
     }
     if let Some((before, after)) = before.1.zip(after.1) {
         figures.insert(SERVER, percent(before, after));
     }
     peer.ask("drop", LONG)?;
     Ok(figures)
+}
+
+/// What the renewals of all locks ask, if there is a server to be asked.
+fn requests_a_second(
+    bench: &Bench<'_>,
+    peer: &mut Peer,
+    count: usize,
+    ttl: u64,
+) -> Result<Option<f64>, Stop> {
+    let Some(server) = bench.server() else { return Ok(None) };
+    let counting = server.count()?;
+    let (_, seconds) = watch(peer, count, ttl)?;
+    Ok(Some(counting.finish()? as f64 / seconds))
+}
+
+/// Looks on for a third of the lease, in which all locks are renewed. How much was left, in ms, of the
+/// one that came nearest to its end, and how many seconds it took.
+fn watch(peer: &mut Peer, count: usize, ttl: u64) -> Result<(f64, f64), Stop> {
+    const LOOKS: u64 = 10;
+
+    let begun = now();
+    let mut least = f64::INFINITY;
+    for _ in 0..LOOKS {
+        wait((ttl * MILLI / 3).div_ceil(LOOKS));
+        least = least.min(still_held(peer, count)?);
+    }
+    Ok((least, (now() - begun) as f64 / SECOND as f64))
 }
 
 /// How long the lock lasts, in ms, that is nearest to its end. A lock that was lost on the way voids the
