@@ -1,6 +1,6 @@
 //! What holders wrote down, and what must not be in it.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::Stop;
 
@@ -29,6 +29,20 @@ impl Claims {
             self.0.push(claim);
         }
         self.0.sort_by_key(|claim| claim.acquired);
+        Ok(())
+    }
+
+    /// Adds a hold that ended at `killed` with its holder, who was told so when it was acquired: it is the
+    /// answer to `hold`.
+    pub(crate) fn add_killed(
+        &mut self,
+        peer: usize,
+        held: &Value,
+        killed: u64,
+    ) -> Result<(), Stop> {
+        let claim = json!([held["asked"], held["acquired"], killed, killed, held["token"]]);
+        let claim = Claim::parse(peer, &claim);
+        self.0.push(claim.ok_or_else(|| Stop::Failed(format!("no answer to hold: {held}")))?);
         Ok(())
     }
 
@@ -61,6 +75,11 @@ impl Claims {
     /// When the last holder let go.
     pub(crate) fn last_let_go(&self) -> Option<u64> {
         self.0.last().map(|claim| claim.let_go)
+    }
+
+    /// When the second owner knew.
+    pub(crate) fn taken_over(&self) -> Option<u64> {
+        self.0.get(1).map(|claim| claim.acquired)
     }
 
     /// Hand-offs to somebody who had waited for at least `settled` when the lock was let go: from

@@ -72,7 +72,7 @@ pub(crate) fn run<'a>(
             if let Err(why) = verdict {
                 thrown_away[i] += 1;
                 bench.progress.note(&format!(
-                    "thrown away: {}, {}, slice {}: {why}",
+                    "{}, {}: slice {} was thrown away: {why}",
                     plan.workload,
                     lib.name,
                     attempt + 1
@@ -128,20 +128,21 @@ fn steady(plan: &Plan<'_>, before: &Figures, after: &Figures) -> Result<(), Stri
     }
 }
 
-/// What others do during a slice.
-struct Watch {
+/// What others do during a measurement.
+pub(super) struct Watch {
     neighbours: Neighbours,
     server: u64,
     own: u64,
 }
 
 impl Watch {
-    fn start(bench: &Bench<'_>) -> Self {
+    pub(super) fn start(bench: &Bench<'_>) -> Self {
         let (server, own) = running(bench);
         Self { neighbours: Neighbours::watch(), server, own }
     }
 
-    fn quiet(&self, bench: &Bench<'_>, workers: u64) -> Result<(), String> {
+    /// Nothing that matters, if our workers were running for so many nanoseconds.
+    pub(super) fn quiet(&self, bench: &Bench<'_>, workers: u64) -> Result<(), String> {
         let (server, own) = running(bench);
         let ours = workers + server.saturating_sub(self.server) + own.saturating_sub(self.own);
         let share = self.neighbours.share(ours) * 100.0;
