@@ -144,6 +144,11 @@ fn two_holders_at_once_void_the_run() {
 }
 
 #[test]
+fn claims_that_are_missing_are_found_out() {
+    demand(&with_liar("silent"), 5, "claims came back");
+}
+
+#[test]
 fn a_fence_that_does_not_grow_voids_the_run() {
     demand(&with_liar("fence"), 3, "did not grow");
 }

@@ -1,6 +1,6 @@
 """A worker whose locks keep nobody out. It speaks the protocol, and is what a run has to find out.
 
-usage: liar.py overlap|fence|honest URL
+usage: liar.py overlap|fence|silent|honest URL
 """
 
 import json
@@ -50,7 +50,7 @@ def execute(command, words):
     if command == "collect":
         collected = {name: list(entries) for name, entries in claims.items()}
         claims.clear()
-        return {"claims": collected}
+        return {"claims": {} if kind == "silent" else collected}
     return {"error": "not here"}
 
 

@@ -117,8 +117,14 @@ impl<'a> Bench<'a> {
         Ok(median(trips.into_iter().map(|nanos| nanos as f64)))
     }
 
-    /// All claims of the lock `name`, from those who held it, and they must not break a promise.
-    pub(crate) fn collect(&self, peers: &mut [Peer], name: &str) -> Result<Claims, Stop> {
+    /// All claims of the lock `name`, from those who held it. There are as many as were asked for, and
+    /// they do not break a promise.
+    pub(crate) fn collect(
+        &self,
+        peers: &mut [Peer],
+        name: &str,
+        expected: usize,
+    ) -> Result<Claims, Stop> {
         for peer in peers.iter_mut() {
             peer.tell("collect")?;
         }
@@ -127,7 +133,13 @@ impl<'a> Bench<'a> {
             claims.add(i, name, &peer.answer(LONG)?)?;
         }
         claims.check(name)?;
-        Ok(claims)
+        match claims.len() == expected {
+            true => Ok(claims),
+            false => Err(Stop::Failed(format!(
+                "{name} was to be held {expected} times, and {} claims came back",
+                claims.len()
+            ))),
+        }
     }
 
     pub(crate) fn add(&mut self, workload: &str, lib: &str, round: usize, figures: Figures) {

@@ -59,6 +59,7 @@ impl Relay {
         server: &dyn Server,
         mut time: impl FnMut(u64) -> Result<f64, Stop>,
     ) -> Result<f64, Stop> {
+        let nothing = || Stop::Failed("through the relay, no time was taken".into());
         let mut shortest = [Times::NONE; 2];
         for batch in 0.. {
             // In turns, so that a busy second does not fall on one of the two alone.
@@ -73,7 +74,9 @@ impl Relay {
             let way = shortest[1].trip - shortest[0].trip;
             if batch + 1 >= BATCHES && (way / told - 1.0).abs() < 0.1 {
                 self.stretch(1);
-                return Ok((shortest[1].work - shortest[0].work) / way);
+                let trips = (shortest[1].work - shortest[0].work) / way;
+                // Not so if no time could be taken.
+                return trips.is_finite().then_some(trips).ok_or_else(nothing);
             }
             if batch > 2 * BATCHES {
                 break;

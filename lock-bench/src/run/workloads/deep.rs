@@ -42,7 +42,7 @@ fn drain(bench: &mut Bench<'_>, lib: &Lib) -> Result<Measured, Stop> {
     ask_each(&mut peers, &format!("queue {name} {} 0 1", bench.backend.deep))?;
     super::crowd::rest();
     let freed = peers[0].ask(&format!("free {name}"), LONG)?;
-    let claims = bench.collect(&mut peers, &name)?;
+    let claims = bench.collect(&mut peers, &name, bench.backend.deep + 1)?;
     let mut figures: Figures = handoff::figures(&claims, MILLI, true);
     let until = claims.last_let_go().zip(freed["let_go"].as_u64());
     if let Some((end, begun)) = until {

@@ -67,7 +67,7 @@ fn exact(bench: &mut Bench<'_>) -> Result<(), Stop> {
             // Held for four round trips, so that the other one has come to rest.
             let hold = 8 * delay * MILLI;
             ask_each(&mut peers, &format!("queue {name} 1 {} 3", hold / MICRO))?;
-            let claims = bench.collect(&mut peers, name)?;
+            let claims = bench.collect(&mut peers, name, 6)?;
             Ok(median(nanos(&claims, hold / 2, false).into_iter().map(|nanos| nanos as f64)))
         })?;
         bench.add("handoff relay", &lib.name, 0, Figures::from([(ROUND_TRIPS, trips)]));
@@ -106,7 +106,7 @@ pub(super) fn measure(bench: &mut Bench<'_>, lib: &Lib, crowd: Crowd) -> Result<
     let each = if processes == 1 { waiters + 1 } else { waiters / processes };
     let times = (bench.backend.hand_offs / (each * processes) as u64).max(3);
     ask_each(&mut peers, &format!("queue {name} {each} {} {times}", HOLD / MICRO))?;
-    let claims = bench.collect(&mut peers, &name)?;
+    let claims = bench.collect(&mut peers, &name, each * processes * times as usize)?;
     let cpu = peers.iter().map(|peer| cpu::of_process(peer.pid())).sum();
     Ok(Measured { figures: figures(&claims, HOLD / 2, processes == 1), cpu })
 }

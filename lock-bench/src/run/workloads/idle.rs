@@ -39,10 +39,10 @@ fn measure(bench: &mut Bench<'_>, lib: &Lib, processes: usize) -> Result<Figures
     let seconds = if bench.args.exact { 2 } else { 5 };
     let before = running(&peers);
     wait(seconds * SECOND);
-    let used = running(&peers) - before;
+    let used = running(&peers).saturating_sub(before);
     let requests = count.map(super::super::services::Count::finish).transpose()?;
     peers[0].ask(&format!("free {name}"), LONG)?;
-    bench.collect(&mut peers, &name)?;
+    bench.collect(&mut peers, &name, WAITERS + 1)?;
     let mut figures = Figures::from([(CLIENT, used as f64 / MILLI as f64 / seconds as f64)]);
     if let Some(requests) = requests {
         figures.insert(REQUESTS, requests as f64 / seconds as f64);

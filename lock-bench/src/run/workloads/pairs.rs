@@ -144,10 +144,10 @@ fn timed(bench: &mut Bench<'_>, lib: &Lib, tasks: usize, rate: u64) -> Result<Me
         (P99, micros(latency.value_at_quantile(0.99))),
         (MAX, micros(latency.max())),
         (RATE, done * SECOND as f64 / wall as f64),
-        (CLIENT, micros(after.0 - before.0) / done),
+        (CLIENT, micros(after.0.saturating_sub(before.0)) / done),
     ]);
     if let Some((before, after)) = before.1.zip(after.1) {
-        figures.insert(SERVER, micros(after - before) / done);
+        figures.insert(SERVER, micros(after.saturating_sub(before)) / done);
     }
     Ok(Measured { figures, cpu: cpu::of_process(peer.pid()) })
 }
