@@ -60,14 +60,14 @@ fn a_goal_that_is_not_met_fails_and_is_named() {
         [[goal]]
         workload = "crowd w=64 p=1"
         lib = "locks"
-        figure = "pairs served out of order"
+        figure = "share served out of order"
         max = -1.0
         promise = "nobody can do that"
     "#;
     demand(
         &with_goal(goal),
         1,
-        "pairs served out of order is 0.000, above -1 (nobody can do that)",
+        "share served out of order is 0.000, above -1 (nobody can do that)",
     );
     demand(&with_goal(&goal.replace("max = -1.0", "min = 1.0")), 1, "below 1 (nobody can do that)");
 }
@@ -120,6 +120,8 @@ fn what_makes_no_sense_is_refused() {
     ] {
         demand(&run(&["memory:", option, value]), 2, option);
     }
+    demand(&run(&["memory:", "--peer", "locks=true"]), 2, "locks is one of ours");
+    demand(&run(&["memory:", "--peer", "a=true", "--peer", "a=true"]), 5, "are called a");
 }
 
 #[test]

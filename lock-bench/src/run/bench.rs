@@ -1,6 +1,7 @@
 //! What all workloads share: the place, the libraries, the rows so far.
 
-use std::io::{IsTerminal, Write};
+use std::cell::RefCell;
+use std::io::{self, IsTerminal, Write};
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -49,7 +50,12 @@ impl<'a> Bench<'a> {
             _ => None,
         };
         let mut libs = vec![Lib::own("locks", args.threads)];
-        libs.extend(args.peer.iter().cloned());
+        for peer in &args.peer {
+            if libs.iter().any(|lib| lib.name == peer.name) {
+                return Err(Stop::Failed(format!("two libraries are called {}", peer.name)));
+            }
+            libs.push(peer.clone());
+        }
         let seed = args.seed.unwrap_or_else(|| u64::from(fastrand::u32(..)));
         let bench = Self {
             args,
@@ -165,35 +171,42 @@ pub(crate) fn quantile(values: impl Iterator<Item = f64>, share: f64) -> f64 {
     values.get(at.max(1) - 1).copied().unwrap_or(f64::NAN)
 }
 
-/// What is being done: one line that changes on a terminal, one line after the other in a pipe. On
+/// What is being done: one line that changes on a terminal; in a pipe a line for each thing that is new. On
 /// stderr, so that the table can be kept apart.
 pub(crate) struct Progress {
     on_terminal: bool,
+    said: RefCell<String>,
 }
 
 impl Progress {
     fn new() -> Self {
-        Self { on_terminal: std::io::stderr().is_terminal() }
+        Self { on_terminal: io::stderr().is_terminal(), said: RefCell::default() }
     }
 
-    pub(crate) fn say(&self, what: &str) {
-        let (begin, end) = if self.on_terminal { ("\r\x1b[K", "") } else { ("", "\n") };
-        let mut out = std::io::stderr();
-        // Whoever does not listen misses nothing that matters.
-        let _ = write!(out, "{begin}{what}{end}").and_then(|()| out.flush());
+    /// What is measured; and what of it just now, which in a pipe is left out.
+    pub(crate) fn say(&self, what: &str, just_now: &str) {
+        if self.on_terminal {
+            write(&format!("\r\x1b[K{what}, {just_now}"));
+        } else if self.said.replace(what.to_owned()) != what {
+            write(&format!("{what}\n"));
+        }
     }
 
     /// Something to be kept.
     pub(crate) fn note(&self, what: &str) {
-        self.say(what);
-        if self.on_terminal {
-            eprintln!();
-        }
+        self.clear();
+        write(&format!("{what}\n"));
     }
 
     pub(crate) fn clear(&self) {
         if self.on_terminal {
-            eprint!("\r\x1b[K");
+            write("\r\x1b[K");
         }
     }
+}
+
+fn write(text: &str) {
+    let mut out = io::stderr();
+    // Whoever does not listen misses nothing that matters.
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
 }

@@ -35,6 +35,9 @@ impl Lib {
         if name.is_empty() || command.is_empty() {
             return Err("write NAME=COMMAND".into());
         }
+        if crate::worker::LIBS.contains(&name) {
+            return Err(format!("{name} is one of ours; give it another name"));
+        }
         Ok(Self { name: name.to_owned(), command, threads: 0 })
     }
 

@@ -55,13 +55,8 @@ pub(crate) fn run<'a>(
         bench.random.shuffle(&mut order);
         for i in order {
             let lib = bench.libs[i].clone();
-            bench.progress.say(&format!(
-                "{}: {}, {} of {}",
-                plan.workload,
-                lib.name,
-                good[i] + 1,
-                plan.rounds
-            ));
+            let which = format!("{}, {} of {}", lib.name, good[i] + 1, plan.rounds);
+            bench.progress.say(plan.workload, &which);
             let watch = Watch::start(bench);
             let before = floor(bench, &lib)?;
             let measured = measure(bench, &lib)?;

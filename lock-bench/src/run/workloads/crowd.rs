@@ -8,7 +8,7 @@ use crate::run::claims::Claims;
 use crate::run::peer::{Lib, Peer};
 
 const REQUESTS: Figure = Figure::count("requests a waiter");
-const INVERSIONS: Figure = Figure::count("pairs served out of order");
+const INVERSIONS: Figure = Figure::count("share served out of order");
 const UNFAIR: Figure = Figure::time("max wait / mean wait");
 
 const CROWDS: [(usize, usize); 4] = [(64, 1), (64, 8), (1000, 1), (1000, 8)];
@@ -20,7 +20,7 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<(), Stop> {
             continue;
         }
         for lib in bench.libs.clone() {
-            bench.progress.say(&format!("crowd w={waiters} p={processes}: {}", lib.name));
+            bench.progress.say(&format!("crowd w={waiters} p={processes}"), &lib.name);
             let (claims, requests) = serve_once(bench, &lib, waiters, processes)?;
             let waits = claims.waits();
             let mean = waits.iter().sum::<u64>() as f64 / waits.len() as f64;

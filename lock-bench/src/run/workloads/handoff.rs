@@ -58,7 +58,7 @@ fn exact(bench: &mut Bench<'_>) -> Result<(), Stop> {
     for lib in bench.libs.clone() {
         let (prefix, mut times) = (bench.fresh_name(), 0);
         let Some(server) = bench.server() else { return Ok(()) };
-        bench.progress.say(&format!("handoff relay: {}", lib.name));
+        bench.progress.say("handoff relay", &lib.name);
         let relay = Relay::start(server, bench.args.delay)?;
         let mut peers = [bench.peer_at(&lib, &relay.url)?, bench.peer_at(&lib, &relay.url)?];
         let trips = relay.round_trips(server, |delay| {

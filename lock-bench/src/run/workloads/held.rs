@@ -33,7 +33,7 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<(), Stop> {
 fn of_size(bench: &mut Bench<'_>, count: usize, ttl: u64) -> Result<(), Stop> {
     let workload = format!("held n={count} ttl={}s", ttl / 1000);
     for lib in bench.libs.clone() {
-        bench.progress.say(&format!("{workload}: {}", lib.name));
+        bench.progress.say(&workload, &lib.name);
         let figures = measure(bench, &lib, count, ttl)?;
         bench.add(&workload, &lib.name, 0, figures);
     }

@@ -19,7 +19,7 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<(), Stop> {
     let processes = if bench.backend.between_processes { 8 } else { 1 };
     for lib in bench.libs.clone() {
         let workload = format!("idle w={WAITERS} p={processes}");
-        bench.progress.say(&format!("{workload}: {}", lib.name));
+        bench.progress.say(&workload, &lib.name);
         let figures = measure(bench, &lib, processes)?;
         bench.add(&workload, &lib.name, 0, figures);
     }

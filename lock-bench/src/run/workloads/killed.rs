@@ -40,7 +40,7 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<(), Stop> {
         let mut trials = Vec::new();
         // On a busy machine the holder may live for too long: that is no trial, and another one is made.
         for attempt in 1..=3 * rounds {
-            bench.progress.say(&format!("killed: {}, attempt {attempt}", lib.name));
+            bench.progress.say("killed", &format!("{}, attempt {attempt}", lib.name));
             trials.extend(kill_holder(bench, &lib)?);
             if trials.len() >= rounds * LOCKS {
                 break;

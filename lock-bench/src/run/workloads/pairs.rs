@@ -41,13 +41,15 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<(), Stop> {
             // An unoptimised worker computes for longer than the way takes.
             continue;
         }
+        if !bench.args.exact {
+            exact(bench, &workload, &floor, tasks)?;
+        }
         for lib in bench.libs.clone() {
             exact(bench, &workload, &lib, tasks)?;
         }
         if bench.args.exact {
             continue;
         }
-        exact(bench, &workload, &floor, tasks)?;
         let latency = [(P50, P50_RATIO), (CLIENT, CLIENT_RATIO), (SERVER, SERVER_RATIO)];
         let rate = [(RATE, RATE_RATIO), (CLIENT, CLIENT_RATIO), (SERVER, SERVER_RATIO)];
         let plan = Plan {
@@ -93,6 +95,7 @@ pub(super) fn paced(bench: &mut Bench<'_>) -> Result<(), Stop> {
 /// Requests and bytes at the server, and round trips through a relay.
 fn exact(bench: &mut Bench<'_>, workload: &str, lib: &Lib, tasks: usize) -> Result<(), Stop> {
     let name = bench.fresh_name();
+    bench.progress.say(workload, &format!("{}, counts", lib.name));
     let Some(server) = bench.server() else { return fences(bench, lib, &name, tasks) };
     // So much is computed for a thousand tasks that on a short way the processors would be the limit.
     let delay = bench.args.delay * (1 + tasks as u64 / 256);
