@@ -135,14 +135,23 @@ fn a_password_is_never_printed() {
 }
 
 fn with_liar(kind: &str) -> Output {
+    with_liar_in("memory:", "crowd", kind)
+}
+
+fn with_liar_in(url: &str, workload: &str, kind: &str) -> Output {
     let script = own("tests/liar.py");
     let peer = format!("liar=python3 {} {kind}", script.display());
-    run(&["memory:", "crowd", "--exact", "--peer", &peer])
+    run(&[url, workload, "--exact", "--peer", &peer])
 }
 
 #[test]
 fn two_holders_at_once_void_the_run() {
     demand(&with_liar("overlap"), 3, "two held");
+}
+
+#[test]
+fn a_takeover_from_a_holder_that_lives_voids_the_run() {
+    demand(&with_liar_in("file:", "killed", "overlap"), 3, "two held");
 }
 
 #[test]

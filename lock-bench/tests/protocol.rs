@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 /// True if `text` is `pattern`, in which each `…` stands for anything.
 fn matches(pattern: &str, text: &str) -> bool {
@@ -22,17 +22,21 @@ fn matches(pattern: &str, text: &str) -> bool {
     rest.is_empty()
 }
 
+fn worker() -> Child {
+    Command::new(env!("CARGO_BIN_EXE_lock-bench"))
+        .args(["worker", "locks", "memory:"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
 #[test]
 fn the_example_of_the_document_is_what_a_worker_answers() {
     let document = Path::new(env!("CARGO_MANIFEST_DIR")).join("PROTOCOL.md");
     let document = std::fs::read_to_string(document).unwrap();
     let example = document.split("```").nth(1).expect("the document has an example");
-    let mut worker = Command::new(env!("CARGO_BIN_EXE_lock-bench"))
-        .args(["worker", "locks", "memory:"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
+    let mut worker = worker();
     let mut stdin = worker.stdin.take().unwrap();
     let mut answers = BufReader::new(worker.stdout.take().unwrap()).lines();
     let mut compared = 0;
@@ -50,4 +54,22 @@ fn the_example_of_the_document_is_what_a_worker_answers() {
     assert!(compared > 10, "the example is too short to show anything");
     drop(stdin);
     assert!(worker.wait().unwrap().success(), "the end of stdin ends a worker");
+}
+
+/// At a rate that nobody can keep up with, most pairs are late, and the last ones the latest.
+#[test]
+fn what_is_due_in_time_is_done_however_late() {
+    let mut worker = worker();
+    let mut stdin = worker.stdin.take().unwrap();
+    let mut answers = BufReader::new(worker.stdout.take().unwrap()).lines();
+    // In 20 ms at 1000 a millisecond.
+    writeln!(stdin, "pairs p 2 0 20 1000000").unwrap();
+    assert_eq!(answers.next().unwrap().unwrap(), r#"{"ready":1}"#);
+    let answer: serde_json::Value =
+        serde_json::from_str(&answers.next().unwrap().unwrap()).unwrap();
+    let latency = answer["latency"].as_array().unwrap();
+    let done: u64 = latency.iter().map(|step| step[1].as_u64().unwrap()).sum();
+    assert_eq!(done, 20_000);
+    drop(stdin);
+    worker.wait().unwrap();
 }

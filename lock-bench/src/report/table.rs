@@ -7,18 +7,25 @@ use super::{Figure, Summary};
 
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if !self.workloads.is_empty() {
+        if self.has_ratios() {
+            writeln!(f, "\nmedian (least–most) of all rounds")?;
             writeln!(
                 f,
-                "\nmedian (least–most) of all rounds; × floor: divided by what the floor, the"
+                "× floor: divided by what the floor took right before and after; it has the first column"
             )?;
-            writeln!(f, "column to the left of the libraries, took right before and after")?;
         }
         for (workload, lines) in &self.workloads {
             writeln!(f, "\n{workload}")?;
             table(f, lines)?;
         }
         Ok(())
+    }
+}
+
+impl Summary {
+    fn has_ratios(&self) -> bool {
+        let lines = self.workloads.iter().flat_map(|(_, lines)| lines);
+        lines.flat_map(|line| &line.figures).any(|(figure, _)| figure.name.contains("× floor"))
     }
 }
 
