@@ -153,6 +153,8 @@ impl Drop for Place {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use super::*;
 
     #[tokio::test]
@@ -179,6 +181,38 @@ mod tests {
         }
         assert_eq!(*served.lock().unwrap(), [0, 1, 3, 4]);
         assert!(lines.map().is_empty());
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+    async fn waiters_that_are_cancelled_at_any_time_leave_one_head() {
+        let lines = Arc::new(Lines::default());
+        let name = LockName::new("n").unwrap();
+        let heads = Arc::new(AtomicUsize::new(0));
+        let mut served = 0;
+        for round in 0..200 {
+            let mut waiting = Vec::new();
+            for _ in 0..32 {
+                let (lines, name, heads) = (Arc::clone(&lines), name.clone(), Arc::clone(&heads));
+                waiting.push(tokio::spawn(async move {
+                    let place = lines.visit(&name).enter().await;
+                    assert_eq!(heads.fetch_add(1, Ordering::SeqCst), 0, "two heads of one line");
+                    std::thread::yield_now();
+                    heads.fetch_sub(1, Ordering::SeqCst);
+                    drop(place);
+                }));
+            }
+            // While they wait, are about to be the head, or are it.
+            let cancelled = waiting.iter().enumerate().filter(|(i, _)| (i + round) % 3 != 0);
+            cancelled.for_each(|(_, task)| task.abort());
+            for task in waiting {
+                match task.await {
+                    Ok(()) => served += 1,
+                    Err(error) => assert!(error.is_cancelled(), "{error}"),
+                }
+            }
+            assert!(lines.map().is_empty(), "round {round} left a line behind");
+        }
+        assert!(served > 2000, "{served} were served");
     }
 
     #[test]
