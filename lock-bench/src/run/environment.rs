@@ -19,7 +19,7 @@ pub(crate) fn line(bench: &Bench<'_>) -> Result<Value, Stop> {
             "rustc": rustc(),
             "backend": bench.backend.scheme,
             "server": server,
-            "server_is_ours": bench.server_pid().is_some(),
+            "server_is_ours": bench.server().map(|server| server.pid().is_some()),
             "kernel": kernel.release().to_string_lossy(),
             "machine": kernel.machine().to_string_lossy(),
             "cpu": processor(),
