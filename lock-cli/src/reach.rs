@@ -33,10 +33,12 @@ impl Need {
     /// backend declares. Tests see to it that the two agree.
     fn lack(self) -> (&'static str, &'static [&'static str]) {
         match self {
-            Self::Detached => ("has no detached leases", &["redis:"]),
-            Self::Inspecting => ("cannot show who holds a lock", &["file:", "redis:"]),
+            Self::Detached => ("has no detached leases", &["file:", "redis:", "memcache:"]),
+            Self::Inspecting => ("cannot show who holds a lock", &["file:", "redis:", "memcache:"]),
             Self::Listing => ("does not know all of its locks", &[]),
-            Self::Breaking => ("cannot end the hold of somebody else", &["redis:"]),
+            Self::Breaking => {
+                ("cannot end the hold of somebody else", &["file:", "redis:", "memcache:"])
+            }
         }
     }
 }

@@ -25,5 +25,4 @@ mod signals;
 mod support;
 mod terminal;
 mod usage;
-#[cfg(feature = "redis")]
 mod verbs;

@@ -1,6 +1,8 @@
 //! The backends that locks outlive lockctl on, and what each of them declares: the one place to add
 //! another one, or what one has learned.
 
+#[cfg(feature = "memcache")]
+use conformance_tests::servers::{Memcached, MemcachedOptions};
 #[cfg(feature = "redis")]
 use conformance_tests::servers::{Redis, RedisOptions};
 
@@ -16,6 +18,8 @@ pub(crate) struct Place {
     pub(crate) breaking: bool,
     #[cfg(feature = "redis")]
     pub(crate) server: Option<Redis>,
+    #[cfg(feature = "memcache")]
+    _memcached: Option<Memcached>,
 }
 
 impl Place {
@@ -24,12 +28,14 @@ impl Place {
         Self {
             scheme: "file:",
             url: scratch.url(),
-            detached: false,
+            detached: true,
             inspecting: true,
             listing: false,
-            breaking: false,
+            breaking: true,
             #[cfg(feature = "redis")]
             server: None,
+            #[cfg(feature = "memcache")]
+            _memcached: None,
         }
     }
 
@@ -44,6 +50,24 @@ impl Place {
             listing: false,
             breaking: true,
             server: Some(server),
+            #[cfg(feature = "memcache")]
+            _memcached: None,
+        }
+    }
+
+    #[cfg(feature = "memcache")]
+    pub(crate) fn memcache() -> Self {
+        let server = Memcached::start(MemcachedOptions::new());
+        Self {
+            scheme: "memcache:",
+            url: server.url(),
+            detached: true,
+            inspecting: true,
+            listing: false,
+            breaking: true,
+            #[cfg(feature = "redis")]
+            server: None,
+            _memcached: Some(server),
         }
     }
 
@@ -54,11 +78,12 @@ impl Place {
             Self::file(scratch),
             #[cfg(feature = "redis")]
             Self::redis(),
+            #[cfg(feature = "memcache")]
+            Self::memcache(),
         ]
     }
 
     /// Those with detached leases.
-    #[cfg(feature = "redis")] // for now, there are none without
     pub(crate) fn all_detached(scratch: &Scratch) -> Vec<Self> {
         let mut places = Self::all(scratch);
         places.retain(|place| place.detached);

@@ -5,7 +5,6 @@ use std::time::Duration;
 use nix::sys::signal::Signal;
 
 use crate::places::Place;
-#[cfg(feature = "redis")]
 use crate::shell::Shell;
 use crate::support::{Running, Scratch, TELL_PID, timed, until};
 
@@ -68,7 +67,6 @@ fn a_minimum_hold_that_no_lock_can_have_is_refused_before_the_command_runs() {
     }
 }
 
-#[cfg(feature = "redis")]
 #[test]
 fn one_terminal_acquires_and_the_other_one_releases() {
     let scratch = Scratch::new();
@@ -98,7 +96,6 @@ fn one_terminal_acquires_and_the_other_one_releases() {
 }
 
 /// True if the shell has a child that sleeps.
-#[cfg(feature = "redis")]
 fn waits_for_lock(shell: u32) -> bool {
     let children = std::fs::read_to_string(format!("/proc/{shell}/task/{shell}/children"));
     let children = children.unwrap_or_default();

@@ -64,7 +64,6 @@ impl Shell {
         shell
     }
 
-    #[cfg(feature = "redis")] // for the tests of detached leases
     pub(crate) fn pid(&self) -> u32 {
         self.bash.id()
     }

@@ -281,6 +281,7 @@ fn break_ends_the_hold_of_the_one_who_is_meant() {
     }
 }
 
+#[cfg(feature = "redis")]
 #[test]
 fn the_hold_of_another_library_cannot_be_compared_and_stays() {
     let scratch = Scratch::new();
