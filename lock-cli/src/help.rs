@@ -48,9 +48,8 @@ their clocks differ by less than that: others are kept out from the moment the l
 out by itself (redis: can), lockctl ends with its command; elsewhere it stays until then, and a signal \
 ends it earlier. A crash lets others in when the lease ends, or at once with file:.
 
-With file:, a lock file that is deleted by hand lets others in for up to a third of the ttl, until \
-that is noticed. And its locks go to whoever looks first: a process that takes one again and again \
-without a pause can keep others waiting.
+With file:, a lock file that is deleted by hand, and a break, let others in for up to a third of the ttl, \
+until that is noticed. Who waits is served in turn; flock(1) and --no-wait take what is free.
 
 Examples:
   lockctl run nightly -- ./backup.sh
@@ -81,7 +80,9 @@ show its first eight digits only.
 
 If lockctl is killed before the line is printed, the lock may stay shut until its lease ends.
 
-Needs a backend with detached leases (redis: has them).
+Needs a backend with detached leases (file:, redis: and memcache: have them). With file:, the lease \
+stands in the lock file: it binds those who lock through file: as well, flock(1) does not see it, and a \
+restart of the machine ends it.
 
 Examples:
   lock=$(lockctl acquire --ttl 10m deploy) || exit
@@ -174,6 +175,11 @@ pub(crate) const AFTER_BREAK: &str = "\
 The next one gets the lock at once, and the holder is told when it renews: until then it goes on \
 working, for a third of its lease or, if it is stopped or cut off, until it wakes up. Only fencing tokens \
 keep its writes out. So make sure that it is gone, or wait for its lease: inspect shows when that ends.
+
+With file:, a process that holds a lock has no lease that ends: rather kill it, and its command with it, \
+which frees the lock at once. A break leaves the two with the lock file that they have locked, and puts a \
+new one in its place. Until the holder looks after a third of its ttl, and lockctl run then kills its \
+command, both work. A command whose lockctl is gone does not look any more: it is never told.
 
 With --force, lockctl looks who holds the lock, ends the hold of just that one, and says whose it was. \
 With --owner, it ends that owner's hold, and a newer one is left alone. The holders of other lock \

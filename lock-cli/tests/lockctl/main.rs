@@ -8,6 +8,8 @@
 #[cfg(feature = "redis")]
 mod crash;
 mod examples;
+#[cfg(feature = "file")]
+mod files;
 #[cfg(feature = "redis")]
 mod fleets;
 #[cfg(feature = "zookeeper")]

@@ -14,6 +14,8 @@ pub(crate) struct Place {
     pub(crate) url: String,
     pub(crate) detached: bool,
     pub(crate) inspecting: bool,
+    /// `inspect` tells the token, and since when the lock is held, from the grant on.
+    pub(crate) detailed: bool,
     pub(crate) listing: bool,
     pub(crate) breaking: bool,
     #[cfg(feature = "redis")]
@@ -30,6 +32,7 @@ impl Place {
             url: scratch.url(),
             detached: true,
             inspecting: true,
+            detailed: true,
             listing: false,
             breaking: true,
             #[cfg(feature = "redis")]
@@ -47,6 +50,7 @@ impl Place {
             url: server.url(),
             detached: true,
             inspecting: true,
+            detailed: true,
             listing: false,
             breaking: true,
             server: Some(server),
@@ -63,6 +67,7 @@ impl Place {
             url: server.url(),
             detached: true,
             inspecting: true,
+            detailed: false,
             listing: false,
             breaking: true,
             #[cfg(feature = "redis")]

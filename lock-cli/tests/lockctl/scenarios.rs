@@ -159,5 +159,6 @@ fn a_holder_whose_lock_was_broken_is_told_within_a_third_of_its_lease() {
         assert!(!command.lives());
         assert!(took < Duration::from_secs(10), "{took:?}");
         assert_eq!(next.code(), 0);
+        std::fs::remove_file(scratch.path("pid")).unwrap();
     }
 }
