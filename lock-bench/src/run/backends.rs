@@ -14,6 +14,8 @@ pub(crate) struct Backend {
     pub(crate) floor: &'static str,
     /// The floor for many tasks at once.
     pub(crate) crowd_floor: &'static str,
+    /// What people use instead, shown beside it where one task is at work.
+    pub(crate) beside: &'static [&'static str],
     /// Locks exclude other processes, too.
     pub(crate) between_processes: bool,
     /// When a waiter gets the lock of a holder that was killed.
@@ -40,6 +42,7 @@ pub(crate) const BACKENDS: &[Backend] = &[
         start: services::memory,
         floor: "tokio-mutex",
         crowd_floor: "tokio-mutex",
+        beside: &[],
         between_processes: false,
         takeover: Takeover::Lease,
         hand_offs: 400,
@@ -51,6 +54,7 @@ pub(crate) const BACKENDS: &[Backend] = &[
         start: services::file,
         floor: "file-lock",
         crowd_floor: "file-lock",
+        beside: &["flock(1)"],
         between_processes: true,
         takeover: Takeover::Death,
         hand_offs: 64,
@@ -63,6 +67,7 @@ pub(crate) const BACKENDS: &[Backend] = &[
         start: services::redis,
         floor: "raw-redis",
         crowd_floor: "mux-redis",
+        beside: &[],
         between_processes: true,
         takeover: Takeover::Lease,
         hand_offs: 400,

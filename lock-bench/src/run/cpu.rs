@@ -22,13 +22,23 @@ fn of_threads(pid: u32) -> u64 {
         .sum()
 }
 
+/// As [`of_process`], with the children that it has started and seen end. Those are counted in ticks.
+pub(crate) fn with_children(pid: u32) -> u64 {
+    of_process(pid) + ticks(pid, 13)
+}
+
 /// Rounded down to ticks, but with the threads that have ended.
 fn of_all_that_ran(pid: u32) -> u64 {
+    ticks(pid, 11)
+}
+
+/// The sum of two fields of `stat` that count ticks, user and system, in nanoseconds; see proc(5).
+fn ticks(pid: u32, first: usize) -> u64 {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     // The program's name is in parentheses, and may have anything in it.
     let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
-    let ticks = fields.split_whitespace().skip(11).take(2);
-    ticks.filter_map(|ticks| ticks.parse::<u64>().ok()).sum::<u64>() * tick()
+    let both = fields.split_whitespace().skip(first).take(2);
+    both.filter_map(|ticks| ticks.parse::<u64>().ok()).sum::<u64>() * tick()
 }
 
 fn tick() -> u64 {

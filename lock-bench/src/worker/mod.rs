@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 
 use commands::Command;
-use floors::{FileLock, Memcached, Mux, Raw, Redis, TokioMutex, ZooKeeper};
+use floors::{FileLock, Flock, Memcached, Mux, Raw, Redis, TokioMutex, ZooKeeper};
 pub(crate) use pairs::histogram;
 use session::Session;
 
@@ -28,6 +28,7 @@ pub(crate) const LIBS: &[&str] = &[
     "raw-zookeeper",
     "mux-zookeeper",
     "file-lock",
+    "flock(1)",
     "tokio-mutex",
 ];
 
@@ -97,6 +98,7 @@ pub(crate) fn run(args: &WorkerArgs) -> Result<(), String> {
             "raw-zookeeper" => serve(Raw::<ZooKeeper>::connect(&args.url)?).await,
             "mux-zookeeper" => serve(Mux::<ZooKeeper>::connect(&args.url).await?).await,
             "file-lock" => serve(FileLock::at(&args.url)?).await,
+            "flock(1)" => serve(Flock::at(&args.url)?).await,
             "tokio-mutex" => serve(TokioMutex::default()).await,
             other => Err(format!("no library {other:?}; known are {}", LIBS.join(", "))),
         }

@@ -31,8 +31,12 @@ const CONCURRENCY: [usize; 3] = [1, 64, 1024];
 /// Closed loop: each task begins a pair when the one before has ended. So a slow pair keeps others from
 /// being measured, and the high quantiles are too good; `paced` has the honest ones.
 pub(super) fn run(bench: &mut Bench<'_>) -> Result<(), Stop> {
+    let measured = bench.libs.len();
     for tasks in CONCURRENCY {
         let workload = format!("pairs c={tasks}");
+        let beside = if tasks == 1 && !bench.args.exact { bench.backend.beside } else { &[] };
+        bench.libs.truncate(measured);
+        bench.libs.extend(beside.iter().map(|name| Lib::own(name, bench.args.threads)));
         let floor = bench.floor(match tasks {
             1 => bench.backend.floor,
             _ => bench.backend.crowd_floor,
@@ -134,7 +138,7 @@ fn timed(bench: &mut Bench<'_>, lib: &Lib, tasks: usize, rate: u64) -> Result<Me
     pairs(&mut peer, &format!("pairs {name} {tasks} 3 0 0"))?;
     let ms = (bench.args.seconds * 1e3).max(1.0) as u64;
     let running =
-        |peer: &Peer| (cpu::of_process(peer.pid()), bench.server_pid().map(cpu::of_process));
+        |peer: &Peer| (cpu::with_children(peer.pid()), bench.server_pid().map(cpu::of_process));
     let before = running(&peer);
     let answer = pairs(&mut peer, &format!("pairs {name} {tasks} 0 {ms} {rate}"))?;
     let after = running(&peer);
@@ -152,7 +156,7 @@ fn timed(bench: &mut Bench<'_>, lib: &Lib, tasks: usize, rate: u64) -> Result<Me
     if let Some((before, after)) = before.1.zip(after.1) {
         figures.insert(SERVER, micros(after.saturating_sub(before)) / done);
     }
-    Ok(Measured { figures, cpu: cpu::of_process(peer.pid()) })
+    Ok(Measured { figures, cpu: cpu::with_children(peer.pid()) })
 }
 
 /// Runs pairs. A fence that did not grow voids the run; exclusion cannot be broken here.

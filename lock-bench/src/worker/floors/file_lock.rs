@@ -11,12 +11,17 @@ pub(crate) struct FileLock(PathBuf);
 
 impl FileLock {
     pub(crate) fn at(url: &str) -> Result<Self, String> {
-        let path = url.strip_prefix("file://").and_then(|rest| rest.split('?').next());
-        let directory = path.ok_or("this floor works on file:///directory")?;
-        let directory = PathBuf::from(directory).join("floor");
-        std::fs::create_dir_all(&directory).map_err(|e| e.to_string())?;
-        Ok(Self(directory))
+        directory(url).map(Self)
     }
+}
+
+/// Where the files of floors are: beside those that are measured.
+pub(super) fn directory(url: &str) -> Result<PathBuf, String> {
+    let path = url.strip_prefix("file://").and_then(|rest| rest.split('?').next());
+    let directory = path.ok_or("this floor works on file:///directory")?;
+    let directory = PathBuf::from(directory).join("floor");
+    std::fs::create_dir_all(&directory).map_err(|e| e.to_string())?;
+    Ok(directory)
 }
 
 impl Lib for FileLock {

@@ -5,6 +5,7 @@
 //! one exchange after the other (`raw.rs`), or many at once on one socket (`mux.rs`).
 
 mod file_lock;
+mod flock;
 mod memcached;
 mod mux;
 mod raw;
@@ -15,6 +16,7 @@ mod zookeeper;
 use std::time::Duration;
 
 pub(crate) use file_lock::FileLock;
+pub(crate) use flock::Flock;
 pub(crate) use memcached::Memcached;
 pub(crate) use mux::Mux;
 pub(crate) use raw::Raw;
