@@ -179,7 +179,8 @@ keep its writes out. So make sure that it is gone, or wait for its lease: inspec
 With file:, a process that holds a lock has no lease that ends: rather kill it, and its command with it, \
 which frees the lock at once. A break leaves the two with the lock file that they have locked, and puts a \
 new one in its place. Until the holder looks after a third of its ttl, and lockctl run then kills its \
-command, both work. A command whose lockctl is gone does not look any more: it is never told.
+command, both work. A command whose lockctl is gone does not look any more: it is never told \
+(and inside a container it has no owner any more who could be ended: inspect shows its process, kill that).
 
 With --force, lockctl looks who holds the lock, ends the hold of just that one, and says whose it was. \
 With --owner, it ends that owner's hold, and a newer one is left alone. The holders of other lock \

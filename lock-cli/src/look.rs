@@ -129,10 +129,11 @@ fn line(name: &LockName, state: &LockState) -> String {
 
 /// What a holder says of itself, and the part of its owner id that gives no right.
 pub(crate) fn who(holder: &Holder, show_owner: bool) -> String {
-    let Some(owner) = holder.owner else {
-        return "of another kind, without an owner id".to_owned();
+    let owner = match holder.owner {
+        None => "of another kind, without an owner id".to_owned(),
+        Some(owner) if show_owner => owner.expose(),
+        Some(owner) => format!("{}…", owner.short()),
     };
-    let owner = if show_owner { owner.expose() } else { format!("{}…", owner.short()) };
     match &holder.label {
         // Another client may have written it: nothing that a terminal obeys.
         Some(label) => format!("{} ({owner})", label.as_str().escape_debug()),

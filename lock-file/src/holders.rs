@@ -17,6 +17,9 @@ pub(crate) fn pid_space() -> u64 {
     std::fs::metadata("/proc/self/ns/pid").map_or(0, |namespace| namespace.ino())
 }
 
+/// The pid namespace of the machine itself, see linux/proc_ns.h: there, the dead keep their pids.
+const INITIAL: u64 = 0xefff_fffc;
+
 /// Who holds it by a lease, which lasts for `left`.
 pub(crate) fn detached(record: &Record, left: Duration) -> Vec<Holder> {
     let holder = record.holder.iter().map(|ours| {
@@ -32,9 +35,14 @@ pub(crate) fn detached(record: &Record, left: Duration) -> Vec<Holder> {
 /// The kernel's list of locks leaves out holders whose pid means nothing in our pid namespace.
 pub(crate) fn holders(file: &File, path: &Path, record: &Record) -> Result<Vec<Holder>, Fault> {
     let inode = kernel::inode_of(file).map_err(|e| fault("examine", path, e))?;
-    let listed = kernel::holders_of(&inode)?;
+    let mut listed = kernel::holders_of(&inode)?;
     let here = pid_space();
     let ours = record.holder.as_ref();
+    if listed.is_empty() && ours.is_some_and(|ours| ours.pid_space == here && here != INITIAL) {
+        // Whoever signed has not let go. Dead, it may have left its lock to who inherited it; to
+        // whom that lock belonged, the kernel does not tell here.
+        listed = kernel::heirs_of(&inode);
+    }
     if listed.is_empty()
         && let Some(elsewhere) = ours.filter(|ours| ours.pid_space != here)
     {
@@ -139,6 +147,22 @@ mod kernel {
         Ok(Vec::new())
     }
 
+    /// The processes that have a descriptor by which it is locked.
+    pub(super) fn heirs_of(inode: &Inode) -> Vec<u32> {
+        let all = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+        let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        pids.filter(|&pid| inherits(pid, inode)).collect()
+    }
+
+    fn inherits(pid: u32, inode: &Inode) -> bool {
+        let open = std::fs::read_dir(format!("/proc/{pid}/fdinfo")).into_iter().flatten().flatten();
+        let mut infos = open.filter_map(|file| std::fs::read_to_string(file.path()).ok());
+        infos.any(|info| {
+            let mut locks = info.lines().filter_map(|line| parse(line.strip_prefix("lock:")?));
+            locks.any(|(_, locked)| locked == *inode)
+        })
+    }
+
     /// The text, and in how many pieces it came. The buffer is larger than a piece can be.
     fn read(path: &Path) -> io::Result<(String, u32)> {
         let mut file = File::open(path)?;
@@ -186,6 +210,7 @@ mod tests {
         let inode = Inode { major: 0xfe, minor: 0, number: 10_010_780 };
         let line = "1: FLOCK  ADVISORY  WRITE 5038 fe:00:10010780 0 EOF";
         assert_eq!(parse(line), Some((5038, inode)));
+        assert_eq!(parse("\t1: FLOCK  ADVISORY  WRITE 0 fe:00:1 0 EOF").map(|it| it.0), Some(0));
         for other in [
             "1: -> FLOCK  ADVISORY  WRITE 5038 fe:00:10010780 0 EOF",
             "2: POSIX  ADVISORY  WRITE 5038 fe:00:10010780 0 EOF",

@@ -34,8 +34,9 @@
 //!   others in.
 //! * **No strict order among processes**, see below.
 //! * **`inspect` sees what `/proc/locks` shows**: nothing of holders in a pid namespace that this
-//!   process cannot look into, which includes, inside a container, a lock that only an inherited
-//!   descriptor keeps. On a machine with hundreds of locks that come and go, a holder can be missed.
+//!   process cannot look into. Inside a container, a lock that only an inherited descriptor keeps is
+//!   shown as that of the process which has the descriptor, without an owner, and cannot be broken: end
+//!   that process. On a machine with hundreds of locks that come and go, a holder can be missed.
 //! * **Names that differ only in case** are one lock on file systems that ignore case.
 //!
 //! # Fencing tokens

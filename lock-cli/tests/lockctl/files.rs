@@ -173,7 +173,7 @@ fn the_hold_of_flock_is_seen_and_cannot_be_broken() {
     let flock = Running::start(flock.current_dir(stage.scratch.path("")));
     let command = stage.scratch.read_pid();
     let (code, text, _) = stage.place.lockctl(&stage.scratch, &["inspect", "n"]);
-    assert!(code == 0 && text.contains("another kind"), "{text}");
+    assert!(code == 0 && text.contains("  pid ") && text.contains("another kind"), "{text}");
     let (code, stdout, stderr) =
         outcome(&mut stage.place.command(&stage.scratch, &["break", "--force", "n"]));
     assert_eq!((code, stdout.as_str(), stderr.lines().count()), (64, "", 1), "{stderr}");
@@ -181,4 +181,28 @@ fn the_hold_of_flock_is_seen_and_cannot_be_broken() {
     command.signal(Signal::SIGKILL);
     drop(flock);
     assert_eq!(stage.status(&["acquire", "-w", "20", "n"]), 0);
+}
+
+/// There the kernel forgets who has locked a file when that process is gone.
+#[test]
+fn inside_a_container_the_lock_of_an_orphan_is_not_said_to_be_free() {
+    let stage = Stage::set();
+    let script = "\"$L\" run n -- sh -c 'echo $$ >pid.new; mv pid.new pid; exec sleep 60' & \
+        while [ ! -e pid ]; do sleep 0.01; done; kill -9 $!; wait $! 2>/dev/null; \
+        \"$L\" inspect n >seen; echo $? >codes; \
+        \"$L\" break --force n; echo $? >>codes; \
+        kill -9 $(cat pid); \"$L\" run -w 20 n -- true; echo $? >>codes; \
+        \"$L\" inspect n; echo $? >>codes";
+    let mut container = std::process::Command::new("unshare");
+    container.args(["--user", "--map-root-user", "--pid", "--fork", "--kill-child"]);
+    container.args(["--mount-proc", "sh", "-c", script]);
+    container.env("L", env!("CARGO_BIN_EXE_lockctl")).env("LOCK_BACKEND", &stage.place.url);
+    let output = container.current_dir(stage.scratch.path("")).output();
+    let output = output.expect("unshare is missing; install it: apt-get install util-linux");
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(stage.scratch.read("codes"), "0\n64\n0\n1\n", "{output:?}");
+    let (seen, orphan) = (stage.scratch.read("seen"), stage.scratch.read("pid"));
+    assert!(seen.contains("is held"), "{seen}");
+    assert!(seen.contains(&format!("pid {}", orphan.trim())), "{seen}");
+    std::fs::remove_file(stage.scratch.path("pid")).unwrap();
 }
