@@ -34,11 +34,14 @@ impl Need {
     fn lack(self) -> (&'static str, &'static [&'static str]) {
         match self {
             Self::Detached => ("has no detached leases", &["file:", "redis:", "memcache:"]),
-            Self::Inspecting => ("cannot show who holds a lock", &["file:", "redis:", "memcache:"]),
-            Self::Listing => ("does not know all of its locks", &[]),
-            Self::Breaking => {
-                ("cannot end the hold of somebody else", &["file:", "redis:", "memcache:"])
+            Self::Inspecting => {
+                ("cannot show who holds a lock", &["file:", "redis:", "memcache:", "zookeeper:"])
             }
+            Self::Listing => ("does not know all of its locks", &["zookeeper:"]),
+            Self::Breaking => (
+                "cannot end the hold of somebody else",
+                &["file:", "redis:", "memcache:", "zookeeper:"],
+            ),
         }
     }
 }

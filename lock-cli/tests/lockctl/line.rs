@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use conformance_tests::servers::{ZooKeeper, ZooKeeperOptions};
+use serde_json::Value;
 
 use crate::support::{Running, Scratch, outcome, until};
 
@@ -55,4 +56,48 @@ fn a_command_outlives_many_leases_of_a_session() {
     assert_eq!(outcome.0, 0, "{}", outcome.2);
     let (bound, slack) = (Duration::from_millis(10_200), Duration::from_secs(3));
     assert!(took <= bound + slack, "replaced after {took:?}");
+}
+
+#[test]
+fn what_is_held_is_listed_inspected_and_broken() {
+    let server = ZooKeeper::start(&ZooKeeperOptions::new());
+    let url = format!("{}?session_timeout=10s", server.url());
+    let scratch = Scratch::new();
+    let names = ["jobs/a", "jobs/b", "other"];
+    let mut holders =
+        names.map(|name| Running::start(&mut scratch.run(&url, &[name, "--", "sleep", "600"])));
+    until("all hold", || nodes(&server) == names.len());
+    let lockctl =
+        |arguments: &[&str]| outcome(scratch.lockctl(&["--backend", &url]).args(arguments));
+    let listed = |arguments: &[&str]| -> Vec<String> {
+        let (code, lines, said) = lockctl(arguments);
+        assert_eq!(code, 0, "{said}");
+        lines.lines().map(name_of).collect()
+    };
+    assert_eq!(listed(&["list", "--json"]), names);
+    assert_eq!(listed(&["list", "--json", "--prefix", "jobs/"]), names[..2]);
+    assert_eq!(listed(&["list", "--json", "--prefix", "none"]), [""; 0]);
+
+    let (code, line, said) = lockctl(&["inspect", "--json", "jobs/a"]);
+    assert_eq!(code, 0, "{said}");
+    let seen: Value = serde_json::from_str(&line).unwrap();
+    assert_eq!((&seen["held"], &seen["waiting"]), (&true.into(), &0.into()), "{line}");
+    assert!(seen["holders"][0]["fencing_token"].is_string(), "{line}");
+
+    assert_eq!(lockctl(&["break", "--force", "jobs/a"]).0, 0);
+    let [broken, ..] = &mut holders;
+    until("the holder is told", || broken.has_ended());
+    assert_eq!(listed(&["list", "--json"]), names[1..]);
+    assert_eq!(lockctl(&["break", "--force", "jobs/a"]).0, 1, "it is free");
+    let [broken, others @ ..] = holders;
+    assert_eq!(broken.code(), 76);
+    for other in others {
+        other.signal(nix::sys::signal::Signal::SIGTERM);
+        assert_eq!(other.code(), 143);
+    }
+}
+
+fn name_of(line: &str) -> String {
+    let line: Value = serde_json::from_str(line).unwrap();
+    line["name"].as_str().unwrap().to_owned()
 }

@@ -1,10 +1,14 @@
 //! The backends that locks outlive lockctl on, and what each of them declares: the one place to add
 //! another one, or what one has learned.
 
+use std::any::Any;
+
 #[cfg(feature = "memcache")]
 use conformance_tests::servers::{Memcached, MemcachedOptions};
 #[cfg(feature = "redis")]
 use conformance_tests::servers::{Redis, RedisOptions};
+#[cfg(feature = "zookeeper")]
+use conformance_tests::servers::{ZooKeeper, ZooKeeperOptions};
 
 use crate::support::{Scratch, outcome};
 
@@ -20,8 +24,8 @@ pub(crate) struct Place {
     pub(crate) breaking: bool,
     #[cfg(feature = "redis")]
     pub(crate) server: Option<Redis>,
-    #[cfg(feature = "memcache")]
-    _memcached: Option<Memcached>,
+    /// Other servers, which end with this.
+    _lives: Option<Box<dyn Any>>,
 }
 
 impl Place {
@@ -37,8 +41,7 @@ impl Place {
             breaking: true,
             #[cfg(feature = "redis")]
             server: None,
-            #[cfg(feature = "memcache")]
-            _memcached: None,
+            _lives: None,
         }
     }
 
@@ -54,8 +57,7 @@ impl Place {
             listing: false,
             breaking: true,
             server: Some(server),
-            #[cfg(feature = "memcache")]
-            _memcached: None,
+            _lives: None,
         }
     }
 
@@ -72,11 +74,37 @@ impl Place {
             breaking: true,
             #[cfg(feature = "redis")]
             server: None,
-            _memcached: Some(server),
+            _lives: Some(Box::new(server)),
+        }
+    }
+
+    #[cfg(feature = "zookeeper")]
+    pub(crate) fn zookeeper() -> Self {
+        let server = ZooKeeper::start(&ZooKeeperOptions::new());
+        Self {
+            scheme: "zookeeper:",
+            url: format!("{}?session_timeout=10s", server.url()),
+            detached: false,
+            inspecting: true,
+            detailed: false,
+            listing: true,
+            breaking: true,
+            #[cfg(feature = "redis")]
+            server: None,
+            _lives: Some(Box::new(server)),
         }
     }
 
     pub(crate) fn all(scratch: &Scratch) -> Vec<Self> {
+        #[allow(unused_mut, reason = "without the feature there is nothing to add")]
+        let mut places = Self::all_detached(scratch);
+        #[cfg(feature = "zookeeper")]
+        places.push(Self::zookeeper());
+        places
+    }
+
+    /// Those with detached leases.
+    pub(crate) fn all_detached(scratch: &Scratch) -> Vec<Self> {
         let _ = scratch;
         vec![
             #[cfg(feature = "file")]
@@ -86,13 +114,6 @@ impl Place {
             #[cfg(feature = "memcache")]
             Self::memcache(),
         ]
-    }
-
-    /// Those with detached leases.
-    pub(crate) fn all_detached(scratch: &Scratch) -> Vec<Self> {
-        let mut places = Self::all(scratch);
-        places.retain(|place| place.detached);
-        places
     }
 
     /// `lockctl --backend <url> <arguments>`, to its end.
