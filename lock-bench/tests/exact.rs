@@ -47,6 +47,11 @@ fn redis_meets_its_goals() {
     meets_its_goals("redis:", "goals/redis.toml");
 }
 
+#[test]
+fn memcached_meets_its_goals() {
+    meets_its_goals("memcache:", "goals/memcache.toml");
+}
+
 fn with_goal(goal: &str) -> Output {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("goals.toml");

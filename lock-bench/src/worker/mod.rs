@@ -3,6 +3,7 @@
 mod commands;
 mod floors;
 mod locks;
+mod memcache_crate;
 mod pairs;
 mod session;
 
@@ -15,6 +16,7 @@ use tokio::sync::mpsc;
 
 use commands::Command;
 use floors::{FileLock, Flock, Memcached, Mux, Raw, Redis, TokioMutex, ZooKeeper};
+use memcache_crate::MemcacheCrate;
 pub(crate) use pairs::histogram;
 use session::Session;
 
@@ -27,6 +29,7 @@ pub(crate) const LIBS: &[&str] = &[
     "mux-memcached",
     "raw-zookeeper",
     "mux-zookeeper",
+    "memcache-crate",
     "file-lock",
     "flock(1)",
     "tokio-mutex",
@@ -97,6 +100,7 @@ pub(crate) fn run(args: &WorkerArgs) -> Result<(), String> {
             "mux-memcached" => serve(Mux::<Memcached>::connect(&args.url).await?).await,
             "raw-zookeeper" => serve(Raw::<ZooKeeper>::connect(&args.url)?).await,
             "mux-zookeeper" => serve(Mux::<ZooKeeper>::connect(&args.url).await?).await,
+            "memcache-crate" => serve(MemcacheCrate::connect(&args.url).await?).await,
             "file-lock" => serve(FileLock::at(&args.url)?).await,
             "flock(1)" => serve(Flock::at(&args.url)?).await,
             "tokio-mutex" => serve(TokioMutex::default()).await,

@@ -1,5 +1,6 @@
 //! Where the locks are: nowhere, in a directory, or on a server that counts what it is asked.
 
+mod memcached;
 mod redis;
 
 use std::net::SocketAddr;
@@ -8,6 +9,7 @@ use tempfile::TempDir;
 
 use super::Stop;
 
+pub(crate) use memcached::memcached;
 pub(crate) use redis::redis;
 
 /// Where the locks of one run are.

@@ -1,37 +1,55 @@
-//! `ms` in the mode that only adds, which answers the item's number; `md` of just that number.
+//! The commands of our own pair: `add`, a look and a draw from a counter in one write; then `md` of just the
+//! number that was seen.
 
 use std::time::Duration;
 
 use super::{Dialect, line, random_owner};
+
+/// As long as the key of our counter, and not that one: it is begun without the server's clock.
+const COUNTER: &str = "%floor";
 
 pub(crate) struct Memcached;
 
 impl Dialect for Memcached {
     type Held = (String, String);
 
-    const SCHEME: &str = "memcached";
+    const SCHEME: &str = "memcache";
 
     fn greeting() -> Vec<u8> {
-        b"version\r\n".to_vec()
+        format!("ma {COUNTER} N0 J1000000000000000\r\n").into_bytes()
     }
 
     fn greeted(reply: &[u8]) -> Option<Self> {
-        reply.starts_with(b"VERSION ").then_some(Self)
+        reply.starts_with(b"HD").then_some(Self)
     }
 
+    /// An `add` is never alone.
     fn length(bytes: &[u8]) -> Option<usize> {
-        line(bytes)
+        let first = item(bytes)?;
+        if !bytes.starts_with(b"STORED") && !bytes.starts_with(b"NOT_STORED") {
+            return Some(first);
+        }
+        let looked = first + item(&bytes[first..])?;
+        Some(looked + item(&bytes[looked..])?)
     }
 
     fn acquire(&self, key: &str, ttl: Duration) -> (Vec<u8>, String) {
-        let (owner, seconds) = (random_owner(), ttl.as_millis().div_ceil(1000));
-        let request = format!("ms {key} {} T{seconds} ME c\r\n{owner}\r\n", owner.len());
+        let (owner, seconds) = (random_owner(), ttl.as_millis().div_ceil(1000) + 3);
+        let value = format!("{owner} -");
+        let request = format!(
+            "add {key} 0 {seconds} {}\r\n{value}\r\nmg {key} v t c\r\nma {COUNTER} D1 T2592000 v\r\n",
+            value.len()
+        );
         (request.into_bytes(), owner)
     }
 
-    fn acquired(&self, key: &str, _owner: String, reply: &[u8]) -> Option<Self::Held> {
-        let number = reply.strip_prefix(b"HD c")?.strip_suffix(b"\r\n")?;
-        Some((key.to_owned(), String::from_utf8_lossy(number).into_owned()))
+    fn acquired(&self, key: &str, owner: String, reply: &[u8]) -> Option<Self::Held> {
+        let mut lines = std::str::from_utf8(reply).ok()?.strip_prefix("STORED\r\n")?.lines();
+        let number = lines.next()?.split(' ').find_map(|flag| flag.strip_prefix('c'))?;
+        let is_ours = lines.next()?.starts_with(&owner);
+        let _length = lines.next()?;
+        let has_token = lines.next()?.parse::<u64>().is_ok();
+        (is_ours && has_token).then(|| (key.to_owned(), number.to_owned()))
     }
 
     fn release(&self, (key, number): &Self::Held) -> Vec<u8> {
@@ -41,4 +59,14 @@ impl Dialect for Memcached {
     fn released(&self, reply: &[u8]) -> bool {
         reply == b"HD\r\n"
     }
+}
+
+/// The length of a line, and of the value that it announces.
+fn item(bytes: &[u8]) -> Option<usize> {
+    let end = line(bytes)?;
+    let Some(announced) = bytes[..end].strip_prefix(b"VA ") else { return Some(end) };
+    let digits = announced.iter().take_while(|byte| byte.is_ascii_digit());
+    let length = digits.fold(0, |length, digit| length * 10 + usize::from(digit - b'0'));
+    let whole = end + length + 2;
+    (bytes.len() >= whole).then_some(whole)
 }

@@ -1,0 +1,47 @@
+//! The crate `memcache` with its tokio client: only its own bare operations, `ms` in the mode that adds and
+//! `md` of the number that it tells. No token, no look at whose it is, nobody waits.
+
+use std::time::Duration;
+
+use memcache::exp::{AsyncMetaClient, MutationStatus};
+
+use super::Lib;
+
+pub(crate) struct MemcacheCrate(AsyncMetaClient);
+
+impl MemcacheCrate {
+    pub(crate) async fn connect(url: &str) -> Result<Self, String> {
+        let address = url.strip_prefix("memcache://").ok_or("it speaks to memcache://host:port")?;
+        // As many connections as there are tasks, which is its best case.
+        let client = AsyncMetaClient::builder().max_idle(2048);
+        client.connect_async(address).await.map(Self).map_err(|e| e.to_string())
+    }
+}
+
+impl Lib for MemcacheCrate {
+    type Lock = String;
+    type Held = (String, u64);
+
+    fn lock(&self, name: &str) -> Result<String, String> {
+        Ok(name.to_owned())
+    }
+
+    async fn acquire(&self, key: &String, ttl: Duration) -> Result<Self::Held, String> {
+        let owner = super::floors::random_owner();
+        let set = self.0.set(key, owner).add().return_cas().ttl(ttl);
+        let stored = set.send().await.map_err(|e| e.to_string())?;
+        match (stored.status, stored.cas) {
+            (MutationStatus::Applied, Some(cas)) => Ok((key.clone(), cas)),
+            (status, _) => Err(format!("it is not stored: {status:?}")),
+        }
+    }
+
+    async fn release(&self, (key, cas): Self::Held) -> Result<(), String> {
+        let deleted =
+            self.0.delete(&key).compare_cas(cas).send().await.map_err(|e| e.to_string())?;
+        match deleted.applied() {
+            true => Ok(()),
+            false => Err(format!("it is not deleted: {:?}", deleted.status)),
+        }
+    }
+}
