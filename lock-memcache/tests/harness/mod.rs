@@ -26,6 +26,7 @@ const PREFIX: &str = "app:";
 impl OnServer {
     pub(crate) fn new() -> Self {
         let server = Server::start(MemcachedOptions::new().credentials("locks", "secret"));
+        begin_counter(&server);
         let network = Proxy::start(server.addr()).expect("a proxy can be started");
         Self { server, network, far_away: None }
     }
@@ -42,6 +43,14 @@ impl OnServer {
         let url = format!("memcache://{USER}@{addr}?prefix={PREFIX}");
         Arc::new(Memcached::connect(url).await.expect("the server takes us"))
     }
+}
+
+/// As a client that came earlier has left it: each trial has a server of its own, and its first client would
+/// wait for the server's next second. What happens without a counter is in tests of its own.
+fn begin_counter(server: &Server) {
+    let begun = format!("{}000000", server.stat("time"));
+    let add = format!("add {PREFIX}%fence 0 0 {}\r\n{begun}", begun.len());
+    assert_eq!(server.command(&add), "STORED");
 }
 
 #[async_trait]
