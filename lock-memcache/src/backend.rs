@@ -13,8 +13,10 @@ use lock_core::{
     Capabilities, Durability, Error, Fencing, FencingToken, LockName, Order, OwnerId, Reach,
     Support, Takeover, Wakeup,
 };
+use tokio::task::JoinSet;
+use tracing::instrument::WithSubscriber;
 
-use crate::config::Config;
+use crate::config::{Config, Credentials};
 use crate::fault::{self, OUT_OF_MEMORY, odd_answer};
 use crate::fence::{self, Fence, drawn};
 use crate::holds::{Held, Holds, Known};
@@ -64,10 +66,10 @@ struct Inner {
     waiters: Waiters,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Server {
     link: Arc<Link>,
-    fence: Fence,
+    fence: Arc<Fence>,
 }
 
 /// What stands under the key of a lock.
@@ -81,14 +83,17 @@ enum Seen {
 impl Memcached {
     /// Connects to all servers: of a URL as in [`Config::new`], or of a [`Config`].
     ///
-    /// Where there is no counter of fencing tokens yet, one is begun; that takes a second or two. Warns by
-    /// `tracing` of servers that may evict locks, or have evicted something.
+    /// Of several servers, those that are down do not keep the others from being used: that is warned about
+    /// by `tracing`, their locks fail as unavailable, and they are connected to when they are needed and back.
+    ///
+    /// Where there is no counter of fencing tokens yet, one is begun; that takes a second or two. Also warns
+    /// of servers that may evict locks, or have evicted something.
     ///
     /// # Errors
     ///
     /// As [`Config::new`], and
-    /// * [`ErrorKind::Unavailable`](lock_core::ErrorKind::Unavailable): a server cannot be reached, or does
-    ///   not answer;
+    /// * [`ErrorKind::Unavailable`](lock_core::ErrorKind::Unavailable): no server can be reached, or none
+    ///   answers;
     /// * [`ErrorKind::Denied`](lock_core::ErrorKind::Denied): wrong credentials, or none;
     /// * [`ErrorKind::Unsupported`](lock_core::ErrorKind::Unsupported): a server is older than 1.6, or runs
     ///   without CAS numbers (`-C`).
@@ -104,18 +109,40 @@ impl Memcached {
         let Config { servers: names, credentials, keys } =
             config.try_into().map_err(Error::from)?;
         let fence_key = keys.fence();
-        let mut servers = Vec::with_capacity(names.len());
-        for address in &names {
-            let place = Place { address: address.clone(), credentials: credentials.clone() };
-            let link = Arc::new(Link::connect(place).await.map_err(fault::error)?);
-            servers.push(Server { link, fence: Fence::default() });
-        }
-        for server in &servers {
-            server.make_sure_of_fence(&fence_key).await.map_err(fault::error)?;
-        }
+        let servers: Vec<Server> =
+            names.iter().map(|address| Server::at(address, credentials.as_ref())).collect();
+        connect_all(&servers, &fence_key).await.map_err(fault::error)?;
         let (holds, waiters) = (Arc::default(), Waiters::default());
         Ok(Self { inner: Arc::new(Inner { keys, fence_key, names, servers, holds, waiters }) })
     }
+}
+
+/// All at once: those that are down take their time. One that answers, and refuses, is an error; so is a
+/// fleet of which none answers.
+async fn connect_all(servers: &[Server], fence_key: &str) -> Result<(), Fault> {
+    let mut connecting = JoinSet::new();
+    for server in servers {
+        let (server, key) = (server.clone(), fence_key.to_owned());
+        let connect = async move { (server.make_sure_of_fence(&key).await, server) };
+        connecting.spawn(connect.with_current_subscriber());
+    }
+    let (mut is_one_up, mut down) = (false, None);
+    while let Some(ended) = connecting.join_next().await {
+        match ended {
+            Ok((Ok(()), _)) => is_one_up = true,
+            Ok((Err(fault), server)) if fault.kind() == FaultKind::Unavailable => {
+                let why = fault.into_source();
+                tracing::warn!(memcache.server = server.link.address(), %why, "a server is down");
+                down = Some(Fault::not_applied(FaultKind::Unavailable, why));
+            }
+            Ok((Err(fault), _)) => return Err(fault),
+            Err(_) => {
+                let why = "the runtime has ended";
+                return Err(Fault::not_applied(FaultKind::Unavailable, why));
+            }
+        }
+    }
+    down.filter(|_| !is_one_up).map_or(Ok(()), Err)
 }
 
 #[async_trait]
@@ -479,6 +506,11 @@ impl Inner {
 }
 
 impl Server {
+    fn at(address: &str, credentials: Option<&Credentials>) -> Self {
+        let place = Place::new(address, credentials);
+        Self { link: Arc::new(Link::to(place)), fence: Arc::default() }
+    }
+
     async fn make_sure_of_fence(&self, key: &str) -> Result<(), Fault> {
         let connection = self.link.connection().await?;
         let reply = connection.ask_one(&Request::new().draw(key, 1, fence::LASTS)).await?;

@@ -74,7 +74,8 @@
 //! failing. So this backend uses `add` and `cas`; others that share the keys should, too.
 //!
 //! **Several servers** share the names, each by the digest of server and key. No lock is on two servers, so
-//! a server that is down takes its share of the locks with it, and nothing replaces it. All clients must
+//! a server that is down takes its share of the locks with it, and nothing replaces it; the locks of the
+//! others can be had, also by a client that connects meanwhile. All clients must
 //! write the same servers in the same way (`localhost` is not `127.0.0.1`), in any order. Adding, removing or
 //! renaming one moves locks: stop all clients before.
 //!

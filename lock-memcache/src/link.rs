@@ -1,27 +1,32 @@
 //! The connection to a server: one for all verbs, made anew when it breaks.
 //!
 //! Requests are written in the order in which they are asked, as many at once as have come together, and
-//! answers are matched to them in that order. Who asked may go away: the answer is read all the same, and
+//! answers are matched to them in that order. One that is alone is written by who asks it: no task has to
+//! be woken for it. Who asked may go away: the answer is read all the same, and
 //! thrown away. A connection that says what no memcached says, or nothing for long, is given up, and all
 //! who wait for answers on it are told.
 
 use std::collections::VecDeque;
 use std::fmt;
 use std::future::Future;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use lock_core::backend::{Fault, FaultKind};
 use lock_core::clock::{Moment, sleep};
 use lock_core::dial::Dialer;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use socket2::{SockRef, TcpKeepalive};
+use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{Notify, oneshot};
+use tracing::instrument::WithSubscriber;
 
 use crate::config::Credentials;
 use crate::fault;
-use crate::wire::{Parser, Reply, Request};
+use crate::wire::{Garbage, Parser, Reply, Request};
 
 /// Making a connection, all of it.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
@@ -31,6 +36,12 @@ const SILENCE: Duration = Duration::from_secs(5);
 
 /// How often that is looked at.
 const LISTEN_EVERY: Duration = Duration::from_secs(1);
+
+/// When a connection on which nothing is said is asked for a sign of life, how often, and for how long in
+/// vain. Without it, a peer that vanished is found out only by the next request.
+const KEEPALIVE_AFTER: Duration = Duration::from_secs(10);
+const KEEPALIVE_EVERY: Duration = Duration::from_secs(3);
+const KEEPALIVE_PROBES: u32 = 3;
 
 /// Requests without answer on one connection: a server that takes this many and says nothing is not asked
 /// more.
@@ -49,24 +60,32 @@ pub(crate) struct Link {
 /// Where a server is, and who we are there.
 #[derive(Debug)]
 pub(crate) struct Place {
-    pub(crate) address: String,
-    pub(crate) credentials: Option<Credentials>,
+    address: String,
+    credentials: Option<Credentials>,
+    /// It has been asked what it may do to locks.
+    is_known: AtomicBool,
+}
+
+impl Place {
+    pub(crate) fn new(address: &str, credentials: Option<&Credentials>) -> Self {
+        let (address, credentials) = (address.to_owned(), credentials.cloned());
+        Self { address, credentials, is_known: AtomicBool::new(false) }
+    }
 }
 
 impl Link {
-    /// Connects for the first time, and refuses a server on which locks cannot be kept apart.
-    pub(crate) async fn connect(place: Place) -> Result<Self, Fault> {
-        let place = Arc::new(place);
-        let first = connect(Arc::clone(&place)).await?;
-        first.warn_of_eviction().await?;
-        let dialer = Dialer::default();
-        dialer.put(first);
-        Ok(Self { place, dialer })
+    pub(crate) fn to(place: Place) -> Self {
+        Self { place: Arc::new(place), dialer: Dialer::default() }
     }
 
-    /// The connection, if need be a new one: then this waits for one attempt, which all verbs share.
+    pub(crate) fn address(&self) -> &str {
+        &self.place.address
+    }
+
+    /// The connection, if need be a new one: then this waits for one attempt, which all verbs share. A
+    /// server on which locks cannot be kept apart is refused.
     pub(crate) async fn connection(&self) -> Result<Connection, Fault> {
-        let dial = || connect(Arc::clone(&self.place));
+        let dial = || connect(Arc::clone(&self.place)).with_current_subscriber();
         self.dialer.get(|connection| connection.shared.state().broken.is_none(), dial).await
     }
 }
@@ -75,10 +94,13 @@ async fn connect(place: Arc<Place>) -> Result<Connection, Fault> {
     let connecting = async {
         let stream = TcpStream::connect(&place.address).await;
         let stream = stream.map_err(|e| fault::no_connection(&place.address, &e.to_string()))?;
-        let nodelay = stream.set_nodelay(true);
-        nodelay.map_err(|e| fault::no_connection(&place.address, &e.to_string()))?;
+        set_up(&stream).map_err(|e| fault::no_connection(&place.address, &e.to_string()))?;
         let connection = Connection::over(stream, &place.address);
         connection.introduce(place.credentials.as_ref()).await?;
+        if !place.is_known.load(Ordering::Relaxed) {
+            connection.warn_of_eviction().await?;
+            place.is_known.store(true, Ordering::Relaxed);
+        }
         Ok(connection)
     };
     tokio::select! {
@@ -86,6 +108,15 @@ async fn connect(place: Arc<Place>) -> Result<Connection, Fault> {
         connection = connecting => connection,
         () = sleep(CONNECT_TIMEOUT) => Err(fault::no_connection(&place.address, "no answer")),
     }
+}
+
+fn set_up(stream: &TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let keepalive = TcpKeepalive::new()
+        .with_time(KEEPALIVE_AFTER)
+        .with_interval(KEEPALIVE_EVERY)
+        .with_retries(KEEPALIVE_PROBES);
+    SockRef::from(stream).set_tcp_keepalive(&keepalive)
 }
 
 /// A connection: to one life of one server. Clones share it; with the last one it is closed.
@@ -107,7 +138,11 @@ struct Shared {
 
 #[derive(Default)]
 struct State {
+    /// Gone with the connection.
+    stream: Option<Arc<OwnedWriteHalf>>,
     unsent: Vec<u8>,
+    /// What was unsent is being sent.
+    is_sending: bool,
     unanswered: VecDeque<Asked>,
     broken: Option<String>,
     closed: bool,
@@ -124,13 +159,15 @@ impl Connection {
     fn over(stream: TcpStream, server: &str) -> Self {
         static COUNT: AtomicU64 = AtomicU64::new(0);
 
+        let (from, to) = stream.into_split();
+        let to = Arc::new(to);
         let shared = Arc::new(Shared {
             id: COUNT.fetch_add(1, Ordering::Relaxed),
             server: server.to_owned(),
-            state: Mutex::default(),
+            state: Mutex::new(State { stream: Some(Arc::clone(&to)), ..State::default() }),
             changed: Notify::new(),
         });
-        tokio::spawn(drive(Breaking(Arc::clone(&shared)), stream));
+        tokio::spawn(drive(Breaking(Arc::clone(&shared)), from, to));
         Self { _open: Arc::new(Open(Arc::clone(&shared))), shared }
     }
 
@@ -241,7 +278,9 @@ impl Shared {
             Some(why) => why.as_str(),
             None if state.unanswered.len() >= MAX_UNANSWERED => "too many requests without answer",
             None => {
-                state.unsent.extend_from_slice(&request.bytes);
+                let sent = state.send_at_once(&request.bytes);
+                let unsent = &request.bytes[sent..];
+                state.unsent.extend_from_slice(unsent);
                 let replies = Vec::with_capacity(request.replies);
                 state.unanswered.push_back(Asked {
                     since,
@@ -250,7 +289,9 @@ impl Shared {
                     answer,
                 });
                 drop(state);
-                self.changed.notify_one();
+                if !unsent.is_empty() {
+                    self.changed.notify_one();
+                }
                 return Ok(());
             }
         };
@@ -258,33 +299,37 @@ impl Shared {
         Err(Fault::not_applied(FaultKind::Unavailable, why))
     }
 
-    /// Gives a reply to whom it belongs.
-    fn give(&self, reply: Reply) -> Result<(), String> {
-        let misunderstood = reply.is_misunderstanding();
+    /// Gives all replies that have come to those to whom they belong.
+    fn give(&self, parser: &mut Parser, answered: &mut Vec<Asked>) -> Result<(), String> {
         let mut state = self.state();
-        let Some(asked) = state.unanswered.front_mut() else {
-            return Err("the server answered what nobody asked".into());
-        };
-        asked.replies.push(reply);
-        asked.missing -= 1;
-        if asked.missing == 0 || misunderstood {
-            let Some(asked) = state.unanswered.pop_front() else { return Ok(()) };
-            drop(state);
-            // Nobody may be there any more.
-            let _ = asked.answer.send(asked.replies);
-        }
-        match misunderstood {
-            true => Err("the server did not understand a request".into()),
-            false => Ok(()),
+        loop {
+            let reply = match parser.next() {
+                Ok(Some(reply)) => reply,
+                Ok(None) => return Ok(()),
+                Err(Garbage) => return Err("the server says what no memcached says".into()),
+            };
+            let misunderstood = reply.is_misunderstanding();
+            let Some(asked) = state.unanswered.front_mut() else {
+                return Err("the server answered what nobody asked".into());
+            };
+            asked.replies.push(reply);
+            asked.missing -= 1;
+            if asked.missing == 0 || misunderstood {
+                answered.extend(state.unanswered.pop_front());
+            }
+            if misunderstood {
+                return Err("the server did not understand a request".into());
+            }
         }
     }
 
-    async fn write(&self, mut stream: impl tokio::io::AsyncWrite + Unpin) -> String {
+    async fn write(&self, stream: &OwnedWriteHalf) -> String {
         let mut batch = Vec::new();
         loop {
             let is_closed = {
                 let mut state = self.state();
                 std::mem::swap(&mut batch, &mut state.unsent);
+                state.is_sending = !batch.is_empty();
                 state.closed
             };
             if batch.is_empty() {
@@ -296,15 +341,15 @@ impl Shared {
                 tokio::task::yield_now().await;
                 continue;
             }
-            if let Err(error) = stream.write_all(&batch).await {
+            if let Err(error) = write_all(stream, &batch).await {
                 return error.to_string();
             }
             batch.clear();
         }
     }
 
-    async fn read(&self, mut stream: impl tokio::io::AsyncRead + Unpin) -> String {
-        let mut parser = Parser::default();
+    async fn read(&self, mut stream: OwnedReadHalf) -> String {
+        let (mut parser, mut answered) = (Parser::default(), Vec::new());
         loop {
             let buffer = parser.buffer();
             buffer.reserve(CHUNK);
@@ -313,16 +358,13 @@ impl Shared {
                 Ok(_) => {}
                 Err(error) => return error.to_string(),
             }
-            loop {
-                match parser.next() {
-                    Ok(Some(reply)) => {
-                        if let Err(why) = self.give(reply) {
-                            return why;
-                        }
-                    }
-                    Ok(None) => break,
-                    Err(_) => return "the server says what no memcached says".into(),
-                }
+            let given = self.give(&mut parser, &mut answered);
+            for asked in answered.drain(..) {
+                // Nobody may be there any more.
+                let _ = asked.answer.send(asked.replies);
+            }
+            if let Err(why) = given {
+                return why;
             }
         }
     }
@@ -346,6 +388,7 @@ impl Shared {
         let left = {
             let mut state = self.state();
             state.broken.get_or_insert(why);
+            state.stream = None;
             std::mem::take(&mut state.unanswered)
         };
         // Whoever waits is woken by this.
@@ -362,6 +405,32 @@ impl Shared {
     }
 }
 
+impl State {
+    /// Sends a request while nothing else is under way: then nothing could go with it. Returns how much of
+    /// it was sent.
+    fn send_at_once(&self, bytes: &[u8]) -> usize {
+        let is_idle = self.unanswered.is_empty() && self.unsent.is_empty() && !self.is_sending;
+        match &self.stream {
+            // What is wrong with it, whoever sends the rest will see.
+            Some(stream) if is_idle => stream.try_write(bytes).unwrap_or(0),
+            _ => 0,
+        }
+    }
+}
+
+async fn write_all(stream: &OwnedWriteHalf, mut bytes: &[u8]) -> io::Result<()> {
+    while !bytes.is_empty() {
+        stream.writable().await?;
+        match stream.try_write(bytes) {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(written) => bytes = &bytes[written..],
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
 /// Tells all when the task of a connection is gone, also with its runtime.
 struct Breaking(Arc<Shared>);
 
@@ -371,12 +440,12 @@ impl Drop for Breaking {
     }
 }
 
-async fn drive(breaking: Breaking, mut stream: TcpStream) {
+async fn drive(breaking: Breaking, from: OwnedReadHalf, to: Arc<OwnedWriteHalf>) {
     let shared = &breaking.0;
-    let (from, to) = stream.split();
     let why = tokio::select! {
+        biased;
         why = shared.read(from) => why,
-        why = shared.write(to) => why,
+        why = shared.write(&to) => why,
         why = shared.listen() => why,
     };
     shared.breaks(why);

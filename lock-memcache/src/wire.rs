@@ -167,60 +167,13 @@ impl Parser {
             if let Inside::Value { .. } = self.inside {
                 return self.value();
             }
-            let Some(line) = self.line()? else { return Ok(None) };
-            if let Some(reply) = self.begin(&line)? {
+            let rest = &self.buffer[self.used..];
+            let Some((line, length)) = line(rest)? else { return Ok(None) };
+            self.used += length;
+            if let Some(reply) = self.inside.begin(line)? {
                 return Ok(Some(reply));
             }
         }
-    }
-
-    fn line(&mut self) -> Result<Option<String>, Garbage> {
-        let rest = &self.buffer[self.used..];
-        let Some(end) = rest.iter().take(MAX_LINE).position(|&byte| byte == b'\n') else {
-            return if rest.len() < MAX_LINE { Ok(None) } else { Err(Garbage) };
-        };
-        let line = rest[..end].strip_suffix(b"\r").ok_or(Garbage)?;
-        let line = std::str::from_utf8(line).map_err(|_| Garbage)?.to_owned();
-        self.used += end + 1;
-        Ok(Some(line))
-    }
-
-    /// `None` if there is more to come.
-    fn begin(&mut self, line: &str) -> Result<Option<Reply>, Garbage> {
-        let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
-        if let Inside::Stats(stats) = &mut self.inside {
-            return match word {
-                "END" => {
-                    let stats = std::mem::take(stats);
-                    self.inside = Inside::Nothing;
-                    Ok(Some(Reply::Stats(stats)))
-                }
-                "STAT" if stats.len() < MAX_STATS => {
-                    stats.push(stat(rest));
-                    Ok(None)
-                }
-                _ => Err(Garbage),
-            };
-        }
-        Ok(Some(match word {
-            "STORED" => Reply::Stored,
-            "NOT_STORED" | "NS" => Reply::NotStored,
-            "EXISTS" | "EX" => Reply::Exists,
-            "NOT_FOUND" | "NF" | "EN" => Reply::Missing,
-            "HD" => Reply::Done,
-            "END" => Reply::Stats(Vec::new()),
-            "STAT" => {
-                self.inside = Inside::Stats(vec![stat(rest)]);
-                return Ok(None);
-            }
-            "VA" => {
-                let (item, left) = announced(rest)?;
-                self.inside = Inside::Value { item, left };
-                return self.value();
-            }
-            "ERROR" | "CLIENT_ERROR" | "SERVER_ERROR" => Reply::Refused(line.to_owned()),
-            _ => return Err(Garbage),
-        }))
     }
 
     /// A long value is not kept: who knows what others store under our keys.
@@ -247,12 +200,63 @@ impl Parser {
     }
 }
 
+impl Inside {
+    /// `None` if there is more to come.
+    fn begin(&mut self, line: &str) -> Result<Option<Reply>, Garbage> {
+        let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
+        if let Self::Stats(stats) = self {
+            return match word {
+                "END" => {
+                    let stats = std::mem::take(stats);
+                    *self = Self::Nothing;
+                    Ok(Some(Reply::Stats(stats)))
+                }
+                "STAT" if stats.len() < MAX_STATS => {
+                    stats.push(stat(rest));
+                    Ok(None)
+                }
+                _ => Err(Garbage),
+            };
+        }
+        Ok(Some(match word {
+            "STORED" => Reply::Stored,
+            "NOT_STORED" | "NS" => Reply::NotStored,
+            "EXISTS" | "EX" => Reply::Exists,
+            "NOT_FOUND" | "NF" | "EN" => Reply::Missing,
+            "HD" => Reply::Done,
+            "END" => Reply::Stats(Vec::new()),
+            "STAT" => {
+                *self = Self::Stats(vec![stat(rest)]);
+                return Ok(None);
+            }
+            "VA" => {
+                let (item, left) = announced(rest)?;
+                *self = Self::Value { item, left };
+                return Ok(None);
+            }
+            "ERROR" | "CLIENT_ERROR" | "SERVER_ERROR" => Reply::Refused(line.to_owned()),
+            _ => return Err(Garbage),
+        }))
+    }
+}
+
+/// The first line, without its end, and its length with it; `None` if it is not there as a whole.
+fn line(bytes: &[u8]) -> Result<Option<(&str, usize)>, Garbage> {
+    let Some(end) = bytes.iter().take(MAX_LINE).position(|&byte| byte == b'\n') else {
+        return if bytes.len() < MAX_LINE { Ok(None) } else { Err(Garbage) };
+    };
+    let line = bytes[..end].strip_suffix(b"\r").ok_or(Garbage)?;
+    let line = std::str::from_utf8(line).map_err(|_| Garbage)?;
+    Ok(Some((line, end + 1)))
+}
+
 /// What is said of a value before it comes, and its length.
 fn announced(words: &str) -> Result<(Item, usize), Garbage> {
     let mut words = words.split(' ');
     let length: u32 = words.next().unwrap_or_default().parse().map_err(|_| Garbage)?;
     let length = usize::try_from(length).map_err(|_| Garbage)?;
-    let mut item = Item { value: (length <= Value::MAX_LEN).then(Vec::new), ..Item::default() };
+    let value = (length <= Value::MAX_LEN).then(|| Vec::with_capacity(length));
+    let mut item = Item { value, ..Item::default() };
     for flag in words {
         if let Some(cas) = flag.strip_prefix('c') {
             item.cas = cas.parse().map_err(|_| Garbage)?;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lock_core::backend::{LetGo, Renewal};
+use lock_core::backend::{Effect, FaultKind, LetGo, Renewal};
 use lock_core::clock::{Moment, sleep};
 use lock_core::{Backend, ErrorKind, FencingToken, Locker, Loss};
 use lock_memcache::Memcached;
@@ -238,4 +238,82 @@ async fn a_silent_connection_is_given_up() {
         assert!(!until.has_passed(), "it is never given up");
     }
     eventually(|| proxy.stats().connections == 2).await;
+}
+
+/// What one server is missing is not the others' business, from the beginning.
+#[tokio::test]
+async fn a_fleet_is_connected_to_while_one_of_its_servers_is_down() {
+    let servers = [start(), start()];
+    let hosts = servers.each_ref().map(|server| server.addr().to_string()).join(",");
+    let url = format!("memcache://{hosts}");
+    servers[0].kill();
+    let locks = Memcached::connect(url.as_str()).await.expect("one server is up");
+    let (mut up, mut down) = (Vec::new(), Vec::new());
+    for i in 0..40 {
+        let mut ours = claim(&format!("n{i}"), 60_000);
+        match locks.try_acquire(&ours).await {
+            Ok(lock_core::backend::Attempt::Acquired(grant)) => {
+                assert!(support::value(&servers[1], ours.name.as_str()).is_some());
+                ours.ticket = grant.ticket;
+                up.push(ours);
+            }
+            Ok(other) => panic!("{other:?}"),
+            Err(fault) => {
+                assert_eq!(
+                    (fault.effect(), fault.kind()),
+                    (Effect::NotApplied, FaultKind::Unavailable)
+                );
+                down.push(ours);
+            }
+        }
+    }
+    assert!(up.len() > 5 && down.len() > 5, "{} up, {} down", up.len(), down.len());
+
+    // Back with nothing, not even a counter: all of it is made up for.
+    servers[0].restart();
+    let end = Moment::now() + Duration::from_secs(10);
+    for ours in &down {
+        let grant = loop {
+            match locks.try_acquire(ours).await {
+                Ok(answer) => break support::granted(Ok(answer)),
+                Err(fault) => assert!(fault.is_transient() && !end.has_passed(), "{fault:?}"),
+            }
+        };
+        assert!(grant.token.is_some());
+    }
+    for ours in &up {
+        assert!(matches!(renew(&locks, ours).await, Ok(Renewal::Held(_))));
+    }
+
+    servers.iter().for_each(Server::kill);
+    let error = Memcached::connect(url).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+}
+
+/// One that is there and cannot keep locks apart is no outage.
+#[tokio::test]
+async fn a_fleet_with_a_server_that_refuses_is_refused() {
+    let servers = [start(), Server::start(MemcachedOptions::new().arg("-C"))];
+    let hosts = servers.each_ref().map(|server| server.addr().to_string()).join(",");
+    let error = Memcached::connect(format!("memcache://{hosts}")).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+}
+
+/// A peer that vanishes while nothing is said is found out before the next request.
+#[cfg(target_os = "linux")]
+#[tokio::test]
+async fn an_idle_connection_is_asked_for_signs_of_life() {
+    const KEEPALIVE: &str = "02";
+
+    let server = start();
+    let _locks = client(&server).await;
+    let peer = format!("0100007F:{:04X}", server.addr().port());
+    let timers = || {
+        let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
+        let lines = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+        let ours = lines.filter(|line| line[2] == peer && line[3] == "01");
+        ours.map(|line| line[5].split(':').next().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    // Until all is acknowledged, another timer runs.
+    eventually(|| timers() == [KEEPALIVE]).await;
 }
