@@ -67,6 +67,16 @@ pub fn run(suites: &[Suite]) -> ExitCode {
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }
 
+/// As [`run`], with so many trials at once unless the command line says how many: for a backend whose leases
+/// are long, so that its trials mostly wait.
+#[must_use]
+pub fn run_at_once(trials_at_once: usize, suites: &[Suite]) -> ExitCode {
+    let mut arguments = Arguments::from_args();
+    arguments.test_threads.get_or_insert(trials_at_once);
+    let trials = suites.iter().flat_map(Suite::trials).collect();
+    libtest_mimic::run(&arguments, trials).exit_code()
+}
+
 /// Checks that the laws' checks catch their [saboteurs](sabotage) on this suite: those of the laws in
 /// these chapters, "12" for example. For the `main` of a test.
 ///
