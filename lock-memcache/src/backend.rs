@@ -324,17 +324,19 @@ impl Inner {
             let mut replies = replies.into_iter();
             let (added, looked, draw) = (replies.next(), replies.next(), replies.next());
             match (added, looked) {
+                (Some(Reply::Stored), Some(Reply::Value(item))) if item.is(&value) => {
+                    let taken = Taken { server, key, connection, cas: item.cas, since };
+                    let grant = self.finish(claim, taken, draw).await;
+                    if let Some(grant) = grant.map_err(fault::after_all)? {
+                        return Ok(Attempt::Acquired(grant));
+                    }
+                }
                 (Some(Reply::Stored), looked @ Some(_)) => {
                     match seen(looked, DOING).map_err(fault::after_all)? {
-                        Seen::Ours(value, item) if value.owner == claim.owner => {
-                            let taken = Taken { server, key, connection, cas: item.cas, since };
-                            let grant = self.finish(claim, taken, draw).await;
-                            if let Some(grant) = grant.map_err(fault::after_all)? {
-                                return Ok(Attempt::Acquired(grant));
-                            }
-                        }
                         // Flushed, evicted or broken at once; somebody else may have it by now.
                         Seen::Nothing => {}
+                        // Renewed at once by another client: the next attempt finds the lock taken by us.
+                        Seen::Ours(value, _) if value.owner == claim.owner => {}
                         Seen::Ours(_, item) | Seen::Foreign(item) => return Ok(contended(&item)),
                     }
                 }

@@ -113,6 +113,12 @@ pub(crate) struct Item {
     pub(crate) lapses_in: Option<u64>,
 }
 
+impl Item {
+    pub(crate) fn is(&self, value: &str) -> bool {
+        self.value.as_deref() == Some(value.as_bytes())
+    }
+}
+
 impl Reply {
     /// True if the server may not have understood where the command ended.
     pub(crate) fn is_misunderstanding(&self) -> bool {
