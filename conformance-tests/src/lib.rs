@@ -46,4 +46,4 @@ mod trials;
 pub use context::{Ctx, Verdict, Violation};
 pub use harness::{Harness, Mortal, Offer, Pace, Script, ServerProcess};
 pub use laws::{Applies, Law, Level};
-pub use trials::{Suite, check, run, run_at_once, run_saboteurs};
+pub use trials::{Suite, check, run, run_saboteurs};

@@ -63,18 +63,7 @@ impl fmt::Debug for Suite {
 /// Checks all laws on all `suites`, as the command line says. For the `main` of a test.
 #[must_use]
 pub fn run(suites: &[Suite]) -> ExitCode {
-    let trials = suites.iter().flat_map(Suite::trials).collect();
-    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
-}
-
-/// As [`run`], with so many trials at once unless the command line says how many: for a backend whose leases
-/// are long, so that its trials mostly wait.
-#[must_use]
-pub fn run_at_once(trials_at_once: usize, suites: &[Suite]) -> ExitCode {
-    let mut arguments = Arguments::from_args();
-    arguments.test_threads.get_or_insert(trials_at_once);
-    let trials = suites.iter().flat_map(Suite::trials).collect();
-    libtest_mimic::run(&arguments, trials).exit_code()
+    run_all(suites.iter().flat_map(Suite::trials).collect())
 }
 
 /// Checks that the laws' checks catch their [saboteurs](sabotage) on this suite: those of the laws in
@@ -95,7 +84,15 @@ pub fn run_saboteurs(suite: &Suite, chapters: &[&str]) -> ExitCode {
             trials.push(Trial::test(title, move || catches(law, saboteur, &*make)));
         }
     }
-    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+    run_all(trials)
+}
+
+/// Several at once, unless the command line says how many: checks of leases wait, and hardly compute.
+fn run_all(trials: Vec<Trial>) -> ExitCode {
+    const AT_ONCE: usize = 6;
+    let mut arguments = Arguments::from_args();
+    arguments.test_threads.get_or_insert(AT_ONCE);
+    libtest_mimic::run(&arguments, trials).exit_code()
 }
 
 fn catches(

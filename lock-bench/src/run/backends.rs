@@ -79,7 +79,7 @@ pub(crate) const BACKENDS: &[Backend] = &[
         start: services::memcached,
         floor: "raw-memcached",
         crowd_floor: "mux-memcached",
-        beside: &["memcache-crate"],
+        beside: &[],
         between_processes: true,
         takeover: Takeover::Lease,
         // Between processes each one takes a look, 15 ms on average.
