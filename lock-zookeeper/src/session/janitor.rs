@@ -1,0 +1,80 @@
+//! Clears away what claims leave behind: nodes that were let go and are still there, and places that
+//! nobody renews.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lock_core::OwnerId;
+use lock_core::clock::{Moment, sleep_until};
+use zookeeper_client::SessionState;
+
+use super::Session;
+use crate::place::Place;
+
+/// How long a release may try by itself before what it leaves is cleared away behind its back.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// From one try to clear something away to the next.
+const SWEEP_PAUSE: Duration = Duration::from_millis(200);
+
+impl Session {
+    /// From now on the claim's node is to go; here, or behind the back of whoever fails to remove it.
+    pub(crate) fn let_go(&self, place: &Place) {
+        let lapses = Moment::now() + GRACE;
+        place.update(|state| {
+            state.leaving = true;
+            state.lapses = lapses;
+        });
+        self.sweep_by(lapses);
+    }
+
+    pub(super) fn sweep_by(&self, at: Moment) {
+        let sweeps_at = *self.sweeps_at();
+        if sweeps_at.is_none_or(|sweeps_at| at < sweeps_at) {
+            self.sweep.notify_one();
+        }
+    }
+
+    /// Goes on for as long as the session does.
+    pub(super) async fn sweep(&self) {
+        loop {
+            let now = Moment::now();
+            let places: Vec<_> =
+                self.places().iter().map(|(owner, place)| (*owner, Arc::clone(place))).collect();
+            let mut next: Option<Moment> = None;
+            for (owner, place) in places {
+                let lapses = place.state().lapses;
+                let look = if lapses > now {
+                    lapses
+                } else {
+                    self.clear(&owner, &place).await;
+                    place.state().lapses
+                };
+                next = Some(next.map_or(look, |next| next.min(look)));
+            }
+            let next = next.map(|next| next.max(now + SWEEP_PAUSE / 10));
+            *self.sweeps_at() = next;
+            let at = async {
+                match next {
+                    Some(next) => sleep_until(next).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = at => {}
+                () = self.sweep.notified() => {}
+            }
+        }
+    }
+
+    async fn clear(&self, owner: &OwnerId, place: &Arc<Place>) {
+        place.update(|state| state.leaving = true);
+        // A creation without an answer ends with its connection at the latest, and others are waiting.
+        let is_idle = !place.state().entering;
+        if is_idle && self.client.state() == SessionState::SyncConnected {
+            let bound = self.timeout / 3;
+            let _ = tokio::time::timeout(bound, self.leave(owner, place)).await;
+        }
+        place.state().lapses = Moment::now() + SWEEP_PAUSE;
+    }
+}

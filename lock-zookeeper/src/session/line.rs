@@ -1,0 +1,184 @@
+//! The line before a lock: nodes that enter it, are found in it again, and leave it.
+
+use std::sync::Arc;
+
+use lock_core::OwnerId;
+use lock_core::backend::{Effect, Fault, FaultKind};
+use lock_core::clock::Moment;
+use zookeeper_client::{CreateMode, Error as ZkError};
+
+use super::{Session, expired};
+use crate::fault::fault;
+use crate::names::OddLine;
+use crate::place::{Node, Place};
+
+/// How often the lock's node is made anew when it vanishes under our hands.
+const ATTEMPTS: u32 = 5;
+
+impl Session {
+    /// Puts the node of `place` into the line, and returns the line. Goes on by itself if nobody waits for
+    /// it any more, so that its outcome is always noted.
+    pub(crate) async fn enter(
+        self: &Arc<Self>,
+        place: &Arc<Place>,
+        data: String,
+    ) -> Result<Vec<String>, Fault> {
+        place.state().entering = true;
+        let (session, entering) = (Arc::clone(self), Arc::clone(place));
+        let work = tokio::spawn(async move {
+            let answer = tokio::select! {
+                answer = session.create(&entering, data.as_bytes()) => answer,
+                () = session.over() => Err(expired()),
+            };
+            entering.update(|state| state.entering = false);
+            answer
+        });
+        work.await.unwrap_or_else(|_| {
+            Err(Fault::unknown(FaultKind::Unavailable, "the runtime was shut down"))
+        })
+    }
+
+    async fn create(&self, place: &Place, data: &[u8]) -> Result<Vec<String>, Fault> {
+        let path = format!("{}/{}", place.lock, place.stem);
+        let options = CreateMode::EphemeralSequential.with_acls(self.acls);
+        for _ in 0..ATTEMPTS {
+            // One after the other on the connection, without waiting in between.
+            let create = self.client.create(&path, data, &options);
+            let list = self.client.list_children(&place.lock);
+            match create.await {
+                Ok((stat, sequence)) if stat.ephemeral_owner == self.id => {
+                    let name = format!("{}{sequence}", place.stem);
+                    place.update(|state| state.node = Some(Node { name, czxid: stat.czxid }));
+                    return self.in_order(&place.lock, list.await);
+                }
+                Ok(_) => {
+                    // A server that replaces sessions behind our back.
+                    self.end();
+                    return Err(expired());
+                }
+                Err(ZkError::NoNode) => self.make_lock(&place.lock).await?,
+                Err(error) => {
+                    let fault = fault("entering the line", &error);
+                    if fault.effect() == Effect::Unknown {
+                        // An old connection may still deliver it, until the server closes that for its
+                        // silence.
+                        let until = Moment::now() + self.timeout * 3 / 2;
+                        place.update(|state| state.may_land_until = Some(until));
+                    }
+                    return Err(fault);
+                }
+            }
+        }
+        let why = "the node of the lock is removed again and again";
+        Err(Fault::not_applied(FaultKind::Unavailable, why))
+    }
+
+    /// Makes the node of a lock and those above it: containers, which the server removes when they are
+    /// empty.
+    async fn make_lock(&self, lock: &str) -> Result<(), Fault> {
+        let options = CreateMode::Container.with_acls(self.acls);
+        let failed = |error: ZkError| match fault("making the node of the lock", &error) {
+            // Nothing of the claim is there.
+            fault if fault.is_transient() => {
+                Fault::not_applied(FaultKind::Unavailable, fault.into_source())
+            }
+            fault => fault,
+        };
+        self.client.mkdir(lock, &options).await.map_err(failed)
+    }
+
+    /// The line before a lock, first come first; empty if there is none.
+    pub(crate) async fn line(&self, lock: &str) -> Result<Vec<String>, Fault> {
+        self.in_order(lock, self.client.list_children(lock).await)
+    }
+
+    fn in_order(
+        &self,
+        lock: &str,
+        children: Result<Vec<String>, ZkError>,
+    ) -> Result<Vec<String>, Fault> {
+        let children = match children {
+            Ok(children) => children,
+            Err(ZkError::NoNode) => return Ok(Vec::new()),
+            Err(error) => return Err(fault("looking at the line", &error)),
+        };
+        self.layout.line(children).map_err(|odd| match odd {
+            OddLine::Wrapped => Fault::not_applied(
+                FaultKind::Invalid,
+                format!("the numbers of the line {lock} have passed the end of 32 bits, so nobody can say who is first: let its holder finish, then delete the node"),
+            ),
+            OddLine::Stranger(node) => Fault::not_applied(
+                FaultKind::Invalid,
+                format!("the node {lock} holds {node:?}, which is no place in a line: what else uses it?"),
+            ),
+        })
+    }
+
+    /// The nodes of `place` on the server. There may be two if a request was carried out late.
+    async fn find(&self, place: &Place) -> Result<Vec<String>, Fault> {
+        // In this order on the connection; the first makes the second one see everything.
+        let sync = self.client.sync(&place.lock);
+        let list = self.client.list_children(&place.lock);
+        match sync.await {
+            Ok(()) | Err(ZkError::NoNode) => {}
+            Err(error) => return Err(fault("looking for our node", &error)),
+        }
+        match list.await {
+            Ok(mut nodes) => {
+                nodes.retain(|node| node.starts_with(&place.stem));
+                nodes.sort_unstable();
+                Ok(nodes)
+            }
+            Err(ZkError::NoNode) => Ok(Vec::new()),
+            Err(error) => Err(fault("looking for our node", &error)),
+        }
+    }
+
+    /// Finds a node again whose creation went unanswered.
+    pub(crate) async fn recover(&self, place: &Place) -> Result<bool, Fault> {
+        let Some(name) = self.find(place).await?.into_iter().next() else {
+            return Ok(false);
+        };
+        let stat = self.client.check_stat(&format!("{}/{name}", place.lock)).await;
+        match stat.map_err(|error| fault("looking at our node", &error))? {
+            Some(stat) if stat.ephemeral_owner == self.id => {
+                place.update(|state| state.node = Some(Node { name, czxid: stat.czxid }));
+                Ok(true)
+            }
+            _ => Ok(false),
+        }
+    }
+
+    /// Removes everything that a claim has in line. True if its node was still there.
+    pub(crate) async fn leave(&self, owner: &OwnerId, place: &Arc<Place>) -> Result<bool, Fault> {
+        place.until(|state| (!state.entering).then_some(())).await;
+        let mut was_there = false;
+        if let Some(path) = place.path() {
+            was_there = self.delete(&path).await?;
+            place.is_gone();
+        }
+        let may_land_until = place.state().may_land_until;
+        if let Some(until) = may_land_until {
+            let settled = until.has_passed();
+            for node in self.find(place).await? {
+                was_there |= self.delete(&format!("{}/{node}", place.lock)).await?;
+            }
+            place.update(|state| {
+                state.gone = true;
+                state.may_land_until = (!settled).then_some(until);
+            });
+        }
+        if place.state().may_land_until.is_none() {
+            self.forget(owner, place);
+        }
+        Ok(was_there)
+    }
+
+    async fn delete(&self, path: &str) -> Result<bool, Fault> {
+        match self.client.delete(path, None).await {
+            Ok(()) => Ok(true),
+            Err(ZkError::NoNode) => Ok(false),
+            Err(error) => Err(fault("leaving the line", &error)),
+        }
+    }
+}
