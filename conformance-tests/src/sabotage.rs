@@ -71,6 +71,7 @@ static SABOTEURS: &[Saboteur] = &[
     saboteur!(AnswersOutOfOrder, "2.5"),
     saboteur!(RenewAlwaysHeld, "3.1", "2.2", "2.3"),
     saboteur!(ExaggeratesItsLease, "3.2", "1.4"),
+    saboteur!(KeepsTheNewsToItself, "3.3"),
     saboteur!(ReleasesInName, "4.1", "7.2"),
     saboteur!(ReleasesAnyone, "4.2", "4.7"),
     saboteur!(AlwaysReleased, "4.3", "4.7", "12.2"),
@@ -776,6 +777,18 @@ struct NeverWakes;
 impl Sabotage for NeverWakes {
     async fn wait(&self, _: &dyn Backend, _: &Claim) -> Result<Wake, Fault> {
         std::future::pending().await
+    }
+}
+
+#[derive(Debug, Default)]
+struct KeepsTheNewsToItself;
+#[async_trait]
+impl Sabotage for KeepsTheNewsToItself {
+    async fn wait(&self, inner: &dyn Backend, claim: &Claim) -> Result<Wake, Fault> {
+        match claim.held {
+            true => std::future::pending().await,
+            false => inner.wait(claim).await,
+        }
     }
 }
 

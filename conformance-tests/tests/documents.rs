@@ -134,6 +134,7 @@ fn readme_holds_the_capabilities() {
         ("detached holds", (|caps| caps.detached) as fn(&Capabilities) -> Support),
         ("minimum hold that outlives the process", |caps| caps.minimum_hold),
         ("late attempts refused", |caps| caps.late_attempts_refused),
+        ("a holder is told at once of a removal", |caps| caps.notices),
         ("inspect", |caps| caps.inspecting),
         ("list", |caps| caps.listing),
         ("break", |caps| caps.breaking),

@@ -33,7 +33,7 @@ pub const PLACE_LASTS: Duration = Duration::from_secs(5);
 /// A place where locks live.
 ///
 /// No method has a default: a forgotten verb is a compile error. Verbs of one claim are never called
-/// concurrently; verbs of different claims are.
+/// concurrently, but for the `wait` of a claim that is [held](Claim::held); verbs of different claims are.
 #[async_trait]
 pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// What this backend promises. Asked once; what is declared here is checked by the laws, and
@@ -58,6 +58,12 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// attempt and the subscription is missed. May wake for nothing and may never wake: core looks
     /// again by itself after at most one lease. Core drops this future when it looks; a grant that
     /// was on its way then must be found by the next `try_acquire`.
+    ///
+    /// Where [`Capabilities::notices`] declares it, core also calls this for a claim that is
+    /// [held](Claim::held), beside the other verbs of that claim: then it waits until the lock may have
+    /// been removed, and returns at once if it has been before. `Look` makes core renew now; anything else
+    /// means nothing. It only looks: it takes, renews and ends nothing. Core drops it when the hold ends, and
+    /// perhaps only after the `release` was sent.
     async fn wait(&self, claim: &Claim) -> Result<Wake, Fault>;
 
     /// Renews the leases of `claims`, one answer for each, in order.
@@ -110,6 +116,9 @@ pub struct Claim {
     pub floor: Option<FencingToken>,
     /// What the backend returned with the last grant of this claim.
     pub ticket: Option<Ticket>,
+    /// Core knows that the claim holds the lock, and asks [`wait`](Backend::wait) when to look whether it still
+    /// does. Set for nothing else.
+    pub held: bool,
 }
 
 impl Claim {
@@ -127,6 +136,7 @@ impl Claim {
             hold: Hold::Guarded,
             floor: None,
             ticket: None,
+            held: false,
         }
     }
 }

@@ -119,6 +119,9 @@ pub struct Capabilities {
     pub late_attempts_refused: Support,
     /// Whether [`Claim::floor`](crate::backend::Claim::floor) is honoured.
     pub raisable: Support,
+    /// Whether a holder is told at once that its lock was removed, and not by its next renewal: then
+    /// [`wait`](crate::Backend::wait) is called for held claims too.
+    pub notices: Support,
     /// Whether [`inspect`](crate::Locker::inspect) works.
     pub inspecting: Support,
     /// Whether [`list`](crate::Locker::list) works.
@@ -153,6 +156,8 @@ pub struct Requirements {
     pub detached: Support,
     /// Minimum holds that outlive the holder's process.
     pub minimum_hold: Support,
+    /// Holders that are told at once if their lock is removed.
+    pub notices: Support,
     /// `inspect`.
     pub inspecting: Support,
     /// `list`.
@@ -176,6 +181,7 @@ impl Requirements {
         demand(&mut missing, "reach", capabilities.reach, self.reach);
         demand(&mut missing, "detached", capabilities.detached, self.detached);
         demand(&mut missing, "minimum_hold", capabilities.minimum_hold, self.minimum_hold);
+        demand(&mut missing, "notices", capabilities.notices, self.notices);
         demand(&mut missing, "inspecting", capabilities.inspecting, self.inspecting);
         demand(&mut missing, "listing", capabilities.listing, self.listing);
         demand(&mut missing, "breaking", capabilities.breaking, self.breaking);

@@ -18,6 +18,7 @@ use crate::entropy;
 use crate::keeper::Leaving;
 use crate::line::Place;
 use crate::name::LockName;
+use crate::notice::{self, LISTENED_FOR_AFTER};
 use crate::owner::OwnerId;
 use crate::token::FencingToken;
 
@@ -62,7 +63,8 @@ impl RenewalPolicy {
     /// [`extend`](crate::LockGuard::extend) is called.
     ///
     /// Where leases can be shorter than what was asked for, because they are those of a session, they are
-    /// renewed until then all the same.
+    /// renewed until then all the same. Nothing else is asked meanwhile: if the lock is removed, the holder
+    /// is told at its deadline.
     #[must_use]
     pub fn off() -> Self {
         Self { off: true, ..Self::default() }
@@ -160,6 +162,8 @@ struct State {
     interval: Duration,
     /// The probe has said no: nothing is renewed any more.
     refused: bool,
+    /// Somebody is to listen for notices from the backend, and does not do so yet.
+    unheard: bool,
     /// Nobody is going to let the claim go any more: its runtime is gone.
     abandoned: bool,
     /// Where the wheel keeps this hold.
@@ -198,6 +202,7 @@ impl Hold {
                 asked_until: None,
                 interval: Duration::MAX,
                 refused: false,
+                unheard: engine.caps.notices == Support::Present,
                 abandoned: false,
                 slot: None,
             }),
@@ -376,6 +381,18 @@ impl Hold {
         self.reschedule();
     }
 
+    /// On a notice. If a renewal is under way, the backend gives notice again.
+    pub(crate) fn renew_at_once(self: &Arc<Self>) {
+        {
+            let mut state = self.state();
+            if state.next_renewal.is_none() || !self.is_to_be_renewed(&state) {
+                return;
+            }
+            state.next_renewal = Some(Moment::now());
+        }
+        self.reschedule();
+    }
+
     fn is_to_be_renewed(&self, state: &State) -> bool {
         let falls_short = state.deadline.is_some() && state.deadline < state.asked_until;
         !state.refused && (falls_short || !self.terms.renewal.is_off())
@@ -419,6 +436,9 @@ impl Hold {
         if self.loss().is_some() {
             return Step::Nothing;
         }
+        if now >= self.listened_for_at() && std::mem::take(&mut self.state().unheard) {
+            notice::listen(&self.runtime, Arc::clone(self));
+        }
         let due = self.state().next_renewal.is_some_and(|due| due <= now);
         if due {
             self.state().next_renewal = None;
@@ -438,7 +458,13 @@ impl Hold {
     /// Also if nothing is to be done for long: the wheel tells all its holds when its runtime ends.
     pub(crate) fn next_look(&self) -> Moment {
         let state = self.state();
-        earlier(state.next_renewal, state.deadline).unwrap_or_else(|| Moment::now() + IDLE)
+        let listening = state.unheard.then(|| self.listened_for_at());
+        let next = earlier(earlier(state.next_renewal, state.deadline), listening);
+        next.unwrap_or_else(|| Moment::now() + IDLE)
+    }
+
+    fn listened_for_at(&self) -> Moment {
+        self.won_at + LISTENED_FOR_AFTER
     }
 
     /// Tells the wheel when to look at this hold next.

@@ -58,6 +58,7 @@ mod line;
 mod locker;
 mod memory;
 mod name;
+mod notice;
 mod owner;
 mod token;
 mod wheel;

@@ -78,6 +78,8 @@ struct Held {
     until: Moment,
     /// Let go already, and kept from others until the minimum hold is over.
     parted: bool,
+    /// To be told when it ends.
+    holder: Option<Arc<Notify>>,
 }
 
 /// Waiters, first come, first served, at a cost that hardly grows with their number.
@@ -116,8 +118,9 @@ impl Memory {
         let mut locks = self.locks();
         // In the order of names, so that a simulation can be repeated.
         let lines: BTreeMap<_, _> = std::mem::take(&mut locks.lines).into_iter().collect();
+        let held: BTreeMap<_, _> = std::mem::take(&mut locks.held).into_iter().collect();
         locks.woken.extend(lines.values().flat_map(Line::wakes));
-        locks.held.clear();
+        locks.woken.extend(held.into_values().filter_map(|held| held.holder));
         locks.tombstones.clear();
     }
 
@@ -187,6 +190,7 @@ impl Backend for Memory {
             minimum_hold: Support::Present,
             late_attempts_refused: Support::Present,
             raisable: Support::Present,
+            notices: Support::Present,
             inspecting: Support::Present,
             listing: Support::Present,
             breaking: Support::Present,
@@ -204,6 +208,13 @@ impl Backend for Memory {
     }
 
     async fn wait(&self, claim: &Claim) -> Result<Wake, Fault> {
+        if claim.held {
+            let end = self.locks().end_of(claim);
+            if let Some(end) = end {
+                end.notified().await;
+            }
+            return Ok(Wake::Look);
+        }
         loop {
             let (wake, until) = {
                 let mut locks = self.locks();
@@ -378,10 +389,17 @@ impl Locks {
 
     /// Ends a hold: the lock is the next one's, or free.
     fn pass_on(&mut self, name: &LockName, now: Moment) {
-        match self.next_in_line(name, now) {
-            Some(held) => drop(self.held.insert(name.clone(), held)),
-            None => drop(self.held.remove(name)),
-        }
+        let ended = match self.next_in_line(name, now) {
+            Some(held) => self.held.insert(name.clone(), held),
+            None => self.held.remove(name),
+        };
+        self.woken.extend(ended.and_then(|held| held.holder));
+    }
+
+    /// What tells the holder that its hold is over; `None` if it is already.
+    fn end_of(&mut self, claim: &Claim) -> Option<Arc<Notify>> {
+        let held = self.held.get_mut(&claim.name).filter(|held| held.is_of(claim))?;
+        Some(Arc::clone(held.holder.get_or_insert_default()))
     }
 
     fn next_in_line(&mut self, name: &LockName, now: Moment) -> Option<Held> {
@@ -477,7 +495,7 @@ impl Held {
         now: Moment,
         lease: Duration,
     ) -> Self {
-        Self { owner, label, token, since: now, until: now + lease, parted: false }
+        Self { owner, label, token, since: now, until: now + lease, parted: false, holder: None }
     }
 
     fn is_of(&self, claim: &Claim) -> bool {

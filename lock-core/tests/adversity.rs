@@ -59,6 +59,7 @@ fn lineless(inner: impl Backend) -> Caps {
     Caps(Arc::new(inner), |caps| {
         caps.order = Order::PerProcess;
         caps.wakeup = Wakeup::Poll;
+        caps.notices = Support::Absent;
     })
 }
 

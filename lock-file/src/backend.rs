@@ -138,6 +138,7 @@ impl Backend for FileLocks {
             minimum_hold: Support::Absent,
             late_attempts_refused: Support::Present,
             raisable: Support::Present,
+            notices: Support::Absent,
             inspecting: if listed_by_kernel { Support::Present } else { Support::Absent },
             listing: Support::Absent,
             breaking: Support::Present,

@@ -163,6 +163,7 @@ impl Backend for Memcached {
             minimum_hold: Support::Absent,
             late_attempts_refused: Support::Absent,
             raisable: Support::Present,
+            notices: Support::Absent,
             inspecting: Support::Present,
             listing: Support::Absent,
             breaking: Support::Present,

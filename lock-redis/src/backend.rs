@@ -118,6 +118,7 @@ impl Backend for Redis {
             minimum_hold: Support::Present,
             late_attempts_refused: Support::Present,
             raisable: Support::Present,
+            notices: Support::Absent,
             inspecting: Support::Present,
             listing: Support::Absent,
             breaking: Support::Present,

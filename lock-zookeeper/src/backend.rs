@@ -91,6 +91,7 @@ impl Backend for ZooKeeper {
             minimum_hold: Support::Absent,
             late_attempts_refused: Support::Absent,
             raisable: Support::Absent,
+            notices: Support::Present,
             inspecting: Support::Present,
             listing: Support::Present,
             breaking: Support::Present,
@@ -133,6 +134,10 @@ impl Backend for ZooKeeper {
         let Some(place) = session.place(&claim.owner) else {
             return Ok(Wake::Look);
         };
+        if claim.held {
+            session.end_of(&place).await;
+            return Ok(Wake::Look);
+        }
         if place.state().first.is_some() {
             return Ok(Wake::Look);
         }

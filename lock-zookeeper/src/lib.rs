@@ -22,8 +22,8 @@
 //!   lock's own node. One transaction makes one place in line.
 //! * **The holder gives up before others get in**, also if the member that it talks to is cut off from its
 //!   leader and goes on answering, and if the leader stalls. See below.
-//! * **A waiter or a holder whose node is deleted by hand** is told: a waiter at once, a holder by its next
-//!   renewal, and nothing is made anew behind the operator's back.
+//! * **A waiter or a holder whose node is deleted by hand** is told at once, by a watch (of locks that are held for
+//!   longer than a tenth of a second), and nothing is made anew behind the operator's back.
 //! * **Nothing is left behind**: what a dropped future, a lost reply or a connection that breaks may have left
 //!   in line is looked for, by the random id in its name, and removed while the session lives; and at its end
 //!   by the server.

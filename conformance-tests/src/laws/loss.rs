@@ -38,6 +38,30 @@ pub(super) async fn what_is_taken_away_is_told(ctx: Arc<Ctx>) -> Verdict {
     Ok(())
 }
 
+/// Renewals are far enough from each other that one of a few holders at least is seen to be told between two
+/// of them, however busy the machine is.
+pub(super) async fn what_is_taken_away_is_told_at_once(ctx: Arc<Ctx>) -> Verdict {
+    let locks = ctx.locker().await;
+    let mut late = Vec::new();
+    for nth in 0..5 {
+        let lock = name(&format!("n{nth}"));
+        let guard = locks.lock(lock.clone())?.ttl(ctx.ttl() * 4).acquire().await?;
+        // The next renewal is due after seven to eight eighths of this.
+        let (won, interval) = (Moment::now(), guard.valid_for().unwrap_or_default() / 3);
+        // Removed when its holder listens already, and before.
+        sleep(interval / 4 * (nth % 2)).await;
+        ensure!(ctx.take_away(&lock, guard.owner()).await?, "the lock could not be taken away");
+        let loss = guard.lost().await;
+        ensure!(loss == Loss::NotHeld, "the loss is {loss:?}");
+        let told = Moment::now().saturating_since(won);
+        if told < interval / 2 {
+            return Ok(());
+        }
+        late.push((told, interval));
+    }
+    violated!("the holders were told by their renewals (after, interval): {late:?}");
+}
+
 pub(super) async fn a_silent_backend_is_a_loss_in_time(ctx: Arc<Ctx>) -> Verdict {
     let silent = Arc::new(AtomicBool::new(false));
     let (asked, ttl) = (Arc::clone(&silent), ctx.ttl());

@@ -235,6 +235,12 @@ static LAWS: &[Law] = &[
         "If no renewal is answered, the holder gives up at its deadline, before anyone else can get in; an answer that comes later revives nothing.",
         "A lock library that waits for TCP to give up believes in its lock for minutes.",
     ).if_declared(leases).or_absent(check!(exclusion::there_are_no_leases)),
+    law!("3.3", loss::what_is_taken_away_is_told_at_once).promise(
+        "The holder of a lock that was removed behind its back is told without waiting for its next renewal.",
+        "An operator breaks the lock of a job that hangs, and starts it again: for a third of a lease there would be two.",
+    ).if_declared(|offer| {
+        offer.caps.notices == Support::Present && (offer.can_evict || offer.caps.breaking == Support::Present)
+    }),
     law!("4.1", release::a_release_frees_the_lock).promise(
         "After a release is answered Released, or a guard is dropped, the lock is free.",
         "Otherwise each release costs the next one a lease.",

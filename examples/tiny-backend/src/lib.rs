@@ -52,6 +52,7 @@ impl Backend for Table {
             minimum_hold: Support::Absent,
             late_attempts_refused: Support::Absent,
             raisable: Support::Absent,
+            notices: Support::Absent,
             inspecting: Support::Absent,
             listing: Support::Absent,
             breaking: Support::Absent,

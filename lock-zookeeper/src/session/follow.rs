@@ -32,6 +32,13 @@ impl Session {
         Ok(())
     }
 
+    /// Waits until our own node is gone.
+    pub(crate) async fn end_of(self: &Arc<Self>, place: &Arc<Place>) {
+        if self.insist(|| self.watch_own(place)).await.is_some() {
+            place.until(|state| state.gone.then_some(())).await;
+        }
+    }
+
     async fn note_end(&self, place: &Place, path: &str, mut end: OneshotWatcher) {
         loop {
             let event = tokio::select! {

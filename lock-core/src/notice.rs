@@ -1,0 +1,55 @@
+//! Listening while a lock is held, where a backend can tell its holder to look.
+//!
+//! One task for each lock, from when it has been held for a moment until it ends. It renews nothing by
+//! itself: it makes the wheel's next renewal due.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::runtime::Handle;
+
+use crate::backend::{Claim, Fault, Wake};
+use crate::clock::{Moment, sleep};
+use crate::engine::unpanicking;
+use crate::entropy;
+use crate::hold::Hold;
+
+/// Nobody listens for a lock that is held for less: short holds cost nothing more.
+pub(crate) const LISTENED_FOR_AFTER: Duration = Duration::from_millis(100);
+
+/// From a wake to the next wait. Doubled by each wake that follows soon, up to the interval of renewals: so a
+/// backend that wakes for nothing at most doubles them.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+
+/// Listens until `hold` has ended.
+pub(crate) fn listen(runtime: &Handle, hold: Arc<Hold>) {
+    runtime.spawn(async move {
+        tokio::select! {
+            biased;
+            _ = hold.ended.wait() => {}
+            () = heed(&hold) => {}
+        }
+    });
+}
+
+async fn heed(hold: &Arc<Hold>) {
+    let mut pause = FIRST_PAUSE;
+    loop {
+        let began = Moment::now();
+        // What goes wrong with a wait is no evidence of a loss: renewals tell.
+        if wait(hold).await.is_ok() {
+            hold.renew_at_once();
+        }
+        if Moment::now().saturating_since(began) > hold.interval() {
+            pause = FIRST_PAUSE;
+        }
+        sleep(entropy::between(pause / 2, pause)).await;
+        pause = (pause * 2).min(hold.interval());
+    }
+}
+
+async fn wait(hold: &Hold) -> Result<Wake, Fault> {
+    // Not longer than for the copy: the wait goes on beside renewals and the release.
+    let claim = Claim { held: true, ..hold.wire.lock().await.claim.clone() };
+    unpanicking(async { hold.engine.backend.wait(&claim).await }).await
+}

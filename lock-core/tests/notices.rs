@@ -1,0 +1,189 @@
+//! What core does with a backend that can tell a holder to look, on the memory backend with a paused clock.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lock_core::backend::*;
+use lock_core::clock::{Moment, sleep};
+use lock_core::*;
+
+const fn secs(secs: u64) -> Duration {
+    Duration::from_secs(secs)
+}
+
+/// How its waits of held claims end.
+#[derive(Clone, Copy, Debug)]
+enum Manner {
+    AsInMemory,
+    AtOnce,
+    InErrors,
+    InPanics,
+}
+
+/// Memory, with a count of what is asked for held claims.
+#[derive(Clone, Debug)]
+struct Counted {
+    memory: Memory,
+    notices: Support,
+    manner: Manner,
+    waits: Arc<AtomicUsize>,
+    /// Waits that have neither ended nor been dropped.
+    waiting: Arc<AtomicUsize>,
+    renewals: Arc<AtomicUsize>,
+}
+
+impl Counted {
+    fn new(notices: Support, manner: Manner) -> Self {
+        let (waits, waiting, renewals) = (Arc::default(), Arc::default(), Arc::default());
+        Self { memory: Memory::new(), notices, manner, waits, waiting, renewals }
+    }
+
+    fn counts(&self) -> (usize, usize, usize) {
+        let count = |counter: &AtomicUsize| counter.load(Ordering::SeqCst);
+        (count(&self.waits), count(&self.waiting), count(&self.renewals))
+    }
+}
+
+struct Waiting(Arc<AtomicUsize>);
+
+impl Waiting {
+    fn new(waiting: &Arc<AtomicUsize>) -> Self {
+        waiting.fetch_add(1, Ordering::SeqCst);
+        Self(Arc::clone(waiting))
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+#[async_trait]
+impl Backend for Counted {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities { notices: self.notices, ..self.memory.capabilities() }
+    }
+    async fn identity(&self) -> Result<Option<Identity>, Fault> {
+        self.memory.identity().await
+    }
+    async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, Fault> {
+        assert!(!claim.held);
+        self.memory.try_acquire(claim).await
+    }
+    async fn wait(&self, claim: &Claim) -> Result<Wake, Fault> {
+        if claim.held {
+            self.waits.fetch_add(1, Ordering::SeqCst);
+            let _waiting = Waiting::new(&self.waiting);
+            match self.manner {
+                Manner::AsInMemory => self.memory.wait(claim).await,
+                Manner::AtOnce => Ok(Wake::Look),
+                Manner::InErrors => Err(Fault::unknown(FaultKind::Unavailable, "no luck")),
+                Manner::InPanics => panic!("no luck"),
+            }
+        } else {
+            self.memory.wait(claim).await
+        }
+    }
+    async fn renew(&self, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
+        assert!(claims.iter().all(|claim| !claim.held));
+        self.renewals.fetch_add(1, Ordering::SeqCst);
+        self.memory.renew(claims).await
+    }
+    async fn release(&self, claim: &Claim, how: LetGo) -> Result<Release, Fault> {
+        assert!(!claim.held);
+        self.memory.release(claim, how).await
+    }
+    async fn inspect(&self, name: &LockName) -> Result<LockState, Fault> {
+        self.memory.inspect(name).await
+    }
+    async fn list(&self, p: &str, a: Option<&LockName>, l: usize) -> Result<Vec<Listed>, Fault> {
+        self.memory.list(p, a, l).await
+    }
+    async fn break_lock(&self, name: &LockName, expected: &OwnerId) -> Result<bool, Fault> {
+        self.memory.break_lock(name, expected).await
+    }
+}
+
+async fn hold(backend: &Counted, ttl: Duration) -> LockGuard {
+    Locker::new(backend.clone()).lock("n").unwrap().ttl(ttl).acquire().await.unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_that_is_removed_by_hand_is_lost_at_once() {
+    for wait_before in [Duration::ZERO, secs(1), secs(3000)] {
+        let backend = Counted::new(Support::Present, Manner::AsInMemory);
+        let guard = hold(&backend, secs(3600)).await;
+        sleep(wait_before).await;
+        backend.memory.evict(guard.name());
+        let removed = Moment::now();
+        assert_eq!(guard.lost().await, Loss::NotHeld);
+        let told = Moment::now().saturating_since(removed);
+        assert!(
+            told < Duration::from_millis(150),
+            "removed after {wait_before:?}, told after {told:?}"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn while_nothing_happens_nobody_is_asked_again() {
+    let backend = Counted::new(Support::Present, Manner::AsInMemory);
+    let guard = hold(&backend, secs(3600)).await;
+    sleep(secs(1000)).await;
+    assert_eq!(backend.counts(), (1, 1, 0), "waits, waiting, renewals");
+    drop(guard);
+    sleep(Duration::from_millis(1)).await;
+    assert_eq!(backend.counts(), (1, 0, 0), "a hold that has ended drops its wait");
+}
+
+#[tokio::test(start_paused = true)]
+async fn holds_that_end_soon_and_backends_without_notices_ask_for_none() {
+    let backend = Counted::new(Support::Present, Manner::AsInMemory);
+    for _ in 0..1000 {
+        hold(&backend, secs(30)).await.release().await.unwrap();
+    }
+    sleep(secs(60)).await;
+    assert_eq!(backend.counts(), (0, 0, 0));
+    let backend = Counted::new(Support::Absent, Manner::AsInMemory);
+    let guard = hold(&backend, secs(3600)).await;
+    sleep(secs(900)).await;
+    assert_eq!(backend.counts(), (0, 0, 0));
+    backend.memory.evict(guard.name());
+    sleep(secs(100)).await;
+    assert!(guard.is_held(), "it is told by its next renewal");
+    sleep(secs(300)).await;
+    assert_eq!(guard.loss(), Some(Loss::NotHeld));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_backend_that_wakes_for_nothing_costs_little() {
+    for (manner, most) in [(Manner::AtOnce, 800), (Manner::InErrors, 400), (Manner::InPanics, 400)]
+    {
+        let backend = Counted::new(Support::Present, manner);
+        let guard = hold(&backend, secs(30)).await;
+        sleep(secs(3600)).await;
+        let (waits, _, renewals) = backend.counts();
+        // Once in ten seconds without notices.
+        assert!((360..=most).contains(&renewals), "{manner:?}: {renewals} renewals in an hour");
+        assert!(waits <= 800, "{manner:?}: {waits} waits in an hour");
+        guard.release().await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_notice_does_not_overrule_the_policy() {
+    let backend = Counted::new(Support::Present, Manner::AtOnce);
+    let lock = Locker::new(backend.clone()).lock("n").unwrap().ttl(secs(100));
+    let guard = lock.renewal(RenewalPolicy::off()).acquire().await.unwrap();
+    assert_eq!(guard.lost().await, Loss::Expired);
+    let (_, _, renewals) = backend.counts();
+    assert_eq!(renewals, 0);
+    let probed = Locker::new(backend.clone()).lock("n").unwrap().ttl(secs(100));
+    let probed = probed.renewal(RenewalPolicy::default().only_while(|| false));
+    let guard = probed.acquire().await.unwrap();
+    assert_eq!(guard.lost().await, Loss::Expired);
+    assert_eq!(backend.counts().2, renewals);
+}
