@@ -141,7 +141,7 @@ impl Backend for ZooKeeper {
         if place.state().first.is_some() {
             return Ok(Wake::Look);
         }
-        let granted = place.until(|state| match (state.gone, state.first) {
+        let granted = place.until(|state| match (state.gone || state.leaving, state.first) {
             (true, _) => Some(None),
             (_, Some(at)) => Some(Some(at)),
             _ => None,

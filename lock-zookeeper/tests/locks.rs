@@ -151,6 +151,39 @@ async fn what_an_operator_deletes_is_lost_and_not_made_again() {
 }
 
 #[tokio::test]
+async fn who_cannot_follow_the_line_any_more_leaves_it() {
+    let server = server();
+    let (near, operator) = (client(server.addr()).await, operator(server.addr()).await);
+    let before = [claim("n", true), claim("n", true), claim("n", true)];
+    win(&near, &before[0]).await;
+    for waiter in &before[1..] {
+        assert!(is_contended(&near, waiter).await);
+    }
+    // The session goes on: nothing is gone because that has ended.
+    let far = client(server.addr()).await;
+    let locks = Locker::new(far.clone());
+    let last = tokio::spawn(async move { locks.lock("n").unwrap().acquire().await });
+    until("it waits, and watches", async || {
+        let words = server.word("wchs").unwrap();
+        // Itself and two before it, and those in the other session three nodes together.
+        line(&operator, "n").await.len() == 4 && words.contains("Total watches:6")
+    })
+    .await;
+    // The line is read again when the second one before it leaves, and makes no sense by then.
+    let open = CreateMode::Persistent.with_acls(Acls::anyone_all());
+    operator.create("/n/leases", b"", &open).await.unwrap();
+    near.release(&before[1], LetGo::now()).await.unwrap();
+    let error = soon(last).await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), lock_core::ErrorKind::Invalid, "{error}");
+    until("it has left the line", async || {
+        let nodes = operator.list_children("/n").await.unwrap();
+        nodes.iter().filter(|node| node.starts_with("_c_")).count() == 2
+    })
+    .await;
+    drop(far);
+}
+
+#[tokio::test]
 async fn a_node_of_the_lock_that_vanishes_is_made_again() {
     let server = server();
     let (client, operator) = (client(server.addr()).await, operator(server.addr()).await);

@@ -32,10 +32,10 @@ impl Session {
         Ok(())
     }
 
-    /// Waits until our own node is gone.
+    /// Waits until our own node is gone, or is to go.
     pub(crate) async fn end_of(self: &Arc<Self>, place: &Arc<Place>) {
         if self.insist(|| self.watch_own(place)).await.is_some() {
-            place.until(|state| state.gone.then_some(())).await;
+            place.until(|state| (state.gone || state.leaving).then_some(())).await;
         }
     }
 
@@ -50,14 +50,16 @@ impl Session {
                 // Somebody wrote to it.
                 _ => match self.insist(|| self.watch(path)).await {
                     Some(Some(again)) => end = again,
-                    _ => break,
+                    Some(None) => break,
+                    None => return self.let_go(place),
                 },
             }
         }
         place.is_gone();
     }
 
-    /// Follows the line until our node is the first one, and notes that and its end.
+    /// Follows the line until our node is the first one, and notes that and its end. If it cannot be
+    /// followed, our node must not stay there: everybody behind it would wait for it.
     pub(crate) async fn follow(self: Arc<Self>, place: Arc<Place>) {
         let ours = async {
             self.insist(|| self.watch_own(&place)).await?;
@@ -71,12 +73,12 @@ impl Session {
         };
         match is_first {
             Some(()) => place.is_first(),
-            None => place.is_gone(),
+            None => self.let_go(&place),
         }
     }
 
-    /// Waits until all who came before have left; `None` if our node is not in line any more. Two of them
-    /// are watched: when the nearer one leaves, and the farther one has left before, nobody is left, and
+    /// Waits until all who came before have left; `None` if that cannot be told any more. Two of them are
+    /// watched: when the nearer one leaves, and the farther one has left before, nobody is left, and
     /// nobody has to be asked.
     async fn advance(&self, place: &Place) -> Option<()> {
         let node = place.state().node.clone()?;

@@ -68,7 +68,11 @@ impl Session {
     }
 
     async fn clear(&self, owner: &OwnerId, place: &Arc<Place>) {
-        place.update(|state| state.leaving = true);
+        // Looked at once more: it may have been renewed meanwhile.
+        place.update(|state| state.leaving |= state.lapses.has_passed());
+        if !place.state().leaving {
+            return;
+        }
         // A creation without an answer ends with its connection at the latest, and others are waiting.
         let is_idle = !place.state().entering;
         if is_idle && self.client.state() == SessionState::SyncConnected {
