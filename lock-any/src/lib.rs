@@ -16,6 +16,7 @@
 //! | `rediss://…` | the same, encrypted; options `ca`, `cert`, `key` | `redis` and `tls` |
 //! | `redis+unix:///path` | the same, through a socket; options `db`, `user`, `password` | `redis` |
 //! | `zookeeper://[user:password@]host[:port],…[/chroot]` | a ZooKeeper ensemble | `zookeeper` |
+//! | `zookeeper+tls://…` | the same, encrypted; options `ca` (needed), `cert`, `key` | `zookeeper` and `tls` |
 //! | `memcache://[user:password@]host[:port],…` | memcached servers; advisory | `memcache` |
 //!
 //! Options follow as `?name=value&name=value`. Every backend knows `ttl` (the lease that locks ask for
@@ -27,7 +28,7 @@
 //!
 //! `rediss:` checks the server against the authorities of the system, or against those in the file
 //! `ca`. For servers that ask who their clients are, `cert` and `key` name files, too: all in PEM, and
-//! read whenever a connection is made.
+//! read whenever a connection is made. `zookeeper+tls:` knows the same options; there `ca` is needed.
 //! `rediss://redis.example.com?ca=/etc/app/ca.pem&cert=/etc/app/client.pem&key=/etc/app/client.key`
 
 mod url;
@@ -96,9 +97,11 @@ pub async fn connect_with(
             return Err(feature_is_off(scheme, "redis"));
         }
         #[cfg(feature = "zookeeper")]
-        "zookeeper" => zookeeper_backend(&url).await?,
+        "zookeeper" | "zookeeper+tls" => zookeeper_backend(&url).await?,
         #[cfg(not(feature = "zookeeper"))]
-        "zookeeper" => return Err(feature_is_off("zookeeper", "zookeeper")),
+        scheme @ ("zookeeper" | "zookeeper+tls") => {
+            return Err(feature_is_off(scheme, "zookeeper"));
+        }
         #[cfg(feature = "memcache")]
         "memcache" => Locker::builder(lock_memcache::Memcached::connect(url.to_text()).await?),
         #[cfg(not(feature = "memcache"))]
@@ -123,8 +126,16 @@ pub fn ttl_of(url: &str) -> Result<Option<Duration>, Error> {
 }
 
 /// The schemes that [`connect`] understands, whether or not their features are on.
-const KNOWN: &[&str] =
-    &["memory:", "file:", "redis:", "rediss:", "redis+unix:", "zookeeper:", "memcache:"];
+const KNOWN: &[&str] = &[
+    "memory:",
+    "file:",
+    "redis:",
+    "rediss:",
+    "redis+unix:",
+    "zookeeper:",
+    "zookeeper+tls:",
+    "memcache:",
+];
 
 fn memory(url: Url) -> Result<LockerBuilder, Error> {
     use std::sync::LazyLock;

@@ -7,6 +7,11 @@ use lock_core::{Error, ErrorKind};
 use percent_encoding::percent_decode_str;
 
 use crate::names::{Layout, Names};
+#[cfg(feature = "tls")]
+use crate::tls::Certificates;
+
+/// The URL options about certificates.
+const OF_TLS: [&str; 3] = ["ca", "cert", "key"];
 
 /// What is asked for; the servers have limits of their own.
 const SESSION_TIMEOUT: Duration = Duration::from_secs(10);
@@ -36,10 +41,14 @@ pub struct Config {
     pub(crate) credentials: Option<String>,
     pub(crate) session_timeout: Duration,
     pub(crate) names: Names,
+    /// `None` in the clear.
+    #[cfg(feature = "tls")]
+    pub(crate) certificates: Option<Certificates>,
 }
 
 impl Config {
-    /// Reads a URL: `zookeeper://[user:password@]host[:port][,host[:port]…][/chroot]`
+    /// Reads a URL: `zookeeper://[user:password@]host[:port][,host[:port]…][/chroot]`, or `zookeeper+tls://…`, the
+    /// same over TLS, with the Cargo feature `tls`
     ///
     /// The members of one ensemble, 2181 being the usual port, and an IPv6 address in brackets. All paths
     /// are below the chroot, which must exist. User and password are percent-decoded, and given by the
@@ -51,17 +60,29 @@ impl Config {
     /// | `prefix` | the path below which locks are, see [`prefix`](Self::prefix) |
     /// | `session_timeout` | like `10s`, see [`session_timeout`](Self::session_timeout) |
     /// | `layout` | `curator` or `kazoo`, see [`layout`](Self::layout) |
+    /// | `ca` | `zookeeper+tls:`, and needed there: the file with the authorities that servers are checked against |
+    /// | `cert`, `key` | `zookeeper+tls:`: two files: who we are, for servers that ask their clients for certificates |
+    ///
+    /// The files are PEM. Each may hold several certificates; in `cert` our own is the first one, and `cert` and
+    /// `key` may be one file. They are read whenever a session is opened, and not now.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`] if it cannot be understood. No error repeats the URL: it may hold a password.
+    /// [`ErrorKind::Invalid`] if it cannot be understood, and [`ErrorKind::Unsupported`] if it needs the feature
+    /// and that is off. No error repeats the URL: it may hold a password.
     pub fn new(url: &str) -> Result<Self, Error> {
         let (scheme, rest) = url
             .split_once("://")
             .ok_or_else(|| invalid("the URL of an ensemble begins with zookeeper://"))?;
-        if !scheme.eq_ignore_ascii_case("zookeeper") {
-            return Err(invalid("write zookeeper://"));
-        }
+        let is_encrypted = match scheme.to_ascii_lowercase().as_str() {
+            "zookeeper" => false,
+            "zookeeper+tls" if cfg!(feature = "tls") => true,
+            "zookeeper+tls" => {
+                let why = "zookeeper+tls: needs the Cargo feature \"tls\" of lock-zookeeper, which is off";
+                return Err(Error::new(ErrorKind::Unsupported, why));
+            }
+            _ => return Err(invalid("write zookeeper:// or zookeeper+tls://")),
+        };
         if rest.contains('#') {
             return Err(invalid("a ZooKeeper URL has no fragment; write # as %23"));
         }
@@ -81,9 +102,14 @@ impl Config {
             credentials,
             session_timeout: SESSION_TIMEOUT,
             names: Names::new("", Layout::default())?,
+            #[cfg(feature = "tls")]
+            certificates: None,
         };
         let mut layout = None;
-        for (name, value) in options(query)? {
+        let mut options = options(query)?;
+        let files = OF_TLS.map(|name| take(&mut options, name));
+        config.take_files(files, is_encrypted)?;
+        for (name, value) in options {
             config = match name.as_str() {
                 "prefix" => config.prefix(&value)?,
                 "session_timeout" => config.session_timeout(duration(&value)?)?,
@@ -98,6 +124,33 @@ impl Config {
             };
         }
         Ok(config.layout(layout.unwrap_or_default()))
+    }
+
+    fn take_files(
+        &mut self,
+        [ca, cert, key]: [Option<String>; 3],
+        is_encrypted: bool,
+    ) -> Result<(), Error> {
+        if !is_encrypted {
+            return match ca.or(cert).or(key) {
+                None => Ok(()),
+                Some(_) => {
+                    Err(invalid("certificates need an encrypted connection: use zookeeper+tls://"))
+                }
+            };
+        }
+        if cert.is_some() != key.is_some() {
+            return Err(invalid("the URL options cert and key go together: two files in PEM"));
+        }
+        let Some(_ca) = ca else {
+            let why = "zookeeper+tls: needs the URL option ca: the file with the authorities that servers are checked against";
+            return Err(invalid(why));
+        };
+        #[cfg(feature = "tls")]
+        {
+            self.certificates = Some(Certificates::new(&_ca, cert.as_deref().zip(key.as_deref())));
+        }
+        Ok(())
     }
 
     /// Puts all locks below this path: `locks/` makes `orders` the node `/locks/orders`. It ends in `/`.
@@ -138,7 +191,10 @@ impl Config {
 
 impl fmt::Debug for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Config")
+        let mut shown = f.debug_struct("Config");
+        #[cfg(feature = "tls")]
+        shown.field("certificates", &self.certificates);
+        shown
             .field("servers", &self.servers)
             .field("chroot", &self.chroot)
             .field("prefix", &self.names.prefix())
@@ -247,6 +303,11 @@ fn options(query: &str) -> Result<Vec<(String, String)>, Error> {
     Ok(options)
 }
 
+fn take(options: &mut Vec<(String, String)>, name: &str) -> Option<String> {
+    let at = options.iter().position(|(known, _)| known == name)?;
+    Some(options.swap_remove(at).1)
+}
+
 fn decode(text: &str) -> Result<String, Error> {
     let decoded = percent_decode_str(text).decode_utf8();
     Ok(decoded.map_err(|_| invalid("a part of the URL is not UTF-8"))?.into_owned())
@@ -273,6 +334,32 @@ mod tests {
         assert_eq!((config.names.layout, &*config.names.prefix()), (Layout::Kazoo, "locks/"));
         let shown = format!("{config:?}");
         assert!(!shown.contains("cret") && !shown.contains("user"), "{shown}");
+    }
+
+    #[cfg(feature = "tls")]
+    #[test]
+    fn encryption_needs_its_files() {
+        let config = Config::new("zookeeper+tls://zk1?ca=/a%20b&cert=/c&key=/d").unwrap();
+        let shown = format!("{config:?}");
+        for path in ["/a b", "/c", "/d"] {
+            assert!(shown.contains(path), "{shown}");
+        }
+        for (url, hint) in [
+            ("zookeeper+tls://zk1", "option ca"),
+            ("zookeeper+tls://zk1?ca=/a&key=/d", "go together"),
+            ("zookeeper://zk1?ca=/a", "use zookeeper+tls://"),
+        ] {
+            let error = Config::new(url).unwrap_err();
+            assert!(error.to_string().contains(hint), "{url}: {error}");
+        }
+    }
+
+    #[cfg(not(feature = "tls"))]
+    #[test]
+    fn tls_names_its_feature() {
+        let error = Config::new("zookeeper+tls://zk1?ca=/a").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        assert!(error.to_string().contains("\"tls\""), "{error}");
     }
 
     #[test]

@@ -50,7 +50,7 @@ fn is_refusal(error: &ZkError) -> bool {
 fn explained(error: &ZkError) -> String {
     let advice = match error {
         ZkError::NoHosts => {
-            "no server took the connection: none is up or has a quorum, or it refuses (see its maxClientCnxns)"
+            "no server took the connection: none is up or has a quorum, or it refuses (see its maxClientCnxns, and over TLS the certificates of both sides)"
         }
         ZkError::NoAuth => "our user lacks rights on the nodes of this lock (see their ACLs)",
         ZkError::QuotaExceeded => "the quota of a node above the lock is used up",

@@ -83,6 +83,15 @@
 //! only a resource that checks our tokens has protection from it, if theirs are checked as well. Children
 //! of a lock's node that are no places in line are an error, and none of ours puts any there.
 //!
+//! # Encryption
+//!
+//! With the Cargo feature `tls`, `zookeeper+tls://…?ca=…` encrypts connections, and checks servers against
+//! the authorities in the file `ca` and by the names in the URL; `cert` and `key` say who we are, which servers
+//! demand unless told otherwise (`ssl.clientAuth`). On the servers it takes a `secureClientPort` and
+//! `serverCnxnFactory=org.apache.zookeeper.server.NettyServerCnxnFactory`. Debian's server needs
+//! `netty-codec.jar` and `netty-resolver.jar` on its class path besides. Why a handshake failed is not told by
+//! the client crate: it says that no server took the connection, and its debug log has the reason.
+//!
 //! # Settings of the servers that matter
 //!
 //! | setting | for locks |
@@ -111,6 +120,8 @@ mod link;
 mod names;
 mod place;
 mod session;
+#[cfg(feature = "tls")]
+mod tls;
 
 pub use backend::ZooKeeper;
 pub use config::Config;

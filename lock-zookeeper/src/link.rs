@@ -9,11 +9,17 @@ use lock_core::clock::{Moment, sleep_between};
 use lock_core::{Error, ErrorKind};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use zookeeper_client::{Acls, Client};
+#[cfg(feature = "tls")]
+use zookeeper_client::Error as ZkError;
+use zookeeper_client::{Acls, Client, Connector};
 
 use crate::config::Config;
 use crate::fault::error;
 use crate::session::{Session, expired};
+
+/// How often an encrypted connection with credentials is tried, see [`connect`].
+#[cfg(feature = "tls")]
+const ATTEMPTS: u32 = 8;
 
 /// From one try to open a session to the next: longer and longer.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
@@ -110,13 +116,7 @@ async fn reopen(config: &Config) -> Arc<Session> {
 async fn open(config: &Config) -> Result<Arc<Session>, Error> {
     // Before the first byte: the session lives its timeout from some moment after this.
     let asked = Moment::now();
-    let mut connector =
-        Client::connector().with_session_timeout(config.session_timeout).with_fail_eagerly();
-    if let Some(credentials) = &config.credentials {
-        connector = connector.with_auth("digest", credentials.as_bytes());
-    }
-    let servers = format!("{}{}", config.servers, config.chroot);
-    let client = connector.connect(&servers).await.map_err(|e| error(&e))?;
+    let client = connect(config).await?;
     if client.session_timeout().is_zero() {
         return Err(Error::new(ErrorKind::Unavailable, "the server grants no session timeout"));
     }
@@ -129,4 +129,36 @@ async fn open(config: &Config) -> Result<Arc<Session>, Error> {
         None => Acls::anyone_all(),
     };
     Ok(Session::new(client, asked, config.names.layout, acls))
+}
+
+async fn connect(config: &Config) -> Result<Client, Error> {
+    let servers = format!("{}{}", config.servers, config.chroot);
+    #[cfg(feature = "tls")]
+    if let Some(certificates) = &config.certificates {
+        let options = certificates.read().await?;
+        // Servers that encrypt sometimes answer the credentials before the connection itself, which the crate
+        // takes for garbage. That comes at once, unlike a server that is not there.
+        let soon = Moment::now() + config.session_timeout / 10;
+        let mut attempts = 0;
+        return loop {
+            attempts += 1;
+            match connector(config).with_tls(options.clone()).secure_connect(&servers).await {
+                Err(ZkError::NoHosts)
+                    if config.credentials.is_some()
+                        && attempts < ATTEMPTS
+                        && !soon.has_passed() => {}
+                connected => break connected.map_err(|e| error(&e)),
+            }
+        };
+    }
+    connector(config).connect(&servers).await.map_err(|e| error(&e))
+}
+
+fn connector(config: &Config) -> Connector {
+    let connector =
+        Client::connector().with_session_timeout(config.session_timeout).with_fail_eagerly();
+    match &config.credentials {
+        Some(credentials) => connector.with_auth("digest", credentials.as_bytes()),
+        None => connector,
+    }
 }

@@ -26,6 +26,9 @@ const JAR: &str = "/usr/share/java/zookeeper.jar";
 /// Without it the server says nothing about what goes wrong.
 const LOGGER: &str = "/usr/share/java/slf4j-simple.jar";
 
+/// What encrypted connections need besides, and the jar does not name.
+const NETTY: &str = "/usr/share/java/netty-codec.jar:/usr/share/java/netty-resolver.jar";
+
 /// How many members an ensemble has.
 const MEMBERS: usize = 3;
 
@@ -432,7 +435,7 @@ fn run(properties: &[String], directory: &Path) -> Result<Server, ServerError> {
         let message = format!("{JAR} is missing: run ./test, or apt-get install zookeeper");
         return Err(ServerError::new(message));
     }
-    let class_path = format!("{JAR}:{LOGGER}");
+    let class_path = format!("{JAR}:{LOGGER}:{NETTY}");
     let fixed = [
         "-Xmx128m",
         // It lives for seconds: nothing that is optimised is ever paid back.
