@@ -43,7 +43,7 @@ impl Harness for InFiles {
 
 fn main() -> ExitCode {
     conformance_tests::run(&[
-        Suite::new("memory", || Box::new(InMemory::default())),
+        Suite::new("memory", || Box::new(InMemory::new())),
         Suite::new("file", || Box::new(InFiles::new())),
     ])
 }

@@ -15,7 +15,7 @@ use common::InMemory;
 const RUNS: u64 = 300;
 
 fn simulate(seed: u64) -> Run {
-    run(seed, Box::new(InMemory::default())).expect("a simulation records a history")
+    run(seed, Box::new(InMemory::new())).expect("a simulation records a history")
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn broken_backends_break_promises_in_some_run() {
             let saboteur = sabotage::all().iter().find(|saboteur| saboteur.name == *name);
             let saboteur = saboteur.expect("it is among the saboteurs");
             let broken = (0..RUNS).find_map(|seed| {
-                let memory: Box<dyn Harness> = Box::new(InMemory::default());
+                let memory: Box<dyn Harness> = Box::new(InMemory::new());
                 let run = run(seed, saboteur.infiltrate(memory)).expect("a history is recorded");
                 (!run.report.is_legal()).then_some(run)
             });

@@ -40,6 +40,7 @@ const SWEEP_EVERY: Duration = Duration::from_secs(60);
 #[derive(Clone, Debug, Default)]
 pub struct Memory {
     space: Arc<Space>,
+    notices: Support,
 }
 
 #[derive(Debug)]
@@ -110,6 +111,14 @@ impl Memory {
     #[must_use]
     pub fn new() -> Self {
         Self::default()
+    }
+
+    /// Declares and gives [notices](Capabilities::notices) of what is removed by hand. A lock that is held for more
+    /// than a moment then takes about a kilobyte more.
+    #[must_use]
+    pub fn with_notices(mut self) -> Self {
+        self.notices = Support::Present;
+        self
     }
 
     /// Forgets every lock, every waiter and every claim that was let go, as a server does that
@@ -190,7 +199,7 @@ impl Backend for Memory {
             minimum_hold: Support::Present,
             late_attempts_refused: Support::Present,
             raisable: Support::Present,
-            notices: Support::Present,
+            notices: self.notices,
             inspecting: Support::Present,
             listing: Support::Present,
             breaking: Support::Present,

@@ -7,8 +7,13 @@ use conformance_tests::{Harness, Pace};
 use lock_core::{Backend, LockName, Memory};
 
 /// A lock space of its own.
-#[derive(Default)]
 pub(crate) struct InMemory(Memory);
+
+impl InMemory {
+    pub(crate) fn new() -> Self {
+        Self(Memory::new().with_notices())
+    }
+}
 
 #[async_trait]
 impl Harness for InMemory {
