@@ -48,6 +48,11 @@ fn redis_meets_its_goals() {
 }
 
 #[test]
+fn zookeeper_meets_its_goals() {
+    meets_its_goals("zookeeper:", "goals/zookeeper.toml");
+}
+
+#[test]
 fn memcached_meets_its_goals() {
     meets_its_goals("memcache:", "goals/memcache.toml");
 }

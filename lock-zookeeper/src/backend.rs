@@ -283,14 +283,14 @@ async fn compete(
     asked: Moment,
 ) -> Result<Attempt, Fault> {
     let line = stand_in_line(session, place, claim).await?;
-    let is_first = is_first(session, place, line).await?;
-    session.note_contended(&place.lock, !is_first);
-    if is_first {
+    let others = line_before(session, place, line).await?;
+    session.note_contended(&place.lock, others.is_some());
+    let Some(line) = others else {
         let grant = session.grant(place, claim.ttl, asked).await?;
         return Ok(Attempt::Acquired(grant));
-    }
+    };
     if claim.queue {
-        follow(session, place);
+        follow(session, place, line);
     } else {
         session.let_go(place);
         session.leave(&claim.owner, place).await?;
@@ -333,13 +333,14 @@ async fn stand_in_line(
     entered.map(Some)
 }
 
-async fn is_first(
+/// The line with our place in it; `None` if that is the first one.
+async fn line_before(
     session: &Session,
     place: &Place,
     line: Option<Vec<String>>,
-) -> Result<bool, Fault> {
+) -> Result<Option<Vec<String>>, Fault> {
     if place.state().first.is_some() {
-        return Ok(true);
+        return Ok(None);
     }
     let line = match line {
         Some(line) => line,
@@ -349,9 +350,9 @@ async fn is_first(
     match line.iter().position(|node| Some(node) == ours.as_ref()) {
         Some(0) => {
             place.is_first();
-            Ok(true)
+            Ok(None)
         }
-        Some(_) => Ok(false),
+        Some(_) => Ok(Some(line)),
         None => {
             place.is_gone();
             Err(Fault::not_applied(FaultKind::Unavailable, "our node was removed from the line"))
@@ -360,10 +361,10 @@ async fn is_first(
 }
 
 /// Has somebody follow the line for a claim that waits, once.
-fn follow(session: &Arc<Session>, place: &Arc<Place>) {
+fn follow(session: &Arc<Session>, place: &Arc<Place>, line: Vec<String>) {
     let is_followed = std::mem::replace(&mut place.state().followed, true);
     if !is_followed {
-        tokio::spawn(Arc::clone(session).follow(Arc::clone(place)));
+        tokio::spawn(Arc::clone(session).follow(Arc::clone(place), line));
     }
 }
 

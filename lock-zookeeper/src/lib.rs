@@ -69,7 +69,10 @@
 //! data; the nodes above are containers. Names of ASCII letters, digits and punctuation stay as they are, but
 //! for `%`, `/` and a leading dot, which are escaped. With credentials in the URL every node belongs to that
 //! user alone. Without, nodes belong to the world: whoever reaches the server can read owner ids and delete
-//! nodes.
+//! nodes. On the node of a lock that somebody else made our user needs the rights to read, write, create and
+//! delete: whoever enters the line empties that node's data.
+//!
+//! A free lock is taken by one request and given back by another.
 //!
 //! # Other libraries
 //!

@@ -75,6 +75,19 @@ pub(crate) const BACKENDS: &[Backend] = &[
         deep: 10_000,
     },
     Backend {
+        scheme: "zookeeper",
+        start: services::zookeeper,
+        floor: "raw-zookeeper",
+        crowd_floor: "mux-zookeeper",
+        beside: &[],
+        between_processes: true,
+        takeover: Takeover::Lease,
+        hand_offs: 400,
+        held: (1_000, 5_000),
+        // Each one who comes reads the whole line.
+        deep: 1_000,
+    },
+    Backend {
         scheme: "memcache",
         start: services::memcached,
         floor: "raw-memcached",

@@ -28,7 +28,8 @@ use workloads::WORKLOADS;
 
 #[derive(Args, Debug)]
 pub(crate) struct RunArgs {
-    /// `memory:`, `file:`, `redis:`, `memcache:` for something of its own; `redis://host:port` for one that runs
+    /// `memory:`, `file:`, `redis:`, `zookeeper:`, `memcache:` for something of its own; `redis://host:port` for
+    /// one that runs
     backend: String,
     /// What to measure [default: everything that the backend can do]
     #[arg(value_parser = clap::builder::PossibleValuesParser::new(WORKLOADS.iter().map(|w| w.name)))]

@@ -1,7 +1,7 @@
 //! `lock-bench worker LIB URL`: one process that locks as it is told. `PROTOCOL.md` is what it speaks.
 
 mod commands;
-mod floors;
+pub(crate) mod floors;
 mod locks;
 mod memcache_crate;
 mod pairs;

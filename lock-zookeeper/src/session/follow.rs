@@ -58,12 +58,13 @@ impl Session {
         place.is_gone();
     }
 
-    /// Follows the line until our node is the first one, and notes that and its end. If it cannot be
-    /// followed, our node must not stay there: everybody behind it would wait for it.
-    pub(crate) async fn follow(self: Arc<Self>, place: Arc<Place>) {
+    /// Follows the line until our node is the first one, and notes that and its end. `line` is what it was
+    /// like when we stood in it. If it cannot be followed, our node must not stay there: everybody behind it
+    /// would wait for it.
+    pub(crate) async fn follow(self: Arc<Self>, place: Arc<Place>, line: Vec<String>) {
         let ours = async {
             self.insist(|| self.watch_own(&place)).await?;
-            self.advance(&place).await
+            self.advance(&place, line).await
         };
         let gone = place.until(|state| state.gone.then_some(()));
         let is_first = tokio::select! {
@@ -80,11 +81,16 @@ impl Session {
     /// Waits until all who came before have left; `None` if that cannot be told any more. Two of them are
     /// watched: when the nearer one leaves, and the farther one has left before, nobody is left, and
     /// nobody has to be asked.
-    async fn advance(&self, place: &Place) -> Option<()> {
+    async fn advance(&self, place: &Place, line: Vec<String>) -> Option<()> {
         let node = place.state().node.clone()?;
         let mut watched: Option<(String, Leaving<'_>)> = None;
+        // Before us it only ever gets shorter, so what is old does no harm.
+        let mut known = Some(line);
         loop {
-            let line = self.insist(|| self.line(&place.lock)).await?;
+            let line = match known.take() {
+                Some(line) => line,
+                None => self.insist(|| self.line(&place.lock)).await?,
+            };
             let at = line.iter().position(|other| *other == node.name)?;
             let Some(nearer) = at.checked_sub(1).map(|at| &line[at]) else {
                 return Some(());

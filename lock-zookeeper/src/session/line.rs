@@ -5,7 +5,7 @@ use std::sync::Arc;
 use lock_core::OwnerId;
 use lock_core::backend::{Effect, Fault, FaultKind};
 use lock_core::clock::Moment;
-use zookeeper_client::{CreateMode, Error as ZkError};
+use zookeeper_client::{CreateMode, Error as ZkError, MultiWriteResult};
 
 use super::{Session, expired};
 use crate::fault::fault;
@@ -14,6 +14,15 @@ use crate::place::{Node, Place};
 
 /// How often the lock's node is made anew when it vanishes under our hands.
 const ATTEMPTS: u32 = 5;
+
+/// What became of a node that was put into the line.
+struct Entered {
+    node: Node,
+    /// Whose session it belongs to, if the server says so.
+    owner: Option<i64>,
+    /// How many nodes there are in line, ours included.
+    places: i32,
+}
 
 impl Session {
     /// Puts the node of `place` into the line, and returns the line. Goes on by itself if nobody waits for
@@ -39,22 +48,20 @@ impl Session {
     }
 
     async fn create(&self, place: &Place, data: &[u8]) -> Result<Vec<String>, Fault> {
-        let path = format!("{}/{}", place.lock, place.stem);
-        let options = CreateMode::EphemeralSequential.with_acls(self.acls);
         for _ in 0..ATTEMPTS {
-            // One after the other on the connection, without waiting in between.
-            let create = self.client.create(&path, data, &options);
-            let list = self.client.list_children(&place.lock);
-            match create.await {
-                Ok((stat, sequence)) if stat.ephemeral_owner == self.id => {
-                    let name = format!("{}{sequence}", place.stem);
-                    place.update(|state| state.node = Some(Node { name, czxid: stat.czxid }));
-                    return self.in_order(&place.lock, list.await);
-                }
-                Ok(_) => {
+            match self.create_and_count(place, data).await {
+                Ok(Entered { owner: Some(owner), .. }) if owner != self.id => {
                     // A server that replaces sessions behind our back.
                     self.end();
                     return Err(expired());
+                }
+                Ok(Entered { node, places, .. }) => {
+                    let name = node.name.clone();
+                    place.update(|state| state.node = Some(node));
+                    return match places {
+                        1 => self.in_order(&place.lock, Ok(vec![name])),
+                        _ => self.line(&place.lock).await,
+                    };
                 }
                 Err(ZkError::NoNode) => self.make_lock(&place.lock).await?,
                 Err(error) => {
@@ -71,6 +78,29 @@ impl Session {
         }
         let why = "the node of the lock is removed again and again";
         Err(Fault::not_applied(FaultKind::Unavailable, why))
+    }
+
+    /// One transaction makes the node and writes nothing to the node of the lock: the answer to a write
+    /// says how many children there are, so whoever is alone is first, and knows it without asking again.
+    async fn create_and_count(&self, place: &Place, data: &[u8]) -> Result<Entered, ZkError> {
+        let options = CreateMode::EphemeralSequential.with_acls(self.acls);
+        let mut write = self.client.new_multi_writer();
+        write.add_create(&format!("{}/{}", place.lock, place.stem), data, &options)?;
+        write.add_set_data(&place.lock, b"", None)?;
+        let answers = write.commit().await?;
+        let [MultiWriteResult::Create { path, stat: child }, MultiWriteResult::SetData { stat }] =
+            &answers[..]
+        else {
+            return Err(ZkError::UnexpectedError("a transaction's answer has other parts".into()));
+        };
+        let name = path.rsplit('/').next().unwrap_or_default().to_owned();
+        Ok(Entered {
+            // Servers before 3.9 leave out what else is known of a node made in a transaction.
+            owner: (!child.is_invalid() && child.czxid != 0).then_some(child.ephemeral_owner),
+            // Both were made by one transaction.
+            node: Node { name, czxid: stat.mzxid },
+            places: stat.num_children,
+        })
     }
 
     /// Makes the node of a lock and those above it: containers, which the server removes when they are

@@ -2,6 +2,7 @@
 
 mod memcached;
 mod redis;
+mod zookeeper;
 
 use std::net::SocketAddr;
 
@@ -11,6 +12,7 @@ use super::Stop;
 
 pub(crate) use memcached::memcached;
 pub(crate) use redis::redis;
+pub(crate) use zookeeper::zookeeper;
 
 /// Where the locks of one run are.
 pub(crate) struct Place {

@@ -55,6 +55,7 @@ pub(crate) trait Dialect: Sized + Send + Sync + 'static {
 /// `host:port` of `redis://host:port`, and the like.
 fn address<D: Dialect>(url: &str) -> Result<&str, String> {
     let address = url.strip_prefix(D::SCHEME).and_then(|rest| rest.strip_prefix("://"));
+    let address = address.map(|rest| rest.split('?').next().unwrap_or_default());
     address.ok_or_else(|| format!("this floor speaks to {}://host:port", D::SCHEME))
 }
 
