@@ -95,8 +95,8 @@ impl Session {
         };
         let name = path.rsplit('/').next().unwrap_or_default().to_owned();
         Ok(Entered {
-            // Servers before 3.9 leave out what else is known of a node made in a transaction.
-            owner: (!child.is_invalid() && child.czxid != 0).then_some(child.ephemeral_owner),
+            // ZooKeeper 3.8 leaves out what else is known of a node made in a transaction.
+            owner: (!child.is_invalid()).then_some(child.ephemeral_owner),
             // Both were made by one transaction.
             node: Node { name, czxid: stat.mzxid },
             places: stat.num_children,
