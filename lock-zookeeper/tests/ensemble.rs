@@ -30,7 +30,7 @@ async fn a_follower_that_is_cut_from_its_leader_only() {
 }
 
 async fn cut_a_follower_from_its_leader(timeout: Duration, tick: Duration) {
-    let ensemble = ensemble(tick);
+    let ensemble = ensemble_with_links(tick);
     let (leader, follower, other) = roles(&ensemble);
     let [holder, waiter] = [follower, other].map(|member| ensemble.member(member).addr());
     let hand_over = HandOver::prepare(holder, waiter, timeout).await;
@@ -81,7 +81,7 @@ async fn a_leader_that_stood_still() {
 #[tokio::test(flavor = "multi_thread")]
 async fn slow_links_around_a_follower() {
     let timeout = Duration::from_secs(5);
-    let ensemble = ensemble(Duration::from_secs(1));
+    let ensemble = ensemble_with_links(Duration::from_secs(1));
     let (leader, follower, other) = roles(&ensemble);
     let line = Proxy::start(ensemble.member(follower).addr()).expect("a proxy can be started");
     let link = ensemble.link(follower, leader);
@@ -156,7 +156,7 @@ async fn a_member_that_dies_with_the_watch() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_minority_with_the_holder_in_it() {
     let timeout = Duration::from_secs(6);
-    let ensemble = ensemble(Duration::from_millis(500));
+    let ensemble = ensemble_with_links(Duration::from_millis(500));
     let (leader, follower, other) = roles(&ensemble);
     let [minority, majority] = [follower, other].map(|member| ensemble.member(member).addr());
     let hand_over = HandOver::prepare(minority, majority, timeout).await;
@@ -304,8 +304,18 @@ fn timeouts() -> Vec<Duration> {
 }
 
 /// Its followers take a while to notice that their leader is gone.
+fn options(tick: Duration) -> ZooKeeperOptions {
+    ZooKeeperOptions::new().tick(tick).setting("syncLimit", "20")
+}
+
 fn ensemble(tick: Duration) -> ZooKeeperEnsemble {
-    ZooKeeperEnsemble::start(&ZooKeeperOptions::new().tick(tick).setting("syncLimit", "20").links())
+    ZooKeeperEnsemble::start(&options(tick))
+}
+
+/// With a line from each member to each other one. These lines are there before the one who leads is, so that
+/// elections take longer: who calls a leader that is not ready yet is hung up on, and not refused.
+fn ensemble_with_links(tick: Duration) -> ZooKeeperEnsemble {
+    ZooKeeperEnsemble::start(&options(tick).links())
 }
 
 /// The leader, a follower, and the other one.

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
-use super::process::{Server, ServerError, free_port};
+use super::process::{Server, ServerError, low_ports};
 use super::redis::KeepData;
 use crate::harness::ServerProcess;
 use crate::proxy::Proxy;
@@ -100,7 +100,7 @@ impl ZooKeeperOptions {
             // Nothing here survives the machine, so nothing has to be on its disk.
             ("forceSync", "no"),
             // For ensembles.
-            ("initLimit", "40"),
+            ("initLimit", "10"),
             ("syncLimit", "10"),
             ("standaloneEnabled", if quorum.is_empty() { "true" } else { "false" }),
         ];
@@ -142,7 +142,8 @@ impl ZooKeeper {
     ///
     /// There is no Java or no ZooKeeper, or it does not come up.
     pub fn try_start(options: &ZooKeeperOptions) -> Result<Self, ServerError> {
-        on_free_ports(1, |ports| {
+        on_free_ports(1, |ports, kept_free| {
+            drop(kept_free);
             let server = Self::launch(options, ports[0], None, "")?;
             server.wait_until_ready()?;
             Ok(server)
@@ -327,10 +328,11 @@ impl ZooKeeperEnsemble {
     ///
     /// There is no Java or no ZooKeeper, or one of them does not come up.
     pub fn try_start(options: &ZooKeeperOptions) -> Result<Self, ServerError> {
-        on_free_ports(3 * MEMBERS, |ports| {
+        on_free_ports(3 * MEMBERS, |ports, kept_free| {
             let (clients, peers) = ports.split_at(MEMBERS);
             let (quorum, election) = peers.split_at(MEMBERS);
             let links = links(options, quorum)?;
+            drop(kept_free);
             let members: Result<Vec<_>, _> = clients
                 .iter()
                 .enumerate()
@@ -455,12 +457,16 @@ fn run(properties: &[String], directory: &Path) -> Result<Server, ServerError> {
 /// Starts something on ports that were free a moment ago, and on others if somebody was faster.
 fn on_free_ports<T>(
     count: usize,
-    mut start: impl FnMut(&[u16]) -> Result<T, ServerError>,
+    mut start: impl FnMut(&[u16], Vec<TcpListener>) -> Result<T, ServerError>,
 ) -> Result<T, ServerError> {
     let mut clashes = 0;
     loop {
-        let ports: Vec<u16> = (0..count).map(|_| free_port()).collect();
-        match start(&ports) {
+        let bind = |port| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).ok();
+        let kept_free: Vec<TcpListener> = low_ports().filter_map(bind).take(count).collect();
+        let port_of = |listener: &TcpListener| listener.local_addr().map(|addr| addr.port());
+        let ports: Result<Vec<u16>, _> = kept_free.iter().map(port_of).collect();
+        let ports = ports.expect("a listener has an address");
+        match start(&ports, kept_free) {
             Err(error) if clashes < ATTEMPTS && is_taken(&ports) => {
                 clashes += 1;
                 drop(error);
