@@ -9,7 +9,6 @@ use lock_core::clock::{Moment, sleep_between};
 use lock_core::{Error, ErrorKind};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-#[cfg(feature = "tls")]
 use zookeeper_client::Error as ZkError;
 use zookeeper_client::{Acls, Client, Connector};
 
@@ -17,9 +16,8 @@ use crate::config::Config;
 use crate::fault::error;
 use crate::session::{Session, expired};
 
-/// How often an encrypted connection with credentials is tried, see [`connect`].
-#[cfg(feature = "tls")]
-const ATTEMPTS: u32 = 8;
+/// How often a connection with credentials is tried, see [`connect`].
+const ATTEMPTS: u32 = 16;
 
 /// From one try to open a session to the next: longer and longer.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
@@ -132,26 +130,28 @@ async fn open(config: &Config) -> Result<Arc<Session>, Error> {
 }
 
 async fn connect(config: &Config) -> Result<Client, Error> {
+    // Servers on Netty, as all that encrypt are, sometimes answer the credentials before the connection
+    // itself, which the crate takes for garbage. That comes at once, unlike a server that is not there.
+    let soon = Moment::now() + config.session_timeout / 10;
+    let mut attempts = 0;
+    loop {
+        attempts += 1;
+        match connect_once(config).await? {
+            Err(ZkError::NoHosts)
+                if config.credentials.is_some() && attempts < ATTEMPTS && !soon.has_passed() => {}
+            connected => return connected.map_err(|e| error(&e)),
+        }
+    }
+}
+
+async fn connect_once(config: &Config) -> Result<Result<Client, ZkError>, Error> {
     let servers = format!("{}{}", config.servers, config.chroot);
     #[cfg(feature = "tls")]
     if let Some(certificates) = &config.certificates {
         let options = certificates.read().await?;
-        // Servers that encrypt sometimes answer the credentials before the connection itself, which the crate
-        // takes for garbage. That comes at once, unlike a server that is not there.
-        let soon = Moment::now() + config.session_timeout / 10;
-        let mut attempts = 0;
-        return loop {
-            attempts += 1;
-            match connector(config).with_tls(options.clone()).secure_connect(&servers).await {
-                Err(ZkError::NoHosts)
-                    if config.credentials.is_some()
-                        && attempts < ATTEMPTS
-                        && !soon.has_passed() => {}
-                connected => break connected.map_err(|e| error(&e)),
-            }
-        };
+        return Ok(connector(config).with_tls(options).secure_connect(&servers).await);
     }
-    connector(config).connect(&servers).await.map_err(|e| error(&e))
+    Ok(connector(config).connect(&servers).await)
 }
 
 fn connector(config: &Config) -> Connector {
