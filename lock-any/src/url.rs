@@ -1,6 +1,5 @@
 //! The URLs of [`connect`](crate::connect). Smaller than the general kind, and with several hosts.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use humantime::format_duration;
@@ -92,8 +91,8 @@ impl Url {
     }
 
     /// For backends that live in a directory; `None` if the URL names none.
-    #[cfg_attr(not(feature = "file"), allow(dead_code, reason = "the file backend is off"))]
-    pub(crate) fn into_path(self, form: &str) -> Result<Option<PathBuf>, Error> {
+    #[cfg(feature = "file")]
+    pub(crate) fn into_path(self, form: &str) -> Result<Option<std::path::PathBuf>, Error> {
         self.no_more_options()?;
         let path = self.location.strip_prefix("//").unwrap_or(&self.location);
         if path.is_empty() {
@@ -102,7 +101,7 @@ impl Url {
         if !path.starts_with('/') {
             return Err(invalid(format!("the directory must be an absolute path: write {form}")));
         }
-        Ok(Some(PathBuf::from(decode(path)?)))
+        Ok(Some(decode(path)?.into()))
     }
 
     /// For backends that read URLs themselves: what is left of this one.

@@ -163,29 +163,32 @@ fn nothing_is_kept_when_all_is_dropped() {
     }
     let gone = Arc::new(AtomicBool::new(false));
     #[derive(Debug)]
-    struct B(Lineless, #[allow(dead_code, reason = "its drop is what counts")] Flag);
+    struct B {
+        inner: Lineless,
+        _dropped: Flag,
+    }
     #[async_trait]
     impl Backend for B {
         fn capabilities(&self) -> Capabilities {
-            self.0.capabilities()
+            self.inner.capabilities()
         }
         async fn identity(&self) -> Result<Option<Identity>, Fault> {
-            self.0.identity().await
+            self.inner.identity().await
         }
         async fn try_acquire(&self, c: &Claim) -> Result<Attempt, Fault> {
-            self.0.try_acquire(c).await
+            self.inner.try_acquire(c).await
         }
         async fn wait(&self, c: &Claim) -> Result<Wake, Fault> {
-            self.0.wait(c).await
+            self.inner.wait(c).await
         }
         async fn renew(&self, c: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
-            self.0.renew(c).await
+            self.inner.renew(c).await
         }
         async fn release(&self, c: &Claim, h: LetGo) -> Result<Release, Fault> {
-            self.0.release(c, h).await
+            self.inner.release(c, h).await
         }
         async fn inspect(&self, n: &LockName) -> Result<LockState, Fault> {
-            self.0.inspect(n).await
+            self.inner.inspect(n).await
         }
         async fn list(
             &self,
@@ -193,15 +196,18 @@ fn nothing_is_kept_when_all_is_dropped() {
             a: Option<&LockName>,
             l: usize,
         ) -> Result<Vec<Listed>, Fault> {
-            self.0.list(p, a, l).await
+            self.inner.list(p, a, l).await
         }
         async fn break_lock(&self, n: &LockName, e: &OwnerId) -> Result<bool, Fault> {
-            self.0.break_lock(n, e).await
+            self.inner.break_lock(n, e).await
         }
     }
     let rt = rt(1);
     rt.block_on(async {
-        let locks = Locker::new(B(Lineless(Arc::new(Memory::new())), Flag(gone.clone())));
+        let locks = Locker::new(B {
+            inner: Lineless(Arc::new(Memory::new())),
+            _dropped: Flag(gone.clone()),
+        });
         let a = locks.lock("a").unwrap().ttl(millis(50)).acquire().await.unwrap();
         let b = locks.lock("b").unwrap().acquire().await.unwrap();
         let w = locks.lock("b").unwrap();

@@ -96,11 +96,7 @@ impl Place {
     }
 
     pub(crate) fn all(scratch: &Scratch) -> Vec<Self> {
-        #[allow(unused_mut, reason = "without the feature there is nothing to add")]
-        let mut places = Self::all_detached(scratch);
-        #[cfg(feature = "zookeeper")]
-        places.push(Self::zookeeper());
-        places
+        Self::all_detached(scratch).into_iter().chain(Self::all_attached()).collect()
     }
 
     /// Those with detached leases.
@@ -113,6 +109,14 @@ impl Place {
             Self::redis(),
             #[cfg(feature = "memcache")]
             Self::memcache(),
+        ]
+    }
+
+    /// Those without.
+    fn all_attached() -> Vec<Self> {
+        vec![
+            #[cfg(feature = "zookeeper")]
+            Self::zookeeper(),
         ]
     }
 
