@@ -29,7 +29,6 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    #[cfg(feature = "file")]
     pub(crate) fn file(scratch: &Scratch) -> Self {
         Self {
             scheme: "file:",
@@ -103,7 +102,6 @@ impl Place {
     pub(crate) fn all_detached(scratch: &Scratch) -> Vec<Self> {
         let _ = scratch;
         vec![
-            #[cfg(feature = "file")]
             Self::file(scratch),
             #[cfg(feature = "redis")]
             Self::redis(),

@@ -22,8 +22,7 @@ const CASES: &[Case] = &[
 fn what_is_not_declared_is_refused_and_what_is_declared_works() {
     let scratch = Scratch::new();
     let places = Place::all(&scratch);
-    let all_are_here =
-        cfg!(all(feature = "file", feature = "redis", feature = "zookeeper", feature = "memcache"));
+    let all_are_here = cfg!(all(feature = "redis", feature = "zookeeper", feature = "memcache"));
     for place in &places {
         for (arguments, can, status) in CASES {
             let (code, stdout, stderr) = place.lockctl(&scratch, arguments);

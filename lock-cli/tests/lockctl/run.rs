@@ -91,7 +91,6 @@ fn a_lease_that_the_url_bounds_is_kept_to_the_end_of_the_command() {
     assert_eq!((code, stderr.as_str()), (0, ""));
 }
 
-#[cfg(feature = "file")]
 #[test]
 fn one_at_a_time_and_who_does_not_wait_is_told() {
     let scratch = Scratch::new();
@@ -131,7 +130,6 @@ fn one_at_a_time_and_who_does_not_wait_is_told() {
     assert!(!scratch.exists("intruded"));
 }
 
-#[cfg(feature = "file")]
 #[test]
 fn flock_and_lockctl_exclude_each_other() {
     let scratch = Scratch::new();
@@ -141,7 +139,6 @@ fn flock_and_lockctl_exclude_each_other() {
     assert_eq!(outcome(&mut scratch.run(&url, &["n", "--", "sh", "-c", flock])).0, 42);
 }
 
-#[cfg(feature = "file")]
 #[test]
 fn a_minimum_hold_is_kept_after_the_command() {
     let scratch = Scratch::new();
@@ -159,7 +156,6 @@ fn a_minimum_hold_is_kept_after_the_command() {
     assert_eq!(outcome(&mut scratch.run(&url, &["-n", "n", "--", "true"])).0, 0);
 }
 
-#[cfg(feature = "file")]
 #[test]
 fn a_minimum_hold_does_not_outlive_a_signal() {
     let scratch = Scratch::new();
@@ -176,7 +172,6 @@ fn a_minimum_hold_does_not_outlive_a_signal() {
 }
 
 /// 64 processes × 20 increments of a counter that only the lock protects.
-#[cfg(feature = "file")]
 #[test]
 fn no_increment_is_lost() {
     const PROCESSES: usize = 64;

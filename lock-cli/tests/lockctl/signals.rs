@@ -87,7 +87,6 @@ fn blocked_signals_are_let_through() {
     }
 }
 
-#[cfg(feature = "file")]
 #[test]
 fn a_signal_ends_the_wait() {
     let scratch = Scratch::new();

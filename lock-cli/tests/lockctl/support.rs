@@ -26,12 +26,8 @@ impl Scratch {
     }
 
     /// One of each kind: a kernel lock, which the command inherits, and a lease.
-    pub(crate) fn urls(&self) -> Vec<String> {
-        let mut urls = vec!["memory:".to_owned()];
-        if cfg!(feature = "file") {
-            urls.push(self.url());
-        }
-        urls
+    pub(crate) fn urls(&self) -> [String; 2] {
+        ["memory:".to_owned(), self.url()]
     }
 
     pub(crate) fn locks(&self) -> PathBuf {

@@ -41,7 +41,6 @@ fn ctrl_c_ends_a_script_around_lockctl() {
     }
 }
 
-#[cfg(feature = "file")]
 #[test]
 fn ctrl_c_ends_a_script_whose_lockctl_waits() {
     let scratch = Scratch::new();
@@ -144,7 +143,6 @@ fn ctrl_z_without_a_shell_to_go_on_stops_nothing_for_good() {
     assert_eq!(status.unwrap().code(), Some(6));
 }
 
-#[cfg(feature = "file")]
 #[test]
 fn ctrl_z_stops_a_lockctl_that_only_keeps_others_out() {
     let scratch = Scratch::new();
@@ -165,7 +163,6 @@ fn ctrl_z_stops_a_lockctl_that_only_keeps_others_out() {
     assert_eq!(shell.status(), 130);
 }
 
-#[cfg(feature = "file")]
 #[test]
 fn the_terminal_is_as_before_after_a_command_that_was_killed() {
     let scratch = Scratch::new();

@@ -175,7 +175,6 @@ fn help_and_version_are_no_errors() {
     }
 }
 
-#[cfg(feature = "file")]
 #[test]
 fn the_backend_comes_from_the_option_then_the_environment() {
     let scratch = Scratch::new();
@@ -197,7 +196,6 @@ fn the_backend_comes_from_the_option_then_the_environment() {
     assert!(scratch.locks().join("lockctl-self-test.lock").exists());
 }
 
-#[cfg(feature = "file")]
 #[test]
 fn a_backend_that_refuses_is_not_wrong_usage() {
     let scratch = Scratch::new();
@@ -208,7 +206,6 @@ fn a_backend_that_refuses_is_not_wrong_usage() {
     assert_eq!((code, stderr.lines().count()), (77, 1), "{stderr}");
 }
 
-#[cfg(feature = "file")]
 #[test]
 fn a_limit_on_the_size_of_files_is_an_error_and_no_death() {
     let scratch = Scratch::new();
@@ -219,7 +216,6 @@ fn a_limit_on_the_size_of_files_is_an_error_and_no_death() {
     assert_eq!((code, stderr.lines().count()), (69, 1), "{stderr}");
 }
 
-#[cfg(feature = "file")]
 #[test]
 fn so_it_is_for_what_lockctl_prints() {
     let scratch = Scratch::new();
