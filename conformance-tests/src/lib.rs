@@ -37,6 +37,7 @@ mod context;
 mod harness;
 pub mod history;
 pub mod laws;
+pub mod peers;
 pub mod proxy;
 pub mod sabotage;
 pub mod servers;

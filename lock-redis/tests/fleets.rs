@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use conformance_tests::peers::Library::{self, Laravel, RedisPy, Symfony};
+use conformance_tests::peers::Peer;
 use lock_core::backend::{LetGo, Release, Renewal};
 use lock_core::clock::{Moment, sleep};
 use lock_core::{
@@ -10,11 +12,8 @@ use lock_core::{
 use lock_redis::Redis;
 use tokio::task::JoinHandle;
 
-#[path = "fleets/peer.rs"]
-mod peer;
 mod support;
 
-use peer::Library::{self, Laravel, RedisPy, Symfony};
 use support::{Server, claim, contended, eventually, name, renew, win};
 
 const SECOND: u64 = 1000;
@@ -53,7 +52,7 @@ async fn what_they_hold_is_contended_and_shown_without_its_owner(library: Librar
     let server = Server::start();
     let locks = Locker::new(server.client().await);
     let lock = locks.lock("n").unwrap();
-    let mut theirs = library.start(server.port(), &["n"]);
+    let mut theirs = peer(library, &server, &["n"]);
     for (lease, has_end) in [("300", true), ("0", false)] {
         assert_eq!(theirs.ask(&format!("try {lease}")).await, "held");
         let value: String = server.run("GET n");
@@ -79,7 +78,7 @@ async fn their_release_wakes_our_waiter(library: Library) {
     let locks = Locker::new(server.client().await);
     assert_eq!(locks.capabilities().wakeup, Wakeup::Signal);
     let lock = locks.lock("n").unwrap().ttl(LONG);
-    let mut theirs = library.start(server.port(), &["n"]);
+    let mut theirs = peer(library, &server, &["n"]);
     // A compare-and-delete; and whatever else the library has that ends a hold, or changes it.
     let ways: &[&[&str]] = match library {
         RedisPy => &[&["release"], &["extend 300", "reacquire", "extend 300", "release"]],
@@ -111,7 +110,7 @@ async fn the_end_of_their_lease_lets_our_waiter_in(library: Library) {
     let server = Server::start();
     let locks = Locker::new(server.client().await);
     let lock = locks.lock("n").unwrap().ttl(LONG);
-    let mut theirs = library.start(server.port(), &["n"]);
+    let mut theirs = peer(library, &server, &["n"]);
     // The start of an interpreter is not part of it.
     assert_eq!(theirs.ask("try 300").await, "held");
     assert_eq!(theirs.ask("release").await, "done");
@@ -131,7 +130,7 @@ async fn without_signals_our_waiter_looks(library: Library) {
     let locks = Locker::new(Redis::connect(url).await.unwrap());
     assert_eq!(locks.capabilities().wakeup, Wakeup::Poll);
     let lock = locks.lock("n").unwrap().ttl(LONG);
-    let mut theirs = library.start(server.port(), &["n"]);
+    let mut theirs = peer(library, &server, &["n"]);
     for (lease, is_released) in [("300", true), ("0", true), ("2", false)] {
         assert_eq!(theirs.ask(&format!("try {lease}")).await, "held");
         let before = server.calls("evalsha");
@@ -152,7 +151,7 @@ async fn what_we_hold_is_not_theirs(library: Library) {
     let server = Server::start();
     let locks = Locker::new(server.client().await);
     let lock = locks.lock("n").unwrap().ttl(LONG);
-    let mut theirs = library.start(server.port(), &["n"]);
+    let mut theirs = peer(library, &server, &["n"]);
     for _ in 0..2 {
         let guard = lock.try_acquire().await.unwrap().expect("it is free");
         let value: String = server.run("GET n");
@@ -178,7 +177,7 @@ async fn our_renewals_keep_them_out(library: Library) {
     let locks = Locker::new(server.client().await);
     let ttl = Duration::from_secs(2);
     let guard = locks.lock("n").unwrap().ttl(ttl).acquire().await.unwrap();
-    let mut theirs = library.start(server.port(), &["n"]);
+    let mut theirs = peer(library, &server, &["n"]);
     let asked = Moment::now();
     assert_eq!(theirs.ask("acquire 300 5").await, "contended");
     assert!(Moment::now().saturating_since(asked) > ttl * 3 / 2, "they did not wait");
@@ -190,7 +189,7 @@ async fn our_renewals_keep_them_out(library: Library) {
 async fn our_minimum_hold_keeps_them_out(library: Library) {
     let server = Server::start();
     let locks = server.client().await;
-    let mut theirs = library.start(server.port(), &["n"]);
+    let mut theirs = peer(library, &server, &["n"]);
     let mut ours = claim("n", 300 * SECOND);
     win(&locks, &mut ours).await;
     let keep = LetGo::after(Duration::from_secs(200));
@@ -205,7 +204,7 @@ async fn our_minimum_hold_keeps_them_out(library: Library) {
 async fn our_late_verbs_leave_their_lock_alone(library: Library) {
     let server = Server::start();
     let locks = server.client().await;
-    let mut theirs = library.start(server.port(), &["n"]);
+    let mut theirs = peer(library, &server, &["n"]);
     let mut ours = claim("n", SECOND);
     win(&locks, &mut ours).await;
     assert_eq!(theirs.ask("acquire 300 20").await, "held");
@@ -236,7 +235,7 @@ async fn their_late_verbs_leave_our_lock_alone(library: Library) {
     let server = Server::start();
     let locks = Locker::new(server.client().await);
     let lock = locks.lock("n").unwrap().ttl(LONG);
-    let mut theirs = library.start(server.port(), &["n"]);
+    let mut theirs = peer(library, &server, &["n"]);
     assert_eq!(theirs.ask("try 1").await, "held");
     let guard = lock.acquire().await.unwrap();
     let value: String = server.run("GET n");
@@ -259,7 +258,7 @@ async fn a_prefix_of_laravels_cache_is_a_prefix_of_ours() {
     let server = Server::start();
     let locks = Locker::new(Redis::connect(server.url() + "?prefix=shop:").await.unwrap());
     let lock = locks.lock("orders/42").unwrap();
-    let mut theirs = Laravel.start(server.port(), &["orders/42", "shop"]);
+    let mut theirs = peer(Laravel, &server, &["orders/42", "shop"]);
     assert_eq!(theirs.ask("try 300").await, "held");
     assert!(lock.try_acquire().await.unwrap().is_none());
     assert_eq!(theirs.ask("release").await, "done");
@@ -273,7 +272,7 @@ async fn symfony_and_we_refuse_each_others_keys() {
     let server = Server::start();
     let locks = Locker::new(server.client().await);
     let lock = locks.lock("n").unwrap();
-    let mut theirs = Symfony.start(server.port(), &["n"]);
+    let mut theirs = peer(Symfony, &server, &["n"]);
     // Theirs is a sorted set: an error for us and not contention, and left as it is.
     assert_eq!(theirs.ask("try 300").await, "held");
     let refused = |answer: Result<Option<LockGuard>, Error>| {
@@ -309,7 +308,7 @@ async fn a_mixed_fleet_loses_no_update() {
     let server = Server::start();
     let mut theirs = Vec::new();
     for library in [RedisPy, RedisPy, RedisPy, RedisPy, Laravel, Laravel] {
-        let mut peer = library.start(server.port(), &["n"]);
+        let mut peer = peer(library, &server, &["n"]);
         // Started, and connected.
         assert_eq!(peer.ask("count 0 1 1 0").await, "waited 0");
         theirs.push((library, peer));
@@ -387,7 +386,7 @@ fn assert_lease_is_long(server: &Server) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn loops_that_hold_for_a_moment_each_do_not_starve_our_waiter() {
     let server = Server::start();
-    let mut theirs = [RedisPy, RedisPy].map(|library| library.start(server.port(), &["n"]));
+    let mut theirs = [RedisPy, RedisPy].map(|library| peer(library, &server, &["n"]));
     for peer in &mut theirs {
         assert_eq!(peer.ask("count 0 1 1 0").await, "waited 0");
     }
@@ -404,6 +403,11 @@ async fn loops_that_hold_for_a_moment_each_do_not_starve_our_waiter() {
         sleep(Duration::from_millis(3)).await;
     }
     assert!(longest < Duration::from_secs(2), "it waited {longest:?}");
+}
+
+/// The name of the lock is the first of `arguments`.
+fn peer(library: Library, server: &Server, arguments: &[&str]) -> Peer {
+    library.start(&[&[&*server.port().to_string()], arguments].concat())
 }
 
 /// A waiter that has been contended, and whom the server is going to tell.

@@ -1,16 +1,15 @@
 //! Mixed fleets: real lock libraries of other languages in the same line, in both directions.
 
+use conformance_tests::peers::Library::{self, Curator, Kazoo};
+use conformance_tests::peers::Peer;
 use conformance_tests::servers::ZooKeeper as Server;
 use lock_core::{Backend, FencingToken, LockGuard, Locker};
 use lock_zookeeper::{Config, Layout, ZooKeeper};
 use tokio::task::JoinHandle;
 use zookeeper_client::Client;
 
-#[path = "fleets/peer.rs"]
-mod peer;
 mod support;
 
-use peer::Library::{self, Curator, Kazoo};
 use support::{line, name, operator, server, soon, until};
 
 /// Makes a test of each function for each library.
@@ -33,6 +32,7 @@ with_each_library! {
 }
 
 struct Fleet {
+    library: Library,
     server: Server,
     operator: Client,
     locks: Locker,
@@ -41,17 +41,21 @@ struct Fleet {
 
 async fn fleet(library: Library) -> Fleet {
     let server = server();
-    let layout = match library {
-        Curator => Layout::Curator,
-        Kazoo => Layout::Kazoo,
-    };
+    let layout = if library == Curator { Layout::Curator } else { Layout::Kazoo };
     let config = Config::new(&support::url(server.addr())).unwrap().layout(layout);
     let client = ZooKeeper::connect(config).await.unwrap();
     let operator = operator(server.addr()).await;
-    Fleet { locks: Locker::new(client.clone()), server, operator, client }
+    Fleet { library, locks: Locker::new(client.clone()), server, operator, client }
 }
 
 impl Fleet {
+    /// One of theirs, for the same lock as ours.
+    fn theirs(&self) -> Peer {
+        let mut peer = self.library.start(&[]);
+        peer.tell(&format!("{} /n", self.server.addr()));
+        peer
+    }
+
     /// One of ours that waits, once it stands in line.
     async fn waiter(&self) -> JoinHandle<LockGuard> {
         let before = self.in_line().await;
@@ -72,7 +76,7 @@ impl Fleet {
 
 async fn what_they_hold_is_contended_and_their_release_lets_us_in(library: Library) {
     let fleet = fleet(library).await;
-    let mut theirs = library.start(fleet.server.addr(), "/n");
+    let mut theirs = fleet.theirs();
     assert_eq!(theirs.ask("acquire 30000").await, "held");
     assert!(fleet.locks.lock("n").unwrap().try_acquire().await.unwrap().is_none());
     let seen = fleet.client.inspect(&name("n")).await.unwrap();
@@ -91,7 +95,7 @@ async fn what_they_hold_is_contended_and_their_release_lets_us_in(library: Libra
 async fn what_we_hold_is_contended_and_our_release_lets_them_in(library: Library) {
     let fleet = fleet(library).await;
     let guard = fleet.locks.lock("n").unwrap().acquire().await.unwrap();
-    let mut theirs = library.start(fleet.server.addr(), "/n");
+    let mut theirs = fleet.theirs();
     assert_eq!(theirs.ask("acquire 500").await, "contended");
     fleet.until_in_line(1).await;
     theirs.tell("acquire 30000");
@@ -106,8 +110,8 @@ async fn what_we_hold_is_contended_and_our_release_lets_them_in(library: Library
 async fn all_are_served_in_the_order_in_which_they_came(library: Library) {
     let fleet = fleet(library).await;
     let guard = fleet.locks.lock("n").unwrap().acquire().await.unwrap();
-    let mut first = library.start(fleet.server.addr(), "/n");
-    let mut third = library.start(fleet.server.addr(), "/n");
+    let mut first = fleet.theirs();
+    let mut third = fleet.theirs();
     first.tell("acquire 60000");
     fleet.until_in_line(2).await;
     let second = fleet.waiter().await;
@@ -133,7 +137,7 @@ async fn all_are_served_in_the_order_in_which_they_came(library: Library) {
 
 async fn their_death_lets_us_in(library: Library) {
     let fleet = fleet(library).await;
-    let mut theirs = library.start(fleet.server.addr(), "/n");
+    let mut theirs = fleet.theirs();
     assert_eq!(theirs.ask("acquire 30000").await, "held");
     let waiter = fleet.waiter().await;
     drop(theirs);

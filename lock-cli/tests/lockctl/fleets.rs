@@ -1,20 +1,17 @@
 //! A mixed fleet: `lockctl` and a Python program lock the same key.
 
+use conformance_tests::peers::Library;
 use conformance_tests::servers::{Redis, RedisOptions};
 use nix::sys::signal::Signal;
 
 use crate::support::{Running, Scratch, TELL_PID, outcome, until};
-
-#[path = "../../../lock-redis/tests/fleets/peer.rs"]
-#[allow(dead_code, reason = "lock-redis's tests use the rest of it")]
-mod peer;
 
 #[tokio::test]
 async fn lockctl_and_redis_py_keep_each_other_out() {
     let server = Redis::start(RedisOptions::new());
     let url = server.url();
     let scratch = Scratch::new();
-    let mut theirs = peer::Library::RedisPy.start(server.addr().port(), &["nightly"]);
+    let mut theirs = Library::RedisPy.start(&[&server.addr().port().to_string(), "nightly"]);
 
     assert_eq!(theirs.ask("try 300").await, "held");
     let at_once = ["--no-wait", "nightly", "--", "touch", "ran"];

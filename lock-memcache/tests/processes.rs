@@ -1,0 +1,17 @@
+//! Holders in processes of their own, which are stopped, killed, or end in odd ways.
+
+use std::process::ExitCode;
+
+use conformance_tests::peers::holders;
+use conformance_tests::servers::{Memcached as Server, MemcachedOptions};
+use lock_core::Locker;
+use lock_memcache::Memcached;
+
+fn main() -> ExitCode {
+    let start = || {
+        let server = Server::start(MemcachedOptions::new());
+        let url = server.url();
+        (server, url)
+    };
+    holders::run(start, |url| async { Locker::new(Memcached::connect(url).await.unwrap()) })
+}
