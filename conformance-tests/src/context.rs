@@ -244,8 +244,3 @@ impl fmt::Debug for Ctx {
         f.debug_struct("Ctx").field("caps", &self.caps).finish_non_exhaustive()
     }
 }
-
-/// A name for a check.
-pub(crate) fn name(text: &str) -> LockName {
-    LockName::new(text).expect("checks use good names")
-}

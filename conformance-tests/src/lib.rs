@@ -43,6 +43,7 @@ pub mod sabotage;
 pub mod servers;
 pub mod simulation;
 mod trials;
+pub mod words;
 
 pub use context::{Ctx, Verdict, Violation};
 pub use harness::{Harness, Mortal, Offer, Pace, Script, ServerProcess};

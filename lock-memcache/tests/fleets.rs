@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use conformance_tests::peers::{Library, Peer};
+use conformance_tests::words::{claim, contended, name, renew, win};
 use lock_core::backend::{LetGo, Release, Renewal};
 use lock_core::clock::sleep;
 use lock_core::{Backend, Locker};
 
 mod support;
 
-use support::{Server, claim, client, contended, name, renew, start, value, win};
+use support::{Server, client, start};
 
 #[tokio::test]
 async fn what_they_hold_is_not_ours_and_never_touched() {
@@ -18,7 +19,7 @@ async fn what_they_hold_is_not_ours_and_never_touched() {
     let mut theirs = theirs(&server);
     for release in ["release", "careless-release"] {
         assert_eq!(theirs.ask("try 300").await, "held");
-        let held = value(&server, "n");
+        let held = server.value("n");
         let ours = claim("n", 1000);
         let left = contended(locks.try_acquire(&ours).await).expect("it has an end");
         assert!(left > Duration::from_secs(200), "{left:?}");
@@ -27,7 +28,7 @@ async fn what_they_hold_is_not_ours_and_never_touched() {
         assert!(matches!(renew(&locks, &ours).await, Ok(Renewal::NotHeld)));
         assert_eq!(locks.release(&ours, LetGo::uncertain()).await.unwrap(), Release::NotHeld);
         assert!(!locks.break_lock(&name("n"), &ours.owner).await.unwrap());
-        assert_eq!(value(&server, "n"), held);
+        assert_eq!(server.value("n"), held);
         assert_eq!(theirs.ask(release).await, "done");
         let mut ours = claim("n", 1000);
         win(&locks, &mut ours).await;

@@ -9,13 +9,14 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use conformance_tests::words::{claim, granted};
 use lock_core::backend::Lease;
 use lock_core::clock::{Moment, sleep_between};
 use lock_core::{Backend, Takeover};
 
 mod support;
 
-use support::{Server, claim, client, granted, start};
+use support::{Server, client, start};
 
 const LEASES: [Duration; 3] =
     [Duration::from_millis(500), Duration::from_secs(1), Duration::from_millis(1900)];

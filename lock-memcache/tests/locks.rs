@@ -2,15 +2,17 @@
 
 use std::time::Duration;
 
+use conformance_tests::words::{claim, contended, granted, name, renew, win};
 use lock_core::backend::{LetGo, Release, Renewal};
 use lock_core::{Backend, Label, LockName, Locker, OwnerId};
 use lock_memcache::Memcached;
 
+#[path = "support/recorder.rs"]
+mod recorder;
 mod support;
 
-use support::{
-    Recorder, Server, claim, client, contended, granted, name, renew, start, value, win,
-};
+use recorder::Recorder;
+use support::{Server, client, start};
 
 #[tokio::test]
 async fn a_pair_is_two_round_trips_and_four_commands() {
@@ -94,7 +96,7 @@ async fn a_foreign_touch_or_set_of_the_same_is_no_loss_and_another_value_is() {
     win(&locks, &mut ours).await;
     for meddling in ["touch n 100", "mg n T200", "set"] {
         if meddling == "set" {
-            let same = value(&server, "n").expect("it is held");
+            let same = server.value("n").expect("it is held");
             let stored = server.command(&format!("set n 0 60 {}\r\n{same}", same.len()));
             assert_eq!(stored, "STORED");
         } else {
@@ -110,7 +112,7 @@ async fn a_foreign_touch_or_set_of_the_same_is_no_loss_and_another_value_is() {
     assert_eq!(server.command("set n 0 60 5\r\nthief"), "STORED");
     assert!(matches!(renew(&locks, &ours).await, Ok(Renewal::NotHeld)));
     assert_eq!(locks.release(&ours, LetGo::now()).await.unwrap(), Release::NotHeld);
-    assert_eq!(value(&server, "n").as_deref(), Some("thief"));
+    assert_eq!(server.value("n").as_deref(), Some("thief"));
 }
 
 /// A lock whose CAS number we have, and that somebody else has by now with the same number: servers
@@ -143,7 +145,7 @@ async fn numbers_of_a_server_that_was_started_anew_are_not_believed() {
             };
             assert!(!matches!(answer, Ok(true)), "{how}: {answer:?}");
         }
-        assert_eq!(value(&server, how), Some(format!("{theirs} 7")), "{how} harmed the new holder");
+        assert_eq!(server.value(how), Some(format!("{theirs} 7")), "{how} harmed the new holder");
     }
 }
 
@@ -178,10 +180,10 @@ async fn what_stands_on_the_server_is_what_is_documented() {
     ours.label = Some(Label::new("web-1"));
     let token = win(&locks, &mut ours).await.token.unwrap().backend_number();
     let owner = ours.owner.expose();
-    assert_eq!(value(&server, "n"), Some(format!("{owner} - web-1")));
+    assert_eq!(server.value("n"), Some(format!("{owner} - web-1")));
     renew(&locks, &ours).await.unwrap();
-    assert_eq!(value(&server, "n"), Some(format!("{owner} {token} web-1")));
-    assert_eq!(value(&server, "%fence"), Some(token.to_string()));
+    assert_eq!(server.value("n"), Some(format!("{owner} {token} web-1")));
+    assert_eq!(server.value("%fence"), Some(token.to_string()));
     let state = locks.inspect(&ours.name).await.unwrap();
     let holder = &state.holders[0];
     assert_eq!(holder.label, ours.label);
@@ -190,7 +192,7 @@ async fn what_stands_on_the_server_is_what_is_documented() {
     let now: u64 = server.stat("time").parse().unwrap();
     assert!(now - seconds < 60, "the token {token} is not of {now}");
     locks.release(&ours, LetGo::now()).await.unwrap();
-    assert_eq!(value(&server, "n"), None);
+    assert_eq!(server.value("n"), None);
 }
 
 #[tokio::test]
@@ -237,7 +239,7 @@ async fn a_prefix_keeps_lock_spaces_apart() {
     let mut ours = claim("n", 5000);
     win(&inside, &mut ours).await;
     win(&plain, &mut claim("n", 5000)).await;
-    assert!(value(&server, "app:n").is_some_and(|value| value.starts_with(&ours.owner.expose())));
+    assert!(server.value("app:n").is_some_and(|value| value.starts_with(&ours.owner.expose())));
     let same = LockName::new("app:n").unwrap();
     let seen = plain.inspect(&same).await.unwrap();
     assert_eq!(seen.holders[0].owner, Some(ours.owner), "without a prefix it is a plain name");

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use conformance_tests::servers::MemcachedOptions;
+use conformance_tests::words::{claim, contended, eventually, granted, renew, win};
 use lock_core::backend::{Effect, FaultKind, LetGo, Renewal};
 use lock_core::clock::{Moment, sleep};
 use lock_core::{Backend, ErrorKind, FencingToken, Locker, Loss};
@@ -9,9 +11,7 @@ use lock_memcache::Memcached;
 
 mod support;
 
-use support::{
-    MemcachedOptions, Server, claim, client, contended, eventually, proxied, renew, start, win,
-};
+use support::{Server, client, start};
 
 /// What a loaded machine may need.
 const SLACK: Duration = Duration::from_secs(3);
@@ -112,7 +112,7 @@ async fn a_stall_may_end_a_lease_early_and_tokens_grow_over_it() {
             server.cont();
         };
         let (answer, ()) = tokio::join!(attempt, going_on);
-        let grant = support::granted(answer);
+        let grant = granted(answer);
         assert!(grant.token > last);
         ours.ticket.clone_from(&grant.ticket);
         last = grant.token;
@@ -145,7 +145,7 @@ async fn an_evicted_lock_is_a_loss() {
     for number in 0..100_000 {
         operator.command(&format!("set filler/{number:07} 0 0 34\r\n{value}")).unwrap();
     }
-    assert_eq!(support::value(&server, "held/0000001"), None);
+    assert_eq!(server.value("held/0000001"), None);
     assert!(guard.is_held(), "nobody has told it yet");
     assert_eq!(guard.verify().await.unwrap_err().kind(), ErrorKind::Lost);
     assert_eq!(guard.lost().await, Loss::NotHeld);
@@ -156,7 +156,7 @@ async fn an_evicted_lock_is_a_loss() {
 #[tokio::test]
 async fn a_late_renewal_shortens_nothing() {
     let server = start();
-    let (proxy, url) = proxied(&server);
+    let (proxy, url) = server.proxied();
     let far = Memcached::connect(url).await.unwrap();
     let near = client(&server).await;
     let mut ours = claim("n", 3000);
@@ -213,7 +213,7 @@ async fn the_other_servers_go_on() {
 }
 
 fn held_name(server: &Server) -> String {
-    let held = (0..40).map(|i| format!("n{i}")).find(|name| support::value(server, name).is_some());
+    let held = (0..40).map(|i| format!("n{i}")).find(|name| server.value(name).is_some());
     held.expect("it has a share of the locks")
 }
 
@@ -221,7 +221,7 @@ fn held_name(server: &Server) -> String {
 #[tokio::test]
 async fn a_silent_connection_is_given_up() {
     let server = start();
-    let (proxy, url) = proxied(&server);
+    let (proxy, url) = server.proxied();
     let locks = Locker::builder(Memcached::connect(url).await.unwrap())
         .timeout(Duration::from_millis(500))
         .build();
@@ -253,7 +253,7 @@ async fn a_fleet_is_connected_to_while_one_of_its_servers_is_down() {
         let mut ours = claim(&format!("n{i}"), 60_000);
         match locks.try_acquire(&ours).await {
             Ok(lock_core::backend::Attempt::Acquired(grant)) => {
-                assert!(support::value(&servers[1], ours.name.as_str()).is_some());
+                assert!(servers[1].value(ours.name.as_str()).is_some());
                 ours.ticket = grant.ticket;
                 up.push(ours);
             }
@@ -275,7 +275,7 @@ async fn a_fleet_is_connected_to_while_one_of_its_servers_is_down() {
     for ours in &down {
         let grant = loop {
             match locks.try_acquire(ours).await {
-                Ok(answer) => break support::granted(Ok(answer)),
+                Ok(answer) => break granted(Ok(answer)),
                 Err(fault) => assert!(fault.is_transient() && !end.has_passed(), "{fault:?}"),
             }
         };
@@ -285,7 +285,7 @@ async fn a_fleet_is_connected_to_while_one_of_its_servers_is_down() {
         assert!(matches!(renew(&locks, ours).await, Ok(Renewal::Held(_))));
     }
 
-    servers.iter().for_each(Server::kill);
+    servers.iter().for_each(|server| server.kill());
     let error = Memcached::connect(url).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable);
 }

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use conformance_tests::servers::MemcachedOptions;
+use conformance_tests::words::{Output, claim, contended, eventually, renew, win};
 use lock_core::backend::{Effect, FaultKind, LetGo, Release, Renewal};
 use lock_core::clock::sleep;
 use lock_core::{Backend, ErrorKind, Locker};
@@ -10,9 +12,7 @@ use tracing::instrument::WithSubscriber;
 
 mod support;
 
-use support::{
-    MemcachedOptions, Output, Server, claim, client, contended, renew, start, value, win,
-};
+use support::{Server, client, start};
 
 /// Values as long as those of our locks, until no more fit: then neither does another lock. Renewed ones
 /// are longer, and may have memory of their own.
@@ -159,7 +159,7 @@ async fn a_counter_that_is_none_is_an_error_and_leaves_no_lock() {
     let error = locks.lock("n").unwrap().acquire().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Invalid);
     assert!(chain(&error).contains("delete it"), "{error:?}");
-    support::eventually(|| value(&server, "n").is_none()).await;
+    eventually(|| server.value("n").is_none()).await;
 }
 
 fn chain(error: &dyn std::error::Error) -> String {

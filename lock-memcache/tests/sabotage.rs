@@ -2,13 +2,8 @@
 
 use std::process::ExitCode;
 
-use conformance_tests::Suite;
-
 mod harness;
 
-use harness::OnServer;
-
 fn main() -> ExitCode {
-    let memcache = Suite::new("memcache", || Box::new(OnServer::new()));
-    conformance_tests::run_saboteurs(&memcache, &["12", "13"])
+    conformance_tests::run_saboteurs(&harness::suites()[0], &["12", "13"])
 }

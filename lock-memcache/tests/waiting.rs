@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use conformance_tests::proxy::Proxy;
+use conformance_tests::words::eventually;
 use lock_core::clock::{Moment, sleep};
 use lock_core::{Locker, Wakeup};
 use lock_memcache::Memcached;
 
 mod support;
 
-use support::{client, eventually, proxied, start};
+use support::{client, start};
 
 const LONG: Duration = Duration::from_secs(300);
 
@@ -20,7 +21,7 @@ async fn one_asks_for_all_of_a_process() {
     const SECONDS: u64 = 3;
 
     let server = start();
-    let (proxy, url) = proxied(&server);
+    let (proxy, url) = server.proxied();
     let backend = Memcached::connect(url).await.unwrap();
     let holder = Locker::new(client(&server).await);
     let guard = holder.lock("n").unwrap().ttl(LONG).acquire().await.unwrap();
@@ -79,7 +80,7 @@ async fn waiters_of_other_processes_are_served_soon() {
 #[tokio::test]
 async fn dropped_waiters_ask_no_more() {
     let server = start();
-    let (proxy, url) = proxied(&server);
+    let (proxy, url) = server.proxied();
     let locks = Locker::new(Memcached::connect(url).await.unwrap());
     let holder = Locker::new(client(&server).await);
     let _guard = holder.lock("n").unwrap().ttl(LONG).acquire().await.unwrap();

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use conformance_tests::proxy::{Fault, Proxy};
-use conformance_tests::servers::Clock;
+use conformance_tests::servers::{Clock, Step};
 use lock_core::backend::Attempt;
 use lock_core::clock::{Moment, sleep, wall};
 use lock_core::{Backend, ErrorKind, FenceGate, FencingToken, LockGuard, Locker, Loss};
@@ -15,7 +15,7 @@ use lock_redis::Redis;
 
 mod support;
 
-use support::{Server, Step, claim, contended, eventually, name, proxied, win};
+use support::{Server, claim, contended, eventually, name, win};
 
 const MINUTE: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(3600);
@@ -25,7 +25,7 @@ const SOON: Duration = Duration::from_secs(20);
 
 /// A holder that was cut off right after it got the lock: nothing of it reaches the server any more.
 async fn hold_cut_off(server: &Server, lock: &str, ttl: Duration) -> (LockGuard, Proxy) {
-    let (proxy, url) = proxied(server);
+    let (proxy, url) = server.proxied();
     let locks = Locker::new(Redis::connect(url).await.unwrap());
     let guard = locks.lock(lock).unwrap().ttl(ttl).acquire().await.unwrap();
     proxy.set(Fault::BlackHole);

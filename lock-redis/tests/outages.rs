@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use conformance_tests::proxy::{Fault, Proxy};
+use conformance_tests::proxy::Fault;
 use lock_core::backend::{Effect, FaultKind, LetGo, Release, Renewal};
 use lock_core::clock::{Moment, sleep};
 use lock_core::{Backend, Locker};
@@ -14,12 +14,6 @@ use support::{Server, claim, eventually, granted, name, renew, win};
 
 const LONG: u64 = 300_000;
 const SOON: Duration = Duration::from_secs(10);
-
-fn proxied(server: &Server) -> (Proxy, String) {
-    let proxy = Proxy::start(([127, 0, 0, 1], server.port()).into()).expect("a proxy can be made");
-    let url = format!("redis://{}", proxy.addr());
-    (proxy, url)
-}
 
 /// Beforehand: a script that the server does not know yet is sent twice.
 async fn load_scripts(locks: &Redis) {
@@ -59,7 +53,7 @@ async fn a_dead_server_is_told_at_once_and_a_new_one_is_found_at_once() {
 #[tokio::test]
 async fn all_verbs_share_one_attempt_to_reconnect() {
     let server = Server::start();
-    let (proxy, url) = proxied(&server);
+    let (proxy, url) = server.proxied();
     let locks = Redis::connect(url).await.unwrap();
     let before = proxy.stats().connections;
     proxy.set(Fault::Refuse);
@@ -94,7 +88,7 @@ async fn all_verbs_share_one_attempt_to_reconnect() {
 #[tokio::test]
 async fn an_idle_connection_that_was_cut_is_replaced_unnoticed() {
     let server = Server::start();
-    let (proxy, url) = proxied(&server);
+    let (proxy, url) = server.proxied();
     let locks = Redis::connect(url).await.unwrap();
     proxy.reset_connections().await;
     eventually(|| format!("{locks:?}").contains("connected: false")).await;
@@ -104,7 +98,7 @@ async fn an_idle_connection_that_was_cut_is_replaced_unnoticed() {
 #[tokio::test]
 async fn a_lost_reply_is_unknown_and_the_next_attempt_finds_the_grant() {
     let server = Server::start();
-    let (proxy, url) = proxied(&server);
+    let (proxy, url) = server.proxied();
     let locks = Redis::connect(url).await.unwrap();
     load_scripts(&locks).await;
     let ours = claim("n", LONG);
@@ -127,7 +121,7 @@ async fn a_lost_reply_is_unknown_and_the_next_attempt_finds_the_grant() {
 #[tokio::test]
 async fn an_attempt_that_lands_after_its_release_is_refused() {
     let server = Server::start();
-    let (proxy, url) = proxied(&server);
+    let (proxy, url) = server.proxied();
     let locks = Redis::connect(url).await.unwrap();
     load_scripts(&locks).await;
     let late = claim("n", LONG);
@@ -149,7 +143,7 @@ async fn an_attempt_that_lands_after_its_release_is_refused() {
 #[tokio::test]
 async fn a_renewal_that_lands_late_shortens_nothing_and_revives_nothing() {
     let server = Server::start();
-    let (proxy, url) = proxied(&server);
+    let (proxy, url) = server.proxied();
     let locks = Redis::connect(url).await.unwrap();
     let elsewhere = server.client().await;
     for ended in [false, true] {
@@ -176,7 +170,7 @@ async fn a_renewal_that_lands_late_shortens_nothing_and_revives_nothing() {
 #[tokio::test]
 async fn verbs_that_are_dropped_leave_the_connection_in_step() {
     let server = Server::start();
-    let (proxy, url) = proxied(&server);
+    let (proxy, url) = server.proxied();
     let locks = Redis::connect(url).await.unwrap();
     proxy.set(Fault::delay(Duration::from_millis(2)));
     for round in 0..100_u64 {
@@ -216,7 +210,7 @@ async fn a_verb_that_nobody_polls_holds_up_nobody() {
 #[tokio::test]
 async fn a_short_lease_on_a_long_line_outlives_a_reset() {
     let server = Server::start();
-    let (proxy, url) = proxied(&server);
+    let (proxy, url) = server.proxied();
     let locks = Locker::new(Redis::connect(url).await.unwrap());
     proxy.set(Fault::delay(Duration::from_millis(150)));
     let lock = locks.lock("n").unwrap().ttl(Duration::from_secs(3));
@@ -231,7 +225,7 @@ async fn a_short_lease_on_a_long_line_outlives_a_reset() {
 #[tokio::test]
 async fn callers_that_go_away_are_no_silence() {
     let server = Server::start();
-    let (proxy, url) = proxied(&server);
+    let (proxy, url) = server.proxied();
     let locks = Redis::connect(url).await.unwrap();
     proxy.set(Fault::delay(Duration::from_millis(20)));
     let lock = name("n");
@@ -246,7 +240,7 @@ async fn callers_that_go_away_are_no_silence() {
 #[tokio::test]
 async fn a_silent_line_is_a_bounded_wait() {
     let server = Server::start();
-    let (proxy, url) = proxied(&server);
+    let (proxy, url) = server.proxied();
     let locks = Locker::builder(Redis::connect(url.clone()).await.unwrap())
         .timeout(Duration::from_millis(300))
         .build();

@@ -4,6 +4,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::time::Duration;
 
+use conformance_tests::servers::Step;
 use lock_core::backend::{Effect, FaultKind, LetGo, Release, Renewal};
 use lock_core::clock::{Moment, sleep};
 use lock_core::{Backend, ErrorKind, FenceGate, LockGuard, Locker, Loss};
@@ -11,7 +12,7 @@ use lock_redis::Redis;
 
 mod support;
 
-use support::{Server, Step, claim, contended, eventually, name, renew, win};
+use support::{Server, claim, contended, eventually, name, renew, win};
 
 /// So long that it ends nothing while a test runs.
 const LONG: Duration = Duration::from_secs(300);

@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 
 mod support;
 
-use support::{Server, claim, contended, eventually, granted, proxied, renew, win};
+use support::{Server, claim, contended, eventually, granted, renew, win};
 
 const LONG: Duration = Duration::from_secs(300);
 
@@ -43,7 +43,7 @@ struct Scene {
 
 impl Scene {
     async fn new(server: Server) -> Self {
-        let (proxy, url) = proxied(&server);
+        let (proxy, url) = server.proxied();
         let locks = Redis::connect(url).await.unwrap();
         let mut held = claim("claimed", 300_000);
         win(&locks, &mut held).await;

@@ -8,12 +8,13 @@ use lock_core::backend::{Effect, FaultKind, LetGo};
 use lock_core::{Backend, Error, ErrorKind, Locker, Wakeup};
 use lock_redis::Redis;
 
-#[path = "support/output.rs"]
-mod output;
+#[path = "support/least_rights.rs"]
+mod least_rights;
 mod support;
 
-use output::Output;
-use support::{LEAST_RIGHTS as LEAST, Server, claim, contended, granted, name};
+use conformance_tests::words::Output;
+use least_rights::LEAST_RIGHTS as LEAST;
+use support::{Server, claim, contended, granted, name};
 
 const PASSWORD: &str = "hunter2secret";
 
@@ -160,12 +161,15 @@ async fn a_server_that_evicts_is_warned_about() {
     let subscriber = tracing_subscriber::fmt().with_writer(output.clone()).finish();
     let _tracing = tracing::subscriber::set_default(subscriber);
     let server = Server::start();
-    let text = || String::from_utf8(output.0.lock().unwrap().clone()).unwrap();
     server.client().await;
-    assert!(!text().contains("noeviction"), "{}", text());
+    assert!(!output.text().contains("noeviction"), "{}", output.text());
     let _: String = server.run("CONFIG SET maxmemory-policy volatile-lru");
     server.client().await;
-    assert!(text().contains("WARN") && text().contains("volatile-lru"), "{}", text());
+    assert!(
+        output.text().contains("WARN") && output.text().contains("volatile-lru"),
+        "{}",
+        output.text()
+    );
 }
 
 #[tokio::test]
@@ -173,8 +177,7 @@ async fn a_lock_that_does_not_end_in_time_is_warned_about_once() {
     let output = Output::default();
     let subscriber = tracing_subscriber::fmt().with_writer(output.clone()).finish();
     let _tracing = tracing::subscriber::set_default(subscriber);
-    let text = || String::from_utf8(output.0.lock().unwrap().clone()).unwrap();
-    let warnings = || text().matches("WARN").count();
+    let warnings = || output.text().matches("WARN").count();
     let server = Server::start();
     let url = format!("{}?prefix=app:&max_ttl=1h", server.url());
     let locks = Redis::connect(url).await.unwrap();
@@ -192,34 +195,42 @@ async fn a_lock_that_does_not_end_in_time_is_warned_about_once() {
     try_twice("long").await;
     let _: String = server.command(&["SET", "app:foreign", "hunter2", "PX", "864000000"]);
     try_twice("foreign").await;
-    assert_eq!(warnings(), 0, "as it should be: {}", text());
+    assert_eq!(warnings(), 0, "as it should be: {}", output.text());
 
     let _: u64 = server.run("PEXPIRE app:long 7200000");
     try_twice("long").await;
-    assert_eq!(warnings(), 1, "{}", text());
+    assert_eq!(warnings(), 1, "{}", output.text());
     for hint in ["\"long\"", "app:long", "3600s", "break it"] {
-        assert!(text().contains(hint), "{hint}: {}", text());
+        assert!(output.text().contains(hint), "{hint}: {}", output.text());
     }
     // Within a minute of having been set.
-    assert!(text().contains("remaining=7200s") || text().contains("remaining=71"), "{}", text());
+    assert!(
+        output.text().contains("remaining=7200s") || output.text().contains("remaining=71"),
+        "{}",
+        output.text()
+    );
 
     let _: u64 = server.run("PERSIST app:foreign");
     try_twice("foreign").await;
-    assert_eq!(warnings(), 2, "{}", text());
-    assert!(text().contains("\"foreign\"") && text().contains("no expiry"), "{}", text());
+    assert_eq!(warnings(), 2, "{}", output.text());
+    assert!(
+        output.text().contains("\"foreign\"") && output.text().contains("no expiry"),
+        "{}",
+        output.text()
+    );
 
     // Once it was ours in between, it is another story.
     let _: u64 = server.run("PERSIST app:long");
     try_twice("long").await;
-    assert_eq!(warnings(), 2, "{}", text());
+    assert_eq!(warnings(), 2, "{}", output.text());
     let _: u64 = server.run("DEL app:long");
     let again = claim("long", 60_000);
     granted(locks.try_acquire(&again).await);
     let _: u64 = server.run("PERSIST app:long");
     try_twice("long").await;
-    assert_eq!(warnings(), 3, "{}", text());
+    assert_eq!(warnings(), 3, "{}", output.text());
 
     for secret in ["hunter2", &*long.owner.expose(), &*again.owner.expose()] {
-        assert!(!text().contains(secret), "{}", text());
+        assert!(!output.text().contains(secret), "{}", output.text());
     }
 }

@@ -14,11 +14,9 @@ use lock_redis::{Config, Redis};
 use rustls::crypto::{CryptoProvider, aws_lc_rs, ring};
 use tempfile::TempDir;
 
-#[path = "support/output.rs"]
-mod output;
 mod support;
 
-use output::Output;
+use conformance_tests::words::Output;
 use support::{Server, claim, contended, eventually, granted, renew, win};
 
 const LONG: u64 = 300_000;
@@ -513,7 +511,7 @@ async fn no_secret_is_shown() {
     shown.push(format!("{locks:?} {fault:?}"));
     shown.push(fault.into_source().to_string());
 
-    shown.push(String::from_utf8(output.0.lock().unwrap().clone()).unwrap());
+    shown.push(output.text());
     assert!(shown.last().unwrap().contains("this is traced"));
     let shown = shown.join("\n");
     let mut secrets = vec![PASSWORD.to_owned(), ours.owner.expose().to_string()];

@@ -2,12 +2,8 @@
 
 use std::process::ExitCode;
 
-use conformance_tests::Suite;
-
 mod harness;
 
-use harness::OnServer;
-
 fn main() -> ExitCode {
-    conformance_tests::run(&[Suite::new("zookeeper", || Box::new(OnServer::new()))])
+    conformance_tests::run(&[harness::suite()])
 }

@@ -11,7 +11,8 @@ use lock_core::backend::LetGo;
 use lock_core::clock::sleep;
 use lock_core::faults::{Call, Disturbance};
 
-use crate::context::{Ctx, Verdict, ensure, name, violated};
+use crate::context::{Ctx, Verdict, ensure, violated};
+use crate::words::name;
 
 /// More polls than any operation in these checks needs.
 const MOST_POLLS: usize = 40;

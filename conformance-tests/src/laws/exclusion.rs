@@ -8,7 +8,8 @@ use lock_core::clock::{Moment, sleep};
 use lock_core::faults::{Disturbance, Verb};
 use lock_core::{FencingToken, RenewalPolicy, Wakeup};
 
-use crate::context::{Ctx, Verdict, ensure, name, violated};
+use crate::context::{Ctx, Verdict, ensure, violated};
+use crate::words::name;
 
 pub(super) async fn a_held_lock_is_contended(ctx: Arc<Ctx>) -> Verdict {
     let (ours, theirs) = (ctx.client().await, ctx.client().await);

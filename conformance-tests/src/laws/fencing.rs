@@ -6,7 +6,8 @@ use lock_core::FencingToken;
 use lock_core::backend::{Attempt, LetGo, Renewal};
 use lock_core::clock::sleep;
 
-use crate::context::{Ctx, Verdict, Violation, ensure, name, violated};
+use crate::context::{Ctx, Verdict, Violation, ensure, violated};
+use crate::words::name;
 
 pub(super) async fn tokens_grow(ctx: Arc<Ctx>) -> Verdict {
     let clients = [ctx.client().await, ctx.client().await];

@@ -6,7 +6,8 @@ use lock_core::backend::{Attempt, Fault, FaultKind, Hold, LetGo, Release, Renewa
 use lock_core::clock::sleep;
 use lock_core::{Detached, ErrorKind, OwnerId};
 
-use crate::context::{Ctx, Verdict, ensure, name, violated};
+use crate::context::{Ctx, Verdict, ensure, violated};
+use crate::words::name;
 
 pub(super) async fn inspect_tells_who_holds(ctx: Arc<Ctx>) -> Verdict {
     let client = ctx.client().await;

@@ -8,7 +8,8 @@ use lock_core::clock::{Moment, sleep, sleep_until};
 use lock_core::faults::{Disturbance, Verb};
 use lock_core::{ErrorKind, Loss};
 
-use crate::context::{Ctx, Verdict, ensure, name, violated};
+use crate::context::{Ctx, Verdict, ensure, violated};
+use crate::words::name;
 
 pub(super) async fn what_is_taken_away_is_told(ctx: Arc<Ctx>) -> Verdict {
     let locks = ctx.locker().await;

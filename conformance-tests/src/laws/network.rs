@@ -11,8 +11,9 @@ use lock_core::backend::{Holder, LetGo, Release};
 use lock_core::clock::{Moment, sleep};
 use lock_core::{Error, ErrorKind, LockGuard, Locker, Loss, Support, Wakeup};
 
-use crate::context::{Ctx, Verdict, Violation, ensure, name, violated};
+use crate::context::{Ctx, Verdict, Violation, ensure, violated};
 use crate::proxy::{Direction, Fault, Match};
+use crate::words::name;
 
 /// A lease whose end explains nothing that happens in these checks.
 const LONG: Duration = Duration::from_secs(300);

@@ -8,7 +8,8 @@ use lock_core::clock::{Moment, sleep};
 use lock_core::faults::{Disturbance, Verb};
 use lock_core::{Effect, ErrorKind};
 
-use crate::context::{Ctx, Verdict, ensure, name, violated};
+use crate::context::{Ctx, Verdict, ensure, violated};
+use crate::words::name;
 
 pub(super) async fn a_lost_reply_locks_nobody_out(ctx: Arc<Ctx>) -> Verdict {
     // The first attempt is applied, its reply lost: an error, and nothing is left of it.

@@ -9,7 +9,8 @@ use lock_core::clock::{Moment, sleep, sleep_until};
 use lock_core::faults::{Disturbance, Verb};
 use lock_core::{ErrorKind, RenewalPolicy};
 
-use crate::context::{Ctx, Verdict, ensure, name};
+use crate::context::{Ctx, Verdict, ensure};
+use crate::words::name;
 
 pub(super) async fn a_release_frees_the_lock(ctx: Arc<Ctx>) -> Verdict {
     let client = ctx.client().await;

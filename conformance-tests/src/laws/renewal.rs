@@ -5,7 +5,8 @@ use std::sync::Arc;
 use lock_core::backend::{LetGo, Renewal};
 use lock_core::clock::sleep;
 
-use crate::context::{Ctx, Verdict, ensure, name, violated};
+use crate::context::{Ctx, Verdict, ensure, violated};
+use crate::words::name;
 
 pub(super) async fn a_renewal_moves_the_lease(ctx: Arc<Ctx>) -> Verdict {
     let client = ctx.client().await;

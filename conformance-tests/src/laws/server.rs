@@ -7,8 +7,9 @@ use lock_core::clock::{Moment, sleep};
 use lock_core::{Fencing, LockGuard, Loss};
 use tokio::task::JoinSet;
 
-use crate::context::{Ctx, Verdict, Violation, ensure, name, violated};
+use crate::context::{Ctx, Verdict, Violation, ensure, violated};
 use crate::servers::KeepData;
+use crate::words::name;
 
 /// A lease whose end explains nothing that happens in these checks.
 const LONG: Duration = Duration::from_secs(300);

@@ -7,7 +7,8 @@ use lock_core::clock::{Moment, sleep};
 use lock_core::faults::{Disturbance, Verb};
 use lock_core::{Locker, RenewalPolicy};
 
-use crate::context::{Ctx, Verdict, ensure, name, violated};
+use crate::context::{Ctx, Verdict, ensure, violated};
+use crate::words::name;
 
 pub(super) async fn a_waiter_is_served_without_any_signal(ctx: Arc<Ctx>) -> Verdict {
     let locks = ctx

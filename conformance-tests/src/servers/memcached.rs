@@ -2,24 +2,17 @@
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::ops::Deref;
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tempfile::TempDir;
-
-use super::process::{Server, ServerError, free_port};
+use super::handle::{self, Failed, Handle, wait_until_answering};
+use super::process::{Server, ServerError};
 use super::redis::KeepData;
 use crate::harness::ServerProcess;
 
 /// How long a server may take to answer after its start, on a machine that is busy with other tests.
 const READY: Duration = Duration::from_secs(30);
-
-/// How often another port is tried.
-const ATTEMPTS: usize = 10;
-
-/// How long a server may take to answer one command.
-const BOUND: Duration = Duration::from_secs(5);
 
 /// How a memcached is started.
 #[derive(Clone, Debug, Default)]
@@ -61,11 +54,8 @@ impl MemcachedOptions {
 /// with the test process. It keeps nothing on disk, so each restart is one without its data.
 #[derive(Debug)]
 pub struct Memcached {
-    // Dropped before its directory.
-    server: Mutex<Server>,
+    handle: Handle,
     options: MemcachedOptions,
-    port: u16,
-    directory: TempDir,
 }
 
 impl Memcached {
@@ -85,27 +75,9 @@ impl Memcached {
     ///
     /// There is no `memcached`, or it does not come up.
     pub fn try_start(options: MemcachedOptions) -> Result<Self, ServerError> {
-        let directory = tempfile::Builder::new()
-            .prefix("memcached-")
-            .tempdir()
-            .map_err(|error| ServerError::new(format!("no temporary directory: {error}")))?;
-        let mut clashes = 0;
-        loop {
-            let port = free_port();
-            match launch(&options, port, directory.path()) {
-                Ok(server) => {
-                    return Ok(Self { server: Mutex::new(server), options, port, directory });
-                }
-                Err(Failed::PortTaken(_)) if clashes < ATTEMPTS => clashes += 1,
-                Err(Failed::PortTaken(error) | Failed::Otherwise(error)) => return Err(error),
-            }
-        }
-    }
-
-    /// Where it listens.
-    #[must_use]
-    pub fn addr(&self) -> SocketAddr {
-        (Ipv4Addr::LOCALHOST, self.port).into()
+        let handle =
+            Handle::launch("memcache", |port, directory| launch(&options, port, directory))?;
+        Ok(Self { handle, options })
     }
 
     /// `memcache://…`, with the credentials if it has some.
@@ -115,36 +87,7 @@ impl Memcached {
     pub fn url(&self) -> String {
         let credentials = self.options.credentials.as_ref();
         let user = credentials.map(|(user, word)| format!("{user}:{word}@")).unwrap_or_default();
-        format!("memcache://{user}{}", self.addr())
-    }
-
-    /// The process id; another one after each restart.
-    #[must_use]
-    pub fn pid(&self) -> u32 {
-        self.server().pid()
-    }
-
-    /// Stops the process with SIGSTOP; returns when it has stopped. Its connections stay open.
-    ///
-    /// # Panics
-    ///
-    /// The server is not running.
-    pub fn stop(&self) {
-        self.server().stop();
-    }
-
-    /// Lets the stopped process go on.
-    ///
-    /// # Panics
-    ///
-    /// The server is not running.
-    pub fn cont(&self) {
-        self.server().cont();
-    }
-
-    /// Kills the process with SIGKILL and waits for its end.
-    pub fn kill(&self) {
-        self.server().kill();
+        self.url_at(&user, &self.addr())
     }
 
     /// Kills the process if it still runs, and starts another one on the same port.
@@ -153,12 +96,7 @@ impl Memcached {
     ///
     /// The new one does not come up.
     pub fn restart(&self) {
-        let mut server = self.server();
-        server.kill();
-        *server = match launch(&self.options, self.port, self.directory.path()) {
-            Ok(server) => server,
-            Err(Failed::PortTaken(error) | Failed::Otherwise(error)) => panic!("{error}"),
-        };
+        self.relaunch(|port, directory| launch(&self.options, port, directory));
     }
 
     /// A connection of its own, past every proxy.
@@ -167,7 +105,7 @@ impl Memcached {
     ///
     /// The server is not there, or refuses.
     pub fn connect(&self) -> io::Result<TextSession> {
-        connect(&self.options, self.port)
+        connect(&self.options, self.addr())
     }
 
     /// Gives one command on a connection of its own, as an operator would behind everybody's back, and
@@ -194,20 +132,35 @@ impl Memcached {
         stat(&stats, name).unwrap_or_else(|| panic!("no {name} in {stats}")).to_owned()
     }
 
-    fn server(&self) -> MutexGuard<'_, Server> {
-        self.server.lock().unwrap_or_else(PoisonError::into_inner)
+    /// What stands under a key, if there is something.
+    ///
+    /// # Panics
+    ///
+    /// The server is not there.
+    #[must_use]
+    pub fn value(&self, key: &str) -> Option<String> {
+        let answer = self.command(&format!("mg {key} v"));
+        answer.split_once("\r\n").map(|(_, value)| value.to_owned())
+    }
+}
+
+impl Deref for Memcached {
+    type Target = Handle;
+
+    fn deref(&self) -> &Handle {
+        &self.handle
     }
 }
 
 impl ServerProcess for Memcached {
     fn stop(&self) {
-        self.stop();
+        self.handle.stop();
     }
     fn cont(&self) {
-        self.cont();
+        self.handle.cont();
     }
     fn kill(&self) {
-        self.kill();
+        self.handle.kill();
     }
     fn restart(&self, _: KeepData) {
         self.restart();
@@ -225,11 +178,7 @@ impl TextSession {
     ///
     /// Nobody listens at `addr`.
     pub fn connect(addr: SocketAddr) -> io::Result<Self> {
-        let stream = TcpStream::connect_timeout(&addr, BOUND)?;
-        stream.set_read_timeout(Some(BOUND))?;
-        stream.set_write_timeout(Some(BOUND))?;
-        stream.set_nodelay(true)?;
-        Ok(Self(BufReader::new(stream)))
+        handle::connect(addr).map(Self)
     }
 
     /// Sends a command, with its line of data behind `\r\n` if it has one, and reads one answer: a line,
@@ -259,11 +208,6 @@ impl TextSession {
     }
 }
 
-enum Failed {
-    PortTaken(ServerError),
-    Otherwise(ServerError),
-}
-
 fn launch(options: &MemcachedOptions, port: u16, directory: &Path) -> Result<Server, Failed> {
     let port_text = port.to_string();
     // As root it wants to be told whom to become.
@@ -278,27 +222,15 @@ fn launch(options: &MemcachedOptions, port: u16, directory: &Path) -> Result<Ser
     }
     let server =
         Server::start("memcached", "memcached", args, directory).map_err(Failed::Otherwise)?;
-    let mut answering = None;
-    let ready = server.wait_until(READY, || {
-        answering = connect(options, port)
-            .and_then(|mut session| session.command("stats"))
-            .ok()
-            .and_then(|stats| stat(&stats, "pid")?.parse().ok());
-        answering.is_some()
-    });
-    match ready {
-        // Whoever came first on that port may be a memcached, too.
-        Ok(()) if answering == Some(server.pid()) => Ok(server),
-        Ok(()) => Err(Failed::PortTaken(server.failure("is not who answers on its port"))),
-        Err(error) if server.output().contains("Address already in use") => {
-            Err(Failed::PortTaken(error))
-        }
-        Err(error) => Err(Failed::Otherwise(error)),
-    }
+    let addr = (Ipv4Addr::LOCALHOST, port).into();
+    wait_until_answering(server, READY, || {
+        let stats = connect(options, addr).and_then(|mut session| session.command("stats"));
+        stat(&stats.ok()?, "pid")?.parse().ok()
+    })
 }
 
-fn connect(options: &MemcachedOptions, port: u16) -> io::Result<TextSession> {
-    let mut session = TextSession::connect((Ipv4Addr::LOCALHOST, port).into())?;
+fn connect(options: &MemcachedOptions, addr: SocketAddr) -> io::Result<TextSession> {
+    let mut session = TextSession::connect(addr)?;
     if let Some((user, password)) = &options.credentials {
         let word = format!("{user} {password}");
         let answer = session.command(&format!("set auth 0 0 {}\r\n{word}", word.len()))?;

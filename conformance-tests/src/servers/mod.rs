@@ -10,6 +10,7 @@
 //! clock, and change things behind a client's back.
 
 mod clock;
+mod handle;
 mod memcached;
 mod process;
 mod redis;
@@ -17,6 +18,7 @@ mod resp;
 mod zookeeper;
 
 pub use clock::{Clock, Step};
+pub use handle::Handle;
 pub use memcached::{Memcached, MemcachedOptions, TextSession};
 pub(crate) use process::low_ports;
 pub use process::{Server, ServerError};

@@ -3,22 +3,18 @@
 use std::fs::{self, File};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tempfile::TempDir;
-
 use super::clock::{Clock, Step};
-use super::process::{Server, ServerError, free_port};
+use super::handle::{Failed, Handle, wait_until_answering};
+use super::process::{Server, ServerError};
 use super::resp::{Reply, Session};
 use crate::harness::ServerProcess;
 
 /// How long a server may take to answer after its start, on a machine that is busy with other tests.
 const READY: Duration = Duration::from_secs(30);
-
-/// How often another port is tried.
-const ATTEMPTS: usize = 10;
 
 /// What a restarted server knows of its past.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -118,12 +114,9 @@ impl RedisOptions {
 /// in a temporary directory. It ends with this handle, or with the test process.
 #[derive(Debug)]
 pub struct Redis {
-    // Dropped before its directory.
-    server: Mutex<Server>,
+    handle: Handle,
     options: RedisOptions,
-    port: u16,
     clock: Option<Clock>,
-    directory: TempDir,
 }
 
 impl Redis {
@@ -143,35 +136,17 @@ impl Redis {
     ///
     /// There is no `redis-server`, or it does not come up.
     pub fn try_start(options: RedisOptions) -> Result<Self, ServerError> {
-        let directory = tempfile::Builder::new()
-            .prefix("redis-")
-            .tempdir()
-            .map_err(|error| ServerError::new(format!("no temporary directory: {error}")))?;
         let clock = options.clock.then(Clock::new).transpose()?;
-        let mut clashes = 0;
-        loop {
-            let port = free_port();
-            match launch(&options, port, clock.as_ref(), directory.path()) {
-                Ok(server) => {
-                    let server = Mutex::new(server);
-                    return Ok(Self { server, options, port, clock, directory });
-                }
-                Err(Failed::PortTaken(_)) if clashes < ATTEMPTS => clashes += 1,
-                Err(Failed::PortTaken(error) | Failed::Otherwise(error)) => return Err(error),
-            }
-        }
-    }
-
-    /// Where it listens.
-    #[must_use]
-    pub fn addr(&self) -> SocketAddr {
-        (Ipv4Addr::LOCALHOST, self.port).into()
+        let handle = Handle::launch("redis", |port, directory| {
+            launch(&options, port, clock.as_ref(), directory)
+        })?;
+        Ok(Self { handle, options, clock })
     }
 
     /// Its Unix socket.
     #[must_use]
     pub fn unix_socket(&self) -> PathBuf {
-        socket(self.directory.path())
+        socket(self.directory())
     }
 
     /// `redis://…`, with the password if it has one.
@@ -181,48 +156,7 @@ impl Redis {
     pub fn url(&self) -> String {
         let password = self.options.password.as_ref();
         let user = password.map(|password| format!(":{password}@")).unwrap_or_default();
-        format!("redis://{user}{}", self.addr())
-    }
-
-    /// The directory with its files.
-    #[must_use]
-    pub fn directory(&self) -> &Path {
-        self.directory.path()
-    }
-
-    /// The process id; another one after each restart.
-    #[must_use]
-    pub fn pid(&self) -> u32 {
-        self.server().pid()
-    }
-
-    /// The last lines that the server has printed since its start.
-    #[must_use]
-    pub fn output(&self) -> String {
-        self.server().output()
-    }
-
-    /// Stops the process with SIGSTOP; returns when it has stopped. Its connections stay open.
-    ///
-    /// # Panics
-    ///
-    /// The server is not running.
-    pub fn stop(&self) {
-        self.server().stop();
-    }
-
-    /// Lets the stopped process go on.
-    ///
-    /// # Panics
-    ///
-    /// The server is not running.
-    pub fn cont(&self) {
-        self.server().cont();
-    }
-
-    /// Kills the process with SIGKILL and waits for its end.
-    pub fn kill(&self) {
-        self.server().kill();
+        self.url_at(&user, &self.addr())
     }
 
     /// Kills the process if it still runs, and starts another one on the same port.
@@ -231,16 +165,12 @@ impl Redis {
     ///
     /// The new one does not come up.
     pub fn restart(&self, keep_data: KeepData) {
-        let mut server = self.server();
-        server.kill();
-        if keep_data == KeepData::No {
-            empty(self.directory.path()).expect("a directory of ours can be emptied");
-        }
-        *server = match launch(&self.options, self.port, self.clock.as_ref(), self.directory.path())
-        {
-            Ok(server) => server,
-            Err(Failed::PortTaken(error) | Failed::Otherwise(error)) => panic!("{error}"),
-        };
+        self.relaunch(|port, directory| {
+            if keep_data == KeepData::No {
+                empty(directory).expect("a directory of ours can be emptied");
+            }
+            launch(&self.options, port, self.clock.as_ref(), directory)
+        });
     }
 
     /// Steps the server's clock, running or not.
@@ -290,7 +220,7 @@ impl Redis {
 
     /// The part of its append-only file that grows.
     fn aof(&self) -> PathBuf {
-        let directory = self.directory.path().join("appendonlydir");
+        let directory = self.directory().join("appendonlydir");
         let mut parts: Vec<_> = fs::read_dir(directory)
             .expect("it was started with Persistence::Aof")
             .map(|entry| entry.expect("a directory of ours can be read").path())
@@ -310,7 +240,7 @@ impl Redis {
     ///
     /// The server is not there, or refuses.
     pub fn connect(&self) -> io::Result<Session> {
-        connect(&self.options, self.port)
+        connect(&self.options, self.addr())
     }
 
     /// Gives one command on a connection of its own: what an operator would do behind everybody's back.
@@ -324,30 +254,29 @@ impl Redis {
             .and_then(|mut session| session.command(words))
             .unwrap_or_else(|error| panic!("{words:?} was not answered: {error}"))
     }
+}
 
-    fn server(&self) -> MutexGuard<'_, Server> {
-        self.server.lock().unwrap_or_else(PoisonError::into_inner)
+impl Deref for Redis {
+    type Target = Handle;
+
+    fn deref(&self) -> &Handle {
+        &self.handle
     }
 }
 
 impl ServerProcess for Redis {
     fn stop(&self) {
-        self.stop();
+        self.handle.stop();
     }
     fn cont(&self) {
-        self.cont();
+        self.handle.cont();
     }
     fn kill(&self) {
-        self.kill();
+        self.handle.kill();
     }
     fn restart(&self, keep_data: KeepData) {
         self.restart(keep_data);
     }
-}
-
-enum Failed {
-    PortTaken(ServerError),
-    Otherwise(ServerError),
 }
 
 fn launch(
@@ -359,20 +288,10 @@ fn launch(
     let args = options.command_line(port, &socket(directory));
     let server = Server::start_with("redis-server", "redis-server", args, directory, clock)
         .map_err(Failed::Otherwise)?;
-    let mut answering = None;
-    let ready = server.wait_until(READY, || {
-        answering = connect(options, port).and_then(|mut session| process_id(&mut session)).ok();
-        answering.is_some()
-    });
-    match ready {
-        // Whoever came first on that port may be a Redis, too.
-        Ok(()) if answering == Some(server.pid()) => Ok(server),
-        Ok(()) => Err(Failed::PortTaken(server.failure("is not who answers on its port"))),
-        Err(error) if server.output().contains("Address already in use") => {
-            Err(Failed::PortTaken(error))
-        }
-        Err(error) => Err(Failed::Otherwise(error)),
-    }
+    let addr = (Ipv4Addr::LOCALHOST, port).into();
+    wait_until_answering(server, READY, || {
+        connect(options, addr).and_then(|mut session| process_id(&mut session)).ok()
+    })
 }
 
 /// The process that answers, once it answers to PING: not before its data are loaded.
@@ -385,8 +304,8 @@ fn process_id(session: &mut Session) -> io::Result<u32> {
     line.and_then(|id| id.trim().parse().ok()).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-fn connect(options: &RedisOptions, port: u16) -> io::Result<Session> {
-    let mut session = Session::connect((Ipv4Addr::LOCALHOST, port).into())?;
+fn connect(options: &RedisOptions, addr: SocketAddr) -> io::Result<Session> {
+    let mut session = Session::connect(addr)?;
     if let Some(password) = &options.password {
         let reply = session.command(&["AUTH", password])?;
         if let Reply::Error(error) = reply {

@@ -2,10 +2,8 @@
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::time::Duration;
 
-/// How long a server may take to answer one command.
-const BOUND: Duration = Duration::from_secs(5);
+use super::handle;
 
 /// No test asks for more than this at once.
 const LARGEST: usize = 64 << 20;
@@ -52,11 +50,7 @@ impl Session {
     ///
     /// Nobody listens at `addr`.
     pub fn connect(addr: SocketAddr) -> io::Result<Self> {
-        let stream = TcpStream::connect_timeout(&addr, BOUND)?;
-        stream.set_read_timeout(Some(BOUND))?;
-        stream.set_write_timeout(Some(BOUND))?;
-        stream.set_nodelay(true)?;
-        Ok(Self(BufReader::new(stream)))
+        handle::connect(addr).map(Self)
     }
 
     /// Sends a command and reads one reply. After an error the connection is of no use any more.

@@ -2,13 +2,12 @@
 
 use std::fs;
 use std::io::{self, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tempfile::TempDir;
-
+use super::handle::{self, ATTEMPTS, Handle};
 use super::process::{Server, ServerError, low_ports};
 use super::redis::KeepData;
 use crate::harness::ServerProcess;
@@ -16,9 +15,6 @@ use crate::proxy::Proxy;
 
 /// How long a server may take to answer after its start, on a machine that is busy with other tests.
 const READY: Duration = Duration::from_secs(60);
-
-/// How often other ports are tried.
-const ATTEMPTS: usize = 10;
 
 /// Where Debian has the server; the jar names the other ones that it needs.
 const JAR: &str = "/usr/share/java/zookeeper.jar";
@@ -117,12 +113,9 @@ impl ZooKeeperOptions {
 /// port, with its files in a temporary directory. It ends with this handle, or with the test process.
 #[derive(Debug)]
 pub struct ZooKeeper {
-    // Dropped before its directory.
-    server: Mutex<Server>,
+    handle: Handle,
     properties: Vec<String>,
-    port: u16,
     is_member: bool,
-    directory: TempDir,
 }
 
 impl ZooKeeper {
@@ -158,40 +151,22 @@ impl ZooKeeper {
     ) -> Result<Self, ServerError> {
         let failed =
             |error: io::Error| ServerError::new(format!("no files for ZooKeeper: {error}"));
-        let directory = tempfile::Builder::new().prefix("zookeeper-").tempdir().map_err(failed)?;
+        let directory = handle::directory("zookeeper")?;
         fs::create_dir(data(directory.path())).map_err(failed)?;
         fs::write(directory.path().join("zoo.cfg"), options.config(port, quorum))
             .map_err(failed)?;
         if let Some(id) = id {
             fs::write(data(directory.path()).join("myid"), id.to_string()).map_err(failed)?;
         }
-        let server = Mutex::new(run(&options.properties, directory.path())?);
-        let properties = options.properties.clone();
-        Ok(Self { server, properties, port, is_member: id.is_some(), directory })
-    }
-
-    /// Where clients reach it.
-    #[must_use]
-    pub fn addr(&self) -> SocketAddr {
-        (Ipv4Addr::LOCALHOST, self.port).into()
+        let server = run(&options.properties, directory.path())?;
+        let handle = Handle::new(server, "zookeeper", port, directory);
+        Ok(Self { handle, properties: options.properties.clone(), is_member: id.is_some() })
     }
 
     /// `zookeeper://…`
     #[must_use]
     pub fn url(&self) -> String {
-        format!("zookeeper://{}", self.addr())
-    }
-
-    /// The process id; another one after each restart.
-    #[must_use]
-    pub fn pid(&self) -> u32 {
-        self.server().pid()
-    }
-
-    /// The last lines that the server has printed since its start.
-    #[must_use]
-    pub fn output(&self) -> String {
-        self.server().output()
+        self.url_at("", &self.addr())
     }
 
     /// Its answer to a four-letter word, for example `srvr`, `cons` or `wchs`.
@@ -217,29 +192,6 @@ impl ZooKeeper {
         answer.lines().find_map(|line| line.strip_prefix("Mode: ")).map(str::to_owned)
     }
 
-    /// Stops the process with SIGSTOP; returns when it has stopped. Its connections stay open.
-    ///
-    /// # Panics
-    ///
-    /// The server is not running.
-    pub fn stop(&self) {
-        self.server().stop();
-    }
-
-    /// Lets the stopped process go on.
-    ///
-    /// # Panics
-    ///
-    /// The server is not running.
-    pub fn cont(&self) {
-        self.server().cont();
-    }
-
-    /// Kills the process with SIGKILL and waits for its end.
-    pub fn kill(&self) {
-        self.server().kill();
-    }
-
     /// Kills the process if it still runs, and starts another one on the same port. Waits until it
     /// serves; a member of an ensemble, which may lack its quorum, until it answers.
     ///
@@ -247,15 +199,13 @@ impl ZooKeeper {
     ///
     /// The new one does not come up.
     pub fn restart(&self, keep_data: KeepData) {
-        self.kill();
-        if keep_data == KeepData::No {
-            let log = data(self.directory.path()).join("version-2");
-            if log.exists() {
+        self.relaunch(|_, directory| {
+            let log = data(directory).join("version-2");
+            if keep_data == KeepData::No && log.exists() {
                 fs::remove_dir_all(log).expect("a directory of ours can be emptied");
             }
-        }
-        let server = run(&self.properties, self.directory.path());
-        *self.server() = server.unwrap_or_else(|error| panic!("{error}"));
+            run(&self.properties, directory)
+        });
         self.wait_until_ready().unwrap_or_else(|error| panic!("{error}"));
     }
 
@@ -268,25 +218,29 @@ impl ZooKeeper {
     }
 
     fn is_ours(&self) -> bool {
-        let data = data(self.directory.path());
+        let data = data(self.directory());
         let says = |answer: String| answer.contains(&*data.to_string_lossy());
         self.word("conf").is_ok_and(says)
     }
+}
 
-    fn server(&self) -> MutexGuard<'_, Server> {
-        self.server.lock().unwrap_or_else(PoisonError::into_inner)
+impl Deref for ZooKeeper {
+    type Target = Handle;
+
+    fn deref(&self) -> &Handle {
+        &self.handle
     }
 }
 
 impl ServerProcess for ZooKeeper {
     fn stop(&self) {
-        self.stop();
+        self.handle.stop();
     }
     fn cont(&self) {
-        self.cont();
+        self.handle.cont();
     }
     fn kill(&self) {
-        self.kill();
+        self.handle.kill();
     }
     fn restart(&self, keep_data: KeepData) {
         self.restart(keep_data);

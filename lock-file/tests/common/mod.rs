@@ -2,7 +2,7 @@
 //!
 //! A test file that uses [`Process`] has a test named `child` that calls [`run_if_child`].
 
-#![allow(dead_code, unreachable_pub, missing_docs, reason = "each test file uses a part of this")]
+#![allow(dead_code, reason = "every test file is a crate of its own, and needs a part of this")]
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
@@ -16,29 +16,29 @@ use lock_file::FileLocks;
 use tempfile::TempDir;
 
 /// Longer than anything here takes, on any machine.
-pub const DEADLINE: Duration = Duration::from_secs(60);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
 const JOB: &str = "LOCK_FILE_TEST_JOB";
 const MARK: &str = "@ ";
 
-pub fn scratch() -> TempDir {
+pub(crate) fn scratch() -> TempDir {
     tempfile::tempdir().unwrap()
 }
 
 /// Not on tmpfs, where nothing is synced.
-pub fn on_disk() -> TempDir {
+pub(crate) fn on_disk() -> TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
 
-pub fn locker(dir: &Path) -> Locker {
+pub(crate) fn locker(dir: &Path) -> Locker {
     Locker::new(FileLocks::at(dir).unwrap())
 }
 
-pub async fn acquire(locks: &Locker, name: &str) -> LockGuard {
+pub(crate) async fn acquire(locks: &Locker, name: &str) -> LockGuard {
     locks.lock(name).unwrap().acquire().await.unwrap()
 }
 
-pub async fn is_free(locks: &Locker, name: &str) -> bool {
+pub(crate) async fn is_free(locks: &Locker, name: &str) -> bool {
     let lock = locks.lock(name).unwrap();
     match lock.try_acquire().await.unwrap() {
         Some(guard) => guard.release().await.is_ok(),
@@ -47,7 +47,7 @@ pub async fn is_free(locks: &Locker, name: &str) -> bool {
 }
 
 /// Waits for a condition that is to come true.
-pub async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
+pub(crate) async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
     let end = Moment::now() + DEADLINE;
     while !condition().await {
         assert!(!end.has_passed(), "in vain: {what}");
@@ -57,7 +57,7 @@ pub async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
 
 /// Another process. Killed when dropped.
 #[derive(Debug)]
-pub struct Process {
+pub(crate) struct Process {
     child: Child,
     stdin: Option<ChildStdin>,
     stdout: BufReader<ChildStdout>,
@@ -65,11 +65,11 @@ pub struct Process {
 
 impl Process {
     /// Runs `job` in another process.
-    pub fn start(job: &str, args: &[&str]) -> Self {
+    pub(crate) fn start(job: &str, args: &[&str]) -> Self {
         Self::spawn(Self::command(job, args))
     }
 
-    pub fn command(job: &str, args: &[&str]) -> Command {
+    pub(crate) fn command(job: &str, args: &[&str]) -> Command {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", "child", "--nocapture", "--test-threads=1"]);
         command.env(JOB, format!("{job}\n{}", args.join("\n")));
@@ -77,14 +77,14 @@ impl Process {
     }
 
     /// `flock(1)`, until it is told to go on.
-    pub fn flock(file: &Path) -> Self {
+    pub(crate) fn flock(file: &Path) -> Self {
         let mut command = Command::new("flock");
         command.arg("--no-fork").arg(file);
         command.args(["sh", "-c", "echo '@ locked'; read line"]);
         Self::spawn(command)
     }
 
-    pub fn spawn(mut command: Command) -> Self {
+    pub(crate) fn spawn(mut command: Command) -> Self {
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
         Self {
@@ -95,7 +95,7 @@ impl Process {
     }
 
     /// The next thing it says.
-    pub fn hear(&mut self) -> String {
+    pub(crate) fn hear(&mut self) -> String {
         let mut line = String::new();
         loop {
             line.clear();
@@ -108,32 +108,32 @@ impl Process {
     }
 
     /// What a process that has ended had said since then.
-    pub fn rest(&mut self) -> Vec<String> {
+    pub(crate) fn rest(&mut self) -> Vec<String> {
         let lines = self.stdout.by_ref().lines().map(Result::unwrap);
         lines.filter_map(|line| Some(line[line.find(MARK)? + MARK.len()..].to_owned())).collect()
     }
 
-    pub fn tell(&mut self, text: &str) {
+    pub(crate) fn tell(&mut self, text: &str) {
         writeln!(self.stdin.as_mut().unwrap(), "{text}").unwrap();
     }
 
     /// Ends what it, or a child of it, reads.
-    pub fn hang_up(&mut self) {
+    pub(crate) fn hang_up(&mut self) {
         self.stdin = None;
     }
 
-    pub fn id(&self) -> u32 {
+    pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
 
     /// SIGKILL, and until it is gone.
-    pub fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
     /// Until it has ended well.
-    pub fn finish(mut self) {
+    pub(crate) fn finish(mut self) {
         self.tell("go on");
         assert!(self.child.wait().unwrap().success());
     }
@@ -147,19 +147,19 @@ impl Drop for Process {
 }
 
 /// In the other process: says something to the one that started it.
-pub fn say(text: impl std::fmt::Display) {
+pub(crate) fn say(text: impl std::fmt::Display) {
     println!("{MARK}{text}");
 }
 
 /// In the other process: waits until it is told something.
-pub fn listen() -> String {
+pub(crate) fn listen() -> String {
     let mut line = String::new();
     std::io::stdin().read_line(&mut line).unwrap();
     line.trim_end().to_owned()
 }
 
 /// Runs the job of this process, if it is a child.
-pub fn run_if_child(job: impl AsyncFnOnce(&str, &[&str])) {
+pub(crate) fn run_if_child(job: impl AsyncFnOnce(&str, &[&str])) {
     let Ok(whole) = std::env::var(JOB) else {
         return;
     };
@@ -171,7 +171,7 @@ pub fn run_if_child(job: impl AsyncFnOnce(&str, &[&str])) {
 }
 
 /// The job of most children: `hold <directory> <name>`, until told to go on.
-pub async fn hold(args: &[&str]) {
+pub(crate) async fn hold(args: &[&str]) {
     let [dir, name] = args else { panic!("hold <directory> <name>") };
     let locks = locker(Path::new(dir));
     let guard = acquire(&locks, name).await;
@@ -180,31 +180,31 @@ pub async fn hold(args: &[&str]) {
     guard.release().await.unwrap();
 }
 
-pub fn name(text: &str) -> LockName {
+pub(crate) fn name(text: &str) -> LockName {
     LockName::new(text).unwrap()
 }
 
 /// A claim with a ttl of ten minutes, as core would make it.
-pub fn claim(lock: &str) -> Claim {
+pub(crate) fn claim(lock: &str) -> Claim {
     Claim::new(name(lock), OwnerId::mint(), Duration::from_secs(600))
 }
 
 /// One attempt, by hand. The caller keeps the grant, or loses it.
-pub async fn attempt(backend: &impl Backend, claim: &Claim) -> Option<Grant> {
+pub(crate) async fn attempt(backend: &impl Backend, claim: &Claim) -> Option<Grant> {
     match backend.try_acquire(claim).await.unwrap() {
         Attempt::Acquired(grant) => Some(grant),
         Attempt::Contended { .. } => None,
     }
 }
 
-pub fn token(text: &str) -> FencingToken {
+pub(crate) fn token(text: &str) -> FencingToken {
     text.parse().unwrap()
 }
 
-pub fn path_text(path: &Path) -> String {
+pub(crate) fn path_text(path: &Path) -> String {
     path.to_str().unwrap().to_owned()
 }
 
-pub fn files_in(dir: &Path) -> Vec<PathBuf> {
+pub(crate) fn files_in(dir: &Path) -> Vec<PathBuf> {
     std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect()
 }

@@ -1,6 +1,5 @@
 //! A real server as the laws want it: with a network that can be broken, and a process that can be
 //! stopped.
-#![allow(dead_code, reason = "each test uses a part of it")]
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -9,11 +8,19 @@ use std::time::Duration;
 use async_trait::async_trait;
 use conformance_tests::proxy::{Fault, Proxy};
 use conformance_tests::servers::{Memcached as Server, MemcachedOptions};
-use conformance_tests::{Harness, Pace, ServerProcess};
+use conformance_tests::{Harness, Pace, ServerProcess, Suite};
 use lock_core::{Backend, LockName};
 use lock_memcache::Memcached;
 
-pub(crate) struct OnServer {
+/// The first one is a server as it is found most often.
+pub(crate) fn suites() -> [Suite; 2] {
+    [
+        Suite::new("memcache", || Box::new(OnServer::new())),
+        Suite::new("memcache_far_away", || Box::new(OnServer::new().far_away())),
+    ]
+}
+
+struct OnServer {
     server: Server,
     network: Proxy,
     /// A second network, with nothing but its length, for every client.
@@ -24,7 +31,7 @@ const USER: &str = "locks:secret";
 const PREFIX: &str = "app:";
 
 impl OnServer {
-    pub(crate) fn new() -> Self {
+    fn new() -> Self {
         let server = Server::start(MemcachedOptions::new().credentials("locks", "secret"));
         begin_counter(&server);
         let network = Proxy::start(server.addr()).expect("a proxy can be started");
@@ -32,7 +39,7 @@ impl OnServer {
     }
 
     /// All clients are some milliseconds away.
-    pub(crate) fn far_away(mut self) -> Self {
+    fn far_away(mut self) -> Self {
         let line = Proxy::start(self.server.addr()).expect("a proxy can be started");
         line.set(Fault::delay(Duration::from_millis(3)));
         self.far_away = Some(line);

@@ -1,6 +1,5 @@
 //! A real server as the laws want it: with a network that can be broken, and a process that can be
 //! stopped.
-#![allow(dead_code, reason = "each test uses a part of it")]
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -8,14 +7,26 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use conformance_tests::proxy::{Fault, Proxy};
-use conformance_tests::servers::RedisOptions;
-use conformance_tests::{Harness, Pace, ServerProcess};
+use conformance_tests::servers::{Redis as Server, RedisOptions, Reply};
+use conformance_tests::{Harness, Pace, ServerProcess, Suite};
 use lock_core::{Backend, LockName, Wakeup};
 use lock_redis::Redis;
 
-use crate::support::{LEAST_RIGHTS, Server};
+#[path = "../support/least_rights.rs"]
+mod least_rights;
 
-pub(crate) struct OnServer {
+use least_rights::LEAST_RIGHTS;
+
+/// The first one is a server as it is found most often.
+pub(crate) fn suites() -> [Suite; 3] {
+    [
+        Suite::new("redis", || Box::new(OnServer::new())),
+        Suite::new("redis_without_signals", || Box::new(OnServer::without_signals())),
+        Suite::new("redis_far_away", || Box::new(OnServer::new().far_away())),
+    ]
+}
+
+struct OnServer {
     server: Server,
     network: Proxy,
     /// A second network, with nothing but its length, for every client.
@@ -29,12 +40,12 @@ const USER: &str = "locks:secret";
 const PREFIX: &str = "app:";
 
 impl OnServer {
-    pub(crate) fn new() -> Self {
+    fn new() -> Self {
         Self::with_user(LEAST_RIGHTS, true)
     }
 
     /// Waiters have to look from time to time.
-    pub(crate) fn without_signals() -> Self {
+    fn without_signals() -> Self {
         Self::with_user(&format!("{LEAST_RIGHTS} -client|tracking"), false)
     }
 
@@ -42,13 +53,13 @@ impl OnServer {
         // From the start, so that it is there after a restart as well.
         let user = RedisOptions::new().setting("user", "locks").and("on").and(">secret");
         let options = rights.split_whitespace().fold(user, RedisOptions::and);
-        let server = Server::with_options(options);
+        let server = Server::start(options);
         let network = Proxy::start(server.addr()).expect("a proxy can be started");
         Self { server, network, far_away: None, has_signals }
     }
 
     /// All clients are some milliseconds away.
-    pub(crate) fn far_away(mut self) -> Self {
+    fn far_away(mut self) -> Self {
         let line = Proxy::start(self.server.addr()).expect("a proxy can be started");
         line.set(Fault::delay(Duration::from_millis(3)));
         self.far_away = Some(line);
@@ -77,7 +88,7 @@ impl Harness for OnServer {
 
     async fn evict(&self, name: &LockName) -> bool {
         // The names of the checks are plain, so they are the keys.
-        self.server.command::<u64>(&["DEL", &format!("{PREFIX}{}", name.as_str())]) == 1
+        self.server.command(&["DEL", &format!("{PREFIX}{}", name.as_str())]) == Reply::Integer(1)
     }
 
     fn can_evict(&self) -> bool {
@@ -93,6 +104,6 @@ impl Harness for OnServer {
     }
 
     fn server(&self) -> Option<&dyn ServerProcess> {
-        Some(self.server.process())
+        Some(&self.server)
     }
 }

@@ -1,23 +1,13 @@
 //! Real servers for the tests.
-#![allow(dead_code, reason = "each test uses a part of it")]
+#![allow(dead_code, reason = "every test file is a crate of its own, and needs a part of this")]
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::ops::Deref;
 use std::sync::Arc;
-use std::time::Duration;
 
-use conformance_tests::proxy::Proxy;
-pub(crate) use conformance_tests::servers::Step;
 use conformance_tests::servers::{KeepData, Persistence, RedisOptions, Session};
-use lock_core::backend::{Attempt, Claim, Fault, Grant, Renewal};
-use lock_core::clock::{Moment, sleep};
-use lock_core::{Backend, LockName, OwnerId};
+pub(crate) use conformance_tests::words::*;
 use lock_redis::Redis;
-
-/// What a user needs whose prefix is `app:`, as the documentation of the crate has it.
-pub(crate) const LEAST_RIGHTS: &str = "resetkeys ~app:* ~{app:* resetchannels -@all +info \
-    +client|tracking +client|caching +script|load +evalsha +getrange +exists +pttl +time +set \
-    +pexpire +del";
 
 /// A Redis server of our own.
 pub(crate) struct Server(Arc<conformance_tests::servers::Redis>);
@@ -40,11 +30,6 @@ impl Server {
     /// One that finds its data again after a restart, and whose clock is ours.
     pub(crate) fn with_log_and_clock() -> Self {
         Self::with_options(RedisOptions::new().persistence(Persistence::Aof).clock())
-    }
-
-    /// Ends it at once, as `kill -9` does.
-    pub(crate) fn kill(&self) {
-        self.0.kill();
     }
 
     /// Starts a new one on the same port, without data.
@@ -76,44 +61,8 @@ impl Server {
         self.0.restart(KeepData::Yes);
     }
 
-    pub(crate) fn step_clock(&self, step: Step) {
-        self.0.step_clock(step);
-    }
-
-    pub(crate) fn run_clock_too_fast_by(&self, thousandths: i32) {
-        self.0.run_clock_too_fast_by(thousandths);
-    }
-
-    pub(crate) fn directory(&self) -> &Path {
-        self.0.directory()
-    }
-
-    pub(crate) fn stop(&self) {
-        self.0.stop();
-    }
-
-    pub(crate) fn cont(&self) {
-        self.0.cont();
-    }
-
-    pub(crate) fn addr(&self) -> std::net::SocketAddr {
-        self.0.addr()
-    }
-
-    pub(crate) fn process(&self) -> &conformance_tests::servers::Redis {
-        &self.0
-    }
-
     pub(crate) fn port(&self) -> u16 {
         self.0.addr().port()
-    }
-
-    pub(crate) fn url(&self) -> String {
-        self.0.url()
-    }
-
-    pub(crate) fn unix_socket(&self) -> PathBuf {
-        self.0.unix_socket()
     }
 
     pub(crate) async fn client(&self) -> Redis {
@@ -174,58 +123,10 @@ impl Server {
     }
 }
 
-/// A way to the server that can be disturbed, and its URL.
-pub(crate) fn proxied(server: &Server) -> (Proxy, String) {
-    let proxy = Proxy::start(([127, 0, 0, 1], server.port()).into()).expect("a proxy can be made");
-    let url = format!("redis://{}", proxy.addr());
-    (proxy, url)
-}
+impl Deref for Server {
+    type Target = conformance_tests::servers::Redis;
 
-pub(crate) fn name(text: &str) -> LockName {
-    LockName::new(text).expect("tests use good names")
-}
-
-pub(crate) fn claim(text: &str, ttl_ms: u64) -> Claim {
-    Claim::new(name(text), OwnerId::mint(), Duration::from_millis(ttl_ms))
-}
-
-/// The grant, or a panic that says what there was instead.
-#[track_caller]
-pub(crate) fn granted(answer: Result<Attempt, Fault>) -> Grant {
-    match answer {
-        Ok(Attempt::Acquired(grant)) => grant,
-        other => panic!("not granted: {other:?}"),
-    }
-}
-
-/// What is left of the holder's lease.
-#[track_caller]
-pub(crate) fn contended(answer: Result<Attempt, Fault>) -> Option<Duration> {
-    match answer {
-        Ok(Attempt::Contended { lapses_in }) => lapses_in,
-        other => panic!("not contended: {other:?}"),
-    }
-}
-
-pub(crate) async fn win(backend: &Redis, claim: &mut Claim) -> Grant {
-    let grant = granted(backend.try_acquire(claim).await);
-    claim.ticket.clone_from(&grant.ticket);
-    grant
-}
-
-pub(crate) async fn renew(backend: &Redis, claim: &Claim) -> Result<Renewal, Fault> {
-    backend.renew(&[claim]).await.pop().expect("one answer for one claim")
-}
-
-/// Waits for a condition, with a deadline.
-#[track_caller]
-pub(crate) fn eventually(mut condition: impl FnMut() -> bool) -> impl Future<Output = ()> {
-    let caller = std::panic::Location::caller();
-    async move {
-        let end = Moment::now() + Duration::from_secs(20);
-        while !condition() {
-            assert!(!end.has_passed(), "it did not happen: {caller}");
-            sleep(Duration::from_millis(5)).await;
-        }
+    fn deref(&self) -> &Self::Target {
+        &self.0
     }
 }

@@ -1,6 +1,5 @@
 //! A real server as the laws want it: with a network that can be broken, and a process that can be
 //! stopped.
-#![allow(dead_code, reason = "each test uses a part of it")]
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -9,7 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use conformance_tests::proxy::{Fault, Proxy};
 use conformance_tests::servers::{ZooKeeper as Server, ZooKeeperOptions};
-use conformance_tests::{Harness, Mortal, Pace, ServerProcess};
+use conformance_tests::{Harness, Mortal, Pace, ServerProcess, Suite};
 use lock_core::{Backend, LockName};
 use lock_zookeeper::ZooKeeper;
 use zookeeper_client::Client;
@@ -19,13 +18,17 @@ const USER: &str = "locks:secret";
 const PREFIX: &str = "app/locks/";
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-pub(crate) struct OnServer {
+pub(crate) fn suite() -> Suite {
+    Suite::new("zookeeper", || Box::new(OnServer::new()))
+}
+
+struct OnServer {
     server: Server,
     network: Proxy,
 }
 
 impl OnServer {
-    pub(crate) fn new() -> Self {
+    fn new() -> Self {
         let server = Server::start(&ZooKeeperOptions::new());
         let network = Proxy::start(server.addr()).expect("a proxy can be started");
         Self { server, network }

@@ -1,13 +1,13 @@
 //! Real servers for the tests, and a client of the operator's.
-#![allow(dead_code, reason = "each test uses a part of it")]
+#![allow(dead_code, reason = "every test file is a crate of its own, and needs a part of this")]
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use conformance_tests::servers::{ZooKeeper as Server, ZooKeeperOptions};
+pub(crate) use conformance_tests::words::{name, until};
 use lock_core::backend::{Attempt, Claim, Grant};
-use lock_core::clock::{Moment, sleep};
-use lock_core::{Backend, LockName, OwnerId};
+use lock_core::{Backend, OwnerId};
 use lock_zookeeper::ZooKeeper;
 use zookeeper_client::Client;
 
@@ -41,10 +41,6 @@ pub(crate) async fn line(operator: &Client, lock: &str) -> Vec<String> {
     line
 }
 
-pub(crate) fn name(text: &str) -> LockName {
-    LockName::new(text).unwrap()
-}
-
 pub(crate) fn claim(lock: &str, queue: bool) -> Claim {
     let mut claim = Claim::new(name(lock), OwnerId::mint(), Duration::from_secs(60));
     claim.queue = queue;
@@ -60,15 +56,6 @@ pub(crate) async fn win(client: &ZooKeeper, claim: &Claim) -> Grant {
 
 pub(crate) async fn is_contended(client: &ZooKeeper, claim: &Claim) -> bool {
     matches!(client.try_acquire(claim).await, Ok(Attempt::Contended { .. }))
-}
-
-/// Waits until `holds` says so.
-pub(crate) async fn until<F: Future<Output = bool>>(what: &str, mut holds: impl FnMut() -> F) {
-    let deadline = Moment::now() + BOUND;
-    while !holds().await {
-        assert!(!deadline.has_passed(), "within {BOUND:?}: {what}");
-        sleep(Duration::from_millis(5)).await;
-    }
 }
 
 /// What must not take for ever.

@@ -49,7 +49,7 @@ impl Server for Measured {
     }
 
     fn pid(&self) -> Option<u32> {
-        self.own.as_ref().map(Redis::pid)
+        self.own.as_ref().map(|server| server.pid())
     }
 
     fn version(&self) -> Result<String, Stop> {
