@@ -16,7 +16,8 @@
 //!
 //! * **First come, first served** among all clients, in the order in which the ensemble made their nodes.
 //! * **A release wakes two waiters**, however many there are: the next one holds the lock when it hears of the
-//!   release, and asks nobody; the one behind it looks who is before it now.
+//!   release, and asks nobody; the one behind it looks who is before it now, unless that is a claim of the same
+//!   client.
 //! * **Tokens are [`Fencing::Durable`]**: the number of the transaction that made the holder's node. It was
 //!   logged by a quorum before the lock was granted, and survives leaders, restarts, and the end of the
 //!   lock's own node. One transaction makes one place in line.
@@ -75,7 +76,9 @@
 //! nodes. On the node of a lock that somebody else made our user needs the rights to read, write, create and
 //! delete: whoever enters the line empties that node's data.
 //!
-//! A free lock is taken by one request and given back by another.
+//! A free lock is taken by one request and given back by another. Who waits sends four: it enters the line, reads it,
+//! watches its own node, and leaves; and up to three more where those before it belong to other processes: a watch
+//! on each of the two before, and the line once more.
 //!
 //! # Other libraries
 //!

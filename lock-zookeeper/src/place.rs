@@ -1,9 +1,11 @@
 //! A claim's node in the line of its lock, as far as this process knows.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lock_core::clock::Moment;
 use tokio::sync::Notify;
+
+use crate::session::Watched;
 
 /// What one claim has, or may have, on the server. It belongs to one session.
 #[derive(Debug)]
@@ -25,7 +27,7 @@ pub(crate) struct State {
     /// Such a request went unanswered, and may be carried out until then.
     pub(crate) may_land_until: Option<Moment>,
     /// Somebody sees to it that the end of the node is noted here.
-    pub(crate) watched: bool,
+    pub(crate) watched: Option<Arc<Watched>>,
     /// Somebody follows the line for it.
     pub(crate) followed: bool,
     /// All who came before have left; since when we know.
@@ -53,7 +55,7 @@ impl Place {
             entering: false,
             node: None,
             may_land_until: None,
-            watched: false,
+            watched: None,
             followed: false,
             first: None,
             granted: false,
@@ -74,9 +76,15 @@ impl Place {
         self.changed.notify_waiters();
     }
 
+    /// All who came before have left.
     pub(crate) fn is_first(&self) {
         let now = Moment::now();
-        self.update(|state| state.first = (!state.gone).then_some(now));
+        self.update(|state| {
+            state.first = (!state.gone).then_some(now);
+            if let Some(watched) = &state.watched {
+                watched.is_first();
+            }
+        });
     }
 
     pub(crate) fn is_gone(&self) {

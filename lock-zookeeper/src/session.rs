@@ -4,6 +4,7 @@ mod connection;
 mod follow;
 mod janitor;
 mod line;
+mod watched;
 
 use std::collections::{HashMap, HashSet};
 use std::pin::pin;
@@ -18,6 +19,8 @@ use tokio::sync::{Notify, SetOnce};
 use zookeeper_client::{Acls, Client, SessionState};
 
 use self::connection::{Connection, Look};
+pub(crate) use self::watched::Watched;
+use self::watched::Watches;
 use crate::chain::Chain;
 use crate::fault::fault;
 use crate::names::{Layout, token};
@@ -45,6 +48,7 @@ pub(crate) struct Session {
     barrier: Barrier,
     /// Locks that were held by others when they were looked at last. A hint.
     contended: Mutex<HashSet<String>>,
+    watches: Watches,
 }
 
 /// One round trip for all who ask for one at the same time.
@@ -78,6 +82,7 @@ impl Session {
             over: SetOnce::new(),
             barrier: Barrier::default(),
             contended: Mutex::default(),
+            watches: Watches::default(),
         })
     }
 

@@ -2,12 +2,14 @@
 
 use std::future::poll_fn;
 use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
 use conformance_tests::proxy::{Fault, Proxy};
 use conformance_tests::servers::{KeepData, ZooKeeper as Server};
-use lock_core::backend::{LetGo, Release, Renewal};
+use lock_core::backend::{Attempt, LetGo, Release, Renewal};
 use lock_core::clock::{Moment, sleep};
 use lock_core::{Backend, ErrorKind, Locker, Loss};
 use lock_zookeeper::ZooKeeper;
@@ -234,6 +236,135 @@ async fn a_crowd_is_served_one_by_one_and_a_release_wakes_no_herd() {
         .await;
         assert_eq!(waiter.release(claim, LetGo::now()).await.unwrap(), Release::Released);
     }
+}
+
+/// What the server has counted since its start.
+fn counted(server: &Server, what: &str) -> u64 {
+    let counters = server.word("mntr").unwrap();
+    let counter = counters.lines().find_map(|line| line.strip_prefix(what));
+    counter.expect("the server counts it").trim().parse().unwrap()
+}
+
+async fn until_watched(server: &Server, watches: u64) {
+    let all = format!("Total watches:{watches}");
+    let what = format!("there are {watches} watches");
+    until(&what, async || server.word("wchs").unwrap().lines().any(|line| line == all)).await;
+}
+
+#[tokio::test]
+async fn a_thousand_waiters_of_one_session_are_told_once_for_each_release() {
+    const WAITERS: u64 = 1000;
+    const RELEASES: u64 = 20;
+    let server = server();
+    let client = client(server.addr()).await;
+    let mut line = vec![claim("n", true)];
+    win(&client, &line[0]).await;
+    let (events, requests) = ("zk_sum_node_deleted_watch_count", "zk_packets_received");
+    let before = counted(&server, requests);
+    for _ in 0..WAITERS {
+        let claim = claim("n", true);
+        assert!(is_contended(&client, &claim).await);
+        line.push(claim);
+    }
+    until_watched(&server, WAITERS + 1).await;
+    // Each enters, looks, and watches itself; those behind it need no more. And there are proofs, and our words.
+    let asked = counted(&server, requests) - before;
+    assert!(asked <= 3 * WAITERS + 100, "{asked} requests for {WAITERS} waiters");
+    let before = (counted(&server, events), counted(&server, requests));
+    for pair in line.windows(2).take(RELEASES as usize) {
+        assert_eq!(client.release(&pair[0], LetGo::now()).await.unwrap(), Release::Released);
+        soon(client.wait(&pair[1])).await.unwrap();
+        win(&client, &pair[1]).await;
+    }
+    assert_eq!(counted(&server, events) - before.0, RELEASES, "one event for each release");
+    // Nobody looks again: who leaves was one of ours, and known to be first.
+    let asked = counted(&server, requests) - before.1;
+    assert!(asked <= RELEASES + 15, "{asked} requests for {RELEASES} releases");
+}
+
+#[tokio::test]
+async fn who_shares_a_watch_and_leaves_takes_it_from_nobody_and_the_last_one_takes_it_back() {
+    let Far { server, line: network, client: ours, .. } = far_away().await;
+    let others = client(server.addr()).await;
+    let holder = claim("n", false);
+    win(&others, &holder).await;
+    let [first, second, third] = [(); 3].map(|()| claim("n", true));
+    for claim in [&first, &second, &third] {
+        assert!(is_contended(&ours, claim).await);
+    }
+    // The holder, for the first two; the first, for itself and those behind it; and so on.
+    until_watched(&server, 4).await;
+    ours.release(&second, LetGo::now()).await.unwrap();
+    until_watched(&server, 3).await;
+    // A watch that was shared outlives its connection, too.
+    network.reset_connections().await;
+    assert_eq!(others.release(&holder, LetGo::now()).await.unwrap(), Release::Released);
+    soon(ours.wait(&first)).await.unwrap();
+    win(&ours, &first).await;
+    ours.release(&first, LetGo::now()).await.unwrap();
+    soon(ours.wait(&third)).await.unwrap();
+    win(&ours, &third).await;
+    // Those who leave before anything happens leave no watch on what stays.
+    let [fourth, fifth] = [(); 2].map(|()| claim("n", true));
+    for claim in [&fourth, &fifth] {
+        assert!(is_contended(&others, claim).await);
+    }
+    // The third by both sessions, the fourth and the fifth by theirs.
+    until_watched(&server, 4).await;
+    for claim in [&fourth, &fifth] {
+        others.release(claim, LetGo::now()).await.unwrap();
+    }
+    until_watched(&server, 1).await;
+}
+
+#[tokio::test]
+async fn nobody_misses_a_turn_while_others_come_and_go() {
+    const WAITERS: u64 = 12;
+    const TURNS: u64 = 25;
+    let server = server();
+    let operator = operator(server.addr()).await;
+    let is_held = Arc::new(AtomicBool::new(false));
+    let mut waiters = tokio::task::JoinSet::new();
+    for session in 0..2 {
+        let client = client(server.addr()).await;
+        for waiter in 0..WAITERS {
+            let (client, is_held) = (client.clone(), Arc::clone(&is_held));
+            let mut random = fastrand::Rng::with_seed(session * WAITERS + waiter);
+            waiters.spawn(async move {
+                for _ in 0..TURNS {
+                    come_and_go(&client, &is_held, &mut random).await;
+                }
+            });
+        }
+    }
+    soon(async {
+        while let Some(ended) = waiters.join_next().await {
+            ended.unwrap();
+        }
+    })
+    .await;
+    assert!(line(&operator, "n").await.is_empty());
+    until_watched(&server, 0).await;
+}
+
+/// Takes the lock, or loses patience and leaves the line.
+async fn come_and_go(client: &ZooKeeper, is_held: &AtomicBool, random: &mut fastrand::Rng) {
+    let claim = claim("n", true);
+    let patience = match random.bool() {
+        true => BOUND,
+        false => Duration::from_millis(random.u64(0..20)),
+    };
+    let turn = async {
+        while let Attempt::Contended { .. } = client.try_acquire(&claim).await.unwrap() {
+            client.wait(&claim).await.unwrap();
+        }
+    };
+    if tokio::time::timeout(patience, turn).await.is_ok() {
+        assert!(!is_held.swap(true, Ordering::SeqCst), "there are two holders");
+        tokio::task::yield_now().await;
+        is_held.store(false, Ordering::SeqCst);
+    }
+    client.release(&claim, LetGo::uncertain()).await.unwrap();
 }
 
 #[tokio::test]

@@ -1,0 +1,171 @@
+//! Nodes that are watched: each once, for all in this session who care for its end, and for as long as one
+//! of them does.
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use lock_core::backend::Fault;
+use tokio::sync::{SetOnce, oneshot};
+use zookeeper_client::{Error as ZkError, EventType, OneshotWatcher};
+
+use super::Session;
+use crate::fault::fault;
+use crate::place::Place;
+
+/// Nodes that somebody cares for, by path.
+pub(super) type Watches = Mutex<HashMap<String, Weak<Watched>>>;
+
+/// A node that is watched. When the last one who cares drops it, the watch is taken back.
+#[derive(Debug)]
+pub(crate) struct Watched {
+    end: SetOnce<End>,
+    /// It is one of ours, and all who came before it have left.
+    was_first: AtomicBool,
+    /// Whose node it is, if it is one of ours.
+    place: Mutex<Weak<Place>>,
+    /// Dropped with this, which the task that watches hears of.
+    _cared_for: oneshot::Sender<Infallible>,
+}
+
+/// What became of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    Gone,
+    /// Nobody will ever tell.
+    Untold,
+}
+
+impl Watched {
+    /// Resolves when the node has left the line; to `None` if nobody will ever tell.
+    pub(super) async fn left(&self) -> Option<()> {
+        (*self.end.wait().await == End::Gone).then_some(())
+    }
+
+    pub(crate) fn is_first(&self) {
+        self.was_first.store(true, Ordering::Release);
+    }
+
+    pub(super) fn was_first(&self) -> bool {
+        self.was_first.load(Ordering::Acquire)
+    }
+
+    fn place(&self) -> MutexGuard<'_, Weak<Place>> {
+        self.place.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Session {
+    /// Sees to it that the end of our own node is noted, from before this returns.
+    pub(crate) async fn watch_own(self: &Arc<Self>, place: &Arc<Place>) -> Result<(), Fault> {
+        let Some(path) = place.path().filter(|_| place.state().watched.is_none()) else {
+            return Ok(());
+        };
+        let Some(watched) = self.watched(&path).await? else {
+            place.is_gone();
+            return Ok(());
+        };
+        *watched.place() = Arc::downgrade(place);
+        // It may have ended before it was known whose it is.
+        if let Some(end) = watched.end.get() {
+            self.tell(place, *end);
+        }
+        place.state().watched = Some(watched);
+        Ok(())
+    }
+
+    /// A node that is watched from before this returns; `None` if it is not there.
+    pub(super) async fn watched(
+        self: &Arc<Self>,
+        path: &str,
+    ) -> Result<Option<Arc<Watched>>, Fault> {
+        if let Some(watched) = find(&self.watches(), path) {
+            return Ok(Some(watched));
+        }
+        let Some(watch) = self.watch(path).await? else {
+            return Ok(None);
+        };
+        let mut watches = self.watches();
+        // Others may have asked meanwhile. Of two watches in one session only one is known to the server.
+        if let Some(watched) = find(&watches, path) {
+            return Ok(Some(watched));
+        }
+        let (cared_for, nobody_cares) = oneshot::channel();
+        let watched = Arc::new(Watched {
+            end: SetOnce::new(),
+            was_first: AtomicBool::new(false),
+            place: Mutex::default(),
+            _cared_for: cared_for,
+        });
+        let known = Arc::downgrade(&watched);
+        watches.insert(path.to_owned(), Weak::clone(&known));
+        drop(watches);
+        let (session, path) = (Arc::clone(self), path.to_owned());
+        tokio::spawn(async move {
+            let end = tokio::select! {
+                end = session.end_of_node(&path, watch) => Some(end),
+                _ = nobody_cares => None,
+                () = session.over() => None,
+            };
+            session.note(&path, &known, end);
+        });
+        Ok(Some(watched))
+    }
+
+    async fn end_of_node(&self, path: &str, mut watch: OneshotWatcher) -> End {
+        loop {
+            match watch.changed().await.event_type {
+                EventType::NodeDeleted => return End::Gone,
+                EventType::Session => return End::Untold,
+                // Somebody wrote to it.
+                _ => match self.insist(|| self.watch(path)).await {
+                    Some(Some(again)) => watch = again,
+                    Some(None) => return End::Gone,
+                    None => return End::Untold,
+                },
+            }
+        }
+    }
+
+    /// Tells the place at once, and not by way of another task: what a barrier has shown to have happened is
+    /// known after it.
+    fn note(&self, path: &str, known: &Weak<Watched>, end: Option<End>) {
+        let mut watches = self.watches();
+        // Somebody else may have begun to care after the last one had ceased to.
+        if watches.get(path).is_some_and(|now| now.ptr_eq(known)) {
+            watches.remove(path);
+        }
+        drop(watches);
+        let (Some(watched), Some(end)) = (known.upgrade(), end) else { return };
+        let _ = watched.end.set(end);
+        let place = watched.place().upgrade();
+        if let Some(place) = place {
+            self.tell(&place, end);
+        }
+    }
+
+    fn tell(&self, place: &Place, end: End) {
+        match end {
+            End::Gone => place.is_gone(),
+            End::Untold => self.let_go(place),
+        }
+    }
+
+    /// A watch on a node that is there. By reading it: a watch on what is not there would stay behind.
+    async fn watch(&self, path: &str) -> Result<Option<OneshotWatcher>, Fault> {
+        match self.client.get_and_watch_data(path).await {
+            Ok((_, _, watch)) => Ok(Some(watch)),
+            Err(ZkError::NoNode) => Ok(None),
+            Err(error) => Err(fault("watching the line", &error)),
+        }
+    }
+
+    fn watches(&self) -> MutexGuard<'_, HashMap<String, Weak<Watched>>> {
+        self.watches.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn find(watches: &HashMap<String, Weak<Watched>>, path: &str) -> Option<Arc<Watched>> {
+    watches.get(path)?.upgrade()
+}
