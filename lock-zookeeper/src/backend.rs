@@ -120,18 +120,17 @@ impl Backend for ZooKeeper {
             }
             None => session.new_place(claim.owner, lock, queued_until(claim)),
         };
-        let attempt = compete(&session, &place, claim, asked).await;
+        let attempt = session.meanwhile(compete(&session, &place, claim, asked)).await;
         if attempt.as_ref().is_err_and(|fault| fault.effect() == Effect::NotApplied) {
             // Then nothing of it may stay.
             session.let_go(&place);
-            session.leave(&claim.owner, &place).await?;
+            session.meanwhile(session.leave(&claim.owner, &place)).await?;
         }
         attempt
     }
 
     async fn wait(&self, claim: &Claim) -> Result<Wake, Fault> {
-        let session = self.inner.link.present();
-        let Some(place) = session.place(&claim.owner) else {
+        let Some((session, place)) = self.inner.place_of(claim) else {
             return Ok(Wake::Look);
         };
         if claim.held {
@@ -153,14 +152,16 @@ impl Backend for ZooKeeper {
     }
 
     async fn renew(&self, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
-        let mut answers = Vec::with_capacity(claims.len());
         let asked = Moment::now();
-        let session = self.inner.link.present();
+        let Some(session) = self.inner.link.present() else {
+            return claims.iter().map(|_| Ok(Renewal::NotHeld)).collect();
+        };
         let places: Vec<_> = claims.iter().map(|claim| session.place(&claim.owner)).collect();
         let seen = match places.iter().any(Option::is_some) {
-            true => look_at(&session, places.iter().flatten()).await,
+            true => session.meanwhile(look_at(&session, places.iter().flatten())).await,
             false => Ok(()),
         };
+        let mut answers = Vec::with_capacity(claims.len());
         for (claim, place) in claims.iter().zip(places) {
             let held = place.filter(|place| {
                 let state = place.state();
@@ -178,15 +179,14 @@ impl Backend for ZooKeeper {
     }
 
     async fn release(&self, claim: &Claim, _how: LetGo) -> Result<Release, Fault> {
-        let session = self.inner.link.present();
-        let Some(place) = session.place(&claim.owner) else {
+        let Some((session, place)) = self.inner.place_of(claim) else {
             return Ok(Release::NotHeld);
         };
         session.let_go(&place);
         if !session.ready().await? {
             return Ok(Release::NotHeld);
         }
-        let was_there = session.leave(&claim.owner, &place).await?;
+        let was_there = session.meanwhile(session.leave(&claim.owner, &place)).await?;
         let granted = place.state().granted;
         Ok(if was_there && granted { Release::Released } else { Release::NotHeld })
     }
@@ -255,6 +255,15 @@ impl Backend for ZooKeeper {
             Err(ZkError::NoNode) => Ok(false),
             Err(error) => Err(fault("deleting the holder's node", &error)),
         }
+    }
+}
+
+impl Inner {
+    /// What a claim has in the session that there is.
+    fn place_of(&self, claim: &Claim) -> Option<(Arc<Session>, Arc<Place>)> {
+        let session = self.link.present()?;
+        let place = session.place(&claim.owner)?;
+        Some((session, place))
     }
 }
 

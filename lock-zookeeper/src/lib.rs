@@ -27,7 +27,8 @@
 //!   longer than a tenth of a second), and nothing is made anew behind the operator's back.
 //! * **Nothing is left behind**: what a dropped future, a lost reply or a connection that breaks may have left
 //!   in line is looked for, by the random id in its name, and removed while the session lives; and at its end
-//!   by the server.
+//!   by the server. A session that this library gives up, because its connection is out of step, is closed as
+//!   soon as no holder may rely on it any more, also where there is no other one yet.
 //!
 //! # Leases
 //!
@@ -64,7 +65,8 @@
 //!   their own `jute.maxbuffer` (1 MB, some 17 700 places).
 //! * **What a server replaces behind our back.** Where it answers a reconnecting client with another session
 //!   (ZooKeeper does not), this is noticed at the next attempt, if the server tells the owner of a node made
-//!   in a transaction. ZooKeeper 3.8 does not tell.
+//!   in a transaction (3.7.2, 3.8.2 and later), and else when a node of ours is watched: by whoever waits, and for
+//!   what is held at its first renewal, or after a tenth of a second.
 //! * **Names of more than 200 bytes** end in a digest, and `list` does not show them.
 //!
 //! # Nodes

@@ -1,14 +1,14 @@
 //! The one session of a client, and the next one when it has ended.
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use lock_core::backend::{Fault, FaultKind};
-use lock_core::clock::{Moment, sleep_between};
+use lock_core::clock::{Moment, sleep_between, sleep_until};
 use lock_core::{Error, ErrorKind};
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 use zookeeper_client::Error as ZkError;
 use zookeeper_client::{Acls, Client, Connector};
 
@@ -25,7 +25,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// Opens sessions, one after the other, as long as it lives.
 pub(crate) struct Link {
-    current: watch::Receiver<Arc<Session>>,
+    current: watch::Receiver<Weak<Session>>,
     /// As negotiated for the first session.
     timeout: Duration,
     keeper: JoinHandle<()>,
@@ -36,7 +36,7 @@ impl Link {
     pub(crate) async fn open(config: Config) -> Result<Self, Error> {
         let first = open(&config).await?;
         let timeout = first.timeout();
-        let (sender, current) = watch::channel(Arc::clone(&first));
+        let (sender, current) = watch::channel(Arc::downgrade(&first));
         let keeper = tokio::spawn(keep(config, first, sender));
         Ok(Self { current, timeout, keeper })
     }
@@ -45,17 +45,19 @@ impl Link {
         self.timeout
     }
 
-    /// The session, whether or not it is connected; it may be over.
-    pub(crate) fn present(&self) -> Arc<Session> {
-        Arc::clone(&self.current.borrow())
+    /// The session, whether or not it is connected; it may be over. `None` while there is no other one yet.
+    pub(crate) fn present(&self) -> Option<Arc<Session>> {
+        self.current.borrow().upgrade()
     }
 
     /// A session with a connection; an error if there will be none soon.
     pub(crate) async fn session(&self) -> Result<Arc<Session>, Fault> {
         let mut current = self.current.clone();
         loop {
-            let session = Arc::clone(&current.borrow_and_update());
-            if session.ready().await? {
+            let session = current.borrow_and_update().upgrade();
+            if let Some(session) = session
+                && session.ready().await?
+            {
                 return Ok(session);
             }
             let next = tokio::time::timeout(self.timeout / 20, current.changed()).await;
@@ -75,7 +77,9 @@ impl Drop for Link {
     /// With the last user of its client the session is closed, and all that it had is gone at once.
     fn drop(&mut self) {
         self.keeper.abort();
-        self.present().end();
+        if let Some(session) = self.present() {
+            session.end();
+        }
     }
 }
 
@@ -85,18 +89,28 @@ impl fmt::Debug for Link {
     }
 }
 
-async fn keep(config: Config, mut session: Arc<Session>, current: watch::Sender<Arc<Session>>) {
+/// Owns the session: what else uses it lets go when it is over, and with the last one its client goes.
+async fn keep(config: Config, mut session: Arc<Session>, current: watch::Sender<Weak<Session>>) {
+    let mut closing = JoinSet::new();
     loop {
         session.run().await;
         tracing::warn!(
             zookeeper.servers = %config.servers,
             "the session has ended, and all locks that it held are lost"
         );
+        closing.spawn(close(session));
         session = reopen(&config).await;
-        if current.send(Arc::clone(&session)).is_err() {
+        while closing.try_join_next().is_some() {}
+        if current.send(Arc::downgrade(&session)).is_err() {
             return;
         }
     }
+}
+
+/// What was given up and lives on at the server is closed there, if it can be reached: others are waiting.
+/// Not before its deadline: whoever has not looked yet may believe until then that a lock is held.
+async fn close(session: Arc<Session>) {
+    sleep_until(session.deadline()).await;
 }
 
 async fn reopen(config: &Config) -> Arc<Session> {

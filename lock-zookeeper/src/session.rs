@@ -132,6 +132,23 @@ impl Session {
         self.over.wait().await;
     }
 
+    /// What comes of `work`, unless the session ends before.
+    pub(crate) async fn meanwhile<T>(
+        &self,
+        work: impl Future<Output = Result<T, Fault>>,
+    ) -> Result<T, Fault> {
+        tokio::select! {
+            biased;
+            answer = work => answer,
+            () = self.over() => Err(expired()),
+        }
+    }
+
+    /// Until then its locks may be taken for held.
+    pub(crate) fn deadline(&self) -> Moment {
+        self.chain().deadline()
+    }
+
     /// Keeps the session proven and tidy, until it is over.
     pub(crate) async fn run(&self) {
         tokio::select! {

@@ -278,6 +278,25 @@ async fn when_its_last_user_is_gone_the_session_is_closed() {
 }
 
 #[tokio::test]
+async fn a_node_of_another_session_is_none_of_ours_whatever_it_is_called() {
+    let server = server();
+    let (client, operator) = (client(server.addr()).await, operator(server.addr()).await);
+    let mut holder = claim("n", false);
+    win(&client, &holder).await;
+    let path = format!("/n/{}", line(&operator, "n").await[0]);
+    let options = CreateMode::Ephemeral.with_acls(Acls::anyone_all());
+    operator.delete(&path, None).await.unwrap();
+    operator.create(&path, b"", &options).await.unwrap();
+    holder.held = true;
+    soon(client.wait(&holder)).await.unwrap();
+    let renewal = client.renew(&[&holder]).await.remove(0);
+    assert!(matches!(renewal, Ok(Renewal::NotHeld)), "{renewal:?}");
+    let next = claim("m", false);
+    until("there is another session", async || client.try_acquire(&next).await.is_ok()).await;
+    assert_eq!(line(&operator, "n").await.len(), 1, "it is not ours to delete");
+}
+
+#[tokio::test]
 async fn below_a_chroot_and_a_prefix() {
     let server = server();
     let operator = operator(server.addr()).await;

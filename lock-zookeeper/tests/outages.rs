@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use conformance_tests::proxy::{Fault, Proxy};
 use conformance_tests::servers::{KeepData, ZooKeeper as Server};
-use lock_core::backend::{Attempt, LetGo, Release, Renewal};
+use lock_core::backend::{Attempt, Lease, LetGo, Release, Renewal};
 use lock_core::clock::{Moment, sleep};
 use lock_core::{Backend, ErrorKind, Locker, Loss};
 use lock_zookeeper::ZooKeeper;
@@ -188,6 +188,52 @@ async fn cut_off_the_holder_gives_up_before_others_get_in_and_its_next_session_i
     next.release().await.unwrap();
     soon(locks.lock("n").unwrap().acquire()).await.unwrap().release().await.unwrap();
     assert!(line(&operator, "n").await.is_empty());
+}
+
+/// An answer that promises more bytes than ever come: every later one is a part of it.
+async fn get_out_of_step(client: &ZooKeeper, network: &Proxy) {
+    let hit = network.forge("garbled", [0, 15, 0, 0]);
+    let probe = claim("garbled", false);
+    let attempt = tokio::time::timeout(Duration::from_millis(300), client.try_acquire(&probe));
+    assert!(!matches!(attempt.await, Ok(Ok(_))));
+    soon(hit.into_future()).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_session_that_is_given_up_is_closed_while_there_is_no_other_one() {
+    let Far { server: _server, line: network, client, operator } = far_away().await;
+    let mut holder = claim("n", false);
+    win(&client, &holder).await;
+    holder.held = true;
+    // Young sessions have their deadline later.
+    sleep(TIMEOUT).await;
+    client.renew(&[&holder]).await.remove(0).unwrap();
+    network.set(Fault::Refuse);
+    get_out_of_step(&client, &network).await;
+    assert_eq!(line(&operator, "n").await.len(), 1);
+    soon(client.wait(&holder)).await.unwrap();
+    let given_up = Moment::now();
+    until("it is closed", async || line(&operator, "n").await.is_empty()).await;
+    // By itself the server would have waited for a session from the last proof on, which was sent half a
+    // session before.
+    assert!(Moment::now().saturating_since(given_up) < TIMEOUT * 2 / 5, "closed, not timed out");
+}
+
+#[tokio::test]
+async fn a_session_that_is_given_up_keeps_its_locks_until_its_holders_have_given_up() {
+    let Far { server: _server, line: network, client, operator } = far_away().await;
+    let mut holder = claim("n", false);
+    let lease = win(&client, &holder).await;
+    holder.held = true;
+    get_out_of_step(&client, &network).await;
+    soon(client.wait(&holder)).await.unwrap();
+    let Lease::For(lasts) = lease.lease else { panic!("{lease:?}") };
+    assert!(!(lease.since + lasts * 9 / 10).has_passed(), "it is given up long before");
+    until("there is another one", async || client.try_acquire(&claim("m", false)).await.is_ok())
+        .await;
+    until("it is closed", async || line(&operator, "n").await.is_empty()).await;
+    let ended = Moment::now();
+    assert!(ended.saturating_since(lease.since) >= lasts * 99 / 100, "a holder may rely on it");
 }
 
 #[tokio::test]

@@ -102,7 +102,7 @@ impl Session {
             if !self.connected().await {
                 return None;
             }
-            match ask().await {
+            match self.meanwhile(ask()).await {
                 Ok(answer) => return Some(answer),
                 Err(fault) if fault.is_transient() => sleep(Duration::from_millis(20)).await,
                 Err(fault) => {

@@ -95,7 +95,8 @@ impl Session {
         };
         let name = path.rsplit('/').next().unwrap_or_default().to_owned();
         Ok(Entered {
-            // ZooKeeper 3.8 leaves out what else is known of a node made in a transaction.
+            // Servers before 3.7.2 and 3.8.2 leave out what else is known of a node made in a transaction. Then
+            // whoever watches it asks.
             owner: (!child.is_invalid()).then_some(child.ephemeral_owner),
             // Both were made by one transaction.
             node: Node { name, czxid: stat.mzxid },

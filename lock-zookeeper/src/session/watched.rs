@@ -10,7 +10,7 @@ use lock_core::backend::Fault;
 use tokio::sync::{SetOnce, oneshot};
 use zookeeper_client::{Error as ZkError, EventType, OneshotWatcher};
 
-use super::Session;
+use super::{Session, expired};
 use crate::fault::fault;
 use crate::place::Place;
 
@@ -23,6 +23,8 @@ pub(crate) struct Watched {
     end: SetOnce<End>,
     /// It is one of ours, and all who came before it have left.
     was_first: AtomicBool,
+    /// The session that it belongs to.
+    owner: i64,
     /// Whose node it is, if it is one of ours.
     place: Mutex<Weak<Place>>,
     /// Dropped with this, which the task that watches hears of.
@@ -57,7 +59,8 @@ impl Watched {
 }
 
 impl Session {
-    /// Sees to it that the end of our own node is noted, from before this returns.
+    /// Sees to it that the end of our own node is noted, from before this returns. One that belongs to another
+    /// session is none of ours, and ours is not what we think: it ends.
     pub(crate) async fn watch_own(self: &Arc<Self>, place: &Arc<Place>) -> Result<(), Fault> {
         let Some(path) = place.path().filter(|_| place.state().watched.is_none()) else {
             return Ok(());
@@ -66,6 +69,10 @@ impl Session {
             place.is_gone();
             return Ok(());
         };
+        if watched.owner != self.id {
+            self.end();
+            return Err(expired());
+        }
         *watched.place() = Arc::downgrade(place);
         // It may have ended before it was known whose it is.
         if let Some(end) = watched.end.get() {
@@ -83,7 +90,7 @@ impl Session {
         if let Some(watched) = find(&self.watches(), path) {
             return Ok(Some(watched));
         }
-        let Some(watch) = self.watch(path).await? else {
+        let Some((owner, watch)) = self.watch(path).await? else {
             return Ok(None);
         };
         let mut watches = self.watches();
@@ -95,6 +102,7 @@ impl Session {
         let watched = Arc::new(Watched {
             end: SetOnce::new(),
             was_first: AtomicBool::new(false),
+            owner,
             place: Mutex::default(),
             _cared_for: cared_for,
         });
@@ -120,7 +128,7 @@ impl Session {
                 EventType::Session => return End::Untold,
                 // Somebody wrote to it.
                 _ => match self.insist(|| self.watch(path)).await {
-                    Some(Some(again)) => watch = again,
+                    Some(Some((_, again))) => watch = again,
                     Some(None) => return End::Gone,
                     None => return End::Untold,
                 },
@@ -152,10 +160,11 @@ impl Session {
         }
     }
 
-    /// A watch on a node that is there. By reading it: a watch on what is not there would stay behind.
-    async fn watch(&self, path: &str) -> Result<Option<OneshotWatcher>, Fault> {
+    /// A watch on a node that is there, and the session that the node belongs to. By reading it: a watch on
+    /// what is not there would stay behind.
+    async fn watch(&self, path: &str) -> Result<Option<(i64, OneshotWatcher)>, Fault> {
         match self.client.get_and_watch_data(path).await {
-            Ok((_, _, watch)) => Ok(Some(watch)),
+            Ok((_, stat, watch)) => Ok(Some((stat.ephemeral_owner, watch))),
             Err(ZkError::NoNode) => Ok(None),
             Err(error) => Err(fault("watching the line", &error)),
         }
