@@ -9,7 +9,8 @@ use tokio::sync::{OwnedMutexGuard, OwnedSemaphorePermit, SetOnce};
 use tracing::Instrument;
 
 use crate::backend::{
-    Attempt, Claim, Effect, Fault, FaultKind, Grant, Lease, LetGo, PLACE_LASTS, Release, Wake,
+    Attempt, Claim, Effect, Fault, FaultKind, Grant, Hold as HoldKind, Lease, LetGo, PLACE_LASTS,
+    Release, Wake,
 };
 use crate::capabilities::{Fencing, Order};
 use crate::clock::{Moment, sleep};
@@ -331,11 +332,12 @@ impl Seeker {
         Hold::deadline_of(&self.engine, grant).is_none_or(|deadline| !deadline.has_passed())
     }
 
-    /// A grant that was pushed may have a short lease, to be confirmed by a renewal. If nobody is
-    /// going to renew, it is confirmed before the guard is returned.
+    /// A grant that was pushed may have a short lease. The wheel renews it for as long as it was asked for,
+    /// whatever the policy is; but a lock that is detached is nobody's to renew, so it has to have the
+    /// whole lease before the guard is returned.
     fn needs_confirmation(&self, grant: &Grant) -> bool {
         let short = matches!(grant.lease, Lease::For(lease) if lease < self.claim.ttl);
-        short && self.terms.renewal.is_off()
+        short && self.claim.hold == HoldKind::Detached
     }
 
     fn check_token(&self, grant: &Grant) -> Result<(), Error> {

@@ -36,6 +36,9 @@ trait Oddity: std::fmt::Debug + Send + Sync + 'static {
     fn grant(&self, grant: Grant) -> Grant {
         grant
     }
+    fn pushed(&self, grant: Grant) -> Grant {
+        grant
+    }
     fn spins(&self) -> bool {
         false
     }
@@ -62,7 +65,10 @@ impl<F: Oddity> Backend for Odd<F> {
         if self.odd.spins() {
             return Ok(Wake::Look);
         }
-        self.inner.wait(claim).await
+        Ok(match self.inner.wait(claim).await? {
+            Wake::Granted(grant) => Wake::Granted(self.odd.pushed(grant)),
+            look => look,
+        })
     }
     async fn renew(&self, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
         self.odd.answers(self.inner.renew(claims).await)
@@ -159,6 +165,37 @@ async fn a_lease_that_is_shorter_than_asked_is_renewed_until_then_and_no_longer(
     assert_eq!(guard.lost().await, Loss::Expired);
     let held = Moment::now().saturating_since(started);
     assert!((secs(197)..=secs(198) + millis(2)).contains(&held), "{held:?}");
+}
+
+/// What is handed over has a short lease until it is renewed.
+#[derive(Debug)]
+struct ShortPushes;
+impl Oddity for ShortPushes {
+    fn pushed(&self, mut grant: Grant) -> Grant {
+        grant.lease = Lease::For(secs(3));
+        grant
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_to_be_detached_has_its_whole_lease_from_the_start() {
+    let locks = Locker::new(Odd { inner: Memory::new(), odd: ShortPushes });
+    let lock = locks.lock("n").unwrap().ttl(secs(100));
+    for (lock, is_whole) in [(lock.clone().detachable(), true), (lock.clone(), false)] {
+        let holder = locks.lock("n").unwrap().acquire().await.unwrap();
+        let name = lock.name().clone();
+        let waiting = tokio::spawn(async move { lock.acquire().await });
+        while locks.inspect(&name).await.unwrap().waiting != Some(1) {
+            tokio::task::yield_now().await;
+        }
+        holder.release().await.unwrap();
+        let guard = waiting.await.unwrap().unwrap();
+        let left = guard.valid_for().unwrap();
+        assert_eq!(left > secs(3), is_whole, "{left:?}");
+        // In time, it has it in either case.
+        sleep(secs(50)).await;
+        guard.release().await.unwrap();
+    }
 }
 
 #[derive(Debug)]
