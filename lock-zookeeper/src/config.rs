@@ -170,6 +170,10 @@ impl Config {
     /// A crashed holder is replaced after that time, and a holder that is cut off gives up after a third
     /// to a half of it.
     ///
+    /// Four ticks or more are to be preferred, for reasons that the [crate's documentation](crate#leases) has. Servers do not tell
+    /// clients their tick; but when they grant more than was asked for, it is their least, two ticks as a rule, and a
+    /// warning is traced.
+    ///
     /// # Errors
     ///
     /// [`ErrorKind::Invalid`] if it is not from 100 ms to an hour.

@@ -51,6 +51,12 @@
 //! that a tick is at most `T/2`, which is the servers' own default limit, that all members have the same
 //! limits for session timeouts, and that clocks run at one rate to a hundredth.
 //!
+//! Let `T` be four ticks or more: 8 s where `tickTime` is 2000. A model of the ensemble, in which everything may be late or
+//! stall, finds no overlap from 3.4 ticks on. At two ticks it finds one: a leader that stalls, its loop of pings that
+//! runs again 20 ms after the rest of it, and one slow message together give the lock away 0.27 s before its holder has
+//! given up. A client is not told the tick; but where the servers grant more than was asked for, that
+//! is their least, two ticks unless `minSessionTimeout` is set, and a warning is traced.
+//!
 //! When a session expires, all its locks are lost at once, and the next attempt has a new one.
 //!
 //! # What is not promised
@@ -107,7 +113,7 @@
 //!
 //! | setting | for locks |
 //! |---|---|
-//! | `tickTime` | sessions are expired once a tick; from 2 to 20 of them are granted as timeouts |
+//! | `tickTime` | sessions are expired once a tick; from 2 to 20 of them are granted as timeouts; 4 or more are to be preferred |
 //! | `minSessionTimeout`, `maxSessionTimeout` | other limits; the same on all members, and not less than 2 ticks |
 //! | `maxClientCnxns` | one connection for each client (each `ZooKeeper` and its clones) |
 //! | `forceSync` | `yes`: a lock is as durable as the log |

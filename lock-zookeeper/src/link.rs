@@ -36,6 +36,14 @@ impl Link {
     pub(crate) async fn open(config: Config) -> Result<Self, Error> {
         let first = open(&config).await?;
         let timeout = first.timeout();
+        if timeout > config.session_timeout {
+            tracing::warn!(
+                asked = ?config.session_timeout,
+                granted = ?timeout,
+                "the servers grant no shorter session than this: it is their minSessionTimeout, which is two \
+                 ticks unless set; ask for four ticks or longer, or leases bear fewer faults of the ensemble"
+            );
+        }
         let (sender, current) = watch::channel(Arc::downgrade(&first));
         let keeper = tokio::spawn(keep(config, first, sender));
         Ok(Self { current, timeout, keeper })

@@ -13,7 +13,7 @@ use zookeeper_client::{Acls, CreateMode};
 mod support;
 
 use support::{
-    TIMEOUT, claim, client, is_contended, line, name, operator, server, soon, until, win,
+    Output, TIMEOUT, claim, client, is_contended, line, name, operator, server, soon, until, win,
 };
 
 #[tokio::test]
@@ -54,6 +54,20 @@ async fn the_negotiated_timeout_counts_and_not_the_one_asked_for() {
         let limit = before + Duration::from_secs(granted);
         assert!(grant.since + lease <= limit + Duration::from_millis(1), "asked for {asked}");
     }
+}
+
+#[tokio::test]
+async fn the_least_session_that_servers_grant_is_warned_about() {
+    let output = Output::default();
+    let subscriber = tracing_subscriber::fmt().with_writer(output.clone()).finish();
+    let _tracing = tracing::subscriber::set_default(subscriber);
+    let server = Server::start(&ZooKeeperOptions::new().tick(Duration::from_millis(500)));
+    let session = |asked| format!("zookeeper://{}?session_timeout={asked}", server.addr());
+    ZooKeeper::connect(session("2s")).await.unwrap();
+    assert!(!output.text().contains("WARN"), "{}", output.text());
+    ZooKeeper::connect(session("900ms")).await.unwrap();
+    let text = output.text();
+    assert!(text.contains("WARN") && text.contains("asked=900ms granted=1s"), "{text}");
 }
 
 #[tokio::test]
