@@ -1,11 +1,12 @@
 //! The verbs.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use lock_core::backend::{
-    Attempt, Backend, Claim, Fault, FaultKind, Grant, Holder, Identity, Lease, LetGo, Listed,
+    Attempt, Backend, Claim, Fault, FaultKind, Grant, Hold, Holder, Identity, Lease, LetGo, Listed,
     LockState, Mode, Release, Renewal, Ticket, Wake,
 };
 use lock_core::clock::Moment;
@@ -228,7 +229,7 @@ impl Backend for Memcached {
             let (key, server) = self.inner.place_of(&claim.name);
             let begun = match server.link.connection().await {
                 Ok(connection) => {
-                    let (request, step) = self.inner.first_step(claim, &key, &connection);
+                    let (request, step) = first_step(claim, &key, &connection);
                     Ok((connection.ask(&request), step, connection))
                 }
                 Err(fault) => Err(fault),
@@ -259,10 +260,14 @@ impl Backend for Memcached {
         self.inner.waiters.leave(&claim.owner, &key);
         let connection = server.link.connection().await?;
         let known = held(claim).map(Held::known);
-        let cas = known.filter(|known| known.connection == connection.id()).map(|known| known.cas);
-        match delete(&connection, &key, &claim.owner, cas, "release a lock").await? {
-            true => Ok(Release::Released),
-            false => Ok(Release::NotHeld),
+        let here = known.filter(|known| known.connection == connection.id());
+        let seen = here.map(|known| (known.cas, known.attempt));
+        // What a late attempt has left goes as well, and is not what was granted.
+        match delete(&connection, &key, &claim.owner, seen, "release a lock").await? {
+            Some(attempt) if known.is_none_or(|known| known.attempt == attempt) => {
+                Ok(Release::Released)
+            }
+            _ => Ok(Release::NotHeld),
         }
     }
 
@@ -299,7 +304,7 @@ impl Backend for Memcached {
     async fn break_lock(&self, name: &LockName, expected: &OwnerId) -> Result<bool, Fault> {
         let (key, server) = self.inner.place_of(name);
         let connection = server.link.connection().await?;
-        delete(&connection, &key, expected, None, "break a lock").await
+        Ok(delete(&connection, &key, expected, None, "break a lock").await?.is_some())
     }
 }
 
@@ -315,7 +320,8 @@ impl Inner {
 
         for _ in 0..MAX_LOOKS {
             let connection = server.link.connection().await?;
-            let value = Value::format(&claim.owner, None, claim.label.as_ref());
+            let attempt = next_attempt();
+            let value = Value::format(claim, attempt, None);
             let request = Request::new().add(key, exptime(claim.ttl), &value).look(key).draw(
                 &self.fence_key,
                 1,
@@ -326,8 +332,9 @@ impl Inner {
             let (added, looked, draw) = (replies.next(), replies.next(), replies.next());
             match (added, looked) {
                 (Some(Reply::Stored), Some(Reply::Value(item))) if item.is(&value) => {
-                    let taken = Taken { server, key, connection, cas: item.cas, since };
-                    let grant = self.finish(claim, taken, draw).await;
+                    let taken = Taken { attempt, cas: item.cas, since };
+                    let prolonging = Prolonging { claim, key, server, connection };
+                    let grant = self.finish(&prolonging, taken, draw).await;
                     if let Some(grant) = grant.map_err(fault::after_all)? {
                         return Ok(Attempt::Acquired(grant));
                     }
@@ -365,22 +372,25 @@ impl Inner {
     /// given back while one is begun.
     async fn finish(
         &self,
-        claim: &Claim,
-        taken: Taken<'_>,
+        taking: &Prolonging<'_>,
+        taken: Taken,
         draw: Option<Reply>,
     ) -> Result<Option<Grant>, Fault> {
-        let Taken { server, key, connection, cas, since } = taken;
-        let Some(mut number) = drawn(draw)? else {
-            delete(&connection, key, &claim.owner, Some(cas), "give a lock back").await?;
+        let Prolonging { claim, key, server, connection } = taking;
+        let Taken { attempt, cas, since } = taken;
+        let Some(number) = self.number_for(taking, None, Some(draw)).await? else {
+            let seen = Some((cas, attempt));
+            delete(connection, key, &claim.owner, seen, "give a lock back").await?;
             server.fence.begin(&server.link, &self.fence_key).await?;
             return Ok(None);
         };
-        if let Some(short_of) = short_of(claim, number) {
-            let Some(raised) = self.draw(&connection, short_of).await? else { return Ok(None) };
-            number = raised;
-        }
         let until = since + claim.ttl;
-        let known = Known { number, cas, connection: connection.id(), until };
+        let known = Known { attempt, number, cas, connection: connection.id(), until };
+        if claim.hold == Hold::Detached {
+            // Whoever renews it, and knows nothing but the owner, has to see that it was granted.
+            let (request, step) = known_step(claim, key, known);
+            return self.prolong(taking, step, connection.ask(&request).await?).await;
+        }
         self.grant(claim.owner, known, since).map(Some)
     }
 
@@ -389,7 +399,8 @@ impl Inner {
         drawn(Some(connection.ask_one(&request).await?))
     }
 
-    /// The attempt of a claim that holds the lock already, as it does after a lost answer.
+    /// The attempt of a claim that holds the lock already, as it does after a lost answer: it takes what an
+    /// earlier attempt took, as that one's grant, or as a new one if another one had been granted.
     async fn repeat(
         &self,
         prolonging: &Prolonging<'_>,
@@ -397,36 +408,32 @@ impl Inner {
         item: Item,
     ) -> Result<Option<Grant>, Fault> {
         let known = self.holds.get(&prolonging.claim.owner).map(|held| held.known());
-        let number = known.map(|known| known.number).or(value.number);
-        let step = Step { number, until: known.map(|known| known.until), ..Step::default() };
-        let (request, step) = self.next_step(prolonging, step, &item);
+        let known = known.filter(|known| known.attempt == value.attempt);
+        let step = Step {
+            attempt: Some(value.attempt),
+            number: known.map(|known| known.number).or(value.number),
+            until: known.map(|known| known.until),
+            ..Step::default()
+        };
+        let (request, step) = self.next_step(prolonging, step, value.attempt, &item);
         let answer = prolonging.connection.ask(&request).await?;
         self.prolong(prolonging, step, answer).await
     }
 
-    /// The first request of a renewal: with what is known, or to find out.
-    fn first_step(&self, claim: &Claim, key: &str, connection: &Connection) -> (Request, Step) {
-        let known = held(claim).map(Held::known);
-        let Some(known) = known.filter(|known| known.connection == connection.id()) else {
-            let number = known.map(|known| known.number);
-            let until = known.map(|known| known.until);
-            return (Request::new().look(key), Step { number, until, ..Step::default() });
-        };
-        let step = Step { number: Some(known.number), until: Some(known.until), ..Step::default() };
-        let value = Value::format(&claim.owner, step.number, claim.label.as_ref());
-        let exptime = exptime(claim.ttl.max(known.until.remaining()));
-        let request = Request::new().cas(key, exptime, &value, known.cas).look(key);
-        (request, Step { writes: true, ..step })
-    }
-
     /// The request that prolongs what was seen to be ours.
-    fn next_step(&self, prolonging: &Prolonging<'_>, step: Step, item: &Item) -> (Request, Step) {
+    fn next_step(
+        &self,
+        prolonging: &Prolonging<'_>,
+        step: Step,
+        attempt: u64,
+        item: &Item,
+    ) -> (Request, Step) {
         let claim = prolonging.claim;
         let left = step.until.map(Moment::remaining).unwrap_or_default();
         // Never shorter than what is left of it on the server.
         let left_there = item.lapses_in.unwrap_or(0).min(MAX_EXPTIME);
         let exptime = exptime(claim.ttl.max(left)).max(left_there);
-        let value = Value::format(&claim.owner, step.number, claim.label.as_ref());
+        let value = Value::format(claim, attempt, step.number);
         let mut request = Request::new();
         let falls_short = step.number.is_none_or(|number| short_of(claim, number).is_some());
         request = match step.out_of_memory {
@@ -437,7 +444,7 @@ impl Inner {
         if falls_short {
             request = request.draw(&self.fence_key, 1, fence::LASTS);
         }
-        (request, Step { writes: true, draws: falls_short, ..step })
+        (request, Step { attempt: Some(attempt), writes: true, draws: falls_short, ..step })
     }
 
     /// Goes on until it is clear whether the lease was prolonged; `None` if the lock is not the claim's.
@@ -459,27 +466,29 @@ impl Inner {
                 Seen::Ours(value, item) if value.owner == claim.owner => (value, item),
                 _ => return Ok(None),
             };
+            if !step.is_of(&value) {
+                // It keeps the lock shut for nobody.
+                let seen = Some((item.cas, value.attempt));
+                delete(connection, key, &claim.owner, seen, "end a late attempt").await?;
+                return Ok(None);
+            }
             match written {
                 Some(Reply::Stored | Reply::Done) => {
-                    let drew = if step.draws { drawn(replies.next())? } else { None };
-                    let number = match (step.draws, drew) {
-                        (true, None) => None,
-                        (true, Some(number)) => Some(number),
-                        (false, _) => step.number,
-                    };
                     let until = step.until.unwrap_or(since).max(since + claim.ttl);
                     step.until = Some(until);
-                    let number = match number.map(|number| (number, short_of(claim, number))) {
-                        Some((number, None)) => Some(number),
-                        Some((_, Some(short_of))) => self.draw(connection, short_of).await?,
-                        None => None,
-                    };
-                    if let Some(number) = number {
-                        let known =
-                            Known { number, cas: item.cas, connection: connection.id(), until };
-                        return self.grant(claim.owner, known, since).map(Some);
+                    let draw = if step.draws { Some(replies.next()) } else { None };
+                    match self.number_for(prolonging, step.number, draw).await? {
+                        Some(number) if tells(claim, &value, number) => {
+                            let (attempt, connection) = (value.attempt, connection.id());
+                            let known = Known { attempt, number, cas: item.cas, connection, until };
+                            return self.grant(claim.owner, known, since).map(Some);
+                        }
+                        Some(_) if step.out_of_memory => {
+                            return Err(fault::refused(DOING, OUT_OF_MEMORY));
+                        }
+                        Some(number) => step.number = Some(number),
+                        None => server.fence.begin(&server.link, &self.fence_key).await?,
                     }
-                    server.fence.begin(&server.link, &self.fence_key).await?;
                 }
                 // A foreign hand has touched it, or it is known from before a new connection.
                 Some(Reply::Exists | Reply::Missing) | None => {}
@@ -492,11 +501,28 @@ impl Inner {
                 Some(other) => return Err(other.odd(DOING)),
             }
             step.number = step.number.or(value.number);
-            let (request, next) = self.next_step(prolonging, step, &item);
+            let (request, next) = self.next_step(prolonging, step, value.attempt, &item);
             step = next;
             answer = connection.ask(&request).await?;
         }
         Err(restless(key))
+    }
+
+    /// The number that is known, or was drawn, raised to what the claim asks for; `None` without a counter.
+    async fn number_for(
+        &self,
+        Prolonging { claim, connection, .. }: &Prolonging<'_>,
+        known: Option<u64>,
+        draw: Option<Option<Reply>>,
+    ) -> Result<Option<u64>, Fault> {
+        let number = match draw {
+            Some(reply) => drawn(reply)?,
+            None => known,
+        };
+        match number.and_then(|number| short_of(claim, number)) {
+            Some(short_of) => self.draw(connection, short_of).await,
+            None => Ok(number),
+        }
     }
 
     fn grant(&self, owner: OwnerId, known: Known, since: Moment) -> Result<Grant, Fault> {
@@ -525,15 +551,13 @@ impl Server {
 }
 
 /// A lock that was just taken.
-struct Taken<'a> {
-    server: &'a Server,
-    key: &'a str,
-    connection: Connection,
+struct Taken {
+    attempt: u64,
     cas: u64,
     since: Moment,
 }
 
-/// A lock that is held, and is to be so for longer.
+/// A lock that is held, and where.
 struct Prolonging<'a> {
     claim: &'a Claim,
     key: &'a str,
@@ -548,37 +572,82 @@ struct Step {
     writes: bool,
     /// And drew a token after that.
     draws: bool,
+    /// Which attempt was granted. Whoever does not know takes one whose number stands there: it was.
+    attempt: Option<u64>,
     number: Option<u64>,
     until: Option<Moment>,
     /// What needs memory was refused.
     out_of_memory: bool,
 }
 
-/// Deletes what stands there if it is `owner`'s. With the `cas` of it in one round trip; what it is
-/// compared with was told on this connection, so by this life of the server.
+impl Step {
+    fn knowing(known: Known) -> Self {
+        let Known { attempt, number, until, .. } = known;
+        let (attempt, number, until) = (Some(attempt), Some(number), Some(until));
+        Self { attempt, number, until, ..Self::default() }
+    }
+
+    fn is_of(&self, value: &Value) -> bool {
+        self.attempt.map_or(value.number.is_some(), |attempt| attempt == value.attempt)
+    }
+}
+
+/// One of a claim's attempts: unlike all others of this process, so of this owner.
+fn next_attempt() -> u64 {
+    static COUNT: AtomicU64 = AtomicU64::new(1);
+
+    COUNT.fetch_add(1, Ordering::Relaxed)
+}
+
+/// The first request of a renewal: with what is known, or to find out.
+fn first_step(claim: &Claim, key: &str, connection: &Connection) -> (Request, Step) {
+    match held(claim).map(Held::known) {
+        Some(known) if known.connection == connection.id() => known_step(claim, key, known),
+        known => (Request::new().look(key), known.map(Step::knowing).unwrap_or_default()),
+    }
+}
+
+/// The request that prolongs what nobody else has touched.
+fn known_step(claim: &Claim, key: &str, known: Known) -> (Request, Step) {
+    let value = Value::format(claim, known.attempt, Some(known.number));
+    let exptime = exptime(claim.ttl.max(known.until.remaining()));
+    let request = Request::new().cas(key, exptime, &value, known.cas).look(key);
+    (request, Step { writes: true, ..Step::knowing(known) })
+}
+
+/// Deletes what stands there if it is `owner`'s, and tells which attempt it was of. In one round trip if its
+/// CAS number was `seen`, with its attempt: on this connection, so by this life of the server.
 async fn delete(
     connection: &Connection,
     key: &str,
     owner: &OwnerId,
-    mut cas: Option<u64>,
+    mut seen: Option<(u64, u64)>,
     doing: &'static str,
-) -> Result<bool, Fault> {
+) -> Result<Option<u64>, Fault> {
     for _ in 0..MAX_LOOKS {
-        if let Some(cas) = cas {
+        if let Some((cas, attempt)) = seen {
             match connection.ask_one(&Request::new().delete(key, cas)).await? {
-                Reply::Done => return Ok(true),
-                Reply::Missing => return Ok(false),
+                Reply::Done => return Ok(Some(attempt)),
+                Reply::Missing => return Ok(None),
                 Reply::Exists => {}
                 other => return Err(other.odd(doing)),
             }
         }
         let reply = connection.ask_one(&Request::new().look(key)).await?;
-        match seen(Some(reply), doing)? {
-            Seen::Ours(value, item) if value.owner == *owner => cas = Some(item.cas),
-            _ => return Ok(false),
+        match self::seen(Some(reply), doing)? {
+            Seen::Ours(value, item) if value.owner == *owner => {
+                seen = Some((item.cas, value.attempt));
+            }
+            _ => return Ok(None),
         }
     }
     Err(restless(key))
+}
+
+/// Whether the value says all that has to be seen of a grant: who renews a detached lock knows nothing but
+/// the owner, and late attempts have no number.
+fn tells(claim: &Claim, value: &Value, number: u64) -> bool {
+    claim.hold != Hold::Detached || value.number == Some(number)
 }
 
 fn seen(reply: Option<Reply>, doing: &'static str) -> Result<Seen, Fault> {

@@ -21,6 +21,8 @@ pub(crate) struct Held {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Known {
+    /// Which attempt was granted.
+    pub(crate) attempt: u64,
     /// The number of the fencing token.
     pub(crate) number: u64,
     /// The number that the server gave to what it stores, and the connection on which it said so: a
@@ -82,7 +84,7 @@ mod tests {
     fn a_hold_is_known_as_long_as_somebody_has_its_ticket() {
         let (holds, owner) = (Arc::new(Holds::default()), OwnerId::mint());
         let until = Moment::now() + Duration::from_secs(1);
-        let known = Known { number: 1, cas: 2, connection: 3, until };
+        let known = Known { attempt: 0, number: 1, cas: 2, connection: 3, until };
         let held = holds.note(owner, known);
         let same = holds.note(owner, Known { cas: 4, ..known });
         assert_eq!(held.known().cas, 4);

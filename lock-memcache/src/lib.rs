@@ -31,7 +31,8 @@
 //! * **No order among processes**, and no signals: waiters look. Inside one process, a locker serves
 //!   first come, first served.
 //! * **An attempt that arrives late** takes the lock if it is free. While the connection lives, its release
-//!   arrives after it; if it was lost, and the request was not, the lock stays shut for a lease.
+//!   arrives after it; if it was lost, and the request was not, the lock stays shut for a lease, or until its
+//!   owner renews or releases. It is never taken for the grant of another attempt.
 //! * **No minimum hold on the server**: a process that holds a lock for a minimum time stays for it.
 //! * **No encryption, no SASL.** A server that was started with `-Y` is told user and password as
 //!   `memcache://user:password@host`, in the clear. Whoever reaches the port can do everything: keep it inside.
@@ -43,6 +44,12 @@
 //! by compare-and-swap. Renewals and releases never touch what is not their owner's, not even for a moment:
 //! they compare the CAS number, and, where that is not known on this connection, the owner first. A foreign
 //! `touch`, or a `set` of the same value, is no loss. Renewals never shorten a lease.
+//!
+//! A grant is of one attempt, which stands in the value. An attempt of the same owner that was under way for long
+//! may take the lock after it was flushed, broken or lapsed: then the holder's next renewal finds out, ends it
+//! and tells of the loss, instead of taking it for its own. Who knows nothing but the owner id of a detached lock
+//! goes by the number of the token, which a late attempt does not have: so a detachable lock is taken in three
+//! round trips, the last of which writes the number.
 //!
 //! The holder gives up before the server does, at whatever moment of the server's second the lock was
 //! taken: a lease of `L` is asked for as the next whole second after `L` + 250 ms, and two more, of which
@@ -83,7 +90,7 @@
 //!
 //! | key | value | expires |
 //! |---|---|---|
-//! | `<prefix><name>` | `<owner id> <number>[ <label>]`; the number of the token is `-` until the first renewal | with the lease, see above |
+//! | `<prefix><name>` | `<owner id> <attempt> <number>[ <label>]`; the number of the token is `-` until the first renewal, but for detached locks | with the lease, see above |
 //! | `<prefix>%fence` | the number of the last token | thirty days after the last draw |
 //! | `%server` | what [`identity`] tells | never |
 //!

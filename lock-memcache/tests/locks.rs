@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use conformance_tests::words::{claim, contended, granted, name, renew, win};
-use lock_core::backend::{LetGo, Release, Renewal};
+use lock_core::backend::{Hold, LetGo, Release, Renewal};
 use lock_core::{Backend, Label, LockName, Locker, OwnerId};
 use lock_memcache::Memcached;
 
@@ -24,10 +24,14 @@ async fn a_pair_is_two_round_trips_and_four_commands() {
     let owner = ours.owner.expose();
     win(&locks, &mut ours).await;
     let said = recorder.said();
+    let value = said.lines().nth(1).expect("the value has a line of its own");
+    let attempt = value.strip_prefix(&format!("{owner} ")).and_then(|rest| rest.strip_suffix(" -"));
+    attempt.expect("the owner, an attempt, no number").parse::<u64>().expect("it is counted");
     assert_eq!(
         said,
         format!(
-            "add orders/42 0 5 34\r\n{owner} -\r\nmg orders/42 v t c\r\nma %fence D1 T2592000 v\r\n"
+            "add orders/42 0 5 {}\r\n{value}\r\nmg orders/42 v t c\r\nma %fence D1 T2592000 v\r\n",
+            value.len()
         )
     );
     assert_eq!(locks.release(&ours, LetGo::now()).await.unwrap(), Release::Released);
@@ -133,7 +137,7 @@ async fn numbers_of_a_server_that_was_started_anew_are_not_believed() {
         // The new holder's item gets the number that ours had.
         let theirs = OwnerId::mint().expose();
         while server.command("ms filler 1 c\r\nx") != format!("HD c{}", cas - 1) {}
-        assert_eq!(server.command(&format!("add {how} 0 60 34\r\n{theirs} 7")), "STORED");
+        assert_eq!(server.command(&format!("add {how} 0 60 36\r\n{theirs} 1 7")), "STORED");
         assert_eq!(cas_of(&server, how), cas);
         // The first verb finds the connection broken, the second makes a new one.
         for _ in 0..2 {
@@ -145,7 +149,7 @@ async fn numbers_of_a_server_that_was_started_anew_are_not_believed() {
             };
             assert!(!matches!(answer, Ok(true)), "{how}: {answer:?}");
         }
-        assert_eq!(server.value(how), Some(format!("{theirs} 7")), "{how} harmed the new holder");
+        assert_eq!(server.value(how), Some(format!("{theirs} 1 7")), "{how} harmed the new holder");
     }
 }
 
@@ -180,9 +184,10 @@ async fn what_stands_on_the_server_is_what_is_documented() {
     ours.label = Some(Label::new("web-1"));
     let token = win(&locks, &mut ours).await.token.unwrap().backend_number();
     let owner = ours.owner.expose();
-    assert_eq!(server.value("n"), Some(format!("{owner} - web-1")));
+    let before = server.value("n").unwrap();
+    assert!(before.starts_with(&owner) && before.ends_with(" - web-1"), "{before}");
     renew(&locks, &ours).await.unwrap();
-    assert_eq!(server.value("n"), Some(format!("{owner} {token} web-1")));
+    assert_eq!(server.value("n"), Some(before.replace(" - ", &format!(" {token} "))));
     assert_eq!(server.value("%fence"), Some(token.to_string()));
     let state = locks.inspect(&ours.name).await.unwrap();
     let holder = &state.holders[0];
@@ -193,6 +198,26 @@ async fn what_stands_on_the_server_is_what_is_documented() {
     assert!(now - seconds < 60, "the token {token} is not of {now}");
     locks.release(&ours, LetGo::now()).await.unwrap();
     assert_eq!(server.value("n"), None);
+}
+
+/// Who has nothing but the owner id has to see that the lock was granted, at once.
+#[tokio::test]
+async fn a_detached_lock_has_its_token_on_the_server() {
+    let server = start();
+    let (locks, elsewhere) = (client(&server).await, client(&server).await);
+    let mut ours = claim("n", 5000);
+    ours.hold = Hold::Detached;
+    let token = win(&locks, &mut ours).await.token;
+    assert_eq!(locks.inspect(&ours.name).await.unwrap().holders[0].token, token);
+    ours.ticket = None;
+    for client in [&elsewhere, &locks] {
+        match renew(client, &ours).await {
+            Ok(Renewal::Held(grant)) => assert_eq!(grant.token, token),
+            other => panic!("{other:?}"),
+        }
+        // Also where an answer was lost.
+        assert_eq!(granted(client.try_acquire(&ours).await).token, token);
+    }
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use conformance_tests::servers::MemcachedOptions;
 use conformance_tests::words::{claim, contended, eventually, granted, renew, win};
-use lock_core::backend::{Effect, FaultKind, LetGo, Renewal};
+use lock_core::backend::{Effect, FaultKind, Hold, LetGo, Renewal};
 use lock_core::clock::{Moment, sleep};
 use lock_core::{Backend, ErrorKind, FencingToken, Locker, Loss};
 use lock_memcache::Memcached;
@@ -160,6 +160,7 @@ async fn a_late_renewal_shortens_nothing() {
     let far = Memcached::connect(url).await.unwrap();
     let near = client(&server).await;
     let mut ours = claim("n", 3000);
+    ours.hold = Hold::Detached;
     win(&far, &mut ours).await;
     let mut late = proxy.hold("cas n ");
     let slow = tokio::spawn({

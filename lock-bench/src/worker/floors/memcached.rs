@@ -35,7 +35,7 @@ impl Dialect for Memcached {
 
     fn acquire(&self, key: &str, ttl: Duration) -> (Vec<u8>, String) {
         let (owner, seconds) = (random_owner(), ttl.as_millis().div_ceil(1000) + 3);
-        let value = format!("{owner} -");
+        let value = format!("{owner} 1 -");
         let request = format!(
             "add {key} 0 {seconds} {}\r\n{value}\r\nmg {key} v t c\r\nma {COUNTER} D1 T2592000 v\r\n",
             value.len()
