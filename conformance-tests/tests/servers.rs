@@ -248,6 +248,21 @@ async fn its_clock_can_run_fast_and_slowly() {
     }
 }
 
+/// It counts seconds by its monotonic clock, from what its wall clock showed when it was started.
+#[tokio::test]
+async fn a_memcached_has_a_clock_of_each_kind() {
+    const HOUR: Duration = Duration::from_secs(3600);
+    let server = Memcached::start(MemcachedOptions::new().clocks());
+    let ahead = || server.stat("time").parse::<i64>().unwrap() - true_time() / 1000;
+    let near = |hours: i64| (ahead() - hours * 3600).abs() < 30;
+    assert!(near(0), "it is right at first");
+    server.wall_clock().step(Step::Forward(2 * HOUR));
+    server.monotonic_clock().step(Step::Forward(HOUR));
+    eventually("it counts on", || near(1)).await;
+    server.restart();
+    assert!(near(2), "{} s ahead", ahead());
+}
+
 #[test]
 fn any_process_can_be_given_a_clock() {
     let clock = Clock::new().unwrap();

@@ -22,6 +22,10 @@
 //!   lease early by what they are late. A quarter of a second is allowed for. A server that stands still for
 //!   longer (stopped, swapping, a virtual machine that is moved) may end leases early when it goes on,
 //!   those that it has just acknowledged too; nothing in its answer shows it.
+//! * **The server's clock.** Leases go by its monotonic clock: steps of its wall clock while it runs move
+//!   neither leases nor tokens. If the monotonic clock is stepped forward, as it may be where a virtual machine is
+//!   resumed, leases end early by as much; if it is stepped back, the server counts no seconds until it has caught
+//!   up, so that leases end late. A rate that is wrong by a hundredth is allowed for.
 //! * **Tokens are [`Fencing::Seeded`]**: drawn from a counter on the server, which is begun anew from the
 //!   server's clock when it was lost, in its next second. A server that is restarted within four seconds
 //!   after its counter was begun may draw numbers again: its clock is not that exact. So may one whose clock

@@ -1,4 +1,4 @@
-//! A wall clock that tests set, for processes that they start.
+//! Clocks that tests set, for processes that they start.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -15,7 +15,7 @@ use tempfile::TempDir;
 
 use super::process::{ServerError, require};
 
-/// Preloaded into a process, it answers for the system's wall clock.
+/// Preloaded into a process, it answers for the system's clocks.
 const SOURCE: &str = include_str!("clock.c");
 
 /// What has the compiler and all that it needs.
@@ -30,13 +30,15 @@ pub enum Step {
     Back(Duration),
 }
 
-/// The wall clock of the processes that it is [given to](Self::give_to): it can be stepped while they
-/// run, and made to run too fast or too slowly. Their monotonic clocks stay as they are.
+/// A clock of the processes that it is [given to](Self::give_to): it can be stepped while they run, and made to
+/// run too fast or too slowly. Their other clocks stay as they are.
 ///
-/// Works for programs that are linked dynamically with the system's C library, as `redis-server` and
+/// Works for programs that are linked dynamically with the system's C library, as `redis-server`, `memcached` and
 /// Rust programs are.
 #[derive(Debug)]
 pub struct Clock {
+    /// Of the environment, which tells a process where the setting is.
+    variable: &'static str,
     file: File,
     setting: Mutex<Setting>,
     directory: TempDir,
@@ -51,18 +53,32 @@ struct Setting {
 }
 
 impl Clock {
-    /// A clock that is right so far.
+    /// A wall clock that is right so far.
     ///
     /// # Errors
     ///
     /// There is no C compiler, or it does not do its work.
     pub fn new() -> Result<Self, ServerError> {
+        Self::of("TEST_CLOCK")
+    }
+
+    /// As [`new`](Self::new), for all monotonic clocks. What waits for a time that the kernel counts, like a timer
+    /// of `epoll_wait`, waits as long as ever.
+    ///
+    /// # Errors
+    ///
+    /// As [`new`](Self::new).
+    pub fn monotonic() -> Result<Self, ServerError> {
+        Self::of("TEST_MONOTONIC_CLOCK")
+    }
+
+    fn of(variable: &'static str) -> Result<Self, ServerError> {
         require("cc", PACKAGES)?;
         let failed = |error: io::Error| ServerError::new(format!("no clock: {error}"));
         let directory = tempfile::Builder::new().prefix("clock-").tempdir().map_err(failed)?;
         compile(&directory)?;
         let file = File::create_new(setting(&directory)).map_err(failed)?;
-        let clock = Self { file, setting: Mutex::default(), directory };
+        let clock = Self { variable, file, setting: Mutex::default(), directory };
         clock.write(Setting::default()).map_err(failed)?;
         Ok(clock)
     }
@@ -71,7 +87,7 @@ impl Clock {
     #[must_use]
     pub fn environment(&self) -> [(&'static str, OsString); 2] {
         let library = library(&self.directory).into();
-        [("LD_PRELOAD", library), ("TEST_CLOCK", setting(&self.directory).into())]
+        [("LD_PRELOAD", library), (self.variable, setting(&self.directory).into())]
     }
 
     /// Has the process of `command` go by this clock, and those that it starts.

@@ -6,6 +6,7 @@ use std::ops::Deref;
 use std::path::Path;
 use std::time::Duration;
 
+use super::clock::Clock;
 use super::handle::{self, Failed, Handle, wait_until_answering};
 use super::process::{Server, ServerError};
 use super::redis::KeepData;
@@ -19,13 +20,14 @@ const READY: Duration = Duration::from_secs(30);
 pub struct MemcachedOptions {
     credentials: Option<(String, String)>,
     args: Vec<String>,
+    clocks: bool,
 }
 
 impl MemcachedOptions {
     /// Its own defaults, and `-M`: at its memory limit it refuses instead of evicting.
     #[must_use]
     pub fn new() -> Self {
-        Self { credentials: None, args: vec!["-M".into()] }
+        Self { args: vec!["-M".into()], ..Self::default() }
     }
 
     /// At its memory limit it throws away what was used least recently, as it does by default.
@@ -39,6 +41,14 @@ impl MemcachedOptions {
     #[must_use]
     pub fn arg(mut self, arg: impl Into<String>) -> Self {
         self.args.push(arg.into());
+        self
+    }
+
+    /// Gives it [clocks](Clock) of its own, right at first: [`Memcached::wall_clock`] and
+    /// [`Memcached::monotonic_clock`].
+    #[must_use]
+    pub fn clocks(mut self) -> Self {
+        self.clocks = true;
         self
     }
 
@@ -56,6 +66,8 @@ impl MemcachedOptions {
 pub struct Memcached {
     handle: Handle,
     options: MemcachedOptions,
+    /// The wall clock and the monotonic one.
+    clocks: Option<[Clock; 2]>,
 }
 
 impl Memcached {
@@ -75,9 +87,14 @@ impl Memcached {
     ///
     /// There is no `memcached`, or it does not come up.
     pub fn try_start(options: MemcachedOptions) -> Result<Self, ServerError> {
-        let handle =
-            Handle::launch("memcache", |port, directory| launch(&options, port, directory))?;
-        Ok(Self { handle, options })
+        let clocks = match options.clocks {
+            true => Some([Clock::new()?, Clock::monotonic()?]),
+            false => None,
+        };
+        let handle = Handle::launch("memcache", |port, directory| {
+            launch(&options, port, clocks.as_ref(), directory)
+        })?;
+        Ok(Self { handle, options, clocks })
     }
 
     /// `memcache://…`, with the credentials if it has some.
@@ -96,7 +113,32 @@ impl Memcached {
     ///
     /// The new one does not come up.
     pub fn restart(&self) {
-        self.relaunch(|port, directory| launch(&self.options, port, directory));
+        let clocks = self.clocks.as_ref();
+        self.relaunch(|port, directory| launch(&self.options, port, clocks, directory));
+    }
+
+    /// What it takes for the time of day; by it, it knows when it was started.
+    ///
+    /// # Panics
+    ///
+    /// It was started without [clocks of its own](MemcachedOptions::clocks).
+    #[must_use]
+    pub fn wall_clock(&self) -> &Clock {
+        &self.clocks()[0]
+    }
+
+    /// What it counts the seconds by that have passed since then.
+    ///
+    /// # Panics
+    ///
+    /// It was started without [clocks of its own](MemcachedOptions::clocks).
+    #[must_use]
+    pub fn monotonic_clock(&self) -> &Clock {
+        &self.clocks()[1]
+    }
+
+    fn clocks(&self) -> &[Clock; 2] {
+        self.clocks.as_ref().expect("it was started without clocks of its own")
     }
 
     /// A connection of its own, past every proxy.
@@ -208,7 +250,12 @@ impl TextSession {
     }
 }
 
-fn launch(options: &MemcachedOptions, port: u16, directory: &Path) -> Result<Server, Failed> {
+fn launch(
+    options: &MemcachedOptions,
+    port: u16,
+    clocks: Option<&[Clock; 2]>,
+    directory: &Path,
+) -> Result<Server, Failed> {
     let port_text = port.to_string();
     // As root it wants to be told whom to become.
     let mut args: Vec<String> =
@@ -220,8 +267,9 @@ fn launch(options: &MemcachedOptions, port: u16, directory: &Path) -> Result<Ser
             .map_err(|error| Failed::Otherwise(ServerError::new(error.to_string())))?;
         args.extend(["-Y".into(), file.to_string_lossy().into_owned()]);
     }
-    let server =
-        Server::start("memcached", "memcached", args, directory).map_err(Failed::Otherwise)?;
+    let clocks = clocks.into_iter().flatten();
+    let server = Server::start_with("memcached", "memcached", args, directory, clocks)
+        .map_err(Failed::Otherwise)?;
     let addr = (Ipv4Addr::LOCALHOST, port).into();
     wait_until_answering(server, READY, || {
         let stats = connect(options, addr).and_then(|mut session| session.command("stats"));

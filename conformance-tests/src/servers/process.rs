@@ -70,13 +70,13 @@ impl Server {
         Self::start_with(program, package, args, directory, None)
     }
 
-    /// As [`start`](Self::start); the server goes by `clock`.
-    pub(super) fn start_with<A: AsRef<OsStr>>(
+    /// As [`start`](Self::start); the server goes by `clocks`.
+    pub(super) fn start_with<'a, A: AsRef<OsStr>>(
         program: &str,
         package: &str,
         args: impl IntoIterator<Item = A>,
         directory: &Path,
-        clock: Option<&Clock>,
+        clocks: impl IntoIterator<Item = &'a Clock>,
     ) -> Result<Self, ServerError> {
         require(program, package)?;
         require("setpriv", "util-linux")?;
@@ -85,7 +85,7 @@ impl Server {
         command.arg(std::process::id().to_string()).arg(program).args(args);
         command.current_dir(directory).stdin(Stdio::null());
         command.stdout(Stdio::piped()).stderr(Stdio::inherit());
-        if let Some(clock) = clock {
+        for clock in clocks {
             clock.give_to(&mut command);
         }
         let mut child = spawn(command)
