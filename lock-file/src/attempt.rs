@@ -17,7 +17,7 @@ use std::time::Duration;
 use lock_core::backend::{Attempt, Claim, Fault, FaultKind, Grant, Hold, Lease, Mode};
 use lock_core::clock::{Moment, since_boot, wall};
 use lock_core::{FencingToken, OwnerId};
-use tokio::task::spawn_blocking;
+use tokio::sync::{Semaphore, oneshot};
 
 use crate::backend::FileLocks;
 use crate::claims::{Held, Seat};
@@ -259,12 +259,30 @@ impl FileLocks {
 
 /// Waits for a disk without holding up the runtime. Whoever stops waiting leaves it to finish by
 /// itself, with all that it has: what it locked is free then.
+///
+/// On a thread of its own, and not on one of the runtime's pool, which panics if it gets none.
 pub(crate) async fn off_the_runtime<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Fault> + Send + 'static,
 ) -> Result<T, Fault> {
-    spawn_blocking(work)
-        .await
-        .unwrap_or_else(|gone| Err(Fault::not_applied(FaultKind::Unavailable, gone)))
+    /// How many threads there are at most.
+    static THREADS: Semaphore = Semaphore::const_new(64);
+
+    let turn = THREADS.acquire().await.expect("it is never closed");
+    let (done, result) = oneshot::channel();
+    let thread = std::thread::Builder::new().name("lock-file-sync".to_owned());
+    let started = thread.spawn(move || {
+        let _turn = turn;
+        done.send(work())
+    });
+    started.map_err(|why| no_thread(&why))?;
+    result.await.unwrap_or_else(|gone| Err(Fault::not_applied(FaultKind::Unavailable, gone)))
+}
+
+fn no_thread(why: &std::io::Error) -> Fault {
+    let message = format!(
+        "cannot start a thread that waits for the disk; raise the limit (ulimit -u): {why}"
+    );
+    Fault::not_applied(FaultKind::Unavailable, message)
 }
 
 fn used_up() -> Fault {

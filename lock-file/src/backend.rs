@@ -4,7 +4,6 @@
 //! no server to wait for, and none of the calls waits for a lock. What waits for a disk, once in a
 //! minute of a busy lock, runs on a thread of its own, see [`attempt`](crate::attempt).
 
-use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,7 +19,6 @@ use lock_core::{
     Capabilities, Durability, Encoding, Error, Fencing, LockName, Order, OwnerId, Reach, Support,
     Takeover, Wakeup,
 };
-use rustix::fs::OFlags;
 
 use crate::attempt::Manners;
 use crate::bell::{self, Bell};
@@ -29,7 +27,7 @@ use crate::directory::Directory;
 use crate::fault::fault;
 use crate::holders;
 use crate::line::{Line, Place};
-use crate::lock_file::{is_missing, read_at};
+use crate::lock_file::LockFile;
 use crate::record::Record;
 
 const SUFFIX: &str = ".lock";
@@ -194,17 +192,14 @@ impl Backend for FileLocks {
 
     async fn inspect(&self, name: &LockName) -> Result<LockState, Fault> {
         let path = self.path_of(name);
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
-        let file = match rustix::fs::open(&path, flags, rustix::fs::Mode::empty()) {
-            Ok(file) => File::from(file),
-            Err(e) if is_missing(&e.into()) => return Ok(LockState::new(Vec::new(), Some(0))),
-            Err(e) => return Err(fault("open the lock file", &path, e.into())),
+        let Some(file) = LockFile::look_at(&path)? else {
+            return Ok(LockState::new(Vec::new(), Some(0)));
         };
-        let bytes = read_at(&file, 0).map_err(|e| fault("read", &path, e))?;
-        let record = Record::parse(&bytes).unwrap_or(Record::BLANK);
+        // Who locks a file of other data, as flock(1) may, is shown as well.
+        let record = file.parse()?.unwrap_or(Record::BLANK);
         let holders = match self.live_lease(&record) {
             Some((_, left)) => holders::detached(&record, left),
-            None => holders::holders(&file, &path, &record)?,
+            None => holders::holders(file.as_file(), &path, &record)?,
         };
         Ok(LockState::new(holders, Some(Line::beside(&path).len()?)))
     }

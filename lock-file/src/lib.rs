@@ -44,8 +44,8 @@
 //! [`Fencing::Durable`]: up to which number tokens may be given out is synced to the disk before the
 //! first of them is. Numbers are reserved for a minute of the wall clock at a time, so a busy lock is
 //! synced once a minute, and one that is taken less often each time: some milliseconds, on a thread of
-//! the runtime's pool. A crash of a process loses no number, one of the machine skips the rest of the
-//! minute. A sync that fails is an error, and no grant.
+//! its own, of which there are 64 at most. A crash of a process loses no number, one of the machine
+//! skips the rest of the minute. A sync that fails is an error, and no grant.
 //!
 //! On tmpfs, as `/run/lock` is, nothing outlasts the machine: tokens are [`Fencing::Seeded`] there, and
 //! declared so. After a restart the wall clock keeps them growing, unless it was set back.

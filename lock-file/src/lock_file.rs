@@ -28,10 +28,10 @@ pub(crate) struct LockFile {
 impl LockFile {
     /// Opens the file at `path`, and makes it if it is missing.
     pub(crate) fn make(directory: &Directory, path: &Path) -> Result<Self, Fault> {
-        let file = match open(path, OFlags::CREATE) {
+        let file = match open(path, OFlags::RDWR | OFlags::CREATE) {
             Err(Errno::NOENT) => {
                 directory.prepare().map_err(gone)?;
-                open(path, OFlags::CREATE)
+                open(path, OFlags::RDWR | OFlags::CREATE)
             }
             other => other,
         };
@@ -40,7 +40,16 @@ impl LockFile {
 
     /// Opens the file at `path` if it is there.
     pub(crate) fn find(path: &Path) -> Result<Option<Self>, Fault> {
-        match open(path, OFlags::empty()) {
+        Self::if_there(open(path, OFlags::RDWR), path)
+    }
+
+    /// The same, to read it.
+    pub(crate) fn look_at(path: &Path) -> Result<Option<Self>, Fault> {
+        Self::if_there(open(path, OFlags::RDONLY), path)
+    }
+
+    fn if_there(opened: Result<File, Errno>, path: &Path) -> Result<Option<Self>, Fault> {
+        match opened {
             Ok(file) => Self::of(file, path).map(Some),
             Err(e) if is_missing(&e.into()) => Ok(None),
             Err(e) => Err(fault("open the lock file", path, e.into())),
@@ -49,7 +58,7 @@ impl LockFile {
 
     /// A new file at `path`, to be moved to where it belongs.
     pub(crate) fn draft(path: &Path) -> Result<Self, Fault> {
-        let file = open(path, OFlags::CREATE | OFlags::TRUNC);
+        let file = open(path, OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC);
         Self::of(file.map_err(|e| fault("create", path, e.into()))?, path)
     }
 
@@ -82,7 +91,7 @@ impl LockFile {
 
     /// What stands in it.
     pub(crate) fn read(&self) -> Result<Record, Fault> {
-        let record = Record::parse(&self.read_at(0)?);
+        let record = self.parse()?;
         match record {
             Some(record) if record != Record::BLANK => Ok(record),
             // Nothing, or the start of anything: then the slots tell whose it is.
@@ -99,6 +108,11 @@ impl LockFile {
                     .ok_or_else(|| self.is_foreign())
             }
         }
+    }
+
+    /// The same at a glance; `None` if it begins with somebody else's data.
+    pub(crate) fn parse(&self) -> Result<Option<Record>, Fault> {
+        Ok(Record::parse(&self.read_at(0)?))
     }
 
     /// Replaces what stands in it. Only for whoever has locked it and found a record, or nothing.
@@ -160,8 +174,13 @@ impl LockFile {
         Ok([slot(SLOTS[0])?, slot(SLOTS[1])?])
     }
 
+    /// The bytes of a record that begins there.
     fn read_at(&self, at: u64) -> Result<Vec<u8>, Fault> {
-        read_at(&self.file, at).map_err(|e| fault("read", &self.path, e))
+        let mut bytes = vec![0; record::LEN];
+        // One call: a regular file gives all that it has.
+        let filled = self.file.read_at(&mut bytes, at);
+        bytes.truncate(filled.map_err(|e| fault("read", &self.path, e))?);
+        Ok(bytes)
     }
 
     fn write_at(&self, bytes: &[u8], at: u64) -> Result<(), Fault> {
@@ -180,15 +199,6 @@ impl AsFd for LockFile {
     }
 }
 
-/// The bytes of a record that begins there.
-pub(crate) fn read_at(file: &File, at: u64) -> io::Result<Vec<u8>> {
-    let mut bytes = vec![0; record::LEN];
-    // One call: a regular file gives all that it has.
-    let filled = file.read_at(&mut bytes, at)?;
-    bytes.truncate(filled);
-    Ok(bytes)
-}
-
 pub(crate) fn is_missing(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
@@ -204,7 +214,6 @@ fn gone(error: Error) -> Fault {
 
 /// Non-blocking, or a named pipe in the place of the file could hold us up.
 fn open(path: &Path, how: OFlags) -> Result<File, Errno> {
-    let flags =
-        OFlags::RDWR | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NOCTTY | OFlags::NONBLOCK;
+    let flags = OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NOCTTY | OFlags::NONBLOCK;
     rustix::fs::open(path, flags | how, Mode::RUSR | Mode::WUSR).map(File::from)
 }

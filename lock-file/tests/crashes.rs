@@ -230,3 +230,17 @@ async fn a_break_that_dies_half_way_leaves_a_lock_that_works() {
     }
     assert!(deaths > 10, "only {deaths} places to die at were found");
 }
+
+#[tokio::test]
+async fn a_process_that_gets_no_thread_is_told_and_the_lock_stays_free() {
+    let dir = on_disk();
+    let mut command = Command::new("timeout");
+    command.args(["60", "strace", "-f", "-qq", "-e", "inject=?clone,?clone3:error=EAGAIN"]);
+    command.stderr(Stdio::null());
+    let job = Process::command("two rounds", &[&path_text(dir.path())]);
+    command.arg(job.get_program()).args(job.get_args());
+    command.envs(job.get_envs().filter_map(|(key, value)| Some((key, value?))));
+    let mut process = Process::spawn(command);
+    assert_eq!(process.rest(), ["Unavailable", "Unavailable"]);
+    assert!(common::is_free(&locker(dir.path()), "n").await);
+}

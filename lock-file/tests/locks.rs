@@ -4,6 +4,7 @@ mod common;
 
 use std::collections::HashSet;
 use std::os::unix::fs::MetadataExt;
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -150,14 +151,31 @@ async fn data_of_others_are_refused_and_left_alone() {
         assert!(why.contains("n.lock") && why.contains("move it"), "{why}");
         assert_eq!(std::fs::read_to_string(&file).unwrap(), content);
     }
-    std::fs::remove_file(&file).unwrap();
-    std::os::unix::fs::symlink("/etc/passwd", &file).unwrap();
-    let error = locks.lock("n").unwrap().acquire().await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Invalid);
-    std::fs::remove_file(&file).unwrap();
-    std::fs::create_dir(&file).unwrap();
-    let error = locks.lock("n").unwrap().acquire().await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Invalid);
+}
+
+#[tokio::test]
+async fn what_is_no_regular_file_is_refused_by_every_verb() {
+    let dir = scratch();
+    let (locks, name) = (locker(dir.path()), name("n"));
+    let file = dir.path().join("n.lock");
+    let file = file.to_str().unwrap();
+    for made in [&["ln", "-s", "/etc/passwd", file][..], &["mkfifo", file], &["mkdir", file]] {
+        let status = Command::new(made[0]).args(&made[1..]).status();
+        assert!(status.unwrap().success());
+        let claim = claim("n");
+        let refusals = [
+            locks.lock("n").unwrap().acquire().await.map(drop),
+            locks.lock("n").unwrap().try_acquire().await.map(drop),
+            locks.inspect(&name).await.map(drop),
+            locks.break_lock(&name, &claim.owner).await.map(drop),
+        ];
+        for (verb, refusal) in refusals.into_iter().enumerate() {
+            let refusal = refusal.expect_err(made[0]);
+            assert_eq!(refusal.kind(), ErrorKind::Invalid, "{} {verb}: {refusal:?}", made[0]);
+        }
+        let status = Command::new("rm").args(["-r", file]).status();
+        assert!(status.unwrap().success());
+    }
 }
 
 #[tokio::test]
