@@ -3,7 +3,6 @@
 use lock_any::{Detached, Label, Lock, LockGuard, Locker, RenewalPolicy};
 use nix::unistd::{gethostname, getppid};
 use serde::Serialize;
-use tokio::task::spawn_blocking;
 
 use crate::cli::{Acquire, Release, Renew};
 use crate::exit::{Exit, Failure};
@@ -72,13 +71,9 @@ async fn hand_over(guard: LockGuard, signals: &mut Signals) -> Result<(), Failur
         fencing_token: guard.fencing_token().map(|token| token.to_string()),
         expires_in_ms: millis(guard.valid_for().unwrap_or_default()),
     };
-    let line = json(&acquired)?;
-    // Not on this thread: whoever reads may not read.
-    let printed = spawn_blocking(move || output::write(&line));
     tokio::select! {
         biased;
-        printed = printed => {
-            let printed = printed.map_err(|error| Failure::internal("cannot print", &error))?;
+        printed = output::write_aside(json(&acquired)?) => {
             printed.map_err(|error| unwritable(&error))?;
         }
         signal = signals.next() => return Err(Failure::signalled(signal)),

@@ -137,9 +137,10 @@ pub(crate) fn chain(error: &dyn StdError) -> String {
     text
 }
 
-/// One line on stderr. If nobody can read it, so be it.
+/// One line on stderr, written at once: others may write there too. If nobody can read it, so be it.
 pub(crate) fn say(message: &str) {
-    let _ = writeln!(std::io::stderr(), "lockctl: {}", one_line(message));
+    let line = format!("lockctl: {}\n", one_line(message));
+    let _ = std::io::stderr().write_all(line.as_bytes());
 }
 
 /// What others wrote may hold anything: no line breaks, no control characters, and an end.

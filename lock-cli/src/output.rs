@@ -3,6 +3,8 @@
 use std::io::{ErrorKind, Write as _, stdout};
 use std::time::Duration;
 
+use tokio::sync::oneshot;
+
 use crate::exit::Failure;
 
 /// Writes to stdout. A reader that went away has read enough.
@@ -18,6 +20,14 @@ pub(crate) fn write(text: &str) -> std::io::Result<()> {
     let mut stdout = stdout().lock();
     stdout.write_all(text.as_bytes())?;
     stdout.flush()
+}
+
+/// The same on a thread of its own: whoever reads may not read. Not on one of the runtime's, which
+/// panics if it gets none.
+pub(crate) async fn write_aside(text: String) -> std::io::Result<()> {
+    let (done, written) = oneshot::channel();
+    std::thread::Builder::new().spawn(move || done.send(write(&text)))?;
+    written.await.unwrap_or_else(|gone| Err(std::io::Error::other(gone)))
 }
 
 pub(crate) fn unwritable(error: &std::io::Error) -> Failure {

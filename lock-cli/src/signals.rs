@@ -44,18 +44,23 @@ impl Signals {
         let mut signals = Self { streams: Vec::new(), ignored: ignored_at_start() };
         signals.also(wanted)?;
         // A file that exceeds `ulimit -f` is then an error of the write, and does not kill lockctl.
-        drop(catch(Signal::SIGXFSZ)?);
+        if !signals.are_ignored(Signal::SIGXFSZ) {
+            drop(catch(Signal::SIGXFSZ)?);
+        }
         Ok(signals)
     }
 
     pub(crate) fn also(&mut self, wanted: &[Signal]) -> Result<(), Failure> {
         for &wanted in wanted {
-            let number = wanted as i32;
-            if self.ignored & (1 << (number - 1)) == 0 {
+            if !self.are_ignored(wanted) {
                 self.streams.push((wanted, catch(wanted)?));
             }
         }
         Ok(())
+    }
+
+    fn are_ignored(&self, signal: Signal) -> bool {
+        self.ignored & (1 << (signal as i32 - 1)) != 0
     }
 
     /// The next signal. Dropping the future loses none.

@@ -206,3 +206,17 @@ fn inside_a_container_the_lock_of_an_orphan_is_not_said_to_be_free() {
     assert!(seen.contains(&format!("pid {}", orphan.trim())), "{seen}");
     std::fs::remove_file(stage.scratch.path("pid")).unwrap();
 }
+
+#[test]
+fn an_acquire_that_gets_no_thread_to_print_on_lets_go() {
+    let stage = Stage::set();
+    // So that no number has to be reserved, which takes a thread as well.
+    assert_eq!(stage.status(&["run", "n", "--", "true"]), 0);
+    let mut strace = std::process::Command::new("strace");
+    strace.args(["-f", "-qq", "-o", "/dev/null", "-e", "inject=?clone,?clone3:error=EAGAIN"]);
+    strace.arg(env!("CARGO_BIN_EXE_lockctl")).args(["--backend", &stage.place.url]);
+    let (code, stdout, stderr) = outcome(strace.args(["acquire", "--ttl", "1h", "n"]));
+    assert_eq!((code, stdout.as_str(), stderr.lines().count()), (70, "", 1), "{stderr}");
+    assert!(stderr.starts_with("lockctl: cannot write to stdout"), "{stderr}");
+    assert_eq!(stage.status(&["inspect", "n"]), 1, "it was let go");
+}

@@ -137,6 +137,21 @@ fn ignored_signals_stay_ignored() {
 }
 
 #[test]
+fn a_limit_on_the_size_of_files_that_does_not_kill_does_not_kill_the_command_either() {
+    let scratch = Scratch::new();
+    for url in scratch.urls() {
+        let mut ignoring = std::process::Command::new("sh");
+        ignoring.args(["-c", "trap '' XFSZ; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_lockctl")]);
+        ignoring.args(["--backend", &url, "run", "n", "--", "grep", "SigIgn", "/proc/self/status"]);
+        let (code, ignored, stderr) = outcome(&mut ignoring);
+        assert_eq!((code, stderr.as_str()), (0, ""), "{url}");
+        let ignored = ignored.trim_start_matches("SigIgn:").trim();
+        let ignored = u64::from_str_radix(ignored, 16).unwrap();
+        assert_ne!(ignored & 1 << (Signal::SIGXFSZ as i32 - 1), 0, "{url}: {ignored:x}");
+    }
+}
+
+#[test]
 fn a_command_that_is_stopped_by_hand_keeps_its_lock() {
     let scratch = Scratch::new();
     let script = format!("{TELL_PID} while [ ! -e go ]; do sleep 0.01; done; exit 6");

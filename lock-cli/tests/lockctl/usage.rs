@@ -216,6 +216,20 @@ fn a_limit_on_the_size_of_files_is_an_error_and_no_death() {
     assert_eq!((code, stderr.lines().count()), (69, 1), "{stderr}");
 }
 
+/// Or those of several that fail at once, as jobs of cron do, would be mixed up.
+#[test]
+fn a_message_is_written_at_once() {
+    let scratch = Scratch::new();
+    let (ours, its) = std::os::unix::net::UnixDatagram::pair().unwrap();
+    let mut lockctl = scratch.run("memory:", &["n", "--", "./missing"]);
+    lockctl.stderr(std::os::fd::OwnedFd::from(its));
+    assert_eq!(lockctl.status().unwrap().code(), Some(127));
+    let mut message = [0; 1000];
+    let length = ours.recv(&mut message).unwrap();
+    let message = String::from_utf8_lossy(&message[..length]);
+    assert!(message.starts_with("lockctl: cannot run") && message.ends_with('\n'), "{message:?}");
+}
+
 #[test]
 fn so_it_is_for_what_lockctl_prints() {
     let scratch = Scratch::new();
