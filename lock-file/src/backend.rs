@@ -22,7 +22,7 @@ use lock_core::{
 
 use crate::attempt::Manners;
 use crate::bell::{self, Bell};
-use crate::claims::{Claims, Seat};
+use crate::claims::Claims;
 use crate::directory::Directory;
 use crate::fault::fault;
 use crate::holders;
@@ -224,23 +224,27 @@ impl FileLocks {
         let path = self.path_of(&claim.name);
         let line = Line::beside(&path);
         let mut sitting = self.inner.claims.sit(claim);
+        let mut known: Option<String> = None;
         loop {
             let seat = &mut sitting.seat;
             if !seat.place.as_ref().is_some_and(Place::stands) {
                 // Without a place, as on a full disk, it waits with the first one.
                 seat.place = line.join(claim.owner).ok();
+                known = None;
             }
-            let before = |seat: &Seat| match &seat.place {
-                Some(mine) => line.before(Some(mine)),
-                None => Ok(None),
+            let ahead = match (known.take(), &seat.place) {
+                (Some(place), _) if line.is_taken(&place)? => Some(place),
+                (_, Some(mine)) => line.before(Some(mine))?,
+                (_, None) => None,
             };
-            let ahead = before(seat)?;
             let bell = match &ahead {
-                Some(place) => Bell::on_place(place),
+                Some(place) => Bell::on_place(&line.file_of(place)),
                 None => Bell::on_lock(&path),
             };
             // Hung up before the look: what is let go from here on is heard.
-            if ahead.is_some() && before(seat)? != ahead {
+            if let Some(place) = &ahead
+                && !line.is_taken(place)?
+            {
                 continue;
             }
             let mut pause = seat.pause(bell.is_some());
@@ -260,6 +264,7 @@ impl FileLocks {
                     }
                 }
             }
+            known = ahead;
             let rings = async {
                 match &bell {
                     Some(bell) => bell.rung().await,

@@ -82,18 +82,23 @@ impl Line {
         self.is_taken(BREAKING)
     }
 
-    /// The place before `mine`, or the last one.
-    pub(crate) fn before(&self, mine: Option<&Place>) -> Result<Option<PathBuf>, Fault> {
+    /// The place before `mine`, or the last one. Reads the whole line, which may be long.
+    pub(crate) fn before(&self, mine: Option<&Place>) -> Result<Option<String>, Fault> {
         let mut places = self.places()?;
         if let Some(mine) = mine {
             places.retain(|place| *place < mine.name);
         }
         while let Some(last) = places.pop() {
             if self.is_taken(&last)? {
-                return Ok(Some(self.path.join(last)));
+                return Ok(Some(last));
             }
         }
         Ok(None)
+    }
+
+    /// The file of a place.
+    pub(crate) fn file_of(&self, place: &str) -> PathBuf {
+        self.path.join(place)
     }
 
     /// Sends the first one away: the lock was free, and it did not come.
@@ -133,7 +138,7 @@ impl Line {
     }
 
     /// Whether somebody has locked this file. If nobody has, it is removed.
-    fn is_taken(&self, name: &str) -> Result<bool, Fault> {
+    pub(crate) fn is_taken(&self, name: &str) -> Result<bool, Fault> {
         let path = self.path.join(name);
         // Not for writing: closing it must not wake who waits for the one who has it.
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;

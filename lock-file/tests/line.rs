@@ -3,6 +3,7 @@
 mod common;
 
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use common::{
@@ -185,4 +186,36 @@ async fn waiters_without_a_line_are_served_as_well() {
     .await;
     guard.release().await.unwrap();
     waiter.await.unwrap().unwrap();
+}
+
+/// Hundreds that wait would do nothing else: each of them looks now and then, at a line of hundreds.
+#[tokio::test]
+async fn a_waiter_does_not_read_the_line_again_as_long_as_the_one_ahead_stays() {
+    let dir = scratch();
+    let locks = locker(dir.path());
+    let guard = acquire(&locks, "n").await;
+    let mut first = queue(&locks, dir.path(), 1).await.remove(0);
+    let log = dir.path().with_extension("log");
+    let mut strace = Command::new("strace");
+    strace.args(["-f", "-qq", "-o"]).arg(&log).args(["-e", "trace=flock,getdents64"]);
+    for traced in ["n.lock", "n.lock.d"] {
+        strace.arg("-P").arg(dir.path().join(traced));
+    }
+    let job = Process::command("hold", &[&path_text(dir.path()), "n"]);
+    strace.arg(job.get_program()).args(job.get_args());
+    strace.envs(job.get_envs().filter_map(|(key, value)| Some((key, value?))));
+    let mut second = Process::spawn(strace);
+    let calls = |name: &str| {
+        let log = std::fs::read_to_string(&log).unwrap_or_default();
+        log.lines().filter(|line| line.contains(name)).count()
+    };
+    until("it has looked some times", async || calls("flock(") >= 6).await;
+    // When it comes and when it joins, in two calls each.
+    assert!(calls("getdents64(") <= 4, "{}", std::fs::read_to_string(&log).unwrap());
+    guard.release().await.unwrap();
+    first.hear();
+    first.finish();
+    second.hear();
+    second.finish();
+    std::fs::remove_file(&log).unwrap();
 }
