@@ -3,12 +3,12 @@
 //! A lease ends by itself, so a command whose lockctl was killed would soon run without the lock. On
 //! such backends lockctl starts itself again as this verb, which asks the kernel to kill it when
 //! lockctl dies, and then becomes the command: the request survives that, unless the command is
-//! set-user-id.
+//! set-user-id. A lockctl that was itself started so does the same on every backend.
 
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
-use nix::sys::prctl::set_pdeathsig;
+use nix::sys::prctl::{get_pdeathsig, set_pdeathsig};
 use nix::sys::signal::Signal;
 use nix::unistd::{Pid, getppid};
 
@@ -29,6 +29,11 @@ pub(crate) fn become_command(order: &Bound) -> Failure {
     let (program, arguments) = order.command.split_first().expect("clap demands a command");
     let error = Command::new(program).args(arguments).exec();
     cannot_run(program, &error)
+}
+
+/// True if this process dies with another lockctl.
+pub(crate) fn is_bound() -> bool {
+    get_pdeathsig() == Ok(Some(Signal::SIGKILL))
 }
 
 pub(crate) fn cannot_run(program: &std::ffi::OsStr, error: &std::io::Error) -> Failure {

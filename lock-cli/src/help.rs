@@ -39,9 +39,13 @@ grace is at most an eighth of one. If the lock is known to be lost, it gets SIGK
 If lockctl itself is killed, its command does not run on unlocked: with file: it keeps the lock until \
 it ends, with other backends it is killed as well. Not covered: what the command has started (with \
 other backends than file: it is not killed along with lockctl) or left behind, what moved to another \
-process group, set-user-id commands, which cannot be killed, with file: a command that closes what it \
+process group (as the command of a lockctl with file: in a script does), set-user-id commands, which cannot be killed, with file: a command that closes what it \
 inherits (sudo does, and daemons), and a lockctl that is stopped (SIGSTOP) for longer than its lease \
 while its command runs: it kills the command when it goes on.
+
+To hold two locks, let one lockctl run the other: lockctl run a -- lockctl run b -- CMD, in the same order \
+everywhere. The same lock twice waits for itself, for ever unless told otherwise. SIGPIPE ends the command \
+even if lockctl was started with it ignored.
 
 With --at-least, a job that starts on many hosts at once, as their crontabs say, runs once, although \
 their clocks differ by less than that: others are kept out from the moment the lock was won. Where the backend can keep them \

@@ -13,7 +13,7 @@ use nix::sys::signal::{Signal, killpg};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::Pid;
 
-use crate::bound::cannot_run;
+use crate::bound::{self, cannot_run};
 use crate::cli;
 use crate::exit::{Exit, Failure, chain};
 
@@ -53,7 +53,7 @@ impl Job {
         };
         let (program, arguments) = command.split_first().expect("clap demands a command");
         let spawn_bound = |parent| {
-            spawn(&mut bound(parent, command)).map_err(|error| {
+            spawn(&mut on_its_way(parent, command)).map_err(|error| {
                 let message = if Path::new("/proc/self").exists() {
                     format!("cannot start the command: {}", chain(&error))
                 } else {
@@ -64,6 +64,11 @@ impl Job {
         };
         let child = match tie {
             Tie::Death => spawn_bound(Some(std::process::id())),
+            Tie::Descriptor(lock) if bound::is_bound() => {
+                // As the command of a lockctl around this one, whose lease ends with it.
+                let _copy = Inherited::copy_of(*lock)?;
+                spawn_bound(Some(std::process::id()))
+            }
             Tie::Descriptor(lock) => {
                 let _copy = Inherited::copy_of(*lock)?;
                 match spawn(Command::new(program).args(arguments)) {
@@ -123,7 +128,7 @@ pub(crate) fn kill_running() {
 }
 
 /// lockctl itself, on its way to become `command`.
-fn bound(parent: Option<u32>, command: &[OsString]) -> Command {
+fn on_its_way(parent: Option<u32>, command: &[OsString]) -> Command {
     let mut lockctl = cli::again(cli::BOUND);
     if let Some(parent) = parent {
         lockctl.arg("--parent").arg(parent.to_string());

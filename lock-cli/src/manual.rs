@@ -33,7 +33,8 @@ fn page(subject: clap::Command) -> std::io::Result<Vec<u8>> {
     let details = subject.get_after_long_help().map(ToString::to_string).unwrap_or_default();
     let has_verbs = subject.has_subcommands();
     let version = concat!("lockctl ", env!("CARGO_PKG_VERSION"));
-    let page = Page::new(subject).title(title).section("1").date(DATE).source(version);
+    let page = Page::new(subject).title(title).section("1").date(DATE);
+    let page = page.source(version).manual("User Commands");
     let (text, sections) = sections_of(&details);
 
     let mut out = Vec::new();

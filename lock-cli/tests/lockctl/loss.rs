@@ -72,6 +72,20 @@ fn under_a_lease_a_command_dies_with_its_lockctl() {
     assert!(!scratch.exists("done"));
 }
 
+/// Two locks are taken by a lockctl inside a lockctl. The kernel's lock that the inner one hands on
+/// does not keep the lease of the outer one.
+#[test]
+fn under_a_lease_and_a_kernel_lock_a_command_dies_with_the_lockctl_of_the_lease() {
+    let scratch = Scratch::new();
+    let (inner, stays) = (scratch.url(), stays());
+    let lockctl = env!("CARGO_BIN_EXE_lockctl");
+    let nested = [lockctl, "--backend", &inner, "run", "m", "--", "sh", "-c", &stays];
+    let holder = Running::start(&mut scratch.run("memory:", &[&["n", "--"][..], &nested].concat()));
+    let command = scratch.read_pid();
+    holder.signal(Signal::SIGKILL);
+    until("the command is dead", || !command.lives());
+}
+
 #[test]
 fn a_lockctl_that_was_stopped_past_its_lease_kills_the_command_when_it_goes_on() {
     let scratch = Scratch::new();
