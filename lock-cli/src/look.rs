@@ -1,6 +1,7 @@
 //! `lockctl inspect` and `list`: looking from outside.
 
 use std::fmt::Write as _;
+use std::ops::ControlFlow;
 
 use lock_any::backend::{Holder, Listed, LockState};
 use lock_any::{LockName, Locker};
@@ -8,7 +9,7 @@ use serde::Serialize;
 
 use crate::cli::{Inspect, List};
 use crate::exit::{Exit, Failure};
-use crate::output::{json, millis, print, rounded};
+use crate::output::{self, json, millis, print, rounded};
 use crate::reach::{Need, connect_for};
 
 pub(crate) async fn inspect(url: &str, order: &Inspect) -> Result<Exit, Failure> {
@@ -35,17 +36,17 @@ pub(crate) async fn list(url: &str, order: &List) -> Result<Exit, Failure> {
                 false => line(name, state),
             };
         }
-        print(&lines)
+        output::offer(&lines)
     })
     .await?;
     Ok(Exit::SUCCESS)
 }
 
-/// Shows all locks, sorted by name, a page at a time: there may be millions.
+/// Shows all locks, sorted by name, a page at a time: there may be millions. Until `show` breaks off.
 async fn each_page(
     locks: &Locker,
     prefix: &str,
-    mut show: impl AsyncFnMut(&[Listed]) -> Result<(), Failure>,
+    mut show: impl AsyncFnMut(&[Listed]) -> Result<ControlFlow<()>, Failure>,
 ) -> Result<(), Failure> {
     const PAGE: usize = 500;
     let mut last: Option<LockName> = None;
@@ -57,7 +58,9 @@ async fn each_page(
             return Err(Failure::new(Exit::INTERNAL, message));
         }
         last = Some(end.name.clone());
-        show(&page).await?;
+        if show(&page).await?.is_break() {
+            return Ok(());
+        }
     }
 }
 
@@ -160,12 +163,28 @@ mod tests {
         let shown = each_page(&locks, "jobs/", async |page| {
             seen.extend(page.iter().map(|listed| listed.name.as_str().to_owned()));
             pages += 1;
-            Ok(())
+            Ok(ControlFlow::Continue(()))
         });
         assert!(shown.await.is_ok());
         let expected: Vec<_> = (0..1234).map(|number| format!("jobs/{number:04}")).collect();
         assert_eq!((seen, pages), (expected, 3));
         assert!(guards.iter().all(lock_any::LockGuard::is_held), "looking disturbs nobody");
+    }
+
+    #[tokio::test]
+    async fn no_page_is_asked_for_that_nobody_reads() {
+        let locks = Locker::new(Memory::new());
+        let mut guards = Vec::new();
+        for number in 0..1234 {
+            guards.push(locks.lock(format!("{number}")).unwrap().acquire().await.unwrap());
+        }
+        let mut pages = 0;
+        let shown = each_page(&locks, "", async |_| {
+            pages += 1;
+            Ok(ControlFlow::Break(()))
+        });
+        assert!(shown.await.is_ok());
+        assert_eq!(pages, 1);
     }
 
     #[tokio::test]

@@ -1,6 +1,7 @@
 //! What goes to stdout.
 
 use std::io::{ErrorKind, Write as _, stdout};
+use std::ops::ControlFlow;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
@@ -9,9 +10,15 @@ use crate::exit::Failure;
 
 /// Writes to stdout. A reader that went away has read enough.
 pub(crate) fn print(text: &str) -> Result<(), Failure> {
+    offer(text).map(drop)
+}
+
+/// The same, where more would follow.
+pub(crate) fn offer(text: &str) -> Result<ControlFlow<()>, Failure> {
     match write(text) {
-        Err(error) if error.kind() != ErrorKind::BrokenPipe => Err(unwritable(&error)),
-        _ => Ok(()),
+        Ok(()) => Ok(ControlFlow::Continue(())),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(ControlFlow::Break(())),
+        Err(error) => Err(unwritable(&error)),
     }
 }
 
