@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lock_core::backend::{
-    Attempt, Backend, Claim, Fault, FaultKind, Grant, Holder, Identity, Lease, LetGo, Listed,
-    LockState, Mode, Release, Renewal, Ticket, Wake,
+    Attempt, Backend, Claim, Effect, Fault, FaultKind, Grant, Holder, Identity, Lease, LetGo,
+    Listed, LockState, Mode, PLACE_LASTS, Release, Renewal, Ticket, Wake,
 };
 use lock_core::clock::{Moment, sleep_between};
 use lock_core::{
@@ -18,7 +18,8 @@ use lock_core::{
 use crate::config::{Config, TTL_MAX, TTL_MIN};
 use crate::fault::odd_answer;
 use crate::keys::Keys;
-use crate::link::Link;
+use crate::line::{Call, Lines, Place, Told, member};
+use crate::link::{Connection, Link};
 use crate::scripts;
 use crate::value::Value;
 
@@ -47,6 +48,7 @@ pub struct Redis {
 struct Inner {
     keys: Keys,
     link: Arc<Link>,
+    order: Order,
     wakeup: Wakeup,
     max_ttl: Duration,
     stuck: Stuck,
@@ -92,11 +94,16 @@ impl Redis {
         let config = config.try_into().map_err(Error::from)?;
         let (keys, max_ttl) = (config.keys.clone(), config.max_ttl);
         let link = Arc::new(Link::new(config).await?);
-        let connection = link.first_connection().await.map_err(crate::fault::error)?;
-        let wakeup = if connection.has_signals { Wakeup::Signal } else { Wakeup::Poll };
+        let (connection, order) = link.first_connection().await.map_err(crate::fault::error)?;
+        let wakeup = match order {
+            Order::Fifo => Wakeup::HandOff,
+            Order::PerProcess if connection.has_signals => Wakeup::Signal,
+            Order::PerProcess => Wakeup::Poll,
+        };
         link.check_server().await?;
         link.check_rights().await?;
-        Ok(Self { inner: Arc::new(Inner { keys, link, wakeup, max_ttl, stuck: Stuck::default() }) })
+        let stuck = Stuck::default();
+        Ok(Self { inner: Arc::new(Inner { keys, link, order, wakeup, max_ttl, stuck }) })
     }
 }
 
@@ -106,7 +113,7 @@ impl Backend for Redis {
         Capabilities {
             backend: "redis",
             fencing: Fencing::Seeded,
-            order: Order::PerProcess,
+            order: self.inner.order,
             wakeup: self.inner.wakeup,
             durability: Durability::UntilRestart,
             reach: Reach::Network,
@@ -135,30 +142,203 @@ impl Backend for Redis {
         if claim.mode != Mode::Exclusive {
             return Err(Fault::unsupported("this mode"));
         }
+        match self.inner.link.channel().filter(|_| claim.queue) {
+            Some(channel) => self.stand_in_line(claim, channel).await,
+            None => {
+                let connection = self.inner.link.connection().await?;
+                self.attempt(claim, &connection, None).await.map(|(attempt, _)| attempt)
+            }
+        }
+    }
+
+    async fn wait(&self, claim: &Claim) -> Result<Wake, Fault> {
+        let link = &self.inner.link;
+        if link.channel().is_none() || !claim.queue {
+            return self.wait_for_signal(claim).await;
+        }
+        let lines = link.lines();
+        let signal = async {
+            match lines.has_to_watch(&claim.owner) {
+                true => self.wait_for_signal(claim).await,
+                false => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            call = lines.called(&claim.owner) => match call {
+                Call::Look => Ok(Wake::Look),
+                Call::Sent(sent) => {
+                    let fence_until = sent.since + sent.lease + IDLE;
+                    let held = Held { number: sent.number, fence_until };
+                    held.grant(sent.lease, sent.since).map(Wake::Granted)
+                }
+            },
+            wake = signal => {
+                lines.doubt(&claim.owner);
+                wake
+            }
+        }
+    }
+
+    async fn renew(&self, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
+        let mut answers = Vec::with_capacity(claims.len());
+        for batch in claims.chunks(MAX_BATCH) {
+            match self.renew_batch(batch).await {
+                Ok(renewals) => answers.extend(renewals),
+                Err(fault) => answers.extend(batch.iter().map(|_| Err(fault.repeated()))),
+            }
+        }
+        answers
+    }
+
+    async fn release(&self, claim: &Claim, how: LetGo) -> Result<Release, Fault> {
+        let Inner { keys, link, .. } = &*self.inner;
+        link.waiters().leave(&claim.owner);
+        link.lines().leave(&claim.owner);
+        let keys = keys.of(&claim.name);
+        let mut script = scripts::RELEASE.prepare_invoke();
+        script.key(&keys.lock).key(&keys.fence).key(&keys.queue).key(&keys.places);
+        script.key(keys.tombstone(&claim.owner));
+        script.arg(claim.owner.expose()).arg(how.keep.map_or(0, millis));
+        script.arg(i32::from(how.uncertain)).arg(millis(TOMBSTONE)).arg(millis(IDLE));
+        let member = link.channel().filter(|_| claim.queue).map(|channel| member(claim, channel));
+        script.arg(member.unwrap_or_default());
+        match link.run("release", &script).await? {
+            (_, 1) => Ok(Release::Released),
+            (_, 0) => Ok(Release::NotHeld),
+            (_, other) => Err(odd_answer("release", other)),
+        }
+    }
+
+    async fn inspect(&self, name: &LockName) -> Result<LockState, Fault> {
+        type Seen = (Option<u64>, Option<Vec<u8>>, i64, u64);
+
+        let Inner { keys, link, .. } = &*self.inner;
+        let keys = keys.of(name);
+        let mut script = scripts::INSPECT.prepare_invoke();
+        script.key(keys.lock);
+        if link.channel().is_some() {
+            // Others wait without a place, and are not known.
+            script.key(keys.queue);
+        }
+        let (_, (waiting, value, remaining, now)) = link.run::<Seen>("inspect", &script).await?;
+        let Some(value) = value else {
+            return Ok(LockState::new(Vec::new(), waiting));
+        };
+        // Whose value it is, if it is not ours, is nobody's business: it may be the right to unlock.
+        let mut holder = Holder::new(None);
+        if let Some(value) = Value::parse(&value) {
+            holder.owner = Some(value.owner);
+            holder.token = value.token();
+            holder.held_for = now.checked_sub(value.number).map(Duration::from_micros);
+            holder.label = value.label;
+        }
+        holder.lapses_in = duration(remaining);
+        Ok(LockState::new(vec![holder], waiting))
+    }
+
+    /// Servers have no index of keys, and a scan over all of them is no way to find the locks.
+    async fn list(
+        &self,
+        _prefix: &str,
+        _after: Option<&LockName>,
+        _limit: usize,
+    ) -> Result<Vec<Listed>, Fault> {
+        Err(Fault::unsupported("list"))
+    }
+
+    async fn break_lock(&self, name: &LockName, expected: &OwnerId) -> Result<bool, Fault> {
+        let Inner { keys, link, .. } = &*self.inner;
+        let keys = keys.of(name);
+        let mut script = scripts::BREAK.prepare_invoke();
+        script.key(&keys.lock).key(&keys.fence).key(&keys.queue).key(&keys.places);
+        script.arg(expected.expose()).arg(millis(IDLE));
+        match link.run("break", &script).await? {
+            (_, 1) => Ok(true),
+            (_, 0) => Ok(false),
+            (_, other) => Err(odd_answer("break", other)),
+        }
+    }
+}
+
+impl Redis {
+    /// Has the claim stand in the line of its lock, and sees how it stands. Where that is known, the server
+    /// is not asked: one of this process asks for all.
+    async fn stand_in_line(&self, claim: &Claim, channel: &str) -> Result<Attempt, Fault> {
+        let link = &self.inner.link;
+        let lines = link.lines();
+        lines.enter(claim, &self.inner.keys.of(&claim.name).lock, channel);
+        let _turn = match lines.turn(&claim.owner) {
+            Some(turn) => Some(turn.lock_owned().await),
+            None => None,
+        };
+        if let Some(lapses_in) = lines.answer(&claim.owner) {
+            return Ok(Attempt::Contended { lapses_in });
+        }
+        let asking = Asking { lines, owner: &claim.owner, answered: false };
+        let connection = link.connection().await?;
+        let answer = self.attempt(claim, &connection, lines.place(&claim.owner)).await;
+        asking.answered(&answer);
+        let (attempt, told) = answer?;
+        match told {
+            None => lines.leave(&claim.owner),
+            Some(told) => {
+                connection.clock_said(told.asked, told.now);
+                lines.stands(&claim.owner, &told, || !connection.is_broken());
+            }
+        }
+        Ok(attempt)
+    }
+
+    /// Asks the server; with a place, and what is told of it, for those who stand in line.
+    async fn attempt(
+        &self,
+        claim: &Claim,
+        connection: &Connection,
+        place: Option<Place>,
+    ) -> Result<(Attempt, Option<Told>), Fault> {
         let Inner { keys, link, .. } = &*self.inner;
         let keys = keys.of(&claim.name);
         let floor = claim.floor.map(|floor| floor.backend_number().to_string());
         let mut script = scripts::ACQUIRE.prepare_invoke();
-        script.key(&keys.lock).key(&keys.fence).key(keys.tombstone(&claim.owner));
+        script.key(&keys.lock).key(&keys.fence).key(&keys.queue).key(&keys.places);
+        script.key(keys.tombstone(&claim.owner));
         script.arg(claim.owner.expose()).arg(millis(claim.ttl)).arg(floor.unwrap_or_default());
         script.arg(millis(IDLE)).arg(claim.label.as_ref().map_or("", Label::as_str));
-        let (since, (answer, number, ms)) =
-            link.run::<(i64, String, i64)>("acquire", &script).await?;
+        let arrival = place.as_ref().and_then(|place| place.arrival);
+        script.arg(place.as_ref().map_or("", |place| &*place.member));
+        script.arg(arrival.map(|number| number.to_string()).unwrap_or_default());
+        script.arg(millis(claim.ttl + claim.ttl + PLACE_LASTS));
+        let (asked, (answer, number, ms, now, standing)) =
+            link.run_on::<(i64, String, i64, u64, u8)>(connection, "acquire", &script).await?;
         match answer {
             1 => {
                 link.waiters().leave(&claim.owner);
                 self.inner.stuck.forget(&keys.lock);
                 let lease = duration(ms).unwrap_or(claim.ttl);
                 let number = number.parse().map_err(|e| odd_answer("acquire", e))?;
-                let held = Held { number, fence_until: since + lease + IDLE };
-                Ok(Attempt::Acquired(held.grant(lease, since)?))
+                let held = Held { number, fence_until: asked + lease + IDLE };
+                Ok((Attempt::Acquired(held.grant(lease, asked)?), None))
             }
             0 | 2 => {
-                if claim.queue {
-                    link.waiters().enter(claim.owner, keys.telling(answer == 0));
+                let (holder_is_ours, lapses_in) = (answer == 0, duration(ms));
+                self.report_if_stuck(&claim.name, &keys.lock, holder_is_ours, ms);
+                let told = match place {
+                    None => None,
+                    Some(_) => Some(Told {
+                        asked,
+                        now,
+                        arrival: number.parse().map_err(|e| odd_answer("acquire", e))?,
+                        lapses_in,
+                        holder_is_ours,
+                        is_next: standing & 2 != 0,
+                        is_new: standing & 1 != 0,
+                    }),
+                };
+                if claim.queue && told.as_ref().is_none_or(|told| told.is_next && !holder_is_ours) {
+                    link.waiters().enter(claim.owner, keys.telling(holder_is_ours));
                 }
-                self.report_if_stuck(&claim.name, &keys.lock, answer == 0, ms);
-                Ok(Attempt::Contended { lapses_in: duration(ms) })
+                Ok((Attempt::Contended { lapses_in }, told))
             }
             3 => Err(Fault::not_applied(FaultKind::Invalid, "this claim was let go before")),
             other => Err(odd_answer("acquire", other)),
@@ -166,7 +346,7 @@ impl Backend for Redis {
     }
 
     /// Asks the server to tell of a change, looks once, and then costs nothing until it tells.
-    async fn wait(&self, claim: &Claim) -> Result<Wake, Fault> {
+    async fn wait_for_signal(&self, claim: &Claim) -> Result<Wake, Fault> {
         let Inner { keys, link, .. } = &*self.inner;
         let keys = keys.of(&claim.name);
         // Most have one since their attempt was contended.
@@ -196,85 +376,6 @@ impl Backend for Redis {
         Ok(Wake::Look)
     }
 
-    async fn renew(&self, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
-        let mut answers = Vec::with_capacity(claims.len());
-        for batch in claims.chunks(MAX_BATCH) {
-            match self.renew_batch(batch).await {
-                Ok(renewals) => answers.extend(renewals),
-                Err(fault) => answers.extend(batch.iter().map(|_| Err(fault.repeated()))),
-            }
-        }
-        answers
-    }
-
-    async fn release(&self, claim: &Claim, how: LetGo) -> Result<Release, Fault> {
-        let Inner { keys, link, .. } = &*self.inner;
-        link.waiters().leave(&claim.owner);
-        let keys = keys.of(&claim.name);
-        let mut script = scripts::RELEASE.prepare_invoke();
-        script.key(&keys.lock).key(&keys.fence).key(keys.tombstone(&claim.owner));
-        script.arg(claim.owner.expose()).arg(how.keep.map_or(0, millis));
-        script.arg(i32::from(how.uncertain)).arg(millis(TOMBSTONE)).arg(millis(IDLE));
-        match link.run("release", &script).await? {
-            (_, 1) => Ok(Release::Released),
-            (_, 0) => Ok(Release::NotHeld),
-            (_, other) => Err(odd_answer("release", other)),
-        }
-    }
-
-    async fn inspect(&self, name: &LockName) -> Result<LockState, Fault> {
-        type Seen = Option<(Vec<u8>, i64, u64)>;
-
-        let Inner { keys, link, .. } = &*self.inner;
-        let mut script = scripts::INSPECT.prepare_invoke();
-        script.key(keys.of(name).lock);
-        let (_, seen) = link.run::<Vec<redis::Value>>("inspect", &script).await?;
-        let seen: Seen = match seen.is_empty() {
-            true => None,
-            false => Some(
-                redis::from_redis_value(redis::Value::Array(seen))
-                    .map_err(|e| odd_answer("inspect", e))?,
-            ),
-        };
-        let Some((value, remaining, now)) = seen else {
-            return Ok(LockState::new(Vec::new(), None));
-        };
-        // Whose value it is, if it is not ours, is nobody's business: it may be the right to unlock.
-        let mut holder = Holder::new(None);
-        if let Some(value) = Value::parse(&value) {
-            holder.owner = Some(value.owner);
-            holder.token = value.token();
-            holder.held_for = now.checked_sub(value.number).map(Duration::from_micros);
-            holder.label = value.label;
-        }
-        holder.lapses_in = duration(remaining);
-        Ok(LockState::new(vec![holder], None))
-    }
-
-    /// Servers have no index of keys, and a scan over all of them is no way to find the locks.
-    async fn list(
-        &self,
-        _prefix: &str,
-        _after: Option<&LockName>,
-        _limit: usize,
-    ) -> Result<Vec<Listed>, Fault> {
-        Err(Fault::unsupported("list"))
-    }
-
-    async fn break_lock(&self, name: &LockName, expected: &OwnerId) -> Result<bool, Fault> {
-        let Inner { keys, link, .. } = &*self.inner;
-        let keys = keys.of(name);
-        let mut script = scripts::BREAK.prepare_invoke();
-        script.key(&keys.lock).key(&keys.fence).arg(expected.expose()).arg(millis(IDLE));
-        match link.run("break", &script).await? {
-            (_, 1) => Ok(true),
-            (_, 0) => Ok(false),
-            (_, other) => Err(odd_answer("break", other)),
-        }
-    }
-}
-
-impl Redis {
     /// Warns of a lock that nobody with our settings can have taken like this: its key came back when
     /// the server's clock was set back, or was changed by hand. Of other libraries we know no longest
     /// lease, only that a lock without an end outlives its holder.
@@ -309,14 +410,18 @@ impl Redis {
         for claim in claims {
             let keys = keys.of(&claim.name);
             let prolong = held(claim).is_none_or(|held| held.fence_is_short(now, claim.ttl));
-            script.key(keys.lock).key(keys.fence);
+            script.key(keys.lock).key(keys.fence).key(keys.queue).key(keys.places);
             script.arg(claim.owner.expose()).arg(millis(claim.ttl)).arg(i32::from(prolong));
+            // Who was sent the lock and has not said so yet is still known as a waiter.
+            let place = link.lines().place(&claim.owner);
+            script.arg(place.as_ref().map_or("", |place| &*place.member));
             prolonged.push(prolong);
         }
         let (since, answers) = link.run::<Vec<(String, i64)>>("renew", &script).await?;
         if answers.len() != claims.len() {
             return Err(odd_answer("renew", format!("{} answers", answers.len())));
         }
+        claims.iter().for_each(|claim| link.lines().leave(&claim.owner));
         let renewals = claims.iter().zip(prolonged).zip(answers);
         Ok(renewals
             .map(|((claim, prolong), (number, ms))| {
@@ -332,6 +437,31 @@ impl Redis {
                 Held { number, fence_until }.grant(lease, since).map(Renewal::Held)
             })
             .collect())
+    }
+}
+
+/// An attempt of somebody in line, who may have been told of lost places and not have heard it.
+struct Asking<'a> {
+    lines: &'a Lines,
+    owner: &'a OwnerId,
+    answered: bool,
+}
+
+impl Asking<'_> {
+    fn answered<T>(mut self, answer: &Result<T, Fault>) {
+        self.answered =
+            answer.as_ref().err().is_none_or(|fault| fault.effect() == Effect::NotApplied);
+        if answer.is_err() {
+            self.lines.doubt(self.owner);
+        }
+    }
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        if !self.answered {
+            self.lines.doubt_all(self.owner);
+        }
     }
 }
 
@@ -369,7 +499,7 @@ fn held(claim: &Claim) -> Option<&Held> {
 
 /// In whole milliseconds, rounded up: no lease is shorter than what was asked for. Core has checked
 /// the limits; a number that the server cannot carry is cut all the same.
-fn millis(duration: Duration) -> u64 {
+pub(crate) fn millis(duration: Duration) -> u64 {
     let whole = duration.min(TTL_MAX).as_nanos().div_ceil(1_000_000);
     u64::try_from(whole).unwrap_or(u64::MAX)
 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use lock_core::{Error, ErrorKind};
+use lock_core::{Error, ErrorKind, Order};
 use percent_encoding::percent_decode_str;
 
 use crate::keys::Keys;
@@ -43,6 +43,8 @@ pub struct Config {
     pub(crate) database: i64,
     pub(crate) keys: Keys,
     pub(crate) max_ttl: Duration,
+    /// `None`: the best that the server offers.
+    pub(crate) order: Option<Order>,
     #[cfg(feature = "tls")]
     pub(crate) certificates: Certificates,
 }
@@ -67,6 +69,7 @@ impl Config {
     /// |---|---|---|
     /// | `prefix` | all | put before every key, see [`prefix`](Self::prefix) |
     /// | `max_ttl` | all | the longest lease, like `1h`, see [`max_ttl`](Self::max_ttl) |
+    /// | `order` | all | `fifo`, or `any` for a race, see [`order`](Self::order) |
     /// | `db`, `user`, `password` | `redis+unix:` | what other URLs have elsewhere |
     /// | `ca` | `rediss:` | a file: the authorities that vouch for the server, and no others |
     /// | `cert`, `key` | `rediss:` | two files: who we are, for a server that asks its clients for certificates |
@@ -110,6 +113,12 @@ impl Config {
                 .map_err(|_| invalid("the URL option max_ttl is a duration; write 30s or 2h"))?;
             config = config.max_ttl(max_ttl)?;
         }
+        config = match options.take("order").as_deref() {
+            None => config,
+            Some("fifo") => config.order(Order::Fifo),
+            Some("any") => config.order(Order::PerProcess),
+            Some(_) => return Err(invalid("the URL option order is fifo or any")),
+        };
         config.take_certificates(&mut options)?;
         options.no_more()?;
         Ok(config)
@@ -141,6 +150,19 @@ impl Config {
         }
         self.max_ttl = ttl;
         Ok(self)
+    }
+
+    /// In which order those are served who wait. [`Order::Fifo`], first come, first served, hands the lock
+    /// over inside the release, and needs a server that can send messages of its own accord (RESP3).
+    /// With [`Order::PerProcess`] all processes are woken by a release, and who asks first wins. Without
+    /// this it is the former where the server can do that, and else the latter;
+    /// [`Capabilities::order`] says which.
+    ///
+    /// [`Capabilities::order`]: lock_core::Capabilities::order
+    #[must_use]
+    pub fn order(mut self, order: Order) -> Self {
+        self.order = Some(order);
+        self
     }
 
     /// Trusts the authorities in `pem`, and no others, to vouch for the server of a `rediss://` URL.
@@ -179,6 +201,7 @@ impl Config {
             database: 0,
             keys: Keys::with_prefix("")?,
             max_ttl: TTL_MAX,
+            order: None,
             #[cfg(feature = "tls")]
             certificates: Certificates::default(),
         })
@@ -270,7 +293,7 @@ impl fmt::Debug for Config {
         let mut shown = f.debug_struct("Config");
         shown.field("place", &self.place).field("user", &self.user);
         shown.field("database", &self.database).field("prefix", &self.keys.prefix());
-        shown.field("max_ttl", &self.max_ttl);
+        shown.field("max_ttl", &self.max_ttl).field("order", &self.order);
         #[cfg(feature = "tls")]
         shown.field("certificates", &self.certificates);
         shown.finish_non_exhaustive()
@@ -433,6 +456,7 @@ mod tests {
             "redis://h?ca=/x",
             "redis://h?key=/x",
             "redis+unix:///x?cert=/x&key=/x",
+            "redis://h?order=hunter2",
             "redis://h?max_ttl=hunter2",
             "redis://h?max_ttl=9ms",
             "redis://h?max_ttl=366days",
@@ -463,6 +487,14 @@ mod tests {
             assert!(error.to_string().contains("10ms to 365days"), "{error}");
         }
         assert_eq!(config.max_ttl(TTL_MAX).unwrap().max_ttl, TTL_MAX);
+    }
+
+    #[test]
+    fn the_order_is_one_of_two() {
+        let of = |url: &str| Config::new(url).unwrap().order;
+        assert_eq!(of("redis://h"), None);
+        assert_eq!(of("redis+unix:///s?order=fifo"), Some(Order::Fifo));
+        assert_eq!(of("redis://h?order=any"), Some(Order::PerProcess));
     }
 
     #[test]

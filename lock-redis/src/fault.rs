@@ -231,6 +231,10 @@ fn classify_reply(code: &str, detail: &str) -> (Effect, FaultKind, &'static str)
         "NOPERM" if detail.contains("keys") => {
             (Denied, "grant this user the keys of its locks: ~<prefix>* and ~{<prefix>*")
         }
+        "NOPERM" if detail.contains("channel") => (
+            Denied,
+            "grant this user the channels of its locks, &<prefix>*; or connect with order=any",
+        ),
         "NOPERM" => (Denied, "grant this user the right, see the documentation of lock-redis"),
         "WRONGTYPE" | "LOCKTYPE" => {
             (Invalid, "the key is in use for something else: choose another name or prefix")

@@ -1,7 +1,7 @@
 //! From lock names to keys.
 //!
-//! A lock has up to three keys: its own, its fence, and a tombstone for each owner whose attempt may
-//! still arrive after it was let go. All of them hash to one cluster slot, and no key of one lock is a
+//! A lock has up to five keys: its own, its fence, two for those who wait in line, and a tombstone for each
+//! owner whose attempt may still arrive after it was let go. All of them hash to one cluster slot, and no key of one lock is a
 //! key of another: a companion holds a `%` that is followed by something other than upper-case hex
 //! digits or `~`, which no encoded name does.
 
@@ -28,6 +28,10 @@ pub(crate) struct Keys {
 pub(crate) struct LockKeys {
     pub(crate) lock: String,
     pub(crate) fence: String,
+    /// Who waits in line.
+    pub(crate) queue: String,
+    /// Until when the places last.
+    pub(crate) places: String,
     companion: String,
 }
 
@@ -57,6 +61,11 @@ impl Keys {
             .expect("a key without braces has companions")
     }
 
+    /// Where the process `id` hears of locks that were given to it: no key, and no other prefix's.
+    pub(crate) fn channel(&self, id: &str) -> String {
+        format!("{}%~to:{id}", self.prefix)
+    }
+
     /// Keys that are nobody's, where this user's rights can be tried out.
     pub(crate) fn for_trial(&self) -> LockKeys {
         LockKeys::of(format!("{}%~rights", self.prefix)).expect("the prefix was checked")
@@ -72,7 +81,9 @@ impl LockKeys {
             None if !lock.contains('}') => format!("{{{lock}}}%"),
             None => return None,
         };
-        Some(Self { lock, fence: format!("{companion}fence"), companion })
+        let of = |what: &str| format!("{companion}{what}");
+        let (fence, queue, places) = (of("fence"), of("queue"), of("places"));
+        Some(Self { lock, fence, queue, places, companion })
     }
 
     /// The key that changes when the lock becomes free. A holder of ours touches the fence then, and
@@ -133,6 +144,9 @@ mod tests {
         }
         let owner = "00112233445566778899aabbccddeeff".parse().unwrap();
         assert_eq!(of("a").tombstone(&owner), "{a}%gone:00112233445566778899aabbccddeeff");
+        assert_eq!((of("a").queue, of("a").places), ("{a}%queue".into(), "{a}%places".into()));
+        assert_eq!(keys().channel("1"), "%~to:1");
+        assert_eq!(Keys::with_prefix("app:").unwrap().channel("1"), "app:%~to:1");
         assert_eq!(of(&"x".repeat(500)).lock.len(), MAX_KEY);
     }
 
@@ -174,10 +188,11 @@ mod tests {
             for name in small_names() {
                 let keys = keys.of(&LockName::new(&name).unwrap());
                 let tombstone = keys.tombstone(&owner);
-                assert_eq!(hashed(&keys.lock), hashed(&keys.fence), "{name}");
-                assert_eq!(hashed(&keys.lock), hashed(&tombstone), "{name}");
+                for other in [&keys.fence, &keys.queue, &keys.places, &tombstone] {
+                    assert_eq!(hashed(&keys.lock), hashed(other), "{name}");
+                }
                 assert!(keys.lock.starts_with(prefix) && keys.lock.len() <= MAX_KEY);
-                for key in [keys.lock, keys.fence, tombstone] {
+                for key in [keys.lock, keys.fence, keys.queue, keys.places, tombstone] {
                     assert!(seen.insert(key.clone()), "{name} shares {key}");
                 }
             }

@@ -130,9 +130,10 @@
 //! tombstone's):
 //!
 //! ```text
-//! ACL SETUSER locks on >password resetkeys ~app:* ~{app:* resetchannels -@all
+//! ACL SETUSER locks on >password resetkeys ~app:* ~{app:* resetchannels &app:* -@all
 //!     +info +client|tracking +client|caching +script|load +evalsha
 //!     +getrange +exists +pttl +time +set +pexpire +del
+//!     +zadd +zrange +zscore +zcard +zrem +zremrangebyscore +publish +subscribe
 //! ```
 //!
 //! With a database other than 0, `+select` too. Without `+info` there is no warning about eviction and
@@ -177,9 +178,11 @@
 //! [`Capabilities::wakeup`]: lock_core::Capabilities::wakeup
 
 mod backend;
+mod clock;
 mod config;
 mod fault;
 mod keys;
+mod line;
 mod link;
 mod scripts;
 #[cfg(feature = "tls")]

@@ -9,14 +9,14 @@
 use std::fmt;
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use lock_core::backend::Fault;
-use lock_core::backend::FaultKind::Unavailable;
+use lock_core::backend::FaultKind::{Unavailable, Unsupported};
 use lock_core::clock::{Moment, sleep};
 use lock_core::dial::Dialer;
-use lock_core::{Error, ErrorKind};
+use lock_core::{Error, ErrorKind, Order, OwnerId};
 use redis::aio::{AsyncPushSender, MultiplexedConnection, SendError};
 use redis::io::tcp::{TcpSettings, socket2::TcpKeepalive};
 use redis::{
@@ -25,9 +25,11 @@ use redis::{
     RedisError, ScriptInvocation, Value as Answer,
 };
 
+use crate::clock::Said;
 use crate::config::{Config, Place};
 use crate::fault;
 use crate::keys::LockKeys;
+use crate::line::Lines;
 use crate::scripts;
 use crate::value::Value;
 use crate::waiters::Waiters;
@@ -54,6 +56,12 @@ pub(crate) struct Link {
     config: Config,
     trial: LockKeys,
     waiters: Arc<Waiters>,
+    lines: Arc<Lines>,
+    /// Where this process hears of locks that were given to it, if it is to. Nobody can guess it.
+    channel: Option<String>,
+    /// In which order those are served who wait: what the first connection could do, every other one has
+    /// to do.
+    order: OnceLock<Order>,
     dialer: Dialer<Connection>,
 }
 
@@ -64,6 +72,8 @@ pub(crate) struct Connection {
     health: Arc<Health>,
     /// Whether the server tells of changes of the keys that we watch.
     pub(crate) has_signals: bool,
+    /// Whether the server sends what is said on our channel.
+    pub(crate) has_channel: bool,
 }
 
 /// Whether a connection is of any use.
@@ -72,6 +82,8 @@ struct Health {
     broken: AtomicBool,
     /// When the oldest request was sent whose caller has gone away without an answer.
     unanswered: Mutex<Option<Moment>>,
+    /// What the server's clock said last.
+    clock: Mutex<Option<Said>>,
 }
 
 impl Link {
@@ -80,13 +92,28 @@ impl Link {
     /// What is wrong with the configuration, or with files that it names: the server is not asked.
     pub(crate) async fn new(config: Config) -> Result<Self, Error> {
         clients(&config).await?;
+        let stands_in_line = config.order != Some(Order::PerProcess);
+        let channel = || config.keys.channel(&OwnerId::mint().expose());
         Ok(Self {
             address: config.place.to_string(),
             trial: config.keys.for_trial(),
+            channel: stands_in_line.then(channel),
+            order: OnceLock::new(),
             config,
             waiters: Arc::default(),
+            lines: Arc::default(),
             dialer: Dialer::default(),
         })
+    }
+
+    /// Those who stand in line.
+    pub(crate) fn lines(&self) -> &Lines {
+        &self.lines
+    }
+
+    /// The channel of this process, if those who wait in it stand in line.
+    pub(crate) fn channel(&self) -> Option<&str> {
+        self.channel.as_deref().filter(|_| self.order.get() == Some(&Order::Fifo))
     }
 
     /// Those who wait for a signal.
@@ -101,10 +128,20 @@ impl Link {
         script: &ScriptInvocation<'_>,
     ) -> Result<(Moment, T), Fault> {
         let connection = self.connection().await?;
+        self.run_on(&connection, doing, script).await
+    }
+
+    /// The same, on this connection.
+    pub(crate) async fn run_on<T: FromRedisValue>(
+        &self,
+        connection: &Connection,
+        doing: &'static str,
+        script: &ScriptInvocation<'_>,
+    ) -> Result<(Moment, T), Fault> {
         let mut redis = connection.redis.clone();
         match connection.health.watch(script.invoke_async(&mut redis)).await {
             (since, Ok(answer)) => Ok((since, answer)),
-            (_, Err(error)) => Err(self.failed(&connection, doing, &error)),
+            (_, Err(error)) => Err(self.failed(connection, doing, &error)),
         }
     }
 
@@ -151,7 +188,8 @@ impl Link {
         let mut connection = self.connection().await.map_err(fault::error)?;
         let keys = &self.trial;
         let mut trial = scripts::RIGHTS.prepare_invoke();
-        trial.key(&keys.lock).key(&keys.fence).key(keys.tombstone(&lock_core::OwnerId::mint()));
+        trial.key(&keys.lock).key(&keys.fence).key(&keys.queue).key(&keys.places);
+        trial.key(keys.tombstone(&OwnerId::mint())).arg(self.channel().unwrap_or_default());
         let work = async {
             trial.load_async(&mut connection.redis).await?;
             trial.invoke_async::<Vec<String>>(&mut connection.redis).await
@@ -186,11 +224,27 @@ impl Link {
         Ok(())
     }
 
-    /// The first connection. Nobody else waits for it yet, so its fault stays whole.
-    pub(crate) async fn first_connection(&self) -> Result<Connection, Fault> {
+    /// The first connection, which decides in what order waiters are served. Nobody else waits for it yet, so
+    /// its fault stays whole.
+    pub(crate) async fn first_connection(&self) -> Result<(Connection, Order), Fault> {
         let connection = self.connect_in_time().await?;
+        let order = if connection.has_channel { Order::Fifo } else { Order::PerProcess };
+        match self.config.order {
+            Some(Order::Fifo) if order < Order::Fifo => {
+                let why = "this server does not send messages of its own accord, so it cannot serve \
+                           waiters in order; it must be Redis 6 or newer, or connect with order=any";
+                return Err(Fault::not_applied(Unsupported, why));
+            }
+            None if order < Order::Fifo => tracing::warn!(
+                redis.address = %self.address,
+                "this server does not send messages of its own accord (RESP3): waiters of several \
+                 processes are not served in order"
+            ),
+            _ => {}
+        }
+        let order = *self.order.get_or_init(|| order);
         self.dialer.put(connection.clone());
-        Ok(connection)
+        Ok((connection, order))
     }
 
     /// The connection, if need be a new one: then this waits for one attempt, which all verbs share.
@@ -230,7 +284,12 @@ impl Link {
         let [with_signals, without] =
             clients(&self.config).await.map_err(|e| Fault::not_applied(Unavailable, e))?;
         let health = Arc::new(Health::new());
-        let pushes = Pushes { waiters: Arc::clone(&self.waiters), health: Arc::clone(&health) };
+        let pushes = Pushes {
+            waiters: Arc::clone(&self.waiters),
+            lines: Arc::clone(&self.lines),
+            channel: self.channel.clone(),
+            health: Arc::clone(&health),
+        };
         // Core bounds each call, and this link the making of a connection.
         let settings =
             AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(None);
@@ -238,14 +297,25 @@ impl Link {
         let failed = |error: RedisError| fault::no_connection(&self.config.place, &error);
         match with_signals.get_multiplexed_async_connection_with_config(&speaking).await {
             Ok(mut redis) => {
+                // Before anybody stands in line by this connection.
+                if let Some(channel) = &self.channel {
+                    redis.subscribe(channel).await.map_err(failed)?;
+                }
                 let has_signals = self.switch_signals_on(&mut redis).await.map_err(failed)?;
-                Ok(Connection { redis, health, has_signals })
+                let has_channel = self.channel.is_some();
+                Ok(Connection { redis, health, has_signals, has_channel })
+            }
+            Err(error) if is_too_old(&error) && self.order.get() == Some(&Order::Fifo) => {
+                let why = "the server at this address used to send messages of its own accord, and \
+                           does not any more";
+                Err(Fault::not_applied(Unavailable, why))
             }
             Err(error) if is_too_old(&error) => {
                 // The pushes are gone with the connection, and have marked it as broken.
                 let health = Arc::new(Health::new());
                 let redis = without.get_multiplexed_async_connection_with_config(&settings).await;
-                Ok(Connection { redis: redis.map_err(failed)?, health, has_signals: false })
+                let redis = redis.map_err(failed)?;
+                Ok(Connection { redis, health, has_signals: false, has_channel: false })
             }
             Err(error) => Err(failed(error)),
         }
@@ -279,14 +349,34 @@ impl Link {
         if fault::is_broken(error) || was_demoted {
             connection.health.breaks();
             self.waiters.signal_all();
+            self.lines.lose_places();
         }
         fault::fault(doing, error)
     }
 }
 
+impl Connection {
+    /// The server's clock said so in the answer to what was asked then.
+    pub(crate) fn clock_said(&self, asked: Moment, said: u64) {
+        let mut clock = self.health.clock();
+        if clock.is_none_or(|before| before.asked <= asked) {
+            *clock = Some(Said { asked, said });
+        }
+    }
+
+    pub(crate) fn is_broken(&self) -> bool {
+        self.health.broken.load(Ordering::Acquire)
+    }
+}
+
 impl Health {
     fn new() -> Self {
-        Self { since: Moment::now(), broken: AtomicBool::new(false), unanswered: Mutex::default() }
+        Self {
+            since: Moment::now(),
+            broken: AtomicBool::new(false),
+            unanswered: Mutex::default(),
+            clock: Mutex::default(),
+        }
     }
 
     /// True if the address may lead elsewhere by now. Asked all the time, a replica would be connected
@@ -309,6 +399,10 @@ impl Health {
 
     fn breaks(&self) {
         self.broken.store(true, Ordering::Release);
+    }
+
+    fn clock(&self) -> MutexGuard<'_, Option<Said>> {
+        self.clock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn unanswered(&self) -> MutexGuard<'_, Option<Moment>> {
@@ -355,15 +449,25 @@ impl fmt::Debug for Link {
 /// What the server tells by itself. Runs inside the connection's task: it must not wait.
 struct Pushes {
     waiters: Arc<Waiters>,
+    lines: Arc<Lines>,
+    channel: Option<String>,
     health: Arc<Health>,
 }
 
 impl AsyncPushSender for Pushes {
     fn send(&self, push: PushInfo) -> Result<(), SendError> {
-        if push.kind != PushKind::Invalidate {
-            return Ok(());
+        match push.kind {
+            PushKind::Invalidate => self.invalidate(push.data.first()),
+            PushKind::Message => self.hear(&push.data),
+            _ => {}
         }
-        match push.data.first() {
+        Ok(())
+    }
+}
+
+impl Pushes {
+    fn invalidate(&self, keys: Option<&Answer>) {
+        match keys {
             Some(Answer::Array(keys)) => {
                 for key in keys {
                     match key {
@@ -380,7 +484,15 @@ impl AsyncPushSender for Pushes {
             // All keys are gone.
             _ => self.waiters.signal_all(),
         }
-        Ok(())
+    }
+
+    fn hear(&self, message: &[Answer]) {
+        if let [Answer::BulkString(channel), Answer::BulkString(text)] = message
+            && self.channel.as_ref().is_some_and(|ours| ours.as_bytes() == channel)
+            && let Ok(text) = std::str::from_utf8(text)
+        {
+            self.lines.hear(text, *self.health.clock());
+        }
     }
 }
 
@@ -389,6 +501,7 @@ impl Drop for Pushes {
     fn drop(&mut self) {
         self.health.breaks();
         self.waiters.signal_all();
+        self.lines.lose_places();
     }
 }
 

@@ -45,10 +45,8 @@ async fn holders_are_told_and_waiters_are_served_when_the_server_is_killed() {
 
     let holders = all_hold(&lockers, &recorder).await;
     let mut waiters = all_wait(&lockers, &recorder);
-    // Each locker has asked once when it connected; one waiter of each lock stands behind the holder, in
-    // its own process.
-    let asked = (PROCESSES + WAITERS - HOLDERS) as u64;
-    eventually(|| server.calls("client|caching") >= asked).await;
+    let waiting = || (0..HOLDERS).map(|number| server.waiting(&format!("n{number}"))).sum::<u64>();
+    eventually(|| waiting() == WAITERS as u64).await;
 
     let fault = Trouble::Other("server killed".to_owned());
     let fault = recorder.fault(fault).breaks(Assumption::A2).begin();

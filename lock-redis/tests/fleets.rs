@@ -75,10 +75,16 @@ async fn what_they_hold_is_contended_and_shown_without_its_owner(library: Librar
 
 async fn their_release_wakes_our_waiter(library: Library) {
     let server = Server::start();
-    let locks = Locker::new(server.client().await);
-    assert_eq!(locks.capabilities().wakeup, Wakeup::Signal);
+    for (order, wakeup) in [("fifo", Wakeup::HandOff), ("any", Wakeup::Signal)] {
+        let locks = Redis::connect(format!("{}?order={order}", server.url())).await.unwrap();
+        assert_eq!(locks.capabilities().wakeup, wakeup);
+        their_release_wakes(library, &server, Locker::new(locks)).await;
+    }
+}
+
+async fn their_release_wakes(library: Library, server: &Server, locks: Locker) {
     let lock = locks.lock("n").unwrap().ttl(LONG);
-    let mut theirs = peer(library, &server, &["n"]);
+    let mut theirs = peer(library, server, &["n"]);
     // A compare-and-delete; and whatever else the library has that ends a hold, or changes it.
     let ways: &[&[&str]] = match library {
         RedisPy => &[&["release"], &["extend 300", "reacquire", "extend 300", "release"]],
@@ -90,7 +96,7 @@ async fn their_release_wakes_our_waiter(library: Library) {
                 continue; // There is nothing to extend.
             }
             assert_eq!(theirs.ask(&format!("try {lease}")).await, "held");
-            let waiter = resting(&server, &locks, &lock).await;
+            let waiter = resting(server, &locks, &lock).await;
             let (end, changes) = way.split_last().unwrap();
             for change in changes {
                 let watched = server.calls("client|caching");
@@ -125,12 +131,18 @@ async fn the_end_of_their_lease_lets_our_waiter_in(library: Library) {
 
 async fn without_signals_our_waiter_looks(library: Library) {
     let server = Server::start();
-    let _: String = server.run("ACL SETUSER quiet on >secret ~* +@all -client|tracking");
-    let url = format!("redis://quiet:secret@127.0.0.1:{}", server.port());
-    let locks = Locker::new(Redis::connect(url).await.unwrap());
-    assert_eq!(locks.capabilities().wakeup, Wakeup::Poll);
+    let _: String = server.run("ACL SETUSER quiet on >secret ~* &* +@all -client|tracking");
+    for (order, wakeup) in [("fifo", Wakeup::HandOff), ("any", Wakeup::Poll)] {
+        let url = format!("redis://quiet:secret@127.0.0.1:{}?order={order}", server.port());
+        let locks = Redis::connect(url).await.unwrap();
+        assert_eq!(locks.capabilities().wakeup, wakeup);
+        our_waiter_looks(library, &server, Locker::new(locks)).await;
+    }
+}
+
+async fn our_waiter_looks(library: Library, server: &Server, locks: Locker) {
     let lock = locks.lock("n").unwrap().ttl(LONG);
-    let mut theirs = peer(library, &server, &["n"]);
+    let mut theirs = peer(library, server, &["n"]);
     for (lease, is_released) in [("300", true), ("0", true), ("2", false)] {
         assert_eq!(theirs.ask(&format!("try {lease}")).await, "held");
         let before = server.calls("evalsha");
@@ -313,7 +325,9 @@ async fn a_mixed_fleet_loses_no_update() {
         assert_eq!(peer.ask("count 0 1 1 0").await, "waited 0");
         theirs.push((library, peer));
     }
-    let clients = [server.client().await, server.client().await].map(Locker::new);
+    let of_each_kind =
+        [server.client().await, server.client().await, server.client_in_any_order().await];
+    let clients = of_each_kind.map(Locker::new);
     let began = Moment::now();
     for (_, peer) in &mut theirs {
         let patience = PATIENCE.as_secs();
@@ -321,7 +335,7 @@ async fn a_mixed_fleet_loses_no_update() {
     }
     let mut ours = Vec::new();
     for i in 0..8 {
-        let lock = clients[i % 2].lock("n").unwrap().ttl(PATIENCE);
+        let lock = clients[i % 3].lock("n").unwrap().ttl(PATIENCE);
         ours.push(tokio::spawn(count(lock, server.operator())));
     }
 

@@ -56,7 +56,7 @@ impl Scene {
         // It looks every second.
         let lock = Locker::new(locks.clone()).lock("held").unwrap().ttl(Duration::from_secs(1));
         let waiter = tokio::spawn(async move { lock.acquire().await });
-        eventually(|| server.calls("client|caching") >= 2).await;
+        eventually(|| server.waiting("held") == 1).await;
         Self { server, proxy, locks, held, guard, dropped, waiter }
     }
 
@@ -358,6 +358,7 @@ async fn a_refusal_that_outlasts_the_lease_ends_the_hold() {
     let guard = locks.lock("n").unwrap().ttl(ttl).acquire().await.unwrap();
     let other = Locker::new(server.client().await);
     let waiter = tokio::spawn(async move { other.lock("n").unwrap().acquire().await });
+    eventually(|| server.waiting("n") == 1).await;
     set(&server, "min-replicas-to-write 1");
     let loss = tokio::time::timeout(SOON, guard.lost()).await.expect("it is told");
     assert_eq!(loss, Loss::Expired);

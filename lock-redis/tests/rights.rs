@@ -13,7 +13,7 @@ mod least_rights;
 mod support;
 
 use conformance_tests::words::Output;
-use least_rights::LEAST_RIGHTS as LEAST;
+use least_rights::{LEAST_RIGHTS as LEAST, LEAST_RIGHTS_IN_ANY_ORDER};
 use support::{Server, claim, contended, granted, name};
 
 const PASSWORD: &str = "hunter2secret";
@@ -46,7 +46,7 @@ async fn the_documented_rights_suffice() {
 
     let (server, url) = with_user(LEAST);
     let backend = Redis::connect(url.as_str()).await.unwrap();
-    assert_eq!(backend.capabilities().wakeup, Wakeup::Signal);
+    assert_eq!(backend.capabilities().wakeup, Wakeup::HandOff);
     assert!(backend.identity().await.unwrap().is_some());
     let ttl = Duration::from_secs(60);
     let locks = Locker::new(backend.clone());
@@ -57,9 +57,11 @@ async fn the_documented_rights_suffice() {
         assert!(lock.try_acquire().await.unwrap().is_none());
         assert_eq!(locks.inspect(guard.name()).await.unwrap().holders.len(), 1);
         let elsewhere = Locker::new(backend.clone()).lock(name(text)).unwrap().ttl(ttl);
-        let before = server.calls("client|caching");
         let waiter = tokio::spawn(async move { elsewhere.acquire().await });
-        support::eventually(|| server.calls("client|caching") > before).await;
+        let mut waiting = 0;
+        while waiting == 0 {
+            waiting = locks.inspect(guard.name()).await.unwrap().waiting.expect("it is known");
+        }
         guard.release().await.unwrap();
         let guard = waiter.await.unwrap().unwrap();
         assert!(locks.break_lock(guard.name(), guard.owner()).await.unwrap());
@@ -76,12 +78,7 @@ async fn a_right_that_is_missing_is_named() {
     let (server, url) = with_user("reset");
     let all: Vec<_> = LEAST.split_whitespace().filter(|word| word.starts_with('+')).collect();
     for &right in &all {
-        set_user(
-            &server,
-            &LEAST
-                .replace(&format!("{right} "), " ")
-                .replace("+del", if right == "+del" { "" } else { "+del" }),
-        );
+        set_user(&server, &without(right));
         match right {
             // Without these it is less, and works.
             "+info" => {
@@ -90,7 +87,9 @@ async fn a_right_that_is_missing_is_named() {
             }
             "+client|tracking" | "+client|caching" => {
                 let locks = Redis::connect(url.as_str()).await.unwrap();
-                assert_eq!(locks.capabilities().wakeup, Wakeup::Poll);
+                assert_eq!(locks.capabilities().wakeup, Wakeup::HandOff);
+                let any = Redis::connect(format!("{url}&order=any")).await.unwrap();
+                assert_eq!(any.capabilities().wakeup, Wakeup::Poll);
             }
             _ => {
                 let error = refused(&url).await;
@@ -101,12 +100,34 @@ async fn a_right_that_is_missing_is_named() {
             }
         }
     }
+    set_user(&server, &without("&app:*"));
+    let error = refused(&url).await;
+    assert_eq!((error.kind(), error.effect()), (ErrorKind::Denied, Effect::NotApplied));
+    let shown = format!("{error} {}", error.source().map(ToString::to_string).unwrap_or_default());
+    assert!(shown.contains("&<prefix>*") && shown.contains("order=any"), "{shown}");
     for keys in ["~app:*", "~{app:*", "~other:*"] {
         let rights = LEAST.replace("~app:* ~{app:*", keys);
         set_user(&server, &rights);
         let error = refused(&url).await;
         assert_eq!(error.kind(), ErrorKind::Denied, "{keys}");
     }
+}
+
+/// The least rights but for one.
+fn without(right: &str) -> String {
+    LEAST.split_whitespace().filter(|word| *word != right).collect::<Vec<_>>().join(" ")
+}
+
+#[tokio::test]
+async fn who_does_not_stand_in_line_needs_less() {
+    let (_server, url) = with_user(LEAST_RIGHTS_IN_ANY_ORDER);
+    let locks = Locker::new(Redis::connect(format!("{url}&order=any")).await.unwrap());
+    let guard = locks.lock("n").unwrap().acquire().await.unwrap();
+    assert_eq!(locks.inspect(guard.name()).await.unwrap().waiting, None);
+    guard.verify().await.unwrap();
+    guard.release().await.unwrap();
+    let error = refused(&url).await;
+    assert_eq!(error.kind(), ErrorKind::Denied);
 }
 
 #[tokio::test]
@@ -187,6 +208,7 @@ async fn a_lock_that_does_not_end_in_time_is_warned_about_once() {
             let mut waiting = claim(text, 60_000);
             waiting.queue = queue;
             contended(locks.try_acquire(&waiting).await);
+            locks.release(&waiting, LetGo::now()).await.unwrap();
         }
     };
 

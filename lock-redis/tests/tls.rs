@@ -225,7 +225,7 @@ async fn every_verb_works_encrypted() {
     let url = certificates.url(port, "ca=@/ca.pem&cert=@/client.pem&key=@/client.key");
     let locks = Redis::connect(url.as_str()).await.unwrap();
     let elsewhere = Redis::connect(url.as_str()).await.unwrap();
-    assert_eq!(locks.capabilities().wakeup, Wakeup::Signal);
+    assert_eq!(locks.capabilities().wakeup, Wakeup::HandOff);
     assert!(locks.identity().await.unwrap().is_some());
 
     let mut held = claim("n", LONG);
@@ -238,13 +238,12 @@ async fn every_verb_works_encrypted() {
     assert_eq!(locks.release(&held, LetGo::uncertain()).await.unwrap(), Release::NotHeld);
     assert!(locks.try_acquire(&held).await.is_err(), "it was let go before");
 
-    // Woken by the server: a look of its own would come after the lease.
+    // Sent by the server: a look of its own would come after the lease.
     let ttl = Duration::from_millis(LONG);
     let guard = Locker::new(locks).lock("n").unwrap().ttl(ttl).acquire().await.unwrap();
     let lock = Locker::new(elsewhere).lock("n").unwrap().ttl(ttl);
-    let asked = server.calls("client|caching");
     let waiter = tokio::spawn(async move { lock.acquire().await });
-    eventually(|| server.calls("client|caching") > asked).await;
+    eventually(|| server.waiting("n") == 1).await;
     guard.release().await.unwrap();
     let next = tokio::time::timeout(SOON, waiter).await.expect("it is woken").unwrap().unwrap();
     next.release().await.unwrap();

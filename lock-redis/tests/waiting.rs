@@ -1,4 +1,4 @@
-//! How waiters learn that the lock is free, and what it costs.
+//! With `order=any`: how waiters learn that the lock is free, and what it costs.
 
 use std::time::Duration;
 
@@ -49,9 +49,9 @@ async fn woken(resting: JoinHandle<Wake>) {
 #[tokio::test]
 async fn whatever_frees_the_lock_wakes() {
     let server = Server::start();
-    let locks = server.client().await;
+    let locks = server.client_in_any_order().await;
     assert_eq!(locks.capabilities().wakeup, Wakeup::Signal);
-    let elsewhere = server.client().await;
+    let elsewhere = server.client_in_any_order().await;
     for how in ["release", "uncertain", "keep", "break", "flush", "same client"] {
         let holder = if how == "same client" { &locks } else { &elsewhere };
         let mut held = claim("n", LONG);
@@ -83,7 +83,8 @@ async fn whatever_frees_the_lock_wakes() {
 #[tokio::test]
 async fn a_holder_that_finds_its_lock_deleted_wakes_the_waiters() {
     let server = Server::start();
-    let (locks, elsewhere) = (server.client().await, server.client().await);
+    let (locks, elsewhere) =
+        (server.client_in_any_order().await, server.client_in_any_order().await);
     let mut held = claim("n", LONG);
     win(&elsewhere, &mut held).await;
     let waiter = waiting_claim(LONG);
@@ -97,7 +98,7 @@ async fn a_holder_that_finds_its_lock_deleted_wakes_the_waiters() {
 #[tokio::test]
 async fn the_end_of_a_foreign_hold_wakes() {
     let server = Server::start();
-    let locks = server.client().await;
+    let locks = server.client_in_any_order().await;
     for (ttl, end) in [("300000", "DEL n"), ("700", "PING")] {
         let _: String = server.command(&["SET", "n", "somebody", "NX", "PX", ttl]);
         let waiter = waiting_claim(LONG);
@@ -112,7 +113,8 @@ async fn the_end_of_a_foreign_hold_wakes() {
 #[tokio::test]
 async fn a_holder_of_another_kind_is_watched_as_such() {
     let server = Server::start();
-    let (locks, elsewhere) = (server.client().await, server.client().await);
+    let (locks, elsewhere) =
+        (server.client_in_any_order().await, server.client_in_any_order().await);
     let waiter = waiting_claim(LONG);
     let mut held = claim("n", LONG);
     // Contended by one of ours, and by the time it waits by somebody else.
@@ -157,7 +159,8 @@ async fn resting_on(server: &Server, locks: &Redis, waiter: &Claim) -> JoinHandl
 #[tokio::test]
 async fn waiting_costs_nothing_while_the_holder_renews() {
     let server = Server::start();
-    let (locks, elsewhere) = (server.client().await, server.client().await);
+    let (locks, elsewhere) =
+        (server.client_in_any_order().await, server.client_in_any_order().await);
     let mut held = claim("n", LONG);
     win(&elsewhere, &mut held).await;
     let waiting = resting(&server, &locks, &waiting_claim(LONG)).await;
@@ -183,7 +186,8 @@ async fn waiting_costs_nothing_while_the_holder_renews() {
 #[tokio::test]
 async fn a_dropped_wait_can_be_resumed() {
     let server = Server::start();
-    let (locks, elsewhere) = (server.client().await, server.client().await);
+    let (locks, elsewhere) =
+        (server.client_in_any_order().await, server.client_in_any_order().await);
     let mut held = claim("n", LONG);
     win(&elsewhere, &mut held).await;
     let waiter = waiting_claim(LONG);
@@ -213,11 +217,11 @@ async fn a_dropped_wait_can_be_resumed() {
 async fn many_waiters_of_many_processes_are_all_served() {
     let server = Server::start();
     let mut waiters = Vec::new();
-    let holder = Locker::new(server.client().await);
+    let holder = Locker::new(server.client_in_any_order().await);
     let ttl = Duration::from_secs(20);
     let guard = holder.lock("n").unwrap().ttl(ttl).acquire().await.unwrap();
     for _ in 0..5 {
-        let locks = Locker::new(server.client().await);
+        let locks = Locker::new(server.client_in_any_order().await);
         for _ in 0..10 {
             let lock = locks.lock("n").unwrap().ttl(ttl);
             waiters.push(tokio::spawn(async move {
@@ -240,11 +244,11 @@ async fn many_waiters_of_many_processes_are_all_served() {
 async fn where_there_are_no_signals_waiters_look() {
     let server = Server::start();
     let _: String = server.run("ACL SETUSER quiet on >secret ~* +@all -client|tracking");
-    let url = format!("redis://quiet:secret@127.0.0.1:{}", server.port());
+    let url = format!("redis://quiet:secret@127.0.0.1:{}?order=any", server.port());
     let quiet = Redis::connect(url).await.unwrap();
     assert_eq!(quiet.capabilities().wakeup, Wakeup::Poll);
     let holder: LockGuard = {
-        let locks = Locker::new(server.client().await);
+        let locks = Locker::new(server.client_in_any_order().await);
         locks.lock("n").unwrap().ttl(Duration::from_secs(60)).acquire().await.unwrap()
     };
     let before = server.calls("evalsha");
@@ -261,8 +265,8 @@ async fn where_there_are_no_signals_waiters_look() {
 async fn a_server_that_restarts_serves_its_waiters() {
     let server = Server::start();
     let ttl = Duration::from_secs(60);
-    let locks = Locker::new(server.client().await);
-    let holder = Locker::new(server.client().await);
+    let locks = Locker::new(server.client_in_any_order().await);
+    let holder = Locker::new(server.client_in_any_order().await);
     let guard = holder.lock("n").unwrap().ttl(ttl).acquire().await.unwrap();
     let lock = locks.lock("n").unwrap().ttl(ttl);
     let waiter = tokio::spawn(async move { lock.acquire().await });

@@ -1,100 +1,110 @@
 -- One attempt to get the lock. The same owner again is the same acquisition.
 --
--- KEYS  1 the lock   2 its fence   3 the tombstone of this owner
+-- KEYS  1 the lock   2 its fence   3 its queue   4 its places   5 the tombstone of this owner
 -- ARGV  1 owner   2 ttl in ms   3 the number to exceed, or ''   4 idle time of the fence in ms
---       5 label, or ''
--- Answers {1, number, lease in ms}: granted
---         {0, '', remaining ms, or -1 if it has no end}: held by one of ours
---         {2, '', the same}: held by somebody else, who left no owner id
---         {3, '', 0}: this owner was let go before
+--       5 label, or ''   6 what stands for this owner in the queue, or '' if it does not wait
+--       7 the number of its arrival, or '' if it was not told one   8 how long its place lasts in ms
+-- Answers {1, number, lease in ms, now, 0}: granted
+--         {0, arrival or '', remaining ms, or -1 if it has no end, now, place}: held by one of ours
+--         {2, the same}: held by somebody else, who left no owner id
+--         {3, '', 0, now, 0}: this owner was let go before
+-- where now is the server's time in µs, and place 1 if other places of this process may have been lost,
+-- 2 if this one is the first in line, 3 if both.
 --
 -- The server refuses writes (memory limit, replica, disk, rights) at the first one of a script and
--- not later, and the first one here is the fence. So a script that fails has not taken the lock, and
--- whoever has the lock has a number that is stored.
+-- not later. Where nobody waits, the first one here is the fence: a script that fails has not taken the lock.
 
-local owner, ttl, floor, idle, label = ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4]), ARGV[5]
-local LIMIT = 9007199254740992 -- 2^53: beyond, Lua skips numbers
+local owner, ttl, floor, idle = ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
+local label, mine, arrival, patience = ARGV[5], ARGV[6], ARGV[7], tonumber(ARGV[8])
+local lock, fence, queue, places, tombstone = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local waits = mine ~= ''
+local now = clock()
 
-local function string_at(key, what)
-    -- No string of ours is longer; others may be as long as they like.
-    local value = redis.pcall('GETRANGE', key, 0, 255)
-    if type(value) == 'table' and string.find(value.err, 'WRONGTYPE', 1, true) then
-        return nil, redis.error_reply('LOCKTYPE ' .. what)
-    elseif type(value) == 'table' then
-        return nil, value
+-- Takes a place in line, the old one if there is one, and has all places of the process last.
+local function stand_in_line()
+    redis.call('ZREMRANGEBYSCORE', places, '-inf', whole(now))
+    local channel = select(2, string.match(mine, '^(%x+) (%S+)'))
+    local lasts, till = redis.call('ZSCORE', places, channel), now + patience * 1000
+    if not lasts or tonumber(lasts) < till then
+        redis.call('ZADD', places, whole(till), channel)
     end
-    if value == '' and redis.call('EXISTS', key) == 0 then
-        return nil, nil
+    local stands = redis.call('ZSCORE', queue, mine)
+    if stands then
+        arrival = whole(tonumber(stands))
+    else
+        if arrival == '' then
+            local last = redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')[2]
+            arrival = whole(math.max(now, last and tonumber(last) + 1 or 0))
+        end
+        redis.call('ZADD', queue, arrival, mine)
     end
-    return value, nil
+    if redis.call('PTTL', queue) < patience or redis.call('PTTL', places) < patience then
+        -- Longer than need be, so that it is not due each time.
+        redis.call('PEXPIRE', queue, patience + 60000)
+        redis.call('PEXPIRE', places, patience + 60000)
+    end
+    return lasts and 0 or 1
 end
 
--- Until the clock has passed the number, too: then the clock alone is above it.
-local function at_least(ms, number)
-    local now = redis.call('TIME')
-    local ahead = (tonumber(number) - now[1] * 1000000 - now[2]) / 1000
-    return string.format('%.0f', ms + math.max(0, ahead))
+local function contended(by, remaining, place)
+    if waits and redis.call('ZRANGE', queue, 0, 0)[1] == mine then
+        place = place + 2
+    end
+    return {by, arrival, remaining, now, place}
 end
 
-local value, err = string_at(KEYS[1], 'the key of the lock holds something other than a string')
+local function granted(lease)
+    local number, err = give(lock, fence, owner, label, lease, floor, idle, now)
+    return err or {1, number, lease, now, 0}
+end
+
+local value, err = string_at(lock, 'the key of the lock holds something other than a string')
 if err then
     return err
 end
 
 local lease = ttl
 if value then
-    local remaining = redis.call('PTTL', KEYS[1])
+    local remaining = redis.call('PTTL', lock)
     if string.sub(value, 1, 32) ~= owner then
         -- A replica that is behind must not say "held". This is refused there, and prolongs at most a
         -- tombstone here.
-        local write = redis.pcall('PEXPIRE', KEYS[3], 60000)
+        local write = redis.pcall('PEXPIRE', tombstone, 60000)
         if type(write) == 'table' and string.find(write.err, 'READONLY', 1, true) then
             return write
         end
-        local ours = string.match(value, '^%-?(%x+) %d+')
-        if ours and #ours == 32 then
-            return {0, '', remaining}
+        if waits and redis.call('EXISTS', tombstone) == 1 then
+            return {3, '', 0, now, 0}
         end
-        return {2, '', remaining}
+        local ours = string.match(value, '^%-?(%x+) %d+')
+        local by = ours and #ours == 32 and 0 or 2
+        return contended(by, remaining, waits and stand_in_line() or 0)
+    end
+    if waits then
+        redis.call('ZREM', places, '@' .. mine)
     end
     lease = math.max(remaining, ttl)
     local number = string.match(value, '^%x+ (%d+)')
     if number and (floor == '' or tonumber(number) > tonumber(floor)) then
         if remaining < ttl then
-            redis.call('PEXPIRE', KEYS[1], ttl)
+            redis.call('PEXPIRE', lock, ttl)
         end
-        redis.call('PEXPIRE', KEYS[2], at_least(lease + idle, number))
-        return {1, number, lease}
+        redis.call('PEXPIRE', fence, at_least(lease + idle, number, now))
+        return {1, number, lease, now, 0}
     end
-elseif redis.call('EXISTS', KEYS[3]) == 1 then
-    return {3, '', 0}
+elseif redis.call('EXISTS', tombstone, queue) > 0 then
+    if redis.call('EXISTS', tombstone) == 1 then
+        return {3, '', 0, now, 0}
+    end
+    local place = waits and stand_in_line() or 0
+    local next, err = serve(lock, fence, queue, places, idle, waits and mine, true)
+    if err then
+        return err
+    elseif next and next ~= mine then
+        return contended(0, redis.call('PTTL', lock), place)
+    end
+    local answer = granted(lease)
+    tell_next(lock, queue, places, 1)
+    return answer
 end
-
--- A number above every one before, also if the counter was lost or is stale: see Fencing::Seeded.
-local last, err = string_at(KEYS[2], 'the fence key of the lock holds something other than a string')
-if err then
-    return err
-end
-if last and (#last > 16 or not string.match(last, '^%d+$')) then
-    return redis.error_reply('LOCKFENCE the fence key of the lock holds something other than a number')
-end
-local now = redis.call('TIME')
-local number = now[1] * 1000000 + now[2]
-if last then
-    number = math.max(number, tonumber(last) + 1)
-end
-if floor ~= '' then
-    number = math.max(number, tonumber(floor) + 1)
-end
-if number >= LIMIT then
-    return redis.error_reply('LOCKFENCE the fencing tokens of the lock are used up')
-end
-
-number = string.format('%.0f', number)
-redis.call('SET', KEYS[2], number, 'PX', at_least(lease + idle, number))
-local held = owner .. ' ' .. number
-if label ~= '' then
-    held = held .. ' ' .. label
-end
-redis.call('SET', KEYS[1], held, 'PX', lease)
-return {1, number, lease}
+return granted(lease)

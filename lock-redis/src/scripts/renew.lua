@@ -1,24 +1,20 @@
 -- Renews the leases of a batch of claims. Never re-creates, never adopts, never shortens.
 --
--- KEYS  for each claim: the lock, its fence
--- ARGV  1 idle time of the fence in ms; then for each claim: owner, ttl in ms, '1' to prolong the fence
+-- KEYS  for each claim: the lock, its fence, its queue, its places
+-- ARGV  1 idle time of the fence in ms; then for each claim: owner, ttl in ms, '1' to prolong the fence,
+--       and what stood for it in the queue if it was sent the lock and has not said so yet, or ''
 -- Answers for each claim {number, lease in ms}, or {'', 0}: not held
 --
 -- Touching the fence wakes those who wait for the lock. So it is prolonged only when that is due, and
--- touched where the lock was there and is not any more: somebody has deleted it by hand.
-
--- Until the clock has passed the number, too: then the clock alone is above it.
-local function at_least(ms, number)
-    local now = redis.call('TIME')
-    local ahead = (tonumber(number) - now[1] * 1000000 - now[2]) / 1000
-    return string.format('%.0f', ms + math.max(0, ahead))
-end
+-- touched where the lock was there and is not any more: somebody has deleted it by hand, or its lease has
+-- ended. Then whoever is next in line gets it.
 
 local idle = tonumber(ARGV[1])
 local answers = {}
-for i = 1, #KEYS / 2 do
-    local lock, fence = KEYS[2 * i - 1], KEYS[2 * i]
-    local owner, ttl, prolong = ARGV[3 * i - 1], tonumber(ARGV[3 * i]), ARGV[3 * i + 1]
+for i = 1, #KEYS / 4 do
+    local lock, fence, queue, places = KEYS[4 * i - 3], KEYS[4 * i - 2], KEYS[4 * i - 1], KEYS[4 * i]
+    local owner, ttl = ARGV[4 * i - 2], tonumber(ARGV[4 * i - 1])
+    local prolong, sent = ARGV[4 * i], ARGV[4 * i + 1]
     answers[i] = {'', 0}
     local value = redis.pcall('GETRANGE', lock, 0, 255)
     if type(value) == 'table' and not string.find(value.err, 'WRONGTYPE', 1, true) then
@@ -29,14 +25,20 @@ for i = 1, #KEYS / 2 do
         if remaining < ttl then
             redis.call('PEXPIRE', lock, ttl)
         end
+        if sent ~= '' then
+            redis.call('ZREM', places, '@' .. sent)
+        end
         local lease, number = math.max(remaining, ttl), string.match(value, '^%x+ (%d+)')
         if prolong == '1' then
-            redis.call('PEXPIRE', fence, at_least(lease + idle, number or 0))
+            redis.call('PEXPIRE', fence, at_least(lease + idle, number or 0, clock()))
         end
         answers[i] = {number or '', lease}
-    elseif value == '' then
+    elseif value == '' and redis.call('EXISTS', lock) == 0 then
         -- Not by pcall: a replica that is behind must not say "not held".
         redis.call('PEXPIRE', fence, math.max(redis.call('PTTL', fence), idle))
+        if redis.pcall('EXISTS', queue) == 1 then
+            pcall(serve, lock, fence, queue, places, idle, sent ~= '' and sent, true)
+        end
     end
 end
 return answers

@@ -1,7 +1,8 @@
 -- Tries every command that the other scripts use, on keys that are not there, so that none of them
 -- changes anything. Answers the names of those that this user is not allowed to run.
 --
--- KEYS  1 to 3: keys as the lock, its fence and a tombstone would have them
+-- KEYS  1 to 5: keys as the lock, its fence, its queue, its places and a tombstone would have them
+-- ARGV  1 a channel for those who wait in line, or '' if nobody is to
 
 local missing = {}
 local error_of_the_server
@@ -11,6 +12,7 @@ local function try(name, ...)
         local refused = string.find(answer.err, 'NOPERM', 1, true)
             or string.find(answer.err, "can't run this command", 1, true)
             or string.find(answer.err, "can't access at least one of the keys", 1, true)
+            or string.find(answer.err, 'channel', 1, true)
         if string.find(answer.err, 'READONLY', 1, true) then
             error_of_the_server = answer
         elseif refused then
@@ -20,11 +22,20 @@ local function try(name, ...)
 end
 
 try('GETRANGE', KEYS[1], 0, 0)
-try('EXISTS', KEYS[3])
+try('EXISTS', KEYS[5])
 try('PTTL', KEYS[1])
 try('TIME')
 try('SET', KEYS[2], '', 'XX')
 try('PEXPIRE', KEYS[1], 1)
-try('DEL', KEYS[3])
+try('DEL', KEYS[5])
+if ARGV[1] ~= '' then
+    try('ZADD', KEYS[3], 'XX', 1, '')
+    try('ZRANGE', KEYS[3], 0, 0)
+    try('ZSCORE', KEYS[4], '')
+    try('ZCARD', KEYS[3])
+    try('ZREM', KEYS[4], '')
+    try('ZREMRANGEBYSCORE', KEYS[4], 0, 0)
+    try('PUBLISH', ARGV[1], '')
+end
 -- A replica is no place for locks, whatever the rights.
 return error_of_the_server or missing

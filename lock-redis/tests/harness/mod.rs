@@ -15,14 +15,16 @@ use lock_redis::Redis;
 #[path = "../support/least_rights.rs"]
 mod least_rights;
 
-use least_rights::LEAST_RIGHTS;
+use least_rights::{LEAST_RIGHTS, LEAST_RIGHTS_IN_ANY_ORDER};
 
 /// The first one is a server as it is found most often.
-pub(crate) fn suites() -> [Suite; 3] {
+pub(crate) fn suites() -> [Suite; 5] {
     [
         Suite::new("redis", || Box::new(OnServer::new())),
+        Suite::new("redis_in_any_order", || Box::new(OnServer::in_any_order())),
         Suite::new("redis_without_signals", || Box::new(OnServer::without_signals())),
         Suite::new("redis_far_away", || Box::new(OnServer::new().far_away())),
+        Suite::new("redis_far_away_in_any_order", || Box::new(OnServer::in_any_order().far_away())),
     ]
 }
 
@@ -31,8 +33,10 @@ struct OnServer {
     network: Proxy,
     /// A second network, with nothing but its length, for every client.
     far_away: Option<Proxy>,
-    /// Whether clients may ask to be told of changes.
-    has_signals: bool,
+    /// An option of the URL.
+    order: &'static str,
+    /// What clients have to declare for that.
+    wakeup: Wakeup,
 }
 
 /// The clients are a user with no rights but the documented ones.
@@ -41,21 +45,27 @@ const PREFIX: &str = "app:";
 
 impl OnServer {
     fn new() -> Self {
-        Self::with_user(LEAST_RIGHTS, true)
+        Self::with_user(LEAST_RIGHTS, "fifo", Wakeup::HandOff)
+    }
+
+    /// Waiters race for the lock.
+    fn in_any_order() -> Self {
+        Self::with_user(LEAST_RIGHTS_IN_ANY_ORDER, "any", Wakeup::Signal)
     }
 
     /// Waiters have to look from time to time.
     fn without_signals() -> Self {
-        Self::with_user(&format!("{LEAST_RIGHTS} -client|tracking"), false)
+        let rights = format!("{LEAST_RIGHTS_IN_ANY_ORDER} -client|tracking");
+        Self::with_user(&rights, "any", Wakeup::Poll)
     }
 
-    fn with_user(rights: &str, has_signals: bool) -> Self {
+    fn with_user(rights: &str, order: &'static str, wakeup: Wakeup) -> Self {
         // From the start, so that it is there after a restart as well.
         let user = RedisOptions::new().setting("user", "locks").and("on").and(">secret");
         let options = rights.split_whitespace().fold(user, RedisOptions::and);
         let server = Server::start(options);
         let network = Proxy::start(server.addr()).expect("a proxy can be started");
-        Self { server, network, far_away: None, has_signals }
+        Self { server, network, far_away: None, order, wakeup }
     }
 
     /// All clients are some milliseconds away.
@@ -67,10 +77,9 @@ impl OnServer {
     }
 
     async fn connect(&self, addr: SocketAddr) -> Arc<dyn Backend> {
-        let url = format!("redis://{USER}@{addr}?prefix={PREFIX}");
+        let url = format!("redis://{USER}@{addr}?prefix={PREFIX}&order={}", self.order);
         let client = Redis::connect(url).await.expect("the server takes us");
-        let polls = client.capabilities().wakeup == Wakeup::Poll;
-        assert_eq!(polls, !self.has_signals);
+        assert_eq!(client.capabilities().wakeup, self.wakeup);
         Arc::new(client)
     }
 }

@@ -69,6 +69,12 @@ impl Server {
         Redis::connect(self.url()).await.expect("the server takes us")
     }
 
+    /// One whose waiters race for the lock.
+    pub(crate) async fn client_in_any_order(&self) -> Redis {
+        let url = format!("{}?order=any", self.url());
+        Redis::connect(url).await.expect("the server takes us")
+    }
+
     /// An operator's connection.
     pub(crate) fn operator(&self) -> redis::Connection {
         let client = redis::Client::open(self.url()).expect("the URL is good");
@@ -112,6 +118,11 @@ impl Server {
     /// What is left of a key in milliseconds; negative if it has no end, or is not there.
     pub(crate) fn pttl(&self, key: &str) -> i64 {
         self.command(&["PTTL", key])
+    }
+
+    /// How many wait in line for the lock with this key.
+    pub(crate) fn waiting(&self, key: &str) -> u64 {
+        self.command(&["ZCARD", &format!("{{{key}}}%queue")])
     }
 
     /// How often the server has run a command, with those inside scripts.

@@ -1,0 +1,58 @@
+//! The server's clock, as far as one of its answers tells it.
+
+use std::time::Duration;
+
+use lock_core::clock::Moment;
+
+/// What the server's clock said at some time after a moment of ours.
+///
+/// `asked` was read before the request was written, and `said` when it ran. So whatever the server does at its
+/// time `said + x` is done by ours at `asked + x` at the earliest, but for clocks that run at different
+/// rates.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Said {
+    pub(crate) asked: Moment,
+    /// In µs.
+    pub(crate) said: u64,
+}
+
+impl Said {
+    /// When the server did what it did at its time `at` in µs: not later than that. `None` if that is more
+    /// than `reach` from here, or before it.
+    pub(crate) fn local(self, at: u64, reach: Duration) -> Option<Moment> {
+        let passed = Duration::from_micros(at.checked_sub(self.said)?);
+        (passed <= reach).then(|| self.asked + (passed - passed / 100))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_moment_is_later_than_the_true_one() {
+        let asked = Moment::now();
+        let ms = Duration::from_millis;
+        // The answer was made 30 ms later; the server's clock is wrong by days, and runs fast or slow.
+        for rate in [0.99, 1.0, 1.01] {
+            let said = Said { asked, said: 1_000_000 };
+            for passed in [0_u32, 1, 500, 10_000] {
+                let at = 1_000_000 + (f64::from(passed) * 1000.0 * rate) as u64;
+                let truth = asked + ms(30) + ms(u64::from(passed));
+                let local = said.local(at, ms(20_000)).unwrap();
+                assert!(local <= truth, "{passed} at {rate}");
+                let early = truth.saturating_since(local);
+                assert!(early <= ms(31) + ms(u64::from(passed) / 49), "{early:?} too early");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_too_far_away_is_not_known() {
+        let said = Said { asked: Moment::now(), said: 1_000_000 };
+        let reach = Duration::from_secs(1);
+        assert!(said.local(2_000_000, reach).is_some());
+        assert!(said.local(2_000_001, reach).is_none());
+        assert!(said.local(999_999, reach).is_none(), "before it was asked, the clock was set");
+    }
+}

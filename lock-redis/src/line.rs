@@ -1,0 +1,331 @@
+//! Those of this process who stand in line on the server, and what is known there of their locks.
+//!
+//! A place is as good as the connection on which it was confirmed: what the server sends while that is away
+//! is lost. So whoever has a place need not ask again, but for one of them in each lease, for all; and
+//! whoever may have lost it has to.
+//!
+//! The table is as large as the number of claims that wait, and core bounds those. It holds owner ids as the
+//! server has them, so nothing of it can be shown.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use lock_core::OwnerId;
+use lock_core::backend::Claim;
+use lock_core::clock::{Moment, sleep_until};
+use tokio::sync::Notify;
+
+use crate::clock::Said;
+
+/// What the server counts in milliseconds may last that much longer.
+const ROUNDING: Duration = Duration::from_millis(1);
+
+#[derive(Default)]
+pub(crate) struct Lines(Mutex<Table>);
+
+#[derive(Default)]
+struct Table {
+    waiters: HashMap<OwnerId, Waiter>,
+    locks: HashMap<Arc<str>, Lock>,
+}
+
+struct Waiter {
+    lock: Arc<str>,
+    /// What stands for it in the queue.
+    member: Arc<str>,
+    ttl: Duration,
+    /// The number of its arrival, by which it gets its place again.
+    arrival: Option<u64>,
+    standing: Standing,
+    /// It is the first in line.
+    is_next: bool,
+    wake: Arc<Notify>,
+}
+
+enum Standing {
+    /// It has to ask.
+    Unknown,
+    /// It stood in line at this time of the server.
+    Placed(u64),
+    /// It was sent the lock at this time of the server.
+    Sent(u64, Option<Sent>),
+}
+
+/// A lock that was sent to its next owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Sent {
+    pub(crate) number: u64,
+    pub(crate) lease: Duration,
+    pub(crate) since: Moment,
+}
+
+/// What is known of a lock that is waited for.
+#[derive(Default)]
+struct Lock {
+    owners: HashSet<OwnerId>,
+    /// When the answer was asked for with which the places of this process were last prolonged.
+    asked: Option<Moment>,
+    /// The server's time of what follows.
+    as_of: u64,
+    /// When the holder's lease ends, if it is not renewed.
+    lapses: Option<Moment>,
+    holder_is_ours: bool,
+    /// One asks for all.
+    turn: Arc<tokio::sync::Mutex<()>>,
+}
+
+/// What a waiter takes along when it asks.
+pub(crate) struct Place {
+    pub(crate) member: Arc<str>,
+    pub(crate) arrival: Option<u64>,
+}
+
+/// The answer of the server to who has to wait.
+#[derive(Debug)]
+pub(crate) struct Told {
+    pub(crate) asked: Moment,
+    /// The server's time in µs.
+    pub(crate) now: u64,
+    pub(crate) arrival: u64,
+    pub(crate) lapses_in: Option<Duration>,
+    pub(crate) holder_is_ours: bool,
+    pub(crate) is_next: bool,
+    /// The server had forgotten the process: other places may be gone.
+    pub(crate) is_new: bool,
+}
+
+/// Why a wait in line ended.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Call {
+    Look,
+    Sent(Sent),
+}
+
+impl Lines {
+    /// The claim waits for what stands under the key `lock`: known from before its first attempt on, since
+    /// the lock may be sent before the answer is read.
+    pub(crate) fn enter(&self, claim: &Claim, lock: &str, channel: &str) {
+        let mut table = self.table();
+        if table.waiters.contains_key(&claim.owner) {
+            return;
+        }
+        let lock = match table.locks.get_key_value(lock) {
+            Some((lock, _)) => Arc::clone(lock),
+            None => Arc::from(lock),
+        };
+        table.locks.entry(Arc::clone(&lock)).or_default().owners.insert(claim.owner);
+        let waiter = Waiter {
+            lock,
+            member: member(claim, channel).into(),
+            ttl: claim.ttl,
+            arrival: None,
+            standing: Standing::Unknown,
+            is_next: false,
+            wake: Arc::default(),
+        };
+        table.waiters.insert(claim.owner, waiter);
+    }
+
+    /// The claim does not wait any more.
+    pub(crate) fn leave(&self, owner: &OwnerId) {
+        let mut table = self.table();
+        let Some(waiter) = table.waiters.remove(owner) else { return };
+        if let Some(lock) = table.locks.get_mut(&waiter.lock) {
+            lock.owners.remove(owner);
+            if lock.owners.is_empty() {
+                table.locks.remove(&waiter.lock);
+            }
+        }
+    }
+
+    pub(crate) fn place(&self, owner: &OwnerId) -> Option<Place> {
+        let table = self.table();
+        let waiter = table.waiters.get(owner)?;
+        Some(Place { member: Arc::clone(&waiter.member), arrival: waiter.arrival })
+    }
+
+    /// To be held while asking: for those who may find that another one has asked meanwhile.
+    pub(crate) fn turn(&self, owner: &OwnerId) -> Option<Arc<tokio::sync::Mutex<()>>> {
+        let table = self.table();
+        let waiter = table.waiters.get(owner)?;
+        matches!(waiter.standing, Standing::Placed(_))
+            .then(|| table.locks.get(&waiter.lock).map(|lock| Arc::clone(&lock.turn)))?
+    }
+
+    /// What the server would answer, if that is known: the claim has its place, and the places of this
+    /// process were prolonged within a lease. When the holder's lease ends is for the first in line to see to.
+    pub(crate) fn answer(&self, owner: &OwnerId) -> Option<Option<Duration>> {
+        let table = self.table();
+        let waiter = table.waiters.get(owner)?;
+        let Standing::Placed(_) = waiter.standing else { return None };
+        let lock = table.locks.get(&waiter.lock)?;
+        if (lock.asked? + waiter.ttl).has_passed() {
+            return None;
+        }
+        match lock.lapses.filter(|_| waiter.is_next) {
+            Some(lapses) if lapses.has_passed() => None,
+            lapses => Some(lapses.map(Moment::remaining)),
+        }
+    }
+
+    /// The server has told the claim to wait. `is_alive` says whether the connection that brought the answer
+    /// is still good; if it breaks later, [`lose_places`](Self::lose_places) follows.
+    pub(crate) fn stands(&self, owner: &OwnerId, told: &Told, is_alive: impl Fn() -> bool) {
+        let mut table = self.table();
+        let Table { waiters, locks } = &mut *table;
+        let Some(waiter) = waiters.get_mut(owner) else { return };
+        waiter.arrival = Some(told.arrival);
+        waiter.is_next |= told.is_next;
+        match waiter.standing {
+            // It was sent the lock after this answer was made.
+            Standing::Sent(at, _) if at >= told.now => {}
+            _ if is_alive() => waiter.standing = Standing::Placed(told.now),
+            _ => waiter.standing = Standing::Unknown,
+        }
+        let Some(lock) = locks.get_mut(&waiter.lock) else { return };
+        lock.asked = lock.asked.max(Some(told.asked));
+        if told.now >= lock.as_of {
+            lock.as_of = told.now;
+            lock.lapses = told.lapses_in.map(|left| Moment::now() + left + ROUNDING);
+            lock.holder_is_ours = told.holder_is_ours;
+        }
+        if told.is_new {
+            for other in &lock.owners {
+                if let Some(waiter) = waiters.get_mut(other) {
+                    waiter.loses_place_before(told.now);
+                }
+            }
+        }
+    }
+
+    /// Nothing is known any more of the place of this claim: it asked, and there was no answer, or an error.
+    pub(crate) fn doubt(&self, owner: &OwnerId) {
+        if let Some(waiter) = self.table().waiters.get_mut(owner) {
+            waiter.loses_place_before(u64::MAX);
+        }
+    }
+
+    /// Nothing is known any more of the places of this process in the line of this claim.
+    pub(crate) fn doubt_all(&self, owner: &OwnerId) {
+        let mut table = self.table();
+        let Table { waiters, locks } = &mut *table;
+        let lock = waiters.get(owner).and_then(|waiter| locks.get(&waiter.lock));
+        for owner in lock.into_iter().flat_map(|lock| &lock.owners) {
+            if let Some(waiter) = waiters.get_mut(owner) {
+                waiter.loses_place_before(u64::MAX);
+            }
+        }
+    }
+
+    /// A connection is gone: what was sent since is lost, and every waiter has to look once.
+    pub(crate) fn lose_places(&self) {
+        for waiter in self.table().waiters.values_mut() {
+            waiter.loses_place_before(u64::MAX);
+        }
+    }
+
+    /// The claim is the first in line, and the lock is held by somebody who does not tell us when it is free.
+    pub(crate) fn has_to_watch(&self, owner: &OwnerId) -> bool {
+        let table = self.table();
+        let Some(waiter) = table.waiters.get(owner).filter(|waiter| waiter.is_next) else {
+            return false;
+        };
+        table.locks.get(&waiter.lock).is_some_and(|lock| !lock.holder_is_ours)
+    }
+
+    /// Waits until the lock is sent to the claim, or until it has to ask.
+    ///
+    /// Cancel safe: what is sent and not taken is kept, for the next call or until it is asked for.
+    pub(crate) async fn called(&self, owner: &OwnerId) -> Call {
+        loop {
+            let (wake, lapses) = {
+                let mut table = self.table();
+                let Table { waiters, locks } = &mut *table;
+                let Some(waiter) = waiters.get_mut(owner) else { return Call::Look };
+                match waiter.standing {
+                    Standing::Unknown => return Call::Look,
+                    Standing::Sent(_, sent) => {
+                        waiter.standing = Standing::Unknown;
+                        return sent.map_or(Call::Look, Call::Sent);
+                    }
+                    Standing::Placed(_) => {}
+                }
+                let lapses = locks.get(&waiter.lock).and_then(|lock| lock.lapses);
+                (Arc::clone(&waiter.wake), lapses.filter(|_| waiter.is_next))
+            };
+            let lapsed = async {
+                match lapses {
+                    Some(lapses) => sleep_until(lapses).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                () = wake.notified() => {}
+                () = lapsed => return Call::Look,
+            }
+        }
+    }
+
+    /// Takes in a message of the server, and what its clock said before that on the same connection. Whoever
+    /// is not known does not wait any more.
+    pub(crate) fn hear(&self, message: &str, clock: Option<Said>) {
+        let arrived = Moment::now();
+        let words: Vec<_> = message.split(' ').collect();
+        let mut table = self.table();
+        let Table { waiters, locks } = &mut *table;
+        let owner = words.get(1).and_then(|owner| owner.parse().ok());
+        let Some(waiter) = owner.and_then(|owner| waiters.get_mut(&owner)) else { return };
+        match words[..] {
+            ["grant", _, number, lease, now] => {
+                let (Ok(number), Ok(lease), Ok(now)) = (number.parse(), lease.parse(), now.parse())
+                else {
+                    return;
+                };
+                let since = clock.and_then(|clock| clock.local(now, waiter.ttl));
+                let lease = Duration::from_millis(lease);
+                let sent = since
+                    .map(|since| Sent { number, lease, since: since.min(arrived) })
+                    // What came too late is not there any more; or a renewal was quicker.
+                    .filter(|sent| !(sent.since + lease).has_passed());
+                waiter.standing = Standing::Sent(now, sent);
+                waiter.wake.notify_one();
+            }
+            ["next", _, left, now, is_ours] => {
+                let (Ok(left), Ok(now)) = (left.parse::<i64>(), now.parse::<u64>()) else { return };
+                waiter.is_next = true;
+                waiter.wake.notify_one();
+                if let Some(lock) = locks.get_mut(&waiter.lock).filter(|lock| lock.as_of <= now) {
+                    let left = u64::try_from(left).ok().map(Duration::from_millis);
+                    lock.as_of = now;
+                    lock.lapses = left.map(|left| arrived + left + ROUNDING);
+                    lock.holder_is_ours |= is_ours == "1";
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Waiter {
+    fn loses_place_before(&mut self, now: u64) {
+        if matches!(self.standing, Standing::Placed(at) if at < now) {
+            self.standing = Standing::Unknown;
+            self.wake.notify_one();
+        }
+    }
+}
+
+/// What stands in the queue for a claim, and in no other place: see `serve.lua`.
+pub(crate) fn member(claim: &Claim, channel: &str) -> String {
+    let ttl = crate::backend::millis(claim.ttl);
+    let floor = claim.floor.map(|floor| floor.backend_number().to_string());
+    let floor = floor.as_deref().unwrap_or("-");
+    let label = claim.label.as_ref().map_or("", lock_core::Label::as_str);
+    format!("{} {channel} {ttl} {floor} {label}", claim.owner.expose())
+}

@@ -1,0 +1,153 @@
+-- What the scripts share: numbers, and who is next in line. It stands before each of them.
+--
+-- The line of a lock is a sorted set: who waits, by the number of its arrival. A member is
+--     <owner> <channel of its process> <ttl in ms> <number to exceed, or -> <label>
+-- Another one, `places`, has the channels of those processes, each with the µs of this clock until which
+-- the places of the process last. In it is also, without end and after an `@`, the member to whom the lock was
+-- sent last, until it is known that it was heard.
+
+local MEMBER = '^(%x+) (%S+) (%d+) (%S+) ?(.*)$'
+local LIMIT = 9007199254740992 -- 2^53: beyond, Lua skips numbers
+local CLAIM_LEASE = 3000 -- in ms: how long a lock that was sent waits for a word of its owner
+
+local function clock()
+    local now = redis.call('TIME')
+    return now[1] * 1000000 + now[2]
+end
+
+local function whole(number)
+    return string.format('%.0f', number)
+end
+
+-- Until the clock has passed the number, too: then the clock alone is above it.
+local function at_least(ms, number, now)
+    return whole(ms + math.max(0, (tonumber(number) - now) / 1000))
+end
+
+local function string_at(key, what)
+    -- No string of ours is longer; others may be as long as they like.
+    local value = redis.pcall('GETRANGE', key, 0, 255)
+    if type(value) == 'table' and string.find(value.err, 'WRONGTYPE', 1, true) then
+        return nil, redis.error_reply('LOCKTYPE ' .. what)
+    elseif type(value) == 'table' then
+        return nil, value
+    end
+    if value == '' and redis.call('EXISTS', key) == 0 then
+        return nil, nil
+    end
+    return value, nil
+end
+
+-- Gives the lock away under a number above every one before, also if the counter was lost or is stale: see
+-- Fencing::Seeded. The fence is written first: whoever has the lock has a number that is stored.
+local function give(lock, fence, owner, label, lease, floor, idle, now)
+    local last, err = string_at(fence, 'the fence key of the lock holds something other than a string')
+    if err then
+        return nil, err
+    end
+    if last and (#last > 16 or not string.match(last, '^%d+$')) then
+        return nil, redis.error_reply('LOCKFENCE the fence key of the lock holds something other than a number')
+    end
+    local number = now
+    if last then
+        number = math.max(number, tonumber(last) + 1)
+    end
+    if tonumber(floor) then
+        number = math.max(number, tonumber(floor) + 1)
+    end
+    if number >= LIMIT then
+        return nil, redis.error_reply('LOCKFENCE the fencing tokens of the lock are used up')
+    end
+    number = whole(number)
+    redis.call('SET', fence, number, 'PX', at_least(lease + idle, number, now))
+    local held = owner .. ' ' .. number
+    if label ~= '' then
+        held = held .. ' ' .. label
+    end
+    redis.call('SET', lock, held, 'PX', lease)
+    return number, nil
+end
+
+-- Tells the first one in line that it is, and for how many ms the lock is held. Whoever does not hear it is
+-- gone.
+local function tell_next(lock, queue, places, is_ours)
+    while true do
+        local member = redis.call('ZRANGE', queue, 0, 0)[1]
+        if not member then
+            redis.call('DEL', places)
+            return
+        end
+        local owner, channel = string.match(member, MEMBER)
+        local heard = 0
+        if owner then
+            local message = {'next', owner, redis.call('PTTL', lock), whole(clock()), is_ours}
+            heard = redis.pcall('PUBLISH', channel, table.concat(message, ' '))
+        end
+        if type(heard) == 'table' or heard > 0 then
+            return
+        end
+        redis.call('ZREM', queue, member)
+        redis.call('ZREM', places, channel or '')
+    end
+end
+
+-- Gives the lock, which is free, to the first one in line whose process is there, and sends it word.
+-- `mine`: who asks; it is not sent to, but answered, and gets the lock from the caller. `lapsed`: nobody let
+-- the lock go, its lease ended. Answers the member that is next, or nil if there is none; and an error.
+--
+-- Nothing is taken out of the line before the lock is given: where a write is refused, the lock stays
+-- free and the line as it is.
+local function serve(lock, fence, queue, places, idle, mine, lapsed)
+    local now = clock()
+    local my_channel = mine and select(2, string.match(mine, '^(%x+) (%S+)'))
+    local sent = redis.call('ZRANGE', places, -1, -1)[1]
+    if sent and string.sub(sent, 1, 1) == '@' then
+        redis.call('ZREM', places, sent)
+        local channel = select(2, string.match(sent, '^@(%x+) (%S+)'))
+        if lapsed and channel and channel ~= my_channel then
+            -- Its process was sent the lock and did nothing: it is passed over until it is heard of.
+            redis.call('ZREM', places, channel)
+        end
+    end
+    local given = false
+    while true do
+        local member = redis.call('ZRANGE', queue, 0, 0)[1]
+        if not member then
+            break
+        end
+        local owner, channel, ttl, floor, label = string.match(member, MEMBER)
+        local lasts = channel and redis.call('ZSCORE', places, channel)
+        if lasts and tonumber(lasts) > now then
+            if member == mine then
+                redis.call('ZREM', queue, member)
+                return member, nil
+            end
+            local lease = math.min(tonumber(ttl), CLAIM_LEASE)
+            local number, err = give(lock, fence, owner, label, lease, floor, idle, now)
+            if err then
+                return nil, err
+            end
+            given = true
+            local message = {'grant', owner, number, lease, whole(now)}
+            local heard = redis.pcall('PUBLISH', channel, table.concat(message, ' '))
+            if type(heard) == 'table' then
+                redis.call('DEL', lock)
+                return nil, heard
+            end
+            if heard > 0 then
+                redis.call('ZREM', queue, member)
+                redis.call('ZADD', places, 'inf', '@' .. member)
+                tell_next(lock, queue, places, 1)
+                return member, nil
+            end
+            redis.call('ZREM', places, channel)
+        end
+        redis.call('ZREM', queue, member)
+    end
+    if given then
+        redis.call('DEL', lock)
+    end
+    redis.call('DEL', places)
+    return nil, nil
+end
+
