@@ -31,7 +31,7 @@
 //! read whenever a connection is made. `zookeeper+tls:` knows the same options; there `ca` is needed.
 //! `rediss://redis.example.com?ca=/etc/app/ca.pem&cert=/etc/app/client.pem&key=/etc/app/client.key`
 
-mod url;
+mod options;
 
 /// What the page shows has to compile.
 #[cfg(doctest)]
@@ -50,7 +50,8 @@ pub use lock_redis as redis;
 #[cfg(feature = "zookeeper")]
 pub use lock_zookeeper as zookeeper;
 
-use url::Url;
+use lock_core::url::Url;
+use options::CommonOptions;
 
 /// Connects to the backend that `url` names.
 ///
@@ -82,34 +83,30 @@ pub async fn connect_with(
     url: &str,
     defaults: impl FnOnce(LockerBuilder) -> LockerBuilder,
 ) -> Result<Locker, Error> {
-    let mut url = Url::parse(url)?;
-    let common = url.take_common_options()?;
+    let (url, common) = parse(url)?;
     let builder = match url.scheme() {
-        "memory" => memory(url)?,
+        "memory" => memory(&url)?,
         #[cfg(feature = "file")]
-        "file" => file_backend(url)?,
+        "file" => file_backend(&url)?,
         #[cfg(not(feature = "file"))]
         "file" => return Err(feature_is_off("file", "file")),
         #[cfg(feature = "redis")]
-        "redis" | "rediss" | "redis+unix" => redis_backend(&url, common.max_ttl()).await?,
+        "redis" | "rediss" | "redis+unix" => redis_backend(url, common.max_ttl()).await?,
         #[cfg(not(feature = "redis"))]
         scheme @ ("redis" | "rediss" | "redis+unix") => {
             return Err(feature_is_off(scheme, "redis"));
         }
         #[cfg(feature = "zookeeper")]
-        "zookeeper" | "zookeeper+tls" => zookeeper_backend(&url).await?,
+        "zookeeper" | "zookeeper+tls" => zookeeper_backend(url).await?,
         #[cfg(not(feature = "zookeeper"))]
         scheme @ ("zookeeper" | "zookeeper+tls") => {
             return Err(feature_is_off(scheme, "zookeeper"));
         }
         #[cfg(feature = "memcache")]
-        "memcache" => Locker::builder(lock_memcache::Memcached::connect(url.to_text()).await?),
+        "memcache" => Locker::builder(lock_memcache::Memcached::connect(url).await?),
         #[cfg(not(feature = "memcache"))]
         "memcache" => return Err(feature_is_off("memcache", "memcache")),
-        unknown => {
-            let message = format!("unknown backend {unknown:?}; known are {}", KNOWN.join(", "));
-            return Err(Error::new(ErrorKind::Invalid, message));
-        }
+        unknown => return Err(unknown_backend(unknown)),
     };
     Ok(common.apply(defaults(builder)).build())
 }
@@ -122,7 +119,7 @@ pub async fn connect_with(
 /// [`ErrorKind::Invalid`] if the URL or one of the options that every backend knows cannot be
 /// understood.
 pub fn ttl_of(url: &str) -> Result<Option<Duration>, Error> {
-    Ok(Url::parse(url)?.take_common_options()?.ttl())
+    Ok(parse(url)?.1.ttl())
 }
 
 /// The schemes that [`connect`] understands, whether or not their features are on.
@@ -137,19 +134,33 @@ const KNOWN: &[&str] = &[
     "memcache:",
 ];
 
-fn memory(url: Url) -> Result<LockerBuilder, Error> {
+fn parse(url: &str) -> Result<(Url, CommonOptions), Error> {
+    let mut url = Url::parse(url)?;
+    if !KNOWN.iter().any(|known| known.strip_suffix(':') == Some(url.scheme())) {
+        return Err(unknown_backend(url.scheme()));
+    }
+    let common = CommonOptions::take_from(&mut url)?;
+    Ok((url, common))
+}
+
+fn memory(url: &Url) -> Result<LockerBuilder, Error> {
     use std::sync::LazyLock;
 
     // The same URL names the same locks, as with every other backend.
     static SPACE: LazyLock<Memory> = LazyLock::new(Memory::new);
 
-    url.without_location("memory:")?;
+    url.no_more_options()?;
+    if !matches!(url.location(), "" | "//") {
+        let why = "nothing goes between the scheme and the options: write memory:";
+        return Err(Error::new(ErrorKind::Invalid, why));
+    }
     Ok(Locker::builder(SPACE.clone()))
 }
 
 #[cfg(feature = "file")]
-fn file_backend(url: Url) -> Result<LockerBuilder, Error> {
-    let backend = match url.into_path("file:///dir")? {
+fn file_backend(url: &Url) -> Result<LockerBuilder, Error> {
+    url.no_more_options()?;
+    let backend = match url.path()? {
         Some(dir) => lock_file::FileLocks::at(dir)?,
         None => lock_file::FileLocks::for_this_user()?,
     };
@@ -157,13 +168,13 @@ fn file_backend(url: Url) -> Result<LockerBuilder, Error> {
 }
 
 #[cfg(feature = "redis")]
-async fn redis_backend(url: &Url, max_ttl: Option<Duration>) -> Result<LockerBuilder, Error> {
-    let mut config =
-        lock_redis::Config::new(&url.to_text()).map_err(|error| match error.kind() {
-            // What it lacks is a feature that is switched on here.
-            ErrorKind::Unsupported => feature_is_off(url.scheme(), "tls"),
-            _ => error,
-        })?;
+async fn redis_backend(url: Url, max_ttl: Option<Duration>) -> Result<LockerBuilder, Error> {
+    let scheme = url.scheme().to_owned();
+    let mut config = lock_redis::Config::try_from(url).map_err(|error| match error.kind() {
+        // What it lacks is a feature that is switched on here.
+        ErrorKind::Unsupported => feature_is_off(&scheme, "tls"),
+        _ => error,
+    })?;
     if let Some(max_ttl) = max_ttl {
         config = config.max_ttl(max_ttl)?;
     }
@@ -171,9 +182,13 @@ async fn redis_backend(url: &Url, max_ttl: Option<Duration>) -> Result<LockerBui
 }
 
 #[cfg(feature = "zookeeper")]
-async fn zookeeper_backend(url: &Url) -> Result<LockerBuilder, Error> {
-    let config = lock_zookeeper::Config::new(&url.to_text())?;
-    Ok(Locker::builder(lock_zookeeper::ZooKeeper::connect(config).await?))
+async fn zookeeper_backend(url: Url) -> Result<LockerBuilder, Error> {
+    Ok(Locker::builder(lock_zookeeper::ZooKeeper::connect(url).await?))
+}
+
+fn unknown_backend(scheme: &str) -> Error {
+    let message = format!("unknown backend {scheme:?}; known are {}", KNOWN.join(", "));
+    Error::new(ErrorKind::Invalid, message)
 }
 
 fn feature_is_off(scheme: &str, feature: &str) -> Error {

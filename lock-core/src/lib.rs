@@ -61,6 +61,7 @@ mod name;
 mod notice;
 mod owner;
 mod token;
+pub mod url;
 mod wheel;
 
 pub use backend::{Backend, Effect};

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
+use lock_core::url::Url;
 use lock_core::{Error, ErrorKind};
-use percent_encoding::percent_decode_str;
 
 use crate::keys::Keys;
 
@@ -53,32 +53,30 @@ impl Config {
     /// [`ErrorKind::Invalid`] if it cannot be understood. No error repeats the URL: it may hold a
     /// password.
     pub fn new(url: &str) -> Result<Self, Error> {
-        let (scheme, rest) = url.split_once("://").unwrap_or_default();
-        if !scheme.eq_ignore_ascii_case("memcache") {
+        Url::parse(url)?.try_into()
+    }
+
+    /// What it takes out of `url`.
+    fn of(url: &mut Url) -> Result<Self, Error> {
+        if url.scheme() != "memcache" {
             return Err(invalid("the URL of memcached servers begins with memcache://"));
         }
-        if rest.contains('#') {
-            return Err(invalid("a memcached URL has no fragment; write # as %23"));
+        let authority = url.authority(DEFAULT_PORT)?;
+        if !authority.path.is_empty() {
+            return Err(invalid("a memcached URL has no path"));
         }
-        let (location, query) = rest.split_once('?').unwrap_or((rest, ""));
-        if query.contains('@') && !location.contains('@') && location.contains(':') {
-            // Maybe the question mark stood in a password; then the options are a part of it.
-            return Err(invalid("write ? in a password as %3F, and @ in a URL option as %40"));
-        }
-        let (credentials, hosts) = match location.rsplit_once('@') {
-            Some((credentials, hosts)) => (Some(Credentials::parse(credentials)?), hosts),
-            None => (None, location),
-        };
-        let hosts = hosts.strip_suffix('/').unwrap_or(hosts);
-        let mut servers = hosts.split(',').map(server).collect::<Result<Vec<_>, _>>()?;
-        let count = servers.len();
+        // As they are looked up, and as they are hashed.
+        let written = authority.hosts.iter().map(|host| host.to_string().to_ascii_lowercase());
+        let mut servers: Vec<String> = written.collect();
         servers.sort_unstable();
         servers.dedup();
+        let count = authority.hosts.len();
         if servers.len() < count || count > MAX_SERVERS {
             return Err(invalid("a memcached URL names up to 100 servers, each of them once"));
         }
+        let credentials = authority.credentials.map(Credentials::new).transpose()?;
         let config = Self { servers, credentials, keys: Keys::with_prefix("")? };
-        match option(query)? {
+        match url.take("prefix")? {
             Some(prefix) => config.prefix(&prefix),
             None => Ok(config),
         }
@@ -97,11 +95,7 @@ impl Config {
 
 impl Credentials {
     /// The server takes both in one line, with a blank between them.
-    fn parse(text: &str) -> Result<Self, Error> {
-        let (user, password) = text
-            .split_once(':')
-            .ok_or_else(|| invalid("before the @ of a memcached URL stands user:password"))?;
-        let (user, password) = (decode(user)?, decode(password)?);
+    fn new((user, password): (String, String)) -> Result<Self, Error> {
         let is_odd = |c: char| c.is_control() || c == ' ' || c == ':';
         if user.is_empty() || user.contains(is_odd) || password.contains(char::is_control) {
             let why = "a memcached user is a word, and a password holds no control characters";
@@ -130,6 +124,17 @@ impl fmt::Debug for Credentials {
     }
 }
 
+/// As [`new`](Config::new), for a URL whose other options were taken out of it.
+impl TryFrom<Url> for Config {
+    type Error = Error;
+
+    fn try_from(mut url: Url) -> Result<Self, Error> {
+        let config = Self::of(&mut url)?;
+        url.no_more_options()?;
+        Ok(config)
+    }
+}
+
 impl TryFrom<&str> for Config {
     type Error = Error;
 
@@ -146,61 +151,7 @@ impl TryFrom<String> for Config {
     }
 }
 
-/// `host:port`, as it is looked up and as it is hashed.
-fn server(text: &str) -> Result<String, Error> {
-    let bad =
-        || invalid("a memcached URL names hosts with commas between, an IPv6 one in [brackets]");
-    let (host, port) = match text.strip_prefix('[') {
-        Some(v6) => {
-            let (host, rest) = v6.split_once(']').ok_or_else(bad)?;
-            let is_one =
-                !host.is_empty() && host.bytes().all(|b| b.is_ascii_hexdigit() || b == b':');
-            let port =
-                if rest.is_empty() { None } else { Some(rest.strip_prefix(':').ok_or_else(bad)?) };
-            (is_one.then(|| format!("[{host}]")).ok_or_else(bad)?, port)
-        }
-        None => {
-            let (host, port) = match text.split_once(':') {
-                Some((host, port)) => (host, Some(port)),
-                None => (text, None),
-            };
-            let is_of_names = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_');
-            let is_one = !host.is_empty() && host.bytes().all(is_of_names);
-            (is_one.then(|| host.to_owned()).ok_or_else(bad)?, port)
-        }
-    };
-    let port = match port.map(str::parse::<u16>) {
-        None => DEFAULT_PORT,
-        Some(Ok(port)) if port > 0 => port,
-        _ => return Err(invalid("the port of a memcached server is a number up to 65535")),
-    };
-    Ok(format!("{}:{port}", host.to_ascii_lowercase()))
-}
-
-/// The prefix: there is no other option.
-fn option(query: &str) -> Result<Option<String>, Error> {
-    let mut prefix = None;
-    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-        match pair.split_once('=') {
-            Some(("prefix", value)) if prefix.is_none() => prefix = Some(decode(value)?),
-            Some(("prefix", _)) => return Err(invalid("the URL option \"prefix\" is given twice")),
-            Some((name, _)) if name.bytes().all(|b| matches!(b, b'a'..=b'z' | b'_')) => {
-                return Err(invalid(format!("the memcache: backend has no URL option {name:?}")));
-            }
-            _ => return Err(invalid("an option of a memcached URL reads name=value")),
-        }
-    }
-    Ok(prefix)
-}
-
-fn decode(text: &str) -> Result<String, Error> {
-    percent_decode_str(text)
-        .decode_utf8()
-        .map(std::borrow::Cow::into_owned)
-        .map_err(|_| invalid("a memcached URL must be UTF-8 after percent-decoding"))
-}
-
-fn invalid(why: impl Into<std::borrow::Cow<'static, str>>) -> Error {
+fn invalid(why: &'static str) -> Error {
     Error::new(ErrorKind::Invalid, why)
 }
 

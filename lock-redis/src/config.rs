@@ -4,8 +4,8 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use lock_core::url::{Authority, Host, Url};
 use lock_core::{Error, ErrorKind, Order};
-use percent_encoding::percent_decode_str;
 
 use crate::keys::Keys;
 #[cfg(feature = "tls")]
@@ -17,9 +17,6 @@ const DEFAULT_PORT: u16 = 6379;
 pub(crate) const TTL_MIN: Duration = Duration::from_millis(10);
 /// Unless `max_ttl` says less.
 pub(crate) const TTL_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
-
-/// URL options that only make sense with TLS: whom to trust, and who we are.
-const OF_TLS: [&str; 3] = ["ca", "cert", "key"];
 
 /// Where the server is, who we are there, and under which prefix its locks stand.
 ///
@@ -51,7 +48,7 @@ pub struct Config {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    Tcp { host: String, port: u16, tls: bool },
+    Tcp { host: Host, tls: bool },
     Unix(PathBuf),
 }
 
@@ -83,44 +80,41 @@ impl Config {
     /// [`ErrorKind::Invalid`] if it cannot be understood, [`ErrorKind::Unsupported`] if it asks for TLS
     /// and the feature is off. No error repeats the URL: it may hold a password.
     pub fn new(url: &str) -> Result<Self, Error> {
-        let (scheme, rest) = url
-            .split_once("://")
-            .ok_or_else(|| invalid("the URL of a Redis server begins with redis://"))?;
-        let (location, query) = rest.split_once('?').unwrap_or((rest, ""));
-        if rest.contains('#') {
-            return Err(invalid("a Redis URL has no fragment; write # as %23"));
-        }
-        if query.contains('@') && location.contains(':') && !location.contains('@') {
-            // Maybe the question mark stood in a password; then the options are a part of it.
-            return Err(invalid("write ? in a password as %3F, and @ in a URL option as %40"));
-        }
-        let mut options = Options::parse(query)?;
-        let mut config = match scheme.to_ascii_lowercase().as_str() {
-            "redis" => Self::at_host(location, false)?,
-            "rediss" if cfg!(feature = "tls") => Self::at_host(location, true)?,
+        Url::parse(url)?.try_into()
+    }
+
+    /// What it takes out of `url`.
+    fn of(url: &mut Url) -> Result<Self, Error> {
+        let mut config = match url.scheme() {
+            "redis" => Self::at_host(url.authority(DEFAULT_PORT)?, false)?,
+            "rediss" if cfg!(feature = "tls") => Self::at_host(url.authority(DEFAULT_PORT)?, true)?,
             "rediss" => {
                 let why = "rediss: needs the Cargo feature \"tls\" of lock-redis, which is off";
                 return Err(Error::new(ErrorKind::Unsupported, why));
             }
-            "redis+unix" => Self::at_socket(location, &mut options)?,
+            "redis+unix" => Self::at_socket(url)?,
             _ => return Err(invalid("write redis://, rediss:// or redis+unix://")),
         };
-        if let Some(prefix) = options.take("prefix") {
+        if let Some(prefix) = url.take("prefix")? {
             config = config.prefix(&prefix)?;
         }
-        if let Some(max_ttl) = options.take("max_ttl") {
-            let max_ttl = humantime::parse_duration(&max_ttl)
-                .map_err(|_| invalid("the URL option max_ttl is a duration; write 30s or 2h"))?;
+        if let Some(max_ttl) = url.take_duration("max_ttl")? {
             config = config.max_ttl(max_ttl)?;
         }
-        config = match options.take("order").as_deref() {
+        config = match url.take("order")?.as_deref() {
             None => config,
             Some("fifo") => config.order(Order::Fifo),
             Some("any") => config.order(Order::PerProcess),
             Some(_) => return Err(invalid("the URL option order is fifo or any")),
         };
-        config.take_certificates(&mut options)?;
-        options.no_more()?;
+        let _files = url.take_certificate_files("rediss")?;
+        #[cfg(feature = "tls")]
+        {
+            let (ca, identity) = (_files.authorities, _files.identity);
+            config.certificates.authorities = ca.map(|path| Pem::file("ca", path));
+            config.certificates.identity =
+                identity.map(|(cert, key)| (Pem::file("cert", cert), Pem::file("key", key)));
+        }
         Ok(config)
     }
 
@@ -207,68 +201,29 @@ impl Config {
         })
     }
 
-    fn at_host(location: &str, tls: bool) -> Result<Self, Error> {
-        let (credentials, rest) = match location.rsplit_once('@') {
-            Some((credentials, rest)) => (Some(credentials), rest),
-            None => (None, location),
+    fn at_host(authority: Authority, tls: bool) -> Result<Self, Error> {
+        let Ok([host]) = <[Host; 1]>::try_from(authority.hosts) else {
+            return Err(invalid("a Redis URL names one host"));
         };
-        let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
-        let (host, port) = host_and_port(authority)
-            .ok_or_else(|| invalid("a Redis URL names one host, an IPv6 address in [brackets]"))?;
-        let port = match port {
-            None => DEFAULT_PORT,
-            Some(port) => match port.parse() {
-                Ok(port) if port > 0 => port,
-                _ => return Err(invalid("the port of a Redis URL is a number up to 65535")),
-            },
-        };
-        let mut config = Self::at(Place::Tcp { host: decode(host)?, port, tls })?;
-        if let Some(credentials) = credentials {
-            let (user, password) = credentials
-                .split_once(':')
-                .ok_or_else(|| invalid("before the @ of a Redis URL stands user:password"))?;
-            config.user = Some(decode(user)?).filter(|user| !user.is_empty());
-            config.password = Some(decode(password)?);
+        let mut config = Self::at(Place::Tcp { host, tls })?;
+        if let Some((user, password)) = authority.credentials {
+            config.user = Some(user).filter(|user| !user.is_empty());
+            config.password = Some(password);
         }
-        config.database = database(path)?;
+        config.database = database(&authority.path)?;
         Ok(config)
     }
 
-    fn at_socket(location: &str, options: &mut Options) -> Result<Self, Error> {
-        if !location.starts_with('/') {
-            return Err(invalid("a socket is an absolute path: redis+unix:///path"));
-        }
-        let mut config = Self::at(Place::Unix(PathBuf::from(decode(location)?)))?;
-        config.user = options.take("user");
-        config.password = options.take("password");
+    fn at_socket(url: &mut Url) -> Result<Self, Error> {
+        let path = url.path()?.ok_or_else(|| invalid("write redis+unix:///path/of/the/socket"))?;
+        let mut config = Self::at(Place::Unix(path.into()))?;
+        config.user = url.take("user")?;
+        config.password = url.take("password")?;
         if config.user.is_some() && config.password.is_none() {
             return Err(invalid("a user needs a password"));
         }
-        config.database = database(&options.take("db").unwrap_or_default())?;
+        config.database = database(&url.take("db")?.unwrap_or_default())?;
         Ok(config)
-    }
-
-    fn take_certificates(&mut self, options: &mut Options) -> Result<(), Error> {
-        let [ca, cert, key] = OF_TLS.map(|name| options.take(name));
-        if !self.place.is_encrypted() {
-            let given = [&ca, &cert, &key].map(Option::is_some);
-            return match OF_TLS.iter().zip(given).find(|(_, given)| *given) {
-                None => Ok(()),
-                Some((name, _)) => Err(invalid(format!(
-                    "the URL option {name} needs an encrypted connection: write rediss://"
-                ))),
-            };
-        }
-        if cert.is_some() != key.is_some() {
-            return Err(invalid("the URL options cert and key go together: two files in PEM"));
-        }
-        #[cfg(feature = "tls")]
-        {
-            self.certificates.authorities = ca.map(|path| Pem::file("ca", path));
-            self.certificates.identity =
-                cert.zip(key).map(|(cert, key)| (Pem::file("cert", cert), Pem::file("key", key)));
-        }
-        Ok(())
     }
 }
 
@@ -281,8 +236,7 @@ impl Place {
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Tcp { host, port, .. } if host.contains(':') => write!(f, "[{host}]:{port}"),
-            Self::Tcp { host, port, .. } => write!(f, "{host}:{port}"),
+            Self::Tcp { host, .. } => host.fmt(f),
             Self::Unix(path) => write!(f, "{}", path.display()),
         }
     }
@@ -297,6 +251,17 @@ impl fmt::Debug for Config {
         #[cfg(feature = "tls")]
         shown.field("certificates", &self.certificates);
         shown.finish_non_exhaustive()
+    }
+}
+
+/// As [`new`](Config::new), for a URL whose other options were taken out of it.
+impl TryFrom<Url> for Config {
+    type Error = Error;
+
+    fn try_from(mut url: Url) -> Result<Self, Error> {
+        let config = Self::of(&mut url)?;
+        url.no_more_options()?;
+        Ok(config)
     }
 }
 
@@ -316,54 +281,6 @@ impl TryFrom<String> for Config {
     }
 }
 
-/// What stands behind the question mark.
-struct Options(Vec<(String, String)>);
-
-impl Options {
-    fn parse(query: &str) -> Result<Self, Error> {
-        let mut options: Vec<(String, String)> = Vec::new();
-        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-            let Some((name, value)) = pair.split_once('=') else {
-                return Err(invalid("an option of a Redis URL has no value"));
-            };
-            if options.iter().any(|(known, _)| known == name) {
-                return Err(invalid(format!("the URL option {name:?} is given twice")));
-            }
-            options.push((name.to_owned(), decode(value)?));
-        }
-        Ok(Self(options))
-    }
-
-    fn take(&mut self, name: &str) -> Option<String> {
-        let at = self.0.iter().position(|(known, _)| known == name)?;
-        Some(self.0.swap_remove(at).1)
-    }
-
-    fn no_more(self) -> Result<(), Error> {
-        match self.0.first() {
-            None => Ok(()),
-            Some((name, _)) => {
-                Err(invalid(format!("the redis: backend has no URL option {name:?}")))
-            }
-        }
-    }
-}
-
-fn host_and_port(authority: &str) -> Option<(&str, Option<&str>)> {
-    let (host, port) = match authority.strip_prefix('[') {
-        Some(v6) => {
-            let (host, rest) = v6.split_once(']')?;
-            (host, if rest.is_empty() { None } else { Some(rest.strip_prefix(':')?) })
-        }
-        None => match authority.split_once(':') {
-            Some((host, port)) => (host, Some(port)),
-            None => (authority, None),
-        },
-    };
-    let is_one = !host.is_empty() && !host.contains([',', '[', ']']);
-    is_one.then_some((host, port))
-}
-
 fn database(text: &str) -> Result<i64, Error> {
     match text {
         "" => Ok(0),
@@ -374,14 +291,7 @@ fn database(text: &str) -> Result<i64, Error> {
     }
 }
 
-fn decode(text: &str) -> Result<String, Error> {
-    percent_decode_str(text)
-        .decode_utf8()
-        .map(std::borrow::Cow::into_owned)
-        .map_err(|_| invalid("a Redis URL must be UTF-8 after percent-decoding"))
-}
-
-fn invalid(why: impl Into<std::borrow::Cow<'static, str>>) -> Error {
+fn invalid(why: &'static str) -> Error {
     Error::new(ErrorKind::Invalid, why)
 }
 
@@ -390,7 +300,7 @@ mod tests {
     use super::*;
 
     fn tcp(host: &str, port: u16) -> Place {
-        Place::Tcp { host: host.into(), port, tls: false }
+        Place::Tcp { host: Host { name: host.into(), port }, tls: false }
     }
 
     #[test]

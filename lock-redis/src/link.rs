@@ -540,10 +540,10 @@ fn connection_info(
 ) -> Result<ConnectionInfo, RedisError> {
     let address = match &config.place {
         Place::Unix(path) => ConnectionAddr::Unix(path.clone()),
-        Place::Tcp { host, port, tls: false } => ConnectionAddr::Tcp(host.clone(), *port),
-        Place::Tcp { host, port, tls: true } => ConnectionAddr::TcpTls {
-            host: host.clone(),
-            port: *port,
+        Place::Tcp { host, tls: false } => ConnectionAddr::Tcp(host.name.clone(), host.port),
+        Place::Tcp { host, tls: true } => ConnectionAddr::TcpTls {
+            host: host.name.clone(),
+            port: host.port,
             insecure: false,
             tls_params: None,
         },

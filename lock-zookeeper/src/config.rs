@@ -3,15 +3,15 @@
 use std::fmt;
 use std::time::Duration;
 
+use lock_core::url::{Host, Url};
 use lock_core::{Error, ErrorKind};
-use percent_encoding::percent_decode_str;
 
 use crate::names::{Layout, Names};
 #[cfg(feature = "tls")]
 use crate::tls::Certificates;
 
-/// The URL options about certificates.
-const OF_TLS: [&str; 3] = ["ca", "cert", "key"];
+/// Of a server that none is written for, so that what is the same looks the same.
+const DEFAULT_PORT: u16 = 2181;
 
 /// What is asked for; the servers have limits of their own.
 const SESSION_TIMEOUT: Duration = Duration::from_secs(10);
@@ -71,10 +71,12 @@ impl Config {
     /// [`ErrorKind::Invalid`] if it cannot be understood, and [`ErrorKind::Unsupported`] if it needs the feature
     /// and that is off. No error repeats the URL: it may hold a password.
     pub fn new(url: &str) -> Result<Self, Error> {
-        let (scheme, rest) = url
-            .split_once("://")
-            .ok_or_else(|| invalid("the URL of an ensemble begins with zookeeper://"))?;
-        let is_encrypted = match scheme.to_ascii_lowercase().as_str() {
+        Url::parse(url)?.try_into()
+    }
+
+    /// What it takes out of `url`.
+    fn of(url: &mut Url) -> Result<Self, Error> {
+        let is_encrypted = match url.scheme() {
             "zookeeper" => false,
             "zookeeper+tls" if cfg!(feature = "tls") => true,
             "zookeeper+tls" => {
@@ -83,74 +85,39 @@ impl Config {
             }
             _ => return Err(invalid("write zookeeper:// or zookeeper+tls://")),
         };
-        if rest.contains('#') {
-            return Err(invalid("a ZooKeeper URL has no fragment; write # as %23"));
-        }
-        let (location, query) = rest.split_once('?').unwrap_or((rest, ""));
-        if query.contains('@') && location.contains(':') && !location.contains('@') {
-            // Maybe the question mark stood in a password; then the options are a part of it.
-            return Err(invalid("write ? in a password as %3F, and @ in a URL option as %40"));
-        }
-        let (credentials, location) = match location.rsplit_once('@') {
-            Some((credentials, location)) => (Some(decoded_credentials(credentials)?), location),
-            None => (None, location),
-        };
-        let (servers, chroot) = location.split_once('/').unwrap_or((location, ""));
+        let authority = url.authority(DEFAULT_PORT)?;
+        let servers: Vec<String> = authority.hosts.iter().map(Host::to_string).collect();
         let mut config = Self {
-            servers: checked_servers(servers)?,
-            chroot: checked_chroot(chroot)?,
-            credentials,
+            servers: servers.join(","),
+            chroot: checked_chroot(&authority.path)?,
+            credentials: authority.credentials.map(checked_credentials).transpose()?,
             session_timeout: SESSION_TIMEOUT,
             names: Names::new("", Layout::default())?,
             #[cfg(feature = "tls")]
             certificates: None,
         };
-        let mut layout = None;
-        let mut options = options(query)?;
-        let files = OF_TLS.map(|name| take(&mut options, name));
-        config.take_files(files, is_encrypted)?;
-        for (name, value) in options {
-            config = match name.as_str() {
-                "prefix" => config.prefix(&value)?,
-                "session_timeout" => config.session_timeout(duration(&value)?)?,
-                "layout" => {
-                    layout = Some(layout_called(&value)?);
-                    config
-                }
-                _ => {
-                    let why = format!("the zookeeper: backend has no URL option {name:?}");
-                    return Err(invalid(why));
-                }
+        if let Some(prefix) = url.take("prefix")? {
+            config = config.prefix(&prefix)?;
+        }
+        if let Some(timeout) = url.take_duration("session_timeout")? {
+            config = config.session_timeout(timeout)?;
+        }
+        if let Some(layout) = url.take("layout")? {
+            config = config.layout(layout_called(&layout)?);
+        }
+        let files = url.take_certificate_files("zookeeper+tls")?;
+        if is_encrypted {
+            let Some(_ca) = files.authorities else {
+                let why = "zookeeper+tls: needs the URL option ca: the file with the authorities that servers are checked against";
+                return Err(invalid(why));
             };
+            #[cfg(feature = "tls")]
+            {
+                let identity = files.identity.as_ref().map(|(cert, key)| (&**cert, &**key));
+                config.certificates = Some(Certificates::new(&_ca, identity));
+            }
         }
-        Ok(config.layout(layout.unwrap_or_default()))
-    }
-
-    fn take_files(
-        &mut self,
-        [ca, cert, key]: [Option<String>; 3],
-        is_encrypted: bool,
-    ) -> Result<(), Error> {
-        if !is_encrypted {
-            return match ca.or(cert).or(key) {
-                None => Ok(()),
-                Some(_) => {
-                    Err(invalid("certificates need an encrypted connection: use zookeeper+tls://"))
-                }
-            };
-        }
-        if cert.is_some() != key.is_some() {
-            return Err(invalid("the URL options cert and key go together: two files in PEM"));
-        }
-        let Some(_ca) = ca else {
-            let why = "zookeeper+tls: needs the URL option ca: the file with the authorities that servers are checked against";
-            return Err(invalid(why));
-        };
-        #[cfg(feature = "tls")]
-        {
-            self.certificates = Some(Certificates::new(&_ca, cert.as_deref().zip(key.as_deref())));
-        }
-        Ok(())
+        Ok(config)
     }
 
     /// Puts all locks below this path: `locks/` makes `orders` the node `/locks/orders`. It ends in `/`.
@@ -208,6 +175,17 @@ impl fmt::Debug for Config {
     }
 }
 
+/// As [`new`](Config::new), for a URL whose other options were taken out of it.
+impl TryFrom<Url> for Config {
+    type Error = Error;
+
+    fn try_from(mut url: Url) -> Result<Self, Error> {
+        let config = Self::of(&mut url)?;
+        url.no_more_options()?;
+        Ok(config)
+    }
+}
+
 impl TryFrom<&str> for Config {
     type Error = Error;
 
@@ -224,52 +202,16 @@ impl TryFrom<String> for Config {
     }
 }
 
-fn decoded_credentials(credentials: &str) -> Result<String, Error> {
-    let (user, password) = credentials
-        .split_once(':')
-        .ok_or_else(|| invalid("before the @ of a ZooKeeper URL stands user:password"))?;
-    let (user, password) = (decode(user)?, decode(password)?);
+fn checked_credentials((user, password): (String, String)) -> Result<String, Error> {
     if user.is_empty() || user.contains(':') {
         return Err(invalid("a user's name is not empty and has no colon"));
     }
     Ok(format!("{user}:{password}"))
 }
 
-/// With the usual port where there is none, so that what is the same looks the same.
-fn checked_servers(servers: &str) -> Result<String, Error> {
-    let servers: Result<Vec<_>, _> = servers.split(',').map(checked_server).collect();
-    Ok(servers?.join(","))
-}
-
-fn checked_server(server: &str) -> Result<String, Error> {
-    let bad = || {
-        invalid("a ZooKeeper URL names hosts with commas in between, an IPv6 address in [brackets]")
-    };
-    let (host, port) = match server.strip_prefix('[') {
-        Some(rest) => rest.split_once(']').ok_or_else(bad)?,
-        None => server.split_at(server.find(':').unwrap_or(server.len())),
-    };
-    let odd = |c: char| !(c.is_ascii_alphanumeric() || "-._:".contains(c));
-    if host.is_empty() || host.contains(odd) {
-        return Err(bad());
-    }
-    let port = match port {
-        "" => 2181,
-        port => match port.strip_prefix(':').and_then(|port| port.parse::<u16>().ok()) {
-            Some(port) if port > 0 => port,
-            _ => return Err(invalid("the port of a ZooKeeper URL is a number up to 65535")),
-        },
-    };
-    match host.contains(':') {
-        true => Ok(format!("[{host}]:{port}")),
-        false => Ok(format!("{host}:{port}")),
-    }
-}
-
 fn checked_chroot(chroot: &str) -> Result<String, Error> {
-    let chroot = decode(chroot)?;
     if chroot.is_empty() {
-        return Ok(chroot);
+        return Ok(String::new());
     }
     let odd = |element: &str| {
         matches!(element, "" | "." | "..") || element.chars().any(|c| c.is_control() || c == ',')
@@ -288,37 +230,8 @@ fn layout_called(name: &str) -> Result<Layout, Error> {
     }
 }
 
-fn duration(text: &str) -> Result<Duration, Error> {
-    humantime::parse_duration(text)
-        .map_err(|_| invalid("the URL option session_timeout is a duration; write 10s"))
-}
-
-fn options(query: &str) -> Result<Vec<(String, String)>, Error> {
-    let mut options: Vec<(String, String)> = Vec::new();
-    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-        let Some((name, value)) = pair.split_once('=') else {
-            return Err(invalid("an option of a ZooKeeper URL has no value"));
-        };
-        if options.iter().any(|(known, _)| known == name) {
-            return Err(invalid(format!("the URL option {name:?} is given twice")));
-        }
-        options.push((name.to_owned(), decode(value)?));
-    }
-    Ok(options)
-}
-
-fn take(options: &mut Vec<(String, String)>, name: &str) -> Option<String> {
-    let at = options.iter().position(|(known, _)| known == name)?;
-    Some(options.swap_remove(at).1)
-}
-
-fn decode(text: &str) -> Result<String, Error> {
-    let decoded = percent_decode_str(text).decode_utf8();
-    Ok(decoded.map_err(|_| invalid("a part of the URL is not UTF-8"))?.into_owned())
-}
-
-fn invalid(why: impl Into<String>) -> Error {
-    Error::new(ErrorKind::Invalid, why.into())
+fn invalid(why: &'static str) -> Error {
+    Error::new(ErrorKind::Invalid, why)
 }
 
 #[cfg(test)]
