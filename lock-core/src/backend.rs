@@ -139,6 +139,17 @@ impl Claim {
             held: false,
         }
     }
+
+    /// For backends that know no other [`Mode`].
+    ///
+    /// # Errors
+    ///
+    /// [`FaultKind::Unsupported`] if the claim is for another one.
+    pub fn must_be_exclusive(&self) -> Result<(), Fault> {
+        match self.mode {
+            Mode::Exclusive => Ok(()),
+        }
+    }
 }
 
 /// How a lock is held.

@@ -66,6 +66,19 @@ pub enum ErrorKind {
     BackendBroken,
 }
 
+impl From<FaultKind> for ErrorKind {
+    fn from(kind: FaultKind) -> Self {
+        match kind {
+            FaultKind::Unavailable => Self::Unavailable,
+            FaultKind::Denied => Self::Denied,
+            FaultKind::Unsupported => Self::Unsupported,
+            FaultKind::Invalid => Self::Invalid,
+            FaultKind::TimedOut => Self::Timeout,
+            FaultKind::Broken => Self::BackendBroken,
+        }
+    }
+}
+
 impl Error {
     /// An error with a message of its own. For backends and front ends; it starts in lower case.
     #[must_use]
@@ -120,34 +133,31 @@ impl Error {
         self.0.backend
     }
 
-    /// Attaches the cause.
+    /// Attaches the cause: an error, a text, or [what a fault was made of](Fault::into_source).
     #[must_use]
-    pub fn with_source(mut self, source: impl std::error::Error + Send + Sync + 'static) -> Self {
-        self.0.source = Some(Arc::new(source));
+    pub fn with_source(
+        mut self,
+        source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
+    ) -> Self {
+        self.0.source = Some(source.into().into());
         self
     }
 
     pub(crate) fn from_fault(fault: Fault) -> Self {
-        let (kind, message) = match fault.kind() {
-            FaultKind::Unavailable => (
-                ErrorKind::Unavailable,
-                "the backend is unavailable; check that it runs and is reachable",
-            ),
-            FaultKind::Denied => {
-                (ErrorKind::Denied, "the backend refuses access; check credentials and rights")
+        let message = match fault.kind() {
+            FaultKind::Unavailable => {
+                "the backend is unavailable; check that it runs and is reachable"
             }
-            FaultKind::Unsupported => (ErrorKind::Unsupported, "the backend cannot do this"),
-            FaultKind::Invalid => (ErrorKind::Invalid, "the backend cannot accept this request"),
-            FaultKind::TimedOut => (
-                ErrorKind::Timeout,
-                "the backend did not answer in time; it may be down or overloaded",
-            ),
-            FaultKind::Broken => (ErrorKind::BackendBroken, "the backend broke its contract"),
+            FaultKind::Denied => "the backend refuses access; check credentials and rights",
+            FaultKind::Unsupported => "the backend cannot do this",
+            FaultKind::Invalid => "the backend cannot accept this request",
+            FaultKind::TimedOut => {
+                "the backend did not answer in time; it may be down or overloaded"
+            }
+            FaultKind::Broken => "the backend broke its contract",
         };
-        let mut error = Self::new(kind, message);
-        error.0.effect = fault.effect();
-        error.0.source = Some(fault.into_source().into());
-        error
+        let effect = fault.effect();
+        Self::new(fault.kind().into(), message).applied(effect).with_source(fault.into_source())
     }
 
     pub(crate) fn interrupted(_: Interrupted) -> Self {

@@ -14,7 +14,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lock_core::backend::{Attempt, Claim, Fault, FaultKind, Grant, Hold, Lease, Mode};
+use lock_core::backend::{Attempt, Claim, Fault, FaultKind, Grant, Hold, Lease};
 use lock_core::clock::{Moment, since_boot, wall};
 use lock_core::{FencingToken, OwnerId};
 use tokio::sync::{Semaphore, oneshot};
@@ -125,9 +125,7 @@ impl FileLocks {
     }
 
     pub(crate) fn check(&self, claim: &Claim) -> Result<(), Fault> {
-        if claim.mode != Mode::Exclusive {
-            return Err(Fault::unsupported("this mode"));
-        }
+        claim.must_be_exclusive()?;
         if claim.hold == Hold::Detached && self.inner.boot.is_none() {
             return Err(Fault::unsupported("detached holds"));
         }

@@ -4,8 +4,8 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use lock_core::Error;
 use lock_core::backend::{Fault, FaultKind};
-use lock_core::{Error, ErrorKind};
 use rustix::io::Errno;
 
 /// A system call on a file that failed. Each of them comes before the lock is ours, or leaves it as
@@ -30,14 +30,8 @@ pub(crate) fn refused(path: &Path, why: &'static str) -> Fault {
 /// The same as [`fault`], before there is a backend.
 pub(crate) fn error(doing: &'static str, path: &Path, source: io::Error) -> Error {
     let (kind, advice) = classify(&source);
-    let kind = match kind {
-        FaultKind::Denied => ErrorKind::Denied,
-        FaultKind::Unavailable => ErrorKind::Unavailable,
-        FaultKind::Unsupported => ErrorKind::Unsupported,
-        _ => ErrorKind::Invalid,
-    };
     let message = format!("cannot {doing} {}; {advice}", path.display());
-    Error::new(kind, message).with_source(source)
+    Error::new(kind.into(), message).with_source(source)
 }
 
 fn classify(error: &io::Error) -> (FaultKind, &'static str) {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lock_core::backend::{
     Attempt, Backend, Claim, Fault, FaultKind, Grant, Hold, Holder, Identity, Lease, LetGo, Listed,
-    LockState, Mode, Release, Renewal, Ticket, Wake,
+    LockState, Release, Renewal, Ticket, Wake,
 };
 use lock_core::clock::Moment;
 use lock_core::{
@@ -189,9 +189,7 @@ impl Backend for Memcached {
     /// Takes the lock, looks what stands there now, and draws a token, in one round trip: whether the
     /// token is of any worth is known when the answers are.
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, Fault> {
-        if claim.mode != Mode::Exclusive {
-            return Err(Fault::unsupported("this mode"));
-        }
+        claim.must_be_exclusive()?;
         let (key, server) = self.inner.place_of(&claim.name);
         let answer = self.inner.attempt(server, &key, claim).await;
         match &answer {

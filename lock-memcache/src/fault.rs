@@ -2,8 +2,8 @@
 
 use std::fmt;
 
+use lock_core::Error;
 use lock_core::backend::{Effect, Fault, FaultKind};
-use lock_core::{Error, ErrorKind};
 
 use Effect::{NotApplied, Unknown};
 use FaultKind::{Broken, Denied, Invalid, Unavailable, Unsupported};
@@ -48,14 +48,14 @@ pub(crate) fn odd_answer(doing: &'static str, what: impl fmt::Display) -> Fault 
 
 /// The same fault, before there is a backend.
 pub(crate) fn error(fault: Fault) -> Error {
-    let (kind, message) = match fault.kind() {
-        Unavailable => (ErrorKind::Unavailable, "cannot connect to the servers"),
-        Denied => (ErrorKind::Denied, "the server refuses access"),
-        Unsupported => (ErrorKind::Unsupported, "the server cannot do what locks need"),
-        Broken => (ErrorKind::BackendBroken, "the server answers what no memcached does"),
-        _ => (ErrorKind::Invalid, "the server cannot accept this"),
+    let message = match fault.kind() {
+        Unavailable => "cannot connect to the servers",
+        Denied => "the server refuses access",
+        Unsupported => "the server cannot do what locks need",
+        Broken => "the server answers what no memcached does",
+        _ => "the server cannot accept this",
     };
-    Error::new(kind, message).with_source(Said(fault.into_source().to_string()))
+    Error::new(fault.kind().into(), message).with_source(fault.into_source())
 }
 
 fn classify(said: &str) -> (Effect, FaultKind, &'static str) {
@@ -91,17 +91,6 @@ impl fmt::Display for Trouble {
 }
 
 impl std::error::Error for Trouble {}
-
-#[derive(Debug)]
-struct Said(String);
-
-impl fmt::Display for Said {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for Said {}
 
 #[cfg(test)]
 mod tests {

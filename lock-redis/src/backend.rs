@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lock_core::backend::{
     Attempt, Backend, Claim, Effect, Fault, FaultKind, Grant, Holder, Identity, Lease, LetGo,
-    Listed, LockState, Mode, PLACE_LASTS, Release, Renewal, Ticket, Wake,
+    Listed, LockState, PLACE_LASTS, Release, Renewal, Ticket, Wake,
 };
 use lock_core::clock::{Moment, sleep_between};
 use lock_core::{
@@ -139,9 +139,7 @@ impl Backend for Redis {
     }
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, Fault> {
-        if claim.mode != Mode::Exclusive {
-            return Err(Fault::unsupported("this mode"));
-        }
+        claim.must_be_exclusive()?;
         match self.inner.link.channel().filter(|_| claim.queue) {
             Some(channel) => self.stand_in_line(claim, channel).await,
             None => {

@@ -83,16 +83,17 @@ pub(crate) fn missing_rights(commands: &[String]) -> Error {
 
 /// The same fault, before there is a backend.
 pub(crate) fn error(fault: Fault) -> Error {
-    let (kind, message) = match fault.kind() {
-        Unavailable => (ErrorKind::Unavailable, "cannot connect to the server"),
-        Denied => (ErrorKind::Denied, "the server refuses access; check credentials and rights"),
-        Unsupported => (ErrorKind::Unsupported, "the server cannot do this"),
-        Broken => (ErrorKind::BackendBroken, "the server answers what no Redis server does"),
-        _ => (ErrorKind::Invalid, "the server cannot accept this"),
+    let kind = fault.kind().into();
+    let message = match fault.kind() {
+        Unavailable => "cannot connect to the server",
+        Denied => "the server refuses access; check credentials and rights",
+        Unsupported => "the server cannot do this",
+        Broken => "the server answers what no Redis server does",
+        _ => "the server cannot accept this",
     };
     match fault.into_source().downcast::<NoTls>() {
         Ok(no_tls) => Error::new(kind, no_tls.advice).with_source(no_tls.said),
-        Err(source) => Error::new(kind, message).with_source(Said(source.to_string())),
+        Err(source) => Error::new(kind, message).with_source(source),
     }
 }
 

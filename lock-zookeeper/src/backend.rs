@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lock_core::backend::{
     Attempt, Backend, Claim, Effect, Fault, FaultKind, Hold, Holder, Identity, LetGo, Listed,
-    LockState, Mode, PLACE_LASTS, Release, Renewal, Wake,
+    LockState, PLACE_LASTS, Release, Renewal, Wake,
 };
 use lock_core::clock::Moment;
 use lock_core::{
@@ -271,9 +271,7 @@ fn check(claim: &Claim) -> Result<(), Fault> {
     if claim.hold == Hold::Detached {
         return Err(Fault::unsupported("a detached hold: nobody else can take a session over"));
     }
-    if claim.mode != Mode::Exclusive {
-        return Err(Fault::unsupported("this mode"));
-    }
+    claim.must_be_exclusive()?;
     if claim.floor.is_some() {
         return Err(Fault::unsupported("raising the fencing token"));
     }
