@@ -1,4 +1,4 @@
-//! Other processes that lock: programs in other languages, and [holders](holders) of our own.
+//! Other processes that lock: programs in other languages, and [holders] of our own.
 //!
 //! A peer does what it is told line by line, and answers each line. It ends with its handle, and with its
 //! stdin: so with the test process even if that is killed, unless it is stopped itself.
