@@ -64,6 +64,9 @@
 //! by itself, and goes to the end of the line. Inside one process, a locker serves first come, first
 //! served, and has one place in the line.
 //!
+//! A lock that is held keeps one file open, and one that a locker waits for two. Where the limit on open
+//! files is reached, that is an error, and the wait ends.
+//!
 //! # Detached holds
 //!
 //! A lock that was asked for as [`detachable`] is a lease that stands in the lock file, with the boot
