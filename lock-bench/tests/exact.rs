@@ -52,6 +52,19 @@ fn zookeeper_meets_its_goals() {
     meets_its_goals("zookeeper:", "goals/zookeeper.toml");
 }
 
+/// Each speaks the protocol, and no claim of theirs overlaps with another.
+#[test]
+fn other_projects_locks_are_measured_beside_ours() {
+    let output = run(&["zookeeper:", "handoff", "--exact", "--others"]);
+    demand(&output, 0, "round trips a hand-off");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(!text.contains("not installed"), "run ./test, which installs what is missing: {text}");
+    for name in ["zookeeper-crate", "kazoo", "curator"] {
+        let is_column = |line: &str| line.contains("locks ") && line.contains(name);
+        assert!(text.lines().any(is_column), "{name} has no column in\n{text}");
+    }
+}
+
 #[test]
 fn memcached_meets_its_goals() {
     meets_its_goals("memcache:", "goals/memcache.toml");

@@ -256,6 +256,12 @@ async fn a_held_lock_stays_held_and_each_lease_is_long_enough() {
     m.release().await.unwrap();
 }
 
+/// How a check begins in a transaction, and a ping. The server does not tell them from other requests.
+const CHECK: [u8; 9] = [0, 0, 0, 13, 0, 255, 255, 255, 255];
+const PING: [u8; 8] = [255, 255, 255, 254, 0, 0, 0, 11];
+const PROOF_BYTES: u64 = 39;
+const PING_BYTES: u64 = 12;
+
 #[tokio::test]
 async fn what_holds_and_waits_costs_proofs_and_no_more() {
     let server = server();
@@ -269,8 +275,14 @@ async fn what_holds_and_waits_costs_proofs_and_no_more() {
         }
         sleep(Duration::from_millis(500)).await;
         let before = line.stats().to_server.received;
+        let (proofs, pings) = (line.count(CHECK), line.count(PING));
         sleep(TIMEOUT).await;
         sent.push(line.stats().to_server.received - before);
+        // One each sixth of the timeout, and a ping at most before each of them.
+        let (proofs, pings) = (proofs.seen(), pings.seen());
+        assert!((3..=7).contains(&proofs) && pings <= 7, "{proofs} proofs and {pings} pings");
+        let bytes = proofs * PROOF_BYTES + pings * PING_BYTES;
+        assert_eq!(sent[sent.len() - 1], bytes, "{proofs} proofs, {pings} pings, and nothing else");
     }
     assert!(sent[1] <= sent[0] * 3 / 2, "bytes of an idle session, and with 100 waiters: {sent:?}");
     assert!(sent[0] > 0, "there are proofs");

@@ -2,6 +2,7 @@
 //! server, floors in `worker/floors/`, and a goals file.
 
 use super::Stop;
+use super::others::{CURATOR, KAZOO, Other};
 use super::services::{self, Place};
 
 /// How a backend is measured.
@@ -16,6 +17,8 @@ pub(crate) struct Backend {
     pub(crate) crowd_floor: &'static str,
     /// What people use instead, shown beside it where one task is at work.
     pub(crate) beside: &'static [&'static str],
+    /// Libraries of other projects, which are measured if they are asked for.
+    pub(crate) others: &'static [Other],
     /// Locks exclude other processes, too.
     pub(crate) between_processes: bool,
     /// When a waiter gets the lock of a holder that was killed.
@@ -43,6 +46,7 @@ pub(crate) const BACKENDS: &[Backend] = &[
         floor: "tokio-mutex",
         crowd_floor: "tokio-mutex",
         beside: &[],
+        others: &[],
         between_processes: false,
         takeover: Takeover::Lease,
         hand_offs: 400,
@@ -55,6 +59,7 @@ pub(crate) const BACKENDS: &[Backend] = &[
         floor: "file-lock",
         crowd_floor: "file-lock",
         beside: &["flock(1)"],
+        others: &[],
         between_processes: true,
         takeover: Takeover::Death,
         hand_offs: 64,
@@ -68,6 +73,7 @@ pub(crate) const BACKENDS: &[Backend] = &[
         floor: "raw-redis",
         crowd_floor: "mux-redis",
         beside: &[],
+        others: &[],
         between_processes: true,
         takeover: Takeover::Lease,
         hand_offs: 400,
@@ -80,6 +86,7 @@ pub(crate) const BACKENDS: &[Backend] = &[
         floor: "raw-zookeeper",
         crowd_floor: "mux-zookeeper",
         beside: &[],
+        others: &[Other::Compiled("zookeeper-crate"), KAZOO, CURATOR],
         between_processes: true,
         takeover: Takeover::Lease,
         hand_offs: 400,
@@ -93,6 +100,7 @@ pub(crate) const BACKENDS: &[Backend] = &[
         floor: "raw-memcached",
         crowd_floor: "mux-memcached",
         beside: &[],
+        others: &[],
         between_processes: true,
         takeover: Takeover::Lease,
         // Between processes each one takes a look, 15 ms on average.

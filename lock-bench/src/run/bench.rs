@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::backends::{self, Backend};
 use super::claims::Claims;
+use super::others::Found;
 use super::peer::{Lib, Peer, SOON};
 use super::services::{Place, Server};
 use super::{RunArgs, Stop, cpu};
@@ -23,6 +24,8 @@ pub(crate) struct Bench<'a> {
     pub(crate) pins: Option<Pins>,
     /// What is measured, beside its floors.
     pub(crate) libs: Vec<Lib>,
+    /// Other projects' libraries, with their versions or what is missing.
+    pub(crate) others: Vec<Found>,
     pub(crate) seed: u64,
     pub(crate) random: fastrand::Rng,
     pub(crate) rows: Vec<Row>,
@@ -50,6 +53,10 @@ impl<'a> Bench<'a> {
             _ => None,
         };
         let mut libs = vec![Lib::own("locks", args.threads)];
+        let wanted = if args.others { backend.others } else { &[] };
+        let (there, others): (Vec<_>, Vec<_>) =
+            wanted.iter().map(|other| other.find(args.threads)).unzip();
+        libs.extend(there.into_iter().flatten());
         for peer in &args.peer {
             if libs.iter().any(|lib| lib.name == peer.name) {
                 return Err(Stop::Failed(format!("two libraries are called {}", peer.name)));
@@ -63,6 +70,7 @@ impl<'a> Bench<'a> {
             place,
             pins,
             libs,
+            others,
             seed,
             random: fastrand::Rng::with_seed(seed),
             rows: Vec::new(),

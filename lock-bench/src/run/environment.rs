@@ -1,11 +1,13 @@
 //! Where figures come from: one line of JSON.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::process::Command;
 
 use serde_json::{Value, json};
 
 use super::bench::Bench;
+use super::others::Found;
 use super::{Stop, cpu};
 
 pub(crate) fn line(bench: &Bench<'_>) -> Result<Value, Stop> {
@@ -19,6 +21,7 @@ pub(crate) fn line(bench: &Bench<'_>) -> Result<Value, Stop> {
             "rustc": rustc(),
             "backend": bench.backend.scheme,
             "server": server,
+            "others": others(&bench.others),
             "server_is_ours": bench.server().map(|server| server.pid().is_some()),
             "kernel": kernel.release().to_string_lossy(),
             "machine": kernel.machine().to_string_lossy(),
@@ -36,6 +39,13 @@ pub(crate) fn line(bench: &Bench<'_>) -> Result<Value, Stop> {
             "seed": bench.seed,
         }
     }))
+}
+
+fn others(found: &[Found]) -> BTreeMap<&str, &str> {
+    found
+        .iter()
+        .map(|(name, version)| (*name, version.as_ref().unwrap_or_else(|missing| missing).as_str()))
+        .collect()
 }
 
 /// The compiler that is here now, most likely the one that was used.

@@ -5,6 +5,7 @@ mod bench;
 mod claims;
 mod cpu;
 mod environment;
+mod others;
 mod peer;
 mod relay;
 mod services;
@@ -57,6 +58,10 @@ pub(crate) struct RunArgs {
     /// Another library: a program that speaks the protocol, which gets the URL as its last argument
     #[arg(long, value_name = "NAME=COMMAND", value_parser = Lib::foreign)]
     peer: Vec<Lib>,
+    /// Libraries of other projects, too, as far as they are installed: with zookeeper:, the recipe of the crate
+    /// zookeeper-client, kazoo and Apache Curator. The environment says what is missing
+    #[arg(long)]
+    others: bool,
     /// Worker threads of our own workers; 0: everything on one thread
     #[arg(long, default_value_t = 0)]
     threads: usize,

@@ -28,6 +28,12 @@ impl Lib {
         Self { name: name.to_owned(), command: Vec::new(), threads }
     }
 
+    /// A program that comes with us.
+    pub(crate) fn script(name: &str, command: &[&str]) -> Self {
+        let command = command.iter().map(|&word| word.to_owned()).collect();
+        Self { name: name.to_owned(), command, threads: 0 }
+    }
+
     /// `NAME=COMMAND`, where the command is split at spaces.
     pub(crate) fn foreign(text: &str) -> Result<Self, String> {
         let (name, command) = text.split_once('=').ok_or("write NAME=COMMAND")?;

@@ -6,6 +6,7 @@ mod locks;
 mod memcache_crate;
 mod pairs;
 mod session;
+mod zookeeper_crate;
 
 use std::io::BufRead;
 use std::time::Duration;
@@ -19,6 +20,7 @@ use floors::{FileLock, Flock, Memcached, Mux, Raw, Redis, TokioMutex, ZooKeeper}
 use memcache_crate::MemcacheCrate;
 pub(crate) use pairs::histogram;
 use session::Session;
+use zookeeper_crate::ZooKeeperCrate;
 
 /// What workers of this program can lock with.
 pub(crate) const LIBS: &[&str] = &[
@@ -30,6 +32,7 @@ pub(crate) const LIBS: &[&str] = &[
     "raw-zookeeper",
     "mux-zookeeper",
     "memcache-crate",
+    "zookeeper-crate",
     "file-lock",
     "flock(1)",
     "tokio-mutex",
@@ -101,6 +104,7 @@ pub(crate) fn run(args: &WorkerArgs) -> Result<(), String> {
             "raw-zookeeper" => serve(Raw::<ZooKeeper>::connect(&args.url)?).await,
             "mux-zookeeper" => serve(Mux::<ZooKeeper>::connect(&args.url).await?).await,
             "memcache-crate" => serve(MemcacheCrate::connect(&args.url).await?).await,
+            "zookeeper-crate" => serve(ZooKeeperCrate::connect(&args.url).await?).await,
             "file-lock" => serve(FileLock::at(&args.url)?).await,
             "flock(1)" => serve(Flock::at(&args.url)?).await,
             "tokio-mutex" => serve(TokioMutex::default()).await,

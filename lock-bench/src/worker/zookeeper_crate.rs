@@ -1,0 +1,48 @@
+//! The lock recipe of the crate `zookeeper-client`: whoever came before is watched, and the line read again
+//! after it.
+
+use std::time::Duration;
+
+use zookeeper_client::{Acls, Client, CreateMode, LockOptions, LockPrefix, OwnedLockClient};
+
+use super::Lib;
+
+pub(crate) struct ZooKeeperCrate(Client);
+
+impl ZooKeeperCrate {
+    /// With a session as long as ours.
+    pub(crate) async fn connect(url: &str) -> Result<Self, String> {
+        let usage = "it speaks to zookeeper://host:port?session_timeout=SECONDSs";
+        let address = url.strip_prefix("zookeeper://").ok_or(usage)?;
+        let (address, seconds) = address.split_once("?session_timeout=").ok_or(usage)?;
+        let seconds = seconds.strip_suffix('s').and_then(|s| s.parse().ok()).ok_or(usage)?;
+        let connector = Client::connector().with_session_timeout(Duration::from_secs(seconds));
+        connector.connect(address).await.map(Self).map_err(|e| e.to_string())
+    }
+}
+
+impl Lib for ZooKeeperCrate {
+    type Lock = String;
+    type Held = OwnedLockClient;
+
+    fn lock(&self, name: &str) -> Result<String, String> {
+        Ok(format!("/{name}"))
+    }
+
+    async fn acquire(&self, lock: &String, _ttl: Duration) -> Result<OwnedLockClient, String> {
+        let prefix = LockPrefix::new_curator(lock, "lock-").map_err(|e| e.to_string())?;
+        let parents = CreateMode::Container.with_acls(Acls::anyone_all());
+        let options = LockOptions::new(Acls::anyone_all()).with_ancestor_options(parents);
+        let options = options.map_err(|e| e.to_string())?;
+        let held = self.0.lock(prefix, b"", options).await.map_err(|e| e.to_string())?;
+        Ok(held.into_owned())
+    }
+
+    /// The recipe lets go by a drop that nobody can await. So the node is deleted by hand, and the guard, which
+    /// would delete it once more, forgotten with its handle of the client.
+    async fn release(&self, held: OwnedLockClient) -> Result<(), String> {
+        let deleted = self.0.delete(held.lock_path(), None).await.map_err(|e| e.to_string());
+        std::mem::forget(held);
+        deleted
+    }
+}
