@@ -350,7 +350,9 @@ impl Inner {
                 (Some(added), looked @ Some(_)) => match seen(looked, DOING)? {
                     Seen::Ours(value, item) if value.owner == claim.owner => {
                         let prolonging = Prolonging { claim, key, server, connection };
-                        if let Some(grant) = self.repeat(&prolonging, value, item).await? {
+                        // Boxed, as all that is rare: the future of each attempt is small without it.
+                        let repeated = Box::pin(self.repeat(&prolonging, value, item)).await?;
+                        if let Some(grant) = repeated {
                             return Ok(Attempt::Acquired(grant));
                         }
                     }
@@ -374,22 +376,33 @@ impl Inner {
         taken: Taken,
         draw: Option<Reply>,
     ) -> Result<Option<Grant>, Fault> {
-        let Prolonging { claim, key, server, connection } = taking;
-        let Taken { attempt, cas, since } = taken;
-        let Some(number) = self.number_for(taking, None, Some(draw)).await? else {
-            let seen = Some((cas, attempt));
-            delete(connection, key, &claim.owner, seen, "give a lock back").await?;
-            server.fence.begin(&server.link, &self.fence_key).await?;
-            return Ok(None);
-        };
-        let until = since + claim.ttl;
-        let known = Known { attempt, number, cas, connection: connection.id(), until };
-        if claim.hold == Hold::Detached {
-            // Whoever renews it, and knows nothing but the owner, has to see that it was granted.
-            let (request, step) = known_step(claim, key, known);
-            return self.prolong(taking, step, connection.ask(&request).await?).await;
+        let (claim, Taken { attempt, cas, since }) = (taking.claim, taken);
+        let (until, connection) = (since + claim.ttl, taking.connection.id());
+        let known = |number| Known { attempt, number, cas, connection, until };
+        match drawn(draw)? {
+            Some(number) if short_of(claim, number).is_none() && claim.hold == Hold::Guarded => {
+                self.grant(claim.owner, known(number), since).map(Some)
+            }
+            Some(number) => Box::pin(self.tell(taking, known(number))).await,
+            None => Box::pin(self.give_back(taking, (cas, attempt))).await,
         }
-        self.grant(claim.owner, known, since).map(Some)
+    }
+
+    /// Raises the number of a lock that was just taken if need be, and writes it. Whoever renews a detached
+    /// lock knows nothing but the owner, and has to see that it was granted.
+    async fn tell(&self, taking: &Prolonging<'_>, known: Known) -> Result<Option<Grant>, Fault> {
+        let (request, step) = known_step(taking.claim, taking.key, known);
+        self.prolong(taking, step, taking.connection.ask(&request).await?).await
+    }
+
+    async fn give_back(
+        &self,
+        Prolonging { claim, key, server, connection }: &Prolonging<'_>,
+        seen: (u64, u64),
+    ) -> Result<Option<Grant>, Fault> {
+        delete(connection, key, &claim.owner, Some(seen), "give a lock back").await?;
+        server.fence.begin(&server.link, &self.fence_key).await?;
+        Ok(None)
     }
 
     async fn draw(&self, connection: &Connection, by: u64) -> Result<Option<u64>, Fault> {
@@ -474,8 +487,8 @@ impl Inner {
                 Some(Reply::Stored | Reply::Done) => {
                     let until = step.until.unwrap_or(since).max(since + claim.ttl);
                     step.until = Some(until);
-                    let draw = if step.draws { Some(replies.next()) } else { None };
-                    match self.number_for(prolonging, step.number, draw).await? {
+                    let number = if step.draws { drawn(replies.next())? } else { step.number };
+                    match self.raised(prolonging, number).await? {
                         Some(number) if tells(claim, &value, number) => {
                             let (attempt, connection) = (value.attempt, connection.id());
                             let known = Known { attempt, number, cas: item.cas, connection, until };
@@ -506,17 +519,12 @@ impl Inner {
         Err(restless(key))
     }
 
-    /// The number that is known, or was drawn, raised to what the claim asks for; `None` without a counter.
-    async fn number_for(
+    /// The number, or a higher one if the claim asks for that; `None` without a counter.
+    async fn raised(
         &self,
         Prolonging { claim, connection, .. }: &Prolonging<'_>,
-        known: Option<u64>,
-        draw: Option<Option<Reply>>,
+        number: Option<u64>,
     ) -> Result<Option<u64>, Fault> {
-        let number = match draw {
-            Some(reply) => drawn(reply)?,
-            None => known,
-        };
         match number.and_then(|number| short_of(claim, number)) {
             Some(short_of) => self.draw(connection, short_of).await,
             None => Ok(number),

@@ -1,9 +1,9 @@
 //! The connection to a server: one for all verbs, made anew when it breaks.
 //!
 //! Requests are written in the order in which they are asked, as many at once as have come together, and
-//! answers are matched to them in that order. One that is alone is written by who asks it: no task has to
-//! be woken for it. Who asked may go away: the answer is read all the same, and
-//! thrown away. A connection that says what no memcached says, or nothing for long, is given up, and all
+//! answers are matched to them in that order. Those who were answered together are likely to ask again
+//! together: the last of them writes for all, and one that was alone for itself, so that no task has to be
+//! woken for it. Who asked may go away: the answer is read all the same, and thrown away. A connection that says what no memcached says, or nothing for long, is given up, and all
 //! who wait for answers on it are told.
 
 use std::collections::VecDeque;
@@ -46,6 +46,9 @@ const KEEPALIVE_PROBES: u32 = 3;
 /// Requests without answer on one connection: a server that takes this many and says nothing is not asked
 /// more.
 const MAX_UNANSWERED: usize = 1 << 16;
+
+/// How often those who are about to ask are let go first.
+const MAX_YIELDS: usize = 4;
 
 /// What one read takes at most, about.
 const CHUNK: usize = 16 * 1024;
@@ -144,6 +147,8 @@ struct State {
     /// What was unsent is being sent.
     is_sending: bool,
     unanswered: VecDeque<Asked>,
+    /// How many were answered of late, and have not asked since.
+    may_ask: usize,
     broken: Option<String>,
     closed: bool,
 }
@@ -278,18 +283,16 @@ impl Shared {
             Some(why) => why.as_str(),
             None if state.unanswered.len() >= MAX_UNANSWERED => "too many requests without answer",
             None => {
-                let sent = state.send_at_once(&request.bytes);
-                let unsent = &request.bytes[sent..];
-                state.unsent.extend_from_slice(unsent);
+                let is_first = state.unsent.is_empty();
+                state.unsent.extend_from_slice(request.text.as_bytes());
                 let replies = Vec::with_capacity(request.replies);
-                state.unanswered.push_back(Asked {
-                    since,
-                    missing: request.replies,
-                    replies,
-                    answer,
-                });
+                let missing = request.replies;
+                state.unanswered.push_back(Asked { since, missing, replies, answer });
+                state.send_if_last();
+                // Else the first one has done so.
+                let is_left = is_first && !state.unsent.is_empty();
                 drop(state);
-                if !unsent.is_empty() {
+                if is_left {
                     self.changed.notify_one();
                 }
                 return Ok(());
@@ -316,6 +319,7 @@ impl Shared {
             asked.missing -= 1;
             if asked.missing == 0 || misunderstood {
                 answered.extend(state.unanswered.pop_front());
+                state.may_ask += 1;
             }
             if misunderstood {
                 return Err("the server did not understand a request".into());
@@ -326,25 +330,32 @@ impl Shared {
     async fn write(&self, stream: &OwnedWriteHalf) -> String {
         let mut batch = Vec::new();
         loop {
-            let is_closed = {
-                let mut state = self.state();
-                std::mem::swap(&mut batch, &mut state.unsent);
-                state.is_sending = !batch.is_empty();
-                state.closed
-            };
+            let is_closed = self.state().take_unsent(&mut batch);
             if batch.is_empty() {
                 if is_closed {
                     return "it was closed".into();
                 }
                 self.changed.notified().await;
-                // Whoever else is about to ask goes with the same write.
-                tokio::task::yield_now().await;
+                self.gather().await;
                 continue;
             }
             if let Err(error) = write_all(stream, &batch).await {
                 return error.to_string();
             }
             batch.clear();
+        }
+    }
+
+    /// Whoever else is about to ask goes with the same write.
+    async fn gather(&self) {
+        let mut before = 0;
+        for _ in 0..MAX_YIELDS {
+            let unsent = self.state().unsent.len();
+            if unsent == before {
+                return;
+            }
+            before = unsent;
+            tokio::task::yield_now().await;
         }
     }
 
@@ -406,15 +417,27 @@ impl Shared {
 }
 
 impl State {
-    /// Sends a request while nothing else is under way: then nothing could go with it. Returns how much of
-    /// it was sent.
-    fn send_at_once(&self, bytes: &[u8]) -> usize {
-        let is_idle = self.unanswered.is_empty() && self.unsent.is_empty() && !self.is_sending;
-        match &self.stream {
-            // What is wrong with it, whoever sends the rest will see.
-            Some(stream) if is_idle => stream.try_write(bytes).unwrap_or(0),
-            _ => 0,
+    /// Whoever asks as the last of those who were answered sends for all of them.
+    fn send_if_last(&mut self) {
+        let is_last = self.may_ask == 1;
+        self.may_ask = self.may_ask.saturating_sub(1);
+        let Some(stream) = self.stream.as_ref().filter(|_| is_last && !self.is_sending) else {
+            return;
+        };
+        // What is wrong with it, whoever sends the rest will see.
+        let sent = stream.try_write(&self.unsent).unwrap_or(0);
+        self.unsent.drain(..sent);
+    }
+
+    /// All that is unsent, to be sent by who asks for it; true if there will be no more.
+    fn take_unsent(&mut self, batch: &mut Vec<u8>) -> bool {
+        std::mem::swap(batch, &mut self.unsent);
+        self.is_sending = !batch.is_empty();
+        if self.is_sending {
+            // Whoever has not asked by now does something else.
+            self.may_ask = 0;
         }
+        self.closed
     }
 }
 

@@ -50,7 +50,8 @@ impl Waiters {
 
     pub(crate) fn leave(&self, owner: &OwnerId, key: &str) {
         let mut table = self.table();
-        if table.seats.remove(owner).is_some()
+        if !table.seats.is_empty()
+            && table.seats.remove(owner).is_some()
             && table.rooms.get(key).is_some_and(|room| room.strong_count() == 0)
         {
             table.rooms.remove(key);

@@ -20,67 +20,68 @@ const MAX_STATS: usize = 4096;
 /// Commands that are sent in one piece, and how many replies they will have.
 #[derive(Debug, Default)]
 pub(crate) struct Request {
-    pub(crate) bytes: Vec<u8>,
+    pub(crate) text: String,
     pub(crate) replies: usize,
 }
 
 impl Request {
     pub(crate) fn new() -> Self {
-        Self { bytes: Vec::with_capacity(320), replies: 0 }
+        Self { text: String::with_capacity(320), replies: 0 }
     }
 
     /// Stores `value` unless there is one.
     pub(crate) fn add(self, key: &str, exptime: u64, value: &str) -> Self {
-        self.command(format_args!("add {key} 0 {exptime} {}\r\n{value}", value.len()))
+        let length = value.len();
+        self.command(format_args!("add {key} 0 {exptime} {length}\r\n{value}\r\n"))
     }
 
     /// Stores `value` if what stands there has the number `cas`.
     pub(crate) fn cas(self, key: &str, exptime: u64, value: &str, cas: u64) -> Self {
-        self.command(format_args!("cas {key} 0 {exptime} {} {cas}\r\n{value}", value.len()))
+        let length = value.len();
+        self.command(format_args!("cas {key} 0 {exptime} {length} {cas}\r\n{value}\r\n"))
     }
 
     /// Only lets what has the number `cas` last until `exptime`, which needs no memory. It is marked as
     /// stale, which nobody here minds.
     pub(crate) fn last(self, key: &str, exptime: u64, cas: u64) -> Self {
-        self.command(format_args!("md {key} C{cas} I T{exptime}"))
+        self.command(format_args!("md {key} C{cas} I T{exptime}\r\n"))
     }
 
     /// Deletes what has the number `cas`.
     pub(crate) fn delete(self, key: &str, cas: u64) -> Self {
-        self.command(format_args!("md {key} C{cas}"))
+        self.command(format_args!("md {key} C{cas}\r\n"))
     }
 
     /// What stands there, its number, and when it lapses.
     pub(crate) fn look(self, key: &str) -> Self {
-        self.command(format_args!("mg {key} v t c"))
+        self.command(format_args!("mg {key} v t c\r\n"))
     }
 
     /// Whether something stands there.
     pub(crate) fn probe(self, key: &str) -> Self {
-        self.command(format_args!("mg {key}"))
+        self.command(format_args!("mg {key}\r\n"))
     }
 
     /// Adds to a counter that is there, and lets it last until `exptime`.
     pub(crate) fn draw(self, key: &str, by: u64, exptime: u64) -> Self {
-        self.command(format_args!("ma {key} D{by} T{exptime} v"))
+        self.command(format_args!("ma {key} D{by} T{exptime} v\r\n"))
     }
 
     /// Statistics; `""` for those of the server.
     pub(crate) fn stats(self, about: &str) -> Self {
-        self.command(format_args!("{}", format!("stats {about}").trim_end()))
+        self.command(format_args!("stats{}{about}\r\n", if about.is_empty() { "" } else { " " }))
     }
 
     /// Says who we are: any key will do.
     pub(crate) fn credentials(self, user: &str, password: &str) -> Self {
         let length = user.len() + 1 + password.len();
-        self.command(format_args!("set auth 0 0 {length}\r\n{user} {password}"))
+        self.command(format_args!("set auth 0 0 {length}\r\n{user} {password}\r\n"))
     }
 
     fn command(mut self, command: fmt::Arguments<'_>) -> Self {
-        use std::io::Write;
+        use std::fmt::Write;
 
-        let written = write!(self.bytes, "{command}\r\n");
-        written.expect("memory can be written to");
+        self.text.write_fmt(command).expect("memory can be written to");
         self.replies += 1;
         self
     }

@@ -141,9 +141,9 @@ async fn an_evicted_lock_is_a_loss() {
     let guard = locks.lock("held/0000001").unwrap().ttl(Duration::from_secs(60)).acquire().await;
     let guard = guard.unwrap();
     // As long as the lock, so that they are kept with it; and nobody looks at it, which would keep it.
-    let (mut operator, value) = (server.connect().unwrap(), "x".repeat(34));
+    let (mut operator, value) = (server.connect().unwrap(), "x".repeat(36));
     for number in 0..100_000 {
-        operator.command(&format!("set filler/{number:07} 0 0 34\r\n{value}")).unwrap();
+        operator.command(&format!("set filler/{number:07} 0 0 36\r\n{value}")).unwrap();
     }
     assert_eq!(server.value("held/0000001"), None);
     assert!(guard.is_held(), "nobody has told it yet");

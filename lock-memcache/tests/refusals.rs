@@ -17,7 +17,7 @@ use support::{Server, client, start};
 /// Values as long as those of our locks, until no more fit: then neither does another lock. Renewed ones
 /// are longer, and may have memory of their own.
 fn fill(server: &Server) {
-    for length in [34, 49] {
+    for length in [36, 51] {
         let stored = fill_with(server, length);
         assert_eq!(stored, "SERVER_ERROR out of memory storing object");
     }
