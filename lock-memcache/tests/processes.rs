@@ -13,5 +13,5 @@ fn main() -> ExitCode {
         let url = server.url();
         (server, url)
     };
-    holders::run(start, |url| async { Locker::new(Memcached::connect(url).await.unwrap()) })
+    holders::run(start, |url| async { Locker::new(Memcached::connect(url).await.unwrap()) }, [])
 }

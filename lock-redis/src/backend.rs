@@ -199,7 +199,9 @@ impl Backend for Redis {
         script.key(keys.tombstone(&claim.owner));
         script.arg(claim.owner.expose()).arg(how.keep.map_or(0, millis));
         script.arg(i32::from(how.uncertain)).arg(millis(TOMBSTONE)).arg(millis(IDLE));
-        let member = link.channel().filter(|_| claim.queue).map(|channel| member(claim, channel));
+        // Whoever was granted the lock does not stand in line any more.
+        let may_wait = claim.queue && claim.ticket.is_none();
+        let member = link.channel().filter(|_| may_wait).map(|channel| member(claim, channel));
         script.arg(member.unwrap_or_default());
         match link.run("release", &script).await? {
             (_, 1) => Ok(Release::Released),
@@ -304,7 +306,7 @@ impl Redis {
         script.arg(claim.owner.expose()).arg(millis(claim.ttl)).arg(floor.unwrap_or_default());
         script.arg(millis(IDLE)).arg(claim.label.as_ref().map_or("", Label::as_str));
         let arrival = place.as_ref().and_then(|place| place.arrival);
-        script.arg(place.as_ref().map_or("", |place| &*place.member));
+        script.arg(link.channel().filter(|_| place.is_some()).unwrap_or_default());
         script.arg(arrival.map(|number| number.to_string()).unwrap_or_default());
         script.arg(millis(claim.ttl + claim.ttl + PLACE_LASTS));
         let (asked, (answer, number, ms, now, standing)) =

@@ -38,8 +38,6 @@ struct Waiter {
     /// The number of its arrival, by which it gets its place again.
     arrival: Option<u64>,
     standing: Standing,
-    /// It is the first in line.
-    is_next: bool,
     wake: Arc<Notify>,
 }
 
@@ -48,7 +46,7 @@ enum Standing {
     Unknown,
     /// It stood in line at this time of the server.
     Placed(u64),
-    /// It was sent the lock at this time of the server.
+    /// It was sent the lock at this time of the server. `None`: it has taken it, or has to ask.
     Sent(u64, Option<Sent>),
 }
 
@@ -71,6 +69,9 @@ struct Lock {
     /// When the holder's lease ends, if it is not renewed.
     lapses: Option<Moment>,
     holder_is_ours: bool,
+    /// Who is to look when the lease ends: one of the process of the first in line, and one of another process
+    /// after the lock was sent to somebody.
+    watcher: Option<OwnerId>,
     /// One asks for all.
     turn: Arc<tokio::sync::Mutex<()>>,
 }
@@ -90,6 +91,7 @@ pub(crate) struct Told {
     pub(crate) arrival: u64,
     pub(crate) lapses_in: Option<Duration>,
     pub(crate) holder_is_ours: bool,
+    /// The first in line is of this process.
     pub(crate) is_next: bool,
     /// The server had forgotten the process: other places may be gone.
     pub(crate) is_new: bool,
@@ -121,7 +123,6 @@ impl Lines {
             ttl: claim.ttl,
             arrival: None,
             standing: Standing::Unknown,
-            is_next: false,
             wake: Arc::default(),
         };
         table.waiters.insert(claim.owner, waiter);
@@ -131,10 +132,13 @@ impl Lines {
     pub(crate) fn leave(&self, owner: &OwnerId) {
         let mut table = self.table();
         let Some(waiter) = table.waiters.remove(owner) else { return };
-        if let Some(lock) = table.locks.get_mut(&waiter.lock) {
+        let Table { waiters, locks } = &mut *table;
+        if let Some(lock) = locks.get_mut(&waiter.lock) {
             lock.owners.remove(owner);
             if lock.owners.is_empty() {
-                table.locks.remove(&waiter.lock);
+                locks.remove(&waiter.lock);
+            } else if lock.watcher == Some(*owner) {
+                lock.appoint_watcher(waiters);
             }
         }
     }
@@ -154,7 +158,7 @@ impl Lines {
     }
 
     /// What the server would answer, if that is known: the claim has its place, and the places of this
-    /// process were prolonged within a lease. When the holder's lease ends is for the first in line to see to.
+    /// process were prolonged within a lease. When the holder's lease ends is for the watcher to see to.
     pub(crate) fn answer(&self, owner: &OwnerId) -> Option<Option<Duration>> {
         let table = self.table();
         let waiter = table.waiters.get(owner)?;
@@ -163,7 +167,7 @@ impl Lines {
         if (lock.asked? + waiter.ttl).has_passed() {
             return None;
         }
-        match lock.lapses.filter(|_| waiter.is_next) {
+        match lock.lapses.filter(|_| lock.watcher == Some(*owner)) {
             Some(lapses) if lapses.has_passed() => None,
             lapses => Some(lapses.map(Moment::remaining)),
         }
@@ -176,7 +180,6 @@ impl Lines {
         let Table { waiters, locks } = &mut *table;
         let Some(waiter) = waiters.get_mut(owner) else { return };
         waiter.arrival = Some(told.arrival);
-        waiter.is_next |= told.is_next;
         match waiter.standing {
             // It was sent the lock after this answer was made.
             Standing::Sent(at, _) if at >= told.now => {}
@@ -187,8 +190,14 @@ impl Lines {
         lock.asked = lock.asked.max(Some(told.asked));
         if told.now >= lock.as_of {
             lock.as_of = told.now;
-            lock.lapses = told.lapses_in.map(|left| Moment::now() + left + ROUNDING);
             lock.holder_is_ours = told.holder_is_ours;
+            lock.lapses = told.lapses_in.map(|left| Moment::now() + left + ROUNDING);
+        }
+        match lock.watcher {
+            None if told.is_next => lock.watcher = Some(*owner),
+            // It has looked.
+            Some(watcher) if watcher == *owner && !told.is_next => lock.watcher = None,
+            _ => {}
         }
         if told.is_new {
             for other in &lock.owners {
@@ -225,13 +234,11 @@ impl Lines {
         }
     }
 
-    /// The claim is the first in line, and the lock is held by somebody who does not tell us when it is free.
+    /// The claim is the watcher, and the lock is held by somebody who does not tell us when it is free.
     pub(crate) fn has_to_watch(&self, owner: &OwnerId) -> bool {
         let table = self.table();
-        let Some(waiter) = table.waiters.get(owner).filter(|waiter| waiter.is_next) else {
-            return false;
-        };
-        table.locks.get(&waiter.lock).is_some_and(|lock| !lock.holder_is_ours)
+        let lock = table.waiters.get(owner).and_then(|waiter| table.locks.get(&waiter.lock));
+        lock.is_some_and(|lock| lock.watcher == Some(*owner) && !lock.holder_is_ours)
     }
 
     /// Waits until the lock is sent to the claim, or until it has to ask.
@@ -245,14 +252,14 @@ impl Lines {
                 let Some(waiter) = waiters.get_mut(owner) else { return Call::Look };
                 match waiter.standing {
                     Standing::Unknown => return Call::Look,
-                    Standing::Sent(_, sent) => {
-                        waiter.standing = Standing::Unknown;
+                    Standing::Sent(at, sent) => {
+                        waiter.standing = Standing::Sent(at, None);
                         return sent.map_or(Call::Look, Call::Sent);
                     }
                     Standing::Placed(_) => {}
                 }
-                let lapses = locks.get(&waiter.lock).and_then(|lock| lock.lapses);
-                (Arc::clone(&waiter.wake), lapses.filter(|_| waiter.is_next))
+                let lock = locks.get(&waiter.lock).filter(|lock| lock.watcher == Some(*owner));
+                (Arc::clone(&waiter.wake), lock.and_then(|lock| lock.lapses))
             };
             let lapsed = async {
                 match lapses {
@@ -274,34 +281,22 @@ impl Lines {
         let arrived = Moment::now();
         let words: Vec<_> = message.split(' ').collect();
         let mut table = self.table();
-        let Table { waiters, locks } = &mut *table;
-        let owner = words.get(1).and_then(|owner| owner.parse().ok());
-        let Some(waiter) = owner.and_then(|owner| waiters.get_mut(&owner)) else { return };
         match words[..] {
-            ["grant", _, number, lease, now] => {
-                let (Ok(number), Ok(lease), Ok(now)) = (number.parse(), lease.parse(), now.parse())
+            ["grant", owner, number, lease, now] => {
+                let (Ok(owner), Ok(number), Ok(lease), Ok(now)) =
+                    (owner.parse(), number.parse(), lease.parse(), now.parse())
                 else {
                     return;
                 };
-                let since = clock.and_then(|clock| clock.local(now, waiter.ttl));
-                let lease = Duration::from_millis(lease);
-                let sent = since
-                    .map(|since| Sent { number, lease, since: since.min(arrived) })
-                    // What came too late is not there any more; or a renewal was quicker.
-                    .filter(|sent| !(sent.since + lease).has_passed());
-                waiter.standing = Standing::Sent(now, sent);
-                waiter.wake.notify_one();
+                table.is_sent(owner, number, Duration::from_millis(lease), now, clock, arrived);
             }
-            ["next", _, left, now, is_ours] => {
-                let (Ok(left), Ok(now)) = (left.parse::<i64>(), now.parse::<u64>()) else { return };
-                waiter.is_next = true;
-                waiter.wake.notify_one();
-                if let Some(lock) = locks.get_mut(&waiter.lock).filter(|lock| lock.as_of <= now) {
-                    let left = u64::try_from(left).ok().map(Duration::from_millis);
-                    lock.as_of = now;
-                    lock.lapses = left.map(|left| arrived + left + ROUNDING);
-                    lock.holder_is_ours |= is_ours == "1";
-                }
+            ["next", lock, left, now, is_ours] => {
+                let (Ok(left), Ok(now)) = (left.parse::<i64>(), now.parse()) else { return };
+                let left = u64::try_from(left).ok().map(Duration::from_millis);
+                let Table { waiters, locks } = &mut *table;
+                let Some(lock) = locks.get_mut(lock) else { return };
+                lock.lapses_at(now, left.map(|left| arrived + left), is_ours == "1");
+                lock.appoint_watcher(waiters);
             }
             _ => {}
         }
@@ -309,6 +304,54 @@ impl Lines {
 
     fn table(&self) -> MutexGuard<'_, Table> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Table {
+    fn is_sent(
+        &mut self,
+        owner: OwnerId,
+        number: u64,
+        lease: Duration,
+        now: u64,
+        clock: Option<Said>,
+        arrived: Moment,
+    ) {
+        let Some(waiter) = self.waiters.get_mut(&owner) else { return };
+        let since = clock.and_then(|clock| clock.local(now, waiter.ttl));
+        let sent = since
+            .map(|since| Sent { number, lease, since: since.min(arrived) })
+            // What comes too late may not be there any more.
+            .filter(|sent| !(sent.since + lease).has_passed());
+        waiter.standing = Standing::Sent(now, sent);
+        waiter.wake.notify_one();
+        if let Some(lock) = self.locks.get_mut(&waiter.lock) {
+            lock.lapses_at(now, Some(arrived + lease), true);
+            lock.appoint_watcher(&self.waiters);
+        }
+    }
+}
+
+impl Lock {
+    /// At the server's time `now`, the holder's lease ended then.
+    fn lapses_at(&mut self, now: u64, lapses: Option<Moment>, holder_is_ours: bool) {
+        if now >= self.as_of {
+            self.as_of = now;
+            self.lapses = lapses.map(|lapses| lapses + ROUNDING);
+            self.holder_is_ours |= holder_is_ours;
+        }
+    }
+
+    /// Any waiter will do, but not one that was sent the lock.
+    fn appoint_watcher(&mut self, waiters: &HashMap<OwnerId, Waiter>) {
+        let waits = |owner: &&OwnerId| {
+            waiters.get(owner).is_some_and(|waiter| !matches!(waiter.standing, Standing::Sent(..)))
+        };
+        let candidates = self.watcher.iter().chain(&self.owners);
+        self.watcher = candidates.filter(|owner| self.owners.contains(owner)).find(waits).copied();
+        if let Some(waiter) = self.watcher.and_then(|owner| waiters.get(&owner)) {
+            waiter.wake.notify_one();
+        }
     }
 }
 
@@ -328,4 +371,104 @@ pub(crate) fn member(claim: &Claim, channel: &str) -> String {
     let floor = floor.as_deref().unwrap_or("-");
     let label = claim.label.as_ref().map_or("", lock_core::Label::as_str);
     format!("{} {channel} {ttl} {floor} {label}", claim.owner.expose())
+}
+
+#[cfg(test)]
+mod tests {
+    use lock_core::LockName;
+
+    use super::*;
+
+    const LEASE: Duration = Duration::from_secs(60);
+
+    /// A table, and those who stand in one line of it, placed one after the other.
+    fn line_of(waiters: u64) -> (Lines, Vec<OwnerId>) {
+        let lines = Lines::default();
+        let owners = (1..=waiters).map(|now| {
+            let name = LockName::new("n").unwrap();
+            let mut claim = Claim::new(name, OwnerId::mint(), LEASE);
+            claim.queue = true;
+            lines.enter(&claim, "n", "c");
+            lines.stands(&claim.owner, &told(now), || true);
+            claim.owner
+        });
+        let owners = owners.collect();
+        (lines, owners)
+    }
+
+    fn told(now: u64) -> Told {
+        Told {
+            asked: Moment::now(),
+            now,
+            arrival: now,
+            lapses_in: Some(LEASE),
+            holder_is_ours: true,
+            is_next: true,
+            is_new: false,
+        }
+    }
+
+    fn grant(owner: &OwnerId, now: u64) -> String {
+        format!("grant {} 7 3000 {now}", owner.expose())
+    }
+
+    fn said(said: u64) -> Option<Said> {
+        Some(Said { asked: Moment::now(), said })
+    }
+
+    #[tokio::test]
+    async fn what_is_sent_before_the_answer_is_read_is_not_lost() {
+        let (lines, owners) = line_of(1);
+        lines.hear(&grant(&owners[0], 9), said(1));
+        // Made before the lock was sent, and read after that.
+        lines.stands(&owners[0], &told(8), || true);
+        assert!(lines.answer(&owners[0]).is_none(), "it has to take it, or ask");
+        assert!(matches!(lines.called(&owners[0]).await, Call::Sent(Sent { number: 7, .. })));
+        assert!(lines.answer(&owners[0]).is_none(), "it may have to confirm it");
+        assert_eq!(lines.called(&owners[0]).await, Call::Look, "it is taken once");
+        // What was sent has lapsed, and it waits again.
+        lines.stands(&owners[0], &told(10), || true);
+        assert!(lines.answer(&owners[0]).is_some());
+    }
+
+    #[test]
+    fn one_of_a_process_watches() {
+        let (lines, owners) = line_of(3);
+        let watchers = || {
+            let lapses =
+                |owner: &&OwnerId| lines.answer(owner).is_some_and(|lapses| lapses.is_some());
+            owners.iter().filter(lapses).copied().collect::<Vec<_>>()
+        };
+        assert_eq!(watchers(), [owners[0]]);
+        lines.leave(&owners[0]);
+        assert_eq!(watchers().len(), 1);
+        // Whoever is sent the lock does not watch any more.
+        let watcher = watchers()[0];
+        lines.hear(&grant(&watcher, 9), said(1));
+        assert_eq!(watchers().len(), 1);
+        assert_ne!(watchers(), [watcher]);
+    }
+
+    #[test]
+    fn a_process_that_was_forgotten_asks_for_each_place() {
+        let (lines, owners) = line_of(3);
+        let mut told = told(10);
+        told.is_new = true;
+        lines.stands(&owners[1], &told, || true);
+        let known = owners.iter().map(|owner| lines.answer(owner).is_some()).collect::<Vec<_>>();
+        assert_eq!(known, [false, true, false]);
+        lines.lose_places();
+        assert!(owners.iter().all(|owner| lines.answer(owner).is_none()));
+        lines.stands(&owners[0], &told, || false);
+        assert!(lines.answer(&owners[0]).is_none(), "the connection was lost meanwhile");
+        assert_eq!(lines.place(&owners[0]).unwrap().arrival, Some(10));
+    }
+
+    #[test]
+    fn who_leaves_leaves_nothing() {
+        let (lines, owners) = line_of(3);
+        owners.iter().for_each(|owner| lines.leave(owner));
+        let table = lines.table();
+        assert!(table.waiters.is_empty() && table.locks.is_empty());
+    }
 }

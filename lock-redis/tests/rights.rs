@@ -13,8 +13,11 @@ mod least_rights;
 mod support;
 
 use conformance_tests::words::Output;
-use least_rights::{LEAST_RIGHTS as LEAST, LEAST_RIGHTS_IN_ANY_ORDER};
+use least_rights::LEAST_RIGHTS;
 use support::{Server, claim, contended, granted, name};
+
+const LEAST: &str = LEAST_RIGHTS[0];
+const LEAST_IN_ANY_ORDER: &str = LEAST_RIGHTS[1];
 
 const PASSWORD: &str = "hunter2secret";
 
@@ -120,7 +123,7 @@ fn without(right: &str) -> String {
 
 #[tokio::test]
 async fn who_does_not_stand_in_line_needs_less() {
-    let (_server, url) = with_user(LEAST_RIGHTS_IN_ANY_ORDER);
+    let (_server, url) = with_user(LEAST_IN_ANY_ORDER);
     let locks = Locker::new(Redis::connect(format!("{url}&order=any")).await.unwrap());
     let guard = locks.lock("n").unwrap().acquire().await.unwrap();
     assert_eq!(locks.inspect(guard.name()).await.unwrap().waiting, None);

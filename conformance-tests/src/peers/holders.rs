@@ -19,10 +19,15 @@ const URL: &str = "LOCK_TEST_HOLDER";
 const SLACK: Duration = Duration::from_secs(3);
 
 /// The main function of a test with `harness = false`, for backends with leases and fencing tokens.
-/// `start` starts a server and tells its URL, `connect` makes a client of it.
+/// `start` starts a server and tells its URL, `connect` makes a client of it. What is said of one backend
+/// only are `more` trials.
 ///
 /// The same program is the holders as well: with a URL in its environment it is one of them.
-pub fn run<S, F>(start: fn() -> (S, String), connect: fn(String) -> F) -> ExitCode
+pub fn run<S, F>(
+    start: fn() -> (S, String),
+    connect: fn(String) -> F,
+    more: impl IntoIterator<Item = Trial>,
+) -> ExitCode
 where
     S: 'static,
     F: Future<Output = Locker> + 'static,
@@ -42,12 +47,32 @@ where
             })
         };
     }
-    let trials = vec![
+    let mut trials = vec![
         trial!(a_stopped_holder_finds_the_loss_at_its_first_look),
         trial!(killed_holders_are_replaced_within_their_bound),
         trial!(holders_that_end_in_odd_ways_leave_nothing_beyond_their_lease),
     ];
+    trials.extend(more);
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
+}
+
+/// One more process of a program whose main function is [`run`], as a client of the server at `url`. It does
+/// as it is told:
+///
+/// * `acquire NAME MS`: answers `held TOKEN`; then `look`, `run` and `release`;
+/// * `queue NAME MS COUNT`: that many of its tasks acquire the lock and release it, without an answer;
+/// * `churn NAME MS`: acquires and releases it on and on;
+/// * `panic`, `task-panic`, `exit`, `abort`, `return`: so it ends.
+///
+/// # Panics
+///
+/// It cannot be started.
+#[must_use]
+pub fn start(url: &str) -> Peer {
+    let mut command = Command::new(std::env::current_exe().expect("there is a program"));
+    // They end with panics, and are meant to.
+    command.env(URL, url).stderr(Stdio::null());
+    Peer::start("a holder", command)
 }
 
 /// A server, and the client of it that waits.
@@ -57,12 +82,8 @@ struct Scene {
 }
 
 impl Scene {
-    /// One more process.
     fn holder(&self) -> Peer {
-        let mut command = Command::new(std::env::current_exe().expect("there is a program"));
-        // They end with panics, and are meant to.
-        command.env(URL, &self.url).stderr(Stdio::null());
-        Peer::start("a holder", command)
+        start(&self.url)
     }
 
     /// By when a lock is free whose holder renews it no more.
@@ -191,6 +212,12 @@ fn live(connecting: impl Future<Output = Locker>) {
             ["release"] => {
                 let ended = runtime.block_on(guard.take().expect("it holds").release());
                 say(&ended.map_or_else(|e| format!("{:?}", e.kind()), |()| "Ok".into()));
+            }
+            ["queue", name, ms, count] => {
+                for _ in 0..count.parse().unwrap() {
+                    let lock = locks.lock(name).unwrap().ttl(millis(ms));
+                    runtime.spawn(async move { lock.acquire().await.unwrap().release().await });
+                }
             }
             ["churn", name, ms] => runtime.block_on(churn(&locks, name, millis(ms))),
             ["panic"] => panic!("in the critical section"),

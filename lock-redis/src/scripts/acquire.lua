@@ -2,28 +2,28 @@
 --
 -- KEYS  1 the lock   2 its fence   3 its queue   4 its places   5 the tombstone of this owner
 -- ARGV  1 owner   2 ttl in ms   3 the number to exceed, or ''   4 idle time of the fence in ms
---       5 label, or ''   6 what stands for this owner in the queue, or '' if it does not wait
+--       5 label, or ''   6 the channel of its process, or '' if it does not wait in line
 --       7 the number of its arrival, or '' if it was not told one   8 how long its place lasts in ms
 -- Answers {1, number, lease in ms, now, 0}: granted
 --         {0, arrival or '', remaining ms, or -1 if it has no end, now, place}: held by one of ours
 --         {2, the same}: held by somebody else, who left no owner id
 --         {3, '', 0, now, 0}: this owner was let go before
 -- where now is the server's time in µs, and place 1 if other places of this process may have been lost,
--- 2 if this one is the first in line, 3 if both.
+-- 2 if the first in line is of this process, 3 if both.
 --
 -- The server refuses writes (memory limit, replica, disk, rights) at the first one of a script and
 -- not later. Where nobody waits, the first one here is the fence: a script that fails has not taken the lock.
 
 local owner, ttl, floor, idle = ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
-local label, mine, arrival, patience = ARGV[5], ARGV[6], ARGV[7], tonumber(ARGV[8])
+local label, channel, arrival, patience = ARGV[5], ARGV[6], ARGV[7], tonumber(ARGV[8])
 local lock, fence, queue, places, tombstone = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local waits = mine ~= ''
+local waits = channel ~= ''
+local mine = waits and table.concat({owner, channel, ARGV[2], floor == '' and '-' or floor, label}, ' ')
 local now = clock()
 
 -- Takes a place in line, the old one if there is one, and has all places of the process last.
 local function stand_in_line()
     redis.call('ZREMRANGEBYSCORE', places, '-inf', whole(now))
-    local channel = select(2, string.match(mine, '^(%x+) (%S+)'))
     local lasts, till = redis.call('ZSCORE', places, channel), now + patience * 1000
     if not lasts or tonumber(lasts) < till then
         redis.call('ZADD', places, whole(till), channel)
@@ -47,7 +47,8 @@ local function stand_in_line()
 end
 
 local function contended(by, remaining, place)
-    if waits and redis.call('ZRANGE', queue, 0, 0)[1] == mine then
+    local first = waits and redis.call('ZRANGE', queue, 0, 0)[1]
+    if first and channel_of(first) == channel then
         place = place + 2
     end
     return {by, arrival, remaining, now, place}
@@ -97,14 +98,14 @@ elseif redis.call('EXISTS', tombstone, queue) > 0 then
         return {3, '', 0, now, 0}
     end
     local place = waits and stand_in_line() or 0
-    local next, err = serve(lock, fence, queue, places, idle, waits and mine, true)
+    local next, err = serve(lock, fence, queue, places, idle, mine, true)
     if err then
         return err
     elseif next and next ~= mine then
         return contended(0, redis.call('PTTL', lock), place)
     end
     local answer = granted(lease)
-    tell_next(lock, queue, places, 1)
+    tell_next(lock, queue, places, 1, nil)
     return answer
 end
 return granted(lease)

@@ -10,6 +10,10 @@ local MEMBER = '^(%x+) (%S+) (%d+) (%S+) ?(.*)$'
 local LIMIT = 9007199254740992 -- 2^53: beyond, Lua skips numbers
 local CLAIM_LEASE = 3000 -- in ms: how long a lock that was sent waits for a word of its owner
 
+local function channel_of(member)
+    return (select(2, string.match(member, MEMBER)))
+end
+
 local function clock()
     local now = redis.call('TIME')
     return now[1] * 1000000 + now[2]
@@ -68,26 +72,39 @@ local function give(lock, fence, owner, label, lease, floor, idle, now)
     return number, nil
 end
 
--- Tells the first one in line that it is, and for how many ms the lock is held. Whoever does not hear it is
--- gone.
-local function tell_next(lock, queue, places, is_ours)
+-- Tells the process of the first one in line for how many ms the lock is held, so that it looks then.
+-- Whoever does not hear it is gone. The process that was `sent` the lock knows; whether it is alive is what
+-- others have to find out.
+local function tell_next(lock, queue, places, is_ours, sent)
+    local message
+    local function tell(channel)
+        message = message or table.concat({'next', lock, redis.call('PTTL', lock), whole(clock()), is_ours}, ' ')
+        local heard = redis.pcall('PUBLISH', channel, message)
+        local is_gone = heard == 0
+        if is_gone then
+            redis.call('ZREM', places, channel)
+        end
+        return not is_gone
+    end
     while true do
         local member = redis.call('ZRANGE', queue, 0, 0)[1]
         if not member then
             redis.call('DEL', places)
             return
         end
-        local owner, channel = string.match(member, MEMBER)
-        local heard = 0
-        if owner then
-            local message = {'next', owner, redis.call('PTTL', lock), whole(clock()), is_ours}
-            heard = redis.pcall('PUBLISH', channel, table.concat(message, ' '))
+        local channel = channel_of(member)
+        if channel and channel == sent then
+            for _, other in ipairs(redis.call('ZRANGE', places, -5, -1)) do
+                if other ~= sent and string.sub(other, 1, 1) ~= '@' then
+                    tell(other)
+                end
+            end
+            return
         end
-        if type(heard) == 'table' or heard > 0 then
+        if channel and tell(channel) then
             return
         end
         redis.call('ZREM', queue, member)
-        redis.call('ZREM', places, channel or '')
     end
 end
 
@@ -99,12 +116,11 @@ end
 -- free and the line as it is.
 local function serve(lock, fence, queue, places, idle, mine, lapsed)
     local now = clock()
-    local my_channel = mine and select(2, string.match(mine, '^(%x+) (%S+)'))
     local sent = redis.call('ZRANGE', places, -1, -1)[1]
     if sent and string.sub(sent, 1, 1) == '@' then
         redis.call('ZREM', places, sent)
-        local channel = select(2, string.match(sent, '^@(%x+) (%S+)'))
-        if lapsed and channel and channel ~= my_channel then
+        local channel = channel_of(string.sub(sent, 2))
+        if lapsed and channel and not (mine and channel == channel_of(mine)) then
             -- Its process was sent the lock and did nothing: it is passed over until it is heard of.
             redis.call('ZREM', places, channel)
         end
@@ -136,8 +152,8 @@ local function serve(lock, fence, queue, places, idle, mine, lapsed)
             end
             if heard > 0 then
                 redis.call('ZREM', queue, member)
-                redis.call('ZADD', places, 'inf', '@' .. member)
-                tell_next(lock, queue, places, 1)
+                redis.pcall('ZADD', places, 'inf', '@' .. member)
+                tell_next(lock, queue, places, 1, channel)
                 return member, nil
             end
             redis.call('ZREM', places, channel)

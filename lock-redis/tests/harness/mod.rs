@@ -15,7 +15,7 @@ use lock_redis::Redis;
 #[path = "../support/least_rights.rs"]
 mod least_rights;
 
-use least_rights::{LEAST_RIGHTS, LEAST_RIGHTS_IN_ANY_ORDER};
+use least_rights::LEAST_RIGHTS;
 
 /// The first one is a server as it is found most often.
 pub(crate) fn suites() -> [Suite; 5] {
@@ -45,17 +45,17 @@ const PREFIX: &str = "app:";
 
 impl OnServer {
     fn new() -> Self {
-        Self::with_user(LEAST_RIGHTS, "fifo", Wakeup::HandOff)
+        Self::with_user(LEAST_RIGHTS[0], "fifo", Wakeup::HandOff)
     }
 
     /// Waiters race for the lock.
     fn in_any_order() -> Self {
-        Self::with_user(LEAST_RIGHTS_IN_ANY_ORDER, "any", Wakeup::Signal)
+        Self::with_user(LEAST_RIGHTS[1], "any", Wakeup::Signal)
     }
 
     /// Waiters have to look from time to time.
     fn without_signals() -> Self {
-        let rights = format!("{LEAST_RIGHTS_IN_ANY_ORDER} -client|tracking");
+        let rights = format!("{} -client|tracking", LEAST_RIGHTS[1]);
         Self::with_user(&rights, "any", Wakeup::Poll)
     }
 
