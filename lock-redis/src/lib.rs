@@ -1,4 +1,4 @@
-//! Locks on a Redis server: leases, fencing tokens, waiters that are woken.
+//! Locks on a Redis server: leases, fencing tokens, waiters that are served in their order.
 //!
 //! ```no_run
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
@@ -32,12 +32,11 @@
 //!   in microseconds. They go back only if the clock is set back *and* the counter is lost, with the
 //!   server's data or because a lock was idle for ten minutes, or if the clock of a successor is behind by
 //!   more than the gap between two grants.
-//! * **No order among processes.** All are woken by a release, and who asks first wins. Inside one
-//!   process, a locker serves first come, first served.
+//! * **Order is that of the line on the server**, and [lost](#the-line) where that is lost.
 //! * **By force.** Whoever deletes the key of a lock of ours by hand lets others in; the holder is told
-//!   by its next renewal, and that renewal wakes the waiters. [`break_lock`] wakes them at once.
-//! * **Databases.** Signals do not tell databases apart: a lock that is busy under the same name in another
-//!   one makes waiters look needlessly.
+//!   by its next renewal, and that renewal serves who is next. [`break_lock`] does so at once.
+//! * **Databases.** Signals do not tell databases apart: with `order=any`, a lock that is busy under the same
+//!   name in another one makes waiters look needlessly.
 //! * **Replicas** are refused when connecting, and do not say of a lock that it is taken.
 //! * **Clusters** are refused. All keys of one lock are in one slot already.
 //!
@@ -49,10 +48,48 @@
 //! that arrives up to a minute after its release is refused. The bound for taking over after a crash
 //! is the rest of the lease and 50 ms.
 //!
-//! Waiting costs nothing but a look per lease: the server tells of the release by [client-side
-//! caching]. Renewals wake nobody. A server that does not do that for us (older than 6, or without the
-//! right) is looked at after pauses of 5 to 100 ms instead; [`Capabilities::wakeup`] says which. The
-//! server must be Redis 5 or newer, or one that behaves like it. It is tested with Redis 7.0.
+//! A hand-off is one round trip: the release itself gives the lock to the next one and sends word of it. A
+//! waiter costs two requests in all, and while it waits nothing but one look per lease for all
+//! waiters of its process. The server must be Redis 6 or newer, or one that behaves like it; with
+//! `order=any`, or without being asked for an order, 5 will do. It is tested with Redis 7.0.
+//!
+//! # The line
+//!
+//! A waiter takes its place in the attempt that finds the lock taken; a try never does. Whoever ends a hold (by a
+//! release, a [break][`break_lock`], a renewal or an attempt that finds it lapsed) gives the lock, in
+//! the same script, to the first one in line whose process listens, with a fencing token of its own,
+//! under a claim lease of 3 s or the ttl, whichever is shorter. The first renewal makes it the whole
+//! ttl. Who has closed its connection is passed over at once. A process that is sent the lock and says nothing
+//! until the claim lease ends is passed over with all its waiters, until it is heard of; so a
+//! process that was stopped or cut off costs the others one claim lease, however many wait in it.
+//!
+//! The lease of a lock that was sent counts from when the server gave it, not from when word of it came: the server's
+//! time in the message is compared with that in an earlier answer on the same connection. If
+//! there is none younger than a lease, the waiter asks before it believes.
+//!
+//! A place lasts two leases and five seconds beyond the last look of its process. The waiter keeps the
+//! number of its arrival, and gets its place again by that when its entry is gone. **Order is lost**
+//!
+//! * when the queue is lost together with the lock (`FLUSHALL`, a restart or a failover without the data): who
+//!   asks first gets the free lock. Those who come back after that stand as before;
+//! * for the waiters of a process that did not answer, or was cut off for longer than its places last: others
+//!   go before them until the process is heard of;
+//! * for a waiter whose very first attempt was lost with the connection: it has no number yet;
+//! * if a client of another library takes the lock in the moment in which it is free, which is when a
+//!   lease has ended and nobody has looked yet, or when a key was deleted by hand;
+//! * if the server's clock is set back while the queue is lost: late comers may get lower numbers.
+//!
+//! When a holder dies, the process of the first in line looks when the lease ends; when the lock was just sent to
+//! somebody, so does another process. If all who were told have died too, others look within their own
+//! ttl.
+//!
+//! With `order=any` there is no line, and all processes are woken by a release, by [client-side caching];
+//! who asks first wins. Renewals wake nobody. A server that does not do that for us (older than 6, or
+//! without the right) is looked at after pauses of 5 to 100 ms instead. Without being told, we stand in line
+//! where the server speaks RESP3, and race where it does not; [`Capabilities::order`] and
+//! [`Capabilities::wakeup`] say which, and `order=fifo` is an error there. Both kinds of clients, on one
+//! lock, exclude each other. Those in line go first: who races gets the lock when nobody is in line, and may
+//! starve while somebody always is. Each hand-off in line wakes those who race, for a look.
 //!
 //! One connection serves all locks of a [`Redis`] and its clones. It is made anew when it breaks, when a
 //! request has had no answer for 5 s, and when the server turns out to have become a replica: at the next
@@ -76,7 +113,11 @@
 //! |---|---|---|
 //! | `<prefix><name>` | `<owner id> <number>[ <label>]`, with `-` before it during a minimum hold | with the lease |
 //! | `{<prefix><name>}%fence` | the number of the last token | ten minutes after the release, and not before the clock has passed the number |
+//! | `{<prefix><name>}%queue` | who waits, by the number of its arrival | when nobody does; at the latest a minute after the places do |
+//! | `{<prefix><name>}%places` | until when the places of a process last | with the queue |
 //! | `{<prefix><name>}%gone:<owner id>` | empty: this owner was let go | after a minute |
+//!
+//! The channel of a process is `<prefix>%~to:<128 random bits>`.
 //!
 //! The key of a name of ASCII letters, digits and punctuation (but `%`) is the name itself, and a key
 //! with any string in it is held. Every other character is escaped, the one that ends the prefix too, and
@@ -97,7 +138,7 @@
 //! | python-redis-lock | `lock:<name>` | its source |
 //! | the [pattern in the documentation of `SET`][SET] | the name | |
 //!
-//! Our waiters are woken when a lock of theirs is released, as when it is one of ours. A release or an
+//! The first of our waiters is woken when a lock of theirs is released. A release or an
 //! extension that comes too late, theirs or ours, leaves the new holder alone. Forcing (`forceRelease`,
 //! `reset`) does not.
 //!
@@ -116,10 +157,12 @@
 //!   have not: delete the key.
 //! * **a lease of theirs ends while they work**, unless their program extends it, and then others are in.
 //!   What is left of it is all that [`inspect`] shows.
-//! * **they look from time to time, we are woken.** redis-py looks every 100 ms, Laravel every 250 ms,
-//!   and node-redlock ten times within two seconds. So under load ours go first. But there is no order: a
-//!   loop that takes the lock again at once can keep others waiting, theirs for many seconds. Pause between
-//!   two rounds, for longer than others do between two looks.
+//! * **they look from time to time, and we stand in line.** redis-py looks every 100 ms, Laravel every 250 ms,
+//!   and node-redlock ten times within two seconds. While some of ours are in line, the lock passes from
+//!   one to the next and is never free, so theirs may wait for as long as that goes on. With
+//!   `order=any` the lock is free for a moment after each release, and theirs have a chance, as in any
+//!   race: a loop that takes the lock again at once can keep others waiting, theirs for many seconds. Pause
+//!   between two rounds, for longer than others do between two looks.
 //! * **a waiter of theirs may wait for a message** that only their own library sends: python-redis-lock
 //!   (then it looks when its own `expire` has passed, and without one never) and Spring's
 //!   `PUB_SUB_LOCK`. Our release does not wake those.
@@ -136,9 +179,14 @@
 //!     +zadd +zrange +zscore +zcard +zrem +zremrangebyscore +publish +subscribe
 //! ```
 //!
-//! With a database other than 0, `+select` too. Without `+info` there is no warning about eviction and
-//! no [`identity`], without the two of `client` there are no signals; anything else that is missing is
-//! named when connecting. An owner id is the right to unlock, and whoever may read the keys can read it.
+//! With a database other than 0, `+select` too. With `order=any`, neither the last line nor the channel is
+//! needed. Without `+info` there is no warning about eviction and no [`identity`]; without the two of
+//! `client`, waiters look from time to time with `order=any`, and where another library holds the lock.
+//! Anything else that is missing is named when connecting.
+//!
+//! An owner id is the right to unlock, and whoever may read the keys or the channels can read it. Whoever has
+//! read it and may write to the channels can also make a waiter believe for a claim lease that it was
+//! sent the lock: give the right to `publish` there, and to read, to nobody who may not lock.
 //!
 //! # Encryption
 //!
@@ -164,7 +212,9 @@
 //! # Sources
 //!
 //! The lock pattern of [`SET`][SET], and the [distributed locks] of the Redis documentation for the
-//! arguments; [client-side caching] for the signals, in its opt-in mode.
+//! arguments; [client-side caching] for the signals of `order=any`, in its opt-in mode. The queue that is served
+//! by the release is an old idea of operating systems, direct hand-off; the claim lease and the
+//! counting of its age are this project's, see `DESIGN.md`.
 //!
 //! [SET]: https://redis.io/docs/latest/commands/set/
 //! [distributed locks]: https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/
@@ -175,6 +225,7 @@
 //! [`identity`]: lock_core::Locker::identity
 //! [`Encoding`]: lock_core::Encoding
 //! [`Fencing::Seeded`]: lock_core::Fencing::Seeded
+//! [`Capabilities::order`]: lock_core::Capabilities::order
 //! [`Capabilities::wakeup`]: lock_core::Capabilities::wakeup
 
 mod backend;
