@@ -6,13 +6,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use conformance_tests::words::eventually;
 use lock_core::clock::sleep;
 use lock_core::{LockGuard, Locker};
 use lock_memcache::Memcached;
 
 mod support;
 
-use support::{Server, client, eventually, proxied, start};
+use support::{Server, client, start};
 
 /// Enough that one leaked task, descriptor or kilobyte per cycle shows.
 const CYCLES: usize = 20_000;
@@ -82,7 +83,7 @@ async fn a_long_run_with_broken_connections_leaves_nothing() {
 
     let _alone = ALONE.lock().await;
     let server = start();
-    let (proxy, url) = proxied(&server);
+    let (proxy, url) = server.proxied();
     let lockers = [
         Locker::new(Memcached::connect(url.as_str()).await.unwrap()),
         Locker::new(Memcached::connect(url).await.unwrap()),
