@@ -282,7 +282,9 @@ async fn what_holds_and_waits_costs_proofs_and_no_more() {
         let (proofs, pings) = (proofs.seen(), pings.seen());
         assert!((3..=7).contains(&proofs) && pings <= 7, "{proofs} proofs and {pings} pings");
         let bytes = proofs * PROOF_BYTES + pings * PING_BYTES;
-        assert_eq!(sent[sent.len() - 1], bytes, "{proofs} proofs, {pings} pings, and nothing else");
+        // One may have come between two looks.
+        let others = sent[sent.len() - 1].abs_diff(bytes);
+        assert!(others <= PROOF_BYTES + PING_BYTES, "{others} bytes are neither proofs nor pings");
     }
     assert!(sent[1] <= sent[0] * 3 / 2, "bytes of an idle session, and with 100 waiters: {sent:?}");
     assert!(sent[0] > 0, "there are proofs");
