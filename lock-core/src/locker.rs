@@ -225,6 +225,13 @@ impl Locker {
         let mut wires = [Arc::new(tokio::sync::Mutex::new(wire)).lock_owned().await];
         let answer = wheel::renew(engine, &mut wires, engine.settings.timeout).await.pop();
         let mut grant = match answer {
+            // A later grant of the same owner is what an attempt of it has taken that was late. It keeps the
+            // lock shut for nobody.
+            Some(Ok(Renewal::Held(grant))) if is_later(grant.token, detached.token) => {
+                let leaving = Leaving::of_detached(engine, claim_of(detached));
+                engine.spawn(&engine.handle()?, leaving.persist());
+                return Err(not_held());
+            }
             Some(Ok(Renewal::Held(grant))) => grant,
             Some(Err(fault)) => return Err(Error::from_fault(fault)),
             Some(Ok(Renewal::NotHeld)) | None => return Err(not_held()),
@@ -382,6 +389,11 @@ fn claim_of(detached: &Detached) -> Claim {
     let mut claim = Claim::new(detached.name.clone(), detached.owner, detached.ttl);
     claim.hold = HoldKind::Detached;
     claim
+}
+
+/// Two known tokens, the first one of a later grant.
+fn is_later(token: Option<FencingToken>, than: Option<FencingToken>) -> bool {
+    than.is_some() && token > than
 }
 
 fn not_held() -> Error {

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use lock_core::backend::FaultKind;
+use lock_core::backend::{Attempt, Claim, FaultKind};
 use lock_core::clock::{Moment, sleep};
 use lock_core::faults::{Disturbance, Faulty, Verb};
-use lock_core::{Error, ErrorKind, Label, Locker, Loss, Memory, RenewalPolicy};
+use lock_core::{Backend, Error, ErrorKind, Label, Locker, Loss, Memory, RenewalPolicy};
 
 const fn secs(secs: u64) -> Duration {
     Duration::from_secs(secs)
@@ -166,6 +166,27 @@ async fn a_detached_lock_is_kept_and_let_go_without_being_adopted() {
     ];
     assert_eq!(kinds, [ErrorKind::NotHeld, ErrorKind::NotHeld]);
     assert!(next.is_some_and(|next| next.is_held()), "a newer holder is not touched");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_late_attempt_took_is_not_the_lock_that_was_detached() {
+    for adopts in [true, false] {
+        let memory = Memory::new();
+        let locks = Locker::new(memory.clone());
+        let lock = locks.lock("n").unwrap().ttl(secs(30));
+        let detached = lock.clone().detachable().acquire().await.unwrap().detach().await.unwrap();
+        assert!(locks.break_lock(&detached.name, &detached.owner).await.unwrap());
+        lock.acquire().await.unwrap().release().await.unwrap();
+        let late = Claim::new(detached.name.clone(), detached.owner, secs(30));
+        assert!(matches!(memory.try_acquire(&late).await, Ok(Attempt::Acquired(_))));
+        let error = match adopts {
+            true => locks.adopt(detached).await.map(drop).unwrap_err(),
+            false => locks.renew_detached(&detached).await.map(drop).unwrap_err(),
+        };
+        assert_eq!(error.kind(), ErrorKind::NotHeld);
+        locks.close().await.unwrap();
+        assert!(memory.is_empty(), "it keeps the lock shut for nobody");
+    }
 }
 
 #[tokio::test(start_paused = true)]
