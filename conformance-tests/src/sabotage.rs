@@ -113,6 +113,7 @@ static SABOTEURS: &[Saboteur] = &[
     saboteur!(NeverReconnects, "12.7", "12.12", "13.3"),
     saboteur!(BlocksItsThread, "12.10"),
     saboteur!(ForgetsFailedReleases, "12.11"),
+    saboteur!(CountsFromTheWord, "12.13"),
 ];
 
 /// What a saboteur changes: every verb does what the inner backend does, unless overridden.
@@ -1182,6 +1183,19 @@ impl Sabotage for BlocksItsThread {
                 Err(Fault::unknown(FaultKind::TimedOut, "at last"))
             }
         }
+    }
+}
+
+#[derive(Debug, Default)]
+struct CountsFromTheWord;
+#[async_trait]
+impl Sabotage for CountsFromTheWord {
+    async fn wait(&self, inner: &dyn Backend, claim: &Claim) -> Result<Wake, Fault> {
+        let mut wake = inner.wait(claim).await?;
+        if let Wake::Granted(grant) = &mut wake {
+            grant.since = Moment::now();
+        }
+        Ok(wake)
     }
 }
 

@@ -182,6 +182,11 @@ fn network_and_leases(offer: &Offer) -> bool {
     network(offer) && leases(offer)
 }
 
+fn sent_over_a_network(offer: &Offer) -> bool {
+    let is_shown = offer.caps.inspecting == Support::Present;
+    network_and_leases(offer) && offer.caps.wakeup == Wakeup::HandOff && is_shown
+}
+
 fn server(offer: &Offer) -> bool {
     offer.server
 }
@@ -401,6 +406,10 @@ static LAWS: &[Law] = &[
         "What no server answers ends the call as an error within its bound, leaves no lock behind, and the connection is made anew, also if the answer promises more than ever comes.",
         "A length that never arrives makes a client wait for it, with every later call, until somebody restarts the process.",
     ).if_declared(network),
+    law!("12.13", network::word_of_a_grant_that_comes_late_prolongs_nothing).promise(
+        "A waiter that the server gave the lock, and that hears of it late, holds it for no longer than it is there on the server.",
+        "A lease that counts from when the word of it came outlives the lock by as long as the word took.",
+    ).if_declared(sent_over_a_network),
     law!("13.1", server::a_stopped_server_strands_no_lock).promise(
         "An attempt that a stopped server runs after its client has given up leaves the lock free within the bound of a call.",
         "The request waits in the server's socket, and is run when nobody wants it any more.",

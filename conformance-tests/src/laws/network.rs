@@ -257,6 +257,33 @@ pub(super) async fn a_waiter_outlives_its_line(ctx: Arc<Ctx>) -> Verdict {
     Ok(())
 }
 
+pub(super) async fn word_of_a_grant_that_comes_late_prolongs_nothing(ctx: Arc<Ctx>) -> Verdict {
+    const LATE: Duration = Duration::from_millis(1500);
+
+    let locks = ctx.distant_locker().await?;
+    let stranger = ctx.client().await;
+    let holder = ctx.locker().await.lock("late-grant")?.ttl(LONG).acquire().await?;
+    let waiting = waiting(&ctx, &locks, "late-grant").await?;
+    ctx.network().set(Fault::Lose(Direction::ToClient));
+    holder.release().await?;
+    sleep(LATE).await;
+    ctx.network().heal();
+    let guard = served(&ctx, waiting, "what the server said was late").await?;
+    let looked = Moment::now();
+    let believed = guard.valid_for().unwrap_or_default();
+    let seen = stranger.inspect(&name("late-grant")).await?;
+    let left = seen.holders.first().and_then(|holder| holder.lapses_in);
+    // The server counts milliseconds, and has counted on since.
+    let rounding = Duration::from_millis(2) + Moment::now().saturating_since(looked);
+    ensure!(
+        left.is_none_or(|left| believed <= left + rounding),
+        "a waiter that heard of its grant {LATE:?} late holds the lock for {believed:?}, and the server \
+         for {left:?}"
+    );
+    guard.release().await?;
+    Ok(())
+}
+
 pub(super) async fn a_closed_door_is_not_contention(ctx: Arc<Ctx>) -> Verdict {
     let locks = ctx.distant_locker().await?;
     ctx.network().set(Fault::Refuse);
