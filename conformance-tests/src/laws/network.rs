@@ -258,7 +258,7 @@ pub(super) async fn a_waiter_outlives_its_line(ctx: Arc<Ctx>) -> Verdict {
 }
 
 pub(super) async fn word_of_a_grant_that_comes_late_prolongs_nothing(ctx: Arc<Ctx>) -> Verdict {
-    const LATE: Duration = Duration::from_millis(1500);
+    const LATE: Duration = Duration::from_millis(600);
 
     let locks = ctx.distant_locker().await?;
     let stranger = ctx.client().await;
