@@ -18,8 +18,8 @@ pub(crate) struct Place {
     pub(crate) url: String,
     pub(crate) detached: bool,
     pub(crate) inspecting: bool,
-    /// `inspect` tells the token, and since when the lock is held, from the grant on.
-    pub(crate) detailed: bool,
+    /// `inspect` tells since when the lock is held.
+    pub(crate) dated: bool,
     pub(crate) listing: bool,
     pub(crate) breaking: bool,
     #[cfg(feature = "redis")]
@@ -35,7 +35,7 @@ impl Place {
             url: scratch.url(),
             detached: true,
             inspecting: true,
-            detailed: true,
+            dated: true,
             listing: false,
             breaking: true,
             #[cfg(feature = "redis")]
@@ -52,7 +52,7 @@ impl Place {
             url: server.url(),
             detached: true,
             inspecting: true,
-            detailed: true,
+            dated: true,
             listing: false,
             breaking: true,
             server: Some(server),
@@ -68,7 +68,7 @@ impl Place {
             url: server.url(),
             detached: true,
             inspecting: true,
-            detailed: false,
+            dated: false,
             listing: false,
             breaking: true,
             #[cfg(feature = "redis")]
@@ -85,7 +85,7 @@ impl Place {
             url: format!("{}?session_timeout=10s", server.url()),
             detached: false,
             inspecting: true,
-            detailed: false,
+            dated: false,
             listing: true,
             breaking: true,
             #[cfg(feature = "redis")]

@@ -207,9 +207,8 @@ fn inspect_shows_who_holds_the_lock() {
             assert!(text.contains(part), "{part} is missing:\n{text}");
         }
         assert!(text.contains("in 59m") || text.contains("in 1h "), "{text}");
-        assert_eq!(text.contains(" ago\n"), place.detailed, "{text}");
-        let told = first.token.filter(|_| place.detailed);
-        let token = told.map(|token| token.to_string()).unwrap_or_default();
+        assert_eq!(text.contains(" ago\n"), place.dated, "{text}");
+        let token = first.token.map(|token| token.to_string()).unwrap_or_default();
         assert!(text.contains(&token), "{text}");
 
         let (code, line, _) = place.lockctl(&scratch, &["inspect", "--json", "n"]);
@@ -221,7 +220,7 @@ fn inspect_shows_who_holds_the_lock() {
         assert!(holder["lapses_in_ms"].as_u64().unwrap() > 3_500_000, "{line}");
         assert_eq!(
             holder["held_for_ms"].as_u64().is_some_and(|ms| ms < 60_000),
-            place.detailed,
+            place.dated,
             "{line}"
         );
 
