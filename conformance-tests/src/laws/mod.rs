@@ -182,9 +182,12 @@ fn network_and_leases(offer: &Offer) -> bool {
     network(offer) && leases(offer)
 }
 
+/// A lock that can be detached has a lease of its own on the server, which can be seen there; that of a
+/// session cannot.
 fn sent_over_a_network(offer: &Offer) -> bool {
-    let is_shown = offer.caps.inspecting == Support::Present;
-    network_and_leases(offer) && offer.caps.wakeup == Wakeup::HandOff && is_shown
+    let caps = &offer.caps;
+    let is_seen = caps.detached == Support::Present && caps.inspecting == Support::Present;
+    network_and_leases(offer) && caps.wakeup == Wakeup::HandOff && is_seen
 }
 
 fn server(offer: &Offer) -> bool {

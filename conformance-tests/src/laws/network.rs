@@ -276,7 +276,7 @@ pub(super) async fn word_of_a_grant_that_comes_late_prolongs_nothing(ctx: Arc<Ct
     // The server counts milliseconds, and has counted on since.
     let rounding = Duration::from_millis(2) + Moment::now().saturating_since(looked);
     ensure!(
-        left.is_none_or(|left| believed <= left + rounding),
+        left.is_some_and(|left| believed <= left + rounding),
         "a waiter that heard of its grant {LATE:?} late holds the lock for {believed:?}, and the server \
          for {left:?}"
     );
