@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use lock_core::OwnerId;
-use lock_core::backend::Claim;
+use lock_core::backend::{Claim, PLACE_LASTS};
 use lock_core::clock::{Moment, sleep_until};
 use tokio::sync::Notify;
 
@@ -62,8 +62,10 @@ pub(crate) struct Sent {
 #[derive(Default)]
 struct Lock {
     owners: HashSet<OwnerId>,
-    /// When the answer was asked for with which the places of this process were last prolonged.
+    /// When the last answer was asked for.
     asked: Option<Moment>,
+    /// Until when the places of this process last: some waiters have longer leases than others.
+    lasts: Option<Moment>,
     /// The server's time of what follows.
     as_of: u64,
     /// When the holder's lease ends, if it is not renewed.
@@ -157,14 +159,15 @@ impl Lines {
             .then(|| table.locks.get(&waiter.lock).map(|lock| Arc::clone(&lock.turn)))?
     }
 
-    /// What the server would answer, if that is known: the claim has its place, and the places of this
-    /// process were prolonged within a lease. When the holder's lease ends is for the watcher to see to.
+    /// What the server would answer, if that is known: the claim has its place, somebody of this process has
+    /// asked within a lease, and its places last for another one. When the holder's lease ends is for the watcher to see to.
     pub(crate) fn answer(&self, owner: &OwnerId) -> Option<Option<Duration>> {
         let table = self.table();
         let waiter = table.waiters.get(owner)?;
         let Standing::Placed(_) = waiter.standing else { return None };
         let lock = table.locks.get(&waiter.lock)?;
-        if (lock.asked? + waiter.ttl).has_passed() {
+        let stays = waiter.ttl + PLACE_LASTS;
+        if (lock.asked? + waiter.ttl).has_passed() || lock.lasts? < Moment::now() + stays {
             return None;
         }
         match lock.lapses.filter(|_| lock.watcher == Some(*owner)) {
@@ -188,6 +191,8 @@ impl Lines {
         }
         let Some(lock) = locks.get_mut(&waiter.lock) else { return };
         lock.asked = lock.asked.max(Some(told.asked));
+        let before = lock.lasts.filter(|_| !told.is_new);
+        lock.lasts = before.max(Some(told.asked + waiter.ttl + waiter.ttl + PLACE_LASTS));
         if told.now >= lock.as_of {
             lock.as_of = told.now;
             lock.holder_is_ours = told.holder_is_ours;
@@ -385,15 +390,19 @@ mod tests {
     fn line_of(waiters: u64) -> (Lines, Vec<OwnerId>) {
         let lines = Lines::default();
         let owners = (1..=waiters).map(|now| {
-            let name = LockName::new("n").unwrap();
-            let mut claim = Claim::new(name, OwnerId::mint(), LEASE);
-            claim.queue = true;
-            lines.enter(&claim, "n", "c");
-            lines.stands(&claim.owner, &told(now), || true);
-            claim.owner
+            let owner = enter(&lines, LEASE);
+            lines.stands(&owner, &told(now), || true);
+            owner
         });
         let owners = owners.collect();
         (lines, owners)
+    }
+
+    fn enter(lines: &Lines, lease: Duration) -> OwnerId {
+        let mut claim = Claim::new(LockName::new("n").unwrap(), OwnerId::mint(), lease);
+        claim.queue = true;
+        lines.enter(&claim, "n", "c");
+        claim.owner
     }
 
     fn told(now: u64) -> Told {
@@ -462,6 +471,20 @@ mod tests {
         lines.stands(&owners[0], &told, || false);
         assert!(lines.answer(&owners[0]).is_none(), "the connection was lost meanwhile");
         assert_eq!(lines.place(&owners[0]).unwrap().arrival, Some(10));
+    }
+
+    #[test]
+    fn who_asks_more_often_does_not_keep_the_places_of_the_patient() {
+        let (lines, owners) = line_of(1);
+        let hasty = enter(&lines, LEASE / 60);
+        // A lease later, but for the hasty one's answers nothing was heard since.
+        let mut table = lines.table();
+        let lock = table.locks.get_mut("n").unwrap();
+        lock.lasts = lock.lasts.map(|lasts| lasts.saturating_sub(LEASE));
+        drop(table);
+        lines.stands(&hasty, &told(2), || true);
+        assert!(lines.answer(&hasty).is_some());
+        assert!(lines.answer(&owners[0]).is_none(), "its place would lapse before it asks");
     }
 
     #[test]

@@ -323,6 +323,19 @@ async fn order_outlasts_the_queue() {
 }
 
 #[tokio::test]
+async fn order_outlasts_an_operator_who_ends_listeners() {
+    let fleet = Fleet::new(Duration::from_secs(30)).await;
+    let ended: usize = fleet.server.run("CLIENT KILL TYPE pubsub");
+    assert_eq!(ended, Fleet::PROCESSES + 1);
+    // The holder comes back when it needs its connection, the others by themselves.
+    eventually(|| fleet.server.run::<Vec<String>>("PUBSUB CHANNELS").len() >= Fleet::PROCESSES)
+        .await;
+    fleet.holder.inspect(&name("another")).await.unwrap();
+    fleet.is_back().await;
+    fleet.serves_in_order().await;
+}
+
+#[tokio::test]
 async fn a_queue_that_was_lost_is_noticed_at_the_next_look() {
     // One of each process looks, is told that it is new, and the others look as well.
     let fleet = Fleet::new(Duration::from_secs(1)).await;
