@@ -369,7 +369,7 @@ impl Waiter {
     }
 }
 
-/// What stands in the queue for a claim, and in no other place: see `serve.lua`.
+/// What stands in the queue for a claim, and in no other place: see `line.lua`.
 pub(crate) fn member(claim: &Claim, channel: &str) -> String {
     let ttl = crate::backend::millis(claim.ttl);
     let floor = claim.floor.map(|floor| floor.backend_number().to_string());

@@ -13,10 +13,10 @@ macro_rules! scripts {
 }
 
 scripts! {
-    ACQUIRE: "serve.lua" "acquire.lua";
-    RENEW: "serve.lua" "renew.lua";
-    RELEASE: "serve.lua" "release.lua";
-    BREAK: "serve.lua" "break.lua";
+    ACQUIRE: "numbers.lua" "line.lua" "acquire.lua";
+    RENEW: "numbers.lua" "line.lua" "renew.lua";
+    RELEASE: "numbers.lua" "line.lua" "release.lua";
+    BREAK: "numbers.lua" "line.lua" "break.lua";
     INSPECT: "inspect.lua";
     RIGHTS: "rights.lua";
 }

@@ -17,9 +17,19 @@
 local owner, ttl, floor, idle = ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
 local label, channel, arrival, patience = ARGV[5], ARGV[6], ARGV[7], tonumber(ARGV[8])
 local lock, fence, queue, places, tombstone = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local now = clock()
+
+local value, err = string_at(lock, 'the key of the lock holds something other than a string')
+if err then
+    return err
+elseif not value and redis.call('EXISTS', tombstone, queue) == 0 then
+    local number, err = give(lock, fence, owner, label, ttl, floor, idle, now)
+    return err or {1, number, ttl, now, 0}
+end
+
+local line = line()
 local waits = channel ~= ''
 local mine = waits and table.concat({owner, channel, ARGV[2], floor == '' and '-' or floor, label}, ' ')
-local now = clock()
 
 -- Takes a place in line, the old one if there is one, and has all places of the process last.
 local function stand_in_line()
@@ -48,64 +58,55 @@ end
 
 local function contended(by, remaining, place)
     local first = waits and redis.call('ZRANGE', queue, 0, 0)[1]
-    if first and channel_of(first) == channel then
+    if first and line.channel_of(first) == channel then
         place = place + 2
     end
     return {by, arrival, remaining, now, place}
 end
 
-local function granted(lease)
-    local number, err = give(lock, fence, owner, label, lease, floor, idle, now)
-    return err or {1, number, lease, now, 0}
-end
-
-local value, err = string_at(lock, 'the key of the lock holds something other than a string')
-if err then
-    return err
-end
-
-local lease = ttl
-if value then
-    local remaining = redis.call('PTTL', lock)
-    if string.sub(value, 1, 32) ~= owner then
-        -- A replica that is behind must not say "held". This is refused there, and prolongs at most a
-        -- tombstone here.
-        local write = redis.pcall('PEXPIRE', tombstone, 60000)
-        if type(write) == 'table' and string.find(write.err, 'READONLY', 1, true) then
-            return write
-        end
-        if waits and redis.call('EXISTS', tombstone) == 1 then
-            return {3, '', 0, now, 0}
-        end
-        local ours = string.match(value, '^%-?(%x+) %d+')
-        local by = ours and #ours == 32 and 0 or 2
-        return contended(by, remaining, waits and stand_in_line() or 0)
-    end
-    if waits then
-        redis.call('ZREM', places, '@' .. mine)
-    end
-    lease = math.max(remaining, ttl)
-    local number = string.match(value, '^%x+ (%d+)')
-    if number and (floor == '' or tonumber(number) > tonumber(floor)) then
-        if remaining < ttl then
-            redis.call('PEXPIRE', lock, ttl)
-        end
-        redis.call('PEXPIRE', fence, at_least(lease + idle, number, now))
-        return {1, number, lease, now, 0}
-    end
-elseif redis.call('EXISTS', tombstone, queue) > 0 then
+if not value then
     if redis.call('EXISTS', tombstone) == 1 then
         return {3, '', 0, now, 0}
     end
     local place = waits and stand_in_line() or 0
-    local next, err = serve(lock, fence, queue, places, idle, mine, true)
+    local next, err = line.serve(lock, fence, queue, places, idle, mine, true)
     if err then
         return err
     elseif next and next ~= mine then
         return contended(0, redis.call('PTTL', lock), place)
     end
-    local answer = granted(lease)
-    tell_next(lock, queue, places, 1, nil)
-    return answer
+    local number, err = give(lock, fence, owner, label, ttl, floor, idle, now)
+    line.tell_next(lock, queue, places, 1, nil)
+    return err or {1, number, ttl, now, 0}
 end
-return granted(lease)
+
+local remaining = redis.call('PTTL', lock)
+if string.sub(value, 1, 32) ~= owner then
+    -- A replica that is behind must not say "held". This is refused there, and prolongs at most a
+    -- tombstone here.
+    local write = redis.pcall('PEXPIRE', tombstone, 60000)
+    if type(write) == 'table' and string.find(write.err, 'READONLY', 1, true) then
+        return write
+    end
+    if waits and redis.call('EXISTS', tombstone) == 1 then
+        return {3, '', 0, now, 0}
+    end
+    local ours = string.match(value, '^%-?(%x+) %d+')
+    local by = ours and #ours == 32 and 0 or 2
+    return contended(by, remaining, waits and stand_in_line() or 0)
+end
+
+if waits then
+    redis.call('ZREM', places, '@' .. mine)
+end
+local lease = math.max(remaining, ttl)
+local number = string.match(value, '^%x+ (%d+)')
+if number and (floor == '' or tonumber(number) > tonumber(floor)) then
+    if remaining < ttl then
+        redis.call('PEXPIRE', lock, ttl)
+    end
+    redis.call('PEXPIRE', fence, at_least(lease + idle, number, now))
+    return {1, number, lease, now, 0}
+end
+local number, err = give(lock, fence, owner, label, lease, floor, idle, now)
+return err or {1, number, lease, now, 0}

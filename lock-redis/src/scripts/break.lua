@@ -10,7 +10,7 @@ local value = redis.call('GETRANGE', lock, 0, 255)
 if string.sub(value, 1, 32) == ARGV[1] or string.sub(value, 1, 33) == '-' .. ARGV[1] then
     redis.call('DEL', lock)
     if redis.pcall('EXISTS', queue) == 1 then
-        pcall(serve, lock, fence, queue, places, idle, nil, false)
+        pcall(line().serve, lock, fence, queue, places, idle, nil, false)
     end
     -- Wakes those who wait without a place.
     local number = string.match(value, '^%-?%x+ (%d+)') or 0

@@ -32,12 +32,12 @@ if ours and keep > 0 then
     redis.pcall('SET', lock, '-' .. value, 'PX', keep)
     touch_fence(keep)
     if redis.pcall('EXISTS', queue) == 1 then
-        pcall(tell_next, lock, queue, places, 1, nil)
+        pcall(line().tell_next, lock, queue, places, 1, nil)
     end
 elseif ours then
     redis.call('DEL', lock)
     if redis.pcall('EXISTS', queue) == 1 then
-        pcall(serve, lock, fence, queue, places, idle, nil, false)
+        pcall(line().serve, lock, fence, queue, places, idle, nil, false)
     end
     touch_fence(0)
 else
@@ -47,7 +47,7 @@ else
         local is_first = redis.call('ZRANGE', queue, 0, 0)[1] == mine
         redis.call('ZREM', queue, mine)
         if is_first then
-            pcall(tell_next, lock, queue, places, 0, nil)
+            pcall(line().tell_next, lock, queue, places, 0, nil)
         end
     end
 end

@@ -37,7 +37,7 @@ for i = 1, #KEYS / 4 do
         -- Not by pcall: a replica that is behind must not say "not held".
         redis.call('PEXPIRE', fence, math.max(redis.call('PTTL', fence), idle))
         if redis.pcall('EXISTS', queue) == 1 then
-            pcall(serve, lock, fence, queue, places, idle, sent ~= '' and sent, true)
+            pcall(line().serve, lock, fence, queue, places, idle, sent ~= '' and sent, true)
         end
     end
 end

@@ -1,0 +1,62 @@
+-- What the scripts share of numbers and keys. It stands before each of them.
+
+local LIMIT = 9007199254740992 -- 2^53: beyond, Lua skips numbers
+
+local function clock()
+    local now = redis.call('TIME')
+    return now[1] * 1000000 + now[2]
+end
+
+local function whole(number)
+    return string.format('%.0f', number)
+end
+
+-- Until the clock has passed the number, too: then the clock alone is above it.
+local function at_least(ms, number, now)
+    return whole(ms + math.max(0, (tonumber(number) - now) / 1000))
+end
+
+local function string_at(key, what)
+    -- No string of ours is longer; others may be as long as they like.
+    local value = redis.pcall('GETRANGE', key, 0, 255)
+    if type(value) == 'table' and string.find(value.err, 'WRONGTYPE', 1, true) then
+        return nil, redis.error_reply('LOCKTYPE ' .. what)
+    elseif type(value) == 'table' then
+        return nil, value
+    end
+    if value == '' and redis.call('EXISTS', key) == 0 then
+        return nil, nil
+    end
+    return value, nil
+end
+
+-- Gives the lock away under a number above every one before, also if the counter was lost or is stale: see
+-- Fencing::Seeded. The fence is written first: whoever has the lock has a number that is stored.
+local function give(lock, fence, owner, label, lease, floor, idle, now)
+    local last, err = string_at(fence, 'the fence key of the lock holds something other than a string')
+    if err then
+        return nil, err
+    end
+    if last and (#last > 16 or not string.match(last, '^%d+$')) then
+        return nil, redis.error_reply('LOCKFENCE the fence key of the lock holds something other than a number')
+    end
+    local number = now
+    if last then
+        number = math.max(number, tonumber(last) + 1)
+    end
+    if tonumber(floor) then
+        number = math.max(number, tonumber(floor) + 1)
+    end
+    if number >= LIMIT then
+        return nil, redis.error_reply('LOCKFENCE the fencing tokens of the lock are used up')
+    end
+    number = whole(number)
+    redis.call('SET', fence, number, 'PX', at_least(lease + idle, number, now))
+    local held = owner .. ' ' .. number
+    if label ~= '' then
+        held = held .. ' ' .. label
+    end
+    redis.call('SET', lock, held, 'PX', lease)
+    return number, nil
+end
+
