@@ -23,7 +23,8 @@
 //! unless told otherwise), `timeout` (the bound of one call), `patience` (how long a waiter sits out
 //! an outage) and `max_ttl`, all as durations like `500ms`, `30s` or `2h`, and `label` (what
 //! `inspect` shows of a holder). Redis and memcached know `prefix` (put before every key; it ends in `:` or
-//! `/`), and Redis warns of locks that are taken for longer than `max_ttl`. ZooKeeper knows `prefix` (a path that
+//! `/`), and Redis warns of locks that are taken for longer than `max_ttl` and knows `order` (`fifo`, or `any`
+//! for a race). ZooKeeper knows `prefix` (a path that
 //! ends in `/`), `session_timeout` and `layout`. An option that a backend does not know is an error.
 //!
 //! `rediss:` checks the server against the authorities of the system, or against those in the file
