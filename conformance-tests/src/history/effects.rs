@@ -12,8 +12,8 @@ pub(super) fn effects(history: &History, lock: &LockLine, report: &mut Report) {
     if writes.is_empty() {
         return;
     }
-    let passed = writes.iter().copied().filter(|call| call.outcome == Outcome::Ok);
-    let mut passed: Vec<&Call> = passed.collect();
+    let ok = |call: &&Call| call.outcome == Outcome::Ok;
+    let mut passed: Vec<&Call> = writes.iter().copied().filter(ok).collect();
     if writes.iter().all(|call| call.fence.is_none()) {
         let mut values: Vec<u64> = passed.iter().filter_map(|call| call.value).collect();
         let counted = values.len();
@@ -22,8 +22,11 @@ pub(super) fn effects(history: &History, lock: &LockLine, report: &mut Report) {
         report.lost_updates += (counted - values.len()) as u64;
         return;
     }
-    let page = Page { history, lock, writes: &writes };
-    page.in_time(&mut passed, report);
+    let shown =
+        |call: &&Call| call.op == Op::Write || (call.op == Op::Read && call.fence.is_some());
+    let shown: Vec<&Call> = lock.calls.iter().filter(shown).collect();
+    let page = Page { history, lock, writes: &writes, shown: &shown };
+    page.in_time(shown.iter().copied().filter(ok).collect(), report);
     page.in_value(&mut passed, report);
     page.refusals(report);
     page.reads(&passed, report);
@@ -33,17 +36,19 @@ struct Page<'a> {
     history: &'a History,
     lock: &'a LockLine,
     writes: &'a [&'a Call],
+    /// All that show a fence: writes, and reads that do.
+    shown: &'a [&'a Call],
 }
 
 impl Page<'_> {
     /// What passed after a higher fence had passed.
-    fn in_time(&self, passed: &mut [&Call], report: &mut Report) {
-        let mut ended = passed.to_vec();
+    fn in_time(&self, mut passed: Vec<&Call>, report: &mut Report) {
+        let mut ended = passed.clone();
         ended.sort_by_key(|call| call.ret);
         passed.sort_by_key(|call| call.invoke);
         let mut ended = ended.into_iter().peekable();
         let mut highest: Option<&Call> = None;
-        for call in passed.iter() {
+        for call in passed {
             while let Some(before) = ended.next_if(|before| before.ret < call.invoke) {
                 if highest.is_none_or(|highest| before.fence > highest.fence) {
                     highest = Some(before);
@@ -97,10 +102,10 @@ impl Page<'_> {
 
     /// What was refused although no higher fence can have passed.
     fn refusals(&self, report: &mut Report) {
-        let mut refused: Vec<&Call> = self.writes.to_vec();
+        let mut refused: Vec<&Call> = self.shown.to_vec();
         refused.retain(|call| call.outcome == Outcome::Fail && call.err == Some(Why::Fenced));
         refused.sort_by_key(|call| call.ret);
-        let mut begun: Vec<&Call> = self.writes.to_vec();
+        let mut begun: Vec<&Call> = self.shown.to_vec();
         begun.retain(|call| call.outcome != Outcome::Fail);
         begun.sort_by_key(|call| call.invoke);
         let mut begun = begun.into_iter().peekable();

@@ -133,7 +133,7 @@ pub struct Record {
     /// Which acquisition: named by its first record, repeated by all that follow.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub grant: Option<String>,
-    /// The fencing token, of a grant or of a write.
+    /// The fencing token, of a grant, of a write, or of a read that shows one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fence: Option<u64>,
     /// Up to when the lock was ours at least, on the recorder's clock.

@@ -152,6 +152,12 @@ impl Recorder {
         FaultNote { recorder: self, fault }
     }
 
+    /// Notes what another process says that it does, or that came of it: at the time of now, as part of
+    /// this run.
+    pub fn note(&self, record: Record) {
+        self.record(record);
+    }
+
     /// Notes what is left on the server after the run.
     pub fn residue(&self, left: Vec<String>) {
         self.put(|t| Line::Residue(Residue { t, left }));
@@ -470,6 +476,13 @@ impl Client {
     /// Notes a write to the resource that a lock guards, with the fence that is shown to it.
     pub fn invoke_write(&mut self, resource: &str, fence: Option<u64>) -> Pending<'_> {
         let mut record = blank(Kind::Invoke, Op::Write, &self.name, resource);
+        record.fence = fence;
+        self.begin(record)
+    }
+
+    /// The same for a read, of a resource that also refuses readers whose fence is too low.
+    pub fn invoke_read(&mut self, resource: &str, fence: Option<u64>) -> Pending<'_> {
+        let mut record = blank(Kind::Invoke, Op::Read, &self.name, resource);
         record.fence = fence;
         self.begin(record)
     }

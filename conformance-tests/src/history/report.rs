@@ -75,6 +75,9 @@ pub struct Times {
     pub p99: u64,
     /// All of them.
     pub max: u64,
+    /// Each of them, the shortest first.
+    #[serde(skip)]
+    pub all: Vec<u64>,
 }
 
 impl Times {
@@ -83,7 +86,8 @@ impl Times {
         let at = |percent: usize| {
             nanos.get((nanos.len() * percent).div_ceil(100).saturating_sub(1)).copied().unwrap_or(0)
         };
-        Self { count: nanos.len(), p50: at(50), p99: at(99), max: at(100) }
+        let [p50, p99, max] = [50, 99, 100].map(at);
+        Self { count: nanos.len(), p50, p99, max, all: nanos }
     }
 }
 

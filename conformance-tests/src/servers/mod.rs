@@ -21,7 +21,7 @@ pub use clock::{Clock, Step};
 pub use handle::Handle;
 pub use memcached::{Memcached, MemcachedOptions, TextSession};
 pub(crate) use process::low_ports;
-pub use process::{Server, ServerError};
+pub use process::{Server, ServerError, spawn_bound};
 pub use redis::{KeepData, Persistence, Redis, RedisOptions};
 pub use resp::{Reply, Session};
 pub use zookeeper::{ZooKeeper, ZooKeeperEnsemble, ZooKeeperOptions};

@@ -21,9 +21,11 @@ use super::clock::Clock;
 /// How many lines of output are kept.
 const LINES: usize = 200;
 
-/// Becomes the server, unless the test process has died before it could be watched; both kinds of
-/// output into one pipe.
-const BECOME: &str = r#"[ "$PPID" = "$0" ] && exec "$@" 2>&1"#;
+/// Becomes the program, unless the process that wants it has died before it could be watched.
+const BECOME: &str = r#"[ "$PPID" = "$0" ] && exec "$@""#;
+
+/// Both kinds of output into one pipe.
+const ONE_PIPE: &str = " 2>&1";
 
 /// Why a server could not be started.
 #[derive(Debug)]
@@ -80,9 +82,8 @@ impl Server {
     ) -> Result<Self, ServerError> {
         require(program, package)?;
         require("setpriv", "util-linux")?;
-        let mut command = Command::new("setpriv");
-        command.args(["--pdeathsig", "KILL", "sh", "-c", BECOME]);
-        command.arg(std::process::id().to_string()).arg(program).args(args);
+        let mut command = bound(program.as_ref(), ONE_PIPE);
+        command.args(args);
         command.current_dir(directory).stdin(Stdio::null());
         command.stdout(Stdio::piped()).stderr(Stdio::inherit());
         for clock in clocks {
@@ -223,6 +224,32 @@ pub(super) fn require(program: &str, package: &str) -> Result<(), ServerError> {
         return Ok(());
     }
     Err(ServerError(format!("{program} is missing: run ./test, or apt-get install {package}")))
+}
+
+/// Starts a process that dies with this one, even if that is killed. `prepare` adds arguments and
+/// whatever else it needs; signals and waiting are the caller's.
+///
+/// # Errors
+///
+/// There is no `setpriv`, or no process can be made.
+pub fn spawn_bound(
+    program: impl AsRef<OsStr>,
+    prepare: impl FnOnce(&mut Command),
+) -> Result<Child, ServerError> {
+    require("setpriv", "util-linux")?;
+    let program = program.as_ref();
+    let mut command = bound(program, "");
+    prepare(&mut command);
+    spawn(command)
+        .map_err(|error| ServerError(format!("{} cannot be started: {error}", program.display())))
+}
+
+/// Becomes `program`, as the same process, and is killed when this one ends.
+fn bound(program: &OsStr, output: &str) -> Command {
+    let mut command = Command::new("setpriv");
+    command.args(["--pdeathsig", "KILL", "sh", "-c", &format!("{BECOME}{output}")]);
+    command.arg(std::process::id().to_string()).arg(program);
+    command
 }
 
 /// Spawns on a thread that lives as long as this process: "when the parent dies", to the kernel, means

@@ -1,0 +1,282 @@
+//! The command line.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand};
+use conformance_tests::history::Line;
+use lock_core::clock::Moment;
+
+use crate::outcome::{Outcome, Settings};
+use crate::run::{self, Run};
+use crate::sites::{self, Backing};
+use crate::{bugs, report, worker};
+
+/// Clients, servers and faults; what came of it, recorded and judged.
+///
+/// Exit status: 0 if all is clean, 1 if something is not, 2 if the campaign itself failed.
+#[derive(Parser)]
+#[command(name = "lock-campaign", version, max_term_width = 100)]
+struct Given {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run seeds on a backend; those whose results are there already are left out
+    Run(RunArgs),
+    /// Make a page and a summary of all results in a directory
+    Report {
+        /// Where the results are
+        directory: PathBuf,
+        /// Where the page goes
+        #[arg(long, value_name = "FILE", default_value = "campaign.html")]
+        html: PathBuf,
+        /// Where the summary goes, in Markdown
+        #[arg(long, value_name = "FILE")]
+        markdown: Option<PathBuf>,
+    },
+    /// Plant bugs in the clients, and see whether each is caught
+    Bugs(BugsArgs),
+    /// A client; the campaign starts them
+    #[command(hide = true)]
+    Client { backend: String, duty: String },
+}
+
+#[derive(Args)]
+struct BugsArgs {
+    /// On which backend
+    #[arg(default_value = "redis")]
+    backend: String,
+    /// Which ones; all that a campaign can see, unless told otherwise
+    #[arg(value_name = "BUG")]
+    bugs: Vec<String>,
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// How many faults each has to get through
+    #[arg(long, default_value_t = 30)]
+    faults: u32,
+    /// Grants between two of them
+    #[arg(long, default_value_t = 20)]
+    grants: u64,
+    /// So many seeds are tried before one counts as not caught
+    #[arg(long, default_value_t = 3)]
+    seeds: u64,
+    /// Where the results go, for a report
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+}
+
+#[derive(Args)]
+struct RunArgs {
+    /// A backend's name, or the URL of a server that runs already
+    backend: String,
+    /// The first seed
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Faults in each run
+    #[arg(long, default_value_t = Settings::default().faults)]
+    faults: u32,
+    /// Grants between two faults of a client, or of the servers
+    #[arg(long, default_value_t = Settings::default().grants)]
+    grants: u64,
+    /// Go on with the seeds that follow for so long, like 90s, 10m or 1h; one seed otherwise
+    #[arg(long = "for", value_name = "DURATION", value_parser = duration)]
+    lasts: Option<Duration>,
+    /// Client processes in each run
+    #[arg(long, default_value_t = Settings::default().clients)]
+    clients: usize,
+    /// Tasks in each client
+    #[arg(long, default_value_t = Settings::default().tasks)]
+    tasks: usize,
+    /// Plant a bug in all clients
+    #[arg(long)]
+    bug: Option<String>,
+    /// Where results go, and histories of runs that are not clean
+    #[arg(long, value_name = "DIR", default_value = "campaign")]
+    out: PathBuf,
+    /// Keep histories of clean runs as well
+    #[arg(long)]
+    keep: bool,
+}
+
+/// The whole program, on these backends.
+#[must_use]
+pub fn main(backings: &[Backing]) -> ExitCode {
+    let done = match Given::parse().command {
+        Command::Run(args) => run(backings, &args),
+        Command::Report { directory, html, markdown } => {
+            make_report(&directory, &html, markdown.as_deref())
+        }
+        Command::Bugs(args) => hunt(backings, &args),
+        Command::Client { backend, duty } => return client(backings, &backend, &duty),
+    };
+    match done {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(1),
+        Err(error) => {
+            eprintln!("lock-campaign: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn client(backings: &[Backing], backend: &str, duty: &str) -> ExitCode {
+    let connect = backings.iter().find(|backing| backing.name == backend);
+    let connect = connect.map_or(sites::connect as _, |backing| backing.connect);
+    match serde_json::from_str(duty) {
+        Ok(duty) => {
+            worker::process(duty, connect);
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("lock-campaign: a client that was told nonsense: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// `90s`, `10m`, `1h`
+fn duration(text: &str) -> Result<Duration, String> {
+    let unit = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(unit);
+    let number: u64 = number.parse().map_err(|_| "write 90s, 10m or 1h")?;
+    let seconds = match unit {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        _ => return Err("write 90s, 10m or 1h".into()),
+    };
+    Ok(Duration::from_secs(number * seconds))
+}
+
+/// Proxies and servers' lanes need threads that may block.
+fn runtime() -> io::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build()
+}
+
+fn run(backings: &[Backing], args: &RunArgs) -> io::Result<bool> {
+    let settings = Settings {
+        faults: args.faults,
+        grants: args.grants,
+        clients: args.clients,
+        tasks: args.tasks,
+        bug: args.bug.clone(),
+    };
+    let (backing, url) = chosen(backings, &args.backend)?;
+    let end = Moment::now() + args.lasts.unwrap_or_default();
+    let mut clean = true;
+    for seed in args.seed.. {
+        if Outcome::path(&args.out, backing.name, seed).exists() {
+            println!("{} seed {seed}: there already", backing.name);
+        } else {
+            clean &= one(&backing, url, seed, &settings, args)?;
+        }
+        if end.has_passed() {
+            break;
+        }
+    }
+    Ok(clean)
+}
+
+/// A backend by name, or by URL that of servers which run already.
+fn chosen<'a>(backings: &[Backing], text: &'a str) -> io::Result<(Backing, Option<&'a str>)> {
+    if let Some(backing) = backings.iter().find(|backing| backing.name == text) {
+        return Ok((*backing, None));
+    }
+    let names: Vec<_> = backings.iter().map(|backing| backing.name).collect();
+    let unknown = format!("no backend {text:?}; there are {}, and URLs", names.join(", "));
+    if !text.contains("://") {
+        return Err(io::Error::other(unknown));
+    }
+    let start = || unreachable!("a remote site is made from its URL");
+    Ok((Backing { name: "remote", start, connect: sites::connect }, Some(text)))
+}
+
+fn one(
+    backing: &Backing,
+    url: Option<&str>,
+    seed: u64,
+    settings: &Settings,
+    args: &RunArgs,
+) -> io::Result<bool> {
+    let ended = runtime()?.block_on(async {
+        match url {
+            None => run::run(backing, seed, settings).await,
+            Some(url) => {
+                let site = sites::remote(url).map_err(io::Error::other)?;
+                run::on(Arc::from(site), backing, seed, settings).await
+            }
+        }
+    });
+    let Run { outcome, lines } = ended?;
+    println!("{}", report::line(&outcome));
+    for what in outcome.failures.iter().chain(&outcome.violations) {
+        println!("  {what}");
+    }
+    if args.keep || !outcome.is_clean() {
+        let path = Outcome::path(&args.out, backing.name, seed).with_extension("jsonl");
+        keep_history(&path, &lines)?;
+        println!("  its history: {}", path.display());
+    }
+    outcome.keep(&args.out)?;
+    Ok(outcome.is_clean())
+}
+
+fn keep_history(path: &Path, lines: &[Line]) -> io::Result<()> {
+    if let Some(parent) = path.parent() {
+        std::fs::create_dir_all(parent)?;
+    }
+    let mut file = BufWriter::new(File::create(path)?);
+    for line in lines {
+        file.write_all(line.to_json().as_bytes())?;
+    }
+    file.flush()
+}
+
+fn make_report(directory: &Path, html: &Path, markdown: Option<&Path>) -> io::Result<bool> {
+    let outcomes = Outcome::all(directory)?;
+    std::fs::write(html, report::html(&outcomes))?;
+    println!("{}", html.display());
+    if let Some(markdown) = markdown {
+        std::fs::write(markdown, report::markdown(&outcomes))?;
+        println!("{}", markdown.display());
+    }
+    Ok(outcomes.iter().all(Outcome::is_clean))
+}
+
+/// Runs each bug until it is caught.
+fn hunt(backings: &[Backing], args: &BugsArgs) -> io::Result<bool> {
+    let (backing, _) = chosen(backings, &args.backend)?;
+    let named: Vec<&str> = args.bugs.iter().map(String::as_str).collect();
+    let mut all = true;
+    for bug in if named.is_empty() { bugs::SEEN } else { &named } {
+        let mut caught = None;
+        for seed in args.seed..args.seed + args.seeds {
+            let bug = Some((*bug).to_owned());
+            let (faults, grants) = (args.faults, args.grants);
+            let settings = Settings { faults, grants, bug, ..Settings::default() };
+            let outcome = runtime()?.block_on(run::run(&backing, seed, &settings))?.outcome;
+            caught = report::caught_by(&outcome).map(|by| format!("seed {seed}: {by}"));
+            if let Some(directory) = &args.out {
+                outcome.keep(&directory.join(bug_directory(&settings)))?;
+            }
+            if caught.is_some() {
+                break;
+            }
+        }
+        all &= caught.is_some();
+        let by = caught.unwrap_or_else(|| format!("NOT CAUGHT with {} seeds", args.seeds));
+        println!("{bug} on {}, {by}", args.backend);
+    }
+    Ok(all)
+}
+
+fn bug_directory(settings: &Settings) -> String {
+    format!("bug-{}", settings.bug.as_deref().unwrap_or_default())
+}

@@ -1,0 +1,229 @@
+//! The clients of a run: started, stopped, killed, replaced.
+
+use std::fmt;
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Stdio};
+use std::sync::{Arc, mpsc};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use conformance_tests::proxy::Proxy;
+use conformance_tests::servers::{Clock, spawn_bound};
+use lock_core::Backend;
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{Id, WaitPidFlag, waitid};
+use nix::unistd::Pid;
+
+use crate::desk::Office;
+use crate::sites::Site;
+use crate::worker::{self, Duty, Order};
+
+/// How long a client may take to come up: its server may be away meanwhile.
+const READY_WITHIN: Duration = Duration::from_secs(90);
+
+/// How long it may take to do what it is told.
+const OBEYS_WITHIN: Duration = Duration::from_secs(30);
+
+/// One place in the crew: who has it may be killed, and the next one takes it.
+pub(crate) struct Post {
+    number: usize,
+    /// How many have had this place.
+    turn: u64,
+    duty: Duty,
+    office: Arc<Office>,
+    program: Program,
+    /// Its ways to the servers.
+    pub(crate) lines: Vec<Proxy>,
+    clock: Option<Clock>,
+    client: Option<Client>,
+}
+
+/// What a client is.
+#[derive(Clone)]
+pub(crate) enum Program {
+    /// The program that runs now, as a process that is told which backend it is for.
+    Process { backing: String },
+    /// A thread with this backend.
+    Thread(Arc<dyn Backend>),
+}
+
+struct Client {
+    host: String,
+    body: Body,
+    orders: UnixStream,
+    said: mpsc::Receiver<String>,
+    served: JoinHandle<io::Result<()>>,
+}
+
+enum Body {
+    Process(Child),
+    Thread(JoinHandle<()>),
+}
+
+impl fmt::Debug for Post {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Post({}.{})", self.number, self.turn)
+    }
+}
+
+impl Post {
+    /// A place with ways of its own to the servers of `site`, and nobody there yet.
+    pub(crate) fn new(
+        number: usize,
+        duty: Duty,
+        office: &Arc<Office>,
+        site: &dyn Site,
+        program: Program,
+        with_clock: bool,
+    ) -> io::Result<Self> {
+        let lines: io::Result<Vec<Proxy>> =
+            site.upstreams().into_iter().map(Proxy::start).collect();
+        let lines = lines?;
+        let through: Vec<SocketAddr> = lines.iter().map(Proxy::addr).collect();
+        let duty = Duty { url: site.url(&through), ..duty };
+        let clock = with_clock.then(Clock::new).transpose().map_err(io::Error::other)?;
+        let office = Arc::clone(office);
+        Ok(Self { number, turn: 0, duty, office, program, lines, clock, client: None })
+    }
+
+    /// The name of who has the place, in the history.
+    pub(crate) fn host(&self) -> &str {
+        self.client.as_ref().map_or("", |client| &client.host)
+    }
+
+    pub(crate) fn clock(&self) -> Option<&Clock> {
+        self.clock.as_ref()
+    }
+
+    /// Puts a new client there; [`ready`](Self::ready) waits for it.
+    pub(crate) fn start(&mut self) -> io::Result<()> {
+        self.turn += 1;
+        let host = format!("p{}.{}", self.number, self.turn);
+        let draw = self.duty.draw.wrapping_add(self.turn.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let duty = Duty { host: host.clone(), draw, ..self.duty.clone() };
+        let (desk, its_desk) = UnixStream::pair()?;
+        let (orders, its_orders) = UnixStream::pair()?;
+        let (say, said) = mpsc::channel();
+        let body = match &self.program {
+            Program::Thread(backend) => {
+                let backend = Arc::clone(backend);
+                let live = move || worker::thread(duty, backend, its_desk, its_orders);
+                Body::Thread(std::thread::Builder::new().name(host.clone()).spawn(live)?)
+            }
+            Program::Process { backing } => {
+                let duty = serde_json::to_string(&duty)?;
+                let child = spawn_bound(std::env::current_exe()?, |command| {
+                    command.args(["client", backing, &duty]);
+                    command.stdin(Stdio::from(OwnedFd::from(its_orders)));
+                    command.stdout(Stdio::from(OwnedFd::from(its_desk)));
+                    if let Some(clock) = &self.clock {
+                        clock.give_to(command);
+                    }
+                });
+                Body::Process(child.map_err(io::Error::other)?)
+            }
+        };
+        let served = self.office.serve(desk, say);
+        self.client = Some(Client { host, body, orders, said, served });
+        Ok(())
+    }
+
+    /// Waits until the client is at work.
+    pub(crate) fn ready(&self) -> io::Result<()> {
+        self.hears("ready", READY_WITHIN)
+    }
+
+    /// Waits until the client has said `word`.
+    pub(crate) fn obeys(&self, word: &str) -> io::Result<()> {
+        self.hears(word, OBEYS_WITHIN)
+    }
+
+    fn hears(&self, word: &str, within: Duration) -> io::Result<()> {
+        let client = self.client()?;
+        let said = client.said.recv_timeout(within);
+        match said {
+            Ok(said) if said == word => Ok(()),
+            Ok(other) => Err(io::Error::other(format!("{} said {other:?}", client.host))),
+            Err(error) => {
+                Err(io::Error::other(format!("{} has not said {word:?}: {error}", client.host)))
+            }
+        }
+    }
+
+    pub(crate) fn order(&self, order: &Order) -> io::Result<()> {
+        writeln!(&self.client()?.orders, "{}", order.to_line())
+    }
+
+    /// SIGSTOP; returns when it has stopped.
+    pub(crate) fn stop(&self) -> io::Result<()> {
+        let pid = self.signal(Signal::SIGSTOP)?;
+        let flags = WaitPidFlag::WSTOPPED | WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT;
+        waitid(Id::Pid(pid), flags)?;
+        Ok(())
+    }
+
+    /// SIGCONT.
+    pub(crate) fn cont(&self) -> io::Result<()> {
+        self.signal(Signal::SIGCONT).map(drop)
+    }
+
+    fn signal(&self, signal: Signal) -> io::Result<Pid> {
+        let client = self.client()?;
+        let Body::Process(child) = &client.body else {
+            return Err(io::Error::other("a thread gets no signals"));
+        };
+        // Not waited for yet, so that the id is still its own.
+        let pid = Pid::from_raw(child.id().cast_signed());
+        kill(pid, signal)?;
+        Ok(pid)
+    }
+
+    /// SIGKILL; returns when all that it said has been taken down.
+    pub(crate) fn kill(&mut self) -> io::Result<()> {
+        let Some(mut client) = self.client.take() else { return Ok(()) };
+        match &mut client.body {
+            Body::Process(child) => child.kill()?,
+            Body::Thread(_) => writeln!(&client.orders, "{}", Order::Die.to_line())?,
+        }
+        client.has_ended()
+    }
+
+    /// Waits for the end of a client that was told to quit.
+    pub(crate) fn quit(&mut self, within: Duration) -> io::Result<()> {
+        let Some(client) = self.client.take() else { return Ok(()) };
+        let late = || io::Error::other(format!("{} has not ended within {within:?}", client.host));
+        match client.said.recv_timeout(within) {
+            // Its desk has been left: nobody can say anything there any more.
+            Err(mpsc::RecvTimeoutError::Disconnected) => client.has_ended(),
+            _ => {
+                let late = late();
+                self.client = Some(client);
+                Err(late)
+            }
+        }
+    }
+
+    fn client(&self) -> io::Result<&Client> {
+        self.client.as_ref().ok_or_else(|| io::Error::other(format!("{self:?} is empty")))
+    }
+}
+
+impl Client {
+    fn has_ended(self) -> io::Result<()> {
+        match self.body {
+            Body::Process(mut child) => drop(child.wait()?),
+            Body::Thread(thread) => drop(thread.join()),
+        }
+        self.served.join().map_err(|_| io::Error::other("a desk has panicked"))?
+    }
+}
+
+impl Drop for Post {
+    fn drop(&mut self) {
+        // What is left of a run that failed.
+        let _ = self.kill();
+    }
+}

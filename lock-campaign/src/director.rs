@@ -1,0 +1,532 @@
+//! What is broken when: one lane of faults for each client, and one for what all of them share.
+//!
+//! The seed draws which faults there are, in which order, and how long they last; traffic decides when the
+//! next one begins. Before and after each fault there must have been grants, and while it lasts there
+//! must be more of them or, where the server is away, calls that feel it. A run in which that does not
+//! happen proves nothing, and fails.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::time::Duration;
+
+use conformance_tests::history::{Assumption, Recorder, Trouble, UnderFault};
+use conformance_tests::proxy::{Direction, Fault, Match, Proxy};
+use conformance_tests::servers::{KeepData, Step};
+use fastrand::Rng;
+use lock_core::clock::{Moment, sleep};
+use lock_core::{Backend, LockName};
+use serde::{Deserialize, Serialize};
+use tokio::sync::{Mutex, RwLock};
+use tokio::task::block_in_place;
+
+use crate::crew::Post;
+use crate::desk::{Office, lock_name};
+use crate::kind::{Kind, Offer, Scope};
+use crate::sites::{Site, Terms};
+use crate::worker::Order;
+
+/// How long traffic may take to come up again.
+const QUIET_FOR: Duration = Duration::from_secs(60);
+
+/// How often traffic is looked at.
+const LOOK: Duration = Duration::from_millis(3);
+
+/// What happened around the faults of one kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Around {
+    /// How many faults.
+    pub faults: u64,
+    /// Grants between these faults and the ones before in their lanes.
+    pub before: u64,
+    /// Grants while they lasted.
+    pub during: u64,
+    /// Grants after them, up to the next ones at least.
+    pub after: u64,
+    /// The fewest grants before one, and after one.
+    pub least: u64,
+    /// Calls made or under way while they lasted.
+    pub calls: u64,
+}
+
+impl Around {
+    /// Adds others.
+    pub fn add(&mut self, other: &Self) {
+        self.least = if self.faults == 0 { other.least } else { self.least.min(other.least) };
+        self.faults += other.faults;
+        self.before += other.before;
+        self.during += other.during;
+        self.after += other.after;
+        self.calls += other.calls;
+    }
+}
+
+/// Runs the faults of one run.
+pub(crate) struct Director {
+    pub(crate) office: Arc<Office>,
+    pub(crate) site: Arc<dyn Site>,
+    pub(crate) terms: Terms,
+    /// Whether what breaks an assumption for all locks at once may be done.
+    pub(crate) breaks_all: bool,
+    /// So many grants come between the end of a fault and the next one of its lane.
+    pub(crate) grants_between: u64,
+    /// How many faults are still to come.
+    pub(crate) left: AtomicU32,
+    pub(crate) operator: Arc<dyn Backend>,
+    /// Where holders are told of a break only when they look: nobody is kept from it meanwhile.
+    pub(crate) undisturbed: RwLock<()>,
+    pub(crate) around: Mutex<BTreeMap<Kind, Around>>,
+    pub(crate) failed: AtomicBool,
+}
+
+/// What went wrong with the run itself.
+pub(crate) type Failure = String;
+
+impl Director {
+    /// The kinds of one lane that this run can have.
+    fn deck(&self, clients: bool) -> Vec<Kind> {
+        let kinds = Kind::ALL.into_iter().filter(|kind| (kind.scope() == Scope::Client) == clients);
+        kinds.filter(|&kind| self.allows(kind)).collect()
+    }
+
+    fn allows(&self, kind: Kind) -> bool {
+        match self.site.offer(kind) {
+            Offer::Yes => true,
+            Offer::No(_) => false,
+            // One lock is not all of them.
+            Offer::Breaks(Assumption::A3) => true,
+            Offer::Breaks(_) => self.breaks_all,
+        }
+    }
+
+    /// The faults of one client, one after the other.
+    pub(crate) async fn haunt(
+        self: Arc<Self>,
+        mut post: Post,
+        rng: Rng,
+    ) -> (Post, Result<(), Failure>) {
+        let deck = self.deck(true);
+        let ended = self.lane(deck, rng, &mut Target::Client(&mut post)).await;
+        (post, ended)
+    }
+
+    /// The faults that hit all clients.
+    pub(crate) async fn shake(self: Arc<Self>, rng: Rng) -> Result<(), Failure> {
+        let deck = self.deck(false);
+        self.lane(deck, rng, &mut Target::Shared).await
+    }
+
+    async fn lane(
+        &self,
+        deck: Vec<Kind>,
+        mut rng: Rng,
+        target: &mut Target<'_>,
+    ) -> Result<(), Failure> {
+        if deck.is_empty() {
+            return Ok(());
+        }
+        let result = self.deal(&deck, &mut rng, target).await;
+        if result.is_err() {
+            self.failed.store(true, Ordering::SeqCst);
+        }
+        result
+    }
+
+    async fn deal(
+        &self,
+        deck: &[Kind],
+        rng: &mut Rng,
+        target: &mut Target<'_>,
+    ) -> Result<(), Failure> {
+        let mut pile: Vec<Kind> = Vec::new();
+        let mut last: Option<Kind> = None;
+        let mut healed = self.office.traffic.grants();
+        loop {
+            self.grants_reach(healed + self.grants_between, last).await?;
+            let between = self.office.traffic.grants() - healed;
+            if let Some(last) = last {
+                self.note(last, |around| {
+                    around.after += between;
+                    around.least = around.least.min(between);
+                })
+                .await;
+            }
+            if !self.takes_one() {
+                return Ok(());
+            }
+            if pile.is_empty() {
+                pile.extend_from_slice(deck);
+                rng.shuffle(&mut pile);
+            }
+            let kind = pile.pop().expect("a deck is not empty");
+            let (grants, calls) = (self.office.traffic.grants(), self.office.traffic.calls());
+            let under_way = self.office.traffic.under_way();
+            self.cause(kind, rng, target).await.map_err(|why| format!("{}: {why}", kind.name()))?;
+            healed = self.office.traffic.grants();
+            let calls = self.office.traffic.calls() - calls + under_way;
+            self.note(kind, |around| {
+                around.faults += 1;
+                around.before += between;
+                around.least = if around.faults == 1 { between } else { around.least.min(between) };
+                around.during += healed - grants;
+                around.calls += calls;
+            })
+            .await;
+            last = Some(kind);
+        }
+    }
+
+    fn takes_one(&self) -> bool {
+        let take = |left: u32| left.checked_sub(1);
+        !self.failed.load(Ordering::SeqCst)
+            && self.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, take).is_ok()
+    }
+
+    async fn note(&self, kind: Kind, change: impl FnOnce(&mut Around)) {
+        change(self.around.lock().await.entry(kind).or_default());
+    }
+
+    /// Traffic has to go on.
+    async fn grants_reach(&self, grants: u64, after: Option<Kind>) -> Result<(), Failure> {
+        let when = after
+            .map_or_else(|| "before the first fault".into(), |k| format!("after {}", k.name()));
+        let enough = || self.office.traffic.grants() >= grants;
+        self.until(enough).await.map_err(|()| {
+            let wanted = self.grants_between;
+            format!("minimum traffic: fewer than {wanted} grants in {QUIET_FOR:?} {when}")
+        })
+    }
+
+    async fn until(&self, condition: impl Fn() -> bool) -> Result<(), ()> {
+        let deadline = Moment::now() + QUIET_FOR;
+        while !condition() {
+            if deadline.has_passed() {
+                return Err(());
+            }
+            sleep(LOOK).await;
+        }
+        Ok(())
+    }
+
+    /// A fault lasts for this long, and until there was traffic under it.
+    async fn last(&self, scope: Scope, duration: Duration) -> Result<(), Failure> {
+        let traffic = &self.office.traffic;
+        let (grants, calls) = (traffic.grants(), traffic.calls());
+        sleep(duration).await;
+        let felt = || match scope {
+            Scope::Outage => traffic.calls() > calls || traffic.under_way() > 0,
+            Scope::Client | Scope::Nuisance => traffic.grants() > grants,
+        };
+        self.until(felt).await.map_err(|()| {
+            format!("minimum traffic: nothing happened in {QUIET_FOR:?} while it lasted")
+        })
+    }
+
+    async fn cause(
+        &self,
+        kind: Kind,
+        rng: &mut Rng,
+        target: &mut Target<'_>,
+    ) -> Result<(), Failure> {
+        match target {
+            Target::Client(post) => {
+                let _disturbs = self.undisturbed.read().await;
+                self.hit_client(kind, rng, post).await
+            }
+            Target::Shared => self.hit_all(kind, rng).await,
+        }
+    }
+
+    fn recorder(&self) -> &Recorder {
+        self.office.recorder()
+    }
+
+    /// Up to some leases, short spans as often as long ones.
+    fn span(&self, rng: &mut Rng) -> Duration {
+        let lease = self.terms.lease.unwrap_or(self.terms.ttl).min(Duration::from_millis(1200));
+        lease.mul_f64([0.1, 0.4, 1.0, 2.2][rng.usize(..4)] * (0.3 + 0.7 * rng.f64()))
+    }
+
+    async fn hit_client(&self, kind: Kind, rng: &mut Rng, post: &mut Post) -> Result<(), Failure> {
+        let text = |error: std::io::Error| error.to_string();
+        let span = self.span(rng);
+        let what = match kind {
+            Kind::ClientKilled => Trouble::Kill,
+            Kind::ClientStopped | Kind::ClientStarved => Trouble::Stop,
+            Kind::BlackHole | Kind::CallsCutOff => Trouble::Partition,
+            other => Trouble::Other(other.name()),
+        };
+        let fault = self.recorder().fault(what).process(post.host()).begin();
+        match kind {
+            Kind::ClientKilled => {
+                block_in_place(|| post.kill()).map_err(text)?;
+                self.last(Scope::Client, span / 4).await?;
+                block_in_place(|| post.start().and_then(|()| post.ready())).map_err(text)?;
+                // The dead stay dead: who comes next has another name.
+                return Ok(());
+            }
+            Kind::ClientStopped => {
+                block_in_place(|| post.stop()).map_err(text)?;
+                let lasted = self.last(Scope::Client, span).await;
+                post.cont().map_err(text)?;
+                lasted?;
+            }
+            Kind::ClientStarved => {
+                post.order(&Order::Freeze).map_err(text)?;
+                block_in_place(|| post.obeys("frozen")).map_err(text)?;
+                let lasted = self.last(Scope::Client, span).await;
+                post.order(&Order::Thaw).map_err(text)?;
+                block_in_place(|| post.obeys("thawed")).map_err(text)?;
+                lasted?;
+            }
+            Kind::ClientClockStepped => {
+                let clock = post.clock().ok_or("its clock is the system's")?;
+                let hour = Duration::from_secs(3600);
+                let (there, back) = match rng.bool() {
+                    true => (Step::Forward(hour), Step::Back(hour)),
+                    false => (Step::Back(hour), Step::Forward(hour)),
+                };
+                clock.step(there);
+                let lasted = self.last(Scope::Client, span).await;
+                clock.step(back);
+                lasted?;
+            }
+            Kind::ShortLeases => {
+                post.order(&Order::Short(true)).map_err(text)?;
+                self.last(Scope::Client, span * 2).await?;
+                post.order(&Order::Short(false)).map_err(text)?;
+            }
+            kind if kind.is_in_calls() => {
+                let by = self.terms.ttl.mul_f64(1.5 * rng.f64());
+                let order = Order::Disturb(kind, rng.u32(50..600), by);
+                post.order(&order).map_err(text)?;
+                let lasted = self.last(Scope::Client, span).await;
+                post.order(&Order::Calm).map_err(text)?;
+                lasted?;
+            }
+            kind => self.disturb_lines(kind, span, rng, &post.lines).await?,
+        }
+        fault.heal();
+        Ok(())
+    }
+
+    async fn disturb_lines(
+        &self,
+        kind: Kind,
+        span: Duration,
+        rng: &mut Rng,
+        lines: &[Proxy],
+    ) -> Result<(), Failure> {
+        let lasting = match kind {
+            Kind::BlackHole => Fault::BlackHole,
+            Kind::RequestsLost => Fault::Lose(Direction::ToServer),
+            Kind::RepliesLost => Fault::Lose(Direction::ToClient),
+            Kind::Refused => Fault::Refuse,
+            Kind::Trickle => {
+                Fault::Trickle { bytes: rng.usize(1..64), every: Duration::from_millis(2) }
+            }
+            Kind::Slices => Fault::Slice,
+            Kind::Delay => Fault::delay(Duration::from_millis(rng.u64(5..100))),
+            _ => Fault::None,
+        };
+        for line in lines {
+            line.set(lasting);
+        }
+        if kind == Kind::Refused {
+            each(lines, Proxy::reset_connections).await;
+        }
+        let lasted = match kind {
+            Kind::Reset => {
+                self.again_and_again(span, rng, || each(lines, Proxy::reset_connections)).await
+            }
+            Kind::CutBeforeReply => {
+                self.again_and_again(span, rng, || {
+                    each(lines, |line| {
+                        let hit = line.cut_after(Match::on(""));
+                        async move { drop(tokio::time::timeout(span / 4, hit.into_future()).await) }
+                    })
+                })
+                .await
+            }
+            Kind::HeldAndDelivered => {
+                self.again_and_again(span, rng, || {
+                    each(lines, |line| {
+                        let mut held = line.hold(Match::on(""));
+                        async move {
+                            let caught = tokio::time::timeout(span / 4, held.caught()).await;
+                            sleep(span / 2).await;
+                            if caught.is_ok_and(|caught| caught.is_ok()) {
+                                drop(tokio::time::timeout(span, held.deliver()).await);
+                            }
+                        }
+                    })
+                })
+                .await
+            }
+            _ => self.last(Scope::Client, span).await,
+        };
+        for line in lines {
+            line.heal();
+        }
+        lasted
+    }
+
+    /// What happens at a point in time, a few times.
+    async fn again_and_again<F: Future<Output = ()>>(
+        &self,
+        span: Duration,
+        rng: &mut Rng,
+        what: impl Fn() -> F,
+    ) -> Result<(), Failure> {
+        for _ in 0..3 {
+            what().await;
+            sleep(span.mul_f64(rng.f64() / 4.0)).await;
+        }
+        self.last(Scope::Client, Duration::ZERO).await
+    }
+
+    async fn hit_all(&self, kind: Kind, rng: &mut Rng) -> Result<(), Failure> {
+        if matches!(kind, Kind::Evicted | Kind::Broken) {
+            return self.remove_one(kind, rng).await;
+        }
+        let span = self.span(rng);
+        let lease = self.terms.lease.unwrap_or(self.terms.ttl);
+        let mut fault = self.recorder().fault(Trouble::Other(kind.name()));
+        if let Some(assumption) = self.site.offer(kind).breaks() {
+            fault = fault.breaks(assumption);
+        }
+        let fault = fault.begin();
+        let servers = self.site.servers();
+        match kind {
+            Kind::ServerStopped => {
+                block_in_place(|| servers.iter().for_each(|server| server.stop()));
+                let lasted = self.last(Scope::Outage, span).await;
+                block_in_place(|| servers.iter().for_each(|server| server.cont()));
+                lasted?;
+            }
+            Kind::ServerRestarted | Kind::ServerEmptied => {
+                block_in_place(|| servers.iter().for_each(|server| server.kill()));
+                self.last(Scope::Outage, span / 4).await?;
+                let keep = if kind == Kind::ServerEmptied { KeepData::No } else { KeepData::Yes };
+                block_in_place(|| servers.iter().for_each(|server| server.restart(keep)));
+                if kind == Kind::ServerEmptied {
+                    self.site.lose_data();
+                }
+            }
+            Kind::ServerFull => {
+                block_in_place(|| self.site.fill(true));
+                let lasted = self.last(Scope::Outage, span).await;
+                block_in_place(|| self.site.fill(false));
+                lasted?;
+            }
+            Kind::ServerClockStepped => {
+                let by = lease.mul_f64(0.2 + 3.0 * rng.f64());
+                let (there, back) = (Step::Forward(by), Step::Back(by));
+                self.site.step_clock(there);
+                let lasted = self.last(Scope::Nuisance, span).await;
+                self.site.step_clock(back);
+                lasted?;
+                // Leases that were granted before the step back last longer by it.
+                sleep(by).await;
+            }
+            Kind::LeaderKilled | Kind::LeaderStopped => {
+                let leader = block_in_place(|| self.site.leader()).ok_or("nobody leads")?;
+                let lasted = if kind == Kind::LeaderKilled {
+                    block_in_place(|| servers[leader].kill());
+                    let lasted = self.last(Scope::Outage, span).await;
+                    block_in_place(|| servers[leader].restart(KeepData::Yes));
+                    lasted
+                } else {
+                    block_in_place(|| servers[leader].stop());
+                    let lasted = self.last(Scope::Outage, span * 2).await;
+                    block_in_place(|| servers[leader].cont());
+                    lasted
+                };
+                lasted?;
+                self.someone_leads().await?;
+            }
+            Kind::FollowerCut => {
+                let link = block_in_place(|| self.site.link_to_leader()).ok_or("nobody follows")?;
+                link.set(Fault::BlackHole);
+                let lasted = self.last(Scope::Nuisance, span * 2).await;
+                link.heal();
+                lasted?;
+            }
+            other => return Err(format!("{} is no fault of a server", other.name())),
+        }
+        fault.heal();
+        Ok(())
+    }
+
+    async fn someone_leads(&self) -> Result<(), Failure> {
+        let deadline = Moment::now() + QUIET_FOR;
+        while block_in_place(|| self.site.leader()).is_none() {
+            if deadline.has_passed() {
+                return Err("nobody leads any more".into());
+            }
+            sleep(Duration::from_millis(50)).await;
+        }
+        Ok(())
+    }
+
+    /// One lock that is held is removed, by an operator or behind everybody's back.
+    async fn remove_one(&self, kind: Kind, rng: &mut Rng) -> Result<(), Failure> {
+        let has_lease =
+            matches!(self.operator.capabilities().takeover, lock_core::Takeover::LeasePlus(_));
+        let _undisturbed = if has_lease { None } else { Some(self.undisturbed.write().await) };
+        let deadline = Moment::now() + QUIET_FOR;
+        loop {
+            let name = lock_name(rng.usize(..self.terms.locks));
+            let fault = self.recorder().fault(Trouble::Other(kind.name()));
+            let fault = fault.lock(&name).breaks(Assumption::A3).begin();
+            let name = LockName::new(name).map_err(|error| error.to_string())?;
+            let removed = match kind {
+                Kind::Evicted => block_in_place(|| self.site.evict(&name)),
+                _ => self.break_lock(&name).await,
+            };
+            if removed {
+                return self.until_told(fault).await;
+            }
+            fault.heal();
+            if deadline.has_passed() {
+                return Err(format!("no lock could be removed in {QUIET_FOR:?}"));
+            }
+            sleep(LOOK).await;
+        }
+    }
+
+    /// The holder believes in its lock until its next renewal, or its deadline.
+    async fn until_told(&self, fault: UnderFault) -> Result<(), Failure> {
+        let lasted = self.last(Scope::Nuisance, self.terms.ttl * 2).await;
+        fault.heal();
+        lasted
+    }
+
+    async fn break_lock(&self, name: &LockName) -> bool {
+        let bounded = |span| tokio::time::timeout(span, self.operator.inspect(name));
+        let Ok(Ok(seen)) = bounded(self.terms.timeout).await else { return false };
+        let Some(owner) = seen.holders.first().and_then(|holder| holder.owner) else {
+            return false;
+        };
+        // Whoever it is by then: it names the holder that was seen.
+        let breaking = self.operator.break_lock(name, &owner);
+        matches!(tokio::time::timeout(self.terms.timeout, breaking).await, Ok(Ok(true)))
+    }
+}
+
+enum Target<'a> {
+    Client(&'a mut Post),
+    Shared,
+}
+
+/// Does something on all lines at once.
+async fn each<'a, F: Future<Output = ()>>(lines: &'a [Proxy], what: impl Fn(&'a Proxy) -> F) {
+    let all: Vec<_> = lines.iter().map(what).collect();
+    let mut all: Vec<_> = all.into_iter().map(Box::pin).collect();
+    std::future::poll_fn(|cx| {
+        all.retain_mut(|one| one.as_mut().poll(cx).is_pending());
+        if all.is_empty() { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
+    })
+    .await;
+}

@@ -1,0 +1,205 @@
+//! The kinds of fault.
+
+use conformance_tests::history::Assumption;
+use serde::{Deserialize, Serialize};
+
+/// A kind of fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[allow(missing_docs, reason = "`Kind::what` says in words what each of them does")]
+pub enum Kind {
+    ClientKilled,
+    ClientStopped,
+    ClientStarved,
+    ClientClockStepped,
+    ShortLeases,
+    CallsRefused,
+    CallsRepliesLost,
+    CallsUnanswered,
+    CallsLate,
+    CallsRepliesLate,
+    CallsLandLate,
+    CallsCutOff,
+    BlackHole,
+    RequestsLost,
+    RepliesLost,
+    Reset,
+    Refused,
+    CutBeforeReply,
+    HeldAndDelivered,
+    Trickle,
+    Slices,
+    Delay,
+    ServerStopped,
+    ServerRestarted,
+    ServerEmptied,
+    ServerClockStepped,
+    ServerFull,
+    LeaderKilled,
+    LeaderStopped,
+    FollowerCut,
+    Evicted,
+    Broken,
+}
+
+/// Whom a fault hits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// One client process, while the others go on.
+    Client,
+    /// The server: nobody gets anything done meanwhile.
+    Outage,
+    /// The server or one lock, while most goes on.
+    Nuisance,
+}
+
+/// Whether a backend can have a kind of fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Offer {
+    /// It can, and all that is promised holds meanwhile.
+    Yes,
+    /// It can, and what exclusion rests on does not hold meanwhile.
+    Breaks(Assumption),
+    /// It cannot, and why.
+    No(&'static str),
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Self; 32] = [
+        Self::ClientKilled,
+        Self::ClientStopped,
+        Self::ClientStarved,
+        Self::ClientClockStepped,
+        Self::ShortLeases,
+        Self::CallsRefused,
+        Self::CallsRepliesLost,
+        Self::CallsUnanswered,
+        Self::CallsLate,
+        Self::CallsRepliesLate,
+        Self::CallsLandLate,
+        Self::CallsCutOff,
+        Self::BlackHole,
+        Self::RequestsLost,
+        Self::RepliesLost,
+        Self::Reset,
+        Self::Refused,
+        Self::CutBeforeReply,
+        Self::HeldAndDelivered,
+        Self::Trickle,
+        Self::Slices,
+        Self::Delay,
+        Self::ServerStopped,
+        Self::ServerRestarted,
+        Self::ServerEmptied,
+        Self::ServerClockStepped,
+        Self::ServerFull,
+        Self::LeaderKilled,
+        Self::LeaderStopped,
+        Self::FollowerCut,
+        Self::Evicted,
+        Self::Broken,
+    ];
+
+    /// What is done, in words.
+    #[must_use]
+    pub fn what(self) -> &'static str {
+        match self {
+            Self::ClientKilled => "client killed (SIGKILL), another one started in its place",
+            Self::ClientStopped => "client stopped and continued (SIGSTOP, SIGCONT)",
+            Self::ClientStarved => "client's executor blocked",
+            Self::ClientClockStepped => "client's wall clock stepped by an hour",
+            Self::ShortLeases => "leases not renewed, and held beyond their end",
+            Self::CallsRefused => "calls of the backend refused",
+            Self::CallsRepliesLost => "calls applied, replies lost",
+            Self::CallsUnanswered => "calls applied, no reply ever",
+            Self::CallsLate => "calls applied late",
+            Self::CallsRepliesLate => "calls answered late",
+            Self::CallsLandLate => "calls given up by the client, applied later",
+            Self::CallsCutOff => "no call of a client gets through",
+            Self::BlackHole => "network: nothing passes, nobody is told",
+            Self::RequestsLost => "network: requests do not pass, replies do",
+            Self::RepliesLost => "network: requests pass, replies do not",
+            Self::Reset => "network: connections reset",
+            Self::Refused => "network: connections reset, new ones refused",
+            Self::CutBeforeReply => "network: cut after the request, before the reply",
+            Self::HeldAndDelivered => "network: a request held, delivered later",
+            Self::Trickle => "network: a few bytes at a time",
+            Self::Slices => "network: each byte by itself",
+            Self::Delay => "network: a long way",
+            Self::ServerStopped => "server stopped and continued",
+            Self::ServerRestarted => "server killed, restarted with its data",
+            Self::ServerEmptied => "server killed, restarted without its data",
+            Self::ServerClockStepped => "server's clock stepped",
+            Self::ServerFull => "server at its memory limit",
+            Self::LeaderKilled => "leader killed, restarted later",
+            Self::LeaderStopped => "leader stopped and continued",
+            Self::FollowerCut => "a follower cut off from its leader, and from nobody else",
+            Self::Evicted => "a held lock removed behind everybody's back",
+            Self::Broken => "a held lock broken by an operator",
+        }
+    }
+
+    /// Whom it hits.
+    #[must_use]
+    pub fn scope(self) -> Scope {
+        match self {
+            Self::ServerStopped
+            | Self::ServerRestarted
+            | Self::ServerEmptied
+            | Self::ServerFull
+            | Self::LeaderKilled
+            | Self::LeaderStopped => Scope::Outage,
+            Self::ServerClockStepped | Self::FollowerCut | Self::Evicted | Self::Broken => {
+                Scope::Nuisance
+            }
+            _ => Scope::Client,
+        }
+    }
+
+    /// Its name, as in results and histories.
+    #[must_use]
+    pub fn name(self) -> String {
+        let name = serde_json::to_value(self).expect("a unit variant is a string");
+        name.as_str().expect("a unit variant is a string").to_owned()
+    }
+
+    /// True if calls of the backend are disturbed inside of the client.
+    #[must_use]
+    pub fn is_in_calls(self) -> bool {
+        self >= Self::CallsRefused && self <= Self::CallsCutOff
+    }
+
+    /// True if the network is disturbed.
+    #[must_use]
+    pub fn is_in_network(self) -> bool {
+        self >= Self::BlackHole && self <= Self::Delay
+    }
+}
+
+impl Offer {
+    /// True if the backend can have it.
+    #[must_use]
+    pub fn is_there(self) -> bool {
+        !matches!(self, Self::No(_))
+    }
+
+    /// What does not hold meanwhile.
+    #[must_use]
+    pub fn breaks(self) -> Option<Assumption> {
+        if let Self::Breaks(assumption) = self { Some(assumption) } else { None }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Kind;
+
+    #[test]
+    fn all_are_all_in_order_and_have_names() {
+        for pair in Kind::ALL.windows(2) {
+            assert_eq!(pair[0] as u8 + 1, pair[1] as u8);
+        }
+        assert_eq!(Kind::HeldAndDelivered.name(), "held-and-delivered");
+    }
+}

@@ -1,0 +1,207 @@
+//! What came of a run: one file for each seed.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use lock_core::Takeover;
+use serde::{Deserialize, Serialize};
+
+use crate::desk::Effects;
+use crate::director::Around;
+use crate::kind::Kind;
+use crate::scene::Scene;
+use crate::times::{Losses, Spread};
+
+/// What a run is started with, besides its seed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Settings {
+    /// How many faults.
+    pub faults: u32,
+    /// How many grants there have to be between two faults of a client, or of the servers.
+    pub grants: u64,
+    /// How many client processes.
+    pub clients: usize,
+    /// How many tasks in each of them.
+    pub tasks: usize,
+    /// The bug that all clients have.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bug: Option<String>,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { faults: 60, grants: 200, clients: 4, tasks: 6, bug: None }
+    }
+}
+
+impl Settings {
+    /// As they stand on the command line: those that are not the default.
+    pub(crate) fn to_arguments(&self) -> String {
+        let usual = Self::default();
+        let mut text = String::new();
+        let mut add = |name: &str, value: u64, usual: u64| {
+            if value != usual {
+                text += &format!(" --{name} {value}");
+            }
+        };
+        add("faults", self.faults.into(), usual.faults.into());
+        add("grants", self.grants, usual.grants);
+        add("clients", self.clients as u64, usual.clients as u64);
+        add("tasks", self.tasks as u64, usual.tasks as u64);
+        if let Some(bug) = &self.bug {
+            text += &format!(" --bug {bug}");
+        }
+        text
+    }
+}
+
+/// How soon the next one holds a lock whose holder has crashed, as the backend declares it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Bound {
+    /// When the last process of the holder is gone.
+    AtOnce,
+    /// So long after the end of the lease.
+    LeasePlus(Duration),
+}
+
+impl From<Takeover> for Bound {
+    fn from(declared: Takeover) -> Self {
+        match declared {
+            Takeover::AtOnce => Self::AtOnce,
+            Takeover::LeasePlus(more) => Self::LeasePlus(more),
+        }
+    }
+}
+
+/// What came of a run.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Outcome {
+    /// On which backend.
+    pub backend: String,
+    /// What it was drawn from.
+    pub seed: u64,
+    /// With which settings.
+    pub settings: Settings,
+    /// Whether what exclusion rests on was broken for all locks.
+    pub breaks_all: bool,
+    /// How long all of it took.
+    pub took: Duration,
+    /// How long clients and faults were at it.
+    pub played: Duration,
+    /// How long the verdict took.
+    pub judged_in: Duration,
+    /// The lease, where there is one.
+    pub lease: Option<Duration>,
+    /// The declared bound on takeover.
+    pub takeover: Bound,
+    /// What the verdict adds to declared bounds, for the load of the machine.
+    pub slack: Duration,
+    /// The faults, and what happened around them.
+    pub around: BTreeMap<Kind, Around>,
+    /// The kinds of fault that this backend cannot have, and why.
+    pub refused_kinds: BTreeMap<Kind, String>,
+    /// The guarded counters.
+    pub effects: Effects,
+    /// What is wrong with the run itself: too little traffic, clients that did not end.
+    pub failures: Vec<String>,
+    /// The first violations of each rule, in words.
+    pub violations: Vec<String>,
+    /// How many violations there are of each rule.
+    pub broken: BTreeMap<String, u64>,
+    /// Calls.
+    pub operations: usize,
+    /// Acquisitions that succeeded.
+    pub grants: usize,
+    /// Locks and resources that were used.
+    pub locks: usize,
+    /// Calls whose outcome nobody knows.
+    pub unknown: usize,
+    /// Overlapping claims while an assumption was broken on purpose.
+    pub excused_overlaps: u64,
+    /// Claims that began in such a time.
+    pub claims_at_risk: u64,
+    /// Fences that went back while data was lost and the clock was set back.
+    pub excused_fences: u64,
+    /// From the call of a release until the next waiter held.
+    pub hand_offs: Spread,
+    /// From the fault that ended a holder until the next waiter held.
+    pub takeovers: Spread,
+    /// Losses that holders were told of.
+    pub losses: Losses,
+    /// A piece of the history to look at.
+    pub scene: Option<Scene>,
+}
+
+impl Outcome {
+    fn order(&self) -> (&str, &Option<String>, u64) {
+        (&self.backend, &self.settings.bug, self.seed)
+    }
+
+    /// True if no rule is broken, and enough has happened.
+    #[must_use]
+    pub fn is_clean(&self) -> bool {
+        self.broken.is_empty() && self.failures.is_empty()
+    }
+
+    /// How many faults there were.
+    #[must_use]
+    pub fn faults(&self) -> u64 {
+        self.around.values().map(|around| around.faults).sum()
+    }
+
+    /// The command that repeats the run.
+    #[must_use]
+    pub fn command(&self) -> String {
+        let (backend, seed) = (&self.backend, self.seed);
+        format!("lock-campaign run {backend} --seed {seed}{}", self.settings.to_arguments())
+    }
+
+    /// Where the outcome of a seed is kept.
+    #[must_use]
+    pub fn path(directory: &Path, backend: &str, seed: u64) -> PathBuf {
+        directory.join(backend).join(format!("{seed}.json"))
+    }
+
+    /// Keeps it, whole or not at all.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be written.
+    pub fn keep(&self, directory: &Path) -> io::Result<()> {
+        let path = Self::path(directory, &self.backend, self.seed);
+        let unfinished = path.with_extension("unfinished");
+        if let Some(parent) = path.parent() {
+            fs::create_dir_all(parent)?;
+        }
+        fs::write(&unfinished, serde_json::to_string_pretty(self)? + "\n")?;
+        fs::rename(unfinished, path)
+    }
+
+    /// All that are kept there, by backend and seed.
+    ///
+    /// # Errors
+    ///
+    /// One cannot be read.
+    pub fn all(directory: &Path) -> io::Result<Vec<Self>> {
+        let mut all = Vec::new();
+        let mut directories = vec![directory.to_owned()];
+        while let Some(directory) = directories.pop() {
+            for entry in fs::read_dir(directory)? {
+                let path = entry?.path();
+                if path.is_dir() {
+                    directories.push(path);
+                } else if path.extension().is_some_and(|extension| extension == "json") {
+                    let outcome: Self = serde_json::from_slice(&fs::read(&path)?)
+                        .map_err(|e| io::Error::other(format!("{}: {e}", path.display())))?;
+                    all.push(outcome);
+                }
+            }
+        }
+        all.sort_by(|a: &Self, b| a.order().cmp(&b.order()));
+        Ok(all)
+    }
+}

@@ -1,0 +1,191 @@
+//! One page that needs nothing else.
+
+use std::fmt::Write as _;
+
+use super::picture::{histogram, timeline};
+use super::sums::{Sum, sums};
+use super::{bound, caught_by, grouped, nanos, ranges, short};
+use crate::outcome::Outcome;
+use crate::times::Spread;
+
+const STYLE: &str = include_str!("style.css");
+
+/// The page.
+#[must_use]
+pub fn html(outcomes: &[Outcome]) -> String {
+    let sums = sums(outcomes);
+    let mut page = format!(
+        "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>The fault campaign</title>\
+         <meta name=\"viewport\" content=\"width=device-width\"><style>{STYLE}</style>\
+         <h1>The fault campaign</h1>\
+         <p>Client processes take locks on real servers and write, under each lock, to two counters: one \
+         that checks fencing tokens and one that does not. Meanwhile they are stopped and killed, their \
+         network is broken, their servers are restarted. Everything is recorded and judged: no two claims \
+         of a lock may overlap unless what exclusion rests on was broken on purpose, and an update that \
+         passed a fence must never be lost.</p>"
+    );
+    page += &overview(&sums);
+    for sum in &sums {
+        page += &section(sum);
+    }
+    page += &bugs(outcomes);
+    page + "</html>\n"
+}
+
+fn overview(sums: &[Sum<'_>]) -> String {
+    let mut table = "<h2>What was run</h2><table><tr><th>backend<th>runs<th>clean<th>time<th>operations\
+        <th>grants<th>faults<th>kinds<th>losses told<th>lost updates<br>without fences<th>lost updates<br>\
+        with fences<th>overlaps while an<br>assumption was broken</tr>"
+        .to_owned();
+    for sum in sums {
+        let effects = &sum.effects;
+        let _ = write!(
+            table,
+            "<tr><td><a href=\"#{0}\">{0}</a><td>{1}<td class=\"{2}\">{3}<td>{4:.0} s<td>{5}<td>{6}<td>{7}\
+             <td>{8}<td>{9}<td>{10} of {11}<td class=\"{12}\">{13} of {14}<td>{15} of {16} claims</tr>",
+            sum.backend,
+            sum.outcomes.len(),
+            if sum.clean() == sum.outcomes.len() { "good" } else { "bad" },
+            sum.clean(),
+            sum.played.as_secs_f64(),
+            grouped(sum.operations),
+            grouped(sum.grants),
+            grouped(sum.faults),
+            sum.around.len(),
+            grouped(sum.losses.told),
+            grouped(effects.unfenced_lost),
+            grouped(effects.unfenced_writes),
+            if effects.fenced_lost == 0 { "good" } else { "bad" },
+            effects.fenced_lost,
+            grouped(effects.fenced_writes),
+            grouped(sum.excused_overlaps),
+            grouped(sum.claims_at_risk),
+        );
+    }
+    table + "</table>"
+}
+
+fn section(sum: &Sum<'_>) -> String {
+    let last = sum.last();
+    let mut text = format!("<h2 id=\"{0}\">{0}</h2>", sum.backend);
+    text += &verdicts(sum);
+    text += "<h3>Faults</h3><table><tr><th>kind<th>what<th>how often<th>grants before<th>during<th>after\
+        <th>fewest before<br>or after one<th>calls that<br>felt them</tr>";
+    for (kind, around) in &sum.around {
+        let _ = write!(
+            text,
+            "<tr><td>{}<td class=\"words\">{}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{}</tr>",
+            kind.name(),
+            kind.what(),
+            grouped(around.faults),
+            grouped(around.before),
+            grouped(around.during),
+            grouped(around.after),
+            grouped(around.least),
+            grouped(around.calls),
+        );
+    }
+    text += "</table><details><summary>Kinds that this backend cannot have</summary><table>";
+    for (kind, why) in &last.refused_kinds {
+        let _ = write!(text, "<tr><td>{}<td class=\"words\">{why}</tr>", kind.name());
+    }
+    text += "</table></details>";
+    let (limit, words) = bound(last.takeover, last.lease);
+    text += &spread(
+        "From a crash to the next holder (takeover)",
+        &sum.takeovers,
+        &format!(
+            "Declared: {words}. The verdict allows {} more, for the load of the machine.",
+            short(last.slack)
+        ),
+        Some(limit),
+    );
+    text += &spread(
+        "From a loss that was told to the next grant",
+        &sum.losses.before_next,
+        &format!(
+            "{} losses were told. {} of them after the next holder had the lock, by {} at most: possible \
+             only where a lock was removed by force, or data or the clock were tampered with.",
+            grouped(sum.losses.told),
+            grouped(sum.losses.after_next.count),
+            nanos(sum.losses.after_next.most)
+        ),
+        None,
+    );
+    text += &spread("From a release to the next holder (hand-off)", &sum.hand_offs, "", None);
+    if let Some((outcome, scene)) = sum.best_scene().and_then(|o| Some((o, o.scene.as_ref()?))) {
+        let _ = write!(
+            text,
+            "<h3>A piece of history</h3><p>Seed {}, lock <code>{}</code>. {}</p>{}",
+            outcome.seed,
+            scene.lock,
+            LEGEND,
+            timeline(scene)
+        );
+    }
+    text
+}
+
+const LEGEND: &str = "One row for each task, <span class=\"key holds\">holds</span> \
+    <span class=\"key waits\">waits</span> <span class=\"key fault\">its process is hit</span>; \
+    <b class=\"lost\">!</b> told of its loss, <b class=\"write\">•</b> a write that passes the fence, \
+    <b class=\"refused\">✗</b> one that is refused.";
+
+fn verdicts(sum: &Sum<'_>) -> String {
+    let mut text = "<p>".to_owned();
+    for (settings, seeds) in sum.by_settings() {
+        let _ = write!(
+            text,
+            "{} runs, seeds {}: <code>{}</code><br>",
+            seeds.len(),
+            ranges(&seeds),
+            sum.command(settings)
+        );
+    }
+    text += "</p>";
+    for outcome in sum.outcomes.iter().filter(|outcome| !outcome.is_clean()) {
+        let _ = write!(text, "<p class=\"bad\">Seed {} is not clean:</p><ul>", outcome.seed);
+        for what in outcome.failures.iter().chain(&outcome.violations) {
+            let _ = write!(text, "<li>{}", escaped(what));
+        }
+        text += "</ul>";
+    }
+    text
+}
+
+fn spread(title: &str, spread: &Spread, words: &str, bound: Option<std::time::Duration>) -> String {
+    let figures = format!(
+        "{} times; half of them below {}, 99 % below {}, the longest {}.",
+        grouped(spread.count),
+        short(spread.percentile(50)),
+        short(spread.percentile(99)),
+        nanos(spread.most)
+    );
+    let figures = if spread.count == 0 { String::new() } else { figures };
+    format!("<h3>{title}</h3><p>{figures} {words}</p>{}", histogram(spread, bound))
+}
+
+fn bugs(outcomes: &[Outcome]) -> String {
+    let planted: Vec<_> =
+        outcomes.iter().filter(|outcome| outcome.settings.bug.is_some()).collect();
+    if planted.is_empty() {
+        return String::new();
+    }
+    let mut text =
+        "<h2>Bugs on purpose</h2><p>All clients of a run have the same bug. A campaign that does \
+        not see it would prove nothing.</p><table><tr><th>bug<th>caught by<th>command</tr>"
+            .to_owned();
+    for outcome in planted {
+        let bug = outcome.settings.bug.as_deref().unwrap_or_default();
+        let by =
+            caught_by(outcome).map_or("<b class=\"bad\">nothing</b>".into(), |by| escaped(&by));
+        let command = outcome.command();
+        let _ =
+            write!(text, "<tr><td>{bug}<td class=\"words\">{by}<td><code>{command}</code></tr>");
+    }
+    text + "</table>"
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;")
+}

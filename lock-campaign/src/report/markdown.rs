@@ -1,0 +1,191 @@
+//! The summary that is checked in.
+
+use std::fmt::Write as _;
+
+use super::sums::{Sum, sums};
+use super::{bound, caught_by, nanos, ranges, short};
+use crate::outcome::Outcome;
+use crate::times::Spread;
+
+/// The summary.
+#[must_use]
+pub fn markdown(outcomes: &[Outcome]) -> String {
+    let sums = sums(outcomes);
+    let mut text = "# The fault campaign\n\n\
+        Made by `lock-campaign report`; the last section has the commands. Client processes take locks on real servers and\n\
+        write, under each lock, to two counters: one that checks fencing tokens and one that does not. Meanwhile they are\n\
+        stopped and killed, their network is broken, their servers are restarted. Everything is recorded and judged.\n\n\
+        ## What was run\n\n\
+        | backend | runs | clean | time | operations | grants | faults | kinds | losses told |\n\
+        |---|--:|--:|--:|--:|--:|--:|--:|--:|\n"
+        .to_owned();
+    for sum in &sums {
+        let _ = writeln!(
+            text,
+            "| {} | {} | {} | {:.0} s | {} | {} | {} | {} | {} |",
+            sum.backend,
+            sum.outcomes.len(),
+            sum.clean(),
+            sum.played.as_secs_f64(),
+            sum.operations,
+            sum.grants,
+            sum.faults,
+            sum.around.len(),
+            sum.losses.told
+        );
+    }
+    text += &fences(&sums);
+    text += &times(&sums);
+    text += &faults(&sums);
+    text += &unclean(&sums);
+    text += &bugs(outcomes);
+    text += "\n## Commands\n\n";
+    for sum in &sums {
+        for (settings, seeds) in sum.by_settings() {
+            let _ = writeln!(text, "* seeds {}: `{}`", ranges(&seeds), sum.command(settings));
+        }
+    }
+    text
+}
+
+fn fences(sums: &[Sum<'_>]) -> String {
+    let mut text = "\n## What fences buy\n\n\
+        Each write puts back, one higher, what was read under the same lock, some of them late. An *overlap* is two claims of\n\
+        one lock at once: there must be none but while what exclusion rests on (the server's clock, its data, nobody's\n\
+        force) was broken on purpose, and then they are counted.\n\n\
+        | backend | lost without fences | lost with fences | refused by fences | overlaps, of claims at risk |\n\
+        |---|--:|--:|--:|--:|\n"
+        .to_owned();
+    for sum in sums {
+        let effects = &sum.effects;
+        let _ = writeln!(
+            text,
+            "| {} | {} of {} | {} of {} | {} | {} of {} |",
+            sum.backend,
+            effects.unfenced_lost,
+            effects.unfenced_writes,
+            effects.fenced_lost,
+            effects.fenced_writes,
+            effects.refused,
+            sum.excused_overlaps,
+            sum.claims_at_risk
+        );
+    }
+    text
+}
+
+fn times(sums: &[Sum<'_>]) -> String {
+    let mut text = "\n## Times\n\n\
+        Half below, 99 % below, and the longest; of how many. *Takeover* is from the fault that ended a holder to the next\n\
+        holder, *loss* from a loss that was told to the next grant, *hand-off* from a release to the next holder. Holds are\n\
+        renewed, clients wait behind each other, and the machine was busy: these are no measurements of speed.\n\n\
+        | backend | takeover | declared | loss to next grant | told after it | hand-off |\n\
+        |---|---|---|---|--:|---|\n"
+        .to_owned();
+    let figures = |spread: &Spread| match spread.count {
+        0 => "–".to_owned(),
+        count => format!(
+            "{}, {}, {}; of {count}",
+            short(spread.percentile(50)),
+            short(spread.percentile(99)),
+            nanos(spread.most)
+        ),
+    };
+    for sum in sums {
+        let last = sum.last();
+        let _ = writeln!(
+            text,
+            "| {} | {} | {} | {} | {} | {} |",
+            sum.backend,
+            figures(&sum.takeovers),
+            bound(last.takeover, last.lease).1,
+            figures(&sum.losses.before_next),
+            sum.losses.after_next.count,
+            figures(&sum.hand_offs)
+        );
+    }
+    if let Some(sum) = sums.first() {
+        let _ = writeln!(
+            text,
+            "\nThe verdict allows {} more than what is declared, for the load of the machine. A loss is told after the next\n\
+             grant only where a lock was removed by force, or data or a clock were tampered with.",
+            short(sum.last().slack)
+        );
+    }
+    text
+}
+
+fn faults(sums: &[Sum<'_>]) -> String {
+    let mut text = "\n## Faults\n\n\
+        How often; and the grants while they lasted. Before and after each single one there were at least as many as the\n\
+        run asks for, or it would have failed. `–`: this backend cannot have it.\n\n| kind |"
+        .to_owned();
+    for sum in sums {
+        let _ = write!(text, " {} |", sum.backend);
+    }
+    text += "\n|---|";
+    text += &"--:|".repeat(sums.len());
+    text += "\n";
+    for kind in crate::Kind::ALL {
+        if !sums.iter().any(|sum| sum.around.contains_key(&kind)) {
+            continue;
+        }
+        let _ = write!(text, "| {} |", kind.what());
+        for sum in sums {
+            let _ = match sum.around.get(&kind) {
+                Some(around) => write!(text, " {}; {} |", around.faults, around.during),
+                None if sum.last().refused_kinds.contains_key(&kind) => write!(text, " – |"),
+                None => write!(text, " 0 |"),
+            };
+        }
+        text += "\n";
+    }
+    for sum in sums {
+        let _ = writeln!(text, "\n{} cannot have:", sum.backend);
+        let mut reasons: Vec<(&str, Vec<String>)> = Vec::new();
+        for (kind, why) in &sum.last().refused_kinds {
+            match reasons.iter_mut().find(|(reason, _)| reason == why) {
+                Some((_, kinds)) => kinds.push(kind.name()),
+                None => reasons.push((why, vec![kind.name()])),
+            }
+        }
+        for (why, kinds) in reasons {
+            let _ = writeln!(text, "* {}: {why}", kinds.join(", "));
+        }
+    }
+    text
+}
+
+fn unclean(sums: &[Sum<'_>]) -> String {
+    let outcomes = sums.iter().flat_map(|sum| &sum.outcomes);
+    let unclean: Vec<_> = outcomes.filter(|outcome| !outcome.is_clean()).collect();
+    if unclean.is_empty() {
+        return String::new();
+    }
+    let mut text = "\n## Not clean\n\n".to_owned();
+    for outcome in unclean {
+        let _ = writeln!(text, "* `{}`", outcome.command());
+        for what in outcome.failures.iter().chain(&outcome.violations) {
+            let _ = writeln!(text, "  * {what}");
+        }
+    }
+    text
+}
+
+fn bugs(outcomes: &[Outcome]) -> String {
+    let planted: Vec<_> =
+        outcomes.iter().filter(|outcome| outcome.settings.bug.is_some()).collect();
+    if planted.is_empty() {
+        return String::new();
+    }
+    let mut text = "\n## Bugs on purpose\n\n\
+        All clients of a run have the same bug. What is caught by a rule is a violation of it, so many times.\n\n\
+        | bug | backend, seed | caught by |\n|---|---|---|\n"
+        .to_owned();
+    for outcome in planted {
+        let bug = outcome.settings.bug.as_deref().unwrap_or_default();
+        let by = caught_by(outcome).unwrap_or_else(|| "**nothing**".into());
+        let _ = writeln!(text, "| {bug} | {} {} | {by} |", outcome.backend, outcome.seed);
+    }
+    text
+}

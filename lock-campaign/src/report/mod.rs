@@ -1,0 +1,121 @@
+//! What a reader sees of results.
+
+mod html;
+mod markdown;
+mod picture;
+mod sums;
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+pub use html::html;
+pub use markdown::markdown;
+
+use crate::outcome::{Bound, Outcome};
+
+/// A run in one line.
+#[must_use]
+pub fn line(outcome: &Outcome) -> String {
+    let mut text = format!(
+        "{} seed {}: {}, {} operations, {} grants, {} faults in {:.1} s",
+        outcome.backend,
+        outcome.seed,
+        if outcome.is_clean() { "clean" } else { "NOT CLEAN" },
+        outcome.operations,
+        outcome.grants,
+        outcome.faults(),
+        outcome.played.as_secs_f64(),
+    );
+    let effects = &outcome.effects;
+    let _ = write!(
+        text,
+        "; lost updates: {} of {} without fences, {} of {} with; {} losses told; excused: {} overlaps",
+        effects.unfenced_lost,
+        effects.unfenced_writes,
+        effects.fenced_lost,
+        effects.fenced_writes,
+        outcome.losses.told,
+        outcome.excused_overlaps,
+    );
+    text
+}
+
+/// By what a planted bug was caught, if it was.
+#[must_use]
+pub fn caught_by(outcome: &Outcome) -> Option<String> {
+    if outcome.is_clean() {
+        return None;
+    }
+    let rules = outcome.broken.iter().map(|(rule, count)| format!("{rule} ×{count}"));
+    Some(rules.chain(outcome.failures.first().cloned()).collect::<Vec<_>>().join(", "))
+}
+
+/// A duration with three digits at most.
+fn short(duration: Duration) -> String {
+    let nanos = duration.as_secs_f64() * 1e9;
+    let (value, unit) = match nanos {
+        n if n < 1e3 => (n, "ns"),
+        n if n < 1e6 => (n / 1e3, "µs"),
+        n if n < 1e9 => (n / 1e6, "ms"),
+        n => (n / 1e9, "s"),
+    };
+    let digits = if value < 10.0 { 2 } else { usize::from(value < 100.0) };
+    format!("{value:.digits$} {unit}")
+}
+
+fn nanos(nanos: u64) -> String {
+    short(Duration::from_nanos(nanos))
+}
+
+/// `1 234 567`, with spaces that do not break.
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index).is_multiple_of(3) {
+            text.push('\u{202f}');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// The bound from a crash on.
+fn bound(takeover: Bound, lease: Option<Duration>) -> (Duration, String) {
+    match takeover {
+        Bound::AtOnce => (Duration::ZERO, "at once".to_owned()),
+        Bound::LeasePlus(more) => {
+            let lease = lease.unwrap_or_default();
+            (lease + more, format!("lease {} + {}", short(lease), short(more)))
+        }
+    }
+}
+
+/// `1–5, 7`
+fn ranges(seeds: &[u64]) -> String {
+    let mut parts: Vec<(u64, u64)> = Vec::new();
+    for &seed in seeds {
+        match parts.last_mut() {
+            Some((_, last)) if *last + 1 == seed => *last = seed,
+            _ => parts.push((seed, seed)),
+        }
+    }
+    let text = |&(from, to): &(u64, u64)| match to - from {
+        0 => from.to_string(),
+        _ => format!("{from}–{to}"),
+    };
+    parts.iter().map(text).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_short() {
+        assert_eq!(short(Duration::from_micros(1234)), "1.23 ms");
+        assert_eq!(short(Duration::from_millis(56_780)), "56.8 s");
+        assert_eq!(grouped(1_234_567), "1\u{202f}234\u{202f}567");
+        assert_eq!(ranges(&[1, 2, 3, 7]), "1–3, 7");
+    }
+}

@@ -1,0 +1,108 @@
+//! The results of a backend, added up.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::desk::Effects;
+use crate::director::Around;
+use crate::kind::Kind;
+use crate::outcome::{Outcome, Settings};
+use crate::times::{Losses, Spread};
+
+pub(super) struct Sum<'a> {
+    pub(super) backend: &'a str,
+    pub(super) outcomes: Vec<&'a Outcome>,
+    pub(super) played: Duration,
+    pub(super) operations: u64,
+    pub(super) grants: u64,
+    pub(super) unknown: u64,
+    pub(super) faults: u64,
+    pub(super) around: BTreeMap<Kind, Around>,
+    pub(super) effects: Effects,
+    pub(super) losses: Losses,
+    pub(super) takeovers: Spread,
+    pub(super) hand_offs: Spread,
+    pub(super) excused_overlaps: u64,
+    pub(super) claims_at_risk: u64,
+}
+
+/// One sum for each backend; results of planted bugs are no results of a backend.
+pub(super) fn sums(outcomes: &[Outcome]) -> Vec<Sum<'_>> {
+    let mut sums: BTreeMap<&str, Sum<'_>> = BTreeMap::new();
+    for outcome in outcomes.iter().filter(|outcome| outcome.settings.bug.is_none()) {
+        let sum = sums.entry(&outcome.backend).or_insert_with(|| Sum::new(&outcome.backend));
+        sum.add(outcome);
+    }
+    sums.into_values().collect()
+}
+
+impl<'a> Sum<'a> {
+    fn new(backend: &'a str) -> Self {
+        Self {
+            backend,
+            outcomes: Vec::new(),
+            played: Duration::ZERO,
+            operations: 0,
+            grants: 0,
+            unknown: 0,
+            faults: 0,
+            around: BTreeMap::new(),
+            effects: Effects::default(),
+            losses: Losses::default(),
+            takeovers: Spread::default(),
+            hand_offs: Spread::default(),
+            excused_overlaps: 0,
+            claims_at_risk: 0,
+        }
+    }
+
+    fn add(&mut self, outcome: &'a Outcome) {
+        self.outcomes.push(outcome);
+        self.played += outcome.played;
+        self.operations += outcome.operations as u64;
+        self.grants += outcome.grants as u64;
+        self.unknown += outcome.unknown as u64;
+        self.faults += outcome.faults();
+        for (kind, around) in &outcome.around {
+            self.around.entry(*kind).or_default().add(around);
+        }
+        self.effects.add(&outcome.effects);
+        self.losses.add(&outcome.losses);
+        self.takeovers.add(&outcome.takeovers);
+        self.hand_offs.add(&outcome.hand_offs);
+        self.excused_overlaps += outcome.excused_overlaps;
+        self.claims_at_risk += outcome.claims_at_risk;
+    }
+
+    /// The last result: kinds that are refused, and bounds, are the same in all.
+    pub(super) fn last(&self) -> &'a Outcome {
+        self.outcomes.last().expect("a sum is made for a result")
+    }
+
+    pub(super) fn clean(&self) -> usize {
+        self.outcomes.iter().filter(|outcome| outcome.is_clean()).count()
+    }
+
+    /// The seeds that were run with the same settings.
+    pub(super) fn by_settings(&self) -> Vec<(&'a Settings, Vec<u64>)> {
+        let mut groups: Vec<(&Settings, Vec<u64>)> = Vec::new();
+        for outcome in &self.outcomes {
+            match groups.iter_mut().find(|(settings, _)| **settings == outcome.settings) {
+                Some((_, seeds)) => seeds.push(outcome.seed),
+                None => groups.push((&outcome.settings, vec![outcome.seed])),
+            }
+        }
+        groups
+    }
+
+    /// The command that repeats one of these seeds.
+    pub(super) fn command(&self, settings: &Settings) -> String {
+        format!("lock-campaign run {} --seed SEED{}", self.backend, settings.to_arguments())
+    }
+
+    /// The result with the scene that is most worth looking at.
+    pub(super) fn best_scene(&self) -> Option<&'a Outcome> {
+        let scored = self.outcomes.iter().filter_map(|o| Some((o.scene.as_ref()?.score, *o)));
+        scored.max_by_key(|(score, outcome)| (*score, u64::MAX - outcome.seed)).map(|(_, o)| o)
+    }
+}

@@ -1,0 +1,295 @@
+//! One run: servers, clients, faults, and the verdict.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::time::Duration;
+
+use conformance_tests::history::{self, Assumption, Clock, Header, History, Line, Recorder};
+use fastrand::Rng;
+use lock_core::clock::{Moment, sleep};
+use lock_core::{Backend, LockName, Wakeup};
+use tokio::sync::{Mutex, RwLock};
+use tokio::task::JoinSet;
+
+use crate::crew::{Post, Program};
+use crate::desk::{Office, lock_name};
+use crate::director::Director;
+use crate::kind::{Kind, Offer};
+use crate::outcome::{Outcome, Settings};
+use crate::scene;
+use crate::sites::{Backing, Site, probe};
+use crate::times;
+use crate::worker::{Duty, Order};
+
+/// What a loaded machine may need wherever a bound is promised.
+const SLACK: Duration = Duration::from_secs(4);
+
+/// How long a client may take to end what it has begun.
+const QUITS_WITHIN: Duration = Duration::from_secs(90);
+
+/// A run that is over.
+#[derive(Debug)]
+pub struct Run {
+    /// What came of it.
+    pub outcome: Outcome,
+    /// What was recorded.
+    pub lines: Vec<Line>,
+}
+
+/// Runs what a seed stands for on servers of its own.
+///
+/// # Errors
+///
+/// No servers, no processes, no history: the campaign itself is broken. What is wrong with locks, and a
+/// run in which too little happened, is in the outcome.
+pub async fn run(backing: &Backing, seed: u64, settings: &Settings) -> io::Result<Run> {
+    let site: Arc<dyn Site> = Arc::from(tokio::task::block_in_place(|| (backing.start)()));
+    on(site, backing, seed, settings).await
+}
+
+/// The same on a site that is there.
+///
+/// # Errors
+///
+/// As [`run`].
+pub async fn on(
+    site: Arc<dyn Site>,
+    backing: &Backing,
+    seed: u64,
+    settings: &Settings,
+) -> io::Result<Run> {
+    let started = Moment::now();
+    let mut rng = Rng::with_seed(seed);
+    // Two runs in three break nothing that all exclusion rests on.
+    let breaks_all = rng.u8(..3) == 0;
+    let url = site.url(&[]);
+    let operator = match site.shared() {
+        Some(shared) => shared,
+        None => (backing.connect)(&url).await.map_err(io::Error::other)?,
+    };
+    let header = header(backing.name, seed, settings, &*site, &*operator, breaks_all);
+    let recorder = Recorder::in_memory(Clock::raw(), header.clone());
+    let office = Office::new(recorder.clone(), site.terms().locks);
+    let director = Arc::new(Director {
+        office: Arc::clone(&office),
+        terms: site.terms(),
+        site: Arc::clone(&site),
+        breaks_all,
+        grants_between: settings.grants,
+        left: AtomicU32::new(settings.faults),
+        operator: Arc::clone(&operator),
+        undisturbed: RwLock::new(()),
+        around: Mutex::default(),
+        failed: AtomicBool::new(false),
+    });
+
+    let mut failures = Vec::new();
+    let posts =
+        tokio::task::block_in_place(|| crew(&*site, backing, seed, settings, &office, &mut rng))?;
+    let began = Moment::now();
+    let posts = play(&director, posts, &mut rng, &mut failures).await;
+    let played = Moment::now().saturating_since(began);
+    tokio::task::block_in_place(|| dismiss(posts, &mut failures));
+    look_what_is_left(&*site, &*operator, &recorder, &header).await;
+
+    let lines = recorder.lines();
+    let history = History::new(lines.iter().cloned()).map_err(io::Error::other)?;
+    let effects = office.effects();
+    if effects.fenced_lost > 0 {
+        failures.push(format!("{} updates behind fences were lost", effects.fenced_lost));
+    }
+    let judged = Moment::now();
+    let report = history::check(&history);
+    let outcome = Outcome {
+        backend: backing.name.to_owned(),
+        seed,
+        settings: settings.clone(),
+        breaks_all,
+        took: Moment::now().saturating_since(started),
+        played,
+        judged_in: Moment::now().saturating_since(judged),
+        lease: header.lease,
+        takeover: operator.capabilities().takeover.into(),
+        slack: SLACK,
+        around: director.around.lock().await.clone(),
+        refused_kinds: refused_kinds(&*site),
+        effects,
+        failures,
+        violations: report.violations.iter().map(ToString::to_string).collect(),
+        broken: report.broken.iter().map(|(rule, count)| (format!("{rule:?}"), *count)).collect(),
+        operations: report.operations,
+        grants: report.grants,
+        locks: report.locks,
+        unknown: report.unknown,
+        excused_overlaps: report.excused_overlaps,
+        claims_at_risk: report.claims_at_risk,
+        excused_fences: report.excused_fences,
+        hand_offs: times::Spread::of(&report.hand_offs.all),
+        takeovers: times::Spread::of(&report.takeovers.all),
+        losses: times::losses(&lines),
+        scene: scene::best(&lines),
+    };
+    Ok(Run { outcome, lines })
+}
+
+fn refused_kinds(site: &dyn Site) -> BTreeMap<Kind, String> {
+    let refused = Kind::ALL.into_iter().filter_map(|kind| match site.offer(kind) {
+        Offer::No(why) => Some((kind, why.to_owned())),
+        _ => None,
+    });
+    refused.collect()
+}
+
+/// What is promised in such a run.
+fn header(
+    name: &str,
+    seed: u64,
+    settings: &Settings,
+    site: &dyn Site,
+    backend: &dyn Backend,
+    breaks_all: bool,
+) -> Header {
+    let (terms, caps) = (site.terms(), backend.capabilities());
+    let mut header = Header::new(&format!("campaign {name}"), seed, &caps, terms.ttl);
+    header.lease = header.lease.map(|ttl| terms.lease.unwrap_or(ttl));
+    let lease = header.lease.unwrap_or_default();
+    let tasks = u32::try_from(settings.tasks).unwrap_or(u32::MAX);
+    // Those in line who have just died, or are stopped, may be served first, each for a lease.
+    let absent = if caps.wakeup == Wakeup::HandOff { terms.ttl * tasks } else { Duration::ZERO };
+    // A signal that was lost costs a look, which comes within a lease.
+    header.hand_off = SLACK + terms.timeout + lease.max(terms.ttl) * 2 + absent;
+    header.takeover += SLACK + terms.timeout + absent;
+    header.told_within = SLACK;
+    header.drain = lease.max(terms.ttl) * 3 + terms.timeout * 4 + Duration::from_secs(6) + absent;
+    header.fifo_after = header.fifo_after.map(|_| SLACK);
+    header.residue = Some(site.documented().iter().map(|&name| name.to_owned()).collect());
+    let mut breaks: Vec<Assumption> = Vec::new();
+    for assumption in Kind::ALL.into_iter().filter_map(|kind| site.offer(kind).breaks()) {
+        let for_all = assumption != Assumption::A3;
+        if !breaks.contains(&assumption) && (breaks_all || !for_all) {
+            breaks.push(assumption);
+        }
+    }
+    header.breaks = breaks;
+    header
+}
+
+fn crew(
+    site: &dyn Site,
+    backing: &Backing,
+    seed: u64,
+    settings: &Settings,
+    office: &Arc<Office>,
+    rng: &mut Rng,
+) -> io::Result<Vec<Post>> {
+    let terms = site.terms();
+    let mut posts = Vec::new();
+    for number in 0..settings.clients {
+        let duty = Duty {
+            run: format!("campaign {}", backing.name),
+            seed,
+            host: String::new(),
+            url: String::new(),
+            ttl: terms.ttl,
+            beat: terms.beat,
+            timeout: terms.timeout,
+            locks: terms.locks,
+            tasks: settings.tasks,
+            draw: rng.u64(..),
+            calls: Kind::ALL.iter().any(|kind| kind.is_in_calls() && site.offer(*kind).is_there()),
+            bug: settings.bug.clone(),
+        };
+        let program = match site.shared() {
+            Some(backend) => Program::Thread(backend),
+            None => Program::Process { backing: backing.name.to_owned() },
+        };
+        let with_clock = site.offer(Kind::ClientClockStepped).is_there();
+        let mut post = Post::new(number, duty, office, site, program, with_clock)?;
+        post.start()?;
+        posts.push(post);
+    }
+    for post in &posts {
+        post.ready()?;
+    }
+    Ok(posts)
+}
+
+/// Faults, until there have been enough of them.
+async fn play(
+    director: &Arc<Director>,
+    posts: Vec<Post>,
+    rng: &mut Rng,
+    failures: &mut Vec<String>,
+) -> Vec<Post> {
+    let (mut lanes, mut back) = (JoinSet::new(), Vec::new());
+    for post in posts {
+        lanes.spawn(Arc::clone(director).haunt(post, rng.fork()));
+    }
+    let shared = tokio::spawn(Arc::clone(director).shake(rng.fork()));
+    while let Some(lane) = lanes.join_next().await {
+        match lane {
+            Ok((post, ended)) => {
+                failures.extend(ended.err());
+                back.push(post);
+            }
+            Err(error) => failures.push(format!("a lane of faults has panicked: {error}")),
+        }
+    }
+    match shared.await {
+        Ok(ended) => failures.extend(ended.err()),
+        Err(error) => failures.push(format!("the servers' lane of faults has panicked: {error}")),
+    }
+    back
+}
+
+/// All clients end in their own time.
+fn dismiss(mut posts: Vec<Post>, failures: &mut Vec<String>) {
+    let mut check = |result: io::Result<()>| failures.extend(result.err().map(|e| e.to_string()));
+    for post in &posts {
+        check(post.order(&Order::Quit));
+    }
+    for post in &mut posts {
+        check(post.quit(QUITS_WITHIN));
+    }
+}
+
+/// When what was not let go has lapsed, every lock is free, and only documented names are left.
+async fn look_what_is_left(
+    site: &dyn Site,
+    operator: &dyn Backend,
+    recorder: &Recorder,
+    header: &Header,
+) {
+    let deadline = Moment::now() + header.drain * 2;
+    let mut left = Vec::new();
+    for number in 0..site.terms().locks {
+        let name = LockName::new(lock_name(number)).expect("a good name");
+        while let Err(taken) = probe(operator, &name).await {
+            if deadline.has_passed() {
+                left.push(taken);
+                break;
+            }
+            sleep(Duration::from_millis(20)).await;
+        }
+    }
+    loop {
+        let names = tokio::task::block_in_place(|| site.left()).unwrap_or_default();
+        let documented = names.iter().all(|name| is_documented(name, site.documented()));
+        if documented || deadline.has_passed() {
+            left.extend(names);
+            break;
+        }
+        sleep(Duration::from_millis(50)).await;
+    }
+    recorder.residue(left);
+}
+
+/// The checker decides; this only says whether it is worth while to wait.
+fn is_documented(name: &str, patterns: &[&str]) -> bool {
+    patterns.iter().any(|pattern| {
+        let (start, end) = pattern.split_once('*').unwrap_or((pattern, ""));
+        name.starts_with(start) && name.ends_with(end.trim_end_matches('*'))
+    })
+}

@@ -1,0 +1,67 @@
+//! The memory backend: clients are threads of the campaign, each with a runtime of its own.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use conformance_tests::history::Assumption;
+use lock_core::{Backend, LockName, Memory};
+
+use super::{Backing, NO_NETWORK, Site, Terms, connect};
+use crate::kind::{Kind, Offer};
+
+pub(super) const BACKING: Backing =
+    Backing { name: "memory", start: || Box::new(InMemory(Memory::new())), connect };
+
+struct InMemory(Memory);
+
+impl Site for InMemory {
+    fn terms(&self) -> Terms {
+        Terms {
+            ttl: Duration::from_millis(400),
+            lease: None,
+            beat: Duration::from_millis(1),
+            timeout: Duration::from_millis(300),
+            locks: 16,
+        }
+    }
+
+    fn offer(&self, kind: Kind) -> Offer {
+        match kind {
+            Kind::ServerEmptied => Offer::Breaks(Assumption::A2),
+            Kind::Evicted | Kind::Broken => Offer::Breaks(Assumption::A3),
+            Kind::ClientKilled | Kind::ClientStarved | Kind::ShortLeases => Offer::Yes,
+            Kind::ClientStopped => {
+                Offer::No("one process has all clients; their executors are blocked instead")
+            }
+            Kind::ClientClockStepped => {
+                Offer::No("one process has all clients, and asks no wall clock")
+            }
+            kind if kind.is_in_calls() => Offer::Yes,
+            kind if kind.is_in_network() => Offer::No(NO_NETWORK),
+            _ => Offer::No("there is no server"),
+        }
+    }
+
+    fn url(&self, _: &[SocketAddr]) -> String {
+        "memory:".to_owned()
+    }
+
+    fn shared(&self) -> Option<Arc<dyn Backend>> {
+        Some(Arc::new(self.0.clone()))
+    }
+
+    fn lose_data(&self) {
+        self.0.lose_data();
+    }
+
+    fn evict(&self, name: &LockName) -> bool {
+        let before = self.0.len();
+        self.0.evict(name);
+        self.0.len() < before
+    }
+
+    fn left(&self) -> Option<Vec<String>> {
+        Some(if self.0.is_empty() { Vec::new() } else { vec![format!("{} locks", self.0.len())] })
+    }
+}

@@ -1,0 +1,197 @@
+//! Where the locks are: what is started for a run, and which faults it can have.
+
+mod file;
+mod memcached;
+mod memory;
+mod redis;
+mod remote;
+mod zookeeper;
+
+use std::fmt;
+use std::future::Future;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use conformance_tests::ServerProcess;
+use conformance_tests::proxy::Proxy;
+use conformance_tests::servers::Step;
+use lock_core::backend::LetGo;
+use lock_core::{Backend, Error, LockName};
+
+use crate::kind::{Kind, Offer};
+
+/// A future that connects a client.
+pub type Connecting<'a> =
+    Pin<Box<dyn Future<Output = Result<Arc<dyn Backend>, Error>> + Send + 'a>>;
+
+/// A backend that a campaign can be run on. A further one is one more of these.
+#[derive(Clone, Copy)]
+pub struct Backing {
+    /// Its name on the command line.
+    pub name: &'static str,
+    /// Starts its servers. Panics, with a hint what to install, if there are none.
+    pub start: fn() -> Box<dyn Site>,
+    /// Connects a client, in a process of its own, to what [`Site::url`] says.
+    pub connect: for<'a> fn(&'a str) -> Connecting<'a>,
+}
+
+impl fmt::Debug for Backing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Backing({})", self.name)
+    }
+}
+
+/// What is fixed for a site's runs.
+#[derive(Clone, Copy, Debug)]
+pub struct Terms {
+    /// The lease that clients ask for.
+    pub ttl: Duration,
+    /// How long the server keeps a lock that is not renewed, if that is not the lease asked for.
+    pub lease: Option<Duration>,
+    /// How long an ordinary hold takes, about.
+    pub beat: Duration,
+    /// The bound on one call of the backend.
+    pub timeout: Duration,
+    /// How many locks there are.
+    pub locks: usize,
+}
+
+/// One lock space with its servers, started for one run and gone with it.
+///
+/// All calls may block for milliseconds, those to a server for seconds.
+pub trait Site: Send + Sync {
+    /// What is fixed for its runs.
+    fn terms(&self) -> Terms;
+
+    /// Whether it can have this kind of fault.
+    fn offer(&self, kind: Kind) -> Offer;
+
+    /// Where a client connects that reaches each of [`upstreams`](Self::upstreams) by the address in
+    /// the same place.
+    fn url(&self, through: &[SocketAddr]) -> String;
+
+    /// A backend that all clients share: then they are threads of the campaign, and no processes.
+    fn shared(&self) -> Option<Arc<dyn Backend>> {
+        None
+    }
+
+    /// The addresses of its servers. Each client gets a way of its own to each of them, which faults of
+    /// the network hit.
+    fn upstreams(&self) -> Vec<SocketAddr> {
+        Vec::new()
+    }
+
+    /// The processes of its servers.
+    fn servers(&self) -> Vec<&dyn ServerProcess> {
+        Vec::new()
+    }
+
+    /// Which of the [`servers`](Self::servers) leads now.
+    fn leader(&self) -> Option<usize> {
+        None
+    }
+
+    /// The way on which one that follows reaches the leader.
+    fn link_to_leader(&self) -> Option<&Proxy> {
+        None
+    }
+
+    /// Steps the clock by which leases are counted.
+    fn step_clock(&self, step: Step) {
+        let _ = step;
+    }
+
+    /// Loses all data. For sites without a server that could be restarted.
+    fn lose_data(&self) {}
+
+    /// Puts the server to its memory limit, or takes it off again.
+    fn fill(&self, full: bool) {
+        let _ = full;
+    }
+
+    /// Removes a held lock behind everybody's back. False if there was none.
+    fn evict(&self, name: &LockName) -> bool {
+        let _ = name;
+        false
+    }
+
+    /// What is left when all clients have gone. `None` if it cannot tell.
+    fn left(&self) -> Option<Vec<String>> {
+        None
+    }
+
+    /// What may be left, with `*` for anything.
+    fn documented(&self) -> &'static [&'static str] {
+        &[]
+    }
+}
+
+/// All backends of this project.
+#[must_use]
+pub fn all() -> &'static [Backing] {
+    &[
+        memory::BACKING,
+        file::BACKING,
+        redis::BACKING,
+        memcached::BACKING,
+        zookeeper::ALONE,
+        zookeeper::ENSEMBLE,
+    ]
+}
+
+/// Servers that run already: their clients and the ways to them are disturbed, and nothing else.
+///
+/// # Errors
+///
+/// The URL names no server.
+pub fn remote(url: &str) -> Result<Box<dyn Site>, String> {
+    remote::Remote::new(url).map(|remote| Box::new(remote) as Box<dyn Site>)
+}
+
+/// Connects to any URL of this project's backends.
+#[must_use]
+pub fn connect(url: &str) -> Connecting<'_> {
+    Box::pin(async move {
+        let scheme = url.split_once(':').map_or(url, |(scheme, _)| scheme);
+        Ok(match scheme {
+            "file" => {
+                let directory = url.trim_start_matches("file://");
+                Arc::new(lock_any::file::FileLocks::at(directory)?) as Arc<dyn Backend>
+            }
+            "memcache" => Arc::new(lock_any::memcache::Memcached::connect(url).await?),
+            "zookeeper" => Arc::new(lock_any::zookeeper::ZooKeeper::connect(url).await?),
+            _ => Arc::new(lock_any::redis::Redis::connect(url).await?),
+        })
+    })
+}
+
+/// Whether a lock is free, as a stranger finds it; why not, otherwise.
+pub(crate) async fn probe(backend: &dyn Backend, name: &LockName) -> Result<(), String> {
+    use lock_core::OwnerId;
+    use lock_core::backend::{Attempt, Claim};
+
+    let claim = Claim::new(name.clone(), OwnerId::mint(), Duration::from_secs(1));
+    let answer = backend.try_acquire(&claim).await;
+    let taken = match answer {
+        Ok(Attempt::Acquired(grant)) => {
+            let mut held = claim.clone();
+            held.ticket = grant.ticket;
+            let _ = backend.release(&held, LetGo::now()).await;
+            return Ok(());
+        }
+        Ok(Attempt::Contended { .. }) => "taken".to_owned(),
+        Err(fault) => {
+            let _ = backend.release(&claim, LetGo::uncertain()).await;
+            format!("{fault:?}")
+        }
+    };
+    Err(format!("{name}: {taken}"))
+}
+
+/// Why a backend without a network has none of its faults.
+pub(crate) const NO_NETWORK: &str = "there is no network";
+
+/// Calls are disturbed inside of clients only where nothing else can disturb them.
+pub(crate) const BY_NETWORK: &str = "the network is disturbed instead";

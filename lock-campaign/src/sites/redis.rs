@@ -1,0 +1,81 @@
+//! One Redis server, which logs what it answers and has a clock of its own.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use conformance_tests::ServerProcess;
+use conformance_tests::history::Assumption;
+use conformance_tests::servers::{Persistence, Redis, RedisOptions, Reply, Step};
+use lock_core::LockName;
+
+use super::{BY_NETWORK, Backing, Site, Terms, connect};
+use crate::kind::{Kind, Offer};
+
+pub(super) const BACKING: Backing = Backing { name: "redis", start, connect };
+
+fn start() -> Box<dyn Site> {
+    Box::new(OneRedis(Redis::start(RedisOptions::new().persistence(Persistence::Aof).clock())))
+}
+
+struct OneRedis(Redis);
+
+impl Site for OneRedis {
+    fn terms(&self) -> Terms {
+        Terms {
+            ttl: Duration::from_millis(500),
+            lease: None,
+            beat: Duration::from_millis(1),
+            timeout: Duration::from_millis(500),
+            locks: 16,
+        }
+    }
+
+    fn offer(&self, kind: Kind) -> Offer {
+        match kind {
+            Kind::ServerClockStepped => Offer::Breaks(Assumption::A1),
+            Kind::ServerEmptied => Offer::Breaks(Assumption::A2),
+            Kind::Evicted | Kind::Broken => Offer::Breaks(Assumption::A3),
+            Kind::LeaderKilled | Kind::LeaderStopped | Kind::FollowerCut => {
+                Offer::No("there is one server")
+            }
+            kind if kind.is_in_calls() => Offer::No(BY_NETWORK),
+            _ => Offer::Yes,
+        }
+    }
+
+    fn url(&self, through: &[SocketAddr]) -> String {
+        through.first().map_or_else(|| self.0.url(), |addr| format!("redis://{addr}"))
+    }
+
+    fn upstreams(&self) -> Vec<SocketAddr> {
+        vec![self.0.addr()]
+    }
+
+    fn servers(&self) -> Vec<&dyn ServerProcess> {
+        vec![&self.0]
+    }
+
+    fn step_clock(&self, step: Step) {
+        self.0.step_clock(step);
+    }
+
+    fn fill(&self, full: bool) {
+        self.0.command(&["CONFIG", "SET", "maxmemory", if full { "1" } else { "0" }]);
+    }
+
+    fn evict(&self, name: &LockName) -> bool {
+        // The names of a campaign are plain, so they are the keys.
+        self.0.command(&["DEL", name.as_str()]).text() == "1"
+    }
+
+    fn left(&self) -> Option<Vec<String>> {
+        match self.0.command(&["KEYS", "*"]) {
+            Reply::Array(keys) => Some(keys.iter().map(Reply::text).collect()),
+            other => Some(vec![format!("{other:?}")]),
+        }
+    }
+
+    fn documented(&self) -> &'static [&'static str] {
+        &["{n*}%fence", "{n*}%gone:*"]
+    }
+}

@@ -1,0 +1,141 @@
+//! ZooKeeper: one server, or an ensemble of three.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use conformance_tests::ServerProcess;
+use conformance_tests::history::Assumption;
+use conformance_tests::proxy::Proxy;
+use conformance_tests::servers::{ZooKeeper, ZooKeeperEnsemble, ZooKeeperOptions};
+
+use super::{BY_NETWORK, Backing, Site, Terms, connect};
+use crate::kind::{Kind, Offer};
+
+pub(super) const ALONE: Backing = Backing {
+    name: "zookeeper",
+    start: || Box::new(Alone(ZooKeeper::start(&ZooKeeperOptions::new()))),
+    connect,
+};
+
+pub(super) const ENSEMBLE: Backing = Backing {
+    name: "zookeeper-3",
+    start: || Box::new(Ensemble(ZooKeeperEnsemble::start(&ZooKeeperOptions::new().links()))),
+    connect,
+};
+
+/// What sessions of clients ask for.
+const SESSION: Duration = Duration::from_secs(2);
+
+struct Alone(ZooKeeper);
+
+struct Ensemble(ZooKeeperEnsemble);
+
+fn terms() -> Terms {
+    Terms {
+        ttl: SESSION,
+        lease: Some(SESSION),
+        beat: Duration::from_millis(1),
+        timeout: SESSION,
+        locks: 16,
+    }
+}
+
+fn url(through: &[SocketAddr]) -> String {
+    let hosts: Vec<String> = through.iter().map(ToString::to_string).collect();
+    format!("zookeeper://{}?session_timeout={}ms", hosts.join(","), SESSION.as_millis())
+}
+
+fn offer(kind: Kind) -> Offer {
+    match kind {
+        Kind::Broken => Offer::Breaks(Assumption::A3),
+        Kind::Evicted => Offer::No("the operator's break deletes the node: it is the same"),
+        Kind::ServerEmptied => Offer::No("durable tokens rest on its log, and go back without it"),
+        Kind::ServerClockStepped => Offer::No("it counts sessions by a monotonic clock"),
+        Kind::ServerFull => Offer::No("it has no such limit"),
+        kind if kind.is_in_calls() => Offer::No(BY_NETWORK),
+        _ => Offer::Yes,
+    }
+}
+
+/// Nodes that live as long as a session: all that clients may leave behind, and must not.
+fn ephemerals(server: &ZooKeeper) -> Vec<String> {
+    match server.word("dump") {
+        Ok(dump) => dump
+            .lines()
+            .map(str::trim)
+            .filter(|line| line.starts_with('/'))
+            .map(str::to_owned)
+            .collect(),
+        Err(error) => vec![error.to_string()],
+    }
+}
+
+impl Site for Alone {
+    fn terms(&self) -> Terms {
+        terms()
+    }
+
+    fn offer(&self, kind: Kind) -> Offer {
+        match kind {
+            Kind::LeaderKilled | Kind::LeaderStopped | Kind::FollowerCut => {
+                Offer::No("there is one server; see zookeeper-3")
+            }
+            kind => offer(kind),
+        }
+    }
+
+    fn url(&self, through: &[SocketAddr]) -> String {
+        url(if through.is_empty() { vec![self.0.addr()] } else { through.to_vec() }.as_slice())
+    }
+
+    fn upstreams(&self) -> Vec<SocketAddr> {
+        vec![self.0.addr()]
+    }
+
+    fn servers(&self) -> Vec<&dyn ServerProcess> {
+        vec![&self.0]
+    }
+
+    fn left(&self) -> Option<Vec<String>> {
+        Some(ephemerals(&self.0))
+    }
+}
+
+impl Site for Ensemble {
+    fn terms(&self) -> Terms {
+        terms()
+    }
+
+    fn offer(&self, kind: Kind) -> Offer {
+        match kind {
+            Kind::ServerStopped | Kind::ServerRestarted => {
+                Offer::No("the leader is stopped and killed instead")
+            }
+            kind => offer(kind),
+        }
+    }
+
+    fn url(&self, through: &[SocketAddr]) -> String {
+        url(if through.is_empty() { self.upstreams() } else { through.to_vec() }.as_slice())
+    }
+
+    fn upstreams(&self) -> Vec<SocketAddr> {
+        self.0.members().iter().map(ZooKeeper::addr).collect()
+    }
+
+    fn servers(&self) -> Vec<&dyn ServerProcess> {
+        self.0.members().iter().map(|member| member as &dyn ServerProcess).collect()
+    }
+
+    fn leader(&self) -> Option<usize> {
+        self.0.find("leader")
+    }
+
+    fn link_to_leader(&self) -> Option<&Proxy> {
+        Some(self.0.link(self.0.find("follower")?, self.leader()?))
+    }
+
+    fn left(&self) -> Option<Vec<String>> {
+        self.leader().map(|leader| ephemerals(self.0.member(leader)))
+    }
+}

@@ -1,0 +1,151 @@
+//! A task of a client, which makes one call at a time.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use conformance_tests::history::{Client, Held, Why};
+use fastrand::Rng;
+use lock_core::clock::sleep;
+use lock_core::{FencingToken, Locker, Loss, RenewalPolicy};
+
+use super::{Duty, State};
+use crate::desk::{Desk, lock_name, unfenced};
+
+pub(super) struct Player {
+    client: Client,
+    rng: Rng,
+    desk: Desk,
+    state: Arc<State>,
+    duty: Duty,
+}
+
+/// What was read under a lock, to be written back one higher.
+struct Read {
+    fence: FencingToken,
+    fenced: Option<u64>,
+    unfenced: u64,
+}
+
+impl Player {
+    pub(super) fn new(client: Client, rng: Rng, desk: Desk, state: Arc<State>, duty: Duty) -> Self {
+        Self { client, rng, desk, state, duty }
+    }
+
+    pub(super) async fn play(mut self, locks: Locker) {
+        while !self.state.quits.load(Ordering::SeqCst) {
+            sleep(self.up_to(self.duty.beat)).await;
+            let number = self.rng.usize(..self.duty.locks);
+            if let Some(held) = self.win(&locks, number).await {
+                self.work(held).await;
+            }
+        }
+    }
+
+    async fn win(&mut self, locks: &Locker, number: usize) -> Option<Held> {
+        let lock = locks.lock(lock_name(number)).expect("a good name").ttl(self.duty.ttl);
+        let is_short = self.state.short.load(Ordering::SeqCst);
+        let lock = if is_short { lock.renewal(RenewalPolicy::off()) } else { lock };
+        let (way, wait) = (self.rng.u8(..8), self.up_to(self.duty.ttl));
+        // Some calls are dropped after a while, wherever they are.
+        let given_up = (self.rng.u8(..16) == 0).then(|| self.up_to(self.duty.ttl));
+        let client = &mut self.client;
+        let winning = async {
+            match way {
+                0 => client.try_acquire(&lock).await,
+                1 => client.try_acquire_for(&lock, wait).await,
+                _ => client.acquire(&lock).await.map(Some),
+            }
+        };
+        let won = match given_up {
+            None => winning.await,
+            Some(bound) => tokio::time::timeout(bound, winning).await.ok()?,
+        };
+        let held = match won {
+            Ok(held) => held?,
+            Err(_) => {
+                // Not at once again at a backend that refuses.
+                sleep(self.duty.timeout / 20).await;
+                return None;
+            }
+        };
+        // Told even while its holder looks elsewhere.
+        let (signal, id) = (held.guard.loss_signal(), held.id.clone());
+        tokio::spawn(async move {
+            let loss = signal.lost().await;
+            if loss != Loss::Released {
+                id.lost(loss);
+            }
+        });
+        Some(held)
+    }
+
+    async fn work(&mut self, held: Held) {
+        let is_short = self.state.short.load(Ordering::SeqCst);
+        let read = if self.rng.bool() { self.read(&held) } else { None };
+        sleep(self.hold_for(is_short)).await;
+        let goes_on = match self.rng.u8(..8) {
+            0 => self.client.verify(&held).await.is_ok(),
+            1..=3 => self.client.check(&held),
+            // Most programs look only at the beginning.
+            _ => true,
+        };
+        if let Some(read) = read.filter(|_| goes_on) {
+            if self.rng.u8(..4) == 0 {
+                // The write is on its way for a while: no check can help here.
+                sleep(self.up_to(self.duty.ttl / 4)).await;
+            }
+            self.write(&held, &read);
+        }
+        match self.rng.u8(..16) {
+            0 => self.client.drop(held),
+            1 => {
+                let bound = self.up_to(self.duty.beat * 4);
+                let _ = tokio::time::timeout(bound, self.client.release(held)).await;
+            }
+            _ => _ = self.client.release(held).await,
+        }
+    }
+
+    /// Mostly short, so that much happens; now and then longer than a lease.
+    fn hold_for(&mut self, is_short: bool) -> Duration {
+        let ttl = self.duty.ttl;
+        match self.rng.u8(..32) {
+            0 => self.up_to(ttl * 3 / 2),
+            1..=4 => self.up_to(ttl / 20),
+            5..=12 if is_short => self.up_to(ttl * 3 / 2),
+            _ => self.up_to(self.duty.beat),
+        }
+    }
+
+    fn read(&mut self, held: &Held) -> Option<Read> {
+        let fence = held.guard.fencing_token()?;
+        let lock = held.guard.name().as_str();
+        let pending = self.client.invoke_read(lock, Some(fence.as_u64()));
+        let (fenced, unfenced) = self.desk.look(lock, fence.as_u64());
+        match fenced {
+            Some(value) => pending.ok_value(value),
+            None => pending.fail(Why::Fenced),
+        }
+        Some(Read { fence, fenced, unfenced })
+    }
+
+    fn write(&mut self, held: &Held, read: &Read) {
+        let lock = held.guard.name().as_str();
+        if let Some(value) = read.fenced {
+            let pending = self.client.invoke_write(lock, Some(read.fence.as_u64()));
+            if self.desk.write(lock, read.fence.as_u64(), value + 1) {
+                pending.ok_value(value + 1);
+            } else {
+                pending.fail(Why::Fenced);
+            }
+        }
+        let pending = self.client.invoke_write(&unfenced(lock), None);
+        self.desk.put(lock, read.unfenced + 1);
+        pending.ok_value(read.unfenced + 1);
+    }
+
+    fn up_to(&mut self, longest: Duration) -> Duration {
+        longest.mul_f64(self.rng.f64())
+    }
+}
