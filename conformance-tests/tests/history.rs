@@ -696,6 +696,31 @@ fn a_counter_that_lost_an_update_is_seen() {
 }
 
 #[test]
+fn a_read_that_shows_a_fence_shuts_out_lower_ones() {
+    let judge = |reader: u64, kind: &str, err: &str| {
+        let call = |t: u64, kind: &str, op: &str, fence: u64, more: &str| {
+            format!(
+                r#"{{"kind":"{kind}","t":{t},"proc":"p","lock":"l","op":"{op}","fence":{fence}{more}}}"#
+            )
+        };
+        let lines = [
+            call(1, "invoke", "read", reader, ""),
+            call(2, "ok", "read", reader, r#","value":0"#),
+            call(3, "invoke", "write", 7, ""),
+            call(4, kind, "write", 7, err),
+        ];
+        hand_written("", &lines.each_ref().map(String::as_str)).unwrap()
+    };
+    let (passed, refused) = (("ok", r#","value":1"#), ("fail", r#","err":"fenced""#));
+    for (reader, (kind, more), legal) in
+        [(7, passed, true), (8, passed, false), (8, refused, true), (7, refused, false)]
+    {
+        let report = judge(reader, kind, more);
+        assert_eq!(!report.broken.contains_key(&Rule::K3), legal, "{reader} {kind}: {report}");
+    }
+}
+
+#[test]
 fn only_documented_residue_may_be_left() {
     let left = |names: &str| format!(r#"{{"kind":"residue","t":9000,"left":[{names}]}}"#);
     let judge = |line: &str| hand_written(r#","residue":["fence:*"]"#, &[line]).unwrap();

@@ -194,7 +194,7 @@ impl Post {
     /// Waits for the end of a client that was told to quit.
     pub(crate) fn quit(&mut self, within: Duration) -> io::Result<()> {
         let Some(client) = self.client.take() else { return Ok(()) };
-        let late = || io::Error::other(format!("{} has not ended within {within:?}", client.host));
+        let late = || io::Error::other(format!("{} does not end", client.host));
         match client.said.recv_timeout(within) {
             // Its desk has been left: nobody can say anything there any more.
             Err(mpsc::RecvTimeoutError::Disconnected) => client.has_ended(),

@@ -170,7 +170,11 @@ impl Office {
             let mut line = Vec::new();
             loop {
                 line.clear();
-                lines.read_until(b'\n', &mut line)?;
+                match lines.read_until(b'\n', &mut line) {
+                    // It was killed before it had read its last answer.
+                    Err(gone) if gone.kind() == io::ErrorKind::ConnectionReset => return Ok(()),
+                    read => read?,
+                };
                 // What has no end was never said: its writer was killed.
                 let Some(whole) = line.strip_suffix(b"\n") else { return Ok(()) };
                 if let Some(answer) = office.hear(whole, &said)? {

@@ -26,8 +26,8 @@ use crate::worker::{Duty, Order};
 /// What a loaded machine may need wherever a bound is promised.
 const SLACK: Duration = Duration::from_secs(4);
 
-/// How long a client may take to end what it has begun.
-const QUITS_WITHIN: Duration = Duration::from_secs(90);
+/// How long the clients may take to end what they have begun.
+const QUIT_WITHIN: Duration = Duration::from_secs(60);
 
 /// A run that is over.
 #[derive(Debug)]
@@ -250,8 +250,9 @@ fn dismiss(mut posts: Vec<Post>, failures: &mut Vec<String>) {
     for post in &posts {
         check(post.order(&Order::Quit));
     }
+    let deadline = Moment::now() + QUIT_WITHIN;
     for post in &mut posts {
-        check(post.quit(QUITS_WITHIN));
+        check(post.quit(deadline.remaining()));
     }
 }
 

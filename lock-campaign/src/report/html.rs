@@ -95,7 +95,8 @@ fn section(sum: &Sum<'_>) -> String {
         "From a crash to the next holder (takeover)",
         &sum.takeovers,
         &format!(
-            "Declared: {words}. The verdict allows {} more, for the load of the machine.",
+            "Declared: {words}. The verdict allows {} more, for the load of the machine, and, where the server \
+             hands locks over, a lease for each who stood in line and has died or is stopped, too.",
             short(last.slack)
         ),
         Some(limit),
@@ -104,8 +105,9 @@ fn section(sum: &Sum<'_>) -> String {
         "From a loss that was told to the next grant",
         &sum.losses.before_next,
         &format!(
-            "{} losses were told. {} of them after the next holder had the lock, by {} at most: possible \
-             only where a lock was removed by force, or data or the clock were tampered with.",
+            "{} losses were told. {} of them when the next holder had the lock already, up to {} later: holders \
+             that could not be told because they were stopped (what they may rely on ends by itself), or whose \
+             lock was removed by force, or with the server's data.",
             grouped(sum.losses.told),
             grouped(sum.losses.after_next.count),
             nanos(sum.losses.after_next.most)

@@ -107,8 +107,10 @@ fn times(sums: &[Sum<'_>]) -> String {
     if let Some(sum) = sums.first() {
         let _ = writeln!(
             text,
-            "\nThe verdict allows {} more than what is declared, for the load of the machine. A loss is told after the next\n\
-             grant only where a lock was removed by force, or data or a clock were tampered with.",
+            "\nThe verdict allows {} more than what is declared, for the load of the machine, and, where the server hands locks\n\
+             over, a lease for each who stood in line and has died or is stopped, too. Losses are told after the next grant\n\
+             to holders that were stopped (what they may rely on ends by itself), or whose lock was removed by force, or with\n\
+             the server's data.",
             short(sum.last().slack)
         );
     }
