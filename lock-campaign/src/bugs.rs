@@ -29,20 +29,17 @@ pub async fn plant(name: &str, backend: Arc<dyn Backend>) -> Result<Arc<dyn Back
     Ok(saboteur.infiltrate(Box::new(Only(backend))).client().await)
 }
 
-/// The campaign proves itself by these: what each of them does is what a campaign can see.
-pub const SEEN: &[&str] = &[
-    "GrantsEveryone",
-    "ReleasesAnyone",
-    "ExaggeratesItsLease",
-    "CountsFromTheReply",
-    "RenewAlwaysHeld",
-    "RepeatsTokens",
-    "LosesTokens",
-    "NeverLapses",
-    "SwallowsUncertainReleases",
-    "CallsFaultsContention",
-    "AlwaysReleased",
-    "NeverReconnects",
+/// The campaign proves itself by these, each on the backend where it shows. For all others there is a law
+/// whose check catches them.
+pub const SEEN: &[(&str, &str)] = &[
+    ("memory", "GrantsEveryone"),
+    ("memory", "ExaggeratesItsLease"),
+    ("memory", "LapsesEarly"),
+    ("memory", "RepeatsTokens"),
+    ("memory", "ServesLastFirst"),
+    ("memory", "NeverLapses"),
+    ("redis", "ReleasesAnyone"),
+    ("redis", "RepeatsItsLastAnswer"),
 ];
 
 struct Only(Arc<dyn Backend>);

@@ -50,12 +50,13 @@ enum Command {
 
 #[derive(Args)]
 struct BugsArgs {
-    /// On which backend
-    #[arg(default_value = "redis")]
-    backend: String,
-    /// Which ones; all that a campaign can see, unless told otherwise
+    /// Which ones; those that a campaign is known to see, each on its backend, unless told otherwise
     #[arg(value_name = "BUG")]
     bugs: Vec<String>,
+    /// On which backend
+    #[arg(long = "on", value_name = "BACKEND", default_value = "memory")]
+    backend: String,
+    /// The first seed
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// How many faults each has to get through
@@ -252,15 +253,15 @@ fn make_report(directory: &Path, html: &Path, markdown: Option<&Path>) -> io::Re
 
 /// Runs each bug until it is caught.
 fn hunt(backings: &[Backing], args: &BugsArgs) -> io::Result<bool> {
-    let (backing, _) = chosen(backings, &args.backend)?;
-    let named: Vec<&str> = args.bugs.iter().map(String::as_str).collect();
+    let named = args.bugs.iter().map(|bug| (args.backend.as_str(), bug.as_str()));
+    let bugs: Vec<_> = if args.bugs.is_empty() { bugs::SEEN.to_vec() } else { named.collect() };
     let mut all = true;
-    for bug in if named.is_empty() { bugs::SEEN } else { &named } {
+    for (backend, bug) in bugs {
+        let (backing, _) = chosen(backings, backend)?;
         let mut caught = None;
         for seed in args.seed..args.seed + args.seeds {
-            let bug = Some((*bug).to_owned());
-            let (faults, grants) = (args.faults, args.grants);
-            let settings = Settings { faults, grants, bug, ..Settings::default() };
+            let (faults, grants, planted) = (args.faults, args.grants, Some(bug.to_owned()));
+            let settings = Settings { faults, grants, bug: planted, ..Settings::default() };
             let outcome = runtime()?.block_on(run::run(&backing, seed, &settings))?.outcome;
             caught = report::caught_by(&outcome).map(|by| format!("seed {seed}: {by}"));
             if let Some(directory) = &args.out {
@@ -272,7 +273,7 @@ fn hunt(backings: &[Backing], args: &BugsArgs) -> io::Result<bool> {
         }
         all &= caught.is_some();
         let by = caught.unwrap_or_else(|| format!("NOT CAUGHT with {} seeds", args.seeds));
-        println!("{bug} on {}, {by}", args.backend);
+        println!("{bug} on {backend}, {by}");
     }
     Ok(all)
 }

@@ -18,7 +18,7 @@ use fastrand::Rng;
 use lock_core::clock::{Moment, sleep};
 use lock_core::{Backend, LockName};
 use serde::{Deserialize, Serialize};
-use tokio::sync::{Mutex, RwLock};
+use tokio::sync::{Mutex, RwLock, Semaphore};
 use tokio::task::block_in_place;
 
 use crate::crew::Post;
@@ -76,6 +76,10 @@ pub(crate) struct Director {
     pub(crate) operator: Arc<dyn Backend>,
     /// Where holders are told of a break only when they look: nobody is kept from it meanwhile.
     pub(crate) undisturbed: RwLock<()>,
+    /// At least one client is left alone at any time: all of them silent would prove nothing.
+    pub(crate) victims: Semaphore,
+    /// Whether locks lapse. Where they do not, a client that is stopped may keep all others waiting.
+    pub(crate) has_leases: bool,
     pub(crate) around: Mutex<BTreeMap<Kind, Around>>,
     pub(crate) failed: AtomicBool,
 }
@@ -160,6 +164,10 @@ impl Director {
                 rng.shuffle(&mut pile);
             }
             let kind = pile.pop().expect("a deck is not empty");
+            let _victim = match target {
+                Target::Client(_) => Some(self.victims.acquire().await),
+                Target::Shared => None,
+            };
             let (grants, calls) = (self.office.traffic.grants(), self.office.traffic.calls());
             let under_way = self.office.traffic.under_way();
             self.cause(kind, rng, target).await.map_err(|why| format!("{}: {why}", kind.name()))?;
@@ -215,6 +223,7 @@ impl Director {
         let (grants, calls) = (traffic.grants(), traffic.calls());
         sleep(duration).await;
         let felt = || match scope {
+            Scope::Client if !self.has_leases => traffic.calls() > calls || traffic.under_way() > 0,
             Scope::Outage => traffic.calls() > calls || traffic.under_way() > 0,
             Scope::Client | Scope::Nuisance => traffic.grants() > grants,
         };
@@ -472,9 +481,8 @@ impl Director {
 
     /// One lock that is held is removed, by an operator or behind everybody's back.
     async fn remove_one(&self, kind: Kind, rng: &mut Rng) -> Result<(), Failure> {
-        let has_lease =
-            matches!(self.operator.capabilities().takeover, lock_core::Takeover::LeasePlus(_));
-        let _undisturbed = if has_lease { None } else { Some(self.undisturbed.write().await) };
+        let _undisturbed =
+            if self.has_leases { None } else { Some(self.undisturbed.write().await) };
         let deadline = Moment::now() + QUIET_FOR;
         loop {
             let name = lock_name(rng.usize(..self.terms.locks));

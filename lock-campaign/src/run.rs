@@ -10,7 +10,7 @@ use conformance_tests::history::{self, Assumption, Clock, Header, History, Line,
 use fastrand::Rng;
 use lock_core::clock::{Moment, sleep};
 use lock_core::{Backend, LockName, Wakeup};
-use tokio::sync::{Mutex, RwLock};
+use tokio::sync::{Mutex, RwLock, Semaphore};
 use tokio::task::JoinSet;
 
 use crate::crew::{Post, Program};
@@ -81,6 +81,8 @@ pub async fn on(
         left: AtomicU32::new(settings.faults),
         operator: Arc::clone(&operator),
         undisturbed: RwLock::new(()),
+        victims: Semaphore::new(settings.clients.saturating_sub(1).max(1)),
+        has_leases: header.lease.is_some(),
         around: Mutex::default(),
         failed: AtomicBool::new(false),
     });

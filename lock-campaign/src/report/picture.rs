@@ -9,6 +9,9 @@ use crate::times::{Spread, start_of};
 
 const WIDTH: f64 = 860.0;
 
+/// So that the outermost labels fit.
+const EDGE: f64 = 30.0;
+
 /// A distribution on a logarithmic axis, with a bound in it if there is one.
 #[allow(clippy::cast_precision_loss)]
 pub(super) fn histogram(spread: &Spread, bound: Option<Duration>) -> String {
@@ -24,7 +27,7 @@ pub(super) fn histogram(spread: &Spread, bound: Option<Duration>) -> String {
     // Whole powers of ten.
     let from = f64::from(first.div_euclid(10) * 10);
     let to = f64::from((last + 1).div_ceil(10) * 10).max(limit.map_or(0.0, |l| l.ceil() + 1.0));
-    let x = |step: f64| 20.0 + (step - from) / (to - from) * (WIDTH - 40.0);
+    let x = |step: f64| EDGE + (step - from) / (to - from) * (WIDTH - 2.0 * EDGE);
     let most = spread.steps.values().copied().max().unwrap_or(1) as f64;
     let mut svg = open(HEIGHT, "distribution");
     for (&step, &count) in &spread.steps {
@@ -41,13 +44,13 @@ pub(super) fn histogram(spread: &Spread, bound: Option<Duration>) -> String {
     }
     let _ = write!(
         svg,
-        "<line class=\"axis\" x1=\"20\" x2=\"{}\" y1=\"{FLOOR}\" y2=\"{FLOOR}\"/>",
-        WIDTH - 20.0
+        "<line class=\"axis\" x1=\"{EDGE}\" x2=\"{}\" y1=\"{FLOOR}\" y2=\"{FLOOR}\"/>",
+        WIDTH - EDGE
     );
     let mut power = from;
     while power <= to {
         let at = x(power);
-        let label = short(Duration::from_nanos(10_f64.powf(power / 10.0) as u64));
+        let label = round(10_f64.powf(power / 10.0));
         let _ = write!(
             svg,
             "<line class=\"axis\" x1=\"{at:.1}\" x2=\"{at:.1}\" y1=\"{FLOOR}\" y2=\"{}\"/><text class=\"tick\" x=\"{at:.1}\" y=\"{}\">{label}</text>",
@@ -121,17 +124,37 @@ pub(super) fn timeline(scene: &Scene) -> String {
         }
     }
     let foot = rows * ROW + 12.0;
-    for tenth in 0..=5 {
-        let at = scene.length / 5 * tenth;
+    let step =
+        [1.0, 2.0, 5.0, 10.0].map(|part| part * 10_f64.powf((length / 10.0).log10().floor()));
+    let step = step.into_iter().find(|step| length / step <= 10.0).unwrap_or(length);
+    let mut at = 0.0;
+    while at <= length {
         let _ = write!(
             svg,
             "<text class=\"tick\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
-            x(at),
+            x(at as u64),
             foot + 14.0,
-            short(Duration::from_nanos(at)),
+            round(at),
         );
+        at += step;
     }
     svg + "</svg>"
+}
+
+/// A round number of nanoseconds.
+fn round(nanos: f64) -> String {
+    let (value, unit) = match nanos {
+        n if n < 0.5 => return "0".to_owned(),
+        n if n < 999.5 => (n, "ns"),
+        n if n < 999.5e3 => (n / 1e3, "µs"),
+        n if n < 999.5e6 => (n / 1e6, "ms"),
+        n => (n / 1e9, "s"),
+    };
+    if value.fract().abs() < 0.05 {
+        format!("{value:.0} {unit}")
+    } else {
+        format!("{value:.1} {unit}")
+    }
 }
 
 fn open(height: f64, what: &str) -> String {
