@@ -292,7 +292,32 @@ async fn look_what_is_left(
 /// The checker decides; this only says whether it is worth while to wait.
 fn is_documented(name: &str, patterns: &[&str]) -> bool {
     patterns.iter().any(|pattern| {
-        let (start, end) = pattern.split_once('*').unwrap_or((pattern, ""));
-        name.starts_with(start) && name.ends_with(end.trim_end_matches('*'))
+        let mut rest = Some(name);
+        for (index, part) in pattern.split('*').enumerate() {
+            rest = rest.and_then(|rest| match index {
+                0 => rest.strip_prefix(part),
+                _ => rest.split_once(part).map(|(_, after)| after),
+            });
+        }
+        rest.is_some()
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_documented;
+
+    #[test]
+    fn what_is_documented_need_not_go() {
+        let patterns = ["{n*}%fence", "{n*}%gone:*", "%25fence"];
+        for (name, documented) in [
+            ("{n1}%fence", true),
+            ("{n12}%gone:abc", true),
+            ("%25fence", true),
+            ("n1", false),
+            ("{n1}%other", false),
+        ] {
+            assert_eq!(is_documented(name, &patterns), documented, "{name}");
+        }
+    }
 }

@@ -47,7 +47,7 @@ fn overview(sums: &[Sum<'_>]) -> String {
             sum.outcomes.len(),
             if sum.clean() == sum.outcomes.len() { "good" } else { "bad" },
             sum.clean(),
-            sum.played.as_secs_f64(),
+            sum.took.as_secs_f64(),
             grouped(sum.operations),
             grouped(sum.grants),
             grouped(sum.faults),
@@ -96,7 +96,9 @@ fn section(sum: &Sum<'_>) -> String {
         &sum.takeovers,
         &format!(
             "Declared: {words}. The verdict allows {} more, for the load of the machine, and, where the server \
-             hands locks over, a lease for each who stood in line and has died or is stopped, too.",
+             hands locks over, a lease for each who stood in line and has died or is stopped, too. Other faults go \
+             on meanwhile: the next in line may be hit itself. Where locks have no lease, a holder that is stopped \
+             keeps them.",
             short(last.slack)
         ),
         Some(limit),

@@ -26,7 +26,7 @@ pub fn markdown(outcomes: &[Outcome]) -> String {
             sum.backend,
             sum.outcomes.len(),
             sum.clean(),
-            sum.played.as_secs_f64(),
+            sum.took.as_secs_f64(),
             sum.operations,
             sum.grants,
             sum.faults,
@@ -77,8 +77,10 @@ fn fences(sums: &[Sum<'_>]) -> String {
 fn times(sums: &[Sum<'_>]) -> String {
     let mut text = "\n## Times\n\n\
         Half below, 99 % below, and the longest; of how many. *Takeover* is from the fault that ended a holder to the next\n\
-        holder, *loss* from a loss that was told to the next grant, *hand-off* from a release to the next holder. Holds are\n\
-        renewed, clients wait behind each other, and the machine was busy: these are no measurements of speed.\n\n\
+        holder, *loss* from a loss that was told to the next grant, *hand-off* from a release to the next holder. Other faults\n\
+        go on meanwhile, the next in line may be hit itself, and the machine was busy: these are no measurements of speed, and\n\
+        a takeover may take longer than is declared for a server and a waiter that are well. Where locks have no lease, a\n\
+        holder that is stopped keeps them.\n\n\
         | backend | takeover | declared | loss to next grant | told after it | hand-off |\n\
         |---|---|---|---|--:|---|\n"
         .to_owned();

@@ -12,7 +12,7 @@ use crate::times::{Losses, Spread};
 pub(super) struct Sum<'a> {
     pub(super) backend: &'a str,
     pub(super) outcomes: Vec<&'a Outcome>,
-    pub(super) played: Duration,
+    pub(super) took: Duration,
     pub(super) operations: u64,
     pub(super) grants: u64,
     pub(super) unknown: u64,
@@ -41,7 +41,7 @@ impl<'a> Sum<'a> {
         Self {
             backend,
             outcomes: Vec::new(),
-            played: Duration::ZERO,
+            took: Duration::ZERO,
             operations: 0,
             grants: 0,
             unknown: 0,
@@ -58,7 +58,7 @@ impl<'a> Sum<'a> {
 
     fn add(&mut self, outcome: &'a Outcome) {
         self.outcomes.push(outcome);
-        self.played += outcome.played;
+        self.took += outcome.took;
         self.operations += outcome.operations as u64;
         self.grants += outcome.grants as u64;
         self.unknown += outcome.unknown as u64;
