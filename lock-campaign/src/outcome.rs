@@ -58,6 +58,11 @@ impl Settings {
     }
 }
 
+/// What stands for a backend on the command line. URLs may hold passwords, and are not kept.
+pub(crate) fn command_name(backend: &str) -> &str {
+    if backend == "remote" { "URL" } else { backend }
+}
+
 /// How soon the next one holds a lock whose holder has crashed, as the backend declares it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -156,7 +161,7 @@ impl Outcome {
     /// The command that repeats the run.
     #[must_use]
     pub fn command(&self) -> String {
-        let (backend, seed) = (&self.backend, self.seed);
+        let (backend, seed) = (command_name(&self.backend), self.seed);
         format!("lock-campaign run {backend} --seed {seed}{}", self.settings.to_arguments())
     }
 

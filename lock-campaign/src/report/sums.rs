@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::desk::Effects;
 use crate::director::Around;
 use crate::kind::Kind;
-use crate::outcome::{Outcome, Settings};
+use crate::outcome::{Outcome, Settings, command_name};
 use crate::times::{Losses, Spread};
 
 pub(super) struct Sum<'a> {
@@ -97,7 +97,8 @@ impl<'a> Sum<'a> {
 
     /// The command that repeats one of these seeds.
     pub(super) fn command(&self, settings: &Settings) -> String {
-        format!("lock-campaign run {} --seed SEED{}", self.backend, settings.to_arguments())
+        let name = command_name(self.backend);
+        format!("lock-campaign run {name} --seed SEED{}", settings.to_arguments())
     }
 
     /// The result with the scene that is most worth looking at.
