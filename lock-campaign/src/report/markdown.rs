@@ -184,12 +184,12 @@ fn bugs(outcomes: &[Outcome]) -> String {
     }
     let mut text = "\n## Bugs on purpose\n\n\
         All clients of a run have the same bug. What is caught by a rule is a violation of it, so many times.\n\n\
-        | bug | backend, seed | caught by |\n|---|---|---|\n"
+        | bug | caught by | command |\n|---|---|---|\n"
         .to_owned();
     for outcome in planted {
         let bug = outcome.settings.bug.as_deref().unwrap_or_default();
         let by = caught_by(outcome).unwrap_or_else(|| "**nothing**".into());
-        let _ = writeln!(text, "| {bug} | {} {} | {by} |", outcome.backend, outcome.seed);
+        let _ = writeln!(text, "| {bug} | {by} | `{}` |", outcome.command());
     }
     text
 }
