@@ -120,7 +120,7 @@ impl Site for Ensemble {
     }
 
     fn upstreams(&self) -> Vec<SocketAddr> {
-        self.0.members().iter().map(ZooKeeper::addr).collect()
+        self.0.members().iter().map(|member| member.addr()).collect()
     }
 
     fn servers(&self) -> Vec<&dyn ServerProcess> {
