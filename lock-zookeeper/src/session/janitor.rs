@@ -39,6 +39,8 @@ impl Session {
     pub(super) async fn sweep(&self) {
         loop {
             let now = Moment::now();
+            // Whoever comes meanwhile is to be looked at, too.
+            *self.sweeps_at() = None;
             let places: Vec<_> =
                 self.places().iter().map(|(owner, place)| (*owner, Arc::clone(place))).collect();
             let mut next: Option<Moment> = None;
