@@ -344,3 +344,29 @@ async fn below_a_chroot_and_a_prefix() {
     let attempt = support::client(server.addr()).await.try_acquire(&held).await;
     assert!(matches!(attempt, Ok(Attempt::Acquired(_))), "elsewhere it is another lock");
 }
+
+/// A line that takes more than a message of ZooKeeper's may have (1 MB, unless set): few places with long names
+/// do as well as many.
+#[tokio::test]
+async fn a_line_of_any_length_is_read() {
+    const PLACES: u64 = 24;
+
+    let server = server();
+    let (client, operator) = (client(server.addr()).await, operator(server.addr()).await);
+    let open = Acls::anyone_all();
+    operator.create("/n", b"", &CreateMode::Persistent.with_acls(open)).await.unwrap();
+    let long = "x".repeat(50_000);
+    let place = CreateMode::EphemeralSequential.with_acls(open);
+    for _ in 0..PLACES {
+        operator.create(&format!("/n/{long}-lock-"), b"", &place).await.unwrap();
+    }
+    assert!(operator.list_children("/n").await.unwrap().concat().len() > 1 << 20);
+    let waiter = claim("n", true);
+    assert!(is_contended(&client, &waiter).await);
+    assert_eq!(client.inspect(&waiter.name).await.unwrap().waiting, Some(PLACES));
+    for node in line(&operator, "n").await.iter().filter(|node| node.starts_with(&long)) {
+        operator.delete(&format!("/n/{node}"), None).await.unwrap();
+    }
+    soon(client.wait(&waiter)).await.unwrap();
+    win(&client, &waiter).await;
+}
