@@ -51,7 +51,8 @@ impl ZooKeeper {
     /// As [`Config::new`], and
     /// * [`ErrorKind::Unavailable`](lock_core::ErrorKind::Unavailable): no server can be reached, or the
     ///   one that was has no quorum, refuses another connection, or does not answer;
-    /// * [`ErrorKind::Denied`](lock_core::ErrorKind::Denied): wrong credentials;
+    /// * [`ErrorKind::Denied`](lock_core::ErrorKind::Denied): wrong credentials, or no right to read the chroot
+    ///   (without one, `/`), by which the session is proven;
     /// * [`ErrorKind::Invalid`](lock_core::ErrorKind::Invalid): the chroot does not exist.
     ///
     /// # Cancel safety

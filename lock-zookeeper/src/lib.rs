@@ -83,7 +83,8 @@
 //! for `%`, `/` and a leading dot, which are escaped. With credentials in the URL every node belongs to that
 //! user alone. Without, nodes belong to the world: whoever reaches the server can read owner ids and delete
 //! nodes. On the node of a lock that somebody else made our user needs the rights to read, write, create and
-//! delete: whoever enters the line empties that node's data.
+//! delete: whoever enters the line empties that node's data. Without the right to read the chroot (or `/`, if
+//! there is none) no session is begun: a look at it is what proves that the session lives.
 //!
 //! A free lock is taken by one request and given back by another. Who waits sends four: it enters the line, reads it,
 //! watches its own node, and leaves; and up to three more where those before it belong to other processes: a watch

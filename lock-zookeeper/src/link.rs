@@ -14,7 +14,7 @@ use zookeeper_client::{Acls, Client, Connector};
 
 use crate::config::Config;
 use crate::fault::error;
-use crate::session::{Session, expired};
+use crate::session::{Session, commit_nothing, expired};
 
 /// How often a connection with credentials is tried, see [`connect`].
 const ATTEMPTS: u32 = 16;
@@ -140,15 +140,35 @@ async fn open(config: &Config) -> Result<Arc<Session>, Error> {
     if client.session_timeout().is_zero() {
         return Err(Error::new(ErrorKind::Unavailable, "the server grants no session timeout"));
     }
-    if !config.chroot.is_empty() && client.check_stat("/").await.map_err(|e| error(&e))?.is_none() {
-        let why = format!("the chroot {} does not exist: create it first", config.chroot);
-        return Err(Error::new(ErrorKind::Invalid, why));
-    }
+    look_at_root(&client, &config.chroot).await?;
     let acls = match config.credentials {
         Some(_) => Acls::creator_all(),
         None => Acls::anyone_all(),
     };
     Ok(Session::new(client, asked, config.names.layout, acls))
+}
+
+/// By what proves the session later on. If that is refused, all its locks would be lost, and nobody told why.
+async fn look_at_root(client: &Client, chroot: &str) -> Result<(), Error> {
+    let bound = client.session_timeout() / 2;
+    let why = match tokio::time::timeout(bound, commit_nothing(client)).await {
+        Ok(Ok(())) => return Ok(()),
+        Ok(Err(ZkError::NoNode)) => {
+            let why = format!("the chroot {chroot} does not exist: create it first");
+            return Err(Error::new(ErrorKind::Invalid, why));
+        }
+        Ok(Err(ZkError::NoAuth)) => {
+            let root = if chroot.is_empty() { "/" } else { chroot };
+            let why = format!(
+                "our user may not read {root}, and a look at it is what proves that a session lives: \
+                 give it that right, or name a chroot that it may read"
+            );
+            return Err(Error::new(ErrorKind::Denied, why));
+        }
+        Ok(Err(other)) => other,
+        Err(_) => ZkError::Timeout,
+    };
+    Err(error(&why))
 }
 
 async fn connect(config: &Config) -> Result<Client, Error> {

@@ -16,7 +16,7 @@ use lock_core::OwnerId;
 use lock_core::backend::{Fault, FaultKind, Grant, Lease};
 use lock_core::clock::{Moment, sleep, sleep_until};
 use tokio::sync::{Notify, SetOnce};
-use zookeeper_client::{Acls, Client, SessionState};
+use zookeeper_client::{Acls, Client, Error as ZkError, SessionState};
 
 use self::connection::{Connection, Look};
 pub(crate) use self::watched::Watched;
@@ -213,18 +213,14 @@ impl Session {
         }
     }
 
-    /// One committed write that changes nothing. False unless it was acknowledged on the connection that
+    /// [Commits nothing](commit_nothing), once. False unless it was acknowledged on the connection that
     /// it was sent on.
     async fn prove_once(&self, connection: &mut Connection) -> bool {
         let sent = Moment::now();
-        let mut write = self.client.new_multi_writer();
-        if write.add_check_version("/", -1).is_err() {
-            return false;
-        }
         let answer = tokio::select! {
             biased;
             () = connection.changed() => return false,
-            answer = write.commit() => answer,
+            answer = commit_nothing(&self.client) => answer,
             () = sleep(self.timeout / 2) => {
                 // A silent server is noticed sooner, and then the connection changes. This one talks, and
                 // does not answer: it is out of step for good.
@@ -243,7 +239,14 @@ impl Session {
                 true
             }
             Err(error) => {
-                tracing::debug!(zookeeper.error = %error, "a proof of the session failed");
+                let fault = fault("proving the session", &error);
+                let is_refused = !fault.is_transient();
+                let why = fault.into_source();
+                if is_refused {
+                    tracing::warn!(lock.error = %why, "no lock of this session can be held for long");
+                } else {
+                    tracing::debug!(lock.error = %why, "a proof of the session failed");
+                }
                 false
             }
         }
@@ -367,6 +370,14 @@ impl std::fmt::Debug for Session {
             .field("state", &self.client.state())
             .finish_non_exhaustive()
     }
+}
+
+/// A write that changes nothing, and is committed as any other.
+pub(crate) async fn commit_nothing(client: &Client) -> Result<(), ZkError> {
+    let mut write = client.new_multi_writer();
+    write.add_check_version("/", -1)?;
+    write.commit().await?;
+    Ok(())
 }
 
 pub(crate) fn expired() -> Fault {

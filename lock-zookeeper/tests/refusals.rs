@@ -6,11 +6,11 @@ use conformance_tests::servers::{ZooKeeper as Server, ZooKeeperEnsemble, ZooKeep
 use lock_core::backend::{Claim, FaultKind, Hold};
 use lock_core::{Backend, ErrorKind, Locker, Support};
 use lock_zookeeper::ZooKeeper;
-use zookeeper_client::{Acls, Client, CreateMode, Permission};
+use zookeeper_client::{Acl, Acls, AuthId, Client, CreateMode, Permission};
 
 mod support;
 
-use support::{claim, client, name, operator, server, soon, until, win};
+use support::{Output, claim, client, name, operator, server, soon, until, win};
 
 #[tokio::test]
 async fn with_credentials_nodes_are_ours_alone() {
@@ -96,4 +96,38 @@ async fn what_is_not_declared_is_refused_before_anything_is_sent() {
     let fault = client.try_acquire(&detached).await.unwrap_err();
     assert_eq!(fault.kind(), FaultKind::Unsupported);
     assert!(operator(server.addr()).await.check_stat("/n").await.unwrap().is_none());
+}
+
+/// A session is proven by a look at its root. If it may not do that, every lock of it is lost a little later.
+#[tokio::test]
+async fn a_root_that_may_not_be_read_is_refused() {
+    let server = server();
+    let operator = operator(server.addr()).await;
+    let rights = Permission::WRITE | Permission::CREATE | Permission::DELETE;
+    let acl = [Acl::new(rights, AuthId::anyone())];
+    let blind = CreateMode::Persistent.with_acls(Acls::new(&acl));
+    operator.create("/app", b"", &blind).await.unwrap();
+    let error = soon(ZooKeeper::connect(format!("{}/app", server.url()))).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+    assert!(error.to_string().contains("read"), "{error}");
+}
+
+#[tokio::test]
+async fn a_root_that_may_not_be_read_any_more_is_warned_of() {
+    let output = Output::default();
+    let subscriber = tracing_subscriber::fmt().with_writer(output.clone()).finish();
+    let _tracing = tracing::subscriber::set_default(subscriber);
+    let server = server();
+    let operator = operator(server.addr()).await;
+    let open = CreateMode::Persistent.with_acls(Acls::anyone_all());
+    operator.create("/app", b"", &open).await.unwrap();
+    let url = format!("{}/app?session_timeout=2s", server.url());
+    let locks = Locker::new(ZooKeeper::connect(url).await.unwrap());
+    let guard = locks.lock("n").unwrap().acquire().await.unwrap();
+    assert!(!output.text().contains("WARN"), "{}", output.text());
+    let acl = [Acl::new(Permission::ADMIN, AuthId::anyone())];
+    operator.set_acl("/app", &acl, None).await.unwrap();
+    soon(guard.lost()).await;
+    let text = output.text();
+    assert!(text.contains("WARN") && text.contains("lacks rights"), "{text}");
 }

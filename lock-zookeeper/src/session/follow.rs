@@ -106,7 +106,8 @@ impl Session {
                 Ok(answer) => return Some(answer),
                 Err(fault) if fault.is_transient() => sleep(Duration::from_millis(20)).await,
                 Err(fault) => {
-                    tracing::warn!(lock.error = %fault, "a place in line cannot be watched");
+                    let why = fault.into_source();
+                    tracing::warn!(lock.error = %why, "a place in line cannot be watched");
                     return None;
                 }
             }
