@@ -141,6 +141,22 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_release_is_found_within_three_quarters_of_a_pause_on_average() {
+        const ROUNDS: u32 = 400;
+
+        let mut late = Duration::ZERO;
+        for round in 0..ROUNDS {
+            // The pauses have grown by then, and a round is no multiple of them.
+            let freed_in = Duration::from_micros(200_000 + u64::from(round) * 7919 % 60_000);
+            let freed_at = Moment::now() + freed_in;
+            Room::default().wait(|| async { Ok(freed_at.has_passed()) }).await.unwrap();
+            late += Moment::now().saturating_since(freed_at);
+        }
+        let (mean, pause) = (late / ROUNDS, LONGEST_PAUSE * 6 / 5);
+        assert!(mean <= pause * 3 / 4, "{mean:?} after the release, with pauses of {pause:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn who_looks_may_go_and_the_next_one_looks() {
         let waiters = Waiters::default();
         let began = Moment::now();
