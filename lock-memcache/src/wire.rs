@@ -128,11 +128,19 @@ impl Reply {
         matches!(self, Self::Refused(text) if !is_understood(text))
     }
 
+    /// Of a reply that makes no sense here. Values are not shown: they hold the right to unlock.
     pub(crate) fn odd(self, doing: &'static str) -> Fault {
-        match self {
-            Self::Refused(text) => fault::refused(doing, &text),
-            other => fault::odd_answer(doing, format_args!("{other:?}")),
-        }
+        let what = match self {
+            Self::Refused(text) => return fault::refused(doing, &text),
+            Self::Value(_) => "a value",
+            Self::Stats(_) => "statistics",
+            Self::Stored => "stored",
+            Self::NotStored => "not stored",
+            Self::Exists => "exists",
+            Self::Missing => "not found",
+            Self::Done => "done",
+        };
+        fault::odd_answer(doing, what)
     }
 }
 
@@ -283,6 +291,16 @@ fn stat(rest: &str) -> (String, String) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_error_shows_a_value() {
+        let value = Some(b"hunter2".to_vec());
+        let reply = Reply::Value(Item { value, ..Item::default() });
+        let shown = reply.odd("let go").into_source().to_string();
+        let bytes = format!("{:?}", b"hunter2");
+        assert!(!shown.contains(&bytes[1..bytes.len() - 1]), "{shown}");
+        assert!(shown.contains("let go") && shown.contains("a value"), "{shown}");
+    }
 
     fn all(parser: &mut Parser, pieces: &[&[u8]]) -> Result<Vec<Reply>, Garbage> {
         let mut replies = Vec::new();
