@@ -13,7 +13,7 @@ use lock_core::backend::{Attempt, Lease, LetGo, Release, Renewal};
 use lock_core::clock::{Moment, sleep};
 use lock_core::{Backend, ErrorKind, Locker, Loss};
 use lock_zookeeper::ZooKeeper;
-use zookeeper_client::Client;
+use zookeeper_client::{Acls, Client, CreateMode};
 
 mod support;
 
@@ -295,6 +295,33 @@ async fn until_watched(server: &Server, watches: u64) {
     let all = format!("Total watches:{watches}");
     let what = format!("there are {watches} watches");
     until(&what, async || server.word("wchs").unwrap().lines().any(|line| line == all)).await;
+}
+
+/// Who comes reads the line, and that is all that grows with it.
+#[tokio::test]
+async fn who_comes_reads_59_bytes_for_each_place_before_it() {
+    const PLACE: u64 = 59;
+
+    let Far { server: _server, line: network, client, operator } = far_away().await;
+    let options = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
+    let mut places = 0;
+    for depth in [10, 1_000, 10_000] {
+        for place in places..depth {
+            let stem = format!("/n/_c_{place:08}-0000-4000-8000-000000000000-lock-");
+            operator.create(&stem, b"", &options).await.unwrap();
+        }
+        places = depth;
+        let before = network.stats();
+        let claim = claim("n", true);
+        assert!(is_contended(&client, &claim).await);
+        let after = network.stats();
+        let sent = after.to_server.received - before.to_server.received;
+        let read = after.to_client.received - before.to_client.received;
+        println!("behind {depth}: {sent} bytes sent, {read} received");
+        assert!((PLACE * depth..PLACE * depth + 2000).contains(&read), "{read} behind {depth}");
+        assert!(sent < 2000, "{sent} behind {depth}");
+        client.release(&claim, LetGo::now()).await.unwrap();
+    }
 }
 
 #[tokio::test]
