@@ -218,6 +218,33 @@ fn held_name(server: &Server) -> String {
     held.expect("it has a share of the locks")
 }
 
+/// One server of several falls silent: the locks that it has are lost, and none of those of the others, though
+/// all are renewed together.
+#[tokio::test]
+async fn the_other_servers_locks_are_kept() {
+    let servers = [start(), start()];
+    let (silent, _) = servers[0].proxied();
+    let hosts = [silent.addr(), servers[1].addr()].map(|addr| addr.to_string()).join(",");
+    let locks = Locker::new(Memcached::connect(format!("memcache://{hosts}")).await.unwrap());
+    let ttl = Duration::from_secs(3);
+    let (mut lost, mut kept) = (Vec::new(), Vec::new());
+    for i in 0..20 {
+        let name = format!("n{i}");
+        let guard = locks.lock(name.as_str()).unwrap().ttl(ttl).acquire().await.unwrap();
+        match servers[0].value(&name) {
+            Some(_) => lost.push(guard),
+            None => kept.push(guard),
+        }
+    }
+    assert!(lost.len() > 3 && kept.len() > 3, "{} and {}", lost.len(), kept.len());
+    silent.set(conformance_tests::proxy::Fault::BlackHole);
+    for guard in &lost {
+        guard.lost().await;
+    }
+    sleep(ttl * 2).await;
+    assert!(kept.iter().all(lock_core::LockGuard::is_held), "those of the other server");
+}
+
 /// A connection on which nothing is answered is given up, and a new one made, without anybody's help.
 #[tokio::test]
 async fn a_silent_connection_is_given_up() {
