@@ -59,6 +59,9 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// again by itself after at most one lease. Core drops this future when it looks; a grant that
     /// was on its way then must be found by the next `try_acquire`.
     ///
+    /// A claim that did not queue may wait as well: it is told to look when the lock may be free, and is
+    /// handed nothing.
+    ///
     /// Where [`Capabilities::notices`] declares it, core also calls this for a claim that is
     /// [held](Claim::held), beside the other verbs of that claim: then it waits until the lock may have
     /// been removed, and returns at once if it has been before. `Look` makes core renew now; anything else
@@ -345,13 +348,33 @@ pub struct LockState {
     pub holders: Vec<Holder>,
     /// How many wait in line on the server; `None` if the server does not know.
     pub waiting: Option<u64>,
+    /// What each member of a quorum sees; empty if there is only one server to ask.
+    pub members: Vec<MemberState>,
 }
 
 impl LockState {
     /// The state of a lock.
     #[must_use]
     pub fn new(holders: Vec<Holder>, waiting: Option<u64>) -> Self {
-        Self { holders, waiting }
+        Self { holders, waiting, members: Vec::new() }
+    }
+}
+
+/// What one member of a quorum sees of a lock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MemberState {
+    /// Which member it is; without credentials.
+    pub name: String,
+    /// Who holds the lock there; or why it does not say.
+    pub holders: Result<Vec<Holder>, String>,
+}
+
+impl MemberState {
+    /// What a member sees.
+    #[must_use]
+    pub fn new(name: impl Into<String>, holders: Result<Vec<Holder>, String>) -> Self {
+        Self { name: name.into(), holders }
     }
 }
 

@@ -7,7 +7,7 @@
 use std::collections::hash_map;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::{Deref, DerefMut};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -55,6 +55,8 @@ struct Locks {
     held: HashMap<LockName, Held>,
     /// Who waits for what is held.
     lines: HashMap<LockName, Line>,
+    /// Who wants to know when a hold ends, and stands in no line.
+    onlookers: HashMap<LockName, Vec<Weak<Notify>>>,
     numbers: Numbers,
     tombstones: VecDeque<(Moment, OwnerId)>,
     /// Waiters to be woken once this is unlocked: a waker may run anything.
@@ -130,6 +132,8 @@ impl Memory {
         let held: BTreeMap<_, _> = std::mem::take(&mut locks.held).into_iter().collect();
         locks.woken.extend(lines.values().flat_map(Line::wakes));
         locks.woken.extend(held.into_values().filter_map(|held| held.holder));
+        let onlookers: BTreeMap<_, _> = std::mem::take(&mut locks.onlookers).into_iter().collect();
+        locks.woken.extend(onlookers.values().flatten().filter_map(Weak::upgrade));
         locks.tombstones.clear();
     }
 
@@ -224,6 +228,7 @@ impl Backend for Memory {
             }
             return Ok(Wake::Look);
         }
+        let mut onlooks = false;
         loop {
             let (wake, until) = {
                 let mut locks = self.locks();
@@ -234,10 +239,14 @@ impl Backend for Memory {
                 if held.is_of(claim) {
                     return Ok(Wake::Granted(held.grant(held.since)));
                 }
-                let line = locks.lines.get(&claim.name);
+                let (line, until) = (locks.lines.get(&claim.name), held.until);
                 match line.and_then(|line| line.waiters.get(&claim.owner)) {
-                    Some(waiter) => (Arc::clone(&waiter.wake), held.until),
-                    None => return Ok(Wake::Look),
+                    Some(waiter) => (Arc::clone(&waiter.wake), until),
+                    None if onlooks => return Ok(Wake::Look),
+                    None => {
+                        onlooks = true;
+                        (locks.onlooker(&claim.name), until)
+                    }
                 }
             };
             tokio::select! {
@@ -403,6 +412,17 @@ impl Locks {
             None => self.held.remove(name),
         };
         self.woken.extend(ended.and_then(|held| held.holder));
+        let onlookers = self.onlookers.remove(name).unwrap_or_default();
+        self.woken.extend(onlookers.iter().filter_map(Weak::upgrade));
+    }
+
+    /// What tells somebody who stands in no line that the hold is over.
+    fn onlooker(&mut self, name: &LockName) -> Arc<Notify> {
+        let onlookers = self.onlookers.entry(name.clone()).or_default();
+        onlookers.retain(|onlooker| onlooker.strong_count() > 0);
+        let wake = Arc::default();
+        onlookers.push(Arc::downgrade(&wake));
+        wake
     }
 
     /// What tells the holder that its hold is over; `None` if it is already.
@@ -433,6 +453,7 @@ impl Locks {
         }
         self.sweep_after = Some(now + SWEEP_EVERY);
         self.lines.retain(|_, line| line.waiters.values().any(|waiter| waiter.until > now));
+        self.onlookers.retain(|_, onlookers| onlookers.iter().any(|o| o.strong_count() > 0));
         let lines = &self.lines;
         self.held.retain(|name, held| held.until > now || lines.contains_key(name));
         self.sweep_at = (2 * self.held.len()).max(64);

@@ -12,15 +12,16 @@ use crate::context::{Ctx, Verdict, ensure, violated};
 use crate::words::name;
 
 pub(super) async fn a_lost_reply_locks_nobody_out(ctx: Arc<Ctx>) -> Verdict {
-    // The first attempt is applied, its reply lost: an error, and nothing is left of it.
-    let locks = ctx
-        .disturbed(|call| match call.verb {
-            Verb::TryAcquire => Disturbance::LoseReply,
-            _ => Disturbance::None,
-        })
-        .await
-        .build();
     for _ in 0..3 {
+        // The first attempt is applied, its reply lost: an error, and nothing is left of it. A locker of its
+        // own each time: behind a release that is still under way, it would wait for its turn.
+        let locks = ctx
+            .disturbed(|call| match call.verb {
+                Verb::TryAcquire => Disturbance::LoseReply,
+                _ => Disturbance::None,
+            })
+            .await
+            .build();
         let Err(error) = locks.lock("n")?.ttl(ctx.ttl()).acquire().await else {
             violated!("an acquisition without any answer succeeded");
         };

@@ -1,0 +1,177 @@
+//! What is known of one claim: at which members it was asked for, which ones voted for it, and on what
+//! terms.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use lock_core::backend::{Claim, Grant, Lease, Ticket};
+use lock_core::clock::Moment;
+use lock_core::{FencingToken, OwnerId};
+use tokio::sync::Mutex as Lane;
+
+/// One claim at all members. Lives as long as its ticket, its calls that are under way, and, while it
+/// waits, until it is let go.
+pub(crate) struct Candidacy {
+    owner: OwnerId,
+    /// A seat is locked while a verb of the claim is at that member: verbs of one claim are not called
+    /// concurrently, and a release comes after the attempt that it undoes.
+    pub(crate) seats: Box<[Lane<Seat>]>,
+    notes: Mutex<Notes>,
+    book: Weak<Book>,
+}
+
+/// What the claim has at one member.
+#[derive(Debug, Default)]
+pub(crate) struct Seat {
+    /// An attempt was sent: there may be something to let go.
+    pub(crate) asked: bool,
+    /// An attempt went unanswered and may still land.
+    pub(crate) uncertain: bool,
+    pub(crate) vote: Option<Vote>,
+}
+
+/// A member's grant.
+#[derive(Clone, Debug)]
+pub(crate) struct Vote {
+    pub(crate) token: Option<FencingToken>,
+    pub(crate) ticket: Option<Ticket>,
+    pub(crate) since: Moment,
+    /// `None`: as long as the process lives.
+    pub(crate) ends: Option<Moment>,
+    /// It counts in the next renewal: see [`Standing`].
+    pub(crate) standing: Standing,
+}
+
+/// How a vote counts when the claim is renewed.
+///
+/// A vote that was won after others may have been lost must not replace them: a member that forgets us and
+/// another one that lets us in make a majority of votes, and no majority that has held all the time. So such
+/// a vote counts only after a renewal that a majority of the older ones has confirmed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    /// Of the majority that won, of the rest of its round, or confirmed since.
+    Full,
+    /// Won back.
+    New,
+}
+
+/// What is known of the claim as a whole.
+#[derive(Debug, Default)]
+pub(crate) struct Notes {
+    /// Of the grant.
+    pub(crate) token: Option<FencingToken>,
+    /// Let go: nothing is to be won for it any more.
+    pub(crate) parted: bool,
+    /// All that is known of it are answers to a renewal or release: it was won elsewhere.
+    pub(crate) stranger: bool,
+    /// The first member has just told that the lock may be free there.
+    pub(crate) called: bool,
+    /// Who refused it last.
+    pub(crate) refused_by: Vec<usize>,
+    /// How long to keep away after votes were split.
+    pub(crate) keep_away: Option<Duration>,
+    pub(crate) splits: u32,
+}
+
+impl Candidacy {
+    pub(crate) fn notes(&self) -> MutexGuard<'_, Notes> {
+        lock(&self.notes)
+    }
+}
+
+impl fmt::Debug for Candidacy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Candidacy").field("owner", &self.owner).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Candidacy {
+    fn drop(&mut self) {
+        if let Some(book) = self.book.upgrade() {
+            let mut entries = lock(&book.0);
+            if entries.get(&self.owner).is_some_and(|entry| entry.candidacy.strong_count() == 0) {
+                entries.remove(&self.owner);
+            }
+        }
+    }
+}
+
+impl Vote {
+    pub(crate) fn of(grant: &Grant, standing: Standing) -> Self {
+        let ends = match grant.lease {
+            Lease::For(lease) => Some(grant.since + lease),
+            _ => None,
+        };
+        let (token, ticket) = (grant.token, grant.ticket.clone());
+        Self { token, ticket, since: grant.since, ends, standing }
+    }
+}
+
+impl Seat {
+    /// The claim as this member is asked: never to queue.
+    pub(crate) fn claim(&self, claim: &Claim, floor: Option<FencingToken>) -> Claim {
+        let mut asked = claim.clone();
+        asked.queue = false;
+        asked.held = false;
+        asked.floor = floor;
+        asked.ticket = self.vote.as_ref().and_then(|vote| vote.ticket.clone());
+        asked
+    }
+}
+
+/// The claims of this process that are under way.
+#[derive(Debug, Default)]
+pub(crate) struct Book(Mutex<HashMap<OwnerId, Entry>>);
+
+#[derive(Debug)]
+struct Entry {
+    candidacy: Weak<Candidacy>,
+    /// Until it is let go or won: core has no ticket that keeps it.
+    kept: Option<Arc<Candidacy>>,
+}
+
+impl Book {
+    /// What is known of `claim`, whose ticket is preferred.
+    pub(crate) fn find(&self, claim: &Claim) -> Option<Arc<Candidacy>> {
+        let ticket = claim.ticket.as_ref().and_then(|ticket| ticket.get::<Arc<Candidacy>>());
+        if let Some(candidacy) = ticket {
+            return Some(Arc::clone(candidacy));
+        }
+        lock(&self.0).get(&claim.owner)?.candidacy.upgrade()
+    }
+
+    pub(crate) fn find_or_open(self: &Arc<Self>, claim: &Claim, members: usize) -> Arc<Candidacy> {
+        if let Some(known) = self.find(claim) {
+            return known;
+        }
+        let candidacy = Arc::new(Candidacy {
+            owner: claim.owner,
+            seats: (0..members).map(|_| Lane::default()).collect(),
+            notes: Mutex::default(),
+            book: Arc::downgrade(self),
+        });
+        let entry = Entry { candidacy: Arc::downgrade(&candidacy), kept: None };
+        lock(&self.0).insert(claim.owner, entry);
+        candidacy
+    }
+
+    /// Keeps it in mind although nobody has a ticket.
+    pub(crate) fn keep(&self, candidacy: &Arc<Candidacy>) {
+        if let Some(entry) = lock(&self.0).get_mut(&candidacy.owner) {
+            entry.kept = Some(Arc::clone(candidacy));
+        }
+    }
+
+    /// It has a ticket, or is let go.
+    pub(crate) fn let_go(&self, candidacy: &Candidacy) {
+        // Dropped outside of the lock.
+        let kept = lock(&self.0).get_mut(&candidacy.owner).and_then(|entry| entry.kept.take());
+        drop(kept);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

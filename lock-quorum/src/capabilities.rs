@@ -1,0 +1,151 @@
+//! What a quorum promises, given what its members do: the weakest of them, since any of them may be in
+//! the majority that serves a grant.
+
+use std::time::Duration;
+
+use lock_core::{Capabilities, Fencing, Order, Support, Takeover, Wakeup};
+
+/// What all of `members` can, and no more. `None` without members.
+pub(crate) fn of_all<'a>(
+    members: impl IntoIterator<Item = &'a Capabilities>,
+) -> Option<Capabilities> {
+    let all = members.into_iter().copied().map(alone).reduce(weaker)?;
+    Some(all)
+}
+
+/// A quorum of one: what never depends on the members.
+fn alone(member: Capabilities) -> Capabilities {
+    let can_agree = member.raisable == Support::Present;
+    Capabilities {
+        backend: "quorum",
+        // Members that cannot be raised cannot agree on a number.
+        fencing: if can_agree { member.fencing } else { Fencing::None },
+        order: Order::PerProcess,
+        wakeup: member.wakeup.min(Wakeup::Signal),
+        raisable: if member.fencing == Fencing::None { Support::Absent } else { member.raisable },
+        notices: Support::Absent,
+        listing: Support::Absent,
+        ..member
+    }
+}
+
+fn weaker(a: Capabilities, b: Capabilities) -> Capabilities {
+    let fencing = a.fencing.min(b.fencing);
+    Capabilities {
+        backend: "quorum",
+        fencing,
+        order: Order::PerProcess,
+        wakeup: a.wakeup.min(b.wakeup),
+        durability: a.durability.min(b.durability),
+        reach: a.reach.min(b.reach),
+        ttl_min: a.ttl_min.max(b.ttl_min),
+        ttl_max: a.ttl_max.min(b.ttl_max),
+        margin: a.margin.max(b.margin),
+        takeover: later(a.takeover, b.takeover),
+        detached: a.detached.min(b.detached),
+        minimum_hold: a.minimum_hold.min(b.minimum_hold),
+        late_attempts_refused: a.late_attempts_refused.min(b.late_attempts_refused),
+        raisable: match fencing {
+            Fencing::None => Support::Absent,
+            _ => Support::Present,
+        },
+        notices: Support::Absent,
+        inspecting: a.inspecting.min(b.inspecting),
+        listing: Support::Absent,
+        breaking: a.breaking.min(b.breaking),
+    }
+}
+
+fn later(a: Takeover, b: Takeover) -> Takeover {
+    match (a, b) {
+        (Takeover::LeasePlus(a), Takeover::LeasePlus(b)) => Takeover::LeasePlus(a.max(b)),
+        (Takeover::AtOnce, other) | (other, Takeover::AtOnce) => other,
+    }
+}
+
+/// Why a member that was connected later than the others does not fit in with what was declared without
+/// it; `None` if it does.
+pub(crate) fn misfit(declared: &Capabilities, member: &Capabilities) -> Option<&'static str> {
+    let together = weaker(*declared, alone(*member));
+    let longer = |a: Takeover, b: Takeover| later(a, b) != b;
+    let differences = [
+        (together.fencing < declared.fencing, "its fencing tokens are of a lower grade"),
+        (together.durability < declared.durability, "its locks are less durable"),
+        (together.reach < declared.reach, "it excludes fewer"),
+        (together.ttl_min > declared.ttl_min, "its shortest lease is longer"),
+        (together.ttl_max < declared.ttl_max, "its longest lease is shorter"),
+        (together.margin > declared.margin, "its margin is larger"),
+        (longer(together.takeover, declared.takeover), "it takes longer to be taken over"),
+        (together.detached < declared.detached, "it has no detached holds"),
+        (together.minimum_hold < declared.minimum_hold, "it keeps no minimum holds"),
+        (
+            together.late_attempts_refused < declared.late_attempts_refused,
+            "it does not refuse late attempts",
+        ),
+        (together.inspecting < declared.inspecting, "it cannot be inspected"),
+        (together.breaking < declared.breaking, "its locks cannot be broken"),
+    ];
+    differences.into_iter().find_map(|(differs, how)| differs.then_some(how))
+}
+
+/// Caps the leases, so that nobody holds a lock for longer than a restarted member stays out.
+pub(crate) fn at_most(mut all: Capabilities, longest_lease: Option<Duration>) -> Capabilities {
+    all.ttl_max = longest_lease.map_or(all.ttl_max, |longest| all.ttl_max.min(longest));
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use lock_core::{Backend, Durability, Memory, Reach};
+
+    use super::*;
+
+    fn memory() -> Capabilities {
+        Memory::new().capabilities()
+    }
+
+    #[test]
+    fn the_weakest_member_decides() {
+        let advisory = Capabilities {
+            durability: Durability::Advisory,
+            reach: Reach::Network,
+            minimum_hold: Support::Absent,
+            margin: Duration::from_millis(2),
+            ttl_max: Duration::from_secs(60),
+            takeover: Takeover::LeasePlus(Duration::from_secs(3)),
+            ..memory()
+        };
+        let all = of_all([&memory(), &advisory, &memory()]).unwrap();
+        assert_eq!(all.durability, Durability::Advisory);
+        assert_eq!(all.reach, Reach::Process);
+        assert_eq!(all.minimum_hold, Support::Absent);
+        assert_eq!(all.detached, Support::Present);
+        assert_eq!(all.margin, Duration::from_millis(2));
+        assert_eq!(all.ttl_max, Duration::from_secs(60));
+        assert_eq!(all.takeover, Takeover::LeasePlus(Duration::from_secs(3)));
+        assert_eq!((all.order, all.wakeup), (Order::PerProcess, Wakeup::Signal));
+        assert_eq!((all.fencing, all.raisable), (Fencing::Seeded, Support::Present));
+    }
+
+    #[test]
+    fn one_member_that_cannot_be_raised_takes_the_tokens_away() {
+        let rigid =
+            Capabilities { fencing: Fencing::Durable, raisable: Support::Absent, ..memory() };
+        for order in [[&memory(), &rigid, &memory()], [&rigid, &memory(), &memory()]] {
+            let all = of_all(order).unwrap();
+            assert_eq!((all.fencing, all.raisable), (Fencing::None, Support::Absent));
+        }
+    }
+
+    #[test]
+    fn who_comes_late_must_fit_in() {
+        let declared = of_all([&memory(), &memory()]).unwrap();
+        assert_eq!(misfit(&declared, &memory()), None);
+        let advisory = Capabilities { durability: Durability::Advisory, ..memory() };
+        assert_eq!(misfit(&declared, &advisory), Some("its locks are less durable"));
+        let rigid = Capabilities { raisable: Support::Absent, ..memory() };
+        assert!(misfit(&declared, &rigid).is_some());
+        let polled = Capabilities { wakeup: Wakeup::Poll, ..memory() };
+        assert_eq!(misfit(&declared, &polled), None);
+    }
+}

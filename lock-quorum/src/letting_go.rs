@@ -1,0 +1,240 @@
+//! Letting go: everywhere, also where nobody knows whether there is anything to let go.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lock_core::backend::{Claim, Fault, LetGo, Release};
+use lock_core::clock::{Moment, sleep_between, sleep_until};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+
+use crate::candidacy::Candidacy;
+use crate::quorum::{Inner, bounded, no_majority};
+use crate::round::{GRACE, Report};
+
+type Answer = Result<Release, Fault>;
+
+/// The pause after a release that failed doubles from the shortest to the longest.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+/// Releases that are under way at several members.
+struct Leave<'a> {
+    inner: &'a Arc<Inner>,
+    answers: Vec<Option<Answer>>,
+    began: Moment,
+    heard: UnboundedReceiver<(usize, Answer)>,
+}
+
+impl Inner {
+    /// The verb: [`Released`](Release::Released) if a majority had it until now, and
+    /// [`NotHeld`](Release::NotHeld) if so many had not that no majority can have.
+    pub(crate) async fn release(self: &Arc<Self>, claim: &Claim, how: LetGo) -> Answer {
+        let candidacy = match self.book.find(claim) {
+            Some(known) => known,
+            None => {
+                let candidacy = self.book.find_or_open(claim, self.members.len());
+                candidacy.notes().stranger = true;
+                candidacy
+            }
+        };
+        candidacy.notes().parted = true;
+        let everywhere = (0..self.members.len()).collect();
+        let mut leave = Leave::begin(self, &candidacy, claim, everywhere, Some(how));
+        let released = |answer: &Answer| matches!(answer, Ok(Release::Released));
+        let not_held = |answer: &Answer| matches!(answer, Ok(Release::NotHeld));
+        let is_decided = |leave: &Leave<'_>| {
+            leave.count(released) >= self.majority || leave.count(not_held) >= self.majority
+        };
+        while !is_decided(&leave) && leave.hear().await {}
+        if !is_decided(&leave) {
+            return Err(no_majority(self, leave.faults(), false));
+        }
+        leave.linger().await;
+        self.book.let_go(&candidacy);
+        let answer = match leave.count(released) >= self.majority {
+            true => Release::Released,
+            false => Release::NotHeld,
+        };
+        leave.see_off(&candidacy, claim, how);
+        Ok(answer)
+    }
+
+    /// Gives back votes that make no majority. True if nothing can be left anywhere. If it is the `last`
+    /// that is heard of the claim, late attempts of it are refused where members can do that.
+    pub(crate) async fn give_back(
+        self: &Arc<Self>,
+        candidacy: &Arc<Candidacy>,
+        claim: &Claim,
+        members: Vec<usize>,
+        last: bool,
+    ) -> bool {
+        if members.is_empty() {
+            return true;
+        }
+        let how = last.then(LetGo::now);
+        let mut leave = Leave::begin(self, candidacy, claim, members, how);
+        leave.linger().await;
+        let is_clean = leave.answers.iter().all(|answer| matches!(answer, Some(Ok(_))));
+        if last {
+            leave.see_off(candidacy, claim, LetGo::now());
+        }
+        is_clean
+    }
+
+    /// At one member, after what is under way there. `how` is `None` if the claim will be heard of again:
+    /// then late attempts of it are not refused.
+    async fn release_at(
+        &self,
+        candidacy: &Candidacy,
+        member: usize,
+        claim: &Claim,
+        how: Option<LetGo>,
+    ) -> Answer {
+        let mut seat = candidacy.seats[member].lock().await;
+        let may_be_there = candidacy.notes().stranger || how.is_some_and(|how| how.uncertain);
+        if !seat.asked && !may_be_there {
+            return Ok(Release::NotHeld);
+        }
+        let backend = self.backend(member, self.settings.member_timeout).await?;
+        let uncertain = how.is_some_and(|how| how.uncertain || seat.uncertain);
+        let mut let_go = how.unwrap_or_default();
+        let_go.uncertain = uncertain;
+        let asked = seat.claim(claim, None);
+        let verb = async { backend.release(&asked, let_go).await };
+        let answer = bounded(self.settings.member_timeout, verb).await;
+        match &answer {
+            Ok(_) => {
+                let still_uncertain = seat.uncertain && !uncertain;
+                (seat.asked, seat.uncertain, seat.vote) = (still_uncertain, still_uncertain, None);
+            }
+            Err(_) => {
+                seat.asked = true;
+                self.members[member].may_be_another();
+            }
+        }
+        answer
+    }
+}
+
+impl<'a> Leave<'a> {
+    fn begin(
+        inner: &'a Arc<Inner>,
+        candidacy: &Arc<Candidacy>,
+        claim: &Claim,
+        members: Vec<usize>,
+        how: Option<LetGo>,
+    ) -> Self {
+        let (tell, heard) = unbounded_channel();
+        // There is nothing at the others.
+        let mut answers: Vec<_> =
+            inner.members.iter().map(|_| Some(Ok(Release::NotHeld))).collect();
+        for member in members {
+            answers[member] = None;
+            let (inner, candidacy) = (Arc::clone(inner), Arc::clone(candidacy));
+            let (claim, report) = (claim.clone(), Report::new(member, &tell, Err));
+            tokio::spawn(async move {
+                report.say(inner.release_at(&candidacy, member, &claim, how).await);
+            });
+        }
+        Self { inner, answers, began: Moment::now(), heard }
+    }
+
+    /// False if there is nothing more to hear.
+    async fn hear(&mut self) -> bool {
+        match self.heard.recv().await {
+            Some((member, answer)) => {
+                self.answers[member] = Some(answer);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Hears the rest as well, unless it is behind: a process may end right after this, and what it has not
+    /// sent is never sent.
+    async fn linger(&mut self) {
+        let took = Moment::now().saturating_since(self.began);
+        let until = Moment::now() + took.max(GRACE);
+        let waited_for = |leave: &Self| {
+            let open = (0..leave.answers.len()).filter(|&member| leave.answers[member].is_none());
+            open.filter(|&member| !leave.inner.members[member].is_slow()).count()
+        };
+        while waited_for(self) > 0 {
+            let heard = tokio::select! {
+                biased;
+                heard = self.hear() => heard,
+                () = sleep_until(until) => false,
+            };
+            if !heard {
+                break;
+            }
+        }
+        for member in 0..self.answers.len() {
+            if self.answers[member].is_none() {
+                self.inner.members[member].was_slow();
+            }
+        }
+    }
+
+    /// Goes on in the background where it has not worked yet.
+    fn see_off(self, candidacy: &Arc<Candidacy>, claim: &Claim, how: LetGo) {
+        let is_open = |answer: &Option<Answer>| !matches!(answer, Some(Ok(_)));
+        let open: Vec<_> =
+            (0..self.answers.len()).filter(|&member| is_open(&self.answers[member])).collect();
+        if open.is_empty() {
+            return;
+        }
+        let (inner, candidacy, claim) =
+            (Arc::clone(self.inner), Arc::clone(candidacy), claim.clone());
+        let (mut heard, mut left, keep_until) =
+            (self.heard, open, how.keep.map(|keep| self.began + keep));
+        tokio::spawn(async move {
+            while let Some((member, answer)) = heard.recv().await {
+                if answer.is_ok() {
+                    left.retain(|&open| open != member);
+                }
+            }
+            inner.persist(&candidacy, &claim, how.uncertain, keep_until, left).await;
+        });
+    }
+
+    fn count(&self, is: impl Fn(&Answer) -> bool) -> usize {
+        self.answers.iter().flatten().filter(|answer| is(answer)).count()
+    }
+
+    fn faults(&mut self) -> Vec<(usize, Fault)> {
+        let answers = std::mem::take(&mut self.answers).into_iter().enumerate();
+        answers.filter_map(|(member, answer)| Some((member, answer?.err()?))).collect()
+    }
+}
+
+impl Inner {
+    /// Repeats what has failed at a minority, until it has worked or the leases are over.
+    async fn persist(
+        self: &Arc<Self>,
+        candidacy: &Candidacy,
+        claim: &Claim,
+        uncertain: bool,
+        keep_until: Option<Moment>,
+        mut left: Vec<usize>,
+    ) {
+        // What was sent last lands within the bound of a call, or never.
+        let over = Moment::now() + self.settings.member_timeout + claim.ttl;
+        let mut pause = SHORTEST_PAUSE;
+        while !left.is_empty() && !over.has_passed() {
+            sleep_between(pause / 2, pause).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+            let Ok(_turn) = self.cleaners.acquire().await else { return };
+            let mut open = Vec::new();
+            for member in left {
+                let keep = keep_until.map(Moment::remaining).filter(|keep| !keep.is_zero());
+                let mut how = keep.map_or(LetGo::now(), LetGo::after);
+                how.uncertain = uncertain;
+                if self.release_at(candidacy, member, claim, Some(how)).await.is_err() {
+                    open.push(member);
+                }
+            }
+            left = open;
+        }
+    }
+}

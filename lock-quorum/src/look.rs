@@ -1,0 +1,119 @@
+//! Looking from outside, and breaking by force.
+
+use std::sync::Arc;
+
+use lock_core::backend::{Backend, Fault, FaultKind, Holder, LockState, MemberState};
+use lock_core::{LockName, OwnerId};
+use tokio::sync::mpsc::unbounded_channel;
+
+use crate::quorum::{Inner, bounded, no_majority};
+use crate::round::Report;
+
+impl Inner {
+    /// Who holds the lock, as a majority sees it, and what each member sees.
+    pub(crate) async fn inspect(self: &Arc<Self>, name: &LockName) -> Result<LockState, Fault> {
+        let name = name.clone();
+        let look = move |backend: Arc<dyn Backend>| {
+            let name = name.clone();
+            async move { backend.inspect(&name).await }
+        };
+        let seen = self.ask_all(look).await;
+        let states: Vec<_> = seen.iter().filter_map(|seen| seen.as_ref().ok()).collect();
+        let holders = states.iter().flat_map(|state| &state.holders);
+        let mut found: Option<Vec<&Holder>> = None;
+        for holder in holders {
+            let of_the_same = states.iter().flat_map(|state| &state.holders);
+            let same: Vec<_> = of_the_same.filter(|other| other.owner == holder.owner).collect();
+            if same.len() >= found.as_ref().map_or(1, |most| most.len() + 1) {
+                found = Some(same);
+            }
+        }
+        let (most, away) = (found.as_ref().map_or(0, Vec::len), seen.len() - states.len());
+        let holder = found
+            .filter(|same| same.len() >= self.majority)
+            .map(|same| merged(&same, self.majority));
+        // If it is free where we have looked, who knows about the rest?
+        if holder.is_none() && (states.len() < self.majority || most + away >= self.majority) {
+            let faults = seen.into_iter().enumerate();
+            let faults = faults.filter_map(|(member, seen)| Some((member, seen.err()?)));
+            return Err(no_majority(self, faults.collect(), true));
+        }
+        let mut state = LockState::new(holder.into_iter().collect(), None);
+        state.members = self
+            .members
+            .iter()
+            .zip(seen)
+            .map(|(member, seen)| {
+                let seen = seen.map(|state| state.holders);
+                MemberState::new(
+                    member.name.clone(),
+                    seen.map_err(|fault| fault.into_source().to_string()),
+                )
+            })
+            .collect();
+        Ok(state)
+    }
+
+    /// Ends the hold of `expected` at each member. True if a majority has ended it by this call.
+    pub(crate) async fn break_lock(
+        self: &Arc<Self>,
+        name: &LockName,
+        expected: &OwnerId,
+    ) -> Result<bool, Fault> {
+        let (name, expected) = (name.clone(), *expected);
+        let end = move |backend: Arc<dyn Backend>| {
+            let name = name.clone();
+            async move { backend.break_lock(&name, &expected).await }
+        };
+        let answers = self.ask_all(end).await;
+        let ended = answers.iter().filter(|answer| matches!(answer, Ok(true))).count();
+        let was_not_there = answers.iter().filter(|answer| matches!(answer, Ok(false))).count();
+        if ended >= self.majority || was_not_there >= self.majority {
+            return Ok(ended >= self.majority);
+        }
+        let faults = answers.into_iter().enumerate();
+        let faults = faults.filter_map(|(member, answer)| Some((member, answer.err()?)));
+        Err(no_majority(self, faults.collect(), false))
+    }
+
+    /// All answers, or why there are none, in the order of the members.
+    async fn ask_all<T, F>(
+        self: &Arc<Self>,
+        verb: impl Fn(Arc<dyn Backend>) -> F + Clone + Send + Sync + 'static,
+    ) -> Vec<Result<T, Fault>>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, Fault>> + Send,
+    {
+        let limit = self.settings.member_timeout;
+        let (tell, mut heard) = unbounded_channel();
+        for member in 0..self.members.len() {
+            let (inner, verb, report) =
+                (Arc::clone(self), verb.clone(), Report::new(member, &tell, Err));
+            tokio::spawn(async move {
+                let asked = async { verb(inner.backend(member, limit).await?).await };
+                report.say(bounded(limit, asked).await);
+            });
+        }
+        drop(tell);
+        let silent = || Err(Fault::unknown(FaultKind::TimedOut, "no answer"));
+        let mut answers: Vec<_> = self.members.iter().map(|_| silent()).collect();
+        while let Some((member, answer)) = heard.recv().await {
+            answers[member] = answer;
+        }
+        answers
+    }
+}
+
+/// One holder, as several members see it: it lasts until one too many of them has let it lapse.
+fn merged(same: &[&Holder], majority: usize) -> Holder {
+    let mut holder = same[0].clone();
+    let mut ends: Vec<_> = same.iter().map(|holder| holder.lapses_in).collect();
+    // Without an end, longest.
+    ends.sort_unstable_by_key(|ends| (ends.is_some(), std::cmp::Reverse(*ends)));
+    holder.lapses_in = ends.get(majority - 1).copied().flatten();
+    holder.held_for = same.iter().filter_map(|holder| holder.held_for).max();
+    // What they do not agree on is not the token of the grant.
+    holder.token = holder.token.filter(|token| same.iter().all(|h| h.token == Some(*token)));
+    holder
+}

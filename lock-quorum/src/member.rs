@@ -1,0 +1,155 @@
+//! One member: its connection, who it really is, and how it has behaved.
+
+use std::fmt;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use lock_core::backend::{Fault, FaultKind, Identity};
+use lock_core::clock::Moment;
+use lock_core::dial::Dialer;
+use lock_core::{Backend, Capabilities, Error, ErrorKind};
+
+use crate::capabilities::misfit;
+
+/// Calls of one member that are under way at once. One that has stopped answering must not make a heap
+/// of them.
+const MAX_UNDER_WAY: usize = 16_384;
+
+/// For how long nobody waits any more for a member that was behind the others.
+const SLOW_FOR: Duration = Duration::from_secs(1);
+
+pub(crate) type Connecting = Pin<Box<dyn Future<Output = Result<Arc<dyn Backend>, Error>> + Send>>;
+pub(crate) type Connect = Box<dyn Fn() -> Connecting + Send + Sync>;
+
+/// A member of a quorum.
+pub(crate) struct Member {
+    /// In messages; without credentials.
+    pub(crate) name: String,
+    dialer: Dialer<Arc<dyn Backend>>,
+    /// `None`: it was connected when the quorum was made, and sees to its connection by itself.
+    connect: Option<Connect>,
+    under_way: AtomicUsize,
+    seen: Mutex<Seen>,
+}
+
+/// What is known of a member.
+#[derive(Default)]
+struct Seen {
+    /// Which server it is, as it was told last; `None` inside if it cannot tell.
+    identity: Option<Option<String>>,
+    slow_until: Option<Moment>,
+}
+
+impl Member {
+    pub(crate) fn new(
+        name: String,
+        backend: Option<Arc<dyn Backend>>,
+        connect: Option<Connect>,
+    ) -> Self {
+        let dialer = Dialer::default();
+        if let Some(backend) = backend {
+            dialer.put(backend);
+        }
+        Self { name, dialer, connect, under_way: AtomicUsize::new(0), seen: Mutex::default() }
+    }
+
+    /// The backend, if it has been connected.
+    pub(crate) fn current(&self) -> Option<Arc<dyn Backend>> {
+        self.dialer.current()
+    }
+
+    /// The backend, connected now if it was not before, and if it fits in with what was `declared`.
+    pub(crate) async fn backend(&self, declared: &Capabilities) -> Result<Arc<dyn Backend>, Fault> {
+        if let Some(backend) = self.current() {
+            return Ok(backend);
+        }
+        let Some(connect) = &self.connect else {
+            return Err(Fault::not_applied(FaultKind::Broken, "a member without a backend"));
+        };
+        let declared = *declared;
+        let dial = || {
+            let connecting = connect();
+            async move {
+                let backend = connecting.await.map_err(not_connected)?;
+                match misfit(&declared, &backend.capabilities()) {
+                    None => Ok(backend),
+                    Some(how) => {
+                        let why = format!("it cannot join those that were there first: {how}");
+                        Err(Fault::not_applied(FaultKind::Unsupported, why))
+                    }
+                }
+            }
+        };
+        self.dialer.get(|_| true, dial).await
+    }
+
+    /// Notes that a call begins; `None` if too many are under way.
+    pub(crate) fn begin(self: &Arc<Self>) -> Option<UnderWay> {
+        let before = self.under_way.fetch_add(1, Ordering::Relaxed);
+        let call = UnderWay(Arc::clone(self));
+        (before < MAX_UNDER_WAY).then_some(call)
+    }
+
+    /// True if it was behind the others not long ago: then nobody waits for it who need not.
+    pub(crate) fn is_slow(&self) -> bool {
+        self.seen().slow_until.is_some_and(|until| !until.has_passed())
+    }
+
+    pub(crate) fn was_slow(&self) {
+        self.seen().slow_until = Some(Moment::now() + SLOW_FOR);
+    }
+
+    /// True if it has not been asked yet who it is, or must be asked each time, and can tell.
+    pub(crate) fn is_to_be_identified(&self, each_time: bool) -> bool {
+        match &self.seen().identity {
+            None => true,
+            Some(known) => each_time && known.is_some(),
+        }
+    }
+
+    pub(crate) fn is(&self, identity: Option<&Identity>) {
+        self.seen().identity = Some(identity.map(|identity| identity.id.clone()));
+    }
+
+    pub(crate) fn is_known_as(&self, id: &str) -> bool {
+        self.seen().identity.as_ref().is_some_and(|known| known.as_deref() == Some(id))
+    }
+
+    /// After a fault it may be another one.
+    pub(crate) fn may_be_another(&self) {
+        self.seen().identity = None;
+    }
+
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Member {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Member").field(&self.name).finish()
+    }
+}
+
+/// A call of a member that is under way.
+pub(crate) struct UnderWay(Arc<Member>);
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.under_way.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+fn not_connected(error: Error) -> Fault {
+    let kind = match error.kind() {
+        ErrorKind::Denied => FaultKind::Denied,
+        ErrorKind::Unsupported => FaultKind::Unsupported,
+        ErrorKind::Invalid => FaultKind::Invalid,
+        ErrorKind::Timeout => FaultKind::TimedOut,
+        _ => FaultKind::Unavailable,
+    };
+    Fault::not_applied(kind, error)
+}

@@ -1,0 +1,345 @@
+//! How a quorum is put together, and what its verbs share.
+
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lock_core::backend::{Fault, FaultKind};
+use lock_core::{Backend, Capabilities, Error, ErrorKind, Fencing, LockName};
+use tokio::sync::Semaphore;
+
+use crate::candidacy::Book;
+use crate::capabilities;
+use crate::member::{Connect, Member};
+
+/// The longest lease, unless the builder is told otherwise.
+const LONGEST_LEASE: Duration = Duration::from_secs(60);
+
+/// The bound of one call of one member, unless the builder is told otherwise.
+const MEMBER_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Releases that are repeated in the background at the same time.
+const MAX_CLEANERS: usize = 64;
+
+/// Locks on a majority of independent backends. Clones are the same.
+///
+/// See the [crate's documentation](crate) for what they promise.
+#[derive(Clone, Debug)]
+pub struct Quorum {
+    pub(crate) inner: Arc<Inner>,
+}
+
+/// Puts a [`Quorum`] together.
+#[derive(Debug)]
+pub struct QuorumBuilder {
+    candidates: Vec<Candidate>,
+    settings: Settings,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Settings {
+    /// `None`: members find their locks again after a restart.
+    pub(crate) longest_lease: Option<Duration>,
+    pub(crate) member_timeout: Duration,
+}
+
+/// Somebody who is to be a member.
+struct Candidate {
+    name: Option<String>,
+    backend: Option<Arc<dyn Backend>>,
+    connect: Option<Connect>,
+}
+
+pub(crate) struct Inner {
+    pub(crate) members: Vec<Arc<Member>>,
+    pub(crate) majority: usize,
+    pub(crate) caps: Capabilities,
+    pub(crate) settings: Settings,
+    pub(crate) book: Arc<Book>,
+    pub(crate) cleaners: Semaphore,
+}
+
+impl Quorum {
+    /// Starts without members, with the default settings.
+    #[must_use]
+    pub fn builder() -> QuorumBuilder {
+        let longest_lease = Some(LONGEST_LEASE);
+        let settings = Settings { longest_lease, member_timeout: MEMBER_TIMEOUT };
+        QuorumBuilder { candidates: Vec::new(), settings }
+    }
+}
+
+impl QuorumBuilder {
+    /// Adds a member that is connected already. All clients list the same members, in the same order.
+    #[must_use]
+    pub fn member(self, backend: impl Backend) -> Self {
+        self.member_from(Arc::new(backend))
+    }
+
+    /// Like [`member`](Self::member), for a backend that is shared already.
+    #[must_use]
+    pub fn member_from(mut self, backend: Arc<dyn Backend>) -> Self {
+        self.candidates.push(Candidate { name: None, backend: Some(backend), connect: None });
+        self
+    }
+
+    /// Adds a member that may be away: it is connected by `connect`, now if it is there, and otherwise when
+    /// it is first there. It must promise no less than those that are there now do together. `name` says in
+    /// messages which one it is, and holds no credentials.
+    #[must_use]
+    pub fn member_by<F, C>(mut self, name: impl Into<String>, connect: C) -> Self
+    where
+        F: Future<Output = Result<Arc<dyn Backend>, Error>> + Send + 'static,
+        C: Fn() -> F + Send + Sync + 'static,
+    {
+        let connect: Connect = Box::new(move || Box::pin(connect()));
+        let (name, connect) = (Some(name.into()), Some(connect));
+        self.candidates.push(Candidate { name, backend: None, connect });
+        self
+    }
+
+    /// The longest lease that any client of these members asks for: no longer one can be asked for here, and
+    /// a member that was started less than this ago is not counted, because it may have forgotten locks. The
+    /// same for all clients. Default: one minute.
+    ///
+    /// A member that cannot tell how long it has been running is counted: see the crate's documentation.
+    #[must_use]
+    pub fn longest_lease(mut self, longest: Duration) -> Self {
+        self.settings.longest_lease = Some(longest);
+        self
+    }
+
+    /// The members find all their locks again after a restart, so they count at once, and leases are as long
+    /// as they allow. For a Redis that is `appendfsync always`; nothing checks it.
+    #[must_use]
+    pub fn members_remember(mut self) -> Self {
+        self.settings.longest_lease = None;
+        self
+    }
+
+    /// How long one call of one member may take. Nobody waits for a minority that does not answer; this
+    /// bounds what goes on behind. Default: one second.
+    #[must_use]
+    pub fn member_timeout(mut self, timeout: Duration) -> Self {
+        self.settings.member_timeout = timeout;
+        self
+    }
+
+    /// Connects those members that are to be connected, and asks all who they are.
+    ///
+    /// # Errors
+    ///
+    /// * [`ErrorKind::Invalid`]: an even number of members, or none; two of them are the same server; they
+    ///   have no lease in common. Numbers are checked before anything is sent.
+    /// * Otherwise, if a majority cannot be connected, what kept one of the others away.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future gives the attempt up.
+    pub async fn build(self) -> Result<Quorum, Error> {
+        let size = self.candidates.len();
+        if size.is_multiple_of(2) {
+            let message = format!(
+                "a quorum has an odd number of members, and this one has {size}: \
+                 one more than an even number tolerates no further failure, and votes split"
+            );
+            return Err(Error::new(ErrorKind::Invalid, message));
+        }
+        let timeout = self.settings.member_timeout.max(MEMBER_TIMEOUT) * 5;
+        let connected = connect_all(self.candidates, timeout).await;
+        let majority = size / 2 + 1;
+        let mut members = Vec::with_capacity(size);
+        let mut away = Vec::new();
+        for (member, error) in connected {
+            away.extend(error.map(|error| (member.name.clone(), error)));
+            members.push(Arc::new(member));
+        }
+        if size - away.len() < majority {
+            return Err(too_few(size, majority, &away));
+        }
+        let declared: Vec<_> =
+            members.iter().filter_map(|member| Some(member.current()?.capabilities())).collect();
+        let caps = capabilities::of_all(&declared)
+            .map(|caps| capabilities::at_most(caps, self.settings.longest_lease))
+            .filter(|caps| caps.ttl_min <= caps.ttl_max)
+            .ok_or_else(|| {
+                Error::new(ErrorKind::Invalid, "the members of the quorum have no lease in common")
+            })?;
+        identify_all(&members, timeout).await?;
+        let (settings, book) = (self.settings, Arc::default());
+        let cleaners = Semaphore::new(MAX_CLEANERS);
+        let inner = Inner { members, majority, caps, settings, book, cleaners };
+        Ok(Quorum { inner: Arc::new(inner) })
+    }
+}
+
+async fn connect_all(
+    candidates: Vec<Candidate>,
+    timeout: Duration,
+) -> Vec<(Member, Option<Error>)> {
+    let connecting = candidates.into_iter().enumerate().map(|(place, candidate)| {
+        tokio::spawn(async move {
+            let Candidate { name, backend, connect } = candidate;
+            let name = name.unwrap_or_else(|| match &backend {
+                Some(backend) => backend.capabilities().backend.to_owned(),
+                None => String::new(),
+            });
+            let name = format!("member {} ({name})", place + 1);
+            match (backend, connect) {
+                (None, Some(connect)) => match tokio::time::timeout(timeout, connect()).await {
+                    Ok(Ok(backend)) => (Member::new(name, Some(backend), Some(connect)), None),
+                    Ok(Err(error)) => (Member::new(name, None, Some(connect)), Some(error)),
+                    Err(_) => {
+                        let message = format!("it could not be connected within {timeout:?}");
+                        let error = Error::new(ErrorKind::Timeout, message);
+                        (Member::new(name, None, Some(connect)), Some(error))
+                    }
+                },
+                (backend, connect) => (Member::new(name, backend, connect), None),
+            }
+        })
+    });
+    let connecting: Vec<_> = connecting.collect();
+    let mut connected = Vec::new();
+    for (place, member) in connecting.into_iter().enumerate() {
+        connected.push(member.await.unwrap_or_else(|_| {
+            let error = Error::new(ErrorKind::BackendBroken, "connecting it panicked");
+            (Member::new(format!("member {}", place + 1), None, None), Some(error))
+        }));
+    }
+    connected
+}
+
+/// What makes it hopeless first: who is denied today is denied tomorrow.
+fn too_few(size: usize, majority: usize, away: &[(String, Error)]) -> Error {
+    let there = size - away.len();
+    let reasons: Vec<_> = away.iter().map(|(name, error)| format!("{name}: {error}")).collect();
+    let kinds = || away.iter().map(|(_, error)| error.kind());
+    let kind = kinds().find(|kind| matches!(kind, ErrorKind::Invalid | ErrorKind::Unsupported));
+    let kind = kind.or_else(|| kinds().find(|kind| *kind == ErrorKind::Denied));
+    let message = format!(
+        "{there} of the quorum's {size} members can be connected, {majority} are needed: {}",
+        reasons.join("; ")
+    );
+    Error::new(kind.unwrap_or(ErrorKind::Unavailable), message)
+}
+
+/// One server under two addresses would have two votes.
+async fn identify_all(members: &[Arc<Member>], timeout: Duration) -> Result<(), Error> {
+    let asking = members.iter().map(|member| {
+        let backend = member.current();
+        tokio::spawn(async move {
+            let backend = backend?;
+            tokio::time::timeout(timeout, backend.identity()).await.ok()?.ok()
+        })
+    });
+    let asking: Vec<_> = asking.collect();
+    for (place, answer) in asking.into_iter().enumerate() {
+        // Whoever does not say now is asked again with its first vote.
+        let Ok(Some(identity)) = answer.await else { continue };
+        let id = identity.as_ref().map_or("", |identity| identity.id.as_str());
+        if let Some(twin) = members[..place].iter().find(|m| !id.is_empty() && m.is_known_as(id)) {
+            let (one, other) = (&twin.name, &members[place].name);
+            let message = format!("{one} and {other} of the quorum are the same server");
+            return Err(Error::new(ErrorKind::Invalid, message));
+        }
+        members[place].is(identity.as_ref());
+    }
+    Ok(())
+}
+
+impl Inner {
+    pub(crate) fn has_tokens(&self) -> bool {
+        self.caps.fencing != Fencing::None
+    }
+
+    /// The member that breaks ties about a lock: the same one for all clients, unless it is slow, and another
+    /// one for other locks.
+    pub(crate) fn first_for(&self, name: &LockName) -> usize {
+        // FNV-1a: the same in every build.
+        let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        let hash = name.as_str().bytes().fold(0xcbf2_9ce4_8422_2325, mix);
+        let size = self.members.len();
+        let start = usize::try_from(hash % size as u64).unwrap_or(0);
+        let mut order = (start..size).chain(0..start);
+        order.find(|&member| !self.members[member].is_slow()).unwrap_or(start)
+    }
+
+    pub(crate) async fn backend(
+        &self,
+        member: usize,
+        ttl: Duration,
+    ) -> Result<Arc<dyn Backend>, Fault> {
+        let member = &self.members[member];
+        match member.current() {
+            Some(backend) => Ok(backend),
+            None => {
+                let limit = self.settings.member_timeout.min(ttl);
+                let connected = tokio::time::timeout(limit, member.backend(&self.caps)).await;
+                connected.unwrap_or_else(|_| {
+                    let why = format!("it could not be connected within {limit:?}");
+                    Err(Fault::not_applied(FaultKind::TimedOut, why))
+                })
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Inner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Inner")
+            .field("members", &self.members)
+            .field("settings", &self.settings)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for Candidate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Candidate").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// Runs a verb of a member, for so long at most.
+pub(crate) async fn bounded<T>(
+    limit: Duration,
+    verb: impl Future<Output = Result<T, Fault>>,
+) -> Result<T, Fault> {
+    tokio::time::timeout(limit, verb).await.unwrap_or_else(|_| {
+        Err(Fault::unknown(FaultKind::TimedOut, format!("no answer within {limit:?}")))
+    })
+}
+
+/// Too few members have answered.
+pub(crate) fn no_majority(inner: &Inner, faults: Vec<(usize, Fault)>, is_clean: bool) -> Fault {
+    let size = inner.members.len();
+    let kind = worst(faults.iter().map(|(_, fault)| fault.kind()));
+    let reasons: Vec<_> = faults
+        .into_iter()
+        .map(|(member, fault)| format!("{}: {}", inner.members[member].name, fault.into_source()))
+        .collect();
+    let why = format!(
+        "{} of {size} members can be counted on, {} are needed: {}",
+        size - reasons.len().min(size),
+        inner.majority,
+        reasons.join("; ")
+    );
+    match is_clean {
+        true => Fault::not_applied(kind, why),
+        false => Fault::unknown(kind, why),
+    }
+}
+
+/// What helps most to know: if trying again may help, that.
+fn worst(kinds: impl Iterator<Item = FaultKind>) -> FaultKind {
+    let rank = |kind: &FaultKind| match kind {
+        FaultKind::Unavailable => 5,
+        FaultKind::TimedOut => 4,
+        FaultKind::Denied => 3,
+        FaultKind::Unsupported => 2,
+        FaultKind::Invalid => 1,
+        _ => 0,
+    };
+    kinds.max_by_key(rank).unwrap_or(FaultKind::Unavailable)
+}

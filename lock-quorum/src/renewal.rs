@@ -1,0 +1,368 @@
+//! Renewals: by a majority of those who have held all the time.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lock_core::backend::{Claim, Fault, FaultKind, Renewal, Ticket};
+use lock_core::{Effect, FencingToken};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+use crate::candidacy::{Candidacy, Seat, Standing, Vote};
+use crate::quorum::{Inner, bounded, no_majority};
+use crate::round::{Report, just_below, together};
+
+/// What one member says of one claim.
+#[derive(Debug)]
+enum Word {
+    /// The vote as it was counted, with its new end.
+    Held(Vote),
+    NotHeld,
+    /// It has no vote that could be renewed.
+    Nothing,
+    Failed(Fault),
+}
+
+type Heard = Result<Vec<Word>, Fault>;
+
+/// A batch that is under way at all members.
+struct Batch<'a> {
+    inner: &'a Arc<Inner>,
+    claims: &'a [&'a Claim],
+    candidacies: Vec<Arc<Candidacy>>,
+    /// For each claim, for each member.
+    words: Vec<Vec<Option<Word>>>,
+    heard: UnboundedReceiver<(usize, Heard)>,
+}
+
+impl Inner {
+    /// The verb.
+    pub(crate) async fn renew(self: &Arc<Self>, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
+        let mut batch = Batch::begin(self, claims);
+        while !batch.is_decided() && batch.hear().await {}
+        let answers: Vec<_> = (0..claims.len()).map(|claim| batch.answer(claim)).collect();
+        batch.go_on_behind(&answers);
+        answers
+    }
+
+    /// One call for all claims at one member.
+    async fn renew_at(
+        &self,
+        member: usize,
+        candidacies: &[Arc<Candidacy>],
+        claims: &[Claim],
+    ) -> Vec<Word> {
+        let mut words: Vec<Word> = claims.iter().map(|_| Word::Nothing).collect();
+        let mut seats = Vec::new();
+        for (nth, candidacy) in candidacies.iter().enumerate() {
+            // A verb of the claim is under way there.
+            let Ok(seat) = candidacy.seats[member].try_lock() else {
+                let why = "an earlier call is not answered yet";
+                words[nth] = Word::Failed(Fault::not_applied(FaultKind::TimedOut, why));
+                continue;
+            };
+            if seat.vote.is_some() || seat.uncertain || candidacy.notes().stranger {
+                seats.push((nth, seat));
+            }
+        }
+        if seats.is_empty() {
+            return words;
+        }
+        let shortest = claims.iter().map(|claim| claim.ttl).min().unwrap_or_default();
+        let limit = self.settings.member_timeout.min(shortest);
+        let asked: Vec<_> =
+            seats.iter().map(|(nth, seat)| seat.claim(&claims[*nth], None)).collect();
+        let answers = self.ask_to_renew(member, &asked, limit).await;
+        for ((nth, mut seat), answer) in seats.into_iter().zip(answers) {
+            let is_stranger = candidacies[nth].notes().stranger;
+            words[nth] = seat.take_in(answer, is_stranger);
+        }
+        words
+    }
+
+    async fn ask_to_renew(
+        &self,
+        member: usize,
+        claims: &[Claim],
+        limit: Duration,
+    ) -> Vec<Result<Renewal, Fault>> {
+        let verb = async {
+            let backend = self.backend(member, limit).await?;
+            Ok(backend.renew(&claims.iter().collect::<Vec<_>>()).await)
+        };
+        let fault = match bounded(limit, verb).await {
+            Ok(answers) if answers.len() == claims.len() => {
+                if answers.iter().any(Result::is_err) {
+                    self.members[member].may_be_another();
+                }
+                return answers;
+            }
+            Ok(_) => Fault::unknown(FaultKind::Broken, "it answered for another number of claims"),
+            Err(fault) => fault,
+        };
+        self.members[member].may_be_another();
+        claims.iter().map(|_| Err(fault.repeated())).collect()
+    }
+
+    /// Asks members that have no vote for the claim whether they have one now: those that were away, or have
+    /// forgotten it. Only a lock that is free there can be had.
+    fn win_back(
+        self: &Arc<Self>,
+        candidacy: &Arc<Candidacy>,
+        claim: &Claim,
+        member: usize,
+        token: Option<FencingToken>,
+    ) {
+        let Some(call) = self.members[member].begin() else { return };
+        let (inner, candidacy, claim) = (Arc::clone(self), Arc::clone(candidacy), claim.clone());
+        tokio::spawn(async move {
+            let _call = call;
+            let Ok(mut seat) = candidacy.seats[member].try_lock() else { return };
+            if seat.vote.is_some() || candidacy.notes().parted {
+                return;
+            }
+            let floor = token.filter(|_| inner.has_tokens()).and_then(just_below);
+            let ballot = inner.attempt(member, &mut seat, &claim, floor, Standing::New).await;
+            drop(ballot);
+        });
+    }
+}
+
+impl Seat {
+    fn take_in(&mut self, answer: Result<Renewal, Fault>, is_stranger: bool) -> Word {
+        let counts = |vote: &Vote| vote.standing == Standing::Full;
+        match answer {
+            Ok(Renewal::Held(grant)) => {
+                let standing = match &self.vote {
+                    // Another number is another grant: it was lost meanwhile.
+                    Some(vote) if grant.token.is_none() || vote.token == grant.token => {
+                        vote.standing
+                    }
+                    None if is_stranger => Standing::Full,
+                    _ => Standing::New,
+                };
+                let mut vote = Vote::of(&grant, standing);
+                if let Some(before) = self.vote.take() {
+                    vote.ticket = vote.ticket.or(before.ticket);
+                    vote.token = vote.token.or(before.token);
+                }
+                self.asked = true;
+                self.vote = Some(vote.clone());
+                Word::Held(vote)
+            }
+            Ok(Renewal::NotHeld) => {
+                (self.asked, self.vote) = (self.uncertain, None);
+                Word::NotHeld
+            }
+            // It may still hold, if it did.
+            Err(fault) if is_stranger || self.vote.as_ref().is_some_and(counts) => {
+                Word::Failed(fault)
+            }
+            Err(_) => Word::Nothing,
+        }
+    }
+}
+
+impl<'a> Batch<'a> {
+    fn begin(inner: &'a Arc<Inner>, claims: &'a [&'a Claim]) -> Self {
+        let size = inner.members.len();
+        let candidacies: Vec<_> = claims.iter().map(|claim| open(inner, claim)).collect();
+        let (tell, heard) = unbounded_channel();
+        for member in 0..size {
+            Self::ask(inner, member, &candidacies, claims, &tell);
+        }
+        let words = claims.iter().map(|_| (0..size).map(|_| None).collect()).collect();
+        Self { inner, claims, candidacies, words, heard }
+    }
+
+    fn ask(
+        inner: &Arc<Inner>,
+        member: usize,
+        candidacies: &[Arc<Candidacy>],
+        claims: &[&Claim],
+        tell: &UnboundedSender<(usize, Heard)>,
+    ) {
+        let report = Report::new(member, tell, Err);
+        let Some(call) = inner.members[member].begin() else {
+            let why = "too many calls of this member are under way";
+            return report.say(Err(Fault::not_applied(FaultKind::Unavailable, why)));
+        };
+        let (inner, candidacies) = (Arc::clone(inner), candidacies.to_vec());
+        let claims: Vec<_> = claims.iter().map(|&claim| claim.clone()).collect();
+        tokio::spawn(async move {
+            let words = inner.renew_at(member, &candidacies, &claims).await;
+            drop(call);
+            report.say(Ok(words));
+        });
+    }
+
+    /// False if there is nothing more to hear.
+    async fn hear(&mut self) -> bool {
+        let Some((member, words)) = self.heard.recv().await else { return false };
+        match words {
+            Ok(words) => {
+                for (claim, word) in words.into_iter().enumerate() {
+                    self.words[claim][member] = Some(word);
+                }
+            }
+            Err(fault) => {
+                for words in &mut self.words {
+                    words[member] = Some(Word::Failed(fault.repeated()));
+                }
+            }
+        }
+        true
+    }
+
+    fn is_decided(&self) -> bool {
+        (0..self.claims.len()).all(|claim| {
+            let Count { held, failed, open } = self.count(claim);
+            held >= self.inner.majority || held + failed + open < self.inner.majority
+        })
+    }
+
+    /// Held if a majority holds it that has done so all the time; not held if there can be none.
+    fn answer(&mut self, claim: usize) -> Result<Renewal, Fault> {
+        let Count { held, failed, open } = self.count(claim);
+        if held >= self.inner.majority {
+            return Ok(self.held(claim));
+        }
+        if held + failed + open < self.inner.majority {
+            return Ok(Renewal::NotHeld);
+        }
+        let words = std::mem::take(&mut self.words[claim]).into_iter().enumerate();
+        let faults = words.filter_map(|(member, word)| match word {
+            Some(Word::Failed(fault)) => Some((member, fault)),
+            _ => None,
+        });
+        let faults: Vec<_> = faults.collect();
+        let is_clean = held == 0 && faults.iter().all(|(_, f)| f.effect() == Effect::NotApplied);
+        Err(no_majority(self.inner, faults, is_clean))
+    }
+
+    fn held(&self, claim: usize) -> Renewal {
+        let votes = self.words[claim].iter().flatten().filter_map(Word::full_vote);
+        let grant = together(votes, self.inner.majority);
+        let grant = grant.with_ticket(Ticket::new(Arc::clone(&self.candidacies[claim])));
+        Renewal::Held(match self.token(claim) {
+            Some(token) => grant.with_token(token),
+            None => grant,
+        })
+    }
+
+    /// Looks after the minorities of what is held: also of what is not heard yet, for which nobody waits.
+    fn go_on_behind(self, answers: &[Result<Renewal, Fault>]) {
+        let held =
+            (0..answers.len()).filter(|&claim| matches!(answers[claim], Ok(Renewal::Held(_))));
+        let cares: Vec<_> = held
+            .map(|nth| {
+                let (candidacy, claim) =
+                    (Arc::clone(&self.candidacies[nth]), self.claims[nth].clone());
+                let inner = Arc::clone(self.inner);
+                (nth, Care { inner, candidacy, claim, token: self.token(nth) })
+            })
+            .collect();
+        for (nth, care) in &cares {
+            for (member, word) in self.words[*nth].iter().enumerate() {
+                care.look_after(member, word.as_ref());
+            }
+        }
+        let is_open = |(nth, _): &(usize, Care)| self.words[*nth].iter().any(Option::is_none);
+        if !cares.iter().any(is_open) {
+            return;
+        }
+        let mut heard = self.heard;
+        tokio::spawn(async move {
+            while let Some((member, words)) = heard.recv().await {
+                let Ok(words) = words else { continue };
+                for (nth, care) in &cares {
+                    care.look_after(member, words.get(*nth));
+                }
+            }
+        });
+    }
+
+    /// That of the grant; of a claim that was won elsewhere, the number on which a majority agrees.
+    fn token(&self, claim: usize) -> Option<FencingToken> {
+        if !self.inner.has_tokens() {
+            return None;
+        }
+        let known = self.candidacies[claim].notes().token;
+        known.or_else(|| {
+            let votes = || self.words[claim].iter().flatten().filter_map(Word::full_vote);
+            let agree = |token| votes().filter(|vote| vote.token == token).count();
+            let agreed = votes().map(|vote| vote.token).find(|&t| agree(t) >= self.inner.majority);
+            agreed.flatten()
+        })
+    }
+
+    fn count(&self, claim: usize) -> Count {
+        let mut count = Count::default();
+        for word in &self.words[claim] {
+            match word {
+                Some(Word::Held(vote)) if vote.standing == Standing::Full => count.held += 1,
+                Some(Word::Held(_) | Word::NotHeld | Word::Nothing) => {}
+                Some(Word::Failed(_)) => count.failed += 1,
+                None => count.open += 1,
+            }
+        }
+        count
+    }
+}
+
+/// How the members' words stand.
+#[derive(Default)]
+struct Count {
+    held: usize,
+    failed: usize,
+    open: usize,
+}
+
+impl Word {
+    fn full_vote(&self) -> Option<&Vote> {
+        match self {
+            Self::Held(vote) if vote.standing == Standing::Full => Some(vote),
+            _ => None,
+        }
+    }
+}
+
+/// What is done about a member that had no part in a renewal.
+struct Care {
+    inner: Arc<Inner>,
+    candidacy: Arc<Candidacy>,
+    claim: Claim,
+    token: Option<FencingToken>,
+}
+
+impl Care {
+    fn look_after(&self, member: usize, word: Option<&Word>) {
+        match word {
+            // It has held before the majority was asked, and now: both have held together.
+            Some(Word::Held(vote)) if vote.standing == Standing::New => self.confirm(member, vote),
+            Some(Word::NotHeld | Word::Nothing) => {
+                self.inner.win_back(&self.candidacy, &self.claim, member, self.token);
+            }
+            _ => {}
+        }
+    }
+
+    fn confirm(&self, member: usize, confirmed: &Vote) {
+        // If a verb is under way there, it is confirmed by the next renewal.
+        if let Ok(mut seat) = self.candidacy.seats[member].try_lock()
+            && let Some(vote) = seat.vote.as_mut().filter(|vote| vote.token == confirmed.token)
+        {
+            vote.standing = Standing::Full;
+        }
+    }
+}
+
+fn open(inner: &Inner, claim: &Claim) -> Arc<Candidacy> {
+    match inner.book.find(claim) {
+        Some(known) => known,
+        None => {
+            let candidacy = inner.book.find_or_open(claim, inner.members.len());
+            candidacy.notes().stranger = true;
+            candidacy
+        }
+    }
+}

@@ -1,0 +1,592 @@
+//! One attempt: the members are asked together, and a majority of them has to agree, on the claim and on
+//! its fencing token.
+//!
+//! The algorithm is Redlock, as the [documentation of Redis] describes it. What is added: tokens on which a
+//! majority agrees (see the crate's documentation), one member that breaks ties, and members that are not
+//! counted although they voted.
+//!
+//! [documentation of Redis]: https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lock_core::FencingToken;
+use lock_core::backend::{
+    Attempt, Backend, Claim, Fault, FaultKind, Grant, Identity, Lease, Ticket,
+};
+use lock_core::clock::{Moment, sleep_between, sleep_until, wall};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+use crate::candidacy::{Candidacy, Seat, Standing, Vote};
+use crate::quorum::{Inner, bounded, no_majority};
+
+/// How far ahead of our own clock numbers are asked for: members and clients whose clocks differ by less
+/// give the same number, and one round is enough.
+const HEADROOM: Duration = Duration::from_secs(1);
+
+/// How often the claim that has the first member's vote asks those again that refused it.
+const INSISTS: u32 = 3;
+
+/// How often members that are too low are asked to store the token. Once is enough for those that keep their
+/// word.
+const MAX_RAISES: u32 = 3;
+
+/// When a majority has answered, the rest has as long again, and at least this long.
+pub(crate) const GRACE: Duration = Duration::from_millis(10);
+
+/// After split votes, a claim keeps away for up to twice a round, doubled with each split up to this often.
+const MAX_DOUBLINGS: u32 = 5;
+
+/// What one member says.
+#[derive(Debug)]
+pub(crate) enum Ballot {
+    /// The vote; and why it does not count, if it does not.
+    For(Vote, Option<Fault>),
+    Against {
+        lapses_in: Option<Duration>,
+    },
+    Failed(Fault),
+}
+
+/// An attempt that is under way.
+pub(crate) struct Round<'a> {
+    inner: &'a Arc<Inner>,
+    candidacy: &'a Arc<Candidacy>,
+    claim: &'a Claim,
+    floor: Option<FencingToken>,
+    first: usize,
+    cast: Vec<Option<Ballot>>,
+    asked: Vec<bool>,
+    /// What a majority is to store, once it has voted.
+    token: Option<FencingToken>,
+    began: Moment,
+    raises: u32,
+    majority_answered_at: Option<Moment>,
+    tell: UnboundedSender<(usize, Ballot)>,
+    heard: UnboundedReceiver<(usize, Ballot)>,
+}
+
+/// Where a round stands.
+#[derive(Debug, PartialEq, Eq)]
+enum State {
+    Won,
+    /// These have to store the token before it can be given.
+    Raise(Vec<usize>),
+    Open,
+    Lost,
+}
+
+impl<'a> Round<'a> {
+    pub(crate) fn new(
+        inner: &'a Arc<Inner>,
+        candidacy: &'a Arc<Candidacy>,
+        claim: &'a Claim,
+    ) -> Self {
+        let (tell, heard) = unbounded_channel();
+        let size = inner.members.len();
+        Self {
+            floor: floor(inner, candidacy, claim),
+            first: inner.first_for(&claim.name),
+            cast: (0..size).map(|_| None).collect(),
+            asked: vec![false; size],
+            token: None,
+            began: Moment::now(),
+            raises: 0,
+            majority_answered_at: None,
+            inner,
+            candidacy,
+            claim,
+            tell,
+            heard,
+        }
+    }
+
+    /// The verb, but for what has to be cleared away if it is lost.
+    pub(crate) async fn run(mut self) -> Result<Attempt, Fault> {
+        let called = {
+            let mut notes = self.candidacy.notes();
+            (notes.parted, notes.keep_away) = (false, None);
+            std::mem::take(&mut notes.called)
+        };
+        if called && self.first_refuses().await {
+            return self.lost(true).await;
+        }
+        self.ask_the_rest();
+        let mut insisted = 0;
+        loop {
+            match self.state() {
+                State::Won => return Ok(Attempt::Acquired(self.won())),
+                State::Raise(members) if self.raises < MAX_RAISES => self.raise(&members),
+                State::Raise(members) => self.fail_to_agree(&members),
+                State::Open => self.hear().await,
+                State::Lost if insisted < INSISTS && self.may_insist() => {
+                    self.pause_before_insisting(insisted).await;
+                    self.insist();
+                    insisted += 1;
+                }
+                State::Lost => return self.lost(false).await,
+            }
+        }
+    }
+
+    /// After a release many look at once. They ask the first member alone, and whoever is refused there takes
+    /// no votes of others away.
+    async fn first_refuses(&mut self) -> bool {
+        self.ask(self.first, self.floor);
+        let until = Moment::now() + GRACE;
+        while self.cast[self.first].is_none() && !until.has_passed() {
+            self.hear_until(until).await;
+        }
+        matches!(self.cast[self.first], Some(Ballot::Against { .. }))
+    }
+
+    fn ask_the_rest(&mut self) {
+        for member in 0..self.inner.members.len() {
+            if !self.asked[member] {
+                self.ask(member, self.floor);
+            }
+        }
+    }
+
+    fn ask(&mut self, member: usize, floor: Option<FencingToken>) {
+        self.asked[member] = true;
+        self.cast[member] = None;
+        let Some(call) = self.inner.members[member].begin() else {
+            let why = "too many calls of this member are under way";
+            let fault = Fault::not_applied(FaultKind::Unavailable, why);
+            self.cast[member] = Some(Ballot::Failed(fault));
+            return;
+        };
+        let (inner, candidacy) = (Arc::clone(self.inner), Arc::clone(self.candidacy));
+        let (claim, report) = (self.claim.clone(), Report::new(member, &self.tell, Ballot::Failed));
+        tokio::spawn(async move {
+            let mut seat = candidacy.seats[member].lock().await;
+            let ballot = inner.attempt(member, &mut seat, &claim, floor, Standing::Full).await;
+            drop((seat, call));
+            report.say(ballot);
+        });
+    }
+
+    /// The members that are too low store at least the token.
+    fn raise(&mut self, members: &[usize]) {
+        let floor = self.token.and_then(just_below);
+        self.raises += 1;
+        self.majority_answered_at = None;
+        for &member in members {
+            self.ask(member, floor);
+        }
+    }
+
+    fn fail_to_agree(&mut self, members: &[usize]) {
+        for &member in members {
+            let fault = Fault::unknown(FaultKind::Broken, "it does not raise its fencing tokens");
+            self.cast[member] = Some(Ballot::Failed(fault));
+        }
+    }
+
+    fn insist(&mut self) {
+        for member in 0..self.cast.len() {
+            if matches!(self.cast[member], Some(Ballot::Against { .. })) {
+                self.ask(member, self.floor);
+            }
+        }
+        self.majority_answered_at = None;
+    }
+
+    /// Who has the first member's vote goes on where votes are split; all others step back.
+    fn may_insist(&self) -> bool {
+        matches!(self.cast[self.first], Some(Ballot::For(_, None)))
+            && self.count(is_against) > 0
+            && self.count(has_answered) >= self.inner.majority
+    }
+
+    async fn pause_before_insisting(&self, insisted: u32) {
+        let round =
+            Moment::now().saturating_since(self.began).clamp(Duration::from_millis(1), GRACE);
+        let pause = round * 2_u32.pow(insisted);
+        sleep_between(pause / 2, pause).await;
+    }
+
+    async fn hear(&mut self) {
+        match self.majority_answered_at {
+            Some(at) => {
+                let took = at.saturating_since(self.began);
+                self.hear_until(at + took.max(GRACE)).await;
+            }
+            None => {
+                // Each call has its bound.
+                let heard = self.heard.recv().await;
+                self.take_in(heard);
+            }
+        }
+    }
+
+    async fn hear_until(&mut self, until: Moment) {
+        let heard = tokio::select! {
+            biased;
+            heard = self.heard.recv() => heard,
+            () = sleep_until(until) => None,
+        };
+        self.take_in(heard);
+    }
+
+    fn take_in(&mut self, heard: Option<(usize, Ballot)>) {
+        match heard {
+            Some((member, ballot)) => {
+                self.cast[member] = Some(ballot);
+                let answered = self.count(has_answered) >= self.inner.majority;
+                if answered && self.majority_answered_at.is_none() {
+                    self.majority_answered_at = Some(Moment::now());
+                }
+            }
+            // Whoever is not heard in time is behind.
+            None if self.majority_answered_at.is_some() => self.give_up_on_the_rest(),
+            None => {}
+        }
+    }
+
+    fn give_up_on_the_rest(&mut self) {
+        for (member, cast) in self.cast.iter_mut().enumerate() {
+            if cast.is_none() {
+                self.inner.members[member].was_slow();
+                let fault =
+                    Fault::unknown(FaultKind::TimedOut, "no answer while the others answered");
+                *cast = Some(Ballot::Failed(fault));
+            }
+        }
+    }
+
+    fn state(&mut self) -> State {
+        let majority = self.inner.majority;
+        if self.count(counts) < majority {
+            let open = self.cast.iter().filter(|cast| cast.is_none()).count();
+            return if self.count(counts) + open < majority { State::Lost } else { State::Open };
+        }
+        if !self.inner.has_tokens() {
+            return State::Won;
+        }
+        let token = *self.token.get_or_insert_with(|| {
+            let tokens = self.cast.iter().flatten().filter_map(Ballot::token);
+            tokens.max().unwrap_or(FencingToken::from_u64(0))
+        });
+        let is_low = |ballot: &Ballot| counts(ballot) && ballot.token() < Some(token);
+        if self.count(counts) - self.count(is_low) >= majority {
+            return State::Won;
+        }
+        let low = (0..self.cast.len()).filter(|&m| self.cast[m].as_ref().is_some_and(is_low));
+        State::Raise(low.collect())
+    }
+
+    fn count(&self, is: impl Fn(&Ballot) -> bool) -> usize {
+        self.cast.iter().flatten().filter(|ballot| is(ballot)).count()
+    }
+
+    fn won(&self) -> Grant {
+        {
+            let mut notes = self.candidacy.notes();
+            notes.token = self.token;
+            (notes.stranger, notes.splits) = (false, 0);
+            notes.refused_by.clear();
+        }
+        self.inner.book.let_go(self.candidacy);
+        let votes = self.cast.iter().flatten().filter(|b| counts(b)).filter_map(Ballot::vote);
+        let grant = together(votes, self.inner.majority);
+        let grant = grant.with_ticket(Ticket::new(Arc::clone(self.candidacy)));
+        match self.token {
+            Some(token) => grant.with_token(token),
+            None => grant,
+        }
+    }
+
+    /// Gives back what was won, and says why it was not enough.
+    async fn lost(mut self, at_the_first: bool) -> Result<Attempt, Fault> {
+        let answered = self.count(has_answered) >= self.inner.majority;
+        let is_contended = at_the_first || (answered && self.count(is_against) > 0);
+        let split = !at_the_first && is_contended && self.missing_lapses() == 0;
+        let lapses_in = if at_the_first { self.shortest_lapse() } else { self.lapses_in() };
+        let is_clean = self.withdraw(is_contended).await;
+        let mut notes = self.candidacy.notes();
+        notes.refused_by = self.in_order().filter(|&m| self.is_against(m)).collect();
+        if is_contended {
+            if !split {
+                notes.splits = 0;
+                return Ok(Attempt::Contended { lapses_in });
+            }
+            let round = Moment::now().saturating_since(self.began).max(Duration::from_millis(1));
+            let at_most = round * 2_u32.pow(1 + notes.splits.min(MAX_DOUBLINGS));
+            notes.splits += 1;
+            notes.keep_away = Some(at_most);
+            return Ok(Attempt::Contended { lapses_in: Some(at_most) });
+        }
+        drop(notes);
+        let faults = self.cast.drain(..).enumerate().filter_map(|(member, cast)| match cast {
+            Some(Ballot::Failed(fault) | Ballot::For(_, Some(fault))) => Some((member, fault)),
+            _ => None,
+        });
+        Err(no_majority(self.inner, faults.collect(), is_clean))
+    }
+
+    /// How many of those that refuse have to let us in before there is a majority.
+    fn missing_lapses(&self) -> usize {
+        (self.count(is_against) + self.inner.majority).saturating_sub(self.cast.len())
+    }
+
+    /// When so many of the leases that are in the way are over.
+    fn lapses_in(&self) -> Option<Duration> {
+        let mut lapses: Vec<_> = self.lapses().collect();
+        lapses.sort_unstable_by_key(|lapses_in| lapses_in.unwrap_or(Duration::MAX));
+        let last = self.missing_lapses().checked_sub(1)?;
+        lapses.get(last).copied().flatten()
+    }
+
+    fn shortest_lapse(&self) -> Option<Duration> {
+        self.lapses().flatten().min()
+    }
+
+    fn lapses(&self) -> impl Iterator<Item = Option<Duration>> {
+        self.cast.iter().flatten().filter_map(|ballot| match ballot {
+            Ballot::Against { lapses_in } => Some(*lapses_in),
+            _ => None,
+        })
+    }
+
+    /// True if nothing of it can be left anywhere.
+    async fn withdraw(&mut self, is_contended: bool) -> bool {
+        let waits = is_contended && self.claim.queue;
+        self.inner.book.keep(self.candidacy);
+        let left = (0..self.cast.len()).filter(|&member| match &self.cast[member] {
+            Some(Ballot::Against { .. }) => false,
+            Some(Ballot::For(..)) => true,
+            // Under way, or unknown.
+            Some(Ballot::Failed(_)) | None => self.asked[member],
+        });
+        let is_last = is_contended && !waits;
+        let is_clean =
+            self.inner.give_back(self.candidacy, self.claim, left.collect(), is_last).await;
+        // Otherwise core lets it go.
+        if !waits && (is_clean || is_contended) {
+            self.inner.book.let_go(self.candidacy);
+        }
+        is_clean
+    }
+
+    fn in_order(&self) -> impl Iterator<Item = usize> + use<> {
+        let (first, size) = (self.first, self.cast.len());
+        (first..size).chain(0..first)
+    }
+
+    fn is_against(&self, member: usize) -> bool {
+        self.cast[member].as_ref().is_some_and(is_against)
+    }
+}
+
+/// Says what became of a call, also if it panicked.
+pub(crate) struct Report<T> {
+    member: usize,
+    tell: Option<UnboundedSender<(usize, T)>>,
+    broken: fn(Fault) -> T,
+}
+
+impl<T> Report<T> {
+    pub(crate) fn new(
+        member: usize,
+        tell: &UnboundedSender<(usize, T)>,
+        broken: fn(Fault) -> T,
+    ) -> Self {
+        Self { member, tell: Some(tell.clone()), broken }
+    }
+
+    pub(crate) fn say(mut self, what: T) {
+        if let Some(tell) = self.tell.take() {
+            let _ = tell.send((self.member, what));
+        }
+    }
+}
+
+impl<T> Drop for Report<T> {
+    fn drop(&mut self) {
+        if let Some(tell) = self.tell.take() {
+            let fault = Fault::unknown(FaultKind::Broken, "it panicked, or its runtime has ended");
+            let _ = tell.send((self.member, (self.broken)(fault)));
+        }
+    }
+}
+
+impl Ballot {
+    fn token(&self) -> Option<FencingToken> {
+        self.vote().filter(|_| counts(self))?.token
+    }
+
+    fn vote(&self) -> Option<&Vote> {
+        match self {
+            Self::For(vote, _) => Some(vote),
+            _ => None,
+        }
+    }
+}
+
+fn counts(ballot: &Ballot) -> bool {
+    matches!(ballot, Ballot::For(_, None))
+}
+
+fn is_against(ballot: &Ballot) -> bool {
+    matches!(ballot, Ballot::Against { .. })
+}
+
+fn has_answered(ballot: &Ballot) -> bool {
+    !matches!(ballot, Ballot::Failed(_))
+}
+
+/// What the votes are worth together: they last until one too many of them has ended for a majority, and
+/// count from before the first of them was asked for.
+pub(crate) fn together<'v>(votes: impl Iterator<Item = &'v Vote>, majority: usize) -> Grant {
+    let mut votes: Vec<_> = votes.map(|vote| (vote.ends, vote.since)).collect();
+    // Those without an end last longest.
+    votes.sort_unstable_by_key(|&(ends, _)| (ends.is_some(), std::cmp::Reverse(ends)));
+    votes.truncate(majority);
+    let since = votes.iter().map(|&(_, since)| since).min().unwrap_or_else(Moment::now);
+    let lease = match votes.last().and_then(|&(ends, _)| ends) {
+        Some(ends) => Lease::For(ends.saturating_since(since)),
+        None => Lease::WhileProcessLives,
+    };
+    Grant::new(lease, since)
+}
+
+/// What the numbers have to exceed: the same for all, so that all give the same one.
+fn floor(inner: &Inner, candidacy: &Candidacy, claim: &Claim) -> Option<FencingToken> {
+    if !inner.has_tokens() {
+        return None;
+    }
+    let granted = candidacy.notes().token.filter(|&token| claim.floor < Some(token));
+    if let Some(token) = granted {
+        // The same acquisition has the same token.
+        return just_below(token);
+    }
+    let clock = u64::try_from((wall() + HEADROOM).as_micros()).ok();
+    claim.floor.max(clock.and_then(FencingToken::from_backend))
+}
+
+pub(crate) fn just_below(token: FencingToken) -> Option<FencingToken> {
+    FencingToken::from_backend(token.backend_number().checked_sub(1)?)
+}
+
+impl Inner {
+    /// Asks one member, and notes in its seat what is known then.
+    pub(crate) async fn attempt(
+        &self,
+        member: usize,
+        seat: &mut Seat,
+        claim: &Claim,
+        floor: Option<FencingToken>,
+        standing: Standing,
+    ) -> Ballot {
+        let backend = match self.backend(member, claim.ttl).await {
+            Ok(backend) => backend,
+            Err(fault) => return Ballot::Failed(fault),
+        };
+        let asked = seat.claim(claim, floor);
+        let before = (seat.asked, seat.uncertain);
+        // Until there is an answer, and if nobody hears it.
+        (seat.asked, seat.uncertain) = (true, true);
+        let limit = self.settings.member_timeout.min(claim.ttl);
+        let verb = bounded(limit, async {
+            let (answer, identity) = self.attempt_and_identify(member, &*backend, &asked).await;
+            answer.map(|answer| (answer, identity))
+        });
+        match verb.await {
+            Ok((Attempt::Acquired(grant), identity)) => {
+                let is_young = match self.examine(member, identity) {
+                    Ok(is_young) => is_young,
+                    Err(twin) => {
+                        // What stands there is the other one's vote.
+                        *seat = Seat::default();
+                        return Ballot::Failed(twin);
+                    }
+                };
+                (seat.asked, seat.uncertain) = (true, before.1);
+                let standing = if is_young.is_some() { Standing::New } else { standing };
+                let vote = Vote::of(&grant, seat.standing_of(&grant, standing));
+                seat.vote = Some(vote.clone());
+                Ballot::For(vote, is_young)
+            }
+            Ok((Attempt::Contended { lapses_in }, _)) => {
+                *seat = Seat { asked: before.1, uncertain: before.1, vote: None };
+                Ballot::Against { lapses_in }
+            }
+            Err(fault) => {
+                self.members[member].may_be_another();
+                if fault.effect() == lock_core::Effect::NotApplied {
+                    (seat.asked, seat.uncertain) = before;
+                }
+                Ballot::Failed(fault)
+            }
+        }
+    }
+
+    /// On the same connection, and the attempt first: the server that says who it is has voted as well, or
+    /// is a newer one.
+    async fn attempt_and_identify(
+        &self,
+        member: usize,
+        backend: &dyn Backend,
+        claim: &Claim,
+    ) -> (Result<Attempt, Fault>, Option<Result<Option<Identity>, Fault>>) {
+        if !self.members[member].is_to_be_identified(self.settings.longest_lease.is_some()) {
+            return (backend.try_acquire(claim).await, None);
+        }
+        let (answer, identity) =
+            tokio::join!(biased; backend.try_acquire(claim), backend.identity());
+        (answer, Some(identity))
+    }
+
+    /// Why a member is not counted because it may have forgotten what it had granted.
+    ///
+    /// # Errors
+    ///
+    /// It is another one under a second address.
+    fn examine(
+        &self,
+        member: usize,
+        identity: Option<Result<Option<Identity>, Fault>>,
+    ) -> Result<Option<Fault>, Fault> {
+        let identity = match identity {
+            None => return Ok(None),
+            Some(Err(fault)) => return Ok(Some(fault)),
+            Some(Ok(identity)) => identity,
+        };
+        if let Some(twin) = identity.as_ref().and_then(|identity| self.twin(member, identity)) {
+            let why = format!("it is the same server as {twin}, and counted once");
+            return Err(Fault::not_applied(FaultKind::Invalid, why));
+        }
+        self.members[member].is(identity.as_ref());
+        let up_for = identity.and_then(|identity| identity.up_for);
+        let (Some(longest), Some(up_for)) = (self.settings.longest_lease, up_for) else {
+            return Ok(None);
+        };
+        // As everywhere, clocks may differ by one per cent.
+        let stays_out = (longest + longest / 100).saturating_sub(up_for);
+        if stays_out.is_zero() {
+            return Ok(None);
+        }
+        let (up_for, stays_out) = (up_for.as_secs(), stays_out.as_secs_f64().ceil());
+        let why = format!(
+            "it was started {up_for} s ago and may have forgotten locks; it is counted in {stays_out} s"
+        );
+        Ok(Some(Fault::unknown(FaultKind::Unavailable, why)))
+    }
+
+    fn twin(&self, member: usize, identity: &Identity) -> Option<&str> {
+        let mut before = self.members.iter().take(member);
+        Some(&before.find(|other| other.is_known_as(&identity.id))?.name)
+    }
+}
+
+impl Seat {
+    /// A vote that is confirmed stays what it was.
+    fn standing_of(&self, grant: &Grant, won: Standing) -> Standing {
+        match &self.vote {
+            Some(vote) if vote.token == grant.token => vote.standing,
+            _ => won,
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! Real Redis nodes, each behind a network that can be broken.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use conformance_tests::proxy::{Fault, Proxy};
+use conformance_tests::servers::{KeepData, Redis, RedisOptions};
+use lock_core::backend::{Attempt, Backend, Claim};
+use lock_core::clock::{Moment, sleep, sleep_until};
+use lock_core::{Error, ErrorKind, LockName, Locker, Loss, OwnerId, RenewalPolicy};
+use lock_quorum::{Quorum, QuorumBuilder};
+
+/// A lease whose end explains nothing that happens here.
+const LONG: Duration = Duration::from_secs(60);
+
+/// What a loaded machine may add to a bound.
+const SLACK: Duration = Duration::from_secs(2);
+
+struct Nodes(Vec<(Redis, Proxy)>);
+
+impl Nodes {
+    fn start(size: usize) -> Self {
+        let node = |_| {
+            let server = Redis::start(RedisOptions::new());
+            let proxy = Proxy::start(server.addr()).expect("a proxy can be started");
+            (server, proxy)
+        };
+        Self((0..size).map(node).collect())
+    }
+
+    /// Members that are connected when they are first there.
+    fn builder(&self) -> QuorumBuilder {
+        self.0.iter().enumerate().fold(Quorum::builder(), |builder, (nth, (_, proxy))| {
+            let url = format!("redis://{}", proxy.addr());
+            builder.member_by(format!("node {nth}"), move || {
+                let url = url.clone();
+                async move {
+                    let node = lock_redis::Redis::connect(url).await?;
+                    Ok(Arc::new(node) as Arc<dyn Backend>)
+                }
+            })
+        })
+    }
+
+    async fn quorum(&self) -> Quorum {
+        self.builder().members_remember().build().await.expect("a quorum can be made")
+    }
+
+    async fn locks(&self) -> Locker {
+        Locker::builder(self.quorum().await).timeout(Duration::from_secs(2)).build()
+    }
+
+    fn set(&self, nodes: &[usize], fault: Fault) {
+        nodes.iter().for_each(|&node| self.0[node].1.set(fault));
+    }
+
+    fn heal(&self) {
+        self.0.iter().for_each(|(_, proxy)| proxy.heal());
+    }
+
+    fn value(&self, node: usize, key: &str) -> String {
+        self.0[node].0.command(&["GET", key]).text()
+    }
+
+    fn has(&self, node: usize, key: &str) -> bool {
+        !self.value(node, key).is_empty()
+    }
+
+    async fn until(&self, what: &str, bound: Duration, condition: impl Fn(&Self) -> bool) {
+        let end = Moment::now() + bound;
+        while !condition(self) {
+            assert!(!end.has_passed(), "it did not happen within {bound:?}: {what}");
+            sleep(Duration::from_millis(10)).await;
+        }
+    }
+}
+
+async fn pair(locks: &Locker) -> Result<(), Error> {
+    locks.lock("n")?.ttl(LONG).acquire().await?.release().await
+}
+
+#[tokio::test]
+async fn a_hung_member_of_five_costs_nothing_and_is_cleared_later() {
+    let nodes = Nodes::start(5);
+    let locks = nodes.locks().await;
+    pair(&locks).await.unwrap();
+    nodes.set(&[3], Fault::BlackHole);
+    let mut took = Vec::new();
+    for _ in 0..31 {
+        let began = Moment::now();
+        pair(&locks).await.unwrap();
+        took.push(Moment::now().saturating_since(began));
+    }
+    took.sort_unstable();
+    // Far less than the bound of a call, which is a second.
+    assert!(took[15] < Duration::from_millis(300), "the median is {:?}", took[15]);
+
+    let guard = locks.lock("m").unwrap().ttl(LONG).acquire().await.unwrap();
+    guard.release().await.unwrap();
+    nodes.heal();
+    nodes
+        .until("nothing is left on any node", LONG / 3, |nodes| {
+            (0..5).all(|node| !nodes.has(node, "n") && !nodes.has(node, "m"))
+        })
+        .await;
+}
+
+#[tokio::test]
+async fn a_majority_that_is_late_is_refused_and_let_go() {
+    let nodes = Nodes::start(5);
+    let quorum = nodes.builder().members_remember().member_timeout(Duration::from_secs(5)).build();
+    let locks = Locker::builder(quorum.await.unwrap()).timeout(Duration::from_secs(8)).build();
+    pair(&locks).await.unwrap();
+    let ttl = Duration::from_millis(600);
+    nodes.set(&[0, 2, 4], Fault::delay(ttl / 2));
+    let ended = locks.lock("late").unwrap().ttl(ttl).try_acquire().await;
+    let error = ended.map(|guard| guard.is_some()).expect_err("the lease was over by then");
+    assert!(error.is_retryable(), "{error}");
+    nodes
+        .until("it is let go everywhere", SLACK * 2, |nodes| {
+            (0..5).all(|node| !nodes.has(node, "late"))
+        })
+        .await;
+    nodes.heal();
+    pair(&locks).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_member_that_forgets_is_won_back_and_two_are_a_loss() {
+    let nodes = Nodes::start(3);
+    let locks = nodes.locks().await;
+    let guard = locks.lock("n").unwrap().ttl(Duration::from_secs(3)).acquire().await.unwrap();
+    nodes.until("all have it", SLACK, |nodes| (0..3).all(|node| nodes.has(node, "n"))).await;
+    let owner = guard.owner().expose();
+    nodes.0[0].0.command(&["DEL", "n"]);
+    nodes.until("it is won back", SLACK * 2, |nodes| nodes.value(0, "n").starts_with(&owner)).await;
+    assert!(guard.is_held());
+    // With one of them gone and another one empty, whatever order they are asked in.
+    nodes.0[1].0.command(&["DEL", "n"]);
+    nodes.0[2].0.command(&["DEL", "n"]);
+    let loss = tokio::time::timeout(SLACK * 2, guard.lost()).await;
+    assert_eq!(loss, Ok(Loss::NotHeld));
+    nodes.until("it is free", SLACK, |nodes| (0..3).all(|node| !nodes.has(node, "n"))).await;
+}
+
+#[tokio::test]
+async fn a_lock_outlives_a_minority_that_dies() {
+    let nodes = Nodes::start(3);
+    let locks = nodes.locks().await;
+    let ttl = Duration::from_secs(2);
+    let guard = locks.lock("n").unwrap().ttl(ttl).acquire().await.unwrap();
+    nodes.0[1].0.kill();
+    sleep(ttl * 2).await;
+    assert!(guard.is_held(), "lost with one of three");
+    nodes.0[1].0.restart(KeepData::No);
+    nodes.until("it is won back", SLACK * 2, |nodes| nodes.has(1, "n")).await;
+    guard.release().await.unwrap();
+}
+
+/// A holder on two of three, one of which restarts without its data: the third one alone must not let another
+/// one in.
+#[tokio::test]
+async fn a_member_that_restarted_empty_is_not_counted() {
+    let nodes = Nodes::start(3);
+    let longest = Duration::from_secs(4);
+    let quorum = || nodes.builder().longest_lease(longest).build();
+    // Just started, no member counts; for waiters this is an outage.
+    let began = Moment::now();
+    let locks = Locker::builder(quorum().await.unwrap()).build();
+    let error = locks.lock("n").unwrap().try_acquire().await.expect_err("nobody counts yet");
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    let text = std::error::Error::source(&error).expect("the members say why").to_string();
+    assert!(text.contains("may have forgotten locks"), "{text}");
+    let locks = Locker::builder(quorum().await.unwrap()).build();
+    sleep_until(began + longest + SLACK).await;
+
+    nodes.set(&[2], Fault::Refuse);
+    nodes.0[2].1.reset_connections().await;
+    // Renewals would find out, and give up.
+    let lock = locks.lock("n").unwrap().ttl(longest).renewal(RenewalPolicy::off());
+    let guard = lock.acquire().await.unwrap();
+    nodes.heal();
+    nodes.0[0].0.restart(KeepData::No);
+    let rival = quorum().await.unwrap();
+    let mut refused = 0;
+    loop {
+        let claim = Claim::new(LockName::new("n").unwrap(), OwnerId::mint(), longest);
+        let answer = rival.try_acquire(&claim).await;
+        if !guard.is_held() {
+            break;
+        }
+        assert!(!matches!(answer, Ok(Attempt::Acquired(_))), "a second holder: {answer:?}");
+        refused += 1;
+        sleep(Duration::from_millis(100)).await;
+    }
+    assert!(refused > 3, "the rival was refused {refused} times only");
+}
+
+#[tokio::test]
+async fn an_attempt_that_lands_late_at_one_member_takes_nothing() {
+    let nodes = Nodes::start(3);
+    let locks = nodes.locks().await;
+    pair(&locks).await.unwrap();
+    // By the name of the lock, which no other request has.
+    let held = nodes.0[1].1.hold("stray");
+    let guard = locks.lock("stray").unwrap().ttl(LONG).acquire().await.unwrap();
+    guard.release().await.unwrap();
+    // Longer than the attempt is waited for: what follows it on the line is a release, or a new line is made.
+    sleep(Duration::from_millis(1500)).await;
+    drop(held);
+    nodes.heal();
+    nodes.until("it is let go there as well", LONG / 3, |nodes| !nodes.has(1, "stray")).await;
+    sleep(Duration::from_millis(500)).await;
+    assert!(!nodes.has(1, "stray"), "it was taken after it was let go");
+    pair(&locks).await.unwrap();
+}
+
+#[tokio::test]
+async fn two_of_five_are_too_few() {
+    let nodes = Nodes::start(5);
+    nodes.set(&[0, 1, 2], Fault::Refuse);
+    let error = nodes.builder().members_remember().build().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(error.to_string().contains("2 of the quorum's 5 members"), "{error}");
+
+    nodes.set(&[2], Fault::None);
+    let locks = nodes.locks().await;
+    pair(&locks).await.unwrap();
+    nodes.heal();
+    // Those that were away come in by themselves.
+    let guard = locks.lock("n").unwrap().ttl(LONG).acquire().await.unwrap();
+    nodes.until("all have it", SLACK * 2, |nodes| (0..5).all(|node| nodes.has(node, "n"))).await;
+    guard.release().await.unwrap();
+}
+
+/// As many clients as there are processes, all at once.
+#[tokio::test]
+async fn many_contenders_are_all_served() {
+    const CONTENDERS: usize = 16;
+    let nodes = Nodes::start(5);
+    let mut racing = tokio::task::JoinSet::new();
+    for _ in 0..CONTENDERS {
+        let locks = nodes.locks().await;
+        racing.spawn(async move {
+            for _ in 0..4 {
+                pair(&locks).await?;
+            }
+            Ok::<_, Error>(())
+        });
+    }
+    let served = tokio::time::timeout(LONG / 2, racing.join_all()).await;
+    let served = served.expect("all are served long before any lease ends");
+    assert!(served.iter().all(Result::is_ok), "{served:?}");
+}

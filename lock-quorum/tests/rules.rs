@@ -1,0 +1,463 @@
+//! The rules of the crate's documentation, one by one, on members in memory.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use lock_core::backend::{
+    Attempt, Backend, Claim, Fault, FaultKind, Grant, Lease, LetGo, Release, Renewal,
+};
+use lock_core::clock::{Moment, sleep};
+use lock_core::faults::{Disturbance, Faulty, Verb};
+use lock_core::{Effect, Error, ErrorKind, FencingToken, LockName, Locker, Memory, OwnerId};
+use lock_quorum::{Quorum, QuorumBuilder};
+
+const TTL: Duration = Duration::from_secs(10);
+
+/// Servers, each with a line that can be cut.
+struct Members(Vec<(Memory, Arc<AtomicBool>)>);
+
+impl Members {
+    fn of(size: usize) -> Self {
+        Self((0..size).map(|_| (Memory::new(), Arc::default())).collect())
+    }
+
+    fn builder(&self) -> QuorumBuilder {
+        let reach = |(memory, cut): &(Memory, Arc<AtomicBool>)| {
+            let cut = Arc::clone(cut);
+            Faulty::new(Arc::new(memory.clone()), move |_| match cut.load(Ordering::SeqCst) {
+                true => Disturbance::Refuse(FaultKind::Unavailable),
+                false => Disturbance::None,
+            })
+        };
+        self.0.iter().map(reach).fold(Quorum::builder(), QuorumBuilder::member).members_remember()
+    }
+
+    async fn quorum(&self) -> Quorum {
+        self.builder().build().await.expect("a quorum can be made")
+    }
+
+    /// Only these can be reached from now on.
+    fn reach(&self, members: &[usize]) {
+        for (member, (_, cut)) in self.0.iter().enumerate() {
+            cut.store(!members.contains(&member), Ordering::SeqCst);
+        }
+    }
+
+    fn reach_all(&self) {
+        self.0.iter().for_each(|(_, cut)| cut.store(false, Ordering::SeqCst));
+    }
+
+    async fn holder(&self, member: usize) -> Option<OwnerId> {
+        let state = self.0[member].0.inspect(&name()).await.expect("memory can be looked at");
+        state.holders.first().and_then(|holder| holder.owner)
+    }
+}
+
+fn name() -> LockName {
+    LockName::new("n").expect("a good name")
+}
+
+fn claim() -> Claim {
+    Claim::new(name(), OwnerId::mint(), TTL)
+}
+
+#[track_caller]
+fn granted(answer: Result<Attempt, Fault>) -> Grant {
+    match answer {
+        Ok(Attempt::Acquired(grant)) => grant,
+        other => panic!("not granted: {other:?}"),
+    }
+}
+
+async fn win(quorum: &Quorum, claim: &mut Claim) -> FencingToken {
+    let grant = granted(quorum.try_acquire(claim).await);
+    claim.ticket = grant.ticket;
+    grant.token.expect("members in memory have tokens")
+}
+
+async fn renew(quorum: &Quorum, claim: &Claim) -> Result<Renewal, Fault> {
+    quorum.renew(&[claim]).await.pop().expect("one answer for one claim")
+}
+
+/// Lets what goes on in the background end.
+async fn settle() {
+    sleep(Duration::from_millis(100)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_even_number_of_members_is_refused() {
+    for size in [0, 2, 4] {
+        let error = Members::of(size).builder().build().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{size}: {error}");
+    }
+    for size in [1, 3, 5] {
+        Members::of(size).quorum().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_majority_of_the_configured_members_is_needed_not_of_the_reachable() {
+    let members = Members::of(5);
+    let quorum = members.quorum().await;
+    members.reach(&[0, 1]);
+    let fault = quorum.try_acquire(&claim()).await.unwrap_err();
+    assert_eq!(fault.kind(), FaultKind::Unavailable);
+    members.reach(&[0, 1, 4]);
+    // Nothing is left of the attempt that had two.
+    win(&quorum, &mut claim()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_refused_by_a_majority_keeps_nothing() {
+    let members = Members::of(3);
+    let quorum = members.quorum().await;
+    members.reach(&[0, 1]);
+    win(&quorum, &mut claim()).await;
+    members.reach_all();
+    let answer = quorum.try_acquire(&claim()).await;
+    assert!(matches!(answer, Ok(Attempt::Contended { .. })), "{answer:?}");
+    assert_eq!(members.holder(2).await, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_server_under_two_addresses_is_refused() {
+    let (one, other) = (Memory::new(), Memory::new());
+    let builder = Quorum::builder().member(one.clone()).member(other).member(one);
+    let error = builder.members_remember().build().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+    let text = error.to_string();
+    assert!(text.contains("member 1 (memory) and member 3 (memory)"), "{text}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_server_under_two_addresses_is_counted_once_if_it_comes_later() {
+    let (one, other) = (Memory::new(), Memory::new());
+    let up = Arc::new(AtomicBool::new(false));
+    let (reached, twin) = (Arc::clone(&up), one.clone());
+    let connect = move || {
+        let (up, twin) = (reached.load(Ordering::SeqCst), twin.clone());
+        async move {
+            match up {
+                true => Ok(Arc::new(twin) as Arc<dyn Backend>),
+                false => Err(Error::new(ErrorKind::Unavailable, "not there yet")),
+            }
+        }
+    };
+    let builder = Quorum::builder().member(one).member(other.clone()).member_by("late", connect);
+    let quorum = builder.members_remember().build().await.unwrap();
+    up.store(true, Ordering::SeqCst);
+    // The second member's vote is taken, so it is between the first and its twin.
+    let mut holder = Claim::new(name(), OwnerId::mint(), TTL * 10);
+    granted(other.try_acquire(&holder).await);
+    for _ in 0..3 {
+        let answer = quorum.try_acquire(&claim()).await;
+        assert!(
+            !matches!(answer, Ok(Attempt::Acquired(_))),
+            "one server has voted twice: {answer:?}"
+        );
+        sleep(Duration::from_secs(1)).await;
+    }
+    holder.ticket = None;
+    other.release(&holder, LetGo::now()).await.unwrap();
+    win(&quorum, &mut claim()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_member_that_was_started_lately_is_not_counted() {
+    let old = [Memory::new(), Memory::new()];
+    sleep(Duration::from_secs(70)).await;
+    let builder = old.iter().cloned().fold(Quorum::builder(), QuorumBuilder::member);
+    let quorum = builder.member(Memory::new()).build().await.unwrap();
+    let mut both = claim();
+    win(&quorum, &mut both).await;
+    quorum.release(&both, LetGo::now()).await.unwrap();
+
+    // With one of the old ones only, there is no majority, until the new one is as old as leases are long.
+    let taken = claim();
+    granted(old[0].try_acquire(&taken).await);
+    let answer = quorum.try_acquire(&claim()).await;
+    assert!(!matches!(answer, Ok(Attempt::Acquired(_))), "{answer:?}");
+    for _ in 0..14 {
+        sleep(TTL / 2).await;
+        assert!(matches!(old[0].renew(&[&taken]).await[0], Ok(Renewal::Held(_))));
+    }
+    win(&quorum, &mut claim()).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn leases_are_no_longer_than_a_restarted_member_stays_out() {
+    let members = Members::of(3);
+    let quorum = members.builder().longest_lease(TTL).build().await.unwrap();
+    assert_eq!(quorum.capabilities().ttl_max, TTL);
+    let error = Locker::new(quorum).lock("n").unwrap().ttl(TTL * 2).acquire().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+}
+
+/// The grant is good for as long as a majority keeps it, counted from before the first was asked.
+#[tokio::test(start_paused = true)]
+async fn the_lease_is_that_of_the_majority_that_is_left_last() {
+    let slow = |delay| {
+        Faulty::new(Arc::new(Memory::new()), move |call| match call.verb {
+            Verb::TryAcquire => Disturbance::DelayReply(delay),
+            _ => Disturbance::None,
+        })
+    };
+    let millis = Duration::from_millis;
+    let builder = [millis(0), millis(300), millis(900)].map(slow).into_iter();
+    let builder = builder.fold(Quorum::builder(), QuorumBuilder::member).members_remember();
+    let quorum = builder.build().await.unwrap();
+    let before = Moment::now();
+    let grant = granted(quorum.try_acquire(&claim()).await);
+    let took = Moment::now().saturating_since(before);
+    assert!((millis(300)..millis(350)).contains(&took), "the slowest was waited for: {took:?}");
+    let Lease::For(lease) = grant.lease else { panic!("members in memory have leases") };
+    assert!(grant.since + lease <= before + TTL, "counted from {:?}", grant.since);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewal_needs_a_majority_and_wins_back_what_is_free() {
+    let members = Members::of(3);
+    let quorum = members.quorum().await;
+    let mut held = claim();
+    let token = win(&quorum, &mut held).await;
+    settle().await;
+    members.0[1].0.evict(&name());
+    let Ok(Renewal::Held(grant)) = renew(&quorum, &held).await else { panic!("lost") };
+    assert_eq!(grant.token, Some(token));
+    settle().await;
+    assert_eq!(members.holder(1).await, Some(held.owner), "not won back");
+    // It stores no less than the token, or the next grant might not exceed it.
+    let there = members.0[1].0.inspect(&name()).await.unwrap().holders[0].token;
+    assert!(there >= Some(token), "{there:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_another_one_has_is_not_won_back() {
+    let members = Members::of(3);
+    let quorum = members.quorum().await;
+    let mut held = claim();
+    win(&quorum, &mut held).await;
+    settle().await;
+    members.0[1].0.evict(&name());
+    let foreign = claim();
+    granted(members.0[1].0.try_acquire(&foreign).await);
+    assert!(matches!(renew(&quorum, &held).await, Ok(Renewal::Held(_))));
+    settle().await;
+    assert_eq!(members.holder(1).await, Some(foreign.owner));
+}
+
+/// One member forgets us and lets us in again, then another one forgets us: two have a vote of ours, and no
+/// majority has had it all the time.
+#[tokio::test(start_paused = true)]
+async fn two_failures_never_add_up_to_a_majority() {
+    let members = Members::of(3);
+    let quorum = members.quorum().await;
+    let mut held = claim();
+    win(&quorum, &mut held).await;
+    settle().await;
+    members.0[0].0.evict(&name());
+    assert!(matches!(renew(&quorum, &held).await, Ok(Renewal::Held(_))));
+    settle().await;
+    assert_eq!(members.holder(0).await, Some(held.owner), "not won back");
+    // Before the next renewal has confirmed that the other two still had it.
+    members.0[1].0.evict(&name());
+    let answer = renew(&quorum, &held).await;
+    assert!(matches!(answer, Ok(Renewal::NotHeld)), "{answer:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_won_back_counts_once_it_is_confirmed() {
+    let members = Members::of(3);
+    let quorum = members.quorum().await;
+    let mut held = claim();
+    win(&quorum, &mut held).await;
+    for lost in [0, 1, 2, 0] {
+        settle().await;
+        members.0[lost].0.evict(&name());
+        for _ in 0..2 {
+            assert!(matches!(renew(&quorum, &held).await, Ok(Renewal::Held(_))), "after {lost}");
+            settle().await;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewal_that_a_majority_does_not_answer_is_unknown() {
+    let members = Members::of(3);
+    let quorum = members.quorum().await;
+    let mut held = claim();
+    win(&quorum, &mut held).await;
+    settle().await;
+    members.reach(&[2]);
+    let fault = renew(&quorum, &held).await.unwrap_err();
+    assert_eq!(fault.kind(), FaultKind::Unavailable);
+    members.reach_all();
+    assert!(matches!(renew(&quorum, &held).await, Ok(Renewal::Held(_))));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_is_that_of_a_majority() {
+    let members = Members::of(3);
+    let quorum = members.quorum().await;
+    for (evicted, answer) in [(1, Release::Released), (2, Release::NotHeld)] {
+        let mut held = claim();
+        win(&quorum, &mut held).await;
+        settle().await;
+        members.0[..evicted].iter().for_each(|(member, _)| member.evict(&name()));
+        assert_eq!(quorum.release(&held, LetGo::now()).await.unwrap(), answer, "{evicted} evicted");
+    }
+    let mut held = claim();
+    win(&quorum, &mut held).await;
+    settle().await;
+    members.reach(&[0]);
+    let fault = quorum.release(&held, LetGo::now()).await.unwrap_err();
+    assert_eq!(fault.effect(), Effect::Unknown);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_reaches_a_member_that_was_away() {
+    let members = Members::of(3);
+    let quorum = members.quorum().await;
+    let mut held = claim();
+    win(&quorum, &mut held).await;
+    settle().await;
+    members.reach(&[0, 1]);
+    assert_eq!(quorum.release(&held, LetGo::now()).await.unwrap(), Release::Released);
+    sleep(TTL / 4).await;
+    assert_eq!(members.holder(2).await, Some(held.owner));
+    members.reach_all();
+    sleep(TTL / 2).await;
+    assert_eq!(members.holder(2).await, None, "only its lease ends it");
+}
+
+/// Whatever two majorities serve two grants.
+#[tokio::test(start_paused = true)]
+async fn tokens_grow_across_majorities() {
+    let members = Members::of(5);
+    let quorum = members.quorum().await;
+    let majorities = [[0, 1, 2], [2, 3, 4], [0, 3, 4], [0, 1, 4], [1, 2, 3], [0, 1, 2]];
+    // Members whose numbers are far from each other.
+    for (nth, (member, _)) in members.0.iter().enumerate() {
+        let mut ahead = claim();
+        let hours = 3600 * 1_000_000 * (nth as u64 * 7 % 5);
+        let number = u64::try_from(lock_core::clock::wall().as_micros()).unwrap() + hours;
+        ahead.floor = FencingToken::from_backend(number);
+        granted(member.try_acquire(&ahead).await);
+        member.release(&ahead, LetGo::now()).await.unwrap();
+    }
+    let mut last = None;
+    for reachable in majorities {
+        members.reach(&reachable);
+        let mut held = claim();
+        let token = win(&quorum, &mut held).await;
+        assert!(Some(token) > last, "{token} after {last:?}, by {reachable:?}");
+        for member in reachable {
+            let state = members.0[member].0.inspect(&name()).await.unwrap();
+            assert!(
+                state.holders[0].token >= Some(token),
+                "member {member} has not stored {token}"
+            );
+        }
+        quorum.release(&held, LetGo::now()).await.unwrap();
+        last = Some(token);
+        settle().await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_round_is_enough_where_clocks_agree() {
+    let attempts = Arc::new(AtomicU64::new(0));
+    let counted = || {
+        let attempts = Arc::clone(&attempts);
+        Faulty::new(Arc::new(Memory::new()), move |call| {
+            if call.verb == Verb::TryAcquire {
+                attempts.fetch_add(1, Ordering::SeqCst);
+            }
+            Disturbance::None
+        })
+    };
+    let builder = (0..3).fold(Quorum::builder(), |builder, _| builder.member(counted()));
+    let quorum = builder.members_remember().build().await.unwrap();
+    for round in 1..=20 {
+        let mut held = claim();
+        win(&quorum, &mut held).await;
+        settle().await;
+        quorum.release(&held, LetGo::now()).await.unwrap();
+        assert_eq!(attempts.load(Ordering::SeqCst), round * 3);
+    }
+}
+
+/// Forty claims at once on five members: votes are split, and still somebody wins each time.
+#[tokio::test(start_paused = true)]
+async fn split_votes_are_broken() {
+    let members = Members::of(5);
+    let mut racing = tokio::task::JoinSet::new();
+    for nth in 0..40_u64 {
+        // Each one's requests arrive in an order of their own.
+        let far = members.0.iter().enumerate().map(|(member, (memory, _))| {
+            let far = Duration::from_millis((nth * 7 + member as u64 * 11) % 5);
+            Faulty::new(Arc::new(memory.clone()), move |_| Disturbance::DelayRequest(far))
+        });
+        let builder = far.fold(Quorum::builder(), QuorumBuilder::member).members_remember();
+        let locks = Locker::new(builder.build().await.unwrap());
+        racing.spawn(async move {
+            let guard = locks.lock("n").unwrap().acquire().await.unwrap();
+            guard.release().await.unwrap();
+        });
+    }
+    let began = Moment::now();
+    while let Some(served) = racing.join_next().await {
+        served.expect("nobody fails");
+    }
+    let took = Moment::now().saturating_since(began);
+    assert!(took < Duration::from_secs(20), "{took:?}");
+}
+
+/// Of several that only try, one gets it: it is free.
+#[tokio::test(start_paused = true)]
+async fn of_several_tries_one_wins() {
+    for size in [3, 5] {
+        let members = Members::of(size);
+        for round in 0..20 {
+            let mut racing = tokio::task::JoinSet::new();
+            for nth in 0..size as u64 {
+                let far = members.0.iter().enumerate().map(|(member, (memory, _))| {
+                    // Each one is next to another member.
+                    let far = Duration::from_millis((nth + member as u64 + round) % size as u64);
+                    Faulty::new(Arc::new(memory.clone()), move |_| Disturbance::DelayRequest(far))
+                });
+                let builder = far.fold(Quorum::builder(), QuorumBuilder::member).members_remember();
+                let quorum = builder.build().await.unwrap();
+                racing.spawn(async move {
+                    let answer = quorum.try_acquire(&claim()).await;
+                    matches!(answer, Ok(Attempt::Acquired(_)))
+                });
+            }
+            let winners = racing.join_all().await.into_iter().filter(|won| *won).count();
+            assert_eq!(winners, 1, "of {size} in round {round}");
+            members.0.iter().for_each(|(member, _)| member.evict(&name()));
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn inspect_shows_the_majority_and_each_member() {
+    let members = Members::of(3);
+    let quorum = members.quorum().await;
+    let mut held = claim();
+    let token = win(&quorum, &mut held).await;
+    settle().await;
+    members.0[1].0.evict(&name());
+    let state = quorum.inspect(&name()).await.unwrap();
+    assert_eq!(state.holders.len(), 1);
+    assert_eq!((state.holders[0].owner, state.holders[0].token), (Some(held.owner), Some(token)));
+    let seen: Vec<_> = state.members.iter().map(|m| m.holders.as_ref().map(Vec::len)).collect();
+    assert_eq!(seen, [Ok(1), Ok(0), Ok(1)]);
+    // A minority is no holder.
+    members.0[2].0.evict(&name());
+    let state = quorum.inspect(&name()).await.unwrap();
+    assert!(state.holders.is_empty());
+    assert_eq!(state.members[0].holders.as_ref().map(Vec::len), Ok(1));
+    assert_eq!(state.members[0].name, "member 1 (memory)");
+}
