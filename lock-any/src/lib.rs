@@ -18,6 +18,7 @@
 //! | `zookeeper://[user:password@]host[:port],…[/chroot]` | a ZooKeeper ensemble | `zookeeper` |
 //! | `zookeeper+tls://…` | the same, encrypted; options `ca` (needed), `cert`, `key` | `zookeeper` and `tls` |
 //! | `memcache://[user:password@]host[:port],…` | memcached servers; advisory | `memcache` |
+//! | `quorum:?member=<URL>&member=<URL>&…` | a majority of several of these; see [`redlock`] | `quorum` |
 //!
 //! Options follow as `?name=value&name=value`. Every backend knows `ttl` (the lease that locks ask for
 //! unless told otherwise), `timeout` (the bound of one call), `patience` (how long a waiter sits out
@@ -27,12 +28,21 @@
 //! for a race). ZooKeeper knows `prefix` (a path that
 //! ends in `/`), `session_timeout` and `layout`. An option that a backend does not know is an error.
 //!
+//! The members of `quorum:` are URLs of this table, percent-encoded where they have options of their own: an odd
+//! number of independent servers, in the same order for all clients. It knows `member_timeout` (the bound of one
+//! call of one member) and `restarts`: with `forget`, the default, no lease is longer than `max_ttl` (there one
+//! minute unless set), and a member is not counted before it has run for that long; with `remember`, members are
+//! trusted to find their locks again after a restart. What every backend knows stands in the quorum's URL, and not
+//! in those of its members. `quorum:?member=redis://a&member=redis://b&member=rediss://c%3Fca%3D/etc/app/ca.pem`
+//!
 //! `rediss:` checks the server against the authorities of the system, or against those in the file
 //! `ca`. For servers that ask who their clients are, `cert` and `key` name files, too: all in PEM, and
 //! read whenever a connection is made. `zookeeper+tls:` knows the same options; there `ca` is needed.
 //! `rediss://redis.example.com?ca=/etc/app/ca.pem&cert=/etc/app/client.pem&key=/etc/app/client.key`
 
 mod options;
+#[cfg(feature = "quorum")]
+mod quorum_url;
 
 /// What the page shows has to compile.
 #[cfg(doctest)]
@@ -46,10 +56,14 @@ pub use lock_core::*;
 pub use lock_file as file;
 #[cfg(feature = "memcache")]
 pub use lock_memcache as memcache;
+#[cfg(feature = "quorum")]
+pub use lock_quorum as quorum;
 #[cfg(feature = "redis")]
 pub use lock_redis as redis;
 #[cfg(feature = "zookeeper")]
 pub use lock_zookeeper as zookeeper;
+#[cfg(feature = "quorum")]
+pub use quorum_url::redlock;
 
 use lock_core::url::Url;
 use options::CommonOptions;
@@ -86,13 +100,26 @@ pub async fn connect_with(
 ) -> Result<Locker, Error> {
     let (url, common) = parse(url)?;
     let builder = match url.scheme() {
+        #[cfg(feature = "quorum")]
+        "quorum" => quorum_url::builder(url, common.max_ttl()).await?,
+        #[cfg(not(feature = "quorum"))]
+        "quorum" => return Err(feature_is_off("quorum", "quorum")),
+        _ => server(url, common.max_ttl()).await?,
+    };
+    Ok(common.apply(defaults(builder)).build())
+}
+
+/// A backend that is no quorum.
+#[cfg_attr(not(feature = "redis"), allow(unused_variables))]
+async fn server(url: Url, max_ttl: Option<Duration>) -> Result<LockerBuilder, Error> {
+    Ok(match url.scheme() {
         "memory" => memory(&url)?,
         #[cfg(feature = "file")]
         "file" => file_backend(&url)?,
         #[cfg(not(feature = "file"))]
         "file" => return Err(feature_is_off("file", "file")),
         #[cfg(feature = "redis")]
-        "redis" | "rediss" | "redis+unix" => redis_backend(url, common.max_ttl()).await?,
+        "redis" | "rediss" | "redis+unix" => redis_backend(url, max_ttl).await?,
         #[cfg(not(feature = "redis"))]
         scheme @ ("redis" | "rediss" | "redis+unix") => {
             return Err(feature_is_off(scheme, "redis"));
@@ -108,8 +135,7 @@ pub async fn connect_with(
         #[cfg(not(feature = "memcache"))]
         "memcache" => return Err(feature_is_off("memcache", "memcache")),
         unknown => return Err(unknown_backend(unknown)),
-    };
-    Ok(common.apply(defaults(builder)).build())
+    })
 }
 
 /// The lease that locks of `url` ask for unless told otherwise, if it says so by `ttl`, or caps the
@@ -133,6 +159,7 @@ const KNOWN: &[&str] = &[
     "zookeeper:",
     "zookeeper+tls:",
     "memcache:",
+    "quorum:",
 ];
 
 fn parse(url: &str) -> Result<(Url, CommonOptions), Error> {

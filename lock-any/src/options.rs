@@ -15,9 +15,13 @@ const LONGEST_TTL: Duration = DAY;
 /// No backend has longer leases.
 const LONGEST_MAX_TTL: Duration = DAY.saturating_mul(365);
 /// Whoever waits for longer has forgotten about it; and sums of times stay far from their end.
-const LONGEST_WAIT: Duration = DAY.saturating_mul(30);
+pub(crate) const LONGEST_WAIT: Duration = DAY.saturating_mul(30);
 /// What core asks for if nobody says otherwise, and `max_ttl` allows it.
 const DEFAULT_TTL: Duration = Duration::from_secs(30);
+
+/// What every backend can be told, by these options.
+#[cfg(feature = "quorum")]
+pub(crate) const COMMON: [&str; 5] = ["ttl", "timeout", "patience", "max_ttl", "label"];
 
 /// What every backend can be told.
 #[derive(Debug, Default)]
@@ -50,7 +54,6 @@ impl CommonOptions {
     }
 
     /// The longest lease, for backends that declare it.
-    #[cfg(feature = "redis")]
     pub(crate) fn max_ttl(&self) -> Option<Duration> {
         self.max_ttl
     }
@@ -75,7 +78,11 @@ impl CommonOptions {
     }
 }
 
-fn take_within(url: &mut Url, name: &str, longest: Duration) -> Result<Option<Duration>, Error> {
+pub(crate) fn take_within(
+    url: &mut Url,
+    name: &str,
+    longest: Duration,
+) -> Result<Option<Duration>, Error> {
     within(name, url.take_duration(name)?, longest)
 }
 

@@ -209,6 +209,67 @@ async fn a_zookeeper_url_reaches_the_backend_with_its_options() {
     }
 }
 
+#[cfg(not(feature = "quorum"))]
+#[tokio::test]
+async fn quorums_that_are_off_name_the_feature() {
+    let (kind, text) = refused("quorum:?member=redis://u:hunter2@127.0.0.1:1").await;
+    assert_eq!(kind, ErrorKind::Unsupported);
+    assert!(text.contains("feature \"quorum\" of lock-any") && !text.contains("hunter2"), "{text}");
+}
+
+#[cfg(feature = "quorum")]
+mod quorum {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_quorum_is_made_of_urls() {
+        for (url, hint) in [
+            ("quorum:", "odd number"),
+            ("quorum:?member=memory:&member=memory:", "odd number"),
+            ("quorum:?member=memory:&member=memory:&member=memory:", "are the same server"),
+            ("quorum://here?member=memory:", "write quorum:?member="),
+            ("quorum:?member=memory:&colour=red", "no URL option \"colour\""),
+            ("quorum:?member=memory:&restarts=maybe", "forget or remember"),
+            ("quorum:?member=memory:&member_timeout=31days", "out of range"),
+            ("quorum:?member=memory", "begins with a scheme"),
+            ("quorum:?member=memory:%3Fttl=3s", "write it there"),
+            ("quorum:?member=memory:%3Fcolour=red", "no URL option \"colour\""),
+            ("quorum:?member=quorum:%3Fmember=memory:", "no quorum itself"),
+            ("memory:?member=memory:", "no URL option \"member\""),
+        ] {
+            let (kind, text) = refused(url).await;
+            assert_eq!(kind, ErrorKind::Invalid, "{url}: {text}");
+            assert!(text.contains(hint), "{url}: {text}");
+        }
+        let locks = connect("quorum:?member=memory:&restarts=remember&ttl=2s").await.unwrap();
+        let guard = locks.lock("of one").unwrap().acquire().await.unwrap();
+        assert!(guard.valid_for().unwrap() <= Duration::from_secs(2));
+        guard.release().await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn leases_are_as_long_as_the_url_allows() {
+        let usual = connect("quorum:?member=memory:").await.unwrap();
+        assert_eq!(usual.capabilities().ttl_max, Duration::from_secs(60));
+        let longer = connect("quorum:?member=memory:&max_ttl=5m").await.unwrap();
+        assert_eq!(longer.capabilities().ttl_max, Duration::from_secs(300));
+    }
+
+    #[cfg(feature = "redis")]
+    #[tokio::test]
+    async fn members_are_named_without_their_credentials() {
+        let urls = [1, 2, 3].map(|port| format!("redis://u:hunter2@127.0.0.1:{port}?prefix=a:"));
+        let error = lock_any::redlock(&urls).await.unwrap_err();
+        let text = error.to_string();
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{text}");
+        assert!(text.contains("member 3 (redis://127.0.0.1:3)"), "{text}");
+        assert!(!format!("{text} {error:?}").contains("hunter2"), "{text}");
+        let urls = urls.map(|url| url.replace("a:", "a"));
+        let error = lock_any::redlock(&urls).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{error}");
+    }
+}
+
 #[cfg(feature = "redis")]
 mod redis {
     use super::*;

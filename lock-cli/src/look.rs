@@ -71,6 +71,18 @@ struct Seen<'a> {
     held: bool,
     holders: Vec<SeenHolder<'a>>,
     waiting: Option<u64>,
+    /// Of a quorum.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    members: Vec<SeenMember<'a>>,
+}
+
+#[derive(Serialize)]
+struct SeenMember<'a> {
+    member: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    holders: Option<Vec<SeenHolder<'a>>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fault: Option<&'a str>,
 }
 
 #[derive(Serialize)]
@@ -87,16 +99,34 @@ struct SeenHolder<'a> {
 
 impl<'a> Seen<'a> {
     fn of(name: &'a LockName, state: &'a LockState, show_owner: bool) -> Self {
-        let holders = state.holders.iter().map(|holder| SeenHolder {
+        let seen = |holders: &'a [Holder]| -> Vec<_> {
+            holders.iter().map(|holder| SeenHolder::of(holder, show_owner)).collect()
+        };
+        let members = state.members.iter().map(|member| SeenMember {
+            member: &member.name,
+            holders: member.holders.as_deref().ok().map(seen),
+            fault: member.holders.as_ref().err().map(String::as_str),
+        });
+        Self {
+            name: name.as_str(),
+            held: !state.holders.is_empty(),
+            holders: seen(&state.holders),
+            waiting: state.waiting,
+            members: members.collect(),
+        }
+    }
+}
+
+impl<'a> SeenHolder<'a> {
+    fn of(holder: &'a Holder, show_owner: bool) -> Self {
+        Self {
             owner_short: holder.owner.map(|owner| owner.short()),
             owner: holder.owner.filter(|_| show_owner).map(|owner| owner.expose()),
             label: holder.label.as_ref().map(lock_any::Label::as_str),
             held_for_ms: holder.held_for.map(millis),
             lapses_in_ms: holder.lapses_in.map(millis),
             fencing_token: holder.token.map(|token| token.to_string()),
-        });
-        let holders: Vec<_> = holders.collect();
-        Self { name: name.as_str(), held: !holders.is_empty(), holders, waiting: state.waiting }
+        }
     }
 }
 
@@ -117,6 +147,16 @@ fn text(name: &LockName, state: &LockState, show_owner: bool) -> String {
         row("token", holder.token.map(|token| token.to_string()));
     }
     row("waiting", state.waiting.map(|waiting| waiting.to_string()));
+    for member in &state.members {
+        let sees = match &member.holders {
+            Ok(holders) if holders.is_empty() => "free".to_owned(),
+            Ok(holders) => {
+                holders.iter().map(|h| who(h, show_owner)).collect::<Vec<_>>().join("; ")
+            }
+            Err(fault) => format!("does not say: {fault}"),
+        };
+        let _ = writeln!(text, "  {}: {sees}", member.name);
+    }
     text
 }
 

@@ -401,6 +401,12 @@ fn not_held() -> Error {
 }
 
 impl LockerBuilder {
+    /// The backend that it is built on.
+    #[must_use]
+    pub fn backend(&self) -> &Arc<dyn Backend> {
+        &self.backend
+    }
+
     /// How long one call of the backend may take, whatever the peer does. Default: 5 s.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {

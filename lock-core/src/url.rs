@@ -71,8 +71,8 @@ impl Url {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`] if it has no scheme, has a fragment, gives an option twice or has one that is
-    /// not called by lower-case letters and `_`, or if its options may be a part of a password.
+    /// [`ErrorKind::Invalid`] if it has no scheme, has a fragment or an option that is not called by lower-case
+    /// letters and `_`, or if its options may be a part of a password.
     pub fn parse(text: &str) -> Result<Self, Error> {
         let (scheme, rest) =
             text.split_once(':').filter(|(scheme, _)| is_scheme(scheme)).ok_or_else(|| {
@@ -142,14 +142,26 @@ impl Url {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`] if it has none.
+    /// [`ErrorKind::Invalid`] if it has none, or is given twice.
     pub fn take(&mut self, name: &str) -> Result<Option<String>, Error> {
-        let Some(at) = self.options.iter().position(|(known, _)| known == name) else {
-            return Ok(None);
-        };
-        let (name, value) = self.options.remove(at);
+        let mut values = self.take_all(name)?;
+        match values.len() {
+            0 | 1 => Ok(values.pop()),
+            _ => Err(invalid(format!("the URL option {name:?} is given twice"))),
+        }
+    }
+
+    /// The values of an option that may be given more than once, in their order; once.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Invalid`] if one has none.
+    pub fn take_all(&mut self, name: &str) -> Result<Vec<String>, Error> {
         let without = || invalid(format!("the URL option {name:?} has no value"));
-        value.ok_or_else(without).map(Some)
+        let options = std::mem::take(&mut self.options);
+        let (given, left): (Vec<_>, _) = options.into_iter().partition(|(known, _)| known == name);
+        self.options = left;
+        given.into_iter().map(|(_, value)| value.ok_or_else(without)).collect()
     }
 
     /// As [`take`](Self::take); a span of time like `500ms`, `30s` or `1h 30m`.
@@ -254,7 +266,7 @@ impl fmt::Display for Host {
 /// Names are refused, and not repeated, unless they look like one: after a `?` that stands in a
 /// password, they are a part of it.
 fn options(query: &str) -> Result<Vec<(String, Option<String>)>, Error> {
-    let mut options: Vec<(String, Option<String>)> = Vec::new();
+    let mut options = Vec::new();
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
         let (name, value) = match pair.split_once('=') {
             Some((name, value)) => (name, Some(decode(value)?)),
@@ -262,9 +274,6 @@ fn options(query: &str) -> Result<Vec<(String, Option<String>)>, Error> {
         };
         if name.is_empty() || !name.bytes().all(|byte| matches!(byte, b'a'..=b'z' | b'_')) {
             return Err(invalid("a URL option has no proper name; write ?name=value"));
-        }
-        if options.iter().any(|(known, _)| known == name) {
-            return Err(invalid(format!("the URL option {name:?} is given twice")));
         }
         options.push((name.to_owned(), value));
     }

@@ -1,4 +1,91 @@
-//! Locks on a majority of independent backends.
+//! Locks on a majority of independent backends: Redlock, with fencing tokens.
+//!
+//! An odd number of backends of any kind is itself a backend. Three or five Redis servers that know nothing of each
+//! other give what is known as Redlock; memcached servers, or a mix, work the same way.
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+//! use lock_core::{Locker, Memory};
+//! use lock_quorum::Quorum;
+//!
+//! // They stand for servers: Redis::connect("redis://a").await?, …
+//! let (a, b, c) = (Memory::new(), Memory::new(), Memory::new());
+//! let quorum = Quorum::builder().member(a).member(b).member(c);
+//! let locks = Locker::new(quorum.members_remember().build().await?);
+//! let guard = locks.lock("orders/42")?.acquire().await?;
+//! let token = guard.fencing_token(); // for a resource that checks it
+//! guard.release().await?;
+//! # let _ = token; Ok(()) }
+//! ```
+//!
+//! # What is promised
+//!
+//! * **A majority of the configured members** votes for each grant, whoever can be reached. Members are asked
+//!   together; as soon as a majority agrees the grant is there, and nobody waits for the rest. What they answer
+//!   later is kept, or let go.
+//! * **The lease** is what the majority's leases have in common, counted from before the first request was sent. Core
+//!   takes off one per cent, and the largest margin of any member.
+//! * **A missed majority gives everything back**, also at members that did not answer, whose answer is waited for
+//!   and undone in the background. A [`Contended`](lock_core::backend::Attempt::Contended) is true: a majority has
+//!   answered, and one of them has let in somebody else. If too few answer it is a fault.
+//! * **Tokens grow across majorities**: see [below](#fencing-tokens).
+//! * **A renewal** is that of a majority that has held all the time. A member that has lost the lock is asked to
+//!   take it again, and gives it if it is free; but its vote counts only after the next renewal, when the others
+//!   have shown that they still held it when it was won back. So one member that forgets and another one that lets
+//!   us in do not add up to a majority that nobody has had.
+//! * **A release** goes to all members, and is repeated in the background where it fails, until the lease is over.
+//!   It is `Released` if a majority held the lock until then, `NotHeld` if so many did not that no majority can
+//!   have, and unknown otherwise. Who ends the process right after it leaves the rest to the lease.
+//! * **Split votes** are broken by one member, another one for each lock: who has its vote asks again, all others
+//!   step back. So of several that try a free lock at once, one gets it. Who was woken by a release asks that
+//!   member first, and the others only when it agrees. Where that member is down, pauses at random decide.
+//!
+//! # What is not promised
+//!
+//! * **More than the members do.** Declared is the weakest of them in each respect: a quorum with a memcached is
+//!   advisory, one with a file excludes the processes of one host. One member that cannot raise its tokens
+//!   ([`Capabilities::raisable`]: ZooKeeper) makes them `None`.
+//! * **Exclusion if a member forgets what it has acknowledged**, by a restart without its data, an eviction, a flush or
+//!   a failover to a replica: a lock may be on a bare majority. A restart is seen where members tell how long they have
+//!   been running: one that was started less than the [longest lease] ago votes, and is not counted. No lease can
+//!   be longer than that. Redis and memcached tell; a file does not, and does not forget. An eviction is not seen.
+//!   So `noeviction` (`-M`) on every member, and no replicas behind them.
+//! * **Exclusion if the clocks of a majority step.** As with one server.
+//! * **Order.** Inside one process, a locker serves first come, first served; among processes nobody does. Members are never asked
+//!   to queue: three waiters could each be the first in a line of their own.
+//! * **Independence.** Servers on one machine fail together. One server under two addresses is found out where
+//!   members tell who they are, and counted once.
+//!
+//! All clients list the same members in the same order, with the same longest lease. Members are added or replaced
+//! while nobody holds a lock.
+//!
+//! # Fencing tokens
+//!
+//! Each member asks for a number above all numbers of that lock before, and above a floor that the claim brings
+//! along. Every member is asked with the same floor, one second ahead of our own clock: so members whose clocks and
+//! counters are no further ahead all answer with the number after it, and one round is enough. If those that vote
+//! disagree, the highest number is the token, and those below are asked again to store at least that. The grant
+//! returns when a majority has stored the token or more.
+//!
+//! Why they grow: let one grant have the token `s`, and let a claim that begins after it returned be granted `t`. A
+//! majority had stored at least `s` then. A majority voted for the second claim. They have a member in common, whose
+//! number for the second is above what it had stored, at least `s`; and `t` is the highest of the numbers of its
+//! majority, so `t > s`. Nothing in this needs a clock. (Two claims that are under way together are another matter: where a
+//! clock steps, one of them may be granted after the other and with the lower token, and a resource that has
+//! seen the other refuses it. While leases last as long as they should, that cannot happen: the grant is counted from before
+//! its first request, and comes too late.) It needs that the member remembers: one that restarts without its data begins again with its clock, in microseconds, or with the floor, which is ours. Its
+//! vote does not count before the longest lease is over, and by then both clocks are past `s`, if they are right to
+//! within the longest lease less a second. This is what the grade [`Fencing::Seeded`] says of one server, too.
+//!
+//! Reading the highest from a majority and writing it back before it is used is how Attiya, Bar-Noy and Dolev make a
+//! register of servers that fail ("Sharing memory robustly in message-passing systems", 1995); numbers of one's own
+//! that a majority promises to stay above are the ballots of Lamport's Paxos ("The part-time parliament", 1998). The
+//! rest is [Redlock].
+//!
+//! [Redlock]: https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/
+//! [longest lease]: QuorumBuilder::longest_lease
+//! [`Capabilities::raisable`]: lock_core::Capabilities::raisable
+//! [`Fencing::Seeded`]: lock_core::Fencing::Seeded
 
 mod backend;
 mod candidacy;

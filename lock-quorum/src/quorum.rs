@@ -132,6 +132,7 @@ impl QuorumBuilder {
     ///
     /// * [`ErrorKind::Invalid`]: an even number of members, or none; two of them are the same server; they
     ///   have no lease in common. Numbers are checked before anything is sent.
+    /// * [`ErrorKind::Invalid`] or [`ErrorKind::Unsupported`]: what connects a member says so.
     /// * Otherwise, if a majority cannot be connected, what kept one of the others away.
     ///
     /// # Cancel safety
@@ -155,7 +156,10 @@ impl QuorumBuilder {
             away.extend(error.map(|error| (member.name.clone(), error)));
             members.push(Arc::new(member));
         }
-        if size - away.len() < majority {
+        let is_wrong = |(_, error): &(_, Error)| {
+            matches!(error.kind(), ErrorKind::Invalid | ErrorKind::Unsupported)
+        };
+        if size - away.len() < majority || away.iter().any(is_wrong) {
             return Err(too_few(size, majority, &away));
         }
         let declared: Vec<_> =

@@ -13,6 +13,8 @@ mod manual;
 #[cfg(feature = "memcache")]
 mod memcache;
 mod places;
+#[cfg(all(feature = "quorum", feature = "redis"))]
+mod quorum;
 mod refusals;
 mod run;
 mod scenarios;

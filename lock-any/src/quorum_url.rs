@@ -1,0 +1,99 @@
+//! `quorum:` URLs, and the shortest way to them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lock_core::url::Url;
+use lock_core::{Error, ErrorKind, Locker, LockerBuilder};
+use lock_quorum::{Quorum, QuorumBuilder};
+
+use crate::options::{COMMON, LONGEST_WAIT, take_within};
+use crate::server;
+
+/// Redlock on several independent Redis servers, or locks on a majority of whatever `urls` name: what
+/// `quorum:?member=…` of [`connect`](crate::connect) gives, for who has the URLs one by one.
+///
+/// ```no_run
+/// # async fn example() -> Result<(), lock_any::Error> {
+/// let locks = lock_any::redlock(["redis://a", "redis://b", "redis://c"]).await?;
+/// # drop(locks); Ok(()) }
+/// ```
+///
+/// # Errors
+///
+/// As [`connect`](crate::connect). An even number of URLs is [`ErrorKind::Invalid`](crate::ErrorKind::Invalid).
+///
+/// # Cancel safety
+///
+/// As [`connect`](crate::connect).
+pub async fn redlock<U: AsRef<str>>(urls: impl IntoIterator<Item = U>) -> Result<Locker, Error> {
+    let members = urls.into_iter().map(|url| member(url.as_ref())).collect::<Result<_, _>>()?;
+    Ok(Locker::new(quorum_of(members, None).build().await?))
+}
+
+pub(crate) async fn builder(
+    mut url: Url,
+    max_ttl: Option<Duration>,
+) -> Result<LockerBuilder, Error> {
+    let members =
+        url.take_all("member")?.iter().map(|url| member(url)).collect::<Result<_, _>>()?;
+    let remember = match url.take("restarts")?.as_deref() {
+        None | Some("forget") => false,
+        Some("remember") => true,
+        Some(_) => return Err(invalid("the URL option restarts is forget or remember")),
+    };
+    let timeout = take_within(&mut url, "member_timeout", LONGEST_WAIT)?;
+    url.no_more_options()?;
+    if !url.location().is_empty() {
+        return Err(invalid("the members of a quorum are options: write quorum:?member=…"));
+    }
+    let mut builder = quorum_of(members, max_ttl);
+    if remember {
+        builder = builder.members_remember();
+    }
+    if let Some(timeout) = timeout {
+        builder = builder.member_timeout(timeout);
+    }
+    Ok(Locker::builder(builder.build().await?))
+}
+
+fn quorum_of(members: Vec<Url>, max_ttl: Option<Duration>) -> QuorumBuilder {
+    let builder = members.into_iter().fold(Quorum::builder(), |builder, member| {
+        builder.member_by(shown(&member), move || {
+            let member = member.clone();
+            async move { Ok(Arc::clone(server(member, max_ttl).await?.backend())) }
+        })
+    });
+    match max_ttl {
+        Some(longest) => builder.longest_lease(longest),
+        None => builder,
+    }
+}
+
+fn member(url: &str) -> Result<Url, Error> {
+    let url = Url::parse(url)?;
+    if url.scheme() == "quorum" {
+        return Err(invalid("a member of a quorum is no quorum itself"));
+    }
+    for name in COMMON {
+        if !url.clone().take_all(name)?.is_empty() {
+            return Err(invalid(format!(
+                "the option {name} of a member holds for the whole quorum: write it there"
+            )));
+        }
+    }
+    Ok(url)
+}
+
+/// For messages: where it is, without credentials.
+fn shown(url: &Url) -> String {
+    let (scheme, location) = (url.scheme(), url.location());
+    match location.rsplit_once('@') {
+        Some((_, host)) => format!("{scheme}://{host}"),
+        None => format!("{scheme}:{location}"),
+    }
+}
+
+fn invalid(why: impl Into<std::borrow::Cow<'static, str>>) -> Error {
+    Error::new(ErrorKind::Invalid, why)
+}

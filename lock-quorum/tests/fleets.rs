@@ -1,0 +1,92 @@
+//! A fleet of two libraries on the same nodes: rslock, which is a Redlock client like others, and this one.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use conformance_tests::servers::{Redis, RedisOptions};
+use lock_core::{Locker, Loss};
+use lock_quorum::{Quorum, QuorumBuilder};
+use rslock::LockManager;
+
+const TTL: Duration = Duration::from_secs(20);
+
+struct Fleet {
+    nodes: Vec<Redis>,
+    ours: Locker,
+    theirs: LockManager,
+}
+
+impl Fleet {
+    async fn start() -> Self {
+        let nodes: Vec<_> = (0..3).map(|_| Redis::start(RedisOptions::new())).collect();
+        let mut builder = Quorum::builder();
+        for node in &nodes {
+            let member = lock_redis::Redis::connect(node.url()).await.expect("the server takes us");
+            builder = QuorumBuilder::member(builder, member);
+        }
+        let quorum = builder.members_remember().build().await.expect("a quorum can be made");
+        let clients = nodes.iter().map(|node| redis::Client::open(node.url()).expect("a good URL"));
+        let mut theirs = LockManager::from_clients(clients.collect());
+        theirs.set_retry(0, Duration::ZERO);
+        Self { nodes, ours: Locker::new(quorum), theirs }
+    }
+
+    fn values(&self) -> Vec<String> {
+        self.nodes.iter().map(|node| node.command(&["GET", "n"]).text()).collect()
+    }
+}
+
+#[tokio::test]
+async fn we_keep_them_out() {
+    let fleet = Fleet::start().await;
+    let guard = fleet.ours.lock("n").unwrap().ttl(TTL).acquire().await.unwrap();
+    assert!(fleet.theirs.lock("n", TTL).await.is_err(), "two holders");
+    assert!(guard.verify().await.is_ok(), "their attempt has harmed us");
+    guard.release().await.unwrap();
+    let lock = fleet.theirs.lock("n", TTL).await.expect("it is free");
+    fleet.theirs.unlock(&lock).await;
+}
+
+#[tokio::test]
+async fn they_keep_us_out_and_their_release_lets_us_in() {
+    let fleet = Fleet::start().await;
+    let lock = fleet.theirs.lock("n", TTL).await.expect("it is free");
+    assert!(fleet.ours.lock("n").unwrap().try_acquire().await.unwrap().is_none(), "two holders");
+    let values = fleet.values();
+    assert!(values.iter().all(|value| !value.is_empty()), "we have taken a vote of theirs");
+    let theirs = fleet.theirs.extend(&lock, TTL).await;
+    assert!(theirs.is_ok(), "our attempt has harmed them");
+
+    let ours = fleet.ours.lock("n").unwrap().ttl(TTL);
+    let waiting = tokio::spawn(async move { ours.acquire().await });
+    lock_core::clock::sleep(Duration::from_millis(300)).await;
+    fleet.theirs.unlock(&theirs.unwrap()).await;
+    let guard =
+        tokio::time::timeout(TTL / 2, waiting).await.expect("woken long before the lease ends");
+    guard.unwrap().unwrap().release().await.unwrap();
+}
+
+/// What comes too late, theirs or ours, leaves the new holder alone.
+#[tokio::test]
+async fn late_releases_touch_nobody_else() {
+    let fleet = Arc::new(Fleet::start().await);
+    let late = fleet.theirs.lock("n", TTL).await.expect("it is free");
+    fleet.nodes.iter().for_each(|node| drop(node.command(&["DEL", "n"])));
+    let guard = fleet.ours.lock("n").unwrap().ttl(TTL).acquire().await.unwrap();
+    fleet.theirs.unlock(&late).await;
+    assert!(fleet.theirs.extend(&late, TTL).await.is_err());
+    assert!(guard.verify().await.is_ok(), "their late release has freed our lock");
+
+    fleet.nodes.iter().for_each(|node| drop(node.command(&["DEL", "n"])));
+    let lock = fleet.theirs.lock("n", TTL).await.expect("it is free");
+    let before = fleet.values();
+    assert_eq!(
+        guard.verify().await.map(|_| ()).map_err(|e| e.kind()),
+        Err(lock_core::ErrorKind::Lost)
+    );
+    assert_eq!(guard.lost().await, Loss::NotHeld);
+    drop(guard);
+    lock_core::clock::sleep(Duration::from_millis(300)).await;
+    assert_eq!(fleet.values(), before, "our late release has freed their lock");
+    fleet.theirs.unlock(&lock).await;
+}

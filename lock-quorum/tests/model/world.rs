@@ -1,0 +1,510 @@
+//! Members, clients, and what is on its way between them.
+
+use stateright::{Model, Property};
+
+pub(crate) const NO_OVERLAP: &str = "claims never overlap";
+pub(crate) const TOKENS_GROW: &str = "tokens grow in the order of the grants";
+pub(crate) const TOKENS_FOLLOW: &str =
+    "who begins when another one has been granted has the higher token";
+pub(crate) const FENCED: &str =
+    "a resource that checks tokens accepts nothing older after something newer";
+pub(crate) const UNFENCED: &str =
+    "a resource that checks nothing accepts nothing older after something newer";
+
+const MEMBERS: usize = 3;
+const LEASE: Time = 2;
+/// How much earlier than the lease the holder gives up.
+const MARGIN: Time = 1;
+/// How much a client's clock falls behind from one reading to a later one. At worst it does, so it does.
+const LAG: Time = 1;
+/// How much numbers that are taken from the clock grow in a tick.
+const NUMBERS_A_TICK: Number = 2;
+/// How far ahead of their clocks clients ask for numbers.
+const HEADROOM: Number = 1;
+
+type Time = u8;
+type Number = u8;
+type Id = usize;
+
+/// The bounds of a run. What may happen at all, may happen in any order and at any time.
+#[derive(Clone, Debug)]
+pub(crate) struct Rules {
+    claims: usize,
+    end: Time,
+    /// How often a member's clock may step forward by a lease.
+    steps: u8,
+    /// How often a member may restart without its data.
+    restarts: u8,
+    /// The counters that members begin with.
+    fences: [Number; MEMBERS],
+    writes: u8,
+    /// Whether answers may be late as well. The deadline counts from before the requests, so they only postpone
+    /// a grant.
+    late_answers: bool,
+    mistake: Option<Mistake>,
+    promises: Vec<&'static str>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mistake {
+    CountsFromTheReply,
+    NoMargin,
+    /// One vote is taken for a majority.
+    TwoOfThreeIsOne,
+    /// A member counts although it may have forgotten.
+    CountsTheYoung,
+    /// The token is the highest number, and nobody else stores it.
+    NeverRaises,
+    TakesTheLowest,
+}
+
+impl Rules {
+    pub(crate) fn sound() -> Self {
+        Self {
+            claims: 2,
+            end: if deep() { 4 } else { 2 },
+            steps: 0,
+            restarts: 0,
+            fences: [0; MEMBERS],
+            writes: 0,
+            late_answers: deep(),
+            mistake: None,
+            promises: Vec::new(),
+        }
+    }
+
+    /// With a resource that is written to.
+    pub(crate) fn writing() -> Self {
+        Self { writes: 1, end: if deep() { 3 } else { 2 }, ..Self::sound() }
+    }
+
+    pub(crate) fn three_claims() -> Self {
+        Self { claims: 3, end: if deep() { 3 } else { 0 }, ..Self::sound() }
+    }
+
+    pub(crate) fn steps() -> Self {
+        Self { steps: 1, end: if deep() { 4 } else { 1 }, ..Self::writing() }
+    }
+
+    pub(crate) fn restarts() -> Self {
+        Self { restarts: 1, end: if deep() { 4 } else { 1 }, ..Self::sound() }
+    }
+
+    /// Members whose counters are ahead of each other and of the clock.
+    pub(crate) fn uneven() -> Self {
+        let end = if deep() { 3 } else { 0 };
+        Self { fences: [0, 20, 40], end, ..Self::sound() }
+    }
+
+    pub(crate) fn with(self, mistake: Mistake) -> Self {
+        Self { mistake: Some(mistake), ..self }
+    }
+
+    pub(crate) fn promising(self, promises: &[&'static str]) -> Self {
+        Self { promises: promises.to_vec(), ..self }
+    }
+
+    fn has(&self, mistake: Mistake) -> bool {
+        self.mistake == Some(mistake)
+    }
+
+    fn majority(&self) -> usize {
+        if self.has(Mistake::TwoOfThreeIsOne) { 1 } else { MEMBERS / 2 + 1 }
+    }
+}
+
+/// `MODEL_DEPTH=deep` goes further.
+pub(crate) fn deep() -> bool {
+    std::env::var("MODEL_DEPTH").is_ok_and(|depth| depth == "deep")
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct World {
+    now: Time,
+    members: [Member; MEMBERS],
+    clients: Vec<Client>,
+    resource: Resource,
+    steps: u8,
+    restarts: u8,
+    /// Grants so far, and the highest token of one.
+    grants: u8,
+    top: Number,
+    broke: Vec<&'static str>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+struct Member {
+    held: Option<Held>,
+    fence: Number,
+    /// How far its clock is ahead.
+    ahead: Time,
+    started: Option<Time>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+struct Held {
+    owner: Id,
+    /// On its own clock.
+    until: Time,
+    number: Number,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+struct Client {
+    phase: Phase,
+    began: Time,
+    floor: Number,
+    /// What a majority is to store.
+    token: Option<Number>,
+    deadline: Time,
+    grant: u8,
+    votes: [Vote; MEMBERS],
+    attempts: [Call; MEMBERS],
+    releases: [bool; MEMBERS],
+    writes: u8,
+    /// How many grants there were when it began, and the highest token.
+    after: u8,
+    above: Number,
+    /// It has looked at its clock, and is going to write.
+    checked: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+enum Phase {
+    #[default]
+    Unborn,
+    Asking,
+    Holding,
+    Gone,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum Vote {
+    #[default]
+    None,
+    For(Number),
+    Against,
+}
+
+/// An attempt on its way to a member, or its answer on its way back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum Call {
+    #[default]
+    None,
+    Asked(Number),
+    Answered(Vote),
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+struct Resource {
+    highest: Number,
+    /// Up to this one, grants are older than one that has written: it began after them.
+    fenced: u8,
+    unfenced: u8,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Action {
+    Tick,
+    Begin(Id),
+    Arrive(Id, usize),
+    Hear(Id, usize),
+    GiveUp(Id),
+    Release(Id),
+    Released(Id, usize),
+    Check(Id),
+    Write(Id),
+    Step(usize),
+    Restart(usize),
+}
+
+impl Model for Rules {
+    type State = World;
+    type Action = Action;
+
+    fn init_states(&self) -> Vec<World> {
+        let member = |fence| Member { fence, ..Member::default() };
+        vec![World {
+            now: 0,
+            members: self.fences.map(member),
+            clients: vec![Client::default(); self.claims],
+            resource: Resource::default(),
+            steps: self.steps,
+            restarts: self.restarts,
+            grants: 0,
+            top: 0,
+            broke: Vec::new(),
+        }]
+    }
+
+    fn actions(&self, world: &World, actions: &mut Vec<Action>) {
+        if world.now < self.end {
+            actions.push(Action::Tick);
+        }
+        for (id, client) in world.clients.iter().enumerate() {
+            match client.phase {
+                // Who is the first does not matter.
+                Phase::Unborn if id == 0 || world.clients[id - 1].phase != Phase::Unborn => {
+                    actions.push(Action::Begin(id));
+                }
+                Phase::Asking => actions.push(Action::GiveUp(id)),
+                // Who is about to write does not let go.
+                Phase::Holding if client.checked => {}
+                Phase::Holding => {
+                    actions.push(Action::Release(id));
+                    if client.writes > 0 && world.is_held(id) {
+                        actions.push(Action::Check(id));
+                    }
+                }
+                _ => {}
+            }
+            if client.checked {
+                actions.push(Action::Write(id));
+            }
+            for member in 0..MEMBERS {
+                match client.attempts[member] {
+                    Call::Asked(_) => actions.push(Action::Arrive(id, member)),
+                    Call::Answered(_) => actions.push(Action::Hear(id, member)),
+                    Call::None => {}
+                }
+                if client.releases[member] {
+                    actions.push(Action::Released(id, member));
+                }
+            }
+        }
+        for member in 0..MEMBERS {
+            if world.steps > 0 {
+                actions.push(Action::Step(member));
+            }
+            if world.restarts > 0 {
+                actions.push(Action::Restart(member));
+            }
+        }
+    }
+
+    fn next_state(&self, world: &World, action: Action) -> Option<World> {
+        let mut next = world.clone();
+        match action {
+            Action::Tick => next.now += 1,
+            Action::Begin(id) => next.begin(self, id),
+            Action::Arrive(id, member) => {
+                next.arrive(self, id, member);
+                if !self.late_answers {
+                    next.hear(self, id, member);
+                }
+            }
+            Action::Hear(id, member) => next.hear(self, id, member),
+            Action::GiveUp(id) | Action::Release(id) => next.leave(id),
+            Action::Released(id, member) => next.release(id, member),
+            Action::Check(id) => {
+                next.clients[id].checked = true;
+                next.clients[id].writes -= 1;
+            }
+            Action::Write(id) => next.write(id),
+            Action::Step(member) => {
+                next.members[member].ahead += LEASE;
+                next.steps -= 1;
+            }
+            Action::Restart(member) => {
+                let member = &mut next.members[member];
+                (member.held, member.fence, member.started) = (None, 0, Some(world.now));
+                next.restarts -= 1;
+            }
+        }
+        next.forget_what_cannot_matter();
+        Some(next)
+    }
+
+    fn properties(&self) -> Vec<Property<Self>> {
+        let mut all = vec![
+            Property::sometimes("the last claim holds the lock", |rules: &Self, world: &World| {
+                world.is_held(rules.claims - 1)
+            }),
+            Property::sometimes("the lock has been had twice", |_, world: &World| world.grants > 1),
+        ];
+        let stays = |name: &'static str| match name {
+            NO_OVERLAP => Property::always(NO_OVERLAP, |rules: &Self, world: &World| {
+                (0..rules.claims).filter(|id| world.is_held(*id)).count() <= 1
+            }),
+            TOKENS_GROW => Property::always(TOKENS_GROW, |_, world: &World| {
+                !world.broke.contains(&TOKENS_GROW)
+            }),
+            TOKENS_FOLLOW => {
+                let follow = |_: &Self, world: &World| !world.broke.contains(&TOKENS_FOLLOW);
+                Property::always(TOKENS_FOLLOW, follow)
+            }
+            FENCED => Property::always(FENCED, |_, world: &World| !world.broke.contains(&FENCED)),
+            _ => Property::always(UNFENCED, |_, world: &World| !world.broke.contains(&UNFENCED)),
+        };
+        all.extend(self.promises.iter().map(|name| stays(name)));
+        all
+    }
+}
+
+impl World {
+    fn begin(&mut self, rules: &Rules, id: Id) {
+        let client = &mut self.clients[id];
+        client.phase = Phase::Asking;
+        (client.began, client.writes) = (self.now, rules.writes);
+        (client.after, client.above) = (self.grants, self.top);
+        client.floor = self.now * NUMBERS_A_TICK + HEADROOM;
+        client.attempts = [Call::Asked(client.floor); MEMBERS];
+    }
+
+    /// The member's side of an attempt; also of one that is late.
+    fn arrive(&mut self, rules: &Rules, id: Id, nth: usize) {
+        let Call::Asked(floor) = self.clients[id].attempts[nth] else { return };
+        let member = &mut self.members[nth];
+        let now = self.now + member.ahead;
+        member.held.take_if(|held| held.until <= now);
+        // A restarted one stays out until every lease of before is over; the margin of a clock is added.
+        let is_young = member.started.is_some_and(|started| self.now < started + LEASE + MARGIN);
+        let vote = match &mut member.held {
+            Some(held) if held.owner != id => Vote::Against,
+            held => {
+                let before = held.as_ref().map(|held| held.number).filter(|number| *number > floor);
+                let drawn = (member.fence + 1).max(now * NUMBERS_A_TICK).max(floor + 1);
+                let number = before.unwrap_or(drawn);
+                member.fence = member.fence.max(number);
+                *held = Some(Held { owner: id, until: now + LEASE, number });
+                match is_young && !rules.has(Mistake::CountsTheYoung) {
+                    true => Vote::None,
+                    false => Vote::For(number),
+                }
+            }
+        };
+        self.clients[id].attempts[nth] = Call::Answered(vote);
+    }
+
+    fn hear(&mut self, rules: &Rules, id: Id, member: usize) {
+        let now = self.now;
+        let client = &mut self.clients[id];
+        let Call::Answered(vote) = client.attempts[member] else { return };
+        client.attempts[member] = Call::None;
+        if client.phase != Phase::Asking {
+            return;
+        }
+        client.votes[member] = vote;
+        let numbers: Vec<_> = client.votes.iter().filter_map(Vote::number).collect();
+        if numbers.len() < rules.majority() {
+            return;
+        }
+        let choice = match rules.has(Mistake::TakesTheLowest) {
+            true => numbers.iter().min(),
+            false => numbers.iter().max(),
+        };
+        let token = *client.token.get_or_insert(*choice.expect("a majority is somebody"));
+        let stored = numbers.iter().filter(|number| **number >= token).count();
+        if stored < rules.majority() && !rules.has(Mistake::NeverRaises) {
+            for nth in 0..MEMBERS {
+                if client.votes[nth].number().is_some_and(|number| number < token) {
+                    client.votes[nth] = Vote::None;
+                    client.attempts[nth] = Call::Asked(token - 1);
+                }
+            }
+            return;
+        }
+        let from = if rules.has(Mistake::CountsFromTheReply) { now } else { client.began };
+        let margin = if rules.has(Mistake::NoMargin) { 0 } else { MARGIN };
+        client.deadline = from + LEASE - margin;
+        if now.saturating_sub(LAG) >= client.deadline {
+            return self.leave(id);
+        }
+        client.phase = Phase::Holding;
+        self.grants += 1;
+        client.grant = self.grants;
+        if token <= self.top {
+            self.broke.push(TOKENS_GROW);
+        }
+        if token <= client.above {
+            self.broke.push(TOKENS_FOLLOW);
+        }
+        self.top = self.top.max(token);
+    }
+
+    fn leave(&mut self, id: Id) {
+        let client = &mut self.clients[id];
+        client.phase = Phase::Gone;
+        client.releases = [true; MEMBERS];
+    }
+
+    fn release(&mut self, id: Id, member: usize) {
+        self.clients[id].releases[member] = false;
+        self.members[member].held.take_if(|held| held.owner == id);
+    }
+
+    fn write(&mut self, id: Id) {
+        let client = &mut self.clients[id];
+        client.checked = false;
+        let (grant, after, token) = (client.grant, client.after, client.token.unwrap_or(0));
+        if grant <= self.resource.unfenced {
+            self.broke.push(UNFENCED);
+        }
+        self.resource.unfenced = self.resource.unfenced.max(after);
+        if token < self.resource.highest {
+            return;
+        }
+        self.resource.highest = token;
+        if grant <= self.resource.fenced {
+            self.broke.push(FENCED);
+        }
+        self.resource.fenced = self.resource.fenced.max(after);
+    }
+
+    /// What the application is told, computed from a clock that lags.
+    fn is_held(&self, id: Id) -> bool {
+        let client = &self.clients[id];
+        client.phase == Phase::Holding && self.now.saturating_sub(LAG) < client.deadline
+    }
+
+    fn forget_what_cannot_matter(&mut self) {
+        for client in &mut self.clients {
+            if client.phase == Phase::Gone {
+                client.votes = [Vote::None; MEMBERS];
+                (client.began, client.floor, client.deadline) = (0, 0, 0);
+                if !client.checked {
+                    (client.token, client.grant) = (None, 0);
+                    (client.after, client.above) = (0, 0);
+                }
+                for call in &mut client.attempts {
+                    if matches!(call, Call::Answered(_)) {
+                        *call = Call::None;
+                    }
+                }
+            }
+        }
+        for member in &mut self.members {
+            let now = self.now + member.ahead;
+            member.held.take_if(|held| held.until <= now);
+            member.started.take_if(|started| self.now >= *started + LEASE + MARGIN);
+        }
+        self.broke.sort_unstable();
+        self.broke.dedup();
+        self.sort_members();
+    }
+
+    /// Members are alike: what differs by their order only is one state.
+    fn sort_members(&mut self) {
+        let mut order: Vec<usize> = (0..MEMBERS).collect();
+        let column = |&m: &usize| {
+            let of = |client: &Client| (client.votes[m], client.attempts[m], client.releases[m]);
+            (self.members[m].clone(), self.clients.iter().map(of).collect::<Vec<_>>())
+        };
+        order.sort_by_cached_key(column);
+        self.members = std::array::from_fn(|m| self.members[order[m]].clone());
+        for client in &mut self.clients {
+            client.votes = std::array::from_fn(|m| client.votes[order[m]]);
+            client.attempts = std::array::from_fn(|m| client.attempts[order[m]]);
+            client.releases = std::array::from_fn(|m| client.releases[order[m]]);
+        }
+    }
+}
+
+impl Vote {
+    fn number(&self) -> Option<Number> {
+        match self {
+            Self::For(number) => Some(*number),
+            _ => None,
+        }
+    }
+}
