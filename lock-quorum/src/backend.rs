@@ -1,6 +1,5 @@
 //! The verbs.
 
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -9,14 +8,16 @@ use lock_core::backend::{
     Attempt, Backend, Claim, Fault, Hold, Identity, LetGo, Listed, LockState, Mode, Release,
     Renewal, Wake,
 };
-use lock_core::clock::{sleep, sleep_between};
+use lock_core::clock::sleep_between;
 use lock_core::{Capabilities, LockName, OwnerId, Support};
 
 use crate::quorum::{Inner, Quorum};
 use crate::round::Round;
 
-/// How much later the first member may tell of a release than another one.
-const FIRST_IS_LATE: Duration = Duration::from_millis(5);
+/// Who was told to look and came too late comes up to so much later the next time, doubled each time up to this
+/// often: the more there are, the fewer come at once.
+const SHORTEST_TURN: Duration = Duration::from_millis(1);
+const MAX_DOUBLINGS: u32 = 5;
 
 #[async_trait]
 impl Backend for Quorum {
@@ -41,7 +42,7 @@ impl Backend for Quorum {
         Round::new(&self.inner, &candidacy, claim).run().await
     }
 
-    /// Waits at two of the members that refused the claim. They only give hints: nobody queues anywhere.
+    /// Waits at the first of the members that refused the claim. It only gives hints: nobody queues anywhere.
     async fn wait(&self, claim: &Claim) -> Result<Wake, Fault> {
         let inner = &self.inner;
         let candidacy = inner.book.find_or_open(claim, inner.members.len());
@@ -55,37 +56,27 @@ impl Backend for Quorum {
         }
         let first = inner.first_for(&claim.name);
         if told_by.is_empty() {
-            told_by = vec![first, (first + 1) % inner.members.len()];
+            told_by = (first..inner.members.len()).chain(0..first).collect();
         }
-        let mut one = pin!(inner.wait_at(told_by[0], claim));
-        let Some(&second) = told_by.get(1) else {
-            one.await?;
-            candidacy.notes().called = told_by[0] == first;
-            return Ok(Wake::Look);
+        let mut told = Err(Fault::unsupported("waiting"));
+        for member in told_by {
+            told = inner.wait_at(member, claim).await.map(|()| member == first);
+            if told.is_ok() {
+                break;
+            }
+        }
+        let at_most = {
+            let mut notes = candidacy.notes();
+            notes.called = told?;
+            notes
+                .refusals
+                .checked_sub(1)
+                .map(|times| SHORTEST_TURN * 2_u32.pow(times.min(MAX_DOUBLINGS)))
         };
-        let mut other = pin!(inner.wait_at(second, claim));
-        let first_told = tokio::select! {
-            biased;
-            told = &mut one => match told {
-                Ok(()) => true,
-                Err(_) => {
-                    other.await?;
-                    false
-                }
-            },
-            told = &mut other => match told {
-                Ok(()) => tokio::select! {
-                    biased;
-                    told = &mut one => told.is_ok(),
-                    () = sleep(FIRST_IS_LATE) => false,
-                },
-                Err(_) => {
-                    one.await?;
-                    true
-                }
-            },
-        };
-        candidacy.notes().called = first_told && told_by[0] == first;
+        // All who wait are told at once, and one of them gets it.
+        if let Some(at_most) = at_most {
+            sleep_between(Duration::ZERO, at_most).await;
+        }
         Ok(Wake::Look)
     }
 

@@ -73,6 +73,8 @@ pub(crate) struct Notes {
     /// How long to keep away after votes were split.
     pub(crate) keep_away: Option<Duration>,
     pub(crate) splits: u32,
+    /// How often it was told to look, and came too late.
+    pub(crate) refusals: u32,
 }
 
 impl Candidacy {

@@ -109,6 +109,7 @@ impl<'a> Round<'a> {
             std::mem::take(&mut notes.called)
         };
         if called && self.first_refuses().await {
+            self.candidacy.notes().refusals += 1;
             return self.lost(true).await;
         }
         self.ask_the_rest();
@@ -285,7 +286,7 @@ impl<'a> Round<'a> {
         {
             let mut notes = self.candidacy.notes();
             notes.token = self.token;
-            (notes.stranger, notes.splits) = (false, 0);
+            (notes.stranger, notes.splits, notes.refusals) = (false, 0, 0);
             notes.refused_by.clear();
         }
         self.inner.book.let_go(self.candidacy);
