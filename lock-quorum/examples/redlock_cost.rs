@@ -16,7 +16,7 @@ const TTL: Duration = Duration::from_secs(30);
 const PAIRS: usize = 100;
 const ROUNDS: usize = 5;
 
-#[tokio::main(flavor = "current_thread")]
+#[tokio::main]
 async fn main() {
     let nodes: Vec<_> = (0..5).map(|_| Redis::start(RedisOptions::new())).collect();
     let urls: Vec<_> = nodes.iter().map(Redis::url).collect();

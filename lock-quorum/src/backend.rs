@@ -1,5 +1,6 @@
 //! The verbs.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,11 +9,14 @@ use lock_core::backend::{
     Attempt, Backend, Claim, Fault, Hold, Identity, LetGo, Listed, LockState, Mode, Release,
     Renewal, Wake,
 };
-use lock_core::clock::sleep_between;
+use lock_core::clock::{sleep, sleep_between};
 use lock_core::{Capabilities, LockName, OwnerId, Support};
 
 use crate::quorum::{Inner, Quorum};
 use crate::round::Round;
+
+/// How much later the first member may tell of a release than another one.
+const FIRST_IS_LATE: Duration = Duration::from_millis(5);
 
 /// Who was told to look and came too late comes up to so much later the next time, doubled each time up to this
 /// often: the more there are, the fewer come at once.
@@ -42,7 +46,8 @@ impl Backend for Quorum {
         Round::new(&self.inner, &candidacy, claim).run().await
     }
 
-    /// Waits at the first of the members that refused the claim. It only gives hints: nobody queues anywhere.
+    /// Waits at two of the members that refused the claim: what stands at one of them may be a stray vote. They
+    /// only give hints: nobody queues anywhere.
     async fn wait(&self, claim: &Claim) -> Result<Wake, Fault> {
         let inner = &self.inner;
         let candidacy = inner.book.find_or_open(claim, inner.members.len());
@@ -56,22 +61,41 @@ impl Backend for Quorum {
         }
         let first = inner.first_for(&claim.name);
         if told_by.is_empty() {
-            told_by = (first..inner.members.len()).chain(0..first).collect();
+            told_by = vec![first, (first + 1) % inner.members.len()];
         }
-        let mut told = Err(Fault::unsupported("waiting"));
-        for member in told_by {
-            told = inner.wait_at(member, claim).await.map(|()| member == first);
-            if told.is_ok() {
-                break;
-            }
-        }
+        let mut one = pin!(inner.wait_at(told_by[0], claim));
+        let Some(&second) = told_by.get(1) else {
+            one.await?;
+            candidacy.notes().called = told_by[0] == first;
+            return Ok(Wake::Look);
+        };
+        let mut other = pin!(inner.wait_at(second, claim));
+        let first_told = tokio::select! {
+            biased;
+            told = &mut one => match told {
+                Ok(()) => true,
+                Err(_) => {
+                    other.await?;
+                    false
+                }
+            },
+            told = &mut other => match told {
+                Ok(()) => tokio::select! {
+                    biased;
+                    told = &mut one => told.is_ok(),
+                    () = sleep(FIRST_IS_LATE) => false,
+                },
+                Err(_) => {
+                    one.await?;
+                    true
+                }
+            },
+        };
         let at_most = {
             let mut notes = candidacy.notes();
-            notes.called = told?;
-            notes
-                .refusals
-                .checked_sub(1)
-                .map(|times| SHORTEST_TURN * 2_u32.pow(times.min(MAX_DOUBLINGS)))
+            notes.called = first_told && told_by[0] == first;
+            let times = notes.refusals.checked_sub(1);
+            times.map(|times| SHORTEST_TURN * 2_u32.pow(times.min(MAX_DOUBLINGS)))
         };
         // All who wait are told at once, and one of them gets it.
         if let Some(at_most) = at_most {

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use lock_core::backend::{Claim, Fault, LetGo, Release};
 use lock_core::clock::{Moment, sleep_between, sleep_until};
-use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
+use crate::calls::Calls;
 use crate::candidacy::Candidacy;
 use crate::quorum::{Inner, bounded, no_majority};
-use crate::round::{GRACE, Report};
+use crate::round::GRACE;
 
 type Answer = Result<Release, Fault>;
 
@@ -22,7 +22,7 @@ struct Leave<'a> {
     inner: &'a Arc<Inner>,
     answers: Vec<Option<Answer>>,
     began: Moment,
-    heard: UnboundedReceiver<(usize, Answer)>,
+    calls: Calls<Answer>,
 }
 
 impl Inner {
@@ -82,15 +82,20 @@ impl Inner {
     }
 
     /// At one member, after what is under way there. `how` is `None` if the claim will be heard of again:
-    /// then late attempts of it are not refused.
+    /// then late attempts of it are not refused, and nothing is given back any more once it has begun another
+    /// `round`.
     async fn release_at(
         &self,
         candidacy: &Candidacy,
         member: usize,
         claim: &Claim,
         how: Option<LetGo>,
+        round: Option<u64>,
     ) -> Answer {
         let mut seat = candidacy.seats[member].lock().await;
+        if round.is_some_and(|round| round != candidacy.notes().round) {
+            return Ok(Release::NotHeld);
+        }
         let may_be_there = candidacy.notes().stranger || how.is_some_and(|how| how.uncertain);
         if !seat.asked && !may_be_there {
             return Ok(Release::NotHeld);
@@ -124,24 +129,26 @@ impl<'a> Leave<'a> {
         members: Vec<usize>,
         how: Option<LetGo>,
     ) -> Self {
-        let (tell, heard) = unbounded_channel();
+        let mut calls = Calls::new(Err);
+        // A claim that goes on may ask again before all of this is done.
+        let round = how.is_none().then(|| candidacy.notes().round);
         // There is nothing at the others.
         let mut answers: Vec<_> =
             inner.members.iter().map(|_| Some(Ok(Release::NotHeld))).collect();
         for member in members {
             answers[member] = None;
             let (inner, candidacy) = (Arc::clone(inner), Arc::clone(candidacy));
-            let (claim, report) = (claim.clone(), Report::new(member, &tell, Err));
-            tokio::spawn(async move {
-                report.say(inner.release_at(&candidacy, member, &claim, how).await);
+            let claim = claim.clone();
+            calls.begin(member, async move {
+                inner.release_at(&candidacy, member, &claim, how, round).await
             });
         }
-        Self { inner, answers, began: Moment::now(), heard }
+        Self { inner, answers, began: Moment::now(), calls }
     }
 
     /// False if there is nothing more to hear.
     async fn hear(&mut self) -> bool {
-        match self.heard.recv().await {
+        match self.calls.next().await {
             Some((member, answer)) => {
                 self.answers[member] = Some(answer);
                 true
@@ -186,10 +193,10 @@ impl<'a> Leave<'a> {
         }
         let (inner, candidacy, claim) =
             (Arc::clone(self.inner), Arc::clone(candidacy), claim.clone());
-        let (mut heard, mut left, keep_until) =
-            (self.heard, open, how.keep.map(|keep| self.began + keep));
+        let (mut calls, mut left, keep_until) =
+            (self.calls, open, how.keep.map(|keep| self.began + keep));
         tokio::spawn(async move {
-            while let Some((member, answer)) = heard.recv().await {
+            while let Some((member, answer)) = calls.next().await {
                 if answer.is_ok() {
                     left.retain(|&open| open != member);
                 }
@@ -230,7 +237,7 @@ impl Inner {
                 let keep = keep_until.map(Moment::remaining).filter(|keep| !keep.is_zero());
                 let mut how = keep.map_or(LetGo::now(), LetGo::after);
                 how.uncertain = uncertain;
-                if self.release_at(candidacy, member, claim, Some(how)).await.is_err() {
+                if self.release_at(candidacy, member, claim, Some(how), None).await.is_err() {
                     open.push(member);
                 }
             }

@@ -88,6 +88,7 @@
 //! [`Fencing::Seeded`]: lock_core::Fencing::Seeded
 
 mod backend;
+mod calls;
 mod candidacy;
 mod capabilities;
 mod letting_go;

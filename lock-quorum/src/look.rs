@@ -4,10 +4,9 @@ use std::sync::Arc;
 
 use lock_core::backend::{Backend, Fault, FaultKind, Holder, LockState, MemberState};
 use lock_core::{LockName, OwnerId};
-use tokio::sync::mpsc::unbounded_channel;
 
+use crate::calls::Calls;
 use crate::quorum::{Inner, bounded, no_majority};
-use crate::round::Report;
 
 impl Inner {
     /// Who holds the lock, as a majority sees it, and what each member sees.
@@ -86,19 +85,17 @@ impl Inner {
         F: Future<Output = Result<T, Fault>> + Send,
     {
         let limit = self.settings.member_timeout;
-        let (tell, mut heard) = unbounded_channel();
+        let mut calls = Calls::new(Err);
         for member in 0..self.members.len() {
-            let (inner, verb, report) =
-                (Arc::clone(self), verb.clone(), Report::new(member, &tell, Err));
-            tokio::spawn(async move {
+            let (inner, verb) = (Arc::clone(self), verb.clone());
+            calls.begin(member, async move {
                 let asked = async { verb(inner.backend(member, limit).await?).await };
-                report.say(bounded(limit, asked).await);
+                bounded(limit, asked).await
             });
         }
-        drop(tell);
         let silent = || Err(Fault::unknown(FaultKind::TimedOut, "no answer"));
         let mut answers: Vec<_> = self.members.iter().map(|_| silent()).collect();
-        while let Some((member, answer)) = heard.recv().await {
+        while let Some((member, answer)) = calls.next().await {
             answers[member] = answer;
         }
         answers

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use lock_core::backend::{Claim, Fault, FaultKind, Renewal, Ticket};
 use lock_core::{Effect, FencingToken};
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
+use crate::calls::Calls;
 use crate::candidacy::{Candidacy, Seat, Standing, Vote};
 use crate::quorum::{Inner, bounded, no_majority};
-use crate::round::{Report, just_below, together};
+use crate::round::{just_below, together};
 
 /// What one member says of one claim.
 #[derive(Debug)]
@@ -31,7 +31,7 @@ struct Batch<'a> {
     candidacies: Vec<Arc<Candidacy>>,
     /// For each claim, for each member.
     words: Vec<Vec<Option<Word>>>,
-    heard: UnboundedReceiver<(usize, Heard)>,
+    calls: Calls<Heard>,
 }
 
 impl Inner {
@@ -166,12 +166,12 @@ impl<'a> Batch<'a> {
     fn begin(inner: &'a Arc<Inner>, claims: &'a [&'a Claim]) -> Self {
         let size = inner.members.len();
         let candidacies: Vec<_> = claims.iter().map(|claim| open(inner, claim)).collect();
-        let (tell, heard) = unbounded_channel();
+        let mut calls = Calls::new(Err);
         for member in 0..size {
-            Self::ask(inner, member, &candidacies, claims, &tell);
+            Self::ask(inner, member, &candidacies, claims, &mut calls);
         }
         let words = claims.iter().map(|_| (0..size).map(|_| None).collect()).collect();
-        Self { inner, claims, candidacies, words, heard }
+        Self { inner, claims, candidacies, words, calls }
     }
 
     fn ask(
@@ -179,25 +179,25 @@ impl<'a> Batch<'a> {
         member: usize,
         candidacies: &[Arc<Candidacy>],
         claims: &[&Claim],
-        tell: &UnboundedSender<(usize, Heard)>,
+        calls: &mut Calls<Heard>,
     ) {
-        let report = Report::new(member, tell, Err);
         let Some(call) = inner.members[member].begin() else {
             let why = "too many calls of this member are under way";
-            return report.say(Err(Fault::not_applied(FaultKind::Unavailable, why)));
+            let fault = Fault::not_applied(FaultKind::Unavailable, why);
+            return calls.begin(member, std::future::ready(Err(fault)));
         };
         let (inner, candidacies) = (Arc::clone(inner), candidacies.to_vec());
         let claims: Vec<_> = claims.iter().map(|&claim| claim.clone()).collect();
-        tokio::spawn(async move {
+        calls.begin(member, async move {
             let words = inner.renew_at(member, &candidacies, &claims).await;
             drop(call);
-            report.say(Ok(words));
+            Ok(words)
         });
     }
 
     /// False if there is nothing more to hear.
     async fn hear(&mut self) -> bool {
-        let Some((member, words)) = self.heard.recv().await else { return false };
+        let Some((member, words)) = self.calls.next().await else { return false };
         match words {
             Ok(words) => {
                 for (claim, word) in words.into_iter().enumerate() {
@@ -270,9 +270,9 @@ impl<'a> Batch<'a> {
         if !cares.iter().any(is_open) {
             return;
         }
-        let mut heard = self.heard;
+        let mut calls = self.calls;
         tokio::spawn(async move {
-            while let Some((member, words)) = heard.recv().await {
+            while let Some((member, words)) = calls.next().await {
                 let Ok(words) = words else { continue };
                 for (nth, care) in &cares {
                     care.look_after(member, words.get(*nth));

@@ -15,8 +15,8 @@ use lock_core::backend::{
     Attempt, Backend, Claim, Fault, FaultKind, Grant, Identity, Lease, Ticket,
 };
 use lock_core::clock::{Moment, sleep_between, sleep_until, wall};
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
+use crate::calls::Calls;
 use crate::candidacy::{Candidacy, Seat, Standing, Vote};
 use crate::quorum::{Inner, bounded, no_majority};
 
@@ -62,8 +62,7 @@ pub(crate) struct Round<'a> {
     began: Moment,
     raises: u32,
     majority_answered_at: Option<Moment>,
-    tell: UnboundedSender<(usize, Ballot)>,
-    heard: UnboundedReceiver<(usize, Ballot)>,
+    calls: Calls<Ballot>,
 }
 
 /// Where a round stands.
@@ -82,7 +81,6 @@ impl<'a> Round<'a> {
         candidacy: &'a Arc<Candidacy>,
         claim: &'a Claim,
     ) -> Self {
-        let (tell, heard) = unbounded_channel();
         let size = inner.members.len();
         Self {
             floor: floor(inner, candidacy, claim),
@@ -96,8 +94,7 @@ impl<'a> Round<'a> {
             inner,
             candidacy,
             claim,
-            tell,
-            heard,
+            calls: Calls::new(Ballot::Failed),
         }
     }
 
@@ -106,6 +103,7 @@ impl<'a> Round<'a> {
         let called = {
             let mut notes = self.candidacy.notes();
             (notes.parted, notes.keep_away) = (false, None);
+            notes.round += 1;
             std::mem::take(&mut notes.called)
         };
         if called && self.first_refuses().await {
@@ -159,12 +157,12 @@ impl<'a> Round<'a> {
             return;
         };
         let (inner, candidacy) = (Arc::clone(self.inner), Arc::clone(self.candidacy));
-        let (claim, report) = (self.claim.clone(), Report::new(member, &self.tell, Ballot::Failed));
-        tokio::spawn(async move {
+        let claim = self.claim.clone();
+        self.calls.begin(member, async move {
             let mut seat = candidacy.seats[member].lock().await;
             let ballot = inner.attempt(member, &mut seat, &claim, floor, Standing::Full).await;
             drop((seat, call));
-            report.say(ballot);
+            ballot
         });
     }
 
@@ -201,10 +199,13 @@ impl<'a> Round<'a> {
             && self.count(has_answered) >= self.inner.majority
     }
 
-    async fn pause_before_insisting(&self, insisted: u32) {
+    async fn pause_before_insisting(&mut self, insisted: u32) {
         let round =
             Moment::now().saturating_since(self.began).clamp(Duration::from_millis(1), GRACE);
         let pause = round * 2_u32.pow(insisted);
+        // What is still under way goes on meanwhile.
+        self.calls.carry_on();
+        self.give_up_on_the_rest(false);
         sleep_between(pause / 2, pause).await;
     }
 
@@ -216,7 +217,7 @@ impl<'a> Round<'a> {
             }
             None => {
                 // Each call has its bound.
-                let heard = self.heard.recv().await;
+                let heard = self.calls.next().await;
                 self.take_in(heard);
             }
         }
@@ -225,7 +226,7 @@ impl<'a> Round<'a> {
     async fn hear_until(&mut self, until: Moment) {
         let heard = tokio::select! {
             biased;
-            heard = self.heard.recv() => heard,
+            heard = self.calls.next() => heard,
             () = sleep_until(until) => None,
         };
         self.take_in(heard);
@@ -241,15 +242,19 @@ impl<'a> Round<'a> {
                 }
             }
             // Whoever is not heard in time is behind.
-            None if self.majority_answered_at.is_some() => self.give_up_on_the_rest(),
+            None if self.majority_answered_at.is_some() => self.give_up_on_the_rest(true),
+            // Whoever is still to be heard is not asked by us any more.
+            None if self.calls.is_empty() => self.give_up_on_the_rest(false),
             None => {}
         }
     }
 
-    fn give_up_on_the_rest(&mut self) {
+    fn give_up_on_the_rest(&mut self, are_slow: bool) {
         for (member, cast) in self.cast.iter_mut().enumerate() {
             if cast.is_none() {
-                self.inner.members[member].was_slow();
+                if are_slow {
+                    self.inner.members[member].was_slow();
+                }
                 let fault =
                     Fault::unknown(FaultKind::TimedOut, "no answer while the others answered");
                 *cast = Some(Ballot::Failed(fault));
@@ -261,7 +266,10 @@ impl<'a> Round<'a> {
         let majority = self.inner.majority;
         if self.count(counts) < majority {
             let open = self.cast.iter().filter(|cast| cast.is_none()).count();
-            return if self.count(counts) + open < majority { State::Lost } else { State::Open };
+            // Until a majority has answered, nobody knows whether it is contention or a fault.
+            let is_known = open == 0 || self.count(has_answered) >= majority;
+            let can_win = self.count(counts) + open >= majority;
+            return if is_known && !can_win { State::Lost } else { State::Open };
         }
         if !self.inner.has_tokens() {
             return State::Won;
@@ -301,6 +309,8 @@ impl<'a> Round<'a> {
 
     /// Gives back what was won, and says why it was not enough.
     async fn lost(mut self, at_the_first: bool) -> Result<Attempt, Fault> {
+        // A release comes after the attempt that it undoes.
+        self.calls.carry_on();
         let answered = self.count(has_answered) >= self.inner.majority;
         let is_contended = at_the_first || (answered && self.count(is_against) > 0);
         let split = !at_the_first && is_contended && self.missing_lapses() == 0;
@@ -355,12 +365,9 @@ impl<'a> Round<'a> {
     async fn withdraw(&mut self, is_contended: bool) -> bool {
         let waits = is_contended && self.claim.queue;
         self.inner.book.keep(self.candidacy);
-        let left = (0..self.cast.len()).filter(|&member| match &self.cast[member] {
-            Some(Ballot::Against { .. }) => false,
-            Some(Ballot::For(..)) => true,
-            // Under way, or unknown.
-            Some(Ballot::Failed(_)) | None => self.asked[member],
-        });
+        // Also where it was asked before and is still asked, by an attempt that was given up.
+        let may_be_there = |&member: &usize| !self.is_against(member);
+        let left = (0..self.cast.len()).filter(may_be_there);
         let is_last = is_contended && !waits;
         let is_clean =
             self.inner.give_back(self.candidacy, self.claim, left.collect(), is_last).await;
@@ -378,38 +385,6 @@ impl<'a> Round<'a> {
 
     fn is_against(&self, member: usize) -> bool {
         self.cast[member].as_ref().is_some_and(is_against)
-    }
-}
-
-/// Says what became of a call, also if it panicked.
-pub(crate) struct Report<T> {
-    member: usize,
-    tell: Option<UnboundedSender<(usize, T)>>,
-    broken: fn(Fault) -> T,
-}
-
-impl<T> Report<T> {
-    pub(crate) fn new(
-        member: usize,
-        tell: &UnboundedSender<(usize, T)>,
-        broken: fn(Fault) -> T,
-    ) -> Self {
-        Self { member, tell: Some(tell.clone()), broken }
-    }
-
-    pub(crate) fn say(mut self, what: T) {
-        if let Some(tell) = self.tell.take() {
-            let _ = tell.send((self.member, what));
-        }
-    }
-}
-
-impl<T> Drop for Report<T> {
-    fn drop(&mut self) {
-        if let Some(tell) = self.tell.take() {
-            let fault = Fault::unknown(FaultKind::Broken, "it panicked, or its runtime has ended");
-            let _ = tell.send((self.member, (self.broken)(fault)));
-        }
     }
 }
 

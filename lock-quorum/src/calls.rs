@@ -1,0 +1,127 @@
+//! Calls of several members at once: polled by whoever waits for their answers, and carried on by a task when
+//! nobody does any more. In the usual case that saves a task for each member.
+
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use lock_core::backend::{Fault, FaultKind};
+use tokio::runtime::Handle;
+
+type Call<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// Calls that are under way.
+pub(crate) struct Calls<T: Send + 'static> {
+    under_way: Vec<(usize, Call<T>)>,
+    /// What a call says that panicked.
+    broken: fn(Fault) -> T,
+    /// By a task already: if that is dropped, its runtime has ended, and nothing can go on.
+    carried: bool,
+}
+
+impl<T: Send + 'static> Calls<T> {
+    pub(crate) fn new(broken: fn(Fault) -> T) -> Self {
+        Self { under_way: Vec::new(), broken, carried: false }
+    }
+
+    /// It begins when the next answer is waited for.
+    pub(crate) fn begin(&mut self, member: usize, call: impl Future<Output = T> + Send + 'static) {
+        self.under_way.push((member, Box::pin(call)));
+    }
+
+    /// The next answer, and whose it is; `None` if no call is under way.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves the calls under way.
+    pub(crate) async fn next(&mut self) -> Option<(usize, T)> {
+        std::future::poll_fn(|cx| self.poll_next(cx)).await
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.under_way.is_empty()
+    }
+
+    fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<(usize, T)>> {
+        if self.under_way.is_empty() {
+            return Poll::Ready(None);
+        }
+        for nth in 0..self.under_way.len() {
+            let call = &mut self.under_way[nth].1;
+            let answer = match catch_unwind(AssertUnwindSafe(|| call.as_mut().poll(cx))) {
+                Ok(Poll::Pending) => continue,
+                Ok(Poll::Ready(answer)) => answer,
+                Err(_) => (self.broken)(Fault::unknown(FaultKind::Broken, "it panicked")),
+            };
+            let (member, _) = self.under_way.remove(nth);
+            return Poll::Ready(Some((member, answer)));
+        }
+        Poll::Pending
+    }
+
+    /// Goes on with what is under way in a task of its own.
+    pub(crate) fn carry_on(&mut self) {
+        if self.under_way.is_empty() {
+            return;
+        }
+        let Ok(runtime) = Handle::try_current() else { return };
+        let under_way = std::mem::take(&mut self.under_way);
+        let mut rest = Self { under_way, broken: self.broken, carried: true };
+        runtime.spawn(async move { while rest.next().await.is_some() {} });
+    }
+}
+
+impl<T: Send + 'static> Drop for Calls<T> {
+    fn drop(&mut self) {
+        if !self.carried {
+            self.carry_on();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::time::Duration;
+
+    use lock_core::clock::sleep;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn answers_come_as_they_are_there_and_a_panic_is_one() {
+        let mut calls = Calls::new(Err);
+        for (member, late) in [(0, 30), (1, 10), (2, 20)] {
+            calls.begin(member, async move {
+                sleep(Duration::from_millis(late)).await;
+                assert!(member != 2, "it is broken");
+                Ok(member)
+            });
+        }
+        assert!(matches!(calls.next().await, Some((1, Ok(1)))));
+        assert!(
+            matches!(calls.next().await, Some((2, Err(fault))) if fault.kind() == FaultKind::Broken)
+        );
+        assert!(matches!(calls.next().await, Some((0, Ok(0)))));
+        assert!(calls.next().await.is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_dropped_goes_on() {
+        let done = Arc::new(AtomicU32::new(0));
+        let mut calls = Calls::new(|_| ());
+        for member in 0..3 {
+            let done = Arc::clone(&done);
+            calls.begin(member, async move {
+                sleep(Duration::from_secs(member as u64)).await;
+                done.fetch_add(1, Ordering::SeqCst);
+            });
+        }
+        assert!(calls.next().await.is_some());
+        drop(calls);
+        sleep(Duration::from_secs(5)).await;
+        assert_eq!(done.load(Ordering::SeqCst), 3);
+    }
+}
