@@ -144,9 +144,9 @@ impl Url {
     ///
     /// [`ErrorKind::Invalid`] if it has none, or is given twice.
     pub fn take(&mut self, name: &str) -> Result<Option<String>, Error> {
-        let mut values = self.take_all(name)?;
-        match values.len() {
-            0 | 1 => Ok(values.pop()),
+        let mut given = self.given(name);
+        match given.len() {
+            0 | 1 => given.pop().map(|value| value_of(name, value)).transpose(),
             _ => Err(invalid(format!("the URL option {name:?} is given twice"))),
         }
     }
@@ -157,11 +157,7 @@ impl Url {
     ///
     /// [`ErrorKind::Invalid`] if one has none.
     pub fn take_all(&mut self, name: &str) -> Result<Vec<String>, Error> {
-        let without = || invalid(format!("the URL option {name:?} has no value"));
-        let options = std::mem::take(&mut self.options);
-        let (given, left): (Vec<_>, _) = options.into_iter().partition(|(known, _)| known == name);
-        self.options = left;
-        given.into_iter().map(|(_, value)| value.ok_or_else(without)).collect()
+        self.given(name).into_iter().map(|value| value_of(name, value)).collect()
     }
 
     /// As [`take`](Self::take); a span of time like `500ms`, `30s` or `1h 30m`.
@@ -218,6 +214,13 @@ impl Url {
         }
     }
 
+    fn given(&mut self, name: &str) -> Vec<Option<String>> {
+        let options = std::mem::take(&mut self.options);
+        let (given, left): (Vec<_>, _) = options.into_iter().partition(|(known, _)| known == name);
+        self.options = left;
+        given.into_iter().map(|(_, value)| value).collect()
+    }
+
     fn credentials(&self, text: &str) -> Result<(String, String), Error> {
         let (user, password) = text.split_once(':').ok_or_else(|| {
             invalid(format!("before the @ of a {}: URL stands user:password", self.scheme))
@@ -261,6 +264,10 @@ impl fmt::Display for Host {
             false => write!(f, "{name}:{port}"),
         }
     }
+}
+
+fn value_of(name: &str, value: Option<String>) -> Result<String, Error> {
+    value.ok_or_else(|| invalid(format!("the URL option {name:?} has no value")))
 }
 
 /// Names are refused, and not repeated, unless they look like one: after a `?` that stands in a

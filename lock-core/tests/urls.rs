@@ -107,13 +107,16 @@ fn options_are_taken_once_and_none_is_left() {
     assert_eq!(given.take_duration("e").unwrap(), Some(Duration::from_secs(5400)));
     assert_eq!(given.take_duration("e").unwrap(), None);
     given.no_more_options().unwrap();
+
+    let mut given = url("s:?m=1&a=x&m=2&m=1");
+    assert_eq!(given.take_all("m").unwrap(), ["1", "2", "1"]);
+    assert_eq!(given.take_all("m").unwrap(), [""; 0]);
+    assert_eq!(given.take("a").unwrap().as_deref(), Some("x"));
 }
 
 #[test]
 fn bad_options_say_what_to_do() {
     for (query, hint) in [
-        ("a=1&a=2", "\"a\" is given twice"),
-        ("a&a=2", "\"a\" is given twice"),
         ("=1", "no proper name"),
         ("A=1", "no proper name"),
         ("a%20=1", "no proper name"),
@@ -122,6 +125,10 @@ fn bad_options_say_what_to_do() {
         is_invalid(Url::parse(&format!("s:?{query}")), hint);
     }
     is_invalid(url("s:?a").take("a"), "\"a\" has no value");
+    for twice in ["s:?a=1&a=2", "s:?a&a=2"] {
+        is_invalid(url(twice).take("a"), "\"a\" is given twice");
+    }
+    is_invalid(url("s:?a=1&a").take_all("a"), "\"a\" has no value");
     is_invalid(url("s:?a").no_more_options(), "write ?name=value");
     for span in ["0s", "-5s", "soon", "5", "99999999999999999999s"] {
         is_invalid(url(&format!("s:?a={span}")).take_duration("a"), "write 500ms, 30s or 2h");
