@@ -1,6 +1,7 @@
 //! Calls of several members at once: polled by whoever waits for their answers, and carried on by a task when
 //! nobody does any more. In the usual case that saves a task for each member.
 
+use std::collections::VecDeque;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
@@ -14,6 +15,7 @@ type Call<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 /// Calls that are under way.
 pub(crate) struct Calls<T: Send + 'static> {
     under_way: Vec<(usize, Call<T>)>,
+    ready: VecDeque<(usize, T)>,
     /// What a call says that panicked.
     broken: fn(Fault) -> T,
     /// By a task already: if that is dropped, its runtime has ended, and nothing can go on.
@@ -22,7 +24,7 @@ pub(crate) struct Calls<T: Send + 'static> {
 
 impl<T: Send + 'static> Calls<T> {
     pub(crate) fn new(broken: fn(Fault) -> T) -> Self {
-        Self { under_way: Vec::new(), broken, carried: false }
+        Self { under_way: Vec::new(), ready: VecDeque::new(), broken, carried: false }
     }
 
     /// It begins when the next answer is waited for.
@@ -40,24 +42,28 @@ impl<T: Send + 'static> Calls<T> {
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.under_way.is_empty()
+        self.under_way.is_empty() && self.ready.is_empty()
     }
 
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<(usize, T)>> {
-        if self.under_way.is_empty() {
-            return Poll::Ready(None);
+        let Self { under_way, ready, broken, .. } = self;
+        if ready.is_empty() {
+            // All of them, also if the first one is ready at once: none may begin later than what undoes it.
+            under_way.retain_mut(|(member, call)| {
+                let answer = match catch_unwind(AssertUnwindSafe(|| call.as_mut().poll(cx))) {
+                    Ok(Poll::Pending) => return true,
+                    Ok(Poll::Ready(answer)) => answer,
+                    Err(_) => broken(Fault::unknown(FaultKind::Broken, "it panicked")),
+                };
+                ready.push_back((*member, answer));
+                false
+            });
         }
-        for nth in 0..self.under_way.len() {
-            let call = &mut self.under_way[nth].1;
-            let answer = match catch_unwind(AssertUnwindSafe(|| call.as_mut().poll(cx))) {
-                Ok(Poll::Pending) => continue,
-                Ok(Poll::Ready(answer)) => answer,
-                Err(_) => (self.broken)(Fault::unknown(FaultKind::Broken, "it panicked")),
-            };
-            let (member, _) = self.under_way.remove(nth);
-            return Poll::Ready(Some((member, answer)));
+        match ready.pop_front() {
+            Some(answer) => Poll::Ready(Some(answer)),
+            None if under_way.is_empty() => Poll::Ready(None),
+            None => Poll::Pending,
         }
-        Poll::Pending
     }
 
     /// Goes on with what is under way in a task of its own.
@@ -67,7 +73,8 @@ impl<T: Send + 'static> Calls<T> {
         }
         let Ok(runtime) = Handle::try_current() else { return };
         let under_way = std::mem::take(&mut self.under_way);
-        let mut rest = Self { under_way, broken: self.broken, carried: true };
+        let mut rest = Self::new(self.broken);
+        (rest.under_way, rest.carried) = (under_way, true);
         runtime.spawn(async move { while rest.next().await.is_some() {} });
     }
 }
