@@ -376,7 +376,8 @@ fn follow(session: &Arc<Session>, place: &Arc<Place>, line: Vec<String>) {
     }
 }
 
-/// After this, nodes that were removed before it are known to be.
+/// After this, nodes that were removed before it are known to be: what watches them was woken before we were,
+/// and runs before we go on.
 async fn look_at(
     session: &Arc<Session>,
     places: impl Iterator<Item = &Arc<Place>>,
@@ -387,7 +388,9 @@ async fn look_at(
     for place in places {
         session.watch_own(place).await?;
     }
-    session.barrier().await
+    session.barrier().await?;
+    tokio::task::yield_now().await;
+    Ok(())
 }
 
 async fn state_of(session: &Session, lock: &str) -> Result<LockState, Fault> {

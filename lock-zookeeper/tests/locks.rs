@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use conformance_tests::proxy::Proxy;
+use conformance_tests::proxy::{Fault, Proxy};
 use conformance_tests::servers::{ZooKeeper as Server, ZooKeeperOptions};
 use lock_core::backend::{Attempt, FaultKind, Lease, LetGo, Release, Renewal, Wake};
 use lock_core::clock::{Moment, sleep};
@@ -162,6 +162,37 @@ async fn what_an_operator_deletes_is_lost_and_not_made_again() {
     assert!(!waiter.is_finished());
     client.release(&holder, LetGo::now()).await.unwrap();
     soon(waiter).await.unwrap().unwrap().release().await.unwrap();
+}
+
+/// What was deleted before a renewal is asked for is not renewed, also if a process that was stopped hears of
+/// both at once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn what_is_deleted_is_not_renewed_by_a_process_that_was_stopped() {
+    let server = server();
+    let network = Proxy::start(server.addr()).unwrap();
+    let (client, operator) = (client(network.addr()).await, operator(server.addr()).await);
+    for round in 0..6 {
+        let mut held = claim(&format!("n{round}"), true);
+        held.ticket = win(&client, &held).await.ticket;
+        let renewed = client.renew(&[&held]).await.remove(0);
+        assert!(matches!(renewed, Ok(Renewal::Held(_))), "{renewed:?}");
+        let path = format!("/n{round}/{}", line(&operator, &format!("n{round}")).await[0]);
+        network
+            .set(Fault::Delay { to_server: Duration::from_millis(400), to_client: Duration::ZERO });
+        let renewal = tokio::spawn({
+            let client = client.clone();
+            async move { client.renew(&[&held]).await.remove(0) }
+        });
+        sleep(Duration::from_millis(100)).await;
+        operator.delete(&path, None).await.unwrap();
+        // Nothing runs on the only worker meanwhile, and what comes is read at once.
+        tokio::spawn(async { std::thread::park_timeout(Duration::from_millis(800)) })
+            .await
+            .unwrap();
+        let renewed = renewal.await.unwrap();
+        assert!(matches!(renewed, Ok(Renewal::NotHeld)), "{renewed:?} in round {round}");
+        network.heal();
+    }
 }
 
 #[tokio::test]
