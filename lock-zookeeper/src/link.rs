@@ -126,7 +126,10 @@ async fn reopen(config: &Config) -> Arc<Session> {
     loop {
         match open(config).await {
             Ok(session) => return session,
-            Err(error) => tracing::debug!(lock.error = %error, "no session yet"),
+            Err(error) if error.is_retryable() => {
+                tracing::debug!(lock.error = %error, "no session yet");
+            }
+            Err(error) => tracing::warn!(lock.error = %error, "there cannot be another session"),
         }
         sleep_between(pause / 2, pause).await;
         pause = (pause * 2).min(LONGEST_PAUSE);

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use conformance_tests::servers::{ZooKeeper as Server, ZooKeeperEnsemble, ZooKeeperOptions};
+use conformance_tests::servers::{
+    KeepData, ZooKeeper as Server, ZooKeeperEnsemble, ZooKeeperOptions,
+};
 use lock_core::backend::{Claim, FaultKind, Hold};
 use lock_core::{Backend, ErrorKind, Locker, Support};
 use lock_zookeeper::ZooKeeper;
@@ -130,4 +132,22 @@ async fn a_root_that_may_not_be_read_any_more_is_warned_of() {
     soon(guard.lost()).await;
     let text = output.text();
     assert!(text.contains("WARN") && text.contains("lacks rights"), "{text}");
+}
+
+#[tokio::test]
+async fn why_there_is_no_other_session_is_warned_of() {
+    let output = Output::default();
+    let subscriber = tracing_subscriber::fmt().with_writer(output.clone()).finish();
+    let _tracing = tracing::subscriber::set_default(subscriber);
+    let server = server();
+    let open = CreateMode::Persistent.with_acls(Acls::anyone_all());
+    operator(server.addr()).await.create("/app", b"", &open).await.unwrap();
+    let client = ZooKeeper::connect(format!("{}/app", server.url())).await.unwrap();
+    server.restart(KeepData::No);
+    let why = "the chroot /app does not exist";
+    until("it is told", async || output.text().contains(why)).await;
+    let fault = client.try_acquire(&claim("n", true)).await.unwrap_err();
+    assert!(fault.is_transient(), "{fault:?}");
+    operator(server.addr()).await.create("/app", b"", &open).await.unwrap();
+    until("it goes on", async || client.try_acquire(&claim("n", true)).await.is_ok()).await;
 }
