@@ -333,6 +333,7 @@ impl Redis {
                         holder_is_ours,
                         is_next: standing & 2 != 0,
                         is_new: standing & 1 != 0,
+                        is_back: standing & 4 != 0,
                     }),
                 };
                 if claim.queue && told.as_ref().is_none_or(|told| told.is_next && !holder_is_ours) {

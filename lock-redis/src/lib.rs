@@ -79,9 +79,9 @@
 //!   lease has ended and nobody has looked yet, or when a key was deleted by hand;
 //! * if the server's clock is set back while the queue is lost: late comers may get lower numbers.
 //!
-//! When a holder dies, the process of the first in line looks when the lease ends; when the lock was just sent to
-//! somebody, so does another process. If all who were told have died too, others look within their own
-//! ttl.
+//! When a holder dies, the first two processes in line look when the lease ends (the second one unless more than
+//! 15 waiters of the first stand before it); when the lock was just sent to somebody, so do others. If all
+//! who were told have died too, others look within their own ttl.
 //!
 //! With `order=any` there is no line, and all processes are woken by a release, by [client-side caching];
 //! who asks first wins. Renewals wake nobody. A server that does not do that for us (older than 6, or

@@ -71,8 +71,8 @@ struct Lock {
     /// When the holder's lease ends, if it is not renewed.
     lapses: Option<Moment>,
     holder_is_ours: bool,
-    /// Who is to look when the lease ends: one of the process of the first in line, and one of another process
-    /// after the lock was sent to somebody.
+    /// Who is to look when the lease ends: one of each of the first two processes in line, and one of another
+    /// process after the lock was sent to somebody.
     watcher: Option<OwnerId>,
     /// One asks for all.
     turn: Arc<tokio::sync::Mutex<()>>,
@@ -93,10 +93,12 @@ pub(crate) struct Told {
     pub(crate) arrival: u64,
     pub(crate) lapses_in: Option<Duration>,
     pub(crate) holder_is_ours: bool,
-    /// The first in line is of this process.
+    /// One of the first two processes in line is this one.
     pub(crate) is_next: bool,
     /// The server had forgotten the process: other places may be gone.
     pub(crate) is_new: bool,
+    /// It had a place, and that was gone.
+    pub(crate) is_back: bool,
 }
 
 /// Why a wait in line ended.
@@ -183,6 +185,8 @@ impl Lines {
         let Table { waiters, locks } = &mut *table;
         let Some(waiter) = waiters.get_mut(owner) else { return };
         waiter.arrival = Some(told.arrival);
+        // If it was sure of its place, so are others who have lost theirs.
+        let was_wrong = told.is_back && matches!(waiter.standing, Standing::Placed(_));
         match waiter.standing {
             // It was sent the lock after this answer was made.
             Standing::Sent(at, _) if at >= told.now => {}
@@ -204,7 +208,7 @@ impl Lines {
             Some(watcher) if watcher == *owner && !told.is_next => lock.watcher = None,
             _ => {}
         }
-        if told.is_new {
+        if told.is_new || was_wrong {
             for other in &lock.owners {
                 if let Some(waiter) = waiters.get_mut(other) {
                     waiter.loses_place_before(told.now);
@@ -414,6 +418,7 @@ mod tests {
             holder_is_ours: true,
             is_next: true,
             is_new: false,
+            is_back: false,
         }
     }
 

@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use conformance_tests::proxy::{Direction, Fault, Proxy};
-use conformance_tests::servers::RedisOptions;
+use conformance_tests::servers::{RedisOptions, Step};
 use lock_core::backend::{
     Attempt, Claim, Grant, Lease, LetGo, PLACE_LASTS, Release, Renewal, Wake,
 };
 use lock_core::clock::{Moment, sleep};
-use lock_core::{Backend, ErrorKind, Locker, Order, Wakeup};
+use lock_core::{Backend, ErrorKind, FencingToken, Locker, Order, Wakeup};
 use lock_redis::{Config, Redis};
 use tokio::task::JoinHandle;
 
@@ -241,6 +241,23 @@ async fn a_place_that_is_not_kept_lapses() {
     assert_no_residue(&server);
 }
 
+#[tokio::test]
+async fn who_looks_for_all_keeps_the_place_of_all() {
+    let server = Server::with_log_and_clock();
+    let (locks, elsewhere) = (server.client().await, server.client().await);
+    let mut first = claim("n", 10 * LONG);
+    win(&elsewhere, &mut first).await;
+    let patient = in_line(&locks, LONG).await;
+    let place = Duration::from_millis(2 * LONG) + PLACE_LASTS;
+    // Somebody with a short ttl looks shortly before the place lapses, and for the other one as well.
+    server.step_clock(Step::Forward(place - Duration::from_secs(1)));
+    in_line(&locks, 100).await;
+    contended(locks.try_acquire(&patient).await);
+    server.step_clock(Step::Forward(PLACE_LASTS * 2));
+    let_go(&elsewhere, &first).await;
+    assert_held_by(&server, &patient);
+}
+
 /// Waiters of several processes, in the order in which they came, all through one network.
 struct Fleet {
     server: Server,
@@ -340,6 +357,15 @@ async fn a_queue_that_was_lost_is_noticed_at_the_next_look() {
     // One of each process looks, is told that it is new, and the others look as well.
     let fleet = Fleet::new(Duration::from_secs(1)).await;
     let _: u64 = fleet.server.run("DEL {n}%queue {n}%places");
+    fleet.is_back().await;
+    fleet.serves_in_order().await;
+}
+
+#[tokio::test]
+async fn a_queue_that_was_lost_alone_is_noticed_too() {
+    // As when a server throws away keys: the processes are still known, and their waiters are not.
+    let fleet = Fleet::new(Duration::from_secs(1)).await;
+    let _: u64 = fleet.server.run("DEL {n}%queue");
     fleet.is_back().await;
     fleet.serves_in_order().await;
 }
@@ -638,6 +664,64 @@ async fn a_minimum_hold_is_waited_for() {
     assert!(took >= keep - Duration::from_millis(100), "{took:?}");
     guard.release().await.unwrap();
     assert_no_residue(&server);
+}
+
+#[tokio::test]
+async fn who_leaves_a_minimum_hold_behind_has_been_heard() {
+    let server = Server::start();
+    let (locks, elsewhere) = (server.client().await, server.client().await);
+    let first = held(&elsewhere).await;
+    let (mut short, next) = (in_line(&locks, LONG).await, in_line(&locks, LONG).await);
+    in_line(&elsewhere, LONG).await;
+    let_go(&elsewhere, &first).await;
+    short.ticket.clone_from(&sent(&locks, &short).await.ticket);
+    // Before its first renewal.
+    let keep = Duration::from_millis(300);
+    assert_eq!(locks.release(&short, LetGo::after(keep)).await.unwrap(), Release::Released);
+    sleep(keep + Duration::from_millis(50)).await;
+    contended(elsewhere.try_acquire(&claim("n", LONG)).await);
+    assert_held_by(&server, &next);
+}
+
+#[tokio::test]
+async fn a_holder_that_dies_with_the_first_in_line_is_taken_over_from_in_time() {
+    let server = Server::start();
+    let (network, url) = server.proxied();
+    let (dying, locks) = (Redis::connect(url).await.unwrap(), server.client().await);
+    let lease = Duration::from_secs(2);
+    let dying = Locker::new(dying);
+    let guard = dying.lock("n").unwrap().ttl(lease).acquire().await.unwrap();
+    let patient = Duration::from_millis(LONG);
+    let waits = |locks: Locker| {
+        let lock = locks.lock("n").unwrap().ttl(patient);
+        tokio::spawn(async move { lock.acquire().await })
+    };
+    let _first = waits(dying.clone());
+    eventually(|| server.waiting("n") == 1).await;
+    let second = waits(Locker::new(locks));
+    eventually(|| server.waiting("n") == 2).await;
+    // The lease that it was told of has ended, and was renewed.
+    sleep(lease * 2).await;
+    assert!(guard.is_held());
+    network.set(Fault::BlackHole);
+    network.reset_connections().await;
+    // Well within a lease of its own.
+    let guard = tokio::time::timeout(lease + SOON, second).await.expect("it looks").unwrap();
+    guard.unwrap().release().await.unwrap();
+}
+
+#[tokio::test]
+async fn who_asks_for_too_high_a_number_does_not_stand_in_the_way() {
+    let server = Server::start();
+    let (locks, elsewhere) = (server.client().await, server.client().await);
+    let first = held(&elsewhere).await;
+    let mut greedy = waiter(LONG);
+    greedy.floor = FencingToken::from_backend((1 << 53) - 1);
+    let refused = locks.try_acquire(&greedy).await.expect_err("there is no such number");
+    assert_eq!(refused.kind(), lock_core::backend::FaultKind::Invalid);
+    let next = in_line(&locks, LONG).await;
+    let_go(&elsewhere, &first).await;
+    assert_held_by(&server, &next);
 }
 
 #[tokio::test]

@@ -8,8 +8,8 @@
 --         {0, arrival or '', remaining ms, or -1 if it has no end, now, place}: held by one of ours
 --         {2, the same}: held by somebody else, who left no owner id
 --         {3, '', 0, now, 0}: this owner was let go before
--- where now is the server's time in µs, and place 1 if other places of this process may have been lost,
--- 2 if the first in line is of this process, 3 if both.
+-- where now is the server's time in µs, and place the sum of 1 if the server had forgotten this process, 2 if
+-- it is one of the first two in line, and 4 if this owner had a place and it was gone.
 --
 -- The server refuses writes (memory limit, replica, disk, rights) at the first one of a script and
 -- not later. Where nobody waits, the first one here is the fence: a script that fails has not taken the lock.
@@ -27,6 +27,12 @@ elseif not value and redis.call('EXISTS', tombstone, queue) == 0 then
     return err or {1, number, ttl, now, 0}
 end
 
+if tonumber(floor) and tonumber(floor) + 1 >= LIMIT then
+    -- Nor may it stand in line: it could not be served, and nobody behind it.
+    return redis.error_reply('LOCKFENCE there is no fencing token above the one that was asked for')
+end
+
+local NEAR = 16 -- so many from the head on are looked through for the second process
 local line = line()
 local waits = channel ~= ''
 local mine = waits and table.concat({owner, channel, ARGV[2], floor == '' and '-' or floor, label}, ' ')
@@ -38,6 +44,7 @@ local function stand_in_line()
     if not lasts or tonumber(lasts) < till then
         redis.call('ZADD', places, whole(till), channel)
     end
+    local place = lasts and 0 or 1
     local stands = redis.call('ZSCORE', queue, mine)
     if stands then
         arrival = whole(tonumber(stands))
@@ -45,6 +52,8 @@ local function stand_in_line()
         if arrival == '' then
             local last = redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')[2]
             arrival = whole(math.max(now, last and tonumber(last) + 1 or 0))
+        else
+            place = place + 4
         end
         redis.call('ZADD', queue, arrival, mine)
     end
@@ -53,12 +62,24 @@ local function stand_in_line()
         redis.call('PEXPIRE', queue, patience + 60000)
         redis.call('PEXPIRE', places, patience + 60000)
     end
-    return lasts and 0 or 1
+    return place
+end
+
+-- The first process in line looks when the lease ends, and the second one too: the first may be the holder's.
+local function is_to_look()
+    local first
+    for _, member in ipairs(redis.call('ZRANGE', queue, 0, NEAR - 1)) do
+        local process = line.channel_of(member)
+        if process == channel or (first and process ~= first) then
+            return process == channel
+        end
+        first = process
+    end
+    return false
 end
 
 local function contended(by, remaining, place)
-    local first = waits and redis.call('ZRANGE', queue, 0, 0)[1]
-    if first and line.channel_of(first) == channel then
+    if waits and is_to_look() then
         place = place + 2
     end
     return {by, arrival, remaining, now, place}

@@ -86,6 +86,9 @@ local function line()
                 local lease = math.min(tonumber(ttl), CLAIM_LEASE)
                 local number, err = give(lock, fence, owner, label, lease, floor, idle, now)
                 if err then
+                    if given then
+                        redis.call('DEL', lock)
+                    end
                     return nil, err
                 end
                 given = true

@@ -32,6 +32,11 @@ if ours and keep > 0 then
     redis.pcall('SET', lock, '-' .. value, 'PX', keep)
     touch_fence(keep)
     if redis.pcall('EXISTS', queue) == 1 then
+        -- Whoever was sent the lock and lets it go has heard of it.
+        local sent = redis.pcall('ZRANGE', places, -1, -1)[1]
+        if sent and string.sub(sent, 1, 33) == '@' .. owner then
+            redis.pcall('ZREM', places, sent)
+        end
         pcall(line().tell_next, lock, queue, places, 1, nil)
     end
 elseif ours then
