@@ -47,7 +47,15 @@ enum Standing {
     /// It stood in line at this time of the server.
     Placed(u64),
     /// It was sent the lock at this time of the server. `None`: it has taken it, or has to ask.
-    Sent(u64, Option<Sent>),
+    Sent(Heard, Option<Sent>),
+}
+
+/// When something was true, as far as that is known: the server's clock may be set back.
+#[derive(Clone, Copy)]
+struct Heard {
+    /// By the server's clock, in µs.
+    at: u64,
+    arrived: Moment,
 }
 
 /// A lock that was sent to its next owner.
@@ -66,8 +74,8 @@ struct Lock {
     asked: Option<Moment>,
     /// Until when the places of this process last: some waiters have longer leases than others.
     lasts: Option<Moment>,
-    /// The server's time of what follows.
-    as_of: u64,
+    /// When what follows was true.
+    as_of: Option<Heard>,
     /// When the holder's lease ends, if it is not renewed.
     lapses: Option<Moment>,
     holder_is_ours: bool,
@@ -106,6 +114,13 @@ pub(crate) struct Told {
 pub(crate) enum Call {
     Look,
     Sent(Sent),
+}
+
+impl Told {
+    /// What had arrived before this was asked for is older, whatever the clock says.
+    fn is_newer_than(&self, when: Heard) -> bool {
+        self.now > when.at || when.arrived < self.asked
+    }
 }
 
 impl Lines {
@@ -189,7 +204,7 @@ impl Lines {
         let was_wrong = told.is_back && matches!(waiter.standing, Standing::Placed(_));
         match waiter.standing {
             // It was sent the lock after this answer was made.
-            Standing::Sent(at, _) if at >= told.now => {}
+            Standing::Sent(when, _) if !told.is_newer_than(when) => {}
             _ if is_alive() => waiter.standing = Standing::Placed(told.now),
             _ => waiter.standing = Standing::Unknown,
         }
@@ -197,8 +212,8 @@ impl Lines {
         lock.asked = lock.asked.max(Some(told.asked));
         let before = lock.lasts.filter(|_| !told.is_new);
         lock.lasts = before.max(Some(told.asked + waiter.ttl + waiter.ttl + PLACE_LASTS));
-        if told.now >= lock.as_of {
-            lock.as_of = told.now;
+        if lock.as_of.is_none_or(|when| told.is_newer_than(when) || told.now == when.at) {
+            lock.as_of = Some(Heard { at: told.now, arrived: Moment::now() });
             lock.holder_is_ours = told.holder_is_ours;
             lock.lapses = told.lapses_in.map(|left| Moment::now() + left + ROUNDING);
         }
@@ -261,8 +276,8 @@ impl Lines {
                 let Some(waiter) = waiters.get_mut(owner) else { return Call::Look };
                 match waiter.standing {
                     Standing::Unknown => return Call::Look,
-                    Standing::Sent(at, sent) => {
-                        waiter.standing = Standing::Sent(at, None);
+                    Standing::Sent(when, sent) => {
+                        waiter.standing = Standing::Sent(when, None);
                         return sent.map_or(Call::Look, Call::Sent);
                     }
                     Standing::Placed(_) => {}
@@ -332,7 +347,7 @@ impl Table {
             .map(|since| Sent { number, lease, since: since.min(arrived) })
             // What comes too late may not be there any more.
             .filter(|sent| !(sent.since + lease).has_passed());
-        waiter.standing = Standing::Sent(now, sent);
+        waiter.standing = Standing::Sent(Heard { at: now, arrived }, sent);
         waiter.wake.notify_one();
         if let Some(lock) = self.locks.get_mut(&waiter.lock) {
             lock.lapses_at(now, Some(arrived + lease), true);
@@ -344,8 +359,8 @@ impl Table {
 impl Lock {
     /// At the server's time `now`, the holder's lease ended then.
     fn lapses_at(&mut self, now: u64, lapses: Option<Moment>, holder_is_ours: bool) {
-        if now >= self.as_of {
-            self.as_of = now;
+        if self.as_of.is_none_or(|when| now >= when.at) {
+            self.as_of = Some(Heard { at: now, arrived: Moment::now() });
             self.lapses = lapses.map(|lapses| lapses + ROUNDING);
             self.holder_is_ours |= holder_is_ours;
         }
@@ -433,9 +448,10 @@ mod tests {
     #[tokio::test]
     async fn what_is_sent_before_the_answer_is_read_is_not_lost() {
         let (lines, owners) = line_of(1);
+        let late = told(8);
         lines.hear(&grant(&owners[0], 9), said(1));
         // Made before the lock was sent, and read after that.
-        lines.stands(&owners[0], &told(8), || true);
+        lines.stands(&owners[0], &late, || true);
         assert!(lines.answer(&owners[0]).is_none(), "it has to take it, or ask");
         assert!(matches!(lines.called(&owners[0]).await, Call::Sent(Sent { number: 7, .. })));
         assert!(lines.answer(&owners[0]).is_none(), "it may have to confirm it");
@@ -476,6 +492,20 @@ mod tests {
         lines.stands(&owners[0], &told, || false);
         assert!(lines.answer(&owners[0]).is_none(), "the connection was lost meanwhile");
         assert_eq!(lines.place(&owners[0]).unwrap().arrival, Some(10));
+    }
+
+    #[tokio::test]
+    async fn a_clock_that_is_set_back_makes_nobody_ask_for_ever() {
+        let (lines, owners) = line_of(2);
+        // What one was sent is over, and so is the lease of which the other one was told.
+        lines.hear(&grant(&owners[1], 1000), None);
+        lines.hear("next n 0 1000 1", None);
+        lock_core::clock::sleep(ROUNDING * 2).await;
+        assert!(owners.iter().all(|owner| lines.answer(owner).is_none()));
+        for owner in &owners {
+            lines.stands(owner, &told(500), || true);
+            assert!(lines.answer(owner).is_some(), "it has just been told");
+        }
     }
 
     #[test]

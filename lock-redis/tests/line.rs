@@ -487,6 +487,9 @@ async fn what_others_say_on_the_channel_is_no_grant() {
             &format!("grant {owner} 1 3000 1"),
             "next n x 1 1",
             "next m 1 1 1",
+            // As large as numbers get.
+            &format!("grant {owner} {0} {0} {0}", u64::MAX),
+            &format!("next n {} {} 1", i64::MAX, u64::MAX),
         ] {
             let _: u64 = server.command(&["PUBLISH", &channel, said]);
         }
