@@ -155,15 +155,16 @@ impl Backend for Redis {
             return self.wait_for_signal(claim).await;
         }
         let lines = link.lines();
+        let watches = lines.has_to_watch(&claim.owner);
         let signal = async {
-            match lines.has_to_watch(&claim.owner) {
+            match watches {
                 true => self.wait_for_signal(claim).await,
                 false => std::future::pending().await,
             }
         };
         tokio::select! {
             biased;
-            call = lines.called(&claim.owner) => match call {
+            call = lines.called(&claim.owner, watches) => match call {
                 Call::Look => Ok(Wake::Look),
                 Call::Sent(sent) => {
                     let fence_until = sent.since + sent.lease + IDLE;

@@ -265,10 +265,10 @@ impl Lines {
         lock.is_some_and(|lock| lock.watcher == Some(*owner) && !lock.holder_is_ours)
     }
 
-    /// Waits until the lock is sent to the claim, or until it has to ask.
+    /// Waits until the lock is sent to the claim, or until it has to ask, or to watch if it does not yet.
     ///
     /// Cancel safe: what is sent and not taken is kept, for the next call or until it is asked for.
-    pub(crate) async fn called(&self, owner: &OwnerId) -> Call {
+    pub(crate) async fn called(&self, owner: &OwnerId, watches: bool) -> Call {
         loop {
             let (wake, lapses) = {
                 let mut table = self.table();
@@ -283,6 +283,9 @@ impl Lines {
                     Standing::Placed(_) => {}
                 }
                 let lock = locks.get(&waiter.lock).filter(|lock| lock.watcher == Some(*owner));
+                if !watches && lock.is_some_and(|lock| !lock.holder_is_ours) {
+                    return Call::Look;
+                }
                 (Arc::clone(&waiter.wake), lock.and_then(|lock| lock.lapses))
             };
             let lapsed = async {
@@ -453,9 +456,12 @@ mod tests {
         // Made before the lock was sent, and read after that.
         lines.stands(&owners[0], &late, || true);
         assert!(lines.answer(&owners[0]).is_none(), "it has to take it, or ask");
-        assert!(matches!(lines.called(&owners[0]).await, Call::Sent(Sent { number: 7, .. })));
+        assert!(matches!(
+            lines.called(&owners[0], false).await,
+            Call::Sent(Sent { number: 7, .. })
+        ));
         assert!(lines.answer(&owners[0]).is_none(), "it may have to confirm it");
-        assert_eq!(lines.called(&owners[0]).await, Call::Look, "it is taken once");
+        assert_eq!(lines.called(&owners[0], false).await, Call::Look, "it is taken once");
         // What was sent has lapsed, and it waits again.
         lines.stands(&owners[0], &told(10), || true);
         assert!(lines.answer(&owners[0]).is_some());

@@ -687,6 +687,42 @@ async fn who_leaves_a_minimum_hold_behind_has_been_heard() {
 }
 
 #[tokio::test]
+async fn who_leaves_a_free_lock_serves_the_next_one() {
+    let server = Server::start();
+    let (locks, elsewhere) = (server.client().await, server.client().await);
+    held(&elsewhere).await;
+    let (first, second) = (in_line(&locks, LONG).await, in_line(&elsewhere, LONG).await);
+    // Nobody has looked yet.
+    let _: u64 = server.run("DEL n");
+    assert_eq!(locks.release(&first, LetGo::now()).await.unwrap(), Release::NotHeld);
+    assert_held_by(&server, &second);
+    sent(&elsewhere, &second).await;
+}
+
+#[tokio::test]
+async fn who_becomes_the_first_in_line_hears_of_a_foreign_release() {
+    let server = Server::start();
+    let locks = Locker::new(server.client().await);
+    let _: String = server.run("SET n somebody PX 300000");
+    let waits = || {
+        let lock = locks.lock("n").unwrap().ttl(Duration::from_millis(LONG));
+        tokio::spawn(async move { lock.acquire().await })
+    };
+    let first = waits();
+    eventually(|| server.waiting("n") == 1).await;
+    let second = waits();
+    eventually(|| server.waiting("n") == 2).await;
+    let watched = server.calls("client|caching");
+    first.abort();
+    eventually(|| server.waiting("n") == 1).await;
+    eventually(|| server.calls("client|caching") > watched).await;
+    let _: u64 = server.run("DEL n");
+    let guard = tokio::time::timeout(SOON, second).await.expect("it is woken").unwrap().unwrap();
+    guard.release().await.unwrap();
+    assert_no_residue(&server);
+}
+
+#[tokio::test]
 async fn a_holder_that_dies_with_the_first_in_line_is_taken_over_from_in_time() {
     let server = Server::start();
     let (network, url) = server.proxied();

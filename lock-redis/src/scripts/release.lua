@@ -51,7 +51,10 @@ else
     if mine ~= '' then
         local is_first = redis.call('ZRANGE', queue, 0, 0)[1] == mine
         redis.call('ZREM', queue, mine)
-        if is_first then
+        if is_first and value == '' and redis.call('EXISTS', lock) == 0 then
+            -- It was to look, and has not.
+            pcall(line().serve, lock, fence, queue, places, idle, nil, true)
+        elseif is_first then
             pcall(line().tell_next, lock, queue, places, 0, nil)
         end
     end
