@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use conformance_tests::proxy::{Direction, Fault, Proxy};
-use conformance_tests::servers::{RedisOptions, Step};
+use conformance_tests::servers::RedisOptions;
 use lock_core::backend::{
     Attempt, Claim, Grant, Lease, LetGo, PLACE_LASTS, Release, Renewal, Wake,
 };
@@ -239,23 +239,6 @@ async fn a_place_that_is_not_kept_lapses() {
     sleep(PLACE_LASTS + Duration::from_millis(300)).await;
     let_go(&elsewhere, &first).await;
     assert_no_residue(&server);
-}
-
-#[tokio::test]
-async fn who_looks_for_all_keeps_the_place_of_all() {
-    let server = Server::with_log_and_clock();
-    let (locks, elsewhere) = (server.client().await, server.client().await);
-    let mut first = claim("n", 10 * LONG);
-    win(&elsewhere, &mut first).await;
-    let patient = in_line(&locks, LONG).await;
-    let place = Duration::from_millis(2 * LONG) + PLACE_LASTS;
-    // Somebody with a short ttl looks shortly before the place lapses, and for the other one as well.
-    server.step_clock(Step::Forward(place - Duration::from_secs(1)));
-    in_line(&locks, 100).await;
-    contended(locks.try_acquire(&patient).await);
-    server.step_clock(Step::Forward(PLACE_LASTS * 2));
-    let_go(&elsewhere, &first).await;
-    assert_held_by(&server, &patient);
 }
 
 /// Waiters of several processes, in the order in which they came, all through one network.
