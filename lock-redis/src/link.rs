@@ -297,11 +297,17 @@ impl Link {
         let failed = |error: RedisError| fault::no_connection(&self.config.place, &error);
         match with_signals.get_multiplexed_async_connection_with_config(&speaking).await {
             Ok(mut redis) => {
+                let mut other = redis.clone();
                 // Before anybody stands in line by this connection.
-                if let Some(channel) = &self.channel {
-                    redis.subscribe(channel).await.map_err(failed)?;
-                }
-                let has_signals = self.switch_signals_on(&mut redis).await.map_err(failed)?;
+                let subscribing = async {
+                    match &self.channel {
+                        Some(channel) => other.subscribe(channel).await,
+                        None => Ok(()),
+                    }
+                };
+                // Both in one round trip: a renewal may be waiting for this.
+                let asking = self.switch_signals_on(&mut redis);
+                let ((), has_signals) = tokio::try_join!(subscribing, asking).map_err(failed)?;
                 let has_channel = self.channel.is_some();
                 Ok(Connection { redis, health, has_signals, has_channel })
             }
