@@ -62,6 +62,9 @@
 //! ttl. Who has closed its connection is passed over at once. A process that is sent the lock and says nothing
 //! until the claim lease ends is passed over with all its waiters, until it is heard of; so a
 //! process that was stopped or cut off costs the others one claim lease, however many wait in it.
+//! Whoever subscribes to our channels by a pattern (`PSUBSCRIBE *`) makes the server say that those who are gone
+//! have heard: each of their processes then costs a claim lease, and others may look only within their own
+//! ttl. Leave that to short looks of an operator.
 //!
 //! The lease of a lock that was sent counts from when the server gave it, not from when word of it came: the server's
 //! time in the message is compared with that in an earlier answer on the same connection. If
@@ -72,6 +75,8 @@
 //!
 //! * when the queue is lost together with the lock (`FLUSHALL`, a restart or a failover without the data): who
 //!   asks first gets the free lock. Those who come back after that stand as before;
+//! * when the places are lost alone (deleted, evicted): the next release passes everybody over, and they are back
+//!   when each process looks again, within its ttl;
 //! * for the waiters of a process that did not answer, or was cut off for longer than its places last: others
 //!   go before them until the process is heard of;
 //! * for a waiter whose very first attempt was lost with the connection: it has no number yet;
