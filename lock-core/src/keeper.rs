@@ -1,6 +1,7 @@
 //! The life of a claim: win, hold, let go. Every claim that may have left something on the backend
 //! ends in [`Leaving`]; there is no second clean-up path.
 
+use std::error::Error as _;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -628,6 +629,7 @@ impl Leaving {
                     lock.name = %claim.name,
                     lock.owner = %claim.owner.short(),
                     lock.error = %fault,
+                    lock.cause = fault.source().map(tracing::field::display),
                     "release was never confirmed; the lease is over"
                 );
                 return;

@@ -2,6 +2,7 @@
 //! deadlines. Its memory is the locks that are held, nothing more.
 
 use std::collections::BTreeMap;
+use std::error::Error as _;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -280,6 +281,7 @@ fn take_in(hold: &Arc<Hold>, claim: &mut Claim, answer: Result<Renewal, Fault>) 
             lock.backend = hold.engine.caps.backend,
             lock.owner = %hold.owner.short(),
             lock.error = %fault,
+            lock.cause = fault.source().map(tracing::field::display),
             "a renewal failed; it is tried again until the deadline"
         );
     }
