@@ -18,7 +18,7 @@
 //! | `zookeeper://[user:password@]host[:port],…[/chroot]` | a ZooKeeper ensemble | `zookeeper` |
 //! | `zookeeper+tls://…` | the same, encrypted; options `ca` (needed), `cert`, `key` | `zookeeper` and `tls` |
 //! | `memcache://[user:password@]host[:port],…` | memcached servers; advisory | `memcache` |
-//! | `quorum:?member=<URL>&member=<URL>&…` | a majority of several of these; see [`redlock`] | `quorum` |
+//! | `quorum:?member=<URL>&member=<URL>&…` | a majority of several of these; `redlock` makes one from URLs | `quorum` |
 //!
 //! Options follow as `?name=value&name=value`. Every backend knows `ttl` (the lease that locks ask for
 //! unless told otherwise), `timeout` (the bound of one call), `patience` (how long a waiter sits out
