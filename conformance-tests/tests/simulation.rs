@@ -104,8 +104,9 @@ fn broken_backends_break_promises_in_some_run() {
 }
 
 /// Saboteurs that a simulation meets. The others break what it does not use (lists, names at their
-/// limits, minimum holds, floors), or do no more than a storm does as well.
-const FOUND: [&str; 24] = [
+/// limits, minimum holds, floors), do no more than a storm does as well, or are seen through by core: a renewal
+/// that re-creates a lock shows another token.
+const FOUND: [&str; 23] = [
     "GrantsEveryone",
     "ForgetsItsOwner",
     "AttemptShortens",
@@ -113,7 +114,6 @@ const FOUND: [&str; 24] = [
     "CountsFromThePush",
     "LapsesEarly",
     "RenewsInName",
-    "RenewRecreates",
     "RenewAlwaysHeld",
     "ExaggeratesItsLease",
     "ReleasesInName",

@@ -242,7 +242,8 @@ impl Backend for Memory {
                 let (line, until) = (locks.lines.get(&claim.name), held.until);
                 match line.and_then(|line| line.waiters.get(&claim.owner)) {
                     Some(waiter) => (Arc::clone(&waiter.wake), until),
-                    None if onlooks => return Ok(Wake::Look),
+                    // It stood in line and does not any more.
+                    None if onlooks || claim.queue => return Ok(Wake::Look),
                     None => {
                         onlooks = true;
                         (locks.onlooker(&claim.name), until)
