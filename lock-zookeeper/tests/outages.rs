@@ -244,7 +244,8 @@ async fn waiters_outlive_a_restart_of_the_server() {
     let locks = Locker::new(client.clone());
     let waiting = locks.lock("n").unwrap();
     let waiter = tokio::spawn(async move { waiting.acquire().await });
-    until("it waits", async || line(&operator, "n").await.len() == 2).await;
+    // It knows that it has to wait, and is no newcomer any more, who would be told of the outage.
+    until_watched(&server, 2).await;
     let before = line(&operator, "n").await;
     server.restart(KeepData::Yes);
     until("it works again", async || client.inspect(&name("n")).await.is_ok()).await;
