@@ -110,7 +110,6 @@ pub async fn connect_with(
 }
 
 /// A backend that is no quorum.
-#[cfg_attr(not(feature = "redis"), allow(unused_variables))]
 async fn server(url: Url, max_ttl: Option<Duration>) -> Result<LockerBuilder, Error> {
     Ok(match url.scheme() {
         "memory" => memory(&url)?,
@@ -122,6 +121,7 @@ async fn server(url: Url, max_ttl: Option<Duration>) -> Result<LockerBuilder, Er
         "redis" | "rediss" | "redis+unix" => redis_backend(url, max_ttl).await?,
         #[cfg(not(feature = "redis"))]
         scheme @ ("redis" | "rediss" | "redis+unix") => {
+            let _ = max_ttl;
             return Err(feature_is_off(scheme, "redis"));
         }
         #[cfg(feature = "zookeeper")]

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lock_core::backend::{
-    Attempt, Backend, Claim, Fault, Hold, Identity, LetGo, Listed, LockState, Mode, Release,
-    Renewal, Wake,
+    Attempt, Backend, Claim, Fault, Hold, Identity, LetGo, Listed, LockState, Release, Renewal,
+    Wake,
 };
 use lock_core::clock::{sleep, sleep_between};
 use lock_core::{Capabilities, LockName, OwnerId, Support};
@@ -36,9 +36,7 @@ impl Backend for Quorum {
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, Fault> {
         let caps = &self.inner.caps;
-        if claim.mode != Mode::Exclusive {
-            return Err(Fault::unsupported("this mode"));
-        }
+        claim.must_be_exclusive()?;
         if claim.hold == Hold::Detached && caps.detached == Support::Absent {
             return Err(Fault::unsupported("detached holds"));
         }

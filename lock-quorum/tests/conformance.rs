@@ -4,9 +4,9 @@ use std::process::ExitCode;
 
 use conformance_tests::Suite;
 
-mod support;
+mod harness;
 
-use support::harness::{InMemory, Mixed, OnRedis};
+use harness::{InMemory, Mixed, OnRedis};
 
 fn main() -> ExitCode {
     conformance_tests::run(&[
