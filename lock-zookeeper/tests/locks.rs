@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use conformance_tests::proxy::{Fault, Proxy};
 use conformance_tests::servers::{ZooKeeper as Server, ZooKeeperOptions};
+use conformance_tests::words::Output;
 use lock_core::backend::{Attempt, FaultKind, Lease, LetGo, Release, Renewal, Wake};
 use lock_core::clock::{Moment, sleep};
 use lock_core::{Backend, FencingToken, Label, Locker, Loss};
@@ -13,7 +14,7 @@ use zookeeper_client::{Acls, CreateMode};
 mod support;
 
 use support::{
-    Output, TIMEOUT, claim, client, is_contended, line, name, operator, server, soon, until, win,
+    TIMEOUT, claim, client, is_contended, line, name, operator, server, soon, until, win,
 };
 
 #[tokio::test]

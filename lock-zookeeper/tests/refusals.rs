@@ -5,6 +5,7 @@ use std::time::Duration;
 use conformance_tests::servers::{
     KeepData, ZooKeeper as Server, ZooKeeperEnsemble, ZooKeeperOptions,
 };
+use conformance_tests::words::Output;
 use lock_core::backend::{Claim, FaultKind, Hold};
 use lock_core::{Backend, ErrorKind, Locker, Support};
 use lock_zookeeper::ZooKeeper;
@@ -12,7 +13,7 @@ use zookeeper_client::{Acl, Acls, AuthId, Client, CreateMode, Permission};
 
 mod support;
 
-use support::{Output, claim, client, name, operator, server, soon, until, win};
+use support::{claim, client, name, operator, server, soon, until, win};
 
 #[tokio::test]
 async fn with_credentials_nodes_are_ours_alone() {

@@ -1,9 +1,7 @@
 //! Real servers for the tests, and a client of the operator's.
 #![allow(dead_code, reason = "every test file is a crate of its own, and needs a part of this")]
 
-use std::io;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use conformance_tests::servers::{ZooKeeper as Server, ZooKeeperOptions};
@@ -11,36 +9,7 @@ pub(crate) use conformance_tests::words::{name, until};
 use lock_core::backend::{Attempt, Claim, Grant};
 use lock_core::{Backend, OwnerId};
 use lock_zookeeper::ZooKeeper;
-use tracing_subscriber::fmt::MakeWriter;
 use zookeeper_client::Client;
-
-/// What was traced.
-#[derive(Clone, Default)]
-pub(crate) struct Output(Arc<Mutex<Vec<u8>>>);
-
-impl Output {
-    pub(crate) fn text(&self) -> String {
-        String::from_utf8_lossy(&self.0.lock().unwrap()).into_owned()
-    }
-}
-
-impl io::Write for Output {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().write(bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl MakeWriter<'_> for Output {
-    type Writer = Self;
-
-    fn make_writer(&self) -> Self {
-        self.clone()
-    }
-}
 
 /// Longer than anything here takes on a busy machine. A test that works does not wait for it.
 pub(crate) const BOUND: Duration = Duration::from_secs(30);
