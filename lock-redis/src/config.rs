@@ -1,12 +1,13 @@
 //! Where the server is and how to talk to it.
 
 use std::fmt;
-use std::path::PathBuf;
 use std::time::Duration;
 
+use lock_core::backend::Fault;
 use lock_core::url::{Authority, Host, Url};
 use lock_core::{Error, ErrorKind, Order};
 
+use crate::address::{Address, Login};
 use crate::keys::Keys;
 #[cfg(feature = "tls")]
 use crate::tls::{Certificates, Pem};
@@ -35,8 +36,7 @@ pub(crate) const TTL_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
 #[derive(Clone)]
 pub struct Config {
     pub(crate) place: Place,
-    pub(crate) user: Option<String>,
-    pub(crate) password: Option<String>,
+    pub(crate) login: Login,
     pub(crate) database: i64,
     pub(crate) keys: Keys,
     pub(crate) max_ttl: Duration,
@@ -46,10 +46,11 @@ pub struct Config {
     pub(crate) certificates: Certificates,
 }
 
+/// How the server is found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    Tcp { host: Host, tls: bool },
-    Unix(PathBuf),
+    /// It is known where it is.
+    Fixed(Address),
 }
 
 impl Config {
@@ -190,8 +191,7 @@ impl Config {
     fn at(place: Place) -> Result<Self, Error> {
         Ok(Self {
             place,
-            user: None,
-            password: None,
+            login: Login::default(),
             database: 0,
             keys: Keys::with_prefix("")?,
             max_ttl: TTL_MAX,
@@ -205,23 +205,16 @@ impl Config {
         let Ok([host]) = <[Host; 1]>::try_from(authority.hosts) else {
             return Err(invalid("a Redis URL names one host"));
         };
-        let mut config = Self::at(Place::Tcp { host, tls })?;
-        if let Some((user, password)) = authority.credentials {
-            config.user = Some(user).filter(|user| !user.is_empty());
-            config.password = Some(password);
-        }
+        let mut config = Self::at(Place::Fixed(Address::Tcp { host, tls }))?;
+        config.login = authority.credentials.map(Login::from).unwrap_or_default();
         config.database = database(&authority.path)?;
         Ok(config)
     }
 
     fn at_socket(url: &mut Url) -> Result<Self, Error> {
         let path = url.path()?.ok_or_else(|| invalid("write redis+unix:///path/of/the/socket"))?;
-        let mut config = Self::at(Place::Unix(path.into()))?;
-        config.user = url.take("user")?;
-        config.password = url.take("password")?;
-        if config.user.is_some() && config.password.is_none() {
-            return Err(invalid("a user needs a password"));
-        }
+        let mut config = Self::at(Place::Fixed(Address::Unix(path.into())))?;
+        config.login = Login::take_from(url, "user", "password")?;
         config.database = database(&url.take("db")?.unwrap_or_default())?;
         Ok(config)
     }
@@ -229,15 +222,25 @@ impl Config {
 
 impl Place {
     pub(crate) fn is_encrypted(&self) -> bool {
-        matches!(self, Self::Tcp { tls: true, .. })
+        match self {
+            Self::Fixed(address) => address.is_encrypted(),
+        }
+    }
+}
+
+impl Config {
+    /// Where the server is now.
+    pub(crate) async fn resolve(&self) -> Result<Address, Fault> {
+        match &self.place {
+            Place::Fixed(address) => Ok(address.clone()),
+        }
     }
 }
 
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Tcp { host, .. } => host.fmt(f),
-            Self::Unix(path) => write!(f, "{}", path.display()),
+            Self::Fixed(address) => address.fmt(f),
         }
     }
 }
@@ -245,7 +248,7 @@ impl fmt::Display for Place {
 impl fmt::Debug for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown = f.debug_struct("Config");
-        shown.field("place", &self.place).field("user", &self.user);
+        shown.field("place", &self.place).field("user", &self.login.user);
         shown.field("database", &self.database).field("prefix", &self.keys.prefix());
         shown.field("max_ttl", &self.max_ttl).field("order", &self.order);
         #[cfg(feature = "tls")]
@@ -299,8 +302,8 @@ fn invalid(why: &'static str) -> Error {
 mod tests {
     use super::*;
 
-    fn tcp(host: &str, port: u16) -> Place {
-        Place::Tcp { host: Host { name: host.into(), port }, tls: false }
+    fn tcp(host: &str, port: u16) -> Address {
+        Address::Tcp { host: Host { name: host.into(), port }, tls: false }
     }
 
     #[test]
@@ -313,10 +316,10 @@ mod tests {
             ("redis://[::1]:7", tcp("::1", 7), None, None, 0, ""),
             ("redis://:p%40ss@h", tcp("h", 6379), None, Some("p@ss"), 0, ""),
             ("redis://u:p:q@h:1/1", tcp("h", 1), Some("u"), Some("p:q"), 1, ""),
-            ("redis+unix:///a%20b", Place::Unix("/a b".into()), None, None, 0, ""),
+            ("redis+unix:///a%20b", Address::Unix("/a b".into()), None, None, 0, ""),
             (
                 "redis+unix:///s?db=2&user=u&password=p&prefix=x/",
-                Place::Unix("/s".into()),
+                Address::Unix("/s".into()),
                 Some("u"),
                 Some("p"),
                 2,
@@ -324,9 +327,9 @@ mod tests {
             ),
         ] {
             let config = Config::new(url).unwrap_or_else(|error| panic!("{url}: {error}"));
-            assert_eq!(config.place, place, "{url}");
-            assert_eq!(config.user.as_deref(), user, "{url}");
-            assert_eq!(config.password.as_deref(), password, "{url}");
+            assert_eq!(config.place, Place::Fixed(place), "{url}");
+            assert_eq!(config.login.user.as_deref(), user, "{url}");
+            assert_eq!(config.login.password.as_deref(), password, "{url}");
             assert_eq!((config.database, config.keys.prefix()), (database, prefix), "{url}");
         }
     }

@@ -12,6 +12,7 @@ use lock_core::backend::{Effect, Fault, FaultKind};
 use lock_core::{Error, ErrorKind};
 use redis::{ErrorKind as RedisKind, RedisError};
 
+use crate::address::Address;
 use crate::config::Place;
 
 use Effect::{NotApplied, Unknown};
@@ -28,7 +29,7 @@ pub(crate) fn fault(doing: &'static str, error: &RedisError) -> Fault {
 }
 
 /// A connection that could not be made, so that no request was sent.
-pub(crate) fn no_connection(place: &Place, error: &RedisError) -> Fault {
+pub(crate) fn no_connection(address: &Address, error: &RedisError) -> Fault {
     let said = Said(redact(&error.to_string()));
     #[cfg(feature = "tls")]
     if let Some((kind, advice)) = handshake(error) {
@@ -37,17 +38,17 @@ pub(crate) fn no_connection(place: &Place, error: &RedisError) -> Fault {
     let (_, kind, advice) = classify(error);
     // What the server says itself has an advice of its own.
     let from_the_line = kind == Unavailable && error.kind() == RedisKind::Io;
-    let advice = match place {
-        Place::Tcp { tls, .. }
+    let advice = match address {
+        Address::Tcp { tls, .. }
             if from_the_line && error.is_connection_dropped() && !error.is_connection_refusal() =>
         {
             let hint = match tls {
                 true => "look at its log: it may want another client certificate",
                 false => "if it expects encrypted connections, use rediss://",
             };
-            format!("the server at {place} ended it; {hint}")
+            format!("the server at {address} ended it; {hint}")
         }
-        _ if from_the_line => format!("check that the server at {place} runs and is reachable"),
+        _ if from_the_line => format!("check that the server at {address} runs and is reachable"),
         _ => advice.to_owned(),
     };
     Fault::not_applied(kind, Trouble { doing: "connect", advice, said })

@@ -233,6 +233,7 @@
 //! [`Capabilities::order`]: lock_core::Capabilities::order
 //! [`Capabilities::wakeup`]: lock_core::Capabilities::wakeup
 
+mod address;
 mod backend;
 mod clock;
 mod config;

@@ -18,15 +18,14 @@ use lock_core::clock::{Moment, sleep};
 use lock_core::dial::Dialer;
 use lock_core::{Error, ErrorKind, Order, OwnerId};
 use redis::aio::{AsyncPushSender, MultiplexedConnection, SendError};
-use redis::io::tcp::{TcpSettings, socket2::TcpKeepalive};
 use redis::{
-    AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, ErrorKind as RedisKind,
-    FromRedisValue, IntoConnectionInfo, ProtocolVersion, PushInfo, PushKind, RedisConnectionInfo,
-    RedisError, ScriptInvocation, Value as Answer,
+    AsyncConnectionConfig, ErrorKind as RedisKind, FromRedisValue, PushInfo, PushKind, RedisError,
+    ScriptInvocation, Value as Answer,
 };
 
+use crate::address::SILENCE;
 use crate::clock::Said;
-use crate::config::{Config, Place};
+use crate::config::Config;
 use crate::fault;
 use crate::keys::LockKeys;
 use crate::line::Lines;
@@ -37,18 +36,11 @@ use crate::waiters::Waiters;
 /// Making a connection, all of it: enough for a handshake in four round trips over a slow line.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// How long the oldest request may go without answer. Also when the kernel gives up on a peer that does
-/// not acknowledge what was sent; on an idle line it asks, with keep-alive probes.
-const SILENCE: Duration = Duration::from_secs(5);
-
 /// How long a connection that is under suspicion has for an answer.
 const STILL_THERE: Duration = Duration::from_millis(500);
 
 /// How old a connection to what turns out to be a replica must be to be given up for that.
 const AGE: Duration = Duration::from_secs(1);
-const KEEPALIVE_AFTER: Duration = Duration::from_secs(10);
-const KEEPALIVE_EVERY: Duration = Duration::from_secs(3);
-const KEEPALIVE_PROBES: u32 = 3;
 
 /// The way to the server.
 pub(crate) struct Link {
@@ -91,7 +83,7 @@ impl Link {
     ///
     /// What is wrong with the configuration, or with files that it names: the server is not asked.
     pub(crate) async fn new(config: Config) -> Result<Self, Error> {
-        clients(&config).await?;
+        config.check_files().await?;
         let stands_in_line = config.order != Some(Order::PerProcess);
         let channel = || config.keys.channel(&OwnerId::mint().expose());
         Ok(Self {
@@ -280,9 +272,10 @@ impl Link {
     }
 
     async fn connect(&self) -> Result<Connection, Fault> {
+        let address = self.config.resolve().await?;
         // Files that are just being replaced are no reason to give up.
         let [with_signals, without] =
-            clients(&self.config).await.map_err(|e| Fault::not_applied(Unavailable, e))?;
+            self.config.clients(&address).await.map_err(|e| Fault::not_applied(Unavailable, e))?;
         let health = Arc::new(Health::new());
         let pushes = Pushes {
             waiters: Arc::clone(&self.waiters),
@@ -294,7 +287,7 @@ impl Link {
         let settings =
             AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(None);
         let speaking = settings.clone().set_push_sender(pushes);
-        let failed = |error: RedisError| fault::no_connection(&self.config.place, &error);
+        let failed = |error: RedisError| fault::no_connection(&address, &error);
         match with_signals.get_multiplexed_async_connection_with_config(&speaking).await {
             Ok(mut redis) => {
                 let mut other = redis.clone();
@@ -518,61 +511,6 @@ impl Info {
     pub(crate) fn get(&self, name: &str) -> Option<&str> {
         self.0.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
     }
-}
-
-/// With signals, and without for servers that have none. The files that `config` names are read anew:
-/// certificates are replaced while programs run.
-async fn clients(config: &Config) -> Result<[Client; 2], Error> {
-    #[cfg(feature = "tls")]
-    let certificates = config.certificates.read_for(&config.place).await?;
-    let open = |info: ConnectionInfo| {
-        #[cfg(feature = "tls")]
-        if let Some(certificates) = &certificates {
-            return Client::build_with_tls(info, certificates.clone());
-        }
-        Client::open(info)
-    };
-    let client = |protocol| {
-        connection_info(config, protocol)
-            .and_then(open)
-            .map_err(|error| fault::error(fault::no_connection(&config.place, &error)))
-    };
-    Ok([client(ProtocolVersion::RESP3)?, client(ProtocolVersion::RESP2)?])
-}
-
-fn connection_info(
-    config: &Config,
-    protocol: ProtocolVersion,
-) -> Result<ConnectionInfo, RedisError> {
-    let address = match &config.place {
-        Place::Unix(path) => ConnectionAddr::Unix(path.clone()),
-        Place::Tcp { host, tls: false } => ConnectionAddr::Tcp(host.name.clone(), host.port),
-        Place::Tcp { host, tls: true } => ConnectionAddr::TcpTls {
-            host: host.name.clone(),
-            port: host.port,
-            insecure: false,
-            tls_params: None,
-        },
-    };
-    let keepalive = TcpKeepalive::new()
-        .with_time(KEEPALIVE_AFTER)
-        .with_interval(KEEPALIVE_EVERY)
-        .with_retries(KEEPALIVE_PROBES);
-    let tcp = TcpSettings::default().set_nodelay(true).set_keepalive(keepalive);
-    #[cfg(any(target_os = "android", target_os = "linux"))]
-    let tcp = tcp.set_user_timeout(SILENCE);
-    let mut redis = RedisConnectionInfo::default()
-        .set_db(config.database)
-        .set_protocol(protocol)
-        .set_skip_set_lib_name();
-    if let Some(user) = &config.user {
-        redis = redis.set_username(user);
-    }
-    if let Some(password) = &config.password {
-        redis = redis.set_password(password);
-    }
-    let info = address.into_connection_info()?;
-    Ok(info.set_tcp_settings(tcp).set_redis_settings(redis))
 }
 
 /// True if the server does not speak the protocol that has signals.

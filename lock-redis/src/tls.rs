@@ -13,8 +13,6 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 
-use crate::config::Place;
-
 /// Above the bundle of a whole system, which has about 200 KiB.
 const MAX_FILE: u64 = 1 << 20;
 
@@ -35,10 +33,10 @@ pub(crate) enum Pem {
 }
 
 impl Certificates {
-    /// What connections to `place` need: reads what is in files, and checks everything. `None` if they
-    /// are not encrypted.
-    pub(crate) async fn read_for(&self, place: &Place) -> Result<Option<TlsCertificates>, Error> {
-        if !place.is_encrypted() {
+    /// What connections need that are `encrypted`, or are not: reads what is in files, and checks
+    /// everything. `None` if they are not.
+    pub(crate) async fn read_for(&self, encrypted: bool) -> Result<Option<TlsCertificates>, Error> {
+        if !encrypted {
             return match (&self.authorities, &self.identity) {
                 (None, None) => Ok(None),
                 _ => Err(invalid("certificates need an encrypted connection: use rediss://")),
