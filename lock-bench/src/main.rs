@@ -1,7 +1,6 @@
 //! What the locks cost: requests, round trips, bytes, CPU and times, each beside a floor that was written
 //! by hand. Every figure that this project claims comes out of this program.
 
-mod clock;
 mod report;
 mod run;
 mod worker;
@@ -9,6 +8,7 @@ mod worker;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+use lock_bench_worker::clock;
 
 /// Measures locks beside hand-written floors
 #[derive(Debug, Parser)]

@@ -22,6 +22,9 @@ impl Lib for MemcacheCrate {
     type Lock = String;
     type Held = (String, u64);
 
+    const CANNOT_WAIT: Option<&str> = Some("nobody waits in a bare `add`");
+    const CANNOT_KEEP: Option<&str> = Some("nobody renews it");
+
     fn lock(&self, name: &str) -> Result<String, String> {
         Ok(name.to_owned())
     }

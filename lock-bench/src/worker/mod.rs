@@ -1,25 +1,15 @@
 //! `lock-bench worker LIB URL`: one process that locks as it is told. `PROTOCOL.md` is what it speaks.
 
-mod commands;
 pub(crate) mod floors;
 mod locks;
 mod memcache_crate;
-mod pairs;
-mod session;
 mod zookeeper_crate;
 
-use std::io::BufRead;
-use std::time::Duration;
-
 use clap::Args;
-use serde_json::{Value, json};
-use tokio::sync::mpsc;
-
-use commands::Command;
 use floors::{FileLock, Flock, Memcached, Mux, Raw, Redis, TokioMutex, ZooKeeper};
+pub(crate) use lock_bench_worker::{Lib, histogram};
+use lock_bench_worker::{runtime, serve};
 use memcache_crate::MemcacheCrate;
-pub(crate) use pairs::histogram;
-use session::Session;
 use zookeeper_crate::ZooKeeperCrate;
 
 /// What workers of this program can lock with.
@@ -38,9 +28,6 @@ pub(crate) const LIBS: &[&str] = &[
     "tokio-mutex",
 ];
 
-/// The version of the protocol.
-const PROTOCOL: u32 = 1;
-
 #[derive(Args, Debug)]
 pub(crate) struct WorkerArgs {
     /// What it locks with
@@ -53,48 +40,8 @@ pub(crate) struct WorkerArgs {
     threads: usize,
 }
 
-/// A way to lock that can be measured.
-///
-/// Errors are text: they end up in a report and end the run.
-pub(crate) trait Lib: Send + Sync + 'static {
-    /// A lock that was prepared as far as users of this library would.
-    type Lock: Clone + Send + Sync + 'static;
-    type Held: Send + Sync + 'static;
-
-    fn lock(&self, name: &str) -> Result<Self::Lock, String>;
-
-    /// Waits for the lock. Floors that cannot wait fail where somebody else has it.
-    fn acquire(
-        &self,
-        lock: &Self::Lock,
-        ttl: Duration,
-    ) -> impl Future<Output = Result<Self::Held, String>> + Send;
-
-    fn release(&self, held: Self::Held) -> impl Future<Output = Result<(), String>> + Send;
-
-    /// The fencing token, if this library has any.
-    fn token(_held: &Self::Held) -> Option<u64> {
-        None
-    }
-
-    /// How long the lock lasts if it is not renewed any more; `Duration::MAX` where locks have no end,
-    /// `None` if it was lost.
-    fn valid_for(_held: &Self::Held) -> Option<Duration> {
-        Some(Duration::MAX)
-    }
-}
-
 pub(crate) fn run(args: &WorkerArgs) -> Result<(), String> {
-    let mut builder = match args.threads {
-        0 => tokio::runtime::Builder::new_current_thread(),
-        threads => {
-            let mut builder = tokio::runtime::Builder::new_multi_thread();
-            builder.worker_threads(threads);
-            builder
-        }
-    };
-    let runtime = builder.enable_all().build().map_err(|e| format!("no runtime: {e}"))?;
-    runtime.block_on(async {
+    runtime(args.threads)?.block_on(async {
         match args.lib.as_str() {
             "locks" => serve(locks::Locks::connect(&args.url).await?).await,
             "raw-redis" => serve(Raw::<Redis>::connect(&args.url)?).await,
@@ -108,40 +55,8 @@ pub(crate) fn run(args: &WorkerArgs) -> Result<(), String> {
             "file-lock" => serve(FileLock::at(&args.url)?).await,
             "flock(1)" => serve(Flock::at(&args.url)?).await,
             "tokio-mutex" => serve(TokioMutex::default()).await,
-            other => Err(format!("no library {other:?}; known are {}", LIBS.join(", "))),
+            other => return Err(format!("no library {other:?}; known are {}", LIBS.join(", "))),
         }
+        Ok(())
     })
-}
-
-/// Answers each line of stdin with one line, until stdin ends.
-async fn serve<L: Lib>(lib: L) -> Result<(), String> {
-    let mut session = Session::new(lib);
-    let mut lines = lines();
-    say(&json!({ "ready": PROTOCOL }));
-    while let Some(line) = lines.recv().await {
-        let answer = match Command::parse(&line) {
-            Ok(command) => session.execute(command).await,
-            Err(error) => Err(error),
-        };
-        say(&answer.unwrap_or_else(|error| json!({ "error": error })));
-    }
-    Ok(())
-}
-
-/// The lines of stdin. Its end ends the process, whatever it is doing: nobody wants the answer.
-fn lines() -> mpsc::UnboundedReceiver<String> {
-    let (sender, receiver) = mpsc::unbounded_channel();
-    std::thread::spawn(move || {
-        for line in std::io::stdin().lock().lines().map_while(Result::ok) {
-            if sender.send(line).is_err() {
-                return;
-            }
-        }
-        std::process::exit(0);
-    });
-    receiver
-}
-
-fn say(answer: &Value) {
-    println!("{answer}");
 }

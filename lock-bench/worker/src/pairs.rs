@@ -7,12 +7,13 @@ use hdrhistogram::Histogram;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
-use super::Lib;
-use super::commands::Pairs;
+use crate::Lib;
 use crate::clock::{SECOND, now, reach};
+use crate::commands::Pairs;
 
-/// Up to a minute, to three digits.
-pub(crate) fn histogram() -> Histogram<u64> {
+/// Of nanoseconds up to a minute, to three digits.
+#[must_use]
+pub fn histogram() -> Histogram<u64> {
     Histogram::new_with_bounds(1, 60 * SECOND, 3).expect("these bounds are in order")
 }
 

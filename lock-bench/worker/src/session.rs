@@ -8,10 +8,10 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::task::{JoinSet, yield_now};
 
-use super::Lib;
-use super::commands::Command;
-use super::pairs;
 use crate::clock::{now, reach};
+use crate::commands::Command;
+use crate::pairs;
+use crate::{Failure, Lib};
 
 /// How many of many locks are acquired or released at once.
 const AT_ONCE: usize = 256;
@@ -47,7 +47,19 @@ impl<L: Lib> Session<L> {
         }
     }
 
-    pub(crate) async fn execute(&mut self, command: Command) -> Result<Value, String> {
+    pub(crate) async fn execute(&mut self, command: Command) -> Result<Value, Failure> {
+        let cannot = match command {
+            Command::Queue { .. } => L::CANNOT_WAIT,
+            Command::Keep { .. } => L::CANNOT_KEEP,
+            _ => None,
+        };
+        match cannot {
+            Some(why) => Err(Failure::Cannot(why)),
+            None => Ok(self.carry_out(command).await?),
+        }
+    }
+
+    async fn carry_out(&mut self, command: Command) -> Result<Value, String> {
         match command {
             Command::Ttl(ttl) => {
                 self.ttl = ttl;

@@ -8,18 +8,22 @@ use rustix::time::{
 };
 use tokio::io::unix::AsyncFd;
 
-pub(crate) const MICRO: u64 = 1_000;
-pub(crate) const MILLI: u64 = 1_000_000;
-pub(crate) const SECOND: u64 = 1_000_000_000;
+/// A microsecond in nanoseconds.
+pub const MICRO: u64 = 1_000;
+/// A millisecond in nanoseconds.
+pub const MILLI: u64 = 1_000_000;
+/// A second in nanoseconds.
+pub const SECOND: u64 = 1_000_000_000;
 
 /// Now, in nanoseconds since some time in the past.
-pub(crate) fn now() -> u64 {
+#[must_use]
+pub fn now() -> u64 {
     let time = clock_gettime(ClockId::Monotonic);
     time.tv_sec.cast_unsigned() * SECOND + time.tv_nsec.cast_unsigned()
 }
 
 /// Blocks this thread until `at`.
-pub(crate) fn wait_until(at: u64) {
+pub fn wait_until(at: u64) {
     // It fails when a signal comes: then it is not over yet.
     while now() < at {
         let _ = clock_nanosleep_absolute(ClockId::Monotonic, &timespec(at));
@@ -27,14 +31,22 @@ pub(crate) fn wait_until(at: u64) {
 }
 
 /// Blocks this thread for so many nanoseconds.
-pub(crate) fn wait(nanos: u64) {
+pub fn wait(nanos: u64) {
     wait_until(now() + nanos);
 }
 
 /// Waits until `at`. The runtime's own timers round up to milliseconds, which is more than a hand-off
 /// takes, and differ from language to language; the kernel's do not.
+///
+/// # Errors
+///
+/// The kernel has no timer to give, as it has no more file descriptors.
+///
+/// # Cancel safety
+///
+/// Cancel safe: the timer ends with this.
 #[allow(deprecated, reason = "sound for a descriptor that we own; what replaces it is unsafe")]
-pub(crate) async fn reach(at: u64) -> std::io::Result<()> {
+pub async fn reach(at: u64) -> std::io::Result<()> {
     if now() >= at {
         return Ok(());
     }
