@@ -13,7 +13,7 @@ use tokio::sync::{Semaphore, SetOnce};
 use tokio_util::task::TaskTracker;
 
 use crate::backend::{Backend, Fault, FaultKind, Hold as HoldKind};
-use crate::capabilities::{Capabilities, Support};
+use crate::capabilities::{Capabilities, Order, Support};
 use crate::error::{Error, ErrorKind};
 use crate::hold::Terms;
 use crate::line::Lines;
@@ -30,7 +30,10 @@ pub(crate) const MAX_CLEANERS: usize = 64;
 #[derive(Debug)]
 pub(crate) struct Engine {
     pub(crate) backend: Arc<dyn Backend>,
+    /// What the backend declares, as far as the settings leave it.
     pub(crate) caps: Capabilities,
+    /// Whether waiters have places in a line on the backend.
+    pub(crate) has_places: bool,
     pub(crate) settings: Settings,
     /// How locks are kept unless told otherwise.
     pub(crate) usual_terms: Arc<Terms>,
@@ -52,12 +55,21 @@ pub(crate) struct Settings {
     pub(crate) patience: Duration,
     pub(crate) max_pending: usize,
     pub(crate) label: Option<Label>,
+    /// How often in a row a lock may be handed over inside this process.
+    pub(crate) local_handovers: u8,
 }
 
 impl Engine {
     pub(crate) fn new(backend: Arc<dyn Backend>, settings: Settings) -> Self {
+        let mut caps = backend.capabilities();
+        let has_places = caps.order == Order::Fifo;
+        if settings.local_handovers > 0 {
+            // Those of this process pass by those of others, who came before.
+            caps.order = Order::PerProcess;
+        }
         Self {
-            caps: backend.capabilities(),
+            caps,
+            has_places,
             backend,
             usual_terms: Arc::default(),
             lines: Arc::default(),

@@ -10,6 +10,7 @@ use std::time::Duration;
 use tokio::sync::SetOnce;
 
 use crate::backend::{Effect, Hold as HoldKind, Ticket};
+use crate::bequest::Bequest;
 use crate::carry::Carried;
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
@@ -52,10 +53,12 @@ impl LockGuard {
         &self.hold().name
     }
 
-    /// The owner id of this acquisition: the right to release it.
+    /// The owner id of this acquisition: the right to release it. If the lock was
+    /// [handed over](crate::LockerBuilder::local_handovers) inside this process, the backend knows that of the first
+    /// holder only.
     #[must_use]
     pub fn owner(&self) -> &OwnerId {
-        &self.hold().owner
+        &self.hold().tenure.owner
     }
 
     /// The number to send along with each write, higher than that of every earlier holder. `None`
@@ -172,7 +175,9 @@ impl LockGuard {
     /// that is under way ends first), plus what is left of a minimum hold that the backend cannot keep
     /// by itself.
     ///
-    /// `Ok` exactly if the backend confirmed that this guard held the lock until now.
+    /// `Ok` exactly if the backend confirmed that this guard held the lock until now; or, with
+    /// [local hand-overs](crate::LockerBuilder::local_handovers), if it was left to the next waiter of this process
+    /// before its deadline. The backend is not asked then: what nobody knows yet, its successor is told.
     ///
     /// # Errors
     ///
@@ -191,6 +196,9 @@ impl LockGuard {
         };
         if hold.loss().is_some() {
             return Err(hold.loss_error("release"));
+        }
+        if Bequest::leave(&hold) {
+            return Ok(());
         }
         let explained = Arc::clone(&hold);
         let (tasks, runtime) = (hold.engine.tasks.clone(), hold.runtime.clone());
@@ -248,7 +256,7 @@ impl LockGuard {
         wire.claim.ticket = None;
         Ok(Detached {
             name: hold.name.clone(),
-            owner: hold.owner,
+            owner: hold.tenure.owner,
             token: hold.token,
             ttl: hold.ttl,
         })
@@ -330,7 +338,7 @@ impl Drop for LockGuard {
     fn drop(&mut self) {
         let Some(hold) = self.hold.take() else { return };
         // A lost lock is let go by whoever noticed the loss.
-        if hold.loss().is_none() {
+        if hold.loss().is_none() && !Bequest::leave(&hold) {
             hold.part();
         }
     }

@@ -124,11 +124,10 @@ pub(crate) struct Hold {
     pub(crate) engine: Arc<Engine>,
     pub(crate) runtime: Handle,
     pub(crate) name: LockName,
-    pub(crate) owner: OwnerId,
     pub(crate) token: Option<FencingToken>,
     pub(crate) ttl: Duration,
     pub(crate) terms: Arc<Terms>,
-    pub(crate) won_at: Moment,
+    pub(crate) tenure: Tenure,
     /// Invariant: a verb of this claim is on the wire only while its sender holds this lock.
     pub(crate) wire: Arc<tokio::sync::Mutex<Wire>>,
     pub(crate) ended: SetOnce<Loss>,
@@ -137,8 +136,29 @@ pub(crate) struct Hold {
     state: Mutex<State>,
 }
 
-/// What goes into the verbs of a claim.
-#[derive(Debug)]
+/// Whose hold it is, and how it came to be.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tenure {
+    pub(crate) owner: OwnerId,
+    pub(crate) won_at: Moment,
+    /// How often the lock was handed over in this process since the backend gave it to the claim.
+    pub(crate) handed_over: u8,
+}
+
+impl Tenure {
+    /// Of the claim that the backend gave the lock to.
+    pub(crate) fn first(owner: OwnerId, grant: &Grant) -> Self {
+        Self { owner, won_at: grant.since, handed_over: 0 }
+    }
+
+    /// From now on.
+    pub(crate) fn next(&self, owner: OwnerId) -> Self {
+        Self { owner, won_at: Moment::now(), handed_over: self.handed_over.saturating_add(1) }
+    }
+}
+
+/// What goes into the verbs of a claim. The claim may have been another holder's before.
+#[derive(Clone, Debug)]
 pub(crate) struct Wire {
     pub(crate) claim: Claim,
     /// An attempt of the claim went unanswered and may still land.
@@ -151,7 +171,9 @@ pub(crate) struct Wire {
 struct State {
     /// When we give up by ourselves. `None`: no lease, the process' life is the bound.
     deadline: Option<Moment>,
-    /// When the lease that was last acknowledged ends on the server, as we count it.
+    /// The lease that was acknowledged for the longest time, as we count it: from then, until it ends on the
+    /// server.
+    leased_at: Moment,
     lease_ends: Option<Moment>,
     /// `None` while one is under way, or when there will be none.
     next_renewal: Option<Moment>,
@@ -185,21 +207,24 @@ impl Hold {
         wire: Wire,
         place: Option<Place>,
         grant: &Grant,
+        tenure: Tenure,
     ) -> Arc<Self> {
+        let asked = Grant::new(Lease::For(wire.claim.ttl), tenure.won_at);
+        let asked_until = Self::deadline_of(&engine, &asked);
         let hold = Arc::new(Self {
             name: wire.claim.name.clone(),
-            owner: wire.claim.owner,
             token: grant.token,
             ttl: wire.claim.ttl,
-            won_at: grant.since,
+            tenure,
             wire: Arc::new(tokio::sync::Mutex::new(wire)),
             ended: SetOnce::new(),
             place: Mutex::new(place),
             state: Mutex::new(State {
                 deadline: None,
+                leased_at: grant.since,
                 lease_ends: None,
                 next_renewal: None,
-                asked_until: None,
+                asked_until,
                 interval: Duration::MAX,
                 refused: false,
                 unheard: engine.caps.notices == Support::Present,
@@ -274,7 +299,7 @@ impl Hold {
             tracing::warn!(
                 lock.name = %self.name,
                 lock.backend = self.engine.caps.backend,
-                lock.owner = %self.owner.short(),
+                lock.owner = %self.tenure.owner.short(),
                 lock.token = self.token.map(FencingToken::as_u64),
                 lock.reason = %loss,
                 "lost"
@@ -297,8 +322,20 @@ impl Hold {
     }
 
     pub(crate) fn leave_line(&self) {
-        let place = self.place.lock().unwrap_or_else(PoisonError::into_inner).take();
-        drop(place);
+        drop(self.take_place());
+    }
+
+    pub(crate) fn take_place(&self) -> Option<Place> {
+        self.place().take()
+    }
+
+    /// Whether somebody waits behind us in this process.
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.place().as_ref().is_some_and(Place::is_awaited)
+    }
+
+    fn place(&self) -> MutexGuard<'_, Option<Place>> {
+        self.place.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// For who has the wire: drops what the backend keeps with a claim that nobody lets go any more.
@@ -318,8 +355,8 @@ impl Hold {
     }
 
     /// What is left of the minimum hold.
-    fn not_before(&self) -> Option<Moment> {
-        let until = self.won_at + self.terms.min_hold?;
+    pub(crate) fn not_before(&self) -> Option<Moment> {
+        let until = self.tenure.won_at + self.terms.min_hold?;
         (!until.has_passed()).then_some(until)
     }
 
@@ -333,6 +370,13 @@ impl Hold {
         self.state().lease_ends
     }
 
+    /// What the backend has acknowledged last, as far as it counts for the longest time.
+    pub(crate) fn acknowledged(&self) -> Grant {
+        let state = self.state();
+        let lease = state.lease_ends.map(|ends| ends.saturating_since(state.leased_at));
+        Grant::new(lease.map_or(Lease::WhileProcessLives, Lease::For), state.leased_at)
+    }
+
     /// Takes in the answer to a renewal, which somebody `asked` for or the policy. Only an acknowledged
     /// renewal moves the deadline.
     pub(crate) fn renewed(
@@ -344,7 +388,7 @@ impl Hold {
         match answer {
             // Another number is another grant: the lock was taken from us, perhaps held by somebody else
             // since, and then taken anew by an attempt of ours that was late.
-            Ok(Renewal::Held(grant)) if grant.token.is_some() && grant.token != self.token => {
+            Ok(Renewal::Held(grant)) if self.is_another(&grant) => {
                 self.lose(Loss::NotHeld);
                 Err(None)
             }
@@ -366,6 +410,12 @@ impl Hold {
                 Err(Some(fault))
             }
         }
+    }
+
+    /// Not the grant that we, or those before us in this process, were given.
+    fn is_another(&self, grant: &Grant) -> bool {
+        let number = |token: FencingToken| token.backend_number();
+        grant.token.is_some() && grant.token.map(number) != self.token.map(number)
     }
 
     /// After a renewal that failed, or that could not be sent.
@@ -399,7 +449,7 @@ impl Hold {
     }
 
     fn extend_to(self: &Arc<Self>, grant: &Grant, asked: Option<Duration>) {
-        let limit = self.terms.renewal.max_hold.map(|limit| self.won_at + limit);
+        let limit = self.terms.renewal.max_hold.map(|limit| self.tenure.won_at + limit);
         let mut state = self.state();
         if let Some(ttl) = asked {
             let asked = Grant::new(Lease::For(ttl), grant.since);
@@ -411,12 +461,18 @@ impl Hold {
             Lease::For(lease) => {
                 let deadline = Self::deadline_of(&self.engine, grant);
                 state.deadline = state.deadline.max(deadline);
-                state.lease_ends = state.lease_ends.max(Some(grant.since + lease));
+                let ends = Some(grant.since + lease);
+                if ends > state.lease_ends {
+                    (state.leased_at, state.lease_ends) = (grant.since, ends);
+                }
                 // Not faster than makes sense, whatever the backend grants.
                 state.interval = sensible((lease / 3).max((self.ttl / 100).min(HASTE)));
             }
             // Nothing lapses: the ttl is only the rhythm in which the backend looks.
-            Lease::WhileProcessLives => state.interval = sensible(self.ttl / 3),
+            Lease::WhileProcessLives => {
+                state.leased_at = grant.since;
+                state.interval = sensible(self.ttl / 3);
+            }
         }
         if self.terms.renewal.is_off() && state.deadline.is_some() {
             state.deadline = state.deadline.min(state.asked_until);
@@ -464,7 +520,7 @@ impl Hold {
     }
 
     fn listened_for_at(&self) -> Moment {
-        self.won_at + LISTENED_FOR_AFTER
+        self.tenure.won_at + LISTENED_FOR_AFTER
     }
 
     /// Tells the wheel when to look at this hold next.
@@ -485,7 +541,7 @@ impl Hold {
 
     fn reason_at_deadline(&self) -> Loss {
         match self.terms.renewal.max_hold {
-            Some(limit) if (self.won_at + limit).has_passed() => Loss::HoldLimit,
+            Some(limit) if (self.tenure.won_at + limit).has_passed() => Loss::HoldLimit,
             _ => Loss::Expired,
         }
     }
@@ -548,7 +604,7 @@ impl fmt::Debug for Hold {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Hold")
             .field("name", &self.name)
-            .field("owner", &self.owner)
+            .field("owner", &self.tenure.owner)
             .field("token", &self.token)
             .field("ended", &self.ended.get())
             .finish_non_exhaustive()

@@ -13,13 +13,14 @@ use crate::backend::{
     Attempt, Claim, Effect, Fault, FaultKind, Grant, Hold as HoldKind, Lease, LetGo, PLACE_LASTS,
     Release, Wake,
 };
+use crate::bequest::Inherited;
 use crate::capabilities::{Fencing, Order};
 use crate::clock::{Moment, sleep};
 use crate::engine::{Engine, MAX_CLEANERS, unpanicking};
 use crate::entropy;
 use crate::error::{Error, ErrorKind};
 use crate::guard::LockGuard;
-use crate::hold::{Hold, Terms, Wire};
+use crate::hold::{Hold, Tenure, Terms, Wire};
 use crate::line::{Place, Standing, Visit};
 use crate::owner::OwnerId;
 
@@ -146,17 +147,23 @@ impl Seeker {
 
     /// Until the lock is won; `None` if it is held by somebody else and the claim does not wait.
     /// [`settle`](Self::settle) has to follow.
-    pub(crate) async fn seek(&mut self) -> Result<Option<Grant>, Error> {
-        if self.stand_in_line().await? { self.compete().await } else { Ok(None) }
+    pub(crate) async fn seek(&mut self) -> Result<Option<Won>, Error> {
+        if !self.stand_in_line().await? {
+            return Ok(None);
+        }
+        match self.inherit().await {
+            Some(inherited) => Ok(Some(Won::Inherited(inherited))),
+            None => Ok(self.compete().await?.map(Won::Granted)),
+        }
     }
 
     /// Makes a guard of a lock that was won, and lets go of everything else.
     pub(crate) fn settle(
         self,
-        won: Result<Option<Grant>, Error>,
+        won: Result<Option<Won>, Error>,
     ) -> Result<Option<LockGuard>, Error> {
         match won {
-            Ok(Some(grant)) => Ok(Some(self.into_guard(&grant))),
+            Ok(Some(won)) => Ok(Some(self.into_guard(won))),
             Ok(None) => {
                 self.let_go();
                 Ok(None)
@@ -169,7 +176,7 @@ impl Seeker {
     }
 
     /// Inside one process, first come, first served. A backend with a line of its own keeps all of
-    /// them in order, so all of them may go there. False if there is nothing left to do.
+    /// them in order, so all of them may go there, unless locks are handed over here. False if there is nothing left to do.
     async fn stand_in_line(&mut self) -> Result<bool, Error> {
         if self.engine.caps.order == Order::Fifo {
             return Ok(true);
@@ -199,6 +206,17 @@ impl Seeker {
         };
         self.caller.waits_in(None);
         entered
+    }
+
+    /// What the holder before in this process has left to who comes next. If that is of no use to this
+    /// claim, it is given back first: who competes with the own process waits for nothing.
+    async fn inherit(&mut self) -> Option<Box<Inherited>> {
+        let mut bequest = self.place.as_ref()?.bequest()?;
+        let inherited = bequest.accept(&self.claim).map(Box::new);
+        if let Some(leaving) = bequest.give_back() {
+            self.part_from(leaving).await;
+        }
+        inherited
     }
 
     async fn compete(&mut self) -> Result<Option<Grant>, Error> {
@@ -362,7 +380,10 @@ impl Seeker {
         self.claim.owner = OwnerId::mint();
         self.claim.ticket = None;
         let traces = std::mem::take(&mut self.traces);
-        let mut leaving = Leaving::of_claim(self, old, traces, None);
+        self.part_from(Leaving::of_claim(self, old, traces, None)).await;
+    }
+
+    async fn part_from(&self, mut leaving: Leaving) {
         if leaving.once(self.engine.settings.timeout).await.is_err() {
             self.engine.spawn(&self.runtime, leaving.persist());
         }
@@ -376,15 +397,29 @@ impl Seeker {
         }
     }
 
-    fn into_guard(self, grant: &Grant) -> LockGuard {
-        let mut claim = self.claim;
-        claim.ticket.clone_from(&grant.ticket);
+    fn into_guard(self, won: Won) -> LockGuard {
         if let Some(place) = &self.place {
             place.holds();
         }
-        let wire = Wire { claim, uncertain: self.traces.uncertain, may_end: None };
-        LockGuard::new(Hold::new(self.engine, self.runtime, self.terms, wire, self.place, grant))
+        let Inherited { wire, grant, tenure } = match won {
+            Won::Inherited(inherited) => *inherited,
+            Won::Granted(grant) => {
+                let mut claim = self.claim;
+                claim.ticket.clone_from(&grant.ticket);
+                let tenure = Tenure::first(claim.owner, &grant);
+                let wire = Wire { claim, uncertain: self.traces.uncertain, may_end: None };
+                Inherited { wire, grant, tenure }
+            }
+        };
+        let (engine, runtime, terms, place) = (self.engine, self.runtime, self.terms, self.place);
+        LockGuard::new(Hold::new(engine, runtime, terms, wire, place, &grant, tenure))
     }
+}
+
+/// A lock that is ours, from the backend or from the holder before in this process.
+pub(crate) enum Won {
+    Granted(Grant),
+    Inherited(Box<Inherited>),
 }
 
 enum Next {
@@ -521,8 +556,16 @@ pub(crate) enum Farewell {
 impl Leaving {
     /// Takes leave of a hold that has ended, after the verb that is under way.
     pub(crate) async fn of(hold: &Arc<Hold>, keep_until: Option<Moment>) -> Self {
-        let engine = Arc::clone(&hold.engine);
         let wire = Arc::clone(&hold.wire).lock_owned().await;
+        Self::of_hold(hold, wire, keep_until)
+    }
+
+    pub(crate) fn of_hold(
+        hold: &Arc<Hold>,
+        wire: OwnedMutexGuard<Wire>,
+        keep_until: Option<Moment>,
+    ) -> Self {
+        let engine = Arc::clone(&hold.engine);
         let in_a_call = Moment::now() + engine.settings.timeout;
         let ends = hold.lease_ends().max(wire.may_end).max(keep_until);
         Self {
@@ -539,7 +582,7 @@ impl Leaving {
     fn of_claim(seeker: &Seeker, claim: Claim, traces: Traces, place: Option<Place>) -> Self {
         // The last attempt was sent before now, and lands within the bound of a call or never.
         let lands = Moment::now() + seeker.engine.settings.timeout;
-        let forgotten_at = match claim.queue && seeker.engine.caps.order == Order::Fifo {
+        let forgotten_at = match claim.queue && seeker.engine.has_places {
             true => lands + claim.ttl + claim.ttl + PLACE_LASTS,
             false => lands + claim.ttl,
         };

@@ -43,6 +43,7 @@
 //! `lock.owner` is the first eight hex digits. No span or event holds an owner id or credentials.
 
 pub mod backend;
+mod bequest;
 mod capabilities;
 mod carry;
 pub mod clock;

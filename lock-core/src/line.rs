@@ -1,11 +1,14 @@
 //! The line inside one process: waiters of one name are served first come, first served, and only
-//! the head of the line talks to a backend that keeps no line of its own.
+//! the head of the line talks to a backend that keeps no line of its own, or whose locks are handed over
+//! inside the process.
 
 use std::collections::{HashMap, hash_map};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 
+use crate::bequest::Bequest;
 use crate::clock::Moment;
 use crate::error::Error;
 use crate::name::LockName;
@@ -25,7 +28,16 @@ struct Line {
     name: LockName,
     /// One permit: who takes it is the head, until its [`Place`] is dropped.
     head: Semaphore,
-    standing: Mutex<Standing>,
+    /// How many wait for it.
+    waiting: AtomicUsize,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    standing: Standing,
+    /// What the head before has left to the next one. If nobody comes any more, it goes with the line.
+    bequest: Option<Box<Bequest>>,
 }
 
 /// What the head of a line has learned last. It outlives the head: the next one goes on from there.
@@ -70,7 +82,9 @@ impl Visit {
     ///
     /// Cancel safe: dropping the future leaves the line, and loses the place in it.
     pub(crate) async fn enter(self) -> Place {
+        let waiting = Waiting::begin(&self.line);
         self.line.head.acquire().await.expect("lines are never closed").forget();
+        drop(waiting);
         Place(self)
     }
 
@@ -84,7 +98,7 @@ impl Visit {
 
     /// What the head has learned last.
     pub(crate) fn standing(&self) -> Standing {
-        self.line.standing().clone()
+        self.line.state().standing.clone()
     }
 
     /// For who waits in the line: [`enter`](Self::enter) takes the visit itself.
@@ -107,11 +121,28 @@ impl Drop for Visit {
 
 impl Line {
     fn new(name: LockName) -> Self {
-        Self { name, head: Semaphore::new(1), standing: Mutex::default() }
+        let waiting = AtomicUsize::new(0);
+        Self { name, head: Semaphore::new(1), waiting, state: Mutex::default() }
     }
 
-    fn standing(&self) -> MutexGuard<'_, Standing> {
-        self.standing.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One who waits to be the head.
+struct Waiting<'a>(&'a AtomicUsize);
+
+impl<'a> Waiting<'a> {
+    fn begin(line: &'a Line) -> Self {
+        line.waiting.fetch_add(1, Ordering::Relaxed);
+        Self(&line.waiting)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -121,32 +152,47 @@ pub(crate) struct Place(Visit);
 
 impl Place {
     pub(crate) fn holds(&self) {
-        *self.0.line.standing() = Standing::Held;
+        self.0.line.state().standing = Standing::Held;
     }
 
     pub(crate) fn is_contended(&self) {
-        *self.0.line.standing() = Standing::Contended;
+        self.0.line.state().standing = Standing::Contended;
+    }
+
+    /// Whether somebody waits behind.
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.0.line.waiting.load(Ordering::Relaxed) > 0
+    }
+
+    /// Leaves the line, and something to whoever is its head next.
+    pub(crate) fn leave_to_the_next(self, bequest: Box<Bequest>) {
+        self.0.line.state().bequest = Some(bequest);
+    }
+
+    /// What the head before has left.
+    pub(crate) fn bequest(&self) -> Option<Box<Bequest>> {
+        self.0.line.state().bequest.take()
     }
 
     /// Tells since when the backend fails, whoever was the head then.
     pub(crate) fn fails(&self, since: Moment, error: &Error) -> Moment {
-        let mut standing = self.0.line.standing();
-        let since = match *standing {
+        let mut state = self.0.line.state();
+        let since = match state.standing {
             Standing::Outage(before, _) => before,
             _ => since,
         };
-        *standing = Standing::Outage(since, error.clone());
+        state.standing = Standing::Outage(since, error.clone());
         since
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut standing = self.0.line.standing();
-        if matches!(*standing, Standing::Held) {
-            *standing = Standing::Contended;
+        let mut state = self.0.line.state();
+        if matches!(state.standing, Standing::Held) {
+            state.standing = Standing::Contended;
         }
-        drop(standing);
+        drop(state);
         self.0.line.head.add_permits(1);
     }
 }

@@ -33,10 +33,17 @@ impl FencingToken {
         (number <= Self::MAX_BACKEND_NUMBER).then_some(Self(number << LOCAL_BITS))
     }
 
-    /// The backend's own counter value in this token.
+    /// The backend's own counter value in this token: the same for all holders in one process that have
+    /// handed the lock on to each other.
     #[must_use]
     pub fn backend_number(self) -> u64 {
         self.0 >> LOCAL_BITS
+    }
+
+    /// The token of the one who takes over inside the same process, as the `nth` one after this token's
+    /// holder.
+    pub(crate) fn of_heir(self, nth: u8) -> Self {
+        Self(self.0 >> LOCAL_BITS << LOCAL_BITS | u64::from(nth))
     }
 
     /// The whole number, to be compared by the guarded resource.

@@ -279,7 +279,7 @@ fn take_in(hold: &Arc<Hold>, claim: &mut Claim, answer: Result<Renewal, Fault>) 
         tracing::warn!(
             lock.name = %hold.name,
             lock.backend = hold.engine.caps.backend,
-            lock.owner = %hold.owner.short(),
+            lock.owner = %hold.tenure.owner.short(),
             lock.error = %fault,
             lock.cause = fault.source().map(tracing::field::display),
             "a renewal failed; it is tried again until the deadline"
