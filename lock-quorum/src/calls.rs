@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 
 use lock_core::backend::{Fault, FaultKind};
 use tokio::runtime::Handle;
@@ -27,9 +27,15 @@ impl<T: Send + 'static> Calls<T> {
         Self { under_way: Vec::new(), ready: VecDeque::new(), broken, carried: false }
     }
 
-    /// It begins when the next answer is waited for.
+    /// Begins at once, whenever its answer is waited for: a call that begins later than what undoes it is
+    /// never undone.
     pub(crate) fn begin(&mut self, member: usize, call: impl Future<Output = T> + Send + 'static) {
-        self.under_way.push((member, Box::pin(call)));
+        let mut call: Call<T> = Box::pin(call);
+        // Whoever waits for the answer polls it again.
+        match self.poll(&mut call, &mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(answer) => self.ready.push_back((member, answer)),
+            Poll::Pending => self.under_way.push((member, call)),
+        }
     }
 
     /// The next answer, and whose it is; `None` if no call is under way.
@@ -46,24 +52,26 @@ impl<T: Send + 'static> Calls<T> {
     }
 
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<(usize, T)>> {
-        let Self { under_way, ready, broken, .. } = self;
-        if ready.is_empty() {
-            // All of them, also if the first one is ready at once: none may begin later than what undoes it.
-            under_way.retain_mut(|(member, call)| {
-                let answer = match catch_unwind(AssertUnwindSafe(|| call.as_mut().poll(cx))) {
-                    Ok(Poll::Pending) => return true,
-                    Ok(Poll::Ready(answer)) => answer,
-                    Err(_) => broken(Fault::unknown(FaultKind::Broken, "it panicked")),
-                };
-                ready.push_back((*member, answer));
-                false
-            });
+        if self.ready.is_empty() {
+            for (member, mut call) in std::mem::take(&mut self.under_way) {
+                match self.poll(&mut call, cx) {
+                    Poll::Ready(answer) => self.ready.push_back((member, answer)),
+                    Poll::Pending => self.under_way.push((member, call)),
+                }
+            }
         }
-        match ready.pop_front() {
+        match self.ready.pop_front() {
             Some(answer) => Poll::Ready(Some(answer)),
-            None if under_way.is_empty() => Poll::Ready(None),
+            None if self.under_way.is_empty() => Poll::Ready(None),
             None => Poll::Pending,
         }
+    }
+
+    fn poll(&self, call: &mut Call<T>, cx: &mut Context<'_>) -> Poll<T> {
+        catch_unwind(AssertUnwindSafe(|| call.as_mut().poll(cx))).unwrap_or_else(|_| {
+            let fault = Fault::unknown(FaultKind::Broken, "it panicked");
+            Poll::Ready((self.broken)(fault))
+        })
     }
 
     /// Goes on with what is under way in a task of its own.
@@ -113,6 +121,21 @@ mod tests {
         );
         assert!(matches!(calls.next().await, Some((0, Ok(0)))));
         assert!(calls.next().await.is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_has_begun_before_anybody_waits_for_it() {
+        let begun = Arc::new(AtomicU32::new(0));
+        let mut calls = Calls::new(|_| ());
+        for member in 0..2 {
+            let begun = Arc::clone(&begun);
+            calls.begin(member, async move {
+                begun.fetch_add(1, Ordering::SeqCst);
+                sleep(Duration::from_secs(member as u64)).await;
+            });
+        }
+        assert_eq!(begun.load(Ordering::SeqCst), 2);
+        assert!(calls.next().await.is_some());
     }
 
     #[tokio::test(start_paused = true)]

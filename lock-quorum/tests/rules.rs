@@ -365,6 +365,30 @@ async fn tokens_grow_across_majorities() {
     }
 }
 
+/// A member that is too low is asked again, and before its answer is there the others are a majority by themselves:
+/// that call is under way when the grant is let go.
+#[tokio::test(start_paused = true)]
+async fn a_call_that_nobody_waits_for_leaves_no_vote() {
+    for ahead in [[1, 2, 2], [2, 1, 2], [2, 2, 1], [1, 2, 3]] {
+        let members = Members::of(3);
+        for ((member, _), hours) in members.0.iter().zip(ahead) {
+            let number = u64::try_from(lock_core::clock::wall().as_micros()).unwrap();
+            let mut first = claim();
+            first.floor = FencingToken::from_backend(number + hours * 3600 * 1_000_000);
+            granted(member.try_acquire(&first).await);
+            member.release(&first, LetGo::now()).await.unwrap();
+        }
+        let quorum = members.quorum().await;
+        let mut held = claim();
+        win(&quorum, &mut held).await;
+        assert_eq!(quorum.release(&held, LetGo::now()).await.unwrap(), Release::Released);
+        settle().await;
+        for member in 0..3 {
+            assert_eq!(members.holder(member).await, None, "member {member}, numbers {ahead:?}");
+        }
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn one_round_is_enough_where_clocks_agree() {
     let attempts = Arc::new(AtomicU64::new(0));
