@@ -8,8 +8,8 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use conformance_tests::servers::{
-    Clock, KeepData, Memcached, MemcachedOptions, Persistence, Redis, RedisOptions, Reply, Server,
-    Step, TextSession,
+    Clock, KeepData, Memcached, MemcachedOptions, Persistence, Redis, RedisOptions, Reply,
+    SentinelGroup, Server, Step, TextSession,
 };
 use lock_core::clock::{Moment, sleep, wall};
 
@@ -382,4 +382,36 @@ fn memcached_has_the_settings_it_was_given() {
     let mut stranger = TextSession::connect(asking.addr()).unwrap();
     assert_eq!(stranger.command("mg n").unwrap(), "CLIENT_ERROR unauthenticated");
     assert!(asking.url().starts_with("memcache://u:secret@127.0.0.1:"));
+}
+
+#[test]
+fn sentinels_replace_a_primary_that_is_gone_and_bring_it_back_as_a_replica() {
+    let group = SentinelGroup::start(RedisOptions::new());
+    assert_eq!(group.primary(), 0);
+    group.server(0).command(&["SET", "k", "1"]);
+    group.wait_until_named(0);
+    group.sentinel(0).kill();
+    group.server(0).kill();
+    group.wait_until_named(1);
+    assert_eq!(group.primary(), 1);
+    group.server(0).restart(KeepData::No);
+    group.wait_until_replica(0);
+    group.sentinel(0).restart();
+    group.wait_until_named(1);
+}
+
+#[tokio::test]
+async fn what_a_replica_does_not_hear_is_lost_and_two_may_take_themselves_for_the_primary() {
+    let group = SentinelGroup::start(RedisOptions::new());
+    group.cut_from_replica(0);
+    eventually("the line is cut", || !group.is_replicated()).await;
+    group.server(0).command(&["SET", "k", "1"]);
+    group.hide_from_sentinels(0);
+    group.wait_until_named(1);
+    let is_primary = |n: usize| group.server(n).command(&["ROLE"]).text().starts_with("master");
+    assert!(is_primary(0) && is_primary(1), "nobody has told the old one");
+    assert_eq!(group.server(1).command(&["GET", "k"]), Reply::Nil);
+    group.heal(0);
+    group.wait_until_replica(0);
+    assert_eq!(group.server(0).command(&["GET", "k"]), Reply::Nil, "it has what the new one has");
 }

@@ -15,6 +15,7 @@ mod memcached;
 mod process;
 mod redis;
 mod resp;
+mod sentinel;
 mod zookeeper;
 
 pub use clock::{Clock, Step};
@@ -24,4 +25,5 @@ pub(crate) use process::low_ports;
 pub use process::{Server, ServerError, spawn_bound};
 pub use redis::{KeepData, Persistence, Redis, RedisOptions};
 pub use resp::{Reply, Session};
+pub use sentinel::{Sentinel, SentinelGroup};
 pub use zookeeper::{ZooKeeper, ZooKeeperEnsemble, ZooKeeperOptions};

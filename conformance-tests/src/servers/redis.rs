@@ -295,7 +295,7 @@ fn launch(
 }
 
 /// The process that answers, once it answers to PING: not before its data are loaded.
-fn process_id(session: &mut Session) -> io::Result<u32> {
+pub(super) fn process_id(session: &mut Session) -> io::Result<u32> {
     if session.command(&["PING"])?.text() != "PONG" {
         return Err(io::ErrorKind::ResourceBusy.into());
     }

@@ -1,0 +1,332 @@
+//! Redis Sentinel: a primary, a replica of it, and three Sentinels that watch over them.
+
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::ops::Deref;
+use std::path::Path;
+use std::time::Duration;
+
+use super::handle::{Failed, Handle, wait_until_answering};
+use super::process::{Server, ServerError};
+use super::redis::{Redis, RedisOptions, process_id};
+use super::resp::{Reply, Session};
+
+/// How long it may take until all know each other, on a machine that is busy with other tests.
+const READY: Duration = Duration::from_secs(30);
+
+/// How many watch, and how many of them have to agree.
+const SENTINELS: usize = 3;
+const QUORUM: usize = 2;
+
+/// What the Sentinels call the primary.
+const SERVICE: &str = "locks";
+
+/// After how long without an answer a server counts as down, in milliseconds.
+const DOWN_AFTER: &str = "500";
+
+/// What a Sentinel does from time to time, in milliseconds: far more often than by default, so that a failover takes
+/// a second or two. A busy machine is no reason to trust no clock.
+const PACE: [&str; 12] = [
+    "info-period",
+    "100",
+    "ping-period",
+    "100",
+    "ask-period",
+    "100",
+    "publish-period",
+    "100",
+    "tilt-trigger",
+    "20000",
+    "tilt-period",
+    "1000",
+];
+
+/// Who the servers are to each other, and the Sentinels to them.
+const REPLICATION: &str = "repl";
+const WATCHER: &str = "watcher";
+
+/// What Sentinels need, and tests do not.
+const WATCHING: [&str; 4] = ["ping", "info", "multi", "slaveof"];
+
+/// Two Redis servers, of which one is a replica of the other, and three Sentinels that make the replica the
+/// primary when the other one is gone for half a second. All are on loopback ports, and end with this handle.
+///
+/// ```no_run
+/// use conformance_tests::servers::{RedisOptions, SentinelGroup};
+///
+/// let group = SentinelGroup::start(RedisOptions::new());
+/// let old = group.primary();
+/// group.server(old).kill();
+/// group.wait_until_named(1 - old);
+/// ```
+#[derive(Debug)]
+pub struct SentinelGroup {
+    servers: [Redis; 2],
+    sentinels: Vec<Sentinel>,
+}
+
+impl SentinelGroup {
+    /// Starts them, and waits until all know each other. Both servers have these `options`.
+    ///
+    /// # Panics
+    ///
+    /// There is no `redis-server`, or one of them does not come up. The message says why.
+    #[must_use]
+    pub fn start(options: RedisOptions) -> Self {
+        Self::try_start(options).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// As [`start`](Self::start).
+    ///
+    /// # Errors
+    ///
+    /// There is no `redis-server`, or one of them does not come up.
+    pub fn try_start(options: RedisOptions) -> Result<Self, ServerError> {
+        let user = |options: RedisOptions, name: &str| {
+            let options = options.setting("user", name).and("on").and(&format!(">{name}"));
+            options.and("+@all").and("~*").and("&*")
+        };
+        let options = user(user(options, REPLICATION), WATCHER)
+            .setting("masteruser", REPLICATION)
+            .setting("masterauth", REPLICATION)
+            .setting("repl-diskless-sync-delay", "0");
+        let primary = Redis::try_start(options.clone())?;
+        let port = primary.addr().port().to_string();
+        let replica = Redis::try_start(options.setting("replicaof", "127.0.0.1").and(&port))?;
+        let sentinels = (0..SENTINELS).map(|_| Sentinel::try_start()).collect::<Result<_, _>>()?;
+        let group = Self { servers: [primary, replica], sentinels };
+        group.server(1).server().wait_until(READY, || group.is_replicated())?;
+        for sentinel in &group.sentinels {
+            sentinel.watch(group.server(0).addr());
+        }
+        for sentinel in &group.sentinels {
+            sentinel.server().wait_until(READY, || sentinel.knows_all())?;
+        }
+        Ok(group)
+    }
+
+    /// One of the two servers: 0 is the primary at first.
+    #[must_use]
+    pub fn server(&self, number: usize) -> &Redis {
+        &self.servers[number]
+    }
+
+    /// One of the three Sentinels.
+    #[must_use]
+    pub fn sentinel(&self, number: usize) -> &Sentinel {
+        &self.sentinels[number]
+    }
+
+    /// All Sentinels.
+    #[must_use]
+    pub fn sentinels(&self) -> &[Sentinel] {
+        &self.sentinels
+    }
+
+    /// Which server is the primary, by its own account. The first one, if both say so.
+    ///
+    /// # Panics
+    ///
+    /// None is.
+    #[must_use]
+    pub fn primary(&self) -> usize {
+        let is_primary = |server: &Redis| role(server).as_deref() == Some("master");
+        self.servers.iter().position(is_primary).expect("there is a primary")
+    }
+
+    /// `redis+sentinel://…` with all Sentinels, for the default user.
+    #[must_use]
+    pub fn url(&self) -> String {
+        self.url_for("")
+    }
+
+    /// The same, for a `user:password`, or nobody in particular.
+    #[must_use]
+    pub fn url_for(&self, user: &str) -> String {
+        let hosts: Vec<_> = self.sentinels.iter().map(|it| it.addr().to_string()).collect();
+        let at = if user.is_empty() { "" } else { "@" };
+        format!("redis+sentinel://{user}{at}{}/{SERVICE}", hosts.join(","))
+    }
+
+    /// What the Sentinels call the primary.
+    #[must_use]
+    pub fn service(&self) -> &'static str {
+        SERVICE
+    }
+
+    /// True if the replica has all that the primary has.
+    #[must_use]
+    pub fn is_replicated(&self) -> bool {
+        let says = |server: &Redis, line: &str| {
+            let info = server.connect().and_then(|mut s| s.command(&["INFO", "replication"]));
+            info.is_ok_and(|info| info.text().lines().any(|said| said.trim() == line))
+        };
+        self.servers.iter().any(|server| says(server, "master_link_status:up"))
+    }
+
+    /// Waits until each Sentinel that was not killed names this server as the primary.
+    ///
+    /// # Panics
+    ///
+    /// They do not within half a minute.
+    pub fn wait_until_named(&self, number: usize) {
+        let port = self.server(number).addr().port();
+        for sentinel in self.sentinels.iter().filter(|it| !it.server().has_ended()) {
+            let named = sentinel.server().wait_until(READY, || sentinel.named() == Some(port));
+            named.unwrap_or_else(|error| panic!("{error}"));
+        }
+    }
+
+    /// Waits until this server is a replica, by its own account, and has all that the primary has.
+    ///
+    /// # Panics
+    ///
+    /// It is not within half a minute.
+    pub fn wait_until_replica(&self, number: usize) {
+        let server = self.server(number);
+        let follows = || role(server).as_deref() == Some("slave") && self.is_replicated();
+        server.server().wait_until(READY, follows).unwrap_or_else(|error| panic!("{error}"));
+    }
+
+    /// From now on the replica hears nothing more of what is written to this primary, until
+    /// [`heal`](Self::heal).
+    ///
+    /// # Panics
+    ///
+    /// The server is not there.
+    pub fn cut_from_replica(&self, number: usize) {
+        let server = self.server(number);
+        server.command(&["ACL", "SETUSER", REPLICATION, "off"]);
+        server.command(&["CLIENT", "KILL", "TYPE", "replica"]);
+    }
+
+    /// From now on this server is gone for the Sentinels, and for nobody else, until [`heal`](Self::heal).
+    ///
+    /// # Panics
+    ///
+    /// The server is not there.
+    pub fn hide_from_sentinels(&self, number: usize) {
+        let server = self.server(number);
+        server.command(&["ACL", "SETUSER", WATCHER, "off"]);
+        // Who is refused goes on as nobody in particular.
+        let mut rights = vec!["ACL".to_owned(), "SETUSER".to_owned(), "default".to_owned()];
+        rights.extend(WATCHING.map(|right| format!("-{right}")));
+        server.command(&rights.iter().map(String::as_str).collect::<Vec<_>>());
+        server.command(&["CLIENT", "KILL", "USER", WATCHER]);
+    }
+
+    /// This server is cut off from nobody any more.
+    ///
+    /// # Panics
+    ///
+    /// The server is not there.
+    pub fn heal(&self, number: usize) {
+        let server = self.server(number);
+        for user in [REPLICATION, WATCHER] {
+            server.command(&["ACL", "SETUSER", user, "on"]);
+        }
+        server.command(&["ACL", "SETUSER", "default", "+@all"]);
+    }
+}
+
+/// A Redis Sentinel of a test's own, on a loopback port. It ends with this handle, or with the test process.
+#[derive(Debug)]
+pub struct Sentinel(Handle);
+
+impl Sentinel {
+    fn try_start() -> Result<Self, ServerError> {
+        let handle = Handle::launch("redis", |port, directory| {
+            let config = format!("port {port}\nbind 127.0.0.1\ndir {}\n", directory.display());
+            fs::write(config_file(directory), config)
+                .map_err(|error| ServerError::new(format!("no file for Sentinel: {error}")))
+                .map_err(Failed::Otherwise)?;
+            launch(port, directory)
+        })?;
+        Ok(Self(handle))
+    }
+
+    /// Kills the process if it still runs, and starts another one on the same port, with all that it knew.
+    ///
+    /// # Panics
+    ///
+    /// The new one does not come up.
+    pub fn restart(&self) {
+        self.relaunch(launch);
+        self.keep_pace();
+    }
+
+    /// Gives one command on a connection of its own.
+    ///
+    /// # Panics
+    ///
+    /// The Sentinel is not there, or does not answer within seconds.
+    pub fn command(&self, words: &[&str]) -> Reply {
+        Session::connect(self.addr())
+            .and_then(|mut session| session.command(words))
+            .unwrap_or_else(|error| panic!("{words:?} was not answered: {error}"))
+    }
+
+    /// The port of the server that it names as the primary; `None` if it does not answer.
+    #[must_use]
+    pub fn named(&self) -> Option<u16> {
+        let mut session = Session::connect(self.addr()).ok()?;
+        let answer = session.command(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE]).ok()?;
+        answer.text().lines().nth(1)?.parse().ok()
+    }
+
+    fn watch(&self, primary: SocketAddr) {
+        self.keep_pace();
+        let (port, quorum) = (primary.port().to_string(), QUORUM.to_string());
+        let set = |option: &str, value: &str| {
+            self.command(&["SENTINEL", "SET", SERVICE, option, value]);
+        };
+        self.command(&["SENTINEL", "MONITOR", SERVICE, "127.0.0.1", &port, &quorum]);
+        set("auth-user", WATCHER);
+        set("auth-pass", WATCHER);
+        set("down-after-milliseconds", DOWN_AFTER);
+        set("failover-timeout", "3000");
+    }
+
+    fn keep_pace(&self) {
+        let mut words = vec!["SENTINEL", "DEBUG"];
+        words.extend(PACE);
+        self.command(&words);
+    }
+
+    fn knows_all(&self) -> bool {
+        let known = self.command(&["SENTINEL", "MASTER", SERVICE]).text();
+        let known: Vec<_> = known.lines().collect();
+        let says = |name: &str, value: usize| {
+            known.chunks(2).any(|pair| pair == [name, &value.to_string()])
+        };
+        says("num-slaves", 1) && says("num-other-sentinels", SENTINELS - 1)
+    }
+}
+
+impl Deref for Sentinel {
+    type Target = Handle;
+
+    fn deref(&self) -> &Handle {
+        &self.0
+    }
+}
+
+fn launch(port: u16, directory: &Path) -> Result<Server, Failed> {
+    let args = [config_file(directory).into_os_string(), "--sentinel".into()];
+    let server = Server::start("redis-server", "redis-server", args, directory)
+        .map_err(Failed::Otherwise)?;
+    let addr = (Ipv4Addr::LOCALHOST, port).into();
+    wait_until_answering(server, READY, || {
+        Session::connect(addr).and_then(|mut session| process_id(&mut session)).ok()
+    })
+}
+
+fn config_file(directory: &Path) -> std::path::PathBuf {
+    directory.join("sentinel.conf")
+}
+
+/// What a server says it is; `None` if it does not answer.
+fn role(server: &Redis) -> Option<String> {
+    let answer = server.connect().and_then(|mut session| session.command(&["ROLE"])).ok()?;
+    answer.text().lines().next().map(str::to_owned)
+}
