@@ -62,8 +62,6 @@ pub(crate) enum Standing {
 pub(crate) struct Notes {
     /// Of the grant.
     pub(crate) token: Option<FencingToken>,
-    /// Which attempt is the last one: what an earlier one has to give back may be a vote of this one by now.
-    pub(crate) round: u64,
     /// Let go: nothing is to be won for it any more.
     pub(crate) parted: bool,
     /// All that is known of it are answers to a renewal or release: it was won elsewhere.

@@ -82,20 +82,15 @@ impl Inner {
     }
 
     /// At one member, after what is under way there. `how` is `None` if the claim will be heard of again:
-    /// then late attempts of it are not refused, and nothing is given back any more once it has begun another
-    /// `round`.
+    /// then late attempts of it are not refused.
     async fn release_at(
         &self,
         candidacy: &Candidacy,
         member: usize,
         claim: &Claim,
         how: Option<LetGo>,
-        round: Option<u64>,
     ) -> Answer {
         let mut seat = candidacy.seats[member].lock().await;
-        if round.is_some_and(|round| round != candidacy.notes().round) {
-            return Ok(Release::NotHeld);
-        }
         let may_be_there = candidacy.notes().stranger || how.is_some_and(|how| how.uncertain);
         if !seat.asked && !may_be_there {
             return Ok(Release::NotHeld);
@@ -130,8 +125,6 @@ impl<'a> Leave<'a> {
         how: Option<LetGo>,
     ) -> Self {
         let mut calls = Calls::new(Err);
-        // A claim that goes on may ask again before all of this is done.
-        let round = how.is_none().then(|| candidacy.notes().round);
         // There is nothing at the others.
         let mut answers: Vec<_> =
             inner.members.iter().map(|_| Some(Ok(Release::NotHeld))).collect();
@@ -140,7 +133,7 @@ impl<'a> Leave<'a> {
             let (inner, candidacy) = (Arc::clone(inner), Arc::clone(candidacy));
             let claim = claim.clone();
             calls.begin(member, async move {
-                inner.release_at(&candidacy, member, &claim, how, round).await
+                inner.release_at(&candidacy, member, &claim, how).await
             });
         }
         Self { inner, answers, began: Moment::now(), calls }
@@ -237,7 +230,7 @@ impl Inner {
                 let keep = keep_until.map(Moment::remaining).filter(|keep| !keep.is_zero());
                 let mut how = keep.map_or(LetGo::now(), LetGo::after);
                 how.uncertain = uncertain;
-                if self.release_at(candidacy, member, claim, Some(how), None).await.is_err() {
+                if self.release_at(candidacy, member, claim, Some(how)).await.is_err() {
                     open.push(member);
                 }
             }

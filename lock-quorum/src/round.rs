@@ -103,7 +103,6 @@ impl<'a> Round<'a> {
         let called = {
             let mut notes = self.candidacy.notes();
             (notes.parted, notes.keep_away) = (false, None);
-            notes.round += 1;
             std::mem::take(&mut notes.called)
         };
         if called && self.first_refuses().await {
