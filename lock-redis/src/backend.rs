@@ -15,6 +15,8 @@ use lock_core::{
     Support, Takeover, Wakeup,
 };
 
+use redis::{FromRedisValue, ParsingError, from_redis_value};
+
 use crate::config::{Config, TTL_MAX, TTL_MIN};
 use crate::fault::odd_answer;
 use crate::keys::Keys;
@@ -23,12 +25,8 @@ use crate::link::{Connection, Link};
 use crate::scripts;
 use crate::value::Value;
 
-/// How long a fence outlives its lock. After that, the server's clock alone keeps the tokens growing.
-const IDLE: Duration = Duration::from_secs(600);
-
-/// How long a claim that was let go is remembered, so that an attempt of it which arrives late is
-/// refused. Longer than any attempt stays on its way.
-const TOMBSTONE: Duration = Duration::from_secs(60);
+/// How long a fence outlives its lock, at least. After that, the server's clock alone keeps the tokens growing.
+pub(crate) const IDLE: Duration = Duration::from_secs(600);
 
 /// Locks that are remembered as stuck.
 const MAX_STUCK: usize = 1000;
@@ -197,13 +195,14 @@ impl Backend for Redis {
         let keys = keys.of(&claim.name);
         let mut script = scripts::RELEASE.prepare_invoke();
         script.key(&keys.lock).key(&keys.fence).key(&keys.queue).key(&keys.places);
-        script.key(keys.tombstone(&claim.owner));
-        script.arg(claim.owner.expose()).arg(how.keep.map_or(0, millis));
-        script.arg(i32::from(how.uncertain)).arg(millis(TOMBSTONE)).arg(millis(IDLE));
+        script.key(&keys.bell).key(keys.tombstone(&claim.owner)).arg(claim.owner.expose());
         // Whoever was granted the lock does not stand in line any more.
         let may_wait = claim.queue && claim.ticket.is_none();
         let member = link.channel().filter(|_| may_wait).map(|channel| member(claim, channel));
-        script.arg(member.unwrap_or_default());
+        if member.is_some() || how != LetGo::now() {
+            script.arg(how.keep.map_or(0, millis)).arg(i32::from(how.uncertain));
+            script.arg(member.unwrap_or_default());
+        }
         match link.run("release", &script).await? {
             (_, 1) => Ok(Release::Released),
             (_, 0) => Ok(Release::NotHeld),
@@ -252,8 +251,8 @@ impl Backend for Redis {
         let Inner { keys, link, .. } = &*self.inner;
         let keys = keys.of(name);
         let mut script = scripts::BREAK.prepare_invoke();
-        script.key(&keys.lock).key(&keys.fence).key(&keys.queue).key(&keys.places);
-        script.arg(expected.expose()).arg(millis(IDLE));
+        script.key(&keys.lock).key(&keys.fence).key(&keys.queue).key(&keys.places).key(&keys.bell);
+        script.arg(expected.expose());
         match link.run("break", &script).await? {
             (_, 1) => Ok(true),
             (_, 0) => Ok(false),
@@ -300,18 +299,17 @@ impl Redis {
     ) -> Result<(Attempt, Option<Told>), Fault> {
         let Inner { keys, link, .. } = &*self.inner;
         let keys = keys.of(&claim.name);
-        let floor = claim.floor.map(|floor| floor.backend_number().to_string());
         let mut script = scripts::ACQUIRE.prepare_invoke();
         script.key(&keys.lock).key(&keys.fence).key(&keys.queue).key(&keys.places);
         script.key(keys.tombstone(&claim.owner));
-        script.arg(claim.owner.expose()).arg(millis(claim.ttl)).arg(floor.unwrap_or_default());
-        script.arg(millis(IDLE)).arg(claim.label.as_ref().map_or("", Label::as_str));
-        let arrival = place.as_ref().and_then(|place| place.arrival);
-        script.arg(link.channel().filter(|_| place.is_some()).unwrap_or_default());
-        script.arg(arrival.map(|number| number.to_string()).unwrap_or_default());
-        script.arg(millis(claim.ttl + claim.ttl + PLACE_LASTS));
-        let (asked, (answer, number, ms, now, standing)) =
-            link.run_on::<(i64, String, i64, u64, u8)>(connection, "acquire", &script).await?;
+        if claim.queue && place.is_none() && connection.has_signals {
+            script.key(&keys.bell);
+        }
+        for argument in arguments(claim, link.channel().zip(place.as_ref())) {
+            script.arg(argument);
+        }
+        let (asked, answer) = link.run_on::<Answer>(connection, "acquire", &script).await?;
+        let Answer(answer, number, ms, now, standing) = answer;
         match answer {
             1 => {
                 link.waiters().leave(&claim.owner);
@@ -352,15 +350,14 @@ impl Redis {
         let Inner { keys, link, .. } = &*self.inner;
         let keys = keys.of(&claim.name);
         // Most have one since their attempt was contended.
-        let _seat = link.waiters().seat(claim.owner, &keys.fence);
+        let _seat = link.waiters().seat(claim.owner, &keys.bell);
         while let Some((watched, signals)) = link.waiters().not_armed(&claim.owner) {
             let connection = link.connection().await?;
             if !connection.has_signals {
-                let pause = link.waiters().next_pause(&claim.owner);
-                sleep_between(pause / 2, pause).await;
-                return Ok(Wake::Look);
+                return Ok(self.pause(&claim.owner).await);
             }
-            let Some(Some(value)) = link.watch(&connection, &watched, &keys.lock).await? else {
+            let Some((is_there, value)) = link.watch(&connection, &watched, &keys.lock).await?
+            else {
                 return Ok(Wake::Look);
             };
             let holder = Value::parse(&value);
@@ -368,14 +365,24 @@ impl Redis {
                 return Ok(Wake::Look);
             }
             let telling = keys.telling(holder.is_some());
-            if telling == watched {
+            if telling == watched && is_there {
                 link.waiters().arm(&claim.owner, signals);
                 break;
+            } else if telling == watched {
+                // Nobody rings a bell that is not there: it has been rung, or the server did not let us hang it up.
+                return Ok(self.pause(&claim.owner).await);
             }
             link.waiters().enter(claim.owner, telling);
         }
         link.waiters().woken(&claim.owner).await;
         Ok(Wake::Look)
+    }
+
+    /// For those who are told nothing.
+    async fn pause(&self, owner: &OwnerId) -> Wake {
+        let pause = self.inner.link.waiters().next_pause(owner);
+        sleep_between(pause / 2, pause).await;
+        Wake::Look
     }
 
     /// Warns of a lock that nobody with our settings can have taken like this: its key came back when
@@ -406,13 +413,12 @@ impl Redis {
     async fn renew_batch(&self, claims: &[&Claim]) -> Result<Vec<Result<Renewal, Fault>>, Fault> {
         let Inner { keys, link, .. } = &*self.inner;
         let mut script = scripts::RENEW.prepare_invoke();
-        script.arg(millis(IDLE));
         let now = Moment::now();
         let mut prolonged = Vec::with_capacity(claims.len());
         for claim in claims {
             let keys = keys.of(&claim.name);
             let prolong = held(claim).is_none_or(|held| held.fence_is_short(now, claim.ttl));
-            script.key(keys.lock).key(keys.fence).key(keys.queue).key(keys.places);
+            script.key(keys.lock).key(keys.fence).key(keys.queue).key(keys.places).key(keys.bell);
             script.arg(claim.owner.expose()).arg(millis(claim.ttl)).arg(i32::from(prolong));
             // Who was sent the lock and has not said so yet is still known as a waiter.
             let place = link.lines().place(&claim.owner);
@@ -434,12 +440,48 @@ impl Redis {
                 let number = number.parse().map_err(|e| odd_answer("renew", e))?;
                 let fence_until = match held(claim) {
                     Some(held) if !prolong => held.fence_until,
-                    _ => since + lease + IDLE,
+                    _ => since + lease + IDLE * 2,
                 };
                 Held { number, fence_until }.grant(lease, since).map(Renewal::Held)
             })
             .collect())
     }
+}
+
+/// What `quick_acquire.lua` answers.
+struct Answer(i64, String, i64, u64, u8);
+
+impl FromRedisValue for Answer {
+    fn from_redis_value(answer: redis::Value) -> Result<Self, ParsingError> {
+        if let redis::Value::BulkString(_) = answer {
+            return Ok(Self(1, from_redis_value(answer)?, -1, 0, 0));
+        }
+        let (answer, number, ms, now, standing) = from_redis_value(answer)?;
+        Ok(Self(answer, number, ms, now, standing))
+    }
+}
+
+/// What `quick_acquire.lua` is told, but for what it may do without.
+fn arguments(claim: &Claim, place: Option<(&str, &Place)>) -> Vec<String> {
+    let mut arguments = vec![
+        claim.owner.expose(),
+        millis(claim.ttl).to_string(),
+        millis(claim.ttl + IDLE).to_string(),
+        claim.label.as_ref().map_or("", Label::as_str).to_owned(),
+    ];
+    match place {
+        None => arguments.resize(7, String::new()),
+        Some((channel, place)) => {
+            let lasts = millis(claim.ttl + claim.ttl + PLACE_LASTS);
+            let arrival = place.arrival.map(|number| number.to_string()).unwrap_or_default();
+            arguments.extend([channel.to_owned(), lasts.to_string(), arrival]);
+        }
+    }
+    match claim.floor {
+        Some(floor) => arguments.push(floor.backend_number().to_string()),
+        None => while arguments.pop_if(|last| last.is_empty()).is_some() {},
+    }
+    arguments
 }
 
 /// An attempt of somebody in line, who may have been told of lost places and not have heard it.
@@ -489,9 +531,9 @@ impl Held {
         Ok(Grant::new(Lease::For(lease), since).with_token(token).with_ticket(Ticket::new(self)))
     }
 
-    /// True if the fence might not outlive a lease that starts now by half of what it should.
+    /// True if the fence might not outlive a lease that starts now by what it should.
     fn fence_is_short(&self, now: Moment, ttl: Duration) -> bool {
-        now + ttl + IDLE / 2 > self.fence_until
+        now + ttl + IDLE > self.fence_until
     }
 }
 

@@ -1,7 +1,7 @@
 //! From lock names to keys.
 //!
-//! A lock has up to five keys: its own, its fence, two for those who wait in line, and a tombstone for each
-//! owner whose attempt may still arrive after it was let go. All of them hash to one cluster slot, and no key of one lock is a
+//! A lock has up to six keys: its own, its fence, two for those who wait in line, one for those who wait and not in
+//! line, and a tombstone for each owner whose attempt may still arrive after it was let go. All of them hash to one cluster slot, and no key of one lock is a
 //! key of another: a companion holds a `%` that is followed by something other than upper-case hex
 //! digits or `~`, which no encoded name does.
 
@@ -32,6 +32,8 @@ pub(crate) struct LockKeys {
     pub(crate) queue: String,
     /// Until when the places last.
     pub(crate) places: String,
+    /// There while somebody waits who does not stand in line; deleted when the lock is let go.
+    pub(crate) bell: String,
     companion: String,
 }
 
@@ -82,14 +84,14 @@ impl LockKeys {
             None => return None,
         };
         let of = |what: &str| format!("{companion}{what}");
-        let (fence, queue, places) = (of("fence"), of("queue"), of("places"));
-        Some(Self { lock, fence, queue, places, companion })
+        let (fence, queue, places, bell) = (of("fence"), of("queue"), of("places"), of("bell"));
+        Some(Self { lock, fence, queue, places, bell, companion })
     }
 
-    /// The key that changes when the lock becomes free. A holder of ours touches the fence then, and
+    /// The key that changes when the lock becomes free. A holder of ours rings the bell then, and
     /// not with each renewal; of others we know no more than the key of the lock.
     pub(crate) fn telling(&self, holder_is_ours: bool) -> &str {
-        if holder_is_ours { &self.fence } else { &self.lock }
+        if holder_is_ours { &self.bell } else { &self.lock }
     }
 
     /// The key that tells that `owner` was let go.
@@ -145,6 +147,7 @@ mod tests {
         let owner = "00112233445566778899aabbccddeeff".parse().unwrap();
         assert_eq!(of("a").tombstone(&owner), "{a}%gone:00112233445566778899aabbccddeeff");
         assert_eq!((of("a").queue, of("a").places), ("{a}%queue".into(), "{a}%places".into()));
+        assert_eq!(of("a").bell, "{a}%bell");
         assert_eq!(keys().channel("1"), "%~to:1");
         assert_eq!(Keys::with_prefix("app:").unwrap().channel("1"), "app:%~to:1");
         assert_eq!(of(&"x".repeat(500)).lock.len(), MAX_KEY);
@@ -188,11 +191,12 @@ mod tests {
             for name in small_names() {
                 let keys = keys.of(&LockName::new(&name).unwrap());
                 let tombstone = keys.tombstone(&owner);
-                for other in [&keys.fence, &keys.queue, &keys.places, &tombstone] {
+                for other in [&keys.fence, &keys.queue, &keys.places, &keys.bell, &tombstone] {
                     assert_eq!(hashed(&keys.lock), hashed(other), "{name}");
                 }
                 assert!(keys.lock.starts_with(prefix) && keys.lock.len() <= MAX_KEY);
-                for key in [keys.lock, keys.fence, keys.queue, keys.places, tombstone] {
+                let LockKeys { lock, fence, queue, places, bell, companion: _ } = keys;
+                for key in [lock, fence, queue, places, bell, tombstone] {
                     assert!(seen.insert(key.clone()), "{name} shares {key}");
                 }
             }

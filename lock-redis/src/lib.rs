@@ -117,9 +117,10 @@
 //! | key | value | expires |
 //! |---|---|---|
 //! | `<prefix><name>` | `<owner id> <number>[ <label>]`, with `-` before it during a minimum hold | with the lease |
-//! | `{<prefix><name>}%fence` | the number of the last token | ten minutes after the release, and not before the clock has passed the number |
+//! | `{<prefix><name>}%fence` | the number of the last token | ten to twenty minutes and a lease after the last grant or renewal, at least ten after the release, and not before the clock has passed the number |
 //! | `{<prefix><name>}%queue` | who waits, by the number of its arrival | when nobody does; at the latest a minute after the places do |
 //! | `{<prefix><name>}%places` | until when the places of a process last | with the queue |
+//! | `{<prefix><name>}%bell` | empty: somebody waits who does not stand in line | when the lock is let go; at the latest after ten minutes |
 //! | `{<prefix><name>}%gone:<owner id>` | empty: this owner was let go | after a minute |
 //!
 //! The channel of a process is `<prefix>%~to:<128 random bits>`.

@@ -153,23 +153,23 @@ impl Link {
     }
 
     /// Has the server tell of the next change of the key `watched`, and then looks what stands under
-    /// `lock`. The outer `None`: there is something that is no string.
+    /// `lock`: whether `watched` is there, and that. `None`: there is nothing, or something that is no string.
     pub(crate) async fn watch(
         &self,
         connection: &Connection,
         watched: &str,
         lock: &str,
-    ) -> Result<Option<Option<Vec<u8>>>, Fault> {
+    ) -> Result<Option<(bool, Vec<u8>)>, Fault> {
         let mut redis = connection.redis.clone();
         let mut pipe = redis::pipe();
         pipe.cmd("CLIENT").arg("CACHING").arg("YES").ignore();
-        pipe.cmd("EXISTS").arg(watched).ignore();
+        pipe.cmd("EXISTS").arg(watched);
         // What holds a lock is short; who knows what else is there.
         pipe.cmd("GETRANGE").arg(lock).arg(0).arg(Value::MAX_LEN);
         pipe.cmd("EXISTS").arg(lock);
-        let asking = pipe.query_async::<(Vec<u8>, bool)>(&mut redis);
+        let asking = pipe.query_async::<(bool, Vec<u8>, bool)>(&mut redis);
         match connection.health.watch(asking).await.1 {
-            Ok((value, exists)) => Ok(Some(exists.then_some(value))),
+            Ok((is_there, value, is_held)) => Ok(is_held.then_some((is_there, value))),
             Err(error) if fault::is_broken(&error) => Err(self.failed(connection, "watch", &error)),
             Err(_) => Ok(None),
         }

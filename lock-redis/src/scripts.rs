@@ -13,10 +13,19 @@ macro_rules! scripts {
 }
 
 scripts! {
-    ACQUIRE: "numbers.lua" "line.lua" "acquire.lua";
+    ACQUIRE: "quick_acquire.lua" "numbers.lua" "line.lua" "acquire.lua";
     RENEW: "numbers.lua" "line.lua" "renew.lua";
-    RELEASE: "numbers.lua" "line.lua" "release.lua";
+    RELEASE: "quick_release.lua" "numbers.lua" "line.lua" "release.lua";
     BREAK: "numbers.lua" "line.lua" "break.lua";
     INSPECT: "inspect.lua";
     RIGHTS: "rights.lua";
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_scripts_have_our_numbers() {
+        let idle = format!("local IDLE = {} ", crate::backend::IDLE.as_millis());
+        assert!(include_str!("scripts/numbers.lua").contains(&idle));
+    }
 }

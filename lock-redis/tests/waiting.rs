@@ -184,6 +184,33 @@ async fn waiting_costs_nothing_while_the_holder_renews() {
 }
 
 #[tokio::test]
+async fn who_cannot_hang_up_a_bell_looks_from_time_to_time() {
+    let server = Server::start();
+    let locks = server.client_in_any_order().await;
+    let elsewhere = server.client_in_any_order().await;
+    let mut held = claim("n", LONG);
+    win(&elsewhere, &mut held).await;
+    let waiter = waiting_claim(LONG);
+    contended(locks.try_acquire(&waiter).await);
+    assert_eq!(server.run::<u64>("DEL {n}%bell"), 1, "nobody stands in line");
+    let began = Moment::now();
+    for _ in 0..10 {
+        assert!(matches!(locks.wait(&waiter).await.unwrap(), Wake::Look));
+    }
+    let took = Moment::now().saturating_since(began);
+    assert!(took > Duration::from_millis(300), "a frenzy: {took:?}");
+    // With the next attempt it is there again, which is a change as well.
+    contended(locks.try_acquire(&waiter).await);
+    assert!(matches!(locks.wait(&waiter).await.unwrap(), Wake::Look));
+    let watched = server.calls("client|caching");
+    let waiting = tokio::spawn(async move { locks.wait(&waiter).await.unwrap() });
+    elsewhere.release(&held, LetGo::now()).await.unwrap();
+    woken(waiting).await;
+    assert_eq!(server.calls("client|caching"), watched, "it was watched before");
+    assert_eq!(server.keys(), ["{n}%fence"]);
+}
+
+#[tokio::test]
 async fn a_dropped_wait_can_be_resumed() {
     let server = Server::start();
     let (locks, elsewhere) =

@@ -1,29 +1,15 @@
--- One attempt to get the lock. The same owner again is the same acquisition.
---
--- KEYS  1 the lock   2 its fence   3 its queue   4 its places   5 the tombstone of this owner
--- ARGV  1 owner   2 ttl in ms   3 the number to exceed, or ''   4 idle time of the fence in ms
---       5 label, or ''   6 the channel of its process, or '' if it does not wait in line
---       7 the number of its arrival, or '' if it was not told one   8 how long its place lasts in ms
--- Answers {1, number, lease in ms, now, 0}: granted
---         {0, arrival or '', remaining ms, or -1 if it has no end, now, place}: held by one of ours
---         {2, the same}: held by somebody else, who left no owner id
---         {3, '', 0, now, 0}: this owner was let go before
--- where now is the server's time in µs, and place the sum of 1 if the server had forgotten this process, 2 if
--- it is one of the first two in line, and 4 if this owner had a place and it was gone.
---
--- The server refuses writes (memory limit, replica, disk, rights) at the first one of a script and
--- not later. Where nobody waits, the first one here is the fence: a script that fails has not taken the lock.
+-- What quick_acquire.lua has left: the lock is held, others stand in line, or something is out of the ordinary.
 
-local owner, ttl, floor, idle = ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
-local label, channel, arrival, patience = ARGV[5], ARGV[6], ARGV[7], tonumber(ARGV[8])
-local lock, fence, queue, places, tombstone = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local channel, arrival, floor = ARGV[5] or '', ARGV[7] or '', ARGV[8] or ''
+local patience, bell = tonumber(ARGV[6]), KEYS[6]
+ttl = tonumber(ttl)
 local now = clock()
 
 local value, err = string_at(lock, 'the key of the lock holds something other than a string')
 if err then
     return err
 elseif not value and redis.call('EXISTS', tombstone, queue) == 0 then
-    local number, err = give(lock, fence, owner, label, ttl, floor, idle, now)
+    local number, err = give(lock, fence, owner, label, ttl, floor, now)
     return err or {1, number, ttl, now, 0}
 end
 
@@ -82,6 +68,10 @@ local function contended(by, remaining, place)
     if waits and is_to_look() then
         place = place + 2
     end
+    if bell and by == 0 then
+        -- To be rung by whoever lets go. If this is refused, it waits for its own next look.
+        redis.pcall('SET', bell, '', 'NX', 'PX', IDLE)
+    end
     return {by, arrival, remaining, now, place}
 end
 
@@ -90,13 +80,13 @@ if not value then
         return {3, '', 0, now, 0}
     end
     local place = waits and stand_in_line() or 0
-    local next, err = line.serve(lock, fence, queue, places, idle, mine, true)
+    local next, err = line.serve(lock, fence, queue, places, mine, true)
     if err then
         return err
     elseif next and next ~= mine then
         return contended(0, redis.call('PTTL', lock), place)
     end
-    local number, err = give(lock, fence, owner, label, ttl, floor, idle, now)
+    local number, err = give(lock, fence, owner, label, ttl, floor, now)
     line.tell_next(lock, queue, places, 1, nil)
     return err or {1, number, ttl, now, 0}
 end
@@ -105,7 +95,7 @@ local remaining = redis.call('PTTL', lock)
 if string.sub(value, 1, 32) ~= owner then
     -- A replica that is behind must not say "held". This is refused there, and prolongs at most a
     -- tombstone here.
-    local write = redis.pcall('PEXPIRE', tombstone, 60000)
+    local write = redis.pcall('PEXPIRE', tombstone, REMEMBERED)
     if type(write) == 'table' and string.find(write.err, 'READONLY', 1, true) then
         return write
     end
@@ -126,8 +116,8 @@ if number and (floor == '' or tonumber(number) > tonumber(floor)) then
     if remaining < ttl then
         redis.call('PEXPIRE', lock, ttl)
     end
-    redis.call('PEXPIRE', fence, at_least(lease + idle, number, now))
+    redis.call('PEXPIRE', fence, at_least(lease + IDLE, number, now))
     return {1, number, lease, now, 0}
 end
-local number, err = give(lock, fence, owner, label, lease, floor, idle, now)
+local number, err = give(lock, fence, owner, label, lease, floor, now)
 return err or {1, number, lease, now, 0}

@@ -59,7 +59,7 @@ local function line()
     --
     -- Nothing is taken out of the line before the lock is given: where a write is refused, the lock stays
     -- free and the line as it is.
-    local function serve(lock, fence, queue, places, idle, mine, lapsed)
+    local function serve(lock, fence, queue, places, mine, lapsed)
         local now = clock()
         local sent = redis.call('ZRANGE', places, -1, -1)[1]
         if sent and string.sub(sent, 1, 1) == '@' then
@@ -84,7 +84,7 @@ local function line()
                     return member, nil
                 end
                 local lease = math.min(tonumber(ttl), CLAIM_LEASE)
-                local number, err = give(lock, fence, owner, label, lease, floor, idle, now)
+                local number, err = give(lock, fence, owner, label, lease, floor, now)
                 if err then
                     if given then
                         redis.call('DEL', lock)

@@ -1,6 +1,10 @@
--- What the scripts share of numbers and keys. It stands before each of them.
+-- What the scripts share of numbers and keys. It stands before each of them, but after the quick ways of some.
 
 local LIMIT = 9007199254740992 -- 2^53: beyond, Lua skips numbers
+local IDLE = 600000 -- in ms: how long a fence outlives its lock; the backend counts on it
+-- In ms: how long a claim that was let go is remembered, so that an attempt of it which arrives late is refused.
+-- Longer than any attempt stays on its way.
+local REMEMBERED = 60000
 
 local function clock()
     local now = redis.call('TIME')
@@ -32,7 +36,7 @@ end
 
 -- Gives the lock away under a number above every one before, also if the counter was lost or is stale: see
 -- Fencing::Seeded. The fence is written first: whoever has the lock has a number that is stored.
-local function give(lock, fence, owner, label, lease, floor, idle, now)
+local function give(lock, fence, owner, label, lease, floor, now)
     local last, err = string_at(fence, 'the fence key of the lock holds something other than a string')
     if err then
         return nil, err
@@ -51,7 +55,7 @@ local function give(lock, fence, owner, label, lease, floor, idle, now)
         return nil, redis.error_reply('LOCKFENCE the fencing tokens of the lock are used up')
     end
     number = whole(number)
-    redis.call('SET', fence, number, 'PX', at_least(lease + idle, number, now))
+    redis.call('SET', fence, number, 'PX', at_least(lease + IDLE, number, now))
     local held = owner .. ' ' .. number
     if label ~= '' then
         held = held .. ' ' .. label

@@ -1,0 +1,38 @@
+-- One attempt to get the lock. The same owner again is the same acquisition.
+--
+-- KEYS  1 the lock   2 its fence   3 its queue   4 its places   5 the tombstone of this owner
+--       6 the bell, if it waits and not in line
+-- ARGV  1 owner   2 ttl in ms   3 how long the fence stays in ms; those at the end may be missing if they are empty:
+--       4 label, or ''   5 the channel of its process, or '' if it does not wait in line   6 how long its place lasts in ms
+--       7 the number of its arrival, or '' if it was not told one   8 the number to exceed, or ''
+-- Answers number: granted for the ttl, under that number
+--         {1, number, lease in ms, now, 0}: granted
+--         {0, arrival or '', remaining ms, or -1 if it has no end, now, place}: held by one of ours
+--         {2, the same}: held by somebody else, who left no owner id
+--         {3, '', 0, now, 0}: this owner was let go before
+-- where now is the server's time in µs, and place the sum of 1 if the server had forgotten this process, 2 if
+-- it is one of the first two in line, and 4 if this owner had a place and it was gone.
+--
+-- The server refuses writes (memory limit, replica, disk, rights) at the first one of a script and
+-- not later. Where nobody waits, the first one here is the fence: a script that fails has not taken the lock.
+--
+-- Nearly every attempt ends in this file: the lock is free, nobody waits, and the clock is ahead of the fence. So
+-- it makes neither functions nor numbers here: each of them costs the server about as much as a command does.
+
+local lock, fence, queue, places, tombstone = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local owner, ttl, label = ARGV[1], ARGV[2], ARGV[4] or ''
+
+local there = redis.call('EXISTS', lock, queue, tombstone, fence)
+if there <= 1 and not ARGV[8] then
+    -- Digits if the fence is what is there. An error has no length.
+    local last = there == 1 and redis.pcall('GETRANGE', fence, '0', '16')
+    local now = redis.call('TIME')
+    local number = now[1] .. string.sub('00000' .. now[2], -6)
+    if not last or (#last == #number and last < number and string.find(last, '^%d+$')) then
+        redis.call('SET', fence, number, 'PX', ARGV[3])
+        local held = owner .. ' ' .. number
+        redis.call('SET', lock, label == '' and held or held .. ' ' .. label, 'PX', ttl)
+        return number
+    end
+end
+
