@@ -45,6 +45,9 @@ const LINGERS: Duration = Duration::from_millis(3250);
 /// How often a verb looks again because somebody else has changed the key since its last look.
 const MAX_LOOKS: u32 = 16;
 
+/// How often the counter is raised only if nobody else has drawn from it meanwhile.
+const MAX_RAISES: u32 = 4;
+
 /// Where an identity of the server stands, if somebody has asked for it: of no lock, since no escape
 /// begins like this.
 const IDENTITY: &str = "%server";
@@ -520,14 +523,35 @@ impl Inner {
     }
 
     /// The number, or a higher one if the claim asks for that; `None` without a counter.
+    ///
+    /// What is missing is added to what it is missing from, unless others draw all the time: of several who raise
+    /// the counter at once each would add to what the others have added. Then it were far ahead of the clock,
+    /// and a restart would go back behind it.
     async fn raised(
         &self,
         Prolonging { claim, connection, .. }: &Prolonging<'_>,
         number: Option<u64>,
     ) -> Result<Option<u64>, Fault> {
-        match number.and_then(|number| short_of(claim, number)) {
-            Some(short_of) => self.draw(connection, short_of).await,
-            None => Ok(number),
+        let Some(mut number) = number else { return Ok(None) };
+        for _ in 0..MAX_RAISES {
+            if short_of(claim, number).is_none() {
+                return Ok(Some(number));
+            }
+            let request = Request::new().draw_to_raise(&self.fence_key, fence::LASTS);
+            let reply = connection.ask_one(&request).await?;
+            let cas = if let Reply::Value(item) = &reply { item.cas } else { 0 };
+            let Some(now) = drawn(Some(reply))? else { return Ok(None) };
+            number = now;
+            let Some(by) = short_of(claim, number) else { continue };
+            let request = Request::new().raise(&self.fence_key, by, fence::LASTS, cas);
+            match connection.ask_one(&request).await? {
+                Reply::Exists => {}
+                raised => return drawn(Some(raised)),
+            }
+        }
+        match short_of(claim, number) {
+            Some(by) => self.draw(connection, by).await,
+            None => Ok(Some(number)),
         }
     }
 

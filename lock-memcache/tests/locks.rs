@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use conformance_tests::words::{claim, contended, granted, name, renew, win};
 use lock_core::backend::{Hold, LetGo, Release, Renewal};
-use lock_core::{Backend, Label, LockName, Locker, OwnerId};
+use lock_core::{Backend, FencingToken, Label, LockName, Locker, OwnerId};
 use lock_memcache::Memcached;
 
 #[path = "support/recorder.rs"]
@@ -37,6 +37,27 @@ async fn a_pair_is_two_round_trips_and_four_commands() {
     assert_eq!(locks.release(&ours, LetGo::now()).await.unwrap(), Release::Released);
     let said = recorder.said();
     assert!(said.starts_with("md orders/42 C") && said.lines().count() == 1, "{said}");
+}
+
+#[tokio::test]
+async fn those_who_raise_the_counter_together_raise_it_once() {
+    const STEP: u64 = 3_600_000_000;
+    let server = start();
+    let last = granted(client(&server).await.try_acquire(&claim("n", 1900)).await).token.unwrap();
+    let floor = FencingToken::from_backend(last.backend_number() + STEP);
+    let mut clients = Vec::new();
+    for _ in 0..16 {
+        clients.push(client(&server).await);
+    }
+    let mut raising = tokio::task::JoinSet::new();
+    for (number, locks) in clients.into_iter().enumerate() {
+        let mut claim = claim(&format!("n{number}"), 1900);
+        claim.floor = floor;
+        raising.spawn(async move { granted(locks.try_acquire(&claim).await).token });
+    }
+    let raised = raising.join_all().await;
+    let within = FencingToken::from_backend(last.backend_number() + STEP + STEP / 2);
+    assert!(raised.iter().all(|&token| token > floor && token < within), "{last:?}: {raised:?}");
 }
 
 /// Names that would end a key or a command, with values that are commands.
