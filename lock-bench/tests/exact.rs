@@ -1,29 +1,14 @@
 //! The exact figures of each backend meet its goals; and what is wrong with a run is found out.
 
+mod support;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-fn run(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_lock-bench"))
-        .arg("run")
-        .args(arguments)
-        .output()
-        .expect("the program can be started")
-}
+use support::{demand, others_are_measured, run};
 
 fn own(file: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(file)
-}
-
-#[track_caller]
-fn demand(output: &Output, status: i32, needle: &str) {
-    let text = format!(
-        "{}{}",
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr)
-    );
-    assert_eq!(output.status.code(), Some(status), "{text}");
-    assert!(text.contains(needle), "no {needle:?} in\n{text}");
 }
 
 fn meets_its_goals(url: &str, goals: &str) {
@@ -52,17 +37,38 @@ fn zookeeper_meets_its_goals() {
     meets_its_goals("zookeeper:", "goals/zookeeper.toml");
 }
 
-/// Each speaks the protocol, and no claim of theirs overlaps with another.
 #[test]
-fn other_projects_locks_are_measured_beside_ours() {
-    let output = run(&["zookeeper:", "handoff", "--exact", "--others"]);
-    demand(&output, 0, "round trips a hand-off");
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(!text.contains("not installed"), "run ./test, which installs what is missing: {text}");
-    for name in ["zookeeper-crate", "kazoo", "curator"] {
-        let is_column = |line: &str| line.contains("locks ") && line.contains(name);
-        assert!(text.lines().any(is_column), "{name} has no column in\n{text}");
-    }
+fn other_projects_locks_on_zookeeper_are_measured_beside_ours() {
+    others_are_measured("zookeeper:", "handoff", &["locks", "zookeeper-crate", "kazoo", "curator"]);
+}
+
+/// A program outside of the target directory finds nothing that was installed for it.
+#[test]
+fn others_that_are_not_installed_are_said_so() {
+    let directory = tempfile::tempdir().unwrap();
+    let alone = directory.path().join("lock-bench");
+    std::fs::copy(env!("CARGO_BIN_EXE_lock-bench"), &alone).unwrap();
+    let run = |arguments: &[&str]| {
+        Command::new(&alone)
+            .current_dir(directory.path())
+            .arg("run")
+            .args(arguments)
+            .output()
+            .unwrap()
+    };
+    let output = run(&["file:", "crowd", "--exact", "--others"]);
+    demand(&output, 5, "no lock of another project is installed: lock-bench/peers/setup rust");
+    demand(
+        &run(&["memory:", "crowd", "--exact", "--others"]),
+        5,
+        "no locks of other projects are known",
+    );
+    let output = run(&["memcache:", "idle", "--exact", "--others"]);
+    demand(
+        &output,
+        0,
+        "not measured: Sherlock, which is not installed: lock-bench/peers/setup python",
+    );
 }
 
 #[test]

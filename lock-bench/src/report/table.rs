@@ -1,9 +1,13 @@
 //! The summary, for people.
 
 use std::fmt;
+use std::ops::Range;
 
 use super::summary::{Line, Spread};
 use super::{Figure, Summary};
+
+/// What the columns of libraries may take side by side; the names of figures take some thirty more.
+const WIDTH: usize = 110;
 
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -46,15 +50,32 @@ fn table(f: &mut fmt::Formatter<'_>, lines: &[Line]) -> fmt::Result {
     let mut head = vec![String::new()];
     head.extend(lines.iter().map(|line| line.lib.clone()));
     let rows: Vec<&Vec<String>> = std::iter::once(&head).chain(&cells).collect();
-    let width = |column: usize| rows.iter().map(|row| row[column].chars().count()).max();
-    for row in &rows {
-        write!(f, "  {:<first$}", row[0], first = width(0).unwrap_or(0))?;
-        for (column, cell) in row.iter().enumerate().skip(1) {
-            write!(f, "   {cell:>width$}", width = width(column).unwrap_or(0))?;
+    let width =
+        |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let mut next = 1;
+    while next < head.len() {
+        let columns = fitting(next..head.len(), width);
+        for row in &rows {
+            write!(f, "  {:<first$}", row[0], first = width(0))?;
+            for column in columns.clone() {
+                write!(f, "   {cell:>width$}", cell = row[column], width = width(column))?;
+            }
+            writeln!(f)?;
         }
-        writeln!(f)?;
+        next = columns.end;
     }
     Ok(())
+}
+
+/// As many of these columns as fit side by side, and one at least.
+fn fitting(columns: Range<usize>, width: impl Fn(usize) -> usize) -> Range<usize> {
+    let mut wide = 0;
+    let fits = |column: &usize| {
+        wide += width(*column) + 3;
+        wide <= WIDTH
+    };
+    let count = columns.clone().take_while(fits).count();
+    columns.start..columns.start + count.max(1)
 }
 
 fn cell(line: &Line, figure: Figure) -> String {

@@ -2,7 +2,7 @@
 //! server, floors in `worker/floors/`, and a goals file.
 
 use super::Stop;
-use super::others::{CURATOR, KAZOO, Other};
+use super::others::{ON_FILES, ON_MEMCACHED, ON_REDIS, ON_ZOOKEEPER, Other};
 use super::services::{self, Place};
 
 /// How a backend is measured.
@@ -59,7 +59,7 @@ pub(crate) const BACKENDS: &[Backend] = &[
         floor: "file-lock",
         crowd_floor: "file-lock",
         beside: &["flock(1)"],
-        others: &[],
+        others: ON_FILES,
         between_processes: true,
         takeover: Takeover::Death,
         hand_offs: 64,
@@ -73,7 +73,7 @@ pub(crate) const BACKENDS: &[Backend] = &[
         floor: "raw-redis",
         crowd_floor: "mux-redis",
         beside: &[],
-        others: &[],
+        others: ON_REDIS,
         between_processes: true,
         takeover: Takeover::Lease,
         hand_offs: 400,
@@ -86,7 +86,7 @@ pub(crate) const BACKENDS: &[Backend] = &[
         floor: "raw-zookeeper",
         crowd_floor: "mux-zookeeper",
         beside: &[],
-        others: &[Other::Compiled("zookeeper-crate"), KAZOO, CURATOR],
+        others: ON_ZOOKEEPER,
         between_processes: true,
         takeover: Takeover::Lease,
         hand_offs: 400,
@@ -100,7 +100,7 @@ pub(crate) const BACKENDS: &[Backend] = &[
         floor: "raw-memcached",
         crowd_floor: "mux-memcached",
         beside: &[],
-        others: &[],
+        others: ON_MEMCACHED,
         between_processes: true,
         takeover: Takeover::Lease,
         // Between processes each one takes a look, 15 ms on average.

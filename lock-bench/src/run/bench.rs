@@ -11,7 +11,7 @@ use super::others::Found;
 use super::peer::{Lib, Peer, SOON};
 use super::services::{Place, Server};
 use super::{RunArgs, Stop, cpu};
-use crate::clock::now;
+use crate::clock::{SECOND, now};
 use crate::report::{Figures, Row};
 
 /// How long a measurement may take before a worker is given up.
@@ -31,6 +31,8 @@ pub(crate) struct Bench<'a> {
     pub(crate) rows: Vec<Row>,
     /// Whose times were not taken, and why.
     pub(crate) refused: Vec<String>,
+    /// Who cannot do what was to be measured, and why.
+    pub(crate) left_out: Vec<String>,
     pub(crate) progress: Progress,
     names: u64,
     started: u64,
@@ -53,10 +55,8 @@ impl<'a> Bench<'a> {
             _ => None,
         };
         let mut libs = vec![Lib::own("locks", args.threads)];
-        let wanted = if args.others { backend.others } else { &[] };
-        let (there, others): (Vec<_>, Vec<_>) =
-            wanted.iter().map(|other| other.find(args.threads)).unzip();
-        libs.extend(there.into_iter().flatten());
+        let (there, others) = others(args, backend)?;
+        libs.extend(there);
         for peer in &args.peer {
             if libs.iter().any(|lib| lib.name == peer.name) {
                 return Err(Stop::Failed(format!("two libraries are called {}", peer.name)));
@@ -75,6 +75,7 @@ impl<'a> Bench<'a> {
             random: fastrand::Rng::with_seed(seed),
             rows: Vec::new(),
             refused: Vec::new(),
+            left_out: Vec::new(),
             progress: Progress::new(),
             names: 0,
             started: now(),
@@ -88,9 +89,46 @@ impl<'a> Bench<'a> {
         Ok(bench)
     }
 
+    /// Locks of other projects that are not there, with what installs them.
+    pub(crate) fn missing(&self) -> impl Iterator<Item = String> {
+        let missing =
+            self.others.iter().filter_map(|(name, found)| Some((name, found.as_ref().err()?)));
+        missing.map(|(name, command)| format!("{name}, which is not installed: {command}"))
+    }
+
+    /// What came of a measurement of one library; nothing, and a note, if it cannot do what was asked of it.
+    pub(crate) fn unless_it_cannot<T>(
+        &mut self,
+        workload: &str,
+        lib: &Lib,
+        outcome: Result<T, Stop>,
+    ) -> Result<Option<T>, Stop> {
+        match outcome {
+            Err(Stop::Cannot(why)) => {
+                let what = format!("{workload}, {}: {why}", lib.name);
+                if !self.left_out.contains(&what) {
+                    self.left_out.push(what);
+                }
+                Ok(None)
+            }
+            outcome => outcome.map(Some),
+        }
+    }
+
     /// How long the run has taken so far, in nanoseconds.
     pub(crate) fn elapsed(&self) -> u64 {
         now() - self.started
+    }
+
+    /// How long after the beginning of a run slices are still taken anew: it is to end within two minutes, and
+    /// within ten with the locks of other projects.
+    pub(crate) fn patience(&self) -> u64 {
+        if self.args.others { 5 * 60 * SECOND } else { 60 * SECOND }
+    }
+
+    /// Those of which so many waiters can be measured.
+    pub(crate) fn libs_with(&self, waiters: usize) -> Vec<Lib> {
+        self.libs.iter().filter(|lib| waiters <= lib.most_waiters()).cloned().collect()
     }
 
     pub(crate) fn server(&self) -> Option<&dyn Server> {
@@ -160,6 +198,28 @@ impl<'a> Bench<'a> {
         let (workload, lib) = (workload.to_owned(), lib.to_owned());
         self.rows.push(Row { workload, lib, round, figures });
     }
+}
+
+/// Locks of other projects, if they are asked for: those that are there, and which were looked for.
+fn others(args: &RunArgs, backend: &Backend) -> Result<(Vec<Lib>, Vec<Found>), Stop> {
+    if !args.others {
+        return Ok((Vec::new(), Vec::new()));
+    }
+    let wanted = backend.others.iter().map(|other| other.find(args.threads));
+    let (there, found): (Vec<Option<Lib>>, Vec<Found>) = wanted.unzip();
+    let there: Vec<Lib> = there.into_iter().flatten().collect();
+    if there.is_empty() {
+        let mut commands: Vec<&str> = found
+            .iter()
+            .filter_map(|(_, found)| found.as_ref().err().map(String::as_str))
+            .collect();
+        commands.dedup();
+        return Err(Stop::Failed(match commands.is_empty() {
+            true => format!("no locks of other projects are known for {}:", backend.scheme),
+            false => format!("no lock of another project is installed: {}", commands.join("; ")),
+        }));
+    }
+    Ok((there, found))
 }
 
 /// Gives all the same command, one after the other: the order in which they do it is known.

@@ -41,10 +41,13 @@ pub(crate) fn line(bench: &Bench<'_>) -> Result<Value, Stop> {
     }))
 }
 
-fn others(found: &[Found]) -> BTreeMap<&str, &str> {
+fn others(found: &[Found]) -> BTreeMap<&str, String> {
     found
         .iter()
-        .map(|(name, version)| (*name, version.as_ref().unwrap_or_else(|missing| missing).as_str()))
+        .map(|(name, version)| match version {
+            Ok(version) => (*name, version.clone()),
+            Err(command) => (*name, format!("not installed, so not measured: {command}")),
+        })
         .collect()
 }
 

@@ -58,8 +58,8 @@ pub(crate) struct RunArgs {
     /// Another library: a program that speaks the protocol, which gets the URL as its last argument
     #[arg(long, value_name = "NAME=COMMAND", value_parser = Lib::foreign)]
     peer: Vec<Lib>,
-    /// Libraries of other projects, too, as far as they are installed: with zookeeper:, the recipe of the crate
-    /// zookeeper-client, kazoo and Apache Curator. The environment says what is missing
+    /// Locks of other projects, too, as far as they are installed (lock-bench/peers/setup). Those that are missing are
+    /// named with what installs them
     #[arg(long)]
     others: bool,
     /// Worker threads of our own workers; 0: everything on one thread
@@ -104,6 +104,8 @@ fn within<T: Copy + FromStr + PartialOrd + Display>(
 pub(crate) enum Stop {
     /// A promise was broken while it was measured: the figures say nothing.
     Void(String),
+    /// A library does not have what was asked of it.
+    Cannot(String),
     /// Something else.
     Failed(String),
 }
@@ -115,7 +117,7 @@ pub(crate) fn main(args: &RunArgs) -> ExitCode {
             eprintln!("lock-bench: this run is void: {why}");
             ExitCode::from(3)
         }
-        Err(Stop::Failed(why)) => {
+        Err(Stop::Failed(why) | Stop::Cannot(why)) => {
             eprintln!("lock-bench: {why}");
             ExitCode::from(5)
         }
@@ -160,6 +162,8 @@ fn write_lines(file: File, environment: &Value, rows: &[Row]) -> io::Result<()> 
 /// What is missing, and the exit status.
 fn verdict(args: &RunArgs, bench: &Bench<'_>, goals: Option<&Goals>) -> (String, u8) {
     let mut text = String::from("\n");
+    bench.missing().for_each(|what| text += &format!("not measured: {what}\n"));
+    bench.left_out.iter().for_each(|what| text += &format!("left out: {what}\n"));
     bench.refused.iter().for_each(|what| text += &format!("no times for {what}\n"));
     if !bench.refused.is_empty() {
         text += "What is counted stands all the same. For the times, run it again when nothing else is running.\n";

@@ -1,66 +1,173 @@
 //! What people use instead: locks of other projects, measured when they are asked for, as far as they are there.
+//!
+//! Another one is a row here, and a worker in `peers/`.
 
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use super::peer::Lib;
 
-/// A library of another project.
+/// A lock of another project, as its users get it, or tuned as its own documents say.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Other {
-    /// A worker of this program has it, by that name.
-    Compiled(&'static str),
-    /// A script in `peers/` has it. Told nothing, the script says which version there is.
-    Script { name: &'static str, packages: &'static str, command: &'static [&'static str] },
+pub(crate) struct Other {
+    /// Its column.
+    name: &'static str,
+    worker: Worker,
+    /// Words for its worker.
+    options: &'static [&'static str],
+    waiting: Waiting,
+    /// The same library as the row before, with another pause: it differs only where somebody waits.
+    tuned: bool,
 }
 
-pub(crate) const KAZOO: Other = Other::Script {
-    name: "kazoo",
-    packages: "python3-kazoo",
-    // Debian's own: another one in the PATH does not find Debian's packages.
-    command: &["/usr/bin/python3", concat!(env!("CARGO_MANIFEST_DIR"), "/peers/kazoo_worker.py")],
-};
+/// How its waiters learn that the lock is free. What waits in vain costs time and requests, so the largest crowds are
+/// for those who are told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Waiting {
+    /// They look from time to time.
+    Polls,
+    /// Somebody tells them.
+    Told,
+}
 
-pub(crate) const CURATOR: Other = Other::Script {
-    name: "curator",
-    packages: "default-jre-headless libbsh-java libcurator-recipes-java",
-    command: &[
-        "java",
-        "-XX:+UseSerialGC",
-        "-cp",
-        concat!(
-            "/usr/share/java/bsh.jar:/usr/share/java/zookeeper.jar:",
-            "/usr/share/java/curator-recipes.jar:/usr/share/java/curator-framework.jar:",
-            "/usr/share/java/curator-client.jar:/usr/share/java/guava.jar:",
-            "/usr/share/java/slf4j-nop.jar"
-        ),
-        "bsh.Interpreter",
-        concat!(env!("CARGO_MANIFEST_DIR"), "/peers/Curator.bsh"),
-    ],
-};
+/// What runs it. Told no URL, each but the first says which version of the library there is.
+#[derive(Clone, Copy, Debug)]
+enum Worker {
+    /// This program.
+    Own,
+    /// A script for Debian's own Python: another one in the PATH does not find Debian's packages.
+    DebianPython(&'static str),
+    /// A script for Java's BeanShell, with Debian's jars.
+    BeanShell(&'static str),
+    /// A script for the Python of `peers/setup`.
+    Python(&'static str),
+    /// A script for node, with the packages of `peers/setup`.
+    Node(&'static str),
+    /// A library of `peers/rust`.
+    Rust(&'static str),
+}
 
-/// What was looked for: its name, and which version there is, or what is missing.
+/// Of the same library: as it comes, and with the pause between two looks as short as its documents say one may.
+const fn row(name: &'static str, worker: Worker, waiting: Waiting) -> Other {
+    Other { name, worker, options: &[], waiting, tuned: false }
+}
+
+const fn tuned(name: &'static str, worker: Worker, options: &'static [&'static str]) -> Other {
+    Other { name, worker, options, waiting: Polls, tuned: true }
+}
+
+use Waiting::{Polls, Told};
+use Worker::{BeanShell, DebianPython, Node, Own, Python, Rust};
+
+pub(crate) const ON_FILES: &[Other] =
+    &[row("distributed-lock", Rust("distributed-lock-file"), Polls)];
+
+pub(crate) const ON_REDIS: &[Other] = &[
+    row("rslock", Rust("rslock"), Polls),
+    tuned("rslock, 10 ms", Rust("rslock"), &["delay=10"]),
+    row("distributed-lock", Rust("distributed-lock-redis"), Polls),
+    row("redis-py", Python("redis_py.py"), Polls),
+    tuned("redis-py, 10 ms", Python("redis_py.py"), &["sleep=0.01"]),
+    row("python-redis-lock", Python("python_redis_lock.py"), Told),
+    row("Sherlock", Python("sherlock_lock.py"), Polls),
+    tuned("Sherlock, 10 ms", Python("sherlock_lock.py"), &["retry_interval=0.01"]),
+    row("redis-semaphore", Node("redis_semaphore.js"), Polls),
+    row("node-redlock", Node("redlock.js"), Polls),
+    tuned("node-redlock, 10 ms", Node("redlock.js"), &["retryDelay=10", "retryJitter=5"]),
+];
+
+pub(crate) const ON_ZOOKEEPER: &[Other] = &[
+    row("zookeeper-crate", Own, Told),
+    row("kazoo", DebianPython("kazoo_lock.py"), Told),
+    row("curator", BeanShell("Curator.bsh"), Told),
+];
+
+pub(crate) const ON_MEMCACHED: &[Other] = &[
+    row("memcache-crate", Own, Polls),
+    row("Sherlock", Python("sherlock_lock.py"), Polls),
+    tuned("Sherlock, 10 ms", Python("sherlock_lock.py"), &["retry_interval=0.01"]),
+];
+
+/// What was looked for: its name, and which version there is, or how it is installed.
 pub(crate) type Found = (&'static str, Result<String, String>);
 
 impl Other {
     /// How it is run, if it is there.
     pub(crate) fn find(self, threads: usize) -> (Option<Lib>, Found) {
-        match self {
-            Self::Compiled(name) => {
-                (Some(Lib::own(name, threads)), (name, Ok("as compiled in".into())))
+        if matches!(self.worker, Own) {
+            let lib = Lib::own(self.name, threads).waiting(self.waiting, self.tuned);
+            return (Some(lib), (self.name, Ok("as compiled in".into())));
+        }
+        let mut command = self.worker.command();
+        match version(&command) {
+            Some(version) => {
+                command.extend(self.options.iter().map(|&word| word.to_owned()));
+                let lib = Lib::script(self.name, command).waiting(self.waiting, self.tuned);
+                (Some(lib), (self.name, Ok(version)))
             }
-            Self::Script { name, packages, command } => match version(command) {
-                Some(version) => (Some(Lib::script(name, command)), (name, Ok(version))),
-                None => {
-                    let missing =
-                        format!("not installed, so not measured: apt-get install {packages}");
-                    (None, (name, Err(missing)))
-                }
-            },
+            None => (None, (self.name, Err(self.worker.installed_by()))),
         }
     }
 }
 
-fn version(command: &[&str]) -> Option<String> {
+impl Worker {
+    fn command(self) -> Vec<String> {
+        let peers = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/peers"));
+        let there = installed();
+        let words = match self {
+            Self::Own => vec![],
+            Self::DebianPython(script) => {
+                vec!["/usr/bin/python3".into(), peers.join("python").join(script)]
+            }
+            Self::BeanShell(script) => {
+                let mut words: Vec<PathBuf> =
+                    ["java", "-XX:+UseSerialGC", "-cp", JARS, "bsh.Interpreter"]
+                        .map(Into::into)
+                        .into();
+                words.push(peers.join(script));
+                words
+            }
+            Self::Python(script) => {
+                vec![there.join("venv/bin/python"), peers.join("python").join(script)]
+            }
+            Self::Node(script) => {
+                let packages = format!("NODE_PATH={}", there.join("node/node_modules").display());
+                vec!["env".into(), packages.into(), "node".into(), peers.join("node").join(script)]
+            }
+            Self::Rust(lib) => vec![there.join("rust/release/lock-bench-peers"), lib.into()],
+        };
+        words.into_iter().map(|word| word.to_string_lossy().into_owned()).collect()
+    }
+
+    fn installed_by(self) -> String {
+        match self {
+            Self::Own => String::new(),
+            Self::DebianPython(_) => "apt-get install python3-kazoo".into(),
+            Self::BeanShell(_) => {
+                "apt-get install default-jre-headless libbsh-java libcurator-recipes-java".into()
+            }
+            Self::Python(_) => "lock-bench/peers/setup python".into(),
+            Self::Node(_) => "lock-bench/peers/setup node".into(),
+            Self::Rust(_) => "lock-bench/peers/setup rust".into(),
+        }
+    }
+}
+
+const JARS: &str = "/usr/share/java/bsh.jar:/usr/share/java/zookeeper.jar:\
+    /usr/share/java/curator-recipes.jar:/usr/share/java/curator-framework.jar:\
+    /usr/share/java/curator-client.jar:/usr/share/java/guava.jar:/usr/share/java/slf4j-nop.jar";
+
+/// Where `peers/setup` puts things: `peers` in the target directory, which this program is in, too.
+fn installed() -> PathBuf {
+    let program = std::env::current_exe().unwrap_or_default();
+    let mut above = program.ancestors();
+    // Tests of this program are one folder deeper.
+    let target =
+        above.find(|path| path.join("peers").is_dir() && !path.join("Cargo.toml").exists());
+    target.unwrap_or(Path::new("target")).join("peers")
+}
+
+fn version(command: &[String]) -> Option<String> {
     let (program, arguments) = command.split_first()?;
     let output = Command::new(program).args(arguments).stdin(Stdio::null()).output().ok()?;
     let version = String::from_utf8_lossy(&output.stdout).trim().to_owned();
@@ -72,19 +179,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn what_says_no_version_is_not_there() {
+        let of = |words: &[&str]| version(&words.iter().map(|&w| w.into()).collect::<Vec<_>>());
+        assert_eq!(of(&["/nowhere/at/all", "worker"]), None);
+        assert_eq!(of(&["false"]), None);
+        assert_eq!(of(&["true"]), None);
+        assert_eq!(of(&["echo", "1.2"]).as_deref(), Some("1.2"));
+    }
+
+    #[test]
     fn what_is_not_there_is_left_out_and_said_so() {
-        let other = |command| Other::Script { name: "x", packages: "python3-x", command };
-        let fails: &[&str] = &["false"];
-        let silent: &[&str] = &["true"];
-        let nowhere: &[&str] = &["/nowhere/at/all", "worker"];
-        for command in [nowhere, fails, silent] {
-            let (lib, (name, version)) = other(command).find(0);
-            assert!(lib.is_none() && name == "x", "{command:?}");
-            let missing = version.unwrap_err();
-            assert!(missing.contains("apt-get install python3-x"), "{missing}");
-        }
-        let (lib, (_, version)) = other(&["echo", "1.2"]).find(0);
-        assert!(lib.is_some_and(|lib| lib.name == "x"));
-        assert_eq!(version.as_deref(), Ok("1.2"));
+        let (lib, (name, version)) = row("x", Python("no_such_worker.py"), Polls).find(0);
+        assert!(lib.is_none() && name == "x");
+        assert_eq!(version.unwrap_err(), "lock-bench/peers/setup python");
     }
 }

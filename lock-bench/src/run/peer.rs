@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
+use super::others::Waiting;
 use super::{Stop, cpu};
 
 /// How long a worker may take to come up, and to do what is no work.
@@ -20,18 +21,63 @@ pub(crate) struct Lib {
     /// Program and arguments; the URL goes behind them.
     command: Vec<String>,
     threads: usize,
+    kind: Kind,
 }
+
+/// Whose a library is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// Ours, a floor, or one that was given by hand.
+    Own,
+    /// That of another project.
+    Other { waiting: Waiting, tuned: bool },
+}
+
+/// So many rounds are enough for a library of another project, most of which take long.
+const ROUNDS_OF_OTHERS: usize = 3;
 
 impl Lib {
     /// A library that workers of this program know.
     pub(crate) fn own(name: &str, threads: usize) -> Self {
-        Self { name: name.to_owned(), command: Vec::new(), threads }
+        Self { name: name.to_owned(), command: Vec::new(), threads, kind: Kind::Own }
     }
 
     /// A program that comes with us.
-    pub(crate) fn script(name: &str, command: &[&str]) -> Self {
-        let command = command.iter().map(|&word| word.to_owned()).collect();
-        Self { name: name.to_owned(), command, threads: 0 }
+    pub(crate) fn script(name: &str, command: Vec<String>) -> Self {
+        Self { command, ..Self::own(name, 0) }
+    }
+
+    /// The same, known to be of another project.
+    pub(crate) fn waiting(self, waiting: Waiting, tuned: bool) -> Self {
+        Self { kind: Kind::Other { waiting, tuned }, ..self }
+    }
+
+    /// Only how it waits is tuned.
+    pub(crate) fn is_tuned(&self) -> bool {
+        matches!(self.kind, Kind::Other { tuned: true, .. })
+    }
+
+    /// Its waiters look from time to time, and nobody tells them.
+    pub(crate) fn polls(&self) -> bool {
+        matches!(self.kind, Kind::Other { waiting: Waiting::Polls, .. })
+    }
+
+    /// How many of another project's waiters still make sense: threads, most of them, and each that polls sends
+    /// requests all the time.
+    pub(crate) fn most_waiters(&self) -> usize {
+        match self.kind {
+            Kind::Own => usize::MAX,
+            Kind::Other { waiting: Waiting::Told, .. } => 1000,
+            Kind::Other { waiting: Waiting::Polls, .. } => 100,
+        }
+    }
+
+    /// In how many rounds it is measured where ours is in so many.
+    pub(crate) fn rounds(&self, rounds: usize) -> usize {
+        match self.kind {
+            Kind::Own => rounds,
+            Kind::Other { .. } => rounds.min(ROUNDS_OF_OTHERS),
+        }
     }
 
     /// `NAME=COMMAND`, where the command is split at spaces.
@@ -44,7 +90,7 @@ impl Lib {
         if crate::worker::LIBS.contains(&name) {
             return Err(format!("{name} is one of ours; give it another name"));
         }
-        Ok(Self { name: name.to_owned(), command, threads: 0 })
+        Ok(Self::script(name, command))
     }
 
     fn command(&self, url: &str) -> std::io::Result<Command> {
@@ -118,9 +164,10 @@ impl Peer {
         })?;
         let answer: Value = serde_json::from_str(&line)
             .map_err(|e| self.failed(format!("answers what is no JSON: {e}: {line}")))?;
-        match answer["error"].as_str() {
-            None => Ok(answer),
-            Some(error) => Err(self.failed(error)),
+        match (answer["error"].as_str(), answer["cannot"].as_str()) {
+            (None, None) => Ok(answer),
+            (Some(error), _) => Err(self.failed(error)),
+            (None, Some(why)) => Err(Stop::Cannot(why.to_owned())),
         }
     }
 

@@ -5,7 +5,6 @@ use super::Stop;
 use super::bench::Bench;
 use super::cpu::{self, Neighbours};
 use super::peer::Lib;
-use crate::clock::SECOND;
 use crate::report::{Figure, Figures};
 
 /// How much a floor may move from one side of a slice to the other.
@@ -14,18 +13,36 @@ const STEADY: f64 = 1.25;
 /// After so many slices without a good one, no further one is tried.
 const HOPELESS: usize = 3;
 
-/// How long after the beginning of a run slices are still taken anew: it is to end within two minutes.
-const PATIENCE: u64 = 60 * SECOND;
-
 /// What is measured.
 pub(crate) struct Plan<'p> {
     pub(crate) workload: &'p str,
+    /// Each of them.
+    pub(crate) libs: Vec<Lib>,
     /// What the floor's row is called.
     pub(crate) floor_name: &'p str,
     /// Figures that are also given as a ratio to the floor, and the ratio's name. The first one has to
     /// stand still.
     pub(crate) ratios: &'p [(Figure, Figure)],
     pub(crate) rounds: usize,
+}
+
+/// How far a library has come.
+struct Tally {
+    lib: Lib,
+    wanted: usize,
+    good: usize,
+    thrown_away: usize,
+}
+
+impl Tally {
+    fn is_wanted(&self) -> bool {
+        self.good < self.wanted
+    }
+
+    /// It was measured too rarely.
+    fn is_refused(&self) -> bool {
+        2 * self.good <= self.wanted
+    }
 }
 
 /// What a measurement yields, and how long the processes were running that it started and ended.
@@ -41,72 +58,94 @@ pub(crate) fn run<'a>(
     mut floor: impl FnMut(&mut Bench<'a>, &Lib) -> Result<Measured, Stop>,
     mut measure: impl FnMut(&mut Bench<'a>, &Lib) -> Result<Measured, Stop>,
 ) -> Result<(), Stop> {
-    let mut good = vec![0; bench.libs.len()];
-    let mut thrown_away = vec![0; bench.libs.len()];
+    let tally = |lib: &Lib| Tally {
+        wanted: lib.rounds(plan.rounds),
+        lib: lib.clone(),
+        good: 0,
+        thrown_away: 0,
+    };
+    let mut tallies: Vec<Tally> = plan.libs.iter().map(tally).collect();
     // Half of the slices may be lost to neighbours; beyond that the machine is not fit for times.
     for attempt in 0..2 * plan.rounds {
-        let in_vain = attempt >= HOPELESS && good.iter().all(|&good| good == 0);
-        let too_late = attempt >= plan.rounds && bench.elapsed() > PATIENCE;
+        let in_vain = attempt >= HOPELESS && tallies.iter().all(|tally| tally.good == 0);
+        let too_late = attempt >= plan.rounds && bench.elapsed() > bench.patience();
         if in_vain || too_late {
             break;
         }
-        let mut order: Vec<usize> =
-            (0..bench.libs.len()).filter(|&i| good[i] < plan.rounds).collect();
-        bench.random.shuffle(&mut order);
-        for i in order {
-            let lib = bench.libs[i].clone();
-            let which = format!("{}, {} of {}", lib.name, good[i] + 1, plan.rounds);
+        tallies.retain(|tally| tally.wanted > 0);
+        bench.random.shuffle(&mut tallies);
+        for tally in tallies.iter_mut().filter(|tally| tally.is_wanted()) {
+            let which = format!("{}, {} of {}", tally.lib.name, tally.good + 1, tally.wanted);
             bench.progress.say(plan.workload, &which);
-            let watch = Watch::start(bench);
-            let before = floor(bench, &lib)?;
-            let measured = measure(bench, &lib)?;
-            let after = floor(bench, &lib)?;
-            let ours = before.cpu + measured.cpu + after.cpu;
-            let verdict = steady(plan, &before.figures, &after.figures)
-                .and_then(|()| watch.quiet(bench, ours));
-            if let Err(why) = verdict {
-                thrown_away[i] += 1;
-                bench.progress.note(&format!(
-                    "{}, {}: slice {} was thrown away: {why}",
-                    plan.workload,
-                    lib.name,
-                    attempt + 1
-                ));
-                continue;
-            }
-            good[i] += 1;
-            let mut figures = measured.figures;
-            for (figure, ratio) in plan.ratios {
-                let floors = [&before.figures, &after.figures].map(|floor| floor.get(figure));
-                if let (Some(value), [Some(before), Some(after)]) = (figures.get(figure), floors) {
-                    figures.insert(*ratio, value / f64::midpoint(*before, *after));
+            let slice = slice(bench, plan, &tally.lib, &mut floor, &mut measure);
+            match bench.unless_it_cannot(plan.workload, &tally.lib, slice)? {
+                None => tally.wanted = 0,
+                Some(Ok((before, figures))) => {
+                    tally.good += 1;
+                    bench.add(plan.workload, plan.floor_name, tally.good, before);
+                    bench.add(plan.workload, &tally.lib.name, tally.good, figures);
+                }
+                Some(Err(why)) => {
+                    tally.thrown_away += 1;
+                    bench.progress.note(&format!(
+                        "{}, {}: slice {} was thrown away: {why}",
+                        plan.workload,
+                        tally.lib.name,
+                        attempt + 1
+                    ));
                 }
             }
-            bench.add(plan.workload, plan.floor_name, good[i], before.figures);
-            bench.add(plan.workload, &lib.name, good[i], figures);
         }
     }
-    refuse(bench, plan, &good, &thrown_away);
+    tallies.retain(|tally| tally.wanted > 0);
+    refuse(bench, plan, &tallies);
     Ok(())
 }
 
+/// One library between two measurements of its floor: those of the floor before it, and its own, with the ratios;
+/// or why they are worth nothing.
+fn slice<'a>(
+    bench: &mut Bench<'a>,
+    plan: &Plan<'_>,
+    lib: &Lib,
+    floor: &mut impl FnMut(&mut Bench<'a>, &Lib) -> Result<Measured, Stop>,
+    measure: &mut impl FnMut(&mut Bench<'a>, &Lib) -> Result<Measured, Stop>,
+) -> Result<Result<(Figures, Figures), String>, Stop> {
+    let watch = Watch::start(bench);
+    let before = floor(bench, lib)?;
+    let measured = measure(bench, lib)?;
+    let after = floor(bench, lib)?;
+    let ours = before.cpu + measured.cpu + after.cpu;
+    let verdict =
+        steady(plan, &before.figures, &after.figures).and_then(|()| watch.quiet(bench, ours));
+    if let Err(why) = verdict {
+        return Ok(Err(why));
+    }
+    let mut figures = measured.figures;
+    for (figure, ratio) in plan.ratios {
+        let floors = [&before.figures, &after.figures].map(|floor| floor.get(figure));
+        if let (Some(value), [Some(before), Some(after)]) = (figures.get(figure), floors) {
+            figures.insert(*ratio, value / f64::midpoint(*before, *after));
+        }
+    }
+    Ok(Ok((before.figures, figures)))
+}
+
 /// Takes back what was measured too rarely.
-fn refuse(bench: &mut Bench<'_>, plan: &Plan<'_>, good: &[usize], thrown_away: &[usize]) {
-    let is_refused = |i: usize| 2 * good[i] <= plan.rounds;
-    if (0..good.len()).all(is_refused) {
+fn refuse(bench: &mut Bench<'_>, plan: &Plan<'_>, tallies: &[Tally]) {
+    if tallies.iter().all(Tally::is_refused) {
         // A floor alone says nothing.
         bench.rows.retain(|row| row.workload != plan.workload || row.round == 0);
     }
-    for (i, lib) in bench.libs.iter().enumerate().filter(|(i, _)| is_refused(*i)) {
+    for Tally { lib, good, thrown_away, .. } in tallies.iter().filter(|tally| tally.is_refused()) {
         bench
             .rows
             .retain(|row| row.workload != plan.workload || row.lib != lib.name || row.round == 0);
         bench.refused.push(format!(
-            "{}, {}: {} of {} slices were thrown away, so this machine is too busy for them",
+            "{}, {}: {thrown_away} of {} slices were thrown away, so this machine is too busy for them",
             plan.workload,
             lib.name,
-            thrown_away[i],
-            thrown_away[i] + good[i]
+            thrown_away + good
         ));
     }
 }

@@ -11,6 +11,15 @@ const REQUESTS: Figure = Figure::count("requests a waiter");
 const INVERSIONS: Figure = Figure::count("share served out of order");
 const UNFAIR: Figure = Figure::time("max wait / mean wait");
 
+/// The lines that show whether a waiter costs more where more of them wait.
+const GROWTH: [(usize, Figure); 4] = [
+    (10, Figure::count("requests a waiter, w=10")),
+    (100, Figure::count("requests a waiter, w=100")),
+    (1_000, Figure::count("requests a waiter, w=1000")),
+    (10_000, Figure::count("requests a waiter, w=10000")),
+];
+const GREATEST_TO_LEAST: Figure = Figure::count("requests a waiter, greatest ÷ least");
+
 const CROWDS: [(usize, usize); 4] = [(64, 1), (64, 8), (1000, 1), (1000, 8)];
 
 pub(super) fn run(bench: &mut Bench<'_>) -> Result<(), Stop> {
@@ -19,9 +28,12 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<(), Stop> {
         if !is_possible || waiters > bench.backend.deep || (bench.args.exact && waiters > 64) {
             continue;
         }
-        for lib in bench.libs.clone() {
-            bench.progress.say(&format!("crowd w={waiters} p={processes}"), &lib.name);
-            let (claims, requests) = serve_once(bench, &lib, waiters, processes)?;
+        let workload = format!("crowd w={waiters} p={processes}");
+        for lib in bench.libs_with(waiters) {
+            bench.progress.say(&workload, &lib.name);
+            let served = serve_once(bench, &lib, waiters, processes);
+            let served = bench.unless_it_cannot(&workload, &lib, served)?;
+            let Some((claims, requests)) = served else { continue };
             let waits = claims.waits();
             let mean = waits.iter().sum::<u64>() as f64 / waits.len() as f64;
             let longest = waits.iter().copied().max().unwrap_or(0);
@@ -30,7 +42,40 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<(), Stop> {
             if let Some(requests) = requests {
                 figures.insert(REQUESTS, requests as f64 / waiters as f64);
             }
-            bench.add(&format!("crowd w={waiters} p={processes}"), &lib.name, 0, figures);
+            bench.add(&workload, &lib.name, 0, figures);
+        }
+    }
+    Ok(())
+}
+
+/// Who waits shows nothing here, but what each of them costs the server: the same, however many there are.
+pub(super) fn growth(bench: &mut Bench<'_>) -> Result<(), Stop> {
+    /// A tenth of the smallest line each.
+    const PROCESSES: usize = 5;
+
+    if bench.server().is_none() {
+        return Ok(());
+    }
+    let workload = format!("growth p={PROCESSES}");
+    let most = if bench.args.exact { 1000 } else { bench.backend.deep };
+    for lib in bench.libs.clone() {
+        let mut figures = Figures::new();
+        for (waiters, figure) in GROWTH {
+            if waiters > most.min(lib.most_waiters()) {
+                break;
+            }
+            bench.progress.say(&workload, &format!("{}, {waiters} waiters", lib.name));
+            let served = serve_once(bench, &lib, waiters, PROCESSES);
+            let served = bench.unless_it_cannot(&workload, &lib, served)?;
+            if let Some((_, Some(requests))) = served {
+                figures.insert(figure, requests as f64 / waiters as f64);
+            }
+        }
+        let least = figures.values().copied().fold(f64::INFINITY, f64::min);
+        let greatest = figures.values().copied().fold(0.0, f64::max);
+        if !figures.is_empty() {
+            figures.insert(GREATEST_TO_LEAST, greatest / least);
+            bench.add(&workload, &lib.name, 0, figures);
         }
     }
     Ok(())

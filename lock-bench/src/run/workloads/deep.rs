@@ -17,6 +17,7 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<(), Stop> {
     let workload = format!("deep w={}", bench.backend.deep);
     let plan = Plan {
         workload: &workload,
+        libs: bench.libs_with(bench.backend.deep),
         floor_name: "itself, w=8",
         ratios: &[(P50, P50_RATIO)],
         rounds: bench.args.rounds.min(3),

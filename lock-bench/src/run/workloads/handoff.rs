@@ -28,14 +28,17 @@ pub(super) struct Crowd {
     pub(super) processes: usize,
 }
 
+/// Enough for a line.
+const FEW: usize = 8;
+
 /// In one process, from one waiter to many; then between processes.
 const LOCAL: [Crowd; 3] = [
     Crowd { waiters: 1, processes: 1 },
-    Crowd { waiters: 8, processes: 1 },
+    Crowd { waiters: FEW, processes: 1 },
     Crowd { waiters: 64, processes: 1 },
 ];
 const REMOTE: [Crowd; 2] =
-    [Crowd { waiters: 8, processes: 8 }, Crowd { waiters: 64, processes: 8 }];
+    [Crowd { waiters: FEW, processes: 8 }, Crowd { waiters: 64, processes: 8 }];
 
 pub(super) fn run(bench: &mut Bench<'_>) -> Result<(), Stop> {
     exact(bench)?;
@@ -55,30 +58,45 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<(), Stop> {
 
 /// Round trips from one process to another, through a relay.
 fn exact(bench: &mut Bench<'_>) -> Result<(), Stop> {
-    for lib in bench.libs.clone() {
-        let (prefix, mut times) = (bench.fresh_name(), 0);
+    // Who polls looks when it looks, however long the way is.
+    for lib in bench.libs.clone().iter().filter(|lib| !lib.polls()) {
         let Some(server) = bench.server() else { return Ok(()) };
         bench.progress.say("handoff relay", &lib.name);
         let relay = Relay::start(server, bench.args.delay)?;
-        let mut peers = [bench.peer_at(&lib, &relay.url)?, bench.peer_at(&lib, &relay.url)?];
-        let trips = relay.round_trips(server, |delay| {
-            times += 1;
-            let name = &format!("{prefix}-{times}");
-            // Held for four round trips, so that the other one has come to rest.
-            let hold = 8 * delay * MILLI;
-            ask_each(&mut peers, &format!("queue {name} 1 {} 3", hold / MICRO))?;
-            let claims = bench.collect(&mut peers, name, 6)?;
-            Ok(median(nanos(&claims, hold / 2, false).into_iter().map(|nanos| nanos as f64)))
-        })?;
-        bench.add("handoff relay", &lib.name, 0, Figures::from([(ROUND_TRIPS, trips)]));
+        let trips = through(bench, &relay, lib);
+        if let Some(trips) = bench.unless_it_cannot("handoff relay", lib, trips)? {
+            bench.add("handoff relay", &lib.name, 0, Figures::from([(ROUND_TRIPS, trips)]));
+        }
     }
     Ok(())
 }
 
+fn through(bench: &mut Bench<'_>, relay: &Relay, lib: &Lib) -> Result<f64, Stop> {
+    let (prefix, mut times) = (bench.fresh_name(), 0);
+    let server = bench.server().ok_or_else(|| Stop::Failed("there is no server".into()))?;
+    let mut peers = [bench.peer_at(lib, &relay.url)?, bench.peer_at(lib, &relay.url)?];
+    relay.round_trips(server, |delay| {
+        times += 1;
+        let name = &format!("{prefix}-{times}");
+        // Held for four round trips, so that the other one has come to rest.
+        let hold = 8 * delay * MILLI;
+        ask_each(&mut peers, &format!("queue {name} 1 {} 3", hold / MICRO))?;
+        let claims = bench.collect(&mut peers, name, 6)?;
+        Ok(median(nanos(&claims, hold / 2, false).into_iter().map(|nanos| nanos as f64)))
+    })
+}
+
 fn timed(bench: &mut Bench<'_>, workload: &str, crowd: Crowd) -> Result<(), Stop> {
     let floor_name = if bench.server().is_some() { "round trip" } else { bench.backend.floor };
-    let plan =
-        Plan { workload, floor_name, ratios: &[(P50, P50_RATIO)], rounds: bench.args.rounds };
+    // A few waiters show what looking from time to time costs, and in many it takes long.
+    let libs = bench.libs.iter().filter(|lib| !lib.polls() || crowd.waiters == FEW);
+    let plan = Plan {
+        workload,
+        libs: libs.cloned().collect(),
+        floor_name,
+        ratios: &[(P50, P50_RATIO)],
+        rounds: bench.args.rounds,
+    };
     slices::run(
         bench,
         &plan,
@@ -104,7 +122,8 @@ pub(super) fn measure(bench: &mut Bench<'_>, lib: &Lib, crowd: Crowd) -> Result<
     // In one process one task more, which holds while the others wait; in several that would be unfair
     // to one of them.
     let each = if processes == 1 { waiters + 1 } else { waiters / processes };
-    let times = (bench.backend.hand_offs / (each * processes) as u64).max(3);
+    let hand_offs = if lib.polls() { 0 } else { bench.backend.hand_offs };
+    let times = (hand_offs / (each * processes) as u64).max(3);
     ask_each(&mut peers, &format!("queue {name} {each} {} {times}", HOLD / MICRO))?;
     let claims = bench.collect(&mut peers, &name, each * processes * times as usize)?;
     let cpu = peers.iter().map(|peer| cpu::of_process(peer.pid())).sum();

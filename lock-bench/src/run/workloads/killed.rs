@@ -35,17 +35,9 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<(), Stop> {
         // Only on a server that ends with this run.
         server.fill(OTHER_KEYS)?;
     }
-    let rounds = if bench.args.exact { 1 } else { 4 };
     for lib in bench.libs.clone() {
-        let mut trials = Vec::new();
-        // On a busy machine the holder may live for too long: that is no trial, and another one is made.
-        for attempt in 1..=3 * rounds {
-            bench.progress.say("killed", &format!("{}, attempt {attempt}", lib.name));
-            trials.extend(kill_holder(bench, &lib)?);
-            if trials.len() >= rounds * LOCKS {
-                break;
-            }
-        }
+        let trials = trials(bench, &lib);
+        let Some(trials) = bench.unless_it_cannot("killed", &lib, trials)? else { continue };
         if trials.is_empty() {
             bench.refused.push(format!("killed, {}: no holder was killed in time", lib.name));
             continue;
@@ -62,6 +54,20 @@ struct Trial {
     late: f64,
     /// The machine was ours meanwhile.
     quiet: bool,
+}
+
+/// Enough of them. On a busy machine the holder may live for too long: that is no trial, and another one is made.
+fn trials(bench: &mut Bench<'_>, lib: &Lib) -> Result<Vec<Trial>, Stop> {
+    let rounds = if bench.args.exact { 1 } else { lib.rounds(4) };
+    let mut trials = Vec::new();
+    for attempt in 1..=3 * rounds {
+        bench.progress.say("killed", &format!("{}, attempt {attempt}", lib.name));
+        trials.extend(kill_holder(bench, lib)?);
+        if trials.len() >= rounds * LOCKS {
+            break;
+        }
+    }
+    Ok(trials)
 }
 
 /// Too early is too early on any machine; how late depends on what else is running.

@@ -22,6 +22,7 @@ pub(crate) const WORKLOADS: &[Workload] = &[
     Workload { name: "paced", run: pairs::paced },
     Workload { name: "handoff", run: handoff::run },
     Workload { name: "crowd", run: crowd::run },
+    Workload { name: "growth", run: crowd::growth },
     Workload { name: "deep", run: deep::run },
     Workload { name: "idle", run: idle::run },
     Workload { name: "held", run: held::run },

@@ -31,12 +31,13 @@ const CONCURRENCY: [usize; 3] = [1, 64, 1024];
 /// Closed loop: each task begins a pair when the one before has ended. So a slow pair keeps others from
 /// being measured, and the high quantiles are too good; `paced` has the honest ones.
 pub(super) fn run(bench: &mut Bench<'_>) -> Result<(), Stop> {
-    let measured = bench.libs.len();
     for tasks in CONCURRENCY {
         let workload = format!("pairs c={tasks}");
         let beside = if tasks == 1 && !bench.args.exact { bench.backend.beside } else { &[] };
-        bench.libs.truncate(measured);
-        bench.libs.extend(beside.iter().map(|name| Lib::own(name, bench.args.threads)));
+        // Nobody waits here, so those that are tuned are no different.
+        let mut libs = bench.libs.clone();
+        libs.retain(|lib| !lib.is_tuned());
+        libs.extend(beside.iter().map(|name| Lib::own(name, bench.args.threads)));
         let floor = bench.floor(match tasks {
             1 => bench.backend.floor,
             _ => bench.backend.crowd_floor,
@@ -48,8 +49,9 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<(), Stop> {
         if !bench.args.exact {
             exact(bench, &workload, &floor, tasks)?;
         }
-        for lib in bench.libs.clone() {
-            exact(bench, &workload, &lib, tasks)?;
+        for lib in &libs {
+            let counted = exact(bench, &workload, lib, tasks);
+            bench.unless_it_cannot(&workload, lib, counted)?;
         }
         if bench.args.exact {
             continue;
@@ -58,6 +60,7 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<(), Stop> {
         let rate = [(RATE, RATE_RATIO), (CLIENT, CLIENT_RATIO), (SERVER, SERVER_RATIO)];
         let plan = Plan {
             workload: &workload,
+            libs,
             floor_name: &floor.name,
             ratios: if tasks == 1 { &latency } else { &rate },
             rounds: bench.args.rounds,
@@ -84,6 +87,7 @@ pub(super) fn paced(bench: &mut Bench<'_>) -> Result<(), Stop> {
     let floor = bench.floor(bench.backend.crowd_floor);
     let plan = Plan {
         workload: &workload,
+        libs: bench.libs.iter().filter(|lib| !lib.is_tuned()).cloned().collect(),
         floor_name: &floor.name,
         ratios: &[(P50, P50_RATIO)],
         rounds: bench.args.rounds,

@@ -1,0 +1,29 @@
+// A worker that locks with redis-semaphore's Mutex. It looks every 10 ms by default.
+'use strict';
+
+const Redis = require('ioredis');
+const { Mutex } = require('redis-semaphore');
+const { serve } = require('./worker.js');
+
+class RedisSemaphore {
+  constructor(url) {
+    this.client = new Redis(url);
+  }
+
+  async acquire(name, ttlMs) {
+    // It gives up after 10 s by default; who waits here waits until it is served.
+    const mutex = new Mutex(this.client, name, { lockTimeout: ttlMs, acquireTimeout: 1e9 });
+    await mutex.acquire();
+    return mutex;
+  }
+
+  async release(mutex) {
+    await mutex.release();
+  }
+}
+
+serve(async (url) => {
+  const library = new RedisSemaphore(url);
+  await library.client.ping();
+  return library;
+}, require('redis-semaphore/package.json').version);

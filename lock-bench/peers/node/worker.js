@@ -1,0 +1,155 @@
+// The worker protocol, for any lock library of node: PROTOCOL.md has the lines.
+//
+// A library has `acquire(name, ttlMs)`, which waits and returns what is held, and `release(held)`; and `cannotKeep`, if a
+// lock ends although its holder lives and holds on to it. Told no URL, the worker says which version there is.
+'use strict';
+
+const readline = require('node:readline');
+
+const now = () => Number(process.hrtime.bigint());
+
+// Timers here have steps of a millisecond.
+async function reach(moment) {
+  for (let left = moment - now(); left > 0; left = moment - now()) {
+    await new Promise((done) => setTimeout(done, Math.ceil(left / 1e6)));
+  }
+}
+
+class Worker {
+  constructor(library) {
+    this.library = library;
+    this.ttlMs = 30_000;
+    this.held = new Map();
+    this.claims = {};
+    this.kept = [];
+    this.waiters = [];
+  }
+
+  async ttl(ms) {
+    this.ttlMs = Number(ms);
+    return {};
+  }
+
+  async acquire(name) {
+    const asked = now();
+    const held = await this.library.acquire(name, this.ttlMs);
+    return { name, asked, acquired: now(), held };
+  }
+
+  async release({ name, asked, acquired, held }) {
+    const letGo = now();
+    await this.library.release(held);
+    const freed = now();
+    (this.claims[name] ??= []).push([asked, acquired, letGo, freed, null]);
+    return { let_go: letGo, freed };
+  }
+
+  async hold(name) {
+    const one = await this.acquire(name);
+    this.held.set(name, one);
+    return { asked: one.asked, acquired: one.acquired, token: null };
+  }
+
+  async free(name) {
+    const one = this.held.get(name);
+    this.held.delete(name);
+    return this.release(one);
+  }
+
+  async pairs(prefix, ...numbers) {
+    const [tasks, count, ms, rate] = numbers.map(Number);
+    const latency = [];
+    const start = now();
+    const end = ms ? start + ms * 1e6 : Infinity;
+    const task = async (i) => {
+      let begun = now();
+      for (let done = 0; !count || done < count; done++) {
+        if (rate) {
+          begun = start + Math.floor(((done * tasks + i) * 1e9) / rate);
+          if (begun >= end) return;
+          await reach(begun);
+        }
+        await this.library.release(await this.library.acquire(`${prefix}-${i}`, this.ttlMs));
+        const ended = now();
+        latency.push([ended - begun, 1]);
+        begun = ended;
+        if (!rate && ended >= end) return;
+      }
+    };
+    await Promise.all(Array.from({ length: tasks }, (_, i) => task(i)));
+    return { start, end: now(), latency, fence_regressions: 0 };
+  }
+
+  async queue(name, ...numbers) {
+    const [count, holdUs, times] = numbers.map(Number);
+    const waiter = async () => {
+      for (let i = 0; i < times; i++) {
+        const one = await this.acquire(name);
+        if (holdUs) await reach(one.acquired + holdUs * 1000);
+        await this.release(one);
+      }
+    };
+    // Each has asked when its call comes back.
+    for (let i = 0; i < count; i++) this.waiters.push(waiter());
+    return {};
+  }
+
+  async collect() {
+    await Promise.all(this.waiters.splice(0));
+    const { claims } = this;
+    this.claims = {};
+    return { claims };
+  }
+
+  async keep(prefix, count) {
+    if (this.library.cannotKeep) return { cannot: this.library.cannotKeep };
+    for (let i = 0; i < Number(count); i++) {
+      this.kept.push(await this.library.acquire(`${prefix}-${i}`, this.ttlMs));
+    }
+    return this.stateOfKept();
+  }
+
+  async stateOfKept() {
+    return { held: this.kept.length, lost: 0, least_left_ms: null };
+  }
+
+  async drop() {
+    await Promise.all(this.kept.splice(0).map((held) => this.library.release(held)));
+    return {};
+  }
+}
+
+// Makes the library with `make(url, options)`, where the options are words like `retryInterval=10`, and serves.
+exports.serve = async function serve(make, version) {
+  const words = process.argv.slice(2);
+  const url = words.pop();
+  if (!url?.includes(':')) {
+    console.log(version);
+    return;
+  }
+  const options = words.map((word) => word.split('=')).map(([key, value]) => [key, Number(value)]);
+  const worker = new Worker(await make(url, Object.fromEntries(options)));
+  const commands = {
+    ttl: worker.ttl,
+    pairs: worker.pairs,
+    hold: worker.hold,
+    free: worker.free,
+    queue: worker.queue,
+    collect: worker.collect,
+    keep: worker.keep,
+    kept: worker.stateOfKept,
+    drop: worker.drop,
+  };
+  console.log(JSON.stringify({ ready: 1 }));
+  for await (const line of readline.createInterface({ input: process.stdin })) {
+    const [command, ...rest] = line.split(' ');
+    let answer;
+    try {
+      answer = await commands[command].apply(worker, rest);
+    } catch (error) {
+      answer = { error: String(error) };
+    }
+    console.log(JSON.stringify(answer));
+  }
+  process.exit(0);
+};

@@ -1,0 +1,35 @@
+"""A worker that locks with python-redis-lock."""
+
+import redis
+import redis_lock
+import worker
+
+# Each lock that is renewed has a thread.
+THREADS = 2000
+
+
+class PythonRedisLock(worker.Library):
+    def __init__(self, url, _options):
+        self.client = redis.StrictRedis.from_url(url, max_connections=worker.CONNECTIONS)
+        self.client.ping()
+        self.renewed = 0
+
+    def lock(self, name, ttl_ms):
+        return redis_lock.Lock(self.client, name, expire=max(1, ttl_ms // 1000))
+
+    def acquire(self, lock):
+        lock.acquire()
+
+    def release(self, lock):
+        lock.release()
+
+    def keep(self, name, ttl_ms):
+        self.renewed += 1
+        if self.renewed > THREADS:
+            raise worker.Cannot(f"each lock has a thread; more than {THREADS} are too many")
+        lock = redis_lock.Lock(self.client, name, expire=ttl_ms // 1000, auto_renewal=True)
+        lock.acquire()
+        return lock
+
+
+worker.serve(PythonRedisLock, redis_lock.__version__)

@@ -1,0 +1,25 @@
+"""A worker that locks with redis-py's Lock. Option: `sleep=SECONDS` between two looks, 0.1 by default."""
+
+import redis
+import worker
+
+
+class RedisPy(worker.Library):
+    cannot_keep = "it renews nothing by itself"
+
+    def __init__(self, url, options):
+        self.client = redis.Redis.from_url(url, max_connections=worker.CONNECTIONS)
+        self.client.ping()
+        self.options = {key: float(value) for key, value in options.items()}
+
+    def lock(self, name, ttl_ms):
+        return self.client.lock(name, timeout=ttl_ms / 1000, **self.options)
+
+    def acquire(self, lock):
+        lock.acquire()
+
+    def release(self, lock):
+        lock.release()
+
+
+worker.serve(RedisPy, redis.__version__)

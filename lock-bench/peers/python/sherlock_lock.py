@@ -1,0 +1,50 @@
+"""A worker that locks with Sherlock, on Redis or memcached. Option: `retry_interval=SECONDS` between two looks, 0.1
+by default.
+"""
+
+import importlib.metadata
+import threading
+
+import sherlock
+import worker
+
+
+class Sherlock(worker.Library):
+    cannot_keep = "it renews nothing by itself"
+
+    def __init__(self, url, options):
+        self.options = {key: float(value) for key, value in options.items()}
+        scheme, _, address = url.partition("://")
+        if scheme == "redis":
+            import redis
+
+            client = redis.StrictRedis.from_url(url, max_connections=worker.CONNECTIONS)
+            client.ping()
+            self.new, self.client = sherlock.RedisLock, lambda: client
+        else:
+            import pylibmc
+
+            # Its clients are for one thread each.
+            client, own = pylibmc.Client([address], binary=True), threading.local()
+            client.get("are-you-there")
+
+            def client_of_thread():
+                own.client = getattr(own, "client", None) or client.clone()
+                return own.client
+
+            self.new, self.client = sherlock.MCLock, client_of_thread
+
+    def lock(self, name, ttl_ms):
+        # It gives up after 10 s by default; who waits here waits until it is served.
+        return self.new(
+            name, client=self.client(), expire=max(1, ttl_ms // 1000), timeout=1e9, **self.options
+        )
+
+    def acquire(self, lock):
+        lock.acquire()
+
+    def release(self, lock):
+        lock.release()
+
+
+worker.serve(Sherlock, importlib.metadata.version("sherlock"))

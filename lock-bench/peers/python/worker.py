@@ -1,0 +1,196 @@
+"""The worker protocol, for any lock library of Python: PROTOCOL.md has the lines.
+
+A library is a class with `lock(name, ttl_ms)`, which makes what one contender has of a lock, `acquire(lock)`, which
+waits, and `release(lock)`. Told no URL, the worker says which version of the library there is.
+"""
+
+import json
+import sys
+import threading
+import time
+
+
+# Enough for a thread each in the largest workload.
+CONNECTIONS = 4096
+
+
+class Cannot(Exception):
+    """The library does not have what it would take."""
+
+
+class Library:
+    # Why a lock ends although its holder lives and holds on to it, if it does.
+    cannot_keep = None
+
+    def keep(self, name, ttl_ms):
+        """A lock that is renewed until it is released."""
+        if self.cannot_keep:
+            raise Cannot(self.cannot_keep)
+        lock = self.lock(name, ttl_ms)
+        self.acquire(lock)
+        return lock
+
+
+def now():
+    return time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+
+
+def reach(moment):
+    while (left := moment - now()) > 0:
+        time.sleep(left / 1e9)
+
+
+def in_threads(work, tasks):
+    threads = [threading.Thread(target=work, args=(i,), daemon=True) for i in range(tasks)]
+    for thread in threads:
+        thread.start()
+    return threads
+
+
+class Worker:
+    def __init__(self, library):
+        self.library = library
+        self.ttl_ms = 30_000
+        self.held = {}
+        self.claims = {}
+        self.kept = []
+        self.waiters = []
+        self.errors = []
+
+    def ttl(self, ms):
+        self.ttl_ms = int(ms)
+        return {}
+
+    def hold(self, name):
+        lock = self.library.lock(name, self.ttl_ms)
+        asked = now()
+        self.library.acquire(lock)
+        acquired = now()
+        self.held[name] = lock, asked, acquired
+        return {"asked": asked, "acquired": acquired, "token": None}
+
+    def free(self, name):
+        return self.release(name, *self.held.pop(name))
+
+    def release(self, name, lock, asked, acquired):
+        let_go = now()
+        self.library.release(lock)
+        freed = now()
+        self.claims.setdefault(name, []).append([asked, acquired, let_go, freed, None])
+        return {"let_go": let_go, "freed": freed}
+
+    def pairs(self, prefix, tasks, count, ms, rate):
+        tasks, count, ms, rate = int(tasks), int(count), int(ms), int(rate)
+        latency = []
+        start = now()
+        end = start + ms * 1_000_000 if ms else sys.maxsize
+
+        def task(i):
+            lock = self.library.lock(f"{prefix}-{i}", self.ttl_ms)
+            begun, done = now(), 0
+            while not count or done < count:
+                if rate:
+                    begun = start + (done * tasks + i) * 1_000_000_000 // rate
+                    if begun >= end:
+                        return
+                    reach(begun)
+                self.library.acquire(lock)
+                self.library.release(lock)
+                ended = now()
+                latency.append([ended - begun, 1])
+                begun, done = ended, done + 1
+                if not rate and ended >= end:
+                    return
+
+        for thread in in_threads(self.watched(task), tasks):
+            thread.join()
+        self.raise_what_threads_raised()
+        return {"start": start, "end": now(), "latency": latency, "fence_regressions": 0}
+
+    def queue(self, name, count, hold_us, times):
+        begun = threading.Semaphore(0)
+
+        def waiter(_):
+            lock = self.library.lock(name, self.ttl_ms)
+            begun.release()
+            for _ in range(int(times)):
+                asked = now()
+                self.library.acquire(lock)
+                acquired = now()
+                if int(hold_us):
+                    reach(acquired + int(hold_us) * 1000)
+                self.release(name, lock, asked, acquired)
+
+        self.waiters.extend(in_threads(self.watched(waiter), int(count)))
+        for _ in range(int(count)):
+            begun.acquire()
+        return {}
+
+    def collect(self):
+        while self.waiters:
+            self.waiters.pop().join()
+        self.raise_what_threads_raised()
+        collected = dict(self.claims)
+        self.claims.clear()
+        return {"claims": collected}
+
+    def keep(self, prefix, count):
+        for i in range(int(count)):
+            self.kept.append(self.library.keep(f"{prefix}-{i}", self.ttl_ms))
+        return self.state_of_kept()
+
+    def state_of_kept(self):
+        # As far as these libraries know.
+        return {"held": len(self.kept), "lost": 0, "least_left_ms": None}
+
+    def drop(self):
+        while self.kept:
+            self.library.release(self.kept.pop())
+        return {}
+
+    def watched(self, work):
+        """An error in a thread is told by the next answer that stands on it."""
+
+        def watching(i):
+            try:
+                work(i)
+            except Exception as error:
+                self.errors.append(error)
+
+        return watching
+
+    def raise_what_threads_raised(self):
+        if self.errors:
+            raise self.errors.pop()
+
+
+def serve(make, version):
+    """Makes the library with `make(url, options)`, where the options are words like `sleep=0.01`, and serves."""
+    if not sys.argv[1:] or ":" not in sys.argv[-1]:
+        print(version)
+        return
+    options = dict(word.split("=", 1) for word in sys.argv[1:-1])
+    worker = Worker(make(sys.argv[-1], options))
+    commands = {
+        command.__name__: command
+        for command in [
+            worker.ttl,
+            worker.pairs,
+            worker.hold,
+            worker.free,
+            worker.queue,
+            worker.collect,
+            worker.keep,
+            worker.drop,
+        ]
+    } | {"kept": worker.state_of_kept}
+    print(json.dumps({"ready": 1}), flush=True)
+    for line in sys.stdin:
+        command, *words = line.split()
+        try:
+            answer = commands[command](*words)
+        except Cannot as why:
+            answer = {"cannot": str(why)}
+        except Exception as error:
+            answer = {"error": repr(error)}
+        print(json.dumps(answer), flush=True)

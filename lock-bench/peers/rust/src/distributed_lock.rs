@@ -1,0 +1,83 @@
+//! distributed-lock: on one Redis server, and on files.
+
+use std::time::Duration;
+
+use distributed_lock_core::error::LockError;
+use distributed_lock_core::traits::{DistributedLock, LockHandle, LockProvider};
+use distributed_lock_file::FileLockProvider;
+use distributed_lock_redis::RedisLockProvider;
+use fred::prelude::{ClientLike, RedisClient, RedisConfig};
+use lock_bench_worker::Lib;
+
+type HeldOf<P> = <<P as LockProvider>::Lock as DistributedLock>::Handle;
+
+pub(crate) struct OnRedis(RedisClient);
+
+impl OnRedis {
+    pub(crate) async fn connect(url: &str) -> Result<Self, String> {
+        let config = RedisConfig::from_url(url).map_err(|e| e.to_string())?;
+        let client = RedisClient::new(config, None, None, None);
+        client.connect();
+        client.wait_for_connect().await.map_err(|e| e.to_string())?;
+        Ok(Self(client))
+    }
+}
+
+impl Lib for OnRedis {
+    type Lock = String;
+    type Held = HeldOf<RedisLockProvider>;
+
+    const CANNOT_WAIT: Option<&str> = Some("its acquire fails where somebody has the lock");
+
+    fn lock(&self, name: &str) -> Result<String, String> {
+        Ok(name.to_owned())
+    }
+
+    /// The lease belongs to the provider. What it has to last and how often it is renewed are the same shares of
+    /// it as by default.
+    async fn acquire(&self, name: &String, ttl: Duration) -> Result<Self::Held, String> {
+        let builder = RedisLockProvider::builder().client(self.0.clone()).expiry(ttl);
+        let builder = builder.min_validity(ttl / 10 * 9).extension_cadence(ttl / 3);
+        let provider = builder.build().await.map_err(in_words)?;
+        provider.create_lock(name).acquire(None).await.map_err(in_words)
+    }
+
+    async fn release(&self, held: Self::Held) -> Result<(), String> {
+        held.release().await.map_err(in_words)
+    }
+
+    /// It tells whether it was lost, and not how long it lasts.
+    fn valid_for(held: &Self::Held) -> Option<Duration> {
+        (!*held.lost_token().borrow()).then_some(Duration::MAX)
+    }
+}
+
+pub(crate) struct OnFiles(FileLockProvider);
+
+impl OnFiles {
+    pub(crate) fn at(url: &str) -> Result<Self, String> {
+        let directory = url.strip_prefix("file://").ok_or("it takes file:///directory")?;
+        FileLockProvider::new(directory).map(Self).map_err(in_words)
+    }
+}
+
+impl Lib for OnFiles {
+    type Lock = String;
+    type Held = HeldOf<FileLockProvider>;
+
+    fn lock(&self, name: &str) -> Result<String, String> {
+        Ok(name.to_owned())
+    }
+
+    async fn acquire(&self, name: &String, _ttl: Duration) -> Result<Self::Held, String> {
+        self.0.create_lock(name).acquire(None).await.map_err(in_words)
+    }
+
+    async fn release(&self, held: Self::Held) -> Result<(), String> {
+        held.release().await.map_err(in_words)
+    }
+}
+
+fn in_words(error: LockError) -> String {
+    error.to_string()
+}

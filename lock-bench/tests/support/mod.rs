@@ -1,0 +1,36 @@
+//! Runs the program and reads what it says.
+
+use std::process::{Command, Output};
+
+pub(crate) fn run(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_lock-bench"))
+        .arg("run")
+        .args(arguments)
+        .output()
+        .expect("the program can be started")
+}
+
+#[track_caller]
+pub(crate) fn demand(output: &Output, status: i32, needle: &str) {
+    let text = format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    assert_eq!(output.status.code(), Some(status), "{text}");
+    assert!(text.contains(needle), "no {needle:?} in\n{text}");
+}
+
+/// Each speaks the protocol, and no claim of theirs overlaps with another.
+pub(crate) fn others_are_measured(url: &str, workload: &str, names: &[&str]) {
+    let output = run(&[url, workload, "--exact", "--others"]);
+    demand(&output, 0, workload);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(!text.contains("not installed"), "./test installs what is missing: {text}");
+    for name in names {
+        // Without the names of figures, a line of the table with names in it is a head.
+        let is_head =
+            |line: &str| line.starts_with("      ") && line.contains(&format!("   {name}"));
+        assert!(text.lines().any(is_head), "{name} has no column in\n{text}");
+    }
+}
