@@ -132,9 +132,10 @@ impl<'a> Leave<'a> {
             answers[member] = None;
             let (inner, candidacy) = (Arc::clone(inner), Arc::clone(candidacy));
             let claim = claim.clone();
-            calls.begin(member, async move {
-                inner.release_at(&candidacy, member, &claim, how).await
-            });
+            calls.begin(
+                member,
+                async move { inner.release_at(&candidacy, member, &claim, how).await },
+            );
         }
         Self { inner, answers, began: Moment::now(), calls }
     }
