@@ -231,6 +231,40 @@ async fn who_has_vanished_is_passed_over_in_the_same_request() {
 }
 
 #[tokio::test]
+async fn a_crowd_that_has_vanished_is_cleared_away_in_several_steps() {
+    const GONE: u64 = 3000;
+
+    let server = Server::start();
+    let (locks, elsewhere) = (server.client().await, server.client().await);
+    let first = held(&elsewhere).await;
+    // One process, whose places last, and nobody hears its channel any more.
+    let mut crowd = redis::cmd("ZADD");
+    crowd.arg("{n}%queue");
+    for i in 1..=GONE {
+        crowd.arg(i).arg(format!("{i:032x} %~to:gone 60000 - "));
+    }
+    crowd.exec(&mut server.operator()).unwrap();
+    let _: u64 = server.run("ZADD {n}%places 9000000000000000 %~to:gone");
+    let alive = in_line(&locks, LONG).await;
+    let_go(&elsewhere, &first).await;
+    // The release has done its share, and has somebody look who is there.
+    let mut left = server.waiting("n");
+    assert!((GONE / 2..GONE).contains(&left), "{left}");
+    let grant = loop {
+        let wake = tokio::time::timeout(SOON, locks.wait(&alive)).await.expect("it is called");
+        assert!(matches!(wake.unwrap(), Wake::Look));
+        if let Attempt::Acquired(grant) = locks.try_acquire(&alive).await.unwrap() {
+            break grant;
+        }
+        let before = std::mem::replace(&mut left, server.waiting("n"));
+        assert!(left < before && before - left < GONE / 2, "{before} and then {left}");
+    };
+    assert_eq!(lease(&grant), Duration::from_millis(LONG));
+    let_go(&locks, &alive).await;
+    assert_no_residue(&server);
+}
+
+#[tokio::test]
 async fn a_place_that_is_not_kept_lapses() {
     let server = Server::start();
     let (locks, elsewhere) = (server.client().await, server.client().await);

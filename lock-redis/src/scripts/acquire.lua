@@ -64,8 +64,8 @@ local function is_to_look()
     return false
 end
 
-local function contended(by, remaining, place)
-    if waits and is_to_look() then
+local function contended(by, remaining, place, looks)
+    if waits and (looks or is_to_look()) then
         place = place + 2
     end
     if bell and by == 0 then
@@ -80,9 +80,11 @@ if not value then
         return {3, '', 0, now, 0}
     end
     local place = waits and stand_in_line() or 0
-    local next, err = line.serve(lock, fence, queue, places, mine, true)
+    local next, err, more = line.serve(lock, fence, queue, places, mine, true)
     if err then
         return err
+    elseif more then
+        return contended(0, 0, place, true)
     elseif next and next ~= mine then
         return contended(0, redis.call('PTTL', lock), place)
     end

@@ -12,9 +12,66 @@
 local function line()
     local MEMBER = '^(%x+) (%S+) (%d+) (%S+) ?(.*)$'
     local CLAIM_LEASE = 3000 -- in ms: how long a lock that was sent waits for a word of its owner
+    local SENDING = 20 -- what it costs to send somebody the lock, when taking somebody out of the line costs 1
+    local BATCH = 100
+
+    -- What one script may spend on those who are gone: the server does nothing else meanwhile. A thousand
+    -- take a few ms. Whoever looks next goes on.
+    local budget = 1000
+    local unheard = {} -- channels that nobody listens to
 
     local function channel_of(member)
         return (string.match(member, '^%x+ (%S+)'))
+    end
+
+    -- The first one in line whose process is not gone; all before it leave the line. Nil if there is none, or
+    -- if the budget does not last until there.
+    local function first(queue, is_gone)
+        local batch = 1
+        while budget > 0 do
+            local members, gone = redis.call('ZRANGE', queue, 0, batch - 1), 0
+            for i, member in ipairs(members) do
+                if not is_gone(channel_of(member)) then
+                    break
+                end
+                gone = i
+            end
+            if gone > 0 then
+                redis.call('ZREM', queue, unpack(members, 1, gone))
+                budget = budget - gone
+            end
+            if gone < batch then
+                return members[gone + 1]
+            end
+            batch = BATCH
+        end
+        return nil
+    end
+
+    local function tell(channel, message, places)
+        local heard = redis.pcall('PUBLISH', channel, message)
+        if heard == 0 then
+            redis.call('ZREM', places, channel)
+            unheard[channel] = true
+        end
+        return heard ~= 0
+    end
+
+    -- The message that makes a process look when so many ms have passed.
+    local function look(lock, remaining, is_ours)
+        return table.concat({'next', lock, remaining, whole(clock()), is_ours}, ' ')
+    end
+
+    -- Tells so many of the processes whose places last longest.
+    local function tell_others(message, places, sent, most)
+        local channels = redis.call('ZRANGE', places, -BATCH, -1)
+        for i = #channels, 1, -1 do
+            local channel = channels[i]
+            local is_other = channel ~= sent and string.sub(channel, 1, 1) ~= '@'
+            if most > 0 and is_other and tell(channel, message, places) then
+                most = most - 1
+            end
+        end
     end
 
     -- Tells the process of the first one in line for how many ms the lock is held, so that it looks then.
@@ -22,43 +79,32 @@ local function line()
     -- others have to find out.
     local function tell_next(lock, queue, places, is_ours, sent)
         local message
-        local function tell(channel)
-            message = message or table.concat({'next', lock, redis.call('PTTL', lock), whole(clock()), is_ours}, ' ')
-            local heard = redis.pcall('PUBLISH', channel, message)
-            local is_gone = heard == 0
-            if is_gone then
-                redis.call('ZREM', places, channel)
-            end
-            return not is_gone
-        end
-        while true do
-            local member = redis.call('ZRANGE', queue, 0, 0)[1]
-            if not member then
+        while budget > 0 do
+            local member = first(queue, function(channel) return not channel or unheard[channel] end)
+            if not member and budget > 0 then
                 redis.call('DEL', places)
                 return
             end
-            local channel = channel_of(member)
-            if channel and channel == sent then
-                for _, other in ipairs(redis.call('ZRANGE', places, -5, -1)) do
-                    if other ~= sent and string.sub(other, 1, 1) ~= '@' then
-                        tell(other)
-                    end
-                end
+            message = message or look(lock, redis.call('PTTL', lock), is_ours)
+            local channel = member and channel_of(member)
+            if not member or channel == sent then
+                tell_others(message, places, sent, 4)
                 return
             end
-            if channel and tell(channel) then
+            if tell(channel, message, places) then
                 return
             end
-            redis.call('ZREM', queue, member)
+            budget = budget - 1
         end
     end
 
     -- Gives the lock, which is free, to the first one in line whose process is there, and sends it word.
     -- `mine`: who asks; it is not sent to, but answered, and gets the lock from the caller. `lapsed`: nobody let
-    -- the lock go, its lease ended. Answers the member that is next, or nil if there is none; and an error.
+    -- the lock go, its lease ended. Answers the member that is next, or nil if there is none; an error; and whether
+    -- it is for others to go on: the lock is free, and there are more in line.
     --
-    -- Nothing is taken out of the line before the lock is given: where a write is refused, the lock stays
-    -- free and the line as it is.
+    -- Nothing is taken out of the line before the lock is given, but for those who are gone: where a write is
+    -- refused, the lock stays free and the line as it is.
     local function serve(lock, fence, queue, places, mine, lapsed)
         local now = clock()
         local sent = redis.call('ZRANGE', places, -1, -1)[1]
@@ -70,49 +116,58 @@ local function line()
                 redis.call('ZREM', places, channel)
             end
         end
+        local gone = {}
+        local function is_gone(channel)
+            if channel and gone[channel] == nil then
+                local lasts = redis.call('ZSCORE', places, channel)
+                gone[channel] = not lasts or tonumber(lasts) <= now
+            end
+            return not channel or gone[channel]
+        end
         local given = false
-        while true do
-            local member = redis.call('ZRANGE', queue, 0, 0)[1]
+        while budget > 0 do
+            local member = first(queue, is_gone)
             if not member then
                 break
+            elseif member == mine then
+                redis.call('ZREM', queue, member)
+                return member, nil
             end
             local owner, channel, ttl, floor, label = string.match(member, MEMBER)
-            local lasts = channel and redis.call('ZSCORE', places, channel)
-            if lasts and tonumber(lasts) > now then
-                if member == mine then
-                    redis.call('ZREM', queue, member)
-                    return member, nil
-                end
-                local lease = math.min(tonumber(ttl), CLAIM_LEASE)
-                local number, err = give(lock, fence, owner, label, lease, floor, now)
-                if err then
-                    if given then
-                        redis.call('DEL', lock)
-                    end
-                    return nil, err
-                end
-                given = true
-                local message = {'grant', owner, number, lease, whole(now)}
-                local heard = redis.pcall('PUBLISH', channel, table.concat(message, ' '))
-                if type(heard) == 'table' then
+            local lease = math.min(tonumber(ttl), CLAIM_LEASE)
+            local number, err = give(lock, fence, owner, label, lease, floor, now)
+            if err then
+                if given then
                     redis.call('DEL', lock)
-                    return nil, heard
                 end
-                if heard > 0 then
-                    redis.call('ZREM', queue, member)
-                    redis.pcall('ZADD', places, 'inf', '@' .. member)
-                    tell_next(lock, queue, places, 1, channel)
-                    return member, nil
-                end
-                redis.call('ZREM', places, channel)
+                return nil, err
             end
-            redis.call('ZREM', queue, member)
+            given = true
+            local message = {'grant', owner, number, lease, whole(now)}
+            local heard = redis.pcall('PUBLISH', channel, table.concat(message, ' '))
+            if type(heard) == 'table' then
+                redis.call('DEL', lock)
+                return nil, heard
+            end
+            if heard > 0 then
+                redis.call('ZREM', queue, member)
+                redis.pcall('ZADD', places, 'inf', '@' .. member)
+                tell_next(lock, queue, places, 1, channel)
+                return member, nil
+            end
+            redis.call('ZREM', places, channel)
+            gone[channel], unheard[channel] = true, true
+            budget = budget - SENDING
         end
         if given then
             redis.call('DEL', lock)
         end
-        redis.call('DEL', places)
-        return nil, nil
+        if budget > 0 then
+            redis.call('DEL', places)
+            return nil, nil
+        end
+        tell_others(look(lock, 0, 1), places, nil, 1)
+        return nil, nil, true
     end
 
     return {serve = serve, tell_next = tell_next, channel_of = channel_of}

@@ -9,6 +9,7 @@
 -- lease has ended. Then whoever is next in line gets it.
 
 local answers = {}
+local lines
 for i = 1, #KEYS / 5 do
     local lock, fence, queue, places = KEYS[5 * i - 4], KEYS[5 * i - 3], KEYS[5 * i - 2], KEYS[5 * i - 1]
     local owner, ttl, prolong, sent = ARGV[4 * i - 3], ARGV[4 * i - 2], ARGV[4 * i - 1], ARGV[4 * i]
@@ -36,7 +37,8 @@ for i = 1, #KEYS / 5 do
         -- Not by pcall: a replica that is behind must not say "not held".
         redis.call('DEL', KEYS[5 * i])
         if redis.pcall('EXISTS', queue) == 1 then
-            pcall(line().serve, lock, fence, queue, places, sent ~= '' and sent, true)
+            lines = lines or line()
+            pcall(lines.serve, lock, fence, queue, places, sent ~= '' and sent, true)
         end
     end
 end
