@@ -15,6 +15,8 @@
 //! | `redis://[user:password@]host[:port][/database]` | a Redis server | `redis` |
 //! | `rediss://…` | the same, encrypted; options `ca`, `cert`, `key` | `redis` and `tls` |
 //! | `redis+unix:///path` | the same, through a socket; options `db`, `user`, `password` | `redis` |
+//! | `redis+sentinel://[user:password@]host[:port],…/name[/database]` | the primary that Redis Sentinel names; options `sentinel_user`, `sentinel_password` | `redis` |
+//! | `rediss+sentinel://…` | the same, encrypted; options `ca`, `cert`, `key` | `redis` and `tls` |
 //! | `zookeeper://[user:password@]host[:port],…[/chroot]` | a ZooKeeper ensemble | `zookeeper` |
 //! | `zookeeper+tls://…` | the same, encrypted; options `ca` (needed), `cert`, `key` | `zookeeper` and `tls` |
 //! | `memcache://[user:password@]host[:port],…` | memcached servers; advisory | `memcache` |
@@ -118,9 +120,11 @@ async fn server(url: Url, max_ttl: Option<Duration>) -> Result<LockerBuilder, Er
         #[cfg(not(feature = "file"))]
         "file" => return Err(feature_is_off("file", "file")),
         #[cfg(feature = "redis")]
-        "redis" | "rediss" | "redis+unix" => redis_backend(url, max_ttl).await?,
+        "redis" | "rediss" | "redis+unix" | "redis+sentinel" | "rediss+sentinel" => {
+            redis_backend(url, max_ttl).await?
+        }
         #[cfg(not(feature = "redis"))]
-        scheme @ ("redis" | "rediss" | "redis+unix") => {
+        scheme @ ("redis" | "rediss" | "redis+unix" | "redis+sentinel" | "rediss+sentinel") => {
             let _ = max_ttl;
             return Err(feature_is_off(scheme, "redis"));
         }
@@ -156,6 +160,8 @@ const KNOWN: &[&str] = &[
     "redis:",
     "rediss:",
     "redis+unix:",
+    "redis+sentinel:",
+    "rediss+sentinel:",
     "zookeeper:",
     "zookeeper+tls:",
     "memcache:",

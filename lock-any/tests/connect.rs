@@ -143,7 +143,13 @@ async fn a_scheme_whose_feature_is_off_names_the_feature() {
 #[cfg(not(feature = "redis"))]
 #[tokio::test]
 async fn a_server_whose_feature_is_off_names_the_feature() {
-    for url in ["redis://u:hunter2@h", "rediss://h", "redis+unix:///s"] {
+    for url in [
+        "redis://u:hunter2@h",
+        "rediss://h",
+        "redis+unix:///s",
+        "redis+sentinel://u:hunter2@h/name",
+        "rediss+sentinel://h/name",
+    ] {
         let (kind, text) = refused(url).await;
         assert_eq!(kind, ErrorKind::Unsupported);
         assert!(text.contains("feature \"redis\"") && !text.contains("hunter2"), "{text}");
@@ -284,6 +290,16 @@ mod redis {
             ("redis:", ErrorKind::Invalid, "redis://"),
             ("redis://u:hunter2@h:x", ErrorKind::Invalid, "port"),
             ("redis+unix:///nosuch?password=hunter2", ErrorKind::Unavailable, "cannot connect"),
+            (
+                "redis+sentinel://u:hunter2@127.0.0.1:1",
+                ErrorKind::Invalid,
+                "what the sentinels watch",
+            ),
+            (
+                "redis+sentinel://u:hunter2@127.0.0.1:1/locks?sentinel_password=hunter2",
+                ErrorKind::Unavailable,
+                "cannot connect",
+            ),
         ] {
             let (kind, text) = refused(url).await;
             assert_eq!(kind, expected, "{url}: {text}");

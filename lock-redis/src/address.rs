@@ -30,8 +30,8 @@ pub(crate) enum Address {
     Unix(PathBuf),
 }
 
-/// Who we are on a server. Has no `Debug`: it may hold a password.
-#[derive(Clone, Default)]
+/// Who we are on a server.
+#[derive(Clone, Default, PartialEq, Eq)]
 pub(crate) struct Login {
     pub(crate) user: Option<String>,
     pub(crate) password: Option<String>,
@@ -63,6 +63,13 @@ impl Login {
     }
 }
 
+/// Shows no password.
+impl fmt::Debug for Login {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Login").field("user", &self.user).finish_non_exhaustive()
+    }
+}
+
 /// The user may be empty, for the default one.
 impl From<(String, String)> for Login {
     fn from((user, password): (String, String)) -> Self {
@@ -78,9 +85,14 @@ impl Config {
         Ok(())
     }
 
-    /// Clients for the server that has the locks: one with signals, and one without for servers that have
-    /// none. The files that are named are read anew: certificates are replaced while programs run.
-    pub(crate) async fn clients(&self, address: &Address) -> Result<[Client; 2], Error> {
+    /// Clients for a server: one with signals, and one without for servers that have none. The files that are
+    /// named are read anew: certificates are replaced while programs run.
+    pub(crate) async fn clients(
+        &self,
+        address: &Address,
+        login: &Login,
+        database: i64,
+    ) -> Result<[Client; 2], Error> {
         #[cfg(feature = "tls")]
         let certificates = self.certificates.read_for(address.is_encrypted()).await?;
         let open = |info: ConnectionInfo| {
@@ -91,7 +103,7 @@ impl Config {
             Client::open(info)
         };
         let client = |protocol| {
-            connection_info(address, &self.login, self.database, protocol)
+            connection_info(address, login, database, protocol)
                 .and_then(open)
                 .map_err(|error| fault::error(fault::no_connection(address, &error)))
         };

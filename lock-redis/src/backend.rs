@@ -48,6 +48,7 @@ struct Inner {
     link: Arc<Link>,
     order: Order,
     wakeup: Wakeup,
+    notices: Support,
     max_ttl: Duration,
     stuck: Stuck,
 }
@@ -63,6 +64,8 @@ struct Held {
     number: u64,
     /// The fence is there at least until then.
     fence_until: Moment,
+    /// By which connection this was said; 0 if it was sent.
+    connection: u64,
 }
 
 impl Redis {
@@ -100,8 +103,13 @@ impl Redis {
         };
         link.check_server().await?;
         link.check_rights().await?;
+        // Where locks can move to another server, those who have long leases are to hear of it.
+        let notices = match link.may_move() && connection.has_signals {
+            true => Support::Present,
+            false => Support::Absent,
+        };
         let stuck = Stuck::default();
-        Ok(Self { inner: Arc::new(Inner { keys, link, order, wakeup, max_ttl, stuck }) })
+        Ok(Self { inner: Arc::new(Inner { keys, link, order, wakeup, notices, max_ttl, stuck }) })
     }
 }
 
@@ -123,7 +131,7 @@ impl Backend for Redis {
             minimum_hold: Support::Present,
             late_attempts_refused: Support::Present,
             raisable: Support::Present,
-            notices: Support::Absent,
+            notices: self.inner.notices,
             inspecting: Support::Present,
             listing: Support::Absent,
             breaking: Support::Present,
@@ -149,6 +157,9 @@ impl Backend for Redis {
 
     async fn wait(&self, claim: &Claim) -> Result<Wake, Fault> {
         let link = &self.inner.link;
+        if claim.held {
+            return self.wait_for_loss(claim).await;
+        }
         if link.channel().is_none() || !claim.queue {
             return self.wait_for_signal(claim).await;
         }
@@ -166,7 +177,7 @@ impl Backend for Redis {
                 Call::Look => Ok(Wake::Look),
                 Call::Sent(sent) => {
                     let fence_until = sent.since + sent.lease + IDLE;
-                    let held = Held { number: sent.number, fence_until };
+                    let held = Held { number: sent.number, fence_until, connection: 0 };
                     held.grant(sent.lease, sent.since).map(Wake::Granted)
                 }
             },
@@ -316,7 +327,8 @@ impl Redis {
                 self.inner.stuck.forget(&keys.lock);
                 let lease = duration(ms).unwrap_or(claim.ttl);
                 let number = number.parse().map_err(|e| odd_answer("acquire", e))?;
-                let held = Held { number, fence_until: asked + lease + IDLE };
+                let fence_until = asked + lease + IDLE;
+                let held = Held { number, fence_until, connection: connection.id };
                 Ok((Attempt::Acquired(held.grant(lease, asked)?), None))
             }
             0 | 2 => {
@@ -385,6 +397,33 @@ impl Redis {
         Wake::Look
     }
 
+    /// Waits until the lock may have been taken away: its key has changed, or the connection by which it was
+    /// proven is gone, and with it perhaps the server that had it.
+    async fn wait_for_loss(&self, claim: &Claim) -> Result<Wake, Fault> {
+        let Inner { keys, link, .. } = &*self.inner;
+        let key = keys.of(&claim.name).lock;
+        let proven_by = held(claim).map(|held| held.connection);
+        let _seat = link.waiters().seat(claim.owner, &key);
+        loop {
+            let connection = link.next_connection().await;
+            if proven_by != Some(connection.id) {
+                return Ok(Wake::Look);
+            }
+            if connection.has_signals
+                && let Some((watched, signals)) = link.waiters().not_armed(&claim.owner)
+            {
+                let Ok(seen) = link.watch(&connection, &watched, &key).await else { continue };
+                // Our own renewals change the key as well.
+                let value = seen.and_then(|(_, value)| Value::parse(&value));
+                if value.is_none_or(|value| value.owner != claim.owner) {
+                    return Ok(Wake::Look);
+                }
+                link.waiters().arm(&claim.owner, signals);
+            }
+            link.waiters().woken(&claim.owner).await;
+        }
+    }
+
     /// Warns of a lock that nobody with our settings can have taken like this: its key came back when
     /// the server's clock was set back, or was changed by hand. Of other libraries we know no longest
     /// lease, only that a lock without an end outlives its holder.
@@ -425,7 +464,9 @@ impl Redis {
             script.arg(place.as_ref().map_or("", |place| &*place.member));
             prolonged.push(prolong);
         }
-        let (since, answers) = link.run::<Vec<(String, i64)>>("renew", &script).await?;
+        let connection = link.connection().await?;
+        let (since, answers) =
+            link.run_on::<Vec<(String, i64)>>(&connection, "renew", &script).await?;
         if answers.len() != claims.len() {
             return Err(odd_answer("renew", format!("{} answers", answers.len())));
         }
@@ -442,7 +483,8 @@ impl Redis {
                     Some(held) if !prolong => held.fence_until,
                     _ => since + lease + IDLE * 2,
                 };
-                Held { number, fence_until }.grant(lease, since).map(Renewal::Held)
+                let held = Held { number, fence_until, connection: connection.id };
+                held.grant(lease, since).map(Renewal::Held)
             })
             .collect())
     }

@@ -9,10 +9,12 @@ use lock_core::{Error, ErrorKind, Order};
 
 use crate::address::{Address, Login};
 use crate::keys::Keys;
+use crate::sentinel::{Found, Sentinels};
 #[cfg(feature = "tls")]
 use crate::tls::{Certificates, Pem};
 
 const DEFAULT_PORT: u16 = 6379;
+const DEFAULT_SENTINEL_PORT: u16 = 26379;
 
 /// Leases are counted in milliseconds, and a round trip takes one or two.
 pub(crate) const TTL_MIN: Duration = Duration::from_millis(10);
@@ -51,6 +53,8 @@ pub struct Config {
 pub(crate) enum Place {
     /// It is known where it is.
     Fixed(Address),
+    /// The sentinels know.
+    Named(Sentinels),
 }
 
 impl Config {
@@ -59,6 +63,9 @@ impl Config {
     /// * `redis://[user:password@]host[:port][/database]`
     /// * `rediss://…`, the same over TLS, with the Cargo feature `tls`
     /// * `redis+unix:///path/of/the/socket`
+    /// * `redis+sentinel://[user:password@]host[:port],host[:port],…/name[/database]`, the primary that these
+    ///   Sentinels call by that name; their port is 26379 unless given. User and password are those of the servers
+    /// * `rediss+sentinel://…`, the same over TLS, to the Sentinels too
     ///
     /// User and password are percent-decoded; `:password@` is the default user's. Options follow as
     /// `?name=value&…`, percent-encoded:
@@ -69,8 +76,9 @@ impl Config {
     /// | `max_ttl` | all | the longest lease, like `1h`, see [`max_ttl`](Self::max_ttl) |
     /// | `order` | all | `fifo`, or `any` for a race, see [`order`](Self::order) |
     /// | `db`, `user`, `password` | `redis+unix:` | what other URLs have elsewhere |
-    /// | `ca` | `rediss:` | a file: the authorities that vouch for the server, and no others |
-    /// | `cert`, `key` | `rediss:` | two files: who we are, for a server that asks its clients for certificates |
+    /// | `sentinel_user`, `sentinel_password` | `redis+sentinel:`, `rediss+sentinel:` | who we are on the Sentinels, if they ask |
+    /// | `ca` | `rediss:`, `rediss+sentinel:` | a file: the authorities that vouch for the server, and no others |
+    /// | `cert`, `key` | `rediss:`, `rediss+sentinel:` | two files: who we are, for a server that asks its clients for certificates |
     ///
     /// The files are PEM. Each may hold several certificates; in `cert` our own is the first one, and
     /// `cert` and `key` may be one file. They are read whenever a connection is made, and not now: a
@@ -87,14 +95,22 @@ impl Config {
     /// What it takes out of `url`.
     fn of(url: &mut Url) -> Result<Self, Error> {
         let mut config = match url.scheme() {
-            "redis" => Self::at_host(url.authority(DEFAULT_PORT)?, false)?,
-            "rediss" if cfg!(feature = "tls") => Self::at_host(url.authority(DEFAULT_PORT)?, true)?,
-            "rediss" => {
-                let why = "rediss: needs the Cargo feature \"tls\" of lock-redis, which is off";
+            scheme @ ("rediss" | "rediss+sentinel") if !cfg!(feature = "tls") => {
+                let why = format!(
+                    "{scheme}: needs the Cargo feature \"tls\" of lock-redis, which is off"
+                );
                 return Err(Error::new(ErrorKind::Unsupported, why));
             }
+            "redis" => Self::at_host(url.authority(DEFAULT_PORT)?, false)?,
+            "rediss" => Self::at_host(url.authority(DEFAULT_PORT)?, true)?,
+            "redis+sentinel" => Self::named(url, false)?,
+            "rediss+sentinel" => Self::named(url, true)?,
             "redis+unix" => Self::at_socket(url)?,
-            _ => return Err(invalid("write redis://, rediss:// or redis+unix://")),
+            _ => {
+                return Err(invalid(
+                    "write redis://, rediss://, redis+unix://, redis+sentinel:// or rediss+sentinel://",
+                ));
+            }
         };
         if let Some(prefix) = url.take("prefix")? {
             config = config.prefix(&prefix)?;
@@ -108,7 +124,11 @@ impl Config {
             Some("any") => config.order(Order::PerProcess),
             Some(_) => return Err(invalid("the URL option order is fifo or any")),
         };
-        let _files = url.take_certificate_files("rediss")?;
+        let encrypted = match url.scheme() {
+            scheme if scheme.contains("sentinel") => "rediss+sentinel",
+            _ => "rediss",
+        };
+        let _files = url.take_certificate_files(encrypted)?;
         #[cfg(feature = "tls")]
         {
             let (ca, identity) = (_files.authorities, _files.identity);
@@ -211,6 +231,22 @@ impl Config {
         Ok(config)
     }
 
+    fn named(url: &mut Url, tls: bool) -> Result<Self, Error> {
+        let Authority { credentials, hosts, path } = url.authority(DEFAULT_SENTINEL_PORT)?;
+        let (service, number) = path.split_once('/').unwrap_or((&path, ""));
+        if service.is_empty() {
+            return Err(invalid(
+                "name what the sentinels watch: redis+sentinel://host,host,host/name",
+            ));
+        }
+        let login = Login::take_from(url, "sentinel_user", "sentinel_password")?;
+        let service = service.to_owned();
+        let mut config = Self::at(Place::Named(Sentinels { hosts, service, tls, login }))?;
+        config.login = credentials.map(Login::from).unwrap_or_default();
+        config.database = database(number)?;
+        Ok(config)
+    }
+
     fn at_socket(url: &mut Url) -> Result<Self, Error> {
         let path = url.path()?.ok_or_else(|| invalid("write redis+unix:///path/of/the/socket"))?;
         let mut config = Self::at(Place::Fixed(Address::Unix(path.into())))?;
@@ -224,15 +260,17 @@ impl Place {
     pub(crate) fn is_encrypted(&self) -> bool {
         match self {
             Self::Fixed(address) => address.is_encrypted(),
+            Self::Named(sentinels) => sentinels.tls,
         }
     }
 }
 
 impl Config {
     /// Where the server is now.
-    pub(crate) async fn resolve(&self) -> Result<Address, Fault> {
+    pub(crate) async fn resolve(&self) -> Result<Found, Fault> {
         match &self.place {
-            Place::Fixed(address) => Ok(address.clone()),
+            Place::Fixed(address) => Ok(Found { address: address.clone(), epoch: None }),
+            Place::Named(sentinels) => sentinels.find(self).await,
         }
     }
 }
@@ -241,6 +279,7 @@ impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Fixed(address) => address.fmt(f),
+            Self::Named(sentinels) => sentinels.fmt(f),
         }
     }
 }
@@ -335,6 +374,21 @@ mod tests {
     }
 
     #[test]
+    fn sentinels_are_understood() {
+        let url = "redis+sentinel://u:p@a,[::1]:7/my-primary/3?sentinel_user=s&sentinel_password=q";
+        let config = Config::new(url).unwrap();
+        let hosts = [("a", DEFAULT_SENTINEL_PORT), ("::1", 7)];
+        let hosts = hosts.map(|(name, port)| Host { name: name.into(), port }).to_vec();
+        let login = Login { user: Some("s".into()), password: Some("q".into()) };
+        let service = "my-primary".to_owned();
+        let place = Place::Named(Sentinels { hosts, service, tls: false, login });
+        assert_eq!((config.place, config.database), (place, 3));
+        assert_eq!(config.login.user.as_deref(), Some("u"));
+        let alone = Config::new("redis+sentinel://a/name").unwrap();
+        assert_eq!((alone.login, alone.database), (Login::default(), 0));
+    }
+
+    #[test]
     fn what_is_not_understood_is_refused_without_being_repeated() {
         for url in [
             "",
@@ -369,6 +423,13 @@ mod tests {
             "redis://h?ca=/x",
             "redis://h?key=/x",
             "redis+unix:///x?cert=/x&key=/x",
+            "redis+sentinel://hunter2",
+            "redis+sentinel://a,b/",
+            "redis+sentinel://u:hunter2@a,b//2",
+            "redis+sentinel://u:hunter2@a,b/name/two",
+            "redis+sentinel://a/name?sentinel_user=hunter2",
+            "redis+sentinel://a/name?ca=/x",
+            "redis://h?sentinel_password=hunter2",
             "redis://h?order=hunter2",
             "redis://h?max_ttl=hunter2",
             "redis://h?max_ttl=9ms",

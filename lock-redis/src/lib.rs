@@ -37,7 +37,8 @@
 //!   by its next renewal, and that renewal serves who is next. [`break_lock`] does so at once.
 //! * **Databases.** Signals do not tell databases apart: with `order=any`, a lock that is busy under the same
 //!   name in another one makes waiters look needlessly.
-//! * **Replicas** are refused when connecting, and do not say of a lock that it is taken.
+//! * **Replicas** are refused when connecting, and do not say of a lock that it is taken. What becomes of locks when one
+//!   takes over stands [below](#sentinel).
 //! * **Clusters** are refused. All keys of one lock are in one slot already.
 //!
 //! # What is promised
@@ -129,6 +130,44 @@
 //! with any string in it is held. Every other character is escaped, the one that ends the prefix too, and
 //! a key of more than 200 bytes ends in a digest: see [`Encoding`]. A name with a hash tag of its own has
 //! no braces put around it.
+//!
+//! # Sentinel
+//!
+//! `redis+sentinel://host,host,host/name` names the Sentinels, and what they call the primary:
+//!
+//! ```text
+//! redis+sentinel://user:password@s1.example.com,s2.example.com,s3.example.com/locks?sentinel_password=secret
+//! ```
+//!
+//! Name all of them. For each connection all are asked at once, for at most a second, until more than half have
+//! answered; the newest configuration is believed, and a server that says of itself that it is no primary is not
+//! used. A client also listens to each Sentinel, on a connection of its own. When one of them tells of
+//! another primary, what is under way on the old one is given up as unknown, and the next verb is the new one's. A verb
+//! that meets a server without being its primary any more is [`ErrorKind::Unavailable`], never contention.
+//! With fewer Sentinels than half, locks go on as long as the primary does.
+//!
+//! | what happens | who holds a lock | who wants it |
+//! |---|---|---|
+//! | failover, and the replica knew the lock | keeps it, for what was left of its lease there or longer | waits; the line is there |
+//! | failover, and the replica did not know it | is told at once, not at the next renewal; two believe in it until then | gets it, with a higher token |
+//! | the primary is cut off from the Sentinels, with clients | is told when it hears of the failover, at the latest at the end of its lease | gets it on the other side, with a higher token |
+//! | the old primary comes back | | is not led to it: it is made a replica, and what it alone knew is gone |
+//!
+//! So with replicas **exclusion is not guaranteed across a failover**, as replication is asynchronous; tokens
+//! order what was granted before and after it, as long as the clocks of the servers agree to within the time
+//! that the failover takes. Who needs more has a resource that checks tokens, or `lock-quorum`, or ZooKeeper.
+//! `min-replicas-to-write` and `min-replicas-max-lag` on the servers bound for how long a primary that
+//! is cut off from its replicas gives locks: set them.
+//!
+//! Holders hear of a failover because [`Capabilities::notices`] are there: it needs the rights for signals. Each lock
+//! that is held for longer than a tenth of a second costs one more request, and another one after each of its renewals; and
+//! its holder is told at once of a removal by hand, too. Without signals, holders are told by their next renewal.
+//!
+//! Sentinels must be Redis 6 or newer to be listened to; older ones are asked when the connection breaks. What they announce
+//! must be reachable from here, and with `rediss+sentinel://` must be what the certificates are for: names
+//! (`sentinel announce-hostnames yes`), or addresses in the certificates. The user of the servers needs the right `+role`
+//! besides [those below](#rights); without it, a replica is found out by its refusal. A user of the Sentinels needs
+//! `+sentinel|get-master-addr-by-name +sentinel|master +subscribe &*`.
 //!
 //! # Other libraries
 //!
@@ -232,6 +271,8 @@
 //! [`Encoding`]: lock_core::Encoding
 //! [`Fencing::Seeded`]: lock_core::Fencing::Seeded
 //! [`Capabilities::order`]: lock_core::Capabilities::order
+//! [`Capabilities::notices`]: lock_core::Capabilities::notices
+//! [`ErrorKind::Unavailable`]: lock_core::ErrorKind::Unavailable
 //! [`Capabilities::wakeup`]: lock_core::Capabilities::wakeup
 
 mod address;
@@ -243,6 +284,7 @@ mod keys;
 mod line;
 mod link;
 mod scripts;
+mod sentinel;
 #[cfg(feature = "tls")]
 mod tls;
 mod value;

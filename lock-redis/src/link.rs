@@ -8,7 +8,8 @@
 
 use std::fmt;
 use std::future::Future;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -22,14 +23,17 @@ use redis::{
     AsyncConnectionConfig, ErrorKind as RedisKind, FromRedisValue, PushInfo, PushKind, RedisError,
     ScriptInvocation, Value as Answer,
 };
+use tokio::sync::{SetOnce, watch};
+use tokio::task::JoinSet;
 
 use crate::address::SILENCE;
 use crate::clock::Said;
-use crate::config::Config;
+use crate::config::{Config, Place};
 use crate::fault;
 use crate::keys::LockKeys;
 use crate::line::Lines;
 use crate::scripts;
+use crate::sentinel::Found;
 use crate::value::Value;
 use crate::waiters::Waiters;
 
@@ -45,7 +49,7 @@ const AGE: Duration = Duration::from_secs(1);
 /// The way to the server.
 pub(crate) struct Link {
     address: String,
-    config: Config,
+    config: Arc<Config>,
     trial: LockKeys,
     waiters: Arc<Waiters>,
     lines: Arc<Lines>,
@@ -55,6 +59,12 @@ pub(crate) struct Link {
     /// to do.
     order: OnceLock<Order>,
     dialer: Dialer<Connection>,
+    /// How many connections were made.
+    made: AtomicU64,
+    /// Where the locks are by the word of a sentinel that said so of its own accord.
+    named: watch::Sender<Option<Found>>,
+    /// Those who listen to sentinels. They end with this.
+    listening: Mutex<JoinSet<()>>,
 }
 
 /// A connection. Cloning is cheap; clones share it.
@@ -62,6 +72,9 @@ pub(crate) struct Link {
 pub(crate) struct Connection {
     redis: MultiplexedConnection,
     health: Arc<Health>,
+    /// Another one for each connection, and never 0.
+    pub(crate) id: u64,
+    server: Found,
     /// Whether the server tells of changes of the keys that we watch.
     pub(crate) has_signals: bool,
     /// Whether the server sends what is said on our channel.
@@ -72,6 +85,8 @@ pub(crate) struct Connection {
 struct Health {
     since: Moment,
     broken: AtomicBool,
+    /// The locks have moved to another server: nobody waits for an answer of this one any more.
+    left: SetOnce<()>,
     /// When the oldest request was sent whose caller has gone away without an answer.
     unanswered: Mutex<Option<Moment>>,
     /// What the server's clock said last.
@@ -91,10 +106,13 @@ impl Link {
             trial: config.keys.for_trial(),
             channel: stands_in_line.then(channel),
             order: OnceLock::new(),
-            config,
+            config: Arc::new(config),
             waiters: Arc::default(),
             lines: Arc::default(),
             dialer: Dialer::default(),
+            made: AtomicU64::new(0),
+            named: watch::Sender::default(),
+            listening: Mutex::default(),
         })
     }
 
@@ -200,8 +218,12 @@ impl Link {
             .await
             .unwrap_or_else(|| Err(fault::silent(&self.address)))
             .map_err(fault::error)?;
-        if server.as_ref().and_then(|info| info.get("redis_mode")) == Some("cluster") {
-            let why = "the server is a member of a cluster, which this backend cannot use";
+        let why = match server.as_ref().and_then(|info| info.get("redis_mode")) {
+            Some("cluster") => "the server is a member of a cluster, which this backend cannot use",
+            Some("sentinel") => "this is a sentinel: write redis+sentinel://host,host,host/name",
+            _ => "",
+        };
+        if !why.is_empty() {
             return Err(Error::new(ErrorKind::Unsupported, why));
         }
         let policy = memory.as_ref().and_then(|info| info.get("maxmemory_policy"));
@@ -218,7 +240,7 @@ impl Link {
 
     /// The first connection, which decides in what order waiters are served. Nobody else waits for it yet, so
     /// its fault stays whole.
-    pub(crate) async fn first_connection(&self) -> Result<(Connection, Order), Fault> {
+    pub(crate) async fn first_connection(self: &Arc<Self>) -> Result<(Connection, Order), Fault> {
         let connection = self.connect_in_time().await?;
         let order = if connection.has_channel { Order::Fifo } else { Order::PerProcess };
         match self.config.order {
@@ -241,13 +263,29 @@ impl Link {
 
     /// The connection, if need be a new one: then this waits for one attempt, which all verbs share.
     pub(crate) async fn connection(self: &Arc<Self>) -> Result<Connection, Fault> {
-        let is_good = |connection: &Connection| connection.health.is_good();
+        let is_good =
+            |connection: &Connection| connection.health.is_good() && !self.is_left(connection);
         self.dialer.get(is_good, || Arc::clone(self).make_connection()).await
+    }
+
+    /// The connection, whenever there is one again: for who has nothing to do meanwhile.
+    pub(crate) async fn next_connection(self: &Arc<Self>) -> Connection {
+        loop {
+            // It pauses between attempts.
+            if let Ok(connection) = self.connection().await {
+                return connection;
+            }
+        }
+    }
+
+    /// True if the locks may be on another server one day.
+    pub(crate) fn may_move(&self) -> bool {
+        matches!(self.config.place, Place::Named(_))
     }
 
     async fn make_connection(self: Arc<Self>) -> Result<Connection, Fault> {
         // There may be nothing against the old one but that it does not answer.
-        match self.dialer.current().filter(|c| !c.health.broken.load(Ordering::Acquire)) {
+        match self.dialer.current().filter(|c| !c.is_broken() && !self.is_left(c)) {
             Some(old) if self.answers(&old).await => Ok(old),
             _ => self.connect_in_time().await,
         }
@@ -265,17 +303,59 @@ impl Link {
         }
     }
 
-    async fn connect_in_time(&self) -> Result<Connection, Fault> {
+    /// A sentinel says that the locks are there. Perhaps they have been there for long.
+    pub(crate) fn has_moved_to(&self, found: Found) {
+        self.named.send_replace(Some(found));
+        if let Some(old) = self.dialer.current().filter(|connection| self.is_left(connection)) {
+            tracing::info!(redis.address = %old.server.address, "this server is the primary no more");
+            let _ = old.health.left.set(());
+            self.gives_up(&old);
+        }
+    }
+
+    /// True if the locks have moved to another server.
+    fn is_left(&self, connection: &Connection) -> bool {
+        let replaces = |found: &Found| found.replaces(&connection.server);
+        connection.server.epoch.is_some() && self.named.borrow().as_ref().is_some_and(replaces)
+    }
+
+    async fn connect_in_time(self: &Arc<Self>) -> Result<Connection, Fault> {
         within(CONNECT_TIMEOUT, self.connect())
             .await
             .unwrap_or_else(|| Err(fault::silent_from_the_start(&self.config.place)))
     }
 
-    async fn connect(&self) -> Result<Connection, Fault> {
-        let address = self.config.resolve().await?;
+    async fn connect(self: &Arc<Self>) -> Result<Connection, Fault> {
+        let server = self.config.resolve().await?;
+        self.listen();
+        let mut named = self.named.subscribe();
+        let replaces = |found: &Option<Found>| found.as_ref().is_some_and(|f| f.replaces(&server));
+        tokio::select! {
+            biased;
+            made = self.connect_to(&server) => made,
+            _ = named.wait_for(replaces), if server.epoch.is_some() => {
+                let why = "the primary was replaced while it was connected to";
+                Err(Fault::not_applied(Unavailable, why))
+            }
+        }
+    }
+
+    /// Has somebody listen to the sentinels, if there are some. Who did so may have ended with a runtime.
+    fn listen(self: &Arc<Self>) {
+        if let Place::Named(sentinels) = &self.config.place {
+            let mut tasks = self.listening.lock().unwrap_or_else(PoisonError::into_inner);
+            while tasks.try_join_next().is_some() {}
+            if tasks.is_empty() {
+                sentinels.listen(&self.config, &Arc::downgrade(self), &mut tasks);
+            }
+        }
+    }
+
+    async fn connect_to(&self, server: &Found) -> Result<Connection, Fault> {
+        let (config, address) = (&self.config, &server.address);
         // Files that are just being replaced are no reason to give up.
-        let [with_signals, without] =
-            self.config.clients(&address).await.map_err(|e| Fault::not_applied(Unavailable, e))?;
+        let clients = config.clients(address, &config.login, config.database).await;
+        let [with_signals, without] = clients.map_err(|e| Fault::not_applied(Unavailable, e))?;
         let health = Arc::new(Health::new());
         let pushes = Pushes {
             waiters: Arc::clone(&self.waiters),
@@ -287,22 +367,31 @@ impl Link {
         let settings =
             AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(None);
         let speaking = settings.clone().set_push_sender(pushes);
-        let failed = |error: RedisError| fault::no_connection(&address, &error);
+        let failed = |error: RedisError| fault::no_connection(address, &error);
+        let connection = |redis, health| Connection {
+            redis,
+            health,
+            id: self.made.fetch_add(1, Ordering::Relaxed) + 1,
+            server: server.clone(),
+            has_signals: false,
+            has_channel: false,
+        };
         match with_signals.get_multiplexed_async_connection_with_config(&speaking).await {
             Ok(mut redis) => {
                 let mut other = redis.clone();
                 // Before anybody stands in line by this connection.
                 let subscribing = async {
                     match &self.channel {
-                        Some(channel) => other.subscribe(channel).await,
+                        Some(channel) => other.subscribe(channel).await.map_err(failed),
                         None => Ok(()),
                     }
                 };
-                // Both in one round trip: a renewal may be waiting for this.
-                let asking = self.switch_signals_on(&mut redis);
-                let ((), has_signals) = tokio::try_join!(subscribing, asking).map_err(failed)?;
+                // All in one round trip: a renewal may be waiting for this.
+                let checking = must_be_primary(redis.clone(), server);
+                let asking = async { self.switch_signals_on(&mut redis).await.map_err(failed) };
+                let ((), (), has_signals) = tokio::try_join!(checking, subscribing, asking)?;
                 let has_channel = self.channel.is_some();
-                Ok(Connection { redis, health, has_signals, has_channel })
+                Ok(Connection { has_signals, has_channel, ..connection(redis, health) })
             }
             Err(error) if is_too_old(&error) && self.order.get() == Some(&Order::Fifo) => {
                 let why = "the server at this address used to send messages of its own accord, and \
@@ -314,7 +403,8 @@ impl Link {
                 let health = Arc::new(Health::new());
                 let redis = without.get_multiplexed_async_connection_with_config(&settings).await;
                 let redis = redis.map_err(failed)?;
-                Ok(Connection { redis, health, has_signals: false, has_channel: false })
+                must_be_primary(redis.clone(), server).await?;
+                Ok(connection(redis, health))
             }
             Err(error) => Err(failed(error)),
         }
@@ -346,11 +436,15 @@ impl Link {
         // Whoever was demoted answers for nobody: the address may lead to the new primary by now.
         let was_demoted = fault::is_elsewhere(error) && connection.health.is_old();
         if fault::is_broken(error) || was_demoted {
-            connection.health.breaks();
-            self.waiters.signal_all();
-            self.lines.lose_places();
+            self.gives_up(connection);
         }
         fault::fault(doing, error)
+    }
+
+    fn gives_up(&self, connection: &Connection) {
+        connection.health.breaks();
+        self.waiters.signal_all();
+        self.lines.lose_places();
     }
 }
 
@@ -373,6 +467,7 @@ impl Health {
         Self {
             since: Moment::now(),
             broken: AtomicBool::new(false),
+            left: SetOnce::new(),
             unanswered: Mutex::default(),
             clock: Mutex::default(),
         }
@@ -385,10 +480,19 @@ impl Health {
     }
 
     /// Says when `request` was sent, and its answer; and remembers it if it is dropped without one.
-    async fn watch<T>(&self, request: impl Future<Output = T>) -> (Moment, T) {
+    async fn watch<T>(
+        &self,
+        request: impl Future<Output = Result<T, RedisError>>,
+    ) -> (Moment, Result<T, RedisError>) {
         let asked = Asked { health: self, since: Moment::now(), answered: false };
         let since = asked.since;
-        (since, asked.until(request).await)
+        tokio::select! {
+            biased;
+            answer = asked.until(request) => (since, answer),
+            _ = self.left.wait() => {
+                (since, Err(io::Error::from(io::ErrorKind::ConnectionAborted).into()))
+            }
+        }
     }
 
     fn is_good(&self) -> bool {
@@ -513,6 +617,26 @@ impl Info {
     }
 }
 
+/// Demands that a server that sentinels name is a primary: one that was replaced may not know it yet, and who is to
+/// replace it neither. Users who may not ask find out by the first write.
+async fn must_be_primary(mut redis: MultiplexedConnection, server: &Found) -> Result<(), Fault> {
+    if server.epoch.is_none() {
+        return Ok(());
+    }
+    match redis::cmd("ROLE").query_async::<Vec<Answer>>(&mut redis).await {
+        Ok(role) if role.first() == Some(&Answer::BulkString(b"master".to_vec())) => Ok(()),
+        Ok(_) => {
+            let why =
+                format!("{} is a replica, though sentinels name it as the primary", server.address);
+            Err(Fault::not_applied(Unavailable, why))
+        }
+        Err(error) if fault::is_broken(&error) => {
+            Err(fault::no_connection(&server.address, &error))
+        }
+        Err(_) => Ok(()),
+    }
+}
+
 /// True if the server does not speak the protocol that has signals.
 fn is_too_old(error: &RedisError) -> bool {
     let hides_hello = || {
@@ -522,7 +646,7 @@ fn is_too_old(error: &RedisError) -> bool {
     error.kind() == RedisKind::RESP3NotSupported || error.code() == Some("NOPROTO") || hides_hello()
 }
 
-async fn within<T>(limit: Duration, work: impl Future<Output = T>) -> Option<T> {
+pub(crate) async fn within<T>(limit: Duration, work: impl Future<Output = T>) -> Option<T> {
     tokio::select! {
         biased;
         done = work => Some(done),

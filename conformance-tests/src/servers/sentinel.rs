@@ -25,7 +25,8 @@ const SERVICE: &str = "locks";
 const DOWN_AFTER: &str = "500";
 
 /// What a Sentinel does from time to time, in milliseconds: far more often than by default, so that a failover takes
-/// a second or two. A busy machine is no reason to trust no clock.
+/// a second or two. A primary that nobody has announced within four times the period of publishing is made a replica
+/// again, and in a failover by hand it is announced after a second. A busy machine is no reason to trust no clock.
 const PACE: [&str; 12] = [
     "info-period",
     "100",
@@ -34,7 +35,7 @@ const PACE: [&str; 12] = [
     "ask-period",
     "100",
     "publish-period",
-    "100",
+    "500",
     "tilt-trigger",
     "20000",
     "tilt-period",
@@ -234,6 +235,18 @@ impl SentinelGroup {
 pub struct Sentinel(Handle);
 
 impl Sentinel {
+    /// One that knows nobody else, and counts this server as the primary: one of another group, or of another time.
+    ///
+    /// # Panics
+    ///
+    /// There is no `redis-server`, or it does not come up. The message says why.
+    #[must_use]
+    pub fn alone(primary: &Redis) -> Self {
+        let sentinel = Self::try_start().unwrap_or_else(|error| panic!("{error}"));
+        sentinel.watch(primary.addr());
+        sentinel
+    }
+
     fn try_start() -> Result<Self, ServerError> {
         let handle = Handle::launch("redis", |port, directory| {
             let config = format!("port {port}\nbind 127.0.0.1\ndir {}\n", directory.display());

@@ -1,0 +1,270 @@
+//! Redis Sentinel: which of several servers has the locks now, and hearing when it is another one.
+//!
+//! Sentinels count the configurations of a primary, by epochs, and one that was cut off names an old one for
+//! as long as it has not heard of the newest. So a majority is asked and the highest epoch believed, and what one
+//! tells by itself counts only if it is not older than what is known.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use lock_core::backend::Fault;
+use lock_core::backend::FaultKind::{Denied, Invalid, Unavailable, Unsupported};
+use lock_core::clock::sleep_between;
+use lock_core::url::Host;
+use redis::aio::{AsyncPushSender, MultiplexedConnection, SendError};
+use redis::{AsyncConnectionConfig, PushInfo, PushKind, RedisError, Value as Answer};
+use tokio::sync::{Notify, SetOnce};
+use tokio::task::JoinSet;
+
+use crate::address::{Address, Login};
+use crate::config::Config;
+use crate::fault;
+use crate::link::{Link, within};
+
+/// What a sentinel has for all of its answer, with the connection on which it is asked.
+const ANSWER: Duration = Duration::from_secs(1);
+
+/// The pause before somebody listens again to a sentinel that is gone.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// On which sentinels tell that a primary was replaced.
+const NEWS: &str = "+switch-master";
+
+/// The sentinels that watch over a primary.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Sentinels {
+    pub(crate) hosts: Vec<Host>,
+    /// What they call the primary and its replicas.
+    pub(crate) service: String,
+    /// Of the sentinels and of the servers.
+    pub(crate) tls: bool,
+    /// Who we are on the sentinels.
+    pub(crate) login: Login,
+}
+
+/// Where a server is, and how new that is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Found {
+    pub(crate) address: Address,
+    /// The count of the sentinels; `None` if the address is a fixed one.
+    pub(crate) epoch: Option<u64>,
+}
+
+impl Found {
+    /// True if the locks have moved, and `known` is where they were.
+    pub(crate) fn replaces(&self, known: &Self) -> bool {
+        self.address != known.address && self.epoch >= known.epoch
+    }
+}
+
+impl Sentinels {
+    /// Asks all sentinels at once, until more than half of them have answered.
+    pub(crate) async fn find(&self, config: &Config) -> Result<Found, Fault> {
+        let mut asked = JoinSet::new();
+        for host in &self.hosts {
+            let (sentinels, config, host) = (self.clone(), config.clone(), host.clone());
+            asked.spawn(async move { sentinels.ask(&config, &host).await });
+        }
+        let majority = self.hosts.len() / 2 + 1;
+        let (mut answers, mut faults) = (Vec::new(), Vec::new());
+        while let Some(answer) = asked.join_next().await {
+            match answer {
+                Ok(Ok(found)) => answers.push(found),
+                Ok(Err(fault)) => faults.push(fault),
+                // The runtime ends.
+                Err(_) => {}
+            }
+            if answers.len() == majority {
+                break;
+            }
+        }
+        let newest = answers.into_iter().max_by_key(|found| found.epoch);
+        newest.ok_or_else(|| self.nobody_knows(faults))
+    }
+
+    /// Listens to each sentinel, in tasks of its own, and tells the link what they say.
+    pub(crate) fn listen(&self, config: &Arc<Config>, link: &Weak<Link>, tasks: &mut JoinSet<()>) {
+        for host in &self.hosts {
+            let (sentinels, host) = (self.clone(), host.clone());
+            let (config, link) = (Arc::clone(config), Weak::clone(link));
+            tasks.spawn(async move {
+                loop {
+                    if let Err(error) = sentinels.listen_to(&config, &host, &link).await {
+                        let error = error.into_source();
+                        tracing::debug!(sentinel.address = %host, %error, "cannot listen");
+                    }
+                    sleep_between(PAUSE / 2, PAUSE).await;
+                }
+            });
+        }
+    }
+
+    async fn ask(&self, config: &Config, host: &Host) -> Result<Found, Fault> {
+        let address = self.address_of(host);
+        let asking = async {
+            let ([_, plain], settings) = (clients(self, config, &address).await?, settings());
+            let redis = plain.get_multiplexed_async_connection_with_config(&settings).await;
+            let redis = redis.map_err(|error| fault::no_connection(&address, &error))?;
+            self.ask_on(&redis, &address).await
+        };
+        let silent = || Err(fault::silent(&address.to_string()));
+        within(ANSWER, asking).await.unwrap_or_else(silent)
+    }
+
+    /// While a failover is completed, the one question is answered by the new address and the other one by the
+    /// old one, but by the new epoch.
+    async fn ask_on(
+        &self,
+        redis: &MultiplexedConnection,
+        address: &Address,
+    ) -> Result<Found, Fault> {
+        let (mut where_, mut since) = (redis.clone(), redis.clone());
+        let command = |word: &str| {
+            let mut command = redis::cmd("SENTINEL");
+            command.arg(word).arg(&self.service);
+            command
+        };
+        let (where_to_ask, since_when) = (command("GET-MASTER-ADDR-BY-NAME"), command("MASTER"));
+        let (named, known) = tokio::join!(
+            where_to_ask.query_async::<Option<(String, u16)>>(&mut where_),
+            since_when.query_async::<HashMap<String, String>>(&mut since),
+        );
+        let named = named.map_err(|error| refusal(address, &error))?;
+        let Some((name, port)) = named.filter(|(name, port)| !name.is_empty() && *port != 0) else {
+            let why =
+                format!("the sentinel at {address} knows no primary called {:?}", self.service);
+            return Err(Fault::not_applied(Invalid, why));
+        };
+        // Services that only speak like sentinels do not count, and some users may not ask.
+        let epoch = known.ok().and_then(|known| known.get("config-epoch")?.parse().ok());
+        let address = Address::Tcp { host: Host { name, port }, tls: self.tls };
+        Ok(Found { address, epoch: Some(epoch.unwrap_or(0)) })
+    }
+
+    /// Until the connection fails.
+    async fn listen_to(
+        &self,
+        config: &Config,
+        host: &Host,
+        link: &Weak<Link>,
+    ) -> Result<(), Fault> {
+        let address = self.address_of(host);
+        let heard = Arc::new(Heard::default());
+        let connecting = async {
+            let [speaking, _] = clients(self, config, &address).await?;
+            let news = News { service: self.service.clone(), heard: Arc::clone(&heard) };
+            let settings = settings().set_push_sender(news);
+            let connecting = speaking.get_multiplexed_async_connection_with_config(&settings);
+            let failed = |error: RedisError| fault::no_connection(&address, &error);
+            let mut redis = connecting.await.map_err(failed)?;
+            redis.subscribe(NEWS).await.map_err(|error| refusal(&address, &error))?;
+            Ok(redis)
+        };
+        let redis = in_time(&address, connecting).await?;
+        loop {
+            // What was told before there was a subscription is known as well.
+            let found = in_time(&address, self.ask_on(&redis, &address)).await?;
+            match link.upgrade() {
+                Some(link) => link.has_moved_to(found),
+                None => return Ok(()),
+            }
+            tokio::select! {
+                () = heard.news.notified() => {}
+                _ = heard.end.wait() => return Ok(()),
+            }
+        }
+    }
+
+    fn address_of(&self, host: &Host) -> Address {
+        Address::Tcp { host: host.clone(), tls: self.tls }
+    }
+
+    /// What is to be put right by hand comes before what may pass.
+    fn nobody_knows(&self, faults: Vec<Fault>) -> Fault {
+        let kinds = [Denied, Unsupported, Invalid];
+        let is_there = |kind| faults.iter().any(|fault| fault.kind() == kind);
+        let kind = kinds.into_iter().find(|kind| is_there(*kind)).unwrap_or(Unavailable);
+        let whys: Vec<_> =
+            faults.into_iter().map(|fault| fault.into_source().to_string()).collect();
+        let why =
+            format!("no sentinel names the primary of {:?}: {}", self.service, whys.join("; "));
+        Fault::not_applied(kind, why)
+    }
+}
+
+impl fmt::Display for Sentinels {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let hosts: Vec<_> = self.hosts.iter().map(Host::to_string).collect();
+        write!(f, "{}, named by the sentinels {}", self.service, hosts.join(","))
+    }
+}
+
+async fn in_time<T>(
+    address: &Address,
+    work: impl Future<Output = Result<T, Fault>>,
+) -> Result<T, Fault> {
+    within(ANSWER, work).await.unwrap_or_else(|| Err(fault::silent(&address.to_string())))
+}
+
+fn settings() -> AsyncConnectionConfig {
+    // Whoever asks bounds all of it.
+    AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(None)
+}
+
+async fn clients(
+    sentinels: &Sentinels,
+    config: &Config,
+    address: &Address,
+) -> Result<[redis::Client; 2], Fault> {
+    let clients = config.clients(address, &sentinels.login, 0);
+    clients.await.map_err(|error| Fault::not_applied(Unavailable, error))
+}
+
+/// Why a sentinel does not say what it was asked for.
+fn refusal(address: &Address, error: &RedisError) -> Fault {
+    let fault = fault::fault("ask a sentinel", error);
+    let (kind, source) = (fault.kind(), fault.into_source());
+    let hint = match kind {
+        Unsupported => "no sentinel listens at",
+        Denied => {
+            "name its user by the URL options sentinel_user and sentinel_password, with the rights \
+             +sentinel|get-master-addr-by-name, +sentinel|master, +subscribe, and &* for channels, at"
+        }
+        _ => "look at",
+    };
+    Fault::not_applied(kind, format!("{source}; {hint} {address}"))
+}
+
+#[derive(Default)]
+struct Heard {
+    news: Notify,
+    end: SetOnce<()>,
+}
+
+/// What a sentinel tells by itself. Runs inside the connection's task.
+struct News {
+    service: String,
+    heard: Arc<Heard>,
+}
+
+impl AsyncPushSender for News {
+    fn send(&self, push: PushInfo) -> Result<(), SendError> {
+        // `<service> <old host> <old port> <new host> <new port>`, after the channel.
+        if push.kind == PushKind::Message
+            && let Some(Answer::BulkString(text)) = push.data.get(1)
+            && text.strip_prefix(self.service.as_bytes()).is_some_and(|rest| rest.starts_with(b" "))
+        {
+            self.heard.news.notify_one();
+        }
+        Ok(())
+    }
+}
+
+impl Drop for News {
+    fn drop(&mut self) {
+        // It is set nowhere else.
+        let _ = self.heard.end.set(());
+    }
+}

@@ -1,0 +1,276 @@
+//! Servers that Sentinels watch over: failovers that keep locks, and those that lose them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use conformance_tests::servers::{
+    KeepData, Redis as Server, RedisOptions, Sentinel, SentinelGroup,
+};
+use conformance_tests::words::{claim, contended, eventually, granted, name};
+use lock_core::backend::{Attempt, Effect, FaultKind, LetGo};
+use lock_core::clock::Moment;
+use lock_core::{Backend, Error, ErrorKind, FenceGate, LockGuard, Locker, Loss, Support};
+use lock_redis::Redis;
+
+/// So long that no renewal is due while a test runs.
+const LONG: Duration = Duration::from_secs(300);
+
+/// What a loaded machine may need.
+const SOON: Duration = Duration::from_secs(20);
+
+/// More than any one call may take, of those that wait for nobody.
+const BOUND: Duration = Duration::from_secs(8);
+
+async fn group() -> Arc<SentinelGroup> {
+    let starting = tokio::task::spawn_blocking(|| SentinelGroup::start(RedisOptions::new()));
+    Arc::new(starting.await.unwrap())
+}
+
+/// Does what takes its time, while the clients of this test go on.
+async fn meanwhile(group: &Arc<SentinelGroup>, work: impl FnOnce(&SentinelGroup) + Send + 'static) {
+    let group = Arc::clone(group);
+    tokio::task::spawn_blocking(move || work(&group)).await.unwrap();
+}
+
+async fn connect(group: &SentinelGroup) -> Redis {
+    Redis::connect(group.url()).await.unwrap()
+}
+
+async fn refused(url: &str) -> Error {
+    let began = Moment::now();
+    let error = Redis::connect(url).await.unwrap_err();
+    let took = Moment::now().saturating_since(began);
+    assert!(took < BOUND, "{took:?}: {error}");
+    error
+}
+
+fn whole(error: &Error) -> String {
+    let source = std::error::Error::source(error).map(ToString::to_string);
+    format!("{error}: {}", source.unwrap_or_default())
+}
+
+async fn hold(locks: &Redis) -> LockGuard {
+    let lock = Locker::new(locks.clone()).lock("n").unwrap().ttl(LONG);
+    tokio::time::timeout(SOON, lock.acquire()).await.expect("it is free").unwrap()
+}
+
+fn has(server: &Server, key: &str) -> bool {
+    server.command(&["EXISTS", key]).text() == "1"
+}
+
+#[tokio::test]
+async fn a_failover_that_knows_the_lock_keeps_it_and_its_line() {
+    let group = group().await;
+    let (locks, other) = (connect(&group).await, connect(&group).await);
+    assert_eq!(locks.capabilities().notices, Support::Present);
+    let guard = hold(&locks).await;
+    let waiter = tokio::spawn({
+        let other = other.clone();
+        async move { hold(&other).await }
+    });
+    eventually(|| has(group.server(1), "n") && has(group.server(1), "{n}%queue")).await;
+    group.server(0).kill();
+    meanwhile(&group, |group| group.wait_until_named(1)).await;
+    guard.verify().await.unwrap();
+    assert!(!waiter.is_finished());
+    let token = guard.fencing_token();
+    guard.release().await.unwrap();
+    let next = waiter.await.unwrap();
+    assert!(next.fencing_token() > token);
+    // The old one comes back without its data, and is nobody's primary.
+    group.server(0).restart(KeepData::No);
+    meanwhile(&group, |group| group.wait_until_replica(0)).await;
+    next.verify().await.unwrap();
+    next.release().await.unwrap();
+}
+
+/// The primary goes away in some way, with a lock that its replica has not heard of.
+async fn a_lost_lock_is_told_and_fenced(
+    goes: impl FnOnce(&SentinelGroup) + Send + 'static,
+    returns: impl FnOnce(&SentinelGroup) + Send + 'static,
+) {
+    let group = group().await;
+    let (locks, other) = (connect(&group).await, connect(&group).await);
+    group.cut_from_replica(0);
+    eventually(|| !group.is_replicated()).await;
+    let guard = hold(&locks).await;
+    let gate = FenceGate::new(());
+    gate.admit(guard.fencing_token().unwrap(), |()| ()).unwrap();
+    meanwhile(&group, move |group| {
+        goes(group);
+        group.wait_until_named(1);
+    })
+    .await;
+    let decided = Moment::now();
+    // What asynchronous replication promises: nothing. Two believe in the lock until the first one is told.
+    let next = hold(&other).await;
+    assert!(next.fencing_token() > guard.fencing_token());
+    gate.admit(next.fencing_token().unwrap(), |()| ()).unwrap();
+    // It has nothing to do for minutes, and hears all the same.
+    let loss = tokio::time::timeout(SOON, guard.lost()).await.expect("it is told");
+    println!("told {:?} after all sentinels knew", Moment::now().saturating_since(decided));
+    assert_eq!(loss, Loss::NotHeld);
+    assert!(gate.admit(guard.fencing_token().unwrap(), |()| ()).is_err());
+    meanwhile(&group, move |group| {
+        returns(group);
+        group.wait_until_replica(0);
+    })
+    .await;
+    // What the old one had is gone, and nobody is led back to it.
+    next.verify().await.unwrap();
+    contended(locks.try_acquire(&claim("n", 1000)).await);
+    next.release().await.unwrap();
+    granted(locks.try_acquire(&claim("n", 1000)).await);
+    assert!(has(group.server(1), "n"));
+}
+
+#[tokio::test]
+async fn a_lock_that_died_with_its_primary_is_told_and_fenced() {
+    let back = |group: &SentinelGroup| group.server(0).restart(KeepData::Yes);
+    a_lost_lock_is_told_and_fenced(|group| group.server(0).kill(), back).await;
+}
+
+#[tokio::test]
+async fn a_lock_on_a_primary_that_was_stopped_is_told_and_fenced() {
+    let back = |group: &SentinelGroup| {
+        group.server(0).cont();
+        group.heal(0);
+    };
+    a_lost_lock_is_told_and_fenced(|group| group.server(0).stop(), back).await;
+}
+
+#[tokio::test]
+async fn a_lock_on_a_primary_that_does_not_know_that_it_was_replaced_is_told_and_fenced() {
+    let back = |group: &SentinelGroup| group.heal(0);
+    a_lost_lock_is_told_and_fenced(|group| group.hide_from_sentinels(0), back).await;
+}
+
+#[tokio::test]
+async fn a_failover_by_hand_is_an_outage_and_never_contention() {
+    let group = group().await;
+    let locks = connect(&group).await;
+    let words = ["SENTINEL", "FAILOVER", group.service()];
+    assert_eq!(group.sentinel(0).command(&words).text(), "OK");
+    let settled = tokio::task::spawn_blocking({
+        let group = Arc::clone(&group);
+        move || {
+            group.wait_until_named(1);
+            group.wait_until_replica(0);
+        }
+    });
+    let mut asked = 0;
+    while !settled.is_finished() {
+        asked += 1;
+        match locks.try_acquire(&claim(&format!("n{asked}"), 1000)).await {
+            Ok(Attempt::Acquired(_)) => {}
+            Ok(Attempt::Contended { .. }) => panic!("nobody else wants it"),
+            Err(fault) => assert_eq!(fault.kind(), FaultKind::Unavailable, "{fault:?}"),
+        }
+    }
+    settled.await.unwrap();
+    granted(locks.try_acquire(&claim("n", 1000)).await);
+    assert!(has(group.server(1), "n"), "it is where the sentinels say");
+}
+
+#[tokio::test]
+async fn one_sentinel_that_answers_is_enough() {
+    let group = group().await;
+    group.sentinel(0).kill();
+    group.sentinel(1).stop();
+    let began = Moment::now();
+    let locks = connect(&group).await;
+    let took = Moment::now().saturating_since(began);
+    assert!(took < BOUND, "{took:?}");
+    granted(locks.try_acquire(&claim("n", 1000)).await);
+    // Without a majority nobody replaces the primary.
+    group.server(0).kill();
+    for _ in 0..3 {
+        let began = Moment::now();
+        let fault = locks.try_acquire(&claim("m", 1000)).await.unwrap_err();
+        assert_eq!(fault.kind(), FaultKind::Unavailable);
+        let took = Moment::now().saturating_since(began);
+        assert!(took < BOUND, "{took:?}");
+    }
+    let fault = locks.try_acquire(&claim("m", 1000)).await.unwrap_err();
+    assert_eq!(fault.effect(), Effect::NotApplied);
+    let why = fault.into_source().to_string();
+    assert!(why.contains(&group.server(0).addr().to_string()), "{why}");
+}
+
+#[tokio::test]
+async fn a_sentinel_that_names_an_old_primary_is_not_believed() {
+    let group = group().await;
+    meanwhile(&group, |group| {
+        group.server(0).kill();
+        group.wait_until_named(1);
+    })
+    .await;
+    let old = Server::start(RedisOptions::new());
+    let behind = Sentinel::alone(&old);
+    let addrs = [behind.addr(), group.sentinel(1).addr(), group.sentinel(2).addr()];
+    let hosts = addrs.map(|addr| addr.to_string()).join(",");
+    let url = format!("redis+sentinel://{hosts}/{}", group.service());
+    for round in 0..10 {
+        let locks = Redis::connect(url.as_str()).await.unwrap();
+        let mut ours = claim(&format!("n{round}"), 60_000);
+        ours.ticket = granted(locks.try_acquire(&ours).await).ticket;
+        assert!(has(group.server(1), ours.name.as_str()));
+        // What it tells by itself is not believed either.
+        ours.held = true;
+        let wait = tokio::time::timeout(Duration::from_millis(300), locks.wait(&ours)).await;
+        assert!(wait.is_err(), "nothing happened to the lock: {wait:?}");
+        locks.release(&ours, LetGo::now()).await.unwrap();
+    }
+    assert!(!old.command(&["KEYS", "*"]).text().contains('n'), "nobody was led there");
+}
+
+#[tokio::test]
+async fn what_is_wrong_with_sentinels_is_said() {
+    let group = group().await;
+    let (sentinel, server) = (group.sentinel(0).addr(), group.server(0).addr());
+    let unknown = refused(&format!("redis+sentinel://{sentinel}/nobody")).await;
+    assert_eq!(unknown.kind(), ErrorKind::Invalid, "{unknown}");
+    assert!(whole(&unknown).contains("knows no primary called \"nobody\""), "{unknown:?}");
+    let other_kind = refused(&format!("redis+sentinel://{server}/{}", group.service())).await;
+    assert_eq!(other_kind.kind(), ErrorKind::Unsupported, "{other_kind}");
+    assert!(whole(&other_kind).contains("no sentinel listens at"), "{other_kind:?}");
+    let plain = refused(&format!("redis://{sentinel}")).await;
+    assert_eq!(plain.kind(), ErrorKind::Unsupported, "{plain}");
+    assert!(whole(&plain).contains("redis+sentinel://"), "{plain:?}");
+    group.sentinel(0).kill();
+    let gone = refused(&format!("redis+sentinel://{sentinel}/{}", group.service())).await;
+    assert_eq!(gone.kind(), ErrorKind::Unavailable, "{gone}");
+    assert!(whole(&gone).contains(&sentinel.to_string()), "{gone:?}");
+    group.sentinel(1).stop();
+    let silent = group.sentinel(1).addr();
+    let silent = refused(&format!("redis+sentinel://{silent}/{}", group.service())).await;
+    assert_eq!(silent.kind(), ErrorKind::Unavailable, "{silent}");
+    assert!(whole(&silent).contains("does not answer"), "{silent:?}");
+}
+
+#[tokio::test]
+async fn sentinels_and_servers_have_credentials_of_their_own() {
+    let group = group().await;
+    let rights = "ACL SETUSER app on >s3cret +sentinel|get-master-addr-by-name +sentinel|master \
+                  +subscribe &*";
+    let rights: Vec<_> = rights.split_whitespace().collect();
+    for sentinel in group.sentinels() {
+        assert_eq!(sentinel.command(&rights).text(), "OK");
+        assert_eq!(sentinel.command(&["ACL", "SETUSER", "default", "off"]).text(), "OK");
+    }
+    let denied = refused(&group.url()).await;
+    assert_eq!(denied.kind(), ErrorKind::Denied, "{denied}");
+    assert!(whole(&denied).contains("sentinel_user"), "{denied:?}");
+    let wrong = format!("{}?sentinel_user=app&sentinel_password=hunter2", group.url());
+    let wrong = refused(&wrong).await;
+    assert_eq!(wrong.kind(), ErrorKind::Denied, "{wrong}");
+    assert!(!format!("{wrong:?}").contains("hunter2"), "{wrong:?}");
+    let url = format!("{}?sentinel_user=app&sentinel_password=s3cret", group.url_for("u:pw"));
+    let denied = refused(&url).await;
+    assert!(whole(&denied).contains("check user and password"), "of the server: {denied:?}");
+    group.server(0).command(&["ACL", "SETUSER", "u", "on", ">pw", "+@all", "~*", "&*"]);
+    let locks = Redis::connect(url).await.unwrap();
+    assert!(!format!("{locks:?}").contains("s3cret"));
+    granted(locks.try_acquire(&claim("n", 1000)).await);
+    locks.inspect(&name("n")).await.unwrap();
+}
