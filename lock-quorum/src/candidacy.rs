@@ -66,15 +66,19 @@ pub(crate) struct Notes {
     pub(crate) parted: bool,
     /// All that is known of it are answers to a renewal or release: it was won elsewhere.
     pub(crate) stranger: bool,
-    /// The first member has just told that the lock may be free there.
+    /// The first member is to be asked alone: it has told that the lock may be free there, or it is just tried.
     pub(crate) called: bool,
     /// Who refused it last.
     pub(crate) refused_by: Vec<usize>,
     /// How long to keep away after votes were split.
     pub(crate) keep_away: Option<Duration>,
     pub(crate) splits: u32,
-    /// How often it was told to look, and came too late.
+    /// How often it looked, and somebody else had the lock.
     pub(crate) refusals: u32,
+    /// How long the members took to say so last: the longer, the more are asking.
+    pub(crate) took: Duration,
+    /// Whoever had it then had just got it.
+    pub(crate) changes_hands: bool,
 }
 
 impl Candidacy {

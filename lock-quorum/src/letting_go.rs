@@ -49,7 +49,6 @@ impl Inner {
         if !is_decided(&leave) {
             return Err(no_majority(self, leave.faults(), false));
         }
-        leave.linger().await;
         self.book.let_go(&candidacy);
         let answer = match leave.count(released) >= self.majority {
             true => Release::Released,
@@ -151,8 +150,7 @@ impl<'a> Leave<'a> {
         }
     }
 
-    /// Hears the rest as well, unless it is behind: a process may end right after this, and what it has not
-    /// sent is never sent.
+    /// Hears the rest as well, unless it is behind.
     async fn linger(&mut self) {
         let took = Moment::now().saturating_since(self.began);
         let until = Moment::now() + took.max(GRACE);

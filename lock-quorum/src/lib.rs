@@ -20,9 +20,10 @@
 //!
 //! # What is promised
 //!
-//! * **A majority of the configured members** votes for each grant, whoever can be reached. Members are asked
-//!   together; as soon as a majority agrees the grant is there, and nobody waits for the rest. What they answer
-//!   later is kept, or let go.
+//! * **A majority of the configured members** votes for each grant, whoever can be reached. As many as make a majority
+//!   are asked together, and others as well when one of them refuses, fails, or takes several times as long as usual.
+//!   As soon as a majority agrees the grant is there. What others answer later is kept, or let go. If the lock is
+//!   still held after 5 ms, those that were not needed are asked for their votes too: then it outlives a minority.
 //! * **The lease** is what the majority's leases have in common, counted from before the first request was sent. Core
 //!   takes off one per cent, and the largest margin of any member.
 //! * **A missed majority gives everything back**, also at members that did not answer, whose answer is waited for
@@ -33,12 +34,16 @@
 //!   take it again, and gives it if it is free; but its vote counts only after the next renewal, when the others
 //!   have shown that they still held it when it was won back. So one member that forgets and another one that lets
 //!   us in do not add up to a majority that nobody has had.
-//! * **A release** goes to all members, and is repeated in the background where it fails, until the lease is over.
+//! * **A release** goes at once to all members that were asked, returns when a majority has answered, and is repeated
+//!   in the background where it fails, until the lease is over.
 //!   It is `Released` if a majority held the lock until then, `NotHeld` if so many did not that no majority can
 //!   have, and unknown otherwise. Who ends the process right after it leaves the rest to the lease.
 //! * **Split votes** are broken by one member, another one for each lock: who has its vote asks again, all others
-//!   step back. So of several that try a free lock at once, one gets it. Who was woken by a release asks that
-//!   member first, and the others only when it agrees. Where that member is down, pauses at random decide.
+//!   step back. So of several that try a free lock at once, one gets it. Who was refused asks that
+//!   member first the next time, and the others only when it agrees. Where that member is down, pauses at random decide.
+//! * **Waiting** costs nothing while a lock is held for long: members tell when it is let go. Whoever comes too late then,
+//!   or meets a lock that was taken just now, stays away for a pause at random, which doubles each time, up to half a second:
+//!   so that of many only some ask, and one who waits alone has it at once.
 //!
 //! # What is not promised
 //!
@@ -91,11 +96,13 @@ mod backend;
 mod calls;
 mod candidacy;
 mod capabilities;
+mod later;
 mod letting_go;
 mod look;
 mod member;
 mod quorum;
 mod renewal;
 mod round;
+mod waiting;
 
 pub use quorum::{Quorum, QuorumBuilder};

@@ -110,7 +110,9 @@ fn merged(same: &[&Holder], majority: usize) -> Holder {
     ends.sort_unstable_by_key(|ends| (ends.is_some(), std::cmp::Reverse(*ends)));
     holder.lapses_in = ends.get(majority - 1).copied().flatten();
     holder.held_for = same.iter().filter_map(|holder| holder.held_for).max();
-    // What they do not agree on is not the token of the grant.
-    holder.token = holder.token.filter(|token| same.iter().all(|h| h.token == Some(*token)));
+    // A majority has stored the token of the grant. Others may have a higher number, or know none yet.
+    let agree = |token| same.iter().filter(|holder| holder.token == Some(token)).count();
+    let mut tokens = same.iter().filter_map(|holder| holder.token);
+    holder.token = tokens.find(|&token| agree(token) >= majority);
     holder
 }

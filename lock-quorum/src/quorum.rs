@@ -3,14 +3,17 @@
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use lock_core::backend::{Fault, FaultKind};
+use lock_core::clock::Moment;
 use lock_core::{Backend, Capabilities, Error, ErrorKind, Fencing, LockName};
 use tokio::sync::Semaphore;
 
 use crate::candidacy::Book;
 use crate::capabilities;
+use crate::later::Later;
 use crate::member::{Connect, Member};
 
 /// The longest lease, unless the builder is told otherwise.
@@ -58,6 +61,9 @@ pub(crate) struct Inner {
     pub(crate) settings: Settings,
     pub(crate) book: Arc<Book>,
     pub(crate) cleaners: Semaphore,
+    pub(crate) later: Later,
+    /// One more, so that zero is none.
+    usual_round_micros: AtomicU64,
 }
 
 impl Quorum {
@@ -170,10 +176,19 @@ impl QuorumBuilder {
             .ok_or_else(|| {
                 Error::new(ErrorKind::Invalid, "the members of the quorum have no lease in common")
             })?;
-        identify_all(&members, timeout).await?;
-        let (settings, book) = (self.settings, Arc::default());
-        let cleaners = Semaphore::new(MAX_CLEANERS);
-        let inner = Inner { members, majority, caps, settings, book, cleaners };
+        let mut took = identify_all(&members, timeout).await?;
+        let inner = Inner {
+            members,
+            majority,
+            caps,
+            settings: self.settings,
+            book: Arc::default(),
+            cleaners: Semaphore::new(MAX_CLEANERS),
+            later: Later::default(),
+            usual_round_micros: AtomicU64::new(0),
+        };
+        took.sort_unstable();
+        took.get(majority - 1).into_iter().for_each(|took| inner.round_took(*took));
         Ok(Quorum { inner: Arc::new(inner) })
     }
 }
@@ -229,19 +244,21 @@ fn too_few(size: usize, majority: usize, away: &[(String, Error)]) -> Error {
     Error::new(kind.unwrap_or(ErrorKind::Unavailable), message)
 }
 
-/// One server under two addresses would have two votes.
-async fn identify_all(members: &[Arc<Member>], timeout: Duration) -> Result<(), Error> {
+/// One server under two addresses would have two votes. Tells how long those took that have said who they are.
+async fn identify_all(members: &[Arc<Member>], timeout: Duration) -> Result<Vec<Duration>, Error> {
     let asking = members.iter().map(|member| {
         let backend = member.current();
         tokio::spawn(async move {
-            let backend = backend?;
-            tokio::time::timeout(timeout, backend.identity()).await.ok()?.ok()
+            let (backend, began) = (backend?, Moment::now());
+            let identity = tokio::time::timeout(timeout, backend.identity()).await.ok()?.ok()?;
+            Some((identity, Moment::now().saturating_since(began)))
         })
     });
     let asking: Vec<_> = asking.collect();
+    let mut all_took = Vec::new();
     for (place, answer) in asking.into_iter().enumerate() {
         // Whoever does not say now is asked again with its first vote.
-        let Ok(Some(identity)) = answer.await else { continue };
+        let Ok(Some((identity, took))) = answer.await else { continue };
         let id = identity.as_ref().map_or("", |identity| identity.id.as_str());
         if let Some(twin) = members[..place].iter().find(|m| !id.is_empty() && m.is_known_as(id)) {
             let (one, other) = (&twin.name, &members[place].name);
@@ -249,8 +266,9 @@ async fn identify_all(members: &[Arc<Member>], timeout: Duration) -> Result<(), 
             return Err(Error::new(ErrorKind::Invalid, message));
         }
         members[place].is(identity.as_ref());
+        all_took.push(took);
     }
-    Ok(())
+    Ok(all_took)
 }
 
 impl Inner {
@@ -258,16 +276,33 @@ impl Inner {
         self.caps.fencing != Fencing::None
     }
 
-    /// The member that breaks ties about a lock: the same one for all clients, unless it is slow, and another
-    /// one for other locks.
-    pub(crate) fn first_for(&self, name: &LockName) -> usize {
+    /// In which order members are asked for a lock. The first one breaks ties: it is the same for all clients, unless
+    /// it is slow, and another one for other locks.
+    pub(crate) fn order_for(&self, name: &LockName) -> Vec<usize> {
         // FNV-1a: the same in every build.
         let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
         let hash = name.as_str().bytes().fold(0xcbf2_9ce4_8422_2325, mix);
         let size = self.members.len();
         let start = usize::try_from(hash % size as u64).unwrap_or(0);
-        let mut order = (start..size).chain(0..start);
-        order.find(|&member| !self.members[member].is_slow()).unwrap_or(start)
+        let mut order: Vec<_> = (start..size).chain(0..start).collect();
+        order.sort_by_key(|&member| self.members[member].is_slow());
+        order
+    }
+
+    /// How long it usually takes until a majority has answered; `None` before it is known.
+    pub(crate) fn usual_round(&self) -> Option<Duration> {
+        let micros = self.usual_round_micros.load(Ordering::Relaxed);
+        micros.checked_sub(1).map(Duration::from_micros)
+    }
+
+    /// A running mean. What others do to it meanwhile may be lost.
+    pub(crate) fn round_took(&self, took: Duration) {
+        let took = u64::try_from(took.as_micros()).unwrap_or(u64::MAX / 8);
+        let mean = match self.usual_round().map(|usual| usual.as_micros() as u64) {
+            None => took,
+            Some(usual) => (7 * usual + took) / 8,
+        };
+        self.usual_round_micros.store(mean + 1, Ordering::Relaxed);
     }
 
     pub(crate) async fn backend(

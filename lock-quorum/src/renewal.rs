@@ -103,8 +103,8 @@ impl Inner {
         claims.iter().map(|_| Err(fault.repeated())).collect()
     }
 
-    /// Asks members that have no vote for the claim whether they have one now: those that were away, or have
-    /// forgotten it. Only a lock that is free there can be had.
+    /// Asks a member that has no vote for the claim whether it has one now: one that was away, or has forgotten it.
+    /// Only a lock that is free there can be had.
     fn win_back(
         self: &Arc<Self>,
         candidacy: &Arc<Candidacy>,
@@ -112,18 +112,28 @@ impl Inner {
         member: usize,
         token: Option<FencingToken>,
     ) {
-        let Some(call) = self.members[member].begin() else { return };
         let (inner, candidacy, claim) = (Arc::clone(self), Arc::clone(candidacy), claim.clone());
         tokio::spawn(async move {
-            let _call = call;
-            let Ok(mut seat) = candidacy.seats[member].try_lock() else { return };
-            if seat.vote.is_some() || candidacy.notes().parted {
-                return;
-            }
-            let floor = token.filter(|_| inner.has_tokens()).and_then(just_below);
-            let ballot = inner.attempt(member, &mut seat, &claim, floor, Standing::New).await;
-            drop(ballot);
+            inner.ask_behind(&candidacy, &claim, member, token, Standing::New).await;
         });
+    }
+
+    pub(crate) async fn ask_behind(
+        &self,
+        candidacy: &Candidacy,
+        claim: &Claim,
+        member: usize,
+        token: Option<FencingToken>,
+        standing: Standing,
+    ) {
+        let Some(_call) = self.members[member].begin() else { return };
+        let Ok(mut seat) = candidacy.seats[member].try_lock() else { return };
+        if seat.vote.is_some() || candidacy.notes().parted {
+            return;
+        }
+        let floor = token.filter(|_| self.has_tokens()).and_then(just_below);
+        let ballot = self.attempt(member, &mut seat, claim, floor, standing).await;
+        drop(ballot);
     }
 }
 

@@ -1,9 +1,10 @@
-//! One attempt: the members are asked together, and a majority of them has to agree, on the claim and on
-//! its fencing token.
+//! One attempt: as many members as make a majority are asked together, and more of them when one refuses, fails or
+//! is late. A majority has to agree, on the claim and on its fencing token. The rest is asked when the lock has been
+//! held for a moment.
 //!
 //! The algorithm is Redlock, as the [documentation of Redis] describes it. What is added: tokens on which a
-//! majority agrees (see the crate's documentation), one member that breaks ties, and members that are not
-//! counted although they voted.
+//! majority agrees (see the crate's documentation), one member that breaks ties, members that are not
+//! counted although they voted, and that nobody is asked without need.
 //!
 //! [documentation of Redis]: https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/
 
@@ -34,8 +35,14 @@ const MAX_RAISES: u32 = 3;
 /// When a majority has answered, the rest has as long again, and at least this long.
 pub(crate) const GRACE: Duration = Duration::from_millis(10);
 
+/// How much longer than usual a majority may take before those are asked who were not.
+const PATIENCE: u32 = 4;
+
 /// After split votes, a claim keeps away for up to twice a round, doubled with each split up to this often.
 const MAX_DOUBLINGS: u32 = 5;
+
+/// A lock that has been taken so lately changes hands often.
+const LATELY: Duration = Duration::from_millis(5);
 
 /// What one member says.
 #[derive(Debug)]
@@ -54,9 +61,13 @@ pub(crate) struct Round<'a> {
     candidacy: &'a Arc<Candidacy>,
     claim: &'a Claim,
     floor: Option<FencingToken>,
+    /// In which order members are asked; the first one breaks ties.
+    order: Vec<usize>,
     first: usize,
     cast: Vec<Option<Ballot>>,
     asked: Vec<bool>,
+    /// Then those are asked who were not.
+    impatient_at: Option<Moment>,
     /// What a majority is to store, once it has voted.
     token: Option<FencingToken>,
     began: Moment,
@@ -81,14 +92,17 @@ impl<'a> Round<'a> {
         candidacy: &'a Arc<Candidacy>,
         claim: &'a Claim,
     ) -> Self {
-        let size = inner.members.len();
+        let (size, began) = (inner.members.len(), Moment::now());
+        let order = inner.order_for(&claim.name);
         Self {
             floor: floor(inner, candidacy, claim),
-            first: inner.first_for(&claim.name),
+            first: order[0],
+            order,
             cast: (0..size).map(|_| None).collect(),
             asked: vec![false; size],
+            impatient_at: inner.usual_round().map(|usual| began + (usual * PATIENCE).max(GRACE)),
             token: None,
-            began: Moment::now(),
+            began,
             raises: 0,
             majority_answered_at: None,
             inner,
@@ -106,12 +120,11 @@ impl<'a> Round<'a> {
             std::mem::take(&mut notes.called)
         };
         if called && self.first_refuses().await {
-            self.candidacy.notes().refusals += 1;
             return self.lost(true).await;
         }
-        self.ask_the_rest();
         let mut insisted = 0;
         loop {
+            self.ask_who_is_needed();
             match self.state() {
                 State::Won => return Ok(Attempt::Acquired(self.won())),
                 State::Raise(members) if self.raises < MAX_RAISES => self.raise(&members),
@@ -138,11 +151,24 @@ impl<'a> Round<'a> {
         matches!(self.cast[self.first], Some(Ballot::Against { .. }))
     }
 
-    fn ask_the_rest(&mut self) {
-        for member in 0..self.inner.members.len() {
-            if !self.asked[member] {
-                self.ask(member, self.floor);
+    /// As many as can make a majority, or can show that there is none. All of them while nobody knows how long a round
+    /// takes, and when it takes too long.
+    fn ask_who_is_needed(&mut self) {
+        let is_impatient = self.impatient_at.is_none_or(Moment::has_passed);
+        if is_impatient && self.impatient_at.is_some() && self.asked.contains(&false) {
+            self.note_who_is_slow();
+        }
+        while let Some(&next) = self.order.iter().find(|&&member| !self.asked[member]) {
+            let open = |&member: &usize| self.asked[member] && self.cast[member].is_none();
+            let open = (0..self.cast.len()).filter(open).count();
+            let majority = self.inner.majority;
+            let may_win = self.count(counts) + open >= majority;
+            let is_hopeless = self.count(is_lost) > self.cast.len() - majority;
+            let will_know = self.count(has_answered) + open >= majority;
+            if !is_impatient && will_know && (may_win || is_hopeless) {
+                return;
             }
+            self.ask(next, self.floor);
         }
     }
 
@@ -209,12 +235,13 @@ impl<'a> Round<'a> {
     }
 
     async fn hear(&mut self) {
-        match self.majority_answered_at {
-            Some(at) => {
+        match (self.majority_answered_at, self.impatient_at) {
+            (Some(at), _) => {
                 let took = at.saturating_since(self.began);
                 self.hear_until(at + took.max(GRACE)).await;
             }
-            None => {
+            (None, Some(until)) if self.asked.contains(&false) => self.hear_until(until).await,
+            (None, _) => {
                 // Each call has its bound.
                 let heard = self.calls.next().await;
                 self.take_in(heard);
@@ -237,7 +264,9 @@ impl<'a> Round<'a> {
                 self.cast[member] = Some(ballot);
                 let answered = self.count(has_answered) >= self.inner.majority;
                 if answered && self.majority_answered_at.is_none() {
-                    self.majority_answered_at = Some(Moment::now());
+                    let now = Moment::now();
+                    self.majority_answered_at = Some(now);
+                    self.inner.round_took(now.saturating_since(self.began));
                 }
             }
             // Whoever is not heard in time is behind.
@@ -249,16 +278,22 @@ impl<'a> Round<'a> {
     }
 
     fn give_up_on_the_rest(&mut self, are_slow: bool) {
-        for (member, cast) in self.cast.iter_mut().enumerate() {
-            if cast.is_none() {
-                if are_slow {
-                    self.inner.members[member].was_slow();
-                }
+        if are_slow {
+            self.note_who_is_slow();
+        }
+        for (cast, asked) in self.cast.iter_mut().zip(&self.asked) {
+            if *asked && cast.is_none() {
                 let fault =
                     Fault::unknown(FaultKind::TimedOut, "no answer while the others answered");
                 *cast = Some(Ballot::Failed(fault));
             }
         }
+    }
+
+    fn note_who_is_slow(&self) {
+        let members = self.inner.members.iter().zip(&self.asked).zip(&self.cast);
+        let silent = members.filter(|((_, asked), cast)| **asked && cast.is_none());
+        silent.for_each(|((member, _), _)| member.was_slow());
     }
 
     fn state(&mut self) -> State {
@@ -297,6 +332,11 @@ impl<'a> Round<'a> {
             notes.refused_by.clear();
         }
         self.inner.book.let_go(self.candidacy);
+        let not_asked: Vec<_> =
+            self.order.iter().copied().filter(|&member| !self.asked[member]).collect();
+        if !not_asked.is_empty() {
+            self.inner.ask_later(self.candidacy, self.claim, self.token, not_asked);
+        }
         let votes = self.cast.iter().flatten().filter(|b| counts(b)).filter_map(Ballot::vote);
         let grant = together(votes, self.inner.majority);
         let grant = grant.with_ticket(Ticket::new(Arc::clone(self.candidacy)));
@@ -310,14 +350,22 @@ impl<'a> Round<'a> {
     async fn lost(mut self, at_the_first: bool) -> Result<Attempt, Fault> {
         // A release comes after the attempt that it undoes.
         self.calls.carry_on();
+        let answered_at = self.majority_answered_at.unwrap_or_else(Moment::now);
         let answered = self.count(has_answered) >= self.inner.majority;
         let is_contended = at_the_first || (answered && self.count(is_against) > 0);
         let split = !at_the_first && is_contended && self.missing_lapses() == 0;
         let lapses_in = if at_the_first { self.shortest_lapse() } else { self.lapses_in() };
         let is_clean = self.withdraw(is_contended).await;
         let mut notes = self.candidacy.notes();
-        notes.refused_by = self.in_order().filter(|&m| self.is_against(m)).collect();
+        let before = std::mem::take(&mut notes.refused_by);
+        let refuses =
+            |&member: &usize| self.is_against(member) || (at_the_first && before.contains(&member));
+        notes.refused_by = self.order.iter().copied().filter(refuses).collect();
         if is_contended {
+            notes.refusals += 1;
+            notes.took = answered_at.saturating_since(self.began);
+            let age = lapses_in.and_then(|lapses_in| self.claim.ttl.checked_sub(lapses_in));
+            notes.changes_hands = !split && age.is_some_and(|age| age < LATELY.max(notes.took * 4));
             if !split {
                 notes.splits = 0;
                 return Ok(Attempt::Contended { lapses_in });
@@ -377,11 +425,6 @@ impl<'a> Round<'a> {
         is_clean
     }
 
-    fn in_order(&self) -> impl Iterator<Item = usize> + use<> {
-        let (first, size) = (self.first, self.cast.len());
-        (first..size).chain(0..first)
-    }
-
     fn is_against(&self, member: usize) -> bool {
         self.cast[member].as_ref().is_some_and(is_against)
     }
@@ -406,6 +449,10 @@ fn counts(ballot: &Ballot) -> bool {
 
 fn is_against(ballot: &Ballot) -> bool {
     matches!(ballot, Ballot::Against { .. })
+}
+
+fn is_lost(ballot: &Ballot) -> bool {
+    !counts(ballot)
 }
 
 fn has_answered(ballot: &Ballot) -> bool {

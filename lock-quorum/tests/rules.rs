@@ -48,6 +48,16 @@ impl Members {
         self.0.iter().for_each(|(_, cut)| cut.store(false, Ordering::SeqCst));
     }
 
+    /// The member has given a number that is hours ahead of the clock.
+    async fn be_ahead(&self, member: usize, hours: u64) {
+        let mut ahead = claim();
+        let number = u64::try_from(lock_core::clock::wall().as_micros()).unwrap();
+        ahead.floor = FencingToken::from_backend(number + hours * 3600 * 1_000_000);
+        let member = &self.0[member].0;
+        granted(member.try_acquire(&ahead).await);
+        member.release(&ahead, LetGo::now()).await.unwrap();
+    }
+
     async fn holder(&self, member: usize) -> Option<OwnerId> {
         let state = self.0[member].0.inspect(&name()).await.expect("memory can be looked at");
         state.holders.first().and_then(|holder| holder.owner)
@@ -338,13 +348,8 @@ async fn tokens_grow_across_majorities() {
     let quorum = members.quorum().await;
     let majorities = [[0, 1, 2], [2, 3, 4], [0, 3, 4], [0, 1, 4], [1, 2, 3], [0, 1, 2]];
     // Members whose numbers are far from each other.
-    for (nth, (member, _)) in members.0.iter().enumerate() {
-        let mut ahead = claim();
-        let hours = 3600 * 1_000_000 * (nth as u64 * 7 % 5);
-        let number = u64::try_from(lock_core::clock::wall().as_micros()).unwrap() + hours;
-        ahead.floor = FencingToken::from_backend(number);
-        granted(member.try_acquire(&ahead).await);
-        member.release(&ahead, LetGo::now()).await.unwrap();
+    for member in 0..5 {
+        members.be_ahead(member, member as u64 * 7 % 5).await;
     }
     let mut last = None;
     for reachable in majorities {
@@ -371,12 +376,8 @@ async fn tokens_grow_across_majorities() {
 async fn a_call_that_nobody_waits_for_leaves_no_vote() {
     for ahead in [[1, 2, 2], [2, 1, 2], [2, 2, 1], [1, 2, 3]] {
         let members = Members::of(3);
-        for ((member, _), hours) in members.0.iter().zip(ahead) {
-            let number = u64::try_from(lock_core::clock::wall().as_micros()).unwrap();
-            let mut first = claim();
-            first.floor = FencingToken::from_backend(number + hours * 3600 * 1_000_000);
-            granted(member.try_acquire(&first).await);
-            member.release(&first, LetGo::now()).await.unwrap();
+        for (member, hours) in ahead.into_iter().enumerate() {
+            members.be_ahead(member, hours).await;
         }
         let quorum = members.quorum().await;
         let mut held = claim();
@@ -484,4 +485,18 @@ async fn inspect_shows_the_majority_and_each_member() {
     assert!(state.holders.is_empty());
     assert_eq!(state.members[0].holders.as_ref().map(Vec::len), Ok(1));
     assert_eq!(state.members[0].name, "member 1 (memory)");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_member_whose_number_is_higher_does_not_hide_the_token() {
+    for ahead in 0..3 {
+        let members = Members::of(3);
+        members.be_ahead(ahead, 1).await;
+        let quorum = members.quorum().await;
+        let mut held = claim();
+        let token = win(&quorum, &mut held).await;
+        settle().await;
+        let state = quorum.inspect(&name()).await.unwrap();
+        assert_eq!(state.holders[0].token, Some(token), "member {ahead} is ahead");
+    }
 }

@@ -1,0 +1,105 @@
+//! Votes that were not needed: asked for if the lock is still held in a moment. Most are let go before, so nothing but
+//! a place in a list is spent on them, and one task sees to all.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
+
+use lock_core::FencingToken;
+use lock_core::backend::Claim;
+use lock_core::clock::{Moment, sleep_until};
+use tokio::runtime::Handle;
+
+use crate::candidacy::{Candidacy, Standing};
+use crate::quorum::Inner;
+
+/// How long a lock is held before the rest of the members is asked.
+const A_MOMENT: Duration = Duration::from_millis(5);
+
+/// Grants of which some members do not know yet.
+#[derive(Default)]
+pub(crate) struct Later(Mutex<List>);
+
+#[derive(Default)]
+struct List {
+    due: VecDeque<Due>,
+    is_seen_to: bool,
+}
+
+struct Due {
+    at: Moment,
+    candidacy: Weak<Candidacy>,
+    claim: Claim,
+    token: Option<FencingToken>,
+    members: Vec<usize>,
+}
+
+impl Inner {
+    /// `members` are asked as well, if `claim` is still held in a moment.
+    pub(crate) fn ask_later(
+        self: &Arc<Self>,
+        candidacy: &Arc<Candidacy>,
+        claim: &Claim,
+        token: Option<FencingToken>,
+        members: Vec<usize>,
+    ) {
+        let Ok(runtime) = Handle::try_current() else { return };
+        let (at, candidacy) = (Moment::now() + A_MOMENT, Arc::downgrade(candidacy));
+        let is_seen_to = {
+            let mut list = self.later.list();
+            list.due.push_back(Due { at, candidacy, claim: claim.clone(), token, members });
+            std::mem::replace(&mut list.is_seen_to, true)
+        };
+        if !is_seen_to {
+            let clerk = Clerk { inner: Arc::clone(self), is_done: false };
+            runtime.spawn(clerk.see_to_all());
+        }
+    }
+
+    async fn ask_now(&self, due: Due) {
+        let Some(candidacy) = due.candidacy.upgrade() else { return };
+        for member in due.members {
+            self.ask_behind(&candidacy, &due.claim, member, due.token, Standing::Full).await;
+        }
+    }
+}
+
+impl Later {
+    fn list(&self) -> MutexGuard<'_, List> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Sees to the list until it is empty. If its runtime ends before, somebody else can.
+struct Clerk {
+    inner: Arc<Inner>,
+    is_done: bool,
+}
+
+impl Clerk {
+    async fn see_to_all(mut self) {
+        while let Some(due) = self.next() {
+            sleep_until(due.at).await;
+            if due.candidacy.upgrade().is_some_and(|candidacy| !candidacy.notes().parted) {
+                let inner = Arc::clone(&self.inner);
+                tokio::spawn(async move { inner.ask_now(due).await });
+            }
+        }
+    }
+
+    fn next(&mut self) -> Option<Due> {
+        let mut list = self.inner.later.list();
+        let next = list.due.pop_front();
+        self.is_done = next.is_none();
+        list.is_seen_to = next.is_some();
+        next
+    }
+}
+
+impl Drop for Clerk {
+    fn drop(&mut self) {
+        if !self.is_done {
+            self.inner.later.list().is_seen_to = false;
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! Waiting: when another attempt may be worthwhile. Nobody queues anywhere, and what members tell is a hint.
+//!
+//! All who wait for a release are told of it at once, and one of them gets the lock. So that not all of them ask
+//! each time, whoever has come too late stays away for a while, the longer the more often: those who are many spread out
+//! by themselves, and who waits alone is there at once.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lock_core::backend::{Claim, Fault};
+use lock_core::clock::{sleep, sleep_between};
+
+use crate::quorum::Inner;
+
+/// How much later the first member may tell of a release than another one.
+const FIRST_IS_LATE: Duration = Duration::from_millis(5);
+
+/// Who came too late once keeps away for up to so many rounds, doubled each time up to this often.
+const TURN_IN_ROUNDS: u32 = 4;
+const MAX_DOUBLINGS: u32 = 4;
+const SHORTEST_TURN: Duration = Duration::from_millis(4);
+const LONGEST_TURN: Duration = Duration::from_millis(500);
+
+impl Inner {
+    /// The verb.
+    pub(crate) async fn wait(self: &Arc<Self>, claim: &Claim) -> Result<(), Fault> {
+        let candidacy = self.book.find_or_open(claim, self.members.len());
+        let (keep_away, changes_hands, refusals, took, told_by) = {
+            let notes = candidacy.notes();
+            let told_by = notes.refused_by.clone();
+            (notes.keep_away, notes.changes_hands, notes.refusals, notes.took, told_by)
+        };
+        if let Some(at_most) = keep_away {
+            sleep_between(Duration::ZERO, at_most).await;
+            return Ok(());
+        }
+        let turn = (took * TURN_IN_ROUNDS).max(SHORTEST_TURN);
+        let turn = turn * 2_u32.pow(refusals.saturating_sub(1).min(MAX_DOUBLINGS));
+        let turn = turn.min(LONGEST_TURN);
+        if changes_hands {
+            // It may be free before anybody could tell.
+            sleep_between(Duration::ZERO, turn).await;
+            candidacy.notes().called = true;
+            return Ok(());
+        }
+        let called = self.hear_of_a_change(claim, told_by).await?;
+        candidacy.notes().called = called;
+        if refusals > 1 {
+            sleep_between(Duration::ZERO, turn / 4).await;
+        }
+        Ok(())
+    }
+
+    /// Listens to two of those that refused the claim: what stands at one of them may be a stray vote. True if the
+    /// first member has told.
+    async fn hear_of_a_change(
+        self: &Arc<Self>,
+        claim: &Claim,
+        refused_by: Vec<usize>,
+    ) -> Result<bool, Fault> {
+        let order = self.order_for(&claim.name);
+        let first = order[0];
+        let others = order.into_iter().filter(|member| !refused_by.contains(member));
+        let mut told_by = refused_by.iter().copied().chain(others);
+        let Some(nearest) = told_by.next() else { return Ok(false) };
+        let mut one = pin!(self.wait_at(nearest, claim));
+        let Some(second) = told_by.next() else {
+            return one.await.map(|()| nearest == first);
+        };
+        let mut other = pin!(self.wait_at(second, claim));
+        let nearest_told = tokio::select! {
+            biased;
+            told = &mut one => match told {
+                Ok(()) => true,
+                Err(_) => {
+                    other.await?;
+                    false
+                }
+            },
+            told = &mut other => match told {
+                Ok(()) => tokio::select! {
+                    biased;
+                    told = &mut one => told.is_ok(),
+                    () = sleep(FIRST_IS_LATE) => false,
+                },
+                Err(_) => {
+                    one.await?;
+                    true
+                }
+            },
+        };
+        Ok(nearest_told && nearest == first)
+    }
+
+    /// Returns when another attempt may be worthwhile at this member.
+    async fn wait_at(self: &Arc<Self>, member: usize, claim: &Claim) -> Result<(), Fault> {
+        let backend = self.backend(member, claim.ttl).await?;
+        let mut asked = claim.clone();
+        (asked.queue, asked.ticket, asked.floor) = (false, None, None);
+        backend.wait(&asked).await.map(|_| ())
+    }
+}
