@@ -9,7 +9,7 @@ use std::future::Future;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::watch;
+use tokio::sync::SetOnce;
 
 use crate::backend::{Fault, FaultKind};
 use crate::clock::{Moment, sleep_between};
@@ -21,7 +21,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(200);
 /// Work that is done once for all who want its result meanwhile.
 pub struct Together<T>(Mutex<Option<Outcome<T>>>);
 
-type Outcome<T> = watch::Receiver<Option<Result<T, Fault>>>;
+type Outcome<T> = Arc<SetOnce<Result<T, Fault>>>;
 
 impl<T: Clone + Send + Sync + 'static> Together<T> {
     /// Waits for the work that is under way, or begins it: in a task of its own, which goes on if all who
@@ -39,29 +39,45 @@ impl<T: Clone + Send + Sync + 'static> Together<T> {
     where
         F: Future<Output = Result<T, Fault>> + Send + 'static,
     {
-        let mut outcome = {
+        let outcome = {
             let mut current = self.current();
-            let is_under_way = |o: &Outcome<T>| o.borrow().is_none() && o.has_changed().is_ok();
+            let is_under_way = |outcome: &Outcome<T>| outcome.get().is_none();
             current.clone().filter(is_under_way).unwrap_or_else(|| {
-                let (tell, outcome) = watch::channel(None);
-                let work = work();
-                tokio::spawn(async move { tell.send_replace(Some(work.await)) });
-                *current = Some(outcome.clone());
+                let outcome = Outcome::<T>::default();
+                let (work, tells) = (work(), Tells(Arc::clone(&outcome)));
+                tokio::spawn(async move { tells.tell(work.await) });
+                *current = Some(Arc::clone(&outcome));
                 outcome
             })
         };
-        match outcome.wait_for(Option::is_some).await.as_deref() {
-            Ok(Some(Ok(done))) => Ok(done.clone()),
-            Ok(Some(Err(fault))) => Err(fault.repeated()),
-            Ok(None) | Err(_) => Err(Fault::not_applied(
-                FaultKind::Unavailable,
-                "the runtime on which a connection was being made has ended",
-            )),
+        // Those who wait are woken in the order in which they came.
+        match outcome.wait().await {
+            Ok(done) => Ok(done.clone()),
+            Err(fault) => Err(fault.repeated()),
         }
     }
 
     fn current(&self) -> MutexGuard<'_, Option<Outcome<T>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Has something to tell in any case.
+struct Tells<T>(Outcome<T>);
+
+impl<T> Tells<T> {
+    fn tell(&self, outcome: Result<T, Fault>) {
+        // Nobody else tells before this is dropped.
+        let _ = self.0.set(outcome);
+    }
+}
+
+impl<T> Drop for Tells<T> {
+    fn drop(&mut self) {
+        if self.0.get().is_none() {
+            let why = "the runtime on which a connection was being made has ended";
+            self.tell(Err(Fault::not_applied(FaultKind::Unavailable, why)));
+        }
     }
 }
 
