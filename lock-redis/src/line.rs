@@ -7,7 +7,7 @@
 //! The table is as large as the number of claims that wait, and core bounds those. It holds owner ids as the
 //! server has them, so nothing of it can be shown.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -27,10 +27,15 @@ pub(crate) struct Lines(Mutex<Table>);
 #[derive(Default)]
 struct Table {
     waiters: HashMap<OwnerId, Waiter>,
-    locks: HashMap<Arc<str>, Lock>,
+    /// In an order, as all that is gone through: what happens is to be repeatable.
+    locks: BTreeMap<Arc<str>, Lock>,
+    /// How many have come so far.
+    came: u64,
 }
 
 struct Waiter {
+    /// Under this number it is in [`Lock::owners`].
+    came: u64,
     lock: Arc<str>,
     /// What stands for it in the queue.
     member: Arc<str>,
@@ -69,7 +74,8 @@ pub(crate) struct Sent {
 /// What is known of a lock that is waited for.
 #[derive(Default)]
 struct Lock {
-    owners: HashSet<OwnerId>,
+    /// Whoever came first stands first.
+    owners: BTreeMap<u64, OwnerId>,
     /// When the last answer was asked for.
     asked: Option<Moment>,
     /// Until when the places of this process last: some waiters have longer leases than others.
@@ -135,8 +141,11 @@ impl Lines {
             Some((lock, _)) => Arc::clone(lock),
             None => Arc::from(lock),
         };
-        table.locks.entry(Arc::clone(&lock)).or_default().owners.insert(claim.owner);
+        table.came += 1;
+        let came = table.came;
+        table.locks.entry(Arc::clone(&lock)).or_default().owners.insert(came, claim.owner);
         let waiter = Waiter {
+            came,
             lock,
             member: member(claim, channel).into(),
             ttl: claim.ttl,
@@ -151,9 +160,9 @@ impl Lines {
     pub(crate) fn leave(&self, owner: &OwnerId) {
         let mut table = self.table();
         let Some(waiter) = table.waiters.remove(owner) else { return };
-        let Table { waiters, locks } = &mut *table;
+        let Table { waiters, locks, .. } = &mut *table;
         if let Some(lock) = locks.get_mut(&waiter.lock) {
-            lock.owners.remove(owner);
+            lock.owners.remove(&waiter.came);
             if lock.owners.is_empty() {
                 locks.remove(&waiter.lock);
             } else if lock.watcher == Some(*owner) {
@@ -197,7 +206,7 @@ impl Lines {
     /// is still good; if it breaks later, [`lose_places`](Self::lose_places) follows.
     pub(crate) fn stands(&self, owner: &OwnerId, told: &Told, is_alive: impl Fn() -> bool) {
         let mut table = self.table();
-        let Table { waiters, locks } = &mut *table;
+        let Table { waiters, locks, .. } = &mut *table;
         let Some(waiter) = waiters.get_mut(owner) else { return };
         waiter.arrival = Some(told.arrival);
         // If it was sure of its place, so are others who have lost theirs.
@@ -224,7 +233,7 @@ impl Lines {
             _ => {}
         }
         if told.is_new || was_wrong {
-            for other in &lock.owners {
+            for other in lock.owners.values() {
                 if let Some(waiter) = waiters.get_mut(other) {
                     waiter.loses_place_before(told.now);
                 }
@@ -242,9 +251,9 @@ impl Lines {
     /// Nothing is known any more of the places of this process in the line of this claim.
     pub(crate) fn doubt_all(&self, owner: &OwnerId) {
         let mut table = self.table();
-        let Table { waiters, locks } = &mut *table;
+        let Table { waiters, locks, .. } = &mut *table;
         let lock = waiters.get(owner).and_then(|waiter| locks.get(&waiter.lock));
-        for owner in lock.into_iter().flat_map(|lock| &lock.owners) {
+        for owner in lock.into_iter().flat_map(|lock| lock.owners.values()) {
             if let Some(waiter) = waiters.get_mut(owner) {
                 waiter.loses_place_before(u64::MAX);
             }
@@ -253,8 +262,12 @@ impl Lines {
 
     /// A connection is gone: what was sent since is lost, and every waiter has to look once.
     pub(crate) fn lose_places(&self) {
-        for waiter in self.table().waiters.values_mut() {
-            waiter.loses_place_before(u64::MAX);
+        let mut table = self.table();
+        let Table { waiters, locks, .. } = &mut *table;
+        for owner in locks.values().flat_map(|lock| lock.owners.values()) {
+            if let Some(waiter) = waiters.get_mut(owner) {
+                waiter.loses_place_before(u64::MAX);
+            }
         }
     }
 
@@ -272,7 +285,7 @@ impl Lines {
         loop {
             let (wake, lapses) = {
                 let mut table = self.table();
-                let Table { waiters, locks } = &mut *table;
+                let Table { waiters, locks, .. } = &mut *table;
                 let Some(waiter) = waiters.get_mut(owner) else { return Call::Look };
                 match waiter.standing {
                     Standing::Unknown => return Call::Look,
@@ -320,7 +333,7 @@ impl Lines {
             ["next", lock, left, now, is_ours] => {
                 let (Ok(left), Ok(now)) = (left.parse::<i64>(), now.parse()) else { return };
                 let left = u64::try_from(left).ok().map(Duration::from_millis);
-                let Table { waiters, locks } = &mut *table;
+                let Table { waiters, locks, .. } = &mut *table;
                 let Some(lock) = locks.get_mut(lock) else { return };
                 lock.lapses_at(now, left.map(|left| arrived + left), is_ours == "1");
                 lock.appoint_watcher(waiters);
@@ -369,13 +382,12 @@ impl Lock {
         }
     }
 
-    /// Any waiter will do, but not one that was sent the lock.
+    /// Any waiter will do, but not one that was sent the lock, or has left.
     fn appoint_watcher(&mut self, waiters: &HashMap<OwnerId, Waiter>) {
         let waits = |owner: &&OwnerId| {
             waiters.get(owner).is_some_and(|waiter| !matches!(waiter.standing, Standing::Sent(..)))
         };
-        let candidates = self.watcher.iter().chain(&self.owners);
-        self.watcher = candidates.filter(|owner| self.owners.contains(owner)).find(waits).copied();
+        self.watcher = self.watcher.iter().chain(self.owners.values()).find(waits).copied();
         if let Some(waiter) = self.watcher.and_then(|owner| waiters.get(&owner)) {
             waiter.wake.notify_one();
         }

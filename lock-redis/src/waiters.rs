@@ -2,7 +2,7 @@
 //!
 //! The table is as large as the number of claims that wait, and core bounds those.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ pub(crate) struct Waiters {
 #[derive(Debug, Default)]
 struct Table {
     by_owner: HashMap<OwnerId, Waiter>,
-    by_key: HashMap<String, Vec<OwnerId>>,
+    by_key: BTreeMap<String, Vec<OwnerId>>,
 }
 
 #[derive(Debug)]
@@ -116,7 +116,12 @@ impl Waiters {
 
     /// Wakes all: what they watch may have changed without notice, and is not watched any more.
     pub(crate) fn signal_all(&self) {
-        self.table().by_owner.values_mut().for_each(Waiter::signal);
+        let mut table = self.table();
+        let Table { by_owner, by_key } = &mut *table;
+        // In an order that is repeatable.
+        for owner in by_key.values().flatten() {
+            by_owner.get_mut(owner).into_iter().for_each(Waiter::signal);
+        }
     }
 
     #[cfg(test)]
