@@ -116,7 +116,8 @@ impl Clock {
 
     fn change(&self, change: impl FnOnce(&mut Setting)) {
         let mut setting = self.setting();
-        let now = nanos(wall());
+        // To the µs: then one that runs too slowly by all of it shows one time and no other.
+        let now = nanos(wall()) / 1000 * 1000;
         setting.ahead += (now - setting.since) / 1000 * setting.too_fast;
         setting.since = now;
         change(&mut setting);
