@@ -26,6 +26,8 @@ enum Action {
     /// two claims overlapped, or a fencing token did not grow; 4 the machine was too busy for times; 5
     /// something failed.
     Run(run::RunArgs),
+    /// What runs have written, in pictures and tables
+    Report(report::ReportArgs),
     /// One process that locks as its stdin says; PROTOCOL.md has the lines
     Worker(worker::WorkerArgs),
 }
@@ -33,12 +35,17 @@ enum Action {
 fn main() -> ExitCode {
     match Cli::parse().command {
         Action::Run(args) => run::main(&args),
-        Action::Worker(args) => match worker::run(&args) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(error) => {
-                eprintln!("lock-bench worker: {error}");
-                ExitCode::from(5)
-            }
-        },
+        Action::Report(args) => ended("report", report::main(&args)),
+        Action::Worker(args) => ended("worker", worker::run(&args)),
+    }
+}
+
+fn ended(what: &str, outcome: Result<(), String>) -> ExitCode {
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("lock-bench {what}: {error}");
+            ExitCode::from(5)
+        }
     }
 }

@@ -1,6 +1,6 @@
 """A worker that locks with python-redis-lock."""
 
-import redis
+import redis_client
 import redis_lock
 import worker
 
@@ -10,8 +10,7 @@ THREADS = 2000
 
 class PythonRedisLock(worker.Library):
     def __init__(self, url, _options):
-        self.client = redis.StrictRedis.from_url(url, max_connections=worker.CONNECTIONS)
-        self.client.ping()
+        self.client = redis_client.connect(url)
         self.renewed = 0
 
     def lock(self, name, ttl_ms):

@@ -1,6 +1,7 @@
 """A worker that locks with redis-py's Lock. Option: `sleep=SECONDS` between two looks, 0.1 by default."""
 
 import redis
+import redis_client
 import worker
 
 
@@ -8,8 +9,7 @@ class RedisPy(worker.Library):
     cannot_keep = "it renews nothing by itself"
 
     def __init__(self, url, options):
-        self.client = redis.Redis.from_url(url, max_connections=worker.CONNECTIONS)
-        self.client.ping()
+        self.client = redis_client.connect(url)
         self.options = {key: float(value) for key, value in options.items()}
 
     def lock(self, name, ttl_ms):

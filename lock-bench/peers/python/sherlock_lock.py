@@ -16,10 +16,9 @@ class Sherlock(worker.Library):
         self.options = {key: float(value) for key, value in options.items()}
         scheme, _, address = url.partition("://")
         if scheme == "redis":
-            import redis
+            import redis_client
 
-            client = redis.StrictRedis.from_url(url, max_connections=worker.CONNECTIONS)
-            client.ping()
+            client = redis_client.connect(url)
             self.new, self.client = sherlock.RedisLock, lambda: client
         else:
             import pylibmc

@@ -10,10 +10,6 @@ import threading
 import time
 
 
-# Enough for a thread each in the largest workload.
-CONNECTIONS = 4096
-
-
 class Cannot(Exception):
     """The library does not have what it would take."""
 

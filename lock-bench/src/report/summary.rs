@@ -57,9 +57,9 @@ impl Line {
         let mut values: Vec<(Figure, Vec<f64>)> = Vec::new();
         for (figure, value) in rows.flat_map(|row| &row.figures) {
             let known = |(known, _): &(Figure, _)| known == figure;
-            entry(&mut values, known, || (*figure, Vec::new())).1.push(*value);
+            entry(&mut values, known, || (figure.clone(), Vec::new())).1.push(*value);
         }
-        values.sort_by_key(|(figure, _)| *figure);
+        values.sort_by(|(one, _), (other, _)| one.cmp(other));
         let figures = values.into_iter().map(|(figure, values)| (figure, Spread::of(values)));
         Self { lib: lib.to_owned(), figures: figures.collect() }
     }

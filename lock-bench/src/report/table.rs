@@ -33,28 +33,32 @@ impl Summary {
     }
 }
 
-/// One column for each library, one row for each figure: there are more figures than fit side by side.
-fn table(f: &mut fmt::Formatter<'_>, lines: &[Line]) -> fmt::Result {
-    let mut figures: Vec<Figure> =
-        lines.iter().flat_map(|line| line.figures.iter().map(|(figure, _)| *figure)).collect();
+/// One column for each library, one row for each figure: there are more figures than fit side by side. The first row
+/// has the names.
+pub(super) fn cells(lines: &[Line]) -> Vec<Vec<String>> {
+    let mut figures: Vec<Figure> = lines
+        .iter()
+        .flat_map(|line| line.figures.iter().map(|(figure, _)| figure.clone()))
+        .collect();
     figures.sort();
     figures.dedup();
-    let cells: Vec<Vec<String>> = figures
-        .iter()
-        .map(|figure| {
-            let mut row = vec![figure.name.to_owned()];
-            row.extend(lines.iter().map(|line| cell(line, *figure)));
-            row
-        })
-        .collect();
     let mut head = vec![String::new()];
     head.extend(lines.iter().map(|line| line.lib.clone()));
-    let rows: Vec<&Vec<String>> = std::iter::once(&head).chain(&cells).collect();
+    let row = |figure: &Figure| {
+        let mut row = vec![figure.name.to_string()];
+        row.extend(lines.iter().map(|line| cell(line, figure)));
+        row
+    };
+    std::iter::once(head).chain(figures.iter().map(row)).collect()
+}
+
+fn table(f: &mut fmt::Formatter<'_>, lines: &[Line]) -> fmt::Result {
+    let rows = cells(lines);
     let width =
         |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
     let mut next = 1;
-    while next < head.len() {
-        let columns = fitting(next..head.len(), width);
+    while next < rows[0].len() {
+        let columns = fitting(next..rows[0].len(), width);
         for row in &rows {
             write!(f, "  {:<first$}", row[0], first = width(0))?;
             for column in columns.clone() {
@@ -78,8 +82,8 @@ fn fitting(columns: Range<usize>, width: impl Fn(usize) -> usize) -> Range<usize
     columns.start..columns.start + count.max(1)
 }
 
-fn cell(line: &Line, figure: Figure) -> String {
-    let spread = line.figures.iter().find(|(known, _)| *known == figure);
+fn cell(line: &Line, figure: &Figure) -> String {
+    let spread = line.figures.iter().find(|(known, _)| known == figure);
     spread.map(|(_, spread)| spread.to_string()).unwrap_or_default()
 }
 
@@ -95,7 +99,7 @@ impl fmt::Display for Spread {
 }
 
 /// Three digits are all that a measurement has.
-fn short(value: f64) -> String {
+pub(super) fn short(value: f64) -> String {
     let text = match value.abs() {
         100.0.. => return format!("{value:.0}"),
         10.0..100.0 => format!("{value:.1}"),

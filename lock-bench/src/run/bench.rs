@@ -12,7 +12,7 @@ use super::peer::{Lib, Peer, SOON};
 use super::services::{Place, Server};
 use super::{RunArgs, Stop, cpu};
 use crate::clock::{SECOND, now};
-use crate::report::{Figures, Row};
+use crate::report::{Figures, Row, Shape};
 
 /// How long a measurement may take before a worker is given up.
 pub(crate) const LONG: Duration = Duration::from_secs(90);
@@ -96,7 +96,8 @@ impl<'a> Bench<'a> {
         missing.map(|(name, command)| format!("{name}, which is not installed: {command}"))
     }
 
-    /// What came of a measurement of one library; nothing, and a note, if it cannot do what was asked of it.
+    /// What came of a measurement of one library; nothing, and a note, if it cannot do what was asked of it, or if
+    /// it is that of another project and failed: that is to cost no more than its own row.
     pub(crate) fn unless_it_cannot<T>(
         &mut self,
         workload: &str,
@@ -109,6 +110,10 @@ impl<'a> Bench<'a> {
                 if !self.left_out.contains(&what) {
                     self.left_out.push(what);
                 }
+                Ok(None)
+            }
+            Err(Stop::Failed(why)) if lib.is_of_others() => {
+                self.left_out.push(format!("{workload}, {}, which failed: {why}", lib.name));
                 Ok(None)
             }
             outcome => outcome.map(Some),
@@ -195,8 +200,20 @@ impl<'a> Bench<'a> {
     }
 
     pub(crate) fn add(&mut self, workload: &str, lib: &str, round: usize, figures: Figures) {
+        self.draw(workload, lib, round, figures, Shape::new());
+    }
+
+    /// With what a picture shows of it.
+    pub(crate) fn draw(
+        &mut self,
+        workload: &str,
+        lib: &str,
+        round: usize,
+        figures: Figures,
+        shape: Shape,
+    ) {
         let (workload, lib) = (workload.to_owned(), lib.to_owned());
-        self.rows.push(Row { workload, lib, round, figures });
+        self.rows.push(Row { workload, lib, round, figures, shape });
     }
 }
 

@@ -3,6 +3,7 @@
 use serde_json::{Value, json};
 
 use super::Stop;
+use crate::report::Shape;
 
 /// One hold of a lock, as its holder saw it; nanoseconds of `CLOCK_MONOTONIC`.
 #[derive(Clone, Copy, Debug)]
@@ -109,6 +110,15 @@ impl Claims {
             .sum();
         let pairs = waiters.len() * waiters.len().saturating_sub(1) / 2;
         inverted as f64 / pairs.max(1) as f64
+    }
+
+    /// For each waiter, in which place it came, and in which it was served.
+    pub(crate) fn order(&self) -> Shape {
+        let waiters = &self.0[1.min(self.0.len())..];
+        let came_before =
+            |one: &Claim| waiters.iter().filter(|other| other.asked < one.asked).count();
+        let places = waiters.iter().enumerate();
+        places.map(|(served, one)| [came_before(one) as f64 + 1.0, served as f64 + 1.0]).collect()
     }
 
     fn pairs(&self) -> impl Iterator<Item = (&Claim, &Claim)> {

@@ -22,6 +22,7 @@ pub(crate) fn line(bench: &Bench<'_>) -> Result<Value, Stop> {
             "backend": bench.backend.scheme,
             "server": server,
             "others": others(&bench.others),
+            "peers": peers(bench),
             "server_is_ours": bench.server().map(|server| server.pid().is_some()),
             "kernel": kernel.release().to_string_lossy(),
             "machine": kernel.machine().to_string_lossy(),
@@ -39,6 +40,12 @@ pub(crate) fn line(bench: &Bench<'_>) -> Result<Value, Stop> {
             "seed": bench.seed,
         }
     }))
+}
+
+/// What else is measured that is neither ours nor a floor.
+fn peers<'a>(bench: &'a Bench<'_>) -> Vec<&'a str> {
+    let by_hand = bench.args.peer.iter().map(|peer| &*peer.name);
+    by_hand.chain(bench.backend.beside.iter().copied()).collect()
 }
 
 fn others(found: &[Found]) -> BTreeMap<&str, String> {

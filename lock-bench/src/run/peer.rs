@@ -52,6 +52,10 @@ impl Lib {
         Self { kind: Kind::Other { waiting, tuned }, ..self }
     }
 
+    pub(crate) fn is_of_others(&self) -> bool {
+        matches!(self.kind, Kind::Other { .. })
+    }
+
     /// Only how it waits is tuned.
     pub(crate) fn is_tuned(&self) -> bool {
         matches!(self.kind, Kind::Other { tuned: true, .. })

@@ -5,7 +5,7 @@ use super::Stop;
 use super::bench::Bench;
 use super::cpu::{self, Neighbours};
 use super::peer::Lib;
-use crate::report::{Figure, Figures};
+use crate::report::{Figure, Figures, Shape};
 
 /// How much a floor may move from one side of a slice to the other.
 const STEADY: f64 = 1.25;
@@ -48,6 +48,7 @@ impl Tally {
 /// What a measurement yields, and how long the processes were running that it started and ended.
 pub(crate) struct Measured {
     pub(crate) figures: Figures,
+    pub(crate) shape: Shape,
     pub(crate) cpu: u64,
 }
 
@@ -80,10 +81,16 @@ pub(crate) fn run<'a>(
             let slice = slice(bench, plan, &tally.lib, &mut floor, &mut measure);
             match bench.unless_it_cannot(plan.workload, &tally.lib, slice)? {
                 None => tally.wanted = 0,
-                Some(Ok((before, figures))) => {
+                Some(Ok((before, own))) => {
                     tally.good += 1;
-                    bench.add(plan.workload, plan.floor_name, tally.good, before);
-                    bench.add(plan.workload, &tally.lib.name, tally.good, figures);
+                    bench.draw(
+                        plan.workload,
+                        plan.floor_name,
+                        tally.good,
+                        before.figures,
+                        before.shape,
+                    );
+                    bench.draw(plan.workload, &tally.lib.name, tally.good, own.figures, own.shape);
                 }
                 Some(Err(why)) => {
                     tally.thrown_away += 1;
@@ -110,10 +117,10 @@ fn slice<'a>(
     lib: &Lib,
     floor: &mut impl FnMut(&mut Bench<'a>, &Lib) -> Result<Measured, Stop>,
     measure: &mut impl FnMut(&mut Bench<'a>, &Lib) -> Result<Measured, Stop>,
-) -> Result<Result<(Figures, Figures), String>, Stop> {
+) -> Result<Result<(Measured, Measured), String>, Stop> {
     let watch = Watch::start(bench);
     let before = floor(bench, lib)?;
-    let measured = measure(bench, lib)?;
+    let mut measured = measure(bench, lib)?;
     let after = floor(bench, lib)?;
     let ours = before.cpu + measured.cpu + after.cpu;
     let verdict =
@@ -121,14 +128,14 @@ fn slice<'a>(
     if let Err(why) = verdict {
         return Ok(Err(why));
     }
-    let mut figures = measured.figures;
+    let figures = &mut measured.figures;
     for (figure, ratio) in plan.ratios {
         let floors = [&before.figures, &after.figures].map(|floor| floor.get(figure));
         if let (Some(value), [Some(before), Some(after)]) = (figures.get(figure), floors) {
-            figures.insert(*ratio, value / f64::midpoint(*before, *after));
+            figures.insert(ratio.clone(), value / f64::midpoint(*before, *after));
         }
     }
-    Ok(Ok((before.figures, figures)))
+    Ok(Ok((before, measured)))
 }
 
 /// Takes back what was measured too rarely.

@@ -1,7 +1,7 @@
 //! A crowd waits, and everyone is served once: what that costs the server, and how fair it is.
 
 use crate::clock::{MILLI, wait};
-use crate::report::{Figure, Figures};
+use crate::report::{Figure, Figures, Shape};
 use crate::run::Stop;
 use crate::run::bench::{Bench, LONG, ask_each};
 use crate::run::claims::Claims;
@@ -19,6 +19,9 @@ const GROWTH: [(usize, Figure); 4] = [
     (10_000, Figure::count("requests a waiter, w=10000")),
 ];
 const GREATEST_TO_LEAST: Figure = Figure::count("requests a waiter, greatest ÷ least");
+
+/// Of more, a picture shows only a cloud.
+const DRAWN: usize = 64;
 
 const CROWDS: [(usize, usize); 4] = [(64, 1), (64, 8), (1000, 1), (1000, 8)];
 
@@ -42,7 +45,8 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<(), Stop> {
             if let Some(requests) = requests {
                 figures.insert(REQUESTS, requests as f64 / waiters as f64);
             }
-            bench.add(&workload, &lib.name, 0, figures);
+            let order = if waiters <= DRAWN { claims.order() } else { Shape::new() };
+            bench.draw(&workload, &lib.name, 0, figures, order);
         }
     }
     Ok(())

@@ -49,5 +49,6 @@ fn drain(bench: &mut Bench<'_>, lib: &Lib) -> Result<Measured, Stop> {
     if let Some((end, begun)) = until {
         figures.insert(DRAINED, end.saturating_sub(begun) as f64 / MILLI as f64);
     }
-    Ok(Measured { figures, cpu: cpu::of_process(peers[0].pid()) })
+    let shape = handoff::shape_of(&claims, MILLI, true);
+    Ok(Measured { figures, shape, cpu: cpu::of_process(peers[0].pid()) })
 }

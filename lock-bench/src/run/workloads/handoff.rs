@@ -2,7 +2,7 @@
 //! was let go. Hand-offs inside one process and between two are different things and never mixed.
 
 use crate::clock::{MICRO, MILLI};
-use crate::report::{Figure, Figures};
+use crate::report::{Figure, Figures, Shape, shape};
 use crate::run::bench::{Bench, ask_each, median, quantile};
 use crate::run::claims::Claims;
 use crate::run::peer::Lib;
@@ -103,7 +103,8 @@ fn timed(bench: &mut Bench<'_>, workload: &str, crowd: Crowd) -> Result<(), Stop
         |bench, _| match bench.server().map(super::super::services::Server::addr) {
             Some(addr) => {
                 let trip = bench.round_trip(addr, 500)? / MICRO as f64;
-                Ok(Measured { figures: Figures::from([(P50, trip)]), cpu: 0 })
+                let figures = Figures::from([(P50, trip)]);
+                Ok(Measured { figures, shape: Shape::new(), cpu: 0 })
             }
             None => {
                 let floor = bench.floor(bench.backend.floor);
@@ -122,12 +123,15 @@ pub(super) fn measure(bench: &mut Bench<'_>, lib: &Lib, crowd: Crowd) -> Result<
     // In one process one task more, which holds while the others wait; in several that would be unfair
     // to one of them.
     let each = if processes == 1 { waiters + 1 } else { waiters / processes };
-    let hand_offs = if lib.polls() { 0 } else { bench.backend.hand_offs };
+    // Where each one takes long, a few have to do.
+    let hand_offs = if lib.polls() { 64 } else { bench.backend.hand_offs };
     let times = (hand_offs / (each * processes) as u64).max(3);
     ask_each(&mut peers, &format!("queue {name} {each} {} {times}", HOLD / MICRO))?;
     let claims = bench.collect(&mut peers, &name, each * processes * times as usize)?;
     let cpu = peers.iter().map(|peer| cpu::of_process(peer.pid())).sum();
-    Ok(Measured { figures: figures(&claims, HOLD / 2, processes == 1), cpu })
+    let within = processes == 1;
+    let shape = shape_of(&claims, HOLD / 2, within);
+    Ok(Measured { figures: figures(&claims, HOLD / 2, within), shape, cpu })
 }
 
 /// What the hand-offs of one kind were like.
@@ -144,6 +148,12 @@ pub(super) fn figures(claims: &Claims, settled: u64, within_process: bool) -> Fi
         figures.insert(MEAN, micros().sum::<f64>() / nanos.len() as f64);
     }
     figures
+}
+
+/// How long they took.
+pub(super) fn shape_of(claims: &Claims, settled: u64, within_process: bool) -> Shape {
+    let nanos = nanos(claims, settled, within_process).into_iter();
+    shape(nanos.map(|nanos| (nanos as f64 / MICRO as f64, 1)))
 }
 
 fn nanos(claims: &Claims, settled: u64, within_process: bool) -> Vec<u64> {

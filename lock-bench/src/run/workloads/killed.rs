@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::clock::{MILLI, now};
-use crate::report::{Figure, Figures};
+use crate::report::{Figure, Figures, shape};
 use crate::run::backends::Takeover;
 use crate::run::bench::{Bench, LONG, ask_each, median, quantile};
 use crate::run::claims::Claims;
@@ -43,7 +43,8 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<(), Stop> {
             continue;
         }
         let figures = figures(bench, &lib, &trials);
-        bench.add("killed", &lib.name, 0, figures);
+        let shape = shape(trials.iter().map(|trial| (trial.late, 1)));
+        bench.draw("killed", &lib.name, 0, figures, shape);
     }
     Ok(())
 }

@@ -4,7 +4,7 @@ use hdrhistogram::Histogram;
 use serde_json::Value;
 
 use crate::clock::{MICRO, SECOND};
-use crate::report::{Figure, Figures};
+use crate::report::{Figure, Figures, shape};
 use crate::run::bench::{Bench, LONG};
 use crate::run::peer::{Lib, Peer};
 use crate::run::relay::Relay;
@@ -160,7 +160,9 @@ fn timed(bench: &mut Bench<'_>, lib: &Lib, tasks: usize, rate: u64) -> Result<Me
     if let Some((before, after)) = before.1.zip(after.1) {
         figures.insert(SERVER, micros(after.saturating_sub(before)) / done);
     }
-    Ok(Measured { figures, cpu: cpu::with_children(peer.pid()) })
+    let steps = latency.iter_recorded();
+    let shape = shape(steps.map(|step| (micros(step.value_iterated_to()), step.count_at_value())));
+    Ok(Measured { figures, shape, cpu: cpu::with_children(peer.pid()) })
 }
 
 /// Runs pairs. A fence that did not grow voids the run; exclusion cannot be broken here.

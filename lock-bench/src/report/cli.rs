@@ -1,0 +1,66 @@
+//! `lock-bench report`: what runs have written, for readers.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+
+use super::run::Run;
+use super::{markdown, page};
+
+#[derive(Args, Debug)]
+pub(crate) struct ReportArgs {
+    /// What `lock-bench run --json` has written, in the order in which it is to be shown
+    #[arg(required = true)]
+    runs: Vec<PathBuf>,
+    /// One page with pictures
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// The same in tables
+    #[arg(long, value_name = "FILE")]
+    markdown: Option<PathBuf>,
+    /// All runs in one file, which can be reported again
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+    /// A document whose part between `<!-- figures: generated -->` and `<!-- end of figures -->` is written anew
+    #[arg(long, value_name = "FILE")]
+    document: Option<PathBuf>,
+}
+
+pub(crate) fn main(args: &ReportArgs) -> Result<(), String> {
+    if [&args.html, &args.markdown, &args.json, &args.document].iter().all(|file| file.is_none()) {
+        return Err("say what to write: --html, --markdown, --json or --document".into());
+    }
+    let mut runs = Vec::new();
+    for file in &args.runs {
+        runs.extend(Run::read(file)?);
+    }
+    if let Some(file) = &args.html {
+        write(file, &page::html(&runs))?;
+    }
+    if let Some(file) = &args.markdown {
+        write(file, &markdown::markdown(&runs))?;
+    }
+    if let Some(file) = &args.json {
+        write(file, &runs.iter().map(Run::lines).collect::<String>())?;
+    }
+    if let Some(file) = &args.document {
+        let document = fs::read_to_string(file).map_err(|e| format!("{}: {e}", file.display()))?;
+        let document = with_figures(&document, &markdown::figures(&runs));
+        write(file, &document.ok_or_else(|| format!("{} has no figures", file.display()))?)?;
+    }
+    Ok(())
+}
+
+fn with_figures(document: &str, figures: &str) -> Option<String> {
+    const OPEN: &str = "<!-- figures: generated -->\n";
+    const CLOSE: &str = "<!-- end of figures -->";
+
+    let (before, rest) = document.split_once(OPEN)?;
+    let (_, after) = rest.split_once(CLOSE)?;
+    Some(format!("{before}{OPEN}{figures}{CLOSE}{after}"))
+}
+
+fn write(file: &Path, text: &str) -> Result<(), String> {
+    fs::write(file, text).map_err(|e| format!("{}: {e}", file.display()))
+}

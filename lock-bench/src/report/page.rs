@@ -1,0 +1,346 @@
+//! One page that needs nothing else: what was measured, in pictures, each beside its floor.
+
+use std::fmt::Write as _;
+
+use serde_json::Value;
+
+use super::picture::{Entry, Mark, Unit, bars, curves, distributions, escaped, orders, with_unit};
+use super::run::{Run, Side};
+use super::summary::Spread;
+use super::table::short;
+
+const STYLE: &str = include_str!("style.css");
+
+pub(super) fn html(runs: &[Run]) -> String {
+    let mut page = format!(
+        "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>What locks cost</title>\
+         <meta name=\"viewport\" content=\"width=device-width\"><style>{STYLE}</style><h1>What locks cost</h1>\
+         <p>Client processes take and release locks on real servers, all on one machine. Beside ours stand the locks of \
+         other projects, as they come and, where their waiters look from time to time, once more with the pause \
+         between two looks that their documents name; and <b>floors</b>: the same work written by hand without what \
+         makes a lock a good one. They show how far down one could get at all.</p>\
+         <p>Counts are the same on every machine. Times are not: compare them with the floor of the same picture, \
+         which was measured right before and right after.</p>\
+         <p><i class=\"key floor\"></i>floor <i class=\"key ours\"></i>ours <i class=\"key other\"></i>of other projects \
+         <i class=\"key tuned\"></i>the same, tuned; black: the median, or from the least to the most of all rounds</p>"
+    );
+    for run in runs {
+        page += &section(run);
+    }
+    page + "</html>\n"
+}
+
+fn section(run: &Run) -> String {
+    let environment = &run.environment;
+    let text = |key: &str| environment[key].as_str().unwrap_or("–").to_owned();
+    let mut page = format!("<h2 id=\"{0}\">{0}</h2>", escaped(run.backend()));
+    let _ = write!(
+        page,
+        "<p>{}, {} on {} processors, Linux {}, {}, {} rounds.{}{}</p>",
+        escaped(environment["server"].as_str().unwrap_or("no server")),
+        escaped(&text("cpu")),
+        environment["cpus"],
+        escaped(&text("kernel")),
+        escaped(&text("rustc")),
+        environment["rounds"],
+        if text("profile") == "dev" { " <b>Not optimised: no measure of speed.</b>" } else { "" },
+        others(&environment["others"]),
+    );
+    page += &pairs(run);
+    page += &hand_offs(run);
+    page += &crowds(run);
+    page += &growth(run);
+    page += &waiting(run);
+    page += &takeovers(run);
+    page += &held(run);
+    page + &tables(run)
+}
+
+fn others(others: &Value) -> String {
+    let others: Vec<String> = others
+        .as_object()
+        .into_iter()
+        .flatten()
+        .filter(|(name, _)| !name.contains(','))
+        .map(|(name, version)| format!("{name} {}", version.as_str().unwrap_or_default()))
+        .collect();
+    if others.is_empty() { String::new() } else { format!(" {}.", escaped(&others.join(", "))) }
+}
+
+/// A title, a few words and a picture; nothing where there is no picture.
+fn figure(title: &str, words: &str, picture: &str) -> String {
+    match picture.is_empty() {
+        true => String::new(),
+        false => format!("<h3>{title}</h3><p>{words}</p>{picture}"),
+    }
+}
+
+/// Each library with that figure in the workload, the floor first.
+fn entries(
+    run: &Run,
+    workload: &str,
+    name: &str,
+    note: impl Fn(&str, Spread) -> String,
+) -> Vec<Entry> {
+    let libs = run.libs(workload);
+    let entry = |lib: &String| {
+        let spread = run.summary.find(workload, lib, name)?;
+        Some(Entry {
+            name: lib.clone(),
+            class: run.side(lib).class(),
+            value: spread.median,
+            ends: (spread.min, spread.max),
+            shape: run.shape(workload, lib),
+            note: note(lib, spread),
+        })
+    };
+    libs.iter().filter_map(entry).collect()
+}
+
+/// `67 µs, 1.04 × floor`
+fn time_note(run: &Run, workload: &str, lib: &str, value: f64) -> String {
+    let ratio = run.summary.find(workload, lib, "p50 × floor");
+    let ratio = ratio.map(|ratio| format!(", {} × floor", short(ratio.median)));
+    format!("{}{}", with_unit(value, Unit::Micros), ratio.unwrap_or_default())
+}
+
+fn times(run: &Run, workload: &str, words: &str, title: &str) -> String {
+    let note = |lib: &str, spread: Spread| time_note(run, workload, lib, spread.median);
+    let entries = entries(run, workload, "p50 µs", note);
+    let floor = entries.iter().find(|entry| entry.class == "floor");
+    let mark =
+        floor.map(|floor| Mark { value: floor.value, name: format!("floor: {}", floor.name) });
+    let picture = distributions(&entries, Unit::Micros, "time, logarithmic", mark.as_ref());
+    figure(title, words, &picture)
+}
+
+fn counts(run: &Run, workload: &str, name: &str, axis: &str, mark: Option<&Mark>) -> String {
+    let note = |_: &str, spread: Spread| short(spread.median);
+    bars(&entries(run, workload, name, note), Unit::Plain, axis, mark)
+}
+
+fn pairs(run: &Run) -> String {
+    let mut page = times(
+        run,
+        "pairs c=1",
+        "One task takes a lock that nobody else wants and lets it go, again and again. How the times of one such pair \
+         are spread; the black line is the median, which stands at the right.",
+        "Acquire and release, nobody else there",
+    );
+    let floor = |name: &str| {
+        let spread = run.floor("pairs c=1", name)?;
+        Some(Mark { value: spread.median, name: "floor".to_owned() })
+    };
+    page += &figure(
+        "What a pair asks of the server",
+        "Requests of one acquire and release, as the server counts them. Fencing tokens are included where there are any.",
+        &counts(
+            run,
+            "pairs c=1",
+            "requests a pair",
+            "requests a pair",
+            floor("requests a pair").as_ref(),
+        ),
+    );
+    page += &figure(
+        "How often a pair goes to the server and back",
+        "Counted through a relay that makes the way longer: with a distant server, this times the way is what a pair takes.",
+        &counts(
+            run,
+            "pairs c=1",
+            "round trips a pair",
+            "round trips a pair",
+            floor("round trips a pair").as_ref(),
+        ),
+    );
+    for tasks in [64, 1024] {
+        let workload = format!("pairs c={tasks}");
+        let note = |lib: &str, spread: Spread| {
+            let ratio = run.summary.find(&workload, lib, "pairs/s × floor");
+            let ratio = ratio.map(|r| format!(", {} × floor", short(r.median))).unwrap_or_default();
+            format!("{}/s{ratio}", with_unit(spread.median, Unit::Plain))
+        };
+        let entries = entries(run, &workload, "pairs/s", note);
+        let mark = entries.iter().find(|entry| entry.class == "floor");
+        let mark =
+            mark.map(|floor| Mark { value: floor.value, name: format!("floor: {}", floor.name) });
+        page += &figure(
+            &format!("Pairs a second, {tasks} tasks in one process"),
+            "Each task has a lock of its own. Longer is better. The floor sends all requests on one socket and waits for none.",
+            &bars(&entries, Unit::Plain, "pairs a second", mark.as_ref()),
+        );
+    }
+    page
+}
+
+fn hand_offs(run: &Run) -> String {
+    let mut page = times(
+        run,
+        "handoff local w=8",
+        "Nine tasks of one process pass a lock around: from the release until the next one has it. Only those count that \
+         had been waiting when the lock was let go. The floor is one round trip to the server, or that of the table below \
+         where there is none.",
+        "From a release to the next holder, in one process",
+    );
+    page += &times(
+        run,
+        "handoff w=8 p=8",
+        "The same with a task in each of eight processes.",
+        "From a release to the next holder, between eight processes",
+    );
+    page += &figure(
+        "Round trips of a hand-off",
+        "Between two processes, counted through a relay. A release has to reach the server and the word of it the next holder: \
+         half a round trip each. Libraries that look from time to time are not here: they find out when they look.",
+        &counts(
+            run,
+            "handoff relay",
+            "round trips a hand-off",
+            "round trips a hand-off",
+            Some(&Mark { value: 1.0, name: "floor: there and back".to_owned() }),
+        ),
+    );
+    page
+}
+
+fn crowds(run: &Run) -> String {
+    let workload = ["crowd w=64 p=8", "crowd w=64 p=1"];
+    let workload = workload.into_iter().find(|workload| !run.libs(workload).is_empty());
+    let Some(workload) = workload else { return String::new() };
+    let note = |lib: &str, spread: Spread| {
+        let unfair = run.summary.find(workload, lib, "max wait / mean wait");
+        let unfair = unfair.map(|unfair| format!(", longest {} × mean", short(unfair.median)));
+        format!("{} % passed{}", short(spread.median * 100.0), unfair.unwrap_or_default())
+    };
+    let mut entries = entries(run, workload, "share served out of order", note);
+    entries.retain(|entry| !entry.shape.is_empty());
+    let picture = if entries.is_empty() { String::new() } else { orders(&entries) };
+    let place = if workload.ends_with("p=8") { "in eight processes" } else { "in one process" };
+    figure(
+        "Who is served when",
+        &format!(
+            "64 waiters {place} take a lock once each. A dot for each: to the right those who came later, up those who were \
+             served later. The floor is the dashed line: there nobody is passed by one who came after. Below: of all pairs of \
+             waiters, how many were served in the wrong order, and how much longer than the mean the longest wait was."
+        ),
+        &picture,
+    )
+}
+
+fn growth(run: &Run) -> String {
+    let workload = "growth p=5";
+    let curve = |lib: &String| {
+        let points = [10, 100, 1000, 10_000].into_iter().filter_map(|waiters| {
+            let name = format!("requests a waiter, w={waiters}");
+            Some([f64::from(waiters), run.summary.find(workload, lib, &name)?.median])
+        });
+        let shape: Vec<[f64; 2]> = points.collect();
+        let last = shape.last()?[1];
+        Some(Entry {
+            name: lib.clone(),
+            class: run.side(lib).class(),
+            value: last,
+            ends: (last, last),
+            shape,
+            note: short(last),
+        })
+    };
+    let entries: Vec<Entry> = run.libs(workload).iter().filter_map(curve).collect();
+    if entries.is_empty() {
+        return String::new();
+    }
+    let floor = Mark { value: 2.0, name: "floor: enter, let go".to_owned() };
+    figure(
+        "What a waiter costs, by how many wait",
+        "So many waiters in five processes take a lock once each: requests to the server for each of them. Flat is good: \
+         then a long line costs no more than a short one. Behind each name what it is at the right end of its line.",
+        &curves(&entries, "waiters, logarithmic", "requests a waiter, logarithmic", &floor),
+    )
+}
+
+fn waiting(run: &Run) -> String {
+    let workload = ["idle w=64 p=8", "idle w=64 p=1"];
+    let workload = workload.into_iter().find(|workload| !run.libs(workload).is_empty());
+    let Some(workload) = workload else { return String::new() };
+    let note = |lib: &str, spread: Spread| {
+        let cpu = run.summary.find(workload, lib, "client CPU ms/s");
+        let cpu = cpu.map(|cpu| format!(", CPU {} %", short(cpu.median / 10.0)));
+        format!("{}/s{}", short(spread.median), cpu.unwrap_or_default())
+    };
+    let entries = entries(run, workload, "requests/s", note);
+    let floor = Mark { value: 0.0, name: "floor: none".to_owned() };
+    figure(
+        "What waiting costs while nothing happens",
+        "64 waiters in eight processes stand behind a lock that stays taken: requests a second of all together, and how much of \
+         a processor their processes use.",
+        &bars(&entries, Unit::Plain, "requests a second", Some(&floor)),
+    )
+}
+
+fn takeovers(run: &Run) -> String {
+    let note = |lib: &str, spread: Spread| {
+        let early = run.summary.find("killed", lib, "takeovers too early");
+        let early = early.filter(|early| early.median > 0.0);
+        let early = early.map(|early| format!(", {} too early", short(early.median)));
+        format!("{}{}", with_unit(spread.median, Unit::Millis), early.unwrap_or_default())
+    };
+    let entries = entries(run, "killed", "late p50 ms", note);
+    figure(
+        "After a holder was killed",
+        "A process that holds ten locks with leases of 2 s ends by SIGKILL. How long after the end of its lease (of its life, \
+         where there are no leases) others had its locks. The floor is zero: never earlier, since the holder may live.",
+        &distributions(&entries, Unit::Millis, "time after the earliest moment, logarithmic", None),
+    )
+}
+
+fn held(run: &Run) -> String {
+    let mut workloads = run.summary.workloads.iter().rev().map(|(name, _)| name);
+    let Some(workload) = workloads.find(|name| name.starts_with("held")) else {
+        return String::new();
+    };
+    let note = |_: &str, spread: Spread| format!("{}/s", with_unit(spread.median, Unit::Plain));
+    let entries = entries(run, workload, "requests/s", note);
+    // n=10000 ttl=5s: each lock at each third of the lease, 64 together.
+    let number = |key: &str| {
+        let word = workload.split(' ').find_map(|word| word.strip_prefix(key))?;
+        word.trim_end_matches('s').parse::<f64>().ok()
+    };
+    let floor = number("n=").zip(number("ttl=")).map(|(locks, ttl)| locks / (ttl / 3.0) / 64.0);
+    let mark = floor.map(|value| Mark { value, name: "floor: renewed 64 together".to_owned() });
+    figure(
+        "Many locks held at once",
+        &format!(
+            "One process holds and renews locks ({}): requests a second. Libraries that renew nothing by themselves are not here.",
+            escaped(workload)
+        ),
+        &bars(&entries, Unit::Plain, "requests a second", mark.as_ref()),
+    )
+}
+
+/// Everything, to look things up.
+fn tables(run: &Run) -> String {
+    let mut page = "<details><summary>All figures: median (least–most)</summary>".to_owned();
+    for (workload, lines) in &run.summary.workloads {
+        let _ = write!(page, "<h3>{}</h3><table>", escaped(workload));
+        for (i, row) in super::table::cells(lines).iter().enumerate() {
+            let tag = if i == 0 { "th" } else { "td" };
+            let cells: Vec<String> =
+                row.iter().map(|cell| format!("<{tag}>{}</{tag}>", escaped(cell))).collect();
+            let _ = write!(page, "<tr>{}</tr>", cells.concat());
+        }
+        page += "</table>";
+    }
+    page + "</details>"
+}
+
+impl Side {
+    /// Its colour.
+    fn class(self) -> &'static str {
+        match self {
+            Self::Floor => "floor",
+            Self::Ours => "ours",
+            Self::Other => "other",
+            Self::Tuned => "tuned",
+        }
+    }
+}
