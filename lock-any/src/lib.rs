@@ -24,8 +24,9 @@
 //!
 //! Options follow as `?name=value&name=value`. Every backend knows `ttl` (the lease that locks ask for
 //! unless told otherwise), `timeout` (the bound of one call), `patience` (how long a waiter sits out
-//! an outage) and `max_ttl`, all as durations like `500ms`, `30s` or `2h`, and `label` (what
-//! `inspect` shows of a holder). Redis and memcached know `prefix` (put before every key; it ends in `:` or
+//! an outage) and `max_ttl`, all as durations like `500ms`, `30s` or `2h`, `label` (what
+//! `inspect` shows of a holder) and `handovers` (how often in a row a lock passes on
+//! [inside this process](LockerBuilder::local_handovers), without a request; up to 255). Redis and memcached know `prefix` (put before every key; it ends in `:` or
 //! `/`), and Redis warns of locks that are taken for longer than `max_ttl` and knows `order` (`fifo`, or `any`
 //! for a race). ZooKeeper knows `prefix` (a path that
 //! ends in `/`), `session_timeout` and `layout`. An option that a backend does not know is an error.

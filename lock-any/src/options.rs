@@ -21,7 +21,8 @@ const DEFAULT_TTL: Duration = Duration::from_secs(30);
 
 /// What every backend can be told, by these options.
 #[cfg(feature = "quorum")]
-pub(crate) const COMMON: [&str; 5] = ["ttl", "timeout", "patience", "max_ttl", "label"];
+pub(crate) const COMMON: [&str; 6] =
+    ["ttl", "timeout", "patience", "max_ttl", "label", "handovers"];
 
 /// What every backend can be told.
 #[derive(Debug, Default)]
@@ -31,6 +32,7 @@ pub(crate) struct CommonOptions {
     patience: Option<Duration>,
     max_ttl: Option<Duration>,
     label: Option<Label>,
+    handovers: Option<u8>,
 }
 
 impl CommonOptions {
@@ -41,6 +43,7 @@ impl CommonOptions {
             patience: take_within(url, "patience", LONGEST_WAIT)?,
             max_ttl: take_within(url, "max_ttl", LONGEST_MAX_TTL)?,
             label: url.take("label")?.map(|label| Label::new(&label)),
+            handovers: take_handovers(url)?,
         };
         // Each backend has limits of its own; what is absurd for all is found before one is touched.
         let longest = options.max_ttl.unwrap_or(LONGEST_TTL);
@@ -74,8 +77,19 @@ impl CommonOptions {
         if let Some(label) = self.label {
             builder = builder.label(label);
         }
+        if let Some(at_most) = self.handovers {
+            builder = builder.local_handovers(at_most);
+        }
         builder
     }
+}
+
+fn take_handovers(url: &mut Url) -> Result<Option<u8>, Error> {
+    let Some(value) = url.take("handovers")? else { return Ok(None) };
+    value.parse().map(Some).map_err(|_| {
+        let why = "the URL option handovers is a number from 0, which is off, to 255";
+        Error::new(ErrorKind::Invalid, why)
+    })
 }
 
 pub(crate) fn take_within(

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lock_any::{ErrorKind, connect};
+use lock_any::{ErrorKind, Order, connect};
 
 async fn refused(url: &str) -> (ErrorKind, String) {
     let error = connect(url).await.expect_err(url);
@@ -30,6 +30,20 @@ async fn common_options_reach_the_locker() {
 }
 
 #[tokio::test]
+async fn locks_are_handed_over_inside_the_process_if_the_url_says_so() {
+    let order = async |url| connect(url).await.unwrap().capabilities().order;
+    assert_eq!(order("memory:").await, Order::Fifo);
+    assert_eq!(order("memory:?handovers=0").await, Order::Fifo);
+    assert_eq!(order("memory:?handovers=16").await, Order::PerProcess);
+    let locks = connect("memory:?handovers=1").await.unwrap();
+    let guard = locks.lock("passed on").unwrap().acquire().await.unwrap();
+    let number = guard.fencing_token().unwrap().backend_number();
+    let next = locks.lock("passed on").unwrap();
+    let (next, ()) = tokio::join!(next.acquire(), async { drop(guard) });
+    assert_eq!(next.unwrap().fencing_token().unwrap().backend_number(), number);
+}
+
+#[tokio::test]
 async fn a_url_that_cannot_be_understood_says_what_to_do() {
     for (url, hint) in [
         ("", "begins with a scheme"),
@@ -51,6 +65,8 @@ async fn a_url_that_cannot_be_understood_says_what_to_do() {
         ("memory:?timeout=1us", "out of range"),
         ("memory:?patience=500000000000years", "out of range"),
         ("memory:?patience=1ns", "out of range"),
+        ("memory:?handovers=256", "from 0, which is off, to 255"),
+        ("memory:?handovers=some", "from 0, which is off, to 255"),
         ("memory:?ttl=1s&ttl=2s", "given twice"),
         ("memory:?colour=red", "no URL option \"colour\""),
         ("memory:#x", "no fragment"),
