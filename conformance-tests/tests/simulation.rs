@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use conformance_tests::history::Line;
+use conformance_tests::history::{Line, Op};
 use conformance_tests::simulation::{Run, Tally, run};
 use conformance_tests::{Harness, sabotage};
 
@@ -25,11 +25,12 @@ fn no_run_breaks_a_promise() {
         None => 0..variable("SIMULATION_RUNS").unwrap_or(RUNS),
     };
     let mut tally = Tally::default();
-    let mut operations = 0;
+    let (mut operations, mut handed_over) = (0, 0);
     let runs = seeds.end - seeds.start;
     for seed in seeds {
         let run = simulate(seed);
         operations += run.report.operations;
+        handed_over += run.lines.iter().filter(|line| was_handed_over(line)).count();
         tally.add(&run.tally);
         assert!(
             run.report.is_legal(),
@@ -37,10 +38,20 @@ fn no_run_breaks_a_promise() {
             kept(&run).display()
         );
     }
-    println!("{runs} runs, {operations} operations, {} calls of verbs", tally.calls());
+    println!(
+        "{runs} runs, {operations} operations, {} calls of verbs, {handed_over} hand-overs",
+        tally.calls()
+    );
+    assert!(runs < RUNS || handed_over > 100, "locks were handed over {handed_over} times only");
     for (what, verb, count) in tally.pairs() {
         println!("{what:>20} {verb:<11} {count}");
     }
+}
+
+/// The answer to an acquisition that got its lock from the holder before in its process.
+fn was_handed_over(line: &Line) -> bool {
+    let Line::Record(record) = line else { return false };
+    record.fence.is_some_and(|fence| fence & 0xff != 0 && record.op == Op::Acquire)
 }
 
 /// The whole history, for check-history and for eyes.

@@ -23,7 +23,7 @@ fn slow(_: &Call<'_>) -> Disturbance {
 }
 
 /// Polls `future` `polls` times and drops it. True if it had ended by then.
-async fn poll_and_drop<F: Future>(future: F, polls: usize) -> bool {
+pub(super) async fn poll_and_drop<F: Future>(future: F, polls: usize) -> bool {
     let mut future = pin!(future);
     let mut polled = 0;
     std::future::poll_fn(|cx| {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use lock_core::backend::{Attempt, Lease, LetGo};
 use lock_core::clock::{Moment, sleep};
 use lock_core::faults::{Disturbance, Verb};
-use lock_core::{FencingToken, RenewalPolicy, Wakeup};
+use lock_core::{FencingToken, Locker, RenewalPolicy, Wakeup};
 
 use crate::context::{Ctx, Verdict, ensure, violated};
 use crate::words::name;
@@ -157,14 +157,23 @@ struct Span {
 }
 
 pub(super) async fn claims_never_overlap(ctx: Arc<Ctx>) -> Verdict {
-    const WORKERS: u32 = 8;
+    let mut lockers = Vec::new();
+    for _ in 0..WORKERS {
+        lockers.push(ctx.locker().await);
+    }
+    never_overlap(&ctx, &lockers).await
+}
+
+const WORKERS: u32 = 8;
+
+/// Workers that share these lockers take turns.
+pub(super) async fn never_overlap(ctx: &Arc<Ctx>, lockers: &[Locker]) -> Verdict {
     const ROUNDS: u32 = 12;
     let spans = Arc::new(Mutex::new(Vec::new()));
     let mut workers = Vec::new();
-    for worker in 0..WORKERS {
-        let (ctx, spans) = (Arc::clone(&ctx), Arc::clone(&spans));
+    for (worker, locks) in (0..WORKERS).zip(lockers.iter().cycle()) {
+        let (ctx, spans, locks) = (Arc::clone(ctx), Arc::clone(&spans), locks.clone());
         workers.push(tokio::spawn(async move {
-            let locks = ctx.locker().await;
             for round in 0..ROUNDS {
                 let lock = locks.lock("n")?.ttl(ctx.ttl() / 4).renewal(RenewalPolicy::off());
                 let Some(guard) = lock.try_acquire_for(ctx.ttl()).await? else {

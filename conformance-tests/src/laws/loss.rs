@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use lock_core::clock::{Moment, sleep, sleep_until};
 use lock_core::faults::{Disturbance, Verb};
-use lock_core::{ErrorKind, Loss};
+use lock_core::{ErrorKind, LockGuard, Loss};
 
-use crate::context::{Ctx, Verdict, ensure, violated};
+use crate::context::{Ctx, Verdict, Violation, ensure, violated};
 use crate::words::name;
 
 pub(super) async fn what_is_taken_away_is_told(ctx: Arc<Ctx>) -> Verdict {
@@ -76,8 +76,21 @@ pub(super) async fn a_silent_backend_is_a_loss_in_time(ctx: Arc<Ctx>) -> Verdict
     let locks = locks.timeout(ctx.ttl() * 4).build();
     let guard = locks.lock("n")?.ttl(ctx.ttl()).acquire().await?;
     silent.store(true, Ordering::SeqCst);
-    let deadline = Moment::now() + guard.valid_for().unwrap_or_default();
+    let taken = gives_up_in_time(&ctx, &guard).await?;
+    // The renewals that were under way are answered meanwhile.
+    sleep(ctx.ttl() * 3).await;
+    ensure!(!guard.is_held(), "a late answer revived a lost lock");
+    ensure!(taken.is_held(), "what the lost holder left behind harmed the new one");
+    drop(guard);
+    sleep(Duration::from_millis(100)).await;
+    ensure!(taken.verify().await.is_ok(), "dropping the lost guard harmed the new holder");
+    Ok(())
+}
 
+/// No renewal is answered any more: the holder of "n" is told by its deadline, and before the next one holds the
+/// lock. The next one's guard.
+pub(super) async fn gives_up_in_time(ctx: &Ctx, guard: &LockGuard) -> Result<LockGuard, Violation> {
+    let deadline = Moment::now() + guard.valid_for().unwrap_or_default();
     let other = ctx.locker().await.lock("n")?.ttl(ctx.ttl());
     let taking = tokio::spawn(async move {
         let taken = other.acquire().await;
@@ -100,12 +113,5 @@ pub(super) async fn a_silent_backend_is_a_loss_in_time(ctx: Arc<Ctx>) -> Verdict
         "the next one held the lock {:?} before the holder was told",
         told.saturating_since(taken_at)
     );
-    // The renewals that were under way are answered meanwhile.
-    sleep(ctx.ttl() * 3).await;
-    ensure!(!guard.is_held(), "a late answer revived a lost lock");
-    ensure!(taken.is_held(), "what the lost holder left behind harmed the new one");
-    drop(guard);
-    sleep(Duration::from_millis(100)).await;
-    ensure!(taken.verify().await.is_ok(), "dropping the lost guard harmed the new holder");
-    Ok(())
+    Ok(taken)
 }

@@ -13,6 +13,7 @@ use crate::harness::Offer;
 mod cancellation;
 mod exclusion;
 mod fencing;
+mod handover;
 mod inspection;
 mod limits;
 mod loss;
@@ -425,4 +426,36 @@ static LAWS: &[Law] = &[
         "When the server is killed, every holder is told by its deadline; when it is back without its data, every waiter is served within seconds, and tokens still grow.",
         "The restart after which some waiters never come back, or the old holder and the new one share a number.",
     ).if_declared(server_and_leases),
+    law!("14.1", handover::a_lock_is_handed_over_and_nobody_is_asked).promise(
+        "With local hand-overs, a lock that is let go passes to the next waiter of the process without an attempt or a release, under an owner id of its own; and it stays shut for everyone else until the last one gives it back.",
+        "Sixty waiters of one process cost the server as much as sixty processes, and their lock travels to it and back each time.",
+    ),
+    law!("14.2", handover::tokens_of_a_process_grow).promise(
+        "Each one to whom a lock is handed over has a higher token than the holder before, and the next grant to anybody a higher one still.",
+        "Two holders with one token are one holder for the resource that checks it.",
+    ).if_declared(|offer| offer.caps.fencing > Fencing::None).or_absent(check!(fencing::there_are_no_tokens)),
+    law!("14.3", handover::others_have_their_turn).promise(
+        "After so many hand-overs in a row as were asked for, the lock is given back; where order is declared, who stands in line next has it then, before those of the same process.",
+        "A busy process keeps all others out for as long as it is busy.",
+    ),
+    law!("14.4", handover::an_heir_gives_up_in_time).promise(
+        "Who takes a lock over has it for as long as the holder before would have had it, and if no renewal is answered gives up by then, before anyone else can get in.",
+        "A lease that begins anew with each holder outlives the server's by as many holds.",
+    ).if_declared(leases).or_absent(check!(exclusion::there_are_no_leases)),
+    law!("14.5", handover::a_break_ends_the_whole_cohort).promise(
+        "Inspecting shows the one whom the backend gave the lock; if it is taken away, whoever has it by then is told by the next renewal, and hands nothing over.",
+        "An operator breaks a lock, and it goes on from hand to hand.",
+    ).if_declared(|offer| offer.can_evict || offer.caps.breaking == Support::Present),
+    law!("14.6", handover::an_heir_that_is_gone_leaves_nothing).promise(
+        "If the waiter to whom a lock is handed over is dropped at that moment, it passes on to the next one, or goes back.",
+        "A lock that was given to somebody who had gone stays shut for a lease.",
+    ),
+    law!("14.7", handover::what_does_not_fit_is_given_back).promise(
+        "A lock is given back and not handed over to who asks for another lease, and not before the end of a minimum hold.",
+        "Who asks for ten seconds, so that a crash costs no more, waits for ten minutes behind somebody else's lease.",
+    ),
+    law!("14.8", handover::claims_of_processes_never_overlap).stochastic().promise(
+        "The claims of two grants never overlap, also where locks are handed over.",
+        "A holder that has let go and one that was not told must not be two.",
+    ),
 ];

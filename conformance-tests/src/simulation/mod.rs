@@ -118,6 +118,8 @@ pub struct Plan {
     drift: u32,
     /// What is broken by hand.
     by_force: Option<Force>,
+    /// How often in a row a process hands a lock over to itself.
+    handovers: u8,
 }
 
 /// What can happen to a call.
@@ -212,6 +214,7 @@ impl Plan {
                 2 => Some(Force::LoseData),
                 _ => None,
             },
+            handovers: [0, 0, rng.u8(1..4), u8::MAX][rng.usize(..4)],
             mix,
         }
     }
@@ -324,6 +327,7 @@ impl World {
             .timeout(self.plan.timeout)
             .default_ttl(self.plan.ttl)
             .patience(self.plan.patience())
+            .local_handovers(self.plan.handovers)
             .build()
     }
 
@@ -431,7 +435,8 @@ impl Weather {
 fn header(seed: u64, plan: &Plan, caps: &lock_core::Capabilities) -> Header {
     let mut header = Header::new("simulation", seed, caps, plan.ttl);
     let moment = Duration::from_millis(100);
-    header.fifo_after = header.fifo_after.filter(|_| plan.is_calm()).map(|_| moment);
+    let is_in_order = plan.is_calm() && plan.handovers == 0;
+    header.fifo_after = header.fifo_after.filter(|_| is_in_order).map(|_| moment);
     header.takeover = match caps.takeover {
         lock_core::Takeover::AtOnce => moment,
         lock_core::Takeover::LeasePlus(more) => more + moment,
