@@ -35,8 +35,8 @@ pub(crate) struct Inherited {
 }
 
 impl Bequest {
-    /// Ends `hold` and leaves its lock to who waits behind it in this process. False if that cannot be:
-    /// then nothing has happened, and the lock has to be given back.
+    /// Ends `hold`, which is not lost, and leaves its lock to who waits behind it in this process. False if that
+    /// cannot be: then the lock has to be given back.
     pub(crate) fn leave(hold: &Arc<Hold>) -> bool {
         if hold.tenure.handed_over >= hold.engine.settings.local_handovers || !hold.is_awaited() {
             return false;
@@ -48,7 +48,7 @@ impl Bequest {
         let may_pass_on = wire.claim.hold == HoldKind::Guarded
             && hold.not_before().is_none()
             && has_enough_left(hold, &wire);
-        if !may_pass_on || hold.loss().is_some() || !hold.end(Loss::Released) {
+        if !may_pass_on || !hold.end(Loss::Released) {
             return false;
         }
         let Some(place) = hold.take_place() else {
