@@ -8,8 +8,8 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use conformance_tests::servers::{
-    Clock, KeepData, Memcached, MemcachedOptions, Persistence, Redis, RedisOptions, Reply,
-    SentinelGroup, Server, Step, TextSession,
+    Clock, KeepData, Memcached, MemcachedOptions, Persistence, Redis, RedisCluster, RedisOptions,
+    Reply, SentinelGroup, Server, Step, TextSession,
 };
 use lock_core::clock::{Moment, sleep, wall};
 
@@ -414,4 +414,22 @@ async fn what_a_replica_does_not_hear_is_lost_and_two_may_take_themselves_for_th
     group.heal(0);
     group.wait_until_replica(0);
     assert_eq!(group.server(0).command(&["GET", "k"]), Reply::Nil, "it has what the new one has");
+}
+
+#[tokio::test]
+async fn members_of_a_cluster_share_the_slots_and_replicas_take_over() {
+    let options = RedisOptions::new().setting("cluster-node-timeout", "1000");
+    let cluster = RedisCluster::start(&options, 3, 1);
+    assert_eq!((cluster.len(), cluster.slot("123456789")), (6, 0x31C3));
+    let (home, slot) = (cluster.home("a"), cluster.slot("a"));
+    let other = (home + 1) % 3;
+    let set = ["SET", "a", "1", "PX", "60000"];
+    assert!(cluster.member(other).command(&set).text().starts_with(&format!("MOVED {slot} ")));
+    assert_eq!(cluster.member(home).command(&set).text(), "OK");
+    cluster.move_slot(slot, home, other);
+    assert_eq!(cluster.home("a"), other);
+    assert_eq!(cluster.member(other).command(&["GET", "a"]).text(), "1");
+    assert!(cluster.url().starts_with("redis+cluster://127.0.0.1:"));
+    cluster.member(other).kill();
+    eventually("the replica takes over", || cluster.try_home("a") == Some(3 + other)).await;
 }

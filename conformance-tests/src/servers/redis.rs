@@ -10,6 +10,7 @@ use std::time::Duration;
 use super::clock::{Clock, Step};
 use super::handle::{Failed, Handle, wait_until_answering};
 use super::process::{Server, ServerError};
+use super::redis_cluster::bus_port;
 use super::resp::{Reply, Session};
 use crate::harness::ServerProcess;
 
@@ -41,6 +42,7 @@ pub struct RedisOptions {
     persistence: Persistence,
     password: Option<String>,
     clock: bool,
+    in_cluster: bool,
     args: Vec<String>,
 }
 
@@ -73,6 +75,12 @@ impl RedisOptions {
         self
     }
 
+    /// A member of a cluster that is to be.
+    pub(super) fn cluster_member(mut self) -> Self {
+        self.in_cluster = true;
+        self
+    }
+
     /// Adds a setting as it stands in `redis.conf`, for example `("maxmemory", "1mb")`.
     #[must_use]
     pub fn setting(mut self, name: &str, value: &str) -> Self {
@@ -90,7 +98,7 @@ impl RedisOptions {
     fn command_line(&self, port: u16, socket: &Path) -> Vec<String> {
         let aof = if self.persistence == Persistence::Aof { "yes" } else { "no" };
         let socket = socket.to_string_lossy();
-        let port = port.to_string();
+        let (port, bus_port) = (port.to_string(), bus_port(port).to_string());
         let settings = [
             ["--port", &port],
             ["--bind", "127.0.0.1"],
@@ -104,6 +112,11 @@ impl RedisOptions {
         let mut line: Vec<String> = settings.concat().into_iter().map(str::to_owned).collect();
         if let Some(password) = &self.password {
             line.extend(["--requirepass".into(), password.clone()]);
+        }
+        if self.in_cluster {
+            let settings = ["--cluster-enabled", "yes", "--cluster-port"];
+            line.extend(settings.map(str::to_owned));
+            line.push(bus_port);
         }
         line.extend(self.args.iter().cloned());
         line
@@ -232,6 +245,15 @@ impl Redis {
 
     fn clock(&self) -> &Clock {
         self.clock.as_ref().expect("it was started without a clock of its own")
+    }
+
+    /// Waits until `is_ready` says so.
+    pub(super) fn wait_until(
+        &self,
+        bound: Duration,
+        is_ready: impl FnMut() -> bool,
+    ) -> Result<(), ServerError> {
+        self.server().wait_until(bound, is_ready)
     }
 
     /// A connection of its own, past every proxy.

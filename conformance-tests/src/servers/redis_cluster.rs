@@ -1,0 +1,249 @@
+//! Redis Cluster.
+
+use std::time::Duration;
+
+use super::process::ServerError;
+use super::redis::{Redis, RedisOptions};
+use super::resp::Reply;
+
+const SLOTS: usize = 1 << 14;
+
+/// How long members may take to know each other. A master waits two seconds after its start in any case.
+const READY: Duration = Duration::from_secs(60);
+
+/// Masters that share the slots, on loopback ports, with a replica each if wanted. Each can be stopped, killed and
+/// restarted by itself.
+///
+/// ```no_run
+/// use conformance_tests::servers::{RedisCluster, RedisOptions};
+///
+/// let cluster = RedisCluster::start(&RedisOptions::new(), 3, 1);
+/// let (from, slot) = (cluster.home("a lock"), cluster.slot("a lock"));
+/// cluster.move_slot(slot, from, (from + 1) % 3); // its keys, too
+/// cluster.member(from).kill(); // its replica takes over
+/// ```
+#[derive(Debug)]
+pub struct RedisCluster {
+    members: Vec<Redis>,
+    ids: Vec<String>,
+    masters: usize,
+}
+
+impl RedisCluster {
+    /// Starts so many masters, with so many replicas for each, and waits until all of them serve.
+    ///
+    /// # Panics
+    ///
+    /// There is no `redis-server`, or one of them does not come up. The message says why.
+    #[must_use]
+    pub fn start(options: &RedisOptions, masters: usize, replicas: usize) -> Self {
+        Self::try_start(options, masters, replicas).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    /// Starts so many masters, with so many replicas for each, and waits until all of them serve.
+    ///
+    /// # Errors
+    ///
+    /// There is no `redis-server`, or one of them does not come up.
+    pub fn try_start(
+        options: &RedisOptions,
+        masters: usize,
+        replicas: usize,
+    ) -> Result<Self, ServerError> {
+        let options = options.clone().cluster_member();
+        let members = (0..masters * (1 + replicas)).map(|_| Redis::try_start(options.clone()));
+        let members = members.collect::<Result<Vec<_>, _>>()?;
+        let ids = members.iter().map(|member| member.command(&["CLUSTER", "MYID"]).text());
+        let cluster = Self { ids: ids.collect(), members, masters };
+        cluster.share_slots();
+        cluster.introduce();
+        let all = cluster.members.len();
+        cluster.wait(|member| says(member, "cluster_known_nodes", all))?;
+        for replica in masters..all {
+            cluster.expect_ok(replica, &["CLUSTER", "REPLICATE", &cluster.ids[replica % masters]]);
+        }
+        cluster.wait(|member| {
+            says(member, "cluster_state", "ok")
+                && says(member, "cluster_size", masters)
+                && cluster.knows_replicas(member, replicas)
+        })?;
+        Ok(cluster)
+    }
+
+    fn share_slots(&self) {
+        for (master, member) in self.members.iter().take(self.masters).enumerate() {
+            let first = (SLOTS * master / self.masters).to_string();
+            let last = (SLOTS * (master + 1) / self.masters - 1).to_string();
+            ok(member, &["CLUSTER", "ADDSLOTSRANGE", &first, &last]);
+            ok(member, &["CLUSTER", "SET-CONFIG-EPOCH", &(master + 1).to_string()]);
+        }
+    }
+
+    fn introduce(&self) {
+        for other in &self.members[1..] {
+            let (port, bus) = (other.addr().port(), bus_port(other.addr().port()));
+            let (port, bus) = (port.to_string(), bus.to_string());
+            ok(&self.members[0], &["CLUSTER", "MEET", "127.0.0.1", &port, &bus]);
+        }
+    }
+
+    /// True if `member` lists each slot with all that have it, and replicas have what their masters have.
+    fn knows_replicas(&self, member: &Redis, replicas: usize) -> bool {
+        let Reply::Array(ranges) = member.command(&["CLUSTER", "SLOTS"]) else { return false };
+        let complete = |range: &Reply| matches!(range, Reply::Array(r) if r.len() == 3 + replicas);
+        let info = member.command(&["INFO", "replication"]).text();
+        ranges.len() == self.masters
+            && ranges.iter().all(complete)
+            && (info.contains("role:master") || info.contains("master_link_status:up"))
+    }
+
+    fn wait(&self, is_ready: impl Fn(&Redis) -> bool) -> Result<(), ServerError> {
+        self.members.iter().try_for_each(|member| member.wait_until(READY, || is_ready(member)))
+    }
+
+    /// `redis+cluster://…`, with all members.
+    #[must_use]
+    pub fn url(&self) -> String {
+        let places: Vec<_> = self.members.iter().map(|member| member.addr().to_string()).collect();
+        format!("redis+cluster://{}", places.join(","))
+    }
+
+    /// One member: first come the masters, in the order of the slots that they have at first, then the replicas in
+    /// the same order.
+    #[must_use]
+    pub fn member(&self, place: usize) -> &Redis {
+        &self.members[place]
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.members.len()
+    }
+
+    /// False.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.members.is_empty()
+    }
+
+    /// The slot of a key, as the servers have it.
+    ///
+    /// # Panics
+    ///
+    /// No member answers.
+    #[must_use]
+    pub fn slot(&self, key: &str) -> u16 {
+        let slot = self.members.iter().find_map(|member| {
+            match member.connect().and_then(|mut s| s.command(&["CLUSTER", "KEYSLOT", key])) {
+                Ok(Reply::Integer(slot)) => u16::try_from(slot).ok(),
+                _ => None,
+            }
+        });
+        slot.expect("a member answers")
+    }
+
+    /// Which member has a key, by its own account.
+    ///
+    /// # Panics
+    ///
+    /// None does. A slot that is being moved is somewhere all the same.
+    #[must_use]
+    pub fn home(&self, key: &str) -> usize {
+        self.try_home(key).expect("a member has the key")
+    }
+
+    /// Which member has a key, by its own account; `None` if none does just now.
+    #[must_use]
+    pub fn try_home(&self, key: &str) -> Option<usize> {
+        let slot = self.slot(key);
+        self.members.iter().position(|member| {
+            let nodes = member.connect().and_then(|mut s| s.command(&["CLUSTER", "NODES"]));
+            nodes.is_ok_and(|nodes| has_slot(&nodes.text(), slot))
+        })
+    }
+
+    /// Begins to move a slot: from here on what is not there any more is asked for at the other member.
+    ///
+    /// # Panics
+    ///
+    /// A member refuses.
+    pub fn open_slot(&self, slot: u16, from: usize, to: usize) {
+        let slot = slot.to_string();
+        self.expect_ok(to, &["CLUSTER", "SETSLOT", &slot, "IMPORTING", &self.ids[from]]);
+        self.expect_ok(from, &["CLUSTER", "SETSLOT", &slot, "MIGRATING", &self.ids[to]]);
+    }
+
+    /// Moves one key of a slot that is open.
+    ///
+    /// # Panics
+    ///
+    /// A member refuses.
+    pub fn move_key(&self, key: &str, from: usize, to: usize) {
+        let port = self.members[to].addr().port().to_string();
+        self.expect_ok(from, &["MIGRATE", "127.0.0.1", &port, key, "0", "5000"]);
+    }
+
+    /// Moves the keys that are left of a slot that is open, closes it, and tells all masters.
+    ///
+    /// # Panics
+    ///
+    /// A member refuses.
+    pub fn finish_slot(&self, slot: u16, from: usize, to: usize) {
+        let slot = slot.to_string();
+        loop {
+            let keys =
+                self.members[from].command(&["CLUSTER", "GETKEYSINSLOT", &slot, "100"]).text();
+            for key in keys.lines() {
+                self.move_key(key, from, to);
+            }
+            if keys.is_empty() {
+                break;
+            }
+        }
+        let others = (0..self.masters).filter(|member| ![to, from].contains(member));
+        for member in [to, from].into_iter().chain(others) {
+            self.expect_ok(member, &["CLUSTER", "SETSLOT", &slot, "NODE", &self.ids[to]]);
+        }
+    }
+
+    /// Moves a slot with its keys.
+    ///
+    /// # Panics
+    ///
+    /// A member refuses.
+    pub fn move_slot(&self, slot: u16, from: usize, to: usize) {
+        self.open_slot(slot, from, to);
+        self.finish_slot(slot, from, to);
+    }
+
+    fn expect_ok(&self, member: usize, words: &[&str]) {
+        ok(&self.members[member], words);
+    }
+}
+
+/// Where the other members reach the one at `port`. Near it, so that it is free again after a restart.
+pub(super) fn bus_port(port: u16) -> u16 {
+    port + 1
+}
+
+fn ok(member: &Redis, words: &[&str]) {
+    let reply = member.command(words);
+    // MIGRATE of a key that has just ended.
+    assert!(matches!(reply.text().as_str(), "OK" | "NOKEY"), "{words:?}: {reply:?}");
+}
+
+fn says(member: &Redis, name: &str, value: impl ToString) -> bool {
+    let line = format!("{name}:{}", value.to_string());
+    member.command(&["CLUSTER", "INFO"]).text().lines().any(|said| said == line)
+}
+
+/// True if a member that lists the nodes so is a master that has the slot.
+fn has_slot(nodes: &str, slot: u16) -> bool {
+    let mine = nodes.lines().find(|line| line.contains("myself,master"));
+    let mut ranges = mine.into_iter().flat_map(|line| line.split(' ').skip(8));
+    ranges.any(|range| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        matches!((first.parse(), last.parse()), (Ok(first), Ok(last)) if (first..=last).contains(&slot))
+    })
+}
