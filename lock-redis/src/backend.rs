@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -14,15 +15,14 @@ use lock_core::{
     Capabilities, Durability, Error, Fencing, FencingToken, Label, LockName, Order, OwnerId, Reach,
     Support, Takeover, Wakeup,
 };
-
-use redis::{FromRedisValue, ParsingError, from_redis_value};
+use redis::{FromRedisValue, ParsingError, ScriptInvocation, from_redis_value};
 
 use crate::config::{Config, TTL_MAX, TTL_MIN};
 use crate::fault::odd_answer;
-use crate::keys::Keys;
+use crate::keys::{Keys, LockKeys};
 use crate::line::{Call, Lines, Place, Told, member};
-use crate::link::{Connection, Link};
-use crate::scripts;
+use crate::link::{Connection, Ours};
+use crate::servers::{Done, Errand, Servers};
 use crate::value::Value;
 
 /// How long a fence outlives its lock, at least. After that, the server's clock alone keeps the tokens growing.
@@ -45,8 +45,7 @@ pub struct Redis {
 #[derive(Debug)]
 struct Inner {
     keys: Keys,
-    link: Arc<Link>,
-    order: Order,
+    servers: Servers,
     wakeup: Wakeup,
     notices: Support,
     max_ttl: Duration,
@@ -94,22 +93,19 @@ impl Redis {
     {
         let config = config.try_into().map_err(Error::from)?;
         let (keys, max_ttl) = (config.keys.clone(), config.max_ttl);
-        let link = Arc::new(Link::new(config).await?);
-        let (connection, order) = link.first_connection().await.map_err(crate::fault::error)?;
-        let wakeup = match order {
+        let (servers, connection) = Servers::connect(config).await?;
+        let wakeup = match servers.ours.order() {
             Order::Fifo => Wakeup::HandOff,
             Order::PerProcess if connection.has_signals => Wakeup::Signal,
             Order::PerProcess => Wakeup::Poll,
         };
-        link.check_server().await?;
-        link.check_rights().await?;
         // Where locks can move to another server, those who have long leases are to hear of it.
-        let notices = match link.may_move() && connection.has_signals {
+        let notices = match servers.may_move() && connection.has_signals {
             true => Support::Present,
             false => Support::Absent,
         };
         let stuck = Stuck::default();
-        Ok(Self { inner: Arc::new(Inner { keys, link, order, wakeup, notices, max_ttl, stuck }) })
+        Ok(Self { inner: Arc::new(Inner { keys, servers, wakeup, notices, max_ttl, stuck }) })
     }
 }
 
@@ -119,7 +115,7 @@ impl Backend for Redis {
         Capabilities {
             backend: "redis",
             fencing: Fencing::Seeded,
-            order: self.inner.order,
+            order: self.inner.servers.ours.order(),
             wakeup: self.inner.wakeup,
             durability: Durability::UntilRestart,
             reach: Reach::Network,
@@ -139,31 +135,25 @@ impl Backend for Redis {
     }
 
     async fn identity(&self) -> Result<Option<Identity>, Fault> {
-        let Some(info) = self.inner.link.info("server").await? else { return Ok(None) };
-        let up_for = info.get("uptime_in_seconds").and_then(|secs| secs.parse().ok());
-        Ok(info.get("run_id").map(|id| Identity::new(id, up_for.map(Duration::from_secs))))
+        self.inner.servers.identity().await
     }
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, Fault> {
         claim.must_be_exclusive()?;
-        match self.inner.link.channel().filter(|_| claim.queue) {
-            Some(channel) => self.stand_in_line(claim, channel).await,
-            None => {
-                let connection = self.inner.link.connection().await?;
-                self.attempt(claim, &connection, None).await.map(|(attempt, _)| attempt)
-            }
+        if claim.queue && self.inner.servers.ours.stands_in_line() {
+            return self.stand_in_line(claim).await;
         }
+        self.attempt(claim, None).await.map(|seen| seen.attempt)
     }
 
     async fn wait(&self, claim: &Claim) -> Result<Wake, Fault> {
-        let link = &self.inner.link;
+        let Ours { lines, .. } = &*self.inner.servers.ours;
         if claim.held {
             return self.wait_for_loss(claim).await;
         }
-        if link.channel().is_none() || !claim.queue {
+        if !claim.queue || !self.inner.servers.ours.stands_in_line() {
             return self.wait_for_signal(claim).await;
         }
-        let lines = link.lines();
         let watches = lines.has_to_watch(&claim.owner);
         let signal = async {
             match watches {
@@ -191,6 +181,10 @@ impl Backend for Redis {
     async fn renew(&self, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
         let mut answers = Vec::with_capacity(claims.len());
         for batch in claims.chunks(MAX_BATCH) {
+            if self.inner.servers.are_many() {
+                answers.extend(all(batch.iter().map(|claim| self.renew_alone(claim))).await);
+                continue;
+            }
             match self.renew_batch(batch).await {
                 Ok(renewals) => answers.extend(renewals),
                 Err(fault) => answers.extend(batch.iter().map(|_| Err(fault.repeated()))),
@@ -200,39 +194,45 @@ impl Backend for Redis {
     }
 
     async fn release(&self, claim: &Claim, how: LetGo) -> Result<Release, Fault> {
-        let Inner { keys, link, .. } = &*self.inner;
-        link.waiters().leave(&claim.owner);
-        link.lines().leave(&claim.owner);
+        let Inner { keys, servers, .. } = &*self.inner;
+        let Ours { waiters, lines, .. } = &*servers.ours;
+        waiters.leave(&claim.owner);
+        lines.leave(&claim.owner);
         let keys = keys.of(&claim.name);
-        let mut script = scripts::RELEASE.prepare_invoke();
+        let mut script = servers.ours.scripts().release.prepare_invoke();
         script.key(&keys.lock).key(&keys.fence).key(&keys.queue).key(&keys.places);
         script.key(&keys.bell).key(keys.tombstone(&claim.owner)).arg(claim.owner.expose());
         // Whoever was granted the lock does not stand in line any more.
         let may_wait = claim.queue && claim.ticket.is_none();
-        let member = link.channel().filter(|_| may_wait).map(|channel| member(claim, channel));
+        let channel = servers.ours.channel(&keys).filter(|_| may_wait);
+        let channel = channel.filter(|_| servers.ours.stands_in_line());
+        let member = channel.map(|channel| member(claim, &channel));
         if member.is_some() || how != LetGo::now() {
             script.arg(how.keep.map_or(0, millis)).arg(i32::from(how.uncertain));
             script.arg(member.unwrap_or_default());
         }
-        match link.run("release", &script).await? {
-            (_, 1) => Ok(Release::Released),
-            (_, 0) => Ok(Release::NotHeld),
-            (_, other) => Err(odd_answer("release", other)),
+        match servers.run(&Errand::new("release", &keys, &script)).await?.answer {
+            1 => Ok(Release::Released),
+            0 => Ok(Release::NotHeld),
+            other => Err(odd_answer("release", other)),
         }
     }
 
     async fn inspect(&self, name: &LockName) -> Result<LockState, Fault> {
         type Seen = (Option<u64>, Option<Vec<u8>>, i64, u64);
 
-        let Inner { keys, link, .. } = &*self.inner;
+        let Inner { keys, servers, .. } = &*self.inner;
         let keys = keys.of(name);
-        let mut script = scripts::INSPECT.prepare_invoke();
-        script.key(keys.lock);
-        if link.channel().is_some() {
+        let mut script = servers.ours.scripts().inspect.prepare_invoke();
+        script.key(&keys.lock);
+        let mut alone = servers.ours.scripts().inspect.prepare_invoke();
+        alone.key(&keys.lock);
+        if servers.ours.stands_in_line() {
             // Others wait without a place, and are not known.
-            script.key(keys.queue);
+            script.key(&keys.queue);
         }
-        let (_, (waiting, value, remaining, now)) = link.run::<Seen>("inspect", &script).await?;
+        let errand = Errand::new("inspect", &keys, &script).or_instead(&alone);
+        let (waiting, value, remaining, now) = servers.run::<Seen>(&errand).await?.answer;
         let Some(value) = value else {
             return Ok(LockState::new(Vec::new(), waiting));
         };
@@ -259,15 +259,15 @@ impl Backend for Redis {
     }
 
     async fn break_lock(&self, name: &LockName, expected: &OwnerId) -> Result<bool, Fault> {
-        let Inner { keys, link, .. } = &*self.inner;
+        let Inner { keys, servers, .. } = &*self.inner;
         let keys = keys.of(name);
-        let mut script = scripts::BREAK.prepare_invoke();
+        let mut script = servers.ours.scripts().break_lock.prepare_invoke();
         script.key(&keys.lock).key(&keys.fence).key(&keys.queue).key(&keys.places).key(&keys.bell);
         script.arg(expected.expose());
-        match link.run("break", &script).await? {
-            (_, 1) => Ok(true),
-            (_, 0) => Ok(false),
-            (_, other) => Err(odd_answer("break", other)),
+        match servers.run(&Errand::new("break", &keys, &script)).await?.answer {
+            1 => Ok(true),
+            0 => Ok(false),
+            other => Err(odd_answer("break", other)),
         }
     }
 }
@@ -275,10 +275,11 @@ impl Backend for Redis {
 impl Redis {
     /// Has the claim stand in the line of its lock, and sees how it stands. Where that is known, the server
     /// is not asked: one of this process asks for all.
-    async fn stand_in_line(&self, claim: &Claim, channel: &str) -> Result<Attempt, Fault> {
-        let link = &self.inner.link;
-        let lines = link.lines();
-        lines.enter(claim, &self.inner.keys.of(&claim.name).lock, channel);
+    async fn stand_in_line(&self, claim: &Claim) -> Result<Attempt, Fault> {
+        let Inner { servers, keys, .. } = &*self.inner;
+        let (lines, keys) = (&servers.ours.lines, keys.of(&claim.name));
+        let channel = servers.ours.channel(&keys).unwrap_or_default();
+        lines.enter(claim, &keys.lock, &channel);
         let _turn = match lines.turn(&claim.owner) {
             Some(turn) => Some(turn.lock_owned().await),
             None => None,
@@ -287,49 +288,61 @@ impl Redis {
             return Ok(Attempt::Contended { lapses_in });
         }
         let asking = Asking { lines, owner: &claim.owner, answered: false };
-        let connection = link.connection().await?;
-        let answer = self.attempt(claim, &connection, lines.place(&claim.owner)).await;
+        let answer = self.attempt_in_line(claim, &keys).await;
         asking.answered(&answer);
-        let (attempt, told) = answer?;
-        match told {
+        let seen = answer?;
+        match seen.told {
             None => lines.leave(&claim.owner),
             Some(told) => {
-                connection.clock_said(told.asked, told.now);
-                lines.stands(&claim.owner, &told, || !connection.is_broken());
+                seen.connection.clock_said(told.asked, told.now);
+                lines.stands(&claim.owner, &told, || !seen.connection.is_broken());
             }
         }
-        Ok(attempt)
+        Ok(seen.attempt)
+    }
+
+    /// Asks for a place in line. A lock that is free needs no subscription, which a cluster wants for each slot: so
+    /// whoever is the first of this process asks without a place before.
+    async fn attempt_in_line(&self, claim: &Claim, keys: &LockKeys) -> Result<Seen, Fault> {
+        let Servers { ours, .. } = &self.inner.servers;
+        if ours.lines.is_first(&claim.owner) && !self.inner.servers.is_listening(keys) {
+            let seen = self.attempt(claim, None).await?;
+            if matches!(seen.attempt, Attempt::Acquired(_)) {
+                return Ok(seen);
+            }
+        }
+        self.attempt(claim, ours.lines.place(&claim.owner)).await
     }
 
     /// Asks the server; with a place, and what is told of it, for those who stand in line.
-    async fn attempt(
-        &self,
-        claim: &Claim,
-        connection: &Connection,
-        place: Option<Place>,
-    ) -> Result<(Attempt, Option<Told>), Fault> {
-        let Inner { keys, link, .. } = &*self.inner;
+    async fn attempt(&self, claim: &Claim, place: Option<Place>) -> Result<Seen, Fault> {
+        let Inner { keys, servers, .. } = &*self.inner;
+        let Ours { waiters, .. } = &*servers.ours;
         let keys = keys.of(&claim.name);
-        let mut script = scripts::ACQUIRE.prepare_invoke();
+        let mut script = servers.ours.scripts().acquire.prepare_invoke();
         script.key(&keys.lock).key(&keys.fence).key(&keys.queue).key(&keys.places);
         script.key(keys.tombstone(&claim.owner));
-        if claim.queue && place.is_none() && connection.has_signals {
+        if claim.queue && place.is_none() && self.inner.wakeup == Wakeup::Signal {
             script.key(&keys.bell);
         }
-        for argument in arguments(claim, link.channel().zip(place.as_ref())) {
+        let channel = servers.ours.channel(&keys);
+        for argument in arguments(claim, channel.as_deref().zip(place.as_ref())) {
             script.arg(argument);
         }
-        let (asked, answer) = link.run_on::<Answer>(connection, "acquire", &script).await?;
+        let mut errand = Errand::new("acquire", &keys, &script);
+        errand.listening = place.is_some();
+        let Done { asked, connection, answer, .. } = servers.run::<Answer>(&errand).await?;
         let Answer(answer, number, ms, now, standing) = answer;
         match answer {
             1 => {
-                link.waiters().leave(&claim.owner);
+                waiters.leave(&claim.owner);
                 self.inner.stuck.forget(&keys.lock);
                 let lease = duration(ms).unwrap_or(claim.ttl);
                 let number = number.parse().map_err(|e| odd_answer("acquire", e))?;
                 let fence_until = asked + lease + IDLE;
-                let held = Held { number, fence_until, connection: connection.id };
-                Ok((Attempt::Acquired(held.grant(lease, asked)?), None))
+                let held = Held { number, fence_until, connection: connection.id() };
+                let attempt = Attempt::Acquired(held.grant(lease, asked)?);
+                Ok(Seen { attempt, told: None, connection })
             }
             0 | 2 => {
                 let (holder_is_ours, lapses_in) = (answer == 0, duration(ms));
@@ -338,6 +351,7 @@ impl Redis {
                     None => None,
                     Some(_) => Some(Told {
                         asked,
+                        connection: connection.id(),
                         now,
                         arrival: number.parse().map_err(|e| odd_answer("acquire", e))?,
                         lapses_in,
@@ -347,10 +361,14 @@ impl Redis {
                         is_back: standing & 4 != 0,
                     }),
                 };
-                if claim.queue && told.as_ref().is_none_or(|told| told.is_next && !holder_is_ours) {
-                    link.waiters().enter(claim.owner, keys.telling(holder_is_ours));
+                let watches = match &told {
+                    Some(told) => told.is_next && !holder_is_ours,
+                    None => claim.queue && !servers.ours.stands_in_line(),
+                };
+                if watches {
+                    waiters.enter(claim.owner, keys.telling(holder_is_ours));
                 }
-                Ok((Attempt::Contended { lapses_in }, told))
+                Ok(Seen { attempt: Attempt::Contended { lapses_in }, told, connection })
             }
             3 => Err(Fault::not_applied(FaultKind::Invalid, "this claim was let go before")),
             other => Err(odd_answer("acquire", other)),
@@ -359,12 +377,12 @@ impl Redis {
 
     /// Asks the server to tell of a change, looks once, and then costs nothing until it tells.
     async fn wait_for_signal(&self, claim: &Claim) -> Result<Wake, Fault> {
-        let Inner { keys, link, .. } = &*self.inner;
-        let keys = keys.of(&claim.name);
+        let Inner { keys, servers, .. } = &*self.inner;
+        let (keys, Ours { waiters, .. }) = (keys.of(&claim.name), &*servers.ours);
         // Most have one since their attempt was contended.
-        let _seat = link.waiters().seat(claim.owner, &keys.bell);
-        while let Some((watched, signals)) = link.waiters().not_armed(&claim.owner) {
-            let connection = link.connection().await?;
+        let _seat = waiters.seat(claim.owner, &keys.bell);
+        while let Some((watched, signals)) = waiters.not_armed(&claim.owner) {
+            let (link, connection) = servers.reach(&keys).await?;
             if !connection.has_signals {
                 return Ok(self.pause(&claim.owner).await);
             }
@@ -378,21 +396,21 @@ impl Redis {
             }
             let telling = keys.telling(holder.is_some());
             if telling == watched && is_there {
-                link.waiters().arm(&claim.owner, signals);
+                waiters.arm(&claim.owner, signals);
                 break;
             } else if telling == watched {
                 // Nobody rings a bell that is not there: it has been rung, or the server did not let us hang it up.
                 return Ok(self.pause(&claim.owner).await);
             }
-            link.waiters().enter(claim.owner, telling);
+            waiters.enter(claim.owner, telling);
         }
-        link.waiters().woken(&claim.owner).await;
+        waiters.woken(&claim.owner).await;
         Ok(Wake::Look)
     }
 
     /// For those who are told nothing.
     async fn pause(&self, owner: &OwnerId) -> Wake {
-        let pause = self.inner.link.waiters().next_pause(owner);
+        let pause = self.inner.servers.ours.waiters.next_pause(owner);
         sleep_between(pause / 2, pause).await;
         Wake::Look
     }
@@ -400,27 +418,29 @@ impl Redis {
     /// Waits until the lock may have been taken away: its key has changed, or the connection by which it was
     /// proven is gone, and with it perhaps the server that had it.
     async fn wait_for_loss(&self, claim: &Claim) -> Result<Wake, Fault> {
-        let Inner { keys, link, .. } = &*self.inner;
-        let key = keys.of(&claim.name).lock;
+        let Inner { keys, servers, .. } = &*self.inner;
+        let (keys, Ours { waiters, .. }) = (keys.of(&claim.name), &*servers.ours);
         let proven_by = held(claim).map(|held| held.connection);
-        let _seat = link.waiters().seat(claim.owner, &key);
+        let _seat = waiters.seat(claim.owner, &keys.lock);
         loop {
-            let connection = link.next_connection().await;
-            if proven_by != Some(connection.id) {
+            let (link, connection) = servers.reach_again(&keys).await;
+            if proven_by != Some(connection.id()) {
                 return Ok(Wake::Look);
             }
             if connection.has_signals
-                && let Some((watched, signals)) = link.waiters().not_armed(&claim.owner)
+                && let Some((watched, signals)) = waiters.not_armed(&claim.owner)
             {
-                let Ok(seen) = link.watch(&connection, &watched, &key).await else { continue };
+                let Ok(seen) = link.watch(&connection, &watched, &keys.lock).await else {
+                    continue;
+                };
                 // Our own renewals change the key as well.
                 let value = seen.and_then(|(_, value)| Value::parse(&value));
                 if value.is_none_or(|value| value.owner != claim.owner) {
                     return Ok(Wake::Look);
                 }
-                link.waiters().arm(&claim.owner, signals);
+                waiters.arm(&claim.owner, signals);
             }
-            link.waiters().woken(&claim.owner).await;
+            waiters.woken(&claim.owner).await;
         }
     }
 
@@ -449,45 +469,90 @@ impl Redis {
         }
     }
 
+    /// All locks of a batch are on one server.
     async fn renew_batch(&self, claims: &[&Claim]) -> Result<Vec<Result<Renewal, Fault>>, Fault> {
-        let Inner { keys, link, .. } = &*self.inner;
-        let mut script = scripts::RENEW.prepare_invoke();
-        let now = Moment::now();
-        let mut prolonged = Vec::with_capacity(claims.len());
-        for claim in claims {
-            let keys = keys.of(&claim.name);
-            let prolong = held(claim).is_none_or(|held| held.fence_is_short(now, claim.ttl));
-            script.key(keys.lock).key(keys.fence).key(keys.queue).key(keys.places).key(keys.bell);
-            script.arg(claim.owner.expose()).arg(millis(claim.ttl)).arg(i32::from(prolong));
-            // Who was sent the lock and has not said so yet is still known as a waiter.
-            let place = link.lines().place(&claim.owner);
-            script.arg(place.as_ref().map_or("", |place| &*place.member));
-            prolonged.push(prolong);
+        let Inner { keys, servers, .. } = &*self.inner;
+        let Ours { lines, .. } = &*servers.ours;
+        let mut script = servers.ours.scripts().renew.prepare_invoke();
+        let keys: Vec<_> = claims.iter().map(|claim| keys.of(&claim.name)).collect();
+        let Some(some) = keys.first() else { return Ok(Vec::new()) };
+        let added =
+            claims.iter().zip(&keys).map(|(claim, keys)| self.add(&mut script, claim, keys));
+        let prolonged: Vec<_> = added.collect();
+        let done = servers.run::<Vec<(String, i64)>>(&Errand::new("renew", some, &script)).await?;
+        if done.answer.len() != claims.len() {
+            return Err(odd_answer("renew", format!("{} answers", done.answer.len())));
         }
-        let connection = link.connection().await?;
-        let (since, answers) =
-            link.run_on::<Vec<(String, i64)>>(&connection, "renew", &script).await?;
-        if answers.len() != claims.len() {
-            return Err(odd_answer("renew", format!("{} answers", answers.len())));
-        }
-        claims.iter().for_each(|claim| link.lines().leave(&claim.owner));
-        let renewals = claims.iter().zip(prolonged).zip(answers);
-        Ok(renewals
-            .map(|((claim, prolong), (number, ms))| {
-                if number.is_empty() {
-                    return Ok(Renewal::NotHeld);
-                }
-                let lease = duration(ms).unwrap_or(claim.ttl);
-                let number = number.parse().map_err(|e| odd_answer("renew", e))?;
-                let fence_until = match held(claim) {
-                    Some(held) if !prolong => held.fence_until,
-                    _ => since + lease + IDLE * 2,
-                };
-                let held = Held { number, fence_until, connection: connection.id };
-                held.grant(lease, since).map(Renewal::Held)
-            })
-            .collect())
+        claims.iter().for_each(|claim| lines.leave(&claim.owner));
+        let Done { asked, connection, answer, .. } = done;
+        let renewals = claims.iter().zip(prolonged).zip(answer);
+        let renewals = renewals.map(|((claim, prolonged), answer)| {
+            renewed(claim, asked, connection.id(), prolonged, answer)
+        });
+        Ok(renewals.collect())
     }
+
+    /// A lock that shares its server with others by chance. While the keys of its slot are being moved to another
+    /// member, one after the other, its own key is renewed alone: it is always somewhere.
+    async fn renew_alone(&self, claim: &Claim) -> Result<Renewal, Fault> {
+        let Inner { keys, servers, .. } = &*self.inner;
+        let keys = keys.of(&claim.name);
+        let prepare = || servers.ours.scripts().renew.prepare_invoke();
+        let (mut script, mut alone) = (prepare(), prepare());
+        let prolonged = self.add(&mut script, claim, &keys);
+        alone.key(&[&keys.lock; 5]);
+        alone.arg(claim.owner.expose()).arg(millis(claim.ttl)).arg(0).arg("");
+        let errand = Errand::new("renew", &keys, &script).or_instead(&alone);
+        let mut done = servers.run::<Vec<(String, i64)>>(&errand).await?;
+        let (Some(answer), 0) = (done.answer.pop(), done.answer.len()) else {
+            return Err(odd_answer("renew", "another number of answers"));
+        };
+        if !done.instead {
+            servers.ours.lines.leave(&claim.owner);
+        }
+        let prolonged = prolonged && !done.instead;
+        renewed(claim, done.asked, done.connection.id(), prolonged, answer)
+    }
+
+    /// Adds the renewal of a claim to the script; true if its fence is to be prolonged.
+    fn add(&self, script: &mut ScriptInvocation<'_>, claim: &Claim, keys: &LockKeys) -> bool {
+        let now = Moment::now();
+        let prolong = held(claim).is_none_or(|held| held.fence_is_short(now, claim.ttl));
+        script.key(&keys.lock).key(&keys.fence).key(&keys.queue).key(&keys.places).key(&keys.bell);
+        script.arg(claim.owner.expose()).arg(millis(claim.ttl)).arg(i32::from(prolong));
+        // Who was sent the lock and has not said so yet is still known as a waiter.
+        let place = self.inner.servers.ours.lines.place(&claim.owner);
+        script.arg(place.as_ref().map_or("", |place| &*place.member));
+        prolong
+    }
+}
+
+/// What the server answers to a renewal that was asked for then, on that connection.
+fn renewed(
+    claim: &Claim,
+    asked: Moment,
+    connection: u64,
+    prolonged: bool,
+    (number, ms): (String, i64),
+) -> Result<Renewal, Fault> {
+    if number.is_empty() {
+        return Ok(Renewal::NotHeld);
+    }
+    let lease = duration(ms).unwrap_or(claim.ttl);
+    let number = number.parse().map_err(|e| odd_answer("renew", e))?;
+    let fence_until = match held(claim) {
+        Some(held) if !prolonged => held.fence_until,
+        _ => asked + lease + IDLE * 2,
+    };
+    Held { number, fence_until, connection }.grant(lease, asked).map(Renewal::Held)
+}
+
+/// What came of an attempt.
+struct Seen {
+    attempt: Attempt,
+    /// To somebody in line.
+    told: Option<Told>,
+    connection: Connection,
 }
 
 /// What `quick_acquire.lua` answers.
@@ -581,6 +646,21 @@ impl Held {
 
 fn held(claim: &Claim) -> Option<&Held> {
     claim.ticket.as_ref()?.get()
+}
+
+/// Waits for all of them at once. They are as many as fit a batch, so each is looked at whenever one has moved on.
+async fn all<T>(work: impl Iterator<Item = impl Future<Output = T>>) -> Vec<T> {
+    let mut work: Vec<_> = work.map(|one| (Box::pin(one), None)).collect();
+    std::future::poll_fn(|cx| {
+        for (one, done) in work.iter_mut().filter(|(_, done)| done.is_none()) {
+            if let Poll::Ready(value) = one.as_mut().poll(cx) {
+                *done = Some(value);
+            }
+        }
+        if work.iter().any(|(_, done)| done.is_none()) { Poll::Pending } else { Poll::Ready(()) }
+    })
+    .await;
+    work.into_iter().filter_map(|(_, done)| done).collect()
 }
 
 /// In whole milliseconds, rounded up: no lease is shorter than what was asked for. Core has checked

@@ -38,6 +38,8 @@ pub(crate) const TTL_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
 #[derive(Clone)]
 pub struct Config {
     pub(crate) place: Place,
+    /// Members of a cluster, to be asked where its slots are. None: there is one server, and it is at `place`.
+    pub(crate) members: Vec<Host>,
     pub(crate) login: Login,
     pub(crate) database: i64,
     pub(crate) keys: Keys,
@@ -66,6 +68,8 @@ impl Config {
     /// * `redis+sentinel://[user:password@]host[:port],host[:port],…/name[/database]`, the primary that these
     ///   Sentinels call by that name; their port is 26379 unless given. User and password are those of the servers
     /// * `rediss+sentinel://…`, the same over TLS, to the Sentinels too
+    /// * `redis+cluster://[user:password@]host[:port],host[:port]…`: some members of a cluster, of which one
+    ///   has to answer; and `rediss+cluster://…`
     ///
     /// User and password are percent-decoded; `:password@` is the default user's. Options follow as
     /// `?name=value&…`, percent-encoded:
@@ -77,8 +81,8 @@ impl Config {
     /// | `order` | all | `fifo`, or `any` for a race, see [`order`](Self::order) |
     /// | `db`, `user`, `password` | `redis+unix:` | what other URLs have elsewhere |
     /// | `sentinel_user`, `sentinel_password` | `redis+sentinel:`, `rediss+sentinel:` | who we are on the Sentinels, if they ask |
-    /// | `ca` | `rediss:`, `rediss+sentinel:` | a file: the authorities that vouch for the server, and no others |
-    /// | `cert`, `key` | `rediss:`, `rediss+sentinel:` | two files: who we are, for a server that asks its clients for certificates |
+    /// | `ca` | `rediss:`, `rediss+sentinel:`, `rediss+cluster:` | a file: the authorities that vouch for the server, and no others |
+    /// | `cert`, `key` | the same | two files: who we are, for a server that asks its clients for certificates |
     ///
     /// The files are PEM. Each may hold several certificates; in `cert` our own is the first one, and
     /// `cert` and `key` may be one file. They are read whenever a connection is made, and not now: a
@@ -95,7 +99,9 @@ impl Config {
     /// What it takes out of `url`.
     fn of(url: &mut Url) -> Result<Self, Error> {
         let mut config = match url.scheme() {
-            scheme @ ("rediss" | "rediss+sentinel") if !cfg!(feature = "tls") => {
+            scheme @ ("rediss" | "rediss+sentinel" | "rediss+cluster")
+                if !cfg!(feature = "tls") =>
+            {
                 let why = format!(
                     "{scheme}: needs the Cargo feature \"tls\" of lock-redis, which is off"
                 );
@@ -105,10 +111,12 @@ impl Config {
             "rediss" => Self::at_host(url.authority(DEFAULT_PORT)?, true)?,
             "redis+sentinel" => Self::named(url, false)?,
             "rediss+sentinel" => Self::named(url, true)?,
+            "redis+cluster" => Self::in_cluster(url.authority(DEFAULT_PORT)?, false)?,
+            "rediss+cluster" => Self::in_cluster(url.authority(DEFAULT_PORT)?, true)?,
             "redis+unix" => Self::at_socket(url)?,
             _ => {
                 return Err(invalid(
-                    "write redis://, rediss://, redis+unix://, redis+sentinel:// or rediss+sentinel://",
+                    "write redis://, rediss://, redis+unix://, or one of these with +sentinel or +cluster",
                 ));
             }
         };
@@ -126,6 +134,7 @@ impl Config {
         };
         let encrypted = match url.scheme() {
             scheme if scheme.contains("sentinel") => "rediss+sentinel",
+            scheme if scheme.contains("cluster") => "rediss+cluster",
             _ => "rediss",
         };
         let _files = url.take_certificate_files(encrypted)?;
@@ -211,6 +220,7 @@ impl Config {
     fn at(place: Place) -> Result<Self, Error> {
         Ok(Self {
             place,
+            members: Vec::new(),
             login: Login::default(),
             database: 0,
             keys: Keys::with_prefix("")?,
@@ -245,6 +255,23 @@ impl Config {
         config.login = credentials.map(Login::from).unwrap_or_default();
         config.database = database(number)?;
         Ok(config)
+    }
+
+    fn in_cluster(authority: Authority, tls: bool) -> Result<Self, Error> {
+        let members = authority.hosts.clone();
+        let first = authority.hosts.into_iter().take(1).collect();
+        let config = Self::at_host(Authority { hosts: first, ..authority }, tls)?;
+        match config.database {
+            0 => Ok(Self { members, ..config }),
+            _ => Err(invalid("a cluster has no other database than 0")),
+        }
+    }
+
+    /// The same for one member of the cluster.
+    pub(crate) fn at_member(&self, host: Host) -> Self {
+        let tls = self.place.is_encrypted();
+        let place = Place::Fixed(Address::Tcp { host, tls });
+        Self { place, members: Vec::new(), ..self.clone() }
     }
 
     fn at_socket(url: &mut Url) -> Result<Self, Error> {
@@ -288,6 +315,9 @@ impl fmt::Debug for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown = f.debug_struct("Config");
         shown.field("place", &self.place).field("user", &self.login.user);
+        if !self.members.is_empty() {
+            shown.field("members", &self.members);
+        }
         shown.field("database", &self.database).field("prefix", &self.keys.prefix());
         shown.field("max_ttl", &self.max_ttl).field("order", &self.order);
         #[cfg(feature = "tls")]
@@ -430,6 +460,10 @@ mod tests {
             "redis+sentinel://a/name?sentinel_user=hunter2",
             "redis+sentinel://a/name?ca=/x",
             "redis://h?sentinel_password=hunter2",
+            "redis+cluster://hunter2@h",
+            "redis+cluster://u:hunter2@h/1",
+            "redis+cluster://u:hunter2@h,",
+            "redis+cluster://h?ca=/x",
             "redis://h?order=hunter2",
             "redis://h?max_ttl=hunter2",
             "redis://h?max_ttl=9ms",
@@ -439,6 +473,19 @@ mod tests {
             assert_eq!(error.kind(), ErrorKind::Invalid, "{url}");
             assert!(!format!("{error} {error:?}").contains("hunter2"), "{url}: {error}");
         }
+    }
+
+    #[test]
+    fn members_of_a_cluster_are_those_that_are_named() {
+        let host = |name: &str, port| Host { name: name.into(), port };
+        let config = Config::new("redis+cluster://u:p@a,b:7,[::1]:8?prefix=x:&order=any").unwrap();
+        assert_eq!(config.members, [host("a", 6379), host("b", 7), host("::1", 8)]);
+        assert_eq!((config.keys.prefix(), config.order), ("x:", Some(Order::PerProcess)));
+        let member = config.at_member(host("c", 9));
+        assert_eq!(member.place, Place::Fixed(tcp("c", 9)));
+        assert_eq!(member.login.password.as_deref(), Some("p"));
+        assert_eq!(Config::new("redis+cluster://a/0").unwrap().members.len(), 1);
+        assert!(Config::new("redis://a").unwrap().members.is_empty());
     }
 
     #[test]

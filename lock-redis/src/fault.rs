@@ -224,9 +224,10 @@ fn classify_reply(code: &str, detail: &str) -> (Effect, FaultKind, &'static str)
         }
         "NOREPLICAS" => (Unavailable, "too few replicas: look at min-replicas-to-write"),
         "NOSCRIPT" => (Unavailable, "somebody flushes the server's scripts all the time"),
-        "CLUSTERDOWN" | "TRYAGAIN" => (Unavailable, "the cluster is not ready: wait"),
+        "CLUSTERDOWN" => (Unavailable, "the cluster is not whole: wait"),
+        "TRYAGAIN" => (Unavailable, "the cluster is moving the slot of this lock: wait"),
         "MOVED" | "ASK" | "CROSSSLOT" => {
-            (Unsupported, "this server is a member of a cluster, which this backend cannot use")
+            (Unsupported, "this server is a member of a cluster: write redis+cluster://")
         }
         "NOAUTH" => (Denied, "the server asks for a password: add user:password@ to the URL"),
         "WRONGPASS" => (Denied, "check user and password"),
@@ -269,6 +270,8 @@ fn classify_text(detail: &str) -> (Effect, FaultKind, &'static str) {
         (NotApplied, Denied, "this user has no password on the server: check user and password")
     } else if detail.contains("max number of clients") {
         (NotApplied, Unavailable, "the server has too many clients: raise maxclients")
+    } else if detail.contains("cluster support disabled") {
+        (NotApplied, Unsupported, "this server is no member of a cluster: write redis://")
     } else if detail.contains("unknown command") {
         (NotApplied, Unsupported, "the server lacks a command that locks need, or hides it")
     } else if detail.contains("DB index") || detail.contains("switch database") {

@@ -7,6 +7,8 @@
 
 use lock_core::{Encoding, Error, ErrorKind, LockName, OwnerId};
 
+use crate::slots::{slot_of, tag_in};
+
 /// Everything printable stays as it is, so that a lock with a plain name has the key that other
 /// libraries give it.
 const PUNCTUATION: &str = "!\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~";
@@ -68,6 +70,15 @@ impl Keys {
         format!("{}%~to:{id}", self.prefix)
     }
 
+    /// The same in a cluster, for the locks in `slot`: it is in that slot itself, so it is where they are.
+    pub(crate) fn channel_in(&self, slot: u16, id: &str) -> String {
+        match hash_tag(&self.prefix) {
+            // Then there is no other slot.
+            Some(_) => self.channel(id),
+            None => format!("{}{{{}}}%~to:{id}", self.prefix, tag_in(slot)),
+        }
+    }
+
     /// Keys that are nobody's, where this user's rights can be tried out.
     pub(crate) fn for_trial(&self) -> LockKeys {
         LockKeys::of(format!("{}%~rights", self.prefix)).expect("the prefix was checked")
@@ -88,6 +99,11 @@ impl LockKeys {
         Some(Self { lock, fence, queue, places, bell, companion })
     }
 
+    /// Where all of them are in a cluster.
+    pub(crate) fn slot(&self) -> u16 {
+        slot_of(&self.lock)
+    }
+
     /// The key that changes when the lock becomes free. A holder of ours rings the bell then, and
     /// not with each renewal; of others we know no more than the key of the lock.
     pub(crate) fn telling(&self, holder_is_ours: bool) -> &str {
@@ -101,7 +117,7 @@ impl LockKeys {
 }
 
 /// What a cluster hashes instead of the whole key.
-fn hash_tag(key: &str) -> Option<&str> {
+pub(crate) fn hash_tag(key: &str) -> Option<&str> {
     let (_, rest) = key.split_once('{')?;
     let (tag, _) = rest.split_once('}')?;
     (!tag.is_empty()).then_some(tag)
@@ -151,6 +167,19 @@ mod tests {
         assert_eq!(keys().channel("1"), "%~to:1");
         assert_eq!(Keys::with_prefix("app:").unwrap().channel("1"), "app:%~to:1");
         assert_eq!(of(&"x".repeat(500)).lock.len(), MAX_KEY);
+    }
+
+    #[test]
+    fn a_channel_is_in_the_slot_of_its_locks() {
+        for prefix in ["", "app:", "{app}:"] {
+            let keys = Keys::with_prefix(prefix).unwrap();
+            for name in ["a", "{a}", "a}b", "orders/42"] {
+                let slot = keys.of(&LockName::new(name).unwrap()).slot();
+                let channel = keys.channel_in(slot, "1");
+                assert_eq!(slot_of(&channel), slot, "{channel}");
+                assert!(channel.starts_with(prefix) && channel.ends_with("%~to:1"), "{channel}");
+            }
+        }
     }
 
     #[test]

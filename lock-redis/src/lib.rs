@@ -278,6 +278,7 @@
 mod address;
 mod backend;
 mod clock;
+mod cluster;
 mod config;
 mod fault;
 mod keys;
@@ -285,6 +286,8 @@ mod line;
 mod link;
 mod scripts;
 mod sentinel;
+mod servers;
+mod slots;
 #[cfg(feature = "tls")]
 mod tls;
 mod value;

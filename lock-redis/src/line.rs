@@ -7,7 +7,7 @@
 //! The table is as large as the number of claims that wait, and core bounds those. It holds owner ids as the
 //! server has them, so nothing of it can be shown.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -43,6 +43,8 @@ struct Waiter {
     /// The number of its arrival, by which it gets its place again.
     arrival: Option<u64>,
     standing: Standing,
+    /// The connection on which it was told so last.
+    connection: u64,
     wake: Arc<Notify>,
 }
 
@@ -102,6 +104,8 @@ pub(crate) struct Place {
 #[derive(Debug)]
 pub(crate) struct Told {
     pub(crate) asked: Moment,
+    /// On this connection.
+    pub(crate) connection: u64,
     /// The server's time in µs.
     pub(crate) now: u64,
     pub(crate) arrival: u64,
@@ -151,6 +155,7 @@ impl Lines {
             ttl: claim.ttl,
             arrival: None,
             standing: Standing::Unknown,
+            connection: 0,
             wake: Arc::default(),
         };
         table.waiters.insert(claim.owner, waiter);
@@ -169,6 +174,21 @@ impl Lines {
                 lock.appoint_watcher(waiters);
             }
         }
+    }
+
+    /// True if the claim has never been given a place, and nobody else of this process waits for its lock.
+    pub(crate) fn is_first(&self, owner: &OwnerId) -> bool {
+        let table = self.table();
+        let waiter = table.waiters.get(owner).filter(|waiter| waiter.arrival.is_none());
+        let lock = waiter.and_then(|waiter| table.locks.get(&waiter.lock));
+        lock.is_some_and(|lock| lock.owners.len() == 1)
+    }
+
+    /// The channels on which those who wait are to be told.
+    pub(crate) fn channels(&self) -> HashSet<String> {
+        let table = self.table();
+        let channel = |waiter: &Waiter| waiter.member.split(' ').nth(1).map(str::to_owned);
+        table.waiters.values().filter_map(channel).collect()
     }
 
     pub(crate) fn place(&self, owner: &OwnerId) -> Option<Place> {
@@ -209,6 +229,7 @@ impl Lines {
         let Table { waiters, locks, .. } = &mut *table;
         let Some(waiter) = waiters.get_mut(owner) else { return };
         waiter.arrival = Some(told.arrival);
+        waiter.connection = told.connection;
         // If it was sure of its place, so are others who have lost theirs.
         let was_wrong = told.is_back && matches!(waiter.standing, Standing::Placed(_));
         match waiter.standing {
@@ -260,12 +281,15 @@ impl Lines {
         }
     }
 
-    /// A connection is gone: what was sent since is lost, and every waiter has to look once.
-    pub(crate) fn lose_places(&self) {
+    /// A connection is gone: what was sent since is lost, and every waiter that has its place by it has to look
+    /// once.
+    pub(crate) fn lose_places(&self, connection: u64) {
         let mut table = self.table();
         let Table { waiters, locks, .. } = &mut *table;
         for owner in locks.values().flat_map(|lock| lock.owners.values()) {
-            if let Some(waiter) = waiters.get_mut(owner) {
+            if let Some(waiter) = waiters.get_mut(owner)
+                && waiter.connection == connection
+            {
                 waiter.loses_place_before(u64::MAX);
             }
         }
@@ -442,6 +466,7 @@ mod tests {
     fn told(now: u64) -> Told {
         Told {
             asked: Moment::now(),
+            connection: 1,
             now,
             arrival: now,
             lapses_in: Some(LEASE),
@@ -505,7 +530,10 @@ mod tests {
         lines.stands(&owners[1], &told, || true);
         let known = owners.iter().map(|owner| lines.answer(owner).is_some()).collect::<Vec<_>>();
         assert_eq!(known, [false, true, false]);
-        lines.lose_places();
+        lines.stands(&owners[0], &self::told(11), || true);
+        lines.lose_places(2);
+        assert!(lines.answer(&owners[0]).is_some(), "another connection is gone");
+        lines.lose_places(1);
         assert!(owners.iter().all(|owner| lines.answer(owner).is_none()));
         lines.stands(&owners[0], &told, || false);
         assert!(lines.answer(&owners[0]).is_none(), "the connection was lost meanwhile");

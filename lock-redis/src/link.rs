@@ -6,6 +6,7 @@
 //! peer that has promised more bytes than it sends, or a middleman that lost its server, would be waited
 //! for without end.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::future::Future;
 use std::io;
@@ -13,15 +14,15 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use lock_core::backend::Fault;
 use lock_core::backend::FaultKind::{Unavailable, Unsupported};
+use lock_core::backend::{Fault, Identity};
 use lock_core::clock::{Moment, sleep};
 use lock_core::dial::Dialer;
 use lock_core::{Error, ErrorKind, Order, OwnerId};
-use redis::aio::{AsyncPushSender, MultiplexedConnection, SendError};
+use redis::aio::{AsyncPushSender, ConnectionLike, MultiplexedConnection, SendError};
 use redis::{
-    AsyncConnectionConfig, ErrorKind as RedisKind, FromRedisValue, PushInfo, PushKind, RedisError,
-    ScriptInvocation, Value as Answer,
+    AsyncConnectionConfig, Cmd, ErrorKind as RedisKind, FromRedisValue, Pipeline, PushInfo,
+    PushKind, RedisError, ScriptInvocation, Value as Answer,
 };
 use tokio::sync::{SetOnce, watch};
 use tokio::task::JoinSet;
@@ -30,10 +31,11 @@ use crate::address::SILENCE;
 use crate::clock::Said;
 use crate::config::{Config, Place};
 use crate::fault;
-use crate::keys::LockKeys;
+use crate::keys::{Keys, LockKeys};
 use crate::line::Lines;
-use crate::scripts;
+use crate::scripts::{self, Scripts};
 use crate::sentinel::Found;
+use crate::slots::slot_of;
 use crate::value::Value;
 use crate::waiters::Waiters;
 
@@ -46,25 +48,34 @@ const STILL_THERE: Duration = Duration::from_millis(500);
 /// How old a connection to what turns out to be a replica must be to be given up for that.
 const AGE: Duration = Duration::from_secs(1);
 
-/// The way to the server.
+/// How long a request may go without answer before others are asked whether its server is still the right one.
+const DOUBT: Duration = Duration::from_secs(1);
+
+/// The way to a server.
 pub(crate) struct Link {
     address: String,
     config: Arc<Config>,
-    trial: LockKeys,
-    waiters: Arc<Waiters>,
-    lines: Arc<Lines>,
-    /// Where this process hears of locks that were given to it, if it is to. Nobody can guess it.
-    channel: Option<String>,
-    /// In which order those are served who wait: what the first connection could do, every other one has
-    /// to do.
-    order: OnceLock<Order>,
+    ours: Arc<Ours>,
     dialer: Dialer<Connection>,
-    /// How many connections were made.
-    made: AtomicU64,
     /// Where the locks are by the word of a sentinel that said so of its own accord.
     named: watch::Sender<Option<Found>>,
     /// Those who listen to sentinels. They end with this.
     listening: Mutex<JoinSet<()>>,
+}
+
+/// What all connections of a client have in common.
+pub(crate) struct Ours {
+    keys: Keys,
+    pub(crate) waiters: Waiters,
+    pub(crate) lines: Lines,
+    /// Who this client is in the names of its channels, where it hears of locks that were given to it; if it is
+    /// to. Nobody can guess it.
+    id: Option<String>,
+    /// In which order those are served who wait: what the first connection could do, every other one has
+    /// to do.
+    order: OnceLock<Order>,
+    /// Locks are on several servers, each in its slot.
+    in_cluster: bool,
 }
 
 /// A connection. Cloning is cheap; clones share it.
@@ -72,8 +83,6 @@ pub(crate) struct Link {
 pub(crate) struct Connection {
     redis: MultiplexedConnection,
     health: Arc<Health>,
-    /// Another one for each connection, and never 0.
-    pub(crate) id: u64,
     server: Found,
     /// Whether the server tells of changes of the keys that we watch.
     pub(crate) has_signals: bool,
@@ -83,10 +92,16 @@ pub(crate) struct Connection {
 
 /// Whether a connection is of any use.
 struct Health {
+    /// No other connection has it; never 0.
+    id: u64,
     since: Moment,
     broken: AtomicBool,
     /// The locks have moved to another server: nobody waits for an answer of this one any more.
     left: SetOnce<()>,
+    /// Its answers are those to other requests.
+    out_of_step: AtomicBool,
+    /// In a cluster: the slots on whose channels it listens.
+    slots: Mutex<HashSet<u16>>,
     /// When the oldest request was sent whose caller has gone away without an answer.
     unanswered: Mutex<Option<Moment>>,
     /// What the server's clock said last.
@@ -94,80 +109,87 @@ struct Health {
 }
 
 impl Link {
-    /// # Errors
-    ///
-    /// What is wrong with the configuration, or with files that it names: the server is not asked.
-    pub(crate) async fn new(config: Config) -> Result<Self, Error> {
-        config.check_files().await?;
-        let stands_in_line = config.order != Some(Order::PerProcess);
-        let channel = || config.keys.channel(&OwnerId::mint().expose());
-        Ok(Self {
+    /// To the server that `config` names. It is not asked yet.
+    pub(crate) fn new(config: Config, ours: Arc<Ours>) -> Self {
+        Self {
             address: config.place.to_string(),
-            trial: config.keys.for_trial(),
-            channel: stands_in_line.then(channel),
-            order: OnceLock::new(),
             config: Arc::new(config),
-            waiters: Arc::default(),
-            lines: Arc::default(),
+            ours,
             dialer: Dialer::default(),
-            made: AtomicU64::new(0),
             named: watch::Sender::default(),
             listening: Mutex::default(),
-        })
-    }
-
-    /// Those who stand in line.
-    pub(crate) fn lines(&self) -> &Lines {
-        &self.lines
-    }
-
-    /// The channel of this process, if those who wait in it stand in line.
-    pub(crate) fn channel(&self) -> Option<&str> {
-        self.channel.as_deref().filter(|_| self.order.get() == Some(&Order::Fifo))
-    }
-
-    /// Those who wait for a signal.
-    pub(crate) fn waiters(&self) -> &Waiters {
-        &self.waiters
+        }
     }
 
     /// Runs a script, and says from when its effects count at the earliest.
     pub(crate) async fn run<T: FromRedisValue>(
-        self: &Arc<Self>,
-        doing: &'static str,
-        script: &ScriptInvocation<'_>,
-    ) -> Result<(Moment, T), Fault> {
-        let connection = self.connection().await?;
-        self.run_on(&connection, doing, script).await
-    }
-
-    /// The same, on this connection.
-    pub(crate) async fn run_on<T: FromRedisValue>(
         &self,
         connection: &Connection,
         doing: &'static str,
         script: &ScriptInvocation<'_>,
     ) -> Result<(Moment, T), Fault> {
+        let (since, answer) = self.send(connection, script, None).await;
+        answer.map(|answer| (since, answer)).map_err(|e| self.failed(connection, doing, &e))
+    }
+
+    /// The same, with what a cluster may want `first`; and leaves it to the caller what an error means, but for
+    /// what [`failed`](Self::failed) has to know.
+    pub(crate) async fn send<T: FromRedisValue>(
+        &self,
+        connection: &Connection,
+        script: &ScriptInvocation<'_>,
+        first: Option<First<'_>>,
+    ) -> (Moment, Result<T, RedisError>) {
         let mut redis = connection.redis.clone();
-        match connection.health.watch(script.invoke_async(&mut redis)).await {
-            (since, Ok(answer)) => Ok((since, answer)),
-            (_, Err(error)) => Err(self.failed(connection, doing, &error)),
+        match first {
+            None => connection.health.watch(script.invoke_async(&mut redis)).await,
+            Some(first) => connection.health.watch(first.before(script, &mut redis)).await,
         }
     }
 
+    /// Which process the server is, and since when; `None` if this user may not ask.
+    pub(crate) async fn identity(self: &Arc<Self>) -> Result<Option<Identity>, Fault> {
+        let Some(info) = self.info("server").await? else { return Ok(None) };
+        let up_for = info.get("uptime_in_seconds").and_then(|secs| secs.parse().ok());
+        Ok(info.get("run_id").map(|id| Identity::new(id, up_for.map(Duration::from_secs))))
+    }
+
     /// A section of what the server tells of itself; `None` if this user may not ask.
-    pub(crate) async fn info(
-        self: &Arc<Self>,
-        section: &'static str,
-    ) -> Result<Option<Info>, Fault> {
-        let connection = self.connection().await?;
-        let (mut redis, mut command) = (connection.redis.clone(), redis::cmd("INFO"));
-        let asking = command.arg(section).query_async::<String>(&mut redis);
-        match connection.health.watch(asking).await.1 {
+    async fn info(self: &Arc<Self>, section: &'static str) -> Result<Option<Info>, Fault> {
+        match self.ask(redis::cmd("INFO").arg(section)).await? {
             Ok(text) => Ok(Some(Info(text))),
-            Err(error) if error.code() == Some("NOPERM") => Ok(None),
-            Err(error) => Err(self.failed(&connection, "ask for INFO", &error)),
+            Err((_, error)) if error.code() == Some("NOPERM") => Ok(None),
+            Err((connection, error)) => Err(self.failed(&connection, "ask for INFO", &error)),
         }
+    }
+
+    /// Where the cluster has its slots, as far as this member knows.
+    pub(crate) async fn slots(self: &Arc<Self>) -> Result<Answer, Fault> {
+        let asked = self.ask(redis::cmd("CLUSTER").arg("SLOTS")).await?;
+        asked.map_err(|(connection, error)| {
+            self.failed(&connection, "ask where the slots are", &error)
+        })
+    }
+
+    async fn ask<T: FromRedisValue>(
+        self: &Arc<Self>,
+        command: &Cmd,
+    ) -> Result<Result<T, (Connection, RedisError)>, Fault> {
+        let connection = self.connection().await?;
+        let mut redis = connection.redis.clone();
+        let (_, answer) = connection.health.watch(command.query_async(&mut redis)).await;
+        Ok(answer.map_err(|error| (connection, error)))
+    }
+
+    /// Subscribes to the channel of `slot`.
+    pub(crate) async fn listen(&self, connection: &Connection, slot: u16) -> Result<(), Fault> {
+        let Some(channel) = self.ours.channel_in(slot) else { return Ok(()) };
+        let (mut redis, mut command) = (connection.redis.clone(), redis::cmd("SSUBSCRIBE"));
+        let asking = command.arg(channel).query_async::<Answer>(&mut redis);
+        let (_, answer) = connection.health.watch(asking).await;
+        answer.map_err(|error| self.failed(connection, "listen to a channel", &error))?;
+        connection.listens_in(slot);
+        Ok(())
     }
 
     /// Has the server tell of the next change of the key `watched`, and then looks what stands under
@@ -195,23 +217,34 @@ impl Link {
 
     /// Names the rights that this user lacks.
     pub(crate) async fn check_rights(self: &Arc<Self>) -> Result<(), Error> {
-        let mut connection = self.connection().await.map_err(fault::error)?;
-        let keys = &self.trial;
-        let mut trial = scripts::RIGHTS.prepare_invoke();
+        let connection = self.connection().await.map_err(fault::error)?;
+        let keys = self.ours.keys.for_trial();
+        let channel = self.ours.channel(&keys).filter(|_| self.ours.stands_in_line());
+        let mut trial = self.ours.scripts().rights.prepare_invoke();
         trial.key(&keys.lock).key(&keys.fence).key(&keys.queue).key(&keys.places);
-        trial.key(keys.tombstone(&OwnerId::mint())).arg(self.channel().unwrap_or_default());
+        trial.key(keys.tombstone(&OwnerId::mint())).arg(channel.as_deref().unwrap_or_default());
+        let mut redis = connection.redis.clone();
         let work = async {
-            trial.load_async(&mut connection.redis).await?;
-            trial.invoke_async::<Vec<String>>(&mut connection.redis).await
+            trial.load_async(&mut redis).await?;
+            trial.invoke_async::<Vec<String>>(&mut redis).await
         };
+        let silent = || fault::error(fault::silent(&self.address));
         let missing = within(CONNECT_TIMEOUT, work)
             .await
-            .ok_or_else(|| fault::error(fault::silent(&self.address)))?
+            .ok_or_else(silent)?
             .map_err(|e| fault::error(fault::fault("try out the rights of this user", &e)))?;
-        if missing.is_empty() { Ok(()) } else { Err(fault::missing_rights(&missing)) }
+        if !missing.is_empty() {
+            return Err(fault::missing_rights(&missing));
+        }
+        if self.ours.in_cluster && channel.is_some() {
+            let listening = self.listen(&connection, keys.slot());
+            within(CONNECT_TIMEOUT, listening).await.ok_or_else(silent)?.map_err(fault::error)?;
+        }
+        Ok(())
     }
 
-    /// Refuses a member of a cluster, and warns of a server that may throw locks away.
+    /// Refuses a member of a cluster that is taken for a server of its own, and warns of a server that may throw
+    /// locks away.
     pub(crate) async fn check_server(self: &Arc<Self>) -> Result<(), Error> {
         let asking = async { Ok((self.info("server").await?, self.info("memory").await?)) };
         let (server, memory) = within(CONNECT_TIMEOUT, asking)
@@ -219,7 +252,9 @@ impl Link {
             .unwrap_or_else(|| Err(fault::silent(&self.address)))
             .map_err(fault::error)?;
         let why = match server.as_ref().and_then(|info| info.get("redis_mode")) {
-            Some("cluster") => "the server is a member of a cluster, which this backend cannot use",
+            Some("cluster") if !self.ours.in_cluster => {
+                "the server is a member of a cluster: write redis+cluster://"
+            }
             Some("sentinel") => "this is a sentinel: write redis+sentinel://host,host,host/name",
             _ => "",
         };
@@ -240,7 +275,7 @@ impl Link {
 
     /// The first connection, which decides in what order waiters are served. Nobody else waits for it yet, so
     /// its fault stays whole.
-    pub(crate) async fn first_connection(self: &Arc<Self>) -> Result<(Connection, Order), Fault> {
+    pub(crate) async fn first_connection(self: &Arc<Self>) -> Result<Connection, Fault> {
         let connection = self.connect_in_time().await?;
         let order = if connection.has_channel { Order::Fifo } else { Order::PerProcess };
         match self.config.order {
@@ -256,9 +291,9 @@ impl Link {
             ),
             _ => {}
         }
-        let order = *self.order.get_or_init(|| order);
+        self.ours.order.get_or_init(|| order);
         self.dialer.put(connection.clone());
-        Ok((connection, order))
+        Ok(connection)
     }
 
     /// The connection, if need be a new one: then this waits for one attempt, which all verbs share.
@@ -268,19 +303,21 @@ impl Link {
         self.dialer.get(is_good, || Arc::clone(self).make_connection()).await
     }
 
-    /// The connection, whenever there is one again: for who has nothing to do meanwhile.
-    pub(crate) async fn next_connection(self: &Arc<Self>) -> Connection {
-        loop {
-            // It pauses between attempts.
-            if let Ok(connection) = self.connection().await {
-                return connection;
-            }
-        }
-    }
-
     /// True if the locks may be on another server one day.
     pub(crate) fn may_move(&self) -> bool {
         matches!(self.config.place, Place::Named(_))
+    }
+
+    /// True if another server may have what this one had: there is no connection to it, or nothing has come from
+    /// it for a while.
+    pub(crate) fn is_in_doubt(&self) -> bool {
+        let is_sound = |c: Connection| c.health.is_good() && !c.health.is_silent_for(DOUBT);
+        !self.dialer.current().is_some_and(is_sound)
+    }
+
+    /// True if there is a connection that is subscribed to our channel in `slot`.
+    pub(crate) fn is_listening_in(&self, slot: u16) -> bool {
+        self.dialer.current().is_some_and(|c| c.health.is_good() && c.is_listening_in(slot))
     }
 
     async fn make_connection(self: Arc<Self>) -> Result<Connection, Fault> {
@@ -309,7 +346,7 @@ impl Link {
         if let Some(old) = self.dialer.current().filter(|connection| self.is_left(connection)) {
             tracing::info!(redis.address = %old.server.address, "this server is the primary no more");
             let _ = old.health.left.set(());
-            self.gives_up(&old);
+            self.ours.lost(&old.health);
         }
     }
 
@@ -327,7 +364,7 @@ impl Link {
 
     async fn connect(self: &Arc<Self>) -> Result<Connection, Fault> {
         let server = self.config.resolve().await?;
-        self.listen();
+        self.listen_to_sentinels();
         let mut named = self.named.subscribe();
         let replaces = |found: &Option<Found>| found.as_ref().is_some_and(|f| f.replaces(&server));
         tokio::select! {
@@ -341,7 +378,7 @@ impl Link {
     }
 
     /// Has somebody listen to the sentinels, if there are some. Who did so may have ended with a runtime.
-    fn listen(self: &Arc<Self>) {
+    fn listen_to_sentinels(self: &Arc<Self>) {
         if let Place::Named(sentinels) = &self.config.place {
             let mut tasks = self.listening.lock().unwrap_or_else(PoisonError::into_inner);
             while tasks.try_join_next().is_some() {}
@@ -357,12 +394,7 @@ impl Link {
         let clients = config.clients(address, &config.login, config.database).await;
         let [with_signals, without] = clients.map_err(|e| Fault::not_applied(Unavailable, e))?;
         let health = Arc::new(Health::new());
-        let pushes = Pushes {
-            waiters: Arc::clone(&self.waiters),
-            lines: Arc::clone(&self.lines),
-            channel: self.channel.clone(),
-            health: Arc::clone(&health),
-        };
+        let pushes = Pushes { ours: Arc::clone(&self.ours), health: Arc::clone(&health) };
         // Core bounds each call, and this link the making of a connection.
         let settings =
             AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(None);
@@ -371,7 +403,6 @@ impl Link {
         let connection = |redis, health| Connection {
             redis,
             health,
-            id: self.made.fetch_add(1, Ordering::Relaxed) + 1,
             server: server.clone(),
             has_signals: false,
             has_channel: false,
@@ -380,20 +411,16 @@ impl Link {
             Ok(mut redis) => {
                 let mut other = redis.clone();
                 // Before anybody stands in line by this connection.
-                let subscribing = async {
-                    match &self.channel {
-                        Some(channel) => other.subscribe(channel).await.map_err(failed),
-                        None => Ok(()),
-                    }
-                };
+                let subscribing =
+                    async { self.prepare_channels(&mut other, &health).await.map_err(failed) };
                 // All in one round trip: a renewal may be waiting for this.
                 let checking = must_be_primary(redis.clone(), server);
                 let asking = async { self.switch_signals_on(&mut redis).await.map_err(failed) };
-                let ((), (), has_signals) = tokio::try_join!(checking, subscribing, asking)?;
-                let has_channel = self.channel.is_some();
+                let ((), has_channel, has_signals) =
+                    tokio::try_join!(checking, subscribing, asking)?;
                 Ok(Connection { has_signals, has_channel, ..connection(redis, health) })
             }
-            Err(error) if is_too_old(&error) && self.order.get() == Some(&Order::Fifo) => {
+            Err(error) if is_too_old(&error) && self.ours.order.get() == Some(&Order::Fifo) => {
                 let why = "the server at this address used to send messages of its own accord, and \
                            does not any more";
                 Err(Fault::not_applied(Unavailable, why))
@@ -408,6 +435,36 @@ impl Link {
             }
             Err(error) => Err(failed(error)),
         }
+    }
+
+    /// From here on the server sends what is said on our channel. False if it does not do that for us.
+    async fn prepare_channels(
+        &self,
+        redis: &mut MultiplexedConnection,
+        health: &Health,
+    ) -> Result<bool, RedisError> {
+        let Some(id) = &self.ours.id else { return Ok(false) };
+        if !self.ours.in_cluster {
+            redis.subscribe(self.ours.keys.channel(id)).await?;
+            return Ok(true);
+        }
+        // Without a channel it is wrong; what matters is how: Redis 7 is the first that knows it. There is a channel
+        // in each slot. Those on which somebody waits are needed from the start; others are where they are.
+        let (mut pipe, channels) = (redis::pipe(), self.ours.lines.channels());
+        pipe.cmd("SSUBSCRIBE");
+        for channel in &channels {
+            pipe.cmd("SSUBSCRIBE").arg(channel);
+        }
+        let answers = redis.req_packed_commands(&pipe, 0, pipe.len()).await?;
+        let mut answers = answers.into_iter().map(Answer::extract_error);
+        match answers.next() {
+            Some(Err(error)) if fault::is_passing(&error) => return Err(error),
+            Some(Err(error)) if error.to_string().contains("unknown command") => return Ok(false),
+            _ => {}
+        }
+        let heard = channels.iter().zip(answers).filter(|(_, answer)| answer.is_ok());
+        health.slots().extend(heard.map(|(channel, _)| slot_of(channel)));
+        Ok(true)
     }
 
     /// From here on the server remembers the keys of those reads that ask for it, and tells once when
@@ -432,19 +489,120 @@ impl Link {
         }
     }
 
-    fn failed(&self, connection: &Connection, doing: &'static str, error: &RedisError) -> Fault {
+    pub(crate) fn failed(
+        &self,
+        connection: &Connection,
+        doing: &'static str,
+        error: &RedisError,
+    ) -> Fault {
         // Whoever was demoted answers for nobody: the address may lead to the new primary by now.
         let was_demoted = fault::is_elsewhere(error) && connection.health.is_old();
         if fault::is_broken(error) || was_demoted {
-            self.gives_up(connection);
+            self.ours.lost(&connection.health);
         }
         fault::fault(doing, error)
     }
+}
 
-    fn gives_up(&self, connection: &Connection) {
-        connection.health.breaks();
+impl Ours {
+    /// With keys and wishes of `config`.
+    pub(crate) fn new(config: &Config) -> Self {
+        let stands_in_line = config.order != Some(Order::PerProcess);
+        Self {
+            keys: config.keys.clone(),
+            waiters: Waiters::default(),
+            lines: Lines::default(),
+            id: stands_in_line.then(|| OwnerId::mint().expose()),
+            order: OnceLock::new(),
+            in_cluster: !config.members.is_empty(),
+        }
+    }
+
+    /// In which order those are served who wait.
+    pub(crate) fn order(&self) -> Order {
+        self.order.get().copied().unwrap_or(Order::PerProcess)
+    }
+
+    /// True if those who wait are served in the order in which they came.
+    pub(crate) fn stands_in_line(&self) -> bool {
+        self.order() == Order::Fifo
+    }
+
+    /// Where we hear of the lock with these keys.
+    pub(crate) fn channel(&self, keys: &LockKeys) -> Option<String> {
+        match self.in_cluster {
+            true => self.channel_in(keys.slot()),
+            false => Some(self.keys.channel(self.id.as_deref()?)),
+        }
+    }
+
+    fn channel_in(&self, slot: u16) -> Option<String> {
+        Some(self.keys.channel_in(slot, self.id.as_deref()?))
+    }
+
+    pub(crate) fn scripts(&self) -> &'static Scripts {
+        if self.in_cluster { &scripts::SHARDED } else { &scripts::PLAIN }
+    }
+
+    /// The connection is of no use any more.
+    fn lost(&self, connection: &Health) {
+        connection.broken.store(true, Ordering::Release);
         self.waiters.signal_all();
-        self.lines.lose_places();
+        self.lines.lose_places(connection.id);
+    }
+}
+
+/// What a cluster may want to hear in the same write before a script.
+#[derive(Clone, Copy)]
+pub(crate) struct First<'a> {
+    /// That we know that the keys are on their way to this member.
+    pub(crate) asking: bool,
+    /// A channel on which we want to be told.
+    pub(crate) channel: Option<&'a str>,
+}
+
+impl First<'_> {
+    async fn before<T: FromRedisValue>(
+        self,
+        script: &ScriptInvocation<'_>,
+        redis: &mut MultiplexedConnection,
+    ) -> Result<T, RedisError> {
+        match self.once_before(script, redis).await {
+            Err(error) if error.code() == Some("NOSCRIPT") => {
+                script.load_async(redis).await?;
+                self.once_before(script, redis).await
+            }
+            done => done,
+        }
+    }
+
+    async fn once_before<T: FromRedisValue>(
+        self,
+        script: &ScriptInvocation<'_>,
+        redis: &mut MultiplexedConnection,
+    ) -> Result<T, RedisError> {
+        let mut pipe = redis::pipe();
+        if let Some(channel) = self.channel {
+            self.ask(&mut pipe);
+            pipe.cmd("SSUBSCRIBE").arg(channel);
+        }
+        self.ask(&mut pipe);
+        pipe.invoke_script(script);
+        let mut answers = redis.req_packed_commands(&pipe, 0, pipe.len()).await?;
+        // If the script was refused, so much is known; it is not if anything else was.
+        let answer = answers.pop().unwrap_or(Answer::Nil).extract_error()?;
+        let refused = answers.into_iter().find_map(|before| before.extract_error().err());
+        if let Some(refused) = refused {
+            let why = "a script ran, and what came before it did not";
+            return Err(RedisError::from((RedisKind::Io, why, refused.to_string())));
+        }
+        Ok(redis::from_redis_value(answer)?)
+    }
+
+    fn ask(self, pipe: &mut Pipeline) {
+        if self.asking {
+            pipe.cmd("ASKING");
+        }
     }
 }
 
@@ -457,17 +615,36 @@ impl Connection {
         }
     }
 
+    /// No other connection has it.
+    pub(crate) fn id(&self) -> u64 {
+        self.health.id
+    }
+
     pub(crate) fn is_broken(&self) -> bool {
         self.health.broken.load(Ordering::Acquire)
+    }
+
+    /// We are subscribed to the channel of `slot`.
+    pub(crate) fn listens_in(&self, slot: u16) {
+        self.health.slots().insert(slot);
+    }
+
+    pub(crate) fn is_listening_in(&self, slot: u16) -> bool {
+        self.health.slots().contains(&slot)
     }
 }
 
 impl Health {
     fn new() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+
         Self {
+            id: NEXT.fetch_add(1, Ordering::Relaxed),
             since: Moment::now(),
             broken: AtomicBool::new(false),
             left: SetOnce::new(),
+            out_of_step: AtomicBool::new(false),
+            slots: Mutex::default(),
             unanswered: Mutex::default(),
             clock: Mutex::default(),
         }
@@ -488,7 +665,13 @@ impl Health {
         let since = asked.since;
         tokio::select! {
             biased;
-            answer = asked.until(request) => (since, answer),
+            answer = asked.until(request) => match self.out_of_step.load(Ordering::Acquire) {
+                false => (since, answer),
+                true => {
+                    let why = "the answers on this connection are not told apart any more";
+                    (since, Err(RedisError::from((RedisKind::Io, why))))
+                }
+            },
             _ = self.left.wait() => {
                 (since, Err(io::Error::from(io::ErrorKind::ConnectionAborted).into()))
             }
@@ -496,12 +679,15 @@ impl Health {
     }
 
     fn is_good(&self) -> bool {
-        let is_silent = || self.unanswered().is_some_and(|since| (since + SILENCE).has_passed());
-        !self.broken.load(Ordering::Acquire) && !is_silent()
+        !self.broken.load(Ordering::Acquire) && !self.is_silent_for(SILENCE)
     }
 
-    fn breaks(&self) {
-        self.broken.store(true, Ordering::Release);
+    fn is_silent_for(&self, time: Duration) -> bool {
+        self.unanswered().is_some_and(|since| (since + time).has_passed())
+    }
+
+    fn slots(&self) -> MutexGuard<'_, HashSet<u16>> {
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn clock(&self) -> MutexGuard<'_, Option<Said>> {
@@ -540,6 +726,13 @@ impl Drop for Asked<'_> {
     }
 }
 
+impl fmt::Debug for Ours {
+    /// Shows nothing: some of it are rights.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ours").finish_non_exhaustive()
+    }
+}
+
 impl fmt::Debug for Link {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Link")
@@ -551,9 +744,7 @@ impl fmt::Debug for Link {
 
 /// What the server tells by itself. Runs inside the connection's task: it must not wait.
 struct Pushes {
-    waiters: Arc<Waiters>,
-    lines: Arc<Lines>,
-    channel: Option<String>,
+    ours: Arc<Ours>,
     health: Arc<Health>,
 }
 
@@ -561,7 +752,13 @@ impl AsyncPushSender for Pushes {
     fn send(&self, push: PushInfo) -> Result<(), SendError> {
         match push.kind {
             PushKind::Invalidate => self.invalidate(push.data.first()),
-            PushKind::Message => self.hear(&push.data),
+            PushKind::Message | PushKind::SMessage => self.hear(&push.data),
+            // A slot was moved away, and the channel with it. The library takes this for the answer to what was
+            // asked first, and will give every answer to the wrong one; so none counts from here on.
+            PushKind::SUnsubscribe => {
+                self.health.out_of_step.store(true, Ordering::Release);
+                self.ours.lost(&self.health);
+            }
             _ => {}
         }
         Ok(())
@@ -577,24 +774,24 @@ impl Pushes {
                         Answer::BulkString(key) => {
                             // Ours are all UTF-8.
                             if let Ok(key) = std::str::from_utf8(key) {
-                                self.waiters.signal(key);
+                                self.ours.waiters.signal(key);
                             }
                         }
-                        _ => self.waiters.signal_all(),
+                        _ => self.ours.waiters.signal_all(),
                     }
                 }
             }
             // All keys are gone.
-            _ => self.waiters.signal_all(),
+            _ => self.ours.waiters.signal_all(),
         }
     }
 
     fn hear(&self, message: &[Answer]) {
         if let [Answer::BulkString(channel), Answer::BulkString(text)] = message
-            && self.channel.as_ref().is_some_and(|ours| ours.as_bytes() == channel)
+            && self.ours.id.as_ref().is_some_and(|id| channel.ends_with(id.as_bytes()))
             && let Ok(text) = std::str::from_utf8(text)
         {
-            self.lines.hear(text, *self.health.clock());
+            self.ours.lines.hear(text, *self.health.clock());
         }
     }
 }
@@ -602,17 +799,15 @@ impl Pushes {
 impl Drop for Pushes {
     /// The connection's task is gone: it has failed, or its runtime has ended.
     fn drop(&mut self) {
-        self.health.breaks();
-        self.waiters.signal_all();
-        self.lines.lose_places();
+        self.ours.lost(&self.health);
     }
 }
 
 /// What a server tells of itself: lines of `name:value`.
-pub(crate) struct Info(String);
+struct Info(String);
 
 impl Info {
-    pub(crate) fn get(&self, name: &str) -> Option<&str> {
+    fn get(&self, name: &str) -> Option<&str> {
         self.0.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
     }
 }

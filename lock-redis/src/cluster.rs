@@ -1,0 +1,427 @@
+//! A cluster: which of its members has which lock.
+//!
+//! A [`Link`] to each master, as to a server of its own, and a map of the slots. Where the map is wrong, the members
+//! say so before they do anything: to follow them is no second try of a verb, and is done a few times at most.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use lock_core::Error;
+use lock_core::backend::{Fault, FaultKind};
+use lock_core::clock::Moment;
+use lock_core::dial::Together;
+use lock_core::url::Host;
+use redis::{FromRedisValue, RedisError, Value as Answer};
+
+use crate::config::Config;
+use crate::fault;
+use crate::link::{Connection, First, Link, Ours, within};
+use crate::servers::{Done, Errand};
+use crate::slots::SLOTS;
+
+/// How often one verb is sent to another member. A slot that is being moved takes two: the one that has it, and the
+/// one that gets it.
+const MOST_STEPS: usize = 5;
+
+/// How long one member is waited for when it is asked where the slots are.
+const ADVICE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// How old a map has to be before members are asked for a new one.
+const MAP_AGE: Duration = Duration::from_millis(200);
+
+/// The way to all members of a cluster.
+pub(crate) struct Cluster {
+    config: Config,
+    ours: Arc<Ours>,
+    map: Mutex<Map>,
+    asking: Together<()>,
+}
+
+/// A member, and the way to it.
+#[derive(Clone)]
+pub(crate) struct Member {
+    host: Host,
+    pub(crate) link: Arc<Link>,
+}
+
+struct Map {
+    /// All that are masters, and those that we were told of at first.
+    members: Vec<Member>,
+    /// By slots: which of them has it.
+    masters: Vec<Option<usize>>,
+    /// When members were asked last.
+    asked: Option<Moment>,
+    /// Who is asked first: not always the same one, which may be wrong.
+    turn: usize,
+}
+
+/// Slots from one to another one, and who has them.
+type Range = (u16, u16, Host);
+
+impl Cluster {
+    /// Nobody is asked yet.
+    pub(crate) fn new(config: Config, ours: Arc<Ours>) -> Self {
+        let masters = vec![None; usize::from(SLOTS)];
+        let map = Map { members: Vec::new(), masters, asked: None, turn: 0 };
+        let cluster = Self { config, ours, map: Mutex::new(map), asking: Together::default() };
+        for host in cluster.config.members.clone() {
+            cluster.member_at(host);
+        }
+        cluster
+    }
+
+    /// Connects to one of the members that are named, and asks it for the map.
+    pub(crate) async fn first_connection(&self) -> Result<(), Error> {
+        let members = self.map().members.clone();
+        let mut failure = None;
+        for member in members {
+            let asking = async {
+                member.link.first_connection().await?;
+                self.learn(&member.host, &member.link.slots().await?)
+            };
+            match within(ADVICE_TIMEOUT * 4, asking).await {
+                Some(Ok(())) => return Ok(()),
+                Some(Err(fault)) => failure = failure.or(Some(fault)),
+                None => failure = failure.or(Some(fault::silent(&member.host.to_string()))),
+            }
+        }
+        Err(fault::error(failure.unwrap_or_else(nobody_knows)))
+    }
+
+    /// The master of `slot`, and a connection to it: to another one, if one has taken over.
+    pub(crate) async fn reach(self: &Arc<Self>, slot: u16) -> Result<(Member, Connection), Fault> {
+        let member = self.master_of(slot).await?;
+        let fault = match member.link.connection().await {
+            Ok(connection) => return Ok((member, connection)),
+            Err(fault) => fault,
+        };
+        // If this fails too, there is nothing better to say than what failed before.
+        let _ = self.refresh().await;
+        let next =
+            self.map().master_of(slot).filter(|next| next.host != member.host).ok_or(fault)?;
+        let connection = next.link.connection().await?;
+        Ok((next, connection))
+    }
+
+    /// True if we hear what is said to us in `slot`.
+    pub(crate) fn is_listening_in(&self, slot: u16) -> bool {
+        self.map().master_of(slot).is_some_and(|member| member.link.is_listening_in(slot))
+    }
+
+    /// Runs a script where its keys are.
+    pub(crate) async fn run<T: FromRedisValue>(
+        self: &Arc<Self>,
+        errand: &Errand<'_>,
+    ) -> Result<Done<T>, Fault> {
+        let slot = errand.keys.slot();
+        let channel = errand.listening.then(|| self.ours.channel(errand.keys)).flatten();
+        let (mut member, mut connection) = self.reach(slot).await?;
+        let (mut script, mut instead, mut asking) = (errand.script, false, false);
+        for _ in 0..MOST_STEPS {
+            let channel = channel.as_deref().filter(|_| !connection.is_listening_in(slot));
+            let first = (asking || channel.is_some()).then_some(First { asking, channel });
+            let (asked, answer) = member.link.send(&connection, script, first).await;
+            let error = match answer {
+                Ok(answer) => {
+                    if channel.is_some() {
+                        connection.listens_in(slot);
+                    }
+                    return Ok(Done { asked, connection, answer, instead });
+                }
+                Err(error) => error,
+            };
+            match (error.code(), errand.instead) {
+                (Some("MOVED"), _) => {
+                    asking = false;
+                    member = self.moved(slot, &member, &error).await?;
+                }
+                (Some("ASK"), _) => {
+                    asking = true;
+                    member = self.member_at(redirected(&error, &member.host)?);
+                }
+                // Some keys are here, and some are there or nowhere.
+                (Some("TRYAGAIN"), Some(other)) if !instead => {
+                    (script, instead, asking) = (other, true, false);
+                    member = self.master_of(slot).await?;
+                }
+                _ => return Err(member.link.failed(&connection, errand.doing, &error)),
+            }
+            connection = member.link.connection().await?;
+        }
+        Err(Fault::not_applied(
+            FaultKind::Unavailable,
+            "the members of the cluster do not agree which of them has the lock",
+        ))
+    }
+
+    /// A better map, unless there is a new one. All who want it share one.
+    async fn refresh(self: &Arc<Self>) -> Result<(), Fault> {
+        if self.map().asked.is_some_and(|asked| !(asked + MAP_AGE).has_passed()) {
+            return Ok(());
+        }
+        let this = Arc::clone(self);
+        let ask = || async move {
+            let learned = this.ask_around().await;
+            this.map().asked = Some(Moment::now());
+            learned
+        };
+        self.asking.join(ask).await
+    }
+
+    async fn ask_around(&self) -> Result<(), Fault> {
+        let mut failure = None;
+        let advisers = self.map().advisers();
+        for Member { host, link } in advisers {
+            match within(ADVICE_TIMEOUT, link.slots()).await {
+                Some(Ok(answer)) => match self.learn(&host, &answer) {
+                    Ok(()) => return Ok(()),
+                    Err(fault) => failure = Some(fault),
+                },
+                Some(Err(fault)) => failure = Some(fault),
+                None => failure = Some(fault::silent(&host.to_string())),
+            }
+        }
+        Err(failure.unwrap_or_else(nobody_knows))
+    }
+
+    /// Takes in what the member at `host` says of the slots.
+    fn learn(&self, host: &Host, answer: &Answer) -> Result<(), Fault> {
+        let ranges = ranges(answer, host).filter(|ranges| !ranges.is_empty());
+        let ranges = ranges.ok_or_else(nobody_knows)?;
+        let mut map = self.map();
+        map.masters.fill(None);
+        let before = std::mem::take(&mut map.members);
+        for host in ranges.iter().map(|(_, _, host)| host).chain(&self.config.members) {
+            if !map.members.iter().any(|member| member.host == *host) {
+                let known = before.iter().find(|member| member.host == *host).cloned();
+                map.members.push(known.unwrap_or_else(|| self.new_member(host.clone())));
+            }
+        }
+        let Map { members, masters, .. } = &mut *map;
+        for (first, last, host) in ranges {
+            let master = members.iter().position(|member| member.host == host);
+            for slot in masters.iter_mut().take(usize::from(last) + 1).skip(usize::from(first)) {
+                *slot = master;
+            }
+        }
+        Ok(())
+    }
+
+    /// Who has the slot, if `error` of the `member` says so. Others will have moved with it.
+    async fn moved(
+        self: &Arc<Self>,
+        slot: u16,
+        member: &Member,
+        error: &RedisError,
+    ) -> Result<Member, Fault> {
+        let host = redirected(error, &member.host)?;
+        // It is an offer: what matters was just said.
+        let _ = self.refresh().await;
+        let master = self.member_at(host);
+        let mut map = self.map();
+        let place = map.members.iter().position(|member| member.host == master.host);
+        if let Some(entry) = map.masters.get_mut(usize::from(slot)) {
+            *entry = place;
+        }
+        Ok(master)
+    }
+
+    async fn master_of(self: &Arc<Self>, slot: u16) -> Result<Member, Fault> {
+        let known = self.map().master_of(slot);
+        if let Some(member) = known.filter(|member| !member.link.is_in_doubt()) {
+            return Ok(member);
+        }
+        let refreshed = self.refresh().await;
+        let master = self.map().master_of(slot);
+        master.ok_or_else(|| {
+            refreshed.err().unwrap_or_else(|| {
+                let why = "no member of the cluster has the slot of this lock";
+                Fault::not_applied(FaultKind::Unavailable, why)
+            })
+        })
+    }
+
+    fn member_at(&self, host: Host) -> Member {
+        let mut map = self.map();
+        if let Some(known) = map.members.iter().find(|member| member.host == host) {
+            return known.clone();
+        }
+        let member = self.new_member(host);
+        map.members.push(member.clone());
+        member
+    }
+
+    fn new_member(&self, host: Host) -> Member {
+        let config = self.config.at_member(host.clone());
+        Member { host, link: Arc::new(Link::new(config, Arc::clone(&self.ours))) }
+    }
+
+    fn map(&self) -> MutexGuard<'_, Map> {
+        self.map.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Map {
+    fn master_of(&self, slot: u16) -> Option<Member> {
+        self.members.get((*self.masters.get(usize::from(slot))?)?).cloned()
+    }
+
+    /// Whom to ask, one after the other: first those that answer, as far as we know.
+    fn advisers(&mut self) -> Vec<Member> {
+        self.turn = (self.turn + 1) % self.members.len().max(1);
+        let mut members = self.members.clone();
+        members.rotate_left(self.turn);
+        members.sort_by_key(|member| member.link.is_in_doubt());
+        members
+    }
+}
+
+impl fmt::Debug for Cluster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let members: Vec<_> = self.map().members.iter().map(|m| Arc::clone(&m.link)).collect();
+        f.debug_struct("Cluster").field("members", &members).finish_non_exhaustive()
+    }
+}
+
+/// Where a member sends us. The address is empty where it is that member's own.
+fn redirected(error: &RedisError, from: &Host) -> Result<Host, Fault> {
+    let address = error.redirect_node().and_then(|(address, _)| address.rsplit_once(':'));
+    let host = address.and_then(|(name, port)| host(name, port.parse().ok()?, from));
+    host.ok_or_else(|| {
+        let why = "a member of the cluster says that the lock is elsewhere, and not where";
+        Fault::not_applied(FaultKind::Unavailable, why)
+    })
+}
+
+/// A member at `name`, as `from` calls it.
+fn host(name: &str, port: u16, from: &Host) -> Option<Host> {
+    let name = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
+    let name = if name.is_empty() { &from.name } else { name };
+    (name != "?" && port != 0).then(|| Host { name: name.to_owned(), port })
+}
+
+/// What `CLUSTER SLOTS` of the member `from` says: for each range of slots its ends, its master, and its replicas.
+/// Ranges whose master has no address that is known are left out; `None` if it says something else.
+fn ranges(answer: &Answer, from: &Host) -> Option<Vec<Range>> {
+    let Answer::Array(entries) = answer else { return None };
+    let mut ranges = Vec::new();
+    for entry in entries {
+        let Answer::Array(entry) = entry else { return None };
+        let [Answer::Int(first), Answer::Int(last), Answer::Array(master), ..] = &entry[..] else {
+            return None;
+        };
+        let name = match master.first()? {
+            Answer::BulkString(name) => std::str::from_utf8(name).ok()?,
+            Answer::SimpleString(name) => name,
+            Answer::Nil => "",
+            _ => return None,
+        };
+        let Answer::Int(port) = master.get(1)? else { return None };
+        let (first, last) = (u16::try_from(*first).ok()?, u16::try_from(*last).ok()?);
+        if let Some(host) = host(name, u16::try_from(*port).ok()?, from) {
+            ranges.push((first, last, host));
+        }
+    }
+    Some(ranges)
+}
+
+fn nobody_knows() -> Fault {
+    let why = "no member of the cluster knows which of them has which locks";
+    Fault::not_applied(FaultKind::Unavailable, why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(name: &str, port: u16) -> Host {
+        Host { name: name.into(), port }
+    }
+
+    fn master(name: Answer, port: i64) -> Answer {
+        let id = Answer::BulkString(b"0123".to_vec());
+        Answer::Array(vec![name, Answer::Int(port), id])
+    }
+
+    fn range(first: i64, last: i64, master: Answer) -> Answer {
+        let replica = Answer::Array(vec![Answer::Nil, Answer::Int(1)]);
+        Answer::Array(vec![Answer::Int(first), Answer::Int(last), master, replica])
+    }
+
+    fn bulk(text: &str) -> Answer {
+        Answer::BulkString(text.into())
+    }
+
+    #[test]
+    fn slots_are_where_their_masters_are() {
+        let answer = Answer::Array(vec![
+            range(0, 5, master(bulk("10.0.0.1"), 7)),
+            range(6, 6, master(bulk(""), 8)),
+            range(7, 8, master(Answer::Nil, 9)),
+            range(9, 9, master(bulk("?"), 9)),
+            range(10, 16383, master(bulk("::1"), 9)),
+        ]);
+        let expected = [
+            (0, 5, at("10.0.0.1", 7)),
+            (6, 6, at("me", 8)),
+            (7, 8, at("me", 9)),
+            (10, 16383, at("::1", 9)),
+        ];
+        assert_eq!(ranges(&answer, &at("me", 1)).unwrap(), expected);
+    }
+
+    #[test]
+    fn what_is_no_map_is_not_believed() {
+        let wrong = [
+            Answer::Nil,
+            Answer::Array(vec![Answer::Int(1)]),
+            Answer::Array(vec![Answer::Array(vec![])]),
+            Answer::Array(vec![range(-1, 5, master(bulk("h"), 7))]),
+            Answer::Array(vec![range(0, 1 << 20, master(bulk("h"), 7))]),
+            Answer::Array(vec![range(0, 5, master(bulk("h"), 70_000))]),
+            Answer::Array(vec![range(0, 5, Answer::Array(vec![bulk("h")]))]),
+            Answer::Array(vec![range(0, 5, master(Answer::BulkString(vec![0xff]), 7))]),
+        ];
+        for answer in wrong {
+            assert_eq!(ranges(&answer, &at("me", 1)), None, "{answer:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_map_replaces_the_one_before() {
+        let config = Config::new("redis+cluster://me:1").unwrap();
+        let ours = Arc::new(Ours::new(&config));
+        let cluster = Arc::new(Cluster::new(config, ours));
+        let learn = |entries| cluster.learn(&at("me", 1), &Answer::Array(entries));
+        let owner = |slot| cluster.map().master_of(slot).map(|member| member.host);
+        assert_eq!(owner(0), None);
+        learn(vec![range(0, 9, master(bulk("a"), 1)), range(10, 16383, master(bulk("b"), 1))])
+            .unwrap();
+        assert_eq!((owner(9), owner(10)), (Some(at("a", 1)), Some(at("b", 1))));
+        let kept = cluster.map().master_of(10).unwrap().link;
+        learn(vec![range(10, 20, master(bulk("b"), 1))]).unwrap();
+        assert_eq!((owner(9), owner(20), owner(21)), (None, Some(at("b", 1)), None));
+        assert!(Arc::ptr_eq(&kept, &cluster.map().master_of(10).unwrap().link), "its connection");
+        assert!(learn(vec![]).is_err(), "who has been forgotten knows nothing");
+        assert_eq!(owner(10), Some(at("b", 1)));
+        let hosts: Vec<_> = cluster.map().members.iter().map(|m| m.host.clone()).collect();
+        assert_eq!(hosts, [at("b", 1), at("me", 1)], "those who were named stay");
+    }
+
+    #[test]
+    fn redirections_are_understood() {
+        let from = at("me", 1);
+        let to = |detail: &str| {
+            let error = format!("-MOVED {detail}\r\n");
+            let error = redis::parse_redis_value(error.as_bytes()).unwrap().extract_error();
+            redirected(&error.unwrap_err(), &from).ok()
+        };
+        assert_eq!(to("1 10.0.0.1:7"), Some(at("10.0.0.1", 7)));
+        assert_eq!(to("1 :7"), Some(at("me", 7)));
+        assert_eq!(to("1 ::1:7"), Some(at("::1", 7)));
+        for wrong in ["1 ?:7", "1 h:0", "1 h", "1 h:x", "1", ""] {
+            assert_eq!(to(wrong), None, "{wrong:?}");
+        }
+    }
+}

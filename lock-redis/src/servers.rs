@@ -1,0 +1,147 @@
+//! Where the locks are: on one server, or in a cluster.
+
+use std::sync::Arc;
+
+use lock_core::Error;
+use lock_core::backend::{Fault, Identity};
+use lock_core::clock::Moment;
+use redis::{FromRedisValue, ScriptInvocation};
+
+use crate::cluster::Cluster;
+use crate::config::Config;
+use crate::fault;
+use crate::keys::LockKeys;
+use crate::link::{Connection, Link, Ours};
+
+/// The way to whoever has a lock.
+#[derive(Debug)]
+pub(crate) struct Servers {
+    pub(crate) ours: Arc<Ours>,
+    way: Way,
+}
+
+#[derive(Debug)]
+enum Way {
+    ToOne(Arc<Link>),
+    ToMembers(Arc<Cluster>),
+}
+
+/// A script, and what has to be known to run it where its keys are.
+pub(crate) struct Errand<'a> {
+    pub(crate) doing: &'static str,
+    pub(crate) keys: &'a LockKeys,
+    pub(crate) script: &'a ScriptInvocation<'a>,
+    /// What to run if a cluster is just moving the keys, one after the other: something with one key.
+    pub(crate) instead: Option<&'a ScriptInvocation<'a>>,
+    /// Who asks is to hear what is said to the client.
+    pub(crate) listening: bool,
+}
+
+/// An errand that was done.
+pub(crate) struct Done<T> {
+    /// Its effects count from then on at the earliest.
+    pub(crate) asked: Moment,
+    pub(crate) connection: Connection,
+    pub(crate) answer: T,
+    /// It was [the other script](Errand::instead) that ran.
+    pub(crate) instead: bool,
+}
+
+impl<'a> Errand<'a> {
+    pub(crate) fn new(
+        doing: &'static str,
+        keys: &'a LockKeys,
+        script: &'a ScriptInvocation<'a>,
+    ) -> Self {
+        Self { doing, keys, script, instead: None, listening: false }
+    }
+
+    pub(crate) fn or_instead(self, script: &'a ScriptInvocation<'a>) -> Self {
+        Self { instead: Some(script), ..self }
+    }
+}
+
+impl Servers {
+    /// Connects, and looks whether the server is fit for locks: in a cluster one of them. Says what the connection
+    /// to it can do.
+    pub(crate) async fn connect(config: Config) -> Result<(Self, Connection), Error> {
+        config.check_files().await?;
+        let ours = Arc::new(Ours::new(&config));
+        let (way, link, connection) = if config.members.is_empty() {
+            let link = Arc::new(Link::new(config, Arc::clone(&ours)));
+            let connection = link.first_connection().await.map_err(fault::error)?;
+            (Way::ToOne(Arc::clone(&link)), link, connection)
+        } else {
+            let trial = config.keys.for_trial().slot();
+            let cluster = Arc::new(Cluster::new(config, Arc::clone(&ours)));
+            cluster.first_connection().await?;
+            let (member, connection) = cluster.reach(trial).await.map_err(fault::error)?;
+            (Way::ToMembers(cluster), member.link, connection)
+        };
+        link.check_server().await?;
+        link.check_rights().await?;
+        Ok((Self { ours, way }, connection))
+    }
+
+    /// Runs a script where its keys are.
+    pub(crate) async fn run<T: FromRedisValue>(
+        &self,
+        errand: &Errand<'_>,
+    ) -> Result<Done<T>, Fault> {
+        match &self.way {
+            Way::ToOne(link) => {
+                let connection = link.connection().await?;
+                let (asked, answer) = link.run(&connection, errand.doing, errand.script).await?;
+                Ok(Done { asked, connection, answer, instead: false })
+            }
+            Way::ToMembers(cluster) => cluster.run(errand).await,
+        }
+    }
+
+    /// The connection to the server that has these keys.
+    pub(crate) async fn reach(&self, keys: &LockKeys) -> Result<(Arc<Link>, Connection), Fault> {
+        match &self.way {
+            Way::ToOne(link) => Ok((Arc::clone(link), link.connection().await?)),
+            Way::ToMembers(cluster) => {
+                let (member, connection) = cluster.reach(keys.slot()).await?;
+                Ok((member.link, connection))
+            }
+        }
+    }
+
+    /// The same, whenever there is one again: for who has nothing to do meanwhile.
+    pub(crate) async fn reach_again(&self, keys: &LockKeys) -> (Arc<Link>, Connection) {
+        loop {
+            // It pauses between attempts.
+            if let Ok(reached) = self.reach(keys).await {
+                return reached;
+            }
+        }
+    }
+
+    /// True if the locks may be on another server one day, of which we are told.
+    pub(crate) fn may_move(&self) -> bool {
+        matches!(&self.way, Way::ToOne(link) if link.may_move())
+    }
+
+    /// True if we hear what is said to us of the lock with these keys.
+    pub(crate) fn is_listening(&self, keys: &LockKeys) -> bool {
+        match &self.way {
+            Way::ToOne(_) => true,
+            Way::ToMembers(cluster) => cluster.is_listening_in(keys.slot()),
+        }
+    }
+
+    /// True if locks are on several servers, so that no script can be about two of them.
+    pub(crate) fn are_many(&self) -> bool {
+        matches!(self.way, Way::ToMembers(_))
+    }
+
+    /// Which process the server is; many are none.
+    pub(crate) async fn identity(&self) -> Result<Option<Identity>, Fault> {
+        match &self.way {
+            Way::ToOne(link) => link.identity().await,
+            Way::ToMembers(_) => Ok(None),
+        }
+    }
+}
