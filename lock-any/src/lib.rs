@@ -17,6 +17,8 @@
 //! | `redis+unix:///path` | the same, through a socket; options `db`, `user`, `password` | `redis` |
 //! | `redis+sentinel://[user:password@]host[:port],…/name[/database]` | the primary that Redis Sentinel names; options `sentinel_user`, `sentinel_password` | `redis` |
 //! | `rediss+sentinel://…` | the same, encrypted; options `ca`, `cert`, `key` | `redis` and `tls` |
+//! | `redis+cluster://[user:password@]host[:port],…` | a Redis Cluster, by some of its members | `redis` |
+//! | `rediss+cluster://…` | the same, encrypted; options `ca`, `cert`, `key` | `redis` and `tls` |
 //! | `zookeeper://[user:password@]host[:port],…[/chroot]` | a ZooKeeper ensemble | `zookeeper` |
 //! | `zookeeper+tls://…` | the same, encrypted; options `ca` (needed), `cert`, `key` | `zookeeper` and `tls` |
 //! | `memcache://[user:password@]host[:port],…` | memcached servers; advisory | `memcache` |
@@ -121,11 +123,11 @@ async fn server(url: Url, max_ttl: Option<Duration>) -> Result<LockerBuilder, Er
         #[cfg(not(feature = "file"))]
         "file" => return Err(feature_is_off("file", "file")),
         #[cfg(feature = "redis")]
-        "redis" | "rediss" | "redis+unix" | "redis+sentinel" | "rediss+sentinel" => {
-            redis_backend(url, max_ttl).await?
-        }
+        "redis" | "rediss" | "redis+unix" | "redis+sentinel" | "rediss+sentinel"
+        | "redis+cluster" | "rediss+cluster" => redis_backend(url, max_ttl).await?,
         #[cfg(not(feature = "redis"))]
-        scheme @ ("redis" | "rediss" | "redis+unix" | "redis+sentinel" | "rediss+sentinel") => {
+        scheme @ ("redis" | "rediss" | "redis+unix" | "redis+sentinel" | "rediss+sentinel"
+        | "redis+cluster" | "rediss+cluster") => {
             let _ = max_ttl;
             return Err(feature_is_off(scheme, "redis"));
         }
@@ -163,6 +165,8 @@ const KNOWN: &[&str] = &[
     "redis+unix:",
     "redis+sentinel:",
     "rediss+sentinel:",
+    "redis+cluster:",
+    "rediss+cluster:",
     "zookeeper:",
     "zookeeper+tls:",
     "memcache:",

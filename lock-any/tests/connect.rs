@@ -165,6 +165,7 @@ async fn a_server_whose_feature_is_off_names_the_feature() {
         "redis+unix:///s",
         "redis+sentinel://u:hunter2@h/name",
         "rediss+sentinel://h/name",
+        "redis+cluster://u:hunter2@h,i",
     ] {
         let (kind, text) = refused(url).await;
         assert_eq!(kind, ErrorKind::Unsupported);

@@ -2,7 +2,6 @@
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::Poll;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -22,7 +21,7 @@ use crate::fault::odd_answer;
 use crate::keys::{Keys, LockKeys};
 use crate::line::{Call, Lines, Place, Told, member};
 use crate::link::{Connection, Ours};
-use crate::servers::{Done, Errand, Servers};
+use crate::servers::{Done, Errand, Servers, all};
 use crate::value::Value;
 
 /// How long a fence outlives its lock, at least. After that, the server's clock alone keeps the tokens growing.
@@ -81,7 +80,7 @@ impl Redis {
     /// * [`ErrorKind::Denied`](lock_core::ErrorKind::Denied): wrong credentials, or rights are
     ///   missing: the error names them;
     /// * [`ErrorKind::Unsupported`](lock_core::ErrorKind::Unsupported): the server is too old, or a
-    ///   member of a cluster.
+    ///   member of a cluster and the URL does not say so, or the other way round.
     ///
     /// # Cancel safety
     ///
@@ -646,21 +645,6 @@ impl Held {
 
 fn held(claim: &Claim) -> Option<&Held> {
     claim.ticket.as_ref()?.get()
-}
-
-/// Waits for all of them at once. They are as many as fit a batch, so each is looked at whenever one has moved on.
-async fn all<T>(work: impl Iterator<Item = impl Future<Output = T>>) -> Vec<T> {
-    let mut work: Vec<_> = work.map(|one| (Box::pin(one), None)).collect();
-    std::future::poll_fn(|cx| {
-        for (one, done) in work.iter_mut().filter(|(_, done)| done.is_none()) {
-            if let Poll::Ready(value) = one.as_mut().poll(cx) {
-                *done = Some(value);
-            }
-        }
-        if work.iter().any(|(_, done)| done.is_none()) { Poll::Pending } else { Poll::Ready(()) }
-    })
-    .await;
-    work.into_iter().filter_map(|(_, done)| done).collect()
 }
 
 /// In whole milliseconds, rounded up: no lease is shorter than what was asked for. Core has checked

@@ -104,6 +104,14 @@ impl Cluster {
         Ok((next, connection))
     }
 
+    /// The ways to all that have slots.
+    pub(crate) fn masters(&self) -> Vec<Arc<Link>> {
+        let map = self.map();
+        let has_slots = |place: &usize| map.masters.contains(&Some(*place));
+        let masters = (0..map.members.len()).filter(has_slots);
+        masters.filter_map(|place| Some(Arc::clone(&map.members.get(place)?.link))).collect()
+    }
+
     /// True if we hear what is said to us in `slot`.
     pub(crate) fn is_listening_in(&self, slot: u16) -> bool {
         self.map().master_of(slot).is_some_and(|member| member.link.is_listening_in(slot))

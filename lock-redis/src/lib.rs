@@ -1,4 +1,4 @@
-//! Locks on a Redis server: leases, fencing tokens, waiters that are served in their order.
+//! Locks on a Redis server or in a cluster: leases, fencing tokens, waiters that are served in their order.
 //!
 //! ```no_run
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
@@ -14,7 +14,7 @@
 //!
 //! # What is not promised
 //!
-//! * **One server, and what it keeps.** A lock is as durable as the server's memory. A replica that
+//! * **What a server keeps, and no more.** A lock is as durable as the server's memory. A replica that
 //!   takes over may not know the locks that were given last, and a server that restarts without its
 //!   data knows none: then a second holder gets in while the first still believes. The first is told
 //!   by its next renewal, and its tokens are the lower ones: a resource that checks them is right all
@@ -39,7 +39,7 @@
 //!   name in another one makes waiters look needlessly.
 //! * **Replicas** are refused when connecting, and do not say of a lock that it is taken. What becomes of locks when one
 //!   takes over stands [below](#sentinel).
-//! * **Clusters** are refused. All keys of one lock are in one slot already.
+//! * **Members of a cluster** are refused as single servers. See [below](#clusters).
 //!
 //! # What is promised
 //!
@@ -101,6 +101,30 @@
 //! request has had no answer for 5 s, and when the server turns out to have become a replica: at the next
 //! need, and after 10 to 200 ms if that fails. A server that is down is an error at once and not a wait;
 //! those who wait already ask again within a second.
+//!
+//! # Clusters
+//!
+//! `redis+cluster://host,host…` names some members of a Redis Cluster; one has to answer. Each lock is on the master of
+//! its slot, with all its keys, and there everything above holds: the cluster keeps what a server with an asynchronous
+//! replica keeps. There is one connection to each master. A renewal is one request for each lock, all
+//! in one round trip.
+//!
+//! * **A master dies.** Until its replica has taken over, its locks cannot be had, renewed or let go
+//!   ([`ErrorKind::Unavailable`]); those of other masters can. A lease that outlasts that (`cluster-node-timeout` and a second or
+//!   two) is renewed by the replica, if the lock had reached it. If not, its holder is told by the next renewal; somebody else may have
+//!   had the lock by then, with a higher token. A master that was cut off goes on giving locks for `cluster-node-timeout`, and they are lost.
+//! * **A master hangs.** After a second without an answer others are asked who has its slots.
+//! * **A slot is moved.** Its locks go with their leases, tokens and lines. From the first key to the last one, held locks are
+//!   renewed; attempts and releases are refused as [`ErrorKind::Unavailable`], certainly not applied, and core
+//!   repeats releases. Then waiters are told, and stand where they stood. If the lock is let go before they are back, others go
+//!   before them. Requests that are under way on the connection to the old master when it ends are unknown.
+//! * **Order** needs sharded channels: Redis 7. With Redis 6, `order=any`, or not being asked for one, still works.
+//! * **No identity**: a cluster is no single process, and as a member of a quorum it is not known twice.
+//! * Every node must be reachable at the address that it announces, and with `rediss+cluster://` have a certificate for it
+//!   (`cluster-announce-hostname`, `cluster-preferred-endpoint-type hostname`).
+//! * Rights are tried out on one master when connecting. Users are not shared among nodes: create them on each.
+//!
+//! The channels are `<prefix>{<number>}%~to:<128 random bits>`, one for each slot in which somebody of the client has waited.
 //!
 //! # Settings of the server that matter
 //!
@@ -224,7 +248,8 @@
 //!     +zadd +zrange +zscore +zcard +zrem +zremrangebyscore +publish +subscribe
 //! ```
 //!
-//! With a database other than 0, `+select` too. With `order=any`, neither the last line nor the channel is
+//! In a cluster `+spublish +ssubscribe` take the place of `+publish +subscribe`, and `+cluster|slots +asking` are
+//! needed. With a database other than 0, `+select` too. With `order=any`, neither the last line nor the channel is
 //! needed. Without `+info` there is no warning about eviction and no [`identity`]; without the two of
 //! `client`, waiters look from time to time with `order=any`, and where another library holds the lock.
 //! Anything else that is missing is named when connecting.
@@ -267,6 +292,7 @@
 //! [`break_lock`]: lock_core::Locker::break_lock
 //! [`inspect`]: lock_core::Locker::inspect
 //! [`ErrorKind::Invalid`]: lock_core::ErrorKind::Invalid
+//! [`ErrorKind::Unavailable`]: lock_core::ErrorKind::Unavailable
 //! [`identity`]: lock_core::Locker::identity
 //! [`Encoding`]: lock_core::Encoding
 //! [`Fencing::Seeded`]: lock_core::Fencing::Seeded

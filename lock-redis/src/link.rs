@@ -1,4 +1,4 @@
-//! The connection: one for all verbs, made anew when it breaks.
+//! The connection to a server: one for all verbs, made anew when it breaks.
 //!
 //! It reconnects when a verb needs it, one attempt at a time for all verbs, in a task of its own, with a
 //! pause between failures that doubles. A verb that is dropped leaves it in step: the answer is read and thrown

@@ -1,6 +1,7 @@
 //! Where the locks are: on one server, or in a cluster.
 
 use std::sync::Arc;
+use std::task::Poll;
 
 use lock_core::Error;
 use lock_core::backend::{Fault, Identity};
@@ -62,8 +63,8 @@ impl<'a> Errand<'a> {
 }
 
 impl Servers {
-    /// Connects, and looks whether the server is fit for locks: in a cluster one of them. Says what the connection
-    /// to it can do.
+    /// Connects, and looks whether the server is fit for locks. Says what the connection to it can do. In a cluster
+    /// one master is asked all of that, and the others are connected to, as far as they are there.
     pub(crate) async fn connect(config: Config) -> Result<(Self, Connection), Error> {
         config.check_files().await?;
         let ours = Arc::new(Ours::new(&config));
@@ -80,6 +81,11 @@ impl Servers {
         };
         link.check_server().await?;
         link.check_rights().await?;
+        if let Way::ToMembers(cluster) = &way {
+            let others = cluster.masters().into_iter().filter(|other| !Arc::ptr_eq(other, &link));
+            // Whose master is not there is told when it is needed.
+            all(others.map(|other| async move { other.check_server().await.ok() })).await;
+        }
         Ok((Self { ours, way }, connection))
     }
 
@@ -144,4 +150,19 @@ impl Servers {
             Way::ToMembers(_) => Ok(None),
         }
     }
+}
+
+/// Waits for all of them at once. They are few, so each is looked at whenever one has moved on.
+pub(crate) async fn all<T>(work: impl Iterator<Item = impl Future<Output = T>>) -> Vec<T> {
+    let mut work: Vec<_> = work.map(|one| (Box::pin(one), None)).collect();
+    std::future::poll_fn(|cx| {
+        for (one, done) in work.iter_mut().filter(|(_, done)| done.is_none()) {
+            if let Poll::Ready(value) = one.as_mut().poll(cx) {
+                *done = Some(value);
+            }
+        }
+        if work.iter().any(|(_, done)| done.is_none()) { Poll::Pending } else { Poll::Ready(()) }
+    })
+    .await;
+    work.into_iter().filter_map(|(_, done)| done).collect()
 }

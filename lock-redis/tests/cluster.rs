@@ -88,7 +88,7 @@ async fn wins_in_the_end(locks: &Redis, claim: &Claim) -> Option<FencingToken> {
 }
 
 #[track_caller]
-fn still_held(renewal: Result<Renewal, Fault>) {
+fn still_held(renewal: &Result<Renewal, Fault>) {
     assert!(matches!(renewal, Ok(Renewal::Held(_))), "{renewal:?}");
 }
 
@@ -120,7 +120,7 @@ async fn locks_are_on_all_masters_and_waiters_are_served_in_order() {
             assert_eq!(holder.release(&held, LetGo::now()).await.unwrap(), Release::Released);
             let Wake::Granted(grant) = woken(resting).await else { panic!("{i} was not sent it") };
             assert!(grant.token > before, "{:?} after {before:?}", grant.token);
-            still_held(renew(client, &waiter).await);
+            still_held(&renew(client, &waiter).await);
             (before, held) = (grant.token, waiter);
         }
         elsewhere.release(&held, LetGo::now()).await.unwrap();
@@ -144,7 +144,7 @@ async fn who_has_an_old_map_is_sent_on_and_loses_nothing() {
         cluster.move_slot(cluster.slot(name), 0, 1);
     }
     let claims: Vec<_> = held.iter().collect();
-    locks.renew(&claims).await.into_iter().for_each(still_held);
+    locks.renew(&claims).await.iter().for_each(still_held);
     for claim in &held {
         assert_eq!(locks.release(claim, LetGo::now()).await.unwrap(), Release::Released);
         let asked = cluster.member(0).command(&["INFO", "commandstats"]).text();
@@ -196,7 +196,7 @@ async fn a_lock_is_renewed_while_its_slot_moves_and_everything_else_is_refused_u
         }
     }
     cluster.finish_slot(slot, 0, 1);
-    still_held(renew(&locks, &held).await);
+    still_held(&renew(&locks, &held).await);
     assert_eq!(locks.release(&held, LetGo::now()).await.unwrap(), Release::Released);
     assert!(granted(locks.try_acquire(&claim(&lock, LONG)).await).token > first);
 }
@@ -353,7 +353,7 @@ async fn a_replica_takes_over_with_what_it_has_and_tokens_grow() {
     let mut again = claim(lost.name.as_str(), LONG);
     assert!(win(&elsewhere, &mut again).await.token > before, "tokens grow all the same");
     for (held, _) in &holds[1..] {
-        still_held(renew(&locks, held).await);
+        still_held(&renew(&locks, held).await);
     }
     // The waiter has followed, and stands in line.
     eventually(|| queue(&cluster, kept.name.as_str()) == 1).await;
@@ -378,7 +378,7 @@ async fn a_master_that_hangs_holds_up_its_own_locks_alone() {
     };
     assert!(bounded(stopped.clone()).await.is_err(), "it hangs");
     for (held, _) in &holds[1..] {
-        still_held(renew(&locks, held).await);
+        still_held(&renew(&locks, held).await);
     }
     // Long before the connection would be given up, others are asked who has the slot now.
     until("the replica is found", async || {
@@ -386,7 +386,7 @@ async fn a_master_that_hangs_holds_up_its_own_locks_alone() {
     })
     .await;
     cluster.member(0).cont();
-    still_held(renew(&locks, stopped).await);
+    still_held(&renew(&locks, stopped).await);
     assert_eq!(locks.release(stopped, LetGo::now()).await.unwrap(), Release::Released);
 }
 
@@ -404,12 +404,12 @@ async fn a_member_that_is_gone_is_told_and_the_others_serve() {
             assert_eq!(fault.effect(), Effect::NotApplied, "nobody was there to be asked");
         }
         for (held, _) in &holds[..2] {
-            still_held(renew(&locks, held).await);
+            still_held(&renew(&locks, held).await);
         }
     }
     // Whoever comes only now need not have the first one that is named.
     let late = Redis::connect(cluster.url()).await.unwrap();
-    still_held(renew(&late, &holds[0].0).await);
+    still_held(&renew(&late, &holds[0].0).await);
 }
 
 #[tokio::test]

@@ -58,13 +58,13 @@ impl RedisCluster {
         cluster.share_slots();
         cluster.introduce();
         let all = cluster.members.len();
-        cluster.wait(|member| says(member, "cluster_known_nodes", all))?;
+        cluster.wait(|member| says(member, "cluster_known_nodes", &all.to_string()))?;
         for replica in masters..all {
             cluster.expect_ok(replica, &["CLUSTER", "REPLICATE", &cluster.ids[replica % masters]]);
         }
         cluster.wait(|member| {
             says(member, "cluster_state", "ok")
-                && says(member, "cluster_size", masters)
+                && says(member, "cluster_size", &masters.to_string())
                 && cluster.knows_replicas(member, replicas)
         })?;
         Ok(cluster)
@@ -233,8 +233,8 @@ fn ok(member: &Redis, words: &[&str]) {
     assert!(matches!(reply.text().as_str(), "OK" | "NOKEY"), "{words:?}: {reply:?}");
 }
 
-fn says(member: &Redis, name: &str, value: impl ToString) -> bool {
-    let line = format!("{name}:{}", value.to_string());
+fn says(member: &Redis, name: &str, value: &str) -> bool {
+    let line = format!("{name}:{value}");
     member.command(&["CLUSTER", "INFO"]).text().lines().any(|said| said == line)
 }
 
