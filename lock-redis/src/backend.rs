@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lock_core::backend::{
     Attempt, Backend, Claim, Effect, Fault, FaultKind, Grant, Holder, Identity, Lease, LetGo,
-    Listed, LockState, PLACE_LASTS, Release, Renewal, Ticket, Wake,
+    Listed, LockState, Release, Renewal, Ticket, Wake,
 };
 use lock_core::clock::{Moment, sleep_between};
 use lock_core::{
@@ -200,15 +200,15 @@ impl Backend for Redis {
         let keys = keys.of(&claim.name);
         let mut script = servers.ours.scripts().release.prepare_invoke();
         script.key(&keys.lock).key(&keys.fence).key(&keys.queue).key(&keys.places);
-        script.key(&keys.bell).key(keys.tombstone(&claim.owner)).arg(claim.owner.expose());
+        script.key(&keys.bell).arg(claim.owner.expose());
         // Whoever was granted the lock does not stand in line any more.
         let may_wait = claim.queue && claim.ticket.is_none();
         let channel = servers.ours.channel(&keys).filter(|_| may_wait);
         let channel = channel.filter(|_| servers.ours.stands_in_line());
         let member = channel.map(|channel| member(claim, &channel));
         if member.is_some() || how != LetGo::now() {
-            script.arg(how.keep.map_or(0, millis)).arg(i32::from(how.uncertain));
-            script.arg(member.unwrap_or_default());
+            script.key(keys.tombstone(&claim.owner)).arg(how.keep.map_or(0, millis));
+            script.arg(i32::from(how.uncertain)).arg(member.unwrap_or_default());
         }
         match servers.run(&Errand::new("release", &keys, &script)).await?.answer {
             1 => Ok(Release::Released),
@@ -576,11 +576,10 @@ fn arguments(claim: &Claim, place: Option<(&str, &Place)>) -> Vec<String> {
         claim.label.as_ref().map_or("", Label::as_str).to_owned(),
     ];
     match place {
-        None => arguments.resize(7, String::new()),
+        None => arguments.resize(6, String::new()),
         Some((channel, place)) => {
-            let lasts = millis(claim.ttl + claim.ttl + PLACE_LASTS);
             let arrival = place.arrival.map(|number| number.to_string()).unwrap_or_default();
-            arguments.extend([channel.to_owned(), lasts.to_string(), arrival]);
+            arguments.extend([channel.to_owned(), arrival]);
         }
     }
     match claim.floor {

@@ -56,7 +56,11 @@ mod tests {
 
     #[test]
     fn the_scripts_have_our_numbers() {
-        let idle = format!("local IDLE = {} ", crate::backend::IDLE.as_millis());
-        assert!(include_str!("scripts/numbers.lua").contains(&idle));
+        let ours =
+            [("IDLE", crate::backend::IDLE), ("PLACE_LASTS", lock_core::backend::PLACE_LASTS)];
+        for (name, lasts) in ours {
+            let line = format!("local {name} = {} ", lasts.as_millis());
+            assert!(include_str!("scripts/numbers.lua").contains(&line), "{line}");
+        }
     }
 }

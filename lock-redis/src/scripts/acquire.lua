@@ -1,8 +1,8 @@
 -- What quick_acquire.lua has left: the lock is held, others stand in line, or something is out of the ordinary.
 
-local channel, arrival, floor = ARGV[5] or '', ARGV[7] or '', ARGV[8] or ''
-local patience, bell = tonumber(ARGV[6]), KEYS[6]
+local channel, arrival, floor, bell = ARGV[5] or '', ARGV[6] or '', ARGV[7] or '', KEYS[6]
 ttl = tonumber(ttl)
+local patience = 2 * ttl + PLACE_LASTS
 local now = clock()
 
 local value, err = string_at(lock, 'the key of the lock holds something other than a string')

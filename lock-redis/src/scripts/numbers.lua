@@ -2,6 +2,7 @@
 
 local LIMIT = 9007199254740992 -- 2^53: beyond, Lua skips numbers
 local IDLE = 600000 -- in ms: how long a fence outlives its lock; the backend counts on it
+local PLACE_LASTS = 5000 -- in ms: beyond two leases after the last look of its process; the backend counts on it
 -- In ms: how long a claim that was let go is remembered, so that an attempt of it which arrives late is refused.
 -- Longer than any attempt stays on its way.
 local REMEMBERED = 60000

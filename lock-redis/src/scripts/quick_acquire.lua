@@ -3,8 +3,8 @@
 -- KEYS  1 the lock   2 its fence   3 its queue   4 its places   5 the tombstone of this owner
 --       6 the bell, if it waits and not in line
 -- ARGV  1 owner   2 ttl in ms   3 how long the fence stays in ms; those at the end may be missing if they are empty:
---       4 label, or ''   5 the channel of its process, or '' if it does not wait in line   6 how long its place lasts in ms
---       7 the number of its arrival, or '' if it was not told one   8 the number to exceed, or ''
+--       4 label, or ''   5 the channel of its process, or '' if it does not wait in line
+--       6 the number of its arrival, or '' if it was not told one   7 the number to exceed, or ''
 -- Answers number: granted for the ttl, under that number
 --         {1, number, lease in ms, now, 0}: granted
 --         {0, arrival or '', remaining ms, or -1 if it has no end, now, place}: held by one of ours
@@ -23,7 +23,7 @@ local lock, fence, queue, places, tombstone = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
 local owner, ttl, label = ARGV[1], ARGV[2], ARGV[4] or ''
 
 local there = redis.call('EXISTS', lock, queue, tombstone, fence)
-if there <= 1 and not ARGV[8] then
+if there <= 1 and not ARGV[7] then
     -- Digits if the fence is what is there. An error has no length.
     local last = there == 1 and redis.pcall('GETRANGE', fence, '0', '16')
     local now = redis.call('TIME')

@@ -1,9 +1,11 @@
 -- Removes every trace of an owner, and nothing of anybody else's. A lock that was let go is the next
 -- waiter's when this ends.
 --
--- KEYS  1 the lock   2 its fence   3 its queue   4 its places   5 its bell   6 the tombstone of this owner
--- ARGV  1 owner; the others may be missing:
---       2 keep others out for so many ms, or 0   3 '1' if an attempt may still arrive
+-- KEYS  1 the lock   2 its fence   3 its queue   4 its places   5 its bell
+-- ARGV  1 owner
+-- If there is more to it than letting go what it holds:
+-- KEYS  6 the tombstone of this owner
+-- ARGV  2 keep others out for so many ms, or 0   3 '1' if an attempt may still arrive
 --       4 what stands for this owner in the queue, or ''
 -- Answers 1: it held the lock until now   0: it did not
 --

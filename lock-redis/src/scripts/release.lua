@@ -30,8 +30,8 @@ elseif ours then
     end
     redis.pcall('DEL', bell)
 else
-    -- Does nothing, but where writes are refused: a replica that is behind must not say "not held".
-    redis.call('PEXPIRE', tombstone, REMEMBERED)
+    -- Does nothing that counts, but where writes are refused: a replica that is behind must not say "not held".
+    redis.call('PEXPIRE', tombstone or bell, REMEMBERED)
     if mine ~= '' then
         local is_first = redis.call('ZRANGE', queue, 0, 0)[1] == mine
         redis.call('ZREM', queue, mine)
