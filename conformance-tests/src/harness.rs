@@ -9,6 +9,7 @@ use lock_core::{Backend, Capabilities, LockName};
 
 use crate::proxy::Proxy;
 use crate::servers::KeepData;
+use crate::simulation::Site;
 
 /// Asked before each call of a disturbed client.
 pub type Script = Box<dyn Fn(&Call<'_>) -> Disturbance + Send + Sync>;
@@ -40,6 +41,18 @@ pub trait Harness: Send + Sync + 'static {
     /// A client whose calls are disturbed as `script` says.
     async fn disturbed_client(&self, script: Script) -> Arc<dyn Backend> {
         Arc::new(Faulty::new(self.client().await, script))
+    }
+
+    /// The client of a process of a [simulation](crate::simulation), numbered from zero. By default one whose
+    /// calls are disturbed as `script` says.
+    async fn client_of(&self, process: usize, script: Script) -> Arc<dyn Backend> {
+        let _ = process;
+        self.disturbed_client(script).await
+    }
+
+    /// What a [simulation](crate::simulation) breaks below the verbs, instead of the calls.
+    fn site(&self) -> Option<&dyn Site> {
+        None
     }
 
     /// Removes a held lock behind everybody's back, as an operator or an eviction would. False if

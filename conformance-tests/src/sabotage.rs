@@ -19,6 +19,7 @@ use lock_core::{
 
 use crate::harness::{Harness, Pace, Script, ServerProcess};
 use crate::proxy::Proxy;
+use crate::simulation::Site;
 
 /// One way to be broken.
 pub struct Saboteur {
@@ -186,6 +187,12 @@ impl Harness for Infiltrated {
     async fn disturbed_client(&self, script: Script) -> Arc<dyn Backend> {
         // Outside of the faults: a client library that is broken, on a network that is.
         self.sabotaged(self.harness.disturbed_client(script).await)
+    }
+    async fn client_of(&self, process: usize, script: Script) -> Arc<dyn Backend> {
+        self.sabotaged(self.harness.client_of(process, script).await)
+    }
+    fn site(&self) -> Option<&dyn Site> {
+        self.harness.site()
     }
     async fn evict(&self, name: &LockName) -> bool {
         self.harness.evict(name).await

@@ -48,6 +48,8 @@ pub struct Config {
     pub(crate) order: Option<Order>,
     #[cfg(feature = "tls")]
     pub(crate) certificates: Certificates,
+    #[cfg(feature = "simulation")]
+    pub(crate) network: Option<crate::simulation::Way>,
 }
 
 /// How the server is found.
@@ -228,6 +230,8 @@ impl Config {
             order: None,
             #[cfg(feature = "tls")]
             certificates: Certificates::default(),
+            #[cfg(feature = "simulation")]
+            network: None,
         })
     }
 

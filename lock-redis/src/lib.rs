@@ -313,6 +313,9 @@ mod link;
 mod scripts;
 mod sentinel;
 mod servers;
+#[cfg(feature = "simulation")]
+#[doc(hidden)]
+pub mod simulation;
 mod slots;
 #[cfg(feature = "tls")]
 mod tls;

@@ -82,6 +82,8 @@ pub(crate) struct Ours {
 #[derive(Clone)]
 pub(crate) struct Connection {
     redis: MultiplexedConnection,
+    #[cfg(feature = "simulation")]
+    _driver: Option<Arc<crate::simulation::Driver>>,
     health: Arc<Health>,
     server: Found,
     /// Whether the server tells of changes of the keys that we watch.
@@ -402,12 +404,25 @@ impl Link {
         let failed = |error: RedisError| fault::no_connection(address, &error);
         let connection = |redis, health| Connection {
             redis,
+            #[cfg(feature = "simulation")]
+            _driver: None,
             health,
             server: server.clone(),
             has_signals: false,
             has_channel: false,
         };
-        match with_signals.get_multiplexed_async_connection_with_config(&speaking).await {
+        #[cfg(feature = "simulation")]
+        let mut _driver = None;
+        let opening = async {
+            #[cfg(feature = "simulation")]
+            if let Some(network) = &config.network {
+                let (redis, driver) = network.open(&with_signals, &speaking).await?;
+                _driver = Some(driver);
+                return Ok(redis);
+            }
+            with_signals.get_multiplexed_async_connection_with_config(&speaking).await
+        };
+        match opening.await {
             Ok(mut redis) => {
                 let mut other = redis.clone();
                 // Before anybody stands in line by this connection.
@@ -418,7 +433,13 @@ impl Link {
                 let asking = async { self.switch_signals_on(&mut redis).await.map_err(failed) };
                 let ((), has_channel, has_signals) =
                     tokio::try_join!(checking, subscribing, asking)?;
-                Ok(Connection { has_signals, has_channel, ..connection(redis, health) })
+                Ok(Connection {
+                    #[cfg(feature = "simulation")]
+                    _driver,
+                    has_signals,
+                    has_channel,
+                    ..connection(redis, health)
+                })
             }
             Err(error) if is_too_old(&error) && self.ours.order.get() == Some(&Order::Fifo) => {
                 let why = "the server at this address used to send messages of its own accord, and \

@@ -8,9 +8,11 @@
 //! Each seed turns on a few kinds of fault only, each with a rate of its own: where everything fails at
 //! once, little happens.
 //!
-//! It needs a backend that can live on a paused clock ([`Pace::Paused`]) and on a single thread.
+//! It needs a backend that can live on a paused clock ([`Pace::Paused`]) and on a single thread. One whose server
+//! and connections are simulated as well brings along a [`Site`], which breaks those instead of the calls.
 
 mod drift;
+mod site;
 mod stop;
 
 use std::collections::BTreeMap;
@@ -28,6 +30,8 @@ use lock_core::clock::{Moment, repeat_pauses, sleep, sleep_until};
 use lock_core::faults::{Call, Disturbance, Verb};
 use lock_core::{FenceGate, LockName, Locker, RenewalPolicy};
 use tokio::task::JoinSet;
+
+pub use site::{Scene, Site, Stage};
 
 use drift::Drifting;
 use stop::Stopped;
@@ -120,6 +124,8 @@ pub struct Plan {
     by_force: Option<Force>,
     /// How often in a row a process hands a lock over to itself.
     handovers: u8,
+    /// What is broken below the verbs, if that can be.
+    scene: Option<Scene>,
 }
 
 /// What can happen to a call.
@@ -216,7 +222,27 @@ impl Plan {
             },
             handovers: [0, 0, rng.u8(1..4), u8::MAX][rng.usize(..4)],
             mix,
+            scene: None,
         }
+    }
+
+    /// The same, where calls are left alone, and what they are made of is not.
+    fn at(mut self, site: &dyn Site, rng: &mut Rng) -> Self {
+        // Lines are long where many want the same.
+        self.clients = rng.usize(2..=5);
+        self.tasks = rng.usize(1..=4);
+        self.locks = rng.usize(1..=2);
+        let locks = (0..self.locks).map(|number| name(number).as_str().to_owned()).collect();
+        let stage = Stage { processes: self.clients, locks, ttl: self.ttl };
+        let scene = site.begin(rng.fork(), &stage);
+        self.mix.clear();
+        (self.partitions, self.drift) = (false, 0);
+        self.rounds = rng.usize(scene.rounds.clone());
+        if self.by_force == Some(Force::LoseData) {
+            self.by_force = None;
+        }
+        self.scene = Some(scene);
+        self
     }
 
     fn is_calm(&self) -> bool {
@@ -244,52 +270,77 @@ struct World {
 impl World {
     async fn run(seed: u64, harness: Box<dyn Harness>) -> Result<Run, Unreadable> {
         let mut rng = Rng::with_seed(seed);
-        let plan = Plan::draw(&mut rng);
+        let mut plan = Plan::draw(&mut rng);
+        if let Some(site) = harness.site() {
+            plan = plan.at(site, &mut rng);
+        }
         let caps = harness.client().await.capabilities();
         let recorder = Recorder::in_memory(Clock::core(), header(seed, &plan, &caps));
         let resources = (0..plan.locks).map(|_| FenceGate::new(0)).collect();
         let stormy = AtomicBool::new(!plan.is_calm());
         let tally = Mutex::default();
         let world = Arc::new(Self { plan, recorder, harness, resources, stormy, tally });
-        world.play(&mut rng).await;
+        let _players = world.play(&mut rng).await;
         world.look_what_is_left().await;
         let lines = world.recorder.lines();
         let report = history::check(&History::new(lines.iter().cloned())?);
-        let tally = world.tally.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut tally = world.tally.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        for (what, count) in world.harness.site().into_iter().flat_map(Site::tally) {
+            *tally.0.entry((what, "")).or_default() += count;
+        }
         Ok(Run { seed, plan: world.plan.clone(), lines, tally, report })
     }
 
-    async fn play(self: &Arc<Self>, rng: &mut Rng) {
-        let (mut players, mut troubles) = (JoinSet::new(), JoinSet::new());
+    /// Returns the tasks of those who did not end.
+    async fn play(self: &Arc<Self>, rng: &mut Rng) -> Vec<JoinSet<()>> {
+        let (mut players, mut stopped): (Vec<JoinSet<()>>, Vec<_>) = Default::default();
+        let mut troubles = JoinSet::new();
         let mut lockers = Vec::new();
         for process in 0..self.plan.clients {
-            let stopped = Stopped::default();
-            let locks = self.locker(rng.fork(), stopped.clone()).await;
+            let of_process = Stopped::default();
+            let locks = self.locker(process, rng.fork(), of_process.clone()).await;
+            let mut tasks = JoinSet::new();
             for task in 0..self.plan.tasks {
-                let (world, stopped) = (Arc::clone(self), stopped.clone());
+                let (world, stopped) = (Arc::clone(self), of_process.clone());
                 let client = self.recorder.client(format!("p{process}/t{task}"));
                 let task = stopped.clone();
                 let player = Player { world, client, rng: rng.fork(), stopped };
-                players.spawn(task.task(player.play(locks.clone())));
+                tasks.spawn(task.task(player.play(locks.clone())));
             }
+            players.push(tasks);
             if self.plan.stops {
-                troubles.spawn(Arc::clone(self).stop(process, stopped, rng.fork()));
+                troubles.spawn(Arc::clone(self).stop(process, of_process.clone(), rng.fork()));
             }
+            stopped.push(of_process);
             lockers.push(locks);
         }
         let storm = (!self.plan.is_calm())
             .then(|| self.recorder.fault(Trouble::Other("storm".to_owned())).begin());
         troubles.spawn(Arc::clone(self).force(rng.fork()));
         // Long enough for some rounds, and over while most have more of them to come.
-        sleep(self.plan.ttl * rng.u32(2..20)).await;
+        let rounds = u32::try_from(self.plan.rounds / 8).unwrap_or(1).max(1);
+        let storm_ends = Moment::now() + self.plan.ttl * rng.u32(2..20) * rounds;
+        let killed = self.plan.scene.as_ref().is_some_and(|scene| scene.kills);
+        let killed = killed.then(|| rng.usize(..players.len()));
+        if let Some(process) = killed {
+            let (after, stopped) = (self.plan.ttl * rng.u32(1..15), stopped[process].clone());
+            troubles.spawn(Arc::clone(self).kill(process, after, stopped));
+        }
+        troubles.spawn(Arc::clone(self).disturb(storm_ends));
+        sleep_until(storm_ends).await;
         self.stormy.store(false, Ordering::SeqCst);
         if let Some(storm) = storm {
             storm.heal();
         }
         // Who is not served by then never will be; a call that has not returned is a violation.
         let all_end = async {
-            while let Some(ended) = players.join_next().await {
-                ended.expect("a player does not panic");
+            for (process, tasks) in players.iter_mut().enumerate() {
+                // Whoever was killed never ends, nor is it dropped before the history has been judged.
+                while killed != Some(process)
+                    && let Some(ended) = tasks.join_next().await
+                {
+                    ended.expect("a player does not panic");
+                }
             }
         };
         let _ = tokio::time::timeout(self.plan.patience() * 20, all_end).await;
@@ -302,14 +353,16 @@ impl World {
             // An acquisition that never ends is seen in the history.
             let _ = locks.close().await;
         }
+        players
     }
 
     /// A process: its calls are disturbed as long as the storm lasts.
-    async fn locker(self: &Arc<Self>, rng: Rng, stopped: Stopped) -> Locker {
+    async fn locker(self: &Arc<Self>, process: usize, rng: Rng, stopped: Stopped) -> Locker {
         let weather = Mutex::new(Weather { rng, cut_off: 0 });
         let world = Arc::clone(self);
         let script = move |call: &Call<'_>| {
-            let what = if let Some(goes_on) = stopped.ends() {
+            let what = if let Some(goes_on) = stopped.ends().filter(|_| world.plan.scene.is_none())
+            {
                 // What it was about to send when it was stopped.
                 Disturbance::DelayRequest(goes_on.remaining())
             } else if world.stormy.load(Ordering::SeqCst) {
@@ -321,7 +374,7 @@ impl World {
             world.tally.lock().unwrap_or_else(PoisonError::into_inner).note(what, call.verb);
             what
         };
-        let inner = self.harness.disturbed_client(Box::new(script)).await;
+        let inner = self.harness.client_of(process, Box::new(script)).await;
         let backend = Arc::new(Drifting { inner, by: self.plan.drift });
         Locker::builder_from(backend)
             .timeout(self.plan.timeout)
@@ -335,12 +388,33 @@ impl World {
     async fn stop(self: Arc<Self>, process: usize, stopped: Stopped, mut rng: Rng) {
         for _ in 0..3 {
             sleep(self.plan.ttl * rng.u32(1..400) / 50).await;
-            let process = format!("p{process}");
-            let fault = self.recorder.fault(Trouble::Stop).process(&process).begin();
+            let name = format!("p{process}");
+            let fault = self.recorder.fault(Trouble::Stop).process(&name).begin();
             let goes_on = Moment::now() + self.plan.ttl * rng.u32(1..100) / 40;
             stopped.until(goes_on);
+            if let Some(site) = self.harness.site() {
+                site.stop(process, goes_on);
+            }
             sleep_until(goes_on).await;
             fault.heal();
+        }
+    }
+
+    /// Kills a process that the site knows: what it was about to do is never done.
+    async fn kill(self: Arc<Self>, process: usize, after: Duration, stopped: Stopped) {
+        sleep(after).await;
+        let name = format!("p{process}");
+        let _for_ever = self.recorder.fault(Trouble::Kill).process(&name).begin();
+        stopped.for_ever();
+        if let Some(site) = self.harness.site() {
+            site.kill(process);
+        }
+    }
+
+    /// Has the site break what it can.
+    async fn disturb(self: Arc<Self>, until: Moment) {
+        if let Some(site) = self.harness.site() {
+            site.disturb(&self.recorder, until).await;
         }
     }
 
@@ -390,6 +464,11 @@ impl World {
                 Ok(Some(guard)) => drop(guard),
                 taken => left.push(format!("{}: {taken:?}", name(number))),
             }
+        }
+        if let Some(site) = self.harness.site() {
+            // Places and what is kept of those who have left end by themselves.
+            sleep(Duration::from_secs(300)).await;
+            left.extend(site.left());
         }
         self.recorder.residue(left);
     }
@@ -442,17 +521,27 @@ fn header(seed: u64, plan: &Plan, caps: &lock_core::Capabilities) -> Header {
         lock_core::Takeover::LeasePlus(more) => more + moment,
     };
     // A hand-off to somebody who has just gone away costs a claim lease, which is no longer than the
-    // whole; and one to a process that is stopped costs one for each of its tasks.
+    // whole; and one to a process that is stopped costs one for each of its tasks, or what a site says.
     header.hand_off = plan.timeout + plan.ttl + moment;
-    if plan.stops {
-        let tasks = u32::try_from(plan.tasks).expect("a few");
-        header.hand_off += plan.ttl * tasks;
-        header.takeover += plan.ttl * tasks;
-    }
+    let silent = match &plan.scene {
+        Some(scene) if plan.stops || !scene.is_calm => scene.silence,
+        None if plan.stops => plan.ttl * u32::try_from(plan.tasks).expect("a few"),
+        _ => Duration::ZERO,
+    };
+    header.hand_off += silent;
+    header.takeover += silent;
     header.told_within = moment;
     header.drain = plan.ttl * 2 + plan.timeout * 2 + Duration::from_secs(4);
     header.residue = Some(Vec::new());
     header.breaks = plan.by_force.map(Force::breaks).into_iter().collect();
+    if let Some(scene) = &plan.scene {
+        for bound in [&mut header.takeover, &mut header.hand_off, &mut header.told_within] {
+            *bound += scene.slow;
+        }
+        header.drain += scene.drain;
+        header.fifo_after = header.fifo_after.map(|after| after + scene.slow);
+        header.breaks.extend(&scene.breaks);
+    }
     header
 }
 

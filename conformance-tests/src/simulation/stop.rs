@@ -1,25 +1,39 @@
-//! Processes that are stopped, as by SIGSTOP, and go on later.
+//! Processes that are stopped, as by SIGSTOP, and go on later or never.
 
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 
 use lock_core::clock::{Moment, sleep_until};
 
 /// Until when a process is stopped.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Stopped(Arc<Mutex<Option<Moment>>>);
+pub(super) struct Stopped(Arc<Mutex<Fate>>);
+
+#[derive(Debug, Default)]
+struct Fate {
+    until: Option<Moment>,
+    is_dead: bool,
+}
 
 impl Stopped {
     pub(super) fn until(&self, moment: Moment) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(moment);
+        self.fate().until = Some(moment);
+    }
+
+    /// It was killed, and does nothing any more.
+    pub(super) fn for_ever(&self) {
+        self.fate().is_dead = true;
     }
 
     /// When it goes on, if it is stopped now.
     pub(super) fn ends(&self) -> Option<Moment> {
-        let until = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        until.filter(|until| !until.has_passed())
+        self.fate().until.filter(|until| !until.has_passed())
+    }
+
+    fn fate(&self) -> MutexGuard<'_, Fate> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// What a task of this process does: nothing while it is stopped.
@@ -39,6 +53,9 @@ impl<F: Future> Future for Task<F> {
     type Output = F::Output;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        if self.stopped.fate().is_dead {
+            return Poll::Pending;
+        }
         while let Some(until) = self.stopped.ends() {
             let wake = self.wake.insert(Box::pin(sleep_until(until)));
             if wake.as_mut().poll(cx).is_pending() {

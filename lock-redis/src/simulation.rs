@@ -1,0 +1,71 @@
+//! Connections inside of one process, for the simulation of this crate's tests. Promised to nobody.
+
+use std::fmt;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, Client, RedisError};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::task::AbortHandle;
+
+use crate::config::Config;
+
+/// What leads to a server instead of the system's network.
+pub trait Network: Send + Sync + 'static {
+    /// Makes a connection.
+    fn dial(&self) -> Dialling<'_>;
+}
+
+/// A connection that is being made.
+pub type Dialling<'a> = Pin<Box<dyn Future<Output = io::Result<Box<dyn Wire>>> + Send + 'a>>;
+
+/// One end of a connection.
+pub trait Wire: AsyncRead + AsyncWrite + Send + Unpin {}
+
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Wire for T {}
+
+impl Config {
+    /// Reaches the server through `network`, wherever the URL says that it is.
+    #[must_use]
+    pub fn through(mut self, network: impl Network) -> Self {
+        self.network = Some(Way(Arc::new(network)));
+        self
+    }
+}
+
+/// The network that a configuration names.
+#[derive(Clone)]
+pub(crate) struct Way(Arc<dyn Network>);
+
+impl fmt::Debug for Way {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Way(..)")
+    }
+}
+
+/// Ends the task of a connection when the last clone of it is dropped, as those that the client library
+/// makes itself do.
+pub(crate) struct Driver(AbortHandle);
+
+impl Drop for Driver {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl Way {
+    pub(crate) async fn open(
+        &self,
+        client: &Client,
+        settings: &AsyncConnectionConfig,
+    ) -> Result<(MultiplexedConnection, Arc<Driver>), RedisError> {
+        let wire = self.0.dial().await?;
+        let info = client.get_connection_info().redis_settings();
+        let (redis, work) =
+            MultiplexedConnection::new_with_config(info, wire, settings.clone()).await?;
+        Ok((redis, Arc::new(Driver(tokio::spawn(work).abort_handle()))))
+    }
+}

@@ -1,0 +1,62 @@
+//! Mistakes in the scripts that a simulation has to find out: one text that reads otherwise.
+
+use super::server::Sabotage;
+
+pub(crate) struct Saboteur {
+    pub(crate) name: &'static str,
+    pub(crate) sabotage: Sabotage,
+}
+
+const fn saboteur(name: &'static str, is: &'static str, becomes: &'static str) -> Saboteur {
+    Saboteur { name, sabotage: Sabotage { is, becomes } }
+}
+
+pub(crate) const SABOTEURS: [Saboteur; 11] = [
+    saboteur(
+        "releases whoever holds the lock",
+        "type(value) == 'string' and string.sub(value, 1, 32) == owner\nif ours",
+        "type(value) == 'string' and value ~= ''\nif ours",
+    ),
+    saboteur("does not ask the clock for fences", "local number = now\n", "local number = 1\n"),
+    saboteur(
+        "serves whoever came last",
+        "local member = redis.call('ZRANGE', queue, 0, 0)[1]\n            if not member then\n                break",
+        "local member = redis.call('ZRANGE', queue, -1, -1)[1]\n            if not member then\n                break",
+    ),
+    saboteur(
+        "lets others in before those who wait",
+        "redis.call('EXISTS', tombstone, queue) == 0",
+        "redis.call('EXISTS', tombstone) == 0",
+    ),
+    saboteur(
+        "serves those whose places have lapsed",
+        "if lasts and tonumber(lasts) > now then",
+        "if channel then",
+    ),
+    saboteur("serves those who do not hear it", "if heard > 0 then", "if true then"),
+    saboteur(
+        "says that it gave the lock for longer than it did",
+        "{'grant', owner, number, lease, whole(now)}",
+        "{'grant', owner, number, ttl, whole(now)}",
+    ),
+    saboteur(
+        "says that it gave the lock later than it did",
+        "{'grant', owner, number, lease, whole(now)}",
+        "{'grant', owner, number, lease, whole(now + lease * 500)}",
+    ),
+    saboteur(
+        "takes nobody out of the line who was served",
+        "redis.call('ZREM', queue, member)\n                    redis.pcall",
+        "redis.pcall",
+    ),
+    saboteur(
+        "sends a silent process one lock after the other",
+        "until it is heard of.\n                redis.call('ZREM', places, channel)",
+        "",
+    ),
+    saboteur(
+        "lets go of a lock and serves nobody",
+        "pcall(line().serve, lock, fence, queue, places, idle, nil, false)",
+        "",
+    ),
+];

@@ -1,0 +1,369 @@
+//! What is drawn to go wrong at the stand-in and on its network.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use conformance_tests::history::{Assumption, Recorder, Trouble};
+use conformance_tests::simulation::{Scene, Site, Stage};
+use conformance_tests::{Harness, Pace, Script};
+use fastrand::Rng;
+use lock_core::clock::{Moment, sleep, sleep_until};
+use lock_core::{Backend, LockName};
+use lock_redis::{Config, Redis};
+use tokio::sync::OnceCell;
+
+use super::network::{Cut, World};
+use super::order;
+use super::server::Sabotage;
+
+/// A lock space on a stand-in.
+pub(crate) struct OnStandIn {
+    pub(crate) world: World,
+    drawn: Mutex<Drawn>,
+    /// What happens in any case.
+    always: Option<Hazard>,
+    /// A client that is nobody of the run.
+    stranger: OnceCell<Arc<dyn Backend>>,
+}
+
+#[derive(Default)]
+struct Drawn {
+    rng: Rng,
+    stage: Option<Stage>,
+    /// What happens, and every how many leases it does.
+    hazards: Vec<(Hazard, u32)>,
+    slow: Duration,
+    tally: BTreeMap<&'static str, u64>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Hazard {
+    /// A connection is cut, and what was sent does not arrive.
+    RequestLost,
+    /// A connection is cut, and what was sent arrives, maybe later.
+    ReplyLost,
+    /// The server forgets a client, which does not hear of that.
+    Forgotten,
+    /// Nothing passes for a while, in one direction or both; then all of it does, or the connection is cut.
+    Silence,
+    /// Messages are late for a while.
+    Slowness,
+    /// The server is killed, and comes back with its data.
+    Restart,
+    /// The server is stopped for a while.
+    ServerStops,
+    /// The server comes back with older data, or none.
+    DataLost,
+    /// The memory limit is reached for a while.
+    MemoryLimit,
+    /// The server forgets its scripts.
+    ScriptsFlushed,
+    /// Another library deletes a lock.
+    ForeignDelete,
+    /// Another library takes a lock, by force or if it is free.
+    ForeignSet,
+    /// The server's clock is set.
+    ClockStep,
+}
+
+impl Hazard {
+    const ALL: [Self; 13] = [
+        Self::RequestLost,
+        Self::ReplyLost,
+        Self::Forgotten,
+        Self::Silence,
+        Self::Slowness,
+        Self::Restart,
+        Self::ServerStops,
+        Self::DataLost,
+        Self::MemoryLimit,
+        Self::ScriptsFlushed,
+        Self::ForeignDelete,
+        Self::ForeignSet,
+        Self::ClockStep,
+    ];
+
+    fn breaks(self) -> Option<Assumption> {
+        match self {
+            Self::ClockStep => Some(Assumption::A1),
+            Self::DataLost => Some(Assumption::A2),
+            Self::ForeignDelete | Self::ForeignSet => Some(Assumption::A3),
+            _ => None,
+        }
+    }
+
+    /// In how many runs of a hundred it happens.
+    fn share(self) -> u8 {
+        match self.breaks() {
+            // While it happens, overlaps are only counted.
+            Some(_) => 6,
+            None => 30,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::RequestLost => "connection cut, request lost",
+            Self::ReplyLost => "connection cut, reply lost",
+            Self::Forgotten => "client forgotten by the server",
+            Self::Silence => "silence",
+            Self::Slowness => "slow messages",
+            Self::Restart => "server restarted with its data",
+            Self::ServerStops => "server stopped",
+            Self::DataLost => "data lost",
+            Self::MemoryLimit => "memory limit",
+            Self::ScriptsFlushed => "scripts flushed",
+            Self::ForeignDelete => "foreign DEL",
+            Self::ForeignSet => "foreign SET",
+            Self::ClockStep => "clock set",
+        }
+    }
+}
+
+impl OnStandIn {
+    pub(crate) fn new(seed: u64, sabotage: Option<Sabotage>) -> Self {
+        let (world, drawn) = (World::new(seed, sabotage), Mutex::default());
+        Self { world, drawn, always: None, stranger: OnceCell::new() }
+    }
+
+    /// One on which other libraries lock as well.
+    pub(crate) fn with_others(mut self) -> Self {
+        self.always = Some(Hazard::ForeignSet);
+        self
+    }
+
+    async fn connect(&self, process: usize) -> Arc<dyn Backend> {
+        let config = Config::new("redis://stand-in").expect("a good URL");
+        let config = config.through(self.world.network_of(process));
+        Arc::new(Redis::connect(config).await.expect("nothing is broken yet"))
+    }
+
+    fn drawn(&self) -> MutexGuard<'_, Drawn> {
+        self.drawn.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn note(&self, what: &'static str) {
+        *self.drawn().tally.entry(what).or_default() += 1;
+    }
+
+    async fn happen(&self, recorder: &Recorder, hazard: Hazard, mut rng: Rng) {
+        let stage = self.drawn().stage.clone().expect("the run has begun");
+        let process = rng.usize(..stage.processes);
+        let lock = &stage.locks[rng.usize(..stage.locks.len())];
+        let mut while_it_lasts = stage.ttl * rng.u32(1..100) / 40;
+        let fault = recorder.fault(match hazard {
+            Hazard::RequestLost | Hazard::ReplyLost | Hazard::Forgotten | Hazard::Silence => {
+                Trouble::Partition
+            }
+            _ => Trouble::Other(hazard.name().to_owned()),
+        });
+        let host = format!("p{process}");
+        let fault = match hazard {
+            Hazard::RequestLost
+            | Hazard::ReplyLost
+            | Hazard::Forgotten
+            | Hazard::Silence
+            | Hazard::Slowness => fault.process(&host),
+            Hazard::ForeignDelete | Hazard::ForeignSet => fault.lock(lock),
+            _ => fault,
+        };
+        let fault = match hazard.breaks() {
+            Some(assumption) => fault.breaks(assumption),
+            None => fault,
+        };
+        self.note(hazard.name());
+        let fault = fault.begin();
+        let world = &self.world;
+        match hazard {
+            Hazard::RequestLost => world.cut(Some(process), Cut::Before),
+            Hazard::ReplyLost => {
+                if rng.bool() {
+                    world.hold(process, [true, false], Moment::now() + while_it_lasts);
+                }
+                world.cut(Some(process), Cut::After);
+            }
+            Hazard::Forgotten => world.cut(Some(process), Cut::Forgotten(while_it_lasts)),
+            Hazard::Silence => {
+                let directions = [[true, true], [true, false], [false, true]][rng.usize(..3)];
+                world.hold(process, directions, Moment::now() + while_it_lasts);
+            }
+            Hazard::Slowness => world.slow_down(process, stage.ttl / rng.u32(2..20)),
+            Hazard::Restart => world.shut_down(),
+            Hazard::ServerStops => world.stop_until(Moment::now() + while_it_lasts),
+            Hazard::DataLost => self.lose_data(&mut rng, while_it_lasts).await,
+            Hazard::MemoryLimit => _ = world.command(&[b"CONFIG", b"SET", b"maxmemory", b"1"]),
+            Hazard::ScriptsFlushed => _ = world.command(&[b"SCRIPT", b"FLUSH"]),
+            Hazard::ForeignDelete => _ = world.command(&[b"DEL", lock.as_bytes()]),
+            Hazard::ForeignSet => {
+                let ms = while_it_lasts.as_millis().max(1).to_string();
+                let mut words: Vec<&[u8]> =
+                    vec![b"SET", lock.as_bytes(), b"somebody else's", b"PX", ms.as_bytes()];
+                if rng.bool() {
+                    words.push(b"NX");
+                }
+                world.command(&words);
+            }
+            Hazard::ClockStep => {
+                let by = i64::try_from(stage.ttl.as_micros()).expect("a short lease");
+                let by = rng.i64(-by * 2..by * 2);
+                world.step_clock(by);
+                while_it_lasts = Duration::from_micros(by.unsigned_abs());
+            }
+        }
+        sleep(while_it_lasts).await;
+        match hazard {
+            Hazard::Silence if rng.bool() => world.cut(Some(process), Cut::Before),
+            Hazard::Slowness => world.slow_down(process, self.drawn().slow),
+            Hazard::Restart => world.start(),
+            Hazard::MemoryLimit => _ = world.command(&[b"CONFIG", b"SET", b"maxmemory", b"0"]),
+            _ => {}
+        }
+        if hazard.breaks().is_some() {
+            // A holder believes in its lock until its next renewal, or its deadline.
+            sleep(stage.ttl * 2).await;
+        }
+        fault.heal();
+    }
+
+    /// As a failover to a replica that was behind, or a restart without data.
+    async fn lose_data(&self, rng: &mut Rng, after: Duration) {
+        let snapshot = rng.bool().then(|| self.world.look(|keys| keys.snapshot()));
+        sleep(after).await;
+        self.world.shut_down();
+        self.world.look(|keys| match snapshot {
+            Some(snapshot) => keys.come_back_to(snapshot),
+            None => keys.lose_everything(),
+        });
+        self.world.start();
+    }
+}
+
+#[async_trait]
+impl Harness for OnStandIn {
+    fn pace(&self) -> Pace {
+        Pace::Paused
+    }
+
+    async fn client(&self) -> Arc<dyn Backend> {
+        // One that was made before anything was broken.
+        let stranger = self.stranger.get_or_init(|| self.connect(usize::MAX));
+        Arc::clone(stranger.await)
+    }
+
+    async fn client_of(&self, process: usize, _: Script) -> Arc<dyn Backend> {
+        self.world.slow_down(process, self.drawn().slow);
+        self.connect(process).await
+    }
+
+    async fn evict(&self, name: &LockName) -> bool {
+        self.world.command(&[b"DEL", name.as_str().as_bytes()]);
+        true
+    }
+
+    fn can_evict(&self) -> bool {
+        true
+    }
+
+    fn site(&self) -> Option<&dyn Site> {
+        Some(self)
+    }
+}
+
+#[async_trait]
+impl Site for OnStandIn {
+    fn begin(&self, mut rng: Rng, stage: &Stage) -> Scene {
+        let mut hazards = Vec::new();
+        // One run in five is calm, but for processes that are stopped.
+        if rng.u8(..5) > 0 {
+            for hazard in Hazard::ALL {
+                if rng.u8(..100) < hazard.share() {
+                    hazards.push((hazard, rng.u32(2..15)));
+                }
+            }
+        }
+        if let Some(always) = self.always {
+            hazards = vec![(always, 2)];
+        }
+        let slow = Duration::from_micros([0, 500, 3000, 20_000][rng.usize(..4)]);
+        let slow = slow.min(stage.ttl / 50);
+        if rng.bool() {
+            self.world.let_clock_drift(rng.u64(..=100));
+        }
+        let is_calm = hazards.is_empty();
+        let kills = !is_calm && rng.u8(..4) == 0;
+        let what = format!("{hazards:?}, messages take up to {slow:?}");
+        let breaks = hazards.iter().filter_map(|(hazard, _)| hazard.breaks()).collect();
+        let mut drawn = self.drawn();
+        (drawn.hazards, drawn.slow, drawn.stage) = (hazards, slow, Some(stage.clone()));
+        drawn.rng = rng;
+        Scene {
+            rounds: 8..=40,
+            what,
+            is_calm,
+            slow: slow * 8,
+            // One claim lease for each process: it is passed over then.
+            silence: stage.ttl.min(Duration::from_secs(3)) * stage.processes as u32,
+            drain: Duration::from_secs(10),
+            kills,
+            breaks,
+        }
+    }
+
+    fn stop(&self, process: usize, until: Moment) {
+        self.note("process stopped");
+        self.world.hold(process, [true, true], until);
+    }
+
+    fn kill(&self, process: usize) {
+        self.note("process killed");
+        self.world.kill(process);
+    }
+
+    async fn disturb(&self, recorder: &Recorder, until: Moment) {
+        let (hazards, ttl) = {
+            let mut drawn = self.drawn();
+            let hazards = drawn.hazards.clone();
+            let hazards: Vec<_> =
+                hazards.into_iter().map(|(what, every)| (what, every, drawn.rng.fork())).collect();
+            (hazards, drawn.stage.as_ref().expect("the run has begun").ttl)
+        };
+        let lanes = hazards.into_iter().map(async |(hazard, every, mut rng)| {
+            loop {
+                let next = Moment::now() + ttl * rng.u32(1..=every * 10) / 10;
+                if next >= until {
+                    return;
+                }
+                sleep_until(next).await;
+                self.happen(recorder, hazard, rng.fork()).await;
+            }
+        });
+        join_all(lanes).await;
+    }
+
+    fn tally(&self) -> Vec<(&'static str, u64)> {
+        self.drawn().tally.iter().map(|(what, count)| (*what, *count)).collect()
+    }
+
+    fn left(&self) -> Vec<String> {
+        let stage = self.drawn().stage.clone().expect("the run has begun");
+        self.world.look(|keys| {
+            let names =
+                keys.names().into_iter().map(|name| String::from_utf8_lossy(&name).into_owned());
+            let mut left: Vec<_> = names.filter(|name| !name.ends_with("%fence")).collect();
+            left.extend(order::violations(&stage, keys));
+            left
+        })
+    }
+}
+
+/// Waits for all, which work at the same time.
+async fn join_all(work: impl IntoIterator<Item = impl Future<Output = ()>>) {
+    let mut work: Vec<_> = work.into_iter().map(Box::pin).collect();
+    std::future::poll_fn(|cx| {
+        work.retain_mut(|one| one.as_mut().poll(cx).is_pending());
+        if work.is_empty() { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
+    })
+    .await;
+}
