@@ -40,6 +40,9 @@
 //! | `release` | span, debug | `lock.name`, `lock.backend`, `lock.owner`, then `lock.outcome` |
 //! | `lost` | event, warn | `lock.name`, `lock.backend`, `lock.owner`, `lock.token`, `lock.reason` |
 //!
+//! A lock that is [handed over](LockerBuilder::local_handovers) inside its process has no `release`: its claim goes on, under
+//! the owner that won it.
+//!
 //! `lock.owner` is the first eight hex digits. No span or event holds an owner id or credentials.
 
 pub mod backend;

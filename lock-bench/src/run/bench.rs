@@ -13,6 +13,7 @@ use super::services::{Place, Server};
 use super::{RunArgs, Stop, cpu};
 use crate::clock::{SECOND, now};
 use crate::report::{Figures, Row, Shape};
+use crate::worker::HANDING_OVER;
 
 /// How long a measurement may take before a worker is given up.
 pub(crate) const LONG: Duration = Duration::from_secs(90);
@@ -159,6 +160,18 @@ impl<'a> Bench<'a> {
 
     pub(crate) fn floor(&self, name: &str) -> Lib {
         Lib::own(name, self.args.threads)
+    }
+
+    /// Measures our own locks as they are handed over inside a process, too: a library of its own, where that
+    /// makes a difference.
+    pub(crate) fn and_handing_over(
+        &mut self,
+        measure: impl FnOnce(&mut Self) -> Result<(), Stop>,
+    ) -> Result<(), Stop> {
+        self.libs.push(Lib::own(HANDING_OVER, self.args.threads));
+        let measured = measure(self);
+        self.libs.pop();
+        measured
     }
 
     /// A name that no other measurement uses: what one leaves behind must not meet the next one.

@@ -2,15 +2,17 @@
 
 use std::time::Duration;
 
-use lock_any::{LockGuard, Locker};
+use lock_any::{LockGuard, Locker, LockerBuilder};
 
 use super::Lib;
 
 pub(crate) struct Locks(Locker);
 
 impl Locks {
-    pub(crate) async fn connect(url: &str) -> Result<Self, String> {
-        let locker = lock_any::connect(url).await.map_err(|e| e.to_string())?;
+    /// `local_handovers`: how often in a row a lock passes on inside the process; usually not at all.
+    pub(crate) async fn connect(url: &str, local_handovers: u8) -> Result<Self, String> {
+        let set = |builder: LockerBuilder| builder.local_handovers(local_handovers);
+        let locker = lock_any::connect_with(url, set).await.map_err(|e| e.to_string())?;
         Ok(Self(locker))
     }
 }

@@ -12,9 +12,13 @@ use lock_bench_worker::{runtime, serve};
 use memcache_crate::MemcacheCrate;
 use zookeeper_crate::ZooKeeperCrate;
 
+/// Ours, where a lock passes on inside its process up to 16 times in a row.
+pub(crate) const HANDING_OVER: &str = "locks-16";
+
 /// What workers of this program can lock with.
 pub(crate) const LIBS: &[&str] = &[
     "locks",
+    HANDING_OVER,
     "raw-redis",
     "mux-redis",
     "raw-memcached",
@@ -43,7 +47,8 @@ pub(crate) struct WorkerArgs {
 pub(crate) fn run(args: &WorkerArgs) -> Result<(), String> {
     runtime(args.threads)?.block_on(async {
         match args.lib.as_str() {
-            "locks" => serve(locks::Locks::connect(&args.url).await?).await,
+            "locks" => serve(locks::Locks::connect(&args.url, 0).await?).await,
+            HANDING_OVER => serve(locks::Locks::connect(&args.url, 16).await?).await,
             "raw-redis" => serve(Raw::<Redis>::connect(&args.url)?).await,
             "mux-redis" => serve(Mux::<Redis>::connect(&args.url).await?).await,
             "raw-memcached" => serve(Raw::<Memcached>::connect(&args.url)?).await,

@@ -26,6 +26,10 @@ const DRAWN: usize = 64;
 const CROWDS: [(usize, usize); 4] = [(64, 1), (64, 8), (1000, 1), (1000, 8)];
 
 pub(super) fn run(bench: &mut Bench<'_>) -> Result<(), Stop> {
+    bench.and_handing_over(crowds)
+}
+
+fn crowds(bench: &mut Bench<'_>) -> Result<(), Stop> {
     for (waiters, processes) in CROWDS {
         let is_possible = processes == 1 || bench.backend.between_processes;
         if !is_possible || waiters > bench.backend.deep || (bench.args.exact && waiters > 64) {

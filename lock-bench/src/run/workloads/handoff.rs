@@ -45,6 +45,10 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<(), Stop> {
     if bench.args.exact {
         return Ok(());
     }
+    bench.and_handing_over(hand_offs)
+}
+
+fn hand_offs(bench: &mut Bench<'_>) -> Result<(), Stop> {
     for crowd in LOCAL {
         timed(bench, &format!("handoff local w={}", crowd.waiters), crowd)?;
     }
