@@ -10,6 +10,7 @@ pub(crate) const FENCED: &str =
     "a resource that checks tokens accepts nothing older after something newer";
 pub(crate) const UNFENCED: &str =
     "a resource that checks nothing accepts nothing older after something newer";
+pub(crate) const RENEWED: &str = "nobody is renewed who was without a majority for a moment";
 
 const MEMBERS: usize = 3;
 const LEASE: Time = 2;
@@ -38,6 +39,10 @@ pub(crate) struct Rules {
     /// The counters that members begin with.
     fences: [Number; MEMBERS],
     writes: u8,
+    /// How often the first claim may be renewed.
+    renewals: u8,
+    /// How often a member may forget a lock, and nobody can tell.
+    forgets: u8,
     /// Whether answers may be late as well. The deadline counts from before the requests, so they only postpone
     /// a grant.
     late_answers: bool,
@@ -56,6 +61,14 @@ pub(crate) enum Mistake {
     /// The token is the highest number, and nobody else stores it.
     NeverRaises,
     TakesTheLowest,
+    /// Votes that were won back count at once.
+    CountsTheNew,
+    /// One member that still holds is enough to renew.
+    RenewsByOne,
+    /// The renewed lease counts from the answer.
+    RenewsFromTheReply,
+    /// A member that has lost the lock is given no time: it makes a lock anew when it is asked to renew.
+    RenewsWhatIsGone,
 }
 
 impl Rules {
@@ -67,6 +80,8 @@ impl Rules {
             restarts: 0,
             fences: [0; MEMBERS],
             writes: 0,
+            renewals: 0,
+            forgets: 0,
             late_answers: deep(),
             mistake: None,
             promises: Vec::new(),
@@ -88,6 +103,18 @@ impl Rules {
 
     pub(crate) fn restarts() -> Self {
         Self { restarts: 1, end: if deep() { 4 } else { 1 }, ..Self::sound() }
+    }
+
+    /// The first claim holds the lock, for longer than a lease.
+    pub(crate) fn renewals() -> Self {
+        let end = if deep() { 3 } else { 2 };
+        Self { renewals: 2, end, late_answers: false, ..Self::sound() }
+    }
+
+    /// Members forget the lock while it is renewed.
+    pub(crate) fn forgetting() -> Self {
+        let end = if deep() { 1 } else { 0 };
+        Self { renewals: 2, forgets: 2, end, late_answers: false, ..Self::sound() }
     }
 
     /// Members whose counters are ahead of each other and of the clock.
@@ -126,6 +153,7 @@ pub(crate) struct World {
     resource: Resource,
     steps: u8,
     restarts: u8,
+    forgets: u8,
     /// Grants so far, and the highest token of one.
     grants: u8,
     top: Number,
@@ -167,6 +195,22 @@ struct Client {
     above: Number,
     /// It has looked at its clock, and is going to write.
     checked: bool,
+    renewals: u8,
+    renewal: Option<Renewal>,
+    /// Fewer than a majority of the members had its lock, while it was held.
+    interrupted: bool,
+    /// Votes that were won back, and are not confirmed.
+    new: [bool; MEMBERS],
+}
+
+/// A renewal that is under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Renewal {
+    began: Time,
+    /// Before it began, somebody else could have had the lock.
+    too_late: bool,
+    /// Who has said that it still holds.
+    held: [bool; MEMBERS],
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -193,6 +237,11 @@ enum Call {
     None,
     Asked(Number),
     Answered(Vote),
+    /// To win a vote back.
+    AskedAgain(Number),
+    AnsweredAgain(Vote),
+    Renew,
+    Renewed(bool),
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -210,8 +259,10 @@ pub(crate) enum Action {
     Arrive(Id, usize),
     Hear(Id, usize),
     GiveUp(Id),
+    Renew(Id),
     Release(Id),
     Released(Id, usize),
+    Forget(usize),
     Check(Id),
     Write(Id),
     Step(usize),
@@ -224,17 +275,22 @@ impl Model for Rules {
 
     fn init_states(&self) -> Vec<World> {
         let member = |fence| Member { fence, ..Member::default() };
-        vec![World {
+        let mut world = World {
             now: 0,
             members: self.fences.map(member),
             clients: vec![Client::default(); self.claims],
             resource: Resource::default(),
             steps: self.steps,
             restarts: self.restarts,
+            forgets: self.forgets,
             grants: 0,
             top: 0,
             broke: Vec::new(),
-        }]
+        };
+        if self.renewals > 0 {
+            world.be_held_by_all(self);
+        }
+        vec![world]
     }
 
     fn actions(&self, world: &World, actions: &mut Vec<Action>) {
@@ -252,6 +308,9 @@ impl Model for Rules {
                 Phase::Holding if client.checked => {}
                 Phase::Holding => {
                     actions.push(Action::Release(id));
+                    if client.renewals > 0 && client.renewal.is_none() && world.is_held(id) {
+                        actions.push(Action::Renew(id));
+                    }
                     if client.writes > 0 && world.is_held(id) {
                         actions.push(Action::Check(id));
                     }
@@ -263,8 +322,12 @@ impl Model for Rules {
             }
             for member in 0..MEMBERS {
                 match client.attempts[member] {
-                    Call::Asked(_) => actions.push(Action::Arrive(id, member)),
-                    Call::Answered(_) => actions.push(Action::Hear(id, member)),
+                    Call::Asked(_) | Call::AskedAgain(_) | Call::Renew => {
+                        actions.push(Action::Arrive(id, member));
+                    }
+                    Call::Answered(_) | Call::AnsweredAgain(_) | Call::Renewed(_) => {
+                        actions.push(Action::Hear(id, member));
+                    }
                     Call::None => {}
                 }
                 if client.releases[member] {
@@ -278,6 +341,9 @@ impl Model for Rules {
             }
             if world.restarts > 0 {
                 actions.push(Action::Restart(member));
+            }
+            if world.forgets > 0 && world.members[member].held.is_some() {
+                actions.push(Action::Forget(member));
             }
         }
     }
@@ -295,7 +361,12 @@ impl Model for Rules {
             }
             Action::Hear(id, member) => next.hear(self, id, member),
             Action::GiveUp(id) | Action::Release(id) => next.leave(id),
+            Action::Renew(id) => next.renew(id),
             Action::Released(id, member) => next.release(id, member),
+            Action::Forget(member) => {
+                next.members[member].held = None;
+                next.forgets -= 1;
+            }
             Action::Check(id) => {
                 next.clients[id].checked = true;
                 next.clients[id].writes -= 1;
@@ -312,6 +383,7 @@ impl Model for Rules {
             }
         }
         next.forget_what_cannot_matter();
+        next.note_interruptions();
         Some(next)
     }
 
@@ -333,6 +405,9 @@ impl Model for Rules {
                 let follow = |_: &Self, world: &World| !world.broke.contains(&TOKENS_FOLLOW);
                 Property::always(TOKENS_FOLLOW, follow)
             }
+            RENEWED => {
+                Property::always(RENEWED, |_, world: &World| !world.broke.contains(&RENEWED))
+            }
             FENCED => Property::always(FENCED, |_, world: &World| !world.broke.contains(&FENCED)),
             _ => Property::always(UNFENCED, |_, world: &World| !world.broke.contains(&UNFENCED)),
         };
@@ -342,24 +417,45 @@ impl Model for Rules {
 }
 
 impl World {
+    /// By the first claim: what is of interest comes after that.
+    fn be_held_by_all(&mut self, rules: &Rules) {
+        self.begin(rules, 0);
+        for member in 0..MEMBERS {
+            self.arrive(rules, 0, member);
+            self.hear(rules, 0, member);
+        }
+        let token = self.clients[0].token.unwrap_or(0);
+        self.clients[0].votes = [Vote::For(token); MEMBERS];
+    }
+
     fn begin(&mut self, rules: &Rules, id: Id) {
         let client = &mut self.clients[id];
         client.phase = Phase::Asking;
         (client.began, client.writes) = (self.now, rules.writes);
+        client.renewals = if id == 0 { rules.renewals } else { 0 };
         (client.after, client.above) = (self.grants, self.top);
         client.floor = self.now * NUMBERS_A_TICK + HEADROOM;
         client.attempts = [Call::Asked(client.floor); MEMBERS];
     }
 
-    /// The member's side of an attempt; also of one that is late.
+    /// The member's side of a call; also of one that is late.
     fn arrive(&mut self, rules: &Rules, id: Id, nth: usize) {
-        let Call::Asked(floor) = self.clients[id].attempts[nth] else { return };
+        let answer = match self.clients[id].attempts[nth] {
+            Call::Asked(floor) => Call::Answered(self.vote(rules, id, nth, floor)),
+            Call::AskedAgain(floor) => Call::AnsweredAgain(self.vote(rules, id, nth, floor)),
+            Call::Renew => Call::Renewed(self.prolong(rules, id, nth)),
+            other => other,
+        };
+        self.clients[id].attempts[nth] = answer;
+    }
+
+    fn vote(&mut self, rules: &Rules, id: Id, nth: usize, floor: Number) -> Vote {
         let member = &mut self.members[nth];
         let now = self.now + member.ahead;
         member.held.take_if(|held| held.until <= now);
         // A restarted one stays out until every lease of before is over; the margin of a clock is added.
         let is_young = member.started.is_some_and(|started| self.now < started + LEASE + MARGIN);
-        let vote = match &mut member.held {
+        match &mut member.held {
             Some(held) if held.owner != id => Vote::Against,
             held => {
                 let before = held.as_ref().map(|held| held.number).filter(|number| *number > floor);
@@ -372,18 +468,87 @@ impl World {
                     false => Vote::For(number),
                 }
             }
-        };
-        self.clients[id].attempts[nth] = Call::Answered(vote);
+        }
+    }
+
+    /// True if the member still has the lock of `id`, for a lease from now.
+    fn prolong(&mut self, rules: &Rules, id: Id, nth: usize) -> bool {
+        let token = self.clients[id].token.unwrap_or(0);
+        let member = &mut self.members[nth];
+        let now = self.now + member.ahead;
+        member.held.take_if(|held| held.until <= now);
+        if member.held.is_none() && rules.has(Mistake::RenewsWhatIsGone) {
+            member.held = Some(Held { owner: id, until: now, number: token });
+        }
+        let ours = member.held.as_mut().filter(|held| held.owner == id);
+        ours.map(|held| held.until = held.until.max(now + LEASE)).is_some()
     }
 
     fn hear(&mut self, rules: &Rules, id: Id, member: usize) {
-        let now = self.now;
         let client = &mut self.clients[id];
-        let Call::Answered(vote) = client.attempts[member] else { return };
-        client.attempts[member] = Call::None;
-        if client.phase != Phase::Asking {
+        let call = std::mem::take(&mut client.attempts[member]);
+        match (call, client.phase) {
+            (Call::Answered(vote), Phase::Asking) => self.hear_vote(rules, id, member, vote),
+            (Call::AnsweredAgain(vote @ Vote::For(_)), Phase::Holding) => {
+                (client.votes[member], client.new[member]) = (vote, true);
+            }
+            (Call::Renewed(holds), Phase::Holding) => self.hear_renewal(rules, id, member, holds),
+            _ => {}
+        }
+    }
+
+    /// All members that have a vote are asked together, where no other call is under way.
+    fn renew(&mut self, id: Id) {
+        let (began, client) = (self.now, &mut self.clients[id]);
+        client.renewals -= 1;
+        let too_late = client.interrupted;
+        client.renewal = Some(Renewal { began, too_late, held: [false; MEMBERS] });
+        for member in 0..MEMBERS {
+            if client.votes[member].number().is_some() && client.attempts[member] == Call::None {
+                client.attempts[member] = Call::Renew;
+            }
+        }
+    }
+
+    fn hear_renewal(&mut self, rules: &Rules, id: Id, member: usize, holds: bool) {
+        let (now, client) = (self.now, &mut self.clients[id]);
+        if !holds {
+            (client.votes[member], client.new[member]) = (Vote::None, false);
+        }
+        let Some(renewal) = &mut client.renewal else {
+            // The majority was there before: what it has held besides is confirmed.
+            client.new[member] = false;
+            return;
+        };
+        renewal.held[member] = holds;
+        let counts = |m: &usize| !client.new[*m] || rules.has(Mistake::CountsTheNew);
+        let held = (0..MEMBERS).filter(|&m| renewal.held[m]).filter(counts).count();
+        let is_open = |m: &usize| client.attempts[*m] == Call::Renew;
+        let open = (0..MEMBERS).filter(is_open).filter(counts).count();
+        let majority = if rules.has(Mistake::RenewsByOne) { 1 } else { rules.majority() };
+        if held + open < majority {
+            return self.leave(id);
+        } else if held < majority {
             return;
         }
+        let Renewal { began, too_late, held } = *renewal;
+        let from = if rules.has(Mistake::RenewsFromTheReply) { now } else { began };
+        client.deadline = client.deadline.max(from + LEASE - MARGIN);
+        client.renewal = None;
+        for nth in 0..MEMBERS {
+            client.new[nth] &= !held[nth];
+            if client.votes[nth].number().is_none() && client.attempts[nth] == Call::None {
+                client.attempts[nth] = Call::AskedAgain(client.token.unwrap_or(1) - 1);
+            }
+        }
+        if too_late {
+            self.broke.push(RENEWED);
+        }
+    }
+
+    fn hear_vote(&mut self, rules: &Rules, id: Id, member: usize, vote: Vote) {
+        let now = self.now;
+        let client = &mut self.clients[id];
         client.votes[member] = vote;
         let numbers: Vec<_> = client.votes.iter().filter_map(Vote::number).collect();
         if numbers.len() < rules.majority() {
@@ -457,17 +622,29 @@ impl World {
         client.phase == Phase::Holding && self.now.saturating_sub(LAG) < client.deadline
     }
 
+    fn note_interruptions(&mut self) {
+        for (id, client) in self.clients.iter_mut().enumerate() {
+            let has = |member: &&Member| member.held.as_ref().is_some_and(|held| held.owner == id);
+            let had_by = self.members.iter().filter(has).count();
+            let may_renew =
+                client.phase == Phase::Holding && (client.renewals > 0 || client.renewal.is_some());
+            client.interrupted = may_renew && (client.interrupted || had_by <= MEMBERS / 2);
+        }
+    }
+
     fn forget_what_cannot_matter(&mut self) {
         for client in &mut self.clients {
             if client.phase == Phase::Gone {
                 client.votes = [Vote::None; MEMBERS];
                 (client.began, client.floor, client.deadline) = (0, 0, 0);
+                (client.renewals, client.renewal, client.new) = (0, None, [false; MEMBERS]);
                 if !client.checked {
                     (client.token, client.grant) = (None, 0);
                     (client.after, client.above) = (0, 0);
                 }
                 for call in &mut client.attempts {
-                    if matches!(call, Call::Answered(_)) {
+                    if matches!(call, Call::Answered(_) | Call::AnsweredAgain(_) | Call::Renewed(_))
+                    {
                         *call = Call::None;
                     }
                 }
@@ -487,7 +664,11 @@ impl World {
     fn sort_members(&mut self) {
         let mut order: Vec<usize> = (0..MEMBERS).collect();
         let column = |&m: &usize| {
-            let of = |client: &Client| (client.votes[m], client.attempts[m], client.releases[m]);
+            let of = |client: &Client| {
+                let held = client.renewal.map(|renewal| renewal.held[m]);
+                let (votes, calls) = (client.votes[m], client.attempts[m]);
+                (votes, calls, client.releases[m], client.new[m], held)
+            };
             (self.members[m].clone(), self.clients.iter().map(of).collect::<Vec<_>>())
         };
         order.sort_by_cached_key(column);
@@ -496,6 +677,10 @@ impl World {
             client.votes = std::array::from_fn(|m| client.votes[order[m]]);
             client.attempts = std::array::from_fn(|m| client.attempts[order[m]]);
             client.releases = std::array::from_fn(|m| client.releases[order[m]]);
+            client.new = std::array::from_fn(|m| client.new[order[m]]);
+            if let Some(renewal) = &mut client.renewal {
+                renewal.held = std::array::from_fn(|m| renewal.held[order[m]]);
+            }
         }
     }
 }
