@@ -535,8 +535,8 @@ impl World {
         let from = if rules.has(Mistake::RenewsFromTheReply) { now } else { began };
         client.deadline = client.deadline.max(from + LEASE - MARGIN);
         client.renewal = None;
-        for nth in 0..MEMBERS {
-            client.new[nth] &= !held[nth];
+        for (nth, still_held) in held.into_iter().enumerate() {
+            client.new[nth] &= !still_held;
             if client.votes[nth].number().is_none() && client.attempts[nth] == Call::None {
                 client.attempts[nth] = Call::AskedAgain(client.token.unwrap_or(1) - 1);
             }
