@@ -77,6 +77,17 @@ async fn the_documented_rights_suffice() {
 }
 
 #[tokio::test]
+async fn no_lock_is_given_whose_number_cannot_be_stored() {
+    let (server, url) = with_user(LEAST);
+    let backend = Redis::connect(url).await.unwrap();
+    let _: String = server.run("ACL SETUSER locks -set (+set ~app:*)");
+    backend.try_acquire(&claim("n", 60_000)).await.expect_err("its fence cannot be written");
+    assert_eq!(server.run::<u64>("EXISTS app:n"), 0, "a lock without a number");
+    set_user(&server, LEAST);
+    granted(backend.try_acquire(&claim("n", 60_000)).await);
+}
+
+#[tokio::test]
 async fn a_right_that_is_missing_is_named() {
     let (server, url) = with_user("reset");
     let all: Vec<_> = LEAST.split_whitespace().filter(|word| word.starts_with('+')).collect();
