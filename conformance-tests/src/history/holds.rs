@@ -1,7 +1,7 @@
 //! How long a server may have kept a lock for a grant: what the rules about order, contention and
 //! waiting start from.
 
-use super::record::{Grade, Op, Renewals, Why};
+use super::record::{Grade, Header, Op, Renewals, Why};
 use super::timeline::{At, Call, Grant, History, LockLine, Outcome};
 
 /// A grant as the server saw it, as far as the history tells.
@@ -170,6 +170,15 @@ pub(super) struct Span {
     pub(super) lapsed: bool,
     /// Index in [`LockLine::calls`] of the acquisition.
     pub(super) call: usize,
+}
+
+impl Span {
+    /// Where renewals are not recorded, nobody knows when exactly a lease ends on the server, and it may keep others
+    /// out for a little longer: for as long as a takeover may take.
+    pub(super) fn shut(self, header: &Header) -> Self {
+        let is_exact = !self.lapsed || header.renewals == Renewals::Recorded;
+        Self { until: if is_exact { self.until } else { self.until.plus(header.takeover) }, ..self }
+    }
 }
 
 /// Spans by their start, with the latest end so far, so that the question who was there last takes a

@@ -100,7 +100,8 @@ fn check_lock(
 
     let holding = holders(history, lock, &order);
     let standing = in_line(history, lock);
-    let contenders = Presence::new(holding.iter().chain(&standing).copied().collect());
+    let shut = holding.iter().map(|span| span.shut(&history.header));
+    let contenders = Presence::new(shut.chain(standing.iter().copied()).collect());
     order::contention(history, lock, &contenders, report);
     liveness::waits(history, lock, &Presence::new(holding), report);
     liveness::returns(history, lock, report);
