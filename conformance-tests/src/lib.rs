@@ -48,4 +48,4 @@ pub mod words;
 pub use context::{Ctx, Verdict, Violation};
 pub use harness::{Harness, Mortal, Offer, Pace, Script, ServerProcess};
 pub use laws::{Applies, Law, Level};
-pub use trials::{Suite, check, run, run_saboteurs};
+pub use trials::{Suite, catch, check, run, run_saboteurs};

@@ -57,6 +57,18 @@ pub fn all() -> &'static [Saboteur] {
     SABOTEURS
 }
 
+/// Those that show in whole runs of many clients alone: no check catches them.
+#[must_use]
+pub fn of_runs() -> &'static [Saboteur] {
+    OF_RUNS
+}
+
+static OF_RUNS: &[Saboteur] = &[Saboteur {
+    name: "RetriesReleasesBlindly",
+    caught_by: &[],
+    make: || Arc::new(RetriesReleasesBlindly),
+}];
+
 static SABOTEURS: &[Saboteur] = &[
     saboteur!(GrantsEveryone, "1.1", "6.5", "14.1"),
     saboteur!(ForgetsItsOwner, "1.2", "8.1"),
@@ -580,6 +592,28 @@ impl Sabotage for ReleasesAnyone {
             return Ok(Release::Released);
         }
         Ok(answer)
+    }
+}
+
+/// A release that was not answered may have been done, and somebody else may have the lock by now.
+#[derive(Debug)]
+struct RetriesReleasesBlindly;
+#[async_trait]
+impl Sabotage for RetriesReleasesBlindly {
+    async fn release(
+        &self,
+        inner: &dyn Backend,
+        claim: &Claim,
+        how: LetGo,
+    ) -> Result<Release, Fault> {
+        let failed = match inner.release(claim, how).await {
+            Ok(answer) => return Ok(answer),
+            Err(fault) => fault,
+        };
+        match holder(inner, &claim.name).await {
+            Some(owner) if inner.break_lock(&claim.name, &owner).await? => Ok(Release::Released),
+            _ => Err(failed),
+        }
     }
 }
 

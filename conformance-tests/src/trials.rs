@@ -100,15 +100,27 @@ fn catches(
     saboteur: &'static Saboteur,
     make: &MakeHarness,
 ) -> Result<(), Failed> {
+    let violation = catch(law, saboteur, make)?;
+    println!("{} caught:\n{violation}\n", saboteur.name);
+    Ok(())
+}
+
+/// Checks one law on one lock space all of whose clients are `saboteur`'s. What was seen of it.
+///
+/// # Errors
+///
+/// It got past the law, or something else failed than the check itself.
+pub fn catch(
+    law: &'static Law,
+    saboteur: &'static Saboteur,
+    make: &dyn Fn() -> Box<dyn Harness>,
+) -> Result<Violation, String> {
     match check(law, &|| saboteur.infiltrate(make())) {
-        Ok(()) => Err(format!("{} got past law {}", saboteur.name, law.number).into()),
+        Ok(()) => Err(format!("{} got past law {}", saboteur.name, law.number)),
         Err(violation) if by_accident(&violation.0) => {
-            Err(format!("{} was caught by accident:\n{violation}", saboteur.name).into())
+            Err(format!("{} was caught by accident:\n{violation}", saboteur.name))
         }
-        Err(violation) => {
-            println!("{} caught:\n{violation}\n", saboteur.name);
-            Ok(())
-        }
+        Err(violation) => Ok(violation),
     }
 }
 

@@ -11,10 +11,11 @@ use clap::{Args, Parser, Subcommand};
 use conformance_tests::history::Line;
 use lock_core::clock::Moment;
 
+use crate::bugs::{self, Finding, Hunt};
 use crate::outcome::{Outcome, Settings};
 use crate::run::{self, Run};
 use crate::sites::{self, Backing};
-use crate::{bugs, report, worker};
+use crate::{report, worker};
 
 /// Clients, servers and faults; what came of it, recorded and judged.
 ///
@@ -41,7 +42,7 @@ enum Command {
         #[arg(long, value_name = "FILE")]
         markdown: Option<PathBuf>,
     },
-    /// Plant bugs in the clients, and see whether each is caught
+    /// Plant old bugs, and see whether each is seen
     Bugs(BugsArgs),
     /// A client; the campaign starts them
     #[command(hide = true)]
@@ -50,27 +51,27 @@ enum Command {
 
 #[derive(Args)]
 struct BugsArgs {
-    /// Which ones; those that a campaign is known to see, each on its backend, unless told otherwise
+    /// Which ones; all of them unless told otherwise
     #[arg(value_name = "BUG")]
     bugs: Vec<String>,
-    /// On which backend
-    #[arg(long = "on", value_name = "BACKEND", default_value = "memory")]
-    backend: String,
+    /// By the campaign on this backend, whoever usually has to see them
+    #[arg(long = "on", value_name = "BACKEND")]
+    backend: Option<String>,
     /// The first seed
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// How many faults each has to get through
-    #[arg(long, default_value_t = 30)]
+    #[arg(long, default_value_t = Settings::default().faults)]
     faults: u32,
     /// Grants between two of them
     #[arg(long, default_value_t = 20)]
     grants: u64,
-    /// So many seeds are tried before one counts as not caught
-    #[arg(long, default_value_t = 3)]
+    /// So many seeds are tried before one counts as not seen
+    #[arg(long, default_value_t = 5)]
     seeds: u64,
-    /// Where the results go, for a report
-    #[arg(long, value_name = "DIR")]
-    out: Option<PathBuf>,
+    /// Where the results go, a file for each; those that are there already are left out
+    #[arg(long, value_name = "DIR", default_value = "campaign")]
+    out: PathBuf,
 }
 
 #[derive(Args)]
@@ -242,42 +243,24 @@ fn keep_history(path: &Path, lines: &[Line]) -> io::Result<()> {
 
 fn make_report(directory: &Path, html: &Path, markdown: Option<&Path>) -> io::Result<bool> {
     let outcomes = Outcome::all(directory)?;
-    std::fs::write(html, report::html(&outcomes))?;
+    let findings = Finding::all(directory)?;
+    std::fs::write(html, report::html(&outcomes, &findings))?;
     println!("{}", html.display());
     if let Some(markdown) = markdown {
-        std::fs::write(markdown, report::markdown(&outcomes))?;
+        std::fs::write(markdown, report::markdown(&outcomes, &findings))?;
         println!("{}", markdown.display());
     }
-    Ok(outcomes.iter().all(Outcome::is_clean))
+    let all_seen = findings.iter().all(|finding| finding.seen.is_some());
+    Ok(all_seen && outcomes.iter().all(Outcome::is_clean))
 }
 
-/// Runs each bug until it is caught.
 fn hunt(backings: &[Backing], args: &BugsArgs) -> io::Result<bool> {
-    let named = args.bugs.iter().map(|bug| (args.backend.as_str(), bug.as_str()));
-    let bugs: Vec<_> = if args.bugs.is_empty() { bugs::SEEN.to_vec() } else { named.collect() };
-    let mut all = true;
-    for (backend, bug) in bugs {
-        let (backing, _) = chosen(backings, backend)?;
-        let mut caught = None;
-        for seed in args.seed..args.seed + args.seeds {
-            let (faults, grants, planted) = (args.faults, args.grants, Some(bug.to_owned()));
-            let settings = Settings { faults, grants, bug: planted, ..Settings::default() };
-            let outcome = runtime()?.block_on(run::run(&backing, seed, &settings))?.outcome;
-            caught = report::caught_by(&outcome).map(|by| format!("seed {seed}: {by}"));
-            if let Some(directory) = &args.out {
-                outcome.keep(&directory.join(bug_directory(&settings)))?;
-            }
-            if caught.is_some() {
-                break;
-            }
-        }
-        all &= caught.is_some();
-        let by = caught.unwrap_or_else(|| format!("NOT CAUGHT with {} seeds", args.seeds));
-        println!("{bug} on {backend}, {by}");
-    }
-    Ok(all)
-}
-
-fn bug_directory(settings: &Settings) -> String {
-    format!("bug-{}", settings.bug.as_deref().unwrap_or_default())
+    let hunt = Hunt {
+        names: args.bugs.clone(),
+        on: args.backend.clone(),
+        settings: Settings { faults: args.faults, grants: args.grants, ..Settings::default() },
+        seeds: args.seed..args.seed + args.seeds,
+        out: args.out.clone(),
+    };
+    bugs::hunt(&hunt, |name| chosen(backings, name).map(|(backing, _)| backing), runtime)
 }

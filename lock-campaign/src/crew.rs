@@ -25,7 +25,7 @@ use crate::worker::{self, Duty, Order};
 const READY_WITHIN: Duration = Duration::from_secs(90);
 
 /// How long it may take to do what it is told.
-const OBEYS_WITHIN: Duration = Duration::from_secs(30);
+pub(crate) const OBEYS_WITHIN: Duration = Duration::from_secs(30);
 
 /// One place in the crew: who has it may be killed, and the next one takes it.
 pub(crate) struct Post {
@@ -137,11 +137,7 @@ impl Post {
     }
 
     /// Waits until the client has said `word`.
-    pub(crate) fn obeys(&self, word: &str) -> io::Result<()> {
-        self.hears(word, OBEYS_WITHIN)
-    }
-
-    fn hears(&self, word: &str, within: Duration) -> io::Result<()> {
+    pub(crate) fn hears(&self, word: &str, within: Duration) -> io::Result<()> {
         let client = self.client()?;
         let said = client.said.recv_timeout(within);
         match said {

@@ -21,14 +21,14 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::{Mutex, RwLock, Semaphore};
 use tokio::task::block_in_place;
 
-use crate::crew::Post;
+use crate::crew::{OBEYS_WITHIN, Post};
 use crate::desk::{Office, lock_name};
 use crate::kind::{Kind, Offer, Scope};
-use crate::sites::{Site, Terms};
+use crate::sites::{self, Site, Terms};
 use crate::worker::Order;
 
 /// How long traffic may take to come up again.
-const QUIET_FOR: Duration = Duration::from_secs(60);
+pub(crate) const QUIET_FOR: Duration = Duration::from_secs(60);
 
 /// How often traffic is looked at.
 const LOOK: Duration = Duration::from_millis(3);
@@ -95,7 +95,7 @@ impl Director {
     }
 
     fn allows(&self, kind: Kind) -> bool {
-        match self.site.offer(kind) {
+        match sites::offer(&*self.site, kind) {
             Offer::Yes => true,
             Offer::No(_) => false,
             // One lock is not all of them.
@@ -160,8 +160,7 @@ impl Director {
                 return Ok(());
             }
             if pile.is_empty() {
-                pile.extend_from_slice(deck);
-                rng.shuffle(&mut pile);
+                pile = shuffled(deck, rng);
             }
             let kind = pile.pop().expect("a deck is not empty");
             let _victim = match target {
@@ -218,7 +217,7 @@ impl Director {
     }
 
     /// A fault lasts for this long, and until there was traffic under it.
-    async fn last(&self, scope: Scope, duration: Duration) -> Result<(), Failure> {
+    pub(crate) async fn last(&self, scope: Scope, duration: Duration) -> Result<(), Failure> {
         let traffic = &self.office.traffic;
         let (grants, calls) = (traffic.grants(), traffic.calls());
         sleep(duration).await;
@@ -247,23 +246,32 @@ impl Director {
         }
     }
 
-    fn recorder(&self) -> &Recorder {
+    pub(crate) fn recorder(&self) -> &Recorder {
         self.office.recorder()
+    }
+
+    pub(crate) fn lease(&self) -> Duration {
+        self.terms.lease.unwrap_or(self.terms.ttl)
     }
 
     /// Up to some leases, short spans as often as long ones.
     fn span(&self, rng: &mut Rng) -> Duration {
-        let lease = self.terms.lease.unwrap_or(self.terms.ttl).min(Duration::from_millis(1200));
-        lease.mul_f64([0.1, 0.4, 1.0, 2.2][rng.usize(..4)] * (0.3 + 0.7 * rng.f64()))
+        self.lease()
+            .min(Duration::from_millis(1200))
+            .mul_f64([0.1, 0.4, 1.0, 2.2][rng.usize(..4)] * (0.3 + 0.7 * rng.f64()))
     }
 
     async fn hit_client(&self, kind: Kind, rng: &mut Rng, post: &mut Post) -> Result<(), Failure> {
-        let text = |error: std::io::Error| error.to_string();
+        if kind.is_aimed() {
+            return self.hit_in_the_act(kind, rng, post).await;
+        }
         let span = self.span(rng);
+        let some = self.some_ways(kind, rng, post);
         let what = match kind {
             Kind::ClientKilled => Trouble::Kill,
             Kind::ClientStopped | Kind::ClientStarved => Trouble::Stop,
-            Kind::BlackHole | Kind::CallsCutOff => Trouble::Partition,
+            Kind::BlackHole if some.len() == post.lines.len() => Trouble::Partition,
+            Kind::CallsCutOff => Trouble::Partition,
             other => Trouble::Other(other.name()),
         };
         let fault = self.recorder().fault(what).process(post.host()).begin();
@@ -275,20 +283,7 @@ impl Director {
                 // The dead stay dead: who comes next has another name.
                 return Ok(());
             }
-            Kind::ClientStopped => {
-                block_in_place(|| post.stop()).map_err(text)?;
-                let lasted = self.last(Scope::Client, span).await;
-                post.cont().map_err(text)?;
-                lasted?;
-            }
-            Kind::ClientStarved => {
-                post.order(&Order::Freeze).map_err(text)?;
-                block_in_place(|| post.obeys("frozen")).map_err(text)?;
-                let lasted = self.last(Scope::Client, span).await;
-                post.order(&Order::Thaw).map_err(text)?;
-                block_in_place(|| post.obeys("thawed")).map_err(text)?;
-                lasted?;
-            }
+            Kind::ClientStopped | Kind::ClientStarved => self.silence(kind, span, post).await?,
             Kind::ClientClockStepped => {
                 let clock = post.clock().ok_or("its clock is the system's")?;
                 let hour = Duration::from_secs(3600);
@@ -314,10 +309,41 @@ impl Director {
                 post.order(&Order::Calm).map_err(text)?;
                 lasted?;
             }
-            kind => self.disturb_lines(kind, span, rng, &post.lines).await?,
+            kind => self.disturb_lines(kind, span, rng, some).await?,
         }
         fault.heal();
         Ok(())
+    }
+
+    /// Where there are ways to servers that know nothing of each other, some of them, as often as all.
+    fn some_ways<'a>(&self, kind: Kind, rng: &mut Rng, post: &'a Post) -> &'a [Proxy] {
+        let all = post.lines.len();
+        if self.site.ways().len() < 2 || !kind.is_in_network() || rng.bool() {
+            return &post.lines;
+        }
+        let from = rng.usize(..all);
+        &post.lines[from..rng.usize(from + 1..=all)]
+    }
+
+    /// The client does nothing for a while.
+    pub(crate) async fn silence(
+        &self,
+        kind: Kind,
+        span: Duration,
+        post: &mut Post,
+    ) -> Result<(), Failure> {
+        if kind == Kind::ClientStopped {
+            block_in_place(|| post.stop()).map_err(text)?;
+            let lasted = self.last(Scope::Client, span).await;
+            post.cont().map_err(text)?;
+            return lasted;
+        }
+        post.order(&Order::Freeze).map_err(text)?;
+        block_in_place(|| post.hears("frozen", OBEYS_WITHIN)).map_err(text)?;
+        let lasted = self.last(Scope::Client, span).await;
+        post.order(&Order::Thaw).map_err(text)?;
+        block_in_place(|| post.hears("thawed", OBEYS_WITHIN)).map_err(text)?;
+        lasted
     }
 
     async fn disturb_lines(
@@ -400,9 +426,9 @@ impl Director {
             return self.remove_one(kind, rng).await;
         }
         let span = self.span(rng);
-        let lease = self.terms.lease.unwrap_or(self.terms.ttl);
+        let lease = self.lease();
         let mut fault = self.recorder().fault(Trouble::Other(kind.name()));
-        if let Some(assumption) = self.site.offer(kind).breaks() {
+        if let Some(assumption) = sites::offer(&*self.site, kind).breaks() {
             fault = fault.breaks(assumption);
         }
         let fault = fault.begin();
@@ -462,10 +488,35 @@ impl Director {
                 link.heal();
                 lasted?;
             }
-            other => return Err(format!("{} is no fault of a server", other.name())),
+            kind => self.hit_member(kind, span, rng).await?,
         }
         fault.heal();
         Ok(())
+    }
+
+    /// One of several servers that know nothing of each other; the others make a majority.
+    async fn hit_member(&self, kind: Kind, span: Duration, rng: &mut Rng) -> Result<(), Failure> {
+        if kind == Kind::MemberCut {
+            let way = rng.choice(self.site.ways()).ok_or("there are no members")?;
+            way.set(Fault::BlackHole);
+            let lasted = self.last(Scope::Nuisance, span * 2).await;
+            way.heal();
+            return lasted;
+        }
+        let member = rng.choice(self.site.members(kind)).ok_or("no member is fit for it")?;
+        if kind == Kind::MemberStopped {
+            block_in_place(|| member.stop());
+            let lasted = self.last(Scope::Nuisance, span * 2).await;
+            block_in_place(|| member.cont());
+            return lasted;
+        }
+        let keep = if kind == Kind::MemberEmptied { KeepData::No } else { KeepData::Yes };
+        block_in_place(|| member.kill());
+        let lasted = self.last(Scope::Nuisance, span).await;
+        block_in_place(|| member.restart(keep));
+        // Until whoever holds a lock has it there again: a minority may fail, and not one after the other.
+        sleep(self.lease() * 3).await;
+        lasted
     }
 
     async fn someone_leads(&self) -> Result<(), Failure> {
@@ -511,7 +562,7 @@ impl Director {
         lasted
     }
 
-    async fn break_lock(&self, name: &LockName) -> bool {
+    pub(crate) async fn break_lock(&self, name: &LockName) -> bool {
         let bounded = |span| tokio::time::timeout(span, self.operator.inspect(name));
         let Ok(Ok(seen)) = bounded(self.terms.timeout).await else { return false };
         let Some(owner) = seen.holders.first().and_then(|holder| holder.owner) else {
@@ -521,6 +572,20 @@ impl Director {
         let breaking = self.operator.break_lock(name, &owner);
         matches!(tokio::time::timeout(self.terms.timeout, breaking).await, Ok(Ok(true)))
     }
+}
+
+/// An error as a reason.
+#[expect(clippy::needless_pass_by_value, reason = "that is how `map_err` calls it")]
+pub(crate) fn text(error: std::io::Error) -> Failure {
+    error.to_string()
+}
+
+/// All kinds of a deck in any order. Every other one is aimed: chance alone seldom finds the moment.
+fn shuffled(deck: &[Kind], rng: &mut Rng) -> Vec<Kind> {
+    let (aimed, mut others): (Vec<Kind>, _) = deck.iter().partition(|kind| kind.is_aimed());
+    rng.shuffle(&mut others);
+    let with_aimed = |kind| [Some(kind), rng.choice(&aimed).copied()];
+    others.into_iter().flat_map(with_aimed).flatten().collect()
 }
 
 enum Target<'a> {

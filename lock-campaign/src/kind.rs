@@ -30,6 +30,12 @@ pub enum Kind {
     Trickle,
     Slices,
     Delay,
+    AttemptCut,
+    ReleaseCut,
+    LateGrant,
+    CutFromGrant,
+    StoppedFromGrant,
+    BrokenFromGrant,
     ServerStopped,
     ServerRestarted,
     ServerEmptied,
@@ -38,6 +44,10 @@ pub enum Kind {
     LeaderKilled,
     LeaderStopped,
     FollowerCut,
+    MemberStopped,
+    MemberRestarted,
+    MemberEmptied,
+    MemberCut,
     Evicted,
     Broken,
 }
@@ -66,7 +76,7 @@ pub enum Offer {
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 32] = [
+    pub const ALL: [Self; 42] = [
         Self::ClientKilled,
         Self::ClientStopped,
         Self::ClientStarved,
@@ -89,6 +99,12 @@ impl Kind {
         Self::Trickle,
         Self::Slices,
         Self::Delay,
+        Self::AttemptCut,
+        Self::ReleaseCut,
+        Self::LateGrant,
+        Self::CutFromGrant,
+        Self::StoppedFromGrant,
+        Self::BrokenFromGrant,
         Self::ServerStopped,
         Self::ServerRestarted,
         Self::ServerEmptied,
@@ -97,6 +113,10 @@ impl Kind {
         Self::LeaderKilled,
         Self::LeaderStopped,
         Self::FollowerCut,
+        Self::MemberStopped,
+        Self::MemberRestarted,
+        Self::MemberEmptied,
+        Self::MemberCut,
         Self::Evicted,
         Self::Broken,
     ];
@@ -127,6 +147,14 @@ impl Kind {
             Self::Trickle => "network: a few bytes at a time",
             Self::Slices => "network: each byte by itself",
             Self::Delay => "network: a long way",
+            Self::AttemptCut => "aimed: cut after an attempt, before its answer",
+            Self::ReleaseCut => "aimed: cut after a release, before its answer",
+            Self::LateGrant => "aimed: a grant told late, not renewed, and held to its end",
+            Self::CutFromGrant => "aimed: nothing passes from a grant on, beyond its lease",
+            Self::StoppedFromGrant => "aimed: client stopped from a grant on, beyond its lease",
+            Self::BrokenFromGrant => {
+                "aimed: a lock broken, and held on to until its holder is told"
+            }
             Self::ServerStopped => "server stopped and continued",
             Self::ServerRestarted => "server killed, restarted with its data",
             Self::ServerEmptied => "server killed, restarted without its data",
@@ -135,6 +163,10 @@ impl Kind {
             Self::LeaderKilled => "leader killed, restarted later",
             Self::LeaderStopped => "leader stopped and continued",
             Self::FollowerCut => "a follower cut off from its leader, and from nobody else",
+            Self::MemberStopped => "one member of a quorum stopped and continued",
+            Self::MemberRestarted => "one member killed, restarted with its data",
+            Self::MemberEmptied => "one member killed, restarted without its data",
+            Self::MemberCut => "one member cut off from all clients",
             Self::Evicted => "a held lock removed behind everybody's back",
             Self::Broken => "a held lock broken by an operator",
         }
@@ -153,6 +185,7 @@ impl Kind {
             Self::ServerClockStepped | Self::FollowerCut | Self::Evicted | Self::Broken => {
                 Scope::Nuisance
             }
+            kind if kind.is_of_a_member() => Scope::Nuisance,
             _ => Scope::Client,
         }
     }
@@ -174,6 +207,37 @@ impl Kind {
     #[must_use]
     pub fn is_in_network(self) -> bool {
         self >= Self::BlackHole && self <= Self::Delay
+    }
+
+    /// True if a client is told to take a lock, and hit in the act.
+    #[must_use]
+    pub fn is_aimed(self) -> bool {
+        self >= Self::AttemptCut && self <= Self::BrokenFromGrant
+    }
+
+    /// What a fault that is aimed is done by: the first of these that a site can have.
+    #[must_use]
+    pub fn ways(self) -> &'static [Self] {
+        match self {
+            Self::AttemptCut | Self::ReleaseCut => &[Self::CutBeforeReply, Self::CallsRepliesLost],
+            Self::LateGrant => &[Self::Delay, Self::CallsRepliesLate],
+            Self::CutFromGrant => &[Self::BlackHole, Self::CallsCutOff],
+            Self::StoppedFromGrant => &[Self::ClientStopped, Self::ClientStarved],
+            Self::BrokenFromGrant => &[Self::Broken],
+            _ => &[],
+        }
+    }
+
+    /// True if it takes several servers that make one lock space.
+    #[must_use]
+    pub fn takes_several_servers(self) -> bool {
+        self >= Self::LeaderKilled && self <= Self::MemberCut
+    }
+
+    /// True if it hits one of several servers that know nothing of each other.
+    #[must_use]
+    pub fn is_of_a_member(self) -> bool {
+        self >= Self::MemberStopped && self <= Self::MemberCut
     }
 }
 

@@ -23,6 +23,7 @@
 //! }
 //! ```
 
+mod aimed;
 pub mod bugs;
 mod cli;
 mod crew;

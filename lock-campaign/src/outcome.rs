@@ -9,6 +9,7 @@ use std::time::Duration;
 use lock_core::Takeover;
 use serde::{Deserialize, Serialize};
 
+use crate::bugs::Finding;
 use crate::desk::Effects;
 use crate::director::Around;
 use crate::kind::Kind;
@@ -186,7 +187,7 @@ impl Outcome {
         fs::rename(unfinished, path)
     }
 
-    /// All that are kept there, by backend and seed.
+    /// All that are kept there, by backend and seed; what came of bugs stands beside them.
     ///
     /// # Errors
     ///
@@ -197,7 +198,9 @@ impl Outcome {
         while let Some(directory) = directories.pop() {
             for entry in fs::read_dir(directory)? {
                 let path = entry?.path();
-                if path.is_dir() {
+                if path.is_dir() && Finding::is_there(&path) {
+                    continue;
+                } else if path.is_dir() {
                     directories.push(path);
                 } else if path.extension().is_some_and(|extension| extension == "json") {
                     let outcome: Self = serde_json::from_slice(&fs::read(&path)?)

@@ -19,9 +19,9 @@ use crate::director::Director;
 use crate::kind::{Kind, Offer};
 use crate::outcome::{Outcome, Settings};
 use crate::scene;
-use crate::sites::{Backing, Site, probe};
+use crate::sites::{self, Backing, Site, probe};
 use crate::times;
-use crate::worker::{Duty, Order};
+use crate::worker::{self, Duty, Order};
 
 /// What a loaded machine may need wherever a bound is promised.
 const SLACK: Duration = Duration::from_secs(4);
@@ -67,7 +67,7 @@ pub async fn on(
     let url = site.url(&[]);
     let operator = match site.shared() {
         Some(shared) => shared,
-        None => (backing.connect)(&url).await.map_err(io::Error::other)?,
+        None => worker::reach(&url, backing.connect).await.map_err(io::Error::other)?,
     };
     let header = header(backing.name, seed, settings, &*site, &*operator, breaks_all);
     let recorder = Recorder::in_memory(Clock::raw(), header.clone());
@@ -137,7 +137,7 @@ pub async fn on(
 }
 
 fn refused_kinds(site: &dyn Site) -> BTreeMap<Kind, String> {
-    let refused = Kind::ALL.into_iter().filter_map(|kind| match site.offer(kind) {
+    let refused = Kind::ALL.into_iter().filter_map(|kind| match sites::offer(site, kind) {
         Offer::No(why) => Some((kind, why.to_owned())),
         _ => None,
     });
@@ -166,7 +166,7 @@ fn header(
     header.told_within = SLACK;
     header.drain = lease.max(terms.ttl) * 3 + terms.timeout * 4 + Duration::from_secs(6) + absent;
     header.fifo_after = header.fifo_after.map(|_| SLACK);
-    header.residue = Some(site.documented().iter().map(|&name| name.to_owned()).collect());
+    header.residue = Some(site.documented().into_iter().map(str::to_owned).collect());
     let mut breaks: Vec<Assumption> = Vec::new();
     for assumption in Kind::ALL.into_iter().filter_map(|kind| site.offer(kind).breaks()) {
         let for_all = assumption != Assumption::A3;
@@ -279,7 +279,7 @@ async fn look_what_is_left(
     }
     loop {
         let names = tokio::task::block_in_place(|| site.left()).unwrap_or_default();
-        let documented = names.iter().all(|name| is_documented(name, site.documented()));
+        let documented = names.iter().all(|name| is_documented(name, &site.documented()));
         if documented || deadline.has_passed() {
             left.extend(names);
             break;

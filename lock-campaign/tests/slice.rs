@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::process::Command;
 
+use lock_campaign::sites::offer;
 use lock_campaign::{Kind, Outcome};
 
 const FAULTS: u64 = 16;
@@ -67,6 +68,21 @@ fn zookeeper() {
 }
 
 #[test]
+fn zookeeper_3() {
+    is_clean("zookeeper-3", 1);
+}
+
+#[test]
+fn quorum() {
+    is_clean("quorum", 1);
+}
+
+#[test]
+fn quorum_of_different_members() {
+    is_clean("quorum-mixed", 1);
+}
+
+#[test]
 fn each_backend_has_twelve_kinds_of_fault_or_says_why_not() {
     for backing in lock_campaign::sites::all() {
         if backing.name.starts_with("zookeeper") {
@@ -74,7 +90,7 @@ fn each_backend_has_twelve_kinds_of_fault_or_says_why_not() {
         }
         let site = (backing.start)();
         let offered: BTreeSet<Kind> =
-            Kind::ALL.into_iter().filter(|&kind| site.offer(kind).is_there()).collect();
+            Kind::ALL.into_iter().filter(|&kind| offer(&*site, kind).is_there()).collect();
         println!("{}: {} kinds of fault", backing.name, offered.len());
         assert!(offered.len() >= 12, "{}: {offered:?}", backing.name);
     }
@@ -97,6 +113,11 @@ fn locks_that_are_granted_to_everyone_are_caught() {
 #[test]
 fn releases_of_what_others_hold_are_caught() {
     is_caught("redis", "ReleasesAnyone", &["K1", "K2", "K7"]);
+}
+
+#[test]
+fn leases_that_count_from_the_reply_are_caught() {
+    is_caught("memory", "CountsFromTheReply", &["K1", "K2"]);
 }
 
 #[test]

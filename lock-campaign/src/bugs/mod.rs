@@ -1,62 +1,177 @@
-//! Bugs on purpose: the backend of each client is broken in one way, and the campaign has to see it.
+//! Bugs on purpose: old bugs of lock libraries, each of which something has to see.
 //!
-//! They stand around a backend that is right, in this crate and in the suite's saboteurs, and nowhere in
-//! a backend's own code.
+//! Those that can stand around a backend that is right are planted in the clients of a run, and the campaign has
+//! to see them, or they are shown to the check of a law. Those inside of a backend's own protocol are planted in
+//! a copy of its code by a script, and a test has to fail.
+
+mod finding;
+mod hunt;
 
 use std::fmt;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use conformance_tests::{Harness, Pace, sabotage};
+use conformance_tests::sabotage::{self, Saboteur};
+use conformance_tests::{Harness, Pace};
 use lock_core::Backend;
 
-/// The names of all bugs that there are.
-pub fn names() -> impl Iterator<Item = &'static str> {
-    sabotage::all().iter().map(|saboteur| saboteur.name)
+pub use finding::Finding;
+pub(crate) use hunt::{Hunt, hunt};
+
+/// An old bug, and who has to see it.
+#[derive(Clone, Copy, Debug)]
+pub struct Bug {
+    /// What it is called here.
+    pub name: &'static str,
+    /// What it does, in words.
+    pub what: &'static str,
+    /// Who has to see it.
+    pub seen_by: Seer,
+}
+
+/// Who has to see a bug.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seer {
+    /// The campaign, on this backend.
+    Campaign(&'static str),
+    /// The check of this law, on the memory backend.
+    Law(&'static str),
+    /// A test that this script runs on code with the bug in it.
+    Script(&'static str),
+}
+
+use Seer::{Campaign, Law, Script};
+
+/// The script with bugs inside of backends.
+const BACKEND: Seer = Script("backend-saboteurs");
+
+/// The script with bugs inside of core.
+const KEEPER: Seer = Script("keeper-saboteurs");
+
+/// All of them.
+pub const ALL: &[Bug] = &[
+    bug("GrantsEveryone", "a lock that is taken is granted", Campaign("memory")),
+    bug(
+        "ExaggeratesItsLease",
+        "the holder counts a longer lease than the server",
+        Campaign("memory"),
+    ),
+    bug("LapsesEarly", "the server ends a lease before its end", Campaign("memory")),
+    bug("NeverLapses", "each look at a lock prolongs it", Campaign("memory")),
+    bug("ServesLastFirst", "who came last is served first", Campaign("memory")),
+    bug("RepeatsTokens", "all grants have the same token", Campaign("memory")),
+    bug(
+        "HandsOverOldTokens",
+        "a lock that is handed over has the last one's token",
+        Campaign("redis"),
+    ),
+    bug("ReleasesAnyone", "a release deletes the lock, whoever has it", Campaign("redis")),
+    bug("RetriesReleasesBlindly", "a release is tried again without the owner", Campaign("redis")),
+    bug(
+        "RepeatsItsLastAnswer",
+        "a connection out of step gives the last answer",
+        Campaign("redis"),
+    ),
+    bug("CountsFromTheReply", "the lease is counted from the reply", Campaign("memory")),
+    bug(
+        "CountsFromThePush",
+        "a lock that is handed over counts from the word of it",
+        Campaign("redis"),
+    ),
+    bug("AssumesItsRenewals", "a renewal without an answer is taken for done", Campaign("quorum")),
+    bug(
+        "RenewAlwaysHeld",
+        "a renewal of what was taken away says that it is held",
+        Campaign("redis"),
+    ),
+    bug("GivesUpAtOnce", "one renewal that fails is a loss", Campaign("redis")),
+    bug("NeverReconnects", "a connection that broke is never made anew", Campaign("redis")),
+    bug("SwallowsUncertainReleases", "what an unanswered attempt took is kept", Campaign("file")),
+    bug("ForgetsFailedReleases", "a release that fails is forgotten", Campaign("file")),
+    bug("ReleasesInName", "a release does nothing", Campaign("file")),
+    bug("CallsFaultsContention", "a fault is told as contention", Law("8.2")),
+    bug("LeavesGhostsInLine", "who gives up keeps its place in line", Campaign("zookeeper")),
+    bug("AdmitsLateAttempts", "an attempt that lands after its release is let in", Law("4.5")),
+    bug("AlwaysReleased", "a release of what is not held says released", Law("4.3")),
+    bug("RenewRecreates", "a renewal takes a lock again that is gone", Law("2.2")),
+    bug("RenewAdopts", "a renewal prolongs whatever lock it finds", Law("2.3")),
+    bug("RenewShortens", "a late renewal shortens an extended lease", Law("2.4")),
+    bug("IgnoresMinimumHolds", "a minimum hold is ignored", Law("4.6")),
+    bug("BreaksAnyone", "an operator breaks a newer holder", Law("9.2")),
+    bug("KeepsPlaces", "who waited once stands in line for ever", Law("6.7")),
+    bug("NeverWakes", "no release wakes a waiter", Law("6.2")),
+    bug("LossUnhappens", "a holder that was told of its loss holds again", KEEPER),
+    bug("ReliesOnSignals", "a waiter whose signal was lost never looks", KEEPER),
+    bug("ConfirmsNoPush", "a lock that was handed over is not confirmed", KEEPER),
+    bug("KeepsItsOwner", "the release of a late grant ends the next one", KEEPER),
+    bug("AcceptsStaleGrants", "a grant whose lease is over is taken", KEEPER),
+    bug("RedisCountsByTheKeyAlone", "tokens by INCR alone go back after a restart", BACKEND),
+    bug("RedisBumpsTheCounterLast", "the counter is bumped after the lock is set", BACKEND),
+    bug("RedisRenewalsShorten", "PEXPIRE of a late renewal shortens a lease", BACKEND),
+    bug("RedisAdmitsLateAttempts", "no tombstone for an attempt that lands late", BACKEND),
+    bug("RedisSwallowsReadonly", "READONLY is swallowed in a release", BACKEND),
+    bug("RedisCountsNoClaimLease", "the claim lease of a hand-over is not counted", BACKEND),
+    bug("RedisServesNobody", "a release serves nobody in line", BACKEND),
+    bug("RedisKeepsPlaces", "an entry of the queue leaks", BACKEND),
+    bug("RedisBreaksAnyone", "a break does not compare the owner", BACKEND),
+    bug("ZooKeeperTakesReadsForProofs", "what a cut-off follower answers is a proof", BACKEND),
+    bug("ZooKeeperCountsFromTheLastProof", "one commit is a proof of the session", BACKEND),
+    bug("ZooKeeperDoesNotSync", "renewals do without sync", BACKEND),
+    bug("ZooKeeperLeaksWatches", "watches stay on the server", BACKEND),
+    bug("ZooKeeperAdoptsOldNodes", "the node of an old session is taken for ours", BACKEND),
+    bug("ZooKeeperCountsBySequence", "tokens are made of the sequence suffix", BACKEND),
+    bug("MemcacheCutsLeasesToSeconds", "leases are truncated to seconds", BACKEND),
+    bug("MemcacheDeletesAnyone", "a release deletes without comparing", BACKEND),
+    bug("QuorumOfTheReachable", "a majority of the members that answer is enough", BACKEND),
+    bug("QuorumCountsTheYoung", "a member that was restarted counts at once", BACKEND),
+    bug("ClockStopsInSuspension", "the clock stands still while the machine is suspended", BACKEND),
+];
+
+const fn bug(name: &'static str, what: &'static str, seen_by: Seer) -> Bug {
+    Bug { name, what, seen_by }
+}
+
+/// The saboteur of that name.
+///
+/// # Errors
+///
+/// There is none.
+fn saboteur(name: &str) -> Result<&'static Saboteur, String> {
+    let all = || sabotage::all().iter().chain(sabotage::of_runs());
+    all().find(|saboteur| saboteur.name == name).ok_or_else(|| {
+        let names: Vec<_> = all().map(|saboteur| saboteur.name).collect();
+        format!("no bug {name:?} can be planted in clients; there are {}", names.join(", "))
+    })
 }
 
 /// `backend` with the bug of that name.
 ///
 /// # Errors
 ///
-/// There is no such bug.
+/// There is no such bug, or it is none that stands around a backend.
 pub async fn plant(name: &str, backend: Arc<dyn Backend>) -> Result<Arc<dyn Backend>, String> {
-    let known = sabotage::all().iter().find(|saboteur| saboteur.name == name);
-    let saboteur = known.ok_or_else(|| {
-        let names: Vec<_> = names().collect();
-        format!("no bug {name:?}; there are {}", names.join(", "))
-    })?;
-    Ok(saboteur.infiltrate(Box::new(Only(backend))).client().await)
+    let only = Only { backend, pace: Pace::Real };
+    Ok(saboteur(name)?.infiltrate(Box::new(only)).client().await)
 }
 
-/// The campaign proves itself by these, each on the backend where it shows. For all others there is a law
-/// whose check catches them.
-pub const SEEN: &[(&str, &str)] = &[
-    ("memory", "GrantsEveryone"),
-    ("memory", "ExaggeratesItsLease"),
-    ("memory", "LapsesEarly"),
-    ("memory", "RepeatsTokens"),
-    ("memory", "ServesLastFirst"),
-    ("memory", "NeverLapses"),
-    ("redis", "ReleasesAnyone"),
-    ("redis", "RepeatsItsLastAnswer"),
-];
-
-struct Only(Arc<dyn Backend>);
+struct Only {
+    backend: Arc<dyn Backend>,
+    pace: Pace,
+}
 
 impl fmt::Debug for Only {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
+        self.backend.fmt(f)
     }
 }
 
 #[async_trait]
 impl Harness for Only {
     fn pace(&self) -> Pace {
-        Pace::Real
+        self.pace
     }
 
     async fn client(&self) -> Arc<dyn Backend> {
-        Arc::clone(&self.0)
+        Arc::clone(&self.backend)
     }
 }

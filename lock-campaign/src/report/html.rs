@@ -4,7 +4,8 @@ use std::fmt::Write as _;
 
 use super::picture::{histogram, timeline};
 use super::sums::{Sum, sums};
-use super::{bound, caught_by, grouped, nanos, ranges, short};
+use super::{bound, grouped, nanos, ranges, short};
+use crate::bugs::Finding;
 use crate::outcome::Outcome;
 use crate::times::Spread;
 
@@ -12,7 +13,7 @@ const STYLE: &str = include_str!("style.css");
 
 /// The page.
 #[must_use]
-pub fn html(outcomes: &[Outcome]) -> String {
+pub fn html(outcomes: &[Outcome], findings: &[Finding]) -> String {
     let sums = sums(outcomes);
     let mut page = format!(
         "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><title>The fault campaign</title>\
@@ -28,7 +29,7 @@ pub fn html(outcomes: &[Outcome]) -> String {
     for sum in &sums {
         page += &section(sum);
     }
-    page += &bugs(outcomes);
+    page += &bugs(findings);
     page + "</html>\n"
 }
 
@@ -169,23 +170,20 @@ fn spread(title: &str, spread: &Spread, words: &str, bound: Option<std::time::Du
     format!("<h3>{title}</h3><p>{figures} {words}</p>{}", histogram(spread, bound))
 }
 
-fn bugs(outcomes: &[Outcome]) -> String {
-    let planted: Vec<_> =
-        outcomes.iter().filter(|outcome| outcome.settings.bug.is_some()).collect();
-    if planted.is_empty() {
+fn bugs(findings: &[Finding]) -> String {
+    if findings.is_empty() {
         return String::new();
     }
-    let mut text =
-        "<h2>Bugs on purpose</h2><p>All clients of a run have the same bug. A campaign that does \
-        not see it would prove nothing.</p><table><tr><th>bug<th>caught by<th>command</tr>"
-            .to_owned();
-    for outcome in planted {
-        let bug = outcome.settings.bug.as_deref().unwrap_or_default();
-        let by =
-            caught_by(outcome).map_or("<b class=\"bad\">nothing</b>".into(), |by| escaped(&by));
-        let command = outcome.command();
-        let _ =
-            write!(text, "<tr><td>{bug}<td class=\"words\">{by}<td><code>{command}</code></tr>");
+    let mut text = "<h2>Bugs on purpose</h2><p>Old bugs of lock libraries, planted one at a time. A campaign, \
+        a law or a test that does not see its bug would prove nothing.</p><table><tr><th>bug<th>what it \
+        does<th>seen by<th>what was seen<th>command</tr>"
+        .to_owned();
+    for Finding { bug, what, seen_by, seen, command } in findings {
+        let seen = seen.as_deref().map_or("<b class=\"bad\">nothing</b>".into(), escaped);
+        let _ = write!(
+            text,
+            "<tr><td>{bug}<td>{what}<td>{seen_by}<td class=\"words\">{seen}<td><code>{command}</code></tr>"
+        );
     }
     text + "</table>"
 }

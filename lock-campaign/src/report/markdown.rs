@@ -3,13 +3,14 @@
 use std::fmt::Write as _;
 
 use super::sums::{Sum, sums};
-use super::{bound, caught_by, nanos, ranges, short};
+use super::{bound, nanos, ranges, short};
+use crate::bugs::Finding;
 use crate::outcome::Outcome;
 use crate::times::Spread;
 
 /// The summary.
 #[must_use]
-pub fn markdown(outcomes: &[Outcome]) -> String {
+pub fn markdown(outcomes: &[Outcome], findings: &[Finding]) -> String {
     let sums = sums(outcomes);
     let mut text = "# The fault campaign\n\n\
         Made by `lock-campaign report`; the last section has the commands. Client processes take locks on real servers and\n\
@@ -38,7 +39,7 @@ pub fn markdown(outcomes: &[Outcome]) -> String {
     text += &times(&sums);
     text += &faults(&sums);
     text += &unclean(&sums);
-    text += &bugs(outcomes);
+    text += &bugs(findings);
     text += "\n## Commands\n\n";
     for sum in &sums {
         for (settings, seeds) in sum.by_settings() {
@@ -176,20 +177,23 @@ fn unclean(sums: &[Sum<'_>]) -> String {
     text
 }
 
-fn bugs(outcomes: &[Outcome]) -> String {
-    let planted: Vec<_> =
-        outcomes.iter().filter(|outcome| outcome.settings.bug.is_some()).collect();
-    if planted.is_empty() {
+fn bugs(findings: &[Finding]) -> String {
+    if findings.is_empty() {
         return String::new();
     }
-    let mut text = "\n## Bugs on purpose\n\n\
-        All clients of a run have the same bug. What is caught by a rule is a violation of it, so many times.\n\n\
-        | bug | caught by | command |\n|---|---|---|\n"
-        .to_owned();
-    for outcome in planted {
-        let bug = outcome.settings.bug.as_deref().unwrap_or_default();
-        let by = caught_by(outcome).unwrap_or_else(|| "**nothing**".into());
-        let _ = writeln!(text, "| {bug} | {by} | `{}` |", outcome.command());
+    let seen = findings.iter().filter(|finding| finding.seen.is_some()).count();
+    let campaign = findings.iter().filter(|finding| finding.is_by_campaign()).count();
+    let mut text = format!(
+        "\n## Bugs on purpose\n\n\
+        Old bugs of lock libraries, planted one at a time by `lock-campaign bugs`: {seen} of {} are seen, {campaign} of\n\
+        them by the campaign itself, as violations of rules, so many times. All clients of such a run have the bug. Others\n\
+        are shown to the check of a law, or planted in a copy of the code, and a test of it has to fail.\n\n\
+        | bug | what it does | seen by | what was seen | command |\n|---|---|---|---|---|\n",
+        findings.len(),
+    );
+    for Finding { bug, what, seen_by, seen, command } in findings {
+        let seen = seen.as_deref().unwrap_or("**nothing**").replace('|', "\\|");
+        let _ = writeln!(text, "| {bug} | {what} | {seen_by} | {seen} | `{command}` |");
     }
     text
 }

@@ -25,6 +25,7 @@ impl Site for Directory {
             lease: None,
             beat: Duration::from_millis(1),
             timeout: Duration::from_millis(500),
+            late: Duration::from_millis(150),
             locks: 16,
         }
     }
@@ -40,7 +41,8 @@ impl Site for Directory {
             Kind::Evicted => {
                 Offer::No("a lock file that is removed is a directory that was tampered with")
             }
-            kind if kind.is_in_calls() => Offer::Yes,
+            Kind::BrokenFromGrant => Offer::No("a holder is told when it looks: see broken"),
+            kind if kind.is_in_calls() || kind.is_aimed() => Offer::Yes,
             kind if kind.is_in_network() => Offer::No(NO_NETWORK),
             _ => Offer::No("there is no server but the kernel"),
         }
@@ -56,8 +58,8 @@ impl Site for Directory {
         Some(names.map(|name| name.to_string_lossy().into_owned()).collect())
     }
 
-    fn documented(&self) -> &'static [&'static str] {
+    fn documented(&self) -> Vec<&'static str> {
         // A lock file stays, with the counter of its tokens in it.
-        &["n*.lock"]
+        vec!["n*.lock"]
     }
 }

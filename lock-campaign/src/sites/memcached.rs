@@ -27,6 +27,7 @@ impl Site for OneMemcached {
             lease: None,
             beat: Duration::from_millis(1),
             timeout: Duration::from_millis(500),
+            late: Duration::from_millis(250),
             // Whatever is not released stays shut for seconds.
             locks: 48,
         }
@@ -41,9 +42,7 @@ impl Site for OneMemcached {
             Kind::ServerRestarted => Offer::No("it keeps nothing over a restart"),
             Kind::ServerClockStepped => Offer::No("it counts leases by a monotonic clock"),
             Kind::ServerFull => Offer::No("its limit cannot be moved below what is in use"),
-            Kind::LeaderKilled | Kind::LeaderStopped | Kind::FollowerCut => {
-                Offer::No("there is one server")
-            }
+            kind if kind.takes_several_servers() => Offer::No("there is one server"),
             kind if kind.is_in_calls() => Offer::No(BY_NETWORK),
             _ => Offer::Yes,
         }
@@ -70,9 +69,9 @@ impl Site for OneMemcached {
         Some(keys(self.0.addr()).unwrap_or_else(|error| vec![error.to_string()]))
     }
 
-    fn documented(&self) -> &'static [&'static str] {
+    fn documented(&self) -> Vec<&'static str> {
         // Its crawler escapes the names of keys.
-        &["%25fence"]
+        vec!["%25fence", "%25server"]
     }
 }
 

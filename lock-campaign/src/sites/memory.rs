@@ -22,6 +22,7 @@ impl Site for InMemory {
             lease: None,
             beat: Duration::from_millis(1),
             timeout: Duration::from_millis(300),
+            late: Duration::from_millis(150),
             locks: 16,
         }
     }
@@ -37,7 +38,7 @@ impl Site for InMemory {
             Kind::ClientClockStepped => {
                 Offer::No("one process has all clients, and asks no wall clock")
             }
-            kind if kind.is_in_calls() => Offer::Yes,
+            kind if kind.is_in_calls() || kind.is_aimed() => Offer::Yes,
             kind if kind.is_in_network() => Offer::No(NO_NETWORK),
             _ => Offer::No("there is no server"),
         }

@@ -3,6 +3,7 @@
 mod file;
 mod memcached;
 mod memory;
+mod quorum;
 mod redis;
 mod remote;
 mod zookeeper;
@@ -18,7 +19,7 @@ use conformance_tests::ServerProcess;
 use conformance_tests::proxy::Proxy;
 use conformance_tests::servers::Step;
 use lock_core::backend::LetGo;
-use lock_core::{Backend, Error, LockName};
+use lock_core::{Backend, Error, LockName, LockerBuilder};
 
 use crate::kind::{Kind, Offer};
 
@@ -54,6 +55,8 @@ pub struct Terms {
     pub beat: Duration,
     /// The bound on one call of the backend.
     pub timeout: Duration,
+    /// How late an answer may come while locks can still be had.
+    pub late: Duration,
     /// How many locks there are.
     pub locks: usize,
 }
@@ -86,6 +89,19 @@ pub trait Site: Send + Sync {
     /// The processes of its servers.
     fn servers(&self) -> Vec<&dyn ServerProcess> {
         Vec::new()
+    }
+
+    /// Those of the [`servers`](Self::servers) that can be hit by themselves in this way, while the others
+    /// make a majority.
+    fn members(&self, kind: Kind) -> Vec<&dyn ServerProcess> {
+        let _ = kind;
+        Vec::new()
+    }
+
+    /// The ways on which all clients reach the members. Where there are several, networks are broken on
+    /// some of a client's ways as well as on all of them.
+    fn ways(&self) -> &[Proxy] {
+        &[]
     }
 
     /// Which of the [`servers`](Self::servers) leads now.
@@ -123,9 +139,24 @@ pub trait Site: Send + Sync {
     }
 
     /// What may be left, with `*` for anything.
-    fn documented(&self) -> &'static [&'static str] {
-        &[]
+    fn documented(&self) -> Vec<&'static str> {
+        Vec::new()
     }
+}
+
+/// Whether a site can have this kind of fault: one that is aimed, if it can have what that is done by.
+#[must_use]
+pub fn offer(site: &dyn Site, kind: Kind) -> Offer {
+    match (site.offer(kind), way(site, kind)) {
+        (Offer::No(why), _) => Offer::No(why),
+        (_, Some(way)) => site.offer(way),
+        (own, None) => kind.ways().first().map_or(own, |&way| site.offer(way)),
+    }
+}
+
+/// What a fault that is aimed is done by.
+pub(crate) fn way(site: &dyn Site, kind: Kind) -> Option<Kind> {
+    kind.ways().iter().copied().find(|&way| site.offer(way).is_there())
 }
 
 /// All backends of this project.
@@ -138,6 +169,8 @@ pub fn all() -> &'static [Backing] {
         memcached::BACKING,
         zookeeper::ALONE,
         zookeeper::ENSEMBLE,
+        quorum::REDIS,
+        quorum::MIXED,
     ]
 }
 
@@ -154,16 +187,13 @@ pub fn remote(url: &str) -> Result<Box<dyn Site>, String> {
 #[must_use]
 pub fn connect(url: &str) -> Connecting<'_> {
     Box::pin(async move {
-        let scheme = url.split_once(':').map_or(url, |(scheme, _)| scheme);
-        Ok(match scheme {
-            "file" => {
-                let directory = url.trim_start_matches("file://");
-                Arc::new(lock_any::file::FileLocks::at(directory)?) as Arc<dyn Backend>
-            }
-            "memcache" => Arc::new(lock_any::memcache::Memcached::connect(url).await?),
-            "zookeeper" => Arc::new(lock_any::zookeeper::ZooKeeper::connect(url).await?),
-            _ => Arc::new(lock_any::redis::Redis::connect(url).await?),
-        })
+        let mut backend = None;
+        let keep = |builder: LockerBuilder| {
+            backend = Some(Arc::clone(builder.backend()));
+            builder
+        };
+        lock_any::connect_with(url, keep).await?;
+        Ok(backend.expect("a locker is built on a backend"))
     })
 }
 

@@ -26,6 +26,7 @@ impl Site for OneRedis {
             lease: None,
             beat: Duration::from_millis(1),
             timeout: Duration::from_millis(500),
+            late: Duration::from_millis(250),
             locks: 16,
         }
     }
@@ -35,9 +36,7 @@ impl Site for OneRedis {
             Kind::ServerClockStepped => Offer::Breaks(Assumption::A1),
             Kind::ServerEmptied => Offer::Breaks(Assumption::A2),
             Kind::Evicted | Kind::Broken => Offer::Breaks(Assumption::A3),
-            Kind::LeaderKilled | Kind::LeaderStopped | Kind::FollowerCut => {
-                Offer::No("there is one server")
-            }
+            kind if kind.takes_several_servers() => Offer::No("there is one server"),
             kind if kind.is_in_calls() => Offer::No(BY_NETWORK),
             _ => Offer::Yes,
         }
@@ -75,7 +74,7 @@ impl Site for OneRedis {
         }
     }
 
-    fn documented(&self) -> &'static [&'static str] {
-        &["{n*}%fence", "{n*}%gone:*"]
+    fn documented(&self) -> Vec<&'static str> {
+        vec!["{n*}%fence", "{n*}%gone:*"]
     }
 }

@@ -41,6 +41,7 @@ impl Site for Remote {
             lease: None,
             beat: Duration::from_millis(1),
             timeout: Duration::from_secs(1),
+            late: Duration::from_millis(500),
             locks: 16,
         }
     }
@@ -53,7 +54,7 @@ impl Site for Remote {
             | Kind::ClientStarved
             | Kind::ClientClockStepped
             | Kind::ShortLeases => Offer::Yes,
-            kind if kind.is_in_network() => Offer::Yes,
+            kind if kind.is_in_network() || kind.is_aimed() => Offer::Yes,
             kind if kind.is_in_calls() => Offer::No(BY_NETWORK),
             _ => Offer::No("the servers are not ours"),
         }

@@ -36,6 +36,8 @@ fn terms() -> Terms {
         lease: Some(SESSION),
         beat: Duration::from_millis(1),
         timeout: SESSION,
+        // Four proofs in a row, and an answer, have to come within a session.
+        late: SESSION / 16,
         locks: 16,
     }
 }
@@ -77,7 +79,7 @@ impl Site for Alone {
 
     fn offer(&self, kind: Kind) -> Offer {
         match kind {
-            Kind::LeaderKilled | Kind::LeaderStopped | Kind::FollowerCut => {
+            kind if kind.takes_several_servers() => {
                 Offer::No("there is one server; see zookeeper-3")
             }
             kind => offer(kind),
@@ -111,6 +113,7 @@ impl Site for Ensemble {
             Kind::ServerStopped | Kind::ServerRestarted => {
                 Offer::No("the leader is stopped and killed instead")
             }
+            kind if kind.is_of_a_member() => Offer::No("a leader and its followers are hit"),
             kind => offer(kind),
         }
     }

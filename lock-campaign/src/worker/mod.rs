@@ -4,6 +4,7 @@
 //! runtime of its own.
 
 mod player;
+mod soloist;
 mod weather;
 
 use std::io::Read;
@@ -17,8 +18,9 @@ use conformance_tests::history::{Clock, Recorder};
 use fastrand::Rng;
 use lock_core::clock::{Moment, sleep};
 use lock_core::faults::Faulty;
-use lock_core::{Backend, Locker};
+use lock_core::{Backend, Error, Locker};
 use serde::{Deserialize, Serialize};
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::task::JoinSet;
 
 use crate::bugs;
@@ -26,6 +28,7 @@ use crate::desk::{Desk, orders};
 use crate::kind::Kind;
 use crate::sites::Connecting;
 use player::Player;
+use soloist::Cue;
 use weather::Weather;
 
 /// How long a client tries to reach its server before it gives up.
@@ -63,6 +66,10 @@ pub(crate) enum Order {
     Calm,
     /// Leases are not renewed from now on, or they are again.
     Short(bool),
+    /// Take this lock, renew it or not, say `holds`, and hold it until it is lost or until `LetGo`. Then say
+    /// `done`.
+    Hold(usize, bool),
+    LetGo,
     /// End as a killed process does. For threads.
     Die,
     /// Begin nothing more, and end.
@@ -79,6 +86,8 @@ impl Order {
             }
             Self::Calm => "calm".into(),
             Self::Short(yes) => format!("short {yes}"),
+            Self::Hold(lock, renewed) => format!("hold {lock} {renewed}"),
+            Self::LetGo => "let-go".into(),
             Self::Die => "die".into(),
             Self::Quit => "quit".into(),
         }
@@ -95,6 +104,8 @@ impl Order {
             }
             ["calm"] => Self::Calm,
             ["short", yes] => Self::Short(yes.parse().ok()?),
+            ["hold", lock, renewed] => Self::Hold(lock.parse().ok()?, renewed.parse().ok()?),
+            ["let-go"] => Self::LetGo,
             ["die"] => Self::Die,
             ["quit"] => Self::Quit,
             _ => return None,
@@ -117,7 +128,7 @@ pub(crate) fn process(duty: Duty, connect: for<'a> fn(&'a str) -> Connecting<'a>
     let desk = std::io::stdout().as_fd().try_clone_to_owned().expect("it has a standard output");
     let desk = Desk::new(UnixStream::from(desk)).expect("its standard output is a socket");
     let runtime = runtime();
-    let backend = runtime.block_on(reach(&duty.url, connect));
+    let backend = runtime.block_on(reach(&duty.url, connect)).unwrap_or_else(|e| panic!("{e}"));
     runtime.block_on(live(duty, backend, desk, std::io::stdin()));
     // Whatever is left of it, the campaign does not wait for.
     runtime.shutdown_background();
@@ -138,12 +149,15 @@ fn runtime() -> tokio::runtime::Runtime {
 }
 
 /// Its server may just be away, or its network broken.
-async fn reach(url: &str, connect: for<'a> fn(&'a str) -> Connecting<'a>) -> Arc<dyn Backend> {
+pub(crate) async fn reach(
+    url: &str,
+    connect: for<'a> fn(&'a str) -> Connecting<'a>,
+) -> Result<Arc<dyn Backend>, Error> {
     let deadline = Moment::now() + CONNECTS_WITHIN;
     loop {
         match connect(url).await {
-            Ok(backend) => return backend,
-            Err(error) if deadline.has_passed() => panic!("{error}"),
+            Ok(backend) => return Ok(backend),
+            Err(error) if deadline.has_passed() => return Err(error),
             Err(_) => sleep(Duration::from_millis(50)).await,
         }
     }
@@ -179,6 +193,10 @@ async fn live(
         let player = Player::new(client, rng.fork(), desk, state, duty.clone());
         players.spawn(player.play(locks.clone()));
     }
+    let client = recorder.client(format!("{}/solo", duty.host));
+    let soloist = Player::new(client, rng.fork(), desk.clone(), Arc::clone(&state), duty);
+    let (cue, cues) = unbounded_channel();
+    players.spawn(soloist.play_solo(locks.clone(), cues));
     desk.says("ready");
     let ended = async {
         while let Some(player) = players.join_next().await {
@@ -189,13 +207,19 @@ async fn live(
     };
     tokio::select! {
         () = ended => {}
-        () = obey(&state, &desk, told) => {}
+        () = obey(&state, &desk, told, cue) => {}
     }
 }
 
 /// Returns when it has been told to die, or nobody is there any more who could tell it anything. From
 /// then on it says nothing, as the dead do.
-async fn obey(state: &State, desk: &Desk, told: impl Read + Send + 'static) {
+async fn obey(
+    state: &State,
+    desk: &Desk,
+    told: impl Read + Send + 'static,
+    cue: UnboundedSender<Cue>,
+) {
+    let mut cue = Some(cue);
     let (thaw, thawed) = mpsc::channel();
     let mut orders = orders(told, move |line| {
         let order = Order::parse(line);
@@ -216,7 +240,12 @@ async fn obey(state: &State, desk: &Desk, told: impl Read + Send + 'static) {
             Order::Disturb(kind, rate, by) => state.weather.set(Some((kind, rate, by))),
             Order::Calm => state.weather.set(None),
             Order::Short(yes) => state.short.store(yes, Ordering::SeqCst),
-            Order::Quit => state.quits.store(true, Ordering::SeqCst),
+            Order::Hold(lock, renewed) => pass_on(cue.as_ref(), Cue::Hold { lock, renewed }),
+            Order::LetGo => pass_on(cue.as_ref(), Cue::LetGo),
+            Order::Quit => {
+                state.quits.store(true, Ordering::SeqCst);
+                cue = None;
+            }
             Order::Die => break,
         }
         if !desk.is_open() {
@@ -224,4 +253,9 @@ async fn obey(state: &State, desk: &Desk, told: impl Read + Send + 'static) {
         }
     }
     desk.shut();
+}
+
+fn pass_on(to: Option<&UnboundedSender<Cue>>, cue: Cue) {
+    // Who has quit plays no solo.
+    let _ = to.map(|to| to.send(cue));
 }

@@ -13,15 +13,15 @@ use super::{Duty, State};
 use crate::desk::{Desk, lock_name, unfenced};
 
 pub(super) struct Player {
-    client: Client,
+    pub(super) client: Client,
     rng: Rng,
-    desk: Desk,
-    state: Arc<State>,
-    duty: Duty,
+    pub(super) desk: Desk,
+    pub(super) state: Arc<State>,
+    pub(super) duty: Duty,
 }
 
 /// What was read under a lock, to be written back one higher.
-struct Read {
+pub(super) struct Read {
     fence: FencingToken,
     fenced: Option<u64>,
     unfenced: u64,
@@ -70,14 +70,7 @@ impl Player {
                 return None;
             }
         };
-        // Told even while its holder looks elsewhere.
-        let (signal, id) = (held.guard.loss_signal(), held.id.clone());
-        tokio::spawn(async move {
-            let loss = signal.lost().await;
-            if loss != Loss::Released {
-                id.lost(loss);
-            }
-        });
+        tell_of_loss(&held);
         Some(held)
     }
 
@@ -118,7 +111,7 @@ impl Player {
         }
     }
 
-    fn read(&mut self, held: &Held) -> Option<Read> {
+    pub(super) fn read(&mut self, held: &Held) -> Option<Read> {
         let fence = held.guard.fencing_token()?;
         let lock = held.guard.name().as_str();
         let pending = self.client.invoke_read(lock, Some(fence.as_u64()));
@@ -130,7 +123,7 @@ impl Player {
         Some(Read { fence, fenced, unfenced })
     }
 
-    fn write(&mut self, held: &Held, read: &Read) {
+    pub(super) fn write(&mut self, held: &Held, read: &Read) {
         let lock = held.guard.name().as_str();
         if let Some(value) = read.fenced {
             let pending = self.client.invoke_write(lock, Some(read.fence.as_u64()));
@@ -148,4 +141,15 @@ impl Player {
     fn up_to(&mut self, longest: Duration) -> Duration {
         longest.mul_f64(self.rng.f64())
     }
+}
+
+/// The loss is noted even while its holder looks elsewhere.
+pub(super) fn tell_of_loss(held: &Held) {
+    let (signal, id) = (held.guard.loss_signal(), held.id.clone());
+    tokio::spawn(async move {
+        let loss = signal.lost().await;
+        if loss != Loss::Released {
+            id.lost(loss);
+        }
+    });
 }

@@ -1,0 +1,156 @@
+//! Plants each bug and sees whether it is seen.
+
+use std::io::{self, BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use conformance_tests::{Harness, Pace, laws};
+use lock_core::Memory;
+
+use super::{ALL, Bug, Finding, Only, Seer, saboteur};
+use crate::outcome::Settings;
+use crate::report;
+use crate::run::run;
+use crate::sites::Backing;
+
+/// What is hunted for, and how long.
+#[derive(Debug)]
+pub(crate) struct Hunt {
+    /// These only; all of them if there are none.
+    pub(crate) names: Vec<String>,
+    /// By the campaign on this backend, whoever has to see them.
+    pub(crate) on: Option<String>,
+    pub(crate) settings: Settings,
+    pub(crate) seeds: std::ops::Range<u64>,
+    /// Where findings are kept; those that are there already are left out.
+    pub(crate) out: PathBuf,
+}
+
+/// True if all were seen.
+pub(crate) fn hunt(
+    hunt: &Hunt,
+    find: impl Fn(&str) -> io::Result<Backing>,
+    runtime: impl Fn() -> io::Result<tokio::runtime::Runtime>,
+) -> io::Result<bool> {
+    let mut findings = Vec::new();
+    let mut scripts: Vec<(&str, Vec<&Bug>)> = Vec::new();
+    for bug in hunt.bugs()? {
+        if let Some(finding) = Finding::of(&hunt.out, bug.name)? {
+            println!("{}: there already", bug.name);
+            findings.push(finding);
+            continue;
+        }
+        let finding = match hunt.on.as_deref().map_or(bug.seen_by, |_| Seer::Campaign("")) {
+            Seer::Campaign(backend) => {
+                let backing = find(hunt.on.as_deref().unwrap_or(backend))?;
+                by_campaign(hunt, bug, &backing, &runtime)?
+            }
+            Seer::Law(number) => by_law(bug, number).map_err(io::Error::other)?,
+            Seer::Script(script) => {
+                match scripts.iter_mut().find(|(known, _)| *known == script) {
+                    Some((_, bugs)) => bugs.push(bug),
+                    None => scripts.push((script, vec![bug])),
+                }
+                continue;
+            }
+        };
+        keep(&hunt.out, finding, &mut findings)?;
+    }
+    for (script, bugs) in scripts {
+        by_script(script, &bugs, |finding| keep(&hunt.out, finding, &mut findings))?;
+    }
+    let seen = findings.iter().filter(|finding| finding.seen.is_some()).count();
+    println!("{seen} of {} bugs are seen", findings.len());
+    Ok(seen == findings.len())
+}
+
+impl Hunt {
+    fn bugs(&self) -> io::Result<Vec<&'static Bug>> {
+        if self.names.is_empty() {
+            return Ok(ALL.iter().collect());
+        }
+        let find = |name: &String| {
+            let found = ALL.iter().find(|bug| bug.name == name);
+            found.ok_or_else(|| io::Error::other(format!("no bug {name:?} is known")))
+        };
+        self.names.iter().map(find).collect()
+    }
+}
+
+fn keep(out: &Path, finding: Finding, findings: &mut Vec<Finding>) -> io::Result<()> {
+    let seen = finding.seen.as_deref().unwrap_or("NOT SEEN");
+    println!("{}, {}: {seen}", finding.bug, finding.seen_by);
+    finding.keep(out)?;
+    findings.push(finding);
+    Ok(())
+}
+
+fn by_campaign(
+    hunt: &Hunt,
+    bug: &Bug,
+    backing: &Backing,
+    runtime: impl Fn() -> io::Result<tokio::runtime::Runtime>,
+) -> io::Result<Finding> {
+    saboteur(bug.name).map_err(io::Error::other)?;
+    let settings = Settings { bug: Some(bug.name.to_owned()), ..hunt.settings.clone() };
+    let (mut seen, mut command) = (None, String::new());
+    for seed in hunt.seeds.clone() {
+        let outcome = runtime()?.block_on(run(backing, seed, &settings))?.outcome;
+        command = outcome.command();
+        seen = report::caught_by(&outcome).map(|by| format!("{by} (seed {seed})"));
+        if seen.is_some() {
+            break;
+        }
+    }
+    Ok(Finding::new(bug, format!("campaign, {}", backing.name), seen, command))
+}
+
+fn by_law(bug: &Bug, number: &str) -> Result<Finding, String> {
+    let law = laws::by_number(number).ok_or_else(|| format!("there is no law {number}"))?;
+    let make = || {
+        let backend = Arc::new(Memory::new().with_notices());
+        Box::new(Only { backend, pace: Pace::Paused }) as Box<dyn Harness>
+    };
+    let seen = conformance_tests::catch(law, saboteur(bug.name)?, &make).ok();
+    let happened = seen.map(|violation| {
+        let text = violation.to_string();
+        let line = text.lines().find_map(|line| line.trim().strip_prefix("happened: "));
+        line.unwrap_or(&text).to_owned()
+    });
+    let trial = format!("law_{}_catches_{}", number.replace('.', "_"), bug.name);
+    let command = format!("cargo test -p conformance-tests --test sabotage {trial}");
+    Ok(Finding::new(bug, format!("law {number}, {}", law.name), happened, command))
+}
+
+/// The script prints for each bug its name and, indented, what was seen.
+fn by_script(
+    script: &str,
+    bugs: &[&Bug],
+    mut found: impl FnMut(Finding) -> io::Result<()>,
+) -> io::Result<()> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts").join(script);
+    let mut command = Command::new(path);
+    command.args(bugs.iter().map(|bug| bug.name)).stdout(Stdio::piped());
+    let mut running = command.spawn()?;
+    let said = running.stdout.take().ok_or_else(|| io::Error::other("it has no output"))?;
+    let (mut now, mut missing) = (None, bugs.len());
+    for line in BufReader::new(said).lines() {
+        let line = line?;
+        let named = line.split_once(':').map(|(name, _)| name);
+        if let Some(bug) = bugs.iter().find(|bug| Some(bug.name) == named) {
+            now = Some(*bug);
+        } else if let (Some(bug), Some(seen)) = (now, line.strip_prefix("    ")) {
+            let (by, seen) = seen.split_once(": ").unwrap_or(("a test", seen));
+            let seen = (seen != "NOT CAUGHT").then(|| seen.to_owned());
+            let command = format!("scripts/{script} {}", bug.name);
+            found(Finding::new(bug, by.to_owned(), seen, command))?;
+            (now, missing) = (None, missing - 1);
+        }
+    }
+    running.wait()?;
+    match missing {
+        0 => Ok(()),
+        _ => Err(io::Error::other(format!("{script} says nothing of {missing} bugs"))),
+    }
+}
