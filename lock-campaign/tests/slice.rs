@@ -116,11 +116,6 @@ fn releases_of_what_others_hold_are_caught() {
 }
 
 #[test]
-fn leases_that_count_from_the_reply_are_caught() {
-    is_caught("memory", "CountsFromTheReply", &["K1", "K2"]);
-}
-
-#[test]
 fn tokens_that_come_again_are_caught() {
     is_caught("memory", "RepeatsTokens", &["K4"]);
 }

@@ -78,12 +78,7 @@ pub const ALL: &[Bug] = &[
         "a lock that is handed over counts from the word of it",
         Campaign("redis"),
     ),
-    bug("AssumesItsRenewals", "a renewal without an answer is taken for done", Campaign("quorum")),
-    bug(
-        "RenewAlwaysHeld",
-        "a renewal of what was taken away says that it is held",
-        Campaign("redis"),
-    ),
+    bug("RenewAlwaysHeld", "a renewal of what was taken away says held", Law("3.1")),
     bug("GivesUpAtOnce", "one renewal that fails is a loss", Campaign("redis")),
     bug("NeverReconnects", "a connection that broke is never made anew", Campaign("redis")),
     bug("SwallowsUncertainReleases", "what an unanswered attempt took is kept", Campaign("file")),
