@@ -86,24 +86,43 @@ fn laws_md_holds_the_laws() {
 }
 
 #[test]
-fn readme_holds_the_capabilities() {
+fn readme_and_comparison_hold_the_capabilities() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let mut columns = runtime.block_on(declared());
+    generated("docs/comparison.md", "capabilities", &table(&columns));
+    // A quorum is what its members are, and is told of where it is explained.
+    columns.retain(|caps| caps.backend != "quorum");
+    generated("README.md", "capabilities", &table(&columns));
+}
+
+/// What each backend declares, on real servers.
+async fn declared() -> Vec<Capabilities> {
     // Not on tmpfs, which outlasts no restart.
     let file = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let server = Redis::start(RedisOptions::new());
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let redis = runtime.block_on(lock_redis::Redis::connect(&*server.url())).unwrap();
+    let servers = [(); 3].map(|()| Redis::start(RedisOptions::new()));
+    let redis = lock_redis::Redis::connect(&*servers[0].url()).await.unwrap();
     let ensemble = ZooKeeper::start(&ZooKeeperOptions::new());
-    let zookeeper = lock_zookeeper::ZooKeeper::connect(ensemble.url());
-    let zookeeper = runtime.block_on(zookeeper).unwrap();
+    let zookeeper = lock_zookeeper::ZooKeeper::connect(ensemble.url()).await.unwrap();
     let server = Memcached::start(MemcachedOptions::new());
-    let memcached = runtime.block_on(lock_memcache::Memcached::connect(server.url())).unwrap();
-    let columns: Vec<Capabilities> = vec![
+    let memcached = lock_memcache::Memcached::connect(server.url()).await.unwrap();
+    let mut quorum = lock_quorum::Quorum::builder();
+    for server in &servers {
+        quorum = quorum.member(lock_redis::Redis::connect(&*server.url()).await.unwrap());
+    }
+    // These servers have not been running for as long as a quorum waits for otherwise.
+    let quorum = quorum.members_remember().build().await.unwrap();
+    vec![
         Memory::new().capabilities(),
         lock_file::FileLocks::at(file.path()).unwrap().capabilities(),
         redis.capabilities(),
         zookeeper.capabilities(),
         memcached.capabilities(),
-    ];
+        quorum.capabilities(),
+    ]
+}
+
+/// A column for each of them.
+fn table(columns: &[Capabilities]) -> String {
     let row = |what: &str, cell: &dyn Fn(&Capabilities) -> String| {
         let cells: Vec<String> = columns.iter().map(cell).collect();
         format!("| {what} | {} |\n", cells.join(" | "))
@@ -144,7 +163,7 @@ fn readme_holds_the_capabilities() {
             Support::Absent => "no".into(),
         });
     }
-    generated("README.md", "capabilities", &text);
+    text
 }
 
 /// What the README shows first is code that compiles: it stands, line for line, in an example.
