@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 
 use super::run::Run;
-use super::{markdown, page};
+use super::{Goals, markdown, page};
 
 #[derive(Args, Debug)]
 pub(crate) struct ReportArgs {
@@ -25,11 +25,15 @@ pub(crate) struct ReportArgs {
     /// A document whose part between `<!-- figures: generated -->` and `<!-- end of figures -->` is written anew
     #[arg(long, value_name = "FILE")]
     document: Option<PathBuf>,
+    /// Notes what was measured in these goals files, each of which is called like its backend
+    #[arg(long, value_name = "FILE", num_args = 1..)]
+    goals: Vec<PathBuf>,
 }
 
 pub(crate) fn main(args: &ReportArgs) -> Result<(), String> {
-    if [&args.html, &args.markdown, &args.json, &args.document].iter().all(|file| file.is_none()) {
-        return Err("say what to write: --html, --markdown, --json or --document".into());
+    let files = [&args.html, &args.markdown, &args.json, &args.document];
+    if files.iter().all(|file| file.is_none()) && args.goals.is_empty() {
+        return Err("say what to write: --html, --markdown, --json, --document or --goals".into());
     }
     let mut runs = Vec::new();
     for file in &args.runs {
@@ -48,6 +52,13 @@ pub(crate) fn main(args: &ReportArgs) -> Result<(), String> {
         let document = fs::read_to_string(file).map_err(|e| format!("{}: {e}", file.display()))?;
         let document = with_figures(&document, &markdown::figures(&runs));
         write(file, &document.ok_or_else(|| format!("{} has no figures", file.display()))?)?;
+    }
+    for file in &args.goals {
+        let backend = file.file_stem().and_then(|stem| stem.to_str());
+        let run = runs.iter().find(|run| Some(run.backend()) == backend);
+        let run = run.ok_or_else(|| format!("{}: no run of that backend", file.display()))?;
+        let text = fs::read_to_string(file).map_err(|e| format!("{}: {e}", file.display()))?;
+        write(file, &Goals::read_any(file)?.noted(&text, &run.summary))?;
     }
     Ok(())
 }

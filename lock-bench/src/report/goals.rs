@@ -19,12 +19,40 @@ struct Goal {
     workload: String,
     lib: String,
     figure: String,
+    /// Divided by the same figure of this one.
+    over: Option<String>,
     /// The median of all rounds must not be above it.
     max: Option<f64>,
     /// The median of all rounds must not be below it.
     min: Option<f64>,
+    /// It needs times, or a crowd that takes long: `--exact` leaves it out.
+    #[serde(default)]
+    timed: bool,
+    /// What it was when somebody measured on a quiet machine and noted it, with `lock-bench report --goals`.
+    measured: Option<f64>,
+    /// Why it is missed, with the numbers that say so. Such a goal does not fail a run.
+    missed: Option<String>,
     /// What users were promised.
     promise: String,
+}
+
+/// What a run was asked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Scope {
+    /// Nothing that needs times.
+    pub(crate) exact: bool,
+    /// The locks of other projects, too.
+    pub(crate) others: bool,
+}
+
+/// What came of the goals that were looked at.
+#[derive(Debug, Default)]
+pub(crate) struct Outcome {
+    pub(crate) asked: usize,
+    /// A line for each that was not met.
+    pub(crate) not_met: Vec<String>,
+    /// A line for each that was not met, as its file says.
+    pub(crate) known: Vec<String>,
 }
 
 impl Goals {
@@ -32,28 +60,66 @@ impl Goals {
     /// that is none of `workloads`: it would never be looked at.
     pub(crate) fn read(path: &Path, workloads: &[&str]) -> Result<Self, String> {
         let at = path.display();
-        let text = std::fs::read_to_string(path).map_err(|e| format!("{at}: {e}"))?;
-        let goals: Self = toml::from_str(&text).map_err(|e| format!("{at}: {e}"))?;
-        if goals.goal.is_empty() {
-            return Err(format!("{at}: no goal in it"));
-        }
+        let goals = Self::read_any(path)?;
         match goals.goal.iter().find_map(|goal| goal.fault(workloads)) {
             None => Ok(goals),
             Some(fault) => Err(format!("{at}: {fault}")),
         }
     }
 
-    /// How many goals were looked at, and one line for each that was not met. A figure that was not
-    /// measured does not meet a goal, unless its whole workload was not asked for.
+    /// The same for whatever workloads there are.
+    pub(super) fn read_any(path: &Path) -> Result<Self, String> {
+        let at = path.display();
+        let text = std::fs::read_to_string(path).map_err(|e| format!("{at}: {e}"))?;
+        let goals: Self = toml::from_str(&text).map_err(|e| format!("{at}: {e}"))?;
+        if goals.goal.is_empty() {
+            return Err(format!("{at}: no goal in it"));
+        }
+        Ok(goals)
+    }
+
+    /// A figure that was not measured does not meet a goal, unless what it needs was not asked for.
     pub(crate) fn compare(
         &self,
         rows: &[Row],
+        scope: Scope,
         was_asked: impl Fn(&str) -> bool,
-    ) -> (usize, Vec<String>) {
+    ) -> Outcome {
         let summary = Summary::of(rows);
-        let asked: Vec<&Goal> =
-            self.goal.iter().filter(|goal| was_asked(workload_of(&goal.workload))).collect();
-        (asked.len(), asked.iter().filter_map(|goal| goal.failure(&summary)).collect())
+        let mut outcome = Outcome::default();
+        for goal in &self.goal {
+            let is_out = (scope.exact && goal.timed) || (!scope.others && goal.over.is_some());
+            if is_out || !was_asked(workload_of(&goal.workload)) {
+                continue;
+            }
+            outcome.asked += 1;
+            match (goal.failure(&summary), &goal.missed) {
+                (None, _) => {}
+                (Some(failure), None) => outcome.not_met.push(failure),
+                (Some(failure), Some(why)) => outcome.known.push(format!("{failure}: {why}")),
+            }
+        }
+        outcome
+    }
+
+    /// The text of a goals file, with what was measured noted in it.
+    pub(super) fn noted(&self, text: &str, summary: &Summary) -> String {
+        let mut goals = self.goal.iter();
+        let mut noted = String::new();
+        let mut value = None;
+        for line in text.lines() {
+            if line.trim() == "[[goal]]" {
+                value = goals.next().and_then(|goal| goal.value(summary).or(goal.measured));
+            }
+            if line.starts_with("measured = ") {
+                continue;
+            }
+            if let Some(value) = value.filter(|_| line.starts_with("promise = ")) {
+                noted += &format!("measured = {value:.3}\n");
+            }
+            noted += &format!("{line}\n");
+        }
+        noted
     }
 }
 
@@ -80,18 +146,82 @@ impl Goal {
         (!numbers).then(|| format!("the goal for {figure} has a bound that is no number"))
     }
 
+    fn value(&self, summary: &Summary) -> Option<f64> {
+        let of = |lib: &str| Some(summary.find(&self.workload, lib, &self.figure)?.median);
+        match &self.over {
+            None => of(&self.lib),
+            Some(other) => Some(of(&self.lib)? / of(other)?),
+        }
+    }
+
     fn failure(&self, summary: &Summary) -> Option<String> {
         let Self { workload, lib, figure, promise, .. } = self;
-        let Some(found) = summary.find(workload, lib, figure) else {
-            return Some(format!("{workload}, {lib}: {figure} was not measured ({promise})"));
+        let over = self.over.as_ref().map(|other| format!(" over {other}")).unwrap_or_default();
+        let Some(found) = self.value(summary) else {
+            return Some(format!("{workload}, {lib}{over}: {figure} was not measured ({promise})"));
         };
-        let found = found.median;
-        if let Some(max) = self.max.filter(|max| found > *max || found.is_nan()) {
-            return Some(format!(
-                "{workload}, {lib}: {figure} is {found:.3}, above {max} ({promise})"
-            ));
-        }
-        let min = self.min.filter(|min| found < *min || found.is_nan())?;
-        Some(format!("{workload}, {lib}: {figure} is {found:.3}, below {min} ({promise})"))
+        let is_missed = |bound: f64, is_wrong: bool| (is_wrong || found.is_nan()).then_some(bound);
+        let above = self.max.and_then(|max| is_missed(max, found > max)).map(|max| ("above", max));
+        let below = self.min.and_then(|min| is_missed(min, found < min)).map(|min| ("below", min));
+        let (side, bound) = above.or(below)?;
+        Some(format!("{workload}, {lib}{over}: {figure} is {found:.3}, {side} {bound} ({promise})"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::{Figure, Figures};
+
+    const FILE: &str = "# Words\n[[goal]]\nworkload = \"pairs c=1\"\nlib = \"locks\"\nfigure = \"f\"\n\
+        over = \"theirs\"\nmax = 0.5\nmeasured = 9.000\npromise = \"half\"\n";
+
+    fn rows() -> Vec<Row> {
+        let row = |lib: &str, value: f64| Row {
+            workload: "pairs c=1".into(),
+            lib: lib.into(),
+            round: 0,
+            figures: Figures::from([(Figure::count("f"), value)]),
+            shape: Vec::new(),
+        };
+        vec![row("locks", 3.0), row("theirs", 4.0)]
+    }
+
+    fn outcome(text: &str, scope: Scope) -> Outcome {
+        let goals: Goals = toml::from_str(text).unwrap();
+        goals.compare(&rows(), scope, |_| true)
+    }
+
+    #[test]
+    fn a_figure_is_divided_by_that_of_another_library() {
+        let scope = Scope { exact: false, others: true };
+        let missed = outcome(FILE, scope);
+        let expected = "pairs c=1, locks over theirs: f is 0.750, above 0.5 (half)";
+        assert_eq!(missed.not_met, [expected]);
+        assert!(outcome(&FILE.replace("0.5", "0.8"), scope).not_met.is_empty());
+        assert_eq!(outcome(FILE, Scope { others: false, ..scope }).asked, 0);
+    }
+
+    #[test]
+    fn a_miss_that_is_explained_fails_nothing_and_is_told() {
+        let text = FILE.replace("promise", "missed = \"for a reason\"\npromise");
+        let outcome = outcome(&text, Scope { exact: false, others: true });
+        assert!(outcome.not_met.is_empty());
+        assert!(outcome.known[0].ends_with("(half): for a reason"), "{outcome:?}");
+    }
+
+    #[test]
+    fn what_needs_times_is_no_goal_of_an_exact_run() {
+        let text = FILE.replace("promise", "timed = true\npromise");
+        assert_eq!(outcome(&text, Scope { exact: true, others: true }).asked, 0);
+        assert_eq!(outcome(&text, Scope { exact: false, others: true }).asked, 1);
+    }
+
+    #[test]
+    fn what_was_measured_is_noted_and_the_rest_is_left() {
+        let goals: Goals = toml::from_str(FILE).unwrap();
+        let noted = goals.noted(FILE, &Summary::of(&rows()));
+        assert_eq!(noted, FILE.replace("measured = 9.000", "measured = 0.750"));
+        assert_eq!(goals.noted(FILE, &Summary::of(&[])), FILE, "what was not measured stays");
     }
 }

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 pub(crate) use cli::{ReportArgs, main};
-pub(crate) use goals::Goals;
+pub(crate) use goals::{Goals, Scope};
 pub(crate) use summary::Summary;
 
 /// How far a figure can be trusted.
