@@ -2,7 +2,7 @@
 
 mod support;
 
-use support::{demand, others_are_measured, run};
+use support::others_are_measured;
 
 #[test]
 fn other_projects_locks_on_redis_are_measured_beside_ours() {
@@ -16,7 +16,10 @@ fn other_projects_locks_on_redis_are_measured_beside_ours() {
         "node-redlock",
         "node-redlock, 10 ms",
     ];
-    others_are_measured("redis:", "killed", &who_wait);
+    let text = others_are_measured("redis:", "killed", &who_wait);
+    let cannot =
+        "left out: killed, distributed-lock: its acquire fails where somebody has the lock";
+    assert!(text.contains(cannot), "what cannot take part is said: {text}");
     others_are_measured("redis:", "held", &["locks", "distributed-lock", "redis-semaphore"]);
 }
 
@@ -28,14 +31,4 @@ fn other_projects_locks_on_memcached_are_measured_beside_ours() {
 #[test]
 fn other_projects_locks_on_files_are_measured_beside_ours() {
     others_are_measured("file:", "crowd", &["locks"]);
-}
-
-#[test]
-fn a_library_that_cannot_do_something_is_left_out_of_it() {
-    let output = run(&["redis:", "idle", "--exact", "--others"]);
-    demand(
-        &output,
-        0,
-        "left out: idle w=64 p=8, distributed-lock: its acquire fails where somebody has the lock",
-    );
 }

@@ -22,7 +22,7 @@ pub(crate) fn demand(output: &Output, status: i32, needle: &str) {
 }
 
 /// Each speaks the protocol, and no claim of theirs overlaps with another.
-pub(crate) fn others_are_measured(url: &str, workload: &str, names: &[&str]) {
+pub(crate) fn others_are_measured(url: &str, workload: &str, names: &[&str]) -> String {
     let output = run(&[url, workload, "--exact", "--others"]);
     demand(&output, 0, workload);
     let text = String::from_utf8_lossy(&output.stdout);
@@ -33,4 +33,5 @@ pub(crate) fn others_are_measured(url: &str, workload: &str, names: &[&str]) {
             |line: &str| line.starts_with("      ") && line.contains(&format!("   {name}"));
         assert!(text.lines().any(is_head), "{name} has no column in\n{text}");
     }
+    text.into_owned()
 }
