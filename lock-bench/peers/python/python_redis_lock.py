@@ -1,5 +1,7 @@
 """A worker that locks with python-redis-lock."""
 
+import threading
+
 import redis_client
 import redis_lock
 import worker
@@ -30,5 +32,12 @@ class PythonRedisLock(worker.Library):
         lock.acquire()
         return lock
 
+    def is_kept(self, lock):
+        # It tells nobody, but the thread ends when it cannot renew.
+        return lock._lock_renewal_thread is not None and lock._lock_renewal_thread.is_alive()
+
+
+# Not a page for each lock that is lost: `is_kept` knows.
+threading.excepthook = lambda _: None
 
 worker.serve(PythonRedisLock, redis_lock.__version__)

@@ -98,7 +98,7 @@ impl<'a> Bench<'a> {
     }
 
     /// What came of a measurement of one library; nothing, and a note, if it cannot do what was asked of it, or if
-    /// it is that of another project and failed: that is to cost no more than its own row.
+    /// it is that of another project and failed, or broke a promise: that is to cost no more than its own row.
     pub(crate) fn unless_it_cannot<T>(
         &mut self,
         workload: &str,
@@ -115,6 +115,10 @@ impl<'a> Bench<'a> {
             }
             Err(Stop::Failed(why)) if lib.is_of_others() => {
                 self.left_out.push(format!("{workload}, {}, which failed: {why}", lib.name));
+                Ok(None)
+            }
+            Err(Stop::Void(why)) if lib.is_of_others() => {
+                self.left_out.push(format!("{workload}, {}, whose row is void: {why}", lib.name));
                 Ok(None)
             }
             outcome => outcome.map(Some),
