@@ -19,6 +19,9 @@ const COLUMNS: &[(&str, &str, &str)] = &[
     ("killed", "late p50 ms", "takeover late, ms"),
 ];
 
+/// What nobody measured.
+const NOTHING: &str = "–";
+
 pub(super) fn markdown(runs: &[Run]) -> String {
     let mut text = format!("# What locks cost\n\n{}", figures(runs));
     for run in runs {
@@ -39,7 +42,9 @@ pub(super) fn figures(runs: &[Run]) -> String {
     for (workload, figure, title) in COLUMNS {
         let mut row = vec![(*title).to_owned()];
         row.extend(runs.iter().map(|run| cell(run.summary.find(workload, "locks", figure))));
-        rows.push(row);
+        if row.iter().skip(1).any(|cell| cell != NOTHING) {
+            rows.push(row);
+        }
     }
     text += &table(rows);
     for run in runs {
@@ -63,12 +68,13 @@ fn origin(run: &Run) -> String {
         _ => "",
     };
     format!(
-        "{}, {}, {} rounds: `lock-bench run {}:{}`.{profile}\n\n",
+        "{}, {}, {} rounds: `lock-bench run {}:{}{}`.{profile}\n\n",
         of("server"),
         of("cpu"),
         environment["rounds"],
         run.backend(),
         if others { " --others" } else { "" },
+        if environment["exact"] == true { " --exact" } else { "" },
     )
 }
 
@@ -103,7 +109,7 @@ fn beside(run: &Run) -> Vec<Vec<String>> {
 }
 
 fn cell(spread: Option<Spread>) -> String {
-    spread.map_or_else(|| "–".to_owned(), |spread| short(spread.median))
+    spread.map_or_else(|| NOTHING.to_owned(), |spread| short(spread.median))
 }
 
 /// The first row is the head.
