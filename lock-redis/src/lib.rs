@@ -126,6 +126,22 @@
 //!
 //! The channels are `<prefix>{<number>}%~to:<128 random bits>`, one for each slot in which somebody of the client has waited.
 //!
+//! # What is asked of the server
+//!
+//! | commands | how often |
+//! |---|---|
+//! | `HELLO` (twice), `SUBSCRIBE`, `CLIENT TRACKING`, `CLIENT CACHING` | once for each connection |
+//! | two `INFO`, `SCRIPT LOAD`, and the script that tries out the rights | once for each [`Redis::connect`] |
+//! | `SCRIPT LOAD`, and the request that found out once more | for each script that the server does not know |
+//! | the script of attempts | once for each claim; while it waits, when the lease ends of which its process heard last, once for all its waiters |
+//! | the script of renewals | for up to 64 locks at once, at each third of their leases |
+//! | the script of releases | once for each claim |
+//! | `CLIENT CACHING`, `EXISTS`, `GETRANGE`, `EXISTS`, sent together | with `order=any`, and where another library holds the lock: when a waiter goes to rest, and after each signal |
+//! | `PING` | when there was no answer for 5 s |
+//! | the scripts that inspect and break | when they are called |
+//!
+//! Nothing else: a test reads along with `MONITOR` and accounts for each command.
+//!
 //! # Settings of the server that matter
 //!
 //! | setting | for locks |

@@ -12,6 +12,7 @@
 mod clock;
 mod handle;
 mod memcached;
+mod monitor;
 mod process;
 mod redis;
 mod redis_cluster;
@@ -22,6 +23,7 @@ mod zookeeper;
 pub use clock::{Clock, Step};
 pub use handle::Handle;
 pub use memcached::{Memcached, MemcachedOptions, TextSession};
+pub use monitor::Monitor;
 pub(crate) use process::low_ports;
 pub use process::{Server, ServerError, spawn_bound};
 pub use redis::{KeepData, Persistence, Redis, RedisOptions};

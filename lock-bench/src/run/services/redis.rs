@@ -1,12 +1,9 @@
 //! Redis: a server of our own, or one that is given.
 
 use std::fmt::Display;
-use std::io::{self, BufRead, BufReader, Write};
-use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread::JoinHandle;
+use std::net::{SocketAddr, ToSocketAddrs};
 
-use conformance_tests::servers::{Redis, RedisOptions, Session};
+use conformance_tests::servers::{Monitor, Redis, RedisOptions, Session};
 
 use super::{Count, Place, Server};
 use crate::clock::now;
@@ -86,59 +83,9 @@ impl Server for Measured {
     }
 }
 
-/// `MONITOR` on a socket of our own. It shows what clients send, and what scripts call marked as such;
-/// the server's counters mix the two. `redis-cli monitor` in a pipe loses its last lines, this does not:
-/// it reads until it has seen our own mark.
-struct Monitor {
-    addr: SocketAddr,
-    mark: String,
-    reader: JoinHandle<io::Result<u64>>,
-}
-
-impl Monitor {
-    fn start(addr: SocketAddr) -> io::Result<Self> {
-        static MARKS: AtomicU64 = AtomicU64::new(0);
-
-        let number = MARKS.fetch_add(1, Ordering::Relaxed);
-        let mark = format!("lock-bench-{}-{number}", std::process::id());
-        let mut socket = TcpStream::connect(addr)?;
-        socket.write_all(b"*1\r\n$7\r\nMONITOR\r\n")?;
-        let mut lines = BufReader::new(socket);
-        let mut line = Vec::new();
-        lines.read_until(b'\n', &mut line)?;
-        if line != b"+OK\r\n" {
-            return Err(io::Error::other(String::from_utf8_lossy(&line).into_owned()));
-        }
-        let end = format!("\"{mark}\"\r\n").into_bytes();
-        let reader = std::thread::spawn(move || {
-            let mut requests = 0;
-            loop {
-                line.clear();
-                if lines.read_until(b'\n', &mut line)? == 0 {
-                    return Err(io::ErrorKind::UnexpectedEof.into());
-                }
-                if line.ends_with(&end) {
-                    return Ok(requests);
-                }
-                requests += u64::from(!is_of_a_script(&line));
-            }
-        });
-        Ok(Self { addr, mark, reader })
-    }
-}
-
-/// `+1700000000.123456 [0 lua] "GET" …`: the part in brackets has no `]` in it.
-fn is_of_a_script(line: &[u8]) -> bool {
-    let origin = line.split(|&byte| byte == b']').next().unwrap_or_default();
-    origin.ends_with(b" lua")
-}
-
 impl Count for Monitor {
     fn finish(self: Box<Self>) -> Result<u64, Stop> {
-        let mut session = Session::connect(self.addr).map_err(failed)?;
-        session.command(&["ECHO", &self.mark]).map_err(failed)?;
-        let counted = self.reader.join().map_err(|_| failed("the monitor's thread ended"))?;
-        counted.map_err(failed)
+        Ok((*self).finish().map_err(failed)?.len() as u64)
     }
 }
 
