@@ -17,6 +17,8 @@ pub(crate) struct Backend {
     pub(crate) crowd_floor: &'static str,
     /// What people use instead, shown beside it where one task is at work.
     pub(crate) beside: &'static [&'static str],
+    /// Our own requests without us, shown beside it where many tasks are at work, too.
+    pub(crate) bare: Option<&'static str>,
     /// Libraries of other projects, which are measured if they are asked for.
     pub(crate) others: &'static [Other],
     /// Locks exclude other processes, too.
@@ -46,6 +48,7 @@ pub(crate) const BACKENDS: &[Backend] = &[
         floor: "tokio-mutex",
         crowd_floor: "tokio-mutex",
         beside: &[],
+        bare: None,
         others: &[],
         between_processes: false,
         takeover: Takeover::Lease,
@@ -59,6 +62,7 @@ pub(crate) const BACKENDS: &[Backend] = &[
         floor: "file-lock",
         crowd_floor: "file-lock",
         beside: &["flock(1)"],
+        bare: None,
         others: ON_FILES,
         between_processes: true,
         takeover: Takeover::Death,
@@ -73,6 +77,7 @@ pub(crate) const BACKENDS: &[Backend] = &[
         floor: "raw-redis",
         crowd_floor: "mux-redis",
         beside: &[],
+        bare: Some("bare-redis"),
         others: ON_REDIS,
         between_processes: true,
         takeover: Takeover::Lease,
@@ -86,6 +91,7 @@ pub(crate) const BACKENDS: &[Backend] = &[
         floor: "raw-zookeeper",
         crowd_floor: "mux-zookeeper",
         beside: &[],
+        bare: None,
         others: ON_ZOOKEEPER,
         between_processes: true,
         takeover: Takeover::Lease,
@@ -100,6 +106,7 @@ pub(crate) const BACKENDS: &[Backend] = &[
         floor: "raw-memcached",
         crowd_floor: "mux-memcached",
         beside: &[],
+        bare: None,
         others: ON_MEMCACHED,
         between_processes: true,
         takeover: Takeover::Lease,

@@ -1,10 +1,12 @@
 //! `lock-bench worker LIB URL`: one process that locks as it is told. `PROTOCOL.md` is what it speaks.
 
+mod bare_redis;
 pub(crate) mod floors;
 mod locks;
 mod memcache_crate;
 mod zookeeper_crate;
 
+use bare_redis::BareRedis;
 use clap::Args;
 use floors::{FileLock, Flock, Memcached, Mux, Raw, Redis, TokioMutex, ZooKeeper};
 pub(crate) use lock_bench_worker::{Lib, histogram};
@@ -21,6 +23,7 @@ pub(crate) const LIBS: &[&str] = &[
     HANDING_OVER,
     "raw-redis",
     "mux-redis",
+    "bare-redis",
     "raw-memcached",
     "mux-memcached",
     "raw-zookeeper",
@@ -51,6 +54,7 @@ pub(crate) fn run(args: &WorkerArgs) -> Result<(), String> {
             HANDING_OVER => serve(locks::Locks::connect(&args.url, 16).await?).await,
             "raw-redis" => serve(Raw::<Redis>::connect(&args.url)?).await,
             "mux-redis" => serve(Mux::<Redis>::connect(&args.url).await?).await,
+            "bare-redis" => serve(BareRedis::connect(&args.url).await?).await,
             "raw-memcached" => serve(Raw::<Memcached>::connect(&args.url)?).await,
             "mux-memcached" => serve(Mux::<Memcached>::connect(&args.url).await?).await,
             "raw-zookeeper" => serve(Raw::<ZooKeeper>::connect(&args.url)?).await,

@@ -33,11 +33,12 @@ const CONCURRENCY: [usize; 3] = [1, 64, 1024];
 pub(super) fn run(bench: &mut Bench<'_>) -> Result<(), Stop> {
     for tasks in CONCURRENCY {
         let workload = format!("pairs c={tasks}");
-        let beside = if tasks == 1 && !bench.args.exact { bench.backend.beside } else { &[] };
+        let beside = if tasks == 1 { bench.backend.beside } else { &[] };
+        let beside = beside.iter().chain(&bench.backend.bare).filter(|_| !bench.args.exact);
         // Nobody waits here, so those that are tuned are no different.
         let mut libs = bench.libs.clone();
         libs.retain(|lib| !lib.is_tuned());
-        libs.extend(beside.iter().map(|name| Lib::own(name, bench.args.threads)));
+        libs.extend(beside.map(|name| Lib::own(name, bench.args.threads)));
         let floor = bench.floor(match tasks {
             1 => bench.backend.floor,
             _ => bench.backend.crowd_floor,

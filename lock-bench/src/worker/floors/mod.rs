@@ -64,7 +64,7 @@ fn refused(reply: &[u8]) -> String {
 }
 
 /// 128 bits in hex, as much as an owner id that nobody guesses needs.
-pub(super) fn random_owner() -> String {
+pub(crate) fn random_owner() -> String {
     format!("{:032x}", fastrand::u128(..))
 }
 
