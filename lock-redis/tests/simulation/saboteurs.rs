@@ -11,7 +11,7 @@ const fn saboteur(name: &'static str, is: &'static str, becomes: &'static str) -
     Saboteur { name, sabotage: Sabotage { is, becomes } }
 }
 
-pub(crate) const SABOTEURS: [Saboteur; 11] = [
+pub(crate) const SABOTEURS: [Saboteur; 4] = [
     saboteur(
         "releases whoever holds the lock",
         "type(value) == 'string' and string.sub(value, 1, 32) == owner\nif ours",
@@ -27,36 +27,5 @@ pub(crate) const SABOTEURS: [Saboteur; 11] = [
         "lets others in before those who wait",
         "redis.call('EXISTS', tombstone, queue) == 0",
         "redis.call('EXISTS', tombstone) == 0",
-    ),
-    saboteur(
-        "serves those whose places have lapsed",
-        "if lasts and tonumber(lasts) > now then",
-        "if channel then",
-    ),
-    saboteur("serves those who do not hear it", "if heard > 0 then", "if true then"),
-    saboteur(
-        "says that it gave the lock for longer than it did",
-        "{'grant', owner, number, lease, whole(now)}",
-        "{'grant', owner, number, ttl, whole(now)}",
-    ),
-    saboteur(
-        "says that it gave the lock later than it did",
-        "{'grant', owner, number, lease, whole(now)}",
-        "{'grant', owner, number, lease, whole(now + lease * 500)}",
-    ),
-    saboteur(
-        "takes nobody out of the line who was served",
-        "redis.call('ZREM', queue, member)\n                    redis.pcall",
-        "redis.pcall",
-    ),
-    saboteur(
-        "sends a silent process one lock after the other",
-        "until it is heard of.\n                redis.call('ZREM', places, channel)",
-        "",
-    ),
-    saboteur(
-        "lets go of a lock and serves nobody",
-        "pcall(line().serve, lock, fence, queue, places, idle, nil, false)",
-        "",
     ),
 ];
