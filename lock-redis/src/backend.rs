@@ -21,6 +21,7 @@ use crate::fault::odd_answer;
 use crate::keys::{Keys, LockKeys};
 use crate::line::{Call, Lines, Place, Told, member};
 use crate::link::{Connection, Ours};
+use crate::replicas::{Replicas, Written};
 use crate::servers::{Done, Errand, Servers, all};
 use crate::value::Value;
 
@@ -47,6 +48,8 @@ struct Inner {
     servers: Servers,
     wakeup: Wakeup,
     notices: Support,
+    /// If a lock counts only when replicas know of it.
+    replicas: Option<Replicas>,
     max_ttl: Duration,
     stuck: Stuck,
 }
@@ -92,8 +95,12 @@ impl Redis {
     {
         let config = config.try_into().map_err(Error::from)?;
         let (keys, max_ttl) = (config.keys.clone(), config.max_ttl);
-        let (servers, connection) = Servers::connect(config).await?;
+        let replicas = config.replicas.map(Replicas::new);
+        // Large, and done once.
+        let (servers, connection) = Box::pin(Servers::connect(config)).await?;
         let wakeup = match servers.ours.order() {
+            // Who is handed the lock asks whether replicas know of it.
+            Order::Fifo if replicas.is_some() => Wakeup::Signal,
             Order::Fifo => Wakeup::HandOff,
             Order::PerProcess if connection.has_signals => Wakeup::Signal,
             Order::PerProcess => Wakeup::Poll,
@@ -104,7 +111,8 @@ impl Redis {
             false => Support::Absent,
         };
         let stuck = Stuck::default();
-        Ok(Self { inner: Arc::new(Inner { keys, servers, wakeup, notices, max_ttl, stuck }) })
+        let inner = Inner { keys, servers, wakeup, notices, replicas, max_ttl, stuck };
+        Ok(Self { inner: Arc::new(inner) })
     }
 }
 
@@ -139,10 +147,16 @@ impl Backend for Redis {
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, Fault> {
         claim.must_be_exclusive()?;
-        if claim.queue && self.inner.servers.ours.stands_in_line() {
-            return self.stand_in_line(claim).await;
+        let attempt = match claim.queue && self.inner.servers.ours.stands_in_line() {
+            true => self.stand_in_line(claim).await?,
+            false => self.attempt(claim, None).await?.attempt,
+        };
+        match attempt {
+            Attempt::Acquired(grant) if self.inner.replicas.is_some() => {
+                self.confirm(claim, grant).await
+            }
+            attempt => Ok(attempt),
         }
-        self.attempt(claim, None).await.map(|seen| seen.attempt)
     }
 
     async fn wait(&self, claim: &Claim) -> Result<Wake, Fault> {
@@ -164,6 +178,8 @@ impl Backend for Redis {
             biased;
             call = lines.called(&claim.owner, watches) => match call {
                 Call::Look => Ok(Wake::Look),
+                // The attempt that follows finds the lock, and makes sure of its replicas.
+                Call::Sent(_) if self.inner.replicas.is_some() => Ok(Wake::Look),
                 Call::Sent(sent) => {
                     let fence_until = sent.since + sent.lease + IDLE;
                     let held = Held { number: sent.number, fence_until, connection: 0 };
@@ -374,6 +390,27 @@ impl Redis {
         }
     }
 
+    /// Keeps a grant if enough replicas know of it, and else undoes it.
+    async fn confirm(&self, claim: &Claim, grant: Grant) -> Result<Attempt, Fault> {
+        let mut claim = claim.clone();
+        claim.ticket = grant.ticket;
+        let answer =
+            self.renew_batch(&[&claim]).await.and_then(|mut answers| match answers.pop() {
+                Some(Ok(Renewal::Held(grant))) => Ok(grant),
+                Some(Err(fault)) => Err(fault),
+                _ => Err(odd_answer("acquire", "a lock that was given is gone")),
+            });
+        let fault = match answer {
+            Ok(grant) => return Ok(Attempt::Acquired(grant)),
+            Err(fault) => fault,
+        };
+        let (kind, undone) = (fault.kind(), self.release(&claim, LetGo::now()).await);
+        Err(match undone {
+            Ok(_) => Fault::not_applied(kind, fault.into_source()),
+            Err(_) => Fault::unknown(kind, fault.into_source()),
+        })
+    }
+
     /// Asks the server to tell of a change, looks once, and then costs nothing until it tells.
     async fn wait_for_signal(&self, claim: &Claim) -> Result<Wake, Fault> {
         let Inner { keys, servers, .. } = &*self.inner;
@@ -478,17 +515,30 @@ impl Redis {
         let added =
             claims.iter().zip(&keys).map(|(claim, keys)| self.add(&mut script, claim, keys));
         let prolonged: Vec<_> = added.collect();
-        let done = servers.run::<Vec<(String, i64)>>(&Errand::new("renew", some, &script)).await?;
-        if done.answer.len() != claims.len() {
-            return Err(odd_answer("renew", format!("{} answers", done.answer.len())));
+        let written = self.write(&Errand::new("renew", some, &script)).await?;
+        let Written { since, by, answer, missing } = written;
+        let answers: Vec<(String, i64)> = answer;
+        if answers.len() != claims.len() {
+            return Err(odd_answer("renew", format!("{} answers", answers.len())));
         }
         claims.iter().for_each(|claim| lines.leave(&claim.owner));
-        let Done { asked, connection, answer, .. } = done;
-        let renewals = claims.iter().zip(prolonged).zip(answer);
-        let renewals = renewals.map(|((claim, prolonged), answer)| {
-            renewed(claim, asked, connection.id(), prolonged, answer)
+        let renewals = claims.iter().zip(prolonged).zip(answers);
+        let renewals = renewals.map(|((claim, prolonged), answer)| match &missing {
+            Some(missing) if !answer.0.is_empty() => Err(missing.repeated()),
+            _ => renewed(claim, since, by, prolonged, answer),
         });
         Ok(renewals.collect())
+    }
+
+    /// Runs a script that writes, and waits for replicas if some are to know of it.
+    async fn write<T: FromRedisValue>(&self, errand: &Errand<'_>) -> Result<Written<T>, Fault> {
+        let Inner { servers, replicas, .. } = &*self.inner;
+        if let Some(replicas) = replicas {
+            let (link, connection) = servers.reach(errand.keys).await?;
+            return replicas.run(&link, &connection, errand.doing, errand.script).await;
+        }
+        let Done { asked, connection, answer, .. } = servers.run(errand).await?;
+        Ok(Written { since: asked, by: connection.id(), answer, missing: None })
     }
 
     /// A lock that shares its server with others by chance. While the keys of its slot are being moved to another
@@ -516,7 +566,9 @@ impl Redis {
     /// Adds the renewal of a claim to the script; true if its fence is to be prolonged.
     fn add(&self, script: &mut ScriptInvocation<'_>, claim: &Claim, keys: &LockKeys) -> bool {
         let now = Moment::now();
-        let prolong = held(claim).is_none_or(|held| held.fence_is_short(now, claim.ttl));
+        // What is to be acknowledged has to be written.
+        let prolong = self.inner.replicas.is_some()
+            || held(claim).is_none_or(|held| held.fence_is_short(now, claim.ttl));
         script.key(&keys.lock).key(&keys.fence).key(&keys.queue).key(&keys.places).key(&keys.bell);
         script.arg(claim.owner.expose()).arg(millis(claim.ttl)).arg(i32::from(prolong));
         // Who was sent the lock and has not said so yet is still known as a waiter.

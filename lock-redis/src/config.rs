@@ -9,6 +9,7 @@ use lock_core::{Error, ErrorKind, Order};
 
 use crate::address::{Address, Login};
 use crate::keys::Keys;
+use crate::replicas::Wanted;
 use crate::sentinel::{Found, Sentinels};
 #[cfg(feature = "tls")]
 use crate::tls::{Certificates, Pem};
@@ -20,6 +21,10 @@ const DEFAULT_SENTINEL_PORT: u16 = 26379;
 pub(crate) const TTL_MIN: Duration = Duration::from_millis(10);
 /// Unless `max_ttl` says less.
 pub(crate) const TTL_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// How long replicas are waited for unless `min_replicas_timeout` says otherwise, and at most.
+const REPLICAS_TIMEOUT: Duration = Duration::from_millis(500);
+const REPLICAS_TIMEOUT_MAX: Duration = Duration::from_secs(60);
 
 /// Where the server is, who we are there, and under which prefix its locks stand.
 ///
@@ -46,6 +51,7 @@ pub struct Config {
     pub(crate) max_ttl: Duration,
     /// `None`: the best that the server offers.
     pub(crate) order: Option<Order>,
+    pub(crate) replicas: Option<Wanted>,
     #[cfg(feature = "tls")]
     pub(crate) certificates: Certificates,
     #[cfg(feature = "simulation")]
@@ -81,6 +87,8 @@ impl Config {
     /// | `prefix` | all | put before every key, see [`prefix`](Self::prefix) |
     /// | `max_ttl` | all | the longest lease, like `1h`, see [`max_ttl`](Self::max_ttl) |
     /// | `order` | all | `fifo`, or `any` for a race, see [`order`](Self::order) |
+    /// | `min_replicas` | all but clusters | how many replicas must know of a lock, see [`min_replicas`](Self::min_replicas) |
+    /// | `min_replicas_timeout` | with `min_replicas` | for how long they are waited for, 500 ms unless given |
     /// | `db`, `user`, `password` | `redis+unix:` | what other URLs have elsewhere |
     /// | `sentinel_user`, `sentinel_password` | `redis+sentinel:`, `rediss+sentinel:` | who we are on the Sentinels, if they ask |
     /// | `ca` | `rediss:`, `rediss+sentinel:`, `rediss+cluster:` | a file: the authorities that vouch for the server, and no others |
@@ -134,6 +142,11 @@ impl Config {
             Some("any") => config.order(Order::PerProcess),
             Some(_) => return Err(invalid("the URL option order is fifo or any")),
         };
+        if let Some(count) = url.take("min_replicas")? {
+            let count = count.parse().map_err(|_| invalid("min_replicas is a number"))?;
+            let timeout = url.take_duration("min_replicas_timeout")?;
+            config = config.min_replicas(count, timeout.unwrap_or(REPLICAS_TIMEOUT))?;
+        }
         let encrypted = match url.scheme() {
             scheme if scheme.contains("sentinel") => "rediss+sentinel",
             scheme if scheme.contains("cluster") => "rediss+cluster",
@@ -191,6 +204,31 @@ impl Config {
         self
     }
 
+    /// Has a lock, and each renewal of it, count only if `count` replicas have acknowledged it within `timeout`.
+    ///
+    /// A grant that they have not acknowledged is undone, and the attempt fails as unavailable; a renewal that they
+    /// have not acknowledged prolongs nothing, and the holder gives up in time. It makes a
+    /// failover that loses locks rarer, and does not rule it out: see the crate's documentation, also for the cost.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Invalid`] if `count` is 0, or `timeout` is not from 1 ms to a minute;
+    /// [`ErrorKind::Unsupported`] for a cluster.
+    pub fn min_replicas(mut self, count: u32, timeout: Duration) -> Result<Self, Error> {
+        if !self.members.is_empty() {
+            let why = "min_replicas is for redis: and redis+sentinel:, and not for a cluster";
+            return Err(Error::new(ErrorKind::Unsupported, why));
+        }
+        if count == 0 {
+            return Err(invalid("min_replicas is at least 1; leave it out to wait for none"));
+        }
+        if !(Duration::from_millis(1)..=REPLICAS_TIMEOUT_MAX).contains(&timeout) {
+            return Err(invalid("min_replicas_timeout is out of range; it is from 1ms to 1m"));
+        }
+        self.replicas = Some(Wanted { count, timeout });
+        Ok(self)
+    }
+
     /// Trusts the authorities in `pem`, and no others, to vouch for the server of a `rediss://` URL.
     /// Without this they are those that the system trusts. Wins over the option `ca`.
     ///
@@ -228,6 +266,7 @@ impl Config {
             keys: Keys::with_prefix("")?,
             max_ttl: TTL_MAX,
             order: None,
+            replicas: None,
             #[cfg(feature = "tls")]
             certificates: Certificates::default(),
             #[cfg(feature = "simulation")]
@@ -324,6 +363,7 @@ impl fmt::Debug for Config {
         }
         shown.field("database", &self.database).field("prefix", &self.keys.prefix());
         shown.field("max_ttl", &self.max_ttl).field("order", &self.order);
+        shown.field("replicas", &self.replicas);
         #[cfg(feature = "tls")]
         shown.field("certificates", &self.certificates);
         shown.finish_non_exhaustive()
@@ -454,6 +494,10 @@ mod tests {
             "redis://u:12?colour=hunter2@h",
             "redis://u:12?hunter2=@h",
             "rediss://u:12?ca=hunter2@h",
+            "redis://h?min_replicas=0",
+            "redis://h?min_replicas=hunter2",
+            "redis://h?min_replicas_timeout=1s",
+            "redis://h?min_replicas=1&min_replicas_timeout=2m",
             "redis://h?ca=/x",
             "redis://h?key=/x",
             "redis+unix:///x?cert=/x&key=/x",
@@ -523,6 +567,18 @@ mod tests {
     }
 
     #[test]
+    fn replicas_are_waited_for_on_demand() {
+        let of = |url: &str| Config::new(url).unwrap().replicas;
+        let wanted = |count, timeout| Some(Wanted { count, timeout });
+        assert_eq!(of("redis://h"), None);
+        assert_eq!(of("redis://h?min_replicas=2"), wanted(2, REPLICAS_TIMEOUT));
+        let second = Duration::from_secs(1);
+        assert_eq!(of("redis://h?min_replicas_timeout=1s&min_replicas=1"), wanted(1, second));
+        let error = Config::new("redis+cluster://h?min_replicas=1").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported);
+    }
+
+    #[test]
     fn certificates_need_encryption() {
         for option in ["ca", "cert", "key"] {
             let error = Config::new(&format!("redis://h?{option}=/x")).unwrap_err().to_string();
@@ -538,6 +594,7 @@ mod tests {
             assert_eq!(error.kind(), ErrorKind::Invalid);
             assert!(error.to_string().contains("cert and key go together"), "{error}");
         }
+        assert!(Config::new("rediss+sentinel://h/name?ca=d").unwrap().place.is_encrypted());
         let config = Config::new("rediss://h?cert=/a%20b&key=/c&ca=d").unwrap();
         let shown = format!("{config:?}");
         assert!(shown.contains(r#""/a b""#) && shown.contains(r#""d""#), "{shown}");
@@ -550,8 +607,10 @@ mod tests {
     #[cfg(not(feature = "tls"))]
     #[test]
     fn tls_names_its_feature() {
-        let error = Config::new("rediss://h").unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Unsupported);
-        assert!(error.to_string().contains("\"tls\""), "{error}");
+        for url in ["rediss://h", "rediss+sentinel://h/name"] {
+            let error = Config::new(url).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unsupported);
+            assert!(error.to_string().contains("\"tls\""), "{error}");
+        }
     }
 }

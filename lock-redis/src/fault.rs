@@ -74,7 +74,7 @@ pub(crate) fn odd_answer(doing: &'static str, what: impl fmt::Display) -> Fault 
     Fault::unknown(Broken, redact(&said))
 }
 
-/// Rights that are missing, by the names of the commands.
+/// Rights that are missing, by the names of the commands; or the server hides these.
 pub(crate) fn missing_rights(commands: &[String]) -> Error {
     let rights: Vec<_> = commands.iter().map(|name| format!("+{}", name.to_lowercase())).collect();
     let message =
@@ -106,6 +106,12 @@ pub(crate) fn is_broken(error: &RedisError) -> bool {
 /// True if another server holds the locks: this one is a replica.
 pub(crate) fn is_elsewhere(error: &RedisError) -> bool {
     matches!(error.code(), Some("READONLY" | "MASTERDOWN"))
+}
+
+/// True if the server lacks a command, or keeps it from this user.
+pub(crate) fn is_refused(error: &RedisError) -> bool {
+    let (_, kind, _) = classify(error);
+    matches!(kind, Denied | Unsupported)
 }
 
 /// True if the server refuses work for now: another time it may accept the same.

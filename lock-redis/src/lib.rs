@@ -18,7 +18,8 @@
 //!   takes over may not know the locks that were given last, and a server that restarts without its
 //!   data knows none: then a second holder gets in while the first still believes. The first is told
 //!   by its next renewal, and its tokens are the lower ones: a resource that checks them is right all
-//!   the same. No setting of the server changes that; `WAIT` and `appendfsync always` make it rarer.
+//!   the same. No setting of the server changes that; [`min_replicas`](#replicas-that-have-to-know) and
+//!   `appendfsync always` make it rarer.
 //! * **The server's clock.** It ends the leases. Set forward, it ends them early; set back, late, and it
 //!   brings back those that had ended from a file. Run it with a time service that slews. A holder gives
 //!   up 1 % of its lease and 2 ms early: on a server whose clock runs faster than that, leases end before
@@ -209,6 +210,46 @@
 //! besides [those below](#rights); without it, a replica is found out by its refusal. A user of the Sentinels needs
 //! `+sentinel|get-master-addr-by-name +sentinel|master +subscribe &*`.
 //!
+//! # Replicas that have to know
+//!
+//! With `min_replicas=1` a lock counts only when so many replicas have acknowledged it, within `min_replicas_timeout`
+//! (500 ms unless given), by `WAIT`. The acknowledgement is asked for by a write of the owner that follows the grant: the
+//! replicas that have it have the grant too.
+//!
+//! * A grant that too few have acknowledged is released again, by its owner id, and the attempt is
+//!   [`ErrorKind::Unavailable`]: certainly not held, unless the release failed as well. While it is waited for, others find
+//!   the lock taken.
+//! * A renewal that too few have acknowledged prolongs nothing: its outcome is unknown, and the holder gives up at
+//!   the deadline that stood before. So no holder relies on a lease of which those replicas do not know.
+//! * A release waits for nobody. If it is lost with its primary, the lock comes back for the rest of its lease.
+//! * Who is handed the lock makes sure of the replicas before it believes: [`Capabilities::wakeup`] is a signal then.
+//!   If they do not answer, it lets the lock go, and stands at the end of the line.
+//!
+//! It costs two round trips more for each grant, and one more for each renewal, and the way to the replica and
+//! back in one of them; and up to eight connections, as `WAIT` blocks its own. The user needs the right `+wait`,
+//! which is found out when connecting.
+//!
+//! **What it does not promise**: that the replica which takes over is one of those. Sentinel takes the one with the newest data
+//! among those that it reaches. With as many replicas as are waited for, all of them know; but one that restarts without its
+//! data may be chosen too. And it is about the moment of the acknowledgement: who takes over without replicas of its
+//! own gives no lock and prolongs none until it has some.
+//!
+//! # Services and proxies
+//!
+//! | what is missing | what is left | how it shows |
+//! |---|---|---|
+//! | `CLIENT TRACKING` | the line, in full; with `order=any`, waiters look from time to time | a warning when connecting, or [`Capabilities::wakeup`]; behind Sentinel, no [`Capabilities::notices`] |
+//! | `HELLO`, or RESP3 | no line: a race, and waiters look from time to time | a warning when connecting, [`Capabilities::order`]; an error with `order=fifo` |
+//! | `INFO`, by rights | no warning about eviction, no [`identity`] | |
+//! | `ROLE` | a replica that Sentinels name is found out by its first refusal | |
+//! | `CONFIG`, `DEBUG`, `KEYS`, `MONITOR` | everything | |
+//! | `EVALSHA`, `SCRIPT`, or what scripts call | nothing | an error when connecting |
+//!
+//! A connection that is closed because it was idle is made again by the next verb, which waits for that, and waiters
+//! look once; one that a proxy forgets without a word is noticed by keep-alive probes within 20 s, or by a request
+//! that is not answered. Certificates are checked against the host in the URL, which is also sent to servers that tell
+//! their names apart by it (SNI).
+//!
 //! # Other libraries
 //!
 //! Who takes a lock with `SET <key> … NX`, and lets it go by compare-and-delete, excludes us and is
@@ -326,6 +367,7 @@ mod fault;
 mod keys;
 mod line;
 mod link;
+mod replicas;
 mod scripts;
 mod sentinel;
 mod servers;

@@ -33,6 +33,7 @@ use crate::config::{Config, Place};
 use crate::fault;
 use crate::keys::{Keys, LockKeys};
 use crate::line::Lines;
+use crate::replicas::{Gone, Own};
 use crate::scripts::{self, Scripts};
 use crate::sentinel::Found;
 use crate::slots::slot_of;
@@ -160,7 +161,7 @@ impl Link {
     async fn info(self: &Arc<Self>, section: &'static str) -> Result<Option<Info>, Fault> {
         match self.ask(redis::cmd("INFO").arg(section)).await? {
             Ok(text) => Ok(Some(Info(text))),
-            Err((_, error)) if error.code() == Some("NOPERM") => Ok(None),
+            Err((_, error)) if fault::is_refused(&error) => Ok(None),
             Err((connection, error)) => Err(self.failed(&connection, "ask for INFO", &error)),
         }
     }
@@ -214,6 +215,22 @@ impl Link {
             Ok((is_there, value, is_held)) => Ok(is_held.then_some((is_there, value))),
             Err(error) if fault::is_broken(&error) => Err(self.failed(connection, "watch", &error)),
             Err(_) => Ok(None),
+        }
+    }
+
+    /// Finds out whether replicas can be waited for.
+    pub(crate) async fn check_wait(self: &Arc<Self>) -> Result<(), Error> {
+        let connection = self.connection().await.map_err(fault::error)?;
+        let (mut redis, mut wait) = (connection.redis.clone(), redis::cmd("WAIT"));
+        // For none, so at once.
+        let asking = wait.arg(0).arg(1).query_async::<Answer>(&mut redis);
+        match within(CONNECT_TIMEOUT, asking).await {
+            Some(Ok(_)) => Ok(()),
+            Some(Err(error)) if error.code() == Some("NOPERM") => {
+                Err(fault::missing_rights(&["WAIT".to_owned()]))
+            }
+            Some(Err(error)) => Err(fault::error(fault::fault("wait for replicas", &error))),
+            None => Err(fault::error(fault::silent(&self.address))),
         }
     }
 
@@ -293,6 +310,13 @@ impl Link {
             ),
             _ => {}
         }
+        if order == Order::Fifo && !connection.has_signals {
+            tracing::warn!(
+                redis.address = %self.address,
+                "this server tells nothing of changed keys (CLIENT TRACKING): waiters of locks that other \
+                 libraries hold look from time to time, and holders are told of losses by renewals alone"
+            );
+        }
         self.ours.order.get_or_init(|| order);
         self.dialer.put(connection.clone());
         Ok(connection)
@@ -303,6 +327,33 @@ impl Link {
         let is_good =
             |connection: &Connection| connection.health.is_good() && !self.is_left(connection);
         self.dialer.get(is_good, || Arc::clone(self).make_connection()).await
+    }
+
+    /// One to the same server that nobody shares.
+    pub(crate) async fn another_connection(&self, beside: &Connection) -> Result<Own, Fault> {
+        let connecting = async {
+            let (config, address) = (&self.config, &beside.server.address);
+            let clients = config.clients(address, &config.login, config.database).await;
+            let [speaking, without] = clients.map_err(|e| Fault::not_applied(Unavailable, e))?;
+            let gone = Gone::default();
+            let settings = AsyncConnectionConfig::new().set_response_timeout(None);
+            let settings = settings.set_connection_timeout(None);
+            let heeding = settings.clone().set_push_sender(gone.witness());
+            let redis = match speaking.get_multiplexed_async_connection_with_config(&heeding).await
+            {
+                Err(error) if is_too_old(&error) => {
+                    // Nobody tells of its end: the first one who uses it does.
+                    let gone = Gone::default();
+                    let redis = without.get_multiplexed_async_connection_with_config(&settings);
+                    redis.await.map(|redis| (redis, gone))
+                }
+                redis => redis.map(|redis| (redis, gone)),
+            };
+            let (redis, gone) = redis.map_err(|error| fault::no_connection(address, &error))?;
+            Ok(Own { redis, beside: beside.id(), gone })
+        };
+        let silent = || Err(fault::silent_from_the_start(&self.config.place));
+        within(CONNECT_TIMEOUT, connecting).await.unwrap_or_else(silent)
     }
 
     /// True if the locks may be on another server one day.
@@ -641,6 +692,14 @@ impl Connection {
         self.health.id
     }
 
+    /// Does some work with the server, for as long as it has the locks.
+    pub(crate) async fn while_there<T>(
+        &self,
+        work: impl Future<Output = Result<T, RedisError>>,
+    ) -> Result<T, RedisError> {
+        self.health.while_there(work).await
+    }
+
     pub(crate) fn is_broken(&self) -> bool {
         self.health.broken.load(Ordering::Acquire)
     }
@@ -684,18 +743,23 @@ impl Health {
     ) -> (Moment, Result<T, RedisError>) {
         let asked = Asked { health: self, since: Moment::now(), answered: false };
         let since = asked.since;
+        (since, self.while_there(asked.until(request)).await)
+    }
+
+    async fn while_there<T>(
+        &self,
+        work: impl Future<Output = Result<T, RedisError>>,
+    ) -> Result<T, RedisError> {
         tokio::select! {
             biased;
-            answer = asked.until(request) => match self.out_of_step.load(Ordering::Acquire) {
-                false => (since, answer),
+            answer = work => match self.out_of_step.load(Ordering::Acquire) {
+                false => answer,
                 true => {
                     let why = "the answers on this connection are not told apart any more";
-                    (since, Err(RedisError::from((RedisKind::Io, why))))
+                    Err(RedisError::from((RedisKind::Io, why)))
                 }
             },
-            _ = self.left.wait() => {
-                (since, Err(io::Error::from(io::ErrorKind::ConnectionAborted).into()))
-            }
+            _ = self.left.wait() => Err(io::Error::from(io::ErrorKind::ConnectionAborted).into()),
         }
     }
 

@@ -67,6 +67,7 @@ impl Servers {
     /// one master is asked all of that, and the others are connected to, as far as they are there.
     pub(crate) async fn connect(config: Config) -> Result<(Self, Connection), Error> {
         config.check_files().await?;
+        let waits_for_replicas = config.replicas.is_some();
         let ours = Arc::new(Ours::new(&config));
         let (way, link, connection) = if config.members.is_empty() {
             let link = Arc::new(Link::new(config, Arc::clone(&ours)));
@@ -81,6 +82,9 @@ impl Servers {
         };
         link.check_server().await?;
         link.check_rights().await?;
+        if waits_for_replicas {
+            link.check_wait().await?;
+        }
         if let Way::ToMembers(cluster) = &way {
             let others = cluster.masters().into_iter().filter(|other| !Arc::ptr_eq(other, &link));
             // Whose master is not there is told when it is needed.

@@ -285,6 +285,25 @@ async fn the_wrong_scheme_is_told() {
 }
 
 #[tokio::test]
+async fn servers_hear_by_which_name_they_are_called() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let hearing = tokio::task::spawn_blocking(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut acceptor = rustls::server::Acceptor::default();
+        loop {
+            acceptor.read_tls(&mut stream).unwrap();
+            if let Some(accepted) = acceptor.accept().map_err(|(error, _)| error).unwrap() {
+                return accepted.client_hello().server_name().map(str::to_owned);
+            }
+        }
+    });
+    let (error, _) = refused(format!("rediss://localhost:{port}")).await;
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "nobody goes on to talk");
+    assert_eq!(hearing.await.unwrap().as_deref(), Some("localhost"));
+}
+
+#[tokio::test]
 async fn a_line_that_is_cut_without_goodbye_is_unknown() {
     let certificates = Certificates::new();
     let (server, port) = certificates.server("good", &[]);

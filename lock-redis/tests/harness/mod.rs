@@ -2,14 +2,15 @@
 //! stopped.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use conformance_tests::proxy::{Fault, Proxy};
-use conformance_tests::servers::{Redis as Server, RedisOptions, Reply};
+use conformance_tests::servers::{Redis as Server, RedisOptions, Reply, SentinelGroup};
 use conformance_tests::{Harness, Pace, ServerProcess, Suite};
-use lock_core::{Backend, LockName, Wakeup};
+use lock_core::{Backend, LockName, Support, Wakeup};
 use lock_redis::Redis;
 
 #[path = "../support/least_rights.rs"]
@@ -18,13 +19,15 @@ mod least_rights;
 use least_rights::LEAST_RIGHTS;
 
 /// The first one is a server as it is found most often.
-pub(crate) fn suites() -> [Suite; 5] {
+pub(crate) fn suites() -> [Suite; 7] {
     [
         Suite::new("redis", || Box::new(OnServer::new())),
         Suite::new("redis_in_any_order", || Box::new(OnServer::in_any_order())),
         Suite::new("redis_without_signals", || Box::new(OnServer::without_signals())),
         Suite::new("redis_far_away", || Box::new(OnServer::new().far_away())),
         Suite::new("redis_far_away_in_any_order", || Box::new(OnServer::in_any_order().far_away())),
+        Suite::new("redis_by_sentinel", || Box::new(BySentinel::new(""))),
+        Suite::new("redis_with_replicas", || Box::new(BySentinel::new("&min_replicas=1"))),
     ]
 }
 
@@ -60,10 +63,7 @@ impl OnServer {
     }
 
     fn with_user(rights: &str, order: &'static str, wakeup: Wakeup) -> Self {
-        // From the start, so that it is there after a restart as well.
-        let user = RedisOptions::new().setting("user", "locks").and("on").and(">secret");
-        let options = rights.split_whitespace().fold(user, RedisOptions::and);
-        let server = Server::start(options);
+        let server = Server::start(options(rights));
         let network = Proxy::start(server.addr()).expect("a proxy can be started");
         Self { server, network, far_away: None, order, wakeup }
     }
@@ -82,6 +82,12 @@ impl OnServer {
         assert_eq!(client.capabilities().wakeup, self.wakeup);
         Arc::new(client)
     }
+}
+
+/// The user is there from the start, so that it is there after a restart as well.
+fn options(rights: &str) -> RedisOptions {
+    let user = RedisOptions::new().setting("user", "locks").and("on").and(">secret");
+    rights.split_whitespace().fold(user, RedisOptions::and)
 }
 
 #[async_trait]
@@ -114,5 +120,51 @@ impl Harness for OnServer {
 
     fn server(&self) -> Option<&dyn ServerProcess> {
         Some(&self.server)
+    }
+}
+
+/// A lock space on servers that Sentinels watch over. All that are there at the same time share the servers.
+struct BySentinel {
+    group: Arc<SentinelGroup>,
+    prefix: String,
+    url: String,
+}
+
+impl BySentinel {
+    fn new(options_of_url: &str) -> Self {
+        static GROUP: Mutex<Weak<SentinelGroup>> = Mutex::new(Weak::new());
+        static SPACES: AtomicU64 = AtomicU64::new(0);
+
+        let mut current = GROUP.lock().expect("no trial panics here");
+        let group = current.upgrade().unwrap_or_else(|| {
+            let rights = format!("{} +role +wait", LEAST_RIGHTS[0]);
+            Arc::new(SentinelGroup::start(options(&rights)))
+        });
+        *current = Arc::downgrade(&group);
+        let prefix = format!("{PREFIX}{}/", SPACES.fetch_add(1, Ordering::Relaxed));
+        let url = format!("{}?prefix={prefix}{options_of_url}", group.url_for(USER));
+        Self { group, prefix, url }
+    }
+}
+
+#[async_trait]
+impl Harness for BySentinel {
+    fn pace(&self) -> Pace {
+        Pace::Real
+    }
+
+    async fn client(&self) -> Arc<dyn Backend> {
+        let client = Redis::connect(self.url.as_str()).await.expect("the servers take us");
+        assert_eq!(client.capabilities().notices, Support::Present);
+        Arc::new(client)
+    }
+
+    async fn evict(&self, name: &LockName) -> bool {
+        let key = format!("{}{}", self.prefix, name.as_str());
+        self.group.server(0).command(&["DEL", &key]) == Reply::Integer(1)
+    }
+
+    fn can_evict(&self) -> bool {
+        true
     }
 }

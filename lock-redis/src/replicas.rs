@@ -1,0 +1,151 @@
+//! Writes that a number of replicas have to acknowledge, by `WAIT`.
+//!
+//! It speaks of the writes of its own connection, and blocks that. So each of these writes has a connection to itself
+//! meanwhile, out of a few.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use lock_core::backend::Fault;
+use lock_core::backend::FaultKind::Unavailable;
+use lock_core::clock::Moment;
+use redis::aio::{AsyncPushSender, MultiplexedConnection, SendError};
+use redis::{FromRedisValue, PushInfo, RedisError, ScriptInvocation};
+use tokio::sync::Semaphore;
+
+use crate::backend::millis;
+use crate::fault;
+use crate::link::{Connection, Link};
+
+/// Connections to one server at most.
+const MOST: usize = 8;
+
+/// How many replicas have to know of a lock, and for how long they are waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Wanted {
+    pub(crate) count: u32,
+    pub(crate) timeout: Duration,
+}
+
+/// The connections for that.
+#[derive(Debug)]
+pub(crate) struct Replicas {
+    wanted: Wanted,
+    idle: Mutex<Vec<Own>>,
+    turns: Semaphore,
+}
+
+/// What a script answered, from when its effects count at the earliest, and why they may be lost with the server.
+pub(crate) struct Written<T> {
+    pub(crate) since: Moment,
+    /// The shared connection to the server that ran it.
+    pub(crate) by: u64,
+    pub(crate) answer: T,
+    pub(crate) missing: Option<Fault>,
+}
+
+/// A connection that nobody shares.
+#[derive(Clone)]
+pub(crate) struct Own {
+    pub(crate) redis: MultiplexedConnection,
+    /// The shared connection to the same server.
+    pub(crate) beside: u64,
+    pub(crate) gone: Gone,
+}
+
+/// Set when the connection's task ends.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Gone(Arc<AtomicBool>);
+
+/// Hears of nothing but the end.
+struct Witness(Gone);
+
+impl Replicas {
+    pub(crate) fn new(wanted: Wanted) -> Self {
+        Self { wanted, idle: Mutex::default(), turns: Semaphore::new(MOST) }
+    }
+
+    /// Runs a script that writes, and waits for the replicas.
+    pub(crate) async fn run<T: FromRedisValue>(
+        &self,
+        link: &Arc<Link>,
+        beside: &Connection,
+        doing: &'static str,
+        script: &ScriptInvocation<'_>,
+    ) -> Result<Written<T>, Fault> {
+        let _turn = self.turns.acquire().await;
+        let own = match self.take_idle(beside.id()) {
+            Some(own) => own,
+            None => link.another_connection(beside).await?,
+        };
+        let mut redis = own.redis.clone();
+        let since = Moment::now();
+        let work = async {
+            let answer = script.invoke_async(&mut redis).await?;
+            let mut wait = redis::cmd("WAIT");
+            wait.arg(self.wanted.count).arg(millis(self.wanted.timeout));
+            Ok((answer, wait.query_async(&mut redis).await?))
+        };
+        // A connection that failed, or whose answer nobody waited for, is not used again.
+        let (answer, known_by) = beside
+            .while_there(work)
+            .await
+            .map_err(|error: RedisError| fault::fault(doing, &error))?;
+        self.idle().push(own);
+        let missing = self.wanted.missing(known_by);
+        Ok(Written { since, by: beside.id(), answer, missing })
+    }
+
+    fn take_idle(&self, beside: u64) -> Option<Own> {
+        let mut idle = self.idle();
+        idle.retain(|own| own.beside == beside && !own.gone.is_set());
+        idle.pop()
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Vec<Own>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Wanted {
+    fn missing(self, known_by: u32) -> Option<Fault> {
+        let Self { count, timeout } = self;
+        (known_by < count).then(|| {
+            let why = format!(
+                "{known_by} replicas have acknowledged the write within {timeout:?}, and min_replicas \
+                 is {count}; look at the replicas"
+            );
+            Fault::unknown(Unavailable, why)
+        })
+    }
+}
+
+impl Gone {
+    /// For the settings of a connection.
+    pub(crate) fn witness(&self) -> impl AsyncPushSender {
+        Witness(self.clone())
+    }
+
+    fn is_set(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+impl AsyncPushSender for Witness {
+    fn send(&self, _: PushInfo) -> Result<(), SendError> {
+        Ok(())
+    }
+}
+
+impl Drop for Witness {
+    fn drop(&mut self) {
+        self.0.0.store(true, Ordering::Release);
+    }
+}
+
+impl std::fmt::Debug for Own {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Own").field("gone", &self.gone).finish_non_exhaustive()
+    }
+}
