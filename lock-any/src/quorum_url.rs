@@ -21,7 +21,7 @@ use crate::server;
 ///
 /// # Errors
 ///
-/// As [`connect`](crate::connect). An even number of URLs is [`ErrorKind::Invalid`](crate::ErrorKind::Invalid).
+/// As [`connect`](crate::connect). An even number of URLs is [`ErrorKind::Invalid`].
 ///
 /// # Cancel safety
 ///

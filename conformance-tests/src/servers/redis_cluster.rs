@@ -205,6 +205,21 @@ impl RedisCluster {
         for member in [to, from].into_iter().chain(others) {
             self.expect_ok(member, &["CLUSTER", "SETSLOT", &slot, "NODE", &self.ids[to]]);
         }
+        // Who does not know yet how new that is may take it back for what it hears from an older owner, and then
+        // nobody has the slot.
+        let epoch = |member: &Redis| self.epoch_of(to, member);
+        let newest = epoch(&self.members[to]);
+        for member in &self.members[..self.masters] {
+            let agreed = member.wait_until(READY, || epoch(member) == newest);
+            agreed.unwrap_or_else(|error| panic!("{error}"));
+        }
+    }
+
+    /// How new the slots of a member are, as another one knows.
+    fn epoch_of(&self, place: usize, member: &Redis) -> Option<u64> {
+        let nodes = member.command(&["CLUSTER", "NODES"]).text();
+        let line = nodes.lines().find(|line| line.starts_with(&self.ids[place]))?;
+        line.split(' ').nth(6)?.parse().ok()
     }
 
     /// Moves a slot with its keys.
