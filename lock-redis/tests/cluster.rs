@@ -350,8 +350,9 @@ async fn a_replica_takes_over_with_what_it_has_and_tokens_grow() {
     let took = Moment::now().saturating_since(died);
     println!("taken over after {took:?} and {refused} refusals");
     assert!(matches!(renew(&locks, &lost).await, Ok(Renewal::NotHeld)), "it never heard of it");
-    let mut again = claim(lost.name.as_str(), LONG);
-    assert!(win(&elsewhere, &mut again).await.token > before, "tokens grow all the same");
+    // The other client may hear of it by being refused.
+    let again = claim(lost.name.as_str(), LONG);
+    assert!(wins_in_the_end(&elsewhere, &again).await > before, "tokens grow all the same");
     for (held, _) in &holds[1..] {
         still_held(&renew(&locks, held).await);
     }
