@@ -23,7 +23,7 @@ use saboteurs::{SABOTEURS, Saboteur};
 use server::Sabotage;
 use site::OnStandIn;
 
-const RUNS: u64 = 200;
+const RUNS: u64 = 60;
 
 /// So many runs that went wrong are told of.
 const ENOUGH: usize = 5;

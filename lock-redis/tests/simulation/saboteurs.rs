@@ -20,8 +20,8 @@ pub(crate) const SABOTEURS: [Saboteur; 4] = [
     saboteur("does not ask the clock for fences", "local number = now\n", "local number = 1\n"),
     saboteur(
         "serves whoever came last",
-        "local member = redis.call('ZRANGE', queue, 0, 0)[1]\n            if not member then\n                break",
-        "local member = redis.call('ZRANGE', queue, -1, -1)[1]\n            if not member then\n                break",
+        "local member = first(queue, is_gone)\n",
+        "local member = redis.call('ZRANGE', queue, -1, -1)[1]\n",
     ),
     saboteur(
         "lets others in before those who wait",
