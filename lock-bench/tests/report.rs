@@ -49,8 +49,9 @@ fn a_report_has_what_the_run_has_written() {
     for needle in ["Who is served when", "What a waiter costs", "<circle class=\"ours\"", "floor"] {
         assert!(page.contains(needle), "no {needle:?} in the page");
     }
-    // A dot for each of the waiters of the one crowd that is drawn, and one for each length of the line.
-    assert_eq!(page.matches("<circle").count(), 64 + 3);
+    // A dot for each of the waiters of the one crowd that is drawn, of ours with and without hand-overs, and one
+    // for each length of the line.
+    assert_eq!(page.matches("<circle").count(), 2 * 64 + 3);
     assert!(read(&file("markdown")).contains("| requests a waiter, w=1000 |"));
     let document = read(&file("doc"));
     assert!(document.starts_with("before\n<!-- figures: generated -->\n### Ours, by backend"));
