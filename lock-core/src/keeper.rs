@@ -176,7 +176,8 @@ impl Seeker {
     }
 
     /// Inside one process, first come, first served. A backend with a line of its own keeps all of
-    /// them in order, so all of them may go there, unless locks are handed over here. False if there is nothing left to do.
+    /// them in order, so all of them may go there, unless locks are handed over here. False if there is
+    /// nothing left to do.
     async fn stand_in_line(&mut self) -> Result<bool, Error> {
         if self.engine.caps.order == Order::Fifo {
             return Ok(true);
