@@ -1,5 +1,5 @@
 //! The laws in a cluster of three masters, which all trials share: each has a prefix of its own. Those about networks
-//! and servers that fail are for one server; what a cluster makes of that is in `cluster.rs`. With
+//! and servers that fail are for one server; what a cluster makes of that is in `redis/cluster.rs`. With
 //! `CLUSTER_LAWS=all` also where waiters race.
 
 use std::process::ExitCode;

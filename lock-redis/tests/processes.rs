@@ -4,14 +4,12 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use conformance_tests::peers::holders;
+use conformance_tests::servers::{Redis as Server, RedisOptions};
+use conformance_tests::words::eventually;
 use libtest_mimic::{Failed, Trial};
 use lock_core::Locker;
 use lock_core::clock::Moment;
 use lock_redis::Redis;
-
-mod support;
-
-use support::{Server, eventually};
 
 /// What a loaded machine may need.
 const SLACK: Duration = Duration::from_secs(3);
@@ -23,8 +21,8 @@ const LONG: Duration = Duration::from_secs(300);
 const CLAIM_LEASE: Duration = Duration::from_secs(3);
 
 fn main() -> ExitCode {
-    let start = || {
-        let server = Server::start();
+    let start_one = || {
+        let server = start();
         let url = server.url();
         (server, url)
     };
@@ -34,50 +32,50 @@ fn main() -> ExitCode {
             runtime().block_on(stopped())
         }),
     ];
-    holders::run(start, |url| async { Locker::new(Redis::connect(url).await.unwrap()) }, more)
+    holders::run(start_one, |url| async { Locker::new(Redis::connect(url).await.unwrap()) }, more)
 }
 
 async fn killed() -> Result<(), Failed> {
-    let server = Server::start();
-    let locks = Locker::new(server.client().await);
+    let server = start();
+    let locks = locker(&server).await;
     let lock = locks.lock("n")?.ttl(LONG);
     let guard = lock.acquire().await?;
     let mut killed = Vec::new();
     for number in 1..=3 {
         let mut process = holders::start(&server.url());
         process.tell(&format!("queue n {} 10", LONG.as_millis()));
-        eventually(|| server.waiting("n") == number * 10).await;
+        eventually(|| waiting_in(&server) == number * 10).await;
         killed.push(process);
     }
     let waiting = tokio::spawn(async move { lock.acquire().await });
-    eventually(|| server.waiting("n") == 31).await;
+    eventually(|| waiting_in(&server) == 31).await;
     killed.into_iter().for_each(|mut process| process.kill());
     eventually(|| channels(&server) == 1).await;
     let owner = guard.owner().expose();
     guard.release().await?;
     // Given to the one who lives by the release itself.
-    let holder = server.get("n").expect("it was handed over");
+    let holder = said(&server, "GET n");
     assert!(!holder.starts_with(&*owner));
     let guard = within(SLACK, waiting).await???;
     assert!(holder.starts_with(&*guard.owner().expose()));
     guard.release().await?;
-    eventually(|| server.keys() == ["{n}%fence"]).await;
+    eventually(|| said(&server, "KEYS *") == "{n}%fence").await;
     Ok(())
 }
 
 async fn stopped() -> Result<(), Failed> {
-    const WAITERS: u64 = 100;
+    const WAITERS: usize = 100;
 
-    let server = Server::start();
-    let locks = Locker::new(server.client().await);
+    let server = start();
+    let locks = locker(&server).await;
     let lock = locks.lock("n")?.ttl(LONG);
     let guard = lock.acquire().await?;
     let mut process = holders::start(&server.url());
     process.tell(&format!("queue n {} {WAITERS}", LONG.as_millis()));
-    eventually(|| server.waiting("n") == WAITERS).await;
-    let last = Locker::new(server.client().await).lock("n")?.ttl(LONG);
+    eventually(|| waiting_in(&server) == WAITERS).await;
+    let last = locker(&server).await.lock("n")?.ttl(LONG);
     let waiting = tokio::spawn(async move { last.acquire().await });
-    eventually(|| server.waiting("n") == WAITERS + 1).await;
+    eventually(|| waiting_in(&server) == WAITERS + 1).await;
     process.stop();
     guard.release().await?;
     let released = Moment::now();
@@ -86,15 +84,33 @@ async fn stopped() -> Result<(), Failed> {
     println!("a stopped process with {WAITERS} waiters cost {took:?}");
     // It goes on, and all of its waiters are served after all.
     process.cont();
-    eventually(|| server.waiting("n") == WAITERS).await;
+    eventually(|| waiting_in(&server) == WAITERS).await;
     guard.release().await?;
-    eventually(|| server.keys() == ["{n}%fence"]).await;
+    eventually(|| said(&server, "KEYS *") == "{n}%fence").await;
     Ok(())
+}
+
+fn start() -> Server {
+    Server::start(RedisOptions::new())
+}
+
+async fn locker(server: &Server) -> Locker {
+    Locker::new(Redis::connect(server.url()).await.expect("the server takes us"))
+}
+
+/// How many wait in line for `n`.
+fn waiting_in(server: &Server) -> usize {
+    said(server, "ZCARD {n}%queue").parse().expect("a number")
 }
 
 /// How many processes listen.
 fn channels(server: &Server) -> usize {
-    server.run::<Vec<String>>("PUBSUB CHANNELS").len()
+    said(server, "PUBSUB CHANNELS").lines().count()
+}
+
+/// What the server says to an operator: one line for each element.
+fn said(server: &Server, command: &str) -> String {
+    server.command(&command.split(' ').collect::<Vec<_>>()).text()
 }
 
 async fn within<T>(bound: Duration, work: impl Future<Output = T>) -> Result<T, Failed> {

@@ -13,7 +13,7 @@ use conformance_tests::{Harness, Pace, ServerProcess, Suite};
 use lock_core::{Backend, LockName, Support, Wakeup};
 use lock_redis::Redis;
 
-#[path = "../support/least_rights.rs"]
+#[path = "../redis/least_rights.rs"]
 mod least_rights;
 
 use least_rights::LEAST_RIGHTS;

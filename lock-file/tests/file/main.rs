@@ -1,0 +1,12 @@
+//! The file backend, among real processes.
+
+mod common;
+mod counter;
+mod crashes;
+mod detached;
+mod directory;
+mod leftovers;
+mod line;
+mod locks;
+mod mounts;
+mod processes;

@@ -1,0 +1,320 @@
+//! Clocks that are wrong: the server's, which ends the leases, and ours, which must not matter.
+
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Lines, Write};
+use std::process::{Child, ChildStderr, ChildStdin, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use conformance_tests::proxy::{Fault, Proxy};
+use conformance_tests::servers::{Clock, Step};
+use lock_core::backend::Attempt;
+use lock_core::clock::{Moment, sleep, wall};
+use lock_core::{Backend, ErrorKind, FenceGate, FencingToken, LockGuard, Locker, Loss};
+use lock_redis::Redis;
+
+use crate::support::{Server, claim, contended, eventually, name, win};
+
+const MINUTE: Duration = Duration::from_secs(60);
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// What a loaded machine may need.
+const SOON: Duration = Duration::from_secs(20);
+
+/// A holder that was cut off right after it got the lock: nothing of it reaches the server any more.
+async fn hold_cut_off(server: &Server, lock: &str, ttl: Duration) -> (LockGuard, Proxy) {
+    let (proxy, url) = server.proxied();
+    let locks = Locker::new(Redis::connect(url).await.unwrap());
+    let guard = locks.lock(lock).unwrap().ttl(ttl).acquire().await.unwrap();
+    proxy.set(Fault::BlackHole);
+    (guard, proxy)
+}
+
+async fn hold(locks: &Redis, ttl: Duration) -> LockGuard {
+    let lock = Locker::new(locks.clone()).lock("n").unwrap().ttl(ttl);
+    tokio::time::timeout(SOON, lock.acquire()).await.expect("it is free").unwrap()
+}
+
+#[tokio::test]
+async fn a_step_forward_lets_others_in_and_the_holder_is_told() {
+    let server = Server::with_log_and_clock();
+    let (locks, other) = (server.client().await, server.client().await);
+    let guard = hold(&locks, MINUTE).await;
+    let gate = FenceGate::new(Vec::new());
+    gate.admit(guard.fencing_token().unwrap(), |log| log.push("first")).unwrap();
+    server.step_clock(Step::Forward(Duration::from_secs(50)));
+    let lapses_in = contended(other.try_acquire(&claim("n", 1000)).await).unwrap();
+    assert!(lapses_in <= Duration::from_secs(10), "{lapses_in:?}");
+    // A renewal in time makes up for it.
+    guard.verify().await.unwrap();
+    assert!(server.pttl("n") > 50_000);
+    server.step_clock(Step::Forward(Duration::from_secs(70)));
+    let next = hold(&other, MINUTE).await;
+    assert!(guard.is_held(), "that the clock is right was assumed");
+    gate.admit(next.fencing_token().unwrap(), |log| log.push("second")).unwrap();
+    // Fencing is what is left, and it holds.
+    let late = gate.admit(guard.fencing_token().unwrap(), |log| log.push("late"));
+    assert_eq!(late.unwrap_err().kind(), ErrorKind::FenceRegressed);
+    assert_eq!(guard.verify().await.unwrap_err().kind(), ErrorKind::Lost);
+    assert_eq!(guard.loss(), Some(Loss::NotHeld));
+    next.verify().await.expect("the first one's end harms nobody");
+    assert_eq!(
+        gate.admit(next.fencing_token().unwrap(), |log| log.clone()).unwrap(),
+        ["first", "second"]
+    );
+}
+
+#[tokio::test]
+async fn a_holder_that_hears_nothing_of_a_step_ends_by_its_own_deadline() {
+    let server = Server::with_log_and_clock();
+    let other = server.client().await;
+    let ttl = Duration::from_secs(3);
+    let began = Moment::now();
+    let (guard, _proxy) = hold_cut_off(&server, "n", ttl).await;
+    server.step_clock(Step::Forward(ttl + ttl));
+    assert_eq!(server.get("n"), None, "it has lapsed there");
+    let next = hold(&other, MINUTE).await;
+    let loss = tokio::time::timeout(SOON, guard.lost()).await.expect("it is told");
+    assert_eq!(loss, Loss::Expired);
+    let took = Moment::now().saturating_since(began);
+    assert!(took > ttl / 2 && took < ttl + SOON, "told after {took:?}");
+    assert!(!guard.is_held());
+    assert!(next.fencing_token() > guard.fencing_token());
+    next.verify().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_step_back_makes_others_wait_and_nobody_hang() {
+    let server = Server::with_log_and_clock();
+    let (locks, other) = (server.client().await, server.client().await);
+    let ttl = Duration::from_millis(1000);
+    let mut crashed = claim("n", 1000);
+    let since = win(&locks, &mut crashed).await.since;
+    server.step_clock(Step::Back(Duration::from_secs(100)));
+    let lapses_in = contended(other.try_acquire(&claim("n", 1000)).await).unwrap();
+    assert!(lapses_in > Duration::from_secs(90), "{lapses_in:?}");
+    let looks = server.calls("evalsha");
+    let waiting = Locker::new(other).lock("n").unwrap().ttl(ttl);
+    let waiter = tokio::spawn(async move { waiting.acquire().await });
+    // It does not sleep for as long as the server says.
+    eventually(|| server.calls("evalsha") >= looks + 3).await;
+    assert!((since + ttl).has_passed() && !waiter.is_finished(), "late, never early");
+    // So it finds out by itself when somebody puts the clock right, which wakes nobody.
+    server.step_clock(Step::Forward(Duration::from_secs(100)));
+    let next = tokio::time::timeout(SOON, waiter).await.expect("served").unwrap().unwrap();
+    assert!(next.is_held());
+}
+
+#[tokio::test]
+async fn a_small_step_back_ends_by_itself() {
+    let server = Server::with_log_and_clock();
+    let (locks, other) = (server.client().await, server.client().await);
+    let mut crashed = claim("n", 1000);
+    let since = win(&locks, &mut crashed).await.since;
+    let step = Duration::from_secs(3);
+    server.step_clock(Step::Back(step));
+    let waiting = Locker::new(other).lock("n").unwrap().ttl(MINUTE);
+    let waited = tokio::time::timeout(SOON, waiting.acquire()).await;
+    let next = waited.expect("served").unwrap();
+    let after = Moment::now().saturating_since(since);
+    assert!(after > step, "the lease ended {after:?} after it was given, by the server's clock");
+    assert!(next.is_held());
+}
+
+#[tokio::test]
+async fn tokens_grow_though_the_clock_goes_back_while_the_data_are_kept() {
+    let server = Server::with_log_and_clock();
+    let locks = server.client().await;
+    let mut last = None;
+    for back in [Duration::ZERO, HOUR, HOUR, 24 * HOUR] {
+        server.step_clock(Step::Back(back));
+        for _ in 0..2 {
+            let guard = hold(&locks, MINUTE).await;
+            assert!(guard.fencing_token() > last);
+            last = guard.fencing_token();
+            guard.release().await.unwrap();
+        }
+        server.kill();
+        server.start_with_data();
+        let _ = locks.inspect(&name("n")).await;
+    }
+}
+
+/// Takes the lock of a holder that was cut off, as soon as it lapses. The holder, and by how much it
+/// was overtaken: how much of its time it had left.
+async fn overtake(server: Arc<Server>, lock: String, ttl: Duration) -> Overtaken {
+    let other = server.client().await;
+    let (holder, _proxy) = hold_cut_off(&server, &lock, ttl).await;
+    let deadline = Moment::now() + holder.valid_for().expect("it is held");
+    let next = claim(&lock, 60_000);
+    loop {
+        match other.try_acquire(&next).await.unwrap() {
+            Attempt::Acquired(grant) => {
+                let early = deadline.saturating_since(Moment::now());
+                let next = grant.token.unwrap();
+                return Overtaken { early, holder: holder.fencing_token().unwrap(), next };
+            }
+            // More and more often, to be there when it ends.
+            Attempt::Contended { lapses_in } => sleep(lapses_in.unwrap() / 2).await,
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Overtaken {
+    early: Duration,
+    holder: FencingToken,
+    next: FencingToken,
+}
+
+async fn overtake_many(server: &Arc<Server>, ttl: Duration) -> Vec<Overtaken> {
+    let one = |i| tokio::spawn(overtake(Arc::clone(server), format!("n{i}"), ttl));
+    let all: Vec<_> = (0..8).map(one).collect();
+    let mut done = Vec::new();
+    for one in all {
+        done.push(one.await.unwrap());
+    }
+    done
+}
+
+#[tokio::test]
+async fn a_clock_that_is_one_per_cent_fast_overtakes_nobody() {
+    let server = Arc::new(Server::with_log_and_clock());
+    server.run_clock_too_fast_by(10);
+    for ttl in [2000, 500] {
+        for one in overtake_many(&server, Duration::from_millis(ttl)).await {
+            assert!(one.early.is_zero() && one.next > one.holder, "{one:?}");
+        }
+        let _: String = server.run("FLUSHALL");
+    }
+}
+
+#[tokio::test]
+async fn a_clock_that_is_five_per_cent_fast_may_and_fencing_is_what_is_left() {
+    let server = Arc::new(Server::with_log_and_clock());
+    server.run_clock_too_fast_by(50);
+    let end = Moment::now() + MINUTE;
+    loop {
+        let overtaken = overtake_many(&server, Duration::from_secs(2)).await;
+        for one in &overtaken {
+            let gate = FenceGate::new(());
+            gate.admit(one.next, |()| ()).unwrap();
+            assert!(gate.admit(one.holder, |()| ()).is_err(), "{one:?}");
+        }
+        if overtaken.iter().any(|one| !one.early.is_zero()) {
+            return;
+        }
+        // It takes somebody who is there in those 80 ms.
+        assert!(!end.has_passed(), "is the clock fast at all?");
+        let _: String = server.run("FLUSHALL");
+    }
+}
+
+/// A process whose wall clock is wrong, and that does as it is told.
+struct Misled {
+    process: Child,
+    orders: ChildStdin,
+    answers: Lines<BufReader<ChildStderr>>,
+}
+
+impl Misled {
+    fn start(server: &Server, clock: &Clock) -> Self {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "clocks::helper_that_is_misled", "--nocapture"]);
+        command.env("CLOCKS_HELPER", server.url());
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+        clock.give_to(&mut command);
+        let mut process = command.spawn().unwrap();
+        let orders = process.stdin.take().unwrap();
+        let answers = BufReader::new(process.stderr.take().unwrap()).lines();
+        Self { process, orders, answers }
+    }
+
+    fn ask(&mut self, order: &str) -> String {
+        writeln!(self.orders, "{order}").unwrap();
+        // What else is printed there is not for us.
+        let mut answers = self.answers.by_ref().map_while(Result::ok);
+        let mut seen = Vec::new();
+        loop {
+            let line = answers.next().unwrap_or_else(|| panic!("it has ended: {seen:?}"));
+            match line.strip_prefix("answer: ") {
+                Some(answer) => return answer.to_owned(),
+                None => seen.push(line),
+            }
+        }
+    }
+}
+
+/// Not a test by itself: in a process of its own, started by the next one, it takes locks as it is told.
+#[tokio::test(flavor = "multi_thread")]
+async fn helper_that_is_misled() {
+    let Ok(url) = std::env::var("CLOCKS_HELPER") else { return };
+    let locks = Locker::new(Redis::connect(url).await.unwrap());
+    let mut guards = HashMap::new();
+    // Until whoever started it is gone.
+    while let Some(Ok(order)) = tokio::task::block_in_place(|| std::io::stdin().lines().next()) {
+        let (verb, lock) = order.split_once(' ').unwrap();
+        let answer = match verb {
+            "take" => {
+                let guard = locks.lock(lock).unwrap().ttl(TTL).acquire().await.unwrap();
+                let token = guard.fencing_token().unwrap().backend_number();
+                guards.insert(lock.to_owned(), guard);
+                token.to_string()
+            }
+            "look" => {
+                let guard = &guards[lock];
+                let verified = guard.verify().await.is_ok();
+                format!("{} {:?} {verified}", guard.is_held(), guard.loss())
+            }
+            "release" => format!("{:?}", guards.remove(lock).unwrap().release().await),
+            "clock" => wall().as_secs().to_string(),
+            other => panic!("{other}?"),
+        };
+        eprintln!("answer: {answer}");
+    }
+}
+
+/// Of the locks of the process that is misled.
+const TTL: Duration = Duration::from_secs(3);
+
+#[tokio::test(flavor = "multi_thread")]
+async fn our_own_wall_clock_does_not_matter() {
+    let server = Server::start();
+    let other = server.client().await;
+    let clock = Clock::new().unwrap();
+    let mut misled = Misled::start(&server, &clock);
+    let mut last: u64 = misled.ask("take n").parse().unwrap();
+    let mut offset: i64 = 0;
+    for (step, by) in
+        [(Step::Forward(HOUR), 3600), (Step::Back(2 * HOUR), -7200), (Step::Forward(HOUR), 3600)]
+    {
+        clock.step(step);
+        offset += by;
+        let shown: i64 = misled.ask("clock x").parse().unwrap();
+        let true_time = i64::try_from(wall().as_secs()).unwrap();
+        assert!((shown - true_time - offset).abs() < 30, "it believes in {shown}");
+        assert_eq!(misled.ask("look n"), "true None true");
+        // It renews, neither late nor in a frenzy.
+        let (began, renewals) = (Moment::now(), server.calls("pexpire"));
+        eventually(|| server.calls("pexpire") >= renewals + 2).await;
+        assert!(Moment::now().saturating_since(began) > TTL / 4);
+        assert!(server.pttl("n") > 0 && server.pttl("n") <= 3000);
+        contended(other.try_acquire(&claim("n", 1000)).await);
+        assert_eq!(misled.ask("look n"), "true None true");
+        // Waiting for somebody who has crashed: neither too long nor too short.
+        let mut crashed = claim("crashed", 1000);
+        let since = win(&other, &mut crashed).await.since;
+        let token: u64 = misled.ask("take crashed").parse().unwrap();
+        let waited = Moment::now().saturating_since(since);
+        assert!(waited >= Duration::from_millis(1000) && waited < SOON, "{waited:?}");
+        assert!(token > last, "numbers are not of its making");
+        last = token;
+        let micros = u64::try_from(wall().as_micros()).unwrap();
+        assert!(token.abs_diff(micros) < 600_000_000, "{token} at {micros}");
+        assert_eq!(misled.ask("release crashed"), "Ok(())");
+    }
+    assert_eq!(misled.ask("release n"), "Ok(())");
+    assert_eq!(server.get("n"), None);
+    drop(misled.orders);
+    assert!(misled.process.wait().unwrap().success());
+}

@@ -1,0 +1,473 @@
+//! Locks in a cluster: where they are, and what becomes of them when slots move and masters end.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use conformance_tests::servers::{Redis as Server, RedisCluster, RedisOptions, Reply};
+use lock_core::backend::{Attempt, Claim, Effect, Fault, FaultKind, LetGo, Release, Renewal, Wake};
+use lock_core::clock::Moment;
+use lock_core::{Backend, ErrorKind, FencingToken, Locker, Order, Wakeup};
+use lock_redis::Redis;
+use tokio::task::JoinHandle;
+
+use crate::support::{claim, contended, eventually, granted, renew, until, win};
+
+const LONG: u64 = 300_000;
+
+/// What a loaded machine may need.
+const SOON: Duration = Duration::from_secs(10);
+
+/// A majority takes so long, in ms, to believe that a master is gone.
+const NODE_TIMEOUT: &str = "1000";
+
+fn masters() -> RedisCluster {
+    RedisCluster::start(&options(), 3, 0)
+}
+
+fn options() -> RedisOptions {
+    RedisOptions::new()
+        .setting("cluster-node-timeout", NODE_TIMEOUT)
+        // However long it was without its master.
+        .setting("cluster-replica-validity-factor", "0")
+        .setting("repl-diskless-sync-delay", "0")
+}
+
+async fn connect(cluster: &RedisCluster) -> Redis {
+    Redis::connect(cluster.url()).await.expect("the cluster takes us")
+}
+
+/// Names of locks at the member, in different slots.
+fn names_at(cluster: &RedisCluster, member: usize) -> impl Iterator<Item = String> {
+    let at = move |name: &String| cluster.home(name) == member;
+    (0..).map(|i| format!("n{i}")).filter(at)
+}
+
+fn name_at(cluster: &RedisCluster, member: usize) -> String {
+    names_at(cluster, member).next().expect("they do not end")
+}
+
+fn waiting(text: &str) -> Claim {
+    let mut claim = claim(text, LONG);
+    claim.queue = true;
+    claim
+}
+
+/// A waiter that stands in line, and rests.
+async fn in_line(cluster: &RedisCluster, locks: &Redis, claim: &Claim) -> JoinHandle<Wake> {
+    let before = queue(cluster, claim.name.as_str());
+    contended(locks.try_acquire(claim).await);
+    assert_eq!(queue(cluster, claim.name.as_str()), before + 1);
+    let (locks, claim) = (locks.clone(), claim.clone());
+    tokio::spawn(async move { locks.wait(&claim).await.expect("waiting does not fail") })
+}
+
+fn queue(cluster: &RedisCluster, key: &str) -> i64 {
+    match cluster.member(cluster.home(key)).command(&["ZCARD", &format!("{{{key}}}%queue")]) {
+        Reply::Integer(waiting) => waiting,
+        other => panic!("{other:?}"),
+    }
+}
+
+async fn woken(resting: JoinHandle<Wake>) -> Wake {
+    tokio::time::timeout(SOON, resting).await.expect("it is woken").expect("no panic")
+}
+
+/// Until it holds the lock, as core does it.
+async fn wins_in_the_end(locks: &Redis, claim: &Claim) -> Option<FencingToken> {
+    loop {
+        if let Ok(Attempt::Acquired(grant)) = locks.try_acquire(claim).await {
+            return grant.token;
+        }
+        if let Ok(Ok(Wake::Granted(grant))) = tokio::time::timeout(SOON, locks.wait(claim)).await {
+            return grant.token;
+        }
+    }
+}
+
+#[track_caller]
+fn still_held(renewal: &Result<Renewal, Fault>) {
+    assert!(matches!(renewal, Ok(Renewal::Held(_))), "{renewal:?}");
+}
+
+#[tokio::test]
+async fn locks_are_on_all_masters_and_waiters_are_served_in_order() {
+    let cluster = masters();
+    let (locks, elsewhere) = (connect(&cluster).await, connect(&cluster).await);
+    assert_eq!(
+        (locks.capabilities().order, locks.capabilities().wakeup),
+        (Order::Fifo, Wakeup::HandOff)
+    );
+    for member in 0..3 {
+        let lock = name_at(&cluster, member);
+        let mut held = claim(&lock, LONG);
+        let first = win(&locks, &mut held).await.token;
+        let key = cluster.member(member).command(&["GET", &lock]).text();
+        assert!(key.starts_with(&*held.owner.expose()), "it is where it belongs: {key:?}");
+        let waiters = [waiting(&lock), waiting(&lock), waiting(&lock)];
+        let mut resting = Vec::new();
+        for (i, waiter) in waiters.iter().enumerate() {
+            let client = if i == 1 { &locks } else { &elsewhere };
+            resting.push(in_line(&cluster, client, waiter).await);
+        }
+        assert_eq!(locks.inspect(&held.name).await.unwrap().waiting, Some(3));
+        let (mut before, mut held) = (first, held);
+        for ((i, waiter), resting) in waiters.into_iter().enumerate().zip(resting) {
+            let client = if i == 1 { &locks } else { &elsewhere };
+            let holder = if i == 0 || i == 2 { &locks } else { &elsewhere };
+            assert_eq!(holder.release(&held, LetGo::now()).await.unwrap(), Release::Released);
+            let Wake::Granted(grant) = woken(resting).await else { panic!("{i} was not sent it") };
+            assert!(grant.token > before, "{:?} after {before:?}", grant.token);
+            still_held(&renew(client, &waiter).await);
+            (before, held) = (grant.token, waiter);
+        }
+        elsewhere.release(&held, LetGo::now()).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn who_has_an_old_map_is_sent_on_and_loses_nothing() {
+    let cluster = masters();
+    let locks = connect(&cluster).await;
+    for member in 0..3 {
+        win(&locks, &mut claim(&name_at(&cluster, member), LONG)).await;
+    }
+    // All of them at once, so that the map is older than all of them.
+    let moved: Vec<_> = names_at(&cluster, 0).skip(1).take(3).collect();
+    let mut held: Vec<_> = moved.iter().map(|name| claim(name, LONG)).collect();
+    for claim in &mut held {
+        win(&locks, claim).await;
+    }
+    for name in &moved {
+        cluster.move_slot(cluster.slot(name), 0, 1);
+    }
+    let claims: Vec<_> = held.iter().collect();
+    locks.renew(&claims).await.iter().for_each(still_held);
+    for claim in &held {
+        assert_eq!(locks.release(claim, LetGo::now()).await.unwrap(), Release::Released);
+        let asked = cluster.member(0).command(&["INFO", "commandstats"]).text();
+        granted(locks.try_acquire(&self::claim(claim.name.as_str(), LONG)).await);
+        let after = cluster.member(0).command(&["INFO", "commandstats"]).text();
+        assert_eq!(evalsha(&asked), evalsha(&after), "the map was not put right");
+    }
+}
+
+fn evalsha(stats: &str) -> Option<&str> {
+    let line = stats.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:"))?;
+    line.split(',').next()
+}
+
+#[tokio::test]
+async fn a_lock_is_renewed_while_its_slot_moves_and_everything_else_is_refused_untouched() {
+    let cluster = masters();
+    let locks = connect(&cluster).await;
+    let lock = name_at(&cluster, 0);
+    let slot = cluster.slot(&lock);
+    let mut held = claim(&lock, 10_000);
+    let first = win(&locks, &mut held).await.token;
+    cluster.open_slot(slot, 0, 1);
+    for moved in ["nothing", "the lock", "the fence"] {
+        match moved {
+            "the lock" => cluster.move_key(&lock, 0, 1),
+            "the fence" => cluster.move_key(&format!("{{{lock}}}%fence"), 0, 1),
+            _ => {}
+        }
+        held.ttl += Duration::from_secs(100);
+        let Ok(Renewal::Held(grant)) = renew(&locks, &held).await else { panic!("{moved}") };
+        assert_eq!(grant.token, first);
+        let member = if moved == "nothing" { 0 } else { 1 };
+        let left = asking(cluster.member(member), &["PTTL", &lock]).text();
+        assert!(left.parse::<u128>().unwrap() > held.ttl.as_millis() - 10_000, "{moved}: {left}");
+        let state = locks.inspect(&held.name).await.unwrap();
+        assert_eq!((state.holders.len(), state.waiting), (1, None), "{moved}");
+        let late = waiting(&lock);
+        let refused = [
+            locks.try_acquire(&late).await.err(),
+            locks.release(&late, LetGo::now()).await.err(),
+            locks.release(&held, LetGo::now()).await.err(),
+        ];
+        for fault in refused.into_iter().map(|fault| fault.expect("it is refused")) {
+            assert_eq!(
+                (fault.effect(), fault.kind()),
+                (Effect::NotApplied, FaultKind::Unavailable)
+            );
+        }
+    }
+    cluster.finish_slot(slot, 0, 1);
+    still_held(&renew(&locks, &held).await);
+    assert_eq!(locks.release(&held, LetGo::now()).await.unwrap(), Release::Released);
+    assert!(granted(locks.try_acquire(&claim(&lock, LONG)).await).token > first);
+}
+
+/// What a member that is being given a slot says of a key.
+fn asking(server: &Server, words: &[&str]) -> Reply {
+    let mut session = server.connect().unwrap();
+    session.command(&["ASKING"]).unwrap();
+    session.command(words).unwrap()
+}
+
+#[tokio::test]
+async fn a_lock_that_ended_while_its_slot_moved_is_lost() {
+    let cluster = masters();
+    let locks = connect(&cluster).await;
+    let lock = name_at(&cluster, 0);
+    let mut held = claim(&lock, LONG);
+    win(&locks, &mut held).await;
+    cluster.open_slot(cluster.slot(&lock), 0, 1);
+    for member in 0..2 {
+        asking(cluster.member(member), &["DEL", &lock]);
+    }
+    let renewal = renew(&locks, &held).await;
+    assert!(matches!(renewal, Ok(Renewal::NotHeld)), "{renewal:?}");
+}
+
+#[tokio::test]
+async fn who_waits_follows_the_slot() {
+    let cluster = masters();
+    for order in ["fifo", "any"] {
+        let url = format!("{}?order={order}", cluster.url());
+        let (locks, holder) = (Redis::connect(&*url).await.unwrap(), connect(&cluster).await);
+        for round in 0..3 {
+            let lock = format!("{order}{round}");
+            let (home, slot) = (cluster.home(&lock), cluster.slot(&lock));
+            let mut held = claim(&lock, LONG);
+            let first = win(&holder, &mut held).await.token;
+            let waiter = waiting(&lock);
+            contended(locks.try_acquire(&waiter).await);
+            let resting = tokio::spawn({
+                let (locks, waiter) = (locks.clone(), waiter.clone());
+                async move { wins_in_the_end(&locks, &waiter).await }
+            });
+            let next = (home + 1) % 3;
+            cluster.move_slot(slot, home, next);
+            if order == "fifo" && round == 0 {
+                // It looks by itself, long before its lease, and is told of the release in one round trip.
+                let channels = ["PUBSUB", "SHARDCHANNELS"];
+                eventually(|| !cluster.member(next).command(&channels).text().is_empty()).await;
+            }
+            assert_eq!(holder.release(&held, LetGo::now()).await.unwrap(), Release::Released);
+            let token = tokio::time::timeout(SOON, resting).await.expect("it follows").unwrap();
+            assert!(token > first, "{token:?} after {first:?}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn answers_are_not_mixed_up_when_a_channel_moves_away() {
+    const LOCKS: usize = 40;
+
+    let cluster = masters();
+    let (locks, holder) = (connect(&cluster).await, connect(&cluster).await);
+    let names: Vec<_> = names_at(&cluster, 0).take(LOCKS).collect();
+    let mut owners = HashMap::new();
+    for name in &names {
+        let mut held = claim(name, LONG);
+        win(&holder, &mut held).await;
+        owners.insert(name.clone(), held.owner);
+    }
+    let waiter = waiting(&names[0]);
+    let resting = in_line(&cluster, &locks, &waiter).await;
+    // The server reads all of it at once: what moves the channel away, and questions on the other connection.
+    let slot = cluster.slot(&names[0]);
+    cluster.open_slot(slot, 0, 1);
+    let moving = tokio::task::spawn_blocking({
+        let cluster = Arc::new(cluster);
+        let moving = Arc::clone(&cluster);
+        move || {
+            moving.finish_slot(slot, 0, 1);
+            cluster
+        }
+    });
+    let mut answered = 0;
+    while !moving.is_finished() || answered == 0 {
+        let asking = names[1..].iter().map(|name| {
+            let (locks, name) = (locks.clone(), crate::support::name(name));
+            tokio::spawn(async move { (name.clone(), locks.inspect(&name).await) })
+        });
+        for asked in asking.collect::<Vec<_>>() {
+            let (name, answer) = asked.await.unwrap();
+            // An answer that cannot be told apart is none.
+            let Ok(state) = answer else { continue };
+            answered += 1;
+            assert_eq!(state.holders[0].owner, Some(owners[name.as_str()]), "that of another lock");
+        }
+    }
+    let _cluster = moving.await.unwrap();
+    assert!(matches!(woken(resting).await, Wake::Look));
+    for name in &names[1..] {
+        let state = locks.inspect(&crate::support::name(name)).await.unwrap();
+        assert_eq!(state.holders[0].owner, Some(owners[name]), "that of another lock");
+    }
+}
+
+/// The name of one lock at each of the masters, held; and what is known of the holds.
+async fn hold_everywhere(cluster: &RedisCluster, locks: &Redis) -> Vec<(Claim, FencingToken)> {
+    let mut holds = Vec::new();
+    for member in 0..3 {
+        let mut held = claim(&name_at(cluster, member), LONG);
+        let token = win(locks, &mut held).await.token.expect("Redis has tokens");
+        holds.push((held, token));
+    }
+    holds
+}
+
+#[tokio::test]
+async fn a_replica_takes_over_with_what_it_has_and_tokens_grow() {
+    let cluster = RedisCluster::start(&options(), 3, 1);
+    let (locks, elsewhere) = (connect(&cluster).await, connect(&cluster).await);
+    let holds = hold_everywhere(&cluster, &locks).await;
+    let (kept, first) = &holds[0];
+    let mut lost = claim(&names_at(&cluster, 0).nth(1).unwrap(), LONG);
+    // What the replica has seen so far is kept, and nothing after that.
+    let count = ["DBSIZE"];
+    let all = cluster.member(0).command(&count);
+    eventually(|| cluster.member(3).command(&count) == all).await;
+    for cut in ["ACL SETUSER default -psync -replconf", "CLIENT KILL TYPE replica"] {
+        cluster.member(0).command(&cut.split(' ').collect::<Vec<_>>());
+    }
+    let before = win(&locks, &mut lost).await.token;
+    let waiter = waiting(kept.name.as_str());
+    contended(elsewhere.try_acquire(&waiter).await);
+    let resting = tokio::spawn({
+        let (elsewhere, waiter) = (elsewhere.clone(), waiter.clone());
+        async move { wins_in_the_end(&elsewhere, &waiter).await }
+    });
+    cluster.member(0).kill();
+    let died = Moment::now();
+    let mut refused = 0;
+    until("the replica takes over", async || match renew(&locks, kept).await {
+        Ok(Renewal::Held(_)) => true,
+        Ok(Renewal::NotHeld) => panic!("what the replica has is lost"),
+        Err(fault) => {
+            assert_eq!(fault.kind(), FaultKind::Unavailable, "{fault:?}");
+            refused += 1;
+            false
+        }
+    })
+    .await;
+    let took = Moment::now().saturating_since(died);
+    println!("taken over after {took:?} and {refused} refusals");
+    assert!(matches!(renew(&locks, &lost).await, Ok(Renewal::NotHeld)), "it never heard of it");
+    // The other client may hear of it by being refused.
+    let again = claim(lost.name.as_str(), LONG);
+    assert!(wins_in_the_end(&elsewhere, &again).await > before, "tokens grow all the same");
+    for (held, _) in &holds[1..] {
+        still_held(&renew(&locks, held).await);
+    }
+    // The waiter has followed, and stands in line.
+    eventually(|| queue(&cluster, kept.name.as_str()) == 1).await;
+    assert_eq!(locks.release(kept, LetGo::now()).await.unwrap(), Release::Released);
+    let token = tokio::time::timeout(SOON, resting).await.expect("it is sent the lock").unwrap();
+    assert!(token > Some(*first));
+}
+
+#[tokio::test]
+async fn a_master_that_hangs_holds_up_its_own_locks_alone() {
+    let cluster = RedisCluster::start(&options(), 3, 1);
+    let locks = connect(&cluster).await;
+    let holds = hold_everywhere(&cluster, &locks).await;
+    let count = ["DBSIZE"];
+    let all = cluster.member(0).command(&count);
+    eventually(|| cluster.member(3).command(&count) == all).await;
+    let stopped = &holds[0].0;
+    cluster.member(0).stop();
+    let bounded = |claim: Claim| {
+        let locks = locks.clone();
+        async move { tokio::time::timeout(Duration::from_millis(300), renew(&locks, &claim)).await }
+    };
+    assert!(bounded(stopped.clone()).await.is_err(), "it hangs");
+    for (held, _) in &holds[1..] {
+        still_held(&renew(&locks, held).await);
+    }
+    // Long before the connection would be given up, others are asked who has the slot now.
+    until("the replica is found", async || {
+        matches!(bounded(stopped.clone()).await, Ok(Ok(Renewal::Held(_))))
+    })
+    .await;
+    cluster.member(0).cont();
+    still_held(&renew(&locks, stopped).await);
+    assert_eq!(locks.release(stopped, LetGo::now()).await.unwrap(), Release::Released);
+}
+
+#[tokio::test]
+async fn a_member_that_is_gone_is_told_and_the_others_serve() {
+    let cluster =
+        RedisCluster::start(&options().setting("cluster-require-full-coverage", "no"), 3, 0);
+    let locks = connect(&cluster).await;
+    let holds = hold_everywhere(&cluster, &locks).await;
+    cluster.member(2).kill();
+    for round in 0..5 {
+        let fault = renew(&locks, &holds[2].0).await.unwrap_err();
+        assert_eq!(fault.kind(), FaultKind::Unavailable);
+        if round > 0 {
+            assert_eq!(fault.effect(), Effect::NotApplied, "nobody was there to be asked");
+        }
+        for (held, _) in &holds[..2] {
+            still_held(&renew(&locks, held).await);
+        }
+    }
+    // Whoever comes only now need not have the first one that is named.
+    let late = Redis::connect(cluster.url()).await.unwrap();
+    still_held(&renew(&late, &holds[0].0).await);
+}
+
+#[tokio::test]
+async fn what_is_no_cluster_is_told() {
+    let server = Server::start(RedisOptions::new());
+    let url = server.url().replace("redis://", "redis+cluster://");
+    let error = Redis::connect(url).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    let text = format!("{:?}", std::error::Error::source(&error));
+    assert!(text.contains("write redis://"), "{text}");
+    let nobody = Redis::connect("redis+cluster://127.0.0.1:1,127.0.0.1:2").await.unwrap_err();
+    assert_eq!((nobody.kind(), nobody.effect()), (ErrorKind::Unavailable, Effect::NotApplied));
+}
+
+#[tokio::test]
+async fn one_lock_after_the_other_with_guards_while_slots_move() {
+    const ROUNDS: usize = 30;
+    const LEASE: Duration = Duration::from_secs(5);
+
+    let cluster = Arc::new(masters());
+    let mut clients = Vec::new();
+    for _ in 0..3 {
+        let locks = Locker::new(connect(&cluster).await);
+        clients.push(tokio::spawn(async move {
+            let mut tokens = Vec::new();
+            while tokens.len() < ROUNDS {
+                // The first attempt of whoever comes just now is refused, and nothing is lost by it.
+                let guard = match locks.lock("moving")?.ttl(LEASE).acquire().await {
+                    Err(error) if error.is_retryable() => continue,
+                    acquired => acquired?,
+                };
+                tokens.push(guard.fencing_token());
+                assert!(guard.is_held());
+                // What is refused while the slot moves is done in the background.
+                if let Err(error) = guard.release().await {
+                    assert!(error.is_retryable(), "{error:?}");
+                }
+            }
+            Ok::<_, lock_core::Error>(tokens)
+        }));
+    }
+    let moving = tokio::task::spawn_blocking({
+        let cluster = Arc::clone(&cluster);
+        move || {
+            let slot = cluster.slot("moving");
+            for _ in 0..6 {
+                let home = cluster.home("moving");
+                cluster.move_slot(slot, home, (home + 1) % 3);
+            }
+        }
+    });
+    let mut tokens = Vec::new();
+    for client in clients {
+        let mine = client.await.unwrap().unwrap();
+        assert!(mine.is_sorted(), "{mine:?}");
+        tokens.extend(mine);
+    }
+    moving.await.unwrap();
+    tokens.sort_unstable();
+    tokens.dedup();
+    assert_eq!(tokens.len(), 3 * ROUNDS, "a token twice");
+}

@@ -1,0 +1,133 @@
+//! A crowd, and a server that is killed under it: judged from what was recorded.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use conformance_tests::history::{
+    self, Assumption, Clock, Header, Kind, Line, Op, Recorder, Trouble,
+};
+use conformance_tests::proxy::Proxy;
+use lock_core::clock::{Moment, sleep};
+use lock_core::{Locker, Loss};
+use lock_redis::Redis;
+use tokio::task::{JoinHandle, JoinSet};
+
+use crate::support::{Server, eventually};
+
+const HOLDERS: usize = 100;
+const WAITERS: usize = 1000;
+
+/// Lockers with a connection of their own, as many processes would have.
+const PROCESSES: usize = 20;
+
+const TTL: Duration = Duration::from_secs(4);
+
+/// By when a waiter looks again after an outage: a second, and what a loaded machine needs.
+const LOOKS_AGAIN_WITHIN: Duration = Duration::from_secs(3);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn holders_are_told_and_waiters_are_served_when_the_server_is_killed() {
+    let server = Server::start();
+    let network = Proxy::start(server.addr()).unwrap();
+    let url = format!("redis://{}", network.addr());
+    let mut lockers = Vec::new();
+    for _ in 0..PROCESSES {
+        let client = Redis::connect(&*url).await.unwrap();
+        lockers.push(Locker::builder(client).default_ttl(TTL).build());
+    }
+
+    let mut header = Header::new("server killed", 0, lockers[0].capabilities(), TTL);
+    header.breaks = vec![Assumption::A2];
+    header.residue = Some(vec!["{n*}%fence".to_owned(), "{n*}%gone:*".to_owned()]);
+    let recorder = Recorder::in_memory(Clock::core(), header);
+
+    let holders = all_hold(&lockers, &recorder).await;
+    let mut waiters = all_wait(&lockers, &recorder);
+    let waiting = || (0..HOLDERS).map(|number| server.waiting(&format!("n{number}"))).sum::<u64>();
+    eventually(|| waiting() == WAITERS as u64).await;
+
+    let fault = Trouble::Other("server killed".to_owned());
+    let fault = recorder.fault(fault).breaks(Assumption::A2).begin();
+    let (killed, connections) = (Moment::now(), network.stats().connections);
+    server.kill();
+    for holder in holders {
+        let loss = tokio::time::timeout(TTL * 2, holder).await.expect("it is told").unwrap();
+        assert_eq!(loss, Loss::Expired);
+    }
+    let away = Moment::now().saturating_since(killed);
+    let attempts = network.stats().connections - connections;
+    server.start_again();
+    fault.heal();
+
+    while let Some(served) = waiters.join_next().await {
+        served.unwrap();
+    }
+    recorder.residue(server.keys());
+    let history = recorder.history().unwrap();
+    let report = history::check(&history);
+    println!("{report}");
+    assert!(report.is_legal(), "{report}");
+    assert_eq!(report.grants, HOLDERS + WAITERS);
+    let late = first_grants_after_the_restart(&recorder.lines()).into_values().max().unwrap();
+    println!("{late:?} after the restart, every lock was held again");
+    assert!(late <= LOOKS_AGAIN_WITHIN, "{late:?} after the restart");
+
+    // Each connection of its own accord, after 10 ms to 200 ms of pause, never less than half of it.
+    let limit = PROCESSES as u64 * (6 + away.as_millis() as u64 / 100);
+    println!("{attempts} attempts to connect in {away:?}");
+    assert!(attempts <= limit, "{attempts} attempts to connect in {away:?}");
+}
+
+/// How long each lock was free while all those who waited for it did not know.
+fn first_grants_after_the_restart(lines: &[Line]) -> HashMap<String, Duration> {
+    let is_back = |line: &Line| if let Line::Heal(heal) = line { Some(heal.t) } else { None };
+    let back = lines.iter().find_map(is_back).expect("the restart is recorded");
+    let mut first = HashMap::new();
+    for line in lines {
+        if let Line::Record(record) = line
+            && (record.kind, record.op) == (Kind::Ok, Op::Acquire)
+            && record.t > back
+        {
+            let after = Duration::from_nanos(record.t - back);
+            first.entry(record.lock.clone()).or_insert(after);
+        }
+    }
+    assert_eq!(first.len(), HOLDERS);
+    first
+}
+
+/// Each holds a lock of its own until it is told of its loss.
+async fn all_hold(lockers: &[Locker], recorder: &Recorder) -> Vec<JoinHandle<Loss>> {
+    let mut holders = Vec::new();
+    for number in 0..HOLDERS {
+        let lock = lockers[number % PROCESSES].lock(format!("n{number}")).unwrap();
+        let mut client = recorder.client(format!("p{}/holder{number}", number % PROCESSES));
+        let held = client.acquire(&lock).await.unwrap();
+        holders.push(tokio::spawn(async move {
+            let loss = held.lost().await;
+            assert!(!client.check(&held), "told, and still held");
+            let released = client.release(held).await;
+            assert!(released.is_err(), "a lost lock was released");
+            loss
+        }));
+    }
+    holders
+}
+
+/// Each waits for a lock that others hold and wait for as well, and holds it for a moment.
+fn all_wait(lockers: &[Locker], recorder: &Recorder) -> JoinSet<()> {
+    let mut waiters = JoinSet::new();
+    for number in 0..WAITERS {
+        // The next locker for each round, so that a lock is waited for in many of them.
+        let process = (number + number / HOLDERS) % PROCESSES;
+        let lock = lockers[process].lock(format!("n{}", number % HOLDERS)).unwrap();
+        let mut client = recorder.client(format!("p{process}/waiter{number}"));
+        waiters.spawn(async move {
+            let held = client.acquire(&lock).await.unwrap();
+            assert!(client.check(&held));
+            sleep(Duration::from_millis(1)).await;
+            client.release(held).await.unwrap();
+        });
+    }
+    waiters
+}

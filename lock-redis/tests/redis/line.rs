@@ -1,0 +1,801 @@
+//! Those who wait in line: who is next, who is passed over, and what is left behind.
+
+use std::time::Duration;
+
+use conformance_tests::proxy::{Direction, Fault, Proxy};
+use conformance_tests::servers::RedisOptions;
+use lock_core::backend::{
+    Attempt, Claim, Grant, Lease, LetGo, PLACE_LASTS, Release, Renewal, Wake,
+};
+use lock_core::clock::{Moment, sleep};
+use lock_core::{Backend, ErrorKind, FencingToken, Locker, Order, Wakeup};
+use lock_redis::{Config, Redis};
+use tokio::task::JoinHandle;
+
+use crate::support::{Server, claim, contended, eventually, granted, name, renew, win};
+
+/// So long that nobody's own next look comes while a test runs.
+const LONG: u64 = 300_000;
+
+/// What a loaded machine may need.
+const SOON: Duration = Duration::from_secs(10);
+
+/// How long a lock that was sent waits for a word of its owner.
+const CLAIM_LEASE: Duration = Duration::from_secs(3);
+
+fn waiter(ttl: u64) -> Claim {
+    let mut claim = claim("n", ttl);
+    claim.queue = true;
+    claim
+}
+
+/// A claim that stands in line.
+async fn in_line(locks: &Redis, ttl: u64) -> Claim {
+    let waiter = waiter(ttl);
+    contended(locks.try_acquire(&waiter).await);
+    waiter
+}
+
+async fn held(locks: &Redis) -> Claim {
+    let mut held = claim("n", LONG);
+    win(locks, &mut held).await;
+    held
+}
+
+async fn let_go(locks: &Redis, held: &Claim) {
+    assert_eq!(locks.release(held, LetGo::now()).await.unwrap(), Release::Released);
+}
+
+/// The grant that a waiter is sent.
+async fn sent(locks: &Redis, waiter: &Claim) -> Grant {
+    match tokio::time::timeout(SOON, locks.wait(waiter)).await.expect("it is called").unwrap() {
+        Wake::Granted(grant) => grant,
+        other => panic!("not sent: {other:?}"),
+    }
+}
+
+fn lease(grant: &Grant) -> Duration {
+    match grant.lease {
+        Lease::For(lease) => lease,
+        other => panic!("no lease: {other:?}"),
+    }
+}
+
+/// Whose the lock is on the server.
+fn holder(server: &Server) -> Option<String> {
+    server.get("n").map(|value| value.split(' ').next().unwrap().to_owned())
+}
+
+#[track_caller]
+fn assert_held_by(server: &Server, claim: &Claim) {
+    assert_eq!(holder(server), Some(claim.owner.expose()));
+}
+
+/// What is there when nobody holds the lock and nobody waits.
+#[track_caller]
+fn assert_no_residue(server: &Server) {
+    assert_eq!(server.keys(), ["{n}%fence"]);
+}
+
+#[tokio::test]
+async fn the_release_gives_the_lock_to_the_next_one() {
+    let server = Server::start();
+    let (locks, elsewhere) = (server.client().await, server.client().await);
+    assert_eq!(locks.capabilities().order, Order::Fifo);
+    assert_eq!(locks.capabilities().wakeup, Wakeup::HandOff);
+    // So that the server has the scripts: one that it does not know is sent twice.
+    let_go(&elsewhere, &held(&elsewhere).await).await;
+    let first = held(&elsewhere).await;
+    let mut waiter = in_line(&locks, LONG).await;
+    assert_eq!(locks.inspect(&name("n")).await.unwrap().waiting, Some(1));
+    let asked = server.calls("evalsha");
+    let_go(&elsewhere, &first).await;
+    assert_held_by(&server, &waiter);
+    let grant = sent(&locks, &waiter).await;
+    assert_eq!(lease(&grant), CLAIM_LEASE);
+    assert_eq!(server.calls("evalsha"), asked + 1, "the release is all that was asked");
+    // Confirmed by the first renewal, and only then held for as long as it was asked for.
+    assert!(server.pttl("n") <= 3000);
+    waiter.ticket.clone_from(&grant.ticket);
+    let Ok(Renewal::Held(renewed)) = renew(&locks, &waiter).await else { panic!("it is held") };
+    assert_eq!(renewed.token, grant.token);
+    assert!(server.pttl("n") > 290_000);
+    let_go(&locks, &waiter).await;
+    assert_no_residue(&server);
+}
+
+#[tokio::test]
+async fn whatever_ends_a_hold_serves_the_next_one() {
+    let server = Server::start();
+    let (locks, elsewhere) = (server.client().await, server.client().await);
+    for how in ["release", "uncertain", "break", "renewal", "try", "attempt"] {
+        let first = held(&elsewhere).await;
+        let (second, third) = (in_line(&locks, LONG).await, in_line(&locks, LONG).await);
+        match how {
+            "break" => assert!(elsewhere.break_lock(&first.name, &first.owner).await.unwrap()),
+            "release" => let_go(&elsewhere, &first).await,
+            "uncertain" => {
+                elsewhere.release(&first, LetGo::uncertain()).await.unwrap();
+            }
+            _ => {
+                let _: u64 = server.run("DEL n");
+                match how {
+                    "renewal" => {
+                        let renewed = renew(&elsewhere, &first).await;
+                        assert!(matches!(renewed, Ok(Renewal::NotHeld)));
+                    }
+                    // Whoever finds the lock free while others wait does not take it.
+                    "try" => drop(contended(elsewhere.try_acquire(&claim("n", LONG)).await)),
+                    _ => {
+                        let late = in_line(&elsewhere, LONG).await;
+                        elsewhere.release(&late, LetGo::now()).await.unwrap();
+                    }
+                }
+            }
+        }
+        assert_held_by(&server, &second);
+        sent(&locks, &second).await;
+        let_go(&locks, &second).await;
+        assert_held_by(&server, &third);
+        sent(&locks, &third).await;
+        let_go(&locks, &third).await;
+        let left: Vec<_> =
+            server.keys().into_iter().filter(|key| !key.contains("%gone:")).collect();
+        assert_eq!(left, ["{n}%fence"], "{how}");
+    }
+}
+
+#[tokio::test]
+async fn the_first_in_line_may_take_what_it_finds_free() {
+    let server = Server::start();
+    let (locks, elsewhere) = (server.client().await, server.client().await);
+    held(&elsewhere).await;
+    let first = in_line(&locks, 1000).await;
+    let second = in_line(&elsewhere, LONG).await;
+    let _: u64 = server.run("DEL n");
+    // By then it does not know its place any more.
+    sleep(Duration::from_millis(1001)).await;
+    let grant = granted(locks.try_acquire(&first).await);
+    assert_eq!(lease(&grant), Duration::from_secs(1), "nobody has to confirm it");
+    assert_held_by(&server, &first);
+    let_go(&locks, &first).await;
+    sent(&elsewhere, &second).await;
+    let_go(&elsewhere, &second).await;
+    assert_no_residue(&server);
+}
+
+#[tokio::test]
+async fn who_leaves_the_line_leaves_nothing() {
+    let server = Server::start();
+    let (locks, elsewhere) = (server.client().await, server.client().await);
+    let first = held(&elsewhere).await;
+    let waiters = [in_line(&locks, LONG).await, in_line(&locks, LONG).await];
+    for waiter in &waiters {
+        assert_eq!(locks.release(waiter, LetGo::now()).await.unwrap(), Release::NotHeld);
+    }
+    assert_eq!(server.keys(), ["n", "{n}%fence"]);
+    // Sent the lock, and not there to take it any more.
+    let (gone, next) = (in_line(&locks, LONG).await, in_line(&locks, LONG).await);
+    let_go(&elsewhere, &first).await;
+    assert_held_by(&server, &gone);
+    assert_eq!(locks.release(&gone, LetGo::now()).await.unwrap(), Release::Released);
+    sent(&locks, &next).await;
+    let_go(&locks, &next).await;
+    assert_no_residue(&server);
+}
+
+#[tokio::test]
+async fn an_attempt_that_lands_after_its_release_takes_no_place() {
+    let server = Server::start();
+    let (locks, elsewhere) = (server.client().await, server.client().await);
+    let first = held(&elsewhere).await;
+    let late = waiter(LONG);
+    locks.release(&late, LetGo::uncertain()).await.unwrap();
+    assert!(locks.try_acquire(&late).await.is_err());
+    assert_eq!(server.waiting("n"), 0);
+    let_go(&elsewhere, &first).await;
+}
+
+#[tokio::test]
+async fn who_has_vanished_is_passed_over_in_the_same_request() {
+    let server = Server::start();
+    let (locks, elsewhere) = (server.client().await, server.client().await);
+    let_go(&elsewhere, &held(&elsewhere).await).await;
+    let first = held(&elsewhere).await;
+    for _ in 0..3 {
+        let gone = server.client().await;
+        in_line(&gone, LONG).await;
+        in_line(&gone, LONG).await;
+    }
+    // The server has noticed that they closed their connections.
+    eventually(|| server.run::<Vec<String>>("PUBSUB CHANNELS").len() == 2).await;
+    let alive = in_line(&locks, LONG).await;
+    assert_eq!(server.waiting("n"), 7);
+    let asked = server.calls("evalsha");
+    let_go(&elsewhere, &first).await;
+    assert_held_by(&server, &alive);
+    sent(&locks, &alive).await;
+    assert_eq!(server.calls("evalsha"), asked + 1);
+    let_go(&locks, &alive).await;
+    assert_no_residue(&server);
+    // Nobody is there at all.
+    let first = held(&elsewhere).await;
+    in_line(&server.client().await, LONG).await;
+    eventually(|| server.run::<Vec<String>>("PUBSUB CHANNELS").len() == 2).await;
+    let_go(&elsewhere, &first).await;
+    assert_no_residue(&server);
+}
+
+#[tokio::test]
+async fn a_crowd_that_has_vanished_is_cleared_away_in_several_steps() {
+    const GONE: u64 = 3000;
+
+    let server = Server::start();
+    let (locks, elsewhere) = (server.client().await, server.client().await);
+    let first = held(&elsewhere).await;
+    // One process, whose places last, and nobody hears its channel any more.
+    let mut crowd = redis::cmd("ZADD");
+    crowd.arg("{n}%queue");
+    for i in 1..=GONE {
+        crowd.arg(i).arg(format!("{i:032x} %~to:gone 60000 - "));
+    }
+    crowd.exec(&mut server.operator()).unwrap();
+    let _: u64 = server.run("ZADD {n}%places 9000000000000000 %~to:gone");
+    let alive = in_line(&locks, LONG).await;
+    let_go(&elsewhere, &first).await;
+    // The release has done its share, and has somebody look who is there.
+    let mut left = server.waiting("n");
+    assert!((GONE / 2..GONE).contains(&left), "{left}");
+    let grant = loop {
+        let wake = tokio::time::timeout(SOON, locks.wait(&alive)).await.expect("it is called");
+        assert!(matches!(wake.unwrap(), Wake::Look));
+        if let Attempt::Acquired(grant) = locks.try_acquire(&alive).await.unwrap() {
+            break grant;
+        }
+        let before = std::mem::replace(&mut left, server.waiting("n"));
+        assert!(left < before && before - left < GONE / 2, "{before} and then {left}");
+    };
+    assert_eq!(lease(&grant), Duration::from_millis(LONG));
+    let_go(&locks, &alive).await;
+    assert_no_residue(&server);
+}
+
+#[tokio::test]
+async fn a_place_that_is_not_kept_lapses() {
+    let server = Server::start();
+    let (locks, elsewhere) = (server.client().await, server.client().await);
+    let first = held(&elsewhere).await;
+    in_line(&locks, 100).await;
+    sleep(PLACE_LASTS + Duration::from_millis(300)).await;
+    let_go(&elsewhere, &first).await;
+    assert_no_residue(&server);
+}
+
+/// Waiters of several processes, in the order in which they came, all through one network.
+struct Fleet {
+    server: Server,
+    network: Proxy,
+    holder: Redis,
+    held: Claim,
+    lockers: Vec<Locker>,
+    waiting: Vec<JoinHandle<usize>>,
+    served: tokio::sync::mpsc::UnboundedReceiver<usize>,
+}
+
+impl Fleet {
+    const PROCESSES: usize = 4;
+    const WAITERS: usize = 12;
+
+    async fn new(ttl: Duration) -> Self {
+        let server = Server::start();
+        let (network, url) = server.proxied();
+        let holder = server.client().await;
+        let held = held(&holder).await;
+        let mut lockers = Vec::new();
+        for _ in 0..Self::PROCESSES {
+            lockers.push(Locker::new(Redis::connect(url.as_str()).await.unwrap()));
+        }
+        let (serves, served) = tokio::sync::mpsc::unbounded_channel();
+        let mut waiting = Vec::new();
+        for number in 0..Self::WAITERS {
+            let lock = lockers[number % Self::PROCESSES].lock("n").unwrap().ttl(ttl);
+            let serves = serves.clone();
+            waiting.push(tokio::spawn(async move {
+                let guard = lock.acquire().await.expect("it is served");
+                serves.send(number).unwrap();
+                guard.release().await.expect("it was held");
+                number
+            }));
+            eventually(|| server.waiting("n") == number as u64 + 1).await;
+        }
+        Self { server, network, holder, held, lockers, waiting, served }
+    }
+
+    /// All have asked again, and have their places.
+    async fn is_back(&self) {
+        let subscribed = || self.server.run::<Vec<String>>("PUBSUB CHANNELS").len();
+        eventually(|| subscribed() == Self::PROCESSES + 1).await;
+        eventually(|| self.server.waiting("n") == Self::WAITERS as u64).await;
+    }
+
+    async fn serves_in_order(mut self) {
+        let_go(&self.holder, &self.held).await;
+        for waiting in self.waiting {
+            tokio::time::timeout(SOON, waiting).await.expect("served").unwrap();
+        }
+        let mut order = Vec::new();
+        while let Ok(number) = self.served.try_recv() {
+            order.push(number);
+        }
+        assert_eq!(order, (0..Self::WAITERS).collect::<Vec<_>>());
+        for locks in self.lockers {
+            locks.close().await.unwrap();
+        }
+        assert_no_residue(&self.server);
+    }
+}
+
+#[tokio::test]
+async fn order_outlasts_connections() {
+    let fleet = Fleet::new(Duration::from_secs(30)).await;
+    fleet.network.reset_connections().await;
+    fleet.is_back().await;
+    fleet.serves_in_order().await;
+}
+
+#[tokio::test]
+async fn order_outlasts_the_queue() {
+    let fleet = Fleet::new(Duration::from_secs(30)).await;
+    let _: u64 = fleet.server.run("DEL {n}%queue {n}%places");
+    fleet.network.reset_connections().await;
+    fleet.is_back().await;
+    fleet.serves_in_order().await;
+}
+
+#[tokio::test]
+async fn order_outlasts_an_operator_who_ends_listeners() {
+    let fleet = Fleet::new(Duration::from_secs(30)).await;
+    let ended: usize = fleet.server.run("CLIENT KILL TYPE pubsub");
+    assert_eq!(ended, Fleet::PROCESSES + 1);
+    // The holder comes back when it needs its connection, the others by themselves.
+    eventually(|| fleet.server.run::<Vec<String>>("PUBSUB CHANNELS").len() >= Fleet::PROCESSES)
+        .await;
+    fleet.holder.inspect(&name("another")).await.unwrap();
+    fleet.is_back().await;
+    fleet.serves_in_order().await;
+}
+
+#[tokio::test]
+async fn a_queue_that_was_lost_is_noticed_at_the_next_look() {
+    // One of each process looks, is told that it is new, and the others look as well.
+    let fleet = Fleet::new(Duration::from_secs(1)).await;
+    let _: u64 = fleet.server.run("DEL {n}%queue {n}%places");
+    fleet.is_back().await;
+    fleet.serves_in_order().await;
+}
+
+#[tokio::test]
+async fn a_queue_that_was_lost_alone_is_noticed_too() {
+    // As when a server throws away keys: the processes are still known, and their waiters are not.
+    let fleet = Fleet::new(Duration::from_secs(1)).await;
+    let _: u64 = fleet.server.run("DEL {n}%queue");
+    fleet.is_back().await;
+    fleet.serves_in_order().await;
+}
+
+#[tokio::test]
+async fn a_queue_that_was_forgotten_with_the_lock_is_served_all_the_same() {
+    let fleet = Fleet::new(Duration::from_secs(1)).await;
+    let _: String = fleet.server.run("FLUSHALL");
+    // Whoever looks first finds a free lock: here, order is lost.
+    for waiting in fleet.waiting {
+        tokio::time::timeout(SOON, waiting).await.expect("served").unwrap();
+    }
+}
+
+#[tokio::test]
+async fn waiting_costs_one_request_of_each_process_in_a_lease() {
+    let ttl = Duration::from_secs(2);
+    let fleet = Fleet::new(ttl).await;
+    sleep(ttl).await;
+    let (before, began) = (fleet.server.calls("evalsha"), Moment::now());
+    sleep(ttl * 3).await;
+    let asked = fleet.server.calls("evalsha") - before;
+    let leases = Moment::now().saturating_since(began).as_millis() / ttl.as_millis() + 1;
+    let bound = u64::try_from(leases).unwrap() * Fleet::PROCESSES as u64;
+    assert!((1..=bound).contains(&asked), "{asked} requests in {leases} leases");
+    fleet.serves_in_order().await;
+}
+
+#[tokio::test]
+async fn a_grant_that_was_lost_on_the_way_is_found() {
+    let server = Server::start();
+    let (network, url) = server.proxied();
+    let (locks, elsewhere) = (Redis::connect(url).await.unwrap(), server.client().await);
+    let first = held(&elsewhere).await;
+    let waiter = in_line(&locks, LONG).await;
+    let waiting = tokio::spawn({
+        let (locks, waiter) = (locks.clone(), waiter.clone());
+        async move { locks.wait(&waiter).await.unwrap() }
+    });
+    network.set(Fault::BlackHole);
+    let_go(&elsewhere, &first).await;
+    assert_held_by(&server, &waiter);
+    network.reset_connections().await;
+    network.heal();
+    let woken = tokio::time::timeout(SOON, waiting).await.expect("it is woken").unwrap();
+    assert!(matches!(woken, Wake::Look), "{woken:?}");
+    let token = server.get("{n}%fence");
+    let grant = granted(locks.try_acquire(&waiter).await);
+    assert_eq!(grant.token.map(|token| token.backend_number().to_string()), token);
+    assert_eq!(lease(&grant), Duration::from_millis(LONG));
+    let_go(&locks, &waiter).await;
+    assert_no_residue(&server);
+}
+
+#[tokio::test]
+async fn a_grant_is_as_old_as_it_is() {
+    let server = Server::start();
+    let (network, url) = server.proxied();
+    let (locks, elsewhere) = (Redis::connect(url).await.unwrap(), server.client().await);
+    for (late, is_in_time) in [(0, true), (1500, true), (3200, false)] {
+        let first = held(&elsewhere).await;
+        let waiter = in_line(&locks, LONG).await;
+        network.set(Fault::Lose(Direction::ToClient));
+        let_go(&elsewhere, &first).await;
+        let given = Moment::now();
+        sleep(Duration::from_millis(late)).await;
+        network.heal();
+        if is_in_time {
+            let grant = sent(&locks, &waiter).await;
+            assert!(grant.since <= given, "{:?} too late", grant.since.saturating_since(given));
+            let ours = (grant.since + lease(&grant)).remaining();
+            let on_the_server = Duration::from_millis(server.pttl("n").unsigned_abs());
+            assert!(
+                ours <= on_the_server + Duration::from_millis(50),
+                "{ours:?} {on_the_server:?}"
+            );
+            let age = Moment::now().saturating_since(grant.since);
+            assert!(age < Duration::from_millis(late) + Duration::from_secs(1), "{age:?}");
+        } else {
+            // What was sent has lapsed; the waiter asks, and the lock is free.
+            let woken =
+                tokio::time::timeout(SOON, locks.wait(&waiter)).await.expect("it is called");
+            assert!(matches!(woken.unwrap(), Wake::Look));
+            granted(locks.try_acquire(&waiter).await);
+        }
+        let_go(&locks, &waiter).await;
+    }
+}
+
+#[tokio::test]
+async fn a_grant_of_unknown_age_is_confirmed() {
+    let server = Server::start();
+    let (locks, elsewhere) = (server.client().await, server.client().await);
+    let first = held(&elsewhere).await;
+    // Its last word from the server's clock is older than a lease when the lock is sent.
+    let waiter = in_line(&locks, 50).await;
+    sleep(Duration::from_millis(200)).await;
+    let_go(&elsewhere, &first).await;
+    let woken = tokio::time::timeout(SOON, locks.wait(&waiter)).await.expect("it is called");
+    assert!(matches!(woken.unwrap(), Wake::Look));
+    granted(locks.try_acquire(&waiter).await);
+}
+
+#[tokio::test]
+async fn what_others_say_on_the_channel_is_no_grant() {
+    let server = Server::start();
+    let (locks, elsewhere) = (server.client().await, server.client().await);
+    let first = held(&elsewhere).await;
+    let waiter = in_line(&locks, LONG).await;
+    let owner = waiter.owner.expose();
+    let stranger = claim("n", LONG).owner.expose();
+    for channel in server.run::<Vec<String>>("PUBSUB CHANNELS") {
+        for said in [
+            "",
+            "grant",
+            &format!("grant {stranger} 1 3000 1"),
+            &format!("grant {owner} x 3000 1"),
+            // An owner id, from somebody who may read the keys, and a time that is long over.
+            &format!("grant {owner} 1 3000 1"),
+            "next n x 1 1",
+            "next m 1 1 1",
+            // As large as numbers get.
+            &format!("grant {owner} {0} {0} {0}", u64::MAX),
+            &format!("next n {} {} 1", i64::MAX, u64::MAX),
+        ] {
+            let _: u64 = server.command(&["PUBLISH", &channel, said]);
+        }
+    }
+    let woken = tokio::time::timeout(SOON, locks.wait(&waiter)).await.expect("it is called");
+    assert!(matches!(woken.unwrap(), Wake::Look));
+    contended(locks.try_acquire(&waiter).await);
+    let_go(&elsewhere, &first).await;
+    sent(&locks, &waiter).await;
+}
+
+#[tokio::test]
+async fn the_process_behind_is_told_when_to_look() {
+    let server = Server::start();
+    let holder = server.client().await;
+    let (second, third) = (server.client().await, server.client().await);
+    let first = held(&holder).await;
+    let mute = in_line(&second, LONG).await;
+    let next = in_line(&third, LONG).await;
+    // The first in line is given the lock, and dies without a word: for the one behind it, the lock is held
+    // for minutes, as far as it was told.
+    let asked = Moment::now();
+    let waiting = tokio::spawn({
+        let (third, next) = (third.clone(), next.clone());
+        async move { third.wait(&next).await.unwrap() }
+    });
+    let_go(&holder, &first).await;
+    assert_held_by(&server, &mute);
+    let woken = tokio::time::timeout(SOON, waiting).await.expect("it looks").unwrap();
+    assert!(matches!(woken, Wake::Look));
+    let took = Moment::now().saturating_since(asked);
+    assert!(took >= CLAIM_LEASE, "{took:?}");
+    granted(third.try_acquire(&next).await);
+    let_go(&third, &next).await;
+}
+
+#[tokio::test]
+async fn a_process_that_does_not_answer_is_passed_over_as_a_whole() {
+    let server = Server::start();
+    let (network, url) = server.proxied();
+    let (mute, locks, holder) =
+        (Redis::connect(url).await.unwrap(), server.client().await, server.client().await);
+    let first = held(&holder).await;
+    let mut silent = Vec::new();
+    for _ in 0..20 {
+        silent.push(in_line(&mute, LONG).await);
+    }
+    let lock = Locker::new(locks).lock("n").unwrap().ttl(Duration::from_millis(LONG));
+    let alive = tokio::spawn(async move { lock.acquire().await });
+    eventually(|| server.waiting("n") == 21).await;
+    network.set(Fault::BlackHole);
+    let released = Moment::now();
+    let_go(&holder, &first).await;
+    let guard = tokio::time::timeout(CLAIM_LEASE + SOON, alive).await.expect("served").unwrap();
+    let guard = guard.unwrap();
+    let took = Moment::now().saturating_since(released);
+    assert!(took >= CLAIM_LEASE, "{took:?}: the lock was somebody else's");
+    assert!(took < CLAIM_LEASE * 2, "{took:?}: one of them cost a claim lease, the others nothing");
+    // They are still there: when they are heard of, they have their old places again, in their order.
+    network.heal();
+    mute.inspect(&name("another")).await.unwrap();
+    let last = in_line(&holder, LONG).await;
+    for waiter in &silent {
+        // The message that came too late is the first one's, and makes it look; the others are told by that.
+        let woken = tokio::time::timeout(SOON, mute.wait(waiter)).await.expect("it is called");
+        assert!(matches!(woken.unwrap(), Wake::Look));
+        contended(mute.try_acquire(waiter).await);
+    }
+    guard.release().await.unwrap();
+    for waiter in &silent {
+        sent(&mute, waiter).await;
+        let_go(&mute, waiter).await;
+    }
+    sent(&holder, &last).await;
+    let_go(&holder, &last).await;
+    assert_no_residue(&server);
+}
+
+#[tokio::test]
+async fn at_the_memory_limit_the_line_moves_on() {
+    let server = Server::with_options(RedisOptions::new());
+    let (locks, elsewhere) = (server.client().await, server.client().await);
+    let first = held(&elsewhere).await;
+    let waiter = in_line(&locks, 1000).await;
+    let _: String = server.run("CONFIG SET maxmemory 1");
+    // Its place is kept as well, when it looks again.
+    sleep(Duration::from_millis(1100)).await;
+    contended(locks.try_acquire(&waiter).await);
+    let_go(&elsewhere, &first).await;
+    let grant = sent(&locks, &waiter).await;
+    assert!(grant.token.is_some());
+    let_go(&locks, &waiter).await;
+    let newcomer = elsewhere.try_acquire(&claim("n", LONG)).await.unwrap_err();
+    assert_eq!(newcomer.kind(), lock_core::backend::FaultKind::Unavailable);
+    let _: String = server.run("CONFIG SET maxmemory 0");
+    assert_no_residue(&server);
+}
+
+#[tokio::test]
+async fn a_right_that_is_taken_away_leaves_a_free_lock() {
+    for right in ["-publish", "-set", "-zrem", "-zrange", "-zadd"] {
+        let server = Server::start();
+        let rule =
+            format!("ACL SETUSER locks reset on >secret {}", crate::least_rights::LEAST_RIGHTS[0]);
+        let rule = rule.split_whitespace().collect::<Vec<_>>().join(" ");
+        let _: String = server.run(&rule);
+        let url = format!("redis://locks:secret@127.0.0.1:{}?prefix=app:", server.port());
+        let (holder, locks) =
+            (Redis::connect(url.as_str()).await.unwrap(), Redis::connect(url).await.unwrap());
+        let first = held(&holder).await;
+        let waiter = in_line(&locks, 2000).await;
+        let _: String = server.run(&format!("ACL SETUSER locks {right}"));
+        assert_eq!(
+            holder.release(&first, LetGo::now()).await.unwrap(),
+            Release::Released,
+            "{right}"
+        );
+        let _: String = server.run(&rule);
+        let served = async {
+            loop {
+                match locks.try_acquire(&waiter).await {
+                    Ok(Attempt::Acquired(_)) => return,
+                    _ => drop(tokio::time::timeout(SOON / 100, locks.wait(&waiter)).await),
+                }
+            }
+        };
+        tokio::time::timeout(SOON, served).await.unwrap_or_else(|_| panic!("not served: {right}"));
+        let_go(&locks, &waiter).await;
+        // Whoever could not be taken out of the line is given the lock once more, for a claim lease.
+        eventually(|| server.keys() == ["{app:n}%fence"]).await;
+    }
+}
+
+#[tokio::test]
+async fn those_who_wait_in_any_order_are_woken_and_let_the_line_go_first() {
+    let server = Server::start();
+    let (locks, racing) = (server.client().await, server.client_in_any_order().await);
+    assert_eq!(racing.capabilities().order, Order::PerProcess);
+    let first = held(&racing).await;
+    let racer = waiter(LONG);
+    contended(racing.try_acquire(&racer).await);
+    let waits = || {
+        let (racing, racer) = (racing.clone(), racer.clone());
+        tokio::spawn(async move { racing.wait(&racer).await.unwrap() })
+    };
+    let asked = server.calls("client|caching");
+    let waiting = waits();
+    eventually(|| server.calls("client|caching") > asked).await;
+    let second = in_line(&locks, LONG).await;
+    let_go(&racing, &first).await;
+    sent(&locks, &second).await;
+    tokio::time::timeout(SOON, waiting).await.expect("it is woken").unwrap();
+    contended(racing.try_acquire(&racer).await);
+    let waiting = waits();
+    eventually(|| server.calls("client|caching") > asked + 1).await;
+    let_go(&locks, &second).await;
+    tokio::time::timeout(SOON, waiting).await.expect("it is woken").unwrap();
+    granted(racing.try_acquire(&racer).await);
+    let_go(&racing, &racer).await;
+    assert_no_residue(&server);
+}
+
+#[tokio::test]
+async fn a_minimum_hold_is_waited_for() {
+    let server = Server::start();
+    let (locks, elsewhere) = (server.client().await, server.client().await);
+    let first = held(&elsewhere).await;
+    let lock = Locker::new(locks).lock("n").unwrap().ttl(Duration::from_millis(LONG));
+    let waiting = tokio::spawn(async move { lock.acquire().await });
+    eventually(|| server.waiting("n") == 1).await;
+    let keep = Duration::from_millis(700);
+    assert_eq!(elsewhere.release(&first, LetGo::after(keep)).await.unwrap(), Release::Released);
+    let released = Moment::now();
+    let guard = tokio::time::timeout(SOON, waiting).await.expect("served").unwrap().unwrap();
+    let took = Moment::now().saturating_since(released);
+    assert!(took >= keep - Duration::from_millis(100), "{took:?}");
+    guard.release().await.unwrap();
+    assert_no_residue(&server);
+}
+
+#[tokio::test]
+async fn who_leaves_a_minimum_hold_behind_has_been_heard() {
+    let server = Server::start();
+    let (locks, elsewhere) = (server.client().await, server.client().await);
+    let first = held(&elsewhere).await;
+    let (mut short, next) = (in_line(&locks, LONG).await, in_line(&locks, LONG).await);
+    in_line(&elsewhere, LONG).await;
+    let_go(&elsewhere, &first).await;
+    short.ticket.clone_from(&sent(&locks, &short).await.ticket);
+    // Before its first renewal.
+    let keep = Duration::from_millis(300);
+    assert_eq!(locks.release(&short, LetGo::after(keep)).await.unwrap(), Release::Released);
+    sleep(keep + Duration::from_millis(50)).await;
+    contended(elsewhere.try_acquire(&claim("n", LONG)).await);
+    assert_held_by(&server, &next);
+}
+
+#[tokio::test]
+async fn who_leaves_a_free_lock_serves_the_next_one() {
+    let server = Server::start();
+    let (locks, elsewhere) = (server.client().await, server.client().await);
+    held(&elsewhere).await;
+    let (first, second) = (in_line(&locks, LONG).await, in_line(&elsewhere, LONG).await);
+    // Nobody has looked yet.
+    let _: u64 = server.run("DEL n");
+    assert_eq!(locks.release(&first, LetGo::now()).await.unwrap(), Release::NotHeld);
+    assert_held_by(&server, &second);
+    sent(&elsewhere, &second).await;
+}
+
+#[tokio::test]
+async fn who_becomes_the_first_in_line_hears_of_a_foreign_release() {
+    let server = Server::start();
+    let locks = Locker::new(server.client().await);
+    let _: String = server.run("SET n somebody PX 300000");
+    let waits = || {
+        let lock = locks.lock("n").unwrap().ttl(Duration::from_millis(LONG));
+        tokio::spawn(async move { lock.acquire().await })
+    };
+    let first = waits();
+    eventually(|| server.waiting("n") == 1).await;
+    let second = waits();
+    eventually(|| server.waiting("n") == 2).await;
+    let watched = server.calls("client|caching");
+    first.abort();
+    eventually(|| server.waiting("n") == 1).await;
+    eventually(|| server.calls("client|caching") > watched).await;
+    let _: u64 = server.run("DEL n");
+    let guard = tokio::time::timeout(SOON, second).await.expect("it is woken").unwrap().unwrap();
+    guard.release().await.unwrap();
+    assert_no_residue(&server);
+}
+
+#[tokio::test]
+async fn a_holder_that_dies_with_the_first_in_line_is_taken_over_from_in_time() {
+    let server = Server::start();
+    let (network, url) = server.proxied();
+    let (dying, locks) = (Redis::connect(url).await.unwrap(), server.client().await);
+    let lease = Duration::from_secs(2);
+    let dying = Locker::new(dying);
+    let guard = dying.lock("n").unwrap().ttl(lease).acquire().await.unwrap();
+    let patient = Duration::from_millis(LONG);
+    let waits = |locks: Locker| {
+        let lock = locks.lock("n").unwrap().ttl(patient);
+        tokio::spawn(async move { lock.acquire().await })
+    };
+    let _first = waits(dying.clone());
+    eventually(|| server.waiting("n") == 1).await;
+    let second = waits(Locker::new(locks));
+    eventually(|| server.waiting("n") == 2).await;
+    // The lease that it was told of has ended, and was renewed.
+    sleep(lease * 2).await;
+    assert!(guard.is_held());
+    network.set(Fault::BlackHole);
+    network.reset_connections().await;
+    // Well within a lease of its own.
+    let guard = tokio::time::timeout(lease + SOON, second).await.expect("it looks").unwrap();
+    guard.unwrap().release().await.unwrap();
+}
+
+#[tokio::test]
+async fn who_asks_for_too_high_a_number_does_not_stand_in_the_way() {
+    let server = Server::start();
+    let (locks, elsewhere) = (server.client().await, server.client().await);
+    let first = held(&elsewhere).await;
+    let mut greedy = waiter(LONG);
+    greedy.floor = FencingToken::from_backend((1 << 53) - 1);
+    let refused = locks.try_acquire(&greedy).await.expect_err("there is no such number");
+    assert_eq!(refused.kind(), lock_core::backend::FaultKind::Invalid);
+    let next = in_line(&locks, LONG).await;
+    let_go(&elsewhere, &first).await;
+    assert_held_by(&server, &next);
+}
+
+#[tokio::test]
+async fn two_prefixes_may_lead_to_one_lock() {
+    let server = Server::start();
+    let config = Config::new(&server.url()).unwrap();
+    let short = Redis::connect(config.clone()).await.unwrap();
+    let long = Redis::connect(config.prefix("app:").unwrap()).await.unwrap();
+    let mut first = claim("app:n", LONG);
+    win(&short, &mut first).await;
+    let waiter = in_line(&long, LONG).await;
+    let_go(&short, &first).await;
+    sent(&long, &waiter).await;
+}
+
+#[tokio::test]
+async fn a_server_without_messages_serves_in_any_order_and_says_so() {
+    let options = RedisOptions::new().setting("rename-command", "HELLO").and("hidden");
+    let server = Server::with_options(options);
+    let capabilities = server.client().await.capabilities();
+    assert_eq!((capabilities.order, capabilities.wakeup), (Order::PerProcess, Wakeup::Poll));
+    let error = Redis::connect(format!("{}?order=fifo", server.url())).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+}

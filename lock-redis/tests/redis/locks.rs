@@ -1,0 +1,537 @@
+//! The verbs on a real server: what stands there afterwards, and what happens when it is in the way.
+
+use std::time::Duration;
+
+use lock_core::backend::{Attempt, Claim, Effect, FaultKind, Lease, LetGo, Release, Renewal};
+use lock_core::{Backend, ErrorKind, FencingToken, Label, LockName, Locker};
+use lock_redis::{Config, Redis};
+
+use crate::support::{Server, claim, contended, granted, name, renew, win};
+
+const SECOND: u64 = 1000;
+const MINUTE: u64 = 60 * SECOND;
+
+fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+fn pttl(server: &Server, key: &str) -> i64 {
+    server.command(&["PTTL", key])
+}
+
+fn get(server: &Server, key: &str) -> Option<String> {
+    server.command(&["GET", key])
+}
+
+/// The number that a token was made from.
+fn number(grant: &lock_core::backend::Grant) -> u64 {
+    grant.token.expect("this backend has tokens").backend_number()
+}
+
+#[tokio::test]
+async fn a_lock_is_a_plain_key_with_an_expiry() {
+    let server = Server::start();
+    let locks = server.client().await;
+    let mut ours = claim("orders/42", 30 * SECOND);
+    ours.label = Some(Label::new("web-1 é"));
+    let grant = win(&locks, &mut ours).await;
+    let value = get(&server, "orders/42").unwrap();
+    assert_eq!(value, format!("{} {} web-1 é", ours.owner.expose(), number(&grant)));
+    assert_eq!(get(&server, "{orders/42}%fence").unwrap(), number(&grant).to_string());
+    assert!((29_000..=30_000).contains(&pttl(&server, "orders/42")));
+    assert!(pttl(&server, "{orders/42}%fence") > 600_000, "the fence outlives the lock");
+
+    let state = locks.inspect(&ours.name).await.unwrap();
+    let [holder] = state.holders.as_slice() else { panic!("{state:?}") };
+    assert_eq!((holder.owner, &holder.label), (Some(ours.owner), &ours.label));
+    assert!(
+        holder.held_for.unwrap() < ms(10 * SECOND) && holder.lapses_in.unwrap() > ms(20 * SECOND)
+    );
+
+    assert_eq!(locks.release(&ours, LetGo::now()).await.unwrap(), Release::Released);
+    assert_eq!(server.keys(), ["{orders/42}%fence"], "the fence stays, for ten minutes");
+    assert!((600_000..=630_000).contains(&pttl(&server, "{orders/42}%fence")));
+}
+
+#[tokio::test]
+async fn an_attempt_repeated_is_the_same_acquisition() {
+    let server = Server::start();
+    let locks = server.client().await;
+    let mut ours = claim("n", 30 * SECOND);
+    let first = win(&locks, &mut ours).await;
+    ours.ttl = ms(SECOND);
+    let second = granted(locks.try_acquire(&ours).await);
+    assert_eq!(first.token, second.token);
+    let Lease::For(lease) = second.lease else { panic!("{second:?}") };
+    assert!(lease > ms(20 * SECOND), "what is left, not what was asked for");
+    assert!(pttl(&server, "n") > 20_000, "never shorter");
+    ours.ttl = ms(60 * SECOND);
+    granted(locks.try_acquire(&ours).await);
+    assert!(pttl(&server, "n") > 50_000, "longer if asked for");
+    assert!(pttl(&server, "{n}%fence") > 650_000, "and so is the fence");
+    // Also if the fence is lost: the number stands with the lock.
+    let _: u64 = server.run("DEL {n}%fence");
+    assert_eq!(granted(locks.try_acquire(&ours).await).token, first.token);
+    let Ok(Renewal::Held(renewed)) = renew(&locks, &ours).await else { panic!("lost") };
+    assert_eq!(renewed.token, first.token);
+    assert_eq!(locks.release(&ours, LetGo::now()).await.unwrap(), Release::Released);
+    let again = granted(locks.try_acquire(&claim("n", SECOND)).await);
+    assert!(again.token > first.token);
+}
+
+#[tokio::test]
+async fn a_floor_is_exceeded_once() {
+    let server = Server::start();
+    let locks = server.client().await;
+    let mut ours = claim("n", 30 * SECOND);
+    let first = number(&win(&locks, &mut ours).await);
+    ours.floor = FencingToken::from_backend(first - 1);
+    assert_eq!(number(&granted(locks.try_acquire(&ours).await)), first, "it is above already");
+    ours.floor = FencingToken::from_backend(first + 1_000_000_000);
+    let raised = number(&granted(locks.try_acquire(&ours).await));
+    assert_eq!(raised, first + 1_000_000_001);
+    assert_eq!(number(&granted(locks.try_acquire(&ours).await)), raised);
+    let Ok(Renewal::Held(renewed)) = renew(&locks, &ours).await else { panic!("lost") };
+    assert_eq!(number(&renewed), raised);
+    locks.release(&ours, LetGo::now()).await.unwrap();
+    let next = number(&granted(locks.try_acquire(&claim("n", SECOND)).await));
+    assert_eq!(next, raised + 1, "a counter that is ahead of the clock counts on");
+}
+
+#[tokio::test]
+async fn a_fence_ahead_of_the_clock_stays_until_the_clock_has_passed_it() {
+    let server = Server::start();
+    let locks = server.client().await;
+    let mut ours = claim("n", 30 * SECOND);
+    let first = win(&locks, &mut ours).await.token.unwrap();
+    // An hour ahead, as another server's clock may be.
+    let hour = 3_600_000_000;
+    ours.floor = FencingToken::from_backend(first.backend_number() + hour);
+    win(&locks, &mut ours).await;
+    let ahead = |server: &Server| pttl(server, "{n}%fence") > 3_600_000;
+    assert!(ahead(&server));
+    assert!(matches!(renew(&locks, &ours).await, Ok(Renewal::Held(_))));
+    assert!(ahead(&server));
+    locks.release(&ours, LetGo::now()).await.unwrap();
+    assert!(ahead(&server), "let go");
+    let ours = claim("n", 30 * SECOND);
+    granted(locks.try_acquire(&ours).await);
+    assert!(locks.break_lock(&ours.name, &ours.owner).await.unwrap());
+    assert!(ahead(&server), "broken");
+}
+
+#[tokio::test]
+async fn what_others_keep_there_is_not_read_as_a_whole() {
+    let server = Server::start();
+    let locks = server.client().await;
+    let _: u64 = server.command(&["SETRANGE", "n", "50000000", "f"]);
+    let sent = |server: &Server| -> u64 {
+        let stats: String = server.run("INFO stats");
+        let line = stats.lines().find_map(|line| line.strip_prefix("total_net_output_bytes:"));
+        line.unwrap().parse().unwrap()
+    };
+    let before = sent(&server);
+    let mut waiter = claim("n", 30 * SECOND);
+    waiter.queue = true;
+    contended(locks.try_acquire(&waiter).await);
+    let waiting = tokio::time::timeout(ms(200), locks.wait(&waiter)).await;
+    assert!(waiting.is_err(), "nothing has changed");
+    locks.inspect(&waiter.name).await.unwrap();
+    assert!(sent(&server) - before < 100_000, "{} bytes were sent", sent(&server) - before);
+    // Nothing at all is a value, too.
+    let _: String = server.command(&["SET", "empty", ""]);
+    assert_eq!(contended(locks.try_acquire(&claim("empty", SECOND)).await), None);
+    assert_eq!(locks.inspect(&name("empty")).await.unwrap().holders.len(), 1);
+}
+
+#[tokio::test]
+async fn a_lock_of_ours_that_was_made_endless_gets_an_end_again() {
+    let server = Server::start();
+    let locks = server.client().await;
+    let mut ours = claim("n", 30 * SECOND);
+    win(&locks, &mut ours).await;
+    for again in ["renewal", "attempt"] {
+        let _: u64 = server.run("PERSIST n");
+        match again {
+            "renewal" => drop(renew(&locks, &ours).await.unwrap()),
+            _ => drop(granted(locks.try_acquire(&ours).await)),
+        }
+        assert!((29_000..=30_000).contains(&pttl(&server, "n")), "{again}");
+    }
+}
+
+#[tokio::test]
+async fn scripts_that_were_flushed_are_loaded_again() {
+    let server = Server::start();
+    let locks = server.client().await;
+    let flush = || server.run::<String>("SCRIPT FLUSH");
+    let mut ours = claim("n", 30 * SECOND);
+    let _: String = server.command(&["SET", "{n}%fence", "8000000000000000"]);
+    flush();
+    let grant = win(&locks, &mut ours).await;
+    assert_eq!(number(&grant), 8_000_000_000_000_001, "applied once");
+    flush();
+    assert!(matches!(renew(&locks, &ours).await, Ok(Renewal::Held(_))));
+    flush();
+    contended(locks.try_acquire(&claim("n", SECOND)).await);
+    flush();
+    assert_eq!(locks.inspect(&ours.name).await.unwrap().holders.len(), 1);
+    flush();
+    assert!(!locks.break_lock(&ours.name, &claim("n", 1).owner).await.unwrap());
+    flush();
+    assert_eq!(locks.release(&ours, LetGo::now()).await.unwrap(), Release::Released);
+    assert_eq!(get(&server, "{n}%fence").unwrap(), "8000000000000001");
+}
+
+#[tokio::test]
+async fn lost_data_is_told_and_tokens_still_grow() {
+    let server = Server::start();
+    let locks = server.client().await;
+    let mut last = None;
+    for disaster in ["flush", "restart", "restart"] {
+        let mut ours = claim("n", 30 * SECOND);
+        let grant = win(&locks, &mut ours).await;
+        assert!(grant.token > last, "after {disaster}");
+        last = grant.token;
+        if disaster == "flush" {
+            let _: String = server.run("FLUSHALL");
+        } else {
+            server.kill();
+            server.start_again();
+            // Whatever is asked first may find the line dead.
+            let _ = locks.inspect(&ours.name).await;
+        }
+        assert!(matches!(renew(&locks, &ours).await, Ok(Renewal::NotHeld)));
+        assert_eq!(locks.release(&ours, LetGo::now()).await.unwrap(), Release::NotHeld);
+        assert_eq!(locks.inspect(&ours.name).await.unwrap().holders, []);
+    }
+}
+
+#[tokio::test]
+async fn a_stale_counter_does_not_go_back() {
+    let server = Server::start();
+    let locks = server.client().await;
+    let next = async || {
+        let grant = granted(locks.try_acquire(&claim("n", 10)).await);
+        let _: u64 = server.run("DEL n");
+        number(&grant)
+    };
+    let (first, last) = (next().await, [next().await, next().await][1]);
+    // What a snapshot or a replica may know.
+    let _: String = server.run(&format!("SET {{n}}%fence {first}"));
+    assert!(next().await > last);
+}
+
+#[tokio::test]
+async fn strange_keys_are_refused_and_left_alone() {
+    let server = Server::start();
+    let locks = server.client().await;
+    let invalid = |answer: Result<Attempt, lock_core::backend::Fault>, word: &str| {
+        let fault = answer.expect_err(word);
+        assert_eq!((fault.effect(), fault.kind()), (Effect::NotApplied, FaultKind::Invalid));
+        let why = fault.into_source().to_string();
+        assert!(why.contains(word), "{why}");
+    };
+    let _: u64 = server.run("RPUSH list a b");
+    invalid(locks.try_acquire(&claim("list", SECOND)).await, "the key of the lock");
+    assert_eq!(locks.inspect(&name("list")).await.unwrap_err().kind(), FaultKind::Invalid);
+    assert!(matches!(renew(&locks, &claim("list", SECOND)).await, Ok(Renewal::NotHeld)));
+    let how = LetGo::uncertain();
+    assert_eq!(locks.release(&claim("list", SECOND), how).await.unwrap(), Release::NotHeld);
+    assert_eq!(server.run::<u64>("LLEN list"), 2);
+
+    let _: u64 = server.run("RPUSH {a}%fence x");
+    invalid(locks.try_acquire(&claim("a", SECOND)).await, "fence key");
+    for odd in ["x", "", "-5", "0x10", "1e3", "1.5", " 1", "99999999999999999999"] {
+        let _: String = server.command(&["SET", "{a}%fence", odd]);
+        invalid(locks.try_acquire(&claim("a", SECOND)).await, "fence key");
+    }
+    let _: String = server.run("SET {a}%fence 9007199254740990");
+    let last = claim("a", SECOND);
+    assert_eq!(number(&granted(locks.try_acquire(&last).await)), 9_007_199_254_740_991);
+    locks.release(&last, LetGo::now()).await.unwrap();
+    invalid(locks.try_acquire(&claim("a", SECOND)).await, "used up");
+    let mut high = claim("b", SECOND);
+    high.floor = FencingToken::from_backend(FencingToken::MAX_BACKEND_NUMBER);
+    invalid(locks.try_acquire(&high).await, "used up");
+    for lock in ["a", "b"] {
+        assert_eq!(get(&server, lock), None, "no lock is left behind");
+    }
+}
+
+#[tokio::test]
+async fn at_the_memory_limit_what_is_held_can_be_renewed_and_released() {
+    let server = Server::start();
+    let locks = server.client().await;
+    let (mut one, mut two) = (claim("one", 30 * SECOND), claim("two", 30 * SECOND));
+    win(&locks, &mut one).await;
+    win(&locks, &mut two).await;
+    let late = claim("late", 30 * SECOND);
+    let _: String = server.run("CONFIG SET maxmemory 1");
+    let fault = locks.try_acquire(&claim("three", SECOND)).await.unwrap_err();
+    assert_eq!((fault.effect(), fault.kind()), (Effect::NotApplied, FaultKind::Unavailable));
+    let why = fault.into_source().to_string();
+    assert!(why.contains("maxmemory"), "{why}");
+    assert!(get(&server, "three").is_none() && get(&server, "{three}%fence").is_none());
+    contended(locks.try_acquire(&claim("one", SECOND)).await);
+    one.ttl = ms(MINUTE);
+    granted(locks.try_acquire(&one).await);
+    assert!(matches!(renew(&locks, &one).await, Ok(Renewal::Held(_))));
+    assert!(pttl(&server, "one") > 40_000);
+    assert_eq!(locks.release(&one, LetGo::now()).await.unwrap(), Release::Released);
+    // The value is changed even now, or a late renewal would prolong the minimum hold.
+    let keep = LetGo::after(ms(20 * SECOND));
+    assert_eq!(locks.release(&two, keep).await.unwrap(), Release::Released);
+    assert!((10_000..=20_000).contains(&pttl(&server, "two")));
+    assert!(matches!(renew(&locks, &two).await, Ok(Renewal::NotHeld)));
+    // And so is the tombstone.
+    let how = LetGo::uncertain();
+    assert_eq!(locks.release(&late, how).await.unwrap(), Release::NotHeld);
+    let _: String = server.run("CONFIG SET maxmemory 0");
+    assert!(locks.try_acquire(&late).await.is_err());
+}
+
+#[tokio::test]
+async fn other_libraries_exclude_us_and_we_them() {
+    let server = Server::start();
+    let locks = server.client().await;
+    // redis-py's token is 32 hex digits, and the right to unlock.
+    let theirs = "0123456789abcdef0123456789abcdef";
+    let set = ["SET", "n", theirs, "NX", "PX", "20000"];
+    let _: String = server.command(&set);
+    let lapses_in = contended(locks.try_acquire(&claim("n", SECOND)).await).unwrap();
+    assert!(lapses_in > ms(10 * SECOND) && lapses_in <= ms(20 * SECOND));
+    let state = locks.inspect(&name("n")).await.unwrap();
+    let [holder] = state.holders.as_slice() else { panic!("{state:?}") };
+    assert_eq!((holder.owner, holder.token), (None, None));
+    assert!(!format!("{state:?}").contains(&theirs[..9]));
+    let mut thief = claim("n", SECOND);
+    thief.owner = theirs.parse().unwrap();
+    assert!(!locks.break_lock(&thief.name, &claim("n", 1).owner).await.unwrap());
+    let _: u64 = server.run("PERSIST n");
+    assert_eq!(contended(locks.try_acquire(&claim("n", SECOND)).await), None);
+    let _: String = server.command(&["SET", "n", "\u{0}binary\u{7f}", "PX", "20000"]);
+    contended(locks.try_acquire(&claim("n", SECOND)).await);
+    assert_eq!(locks.inspect(&name("n")).await.unwrap().holders.len(), 1);
+    let _: u64 = server.run("DEL n");
+
+    let mut ours = claim("n", 20 * SECOND);
+    win(&locks, &mut ours).await;
+    assert_eq!(server.command::<Option<String>>(&set), None, "theirs is refused");
+    assert_eq!(locks.release(&ours, LetGo::now()).await.unwrap(), Release::Released);
+    assert_eq!(server.command::<Option<String>>(&set).as_deref(), Some("OK"));
+    assert!(matches!(renew(&locks, &ours).await, Ok(Renewal::NotHeld)));
+    assert_eq!(locks.release(&ours, LetGo::now()).await.unwrap(), Release::NotHeld);
+    assert_eq!(get(&server, "n").as_deref(), Some(theirs));
+}
+
+#[tokio::test]
+async fn a_lease_that_is_over_is_free() {
+    let server = Server::start();
+    let locks = server.client().await;
+    let mut ours = claim("n", 50);
+    let first = win(&locks, &mut ours).await;
+    let next = claim("n", SECOND);
+    let mut grant = None;
+    for _ in 0..1000 {
+        match locks.try_acquire(&next).await.unwrap() {
+            Attempt::Acquired(granted) => {
+                grant = Some(granted);
+                break;
+            }
+            Attempt::Contended { lapses_in } => {
+                lock_core::clock::sleep(lapses_in.unwrap() + ms(1)).await;
+            }
+        }
+    }
+    assert!(grant.expect("it lapsed").token > first.token);
+    assert!(matches!(renew(&locks, &ours).await, Ok(Renewal::NotHeld)));
+    assert_eq!(locks.release(&ours, LetGo::now()).await.unwrap(), Release::NotHeld);
+    assert!(get(&server, "n").unwrap().starts_with(&next.owner.expose()));
+}
+
+#[tokio::test]
+async fn an_attempt_after_the_release_is_refused() {
+    let server = Server::start();
+    let locks = server.client().await;
+    let mut held = claim("n", 30 * SECOND);
+    win(&locks, &mut held).await;
+    assert_eq!(locks.release(&held, LetGo::uncertain()).await.unwrap(), Release::Released);
+    let fault = locks.try_acquire(&held).await.unwrap_err();
+    assert_eq!((fault.effect(), fault.kind()), (Effect::NotApplied, FaultKind::Invalid));
+    let tombstone = format!("{{n}}%gone:{}", held.owner.expose());
+    assert!((50_000..=60_000).contains(&pttl(&server, &tombstone)));
+    assert_eq!(server.keys(), ["{n}%fence".to_owned(), tombstone]);
+    granted(locks.try_acquire(&claim("n", SECOND)).await);
+}
+
+#[tokio::test]
+async fn a_minimum_hold_is_nobodys_to_prolong() {
+    let server = Server::start();
+    let locks = server.client().await;
+    let mut held = claim("n", 30 * SECOND);
+    win(&locks, &mut held).await;
+    let keep = LetGo::after(ms(10 * SECOND));
+    assert_eq!(locks.release(&held, keep).await.unwrap(), Release::Released);
+    // What was still on its way.
+    assert!(matches!(renew(&locks, &held).await, Ok(Renewal::NotHeld)));
+    contended(locks.try_acquire(&held).await);
+    assert_eq!(locks.release(&held, LetGo::now()).await.unwrap(), Release::NotHeld);
+    assert!((5_000..=10_000).contains(&pttl(&server, "n")));
+    // An operator sees whose it was, and can end it.
+    let state = locks.inspect(&held.name).await.unwrap();
+    assert_eq!(state.holders[0].owner, Some(held.owner));
+    assert!(locks.break_lock(&held.name, &held.owner).await.unwrap());
+    assert_eq!(server.keys(), ["{n}%fence"]);
+}
+
+#[tokio::test]
+async fn a_large_batch_is_renewed_in_parts() {
+    let server = Server::start();
+    let locks = server.client().await;
+    let mut claims = Vec::new();
+    for i in 0..150 {
+        let mut claim = claim(&format!("n{i}"), 30 * SECOND);
+        win(&locks, &mut claim).await;
+        claim.ttl = ms(if i % 2 == 0 { SECOND } else { 60 * SECOND });
+        claims.push(claim);
+    }
+    let before = server.calls("evalsha");
+    let answers = locks.renew(&claims.iter().collect::<Vec<_>>()).await;
+    assert_eq!(server.calls("evalsha") - before, 4, "three parts, the first of them to be loaded");
+    assert!(answers.iter().all(|answer| matches!(answer, Ok(Renewal::Held(_)))));
+    assert!((20_000..=30_000).contains(&pttl(&server, "n0")), "never shorter");
+    assert!((50_000..=60_000).contains(&pttl(&server, "n149")));
+    assert!(pttl(&server, "{n149}%fence") > 600_000);
+}
+
+#[tokio::test]
+async fn a_fence_outlives_its_lock_however_long_it_is_held() {
+    let server = Server::start();
+    let locks = server.client().await;
+    let mut held = claim("n", 30 * SECOND);
+    win(&locks, &mut held).await;
+    let renewed = async |held: &mut Claim| {
+        let Ok(Renewal::Held(grant)) = renew(&locks, held).await else { panic!("lost") };
+        held.ticket = grant.ticket;
+    };
+    // For the renewals of ten minutes.
+    renewed(&mut held).await;
+    assert!(pttl(&server, "{n}%fence") > 20 * 60_000);
+    let _: u64 = server.run("PEXPIRE {n}%fence 1000");
+    renewed(&mut held).await;
+    assert!(pttl(&server, "{n}%fence") <= 1000, "it is not due");
+    held.ttl = ms(30 * MINUTE);
+    renewed(&mut held).await;
+    assert!(pttl(&server, "{n}%fence") > 49 * 60_000);
+    // Whoever has adopted the lock does not know, and makes sure.
+    held.ticket = None;
+    let _: u64 = server.run("PEXPIRE {n}%fence 1000");
+    renewed(&mut held).await;
+    assert!(pttl(&server, "{n}%fence") > 49 * 60_000);
+    // A minimum hold that is left behind counts as held.
+    let keep = LetGo::after(ms(60 * MINUTE));
+    assert_eq!(locks.release(&held, keep).await.unwrap(), Release::Released);
+    assert!(pttl(&server, "{n}%fence") > 69 * 60_000);
+}
+
+#[tokio::test]
+async fn databases_and_prefixes_are_lock_spaces() {
+    let server = Server::start();
+    let urls = [String::new(), "/3".into(), "?prefix=a:".into(), "?prefix={b}/".into()];
+    for url in &urls {
+        let locks = Redis::connect(server.url() + url).await.unwrap();
+        granted(locks.try_acquire(&claim("n:1", 30 * SECOND)).await);
+    }
+    let expected =
+        ["a:n%3A1", "n:1", "{a:n%3A1}%fence", "{b}/n:1", "{b}/n:1%:fence", "{n:1}%fence"];
+    assert_eq!(server.keys(), expected);
+    let config = Config::new(&server.url()).unwrap().prefix("a:").unwrap();
+    let same = Redis::connect(config).await.unwrap();
+    contended(same.try_acquire(&claim("n:1", SECOND)).await);
+}
+
+#[tokio::test]
+async fn a_unix_socket_is_a_way_too() {
+    let server = Server::start();
+    let socket = server.unix_socket();
+    let locks = Redis::connect(format!("redis+unix://{}?db=2", socket.display())).await.unwrap();
+    let ours = claim("n", 30 * SECOND);
+    granted(locks.try_acquire(&ours).await);
+    assert_eq!(server.keys(), [""; 0], "it is in the other database");
+    assert_eq!(locks.release(&ours, LetGo::now()).await.unwrap(), Release::Released);
+    let identity = locks.identity().await.unwrap().unwrap();
+    let over_tcp = server.client().await.identity().await.unwrap().unwrap();
+    assert_eq!(identity.id, over_tcp.id, "both reach the same server");
+    assert!(identity.up_for.unwrap() < ms(10 * MINUTE));
+    let other = Server::start().client().await.identity().await.unwrap().unwrap();
+    assert_ne!(identity.id, other.id);
+}
+
+#[tokio::test]
+async fn nothing_stays_for_ever() {
+    let server = Server::start();
+    let locks = Locker::new(server.client().await);
+    let long = "x".repeat(1000);
+    for text in ["a", "{a}", "a}b", "{}", "é", "a b", "%", long.as_str()] {
+        let lock = locks.lock(LockName::new(text).unwrap()).unwrap();
+        let guard = lock.acquire().await.unwrap();
+        assert!(lock.try_acquire().await.unwrap().is_none());
+        guard.release().await.unwrap();
+        let dropped = lock.try_acquire().await.unwrap().expect("it is free");
+        drop(dropped);
+    }
+    locks.close().await.unwrap();
+    let keys = server.keys();
+    assert_eq!(keys.len(), 8, "{keys:?}");
+    for key in keys {
+        assert!(key.ends_with("fence"), "{key}");
+        // Ten minutes, and the lease that was not needed.
+        assert!((1..=630_000).contains(&pttl(&server, &key)), "{key}");
+    }
+}
+
+#[tokio::test]
+async fn a_pair_is_two_commands_and_the_server_remembers_nothing_of_it() {
+    let server = Server::start();
+    let locks = server.client().await;
+    let pair = async |text: &str| {
+        let mut ours = claim(text, 30 * SECOND);
+        win(&locks, &mut ours).await;
+        locks.release(&ours, LetGo::now()).await.unwrap();
+    };
+    pair("n").await;
+    for i in 0..100 {
+        pair(&format!("n{i}")).await;
+    }
+    // One to try out the rights, and two that were not loaded yet.
+    assert_eq!(server.calls("evalsha"), 1 + 2 + 2 + 200);
+    // What they do there is all that it costs; here, with a fence that is there.
+    let commands = ["exists", "getrange", "time", "set", "del", "pttl", "pexpire"];
+    let before = commands.map(|command| server.calls(command));
+    pair("n").await;
+    let spent = std::iter::zip(commands.map(|command| server.calls(command)), before);
+    assert_eq!(
+        spent.map(|(after, before)| after - before).collect::<Vec<_>>(),
+        [2, 2, 1, 2, 1, 0, 0]
+    );
+    let stats: String = server.run("INFO stats");
+    assert!(
+        stats.contains("tracking_total_keys:0"),
+        "keys of locks that nobody waits for are watched"
+    );
+}
+
+#[tokio::test]
+async fn what_is_no_redis_is_told() {
+    let nobody = Redis::connect("redis://127.0.0.1:1").await.unwrap_err();
+    assert_eq!((nobody.kind(), nobody.effect()), (ErrorKind::Unavailable, Effect::NotApplied));
+    let text = format!("{nobody}: {}", std::error::Error::source(&nobody).unwrap());
+    assert!(text.contains("127.0.0.1:1"), "{text}");
+    let server = Server::with(&[("cluster-enabled", "yes")]);
+    let member = Redis::connect(server.url()).await.unwrap_err();
+    assert_eq!(member.kind(), ErrorKind::Unsupported);
+    let server = Server::start();
+    let database = Redis::connect(server.url() + "/99").await.unwrap_err();
+    assert_eq!(database.kind(), ErrorKind::Invalid);
+}

@@ -1,0 +1,22 @@
+//! The Redis backend on real servers.
+
+mod clocks;
+mod cluster;
+mod crash;
+mod fleets;
+mod least_rights;
+mod line;
+mod locks;
+mod managed;
+mod outages;
+mod persistence;
+mod refusals;
+mod replicas;
+mod requests;
+mod rights;
+mod sentinel;
+mod soak;
+mod support;
+#[cfg(feature = "tls")]
+mod tls;
+mod waiting;

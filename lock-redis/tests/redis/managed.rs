@@ -1,0 +1,121 @@
+//! Servers as others run them: commands that are hidden, an old protocol, connections that are closed when idle.
+
+use std::time::Duration;
+
+use conformance_tests::servers::RedisOptions;
+use conformance_tests::words::Output;
+use lock_core::{Backend, ErrorKind, Locker, Order, Wakeup};
+use lock_redis::Redis;
+
+use crate::support::{Server, eventually};
+
+const LONG: Duration = Duration::from_secs(300);
+const SOON: Duration = Duration::from_secs(20);
+
+fn without(commands: &[&str]) -> Server {
+    let hide = |options: RedisOptions, name: &&str| options.setting("rename-command", name).and("");
+    Server::with_options(commands.iter().fold(RedisOptions::new(), hide))
+}
+
+/// Connects, and says what was warned of.
+async fn connect(url: &str) -> (Redis, String) {
+    let output = Output::default();
+    let writing = tracing_subscriber::fmt().with_writer(output.clone()).with_ansi(false).finish();
+    let _default = tracing::subscriber::set_default(writing);
+    let locks = Redis::connect(url).await.unwrap();
+    (locks, output.text())
+}
+
+/// One after the other has the lock.
+async fn locks_change_hands(locks: &Redis, other: &Redis) {
+    let guard = Locker::new(locks.clone()).lock("n").unwrap().ttl(LONG).acquire().await.unwrap();
+    guard.verify().await.unwrap();
+    let next = Locker::new(other.clone()).lock("n").unwrap().ttl(LONG);
+    assert!(next.try_acquire().await.unwrap().is_none());
+    let waiter = tokio::spawn(async move { next.acquire().await });
+    let token = guard.fencing_token();
+    guard.release().await.unwrap();
+    let next = tokio::time::timeout(SOON, waiter).await.expect("its turn comes").unwrap().unwrap();
+    assert!(next.fencing_token() > token);
+    next.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn what_a_service_hides_and_locks_do_not_need_is_not_missed() {
+    let server = without(&["CONFIG", "CLIENT", "DEBUG", "MONITOR", "KEYS", "ROLE"]);
+    let (locks, said) = connect(&server.url()).await;
+    assert_eq!(locks.capabilities().wakeup, Wakeup::HandOff);
+    assert!(said.contains("nothing of changed keys"), "{said}");
+    locks_change_hands(&locks, &Redis::connect(server.url()).await.unwrap()).await;
+}
+
+#[tokio::test]
+async fn an_old_protocol_costs_the_order_and_that_is_said() {
+    let server = without(&["HELLO"]);
+    let (locks, said) = connect(&server.url()).await;
+    let caps = locks.capabilities();
+    assert_eq!((caps.order, caps.wakeup), (Order::PerProcess, Wakeup::Poll));
+    assert!(said.contains("not served in order"), "{said}");
+    locks_change_hands(&locks, &Redis::connect(server.url()).await.unwrap()).await;
+    let strict = Redis::connect(format!("{}?order=fifo", server.url())).await.unwrap_err();
+    assert_eq!(strict.kind(), ErrorKind::Unsupported);
+}
+
+#[tokio::test]
+async fn what_locks_need_is_missed_at_once() {
+    for command in ["EVALSHA", "SCRIPT", "SUBSCRIBE"] {
+        let server = without(&[command]);
+        let error = Redis::connect(format!("{}?order=fifo", server.url())).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{command}: {error}");
+    }
+    // Inside of scripts, too.
+    let server = without(&["PEXPIRE"]);
+    let error = Redis::connect(server.url()).await.unwrap_err();
+    assert!(error.to_string().contains("+pexpire"), "{error}");
+}
+
+#[tokio::test]
+async fn connections_that_are_closed_when_idle_are_made_again() {
+    let server = Server::with(&[("timeout", "1")]);
+    for order in ["fifo", "any"] {
+        let connect = || Redis::connect(format!("{}?order={order}", server.url()));
+        let (locks, other) = (connect().await.unwrap(), connect().await.unwrap());
+        let lock = Locker::new(locks).lock("n").unwrap().ttl(LONG);
+        let guard = lock.acquire().await.unwrap();
+        let next = Locker::new(other).lock("n").unwrap().ttl(LONG);
+        let waiter = tokio::spawn(async move { next.acquire().await });
+        let made = || {
+            let stats: String = server.run("INFO clients");
+            let line = stats.lines().find_map(|line| line.strip_prefix("connected_clients:"));
+            line.map_or(0, |count| count.parse::<u64>().expect("a number"))
+        };
+        if order == "any" {
+            // Only who asks is connected: the holder's connection has been closed.
+            eventually(|| made() <= 2).await;
+        }
+        guard.release().await.unwrap();
+        let guard = tokio::time::timeout(SOON, waiter).await.expect("it is woken").unwrap();
+        guard.unwrap().release().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_middleman_that_drops_idle_connections_is_seen_through() {
+    let server = Server::start();
+    let (proxy, url) = server.proxied();
+    let (locks, other) =
+        (Redis::connect(&*url).await.unwrap(), Redis::connect(&*url).await.unwrap());
+    let guard = Locker::new(locks).lock("n").unwrap().ttl(LONG).acquire().await.unwrap();
+    let next = Locker::new(other).lock("n").unwrap().ttl(LONG);
+    let waiter = tokio::spawn(async move { next.acquire().await });
+    for _ in 0..3 {
+        eventually(|| server.waiting("n") == 1).await;
+        proxy.reset_connections().await;
+    }
+    // What is sent before the end of the connection is noticed fails; it is made again then.
+    let verified = async { while guard.verify().await.is_err() {} };
+    tokio::time::timeout(SOON, verified).await.expect("it is connected again");
+    guard.release().await.unwrap();
+    let guard = tokio::time::timeout(SOON, waiter).await.expect("it is served").unwrap().unwrap();
+    guard.release().await.unwrap();
+}

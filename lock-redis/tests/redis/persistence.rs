@@ -1,0 +1,395 @@
+//! Servers that forget, or remember what is over: restarts, power losses, snapshots, failovers.
+
+use std::os::unix::fs::symlink;
+use std::path::Path;
+use std::time::Duration;
+
+use conformance_tests::servers::Step;
+use lock_core::backend::{Effect, FaultKind, LetGo, Release, Renewal};
+use lock_core::clock::{Moment, sleep};
+use lock_core::{Backend, ErrorKind, FenceGate, LockGuard, Locker, Loss};
+use lock_redis::Redis;
+
+use crate::support::{Server, claim, contended, eventually, name, renew, win};
+
+/// So long that it ends nothing while a test runs.
+const LONG: Duration = Duration::from_secs(300);
+
+/// Renewed so often that several renewals have time to fail.
+const SHORT: Duration = Duration::from_secs(5);
+
+/// What a loaded machine may need.
+const SOON: Duration = Duration::from_secs(20);
+
+async fn hold(locks: &Redis, ttl: Duration) -> LockGuard {
+    let lock = Locker::new(locks.clone()).lock("n").unwrap().ttl(ttl);
+    tokio::time::timeout(SOON, lock.acquire()).await.expect("it is free").unwrap()
+}
+
+/// Who asks first after its server was gone may find the line dead. Not so from here on.
+async fn back_in_touch(locks: &Redis) {
+    let _ = locks.inspect(&name("n")).await;
+    locks.inspect(&name("n")).await.expect("the line was made anew");
+}
+
+/// The holder has not asked, and is told by its own renewal.
+async fn told_of_its_loss(guard: &LockGuard) {
+    let deadline = guard.valid_for();
+    let began = Moment::now();
+    let loss = tokio::time::timeout(SOON, guard.lost()).await.expect("it is told");
+    assert_eq!(loss, Loss::NotHeld);
+    let took = Moment::now().saturating_since(began);
+    assert!(deadline.is_none_or(|deadline| took < deadline), "at its deadline, after {took:?}");
+    assert!(!guard.is_held());
+}
+
+#[tokio::test]
+async fn a_restart_without_data_is_told_and_tokens_still_grow() {
+    let server = Server::start();
+    let (locks, other) = (server.client().await, server.client().await);
+    for disaster in ["restart", "flush"] {
+        let guard = hold(&locks, SHORT).await;
+        let gate = FenceGate::new(());
+        gate.admit(guard.fencing_token().unwrap(), |()| ()).unwrap();
+        if disaster == "restart" {
+            server.kill();
+            server.start_again();
+            back_in_touch(&other).await;
+        } else {
+            let _: String = server.run("FLUSHALL");
+        }
+        let next = hold(&other, LONG).await;
+        assert!(next.fencing_token() > guard.fencing_token());
+        gate.admit(next.fencing_token().unwrap(), |()| ()).unwrap();
+        told_of_its_loss(&guard).await;
+        assert!(gate.admit(guard.fencing_token().unwrap(), |()| ()).is_err());
+        assert_eq!(guard.release().await.unwrap_err().kind(), ErrorKind::Lost);
+        next.verify().await.expect("the first one's end harms nobody");
+        next.release().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_restart_with_its_log_keeps_the_lock_and_what_is_left_of_its_lease() {
+    let server = Server::with_log_and_clock();
+    let (locks, other) = (server.client().await, server.client().await);
+    let guard = hold(&locks, LONG).await;
+    server.step_clock(Step::Forward(LONG / 2));
+    server.kill();
+    server.start_with_data();
+    assert!((100_000..=150_000).contains(&server.pttl("n")), "it did not begin anew");
+    back_in_touch(&other).await;
+    let lapses_in = contended(other.try_acquire(&claim("n", 1000)).await).unwrap();
+    assert!(lapses_in <= LONG / 2, "{lapses_in:?}");
+    back_in_touch(&locks).await;
+    guard.verify().await.unwrap();
+    assert!(server.pttl("n") > 250_000);
+    let token = guard.fencing_token();
+    guard.release().await.unwrap();
+    assert!(hold(&other, LONG).await.fencing_token() > token);
+}
+
+#[tokio::test]
+async fn a_released_lock_that_comes_back_lapses() {
+    let server = Server::with_log_and_clock();
+    let (locks, other) = (server.client().await, server.client().await);
+    let mut held = claim("n", 3000);
+    let first = win(&locks, &mut held).await;
+    let written = server.written();
+    assert_eq!(locks.release(&held, LetGo::now()).await.unwrap(), Release::Released);
+    server.lose_power(written);
+    assert!((1..=3000).contains(&server.pttl("n")), "it is back, and not for ever");
+    back_in_touch(&other).await;
+    let waiting = Locker::new(other).lock("n").unwrap().ttl(LONG);
+    let next = tokio::time::timeout(SOON, waiting.acquire()).await.expect("it lapses").unwrap();
+    assert!(next.fencing_token() > first.token);
+    // Who had it does not get it back, nor takes it from whoever has it now.
+    back_in_touch(&locks).await;
+    assert!(matches!(renew(&locks, &held).await, Ok(Renewal::NotHeld)));
+    assert_eq!(locks.release(&held, LetGo::now()).await.unwrap(), Release::NotHeld);
+    next.verify().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_released_lock_that_comes_back_is_released_again_by_who_asks() {
+    let server = Server::with_log_and_clock();
+    let locks = server.client().await;
+    let mut held = claim("n", 300_000);
+    win(&locks, &mut held).await;
+    let written = server.written();
+    assert_eq!(locks.release(&held, LetGo::now()).await.unwrap(), Release::Released);
+    server.lose_power(written);
+    assert!(server.pttl("n") > 200_000);
+    back_in_touch(&locks).await;
+    assert_eq!(locks.release(&held, LetGo::now()).await.unwrap(), Release::Released);
+    assert_eq!(locks.release(&held, LetGo::now()).await.unwrap(), Release::NotHeld);
+    assert_eq!(server.get("n"), None);
+}
+
+#[tokio::test]
+async fn who_waits_for_a_lock_that_came_back_looks_again_each_ttl_of_its_own() {
+    let server = Server::with_log_and_clock();
+    let (locks, other) = (server.client().await, server.client().await);
+    let guard = hold(&locks, LONG).await;
+    let owner = *guard.owner();
+    let written = server.written();
+    guard.release().await.unwrap();
+    server.lose_power(written);
+    back_in_touch(&other).await;
+    let ttl = Duration::from_millis(500);
+    let waiting = Locker::new(other.clone()).lock("n").unwrap().ttl(ttl);
+    let looks = server.calls("evalsha");
+    let began = Moment::now();
+    let waiter = tokio::spawn(async move { waiting.acquire().await });
+    eventually(|| server.calls("evalsha") >= looks + 4).await;
+    let took = Moment::now().saturating_since(began);
+    assert!(took > ttl * 2, "four looks within {took:?} are no rest");
+    assert!(!waiter.is_finished(), "the lease that came back is another's");
+    // What an operator does by hand is noticed by such a look.
+    let holders = other.inspect(&name("n")).await.unwrap().holders;
+    assert_eq!(holders[0].owner, Some(owner), "and it can be seen whose it was");
+    let _: u64 = server.run("DEL n");
+    let next = tokio::time::timeout(SOON, waiter).await.expect("served").unwrap().unwrap();
+    next.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_lease_that_comes_back_with_the_clock_set_back_can_be_broken() {
+    const HOUR: Duration = Duration::from_secs(3600);
+    let server = Server::with_log_and_clock();
+    let (locks, other) = (server.client().await, server.client().await);
+    let mut held = claim("n", 1000);
+    let first = win(&locks, &mut held).await;
+    let gate = FenceGate::new(());
+    // It lapses while the server is down, so the log does not say so.
+    server.kill();
+    server.step_clock(Step::Back(HOUR));
+    server.start_with_data();
+    back_in_touch(&other).await;
+    let left = server.pttl("n");
+    assert!(left > 3_000_000, "it was revived for an hour: {left}");
+    let waiting = Locker::new(other.clone()).lock("n").unwrap().ttl(LONG);
+    let waiter = tokio::spawn(async move { waiting.acquire().await });
+    eventually(|| server.waiting("n") == 1).await;
+    let seen = other.inspect(&held.name).await.unwrap();
+    assert!(seen.holders[0].lapses_in.is_some_and(|left| left > HOUR / 2), "{seen:?}");
+    assert!(other.break_lock(&held.name, &held.owner).await.unwrap());
+    let next = tokio::time::timeout(SOON, waiter).await.expect("it is woken").unwrap().unwrap();
+    // The server's clock is behind, its counter is not.
+    assert!(next.fencing_token() > first.token);
+    gate.admit(next.fencing_token().unwrap(), |()| ()).unwrap();
+    assert!(gate.admit(first.token.unwrap(), |()| ()).is_err());
+}
+
+#[tokio::test]
+async fn a_grant_that_was_lost_is_told_and_tokens_still_grow() {
+    let server = Server::with_log_and_clock();
+    let (locks, other) = (server.client().await, server.client().await);
+    let earlier = hold(&locks, LONG).await;
+    let written = {
+        let token = earlier.fencing_token();
+        earlier.release().await.unwrap();
+        assert!(token.is_some());
+        server.written()
+    };
+    let guard = hold(&locks, SHORT).await;
+    server.lose_power(written);
+    assert_eq!(server.get("n"), None);
+    back_in_touch(&other).await;
+    let next = hold(&other, LONG).await;
+    assert!(next.fencing_token() > guard.fencing_token(), "though the counter is stale");
+    told_of_its_loss(&guard).await;
+    next.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_snapshot_repeats_no_numbers() {
+    let server = Server::start();
+    let locks = server.client().await;
+    let grant = async || {
+        let mut held = claim("n", 300_000);
+        let token = win(&locks, &mut held).await.token;
+        assert_eq!(locks.release(&held, LetGo::now()).await.unwrap(), Release::Released);
+        token
+    };
+    let saved = grant().await;
+    assert_eq!(server.run::<String>("SAVE"), "OK");
+    let last = [grant().await, grant().await, grant().await][2];
+    server.kill();
+    server.start_with_data();
+    let stale = server.get("{n}%fence").map(|number| number.parse().unwrap());
+    assert_eq!(stale, saved.map(lock_core::FencingToken::backend_number), "the counter is stale");
+    back_in_touch(&locks).await;
+    assert!(grant().await > last);
+}
+
+#[tokio::test]
+async fn a_number_that_goes_back_is_no_lock() {
+    let server = Server::with_log_and_clock();
+    let locks = Locker::new(server.client().await);
+    let lock = locks.lock("n").unwrap().ttl(LONG);
+    lock.acquire().await.unwrap().release().await.unwrap();
+    // All that the grade of these tokens rests on: the data are lost, and the clock is set back.
+    server.step_clock(Step::Back(Duration::from_secs(3600)));
+    let _: String = server.run("FLUSHALL");
+    for _ in 0..2 {
+        assert_eq!(lock.acquire().await.unwrap_err().kind(), ErrorKind::FenceRegressed);
+    }
+    // And it is given back.
+    eventually(|| server.get("n").is_none()).await;
+    server.step_clock(Step::Forward(Duration::from_secs(3600)));
+    lock.acquire().await.unwrap().release().await.unwrap();
+}
+
+/// A primary and its replica, and a way to whichever of them is in charge.
+struct Pair {
+    primary: Server,
+    replica: Server,
+    directory: tempfile::TempDir,
+}
+
+impl Pair {
+    async fn start() -> Self {
+        // It would wait for more replicas.
+        let primary = Server::with(&[("repl-diskless-sync-delay", "0")]);
+        let replica = Server::start();
+        let directory = tempfile::tempdir().unwrap();
+        let pair = Self { primary, replica, directory };
+        pair.lead_to(&pair.primary);
+        let port = pair.primary.port();
+        let _: String = pair.replica.run(&format!("REPLICAOF 127.0.0.1 {port}"));
+        let replication = || pair.replica.run::<String>("INFO replication");
+        eventually(|| replication().contains("master_link_status:up")).await;
+        pair
+    }
+
+    fn way(&self) -> std::path::PathBuf {
+        self.directory.path().join("redis.sock")
+    }
+
+    fn lead_to(&self, server: &Server) {
+        let new = self.directory.path().join("new");
+        symlink(server.unix_socket(), &new).unwrap();
+        std::fs::rename(new, self.way()).unwrap();
+    }
+
+    async fn client(&self) -> Redis {
+        connect(&self.way()).await
+    }
+
+    /// Until the replica knows what the primary has acknowledged.
+    fn replicate(&self) {
+        let mut shell = self.primary.shell();
+        shell.command(&["SET", "mark", "x"]).unwrap();
+        assert_eq!(shell.command(&["WAIT", "1", "4000"]).unwrap().text(), "1");
+    }
+
+    /// From here on the replica learns nothing any more.
+    fn cut(&self) {
+        let _: String = self.replica.run("REPLICAOF NO ONE");
+    }
+
+    /// The primary dies, and its replica takes over.
+    fn fail_over(&self) {
+        self.primary.kill();
+        let _: String = self.replica.run("REPLICAOF NO ONE");
+        self.lead_to(&self.replica);
+    }
+}
+
+async fn connect(way: &Path) -> Redis {
+    Redis::connect(format!("redis+unix://{}", way.display())).await.unwrap()
+}
+
+#[tokio::test]
+async fn a_failover_that_knows_the_lock_keeps_it() {
+    let pair = Pair::start().await;
+    let (locks, other) = (pair.client().await, pair.client().await);
+    let guard = hold(&locks, LONG).await;
+    pair.replicate();
+    pair.fail_over();
+    back_in_touch(&other).await;
+    contended(other.try_acquire(&claim("n", 1000)).await);
+    back_in_touch(&locks).await;
+    guard.verify().await.unwrap();
+    guard.release().await.unwrap();
+    assert_eq!(pair.replica.get("n"), None);
+}
+
+#[tokio::test]
+async fn a_failover_that_loses_the_lock_is_told() {
+    let pair = Pair::start().await;
+    let (locks, other) = (pair.client().await, pair.client().await);
+    hold(&locks, LONG).await.release().await.unwrap();
+    pair.replicate();
+    let gate = FenceGate::new(());
+    pair.cut();
+    let guard = hold(&locks, SHORT).await;
+    gate.admit(guard.fencing_token().unwrap(), |()| ()).unwrap();
+    pair.fail_over();
+    back_in_touch(&other).await;
+    // What a replica promises: nothing. It is said in the documentation.
+    let next = hold(&other, LONG).await;
+    assert!(next.fencing_token() > guard.fencing_token(), "though its counter is behind");
+    gate.admit(next.fencing_token().unwrap(), |()| ()).unwrap();
+    told_of_its_loss(&guard).await;
+    assert!(gate.admit(guard.fencing_token().unwrap(), |()| ()).is_err());
+    next.verify().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_failover_to_a_server_whose_clock_is_behind_gives_no_lower_number() {
+    let pair = Pair::start().await;
+    let locks = pair.client().await;
+    let lock = Locker::new(locks.clone()).lock("n").unwrap().ttl(LONG);
+    lock.acquire().await.unwrap().release().await.unwrap();
+    pair.replicate();
+    pair.cut();
+    // As if the clock of the primary had been an hour ahead.
+    let ahead = hold(&locks, LONG).await.fencing_token().unwrap().backend_number();
+    let _: String = pair.primary.run(&format!("SET {{n}}%fence {}", ahead + 3_600_000_000));
+    lock.acquire().await.unwrap().release().await.unwrap();
+    pair.fail_over();
+    back_in_touch(&locks).await;
+    assert_eq!(lock.acquire().await.unwrap_err().kind(), ErrorKind::FenceRegressed);
+    eventually(|| pair.replica.get("n").is_none()).await;
+}
+
+#[tokio::test]
+async fn a_primary_that_was_demoted_answers_for_nobody() {
+    let pair = Pair::start().await;
+    let locks = pair.client().await;
+    let guard = hold(&locks, SHORT).await;
+    let mut held = claim("held", 300_000);
+    win(&locks, &mut held).await;
+    pair.replicate();
+    pair.cut();
+    let port = pair.replica.port();
+    let _: String = pair.primary.run(&format!("REPLICAOF 127.0.0.1 {port}"));
+    let mut longer = held.clone();
+    longer.ttl = 2 * LONG;
+    for fault in [
+        locks.try_acquire(&claim("free", 1000)).await.unwrap_err(),
+        locks.release(&held, LetGo::now()).await.unwrap_err(),
+        // It cannot know.
+        locks.release(&claim("free", 1000), LetGo::now()).await.unwrap_err(),
+        renew(&locks, &longer).await.unwrap_err(),
+    ] {
+        assert_eq!((fault.effect(), fault.kind()), (Effect::NotApplied, FaultKind::Unavailable));
+        let why = fault.into_source().to_string();
+        assert!(why.contains("connect to the primary"), "{why}");
+    }
+    assert!(guard.is_held(), "nothing says that it is lost");
+    let loss = tokio::time::timeout(SOON, guard.lost()).await.expect("it is told");
+    assert_eq!(loss, Loss::Expired);
+    // Who connects after that finds who is in charge now, which does not know of the loss.
+    pair.lead_to(&pair.replica);
+    let next = hold(&pair.client().await, LONG).await;
+    assert!(next.fencing_token() > guard.fencing_token());
+    // And who was connected before finds out.
+    let end = Moment::now() + SOON;
+    while locks.try_acquire(&claim("free", 1000)).await.is_err() {
+        assert!(!end.has_passed(), "it stays with the replica");
+        sleep(Duration::from_millis(100)).await;
+    }
+}

@@ -1,0 +1,169 @@
+//! Everything that the server is asked is accounted for: see "What is asked of the server" in the documentation.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use conformance_tests::servers::Monitor;
+use lock_core::Locker;
+use lock_core::backend::LetGo;
+use lock_core::clock::{Moment, sleep};
+use redis::Script;
+
+use crate::support::{Server, claim, eventually, renew, win};
+use lock_core::Backend;
+
+const TTL: Duration = Duration::from_secs(2);
+const PROCESSES: usize = 4;
+const WAITERS: usize = 4;
+
+/// What one process has asked, by what for.
+#[derive(Default)]
+struct Asked {
+    /// Commands of a connection, and of a backend that is made.
+    connecting: BTreeMap<String, usize>,
+    /// Attempts, by their owners.
+    attempts: BTreeMap<String, usize>,
+    renewals: usize,
+    /// By their owners.
+    releases: BTreeMap<String, usize>,
+}
+
+/// The digests of scripts.
+struct Scripts {
+    acquire: String,
+    renew: String,
+    release: String,
+    rights: String,
+}
+
+impl Scripts {
+    fn of_this_version() -> Self {
+        macro_rules! digest {
+            ($($file:literal)+) => {
+                Script::new(concat!($(include_str!(concat!("../../src/scripts/", $file))),+))
+                    .get_hash()
+                    .to_owned()
+            };
+        }
+        Self {
+            acquire: digest!("quick_acquire.lua" "numbers.lua" "line.lua" "acquire.lua"),
+            renew: digest!("numbers.lua" "line.lua" "renew.lua"),
+            release: digest!("quick_release.lua" "numbers.lua" "line.lua" "release.lua"),
+            rights: digest!("rights.lua"),
+        }
+    }
+}
+
+/// By the address of the client. What has no explanation is a failure.
+fn account(lines: &[String]) -> BTreeMap<&str, Asked> {
+    let scripts = Scripts::of_this_version();
+    let mut clients: BTreeMap<&str, Asked> = BTreeMap::new();
+    for line in lines {
+        let (origin, command) = line.split_once("] ").expect("a line of MONITOR");
+        let asked = clients.entry(origin.rsplit(' ').next().unwrap()).or_default();
+        let words: Vec<_> = command.trim_matches('"').split("\" \"").collect();
+        let mut connects = |what: String| *asked.connecting.entry(what).or_default() += 1;
+        match words[..] {
+            ["HELLO" | "SUBSCRIBE", ..] => connects(words[0].to_owned()),
+            ["CLIENT", "TRACKING" | "CACHING", ..] => connects(words.join(" ")),
+            ["INFO", "server" | "memory"] => connects("INFO".into()),
+            ["SCRIPT", "LOAD", text] if text.starts_with("-- Tries every command") => {
+                connects("SCRIPT LOAD".into());
+            }
+            ["EVALSHA", script, ..] if script == scripts.rights => connects("rights".into()),
+            ["EVALSHA", script, "5", _, _, _, _, _, owner, ..] if script == scripts.acquire => {
+                *asked.attempts.entry(owner.to_owned()).or_default() += 1;
+            }
+            ["EVALSHA", script, ..] if script == scripts.renew => asked.renewals += 1,
+            ["EVALSHA", script, "5", _, _, _, _, _, owner] if script == scripts.release => {
+                *asked.releases.entry(owner.to_owned()).or_default() += 1;
+            }
+            _ => panic!("nobody has explained {line}"),
+        }
+    }
+    clients
+}
+
+/// Each process has some waiters for one lock, and the first one who gets it holds it for leases.
+async fn work(server: &Server) {
+    let mut waiting = Vec::new();
+    let mut lockers = Vec::new();
+    for _ in 0..PROCESSES {
+        lockers.push(Locker::new(server.client().await));
+    }
+    for number in 0..PROCESSES * WAITERS {
+        let lock = lockers[number % PROCESSES].lock("n").unwrap().ttl(TTL);
+        let holds = if number == 0 { TTL * 3 } else { TTL / 40 };
+        waiting.push(tokio::spawn(async move {
+            let guard = lock.acquire().await.expect("it is served");
+            sleep(holds).await;
+            guard.release().await.expect("it was held");
+        }));
+        if number == 0 {
+            eventually(|| server.get("n").is_some()).await;
+        }
+    }
+    for waiting in waiting {
+        waiting.await.unwrap();
+    }
+    for locker in lockers {
+        locker.close().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn every_command_is_accounted_for() {
+    let server = Server::start();
+    let operator = server.client().await;
+    // So that the server has the scripts: one that it does not know is sent twice, and loaded in between.
+    let mut first = claim("n", 1000);
+    win(&operator, &mut first).await;
+    renew(&operator, &first).await.unwrap();
+    operator.release(&first, LetGo::now()).await.unwrap();
+
+    let monitor = Monitor::start(server.addr()).unwrap();
+    let began = Moment::now();
+    // What this test asks itself is not counted: it comes on connections of its own.
+    work(&server).await;
+    let took = Moment::now().saturating_since(began);
+    let lines = monitor.finish().unwrap();
+    let lines: Vec<_> = lines.into_iter().filter(|line| !is_of_the_test(line)).collect();
+    let clients = account(&lines);
+
+    assert_eq!(clients.len(), PROCESSES, "one connection each");
+    let leases = usize::try_from(took.as_millis() / TTL.as_millis()).unwrap() + 1;
+    let mut looks = 0;
+    let mut renewals = 0;
+    for asked in clients.values() {
+        let connecting: Vec<_> = asked.connecting.iter().map(|(what, n)| (&**what, *n)).collect();
+        assert_eq!(
+            connecting,
+            [
+                ("CLIENT CACHING YES", 1),
+                ("CLIENT TRACKING ON OPTIN", 1),
+                ("HELLO", 2),
+                ("INFO", 2),
+                ("SCRIPT LOAD", 1),
+                ("SUBSCRIBE", 1),
+                ("rights", 1),
+            ]
+        );
+        assert!(asked.releases.values().all(|&times| times == 1), "each claim is let go once");
+        let owners = |of: &BTreeMap<String, usize>| of.keys().cloned().collect::<BTreeSet<_>>();
+        assert_eq!(owners(&asked.attempts), owners(&asked.releases));
+        assert_eq!(asked.attempts.len(), WAITERS, "each waiter comes once");
+        let looks_of_one: usize = asked.attempts.values().map(|times| times - 1).sum();
+        // Who looks is told when the holder's lease ends, and some of that is over; the more, the later it was renewed.
+        assert!(looks_of_one <= leases * 2, "{looks_of_one} looks of a process in {leases} leases");
+        looks += looks_of_one;
+        renewals += asked.renewals;
+    }
+    assert!(looks > 0 && renewals > 0, "it took {leases} leases");
+    // Renewals come at three tenths of a lease at the earliest.
+    assert!(renewals <= leases * 10 / 3 + PROCESSES, "{renewals} renewals in {leases} leases");
+}
+
+/// How [`eventually`] looks.
+fn is_of_the_test(line: &str) -> bool {
+    line.ends_with("\"GET\" \"n\"")
+}

@@ -1,0 +1,142 @@
+//! Real servers for the tests.
+
+use std::io;
+use std::ops::Deref;
+use std::sync::Arc;
+
+use conformance_tests::servers::{KeepData, Persistence, RedisOptions, Session};
+pub(crate) use conformance_tests::words::*;
+use lock_redis::Redis;
+
+/// A Redis server of our own.
+pub(crate) struct Server(Arc<conformance_tests::servers::Redis>);
+
+impl Server {
+    pub(crate) fn start() -> Self {
+        Self::with(&[])
+    }
+
+    pub(crate) fn with(settings: &[(&str, &str)]) -> Self {
+        let options =
+            settings.iter().fold(RedisOptions::new(), |o, (name, value)| o.setting(name, value));
+        Self::with_options(options)
+    }
+
+    pub(crate) fn with_options(options: RedisOptions) -> Self {
+        Self(Arc::new(conformance_tests::servers::Redis::start(options)))
+    }
+
+    /// One that finds its data again after a restart, and whose clock is ours.
+    pub(crate) fn with_log_and_clock() -> Self {
+        Self::with_options(RedisOptions::new().persistence(Persistence::Aof).clock())
+    }
+
+    /// Starts a new one on the same port, without data.
+    pub(crate) fn start_again(&self) {
+        self.0.restart(KeepData::No);
+    }
+
+    /// Starts a new one on the same port, with the data that are on its disk.
+    pub(crate) fn start_with_data(&self) {
+        self.0.restart(KeepData::Yes);
+    }
+
+    /// As [`start_with_data`](Self::start_with_data), and returns before it has loaded them. It has
+    /// half a minute for it.
+    pub(crate) fn start_with_data_meanwhile(&self) {
+        let server = Arc::clone(&self.0);
+        std::thread::spawn(move || server.restart(KeepData::Yes));
+    }
+
+    /// How much it has written to its log so far.
+    pub(crate) fn written(&self) -> u64 {
+        self.0.aof_len()
+    }
+
+    /// Loses its power, and what it has `written` after that, and starts again.
+    pub(crate) fn lose_power(&self, written: u64) {
+        self.0.kill();
+        self.0.truncate_aof(written);
+        self.0.restart(KeepData::Yes);
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.0.addr().port()
+    }
+
+    pub(crate) async fn client(&self) -> Redis {
+        Redis::connect(self.url()).await.expect("the server takes us")
+    }
+
+    /// One whose waiters race for the lock.
+    pub(crate) async fn client_in_any_order(&self) -> Redis {
+        let url = format!("{}?order=any", self.url());
+        Redis::connect(url).await.expect("the server takes us")
+    }
+
+    /// An operator's connection.
+    pub(crate) fn operator(&self) -> redis::Connection {
+        let client = redis::Client::open(self.url()).expect("the URL is good");
+        client.get_connection().expect("the server takes us")
+    }
+
+    /// A shell of an operator that takes refusals for answers.
+    pub(crate) fn shell(&self) -> Session {
+        self.try_shell().expect("the server is there")
+    }
+
+    pub(crate) fn try_shell(&self) -> io::Result<Session> {
+        self.0.connect()
+    }
+
+    /// Runs a command of an operator: words separated by spaces.
+    pub(crate) fn run<T: redis::FromRedisValue>(&self, command: &str) -> T {
+        let words = command.split(' ').collect::<Vec<_>>();
+        self.command(&words)
+    }
+
+    pub(crate) fn command<T: redis::FromRedisValue>(&self, words: &[&str]) -> T {
+        let mut command = redis::cmd(words[0]);
+        for word in &words[1..] {
+            command.arg(word);
+        }
+        command.query(&mut self.operator()).unwrap_or_else(|error| panic!("{words:?}: {error}"))
+    }
+
+    /// All keys, sorted.
+    pub(crate) fn keys(&self) -> Vec<String> {
+        let mut keys: Vec<String> = self.run("KEYS *");
+        keys.sort_unstable();
+        keys
+    }
+
+    pub(crate) fn get(&self, key: &str) -> Option<String> {
+        self.command(&["GET", key])
+    }
+
+    /// What is left of a key in milliseconds; negative if it has no end, or is not there.
+    pub(crate) fn pttl(&self, key: &str) -> i64 {
+        self.command(&["PTTL", key])
+    }
+
+    /// How many wait in line for the lock with this key.
+    pub(crate) fn waiting(&self, key: &str) -> u64 {
+        self.command(&["ZCARD", &format!("{{{key}}}%queue")])
+    }
+
+    /// How often the server has run a command, with those inside scripts.
+    pub(crate) fn calls(&self, command: &str) -> u64 {
+        let stats: String = self.run("INFO commandstats");
+        let prefix = format!("cmdstat_{command}:calls=");
+        let line = stats.lines().find_map(|line| line.strip_prefix(prefix.as_str()));
+        line.map_or(0, |rest| rest.split(',').next().unwrap().parse().expect("a number"))
+    }
+}
+
+impl Deref for Server {
+    type Target = conformance_tests::servers::Redis;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}

@@ -1,0 +1,143 @@
+//! Mixed fleets: real lock libraries of other languages in the same line, in both directions.
+
+use conformance_tests::peers::Library::{self, Curator, Kazoo};
+use conformance_tests::peers::Peer;
+use conformance_tests::servers::ZooKeeper as Server;
+use lock_core::{Backend, FencingToken, LockGuard, Locker};
+use lock_zookeeper::{Config, Layout, ZooKeeper};
+use tokio::task::JoinHandle;
+use zookeeper_client::Client;
+
+use crate::support::{line, name, operator, server, soon, until};
+
+/// Makes a test of each function for each library.
+macro_rules! with_each_library {
+    ($($test:ident)*) => {
+        mod curator {
+            $(#[tokio::test] async fn $test() { super::$test(super::Curator).await; })*
+        }
+        mod kazoo {
+            $(#[tokio::test] async fn $test() { super::$test(super::Kazoo).await; })*
+        }
+    };
+}
+
+with_each_library! {
+    what_they_hold_is_contended_and_their_release_lets_us_in
+    what_we_hold_is_contended_and_our_release_lets_them_in
+    all_are_served_in_the_order_in_which_they_came
+    their_death_lets_us_in
+}
+
+struct Fleet {
+    library: Library,
+    server: Server,
+    operator: Client,
+    locks: Locker,
+    client: ZooKeeper,
+}
+
+async fn fleet(library: Library) -> Fleet {
+    let server = server();
+    let layout = if library == Curator { Layout::Curator } else { Layout::Kazoo };
+    let config = Config::new(&crate::support::url(server.addr())).unwrap().layout(layout);
+    let client = ZooKeeper::connect(config).await.unwrap();
+    let operator = operator(server.addr()).await;
+    Fleet { library, locks: Locker::new(client.clone()), server, operator, client }
+}
+
+impl Fleet {
+    /// One of theirs, for the same lock as ours.
+    fn theirs(&self) -> Peer {
+        let mut peer = self.library.start(&[]);
+        peer.tell(&format!("{} /n", self.server.addr()));
+        peer
+    }
+
+    /// One of ours that waits, once it stands in line.
+    async fn waiter(&self) -> JoinHandle<LockGuard> {
+        let before = self.in_line().await;
+        let lock = self.locks.lock("n").unwrap();
+        let waiter = tokio::spawn(async move { lock.acquire().await.unwrap() });
+        self.until_in_line(before + 1).await;
+        waiter
+    }
+
+    async fn in_line(&self) -> usize {
+        line(&self.operator, "n").await.len()
+    }
+
+    async fn until_in_line(&self, count: usize) {
+        until("the next one stands in line", async || self.in_line().await == count).await;
+    }
+}
+
+async fn what_they_hold_is_contended_and_their_release_lets_us_in(library: Library) {
+    let fleet = fleet(library).await;
+    let mut theirs = fleet.theirs();
+    assert_eq!(theirs.ask("acquire 30000").await, "held");
+    assert!(fleet.locks.lock("n").unwrap().try_acquire().await.unwrap().is_none());
+    let seen = fleet.client.inspect(&name("n")).await.unwrap();
+    assert_eq!(seen.holders.len(), 1);
+    assert_eq!(seen.holders[0].owner, None, "theirs have no owner id");
+    let waiter = fleet.waiter().await;
+    assert!(!waiter.is_finished());
+    assert_eq!(theirs.ask("release").await, "done");
+    let guard = soon(waiter).await.unwrap();
+    assert!(guard.fencing_token() > FencingToken::from_backend(1));
+    guard.verify().await.unwrap();
+    guard.release().await.unwrap();
+    assert_eq!(fleet.in_line().await, 0);
+}
+
+async fn what_we_hold_is_contended_and_our_release_lets_them_in(library: Library) {
+    let fleet = fleet(library).await;
+    let guard = fleet.locks.lock("n").unwrap().acquire().await.unwrap();
+    let mut theirs = fleet.theirs();
+    assert_eq!(theirs.ask("acquire 500").await, "contended");
+    fleet.until_in_line(1).await;
+    theirs.tell("acquire 30000");
+    fleet.until_in_line(2).await;
+    guard.verify().await.unwrap();
+    guard.release().await.unwrap();
+    assert_eq!(theirs.answer().await, "held");
+    assert!(fleet.locks.lock("n").unwrap().try_acquire().await.unwrap().is_none());
+    assert_eq!(theirs.ask("release").await, "done");
+}
+
+async fn all_are_served_in_the_order_in_which_they_came(library: Library) {
+    let fleet = fleet(library).await;
+    let guard = fleet.locks.lock("n").unwrap().acquire().await.unwrap();
+    let mut first = fleet.theirs();
+    let mut third = fleet.theirs();
+    first.tell("acquire 60000");
+    fleet.until_in_line(2).await;
+    let second = fleet.waiter().await;
+    third.tell("acquire 60000");
+    fleet.until_in_line(4).await;
+    let fourth = fleet.waiter().await;
+
+    guard.release().await.unwrap();
+    assert_eq!(first.answer().await, "held");
+    assert!(!second.is_finished() && !fourth.is_finished());
+    assert_eq!(first.ask("release").await, "done");
+    let guard = soon(second).await.unwrap();
+    assert!(!fourth.is_finished());
+    let token = guard.fencing_token();
+    guard.release().await.unwrap();
+    assert_eq!(third.answer().await, "held");
+    assert!(!fourth.is_finished());
+    assert_eq!(third.ask("release").await, "done");
+    let guard = soon(fourth).await.unwrap();
+    assert!(guard.fencing_token() > token);
+    guard.release().await.unwrap();
+}
+
+async fn their_death_lets_us_in(library: Library) {
+    let fleet = fleet(library).await;
+    let mut theirs = fleet.theirs();
+    assert_eq!(theirs.ask("acquire 30000").await, "held");
+    let waiter = fleet.waiter().await;
+    drop(theirs);
+    soon(waiter).await.unwrap().release().await.unwrap();
+}

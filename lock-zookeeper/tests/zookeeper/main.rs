@@ -1,0 +1,10 @@
+//! The ZooKeeper backend on real servers.
+
+mod ensemble;
+mod fleets;
+mod locks;
+mod outages;
+mod refusals;
+mod support;
+#[cfg(feature = "tls")]
+mod tls;

@@ -1,0 +1,151 @@
+//! What servers refuse, and how that is told.
+
+use std::time::Duration;
+
+use conformance_tests::servers::{
+    KeepData, ZooKeeper as Server, ZooKeeperEnsemble, ZooKeeperOptions,
+};
+use conformance_tests::words::Output;
+use lock_core::backend::{Claim, FaultKind, Hold};
+use lock_core::{Backend, ErrorKind, Locker, Support};
+use lock_zookeeper::ZooKeeper;
+use zookeeper_client::{Acl, Acls, AuthId, Client, CreateMode, Permission};
+
+use crate::support::{claim, client, name, operator, server, soon, until, win};
+
+#[tokio::test]
+async fn with_credentials_nodes_are_ours_alone() {
+    let server = server();
+    let url = |user: &str| format!("zookeeper://{user}@{}", server.addr());
+    let ours = ZooKeeper::connect(url("locks:secret")).await.unwrap();
+    let held = claim("n", true);
+    win(&ours, &held).await;
+    let stranger = operator(server.addr()).await;
+    let node = stranger.list_children("/n").await;
+    assert_eq!(node, Err(zookeeper_client::Error::NoAuth));
+    let owner = Client::connector().with_auth("digest", b"locks:secret");
+    let owner = owner.connect(&server.addr().to_string()).await.unwrap();
+    let node = format!("/n/{}", owner.list_children("/n").await.unwrap().remove(0));
+    for path in ["/n", &node] {
+        let (acls, _) = owner.get_acl(path).await.unwrap();
+        assert_eq!(acls.len(), 1);
+        assert_eq!((acls[0].scheme(), acls[0].permission()), ("digest", Permission::ALL));
+    }
+    assert!(stranger.delete(&node, None).await.is_err());
+
+    let theirs = ZooKeeper::connect(url("other:hunter2")).await.unwrap();
+    for queue in [false, true] {
+        let fault = theirs.try_acquire(&claim("n", queue)).await.unwrap_err();
+        assert_eq!(fault.kind(), FaultKind::Denied, "{fault:?}");
+        let text = fault.into_source().to_string();
+        assert!(text.contains("rights") && !text.contains("hunter2"), "{text}");
+    }
+    let error = Locker::new(theirs).lock("n").unwrap().acquire().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Denied);
+}
+
+#[tokio::test]
+async fn a_used_up_quota_is_no_contention() {
+    let server = Server::start(&ZooKeeperOptions::new().setting("enforceQuota", "true"));
+    let operator = operator(server.addr()).await;
+    let open = CreateMode::Persistent.with_acls(Acls::anyone_all());
+    operator.create("/app", b"", &open).await.unwrap();
+    let limits = "/zookeeper/quota/app";
+    operator.create(limits, b"", &open).await.unwrap();
+    for (node, data) in [
+        ("zookeeper_limits", "count=-1,bytes=-1=;byteHardLimit=-1;countHardLimit=2"),
+        ("zookeeper_stats", "count=1,bytes=0"),
+    ] {
+        operator.create(&format!("{limits}/{node}"), data.as_bytes(), &open).await.unwrap();
+    }
+    let client = ZooKeeper::connect(format!("{}/app", server.url())).await.unwrap();
+    let fault = client.try_acquire(&claim("n", true)).await.unwrap_err();
+    assert_eq!(fault.kind(), FaultKind::Invalid);
+    let text = fault.into_source().to_string();
+    assert!(text.contains("quota"), "{text}");
+}
+
+#[tokio::test]
+async fn a_server_with_too_many_connections_refuses_and_says_so() {
+    let server = Server::start(&ZooKeeperOptions::new().setting("maxClientCnxns", "2"));
+    let _taken = (client(server.addr()).await, client(server.addr()).await);
+    let error = soon(ZooKeeper::connect(crate::support::url(server.addr()))).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    assert!(error.to_string().contains("maxClientCnxns"), "{error}");
+}
+
+#[tokio::test]
+async fn a_member_without_quorum_is_refused_though_it_answers_reads() {
+    let options = ZooKeeperOptions::new().property("readonlymode.enabled", "true");
+    let ensemble = ZooKeeperEnsemble::start(&options);
+    ensemble.member(0).kill();
+    ensemble.member(1).kill();
+    let left = ensemble.member(2);
+    until("it answers reads", async || left.mode().as_deref() == Some("read-only")).await;
+    let url = format!("{}?session_timeout=2s", left.url());
+    let error = soon(ZooKeeper::connect(url)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+}
+
+#[tokio::test]
+async fn what_is_not_declared_is_refused_before_anything_is_sent() {
+    let server = server();
+    let client = client(server.addr()).await;
+    assert_eq!(client.capabilities().detached, Support::Absent);
+    let mut detached = Claim::new(name("n"), claim("n", false).owner, Duration::from_secs(3));
+    detached.hold = Hold::Detached;
+    let fault = client.try_acquire(&detached).await.unwrap_err();
+    assert_eq!(fault.kind(), FaultKind::Unsupported);
+    assert!(operator(server.addr()).await.check_stat("/n").await.unwrap().is_none());
+}
+
+/// A session is proven by a look at its root. If it may not do that, every lock of it is lost a little later.
+#[tokio::test]
+async fn a_root_that_may_not_be_read_is_refused() {
+    let server = server();
+    let operator = operator(server.addr()).await;
+    let rights = Permission::WRITE | Permission::CREATE | Permission::DELETE;
+    let acl = [Acl::new(rights, AuthId::anyone())];
+    let blind = CreateMode::Persistent.with_acls(Acls::new(&acl));
+    operator.create("/app", b"", &blind).await.unwrap();
+    let error = soon(ZooKeeper::connect(format!("{}/app", server.url()))).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+    assert!(error.to_string().contains("read"), "{error}");
+}
+
+#[tokio::test]
+async fn a_root_that_may_not_be_read_any_more_is_warned_of() {
+    let output = Output::default();
+    let subscriber = tracing_subscriber::fmt().with_writer(output.clone()).finish();
+    let _tracing = tracing::subscriber::set_default(subscriber);
+    let server = server();
+    let operator = operator(server.addr()).await;
+    let open = CreateMode::Persistent.with_acls(Acls::anyone_all());
+    operator.create("/app", b"", &open).await.unwrap();
+    let url = format!("{}/app?session_timeout=2s", server.url());
+    let locks = Locker::new(ZooKeeper::connect(url).await.unwrap());
+    let guard = locks.lock("n").unwrap().acquire().await.unwrap();
+    let acl = [Acl::new(Permission::ADMIN, AuthId::anyone())];
+    operator.set_acl("/app", &acl, None).await.unwrap();
+    until("it is told", async || output.text().contains("lacks rights")).await;
+    soon(guard.lost()).await;
+}
+
+#[tokio::test]
+async fn why_there_is_no_other_session_is_warned_of() {
+    let output = Output::default();
+    let subscriber = tracing_subscriber::fmt().with_writer(output.clone()).finish();
+    let _tracing = tracing::subscriber::set_default(subscriber);
+    let server = server();
+    let open = CreateMode::Persistent.with_acls(Acls::anyone_all());
+    operator(server.addr()).await.create("/app", b"", &open).await.unwrap();
+    let url = format!("{}/app?session_timeout=2s", server.url());
+    let client = ZooKeeper::connect(url).await.unwrap();
+    server.restart(KeepData::No);
+    let why = "the chroot /app does not exist";
+    until("it is told", async || output.text().contains(why)).await;
+    let fault = client.try_acquire(&claim("n", true)).await.unwrap_err();
+    assert!(fault.is_transient(), "{fault:?}");
+    operator(server.addr()).await.create("/app", b"", &open).await.unwrap();
+    until("it goes on", async || client.try_acquire(&claim("n", true)).await.is_ok()).await;
+}
