@@ -158,7 +158,7 @@ fn say(line: &str) {
 #[test]
 fn a_stopped_process_finds_the_loss_at_its_first_look() {
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "child_that_holds_and_looks", "--nocapture"])
+        .args(["--exact", "places::child_that_holds_and_looks", "--nocapture"])
         .env("LOCK_CORE_CHILD", "1")
         .stdin(Stdio::piped())
         .stderr(Stdio::piped())

@@ -1,0 +1,13 @@
+//! What core promises, on the memory backend and on backends made for a test.
+
+mod adversity;
+mod api;
+mod guard;
+mod handover;
+mod keeper;
+mod names;
+mod notices;
+mod oddities;
+mod places;
+mod traces;
+mod urls;
