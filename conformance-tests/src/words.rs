@@ -2,16 +2,35 @@
 
 use std::io;
 use std::panic::Location;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 use std::time::Duration;
 
 use lock_core::backend::{Attempt, Claim, Fault, Grant, Renewal};
 use lock_core::clock::{Moment, sleep};
 use lock_core::{Backend, LockName, OwnerId};
+use tracing::dispatcher::{self, DefaultGuard, Dispatch};
+use tracing_subscriber::filter::dynamic_filter_fn;
 use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::registry;
 
 /// Longer than anything takes on a busy machine. A test that works does not wait for it.
 const BOUND: Duration = Duration::from_secs(30);
+
+/// What this thread tells from now on goes to `subscriber`, until the guard is dropped.
+///
+/// Everywhere else somebody listens, too, and wants nothing: a place in the code that is first come to where nobody
+/// listens would else count as one that nobody listens to, for all threads.
+#[must_use]
+pub fn listen(subscriber: impl Into<Dispatch>) -> DefaultGuard {
+    static EVERYWHERE: Once = Once::new();
+    EVERYWHERE.call_once(|| {
+        let nothing = dynamic_filter_fn(|_, _| false);
+        // Refused if there is one already. That does as well.
+        let _ = dispatcher::set_global_default(registry().with(nothing).into());
+    });
+    dispatcher::set_default(&subscriber.into())
+}
 
 /// A lock's name.
 ///
@@ -114,6 +133,12 @@ pub async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
 pub struct Output(Arc<Mutex<Vec<u8>>>);
 
 impl Output {
+    /// What this thread tells from now on is written here, until the guard is dropped.
+    #[must_use]
+    pub fn listen(&self) -> DefaultGuard {
+        listen(tracing_subscriber::fmt().with_writer(self.clone()).with_ansi(false).finish())
+    }
+
     /// All that was written.
     #[must_use]
     pub fn text(&self) -> String {

@@ -8,7 +8,6 @@ use lock_core::backend::{Effect, FaultKind, LetGo, Release, Renewal};
 use lock_core::clock::sleep;
 use lock_core::{Backend, ErrorKind, Locker};
 use lock_memcache::Memcached;
-use tracing::instrument::WithSubscriber;
 
 mod support;
 
@@ -102,8 +101,8 @@ async fn nobody_there_is_unavailable_at_once() {
 async fn servers_that_throw_things_away_are_warned_of() {
     let traces = async |server: &Server| {
         let output = Output::default();
-        let subscriber = tracing_subscriber::fmt().with_writer(output.clone()).finish();
-        Memcached::connect(server.url()).with_subscriber(subscriber).await.unwrap();
+        let _listening = output.listen();
+        Memcached::connect(server.url()).await.unwrap();
         output.text()
     };
     let quiet = start();

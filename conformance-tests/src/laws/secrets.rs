@@ -6,7 +6,7 @@ use std::sync::Arc;
 use lock_core::faults::{Disturbance, Verb};
 
 use crate::context::{Ctx, Verdict, ensure};
-use crate::words::{Output, name};
+use crate::words::{Output, listen, name};
 
 pub(super) async fn no_output_holds_an_owner_id(ctx: Arc<Ctx>) -> Verdict {
     use tracing_subscriber::fmt::format::FmtSpan;
@@ -18,7 +18,7 @@ pub(super) async fn no_output_holds_an_owner_id(ctx: Arc<Ctx>) -> Verdict {
         .with_span_events(FmtSpan::FULL)
         .with_writer(output.clone())
         .finish();
-    let _tracing = tracing::subscriber::set_default(subscriber);
+    let _tracing = listen(subscriber);
 
     let client = ctx.client().await;
     let mut claim = ctx.claim(&name("raw"), false);

@@ -20,8 +20,7 @@ fn without(commands: &[&str]) -> Server {
 /// Connects, and says what was warned of.
 async fn connect(url: &str) -> (Redis, String) {
     let output = Output::default();
-    let writing = tracing_subscriber::fmt().with_writer(output.clone()).with_ansi(false).finish();
-    let _default = tracing::subscriber::set_default(writing);
+    let _default = output.listen();
     let locks = Redis::connect(url).await.unwrap();
     (locks, output.text())
 }

@@ -189,8 +189,7 @@ async fn a_right_that_is_taken_away_later_is_denied() {
 #[tokio::test]
 async fn a_server_that_evicts_is_warned_about() {
     let output = Output::default();
-    let subscriber = tracing_subscriber::fmt().with_writer(output.clone()).finish();
-    let _tracing = tracing::subscriber::set_default(subscriber);
+    let _tracing = output.listen();
     let server = Server::start();
     server.client().await;
     assert!(!output.text().contains("noeviction"), "{}", output.text());
@@ -206,8 +205,7 @@ async fn a_server_that_evicts_is_warned_about() {
 #[tokio::test]
 async fn a_lock_that_does_not_end_in_time_is_warned_about_once() {
     let output = Output::default();
-    let subscriber = tracing_subscriber::fmt().with_writer(output.clone()).finish();
-    let _tracing = tracing::subscriber::set_default(subscriber);
+    let _tracing = output.listen();
     let warnings = || output.text().matches("WARN").count();
     let server = Server::start();
     let url = format!("{}?prefix=app:&max_ttl=1h", server.url());

@@ -482,7 +482,7 @@ async fn no_secret_is_shown() {
         .with_max_level(tracing::Level::TRACE)
         .with_writer(output.clone())
         .finish();
-    let _tracing = tracing::subscriber::set_default(subscriber);
+    let _tracing = conformance_tests::words::listen(subscriber);
     tracing::trace!("this is traced");
     let mut shown = Vec::new();
 

@@ -58,8 +58,7 @@ async fn the_negotiated_timeout_counts_and_not_the_one_asked_for() {
 #[tokio::test]
 async fn the_least_session_that_servers_grant_is_warned_about() {
     let output = Output::default();
-    let subscriber = tracing_subscriber::fmt().with_writer(output.clone()).finish();
-    let _tracing = tracing::subscriber::set_default(subscriber);
+    let _tracing = output.listen();
     let server = Server::start(&ZooKeeperOptions::new().tick(Duration::from_millis(500)));
     let session = |asked| format!("zookeeper://{}?session_timeout={asked}", server.addr());
     ZooKeeper::connect(session("2s")).await.unwrap();

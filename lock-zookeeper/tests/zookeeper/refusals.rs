@@ -116,8 +116,7 @@ async fn a_root_that_may_not_be_read_is_refused() {
 #[tokio::test]
 async fn a_root_that_may_not_be_read_any_more_is_warned_of() {
     let output = Output::default();
-    let subscriber = tracing_subscriber::fmt().with_writer(output.clone()).finish();
-    let _tracing = tracing::subscriber::set_default(subscriber);
+    let _tracing = output.listen();
     let server = server();
     let operator = operator(server.addr()).await;
     let open = CreateMode::Persistent.with_acls(Acls::anyone_all());
@@ -134,8 +133,7 @@ async fn a_root_that_may_not_be_read_any_more_is_warned_of() {
 #[tokio::test]
 async fn why_there_is_no_other_session_is_warned_of() {
     let output = Output::default();
-    let subscriber = tracing_subscriber::fmt().with_writer(output.clone()).finish();
-    let _tracing = tracing::subscriber::set_default(subscriber);
+    let _tracing = output.listen();
     let server = server();
     let open = CreateMode::Persistent.with_acls(Acls::anyone_all());
     operator(server.addr()).await.create("/app", b"", &open).await.unwrap();
