@@ -16,20 +16,29 @@
 -- The server refuses writes (memory limit, replica, disk, rights) at the first one of a script and
 -- not later. Where nobody waits, the first one here is the fence: a script that fails has not taken the lock.
 --
--- Nearly every attempt ends in this file: the lock is free, nobody waits, and the clock is ahead of the fence. So
--- it makes neither functions nor numbers here: each of them costs the server about as much as a command does.
+-- Nearly every attempt ends in this file: the lock is free, nobody waits, and the clock is ahead of the fence, or what is
+-- to be exceeded is ahead of both: that is how a member of a quorum is asked. So it makes neither functions nor numbers
+-- here, but for that: each of them costs the server about as much as a command does.
 
 local lock, fence, queue, places, tombstone = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local owner, ttl, label = ARGV[1], ARGV[2], ARGV[4] or ''
+local owner, ttl, label, floor = ARGV[1], ARGV[2], ARGV[4] or '', ARGV[7]
 
 local there = redis.call('EXISTS', lock, queue, tombstone, fence)
-if there <= 1 and not ARGV[7] then
+if there <= 1 then
     -- Digits if the fence is what is there. An error has no length.
     local last = there == 1 and redis.pcall('GETRANGE', fence, '0', '16')
     local now = redis.call('TIME')
-    local number = now[1] .. string.sub('00000' .. now[2], -6)
-    if not last or (#last == #number and last < number and string.find(last, '^%d+$')) then
-        redis.call('SET', fence, number, 'PX', ARGV[3])
+    local number, stays = now[1] .. string.sub('00000' .. now[2], -6), ARGV[3]
+    local is_usual = not floor or (#floor == #number and floor < number)
+    -- Not near the end of all numbers.
+    if not is_usual and #floor == #number and floor < '9' then
+        -- Until the clock has passed the number, too.
+        stays = stays + (floor - number) / 1000
+        stays = stays - stays % 1 + 1
+        number, is_usual = string.format('%.0f', floor + 1), true
+    end
+    if is_usual and (not last or (#last == #number and last < number and string.find(last, '^%d+$'))) then
+        redis.call('SET', fence, number, 'PX', stays)
         local held = owner .. ' ' .. number
         redis.call('SET', lock, label == '' and held or held .. ' ' .. label, 'PX', ttl)
         return number

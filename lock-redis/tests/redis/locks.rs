@@ -118,6 +118,18 @@ async fn a_fence_ahead_of_the_clock_stays_until_the_clock_has_passed_it() {
     granted(locks.try_acquire(&ours).await);
     assert!(locks.break_lock(&ours.name, &ours.owner).await.unwrap());
     assert!(ahead(&server), "broken");
+
+    // As a member of a quorum is asked: for a lock that is free.
+    let mut free = claim("free", 30 * SECOND);
+    let floor = first.backend_number() + 2 * hour;
+    free.floor = FencingToken::from_backend(floor);
+    assert_eq!(number(&win(&locks, &mut free).await), floor + 1);
+    let stays = pttl(&server, "{free}%fence");
+    assert!(stays > 2 * 3_600_000, "the fence of a free lock stays for {stays} ms only");
+    locks.release(&free, LetGo::now()).await.unwrap();
+    free = claim("free", 30 * SECOND);
+    free.floor = FencingToken::from_backend(floor - hour);
+    assert_eq!(number(&win(&locks, &mut free).await), floor + 2, "above what is stored, too");
 }
 
 #[tokio::test]
