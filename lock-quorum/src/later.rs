@@ -34,6 +34,12 @@ struct Due {
     members: Vec<usize>,
 }
 
+impl Due {
+    fn is_held(&self) -> bool {
+        self.candidacy.upgrade().is_some_and(|candidacy| !candidacy.notes().parted)
+    }
+}
+
 impl Inner {
     /// `members` are asked as well, if `claim` is still held in a moment.
     pub(crate) fn ask_later(
@@ -80,16 +86,20 @@ impl Clerk {
     async fn see_to_all(mut self) {
         while let Some(due) = self.next() {
             sleep_until(due.at).await;
-            if due.candidacy.upgrade().is_some_and(|candidacy| !candidacy.notes().parted) {
+            if due.is_held() {
                 let inner = Arc::clone(&self.inner);
                 tokio::spawn(async move { inner.ask_now(due).await });
             }
         }
     }
 
+    /// The next one that is still held. The others need no timer: most were let go while one was waited for.
     fn next(&mut self) -> Option<Due> {
         let mut list = self.inner.later.list();
-        let next = list.due.pop_front();
+        let mut next = list.due.pop_front();
+        while next.as_ref().is_some_and(|due| !due.is_held()) {
+            next = list.due.pop_front();
+        }
         self.is_done = next.is_none();
         list.is_seen_to = next.is_some();
         next
