@@ -33,6 +33,7 @@ pub(crate) fn no_connection(address: &Address, error: &RedisError) -> Fault {
     let said = Said(redact(&error.to_string()));
     #[cfg(feature = "tls")]
     if let Some((kind, advice)) = handshake(error) {
+        let advice = format!("{advice}; at {address}");
         return Fault::not_applied(kind, NoTls { advice, said });
     }
     let (_, kind, advice) = classify(error);
@@ -187,7 +188,9 @@ fn handshake(error: &RedisError) -> Option<(FaultKind, &'static str)> {
             (Denied, "the server's certificate has expired")
         }
         InvalidCertificate(Flaw::NotValidForName | Flaw::NotValidForNameContext { .. }) => {
-            (Denied, "the server's certificate is for another host: use a name that is in it")
+            let hint = "the server's certificate is for another host: use a name that is in it, and have \
+                        Sentinels and clusters announce it";
+            (Denied, hint)
         }
         InvalidCertificate(Flaw::UnknownIssuer) => (
             Denied,
@@ -319,7 +322,7 @@ struct Trouble {
 /// Why there is no encrypted connection, and what to do about it.
 #[derive(Debug)]
 struct NoTls {
-    advice: &'static str,
+    advice: String,
     said: Said,
 }
 

@@ -122,7 +122,8 @@
 //! * **Order** needs sharded channels: Redis 7. With Redis 6, `order=any`, or not being asked for one, still works.
 //! * **No identity**: a cluster is no single process, and as a member of a quorum it is not known twice.
 //! * Every node must be reachable at the address that it announces, and with `rediss+cluster://` have a certificate for it
-//!   (`cluster-announce-hostname`, `cluster-preferred-endpoint-type hostname`).
+//!   (`cluster-announce-hostname`, `cluster-preferred-endpoint-type hostname`): the name in the URL counts only for whom
+//!   it leads to. Who announces no address is checked by the name of the member that sent us there.
 //! * Rights are tried out on one master when connecting. Users are not shared among nodes: create them on each.
 //!
 //! The channels are `<prefix>{<number>}%~to:<128 random bits>`, one for each slot in which somebody of the client has waited.
@@ -206,7 +207,8 @@
 //!
 //! Sentinels must be Redis 6 or newer to be listened to; older ones are asked when the connection breaks. What they announce
 //! must be reachable from here, and with `rediss+sentinel://` must be what the certificates are for: names
-//! (`sentinel announce-hostnames yes`), or addresses in the certificates. The user of the servers needs the right `+role`
+//! (`sentinel announce-hostnames yes` and `resolve-hostnames yes`, `replica-announce-ip` on the servers), or addresses in the
+//! certificates. Sentinels are checked by their names in the URL, and servers by what the Sentinels call them. The user of the servers needs the right `+role`
 //! besides [those below](#rights); without it, a replica is found out by its refusal. A user of the Sentinels needs
 //! `+sentinel|get-master-addr-by-name +sentinel|master +subscribe &*`.
 //!
@@ -247,8 +249,8 @@
 //!
 //! A connection that is closed because it was idle is made again by the next verb, which waits for that, and waiters
 //! look once; one that a proxy forgets without a word is noticed by keep-alive probes within 20 s, or by a request
-//! that is not answered. Certificates are checked against the host in the URL, which is also sent to servers that tell
-//! their names apart by it (SNI).
+//! that is not answered. Certificates are checked against the host in the URL, or as [Sentinels](#sentinel) and
+//! [clusters](#clusters) announce it; that is also sent to servers that tell their names apart by it (SNI).
 //!
 //! # Other libraries
 //!

@@ -19,7 +19,7 @@ use tokio::sync::{Notify, SetOnce};
 use tokio::task::JoinSet;
 
 use crate::address::{Address, Login};
-use crate::config::Config;
+use crate::config::{Config, Place};
 use crate::fault;
 use crate::link::{Link, within};
 
@@ -109,7 +109,7 @@ impl Sentinels {
             let redis = redis.map_err(|error| fault::no_connection(&address, &error))?;
             self.ask_on(&redis, &address).await
         };
-        let silent = || Err(fault::silent(&address.to_string()));
+        let silent = || Err(fault::silent_from_the_start(&Place::Fixed(address.clone())));
         within(ANSWER, asking).await.unwrap_or_else(silent)
     }
 
@@ -231,6 +231,10 @@ fn refusal(address: &Address, error: &RedisError) -> Fault {
         Denied => {
             "name its user by the URL options sentinel_user and sentinel_password, with the rights \
              +sentinel|get-master-addr-by-name, +sentinel|master, +subscribe, and &* for channels, at"
+        }
+        // One that is not encrypted ends with the first word.
+        _ if error.is_connection_dropped() && !address.is_encrypted() => {
+            "if it expects encrypted connections, use rediss+sentinel://; look at"
         }
         _ => "look at",
     };

@@ -26,7 +26,7 @@ pub use memcached::{Memcached, MemcachedOptions, TextSession};
 pub use monitor::Monitor;
 pub(crate) use process::low_ports;
 pub use process::{Server, ServerError, spawn_bound};
-pub use redis::{KeepData, Persistence, Redis, RedisOptions};
+pub use redis::{KeepData, Persistence, Redis, RedisOptions, TlsFiles};
 pub use redis_cluster::RedisCluster;
 pub use resp::{Reply, Session};
 pub use sentinel::{Sentinel, SentinelGroup};

@@ -43,7 +43,35 @@ pub struct RedisOptions {
     password: Option<String>,
     clock: bool,
     in_cluster: bool,
+    pub(super) encryption: Option<TlsFiles>,
+    name: Option<String>,
     args: Vec<String>,
+}
+
+/// What a server that encrypts shows, and whom it trusts: files in PEM.
+#[derive(Clone, Debug)]
+pub struct TlsFiles {
+    /// Who it is.
+    pub certificate: PathBuf,
+    /// The key of that.
+    pub key: PathBuf,
+    /// Who vouches for the other servers.
+    pub authority: PathBuf,
+}
+
+impl TlsFiles {
+    /// Settings of a server that encrypts on `port`, also what it says to other servers.
+    pub(super) fn settings(&self, port: u16) -> [[String; 2]; 6] {
+        let file = |path: &Path| path.to_string_lossy().into_owned();
+        [
+            ["tls-port".into(), port.to_string()],
+            ["tls-cert-file".into(), file(&self.certificate)],
+            ["tls-key-file".into(), file(&self.key)],
+            ["tls-ca-cert-file".into(), file(&self.authority)],
+            ["tls-auth-clients".into(), "no".into()],
+            ["tls-replication".into(), "yes".into()],
+        ]
+    }
 }
 
 impl RedisOptions {
@@ -75,6 +103,31 @@ impl RedisOptions {
         self
     }
 
+    /// Has it encrypt on a second port, [`Redis::tls_addr`], and what it says to other servers. Tests look at it on
+    /// the first one.
+    #[must_use]
+    pub fn encrypted(mut self, files: TlsFiles) -> Self {
+        self.encryption = Some(files);
+        self
+    }
+
+    /// What clients and other servers are told to call it: a name for this host, instead of its address.
+    #[must_use]
+    pub fn named(mut self, name: &str) -> Self {
+        self.name = Some(name.to_owned());
+        self.setting("replica-announce-ip", name)
+    }
+
+    /// What it is called.
+    pub(super) fn host(&self) -> &str {
+        self.name.as_deref().unwrap_or("127.0.0.1")
+    }
+
+    /// The scheme of the URLs of such servers, together with `kind`.
+    pub(super) fn scheme(&self, kind: &str) -> String {
+        format!("{}+{kind}", if self.encryption.is_some() { "rediss" } else { "redis" })
+    }
+
     /// A member of a cluster that is to be.
     pub(super) fn cluster_member(mut self) -> Self {
         self.in_cluster = true;
@@ -98,6 +151,7 @@ impl RedisOptions {
     fn command_line(&self, port: u16, socket: &Path) -> Vec<String> {
         let aof = if self.persistence == Persistence::Aof { "yes" } else { "no" };
         let socket = socket.to_string_lossy();
+        let tls_port = tls_port(port);
         let (port, bus_port) = (port.to_string(), bus_port(port).to_string());
         let settings = [
             ["--port", &port],
@@ -117,6 +171,18 @@ impl RedisOptions {
             let settings = ["--cluster-enabled", "yes", "--cluster-port"];
             line.extend(settings.map(str::to_owned));
             line.push(bus_port);
+            if let Some(name) = &self.name {
+                line.extend(["--cluster-announce-hostname".into(), name.clone()]);
+                let preferred = ["--cluster-preferred-endpoint-type", "hostname"];
+                line.extend(preferred.map(str::to_owned));
+            }
+        }
+        if let Some(files) = &self.encryption {
+            let settings = files.settings(tls_port).into_iter();
+            line.extend(settings.flat_map(|[name, value]| [format!("--{name}"), value]));
+            if self.in_cluster {
+                line.extend(["--tls-cluster", "yes"].map(str::to_owned));
+            }
         }
         line.extend(self.args.iter().cloned());
         line
@@ -154,6 +220,18 @@ impl Redis {
             launch(&options, port, clock.as_ref(), directory)
         })?;
         Ok(Self { handle, options, clock })
+    }
+
+    /// Where it encrypts, if it does.
+    #[must_use]
+    pub fn tls_addr(&self) -> SocketAddr {
+        (Ipv4Addr::LOCALHOST, tls_port(self.addr().port())).into()
+    }
+
+    /// The port on which clients and other servers reach it.
+    pub(super) fn service_port(&self) -> u16 {
+        let addr = if self.options.encryption.is_some() { self.tls_addr() } else { self.addr() };
+        addr.port()
     }
 
     /// Its Unix socket.
@@ -335,6 +413,11 @@ fn connect(options: &RedisOptions, addr: SocketAddr) -> io::Result<Session> {
         }
     }
     Ok(session)
+}
+
+/// Near the other ones, so that it is free again after a restart.
+pub(super) fn tls_port(port: u16) -> u16 {
+    port + 2
 }
 
 fn socket(directory: &Path) -> PathBuf {

@@ -24,6 +24,7 @@ const READY: Duration = Duration::from_secs(60);
 /// ```
 #[derive(Debug)]
 pub struct RedisCluster {
+    options: RedisOptions,
     members: Vec<Redis>,
     ids: Vec<String>,
     masters: usize,
@@ -54,7 +55,7 @@ impl RedisCluster {
         let members = (0..masters * (1 + replicas)).map(|_| Redis::try_start(options.clone()));
         let members = members.collect::<Result<Vec<_>, _>>()?;
         let ids = members.iter().map(|member| member.command(&["CLUSTER", "MYID"]).text());
-        let cluster = Self { ids: ids.collect(), members, masters };
+        let cluster = Self { ids: ids.collect(), options, members, masters };
         cluster.share_slots();
         cluster.introduce();
         let all = cluster.members.len();
@@ -101,11 +102,13 @@ impl RedisCluster {
         self.members.iter().try_for_each(|member| member.wait_until(READY, || is_ready(member)))
     }
 
-    /// `redis+cluster://…`, with all members.
+    /// `redis+cluster://…`, or `rediss+cluster://…`, with all members.
     #[must_use]
     pub fn url(&self) -> String {
-        let places: Vec<_> = self.members.iter().map(|member| member.addr().to_string()).collect();
-        format!("redis+cluster://{}", places.join(","))
+        let host = self.options.host();
+        let place = |member: &Redis| format!("{host}:{}", member.service_port());
+        let places: Vec<_> = self.members.iter().map(place).collect();
+        format!("{}://{}", self.options.scheme("cluster"), places.join(","))
     }
 
     /// One member: first come the masters, in the order of the slots that they have at first, then the replicas in
@@ -180,7 +183,7 @@ impl RedisCluster {
     ///
     /// A member refuses.
     pub fn move_key(&self, key: &str, from: usize, to: usize) {
-        let port = self.members[to].addr().port().to_string();
+        let port = self.members[to].service_port().to_string();
         self.expect_ok(from, &["MIGRATE", "127.0.0.1", &port, key, "0", "5000"]);
     }
 

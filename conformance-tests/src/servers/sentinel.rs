@@ -1,14 +1,14 @@
 //! Redis Sentinel: a primary, a replica of it, and three Sentinels that watch over them.
 
 use std::fs;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::Ipv4Addr;
 use std::ops::Deref;
 use std::path::Path;
 use std::time::Duration;
 
 use super::handle::{Failed, Handle, wait_until_answering};
 use super::process::{Server, ServerError};
-use super::redis::{Redis, RedisOptions, process_id};
+use super::redis::{Redis, RedisOptions, process_id, tls_port};
 use super::resp::{Reply, Session};
 
 /// How long it may take until all know each other, on a machine that is busy with other tests.
@@ -62,6 +62,7 @@ const WATCHING: [&str; 4] = ["ping", "info", "multi", "slaveof"];
 /// ```
 #[derive(Debug)]
 pub struct SentinelGroup {
+    options: RedisOptions,
     servers: [Redis; 2],
     sentinels: Vec<Sentinel>,
 }
@@ -92,13 +93,15 @@ impl SentinelGroup {
             .setting("masterauth", REPLICATION)
             .setting("repl-diskless-sync-delay", "0");
         let primary = Redis::try_start(options.clone())?;
-        let port = primary.addr().port().to_string();
-        let replica = Redis::try_start(options.setting("replicaof", "127.0.0.1").and(&port))?;
-        let sentinels = (0..SENTINELS).map(|_| Sentinel::try_start()).collect::<Result<_, _>>()?;
-        let group = Self { servers: [primary, replica], sentinels };
+        let port = primary.service_port().to_string();
+        let follower = options.clone().setting("replicaof", options.host()).and(&port);
+        let replica = Redis::try_start(follower)?;
+        let sentinels = (0..SENTINELS).map(|_| Sentinel::try_start(&options));
+        let sentinels = sentinels.collect::<Result<_, _>>()?;
+        let group = Self { options, servers: [primary, replica], sentinels };
         group.server(1).server().wait_until(READY, || group.is_replicated())?;
         for sentinel in &group.sentinels {
-            sentinel.watch(group.server(0).addr());
+            sentinel.watch(group.options.host(), group.server(0).service_port());
         }
         for sentinel in &group.sentinels {
             sentinel.server().wait_until(READY, || sentinel.knows_all())?;
@@ -135,7 +138,7 @@ impl SentinelGroup {
         self.servers.iter().position(is_primary).expect("there is a primary")
     }
 
-    /// `redis+sentinel://…` with all Sentinels, for the default user.
+    /// `redis+sentinel://…`, or `rediss+sentinel://…`, with all Sentinels, for the default user.
     #[must_use]
     pub fn url(&self) -> String {
         self.url_for("")
@@ -144,9 +147,16 @@ impl SentinelGroup {
     /// The same, for a `user:password`, or nobody in particular.
     #[must_use]
     pub fn url_for(&self, user: &str) -> String {
-        let hosts: Vec<_> = self.sentinels.iter().map(|it| it.addr().to_string()).collect();
+        let (scheme, host) = (self.options.scheme("sentinel"), self.options.host());
+        let encrypts = self.options.encryption.is_some();
+        let port = |sentinel: &Sentinel| {
+            let port = sentinel.addr().port();
+            if encrypts { tls_port(port) } else { port }
+        };
+        let place = |sentinel| format!("{host}:{}", port(sentinel));
+        let hosts: Vec<_> = self.sentinels.iter().map(place).collect();
         let at = if user.is_empty() { "" } else { "@" };
-        format!("redis+sentinel://{user}{at}{}/{SERVICE}", hosts.join(","))
+        format!("{scheme}://{user}{at}{}/{SERVICE}", hosts.join(","))
     }
 
     /// What the Sentinels call the primary.
@@ -171,7 +181,7 @@ impl SentinelGroup {
     ///
     /// They do not within half a minute.
     pub fn wait_until_named(&self, number: usize) {
-        let port = self.server(number).addr().port();
+        let port = self.server(number).service_port();
         for sentinel in self.sentinels.iter().filter(|it| !it.server().has_ended()) {
             let named = sentinel.server().wait_until(READY, || sentinel.named() == Some(port));
             named.unwrap_or_else(|error| panic!("{error}"));
@@ -242,14 +252,25 @@ impl Sentinel {
     /// There is no `redis-server`, or it does not come up. The message says why.
     #[must_use]
     pub fn alone(primary: &Redis) -> Self {
-        let sentinel = Self::try_start().unwrap_or_else(|error| panic!("{error}"));
-        sentinel.watch(primary.addr());
+        let sentinel = Self::try_start(&RedisOptions::new());
+        let sentinel = sentinel.unwrap_or_else(|error| panic!("{error}"));
+        sentinel.watch("127.0.0.1", primary.addr().port());
         sentinel
     }
 
-    fn try_start() -> Result<Self, ServerError> {
+    /// One for servers with these options.
+    fn try_start(options: &RedisOptions) -> Result<Self, ServerError> {
         let handle = Handle::launch("redis", |port, directory| {
-            let config = format!("port {port}\nbind 127.0.0.1\ndir {}\n", directory.display());
+            let mut config = format!(
+                "port {port}\nbind 127.0.0.1\ndir {}\nsentinel resolve-hostnames yes\n\
+                 sentinel announce-hostnames yes\n",
+                directory.display()
+            );
+            for [name, value] in
+                options.encryption.iter().flat_map(|files| files.settings(tls_port(port)))
+            {
+                config += &format!("{name} {value}\n");
+            }
             fs::write(config_file(directory), config)
                 .map_err(|error| ServerError::new(format!("no file for Sentinel: {error}")))
                 .map_err(Failed::Otherwise)?;
@@ -287,13 +308,13 @@ impl Sentinel {
         answer.text().lines().nth(1)?.parse().ok()
     }
 
-    fn watch(&self, primary: SocketAddr) {
+    fn watch(&self, host: &str, port: u16) {
         self.keep_pace();
-        let (port, quorum) = (primary.port().to_string(), QUORUM.to_string());
+        let (port, quorum) = (port.to_string(), QUORUM.to_string());
         let set = |option: &str, value: &str| {
             self.command(&["SENTINEL", "SET", SERVICE, option, value]);
         };
-        self.command(&["SENTINEL", "MONITOR", SERVICE, "127.0.0.1", &port, &quorum]);
+        self.command(&["SENTINEL", "MONITOR", SERVICE, host, &port, &quorum]);
         set("auth-user", WATCHER);
         set("auth-pass", WATCHER);
         set("down-after-milliseconds", DOWN_AFTER);

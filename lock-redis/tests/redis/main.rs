@@ -1,9 +1,13 @@
 //! The Redis backend on real servers.
 
+#[cfg(feature = "tls")]
+mod certificates;
 mod clocks;
 mod cluster;
 mod crash;
 mod fleets;
+#[cfg(feature = "tls")]
+mod groups_tls;
 mod least_rights;
 mod line;
 mod locks;

@@ -12,6 +12,8 @@ use lock_core::clock::Moment;
 use lock_core::{Backend, Error, ErrorKind, FenceGate, LockGuard, Locker, Loss, Support};
 use lock_redis::Redis;
 
+use crate::support::verified;
+
 /// So long that no renewal is due while a test runs.
 const LONG: Duration = Duration::from_secs(300);
 
@@ -75,7 +77,7 @@ async fn a_failover_that_knows_the_lock_keeps_it_and_its_line() {
     eventually(|| has(group.server(1), "n") && has(group.server(1), "{n}%queue")).await;
     group.server(0).kill();
     meanwhile(&group, |group| group.wait_until_named(1)).await;
-    guard.verify().await.unwrap();
+    verified(&guard).await;
     assert!(!waiter.is_finished());
     let token = guard.fencing_token();
     guard.release().await.unwrap();

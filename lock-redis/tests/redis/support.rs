@@ -6,7 +6,18 @@ use std::sync::Arc;
 
 use conformance_tests::servers::{KeepData, Persistence, RedisOptions, Session};
 pub(crate) use conformance_tests::words::*;
+use lock_core::LockGuard;
 use lock_redis::Redis;
+
+/// Until its connection has followed: an attempt that began before a failover was known fails after it.
+pub(crate) async fn verified(guard: &LockGuard) {
+    until("it is connected again", async || {
+        let verified = guard.verify().await;
+        assert!(!verified.as_ref().is_err_and(|error| !error.is_retryable()), "{verified:?}");
+        verified.is_ok()
+    })
+    .await;
+}
 
 /// A Redis server of our own.
 pub(crate) struct Server(Arc<conformance_tests::servers::Redis>);

@@ -1,7 +1,6 @@
 //! Encrypted connections.
 
 use std::error::Error as _;
-use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
@@ -11,9 +10,9 @@ use lock_core::clock::Moment;
 use lock_core::{Backend, Error, ErrorKind, Locker, Wakeup};
 use lock_redis::{Config, Redis};
 use rustls::crypto::{CryptoProvider, aws_lc_rs, ring};
-use tempfile::TempDir;
 
-use crate::support::{Server, claim, contended, eventually, granted, renew, win};
+use crate::certificates::{AUTHORITY, Certificates, NO_AUTHORITY, OF_THIS_HOST};
+use crate::support::{claim, contended, eventually, granted, renew, win};
 use conformance_tests::words::Output;
 
 const LONG: u64 = 300_000;
@@ -21,106 +20,6 @@ const PASSWORD: &str = "hunter2secret";
 
 /// An answer takes milliseconds, and an attempt to connect three seconds at most.
 const SOON: Duration = Duration::from_secs(20);
-
-const NEW_KEY: &str = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes";
-const OF_THIS_HOST: &str = "subjectAltName=IP:127.0.0.1";
-const AUTHORITY: &str = "basicConstraints=critical,CA:TRUE";
-const NO_AUTHORITY: &str = "basicConstraints=CA:FALSE";
-
-/// Authorities, and what they vouch for. This host goes by its address: a bare system has no names.
-struct Certificates(TempDir);
-
-impl Certificates {
-    /// An authority, a server and a client.
-    fn new() -> Self {
-        let these = Self(tempfile::tempdir().unwrap());
-        these.self_signed("ca", &[AUTHORITY]);
-        these.issue("good", "ca", OF_THIS_HOST, 30);
-        these.issue("client", "ca", NO_AUTHORITY, 30);
-        these
-    }
-
-    /// A client of another authority.
-    fn with_stranger(self) -> Self {
-        self.self_signed("other", &[AUTHORITY]);
-        self.issue("stranger", "other", NO_AUTHORITY, 30);
-        self
-    }
-
-    /// A client of an authority that the first one vouches for, in `chain.pem` together with it.
-    fn with_employee(self) -> Self {
-        self.issue("department", "ca", AUTHORITY, 30);
-        self.issue("employee", "department", NO_AUTHORITY, 30);
-        self.join(&["employee.pem", "department.pem"], "chain.pem");
-        self
-    }
-
-    fn self_signed(&self, name: &str, extensions: &[&str]) {
-        let files = format!("-keyout {name}.key -out {name}.pem");
-        let added: String = extensions.iter().map(|text| format!(" -addext {text}")).collect();
-        self.openssl(&format!("req -x509 {NEW_KEY} {files} -days 30 -subj /CN={name}{added}"));
-    }
-
-    fn issue(&self, name: &str, authority: &str, extension: &str, days: i32) {
-        std::fs::write(self.path("extension"), extension).unwrap();
-        self.openssl(&format!("req -new {NEW_KEY} -keyout {name}.key -out r.csr -subj /CN={name}"));
-        let by = format!("-CA {authority}.pem -CAkey {authority}.key -CAcreateserial");
-        self.openssl(&format!(
-            "x509 -req -in r.csr {by} -extfile extension -out {name}.pem -days {days}"
-        ));
-    }
-
-    fn openssl(&self, arguments: &str) {
-        let output = Command::new("openssl")
-            .args(arguments.split(' '))
-            .current_dir(&self.0)
-            .output()
-            .expect("openssl is needed: sudo apt-get install openssl");
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    }
-
-    fn join(&self, parts: &[&str], whole: &str) {
-        self.write(whole, parts.iter().flat_map(|part| self.read(part)).collect::<Vec<_>>());
-    }
-
-    fn path(&self, file: &str) -> PathBuf {
-        self.0.path().join(file)
-    }
-
-    fn read(&self, file: &str) -> Vec<u8> {
-        std::fs::read(self.path(file)).unwrap()
-    }
-
-    fn write(&self, file: &str, content: impl AsRef<[u8]>) {
-        std::fs::write(self.path(file), content).unwrap();
-    }
-
-    /// A server with the certificate of that name, and the port on which it encrypts.
-    fn server(&self, name: &str, settings: &[(&str, &str)]) -> (Server, u16) {
-        let probe = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = probe.local_addr().unwrap().port();
-        drop(probe);
-        let file = |name: &str| self.path(name).to_str().unwrap().to_owned();
-        let (certificate, key, ca) =
-            (file(&format!("{name}.pem")), file(&format!("{name}.key")), file("ca.pem"));
-        let port_text = port.to_string();
-        let mut all = vec![
-            ("tls-port", port_text.as_str()),
-            ("tls-auth-clients", "no"),
-            ("tls-cert-file", &certificate),
-            ("tls-key-file", &key),
-            ("tls-ca-cert-file", &ca),
-        ];
-        all.extend(settings);
-        (Server::with(&all), port)
-    }
-
-    /// `options` with a place holder for the directory.
-    fn url(&self, port: u16, options: &str) -> String {
-        let options = options.replace('@', self.0.path().to_str().unwrap());
-        format!("rediss://127.0.0.1:{port}?{options}")
-    }
-}
 
 /// Both are to say so: the error alone, and with its cause.
 async fn refused(config: impl AsRef<str>) -> (Error, String) {
