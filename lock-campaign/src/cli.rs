@@ -102,6 +102,9 @@ struct RunArgs {
     /// Where results go, and histories of runs that are not clean
     #[arg(long, value_name = "DIR", default_value = "campaign")]
     out: PathBuf,
+    /// What results say of the code that ran, such as its commit
+    #[arg(long)]
+    code: Option<String>,
     /// Keep histories of clean runs as well
     #[arg(long)]
     keep: bool,
@@ -216,7 +219,8 @@ fn one(
             }
         }
     });
-    let Run { outcome, lines } = ended?;
+    let Run { mut outcome, lines } = ended?;
+    outcome.code.clone_from(&args.code);
     println!("{}", report::line(&outcome));
     for what in outcome.failures.iter().chain(&outcome.violations) {
         println!("  {what}");

@@ -92,6 +92,9 @@ pub struct Outcome {
     pub seed: u64,
     /// With which settings.
     pub settings: Settings,
+    /// Which code it was, in the words of who ran it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<String>,
     /// Whether what exclusion rests on was broken for all locks.
     pub breaks_all: bool,
     /// How long all of it took.
@@ -183,7 +186,7 @@ impl Outcome {
         if let Some(parent) = path.parent() {
             fs::create_dir_all(parent)?;
         }
-        fs::write(&unfinished, serde_json::to_string_pretty(self)? + "\n")?;
+        fs::write(&unfinished, serde_json::to_string(self)? + "\n")?;
         fs::rename(unfinished, path)
     }
 

@@ -108,6 +108,7 @@ pub async fn on(
         backend: backing.name.to_owned(),
         seed,
         settings: settings.clone(),
+        code: None,
         breaks_all,
         took: Moment::now().saturating_since(started),
         played,

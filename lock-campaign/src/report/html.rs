@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use super::picture::{histogram, timeline};
 use super::sums::{Sum, sums};
-use super::{bound, grouped, nanos, ranges, short};
+use super::{bound, grouped, nanos, of_code, ranges, short};
 use crate::bugs::Finding;
 use crate::outcome::Outcome;
 use crate::times::Spread;
@@ -138,13 +138,14 @@ const LEGEND: &str = "One row for each task, <span class=\"key holds\">holds</sp
 
 fn verdicts(sum: &Sum<'_>) -> String {
     let mut text = "<p>".to_owned();
-    for (settings, seeds) in sum.by_settings() {
+    for (origin, seeds) in sum.by_settings() {
         let _ = write!(
             text,
-            "{} runs, seeds {}: <code>{}</code><br>",
+            "{} runs, seeds {}{}: <code>{}</code><br>",
             seeds.len(),
             ranges(&seeds),
-            sum.command(settings)
+            escaped(&of_code(origin)),
+            sum.command(origin.settings)
         );
     }
     text += "</p>";

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::sums::{Sum, sums};
-use super::{bound, nanos, ranges, short};
+use super::{bound, nanos, of_code, ranges, short};
 use crate::bugs::Finding;
 use crate::outcome::Outcome;
 use crate::times::Spread;
@@ -42,8 +42,9 @@ pub fn markdown(outcomes: &[Outcome], findings: &[Finding]) -> String {
     text += &bugs(findings);
     text += "\n## Commands\n\n";
     for sum in &sums {
-        for (settings, seeds) in sum.by_settings() {
-            let _ = writeln!(text, "* seeds {}: `{}`", ranges(&seeds), sum.command(settings));
+        for (origin, seeds) in sum.by_settings() {
+            let command = sum.command(origin.settings);
+            let _ = writeln!(text, "* seeds {}{}: `{command}`", ranges(&seeds), of_code(origin));
         }
     }
     text

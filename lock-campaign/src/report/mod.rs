@@ -12,6 +12,7 @@ pub use html::html;
 pub use markdown::markdown;
 
 use crate::outcome::{Bound, Outcome};
+use sums::Origin;
 
 /// A run in one line.
 #[must_use]
@@ -92,6 +93,11 @@ fn bound(takeover: Bound, lease: Option<Duration>) -> (Duration, String) {
 }
 
 /// `1–5, 7`
+/// Which code it was, after the seeds.
+fn of_code(origin: Origin<'_>) -> String {
+    origin.code.map_or_else(String::new, |code| format!(", of {code}"))
+}
+
 fn ranges(seeds: &[u64]) -> String {
     let mut parts: Vec<(u64, u64)> = Vec::new();
     for &seed in seeds {

@@ -9,6 +9,13 @@ use crate::kind::Kind;
 use crate::outcome::{Outcome, Settings, command_name};
 use crate::times::{Losses, Spread};
 
+/// Where a result is from.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) struct Origin<'a> {
+    pub(super) settings: &'a Settings,
+    pub(super) code: Option<&'a str>,
+}
+
 pub(super) struct Sum<'a> {
     pub(super) backend: &'a str,
     pub(super) outcomes: Vec<&'a Outcome>,
@@ -83,13 +90,14 @@ impl<'a> Sum<'a> {
         self.outcomes.iter().filter(|outcome| outcome.is_clean()).count()
     }
 
-    /// The seeds that were run with the same settings.
-    pub(super) fn by_settings(&self) -> Vec<(&'a Settings, Vec<u64>)> {
-        let mut groups: Vec<(&Settings, Vec<u64>)> = Vec::new();
+    /// The seeds that were run with the same settings on the same code.
+    pub(super) fn by_settings(&self) -> Vec<(Origin<'a>, Vec<u64>)> {
+        let mut groups: Vec<(Origin<'_>, Vec<u64>)> = Vec::new();
         for outcome in &self.outcomes {
-            match groups.iter_mut().find(|(settings, _)| **settings == outcome.settings) {
+            let origin = Origin { settings: &outcome.settings, code: outcome.code.as_deref() };
+            match groups.iter_mut().find(|(of, _)| *of == origin) {
                 Some((_, seeds)) => seeds.push(outcome.seed),
-                None => groups.push((&outcome.settings, vec![outcome.seed])),
+                None => groups.push((origin, vec![outcome.seed])),
             }
         }
         groups
