@@ -195,7 +195,10 @@ impl Encoding {
     pub fn encode(&self, name: &LockName) -> String {
         let room = self.max_len - self.prefix.len();
         let separator = self.prefix.bytes().last();
-        let mut key = self.prefix.clone();
+        // Most names stay what they are.
+        let mut key =
+            String::with_capacity(self.max_len.min(self.prefix.len() + name.as_str().len()));
+        key.push_str(&self.prefix);
         let mut readable_end = key.len();
         for (at, byte) in name.as_str().bytes().enumerate() {
             let hidden = at == 0 && byte == b'.' && !self.plain_dot_names;

@@ -14,14 +14,15 @@ use lock_core::{
     Capabilities, Durability, Error, Fencing, FencingToken, Label, LockName, Order, OwnerId, Reach,
     Support, Takeover, Wakeup,
 };
-use redis::{FromRedisValue, ParsingError, ScriptInvocation, from_redis_value};
+use redis::{FromRedisValue, ParsingError, from_redis_value};
 
 use crate::config::{Config, TTL_MAX, TTL_MIN};
 use crate::fault::odd_answer;
 use crate::keys::{Keys, LockKeys};
-use crate::line::{Call, Lines, Place, Told, member};
+use crate::line::{Called, Lines, Member, Place, Told};
 use crate::link::{Connection, Ours};
 use crate::replicas::{Replicas, Written};
+use crate::scripts::Call;
 use crate::servers::{Done, Errand, Servers, all};
 use crate::value::Value;
 
@@ -149,7 +150,7 @@ impl Backend for Redis {
         claim.must_be_exclusive()?;
         let attempt = match claim.queue && self.inner.servers.ours.stands_in_line() {
             true => self.stand_in_line(claim).await?,
-            false => self.attempt(claim, None).await?.attempt,
+            false => self.attempt(claim, &self.inner.keys.of(&claim.name), None).await?.attempt,
         };
         match attempt {
             Attempt::Acquired(grant) if self.inner.replicas.is_some() => {
@@ -177,10 +178,10 @@ impl Backend for Redis {
         tokio::select! {
             biased;
             call = lines.called(&claim.owner, watches) => match call {
-                Call::Look => Ok(Wake::Look),
+                Called::Look => Ok(Wake::Look),
                 // The attempt that follows finds the lock, and makes sure of its replicas.
-                Call::Sent(_) if self.inner.replicas.is_some() => Ok(Wake::Look),
-                Call::Sent(sent) => {
+                Called::Sent(_) if self.inner.replicas.is_some() => Ok(Wake::Look),
+                Called::Sent(sent) => {
                     let fence_until = sent.since + sent.lease + IDLE;
                     let held = Held { number: sent.number, fence_until, connection: 0 };
                     held.grant(sent.lease, sent.since).map(Wake::Granted)
@@ -214,19 +215,25 @@ impl Backend for Redis {
         waiters.leave(&claim.owner);
         lines.leave(&claim.owner);
         let keys = keys.of(&claim.name);
-        let mut script = servers.ours.scripts().release.prepare_invoke();
-        script.key(&keys.lock).key(&keys.fence).key(&keys.queue).key(&keys.places);
-        script.key(&keys.bell).arg(claim.owner.expose());
+        let script = &servers.ours.scripts().release;
         // Whoever was granted the lock does not stand in line any more.
         let may_wait = claim.queue && claim.ticket.is_none();
         let channel = servers.ours.channel(&keys).filter(|_| may_wait);
         let channel = channel.filter(|_| servers.ours.stands_in_line());
-        let member = channel.map(|channel| member(claim, &channel));
-        if member.is_some() || how != LetGo::now() {
-            script.key(keys.tombstone(&claim.owner)).arg(how.keep.map_or(0, millis));
-            script.arg(i32::from(how.uncertain)).arg(member.unwrap_or_default());
-        }
-        match servers.run(&Errand::new("release", &keys, &script)).await?.answer {
+        let call = if channel.is_none() && how == LetGo::now() {
+            let mut call = Call::new(script, &keys.all());
+            call.arg(claim.owner.expose());
+            call
+        } else {
+            let (tombstone, [lock, fence, queue, places, bell]) =
+                (keys.tombstone(&claim.owner), keys.all());
+            let mut call = Call::new(script, &[lock, fence, queue, places, bell, &tombstone]);
+            let member = channel.map(|channel| Member::of(claim, channel).to_string());
+            call.arg(claim.owner.expose()).arg(how.keep.map_or(0, millis));
+            call.arg(i32::from(how.uncertain)).arg(member.unwrap_or_default());
+            call
+        };
+        match servers.run(&Errand::new("release", &keys, &call)).await?.answer {
             1 => Ok(Release::Released),
             0 => Ok(Release::NotHeld),
             other => Err(odd_answer("release", other)),
@@ -238,15 +245,18 @@ impl Backend for Redis {
 
         let Inner { keys, servers, .. } = &*self.inner;
         let keys = keys.of(name);
-        let mut script = servers.ours.scripts().inspect.prepare_invoke();
-        script.key(&keys.lock);
-        let mut alone = servers.ours.scripts().inspect.prepare_invoke();
-        alone.key(&keys.lock);
-        if servers.ours.stands_in_line() {
+        let script = &servers.ours.scripts().inspect;
+        let alone = Call::new(script, &[keys.lock()]);
+        let errand = Errand::new("inspect", &keys, &alone);
+        let with_queue;
+        let errand = match servers.ours.stands_in_line() {
+            true => {
+                with_queue = Call::new(script, &[keys.lock(), keys.queue()]);
+                Errand::new("inspect", &keys, &with_queue).or_instead(&alone)
+            }
             // Others wait without a place, and are not known.
-            script.key(&keys.queue);
-        }
-        let errand = Errand::new("inspect", &keys, &script).or_instead(&alone);
+            false => errand,
+        };
         let (waiting, value, remaining, now) = servers.run::<Seen>(&errand).await?.answer;
         let Some(value) = value else {
             return Ok(LockState::new(Vec::new(), waiting));
@@ -276,10 +286,9 @@ impl Backend for Redis {
     async fn break_lock(&self, name: &LockName, expected: &OwnerId) -> Result<bool, Fault> {
         let Inner { keys, servers, .. } = &*self.inner;
         let keys = keys.of(name);
-        let mut script = servers.ours.scripts().break_lock.prepare_invoke();
-        script.key(&keys.lock).key(&keys.fence).key(&keys.queue).key(&keys.places).key(&keys.bell);
-        script.arg(expected.expose());
-        match servers.run(&Errand::new("break", &keys, &script)).await?.answer {
+        let mut call = Call::new(&servers.ours.scripts().break_lock, &keys.all());
+        call.arg(expected.expose());
+        match servers.run(&Errand::new("break", &keys, &call)).await?.answer {
             1 => Ok(true),
             0 => Ok(false),
             other => Err(odd_answer("break", other)),
@@ -294,12 +303,12 @@ impl Redis {
         let Inner { servers, keys, .. } = &*self.inner;
         let (lines, keys) = (&servers.ours.lines, keys.of(&claim.name));
         let channel = servers.ours.channel(&keys).unwrap_or_default();
-        lines.enter(claim, &keys.lock, &channel);
-        let _turn = match lines.turn(&claim.owner) {
+        let is_new = lines.enter(claim, keys.lock(), channel);
+        let _turn = match lines.turn(&claim.owner).filter(|_| !is_new) {
             Some(turn) => Some(turn.lock_owned().await),
             None => None,
         };
-        if let Some(lapses_in) = lines.answer(&claim.owner) {
+        if let Some(lapses_in) = lines.answer(&claim.owner).filter(|_| !is_new) {
             return Ok(Attempt::Contended { lapses_in });
         }
         let asking = Asking { lines, owner: &claim.owner, answered: false };
@@ -320,38 +329,35 @@ impl Redis {
     /// whoever is the first of this process asks without a place before.
     async fn attempt_in_line(&self, claim: &Claim, keys: &LockKeys) -> Result<Seen, Fault> {
         let Servers { ours, .. } = &self.inner.servers;
-        if ours.lines.is_first(&claim.owner) && !self.inner.servers.is_listening(keys) {
-            let seen = self.attempt(claim, None).await?;
+        if !self.inner.servers.is_listening(keys) && ours.lines.is_first(&claim.owner) {
+            // In a cluster only, so it takes no room in each future.
+            let seen = Box::pin(self.attempt(claim, keys, None)).await?;
             if matches!(seen.attempt, Attempt::Acquired(_)) {
                 return Ok(seen);
             }
         }
-        self.attempt(claim, ours.lines.place(&claim.owner)).await
+        self.attempt(claim, keys, ours.lines.place(&claim.owner)).await
     }
 
     /// Asks the server; with a place, and what is told of it, for those who stand in line.
-    async fn attempt(&self, claim: &Claim, place: Option<Place>) -> Result<Seen, Fault> {
-        let Inner { keys, servers, .. } = &*self.inner;
+    async fn attempt(
+        &self,
+        claim: &Claim,
+        keys: &LockKeys,
+        place: Option<Place>,
+    ) -> Result<Seen, Fault> {
+        let servers = &self.inner.servers;
         let Ours { waiters, .. } = &*servers.ours;
-        let keys = keys.of(&claim.name);
-        let mut script = servers.ours.scripts().acquire.prepare_invoke();
-        script.key(&keys.lock).key(&keys.fence).key(&keys.queue).key(&keys.places);
-        script.key(keys.tombstone(&claim.owner));
-        if claim.queue && place.is_none() && self.inner.wakeup == Wakeup::Signal {
-            script.key(&keys.bell);
-        }
-        let channel = servers.ours.channel(&keys);
-        for argument in arguments(claim, channel.as_deref().zip(place.as_ref())) {
-            script.arg(argument);
-        }
-        let mut errand = Errand::new("acquire", &keys, &script);
+        let rings = claim.queue && place.is_none() && self.inner.wakeup == Wakeup::Signal;
+        let call = acquire(&servers.ours, claim, keys, place.as_ref(), rings);
+        let mut errand = Errand::new("acquire", keys, &call);
         errand.listening = place.is_some();
         let Done { asked, connection, answer, .. } = servers.run::<Answer>(&errand).await?;
         let Answer(answer, number, ms, now, standing) = answer;
         match answer {
             1 => {
                 waiters.leave(&claim.owner);
-                self.inner.stuck.forget(&keys.lock);
+                self.inner.stuck.forget(keys.lock());
                 let lease = duration(ms).unwrap_or(claim.ttl);
                 let number = number.parse().map_err(|e| odd_answer("acquire", e))?;
                 let fence_until = asked + lease + IDLE;
@@ -361,7 +367,7 @@ impl Redis {
             }
             0 | 2 => {
                 let (holder_is_ours, lapses_in) = (answer == 0, duration(ms));
-                self.report_if_stuck(&claim.name, &keys.lock, holder_is_ours, ms);
+                self.report_if_stuck(&claim.name, keys.lock(), holder_is_ours, ms);
                 let told = match place {
                     None => None,
                     Some(_) => Some(Told {
@@ -416,14 +422,14 @@ impl Redis {
         let Inner { keys, servers, .. } = &*self.inner;
         let (keys, Ours { waiters, .. }) = (keys.of(&claim.name), &*servers.ours);
         // Most have one since their attempt was contended.
-        let _seat = waiters.seat(claim.owner, &keys.bell);
+        let _seat = waiters.seat(claim.owner, keys.bell());
         while let Some((watched, signals)) = waiters.not_armed(&claim.owner) {
             let (link, connection) = servers.reach(&keys).await?;
             if !connection.has_signals {
                 return Ok(self.pause(&claim.owner).await);
             }
-            let Some((is_there, value)) = link.watch(&connection, &watched, &keys.lock).await?
-            else {
+            let seen = link.watch(&connection, &watched, keys.lock()).await?;
+            let Some((is_there, value)) = seen else {
                 return Ok(Wake::Look);
             };
             let holder = Value::parse(&value);
@@ -457,7 +463,7 @@ impl Redis {
         let Inner { keys, servers, .. } = &*self.inner;
         let (keys, Ours { waiters, .. }) = (keys.of(&claim.name), &*servers.ours);
         let proven_by = held(claim).map(|held| held.connection);
-        let _seat = waiters.seat(claim.owner, &keys.lock);
+        let _seat = waiters.seat(claim.owner, keys.lock());
         loop {
             let (link, connection) = servers.reach_again(&keys).await;
             if proven_by != Some(connection.id()) {
@@ -466,7 +472,7 @@ impl Redis {
             if connection.has_signals
                 && let Some((watched, signals)) = waiters.not_armed(&claim.owner)
             {
-                let Ok(seen) = link.watch(&connection, &watched, &keys.lock).await else {
+                let Ok(seen) = link.watch(&connection, &watched, keys.lock()).await else {
                     continue;
                 };
                 // Our own renewals change the key as well.
@@ -509,13 +515,12 @@ impl Redis {
     async fn renew_batch(&self, claims: &[&Claim]) -> Result<Vec<Result<Renewal, Fault>>, Fault> {
         let Inner { keys, servers, .. } = &*self.inner;
         let Ours { lines, .. } = &*servers.ours;
-        let mut script = servers.ours.scripts().renew.prepare_invoke();
         let keys: Vec<_> = claims.iter().map(|claim| keys.of(&claim.name)).collect();
         let Some(some) = keys.first() else { return Ok(Vec::new()) };
-        let added =
-            claims.iter().zip(&keys).map(|(claim, keys)| self.add(&mut script, claim, keys));
-        let prolonged: Vec<_> = added.collect();
-        let written = self.write(&Errand::new("renew", some, &script)).await?;
+        let all: Vec<_> = keys.iter().flat_map(LockKeys::all).collect();
+        let mut call = Call::new(&servers.ours.scripts().renew, &all);
+        let prolonged: Vec<_> = claims.iter().map(|claim| self.add(&mut call, claim)).collect();
+        let written = self.write(&Errand::new("renew", some, &call)).await?;
         let Written { since, by, answer, missing } = written;
         let answers: Vec<(String, i64)> = answer;
         if answers.len() != claims.len() {
@@ -535,7 +540,7 @@ impl Redis {
         let Inner { servers, replicas, .. } = &*self.inner;
         if let Some(replicas) = replicas {
             let (link, connection) = servers.reach(errand.keys).await?;
-            return replicas.run(&link, &connection, errand.doing, errand.script).await;
+            return replicas.run(&link, &connection, errand.doing, errand.call).await;
         }
         let Done { asked, connection, answer, .. } = servers.run(errand).await?;
         Ok(Written { since: asked, by: connection.id(), answer, missing: None })
@@ -546,12 +551,12 @@ impl Redis {
     async fn renew_alone(&self, claim: &Claim) -> Result<Renewal, Fault> {
         let Inner { keys, servers, .. } = &*self.inner;
         let keys = keys.of(&claim.name);
-        let prepare = || servers.ours.scripts().renew.prepare_invoke();
-        let (mut script, mut alone) = (prepare(), prepare());
-        let prolonged = self.add(&mut script, claim, &keys);
-        alone.key(&[&keys.lock; 5]);
+        let script = &servers.ours.scripts().renew;
+        let mut call = Call::new(script, &keys.all());
+        let prolonged = self.add(&mut call, claim);
+        let mut alone = Call::new(script, &[keys.lock(); 5]);
         alone.arg(claim.owner.expose()).arg(millis(claim.ttl)).arg(0).arg("");
-        let errand = Errand::new("renew", &keys, &script).or_instead(&alone);
+        let errand = Errand::new("renew", &keys, &call).or_instead(&alone);
         let mut done = servers.run::<Vec<(String, i64)>>(&errand).await?;
         let (Some(answer), 0) = (done.answer.pop(), done.answer.len()) else {
             return Err(odd_answer("renew", "another number of answers"));
@@ -563,17 +568,16 @@ impl Redis {
         renewed(claim, done.asked, done.connection.id(), prolonged, answer)
     }
 
-    /// Adds the renewal of a claim to the script; true if its fence is to be prolonged.
-    fn add(&self, script: &mut ScriptInvocation<'_>, claim: &Claim, keys: &LockKeys) -> bool {
+    /// Adds the renewal of a claim, whose keys it has; true if its fence is to be prolonged.
+    fn add(&self, call: &mut Call, claim: &Claim) -> bool {
         let now = Moment::now();
         // What is to be acknowledged has to be written.
         let prolong = self.inner.replicas.is_some()
             || held(claim).is_none_or(|held| held.fence_is_short(now, claim.ttl));
-        script.key(&keys.lock).key(&keys.fence).key(&keys.queue).key(&keys.places).key(&keys.bell);
-        script.arg(claim.owner.expose()).arg(millis(claim.ttl)).arg(i32::from(prolong));
+        call.arg(claim.owner.expose()).arg(millis(claim.ttl)).arg(i32::from(prolong));
         // Who was sent the lock and has not said so yet is still known as a waiter.
         let place = self.inner.servers.ours.lines.place(&claim.owner);
-        script.arg(place.as_ref().map_or("", |place| &*place.member));
+        call.arg(place.map(|place| place.member.to_string()).unwrap_or_default());
         prolong
     }
 }
@@ -619,26 +623,30 @@ impl FromRedisValue for Answer {
     }
 }
 
-/// What `quick_acquire.lua` is told, but for what it may do without.
-fn arguments(claim: &Claim, place: Option<(&str, &Place)>) -> Vec<String> {
-    let mut arguments = vec![
-        claim.owner.expose(),
-        millis(claim.ttl).to_string(),
-        millis(claim.ttl + IDLE).to_string(),
-        claim.label.as_ref().map_or("", Label::as_str).to_owned(),
-    ];
-    match place {
-        None => arguments.resize(6, String::new()),
-        Some((channel, place)) => {
-            let arrival = place.arrival.map(|number| number.to_string()).unwrap_or_default();
-            arguments.extend([channel.to_owned(), arrival]);
-        }
+/// What `quick_acquire.lua` is told, but for what it may do without: empty arguments at the end.
+fn acquire(
+    ours: &Ours,
+    claim: &Claim,
+    keys: &LockKeys,
+    place: Option<&Place>,
+    rings: bool,
+) -> Call {
+    let ([lock, fence, queue, places, bell], tombstone) =
+        (keys.all(), keys.tombstone(&claim.owner));
+    let keys = [lock, fence, queue, places, &tombstone, bell];
+    let keys = keys.get(..if rings { 6 } else { 5 }).unwrap_or_default();
+    let mut call = Call::new(&ours.scripts().acquire, keys);
+    call.arg(claim.owner.expose()).arg(millis(claim.ttl)).arg(millis(claim.ttl + IDLE));
+    let (label, channel) = (claim.label.as_ref(), place.map_or("", |place| place.member.channel()));
+    let number = |number: Option<u64>| number.map(|number| number.to_string()).unwrap_or_default();
+    let arrival = number(place.and_then(|place| place.arrival));
+    let floor = number(claim.floor.map(FencingToken::backend_number));
+    let optional = [label.map_or("", Label::as_str), channel, &arrival, &floor];
+    let given = optional.iter().rposition(|text| !text.is_empty()).map_or(0, |last| last + 1);
+    for text in optional.iter().take(given) {
+        call.arg(*text);
     }
-    match claim.floor {
-        Some(floor) => arguments.push(floor.backend_number().to_string()),
-        None => while arguments.pop_if(|last| last.is_empty()).is_some() {},
-    }
-    arguments
+    call
 }
 
 /// An attempt of somebody in line, who may have been told of lost places and not have heard it.
@@ -673,7 +681,11 @@ impl Stuck {
     }
 
     fn forget(&self, key: &str) {
-        self.keys().remove(key);
+        let mut keys = self.keys();
+        // Nearly always.
+        if !keys.is_empty() {
+            keys.remove(key);
+        }
     }
 
     fn keys(&self) -> MutexGuard<'_, HashSet<String>> {

@@ -125,11 +125,11 @@ impl Cluster {
         let slot = errand.keys.slot();
         let channel = errand.listening.then(|| self.ours.channel(errand.keys)).flatten();
         let (mut member, mut connection) = self.reach(slot).await?;
-        let (mut script, mut instead, mut asking) = (errand.script, false, false);
+        let (mut call, mut instead, mut asking) = (errand.call, false, false);
         for _ in 0..MOST_STEPS {
             let channel = channel.as_deref().filter(|_| !connection.is_listening_in(slot));
             let first = (asking || channel.is_some()).then_some(First { asking, channel });
-            let (asked, answer) = member.link.send(&connection, script, first).await;
+            let (asked, answer) = member.link.send(&connection, call, first).await;
             let error = match answer {
                 Ok(answer) => {
                     if channel.is_some() {
@@ -150,7 +150,7 @@ impl Cluster {
                 }
                 // Some keys are here, and some are there or nowhere.
                 (Some("TRYAGAIN"), Some(other)) if !instead => {
-                    (script, instead, asking) = (other, true, false);
+                    (call, instead, asking) = (other, true, false);
                     member = self.master_of(slot).await?;
                 }
                 _ => return Err(member.link.failed(&connection, errand.doing, &error)),

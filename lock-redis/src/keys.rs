@@ -25,19 +25,15 @@ pub(crate) struct Keys {
     prefix: String,
 }
 
-/// The keys of one lock.
+/// The keys of one lock. Each verb makes them, so all are in one text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LockKeys {
-    pub(crate) lock: String,
-    pub(crate) fence: String,
-    /// Who waits in line.
-    pub(crate) queue: String,
-    /// Until when the places last.
-    pub(crate) places: String,
-    /// There while somebody waits who does not stand in line; deleted when the lock is let go.
-    pub(crate) bell: String,
-    companion: String,
+    text: String,
+    /// Where each one ends: that of the lock, those of its [`COMPANIONS`], and what companions begin with.
+    ends: [usize; 6],
 }
+
+const COMPANIONS: [&str; 5] = ["fence", "queue", "places", "bell", ""];
 
 impl Keys {
     pub(crate) fn with_prefix(prefix: &str) -> Result<Self, Error> {
@@ -87,32 +83,64 @@ impl Keys {
 
 impl LockKeys {
     /// `None` if the braces of `lock` are such that nothing can be put into its slot.
-    fn of(lock: String) -> Option<Self> {
+    fn of(mut text: String) -> Option<Self> {
         // Different joints, or the locks `a` and `{a}` would share their companions.
-        let companion = match hash_tag(&lock) {
-            Some(_) => format!("{lock}%:"),
-            None if !lock.contains('}') => format!("{{{lock}}}%"),
+        let (before, after) = match hash_tag(&text) {
+            Some(_) => ("", "%:"),
+            None if !text.contains('}') => ("{", "}%"),
             None => return None,
         };
-        let of = |what: &str| format!("{companion}{what}");
-        let (fence, queue, places, bell) = (of("fence"), of("queue"), of("places"), of("bell"));
-        Some(Self { lock, fence, queue, places, bell, companion })
+        let lock = text.len();
+        let mut ends = [lock; 6];
+        text.reserve(COMPANIONS.iter().map(|what| lock + 3 + what.len()).sum());
+        for (end, what) in ends.iter_mut().skip(1).zip(COMPANIONS) {
+            text.push_str(before);
+            text.extend_from_within(..lock);
+            text.push_str(after);
+            text.push_str(what);
+            *end = text.len();
+        }
+        Some(Self { text, ends })
+    }
+
+    pub(crate) fn lock(&self) -> &str {
+        self.part(0)
+    }
+
+    /// Who waits in line.
+    pub(crate) fn queue(&self) -> &str {
+        self.part(2)
+    }
+
+    /// There while somebody waits who does not stand in line; deleted when the lock is let go.
+    pub(crate) fn bell(&self) -> &str {
+        self.part(4)
+    }
+
+    /// The lock, its fence, who waits in line, until when the places last, and the bell: as scripts want them.
+    pub(crate) fn all(&self) -> [&str; 5] {
+        [self.lock(), self.part(1), self.queue(), self.part(3), self.bell()]
+    }
+
+    fn part(&self, at: usize) -> &str {
+        let start = at.checked_sub(1).map_or(0, |before| self.ends[before]);
+        &self.text[start..self.ends[at]]
     }
 
     /// Where all of them are in a cluster.
     pub(crate) fn slot(&self) -> u16 {
-        slot_of(&self.lock)
+        slot_of(self.lock())
     }
 
     /// The key that changes when the lock becomes free. A holder of ours rings the bell then, and
     /// not with each renewal; of others we know no more than the key of the lock.
     pub(crate) fn telling(&self, holder_is_ours: bool) -> &str {
-        if holder_is_ours { &self.bell } else { &self.lock }
+        if holder_is_ours { self.bell() } else { self.lock() }
     }
 
     /// The key that tells that `owner` was let go.
     pub(crate) fn tombstone(&self, owner: &OwnerId) -> String {
-        format!("{}gone:{}", self.companion, owner.expose())
+        [self.part(5), "gone:", &owner.expose()].concat()
     }
 }
 
@@ -158,15 +186,14 @@ mod tests {
             ("é 1%", "%C3%A9%201%25", "{%C3%A9%201%25}%fence"),
         ] {
             let keys = of(name);
-            assert_eq!((keys.lock.as_str(), keys.fence.as_str()), (lock, fence), "{name}");
+            assert_eq!(keys.all()[..2], [lock, fence], "{name}");
         }
         let owner = "00112233445566778899aabbccddeeff".parse().unwrap();
         assert_eq!(of("a").tombstone(&owner), "{a}%gone:00112233445566778899aabbccddeeff");
-        assert_eq!((of("a").queue, of("a").places), ("{a}%queue".into(), "{a}%places".into()));
-        assert_eq!(of("a").bell, "{a}%bell");
+        assert_eq!(of("a").all()[2..], ["{a}%queue", "{a}%places", "{a}%bell"]);
         assert_eq!(keys().channel("1"), "%~to:1");
         assert_eq!(Keys::with_prefix("app:").unwrap().channel("1"), "app:%~to:1");
-        assert_eq!(of(&"x".repeat(500)).lock.len(), MAX_KEY);
+        assert_eq!(of(&"x".repeat(500)).lock().len(), MAX_KEY);
     }
 
     #[test]
@@ -193,7 +220,7 @@ mod tests {
         }
         let keys = Keys::with_prefix("{app}:").unwrap();
         let keys = keys.of(&LockName::new("}{}").unwrap());
-        assert_eq!((keys.lock.as_str(), keys.fence.as_str()), ("{app}:}{}", "{app}:}{}%:fence"));
+        assert_eq!(keys.all()[..2], ["{app}:}{}", "{app}:}{}%:fence"]);
     }
 
     /// Every name over a small alphabet that has all the trouble in it.
@@ -219,14 +246,10 @@ mod tests {
             let mut seen = HashSet::new();
             for name in small_names() {
                 let keys = keys.of(&LockName::new(&name).unwrap());
-                let tombstone = keys.tombstone(&owner);
-                for other in [&keys.fence, &keys.queue, &keys.places, &keys.bell, &tombstone] {
-                    assert_eq!(hashed(&keys.lock), hashed(other), "{name}");
-                }
-                assert!(keys.lock.starts_with(prefix) && keys.lock.len() <= MAX_KEY);
-                let LockKeys { lock, fence, queue, places, bell, companion: _ } = keys;
-                for key in [lock, fence, queue, places, bell, tombstone] {
-                    assert!(seen.insert(key.clone()), "{name} shares {key}");
+                assert!(keys.lock().starts_with(prefix) && keys.lock().len() <= MAX_KEY);
+                for key in keys.all().into_iter().chain([keys.tombstone(&owner).as_str()]) {
+                    assert_eq!(hashed(keys.lock()), hashed(key), "{name}");
+                    assert!(seen.insert(key.to_owned()), "{name} shares {key}");
                 }
             }
         }
@@ -236,9 +259,9 @@ mod tests {
         #[test]
         fn long_names_keep_apart_too(a in "[{}%a7D]{190,260}", b in "[{}%a7D]{190,260}") {
             let (ka, kb) = (of(&a), of(&b));
-            proptest::prop_assert_eq!(ka.lock == kb.lock, a == b);
-            proptest::prop_assert_eq!(hashed(&ka.lock), hashed(&ka.fence));
-            proptest::prop_assert!(ka.lock.len() <= MAX_KEY);
+            proptest::prop_assert_eq!(ka.lock() == kb.lock(), a == b);
+            proptest::prop_assert_eq!(hashed(ka.lock()), hashed(ka.queue()));
+            proptest::prop_assert!(ka.lock().len() <= MAX_KEY);
         }
     }
 }

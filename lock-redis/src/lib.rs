@@ -369,6 +369,7 @@ mod fault;
 mod keys;
 mod line;
 mod link;
+mod owners;
 mod replicas;
 mod scripts;
 mod sentinel;

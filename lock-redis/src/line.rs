@@ -7,16 +7,18 @@
 //! The table is as large as the number of claims that wait, and core bounds those. It holds owner ids as the
 //! server has them, so nothing of it can be shown.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use lock_core::OwnerId;
 use lock_core::backend::{Claim, PLACE_LASTS};
 use lock_core::clock::{Moment, sleep_until};
+use lock_core::{FencingToken, Label, OwnerId};
 use tokio::sync::Notify;
 
 use crate::clock::Said;
+use crate::owners::ByOwner;
 
 /// What the server counts in milliseconds may last that much longer.
 const ROUNDING: Duration = Duration::from_millis(1);
@@ -26,7 +28,7 @@ pub(crate) struct Lines(Mutex<Table>);
 
 #[derive(Default)]
 struct Table {
-    waiters: HashMap<OwnerId, Waiter>,
+    waiters: ByOwner<Waiter>,
     /// In an order, as all that is gone through: what happens is to be repeatable.
     locks: BTreeMap<Arc<str>, Lock>,
     /// How many have come so far.
@@ -37,15 +39,14 @@ struct Waiter {
     /// Under this number it is in [`Lock::owners`].
     came: u64,
     lock: Arc<str>,
-    /// What stands for it in the queue.
-    member: Arc<str>,
-    ttl: Duration,
+    member: Member,
     /// The number of its arrival, by which it gets its place again.
     arrival: Option<u64>,
     standing: Standing,
     /// The connection on which it was told so last.
     connection: u64,
-    wake: Arc<Notify>,
+    /// Since it waits to be called.
+    wake: Option<Arc<Notify>>,
 }
 
 enum Standing {
@@ -77,7 +78,7 @@ pub(crate) struct Sent {
 #[derive(Default)]
 struct Lock {
     /// Whoever came first stands first.
-    owners: BTreeMap<u64, OwnerId>,
+    owners: VecDeque<(u64, OwnerId)>,
     /// When the last answer was asked for.
     asked: Option<Moment>,
     /// Until when the places of this process last: some waiters have longer leases than others.
@@ -91,13 +92,23 @@ struct Lock {
     /// process after the lock was sent to somebody.
     watcher: Option<OwnerId>,
     /// One asks for all.
-    turn: Arc<tokio::sync::Mutex<()>>,
+    turn: Option<Arc<tokio::sync::Mutex<()>>>,
 }
 
 /// What a waiter takes along when it asks.
 pub(crate) struct Place {
-    pub(crate) member: Arc<str>,
+    pub(crate) member: Member,
     pub(crate) arrival: Option<u64>,
+}
+
+/// What stands in the queue for a claim, and in no other place: see `line.lua`.
+#[derive(Clone)]
+pub(crate) struct Member {
+    owner: OwnerId,
+    channel: Arc<str>,
+    ttl: Duration,
+    floor: Option<FencingToken>,
+    label: Option<Label>,
 }
 
 /// The answer of the server to who has to wait.
@@ -121,7 +132,7 @@ pub(crate) struct Told {
 
 /// Why a wait in line ended.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Call {
+pub(crate) enum Called {
     Look,
     Sent(Sent),
 }
@@ -135,11 +146,11 @@ impl Told {
 
 impl Lines {
     /// The claim waits for what stands under the key `lock`: known from before its first attempt on, since
-    /// the lock may be sent before the answer is read.
-    pub(crate) fn enter(&self, claim: &Claim, lock: &str, channel: &str) {
+    /// the lock may be sent before the answer is read. False if it does already.
+    pub(crate) fn enter(&self, claim: &Claim, lock: &str, channel: Arc<str>) -> bool {
         let mut table = self.table();
         if table.waiters.contains_key(&claim.owner) {
-            return;
+            return false;
         }
         let lock = match table.locks.get_key_value(lock) {
             Some((lock, _)) => Arc::clone(lock),
@@ -147,18 +158,18 @@ impl Lines {
         };
         table.came += 1;
         let came = table.came;
-        table.locks.entry(Arc::clone(&lock)).or_default().owners.insert(came, claim.owner);
+        table.locks.entry(Arc::clone(&lock)).or_default().owners.push_back((came, claim.owner));
         let waiter = Waiter {
             came,
             lock,
-            member: member(claim, channel).into(),
-            ttl: claim.ttl,
+            member: Member::of(claim, channel),
             arrival: None,
             standing: Standing::Unknown,
             connection: 0,
-            wake: Arc::default(),
+            wake: None,
         };
         table.waiters.insert(claim.owner, waiter);
+        true
     }
 
     /// The claim does not wait any more.
@@ -167,7 +178,9 @@ impl Lines {
         let Some(waiter) = table.waiters.remove(owner) else { return };
         let Table { waiters, locks, .. } = &mut *table;
         if let Some(lock) = locks.get_mut(&waiter.lock) {
-            lock.owners.remove(&waiter.came);
+            if let Ok(at) = lock.owners.binary_search_by_key(&waiter.came, |&(came, _)| came) {
+                lock.owners.remove(at);
+            }
             if lock.owners.is_empty() {
                 locks.remove(&waiter.lock);
             } else if lock.watcher == Some(*owner) {
@@ -187,22 +200,22 @@ impl Lines {
     /// The channels on which those who wait are to be told.
     pub(crate) fn channels(&self) -> HashSet<String> {
         let table = self.table();
-        let channel = |waiter: &Waiter| waiter.member.split(' ').nth(1).map(str::to_owned);
-        table.waiters.values().filter_map(channel).collect()
+        table.waiters.values().map(|waiter| waiter.member.channel().to_owned()).collect()
     }
 
     pub(crate) fn place(&self, owner: &OwnerId) -> Option<Place> {
         let table = self.table();
         let waiter = table.waiters.get(owner)?;
-        Some(Place { member: Arc::clone(&waiter.member), arrival: waiter.arrival })
+        Some(Place { member: waiter.member.clone(), arrival: waiter.arrival })
     }
 
     /// To be held while asking: for those who may find that another one has asked meanwhile.
     pub(crate) fn turn(&self, owner: &OwnerId) -> Option<Arc<tokio::sync::Mutex<()>>> {
-        let table = self.table();
-        let waiter = table.waiters.get(owner)?;
-        matches!(waiter.standing, Standing::Placed(_))
-            .then(|| table.locks.get(&waiter.lock).map(|lock| Arc::clone(&lock.turn)))?
+        let mut table = self.table();
+        let Table { waiters, locks, .. } = &mut *table;
+        let waiter = waiters.get(owner)?;
+        let Standing::Placed(_) = waiter.standing else { return None };
+        Some(Arc::clone(locks.get_mut(&waiter.lock)?.turn.get_or_insert_default()))
     }
 
     /// What the server would answer, if that is known: the claim has its place, somebody of this process has
@@ -212,8 +225,9 @@ impl Lines {
         let waiter = table.waiters.get(owner)?;
         let Standing::Placed(_) = waiter.standing else { return None };
         let lock = table.locks.get(&waiter.lock)?;
-        let stays = waiter.ttl + PLACE_LASTS;
-        if (lock.asked? + waiter.ttl).has_passed() || lock.lasts? < Moment::now() + stays {
+        let ttl = waiter.member.ttl;
+        let stays = ttl + PLACE_LASTS;
+        if (lock.asked? + ttl).has_passed() || lock.lasts? < Moment::now() + stays {
             return None;
         }
         match lock.lapses.filter(|_| lock.watcher == Some(*owner)) {
@@ -241,7 +255,8 @@ impl Lines {
         let Some(lock) = locks.get_mut(&waiter.lock) else { return };
         lock.asked = lock.asked.max(Some(told.asked));
         let before = lock.lasts.filter(|_| !told.is_new);
-        lock.lasts = before.max(Some(told.asked + waiter.ttl + waiter.ttl + PLACE_LASTS));
+        let ttl = waiter.member.ttl;
+        lock.lasts = before.max(Some(told.asked + ttl + ttl + PLACE_LASTS));
         if lock.as_of.is_none_or(|when| told.is_newer_than(when) || told.now == when.at) {
             lock.as_of = Some(Heard { at: told.now, arrived: Moment::now() });
             lock.holder_is_ours = told.holder_is_ours;
@@ -254,7 +269,7 @@ impl Lines {
             _ => {}
         }
         if told.is_new || was_wrong {
-            for other in lock.owners.values() {
+            for (_, other) in &lock.owners {
                 if let Some(waiter) = waiters.get_mut(other) {
                     waiter.loses_place_before(told.now);
                 }
@@ -274,7 +289,7 @@ impl Lines {
         let mut table = self.table();
         let Table { waiters, locks, .. } = &mut *table;
         let lock = waiters.get(owner).and_then(|waiter| locks.get(&waiter.lock));
-        for owner in lock.into_iter().flat_map(|lock| lock.owners.values()) {
+        for (_, owner) in lock.into_iter().flat_map(|lock| &lock.owners) {
             if let Some(waiter) = waiters.get_mut(owner) {
                 waiter.loses_place_before(u64::MAX);
             }
@@ -286,7 +301,7 @@ impl Lines {
     pub(crate) fn lose_places(&self, connection: u64) {
         let mut table = self.table();
         let Table { waiters, locks, .. } = &mut *table;
-        for owner in locks.values().flat_map(|lock| lock.owners.values()) {
+        for (_, owner) in locks.values().flat_map(|lock| &lock.owners) {
             if let Some(waiter) = waiters.get_mut(owner)
                 && waiter.connection == connection
             {
@@ -305,25 +320,25 @@ impl Lines {
     /// Waits until the lock is sent to the claim, or until it has to ask, or to watch if it does not yet.
     ///
     /// Cancel safe: what is sent and not taken is kept, for the next call or until it is asked for.
-    pub(crate) async fn called(&self, owner: &OwnerId, watches: bool) -> Call {
+    pub(crate) async fn called(&self, owner: &OwnerId, watches: bool) -> Called {
         loop {
             let (wake, lapses) = {
                 let mut table = self.table();
                 let Table { waiters, locks, .. } = &mut *table;
-                let Some(waiter) = waiters.get_mut(owner) else { return Call::Look };
+                let Some(waiter) = waiters.get_mut(owner) else { return Called::Look };
                 match waiter.standing {
-                    Standing::Unknown => return Call::Look,
+                    Standing::Unknown => return Called::Look,
                     Standing::Sent(when, sent) => {
                         waiter.standing = Standing::Sent(when, None);
-                        return sent.map_or(Call::Look, Call::Sent);
+                        return sent.map_or(Called::Look, Called::Sent);
                     }
                     Standing::Placed(_) => {}
                 }
                 let lock = locks.get(&waiter.lock).filter(|lock| lock.watcher == Some(*owner));
                 if !watches && lock.is_some_and(|lock| !lock.holder_is_ours) {
-                    return Call::Look;
+                    return Called::Look;
                 }
-                (Arc::clone(&waiter.wake), lock.and_then(|lock| lock.lapses))
+                (Arc::clone(waiter.wake.get_or_insert_default()), lock.and_then(|lock| lock.lapses))
             };
             let lapsed = async {
                 match lapses {
@@ -334,7 +349,7 @@ impl Lines {
             tokio::select! {
                 biased;
                 () = wake.notified() => {}
-                () = lapsed => return Call::Look,
+                () = lapsed => return Called::Look,
             }
         }
     }
@@ -382,13 +397,13 @@ impl Table {
         arrived: Moment,
     ) {
         let Some(waiter) = self.waiters.get_mut(&owner) else { return };
-        let since = clock.and_then(|clock| clock.local(now, waiter.ttl));
+        let since = clock.and_then(|clock| clock.local(now, waiter.member.ttl));
         let sent = since
             .map(|since| Sent { number, lease, since: since.min(arrived) })
             // What comes too late may not be there any more.
             .filter(|sent| !(sent.since + lease).has_passed());
         waiter.standing = Standing::Sent(Heard { at: now, arrived }, sent);
-        waiter.wake.notify_one();
+        waiter.wake();
         if let Some(lock) = self.locks.get_mut(&waiter.lock) {
             lock.lapses_at(now, Some(arrived + lease), true);
             lock.appoint_watcher(&self.waiters);
@@ -407,33 +422,56 @@ impl Lock {
     }
 
     /// Any waiter will do, but not one that was sent the lock, or has left.
-    fn appoint_watcher(&mut self, waiters: &HashMap<OwnerId, Waiter>) {
+    fn appoint_watcher(&mut self, waiters: &ByOwner<Waiter>) {
         let waits = |owner: &&OwnerId| {
             waiters.get(owner).is_some_and(|waiter| !matches!(waiter.standing, Standing::Sent(..)))
         };
-        self.watcher = self.watcher.iter().chain(self.owners.values()).find(waits).copied();
+        let owners = self.owners.iter().map(|(_, owner)| owner);
+        self.watcher = self.watcher.iter().chain(owners).find(waits).copied();
         if let Some(waiter) = self.watcher.and_then(|owner| waiters.get(&owner)) {
-            waiter.wake.notify_one();
+            waiter.wake();
         }
     }
 }
 
 impl Waiter {
+    /// Has it look how it stands. Who is not there yet looks when it comes.
+    fn wake(&self) {
+        if let Some(wake) = &self.wake {
+            wake.notify_one();
+        }
+    }
+
     fn loses_place_before(&mut self, now: u64) {
         if matches!(self.standing, Standing::Placed(at) if at < now) {
             self.standing = Standing::Unknown;
-            self.wake.notify_one();
+            self.wake();
         }
     }
 }
 
-/// What stands in the queue for a claim, and in no other place: see `line.lua`.
-pub(crate) fn member(claim: &Claim, channel: &str) -> String {
-    let ttl = crate::backend::millis(claim.ttl);
-    let floor = claim.floor.map(|floor| floor.backend_number().to_string());
-    let floor = floor.as_deref().unwrap_or("-");
-    let label = claim.label.as_ref().map_or("", lock_core::Label::as_str);
-    format!("{} {channel} {ttl} {floor} {label}", claim.owner.expose())
+impl Member {
+    pub(crate) fn of(claim: &Claim, channel: Arc<str>) -> Self {
+        let Claim { owner, ttl, floor, ref label, .. } = *claim;
+        Self { owner, channel, ttl, floor, label: label.clone() }
+    }
+
+    /// Where it is told.
+    pub(crate) fn channel(&self) -> &str {
+        &self.channel
+    }
+}
+
+impl fmt::Display for Member {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { owner, channel, ttl, floor, label } = self;
+        write!(f, "{} {channel} {} ", owner.expose(), crate::backend::millis(*ttl))?;
+        match floor {
+            Some(floor) => write!(f, "{} ", floor.backend_number())?,
+            None => f.write_str("- ")?,
+        }
+        f.write_str(label.as_ref().map_or("", Label::as_str))
+    }
 }
 
 #[cfg(test)]
@@ -459,7 +497,7 @@ mod tests {
     fn enter(lines: &Lines, lease: Duration) -> OwnerId {
         let mut claim = Claim::new(LockName::new("n").unwrap(), OwnerId::mint(), lease);
         claim.queue = true;
-        lines.enter(&claim, "n", "c");
+        lines.enter(&claim, "n", "c".into());
         claim.owner
     }
 
@@ -495,10 +533,10 @@ mod tests {
         assert!(lines.answer(&owners[0]).is_none(), "it has to take it, or ask");
         assert!(matches!(
             lines.called(&owners[0], false).await,
-            Call::Sent(Sent { number: 7, .. })
+            Called::Sent(Sent { number: 7, .. })
         ));
         assert!(lines.answer(&owners[0]).is_none(), "it may have to confirm it");
-        assert_eq!(lines.called(&owners[0], false).await, Call::Look, "it is taken once");
+        assert_eq!(lines.called(&owners[0], false).await, Called::Look, "it is taken once");
         // What was sent has lapsed, and it waits again.
         lines.stands(&owners[0], &told(10), || true);
         assert!(lines.answer(&owners[0]).is_some());

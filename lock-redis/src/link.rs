@@ -22,7 +22,7 @@ use lock_core::{Error, ErrorKind, Order, OwnerId};
 use redis::aio::{AsyncPushSender, ConnectionLike, MultiplexedConnection, SendError};
 use redis::{
     AsyncConnectionConfig, Cmd, ErrorKind as RedisKind, FromRedisValue, Pipeline, PushInfo,
-    PushKind, RedisError, ScriptInvocation, Value as Answer,
+    PushKind, RedisError, Value as Answer,
 };
 use tokio::sync::{SetOnce, watch};
 use tokio::task::JoinSet;
@@ -34,7 +34,7 @@ use crate::fault;
 use crate::keys::{Keys, LockKeys};
 use crate::line::Lines;
 use crate::replicas::{Gone, Own};
-use crate::scripts::{self, Scripts};
+use crate::scripts::{self, Call, Scripts};
 use crate::sentinel::Found;
 use crate::slots::slot_of;
 use crate::value::Value;
@@ -72,6 +72,8 @@ pub(crate) struct Ours {
     /// Who this client is in the names of its channels, where it hears of locks that were given to it; if it is
     /// to. Nobody can guess it.
     id: Option<String>,
+    /// Its channel, but for a cluster, where there is one in each slot.
+    channel: Option<Arc<str>>,
     /// In which order those are served who wait: what the first connection could do, every other one has
     /// to do.
     order: OnceLock<Order>,
@@ -86,17 +88,17 @@ pub(crate) struct Connection {
     #[cfg(feature = "simulation")]
     _driver: Option<Arc<crate::simulation::Driver>>,
     health: Arc<Health>,
-    server: Found,
     /// Whether the server tells of changes of the keys that we watch.
     pub(crate) has_signals: bool,
     /// Whether the server sends what is said on our channel.
     pub(crate) has_channel: bool,
 }
 
-/// Whether a connection is of any use.
+/// Whether a connection is of any use, and where it leads.
 struct Health {
     /// No other connection has it; never 0.
     id: u64,
+    server: Found,
     since: Moment,
     broken: AtomicBool,
     /// The locks have moved to another server: nobody waits for an answer of this one any more.
@@ -129,9 +131,9 @@ impl Link {
         &self,
         connection: &Connection,
         doing: &'static str,
-        script: &ScriptInvocation<'_>,
+        call: &Call,
     ) -> Result<(Moment, T), Fault> {
-        let (since, answer) = self.send(connection, script, None).await;
+        let (since, answer) = self.send(connection, call, None).await;
         answer.map(|answer| (since, answer)).map_err(|e| self.failed(connection, doing, &e))
     }
 
@@ -140,13 +142,14 @@ impl Link {
     pub(crate) async fn send<T: FromRedisValue>(
         &self,
         connection: &Connection,
-        script: &ScriptInvocation<'_>,
+        call: &Call,
         first: Option<First<'_>>,
     ) -> (Moment, Result<T, RedisError>) {
         let mut redis = connection.redis.clone();
         match first {
-            None => connection.health.watch(script.invoke_async(&mut redis)).await,
-            Some(first) => connection.health.watch(first.before(script, &mut redis)).await,
+            None => connection.health.watch(call.run(&mut redis)).await,
+            // Seldom, so it takes no room in each future.
+            Some(first) => Box::pin(connection.health.watch(first.before(call, &mut redis))).await,
         }
     }
 
@@ -239,13 +242,15 @@ impl Link {
         let connection = self.connection().await.map_err(fault::error)?;
         let keys = self.ours.keys.for_trial();
         let channel = self.ours.channel(&keys).filter(|_| self.ours.stands_in_line());
-        let mut trial = self.ours.scripts().rights.prepare_invoke();
-        trial.key(&keys.lock).key(&keys.fence).key(&keys.queue).key(&keys.places);
-        trial.key(keys.tombstone(&OwnerId::mint())).arg(channel.as_deref().unwrap_or_default());
+        let ([lock, fence, queue, places, _], tombstone) =
+            (keys.all(), keys.tombstone(&OwnerId::mint()));
+        let keys_of_it = [lock, fence, queue, places, &tombstone];
+        let mut trial = Call::new(&self.ours.scripts().rights, &keys_of_it);
+        trial.arg(channel.as_deref().unwrap_or_default());
         let mut redis = connection.redis.clone();
         let work = async {
-            trial.load_async(&mut redis).await?;
-            trial.invoke_async::<Vec<String>>(&mut redis).await
+            trial.load(&mut redis).await?;
+            trial.run::<Vec<String>>(&mut redis).await
         };
         let silent = || fault::error(fault::silent(&self.address));
         let missing = within(CONNECT_TIMEOUT, work)
@@ -332,7 +337,7 @@ impl Link {
     /// One to the same server that nobody shares.
     pub(crate) async fn another_connection(&self, beside: &Connection) -> Result<Own, Fault> {
         let connecting = async {
-            let (config, address) = (&self.config, &beside.server.address);
+            let (config, address) = (&self.config, &beside.health.server.address);
             let clients = config.clients(address, &config.login, config.database).await;
             let [speaking, without] = clients.map_err(|e| Fault::not_applied(Unavailable, e))?;
             let gone = Gone::default();
@@ -397,7 +402,7 @@ impl Link {
     pub(crate) fn has_moved_to(&self, found: Found) {
         self.named.send_replace(Some(found));
         if let Some(old) = self.dialer.current().filter(|connection| self.is_left(connection)) {
-            tracing::info!(redis.address = %old.server.address, "this server is the primary no more");
+            tracing::info!(redis.address = %old.health.server.address, "this server is the primary no more");
             let _ = old.health.left.set(());
             self.ours.lost(&old.health);
         }
@@ -405,8 +410,9 @@ impl Link {
 
     /// True if the locks have moved to another server.
     fn is_left(&self, connection: &Connection) -> bool {
-        let replaces = |found: &Found| found.replaces(&connection.server);
-        connection.server.epoch.is_some() && self.named.borrow().as_ref().is_some_and(replaces)
+        let server = &connection.health.server;
+        let replaces = |found: &Found| found.replaces(server);
+        server.epoch.is_some() && self.named.borrow().as_ref().is_some_and(replaces)
     }
 
     async fn connect_in_time(self: &Arc<Self>) -> Result<Connection, Fault> {
@@ -446,7 +452,7 @@ impl Link {
         // Files that are just being replaced are no reason to give up.
         let clients = config.clients(address, &config.login, config.database).await;
         let [with_signals, without] = clients.map_err(|e| Fault::not_applied(Unavailable, e))?;
-        let health = Arc::new(Health::new());
+        let health = Arc::new(Health::of(server));
         let pushes = Pushes { ours: Arc::clone(&self.ours), health: Arc::clone(&health) };
         // Core bounds each call, and this link the making of a connection.
         let settings =
@@ -458,7 +464,6 @@ impl Link {
             #[cfg(feature = "simulation")]
             _driver: None,
             health,
-            server: server.clone(),
             has_signals: false,
             has_channel: false,
         };
@@ -499,7 +504,7 @@ impl Link {
             }
             Err(error) if is_too_old(&error) => {
                 // The pushes are gone with the connection, and have marked it as broken.
-                let health = Arc::new(Health::new());
+                let health = Arc::new(Health::of(server));
                 let redis = without.get_multiplexed_async_connection_with_config(&settings).await;
                 let redis = redis.map_err(failed)?;
                 must_be_primary(redis.clone(), server).await?;
@@ -515,9 +520,11 @@ impl Link {
         redis: &mut MultiplexedConnection,
         health: &Health,
     ) -> Result<bool, RedisError> {
-        let Some(id) = &self.ours.id else { return Ok(false) };
-        if !self.ours.in_cluster {
-            redis.subscribe(self.ours.keys.channel(id)).await?;
+        if self.ours.id.is_none() {
+            return Ok(false);
+        }
+        if let Some(channel) = &self.ours.channel {
+            redis.subscribe(&**channel).await?;
             return Ok(true);
         }
         // Without a channel it is wrong; what matters is how: Redis 7 is the first that knows it. There is a channel
@@ -580,13 +587,17 @@ impl Ours {
     /// With keys and wishes of `config`.
     pub(crate) fn new(config: &Config) -> Self {
         let stands_in_line = config.order != Some(Order::PerProcess);
+        let (keys, in_cluster) = (config.keys.clone(), !config.members.is_empty());
+        let id = stands_in_line.then(|| OwnerId::mint().expose());
+        let channel = id.as_deref().filter(|_| !in_cluster).map(|id| keys.channel(id).into());
         Self {
-            keys: config.keys.clone(),
+            keys,
             waiters: Waiters::default(),
             lines: Lines::default(),
-            id: stands_in_line.then(|| OwnerId::mint().expose()),
+            id,
+            channel,
             order: OnceLock::new(),
-            in_cluster: !config.members.is_empty(),
+            in_cluster,
         }
     }
 
@@ -601,10 +612,10 @@ impl Ours {
     }
 
     /// Where we hear of the lock with these keys.
-    pub(crate) fn channel(&self, keys: &LockKeys) -> Option<String> {
+    pub(crate) fn channel(&self, keys: &LockKeys) -> Option<Arc<str>> {
         match self.in_cluster {
-            true => self.channel_in(keys.slot()),
-            false => Some(self.keys.channel(self.id.as_deref()?)),
+            true => self.channel_in(keys.slot()).map(Arc::from),
+            false => self.channel.clone(),
         }
     }
 
@@ -636,13 +647,13 @@ pub(crate) struct First<'a> {
 impl First<'_> {
     async fn before<T: FromRedisValue>(
         self,
-        script: &ScriptInvocation<'_>,
+        call: &Call,
         redis: &mut MultiplexedConnection,
     ) -> Result<T, RedisError> {
-        match self.once_before(script, redis).await {
+        match self.once_before(call, redis).await {
             Err(error) if error.code() == Some("NOSCRIPT") => {
-                script.load_async(redis).await?;
-                self.once_before(script, redis).await
+                call.load(redis).await?;
+                self.once_before(call, redis).await
             }
             done => done,
         }
@@ -650,7 +661,7 @@ impl First<'_> {
 
     async fn once_before<T: FromRedisValue>(
         self,
-        script: &ScriptInvocation<'_>,
+        call: &Call,
         redis: &mut MultiplexedConnection,
     ) -> Result<T, RedisError> {
         let mut pipe = redis::pipe();
@@ -659,7 +670,7 @@ impl First<'_> {
             pipe.cmd("SSUBSCRIBE").arg(channel);
         }
         self.ask(&mut pipe);
-        pipe.invoke_script(script);
+        pipe.add_command(call.command().clone());
         let mut answers = redis.req_packed_commands(&pipe, 0, pipe.len()).await?;
         // If the script was refused, so much is known; it is not if anything else was.
         let answer = answers.pop().unwrap_or(Answer::Nil).extract_error()?;
@@ -715,11 +726,12 @@ impl Connection {
 }
 
 impl Health {
-    fn new() -> Self {
+    fn of(server: &Found) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
 
         Self {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
+            server: server.clone(),
             since: Moment::now(),
             broken: AtomicBool::new(false),
             left: SetOnce::new(),
@@ -759,7 +771,8 @@ impl Health {
                     Err(RedisError::from((RedisKind::Io, why)))
                 }
             },
-            _ = self.left.wait() => Err(io::Error::from(io::ErrorKind::ConnectionAborted).into()),
+            // No other servers are ever left.
+            _ = self.left.wait(), if self.server.epoch.is_some() => Err(io::Error::from(io::ErrorKind::ConnectionAborted).into()),
         }
     }
 

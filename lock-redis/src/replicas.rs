@@ -11,12 +11,13 @@ use lock_core::backend::Fault;
 use lock_core::backend::FaultKind::Unavailable;
 use lock_core::clock::Moment;
 use redis::aio::{AsyncPushSender, MultiplexedConnection, SendError};
-use redis::{FromRedisValue, PushInfo, RedisError, ScriptInvocation};
+use redis::{FromRedisValue, PushInfo, RedisError};
 use tokio::sync::Semaphore;
 
 use crate::backend::millis;
 use crate::fault;
 use crate::link::{Connection, Link};
+use crate::scripts::Call;
 
 /// Connections to one server at most.
 const MOST: usize = 8;
@@ -72,7 +73,7 @@ impl Replicas {
         link: &Arc<Link>,
         beside: &Connection,
         doing: &'static str,
-        script: &ScriptInvocation<'_>,
+        call: &Call,
     ) -> Result<Written<T>, Fault> {
         let _turn = self.turns.acquire().await;
         let own = match self.take_idle(beside.id()) {
@@ -82,7 +83,7 @@ impl Replicas {
         let mut redis = own.redis.clone();
         let since = Moment::now();
         let work = async {
-            let answer = script.invoke_async(&mut redis).await?;
+            let answer = call.run(&mut redis).await?;
             let mut wait = redis::cmd("WAIT");
             wait.arg(self.wanted.count).arg(millis(self.wanted.timeout));
             Ok((answer, wait.query_async(&mut redis).await?))

@@ -2,7 +2,8 @@
 
 use std::sync::LazyLock;
 
-use redis::Script;
+use redis::aio::MultiplexedConnection;
+use redis::{Cmd, FromRedisValue, RedisError, RedisWrite, Script, ToRedisArgs};
 
 /// For one server.
 pub(crate) static PLAIN: LazyLock<Scripts> = LazyLock::new(|| Scripts::new(str::to_owned));
@@ -34,6 +35,56 @@ scripts! {
     break_lock: "numbers.lua" "line.lua" "break.lua";
     inspect: "inspect.lua";
     rights: "rights.lua";
+}
+
+/// A script with its keys and arguments, as the command that is sent: each is written once, where an invocation of the
+/// library's own has a piece of the heap for it.
+pub(crate) struct Call {
+    script: &'static Script,
+    command: Cmd,
+}
+
+impl Call {
+    pub(crate) fn new(script: &'static Script, keys: &[&str]) -> Self {
+        /// Room for what is not a key: so many arguments, and so many bytes.
+        const ARGUMENTS: usize = 10;
+        const BYTES: usize = 256;
+
+        let bytes = keys.iter().map(|key| key.len()).sum::<usize>() + BYTES;
+        let mut command = Cmd::with_capacity(keys.len() + ARGUMENTS, bytes);
+        command.arg("EVALSHA").arg(script.get_hash()).arg(keys.len());
+        keys.iter().for_each(|key| command.write_arg(key.as_bytes()));
+        Self { script, command }
+    }
+
+    pub(crate) fn arg(&mut self, argument: impl ToRedisArgs) -> &mut Self {
+        self.command.arg(argument);
+        self
+    }
+
+    /// For a server that is known to have the script, or whoever looks for the error.
+    pub(crate) fn command(&self) -> &Cmd {
+        &self.command
+    }
+
+    pub(crate) async fn load(&self, redis: &mut MultiplexedConnection) -> Result<(), RedisError> {
+        self.script.load_async(redis).await.map(drop)
+    }
+
+    /// Runs the script. A server that does not know it is told, and has not run anything before.
+    pub(crate) async fn run<T: FromRedisValue>(
+        &self,
+        redis: &mut MultiplexedConnection,
+    ) -> Result<T, RedisError> {
+        match self.command.query_async(redis).await {
+            Err(error) if error.code() == Some("NOSCRIPT") => {
+                // Seldom, so it takes no room in each future.
+                Box::pin(self.load(redis)).await?;
+                self.command.query_async(redis).await
+            }
+            done => done,
+        }
+    }
 }
 
 #[cfg(test)]

@@ -6,13 +6,14 @@ use std::task::Poll;
 use lock_core::Error;
 use lock_core::backend::{Fault, Identity};
 use lock_core::clock::Moment;
-use redis::{FromRedisValue, ScriptInvocation};
+use redis::FromRedisValue;
 
 use crate::cluster::Cluster;
 use crate::config::Config;
 use crate::fault;
 use crate::keys::LockKeys;
 use crate::link::{Connection, Link, Ours};
+use crate::scripts::Call;
 
 /// The way to whoever has a lock.
 #[derive(Debug)]
@@ -31,9 +32,9 @@ enum Way {
 pub(crate) struct Errand<'a> {
     pub(crate) doing: &'static str,
     pub(crate) keys: &'a LockKeys,
-    pub(crate) script: &'a ScriptInvocation<'a>,
+    pub(crate) call: &'a Call,
     /// What to run if a cluster is just moving the keys, one after the other: something with one key.
-    pub(crate) instead: Option<&'a ScriptInvocation<'a>>,
+    pub(crate) instead: Option<&'a Call>,
     /// Who asks is to hear what is said to the client.
     pub(crate) listening: bool,
 }
@@ -49,16 +50,12 @@ pub(crate) struct Done<T> {
 }
 
 impl<'a> Errand<'a> {
-    pub(crate) fn new(
-        doing: &'static str,
-        keys: &'a LockKeys,
-        script: &'a ScriptInvocation<'a>,
-    ) -> Self {
-        Self { doing, keys, script, instead: None, listening: false }
+    pub(crate) fn new(doing: &'static str, keys: &'a LockKeys, call: &'a Call) -> Self {
+        Self { doing, keys, call, instead: None, listening: false }
     }
 
-    pub(crate) fn or_instead(self, script: &'a ScriptInvocation<'a>) -> Self {
-        Self { instead: Some(script), ..self }
+    pub(crate) fn or_instead(self, call: &'a Call) -> Self {
+        Self { instead: Some(call), ..self }
     }
 }
 
@@ -101,7 +98,7 @@ impl Servers {
         match &self.way {
             Way::ToOne(link) => {
                 let connection = link.connection().await?;
-                let (asked, answer) = link.run(&connection, errand.doing, errand.script).await?;
+                let (asked, answer) = link.run(&connection, errand.doing, errand.call).await?;
                 Ok(Done { asked, connection, answer, instead: false })
             }
             Way::ToMembers(cluster) => cluster.run(errand).await,

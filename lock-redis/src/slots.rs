@@ -79,7 +79,7 @@ mod tests {
             let lock = keys.of(&LockName::new(&*name).unwrap());
             let (tombstone, channel) =
                 (lock.tombstone(&OwnerId::mint()), keys.channel_in(lock.slot(), "1"));
-            for key in [&lock.lock, &lock.fence, &lock.queue, &lock.places, &tombstone, &channel] {
+            for key in lock.all().into_iter().chain([&*tombstone, &*channel]) {
                 let slot = session.command(&["CLUSTER", "KEYSLOT", key]).unwrap();
                 prop_assert_eq!(slot, Reply::Integer(lock.slot().into()), "{}", key);
             }

@@ -2,12 +2,14 @@
 //!
 //! The table is as large as the number of claims that wait, and core bounds those.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use lock_core::OwnerId;
 use tokio::sync::Notify;
+
+use crate::owners::ByOwner;
 
 /// Where there are no signals, the pause before a waiter looks again doubles from the shortest to the
 /// longest.
@@ -21,7 +23,7 @@ pub(crate) struct Waiters {
 
 #[derive(Debug, Default)]
 struct Table {
-    by_owner: HashMap<OwnerId, Waiter>,
+    by_owner: ByOwner<Waiter>,
     by_key: BTreeMap<String, Vec<OwnerId>>,
 }
 

@@ -1,0 +1,44 @@
+//! Tables by owner.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+
+use lock_core::OwnerId;
+
+/// Something for each owner.
+pub(crate) type ByOwner<T> = HashMap<OwnerId, T, BuildHasherDefault<Bits>>;
+
+/// Owners are random, and nobody else chooses those that get into a table: so some of their bits are as good as any
+/// hash of all of them.
+#[derive(Debug, Default)]
+pub(crate) struct Bits(u64);
+
+impl Hasher for Bits {
+    fn write(&mut self, bytes: &[u8]) {
+        let first = bytes.first_chunk().copied().map(u64::from_ne_bytes);
+        self.0 ^= first.unwrap_or_default();
+    }
+
+    /// How many bytes come, which is the same for all.
+    fn write_usize(&mut self, _: usize) {}
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+    use std::hash::BuildHasher;
+
+    use super::*;
+
+    #[test]
+    fn owners_differ_by_their_hashes() {
+        let table = ByOwner::<()>::default();
+        let hashes: HashSet<_> =
+            (0..1000).map(|_| table.hasher().hash_one(OwnerId::mint())).collect();
+        assert_eq!(hashes.len(), 1000);
+    }
+}
