@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use conformance_tests::proxy::{Fault, Proxy};
-use conformance_tests::servers::{KeepData, Redis, RedisOptions};
+use conformance_tests::servers::{KeepData, Monitor, Redis, RedisOptions};
 use lock_core::backend::{Attempt, Backend, Claim};
 use lock_core::clock::{Moment, sleep, sleep_until};
 use lock_core::{Error, ErrorKind, LockName, Locker, Loss, OwnerId, RenewalPolicy};
@@ -231,6 +231,31 @@ async fn two_of_five_are_too_few() {
     let guard = locks.lock("n").unwrap().ttl(LONG).acquire().await.unwrap();
     nodes.until("all have it", SLACK * 2, |nodes| (0..5).all(|node| nodes.has(node, "n"))).await;
     guard.release().await.unwrap();
+}
+
+/// Whoever waits is told.
+#[tokio::test]
+async fn who_waits_asks_nothing_while_the_lock_is_held() {
+    let nodes = Nodes::start(3);
+    let (ours, theirs) = (nodes.locks().await, nodes.locks().await);
+    let guard = ours.lock("n").unwrap().ttl(LONG).acquire().await.unwrap();
+    nodes.until("all have it", SLACK, |nodes| (0..3).all(|node| nodes.has(node, "n"))).await;
+    let waiting = tokio::spawn(async move { pair(&theirs).await });
+    let asked = async |interval| {
+        let monitors: Vec<_> =
+            nodes.0.iter().map(|(node, _)| Monitor::start(node.addr())).collect();
+        sleep(interval).await;
+        let lines = monitors.into_iter().map(|monitor| monitor.unwrap().finish().unwrap().len());
+        lines.sum::<usize>()
+    };
+    let end = Moment::now() + SLACK * 2;
+    while asked(Duration::from_millis(300)).await > 0 {
+        assert!(!end.has_passed(), "it does not come to rest");
+    }
+    assert_eq!(asked(Duration::from_secs(1)).await, 0, "it looks although nobody has told it to");
+    guard.release().await.unwrap();
+    let served = tokio::time::timeout(SLACK, waiting).await;
+    served.expect("it is told at once, and not when the lease ends").unwrap().unwrap();
 }
 
 /// As many clients as there are processes, all at once.

@@ -423,6 +423,8 @@ impl Redis {
         let (keys, Ours { waiters, .. }) = (keys.of(&claim.name), &*servers.ours);
         // Most have one since their attempt was contended.
         let _seat = waiters.seat(claim.owner, keys.bell());
+        // An attempt that does not queue leaves no trace, and so no bell.
+        let mut has_bell = claim.queue;
         while let Some((watched, signals)) = waiters.not_armed(&claim.owner) {
             let (link, connection) = servers.reach(&keys).await?;
             if !connection.has_signals {
@@ -440,6 +442,10 @@ impl Redis {
             if telling == watched && is_there {
                 waiters.arm(&claim.owner, signals);
                 break;
+            } else if telling == watched && !has_bell {
+                has_bell = true;
+                link.hang_up(&connection, keys.bell()).await?;
+                continue;
             } else if telling == watched {
                 // Nobody rings a bell that is not there: it has been rung, or the server did not let us hang it up.
                 return Ok(self.pause(&claim.owner).await);

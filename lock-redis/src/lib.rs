@@ -139,6 +139,7 @@
 //! | the script of renewals | for up to 64 locks at once, at each third of their leases |
 //! | the script of releases | once for each claim |
 //! | `CLIENT CACHING`, `EXISTS`, `GETRANGE`, `EXISTS`, sent together | with `order=any`, and where another library holds the lock: when a waiter goes to rest, and after each signal |
+//! | a `SET` before a second time of these | in a quorum, whose waiters do not queue anywhere: when one goes to rest, and nobody else has left the bell |
 //! | `PING` | when there was no answer for 5 s |
 //! | the scripts that inspect and break | when they are called |
 //!

@@ -28,6 +28,7 @@ use tokio::sync::{SetOnce, watch};
 use tokio::task::JoinSet;
 
 use crate::address::SILENCE;
+use crate::backend::IDLE;
 use crate::clock::Said;
 use crate::config::{Config, Place};
 use crate::fault;
@@ -218,6 +219,20 @@ impl Link {
             Ok((is_there, value, is_held)) => Ok(is_held.then_some((is_there, value))),
             Err(error) if fault::is_broken(&error) => Err(self.failed(connection, "watch", &error)),
             Err(_) => Ok(None),
+        }
+    }
+
+    /// Hangs up a bell, to be rung by whoever lets go. If the server does not let us, nobody rings it.
+    pub(crate) async fn hang_up(&self, connection: &Connection, bell: &str) -> Result<(), Fault> {
+        let (mut redis, mut set) = (connection.redis.clone(), redis::cmd("SET"));
+        let lasts = IDLE.as_millis() as u64;
+        let asking = set.arg(bell).arg("").arg("NX").arg("PX").arg(lasts);
+        let asking = asking.query_async::<Answer>(&mut redis);
+        match connection.health.watch(asking).await.1 {
+            Err(error) if fault::is_broken(&error) => {
+                Err(self.failed(connection, "hang up a bell", &error))
+            }
+            _ => Ok(()),
         }
     }
 
