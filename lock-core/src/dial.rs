@@ -160,7 +160,8 @@ impl<C: Clone + Send + Sync + 'static> Dialer<C> {
                 made
             }
         };
-        self.attempt.join(begin).await
+        // Seldom, so it takes no room in the future of each verb.
+        Box::pin(self.attempt.join(begin)).await
     }
 }
 

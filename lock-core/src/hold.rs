@@ -571,12 +571,15 @@ impl Parting {
         let hold = &self.0;
         if hold.ended.get().is_none() {
             if let Some(until) = hold.kept_here_until() {
-                // Renewed meanwhile, unless it is lost.
-                tokio::select! {
-                    biased;
-                    () = sleep_until(until) => {}
-                    _ = hold.ended.wait() => {}
-                }
+                // Renewed meanwhile, unless it is lost. Seldom, so it takes no room in each release.
+                let kept = async {
+                    tokio::select! {
+                        biased;
+                        () = sleep_until(until) => {}
+                        _ = hold.ended.wait() => {}
+                    }
+                };
+                Box::pin(kept).await;
             }
             if hold.loss().is_none() {
                 hold.end(Loss::Released);

@@ -147,6 +147,9 @@ impl Seeker {
 
     /// Until the lock is won; `None` if it is held by somebody else and the claim does not wait.
     /// [`settle`](Self::settle) has to follow.
+    ///
+    /// Most claims are granted by their first attempt. What only the others await is boxed when they do: it would be
+    /// the larger part of this future, which is made, and moved, for each acquisition.
     pub(crate) async fn seek(&mut self) -> Result<Option<Won>, Error> {
         if !self.stand_in_line().await? {
             return Ok(None);
@@ -194,6 +197,10 @@ impl Seeker {
             // nothing: the backend is asked.
             return Ok(!matches!(visit.standing(), Standing::Held));
         }
+        Box::pin(self.wait_in_line(visit)).await
+    }
+
+    async fn wait_in_line(&mut self, visit: Visit) -> Result<bool, Error> {
         self.stood_in_line = true;
         self.caller.waits_in(Some(visit.again()));
         let entered = tokio::select! {
@@ -215,7 +222,7 @@ impl Seeker {
         let mut bequest = self.place.as_ref()?.bequest()?;
         let inherited = bequest.accept(&self.claim).map(Box::new);
         if let Some(leaving) = bequest.give_back() {
-            self.part_from(leaving).await;
+            Box::pin(self.part_from(leaving)).await;
         }
         inherited
     }
@@ -242,7 +249,7 @@ impl Seeker {
                         return Ok(None);
                     }
                     self.traces.left |= self.claim.queue;
-                    self.wait(lapses_in, &mut pace).await?
+                    Box::pin(self.wait(lapses_in, &mut pace)).await?
                 }
                 Err(fault) => {
                     // A newcomer is told at once; who has waited goes on waiting.
@@ -259,7 +266,7 @@ impl Seeker {
                     }
                     tracing::debug!(lock.name = %self.claim.name, lock.error = %error, "waiting through an outage");
                     self.caller.report(Some(error));
-                    self.pause(pace.outage()).await?
+                    Box::pin(self.pause(pace.outage())).await?
                 }
             };
             let grant = match next {
@@ -279,7 +286,7 @@ impl Seeker {
             }
             stale_grants += 1;
             self.caller.report(Some(too_slow()));
-            self.start_afresh().await;
+            Box::pin(self.start_afresh()).await;
             if !self.waits || stale_grants == MAX_STALE_GRANTS {
                 return Err(too_slow());
             }
@@ -658,7 +665,7 @@ impl Leaving {
             if !fault.is_transient() || pause >= self.insists_until.remaining() {
                 return Err(fault);
             }
-            sleep(pause).await;
+            Box::pin(sleep(pause)).await;
             limit = self.insists_until.remaining().max(Duration::from_millis(1));
         }
     }

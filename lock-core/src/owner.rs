@@ -40,16 +40,12 @@ impl OwnerId {
 }
 
 pub(crate) fn hex(bytes: &[u8]) -> String {
-    const DIGITS: [char; 16] =
-        ['0', '1', '2', '3', '4', '5', '6', '7', '8', '9', 'a', 'b', 'c', 'd', 'e', 'f'];
-    let digit = |value: u8| DIGITS[usize::from(value & 15)];
-    // Known to be large enough, which an iterator over both digits of each byte is not.
-    let mut text = String::with_capacity(2 * bytes.len());
-    for byte in bytes {
-        text.push(digit(byte >> 4));
-        text.push(digit(*byte));
-    }
-    text
+    let digit = |value: u8| b"0123456789abcdef"[usize::from(value & 15)];
+    let digits = bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(*byte)]);
+    // Large enough from the start, which it would not know itself.
+    let mut text = Vec::with_capacity(2 * bytes.len());
+    text.extend(digits);
+    String::from_utf8(text).unwrap_or_default()
 }
 
 impl fmt::Debug for OwnerId {

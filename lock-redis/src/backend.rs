@@ -154,7 +154,8 @@ impl Backend for Redis {
         };
         match attempt {
             Attempt::Acquired(grant) if self.inner.replicas.is_some() => {
-                self.confirm(claim, grant).await
+                // Larger than the rest of an attempt.
+                Box::pin(self.confirm(claim, grant)).await
             }
             attempt => Ok(attempt),
         }

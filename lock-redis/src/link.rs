@@ -10,6 +10,7 @@ use std::collections::HashSet;
 use std::fmt;
 use std::future::Future;
 use std::io;
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -43,6 +44,9 @@ use crate::waiters::Waiters;
 
 /// Making a connection, all of it: enough for a handshake in four round trips over a slow line.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// How many requests may wait to be written.
+const AT_ONCE: usize = 4096;
 
 /// How long a connection that is under suspicion has for an answer.
 const STILL_THERE: Duration = Duration::from_millis(500);
@@ -148,7 +152,8 @@ impl Link {
     ) -> (Moment, Result<T, RedisError>) {
         let mut redis = connection.redis.clone();
         match first {
-            None => connection.health.watch(call.run(&mut redis)).await,
+            // Pinned here: a future that is given on and on is kept by each one on its way.
+            None => connection.health.watch(pin!(call.run(&mut redis))).await,
             // Seldom, so it takes no room in each future.
             Some(first) => Box::pin(connection.health.watch(first.before(call, &mut redis))).await,
         }
@@ -472,6 +477,8 @@ impl Link {
         // Core bounds each call, and this link the making of a connection.
         let settings =
             AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(None);
+        // Whoever finds no room is woken twice: once to ask, and once with the answer.
+        let settings = settings.set_pipeline_buffer_size(AT_ONCE);
         let speaking = settings.clone().set_push_sender(pushes);
         let failed = |error: RedisError| fault::no_connection(address, &error);
         let connection = |redis, health| Connection {

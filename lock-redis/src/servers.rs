@@ -101,7 +101,8 @@ impl Servers {
                 let (asked, answer) = link.run(&connection, errand.doing, errand.call).await?;
                 Ok(Done { asked, connection, answer, instead: false })
             }
-            Way::ToMembers(cluster) => cluster.run(errand).await,
+            // Larger than the rest of a verb.
+            Way::ToMembers(cluster) => Box::pin(cluster.run(errand)).await,
         }
     }
 
@@ -110,7 +111,7 @@ impl Servers {
         match &self.way {
             Way::ToOne(link) => Ok((Arc::clone(link), link.connection().await?)),
             Way::ToMembers(cluster) => {
-                let (member, connection) = cluster.reach(keys.slot()).await?;
+                let (member, connection) = Box::pin(cluster.reach(keys.slot())).await?;
                 Ok((member.link, connection))
             }
         }
