@@ -130,6 +130,30 @@ async fn who_is_refused_by_a_majority_keeps_nothing() {
     assert_eq!(members.holder(2).await, None);
 }
 
+/// One refuses, one is late: there is no majority, and what the late one says does not matter any more.
+#[tokio::test(start_paused = true)]
+async fn who_is_refused_keeps_nothing_where_the_answer_is_late() {
+    for (held, late) in [(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)] {
+        let members: Vec<_> = (0..3).map(|_| Memory::new()).collect();
+        granted(members[held].try_acquire(&claim()).await);
+        let faulty = |(nth, member): (usize, &Memory)| {
+            Faulty::new(Arc::new(member.clone()), move |call| match call.verb {
+                Verb::TryAcquire if nth == late => Disturbance::DelayReply(TTL / 20),
+                _ => Disturbance::None,
+            })
+        };
+        let builder = members.iter().enumerate().map(faulty);
+        let builder = builder.fold(Quorum::builder(), QuorumBuilder::member).members_remember();
+        let answer = builder.build().await.unwrap().try_acquire(&claim()).await;
+        assert!(matches!(answer, Ok(Attempt::Contended { .. })), "{answer:?}");
+        sleep(TTL / 5).await;
+        for (nth, member) in members.iter().enumerate().filter(|&(nth, _)| nth != held) {
+            let state = member.inspect(&name()).await.unwrap();
+            assert!(state.holders.is_empty(), "a vote stays at {nth}, where {late} is late");
+        }
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn one_server_under_two_addresses_is_refused() {
     let (one, other) = (Memory::new(), Memory::new());
@@ -214,7 +238,7 @@ async fn the_lease_is_that_of_the_majority_that_is_left_last() {
         })
     };
     let millis = Duration::from_millis;
-    let builder = [millis(0), millis(300), millis(900)].map(slow).into_iter();
+    let builder = [millis(200), millis(300), millis(900)].map(slow).into_iter();
     let builder = builder.fold(Quorum::builder(), QuorumBuilder::member).members_remember();
     let quorum = builder.build().await.unwrap();
     let before = Moment::now();
@@ -310,12 +334,14 @@ async fn a_renewal_that_a_majority_does_not_answer_is_unknown() {
 async fn a_release_is_that_of_a_majority() {
     let members = Members::of(3);
     let quorum = members.quorum().await;
-    for (evicted, answer) in [(1, Release::Released), (2, Release::NotHeld)] {
+    let [held, lost] = [Release::Released, Release::NotHeld];
+    for (evicted, answer) in [(0..1, held), (0..2, lost), (1..3, lost)] {
         let mut held = claim();
         win(&quorum, &mut held).await;
         settle().await;
-        members.0[..evicted].iter().for_each(|(member, _)| member.evict(&name()));
-        assert_eq!(quorum.release(&held, LetGo::now()).await.unwrap(), answer, "{evicted} evicted");
+        members.0[evicted.clone()].iter().for_each(|(member, _)| member.evict(&name()));
+        let released = quorum.release(&held, LetGo::now()).await;
+        assert_eq!(released.unwrap(), answer, "{evicted:?} evicted");
     }
     let mut held = claim();
     win(&quorum, &mut held).await;
