@@ -38,7 +38,7 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::future::{Future, IntoFuture, pending};
 use std::io;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -265,12 +265,22 @@ impl Proxy {
         self.order(|state| _ = state.own.insert(connection, fault));
     }
 
+    /// Puts `fault` on all connections, live and future, of clients that call from this address, but for those with
+    /// a fault of their own. After [`Fault::None`] they have that of all others again.
+    pub fn set_from(&self, client: IpAddr, fault: Fault) {
+        self.order(|state| match fault {
+            Fault::None => drop(state.from.remove(&client)),
+            fault => drop(state.from.insert(client, fault)),
+        });
+    }
+
     /// Takes all faults away; what was held up by them arrives now. What waits to be cut, held or
     /// counted still does.
     pub fn heal(&self) {
         self.order(|state| {
             state.fault = Fault::None;
             state.own.clear();
+            state.from.clear();
         });
     }
 
@@ -646,6 +656,7 @@ impl Shared {
 struct State {
     fault: Fault,
     own: HashMap<u64, Fault>,
+    from: HashMap<IpAddr, Fault>,
     live: BTreeMap<u64, Orders>,
     armed: u64,
     traps: Vec<Arc<Trap>>,
@@ -654,7 +665,9 @@ struct State {
 
 impl State {
     fn fault_of(&self, connection: u64) -> Fault {
-        self.own.get(&connection).copied().unwrap_or(self.fault)
+        let client = || self.live.get(&connection).and_then(|orders| orders.client);
+        let own = self.own.get(&connection).or_else(|| self.from.get(&client()?));
+        own.copied().unwrap_or(self.fault)
     }
 
     fn is_reset(&self, connection: u64) -> bool {
@@ -669,6 +682,8 @@ impl State {
 /// What a connection shall do, and whose requests await an answer on it.
 #[derive(Debug, Default)]
 struct Orders {
+    /// Whom they are for.
+    client: Option<IpAddr>,
     reset: bool,
     close_to_server: bool,
     close_to_client: bool,
@@ -712,23 +727,24 @@ fn listen(runtime: &Runtime) -> io::Result<TcpListener> {
 async fn accept_all(listener: TcpListener, upstream: SocketAddr, shared: Arc<Shared>) {
     loop {
         match listener.accept().await {
-            Ok((client, _)) => admit(client, upstream, &shared),
+            Ok((client, from)) => admit(client, from.ip(), upstream, &shared),
             // Out of descriptors, or the client is gone already: the next one may fare better.
             Err(_) => sleep(Duration::from_millis(10)).await,
         }
     }
 }
 
-fn admit(client: TcpStream, upstream: SocketAddr, shared: &Arc<Shared>) {
+fn admit(client: TcpStream, from: IpAddr, upstream: SocketAddr, shared: &Arc<Shared>) {
     let mut state = shared.state();
     let connection = state.counted.connections;
     state.counted.connections += 1;
+    state.live.insert(connection, Orders { client: Some(from), ..Orders::default() });
     if state.fault_of(connection) == Fault::Refuse {
+        state.live.remove(&connection);
         state.counted.refused += 1;
         drop(state);
         reset(client);
     } else {
-        state.live.insert(connection, Orders::default());
         drop(state);
         tokio::spawn(serve(client, upstream, Live { connection, shared: Arc::clone(shared) }));
     }

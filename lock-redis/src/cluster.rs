@@ -4,6 +4,7 @@
 //! say so before they do anything: to follow them is no second try of a verb, and is done a few times at most.
 
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -43,6 +44,9 @@ pub(crate) struct Cluster {
 pub(crate) struct Member {
     host: Host,
     pub(crate) link: Arc<Link>,
+    /// It said that the cluster is down, and has done nothing since then: it may be cut off from the others, and
+    /// would go on naming itself the master of its slots.
+    is_down: Arc<AtomicBool>,
 }
 
 struct Map {
@@ -132,6 +136,7 @@ impl Cluster {
             let (asked, answer) = member.link.send(&connection, call, first).await;
             let error = match answer {
                 Ok(answer) => {
+                    member.is_down.store(false, Ordering::Relaxed);
                     if channel.is_some() {
                         connection.listens_in(slot);
                     }
@@ -147,6 +152,13 @@ impl Cluster {
                 (Some("ASK"), _) => {
                     asking = true;
                     member = self.member_at(redirected(&error, &member.host)?);
+                }
+                (Some("CLUSTERDOWN"), _) => {
+                    asking = false;
+                    let failed = || member.link.failed(&connection, errand.doing, &error);
+                    let other = self.instead_of(&member, slot).await.ok_or_else(failed)?;
+                    member.link.leave(&connection);
+                    member = other;
                 }
                 // Some keys are here, and some are there or nowhere.
                 (Some("TRYAGAIN"), Some(other)) if !instead => {
@@ -180,7 +192,7 @@ impl Cluster {
     async fn ask_around(&self) -> Result<(), Fault> {
         let mut failure = None;
         let advisers = self.map().advisers();
-        for Member { host, link } in advisers {
+        for Member { host, link, .. } in advisers {
             match within(ADVICE_TIMEOUT, link.slots()).await {
                 Some(Ok(answer)) => match self.learn(&host, &answer) {
                     Ok(()) => return Ok(()),
@@ -235,6 +247,14 @@ impl Cluster {
         Ok(master)
     }
 
+    /// Who else has the slot, by the word of those who are not down.
+    async fn instead_of(self: &Arc<Self>, member: &Member, slot: u16) -> Option<Member> {
+        member.is_down.store(true, Ordering::Relaxed);
+        // If nobody has anything better to say, what the member said stands.
+        let _ = self.refresh().await;
+        self.map().master_of(slot).filter(|other| other.host != member.host)
+    }
+
     async fn master_of(self: &Arc<Self>, slot: u16) -> Result<Member, Fault> {
         let known = self.map().master_of(slot);
         if let Some(member) = known.filter(|member| !member.link.is_in_doubt()) {
@@ -262,7 +282,8 @@ impl Cluster {
 
     fn new_member(&self, host: Host) -> Member {
         let config = self.config.at_member(host.clone());
-        Member { host, link: Arc::new(Link::new(config, Arc::clone(&self.ours))) }
+        let link = Arc::new(Link::new(config, Arc::clone(&self.ours)));
+        Member { host, link, is_down: Arc::default() }
     }
 
     fn map(&self) -> MutexGuard<'_, Map> {
@@ -275,12 +296,14 @@ impl Map {
         self.members.get((*self.masters.get(usize::from(slot))?)?).cloned()
     }
 
-    /// Whom to ask, one after the other: first those that answer, as far as we know.
+    /// Whom to ask, one after the other: first those that answer and are not down, as far as we know.
     fn advisers(&mut self) -> Vec<Member> {
         self.turn = (self.turn + 1) % self.members.len().max(1);
         let mut members = self.members.clone();
         members.rotate_left(self.turn);
-        members.sort_by_key(|member| member.link.is_in_doubt());
+        members.sort_by_key(|member| {
+            (member.is_down.load(Ordering::Relaxed), member.link.is_in_doubt())
+        });
         members
     }
 }

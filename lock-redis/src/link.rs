@@ -590,6 +590,11 @@ impl Link {
         }
     }
 
+    /// The connection is of no use any more, though it may be alive: who waits on it is told to look elsewhere.
+    pub(crate) fn leave(&self, connection: &Connection) {
+        self.ours.lost(&connection.health);
+    }
+
     pub(crate) fn failed(
         &self,
         connection: &Connection,

@@ -45,6 +45,7 @@ pub struct RedisOptions {
     in_cluster: bool,
     pub(super) encryption: Option<TlsFiles>,
     name: Option<String>,
+    pub(super) links: bool,
     args: Vec<String>,
 }
 
@@ -116,6 +117,13 @@ impl RedisOptions {
     pub fn named(mut self, name: &str) -> Self {
         self.name = Some(name.to_owned());
         self.setting("replica-announce-ip", name)
+    }
+
+    /// Puts a network between the members of a cluster, for [`RedisCluster::cut_off`](super::RedisCluster::cut_off).
+    #[must_use]
+    pub fn links(mut self) -> Self {
+        self.links = true;
+        self
     }
 
     /// What it is called.

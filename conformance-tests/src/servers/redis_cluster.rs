@@ -1,10 +1,12 @@
 //! Redis Cluster.
 
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use super::process::ServerError;
 use super::redis::{Redis, RedisOptions};
 use super::resp::Reply;
+use crate::proxy::{Fault, Proxy};
 
 const SLOTS: usize = 1 << 14;
 
@@ -26,6 +28,8 @@ const READY: Duration = Duration::from_secs(60);
 pub struct RedisCluster {
     options: RedisOptions,
     members: Vec<Redis>,
+    /// The way to each member for the others, if it can be cut.
+    links: Vec<Proxy>,
     ids: Vec<String>,
     masters: usize,
 }
@@ -52,10 +56,19 @@ impl RedisCluster {
         replicas: usize,
     ) -> Result<Self, ServerError> {
         let options = options.clone().cluster_member();
-        let members = (0..masters * (1 + replicas)).map(|_| Redis::try_start(options.clone()));
+        let member = |place| match options.links {
+            true => options
+                .clone()
+                .setting("bind-source-addr", &address_of(place).to_string())
+                // Who calls from anywhere but the first address of this host is a stranger.
+                .setting("protected-mode", "no"),
+            false => options.clone(),
+        };
+        let members = (0..masters * (1 + replicas)).map(|place| Redis::try_start(member(place)));
         let members = members.collect::<Result<Vec<_>, _>>()?;
         let ids = members.iter().map(|member| member.command(&["CLUSTER", "MYID"]).text());
-        let cluster = Self { ids: ids.collect(), options, members, masters };
+        let links = if options.links { members.iter().map(link_to).collect() } else { Vec::new() };
+        let cluster = Self { ids: ids.collect(), options, members, links, masters };
         cluster.share_slots();
         cluster.introduce();
         let all = cluster.members.len();
@@ -81,8 +94,9 @@ impl RedisCluster {
     }
 
     fn introduce(&self) {
-        for other in &self.members[1..] {
-            let (port, bus) = (other.addr().port(), bus_port(other.addr().port()));
+        for (place, other) in self.members.iter().enumerate().skip(1) {
+            let port = other.addr().port();
+            let bus = self.links.get(place).map_or(bus_port(port), |link| link.addr().port());
             let (port, bus) = (port.to_string(), bus.to_string());
             ok(&self.members[0], &["CLUSTER", "MEET", "127.0.0.1", &port, &bus]);
         }
@@ -235,9 +249,75 @@ impl RedisCluster {
         self.finish_slot(slot, from, to);
     }
 
+    /// From now on this member and the others do not hear of each other, until [`heal`](Self::heal). Clients and its
+    /// own replicas still reach it. Returns when it has noticed, and does nothing for anybody.
+    ///
+    /// # Panics
+    ///
+    /// The member is not there, does not notice, or the cluster was started without [links](RedisOptions::links).
+    pub fn cut_off(&self, member: usize) {
+        self.set_links(member, Fault::BlackHole);
+        let cut = &self.members[member];
+        let noticed = cut.wait_until(READY, || says(cut, "cluster_state", "fail"));
+        noticed.unwrap_or_else(|error| panic!("{error}"));
+    }
+
+    /// This member is cut off from nobody any more.
+    ///
+    /// # Panics
+    ///
+    /// The member is not there.
+    pub fn heal(&self, member: usize) {
+        self.set_links(member, Fault::None);
+    }
+
+    fn set_links(&self, member: usize, fault: Fault) {
+        self.links[member].set(fault);
+        for link in &self.links {
+            link.set_from(address_of(member), fault);
+        }
+    }
+
+    /// From now on its replica hears nothing more of what is written to this master, until
+    /// [`replicate_again`](Self::replicate_again).
+    ///
+    /// # Panics
+    ///
+    /// The member is not there.
+    pub fn cut_from_replica(&self, member: usize) {
+        self.expect_ok(member, &["ACL", "SETUSER", "default", "-psync", "-sync", "-replconf"]);
+        self.members[member].command(&["CLIENT", "KILL", "TYPE", "replica"]);
+    }
+
+    /// This master has replicas again.
+    ///
+    /// # Panics
+    ///
+    /// The member is not there.
+    pub fn replicate_again(&self, member: usize) {
+        self.expect_ok(member, &["ACL", "SETUSER", "default", "+psync", "+sync", "+replconf"]);
+    }
+
     fn expect_ok(&self, member: usize, words: &[&str]) {
         ok(&self.members[member], words);
     }
+}
+
+/// From where a member calls the others, if the way to them can be cut.
+fn address_of(place: usize) -> IpAddr {
+    let place = u8::try_from(place).expect("there are few members");
+    Ipv4Addr::new(127, 0, 1, 1 + place).into()
+}
+
+/// A way for the other members that can be cut, announced to them.
+fn link_to(member: &Redis) -> Proxy {
+    let bus = (Ipv4Addr::LOCALHOST, bus_port(member.addr().port()));
+    let link = Proxy::start(bus.into()).expect("a proxy can be started");
+    let port = link.addr().port().to_string();
+    // Nobody would find it where it calls from.
+    ok(member, &["CONFIG", "SET", "cluster-announce-ip", "127.0.0.1"]);
+    ok(member, &["CONFIG", "SET", "cluster-announce-bus-port", &port]);
+    link
 }
 
 /// Where the other members reach the one at `port`. Near it, so that it is free again after a restart.

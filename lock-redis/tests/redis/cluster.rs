@@ -13,10 +13,10 @@ use tokio::task::JoinHandle;
 
 use crate::support::{claim, contended, eventually, granted, renew, until, win};
 
-const LONG: u64 = 300_000;
+pub(crate) const LONG: u64 = 300_000;
 
 /// What a loaded machine may need.
-const SOON: Duration = Duration::from_secs(10);
+pub(crate) const SOON: Duration = Duration::from_secs(10);
 
 /// A majority takes so long, in ms, to believe that a master is gone.
 const NODE_TIMEOUT: &str = "1000";
@@ -25,7 +25,7 @@ fn masters() -> RedisCluster {
     RedisCluster::start(&options(), 3, 0)
 }
 
-fn options() -> RedisOptions {
+pub(crate) fn options() -> RedisOptions {
     RedisOptions::new()
         .setting("cluster-node-timeout", NODE_TIMEOUT)
         // However long it was without its master.
@@ -33,21 +33,21 @@ fn options() -> RedisOptions {
         .setting("repl-diskless-sync-delay", "0")
 }
 
-async fn connect(cluster: &RedisCluster) -> Redis {
+pub(crate) async fn connect(cluster: &RedisCluster) -> Redis {
     Redis::connect(cluster.url()).await.expect("the cluster takes us")
 }
 
 /// Names of locks at the member, in different slots.
-fn names_at(cluster: &RedisCluster, member: usize) -> impl Iterator<Item = String> {
+pub(crate) fn names_at(cluster: &RedisCluster, member: usize) -> impl Iterator<Item = String> {
     let at = move |name: &String| cluster.home(name) == member;
     (0..).map(|i| format!("n{i}")).filter(at)
 }
 
-fn name_at(cluster: &RedisCluster, member: usize) -> String {
+pub(crate) fn name_at(cluster: &RedisCluster, member: usize) -> String {
     names_at(cluster, member).next().expect("they do not end")
 }
 
-fn waiting(text: &str) -> Claim {
+pub(crate) fn waiting(text: &str) -> Claim {
     let mut claim = claim(text, LONG);
     claim.queue = true;
     claim
@@ -74,7 +74,7 @@ async fn woken(resting: JoinHandle<Wake>) -> Wake {
 }
 
 /// Until it holds the lock, as core does it.
-async fn wins_in_the_end(locks: &Redis, claim: &Claim) -> Option<FencingToken> {
+pub(crate) async fn wins_in_the_end(locks: &Redis, claim: &Claim) -> Option<FencingToken> {
     loop {
         if let Ok(Attempt::Acquired(grant)) = locks.try_acquire(claim).await {
             return grant.token;
@@ -86,7 +86,7 @@ async fn wins_in_the_end(locks: &Redis, claim: &Claim) -> Option<FencingToken> {
 }
 
 #[track_caller]
-fn still_held(renewal: &Result<Renewal, Fault>) {
+pub(crate) fn still_held(renewal: &Result<Renewal, Fault>) {
     assert!(matches!(renewal, Ok(Renewal::Held(_))), "{renewal:?}");
 }
 
@@ -301,7 +301,10 @@ async fn answers_are_not_mixed_up_when_a_channel_moves_away() {
 }
 
 /// The name of one lock at each of the masters, held; and what is known of the holds.
-async fn hold_everywhere(cluster: &RedisCluster, locks: &Redis) -> Vec<(Claim, FencingToken)> {
+pub(crate) async fn hold_everywhere(
+    cluster: &RedisCluster,
+    locks: &Redis,
+) -> Vec<(Claim, FencingToken)> {
     let mut holds = Vec::new();
     for member in 0..3 {
         let mut held = claim(&name_at(cluster, member), LONG);
@@ -322,9 +325,7 @@ async fn a_replica_takes_over_with_what_it_has_and_tokens_grow() {
     let count = ["DBSIZE"];
     let all = cluster.member(0).command(&count);
     eventually(|| cluster.member(3).command(&count) == all).await;
-    for cut in ["ACL SETUSER default -psync -replconf", "CLIENT KILL TYPE replica"] {
-        cluster.member(0).command(&cut.split(' ').collect::<Vec<_>>());
-    }
+    cluster.cut_from_replica(0);
     let before = win(&locks, &mut lost).await.token;
     let waiter = waiting(kept.name.as_str());
     contended(elsewhere.try_acquire(&waiter).await);

@@ -4,6 +4,7 @@
 mod certificates;
 mod clocks;
 mod cluster;
+mod cluster_faults;
 mod crash;
 mod fleets;
 #[cfg(feature = "tls")]

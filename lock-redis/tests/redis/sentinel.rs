@@ -210,28 +210,42 @@ async fn a_primary_that_demands_replicas_gives_nothing_without_them() {
 }
 
 #[tokio::test]
-async fn one_sentinel_that_answers_is_enough() {
+async fn a_minority_of_sentinels_replaces_nobody_and_locks_go_on() {
     let group = group().await;
+    let (before, primary) = (connect(&group).await, group.server(0));
+    let guard = hold(&before).await;
     group.sentinel(0).kill();
     group.sentinel(1).stop();
     let began = Moment::now();
+    // One that answers is enough to be led there.
     let locks = connect(&group).await;
     let took = Moment::now().saturating_since(began);
     assert!(took < BOUND, "{took:?}");
-    granted(locks.try_acquire(&claim("n", 1000)).await);
-    // Without a majority nobody replaces the primary.
-    group.server(0).kill();
+    let next = tokio::spawn(async move { hold(&locks).await });
+    eventually(|| has(primary, "{n}%queue")).await;
+    primary.stop();
+    let last = group.sentinel(2);
+    eventually(|| last.output().contains("+sdown master")).await;
+    primary.cont();
+    verified(&guard).await;
+    guard.release().await.unwrap();
+    let next = next.await.unwrap();
+    assert_eq!(last.named(), Some(primary.addr().port()));
+    assert!(!last.output().contains("+odown"), "it is alone: {}", last.output());
+    next.release().await.unwrap();
+    // Without a majority nobody is there in its place, and who is missed is said.
+    primary.kill();
     for _ in 0..3 {
         let began = Moment::now();
-        let fault = locks.try_acquire(&claim("m", 1000)).await.unwrap_err();
+        let fault = before.try_acquire(&claim("m", 1000)).await.unwrap_err();
         assert_eq!(fault.kind(), FaultKind::Unavailable);
         let took = Moment::now().saturating_since(began);
         assert!(took < BOUND, "{took:?}");
     }
-    let fault = locks.try_acquire(&claim("m", 1000)).await.unwrap_err();
+    let fault = before.try_acquire(&claim("m", 1000)).await.unwrap_err();
     assert_eq!(fault.effect(), Effect::NotApplied);
     let why = fault.into_source().to_string();
-    assert!(why.contains(&group.server(0).addr().to_string()), "{why}");
+    assert!(why.contains(&primary.addr().to_string()), "{why}");
 }
 
 #[tokio::test]

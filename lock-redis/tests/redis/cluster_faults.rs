@@ -1,0 +1,171 @@
+//! Clusters whose members do not hear of each other, and what asynchronous replication loses in them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use conformance_tests::servers::{RedisCluster, Reply};
+use lock_core::backend::{Attempt, Claim, Effect, FaultKind, LetGo, Release, Renewal};
+use lock_core::{Backend, FenceGate, LockGuard, Locker};
+use lock_redis::Redis;
+
+use crate::cluster::{
+    LONG, SOON, connect, hold_everywhere, name_at, names_at, options, still_held, waiting,
+    wins_in_the_end,
+};
+use crate::support::{claim, contended, eventually, renew, until, win};
+
+/// More than a failover takes, most of the time: whoever is not told of it has a lease that ends.
+const LEASE: Duration = Duration::from_secs(6);
+
+async fn cluster(replicas: usize) -> Arc<RedisCluster> {
+    let starting = move || RedisCluster::start(&options().links(), 3, replicas);
+    Arc::new(tokio::task::spawn_blocking(starting).await.unwrap())
+}
+
+/// Does what takes its time, while the clients of this test go on.
+async fn meanwhile(cluster: &Arc<RedisCluster>, work: impl FnOnce(&RedisCluster) + Send + 'static) {
+    let cluster = Arc::clone(cluster);
+    tokio::task::spawn_blocking(move || work(&cluster)).await.unwrap();
+}
+
+fn says(cluster: &RedisCluster, member: usize, word: &str) -> bool {
+    let role = cluster.member(member).connect().and_then(|mut s| s.command(&["ROLE"]));
+    role.is_ok_and(|role| role.text().starts_with(word))
+}
+
+/// True if the member does nothing for anybody, because it sees no majority.
+fn is_down(cluster: &RedisCluster, member: usize) -> bool {
+    let name = name_at(cluster, member);
+    matches!(cluster.member(member).command(&["GET", &name]), Reply::Error(why) if why.starts_with("CLUSTERDOWN"))
+}
+
+/// Until the member that has the lock by then knows it.
+async fn is_held_again(locks: &Redis, held: &Claim) {
+    let bound = Duration::from_secs(1);
+    until("it is renewed", async || match tokio::time::timeout(bound, renew(locks, held)).await {
+        Ok(Ok(Renewal::Held(_))) => true,
+        Ok(Ok(Renewal::NotHeld)) => panic!("what the replica has is lost"),
+        Ok(Err(fault)) => {
+            assert_eq!(fault.kind(), FaultKind::Unavailable, "{fault:?}");
+            false
+        }
+        Err(_) => false,
+    })
+    .await;
+}
+
+/// Where the lock is by then.
+async fn acquire(locks: &Redis, lock: &str) -> LockGuard {
+    let lock = Locker::new(locks.clone()).lock(lock).unwrap().ttl(LEASE);
+    let mut guard = None;
+    until("it is acquired", async || {
+        let acquired = lock.acquire().await;
+        assert!(!acquired.as_ref().is_err_and(|error| !error.is_retryable()), "{acquired:?}");
+        guard = acquired.ok();
+        guard.is_some()
+    })
+    .await;
+    guard.expect("it was waited for")
+}
+
+/// A master goes away in some way, with a lock that its replica has not heard of, and comes back.
+async fn a_lost_lock_is_told_and_fenced(
+    goes: impl FnOnce(&RedisCluster) + Send + 'static,
+    returns: impl FnOnce(&RedisCluster) + Send + 'static,
+) {
+    let cluster = cluster(1).await;
+    let (locks, other) = (connect(&cluster).await, connect(&cluster).await);
+    let mut names = names_at(&cluster, 0);
+    let (kept, lost) = (names.next().unwrap(), names.next().unwrap());
+    let mut kept = claim(&kept, LONG);
+    win(&locks, &mut kept).await;
+    let count = ["DBSIZE"];
+    let all = cluster.member(0).command(&count);
+    eventually(|| cluster.member(3).command(&count) == all).await;
+    cluster.cut_from_replica(0);
+    let lock = Locker::new(locks.clone()).lock(&*lost).unwrap().ttl(LEASE);
+    let guard = lock.acquire().await.unwrap();
+    let gate = FenceGate::new(());
+    gate.admit(guard.fencing_token().unwrap(), |()| ()).unwrap();
+    meanwhile(&cluster, goes).await;
+    eventually(|| says(&cluster, 3, "master")).await;
+    // Its clients may reach the old one all the time.
+    is_held_again(&locks, &kept).await;
+    let next = acquire(&other, &lost).await;
+    assert!(next.fencing_token() > guard.fencing_token());
+    gate.admit(next.fencing_token().unwrap(), |()| ()).unwrap();
+    // By its next renewal, or by the end of its lease.
+    tokio::time::timeout(LEASE + SOON, guard.lost()).await.expect("it is told");
+    assert!(gate.admit(guard.fencing_token().unwrap(), |()| ()).is_err());
+    meanwhile(&cluster, returns).await;
+    eventually(|| says(&cluster, 0, "slave")).await;
+    // What the old one had is gone, and nobody is led back to it.
+    still_held(&renew(&locks, &kept).await);
+    next.verify().await.unwrap();
+    contended(locks.try_acquire(&claim(&lost, LONG)).await);
+}
+
+#[tokio::test]
+async fn a_lock_that_died_with_its_master_is_told_and_fenced() {
+    use conformance_tests::servers::KeepData;
+    let back = |cluster: &RedisCluster| cluster.member(0).restart(KeepData::Yes);
+    a_lost_lock_is_told_and_fenced(|cluster| cluster.member(0).kill(), back).await;
+}
+
+#[tokio::test]
+async fn a_lock_on_a_master_that_was_stopped_is_told_and_fenced() {
+    let back = |cluster: &RedisCluster| {
+        cluster.member(0).cont();
+        cluster.replicate_again(0);
+    };
+    a_lost_lock_is_told_and_fenced(|cluster| cluster.member(0).stop(), back).await;
+}
+
+/// All clients reach it, and it says that it can do nothing: whoever believed its map would stay there.
+#[tokio::test]
+async fn a_master_that_is_cut_off_from_the_majority_is_left() {
+    let back = |cluster: &RedisCluster| {
+        assert!(is_down(cluster, 0) && says(cluster, 0, "master"), "it does not know better");
+        cluster.heal(0);
+        cluster.replicate_again(0);
+    };
+    a_lost_lock_is_told_and_fenced(|cluster| cluster.cut_off(0), back).await;
+}
+
+#[tokio::test]
+async fn a_cluster_that_falls_apart_is_an_outage_and_loses_nothing() {
+    let cluster = cluster(0).await;
+    let (locks, other) = (connect(&cluster).await, connect(&cluster).await);
+    let holds = hold_everywhere(&cluster, &locks).await;
+    let (held, first) = &holds[0];
+    let waiter = waiting(held.name.as_str());
+    contended(other.try_acquire(&waiter).await);
+    let resting = tokio::spawn(async move { wins_in_the_end(&other, &waiter).await });
+    meanwhile(&cluster, |cluster| (0..3).for_each(|member| cluster.cut_off(member))).await;
+    eventually(|| (0..3).all(|member| is_down(&cluster, member))).await;
+    for (held, _) in &holds {
+        let refused = [
+            renew(&locks, held).await.err(),
+            locks.release(held, LetGo::now()).await.err(),
+            locks.try_acquire(&claim(held.name.as_str(), LONG)).await.err(),
+        ];
+        for fault in refused.into_iter().map(|fault| fault.expect("nobody may do anything")) {
+            assert_eq!(
+                (fault.effect(), fault.kind()),
+                (Effect::NotApplied, FaultKind::Unavailable)
+            );
+        }
+    }
+    assert!(!resting.is_finished());
+    for member in 0..3 {
+        cluster.heal(member);
+    }
+    for (held, _) in &holds {
+        is_held_again(&locks, held).await;
+    }
+    let taken = locks.try_acquire(&claim(held.name.as_str(), LONG)).await;
+    assert!(matches!(taken, Ok(Attempt::Contended { .. })), "{taken:?}");
+    assert_eq!(locks.release(held, LetGo::now()).await.unwrap(), Release::Released);
+    let token = tokio::time::timeout(SOON, resting).await.expect("it is served").unwrap();
+    assert!(token > Some(*first));
+}
