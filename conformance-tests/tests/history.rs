@@ -667,6 +667,125 @@ fn a_stopped_holder_is_taken_over_from_within_the_bound() {
 }
 
 #[test]
+fn a_hold_that_was_passed_on_was_asked_for_by_the_first_who_had_it() {
+    let call = |t: u64, kind: &str, who: &str, op: &str, more: &str| {
+        let grant = who.replace('/', "");
+        format!(
+            r#"{{"kind":"{kind}","t":{t},"proc":"{who}","lock":"l","op":"{op}","grant":"{grant}"{more}}}"#
+        )
+    };
+    let held = |fence: u64| format!(r#","fence":{fence},"valid_until":2000"#);
+    let lines = [
+        call(10, "invoke", "p1/a", "acquire", ""),
+        call(20, "ok", "p1/a", "acquire", &held(0x100)),
+        call(30, "invoke", "p2/c", "acquire", ""),
+        r#"{"kind":"fault","t":100,"id":1,"what":"break","lock":"l","breaks":["A3"]}"#.to_owned(),
+        call(110, "ok", "p2/c", "acquire", &held(0x200)),
+        call(120, "invoke", "p1/b", "acquire", ""),
+        call(130, "invoke", "p1/a", "release", ""),
+        call(130, "ok", "p1/a", "release", ""),
+        call(130, "ok", "p1/b", "acquire", &held(0x101)),
+        call(140, "fail", "p1/b", "lost", "").replace("fail", "event"),
+    ];
+    let judge = |fields: &str, lines: &[String]| {
+        hand_written(fields, &lines.iter().map(String::as_str).collect::<Vec<_>>()).unwrap()
+    };
+    // The process cannot know that its lock was broken; the server has given it once.
+    let broken = r#","breaks":["A3"]"#;
+    let report = judge(&format!(r#"{broken},"passes_on":true"#), &lines);
+    assert!(report.is_legal() && report.excused_overlaps > 0, "{report}");
+    // But where tokens are only the server's, it has given a lower one later.
+    let report = judge(broken, &lines);
+    assert!(report.broken.contains_key(&Rule::K4), "{report}");
+    // And where nothing was broken, the lock was with two.
+    let unbroken: Vec<String> =
+        lines.iter().filter(|line| !line.contains("fault")).cloned().collect();
+    let report = judge(r#","passes_on":true"#, &unbroken);
+    assert!(report.broken.contains_key(&Rule::K1), "{report}");
+    assert!(
+        report.broken.contains_key(&Rule::K2) || report.broken.contains_key(&Rule::K7),
+        "{report}"
+    );
+}
+
+#[test]
+fn who_waits_beside_a_holder_whose_lease_ran_out_may_be_passed_over() {
+    let call = |t: u64, kind: &str, who: &str, op: &str, more: &str| {
+        let grant = who.replace('/', "");
+        format!(
+            r#"{{"kind":"{kind}","t":{t},"proc":"{who}","lock":"l","op":"{op}","grant":"{grant}"{more}}}"#
+        )
+    };
+    let held = |fence: u64, until: u64| format!(r#","fence":{fence},"valid_until":{until}"#);
+    let judge = |fields: &str, holder: &str| {
+        let lines = [
+            call(10, "invoke", holder, "acquire", ""),
+            call(20, "ok", holder, "acquire", &held(1, 900)),
+            call(30, "invoke", "p1/b", "acquire", ""),
+            call(300, "invoke", "p2/c", "acquire", ""),
+            call(900, "event", holder, "lost", r#","err":"expired""#),
+            call(1000, "ok", "p2/c", "acquire", &held(2, 3900)),
+            call(1100, "invoke", "p2/c", "release", ""),
+            call(1100, "ok", "p2/c", "release", ""),
+            call(1110, "ok", "p1/b", "acquire", &held(3, 3900)),
+        ];
+        let fields = format!(r#"{fields},"fifo_after":100"#);
+        hand_written(&fields, &lines.each_ref().map(String::as_str)).unwrap()
+    };
+    let pushed = r#","passes_over":true"#;
+    assert!(judge(pushed, "p1/a").is_legal());
+    // Not where that is not said, nor beside others.
+    for (fields, holder) in [("", "p1/a"), (pushed, "p3/a")] {
+        let report = judge(fields, holder);
+        assert!(report.broken.contains_key(&Rule::Fifo), "{fields} {holder}: {report}");
+    }
+}
+
+#[test]
+fn a_holder_of_another_library_counts_exactly_while_it_is_there() {
+    let there = |lock: &str, from: u64, until: u64| {
+        [
+            format!(r#"{{"kind":"fault","t":{from},"id":1,"what":"foreign","lock":"{lock}"}}"#),
+            format!(r#"{{"kind":"heal","t":{until},"id":1}}"#),
+        ]
+    };
+    let call = |t: u64, kind: &str, op: &str, more: &str| {
+        format!(
+            r#"{{"kind":"{kind}","t":{t},"proc":"p2/b","lock":"l","op":"{op}","grant":"b"{more}}}"#
+        )
+    };
+    let judge = |mut lines: Vec<String>| {
+        lines.sort_by_key(|line| Line::parse(line.as_bytes()).unwrap().t());
+        hand_written("", &lines.iter().map(String::as_str).collect::<Vec<_>>()).unwrap()
+    };
+    // It keeps others out, and only then.
+    for (lock, from, until, legal) in
+        [("l", 1150, 1160, true), ("l", 900, 1001, true), ("l", 1999, 2010, true)]
+            .into_iter()
+            .chain([("l", 900, 999, false), ("l", 2001, 2010, false), ("m", 1150, 1160, false)])
+    {
+        let busy =
+            [call(from, "invoke", "try", ""), call(until, "fail", "try", r#","err":"busy""#)];
+        let report = judge([there(lock, 1000, 2000), busy].concat());
+        assert_eq!(!report.broken.contains_key(&Rule::K2), legal, "{lock} {from}: {report}");
+    }
+    // Nobody else may rely on the lock meanwhile.
+    for (lock, from, legal) in [("l", 2000, false), ("m", 2000, true), ("l", 2980, true)] {
+        let report = judge([TAKEN.map(str::to_owned), there(lock, from, 5000)].concat());
+        assert_eq!(!report.broken.contains_key(&Rule::K1), legal, "{lock} {from}: {report}");
+    }
+    // Who waits gets the lock when the other one's lease has ended, within the bound.
+    for (t, legal) in [(2199, true), (2201, false)] {
+        let waited = [
+            call(900, "invoke", "acquire", ""),
+            call(t, "ok", "acquire", r#","fence":1,"valid_until":4900"#),
+        ];
+        let report = judge([there("l", 850, 2000), waited].concat());
+        assert_eq!(report.is_legal(), legal, "{t}: {report}");
+    }
+}
+
+#[test]
 fn a_counter_that_lost_an_update_is_seen() {
     let counted = |fence: &str, values: [u64; 2], read: u64| {
         let call = |t: u64, kind: &str, op: &str, value: String| {

@@ -1,11 +1,9 @@
-//! Simulated runs of the memory backend. `SIMULATION_SEED` replays one run, `SIMULATION_RUNS` says how
-//! many there are.
+//! Simulated runs of the memory backend. How many runs there are, and which, says the environment: see `Seeds`.
 
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use conformance_tests::history::{Line, Op};
-use conformance_tests::simulation::{Run, Tally, run};
+use conformance_tests::simulation::{Run, Seeds, run, search};
 use conformance_tests::{Harness, sabotage};
 
 mod common;
@@ -20,50 +18,24 @@ fn simulate(seed: u64) -> Run {
 
 #[test]
 fn no_run_breaks_a_promise() {
-    let seeds = match variable("SIMULATION_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => 0..variable("SIMULATION_RUNS").unwrap_or(RUNS),
-    };
-    let mut tally = Tally::default();
-    let (mut operations, mut handed_over) = (0, 0);
-    let runs = seeds.end - seeds.start;
-    for seed in seeds {
+    let handed_over = AtomicUsize::new(0);
+    let seeds = Seeds::of_test("-p conformance-tests --test simulation no_run", RUNS);
+    let sum = seeds.run(|seed| {
         let run = simulate(seed);
-        operations += run.report.operations;
-        handed_over += run.lines.iter().filter(|line| was_handed_over(line)).count();
-        tally.add(&run.tally);
-        assert!(
-            run.report.is_legal(),
-            "{run}\nrecorded in {}\nreplay it with:\n  SIMULATION_SEED={seed} cargo test -p conformance-tests --test simulation no_run\n",
-            kept(&run).display()
-        );
-    }
-    println!(
-        "{runs} runs, {operations} operations, {} calls of verbs, {handed_over} hand-overs",
-        tally.calls()
-    );
-    assert!(runs < RUNS || handed_over > 100, "locks were handed over {handed_over} times only");
-    for (what, verb, count) in tally.pairs() {
-        println!("{what:>20} {verb:<11} {count}");
-    }
+        let count = run.lines.iter().filter(|line| was_handed_over(line)).count();
+        handed_over.fetch_add(count, Ordering::Relaxed);
+        run
+    });
+    let handed_over = handed_over.into_inner();
+    println!("{sum}{handed_over} times a process handed a lock over to itself");
+    sum.assert_legal();
+    assert!(seeds.are_chosen() || handed_over > 100, "{handed_over} hand-overs only");
 }
 
 /// The answer to an acquisition that got its lock from the holder before in its process.
 fn was_handed_over(line: &Line) -> bool {
     let Line::Record(record) = line else { return false };
     record.fence.is_some_and(|fence| fence & 0xff != 0 && record.op == Op::Acquire)
-}
-
-/// The whole history, for check-history and for eyes.
-fn kept(run: &Run) -> PathBuf {
-    let path = std::env::temp_dir().join(format!("simulation-{}.jsonl", run.seed));
-    let text: String = run.lines.iter().map(Line::to_json).collect();
-    std::fs::write(&path, text).expect("the history can be written");
-    path
-}
-
-fn variable(name: &str) -> Option<u64> {
-    std::env::var(name).ok().map(|value| value.parse().expect("a number"))
 }
 
 #[test]
@@ -94,24 +66,17 @@ fn steps(run: &Run) -> Vec<String> {
 fn broken_backends_break_promises_in_some_run() {
     const RUNS: u64 = 1000;
 
-    let next = AtomicUsize::new(0);
-    let work = || {
-        while let Some(name) = FOUND.get(next.fetch_add(1, Ordering::SeqCst)) {
-            let saboteur = sabotage::all().iter().find(|saboteur| saboteur.name == *name);
-            let saboteur = saboteur.expect("it is among the saboteurs");
-            let broken = (0..RUNS).find_map(|seed| {
-                let memory: Box<dyn Harness> = Box::new(InMemory::new());
-                let run = run(seed, saboteur.infiltrate(memory)).expect("a history is recorded");
-                (!run.report.is_legal()).then_some(run)
-            });
-            let broken = broken.unwrap_or_else(|| panic!("{name} got through {RUNS} runs"));
-            println!("{name}: seed {}, {}", broken.seed, broken.report.violations[0]);
-        }
-    };
-    std::thread::scope(|scope| {
-        scope.spawn(work);
-        scope.spawn(work);
-    });
+    for name in FOUND {
+        let saboteur = sabotage::all().iter().find(|saboteur| saboteur.name == name);
+        let saboteur = saboteur.expect("it is among the saboteurs");
+        let broken = search(0..RUNS, |seed| {
+            let memory: Box<dyn Harness> = Box::new(InMemory::new());
+            let run = run(seed, saboteur.infiltrate(memory)).expect("a history is recorded");
+            (!run.report.is_legal()).then_some(run)
+        });
+        let broken = broken.unwrap_or_else(|| panic!("{name} got through {RUNS} runs"));
+        println!("{name}: seed {}, {}", broken.seed, broken.report.violations[0]);
+    }
 }
 
 /// Saboteurs that a simulation meets. The others break what it does not use (lists, names at their

@@ -8,7 +8,8 @@ use super::timeline::{At, Grant, History, LockLine};
 struct Claim {
     from: At,
     until: At,
-    grant: usize,
+    /// `None` if that is not recorded.
+    grant: Option<usize>,
 }
 
 /// K1: claims never overlap.
@@ -16,8 +17,15 @@ pub(super) fn exclusion(history: &History, lock: &LockLine, report: &mut Report)
     let claims = lock.grants.iter().enumerate().map(|(grant, given)| Claim {
         from: lock.acquire_of(given).ret,
         until: claim_end(history, lock, given),
-        grant,
+        grant: Some(grant),
     });
+    // It may have ended at any time of the moment in which that was noted.
+    let foreign = history.foreign(&lock.name).map(|window| Claim {
+        from: window.from,
+        until: At::first(window.until.t),
+        grant: None,
+    });
+    let claims = claims.chain(foreign);
     let mut claims: Vec<Claim> = claims.filter(|claim| claim.from < claim.until).collect();
     claims.sort_by_key(|claim| claim.from);
     let mut longest: Option<&Claim> = None;
@@ -38,11 +46,12 @@ pub(super) fn exclusion(history: &History, lock: &LockLine, report: &mut Report)
 }
 
 fn overlap(history: &History, lock: &LockLine, a: &Claim, b: &Claim, report: &mut Report) {
-    let (first, second) = (lock.acquire(a.grant), lock.acquire(b.grant));
-    let lines = [first.lines[1], second.lines[1]];
+    let calls = [a, b].map(|claim| claim.grant.map(|grant| lock.acquire(grant)));
+    let lines = calls.map(|call| call.map_or(0, |call| call.lines[1]));
     report.violation(Rule::K1, &lock.name, &lines, || {
         let shared = a.until.min(b.until).since(b.from);
-        let (one, other) = (history.name_of(first), history.name_of(second));
+        let [one, other] =
+            calls.map(|call| call.map_or("another library", |call| history.name_of(call)));
         format!(
             "two holders at once for {shared:?}: {one} may rely on the lock from {} to {} ns, and {other} \
              got it at {} ns",

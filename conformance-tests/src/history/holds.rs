@@ -2,7 +2,7 @@
 //! waiting start from.
 
 use super::record::{Grade, Header, Op, Renewals, Why};
-use super::timeline::{At, Call, Grant, History, LockLine, Outcome};
+use super::timeline::{At, Call, Grant, History, LockLine, Outcome, Window};
 
 /// A grant as the server saw it, as far as the history tells.
 #[derive(Debug)]
@@ -52,7 +52,7 @@ impl Hold {
         });
         Self {
             grant: index,
-            from: lock.acquire_of(grant).invoke,
+            from: lock.acquire_of(grant).asked,
             lower: released.unwrap_or(unconfirmed),
             unconfirmed,
             upper,
@@ -115,8 +115,8 @@ pub(super) fn earliest_end(history: &History, lock: &LockLine, grant: &Grant) ->
 
 /// When a fault that breaks an assumption can have ended what was acquired by `acquire`.
 fn earliest_break(history: &History, lock: &LockLine, acquire: &Call, until: At) -> At {
-    let broken = history.broken(&lock.name, acquire.invoke, until);
-    broken.map(|window| window.from.max(acquire.invoke)).min().unwrap_or(At::NEVER)
+    let broken = history.broken(&lock.name, acquire.asked, until);
+    broken.map(|window| window.from.max(acquire.asked)).min().unwrap_or(At::NEVER)
 }
 
 pub(super) fn latest_end(history: &History, lock: &LockLine, grant: &Grant) -> (At, bool) {
@@ -168,9 +168,12 @@ pub(super) struct Span {
     pub(super) from: At,
     pub(super) until: At,
     pub(super) lapsed: bool,
-    /// Index in [`LockLine::calls`] of the acquisition.
+    /// Index in [`LockLine::calls`] of the acquisition; no index at all if that is not recorded.
     pub(super) call: usize,
 }
+
+/// What a [`Span`] has for a call that is not recorded.
+pub(super) const UNRECORDED: usize = usize::MAX;
 
 impl Span {
     /// Where renewals are not recorded, nobody knows when exactly a lease ends on the server, and it may keep others
@@ -217,7 +220,7 @@ impl Presence {
     /// The times when certainly nobody was there, each with whether a lapse began it.
     pub(super) fn gaps(&self, end: At) -> Vec<Span> {
         let mut gaps = Vec::new();
-        let mut free = Span { from: At::START, until: end, lapsed: false, call: usize::MAX };
+        let mut free = Span { from: At::START, until: end, lapsed: false, call: UNRECORDED };
         for span in &self.spans {
             if span.from > free.from {
                 gaps.push(Span { until: span.from, ..free });
@@ -254,6 +257,18 @@ pub(super) fn holders(history: &History, lock: &LockLine, order: &[Hold]) -> Vec
         }
     }
     spans
+}
+
+/// When somebody had the lock whose calls are not recorded.
+pub(super) fn foreigners(history: &History, lock: &LockLine) -> Vec<Span> {
+    let windows = history.foreign(&lock.name);
+    let spans = windows.map(|&Window { from, until, .. }| Span {
+        from,
+        until,
+        lapsed: true,
+        call: UNRECORDED,
+    });
+    spans.collect()
 }
 
 /// Up to when something that nobody knows of may have had the lock for this call.

@@ -37,7 +37,8 @@
 //! recorder's clock, read first, plus what the guard says is left. So recorded claims lie inside the true
 //! ones, and an overlap of two is no false alarm.
 //!
-//! Faults stand on the same time line, written down before they are caused and after they are over.
+//! Faults stand on the same time line, written down before they are caused and after they are over. So do holders
+//! whose calls are not recorded ([`Trouble::Foreign`]).
 //!
 //! # What is checked
 //!
@@ -65,7 +66,7 @@ pub use recorder::{Client, Clock, FaultNote, GrantId, Held, Pending, Recorder, U
 pub use report::{Report, Rule, Times, Violation};
 pub use timeline::{History, Unreadable};
 
-use holds::{Presence, holders, in_line, in_order, is_fenced};
+use holds::{Presence, foreigners, holders, in_line, in_order, is_fenced};
 use timeline::{LockLine, Outcome};
 
 /// Judges a history by all rules.
@@ -98,11 +99,15 @@ fn check_lock(
     order::sweep(history, lock, &mut order, report);
     order::first_come(history, lock, &order, report);
 
-    let holding = holders(history, lock, &order);
-    let standing = in_line(history, lock);
+    let mut holding = holders(history, lock, &order);
+    // Who meets a holder of another library is contended as by one who stands in line: exactly while it is there.
+    let foreigners = foreigners(history, lock);
+    let mut standing = in_line(history, lock);
+    standing.extend(&foreigners);
     let shut = holding.iter().map(|span| span.shut(&history.header));
     let contenders = Presence::new(shut.chain(standing.iter().copied()).collect());
     order::contention(history, lock, &contenders, report);
+    holding.extend(&foreigners);
     liveness::waits(history, lock, &Presence::new(holding), report);
     liveness::returns(history, lock, report);
     clocked.add(history, lock, &order);

@@ -3,7 +3,7 @@
 use super::holds::{Hold, Presence, is_fenced};
 use super::record::{Assumption, Grade, Op, Why};
 use super::report::{Report, Rule};
-use super::timeline::{At, Call, History, LockLine, Outcome};
+use super::timeline::{At, Call, Grant, History, LockLine, Outcome};
 
 /// K2: no grant can have begun before the one before it ended. Notes for each when it can have begun
 /// at the earliest, and that it had ended when the next one was there.
@@ -12,7 +12,7 @@ pub(super) fn sweep(history: &History, lock: &LockLine, order: &mut [Hold], repo
     let mut blocker = None;
     for index in 0..order.len() {
         let acquire = lock.acquire(order[index].grant);
-        let mut from = acquire.invoke.max(free_from);
+        let mut from = acquire.asked.max(free_from);
         if from > acquire.ret {
             if let Some(earlier) = blocker {
                 too_early(history, lock, &order[earlier], &order[index], report);
@@ -33,6 +33,10 @@ pub(super) fn sweep(history: &History, lock: &LockLine, order: &mut [Hold], repo
 
 fn too_early(h: &History, lock: &LockLine, earlier: &Hold, later: &Hold, report: &mut Report) {
     let (held, taken) = (lock.acquire(earlier.grant), lock.acquire(later.grant));
+    if may_go_back(h, lock, held, taken) {
+        // Their order is not that of their fences.
+        return;
+    }
     let release = lock.released(&lock.grants[earlier.grant]);
     let (holder, taker) = (h.name_of(held), h.name_of(taken));
     match release.filter(|_| earlier.unconfirmed <= taken.ret) {
@@ -72,6 +76,10 @@ pub(super) fn contention(
         }
         let last = contenders.last_until(call.ret, index);
         if last.is_some_and(|span| span.until >= call.invoke) {
+            continue;
+        }
+        if history.breaks(Assumption::A2, &lock.name, call.ret) {
+            // Older data came back, and with them whoever had the lock then.
             continue;
         }
         report.violation(Rule::K2, &lock.name, &call.lines, || {
@@ -116,7 +124,7 @@ pub(super) fn fences(history: &History, lock: &LockLine, order: &[Hold], report:
     let mut first: Option<&Call> = None;
     for hold in order.iter().rev() {
         let acquire = lock.acquire(hold.grant);
-        if let Some(higher) = first.filter(|higher| higher.ret < acquire.invoke) {
+        if let Some(higher) = first.filter(|higher| higher.ret < acquire.asked) {
             regressed(history, lock, higher, acquire, report);
         }
         if first.is_none_or(|first| acquire.ret < first.ret) {
@@ -126,9 +134,7 @@ pub(super) fn fences(history: &History, lock: &LockLine, order: &[Hold], report:
 }
 
 fn regressed(h: &History, lock: &LockLine, earlier: &Call, later: &Call, report: &mut Report) {
-    let broken = |assumption| h.breaks(assumption, &lock.name, earlier.ret.max(later.ret));
-    let seeded = h.header.fencing == Grade::Seeded;
-    if seeded && broken(Assumption::A1) && broken(Assumption::A2) {
+    if may_go_back(h, lock, earlier, later) {
         report.excused_fences += 1;
         return;
     }
@@ -137,6 +143,21 @@ fn regressed(h: &History, lock: &LockLine, earlier: &Call, later: &Call, report:
         let [low, high] = [later, earlier].map(|call| call.fence.unwrap_or_default());
         format!("{other} got fence {low}, although {one} got fence {high} before")
     });
+}
+
+/// Whether the fences of two grants may be in the wrong order: both the server's clock and its data were lost.
+fn may_go_back(h: &History, lock: &LockLine, one: &Call, other: &Call) -> bool {
+    let broken = |assumption| h.breaks(assumption, &lock.name, one.ret.max(other.ret));
+    h.header.fencing == Grade::Seeded && broken(Assumption::A1) && broken(Assumption::A2)
+}
+
+/// Whether somebody of its process let a lease run out while it waited.
+fn is_passed_over(history: &History, lock: &LockLine, waiter: &Call) -> bool {
+    let while_it_waits = waiter.invoke..waiter.ret;
+    let ran_out = |grant: &Grant| matches!(&grant.lost, Some((at, Why::Expired, _)) if while_it_waits.contains(at));
+    let mut of_its_process =
+        lock.grants.iter().filter(|grant| history.are_together(lock.acquire_of(grant), waiter));
+    history.header.passes_over && of_its_process.any(ran_out)
 }
 
 /// Who certainly stood in line before another began to wait is served before it.
@@ -148,6 +169,7 @@ pub(super) fn first_come(history: &History, lock: &LockLine, order: &[Hold], rep
         let overtaker = latest.filter(|other| other.invoke > acquire.invoke.plus(after));
         if let Some(other) = overtaker.filter(|_| acquire.op == Op::Acquire)
             && history.felt(acquire.process, acquire.invoke, acquire.ret).next().is_none()
+            && !is_passed_over(history, lock, acquire)
         {
             let lines = [acquire.lines[0], acquire.lines[1], other.lines[0], other.lines[1]];
             report.violation(Rule::Fifo, &lock.name, &lines, || {

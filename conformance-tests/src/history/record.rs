@@ -69,6 +69,14 @@ pub struct Header {
     /// The assumptions that faults of this run break.
     #[serde(default)]
     pub breaks: Vec<Assumption>,
+    /// Locks are handed over inside of processes, which their servers do not see: the low byte of a token counts how
+    /// often its hold was passed on.
+    #[serde(default)]
+    pub passes_on: bool,
+    /// Locks are pushed: who is sent one and lets its lease run out without a word is taken for gone, and so are those
+    /// of its process who wait. Others may be served before them.
+    #[serde(default)]
+    pub passes_over: bool,
 }
 
 /// How far fencing tokens can be trusted; see [`Fencing`].
@@ -244,6 +252,9 @@ pub enum Trouble {
     Kill,
     /// Nothing passes between the process and its server.
     Partition,
+    /// Somebody has the lock whose calls are not recorded: a client of another library. That disturbs nobody, but
+    /// for the locks that it is taken from.
+    Foreign,
     /// Anything else, in words: a slow network, a restart, a step of the clock.
     #[serde(untagged)]
     Other(String),
@@ -303,6 +314,8 @@ impl Header {
             renewals: Renewals::default(),
             residue: None,
             breaks: Vec::new(),
+            passes_on: false,
+            passes_over: false,
         }
     }
 }

@@ -66,6 +66,9 @@ pub(super) struct Call {
     pub(super) op: Op,
     pub(super) process: u32,
     pub(super) invoke: At,
+    /// The same, but of an acquisition that was passed a hold inside its process: that of the one which got it from
+    /// the server.
+    pub(super) asked: At,
     /// [`At::NEVER`] while it is open.
     pub(super) ret: At,
     pub(super) outcome: Outcome,
@@ -192,7 +195,16 @@ impl History {
     /// The faults that a process felt between two points in time.
     pub(super) fn felt(&self, process: u32, from: At, until: At) -> impl Iterator<Item = &Window> {
         let host = self.hosts[process as usize];
-        self.during(from, until).filter(move |window| window.host.is_none_or(|of| of == host))
+        self.during(from, until).filter(move |window| {
+            window.what != Trouble::Foreign && window.host.is_none_or(|of| of == host)
+        })
+    }
+
+    /// When somebody had `lock` whose calls are not recorded.
+    pub(super) fn foreign(&self, lock: &str) -> impl Iterator<Item = &Window> {
+        self.windows.iter().filter(move |window| {
+            window.what == Trouble::Foreign && window.lock.as_deref() == Some(lock)
+        })
     }
 
     /// The same, those that kept it from talking to its server, and not the others with it.
@@ -206,6 +218,11 @@ impl History {
             window.host.is_some()
                 && matches!(window.what, Trouble::Stop | Trouble::Kill | Trouble::Partition)
         })
+    }
+
+    /// Both are of one process of the operating system.
+    pub(super) fn are_together(&self, one: &Call, other: &Call) -> bool {
+        self.hosts[one.process as usize] == self.hosts[other.process as usize]
     }
 
     /// When the process was killed, if it was.
@@ -248,6 +265,17 @@ impl History {
 }
 
 impl LockLine {
+    /// Finds out for holds that were passed on when they were asked for.
+    fn trace_holds(&mut self) {
+        let granted = |call: &Call| call.op.acquires() && call.outcome == Outcome::Ok;
+        let calls = self.calls.iter().filter(|call| granted(call));
+        let asked: HashMap<u64, At> = calls.filter_map(|c| Some((c.fence?, c.invoke))).collect();
+        for call in self.calls.iter_mut().filter(|call| granted(call)) {
+            let first = call.fence.and_then(|fence| asked.get(&(fence & !0xff)));
+            call.asked = first.copied().unwrap_or(call.invoke);
+        }
+    }
+
     pub(super) fn acquire_of(&self, grant: &Grant) -> &Call {
         &self.calls[grant.acquire]
     }
@@ -435,6 +463,7 @@ impl Builder {
             op: r.op,
             process: u32::try_from(process).expect("processes are counted in 32 bits"),
             invoke: at,
+            asked: at,
             ret: At::NEVER,
             outcome: Outcome::Open,
             fence: r.fence,
@@ -541,6 +570,9 @@ impl Builder {
             }
         }
         self.windows.sort_by_key(|window| window.from);
+        if header.passes_on {
+            self.locks.iter_mut().for_each(LockLine::trace_holds);
+        }
         let hosts = self.processes.names.iter().map(|name| self.hosts.number(host_of(name)));
         let hosts = hosts.collect();
         let kills = self.windows.iter().rev().filter(|window| window.what == Trouble::Kill);

@@ -12,6 +12,7 @@
 //! and connections are simulated as well brings along a [`Site`], which breaks those instead of the calls.
 
 mod drift;
+mod seeds;
 mod site;
 mod stop;
 
@@ -31,6 +32,7 @@ use lock_core::faults::{Call, Disturbance, Verb};
 use lock_core::{FenceGate, LockName, Locker, RenewalPolicy};
 use tokio::task::JoinSet;
 
+pub use seeds::{Seeds, Sum, search};
 pub use site::{Scene, Site, Stage};
 
 use drift::Drifting;
@@ -533,6 +535,7 @@ fn header(seed: u64, plan: &Plan, caps: &lock_core::Capabilities) -> Header {
     header.told_within = moment;
     header.drain = plan.ttl * 2 + plan.timeout * 2 + Duration::from_secs(4);
     header.residue = Some(Vec::new());
+    header.passes_on = plan.handovers > 0;
     header.breaks = plan.by_force.map(Force::breaks).into_iter().collect();
     if let Some(scene) = &plan.scene {
         for bound in [&mut header.takeover, &mut header.hand_off, &mut header.told_within] {
@@ -540,6 +543,7 @@ fn header(seed: u64, plan: &Plan, caps: &lock_core::Capabilities) -> Header {
         }
         header.drain += scene.drain;
         header.fifo_after = header.fifo_after.map(|after| after + scene.slow);
+        header.passes_over = scene.passes_over;
         header.breaks.extend(&scene.breaks);
     }
     header

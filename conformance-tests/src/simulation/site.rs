@@ -61,6 +61,8 @@ pub struct Scene {
     pub drain: Duration,
     /// Processes are killed.
     pub kills: bool,
+    /// Who lets the lease of a lock that it was sent run out is passed over, with its process.
+    pub passes_over: bool,
     /// Assumptions that are broken.
     pub breaks: Vec<Assumption>,
 }

@@ -68,6 +68,8 @@ pub(crate) fn header(play: &Play) -> Header {
         renewals: Renewals::Recorded,
         residue: None,
         breaks: Vec::new(),
+        passes_on: false,
+        passes_over: false,
     }
 }
 
