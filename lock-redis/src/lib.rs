@@ -80,7 +80,8 @@
 //! * when the places are lost alone (deleted, evicted): the next release passes everybody over, and they are back
 //!   when each process looks again, within its ttl;
 //! * for the waiters of a process that did not answer, or was cut off for longer than its places last: others
-//!   go before them until the process is heard of;
+//!   go before them until the process is heard of. A holder that does not renew, and lets the lease of a lock that
+//!   it was sent run out, has not answered either;
 //! * for a waiter whose very first attempt was lost with the connection: it has no number yet;
 //! * if a client of another library takes the lock in the moment in which it is free, which is when a
 //!   lease has ended and nobody has looked yet, or when a key was deleted by hand;
@@ -96,7 +97,7 @@
 //! where the server speaks RESP3, and race where it does not; [`Capabilities::order`] and
 //! [`Capabilities::wakeup`] say which, and `order=fifo` is an error there. Both kinds of clients, on one
 //! lock, exclude each other. Those in line go first: who races gets the lock when nobody is in line, and may
-//! starve while somebody always is. Each hand-off in line wakes those who race, for a look.
+//! starve while somebody always is; those in line never wait for those who race. Each hand-off in line wakes those who race, for a look.
 //!
 //! One connection serves all locks of a [`Redis`] and its clones. It is made anew when it breaks, when a
 //! request has had no answer for 5 s, and when the server turns out to have become a replica: at the next

@@ -666,6 +666,36 @@ async fn those_who_wait_in_any_order_are_woken_and_let_the_line_go_first() {
 }
 
 #[tokio::test]
+async fn those_who_race_get_nothing_while_somebody_is_in_line_and_never_hold_up_the_line() {
+    const HAND_OFFS: usize = 20;
+
+    let server = Server::start();
+    let (locks, racing) = (server.client().await, server.client_in_any_order().await);
+    let mut racer = held(&racing).await;
+    let mut next = in_line(&locks, LONG).await;
+    for _ in 0..HAND_OFFS {
+        // Who races and lets go does not get it again: the line is served in the same step.
+        let_go(&racing, &racer).await;
+        racer = waiter(LONG);
+        contended(racing.try_acquire(&racer).await);
+        sent(&locks, &next).await;
+        // Nor while those in line pass it on to each other.
+        let after = in_line(&locks, LONG).await;
+        let_go(&locks, &next).await;
+        contended(racing.try_acquire(&racer).await);
+        sent(&locks, &after).await;
+        // It is served as soon as nobody is in line.
+        let_go(&locks, &after).await;
+        granted(racing.try_acquire(&racer).await);
+        next = in_line(&locks, LONG).await;
+    }
+    let_go(&racing, &racer).await;
+    sent(&locks, &next).await;
+    let_go(&locks, &next).await;
+    assert_no_residue(&server);
+}
+
+#[tokio::test]
 async fn a_minimum_hold_is_waited_for() {
     let server = Server::start();
     let (locks, elsewhere) = (server.client().await, server.client().await);

@@ -23,6 +23,8 @@ struct Asked {
     connecting: BTreeMap<String, usize>,
     /// Attempts, by their owners.
     attempts: BTreeMap<String, usize>,
+    /// When its waiters asked again, by the server's clock.
+    looks: Vec<Duration>,
     renewals: usize,
     /// By their owners.
     releases: BTreeMap<String, usize>,
@@ -72,7 +74,11 @@ fn account(lines: &[String]) -> BTreeMap<&str, Asked> {
             }
             ["EVALSHA", script, ..] if script == scripts.rights => connects("rights".into()),
             ["EVALSHA", script, "5", _, _, _, _, _, owner, ..] if script == scripts.acquire => {
-                *asked.attempts.entry(owner.to_owned()).or_default() += 1;
+                let times = asked.attempts.entry(owner.to_owned()).or_default();
+                *times += 1;
+                if *times > 1 {
+                    asked.looks.push(time_of(line));
+                }
             }
             ["EVALSHA", script, ..] if script == scripts.renew => asked.renewals += 1,
             ["EVALSHA", script, "5", _, _, _, _, _, owner] if script == scripts.release => {
@@ -82,6 +88,12 @@ fn account(lines: &[String]) -> BTreeMap<&str, Asked> {
         }
     }
     clients
+}
+
+/// When the server was asked that.
+fn time_of(line: &str) -> Duration {
+    let seconds = line.split(' ').next().and_then(|seconds| seconds.parse().ok());
+    Duration::from_secs_f64(seconds.expect("a line of MONITOR begins with the time"))
 }
 
 /// Each process has some waiters for one lock, and the first one who gets it holds it for leases.
@@ -152,10 +164,14 @@ async fn every_command_is_accounted_for() {
         let owners = |of: &BTreeMap<String, usize>| of.keys().cloned().collect::<BTreeSet<_>>();
         assert_eq!(owners(&asked.attempts), owners(&asked.releases));
         assert_eq!(asked.attempts.len(), WAITERS, "each waiter comes once");
-        let looks_of_one: usize = asked.attempts.values().map(|times| times - 1).sum();
-        // Who looks is told when the holder's lease ends, and some of that is over; the more, the later it was renewed.
-        assert!(looks_of_one <= leases * 2, "{looks_of_one} looks of a process in {leases} leases");
-        looks += looks_of_one;
+        // One waiter looks for all of its process when the holder's lease would end, as far as it was told. A holder
+        // renews when a third of it is over, so each look is told of two thirds or more: it is a lease at most and
+        // two thirds at least until the next one. Half, for renewals that come late.
+        for pair in asked.looks.windows(2) {
+            let gap = pair[1].saturating_sub(pair[0]);
+            assert!(gap >= TTL / 2, "a process looked twice in {gap:?}: {:?}", asked.looks);
+        }
+        looks += asked.looks.len();
         renewals += asked.renewals;
     }
     assert!(looks > 0 && renewals > 0, "it took {leases} leases");
