@@ -2,7 +2,9 @@
 //! operator of a test gives.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
+use super::audit::Message;
 use super::wire::{Reply, Request};
 
 pub(crate) type Bytes = Vec<u8>;
@@ -31,7 +33,9 @@ pub(crate) struct Keyspace {
     tracked: BTreeMap<Bytes, BTreeSet<Peer>>,
     /// Places in lines and locks as they changed: what the order of a line is judged by.
     pub(crate) notes: Vec<Note>,
-    /// What scripts failed with, that must not fail.
+    /// What was sent to channels since somebody has looked.
+    pub(crate) messages: Vec<Message>,
+    /// What scripts failed with, that must not fail, and what they have done, that they must not do.
     pub(crate) failures: Vec<String>,
 }
 
@@ -231,10 +235,45 @@ impl Keyspace {
         !self.tracked.is_empty()
     }
 
+    /// How long a key will hold this value from now on, if it does.
+    pub(crate) fn stands(&self, key: &[u8], value: &[u8]) -> Option<Duration> {
+        self.text(key).filter(|text| *text == value)?;
+        self.lasts_for(key).map(Duration::from_millis)
+    }
+
+    /// What a key holds, if that is a string.
+    pub(crate) fn text(&self, key: &[u8]) -> Option<&[u8]> {
+        match &self.peek(key)?.value {
+            Value::Text(text) => Some(text),
+            Value::Sorted(_) => None,
+        }
+    }
+
+    /// The members of a sorted set, in order.
+    pub(crate) fn members(&self, key: &[u8]) -> &[(f64, Bytes)] {
+        match self.peek(key).map(|entry| &entry.value) {
+            Some(Value::Sorted(members)) => members,
+            _ => &[],
+        }
+    }
+
+    /// The ms until a key ends.
+    pub(crate) fn lasts_for(&self, key: &[u8]) -> Option<u64> {
+        Some(self.peek(key)?.expires?.saturating_sub(self.now / 1000))
+    }
+
+    /// Somebody listens at this channel.
+    pub(crate) fn is_heard(&self, channel: &[u8]) -> bool {
+        self.peers.values().any(|peer| peer.channels.contains(channel))
+    }
+
+    /// As nobody does who asks: what has ended stays where it is.
+    fn peek(&self, key: &[u8]) -> Option<&Entry> {
+        self.keys.get(key).filter(|entry| !entry.is_over(self.now))
+    }
+
     fn look(&mut self, key: &[u8]) -> Option<&mut Entry> {
-        let now = self.now / 1000;
-        let is_over = self.keys.get(key)?.expires.is_some_and(|end| now > end);
-        if is_over {
+        if self.keys.get(key)?.is_over(self.now) {
             self.remove_entry(key);
         }
         self.keys.get_mut(key)
@@ -393,15 +432,23 @@ impl Keyspace {
         Ok(Reply::Integer(count as i64))
     }
 
-    fn publish(&mut self, channel: &[u8], message: &[u8]) -> i64 {
+    fn publish(&mut self, channel: &[u8], text: &[u8]) -> i64 {
         let message =
-            Reply::Push(vec![Reply::bulk("message"), Reply::bulk(channel), Reply::bulk(message)]);
+            Reply::Push(vec![Reply::bulk("message"), Reply::bulk(channel), Reply::bulk(text)]);
         let mut heard = 0;
         for peer in self.peers.values_mut().filter(|peer| peer.channels.contains(channel)) {
             message.write_to(&mut peer.out);
             heard += 1;
         }
+        self.messages.push(Message { channel: channel.to_vec(), text: text.to_vec(), heard });
         heard
+    }
+}
+
+impl Entry {
+    /// At this time in µs.
+    fn is_over(&self, now: u64) -> bool {
+        self.expires.is_some_and(|end| now / 1000 > end)
     }
 }
 

@@ -1,14 +1,10 @@
 //! Simulated runs of Redis' line: the scripts and the backend as they are, on a stand-in for the server, on a paused
-//! clock. `SIMULATION_SEED` replays one run, `SIMULATION_RUNS` says how many there are.
-
-use std::fmt;
-use std::path::PathBuf;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+//! clock. How many runs there are, and which, says the environment: see `Seeds`.
 
 use conformance_tests::history::Line;
-use conformance_tests::simulation::{Run, Tally, run};
+use conformance_tests::simulation::{Run, Seeds, run, search};
 
+mod audit;
 mod comparison;
 mod keyspace;
 mod network;
@@ -23,10 +19,7 @@ use saboteurs::{SABOTEURS, Saboteur};
 use server::Sabotage;
 use site::OnStandIn;
 
-const RUNS: u64 = 60;
-
-/// So many runs that went wrong are told of.
-const ENOUGH: usize = 5;
+const RUNS: u64 = 80;
 
 fn simulate(seed: u64, sabotage: Option<Sabotage>) -> Run {
     let harness = OnStandIn::new(seed, sabotage);
@@ -35,84 +28,10 @@ fn simulate(seed: u64, sabotage: Option<Sabotage>) -> Run {
 
 #[test]
 fn no_run_breaks_a_promise() {
-    let seeds = match variable("SIMULATION_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => 0..variable("SIMULATION_RUNS").unwrap_or(RUNS),
-    };
-    let next = AtomicU64::new(seeds.start);
-    let sum = Mutex::<Sum>::default();
-    let work = || {
-        loop {
-            let seed = next.fetch_add(1, Ordering::Relaxed);
-            if !seeds.contains(&seed) || sum.lock().unwrap().illegal.len() > ENOUGH {
-                return;
-            }
-            let run = simulate(seed, None);
-            sum.lock().unwrap().add(&run);
-        }
-    };
-    std::thread::scope(|scope| {
-        scope.spawn(work);
-        scope.spawn(work);
-    });
-    let sum = sum.into_inner().unwrap();
+    let test = "-p lock-redis --features simulation --test simulation no_run";
+    let sum = Seeds::of_test(test, RUNS).run(|seed| simulate(seed, None));
     println!("{sum}");
-    assert!(sum.illegal.is_empty(), "{}", sum.illegal.join("\n"));
-}
-
-/// Of all runs.
-#[derive(Default)]
-struct Sum {
-    runs: u64,
-    operations: usize,
-    grants: usize,
-    hand_offs: usize,
-    tally: Tally,
-    illegal: Vec<String>,
-}
-
-impl Sum {
-    fn add(&mut self, run: &Run) {
-        self.runs += 1;
-        self.operations += run.report.operations;
-        self.grants += run.report.grants;
-        self.hand_offs += run.report.hand_offs.count;
-        self.tally.add(&run.tally);
-        if !run.report.is_legal() {
-            let (path, seed) = (kept(run), run.seed);
-            self.illegal.push(format!(
-                "{run}\nrecorded in {}\nreplay it with:\n  SIMULATION_SEED={seed} cargo test \
-                 -p lock-redis --features simulation --test simulation no_run\n",
-                path.display()
-            ));
-        }
-    }
-}
-
-impl fmt::Display for Sum {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { runs, operations, grants, hand_offs, .. } = self;
-        writeln!(
-            f,
-            "{runs} runs, {operations} operations, {grants} grants, {hand_offs} hand-offs"
-        )?;
-        for (what, verb, count) in self.tally.pairs() {
-            writeln!(f, "{what:>35} {verb:<11} {count}")?;
-        }
-        Ok(())
-    }
-}
-
-/// The whole history, for check-history and for eyes.
-fn kept(run: &Run) -> PathBuf {
-    let path = std::env::temp_dir().join(format!("redis-simulation-{}.jsonl", run.seed));
-    let text: String = run.lines.iter().map(Line::to_json).collect();
-    std::fs::write(&path, text).expect("the history can be written");
-    path
-}
-
-fn variable(name: &str) -> Option<u64> {
-    std::env::var(name).ok().map(|value| value.parse().expect("a number"))
+    sum.assert_legal();
 }
 
 /// What is wrong in the scripts shows in some run.
@@ -120,18 +39,16 @@ fn variable(name: &str) -> Option<u64> {
 fn mistakes_break_promises_in_some_run() {
     const RUNS: u64 = 100;
 
-    let next = AtomicUsize::new(0);
-    let work = || {
-        while let Some(saboteur) = SABOTEURS.get(next.fetch_add(1, Ordering::Relaxed)) {
-            let broken = (0..RUNS).find_map(|seed| broken_by(saboteur, seed));
-            let broken = broken.unwrap_or_else(|| panic!("{} got through", saboteur.name));
-            println!("{}: seed {}, {}", saboteur.name, broken.seed, broken.report.violations[0]);
+    let mut got_through = Vec::new();
+    for saboteur in &SABOTEURS {
+        match search(0..RUNS, |seed| broken_by(saboteur, seed)) {
+            Some(Run { seed, report, .. }) => {
+                println!("{}: seed {seed}, {}", saboteur.name, report.violations[0]);
+            }
+            None => got_through.push(saboteur.name),
         }
-    };
-    std::thread::scope(|scope| {
-        scope.spawn(work);
-        scope.spawn(work);
-    });
+    }
+    assert!(got_through.is_empty(), "not found in {RUNS} runs: {got_through:?}");
 }
 
 fn broken_by(saboteur: &Saboteur, seed: u64) -> Option<Run> {
@@ -144,7 +61,7 @@ fn broken_by(saboteur: &Saboteur, seed: u64) -> Option<Run> {
 
 #[test]
 fn a_seed_is_one_run() {
-    for seed in 0..20 {
+    for seed in 0..10 {
         let [one, again] = [0, 1].map(|_| {
             let run = simulate(seed, None);
             run.lines.iter().map(Line::to_json).collect::<Vec<_>>()
@@ -160,7 +77,7 @@ fn a_seed_is_one_run() {
 #[test]
 fn the_stand_in_answers_as_a_server_does() {
     let mut original = Original::start();
-    for seed in 0..16 {
+    for seed in 0..12 {
         let mut harness = OnStandIn::new(seed, None);
         if seed % 4 == 0 {
             harness = harness.with_others();

@@ -33,6 +33,8 @@ struct Inner {
     sweeps: AtomicBool,
     /// Somebody wants to know of changes.
     is_tracked: Notify,
+    /// The data may be others than before.
+    has_changed: Notify,
 }
 
 struct State {
@@ -150,6 +152,7 @@ impl World {
             began: OnceLock::new(),
             sweeps: AtomicBool::new(false),
             is_tracked: Notify::new(),
+            has_changed: Notify::new(),
         }))
     }
 
@@ -224,11 +227,12 @@ impl World {
     pub(crate) fn shut_down(&self) {
         self.state().is_down = true;
         self.cut(None, Cut::Before);
-        lock(&self.0.server).forget_scripts();
+        lock(&self.0.server).begin_anew();
         self.state().trace.iter_mut().for_each(|trace| trace.push(Event::Killed));
     }
 
     pub(crate) fn start(&self) {
+        self.0.has_changed.notify_waiters();
         self.state().is_down = false;
     }
 
@@ -264,6 +268,21 @@ impl World {
         look(&mut keys)
     }
 
+    /// What a client of another library has as its own.
+    pub(crate) fn draw_token(&self) -> Vec<u8> {
+        format!("token {}", self.state().rng.u64(..)).into_bytes()
+    }
+
+    /// Returns when the key holds something other than this value, or nothing.
+    pub(crate) async fn until_gone(&self, key: &[u8], value: &[u8]) {
+        loop {
+            let has_changed = self.0.has_changed.notified();
+            let Some(left) = self.look(|keys| keys.stands(key, value)) else { return };
+            // The server's clock may be faster than ours.
+            let _ = tokio::time::timeout(left / 2 + Duration::from_millis(1), has_changed).await;
+        }
+    }
+
     /// Has the requests answered that are complete by these bytes.
     fn receive(&self, peer: Peer, received: &mut Vec<u8>, bytes: &[u8]) {
         received.extend_from_slice(bytes);
@@ -291,6 +310,7 @@ impl World {
         if keys.is_tracked() {
             self.0.is_tracked.notify_one();
         }
+        self.0.has_changed.notify_waiters();
         drop(keys);
         drop(server);
         let mut state = self.state();

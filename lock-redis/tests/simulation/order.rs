@@ -63,6 +63,7 @@ impl Line {
     }
 }
 
-fn shown(owner: &[u8]) -> String {
+/// So much of it that it can be told apart.
+pub(crate) fn shown(owner: &[u8]) -> String {
     String::from_utf8_lossy(&owner[..owner.len().min(8)]).into_owned()
 }

@@ -1,11 +1,12 @@
 //! A stand-in for a Redis server: our scripts run in it as they are, in the Lua that Redis has. It is itself
 //! compared with a Redis server.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use mlua::{Function, Lua, MultiValue, Table, Value};
 
+use super::audit::{Asked, Audit};
 use super::keyspace::{Keyspace, Peer, name_of, nature};
 use super::wire::{Reply, Request};
 
@@ -50,9 +51,13 @@ pub(crate) struct Sabotage {
 pub(crate) struct Server {
     lua: Lua,
     run: Function,
+    /// By their digests: those that it was told of at some time. To compile them takes longer than to run them.
     scripts: BTreeMap<String, Function>,
+    /// Those that it knows.
+    loaded: BTreeSet<String>,
     inner: Arc<Mutex<Inner>>,
     sabotage: Option<Sabotage>,
+    audit: Audit,
     /// Some script reads otherwise.
     pub(crate) was_sabotaged: bool,
 }
@@ -69,6 +74,8 @@ struct Inner {
 impl Server {
     pub(crate) fn new(sabotage: Option<Sabotage>) -> Self {
         let lua = Lua::new();
+        // What a run leaves behind is little.
+        lua.gc_stop();
         let keys = Keyspace::default();
         let inner = Inner { keys, has_written: false, was_full: false };
         let inner = Arc::new(Mutex::new(inner));
@@ -80,7 +87,8 @@ impl Server {
             })
             .expect("a function");
         let run = lua.load(PRELUDE).call(command).expect("the prelude is right");
-        Self { lua, run, scripts: BTreeMap::new(), inner, sabotage, was_sabotaged: false }
+        let (scripts, loaded, audit) = Default::default();
+        Self { lua, run, scripts, loaded, inner, sabotage, audit, was_sabotaged: false }
     }
 
     pub(crate) fn keys(&self) -> KeyspaceGuard<'_> {
@@ -103,40 +111,49 @@ impl Server {
         reply
     }
 
-    /// A new process: it knows no scripts.
-    pub(crate) fn forget_scripts(&mut self) {
-        self.scripts.clear();
+    /// A new process: it knows no scripts, and its data may be others.
+    pub(crate) fn begin_anew(&mut self) {
+        self.loaded.clear();
+        self.audit = Audit::default();
     }
 
     fn script(&mut self, request: &Request) -> Reply {
         match &request[1..] {
             [load, text] if load == b"LOAD" => {
                 let sha = sha1_smol::Sha1::from(text).digest().to_string();
-                let mut text = String::from_utf8(text.clone()).expect("scripts are text");
-                if let Some(Sabotage { is, becomes }) = self.sabotage {
-                    self.was_sabotaged |= text.contains(is);
-                    text = text.replace(is, becomes);
+                if !self.scripts.contains_key(&sha) {
+                    let script = self.compile(text);
+                    self.scripts.insert(sha.clone(), script);
                 }
-                let script = self.lua.load(text).into_function().expect("scripts are right");
-                self.scripts.insert(sha.clone(), script);
+                self.loaded.insert(sha.clone());
                 Reply::bulk(sha)
             }
             [flush] if flush == b"FLUSH" => {
-                self.forget_scripts();
+                self.loaded.clear();
                 Reply::Simple("OK")
             }
             _ => Reply::Error("ERR unknown subcommand".to_owned()),
         }
     }
 
+    fn compile(&mut self, text: &[u8]) -> Function {
+        let mut text = String::from_utf8(text.to_vec()).expect("scripts are text");
+        if let Some(Sabotage { is, becomes }) = self.sabotage {
+            self.was_sabotaged |= text.contains(is);
+            text = text.replace(is, becomes);
+        }
+        self.lua.load(text).into_function().expect("scripts are right")
+    }
+
     fn evaluate(&mut self, request: &Request) -> Reply {
         let sha = String::from_utf8_lossy(&request[1]).into_owned();
-        let Some(script) = self.scripts.get(&sha) else {
+        let Some(script) = self.scripts.get(&sha).filter(|_| self.loaded.contains(&sha)) else {
             return Reply::Error("NOSCRIPT No matching script. Please use EVAL.".to_owned());
         };
         let keys: usize = String::from_utf8_lossy(&request[2]).parse().expect("a number of keys");
         let (keys, args) = request[3..].split_at(keys);
         lock(&self.inner).begins_script();
+        let asked = Asked::before(&self.keys(), keys, args);
         let table = |words: &[Vec<u8>]| {
             let words = words.iter().map(|word| self.lua.create_string(word).expect("a string"));
             self.lua.create_sequence_from(words).expect("a table")
@@ -151,6 +168,11 @@ impl Server {
         {
             self.keys().failures.push(error.clone());
         }
+        let mut data = KeyspaceGuard(lock(&self.inner));
+        let sent = std::mem::take(&mut data.messages);
+        let wrong = self.audit.after(&data, &asked, &sent);
+        data.failures.extend(wrong);
+        drop(data);
         reply
     }
 }

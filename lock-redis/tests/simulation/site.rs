@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use conformance_tests::history::{Assumption, Recorder, Trouble};
+use conformance_tests::history::{Assumption, FaultNote, Recorder, Trouble};
 use conformance_tests::simulation::{Scene, Site, Stage};
 use conformance_tests::{Harness, Pace, Script};
 use fastrand::Rng;
@@ -23,7 +23,7 @@ pub(crate) struct OnStandIn {
     pub(crate) world: World,
     drawn: Mutex<Drawn>,
     /// What happens in any case.
-    always: Option<Hazard>,
+    always: Vec<Hazard>,
     /// A client that is nobody of the run.
     stranger: OnceCell<Arc<dyn Backend>>,
 }
@@ -62,14 +62,16 @@ enum Hazard {
     ScriptsFlushed,
     /// Another library deletes a lock.
     ForeignDelete,
-    /// Another library takes a lock, by force or if it is free.
+    /// Another library takes a lock if it is free, as it should.
+    ForeignHold,
+    /// Another library takes a lock by force.
     ForeignSet,
     /// The server's clock is set.
     ClockStep,
 }
 
 impl Hazard {
-    const ALL: [Self; 13] = [
+    const ALL: [Self; 14] = [
         Self::RequestLost,
         Self::ReplyLost,
         Self::Forgotten,
@@ -81,6 +83,7 @@ impl Hazard {
         Self::MemoryLimit,
         Self::ScriptsFlushed,
         Self::ForeignDelete,
+        Self::ForeignHold,
         Self::ForeignSet,
         Self::ClockStep,
     ];
@@ -116,6 +119,7 @@ impl Hazard {
             Self::MemoryLimit => "memory limit",
             Self::ScriptsFlushed => "scripts flushed",
             Self::ForeignDelete => "foreign DEL",
+            Self::ForeignHold => "foreign SET NX",
             Self::ForeignSet => "foreign SET",
             Self::ClockStep => "clock set",
         }
@@ -125,12 +129,12 @@ impl Hazard {
 impl OnStandIn {
     pub(crate) fn new(seed: u64, sabotage: Option<Sabotage>) -> Self {
         let (world, drawn) = (World::new(seed, sabotage), Mutex::default());
-        Self { world, drawn, always: None, stranger: OnceCell::new() }
+        Self { world, drawn, always: Vec::new(), stranger: OnceCell::new() }
     }
 
     /// One on which other libraries lock as well.
     pub(crate) fn with_others(mut self) -> Self {
-        self.always = Some(Hazard::ForeignSet);
+        self.always = vec![Hazard::ForeignHold, Hazard::ForeignSet];
         self
     }
 
@@ -153,43 +157,32 @@ impl OnStandIn {
         let process = rng.usize(..stage.processes);
         let lock = &stage.locks[rng.usize(..stage.locks.len())];
         let mut while_it_lasts = stage.ttl * rng.u32(1..100) / 40;
-        let fault = recorder.fault(match hazard {
-            Hazard::RequestLost | Hazard::ReplyLost | Hazard::Forgotten | Hazard::Silence => {
-                Trouble::Partition
-            }
-            _ => Trouble::Other(hazard.name().to_owned()),
-        });
-        let host = format!("p{process}");
-        let fault = match hazard {
-            Hazard::RequestLost
-            | Hazard::ReplyLost
-            | Hazard::Forgotten
-            | Hazard::Silence
-            | Hazard::Slowness => fault.process(&host),
-            Hazard::ForeignDelete | Hazard::ForeignSet => fault.lock(lock),
-            _ => fault,
-        };
-        let fault = match hazard.breaks() {
-            Some(assumption) => fault.breaks(assumption),
-            None => fault,
-        };
+        let slow = stage.ttl / rng.u32(2..20);
         self.note(hazard.name());
+        if hazard == Hazard::ForeignHold {
+            // That is no fault.
+            return self.hold_elsewhere(recorder, lock, while_it_lasts, &[b"NX"]).await;
+        }
+        // To the server, and from it.
+        let held = match hazard {
+            Hazard::ReplyLost => [[true, false], [false, false]][rng.usize(..2)],
+            Hazard::Silence => [[true, true], [true, false], [false, true]][rng.usize(..3)],
+            _ => [false, false],
+        };
+        let fault = noted(recorder, hazard, held, process, lock);
         let fault = fault.begin();
         let world = &self.world;
         match hazard {
             Hazard::RequestLost => world.cut(Some(process), Cut::Before),
             Hazard::ReplyLost => {
-                if rng.bool() {
-                    world.hold(process, [true, false], Moment::now() + while_it_lasts);
-                }
+                world.hold(process, held, Moment::now() + while_it_lasts);
                 world.cut(Some(process), Cut::After);
             }
             Hazard::Forgotten => world.cut(Some(process), Cut::Forgotten(while_it_lasts)),
             Hazard::Silence => {
-                let directions = [[true, true], [true, false], [false, true]][rng.usize(..3)];
-                world.hold(process, directions, Moment::now() + while_it_lasts);
+                world.hold(process, held, Moment::now() + while_it_lasts);
             }
-            Hazard::Slowness => world.slow_down(process, stage.ttl / rng.u32(2..20)),
+            Hazard::Slowness => world.slow_down(process, slow),
             Hazard::Restart => world.shut_down(),
             Hazard::ServerStops => world.stop_until(Moment::now() + while_it_lasts),
             Hazard::DataLost => self.lose_data(&mut rng, while_it_lasts).await,
@@ -197,14 +190,10 @@ impl OnStandIn {
             Hazard::ScriptsFlushed => _ = world.command(&[b"SCRIPT", b"FLUSH"]),
             Hazard::ForeignDelete => _ = world.command(&[b"DEL", lock.as_bytes()]),
             Hazard::ForeignSet => {
-                let ms = while_it_lasts.as_millis().max(1).to_string();
-                let mut words: Vec<&[u8]> =
-                    vec![b"SET", lock.as_bytes(), b"somebody else's", b"PX", ms.as_bytes()];
-                if rng.bool() {
-                    words.push(b"NX");
-                }
-                world.command(&words);
+                self.hold_elsewhere(recorder, lock, while_it_lasts, &[]).await;
+                while_it_lasts = Duration::ZERO;
             }
+            Hazard::ForeignHold => unreachable!("it has returned"),
             Hazard::ClockStep => {
                 let by = i64::try_from(stage.ttl.as_micros()).expect("a short lease");
                 let by = rng.i64(-by * 2..by * 2);
@@ -215,7 +204,11 @@ impl OnStandIn {
         sleep(while_it_lasts).await;
         match hazard {
             Hazard::Silence if rng.bool() => world.cut(Some(process), Cut::Before),
-            Hazard::Slowness => world.slow_down(process, self.drawn().slow),
+            Hazard::Slowness => {
+                world.slow_down(process, self.drawn().slow);
+                // What was sent before is still on its way, and nothing overtakes it.
+                sleep(slow).await;
+            }
             Hazard::Restart => world.start(),
             Hazard::MemoryLimit => _ = world.command(&[b"CONFIG", b"SET", b"maxmemory", b"0"]),
             _ => {}
@@ -225,6 +218,17 @@ impl OnStandIn {
             sleep(stage.ttl * 2).await;
         }
         fault.heal();
+    }
+
+    /// Another library takes the lock, and has it until its lease ends or somebody takes it away.
+    async fn hold_elsewhere(&self, recorder: &Recorder, lock: &str, ttl: Duration, how: &[&[u8]]) {
+        let (key, value) = (lock.as_bytes(), self.world.draw_token());
+        let ms = ttl.as_millis().max(1).to_string();
+        let set: [&[u8]; 5] = [b"SET", key, &value, b"PX", ms.as_bytes()];
+        let holder = recorder.fault(Trouble::Foreign).lock(lock).begin();
+        self.world.command(&[&set, how].concat());
+        self.world.until_gone(key, &value).await;
+        holder.heal();
     }
 
     /// As a failover to a replica that was behind, or a restart without data.
@@ -237,6 +241,34 @@ impl OnStandIn {
             None => keys.lose_everything(),
         });
         self.world.start();
+    }
+}
+
+/// What is noted of a fault before it happens.
+fn noted<'a>(
+    recorder: &'a Recorder,
+    hazard: Hazard,
+    held: [bool; 2],
+    process: usize,
+    lock: &str,
+) -> FaultNote<'a> {
+    let fault = recorder.fault(match held {
+        [true, _] => Trouble::Partition,
+        // Who is not answered connects anew, and its requests arrive.
+        [false, _] => Trouble::Other(hazard.name().to_owned()),
+    });
+    let fault = match hazard {
+        Hazard::RequestLost
+        | Hazard::ReplyLost
+        | Hazard::Forgotten
+        | Hazard::Silence
+        | Hazard::Slowness => fault.process(&format!("p{process}")),
+        Hazard::ForeignDelete | Hazard::ForeignSet => fault.lock(lock),
+        _ => fault,
+    };
+    match hazard.breaks() {
+        Some(assumption) => fault.breaks(assumption),
+        None => fault,
     }
 }
 
@@ -283,8 +315,8 @@ impl Site for OnStandIn {
                 }
             }
         }
-        if let Some(always) = self.always {
-            hazards = vec![(always, 2)];
+        if !self.always.is_empty() {
+            hazards = self.always.iter().map(|hazard| (*hazard, 2)).collect();
         }
         let slow = Duration::from_micros([0, 500, 3000, 20_000][rng.usize(..4)]);
         let slow = slow.min(stage.ttl / 50);
@@ -299,7 +331,7 @@ impl Site for OnStandIn {
         (drawn.hazards, drawn.slow, drawn.stage) = (hazards, slow, Some(stage.clone()));
         drawn.rng = rng;
         Scene {
-            rounds: 8..=40,
+            rounds: 20..=80,
             what,
             is_calm,
             slow: slow * 8,
@@ -307,6 +339,7 @@ impl Site for OnStandIn {
             silence: stage.ttl.min(Duration::from_secs(3)) * stage.processes as u32,
             drain: Duration::from_secs(10),
             kills,
+            passes_over: true,
             breaks,
         }
     }
