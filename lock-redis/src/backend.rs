@@ -304,12 +304,13 @@ impl Redis {
         let Inner { servers, keys, .. } = &*self.inner;
         let (lines, keys) = (&servers.ours.lines, keys.of(&claim.name));
         let channel = servers.ours.channel(&keys).unwrap_or_default();
-        let is_new = lines.enter(claim, keys.lock(), channel);
-        let _turn = match lines.turn(&claim.owner).filter(|_| !is_new) {
+        let knows_nothing = lines.enter(claim, keys.lock(), channel);
+        let turn = if knows_nothing { None } else { lines.turn(&claim.owner) };
+        let _turn = match turn {
             Some(turn) => Some(turn.lock_owned().await),
             None => None,
         };
-        if let Some(lapses_in) = lines.answer(&claim.owner).filter(|_| !is_new) {
+        if !knows_nothing && let Some(lapses_in) = lines.answer(&claim.owner) {
             return Ok(Attempt::Contended { lapses_in });
         }
         let asking = Asking { lines, owner: &claim.owner, answered: false };

@@ -7,7 +7,7 @@
 //! The table is as large as the number of claims that wait, and core bounds those. It holds owner ids as the
 //! server has them, so nothing of it can be shown.
 
-use std::collections::{BTreeMap, HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -29,8 +29,7 @@ pub(crate) struct Lines(Mutex<Table>);
 #[derive(Default)]
 struct Table {
     waiters: ByOwner<Waiter>,
-    /// In an order, as all that is gone through: what happens is to be repeatable.
-    locks: BTreeMap<Arc<str>, Lock>,
+    locks: HashMap<Arc<str>, Lock>,
     /// How many have come so far.
     came: u64,
 }
@@ -300,14 +299,11 @@ impl Lines {
     /// once.
     pub(crate) fn lose_places(&self, connection: u64) {
         let mut table = self.table();
-        let Table { waiters, locks, .. } = &mut *table;
-        for (_, owner) in locks.values().flat_map(|lock| &lock.owners) {
-            if let Some(waiter) = waiters.get_mut(owner)
-                && waiter.connection == connection
-            {
-                waiter.loses_place_before(u64::MAX);
-            }
-        }
+        let waiters = table.waiters.values_mut();
+        let mut lost: Vec<_> = waiters.filter(|waiter| waiter.connection == connection).collect();
+        // In an order: what happens is to be repeatable.
+        lost.sort_unstable_by_key(|waiter| waiter.came);
+        lost.into_iter().for_each(|waiter| waiter.loses_place_before(u64::MAX));
     }
 
     /// The claim is the watcher, and the lock is held by somebody who does not tell us when it is free.
