@@ -12,9 +12,13 @@ fn own(file: &str) -> PathBuf {
 }
 
 fn meets_its_goals(url: &str, goals: &str) {
+    meets_goals_of(url, &[], goals);
+}
+
+fn meets_goals_of(url: &str, workloads: &[&str], goals: &str) {
     let goals = own(goals);
-    let output = run(&[url, "--exact", "--goals", goals.to_str().unwrap()]);
-    demand(&output, 0, "locks");
+    let goals = ["--exact", "--goals", goals.to_str().unwrap()];
+    demand(&run(&[&[url], workloads, &goals].concat()), 0, "locks");
 }
 
 #[test]
@@ -74,6 +78,16 @@ fn others_that_are_not_installed_are_said_so() {
 #[test]
 fn memcached_meets_its_goals() {
     meets_its_goals("memcache:", "goals/memcache.toml");
+}
+
+#[test]
+fn a_quorum_of_three_meets_its_goals() {
+    meets_its_goals("quorum:3", "goals/quorum.toml");
+}
+
+#[test]
+fn a_quorum_of_five_meets_its_goals() {
+    meets_goals_of("quorum:5", &["pairs"], "goals/quorum-5.toml");
 }
 
 fn with_goal(goal: &str) -> Output {

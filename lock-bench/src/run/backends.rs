@@ -2,7 +2,7 @@
 //! server, floors in `worker/floors/`, and a goals file.
 
 use super::Stop;
-use super::others::{ON_FILES, ON_MEMCACHED, ON_REDIS, ON_ZOOKEEPER, Other};
+use super::others::{ON_FILES, ON_MEMCACHED, ON_QUORUMS, ON_REDIS, ON_ZOOKEEPER, Other};
 use super::services::{self, Place};
 
 /// How a backend is measured.
@@ -114,6 +114,21 @@ pub(crate) const BACKENDS: &[Backend] = &[
         hand_offs: 64,
         held: (10_000, 5_000),
         deep: 10_000,
+    },
+    Backend {
+        scheme: "quorum",
+        start: services::quorum,
+        floor: "slowest-member",
+        crowd_floor: "slowest-member",
+        beside: &[],
+        bare: None,
+        others: ON_QUORUMS,
+        between_processes: true,
+        takeover: Takeover::Lease,
+        // Waiters of several processes pause at random.
+        hand_offs: 64,
+        held: (1_000, 5_000),
+        deep: 1_000,
     },
 ];
 

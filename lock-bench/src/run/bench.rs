@@ -85,7 +85,7 @@ impl<'a> Bench<'a> {
             // Ours too, and the relay's with it: a round trip between two processors takes several times
             // as long as one on the same.
             cpu::pin(std::process::id(), &pins.workers);
-            bench.server_pid().inspect(|&pid| cpu::pin(pid, &pins.server));
+            bench.server_pids().iter().for_each(|&pid| cpu::pin(pid, &pins.server));
         }
         Ok(bench)
     }
@@ -145,8 +145,14 @@ impl<'a> Bench<'a> {
         self.place.server.as_deref()
     }
 
-    pub(crate) fn server_pid(&self) -> Option<u32> {
-        self.server()?.pid()
+    pub(crate) fn server_pids(&self) -> Vec<u32> {
+        self.server().map(Server::pids).unwrap_or_default()
+    }
+
+    /// How long the servers have been running, in nanoseconds, if they are ours.
+    pub(crate) fn server_cpu(&self) -> Option<u64> {
+        let pids = self.server_pids();
+        (!pids.is_empty()).then(|| pids.into_iter().map(cpu::of_process).sum())
     }
 
     /// A worker for `lib`, at the place itself.

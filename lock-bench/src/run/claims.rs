@@ -78,6 +78,12 @@ impl Claims {
         self.0.last().map(|claim| claim.let_go)
     }
 
+    /// How long it took until all were served, from when the first one let go.
+    pub(crate) fn all_served(&self) -> u64 {
+        let first = self.0.first().map_or(0, |claim| claim.let_go);
+        self.last_let_go().map_or(0, |last| last.saturating_sub(first))
+    }
+
     /// When the second owner knew.
     pub(crate) fn taken_over(&self) -> Option<u64> {
         self.0.get(1).map(|claim| claim.acquired)

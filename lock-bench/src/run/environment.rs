@@ -23,7 +23,7 @@ pub(crate) fn line(bench: &Bench<'_>) -> Result<Value, Stop> {
             "server": server,
             "others": others(&bench.others),
             "peers": peers(bench),
-            "server_is_ours": bench.server().map(|server| server.pid().is_some()),
+            "server_is_ours": bench.server().map(|server| !server.pids().is_empty()),
             "kernel": kernel.release().to_string_lossy(),
             "machine": kernel.machine().to_string_lossy(),
             "cpu": processor(),

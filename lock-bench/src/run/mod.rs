@@ -29,8 +29,8 @@ use workloads::WORKLOADS;
 
 #[derive(Args, Debug)]
 pub(crate) struct RunArgs {
-    /// `memory:`, `file:`, `redis:`, `zookeeper:`, `memcache:` for something of its own; `redis://host:port` for
-    /// one that runs
+    /// `memory:`, `file:`, `redis:`, `zookeeper:`, `memcache:`, `quorum:3`, `quorum:5` for something of its own;
+    /// `redis://host:port` for one that runs
     backend: String,
     /// What to measure [default: everything that the backend can do]
     #[arg(value_parser = clap::builder::PossibleValuesParser::new(WORKLOADS.iter().map(|w| w.name)))]

@@ -76,6 +76,9 @@ pub(crate) const ON_REDIS: &[Other] = &[
     tuned("node-redlock, 10 ms", Node("redlock.js"), &["retryDelay=10", "retryJitter=5"]),
 ];
 
+pub(crate) const ON_QUORUMS: &[Other] =
+    &[row("rslock", Rust("rslock"), Polls), tuned("rslock, 10 ms", Rust("rslock"), &["delay=10"])];
+
 pub(crate) const ON_ZOOKEEPER: &[Other] = &[
     row("zookeeper-crate", Own, Told),
     row("kazoo", DebianPython("kazoo_lock.py"), Told),

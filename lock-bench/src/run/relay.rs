@@ -20,7 +20,8 @@ const PINGS: usize = 2;
 /// A relay in front of a server. It is a delay line: what is sent at one time arrives together, however
 /// much is under way, so that it does not look as if requests waited for each other.
 pub(crate) struct Relay {
-    proxy: Proxy,
+    /// One to each server.
+    proxies: Vec<Proxy>,
     pub(crate) url: String,
     delay: u64,
 }
@@ -39,10 +40,12 @@ impl Times {
 impl Relay {
     /// `delay`: what the short way takes in each direction, in ms.
     pub(crate) fn start(server: &dyn Server, delay: u64) -> Result<Self, Stop> {
-        let proxy = Proxy::start(server.addr())
-            .map_err(|e| Stop::Failed(format!("the relay cannot be started: {e}")))?;
-        let url = server.url_at(proxy.addr());
-        let relay = Self { proxy, url, delay: delay.max(1) };
+        let proxies: Result<Vec<_>, _> = server.addrs().into_iter().map(Proxy::start).collect();
+        let proxies =
+            proxies.map_err(|e| Stop::Failed(format!("the relay cannot be started: {e}")))?;
+        let addrs: Vec<_> = proxies.iter().map(Proxy::addr).collect();
+        let url = server.url_at(&addrs);
+        let relay = Self { proxies, url, delay: delay.max(1) };
         relay.stretch(1);
         Ok(relay)
     }
@@ -66,7 +69,7 @@ impl Relay {
             for (times, stretch) in shortest.iter_mut().zip([1, STRETCH]) {
                 self.stretch(stretch);
                 times.work = times.work.min(time(self.delay * stretch)?);
-                let trips = server.round_trips(self.proxy.addr(), PINGS)?;
+                let trips = server.round_trips(self.proxies[0].addr(), PINGS)?;
                 let trip = trips.into_iter().min().unwrap_or(u64::MAX) as f64;
                 times.trip = times.trip.min(trip);
             }
@@ -89,11 +92,14 @@ impl Relay {
 
     /// Bytes to the server and from it so far.
     pub(crate) fn bytes(&self) -> (u64, u64) {
-        let stats = self.proxy.stats();
-        (stats.to_server.received, stats.to_client.received)
+        let stats = self.proxies.iter().map(Proxy::stats);
+        stats.fold((0, 0), |(up, down), stats| {
+            (up + stats.to_server.received, down + stats.to_client.received)
+        })
     }
 
     fn stretch(&self, stretch: u64) {
-        self.proxy.set(Fault::delay(Duration::from_millis(self.delay * stretch)));
+        let delay = Duration::from_millis(self.delay * stretch);
+        self.proxies.iter().for_each(|proxy| proxy.set(Fault::delay(delay)));
     }
 }

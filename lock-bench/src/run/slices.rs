@@ -196,6 +196,6 @@ impl Watch {
 
 /// How long the server and this process have been running.
 fn running(bench: &Bench<'_>) -> (u64, u64) {
-    let server = bench.server_pid().map_or(0, cpu::of_process);
+    let server = bench.server_cpu().unwrap_or(0);
     (server, cpu::of_process(std::process::id()))
 }

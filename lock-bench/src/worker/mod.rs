@@ -4,6 +4,7 @@ mod bare_redis;
 pub(crate) mod floors;
 mod locks;
 mod memcache_crate;
+mod slowest_member;
 mod zookeeper_crate;
 
 use bare_redis::BareRedis;
@@ -33,6 +34,7 @@ pub(crate) const LIBS: &[&str] = &[
     "file-lock",
     "flock(1)",
     "tokio-mutex",
+    "slowest-member",
 ];
 
 #[derive(Args, Debug)]
@@ -63,6 +65,7 @@ pub(crate) fn run(args: &WorkerArgs) -> Result<(), String> {
             "zookeeper-crate" => serve(ZooKeeperCrate::connect(&args.url).await?).await,
             "file-lock" => serve(FileLock::at(&args.url)?).await,
             "flock(1)" => serve(Flock::at(&args.url)?).await,
+            "slowest-member" => serve(slowest_member::connect(&args.url).await?).await,
             "tokio-mutex" => serve(TokioMutex::default()).await,
             other => return Err(format!("no library {other:?}; known are {}", LIBS.join(", "))),
         }

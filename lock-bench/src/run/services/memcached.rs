@@ -40,9 +40,7 @@ pub(crate) fn memcached(url: &str) -> Result<Place, Stop> {
             return Err(failed("write memcache: for a server of its own, or memcache://host:port"));
         }
     };
-    let url = format!("memcache://{addr}");
-    let server: Box<dyn Server> = Box::new(Measured { own, addr });
-    Ok(Place { url, server: Some(server), _directory: None })
+    Ok(Place::at(Measured { own, addr }))
 }
 
 fn resolve(host: &str) -> Result<SocketAddr, Stop> {
@@ -57,16 +55,16 @@ struct Measured {
 }
 
 impl Server for Measured {
-    fn addr(&self) -> SocketAddr {
-        self.addr
+    fn addrs(&self) -> Vec<SocketAddr> {
+        vec![self.addr]
     }
 
-    fn url_at(&self, addr: SocketAddr) -> String {
-        format!("memcache://{addr}")
+    fn url_at(&self, addrs: &[SocketAddr]) -> String {
+        format!("memcache://{}", addrs[0])
     }
 
-    fn pid(&self) -> Option<u32> {
-        self.own.as_ref().map(|server| server.pid())
+    fn pids(&self) -> Vec<u32> {
+        self.own.iter().map(|server| server.pid()).collect()
     }
 
     fn version(&self) -> Result<String, Stop> {

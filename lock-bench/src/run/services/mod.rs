@@ -1,6 +1,7 @@
 //! Where the locks are: nowhere, in a directory, or on a server that counts what it is asked.
 
 mod memcached;
+mod quorum;
 mod redis;
 mod zookeeper;
 
@@ -11,6 +12,7 @@ use tempfile::TempDir;
 use super::Stop;
 
 pub(crate) use memcached::memcached;
+pub(crate) use quorum::quorum;
 pub(crate) use redis::redis;
 pub(crate) use zookeeper::zookeeper;
 
@@ -23,23 +25,36 @@ pub(crate) struct Place {
     _directory: Option<TempDir>,
 }
 
-/// A server that is asked over TCP.
+impl Place {
+    /// Where a server is.
+    fn at(server: impl Server + 'static) -> Self {
+        let url = server.url_at(&server.addrs());
+        Self { url, server: Some(Box::new(server)), _directory: None }
+    }
+}
+
+/// A server that is asked over TCP, or several that have the locks together.
 pub(crate) trait Server {
-    /// Where it listens.
-    fn addr(&self) -> SocketAddr;
+    /// Where it listens; where each of several does.
+    fn addrs(&self) -> Vec<SocketAddr>;
 
-    /// The URL of the same server, behind a relay.
-    fn url_at(&self, addr: SocketAddr) -> String;
+    /// The URL of the same server, behind a relay; of several, each behind one of its own.
+    fn url_at(&self, addrs: &[SocketAddr]) -> String;
 
-    /// Its process, if it is one of ours: then its CPU can be read.
-    fn pid(&self) -> Option<u32>;
+    /// The processes of ours among them: their CPU can be read.
+    fn pids(&self) -> Vec<u32>;
+
+    /// Has the nth of several stand still until it goes on again; false if there is only one.
+    fn stand_still(&self, _nth: usize, _stands: bool) -> bool {
+        false
+    }
 
     fn version(&self) -> Result<String, Stop>;
 
     /// Counts requests from now on.
     fn count(&self) -> Result<Box<dyn Count>, Stop>;
 
-    /// How long the cheapest request takes at `addr`, so many times, in nanoseconds.
+    /// How long the cheapest request takes at `addr`, which is one of theirs or a relay to it, so many times, in nanoseconds.
     fn round_trips(&self, addr: SocketAddr, times: usize) -> Result<Vec<u64>, Stop>;
 
     /// Puts keys there that expire one day, and are nobody's locks.

@@ -11,18 +11,14 @@ use crate::run::Stop;
 
 /// `redis:` starts a server; `redis://host:port` is one that runs already.
 pub(crate) fn redis(url: &str) -> Result<Place, Stop> {
-    let (own, addr) = match url.strip_prefix("redis://") {
-        None if url == "redis:" => {
-            let server = Redis::try_start(RedisOptions::new()).map_err(failed)?;
-            let addr = server.addr();
-            (Some(server), addr)
+    let server = match url.strip_prefix("redis://") {
+        None if url == "redis:" => Measured::start()?,
+        Some(host) if !host.contains(['@', '/', '?']) => {
+            Measured { own: None, addr: resolve(host)? }
         }
-        Some(host) if !host.contains(['@', '/', '?']) => (None, resolve(host)?),
         _ => return Err(failed("write redis: for a server of its own, or redis://host:port")),
     };
-    let url = format!("redis://{addr}");
-    let server: Box<dyn Server> = Box::new(Measured { own, addr });
-    Ok(Place { url, server: Some(server), _directory: None })
+    Ok(Place::at(server))
 }
 
 fn resolve(host: &str) -> Result<SocketAddr, Stop> {
@@ -31,22 +27,35 @@ fn resolve(host: &str) -> Result<SocketAddr, Stop> {
     found.ok_or_else(|| failed(format!("{host} has no address")))
 }
 
-struct Measured {
+pub(super) struct Measured {
     own: Option<Redis>,
     addr: SocketAddr,
 }
 
+impl Measured {
+    pub(super) fn start() -> Result<Self, Stop> {
+        let server = Redis::try_start(RedisOptions::new()).map_err(failed)?;
+        Ok(Self { addr: server.addr(), own: Some(server) })
+    }
+
+    pub(super) fn stand_still(&self, stands: bool) {
+        if let Some(server) = &self.own {
+            if stands { server.stop() } else { server.cont() }
+        }
+    }
+}
+
 impl Server for Measured {
-    fn addr(&self) -> SocketAddr {
-        self.addr
+    fn addrs(&self) -> Vec<SocketAddr> {
+        vec![self.addr]
     }
 
-    fn url_at(&self, addr: SocketAddr) -> String {
-        format!("redis://{addr}")
+    fn url_at(&self, addrs: &[SocketAddr]) -> String {
+        format!("redis://{}", addrs[0])
     }
 
-    fn pid(&self) -> Option<u32> {
-        self.own.as_ref().map(|server| server.pid())
+    fn pids(&self) -> Vec<u32> {
+        self.own.iter().map(|server| server.pid()).collect()
     }
 
     fn version(&self) -> Result<String, Stop> {

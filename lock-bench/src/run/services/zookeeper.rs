@@ -32,9 +32,7 @@ pub(crate) fn zookeeper(url: &str) -> Result<Place, Stop> {
             ));
         }
     };
-    let server = Measured { own, addr };
-    let url = server.url_at(addr);
-    Ok(Place { url, server: Some(Box::new(server)), _directory: None })
+    Ok(Place::at(Measured { own, addr }))
 }
 
 fn resolve(host: &str) -> Result<SocketAddr, Stop> {
@@ -49,16 +47,16 @@ struct Measured {
 }
 
 impl Server for Measured {
-    fn addr(&self) -> SocketAddr {
-        self.addr
+    fn addrs(&self) -> Vec<SocketAddr> {
+        vec![self.addr]
     }
 
-    fn url_at(&self, addr: SocketAddr) -> String {
-        format!("zookeeper://{addr}?{SESSION}")
+    fn url_at(&self, addrs: &[SocketAddr]) -> String {
+        format!("zookeeper://{}?{SESSION}", addrs[0])
     }
 
-    fn pid(&self) -> Option<u32> {
-        self.own.as_ref().map(|server| server.pid())
+    fn pids(&self) -> Vec<u32> {
+        self.own.iter().map(|server| server.pid()).collect()
     }
 
     fn version(&self) -> Result<String, Stop> {

@@ -9,6 +9,7 @@ use crate::run::peer::{Lib, Peer};
 
 const REQUESTS: Figure = Figure::count("requests a waiter");
 const INVERSIONS: Figure = Figure::count("share served out of order");
+const ALL_SERVED: Figure = Figure::time("all served ms");
 const UNFAIR: Figure = Figure::time("max wait / mean wait");
 
 /// The lines that show whether a waiter costs more where more of them wait.
@@ -23,7 +24,7 @@ const GREATEST_TO_LEAST: Figure = Figure::count("requests a waiter, greatest ÷ 
 /// Of more, a picture shows only a cloud.
 const DRAWN: usize = 64;
 
-const CROWDS: [(usize, usize); 4] = [(64, 1), (64, 8), (1000, 1), (1000, 8)];
+const CROWDS: [(usize, usize); 5] = [(64, 1), (8, 8), (64, 8), (1000, 1), (1000, 8)];
 
 pub(super) fn run(bench: &mut Bench<'_>) -> Result<(), Stop> {
     bench.and_handing_over(crowds)
@@ -44,8 +45,11 @@ fn crowds(bench: &mut Bench<'_>) -> Result<(), Stop> {
             let waits = claims.waits();
             let mean = waits.iter().sum::<u64>() as f64 / waits.len() as f64;
             let longest = waits.iter().copied().max().unwrap_or(0);
-            let mut figures =
-                Figures::from([(INVERSIONS, claims.inversions()), (UNFAIR, longest as f64 / mean)]);
+            let mut figures = Figures::from([
+                (INVERSIONS, claims.inversions()),
+                (UNFAIR, longest as f64 / mean),
+                (ALL_SERVED, claims.all_served() as f64 / MILLI as f64),
+            ]);
             if let Some(requests) = requests {
                 figures.insert(REQUESTS, requests as f64 / waiters as f64);
             }

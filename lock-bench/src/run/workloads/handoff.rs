@@ -104,7 +104,7 @@ fn timed(bench: &mut Bench<'_>, workload: &str, crowd: Crowd) -> Result<(), Stop
     slices::run(
         bench,
         &plan,
-        |bench, _| match bench.server().map(super::super::services::Server::addr) {
+        |bench, _| match bench.server().and_then(|server| server.addrs().first().copied()) {
             Some(addr) => {
                 let trip = bench.round_trip(addr, 500)? / MICRO as f64;
                 let figures = Figures::from([(P50, trip)]);

@@ -55,8 +55,7 @@ fn measure(bench: &mut Bench<'_>, lib: &Lib, count: usize, ttl: u64) -> Result<F
     let full = cpu::memory_of(peer.pid());
     let requests = requests_a_second(bench, &mut peer, count, ttl)?;
     // After the count: a server that tells each request to somebody works for that, too.
-    let running =
-        |peer: &Peer| (cpu::of_process(peer.pid()), bench.server_pid().map(cpu::of_process));
+    let running = |peer: &Peer| (cpu::of_process(peer.pid()), bench.server_cpu());
     let before = running(&peer);
     let (least, seconds) = watch(&mut peer, count, ttl)?;
     let after = running(&peer);

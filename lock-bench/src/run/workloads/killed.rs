@@ -31,7 +31,7 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<(), Stop> {
     if !bench.backend.between_processes {
         return Ok(());
     }
-    if let Some(server) = bench.server().filter(|server| server.pid().is_some()) {
+    if let Some(server) = bench.server().filter(|server| !server.pids().is_empty()) {
         // Only on a server that ends with this run.
         server.fill(OTHER_KEYS)?;
     }

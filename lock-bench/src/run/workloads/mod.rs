@@ -5,6 +5,7 @@ mod crowd;
 mod deep;
 mod handoff;
 mod held;
+mod hung;
 mod idle;
 mod killed;
 mod pairs;
@@ -27,4 +28,5 @@ pub(crate) const WORKLOADS: &[Workload] = &[
     Workload { name: "idle", run: idle::run },
     Workload { name: "held", run: held::run },
     Workload { name: "killed", run: killed::run },
+    Workload { name: "hung", run: hung::run },
 ];

@@ -9,6 +9,7 @@ use crate::run::bench::{Bench, LONG};
 use crate::run::peer::{Lib, Peer};
 use crate::run::relay::Relay;
 use crate::run::slices::{self, Measured, Plan};
+use crate::run::workloads::crowd::rest;
 use crate::run::{Stop, cpu};
 
 const REQUESTS: Figure = Figure::count("requests a pair");
@@ -112,6 +113,12 @@ fn exact(bench: &mut Bench<'_>, workload: &str, lib: &Lib, tasks: usize) -> Resu
     let mut peer = bench.peer_at(lib, &relay.url)?;
     // Once before, so that keys, scripts and connections are there.
     pairs(&mut peer, &format!("pairs {name} {tasks} 1 0 0"))?;
+    if server.addrs().len() > 1 {
+        // Those that a pair does not need are asked when a lock is held for a moment.
+        peer.ask(&format!("hold {name}-held"), LONG)?;
+        rest();
+        peer.ask(&format!("free {name}-held"), LONG)?;
+    }
     let times = 1 + 3 / tasks as u64;
     let command = format!("pairs {name} {tasks} {times} 0 0");
     let (count, before) = (server.count()?, relay.bytes());
@@ -142,8 +149,7 @@ fn timed(bench: &mut Bench<'_>, lib: &Lib, tasks: usize, rate: u64) -> Result<Me
     let name = bench.fresh_name();
     pairs(&mut peer, &format!("pairs {name} {tasks} 3 0 0"))?;
     let ms = (bench.args.seconds * 1e3).max(1.0) as u64;
-    let running =
-        |peer: &Peer| (cpu::with_children(peer.pid()), bench.server_pid().map(cpu::of_process));
+    let running = |peer: &Peer| (cpu::with_children(peer.pid()), bench.server_cpu());
     let before = running(&peer);
     let answer = pairs(&mut peer, &format!("pairs {name} {tasks} 0 {ms} {rate}"))?;
     let after = running(&peer);
@@ -167,7 +173,7 @@ fn timed(bench: &mut Bench<'_>, lib: &Lib, tasks: usize, rate: u64) -> Result<Me
 }
 
 /// Runs pairs. A fence that did not grow voids the run; exclusion cannot be broken here.
-fn pairs(peer: &mut Peer, command: &str) -> Result<Value, Stop> {
+pub(super) fn pairs(peer: &mut Peer, command: &str) -> Result<Value, Stop> {
     let answer = peer.ask(command, LONG)?;
     match answer["fence_regressions"].as_u64() {
         Some(0) => Ok(answer),
@@ -184,7 +190,7 @@ fn span(answer: &Value) -> Result<u64, Stop> {
     span.ok_or_else(|| Stop::Failed("pairs without a beginning or an end".into()))
 }
 
-fn latency(answer: &Value) -> Result<Histogram<u64>, Stop> {
+pub(super) fn latency(answer: &Value) -> Result<Histogram<u64>, Stop> {
     let mut histogram = crate::worker::histogram();
     for step in answer["latency"].as_array().into_iter().flatten() {
         let step = step.get(0).and_then(Value::as_u64).zip(step.get(1).and_then(Value::as_u64));
