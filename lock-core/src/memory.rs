@@ -381,6 +381,7 @@ impl Locks {
                 held.parted = true;
                 // The end that the waiters know of has moved.
                 self.woken.extend(self.lines.get(&claim.name).into_iter().flat_map(Line::wakes));
+                self.wake_onlookers(&claim.name);
                 Release::Released
             }
             (Some(_), None) => {
@@ -413,11 +414,15 @@ impl Locks {
             None => self.held.remove(name),
         };
         self.woken.extend(ended.and_then(|held| held.holder));
+        self.wake_onlookers(name);
+    }
+
+    fn wake_onlookers(&mut self, name: &LockName) {
         let onlookers = self.onlookers.remove(name).unwrap_or_default();
         self.woken.extend(onlookers.iter().filter_map(Weak::upgrade));
     }
 
-    /// What tells somebody who stands in no line that the hold is over.
+    /// What tells somebody who stands in no line that the hold is over, or ends earlier.
     fn onlooker(&mut self, name: &LockName) -> Arc<Notify> {
         let onlookers = self.onlookers.entry(name.clone()).or_default();
         onlookers.retain(|onlooker| onlooker.strong_count() > 0);
@@ -562,5 +567,29 @@ impl Waiter {
 
     fn lasts(claim: &Claim, now: Moment) -> Moment {
         now + claim.ttl + claim.ttl + PLACE_LASTS
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Who stands in no line is told as well when the end of a lease moves.
+    #[tokio::test(start_paused = true)]
+    async fn an_onlooker_hears_of_a_release_that_keeps_the_lock_for_a_while() {
+        const HOUR: Duration = Duration::from_secs(3600);
+
+        let memory = Memory::new();
+        let claim = || Claim::new(LockName::new("n").unwrap(), OwnerId::mint(), HOUR);
+        let held = claim();
+        assert!(matches!(memory.try_acquire(&held).await, Ok(Attempt::Acquired(_))));
+        let (onlooking, onlooker) = (memory.clone(), claim());
+        let waiting = tokio::spawn(async move { onlooking.wait(&onlooker).await });
+        tokio::task::yield_now().await;
+        let keep = Duration::from_secs(1);
+        memory.release(&held, LetGo::after(keep)).await.unwrap();
+        let told = tokio::time::timeout(keep, waiting).await;
+        let told = told.expect("it waits for the end of a lease that was given up");
+        assert!(matches!(told.unwrap(), Ok(Wake::Look)));
     }
 }
