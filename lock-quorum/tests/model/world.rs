@@ -94,15 +94,15 @@ impl Rules {
     }
 
     pub(crate) fn three_claims() -> Self {
-        Self { claims: 3, end: if deep() { 3 } else { 0 }, ..Self::sound() }
+        Self { claims: 3, end: if deep() { 1 } else { 0 }, ..Self::sound() }
     }
 
     pub(crate) fn steps() -> Self {
-        Self { steps: 1, end: if deep() { 4 } else { 1 }, ..Self::writing() }
+        Self { steps: 1, end: if deep() { 2 } else { 1 }, ..Self::writing() }
     }
 
     pub(crate) fn restarts() -> Self {
-        Self { restarts: 1, end: if deep() { 4 } else { 1 }, ..Self::sound() }
+        Self { restarts: 1, end: if deep() { 2 } else { 1 }, ..Self::sound() }
     }
 
     /// The first claim holds the lock, for longer than a lease.
