@@ -216,7 +216,9 @@ impl Config {
     /// [`ErrorKind::Unsupported`] for a cluster.
     pub fn min_replicas(mut self, count: u32, timeout: Duration) -> Result<Self, Error> {
         if !self.members.is_empty() {
-            let why = "min_replicas is for redis: and redis+sentinel:, and not for a cluster";
+            let why = "min_replicas is not for a cluster: replicas acknowledge to the connection that wrote, \
+                       and that cannot follow a slot that moves; set min-replicas-to-write on its \
+                       masters, or use redis+sentinel:";
             return Err(Error::new(ErrorKind::Unsupported, why));
         }
         if count == 0 {

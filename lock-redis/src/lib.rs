@@ -115,6 +115,8 @@
 //!   ([`ErrorKind::Unavailable`]); those of other masters can. A lease that outlasts that (`cluster-node-timeout` and a second or
 //!   two) is renewed by the replica, if the lock had reached it. If not, its holder is told by the next renewal; somebody else may have
 //!   had the lock by then, with a higher token. A master that was cut off goes on giving locks for `cluster-node-timeout`, and they are lost.
+//! * **A master is cut off from the majority**, and not from us: it refuses everything, and what others say of its slots
+//!   counts. Whoever stands in line there and asks nothing learns of it within its ttl.
 //! * **A master hangs.** After a second without an answer others are asked who has its slots.
 //! * **A slot is moved.** Its locks go with their leases, tokens and lines. From the first key to the last one, held locks are
 //!   renewed; attempts and releases are refused as [`ErrorKind::Unavailable`], certainly not applied, and core
@@ -237,6 +239,22 @@
 //! among those that it reaches. With as many replicas as are waited for, all of them know; but one that restarts without its
 //! data may be chosen too. And it is about the moment of the acknowledgement: who takes over without replicas of its
 //! own gives no lock and prolongs none until it has some.
+//!
+//! **Not in a cluster**: the acknowledgement is to the connection that wrote, which cannot follow a slot that moves meanwhile.
+//! There, `min-replicas-to-write` on the masters bounds for how long one that lost its replicas gives locks.
+//!
+//! # Which topology keeps what
+//!
+//! | | exclusion | who lost a lock is told | waiting | tokens |
+//! |---|---|---|---|---|
+//! | one server | while it keeps its data | by the next renewal | in line, across connections | grow |
+//! | Sentinel | not across a failover: what the replica did not know is lost | when the Sentinels tell, or by the next renewal | the line is there if the replica knew it | grow across it, as far as the clocks agree |
+//! | Sentinel, `min_replicas` | across a failover to one of those that acknowledged | the same | the same; nobody is given a lock while too few acknowledge | the same |
+//! | cluster | as Sentinel, for each master by itself; moving a slot loses nothing | by the next renewal, or the end of the lease | in line; after a slot has moved, as soon as its waiters have looked | grow, also across moves |
+//! | minority of Sentinels or of a cluster's masters | Sentinels: nothing changes. Masters: no lock is given, renewed or let go there once they have noticed | | those in line at a master that is cut off look within their ttl | |
+//!
+//! Each is tested on real servers: `tests/redis/sentinel.rs`, `replicas.rs`, `cluster.rs`, `cluster_faults.rs`, and
+//! `groups_tls.rs` with encryption.
 //!
 //! # Services and proxies
 //!

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 use std::task::Poll;
+use std::time::Duration;
 
 use lock_core::Error;
 use lock_core::backend::{Fault, Identity};
-use lock_core::clock::Moment;
+use lock_core::clock::{Moment, sleep_between};
 use redis::FromRedisValue;
 
 use crate::cluster::Cluster;
@@ -14,6 +15,9 @@ use crate::fault;
 use crate::keys::LockKeys;
 use crate::link::{Connection, Link, Ours};
 use crate::scripts::Call;
+
+/// The longest pause before a server is looked for again.
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// The way to whoever has a lock.
 #[derive(Debug)]
@@ -120,10 +124,11 @@ impl Servers {
     /// The same, whenever there is one again: for who has nothing to do meanwhile.
     pub(crate) async fn reach_again(&self, keys: &LockKeys) -> (Arc<Link>, Connection) {
         loop {
-            // It pauses between attempts.
             if let Ok(reached) = self.reach(keys).await {
                 return reached;
             }
+            // Connecting pauses by itself; a map of a cluster that knows no better fails at once.
+            sleep_between(PAUSE / 2, PAUSE).await;
         }
     }
 
