@@ -48,7 +48,7 @@ use lock_core::clock::{Moment, sleep, sleep_until};
 use tokio::io::AsyncWriteExt;
 use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::Builder;
 use tokio::sync::{oneshot, watch};
 
 use crate::servers::low_ports;
@@ -230,8 +230,33 @@ impl Proxy {
     ///
     /// No port, no thread or no file descriptor is left.
     pub fn start(upstream: SocketAddr) -> io::Result<Self> {
+        Self::start_with(upstream, free_socket)
+    }
+
+    /// The same, listening at `addr`: at another address of this host with the same port as the server, say.
+    ///
+    /// # Errors
+    ///
+    /// The port is taken, or no thread or file descriptor is left.
+    pub fn start_at(addr: SocketAddr, upstream: SocketAddr) -> io::Result<Self> {
+        Self::start_with(upstream, || {
+            let socket = TcpSocket::new_v4()?;
+            socket.set_reuseaddr(true)?;
+            socket.bind(addr)?;
+            Ok(socket)
+        })
+    }
+
+    fn start_with(
+        upstream: SocketAddr,
+        bound: impl FnOnce() -> io::Result<TcpSocket>,
+    ) -> io::Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
-        let listener = listen(&runtime)?;
+        let listener = {
+            let _context = runtime.enter();
+            // Crowds of a thousand clients connect at once.
+            bound()?.listen(1024)?
+        };
         let addr = listener.local_addr()?;
         let shared = Arc::new(Shared::default());
         let (stop, stopped) = oneshot::channel();
@@ -713,15 +738,13 @@ impl Orders {
     }
 }
 
-fn listen(runtime: &Runtime) -> io::Result<TcpListener> {
-    let _context = runtime.enter();
+fn free_socket() -> io::Result<TcpSocket> {
     let bound = low_ports().take(ATTEMPTS).find_map(|port| {
         let socket = TcpSocket::new_v4().ok()?;
         socket.bind((Ipv4Addr::LOCALHOST, port).into()).ok()?;
         Some(socket)
     });
-    // Crowds of a thousand clients connect at once.
-    bound.ok_or(io::ErrorKind::AddrInUse)?.listen(1024)
+    Ok(bound.ok_or(io::ErrorKind::AddrInUse)?)
 }
 
 async fn accept_all(listener: TcpListener, upstream: SocketAddr, shared: Arc<Shared>) {

@@ -79,9 +79,7 @@ impl Post {
         program: Program,
         with_clock: bool,
     ) -> io::Result<Self> {
-        let lines: io::Result<Vec<Proxy>> =
-            site.upstreams().into_iter().map(Proxy::start).collect();
-        let lines = lines?;
+        let lines = site.lines(number)?;
         let through: Vec<SocketAddr> = lines.iter().map(Proxy::addr).collect();
         let duty = Duty { url: site.url(&through), ..duty };
         let clock = with_clock.then(Clock::new).transpose().map_err(io::Error::other)?;

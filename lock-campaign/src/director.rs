@@ -482,11 +482,16 @@ impl Director {
                 self.someone_leads().await?;
             }
             Kind::FollowerCut => {
-                let link = block_in_place(|| self.site.link_to_leader()).ok_or("nobody follows")?;
-                link.set(Fault::BlackHole);
+                let heal = block_in_place(|| self.site.cut_follower()).ok_or("nobody follows")?;
                 let lasted = self.last(Scope::Nuisance, span * 2).await;
-                link.heal();
+                block_in_place(heal);
                 lasted?;
+            }
+            Kind::SlotMoved => {
+                if !block_in_place(|| self.site.move_slot()) {
+                    return Err("no slot could be moved".into());
+                }
+                self.last(Scope::Nuisance, span).await?;
             }
             kind => self.hit_member(kind, span, rng).await?,
         }

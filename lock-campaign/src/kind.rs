@@ -44,6 +44,7 @@ pub enum Kind {
     LeaderKilled,
     LeaderStopped,
     FollowerCut,
+    SlotMoved,
     MemberStopped,
     MemberRestarted,
     MemberEmptied,
@@ -76,7 +77,7 @@ pub enum Offer {
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 42] = [
+    pub const ALL: [Self; 43] = [
         Self::ClientKilled,
         Self::ClientStopped,
         Self::ClientStarved,
@@ -113,6 +114,7 @@ impl Kind {
         Self::LeaderKilled,
         Self::LeaderStopped,
         Self::FollowerCut,
+        Self::SlotMoved,
         Self::MemberStopped,
         Self::MemberRestarted,
         Self::MemberEmptied,
@@ -163,6 +165,7 @@ impl Kind {
             Self::LeaderKilled => "leader killed, restarted later",
             Self::LeaderStopped => "leader stopped and continued",
             Self::FollowerCut => "a follower cut off from its leader, and from nobody else",
+            Self::SlotMoved => "a slot moved to another server, with its keys",
             Self::MemberStopped => "one member of a quorum stopped and continued",
             Self::MemberRestarted => "one member killed, restarted with its data",
             Self::MemberEmptied => "one member killed, restarted without its data",
@@ -182,9 +185,11 @@ impl Kind {
             | Self::ServerFull
             | Self::LeaderKilled
             | Self::LeaderStopped => Scope::Outage,
-            Self::ServerClockStepped | Self::FollowerCut | Self::Evicted | Self::Broken => {
-                Scope::Nuisance
-            }
+            Self::ServerClockStepped
+            | Self::FollowerCut
+            | Self::SlotMoved
+            | Self::Evicted
+            | Self::Broken => Scope::Nuisance,
             kind if kind.is_of_a_member() => Scope::Nuisance,
             _ => Scope::Client,
         }

@@ -58,6 +58,16 @@ fn redis() {
 }
 
 #[test]
+fn sentinel() {
+    is_clean("sentinel", 1);
+}
+
+#[test]
+fn cluster() {
+    is_clean("cluster", 1);
+}
+
+#[test]
 fn memcache() {
     is_clean("memcache", 1);
 }

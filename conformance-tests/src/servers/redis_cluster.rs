@@ -174,10 +174,30 @@ impl RedisCluster {
     #[must_use]
     pub fn try_home(&self, key: &str) -> Option<usize> {
         let slot = self.slot(key);
-        self.members.iter().position(|member| {
-            let nodes = member.connect().and_then(|mut s| s.command(&["CLUSTER", "NODES"]));
-            nodes.is_ok_and(|nodes| has_slot(&nodes.text(), slot))
-        })
+        self.members.iter().position(|member| nodes(member).is_some_and(|n| has_slot(&n, slot)))
+    }
+
+    /// Who is a master with slots, by its own account.
+    #[must_use]
+    pub fn masters(&self) -> Vec<usize> {
+        let is_master = |place: &usize| nodes(&self.members[*place]).is_some_and(|n| has_slots(&n));
+        (0..self.members.len()).filter(is_master).collect()
+    }
+
+    /// True if as many masters as at first serve, and everybody else has all that its master has.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        let replicates = |member: &Redis| {
+            let info = member.connect().and_then(|mut s| s.command(&["INFO", "replication"]));
+            info.is_ok_and(|info| info.text().contains("master_link_status:up"))
+        };
+        let masters = self.masters();
+        let mut all = self.members.iter().enumerate();
+        masters.len() == self.masters
+            && all.all(|(place, member)| match masters.contains(&place) {
+                true => says(member, "cluster_state", "ok"),
+                false => replicates(member),
+            })
     }
 
     /// Begins to move a slot: from here on what is not there any more is asked for at the other member.
@@ -218,7 +238,8 @@ impl RedisCluster {
                 break;
             }
         }
-        let others = (0..self.masters).filter(|member| ![to, from].contains(member));
+        let masters = self.masters();
+        let others = masters.iter().copied().filter(|member| ![to, from].contains(member));
         for member in [to, from].into_iter().chain(others) {
             self.expect_ok(member, &["CLUSTER", "SETSLOT", &slot, "NODE", &self.ids[to]]);
         }
@@ -226,7 +247,7 @@ impl RedisCluster {
         // nobody has the slot.
         let epoch = |member: &Redis| self.epoch_of(to, member);
         let newest = epoch(&self.members[to]);
-        for member in &self.members[..self.masters] {
+        for member in masters.iter().map(|place| &self.members[*place]) {
             let agreed = member.wait_until(READY, || epoch(member) == newest);
             agreed.unwrap_or_else(|error| panic!("{error}"));
         }
@@ -334,6 +355,18 @@ fn ok(member: &Redis, words: &[&str]) {
 fn says(member: &Redis, name: &str, value: &str) -> bool {
     let line = format!("{name}:{value}");
     member.command(&["CLUSTER", "INFO"]).text().lines().any(|said| said == line)
+}
+
+/// How a member lists all of them; `None` if it does not answer.
+fn nodes(member: &Redis) -> Option<String> {
+    let nodes = member.connect().and_then(|mut session| session.command(&["CLUSTER", "NODES"]));
+    nodes.ok().map(|nodes| nodes.text())
+}
+
+/// True if a member that lists the nodes so is a master that has slots.
+fn has_slots(nodes: &str) -> bool {
+    let mine = nodes.lines().find(|line| line.contains("myself,master"));
+    mine.is_some_and(|line| line.split(' ').nth(8).is_some())
 }
 
 /// True if a member that lists the nodes so is a master that has the slot.

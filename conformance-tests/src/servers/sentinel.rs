@@ -8,8 +8,9 @@ use std::time::Duration;
 
 use super::handle::{Failed, Handle, wait_until_answering};
 use super::process::{Server, ServerError};
-use super::redis::{Redis, RedisOptions, process_id, tls_port};
+use super::redis::{KeepData, Redis, RedisOptions, process_id, tls_port};
 use super::resp::{Reply, Session};
+use crate::harness::ServerProcess;
 
 /// How long it may take until all know each other, on a machine that is busy with other tests.
 const READY: Duration = Duration::from_secs(30);
@@ -136,6 +137,19 @@ impl SentinelGroup {
     pub fn primary(&self) -> usize {
         let is_primary = |server: &Redis| role(server).as_deref() == Some("master");
         self.servers.iter().position(is_primary).expect("there is a primary")
+    }
+
+    /// Which server is the primary, when all agree: most Sentinels, and the two, by their own account; and the other
+    /// one has all that it has.
+    #[must_use]
+    pub fn settled(&self) -> Option<usize> {
+        let primary = (0..2).find(|number| {
+            let port = Some(self.server(*number).service_port());
+            self.sentinels.iter().filter(|it| it.named() == port).count() >= QUORUM
+        })?;
+        let is = |number: usize, what| role(self.server(number)).as_deref() == Some(what);
+        (is(primary, "master") && is(1 - primary, "slave") && self.is_replicated())
+            .then_some(primary)
     }
 
     /// `redis+sentinel://…`, or `rediss+sentinel://…`, with all Sentinels, for the default user.
@@ -334,6 +348,22 @@ impl Sentinel {
             known.chunks(2).any(|pair| pair == [name, &value.to_string()])
         };
         says("num-slaves", 1) && says("num-other-sentinels", SENTINELS - 1)
+    }
+}
+
+impl ServerProcess for Sentinel {
+    fn stop(&self) {
+        self.0.stop();
+    }
+    fn cont(&self) {
+        self.0.cont();
+    }
+    fn kill(&self) {
+        self.0.kill();
+    }
+    /// With all that it knew: it has nothing else.
+    fn restart(&self, _: KeepData) {
+        self.restart();
     }
 }
 

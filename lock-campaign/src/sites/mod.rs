@@ -1,15 +1,18 @@
 //! Where the locks are: what is started for a run, and which faults it can have.
 
+mod cluster;
 mod file;
 mod memcached;
 mod memory;
 mod quorum;
 mod redis;
 mod remote;
+mod sentinel;
 mod zookeeper;
 
 use std::fmt;
 use std::future::Future;
+use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -43,6 +46,9 @@ impl fmt::Debug for Backing {
         write!(f, "Backing({})", self.name)
     }
 }
+
+/// Heals a cut.
+pub type Cut<'a> = Box<dyn FnOnce() + Send + 'a>;
 
 /// What is fixed for a site's runs.
 #[derive(Clone, Copy, Debug)]
@@ -86,6 +92,16 @@ pub trait Site: Send + Sync {
         Vec::new()
     }
 
+    /// The ways to its servers for the client of this number.
+    ///
+    /// # Errors
+    ///
+    /// No port is free.
+    fn lines(&self, client: usize) -> io::Result<Vec<Proxy>> {
+        let _ = client;
+        self.upstreams().into_iter().map(Proxy::start).collect()
+    }
+
     /// The processes of its servers.
     fn servers(&self) -> Vec<&dyn ServerProcess> {
         Vec::new()
@@ -109,9 +125,14 @@ pub trait Site: Send + Sync {
         None
     }
 
-    /// The way on which one that follows reaches the leader.
-    fn link_to_leader(&self) -> Option<&Proxy> {
+    /// Cuts one that follows off from its leader, until the cut is called.
+    fn cut_follower(&self) -> Option<Cut<'_>> {
         None
+    }
+
+    /// Moves one of the locks to another server. False if it cannot be done now.
+    fn move_slot(&self) -> bool {
+        false
     }
 
     /// Steps the clock by which leases are counted.
@@ -166,6 +187,8 @@ pub fn all() -> &'static [Backing] {
         memory::BACKING,
         file::BACKING,
         redis::BACKING,
+        sentinel::BACKING,
+        cluster::BACKING,
         memcached::BACKING,
         zookeeper::ALONE,
         zookeeper::ENSEMBLE,

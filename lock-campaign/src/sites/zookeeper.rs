@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use conformance_tests::ServerProcess;
 use conformance_tests::history::Assumption;
-use conformance_tests::proxy::Proxy;
+use conformance_tests::proxy::Fault;
 use conformance_tests::servers::{ZooKeeper, ZooKeeperEnsemble, ZooKeeperOptions};
 
-use super::{BY_NETWORK, Backing, Site, Terms, connect};
+use super::{BY_NETWORK, Backing, Cut, Site, Terms, connect};
 use crate::kind::{Kind, Offer};
 
 pub(super) const ALONE: Backing = Backing {
@@ -54,6 +54,7 @@ fn offer(kind: Kind) -> Offer {
         Kind::ServerEmptied => Offer::No("durable tokens rest on its log, and go back without it"),
         Kind::ServerClockStepped => Offer::No("it counts sessions by a monotonic clock"),
         Kind::ServerFull => Offer::No("it has no such limit"),
+        Kind::SlotMoved => Offer::No("there are no slots"),
         kind if kind.is_in_calls() => Offer::No(BY_NETWORK),
         _ => Offer::Yes,
     }
@@ -134,8 +135,10 @@ impl Site for Ensemble {
         self.0.find("leader")
     }
 
-    fn link_to_leader(&self) -> Option<&Proxy> {
-        Some(self.0.link(self.0.find("follower")?, self.leader()?))
+    fn cut_follower(&self) -> Option<Cut<'_>> {
+        let link = self.0.link(self.0.find("follower")?, self.leader()?);
+        link.set(Fault::BlackHole);
+        Some(Box::new(move || link.heal()))
     }
 
     fn left(&self) -> Option<Vec<String>> {
