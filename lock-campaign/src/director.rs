@@ -466,7 +466,7 @@ impl Director {
                 sleep(by).await;
             }
             Kind::LeaderKilled | Kind::LeaderStopped => {
-                let leader = block_in_place(|| self.site.leader()).ok_or("nobody leads")?;
+                let leader = self.someone_leads().await?;
                 let lasted = if kind == Kind::LeaderKilled {
                     block_in_place(|| servers[leader].kill());
                     let lasted = self.last(Scope::Outage, span).await;
@@ -482,12 +482,14 @@ impl Director {
                 self.someone_leads().await?;
             }
             Kind::FollowerCut => {
+                self.someone_leads().await?;
                 let heal = block_in_place(|| self.site.cut_follower()).ok_or("nobody follows")?;
                 let lasted = self.last(Scope::Nuisance, span * 2).await;
                 block_in_place(heal);
                 lasted?;
             }
             Kind::SlotMoved => {
+                self.someone_leads().await?;
                 if !block_in_place(|| self.site.move_slot()) {
                     return Err("no slot could be moved".into());
                 }
@@ -524,15 +526,18 @@ impl Director {
         lasted
     }
 
-    async fn someone_leads(&self) -> Result<(), Failure> {
+    /// Which server leads, once one does.
+    async fn someone_leads(&self) -> Result<usize, Failure> {
         let deadline = Moment::now() + QUIET_FOR;
-        while block_in_place(|| self.site.leader()).is_none() {
+        loop {
+            if let Some(leader) = block_in_place(|| self.site.leader()) {
+                return Ok(leader);
+            }
             if deadline.has_passed() {
                 return Err("nobody leads any more".into());
             }
             sleep(Duration::from_millis(50)).await;
         }
-        Ok(())
     }
 
     /// One lock that is held is removed, by an operator or behind everybody's back.
