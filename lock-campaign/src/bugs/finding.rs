@@ -68,7 +68,7 @@ impl Finding {
         let path = Self::path(directory, &self.bug);
         let unfinished = path.with_extension("unfinished");
         fs::create_dir_all(directory.join(DIRECTORY))?;
-        fs::write(&unfinished, serde_json::to_string_pretty(self)? + "\n")?;
+        fs::write(&unfinished, serde_json::to_string(self)? + "\n")?;
         fs::rename(unfinished, path)
     }
 
