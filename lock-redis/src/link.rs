@@ -799,7 +799,9 @@ impl Health {
                 }
             },
             // No other servers are ever left.
-            _ = self.left.wait(), if self.server.epoch.is_some() => Err(io::Error::from(io::ErrorKind::ConnectionAborted).into()),
+            _ = self.left.wait(), if self.server.epoch.is_some() => {
+                Err(io::Error::from(io::ErrorKind::ConnectionAborted).into())
+            }
         }
     }
 
