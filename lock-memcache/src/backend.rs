@@ -46,7 +46,7 @@ const LINGERS: Duration = Duration::from_millis(3250);
 const MAX_LOOKS: u32 = 16;
 
 /// How often the counter is raised only if nobody else has drawn from it meanwhile.
-const MAX_RAISES: u32 = 4;
+const MAX_RAISES: u32 = 16;
 
 /// Where an identity of the server stands, if somebody has asked for it: of no lock, since no escape
 /// begins like this.
@@ -532,27 +532,22 @@ impl Inner {
         Prolonging { claim, connection, .. }: &Prolonging<'_>,
         number: Option<u64>,
     ) -> Result<Option<u64>, Fault> {
-        let Some(mut number) = number else { return Ok(None) };
+        let Some(number) = number else { return Ok(None) };
+        let Some(mut by) = short_of(claim, number) else { return Ok(Some(number)) };
         for _ in 0..MAX_RAISES {
-            if short_of(claim, number).is_none() {
-                return Ok(Some(number));
-            }
-            let request = Request::new().draw_to_raise(&self.fence_key, fence::LASTS);
-            let reply = connection.ask_one(&request).await?;
-            let cas = if let Reply::Value(item) = &reply { item.cas } else { 0 };
-            let Some(now) = drawn(Some(reply))? else { return Ok(None) };
-            number = now;
-            let Some(by) = short_of(claim, number) else { continue };
+            // To look changes nothing, so those who raise are in each other's way only where one has done it.
+            let looked = connection.ask_one(&Request::new().look(&self.fence_key)).await?;
+            let cas = if let Reply::Value(item) = &looked { item.cas } else { 0 };
+            let Some(now) = drawn(Some(looked))? else { return Ok(None) };
+            let Some(missing) = short_of(claim, now) else { return self.draw(connection, 1).await };
+            by = missing;
             let request = Request::new().raise(&self.fence_key, by, fence::LASTS, cas);
             match connection.ask_one(&request).await? {
                 Reply::Exists => {}
                 raised => return drawn(Some(raised)),
             }
         }
-        match short_of(claim, number) {
-            Some(by) => self.draw(connection, by).await,
-            None => Ok(Some(number)),
-        }
+        self.draw(connection, by).await
     }
 
     fn grant(&self, owner: OwnerId, known: Known, since: Moment) -> Result<Grant, Fault> {

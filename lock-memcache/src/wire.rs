@@ -67,11 +67,6 @@ impl Request {
         self.command(format_args!("ma {key} D{by} T{exptime} v\r\n"))
     }
 
-    /// Draws 1, and learns the number of what stands there then.
-    pub(crate) fn draw_to_raise(self, key: &str, exptime: u64) -> Self {
-        self.command(format_args!("ma {key} D1 T{exptime} v c\r\n"))
-    }
-
     /// Adds to a counter that has the number `cas`.
     pub(crate) fn raise(self, key: &str, by: u64, exptime: u64, cas: u64) -> Self {
         self.command(format_args!("ma {key} C{cas} D{by} T{exptime} v\r\n"))
