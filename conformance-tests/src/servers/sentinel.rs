@@ -27,12 +27,14 @@ const DOWN_AFTER: &str = "500";
 
 /// What a Sentinel does from time to time, in milliseconds: far more often than by default, so that a failover takes
 /// a second or two. A primary that nobody has announced within four times the period of publishing is made a replica
-/// again, and in a failover by hand it is announced after a second. A busy machine is no reason to trust no clock.
+/// again, and in a failover by hand it is announced after a second. While the primary is down its replica is asked
+/// once a second how it is, whatever the period, and an answer that is older than five periods of pinging is none.
+/// A busy machine is no reason to trust no clock.
 const PACE: [&str; 12] = [
     "info-period",
     "100",
     "ping-period",
-    "100",
+    "500",
     "ask-period",
     "100",
     "publish-period",
