@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use conformance_tests::servers::{RedisCluster, Reply};
 use lock_core::backend::{Attempt, Claim, Effect, FaultKind, LetGo, Release, Renewal};
-use lock_core::{Backend, FenceGate, LockGuard, Locker};
+use lock_core::{Backend, FenceGate, Locker};
 use lock_redis::Redis;
 
 use crate::cluster::{
     LONG, SOON, connect, hold_everywhere, name_at, names_at, options, still_held, waiting,
     wins_in_the_end,
 };
-use crate::support::{claim, contended, eventually, renew, until, win};
+use crate::support::{acquired, claim, contended, eventually, renew, until, win};
 
 /// More than a failover takes, most of the time: whoever is not told of it has a lease that ends.
 const LEASE: Duration = Duration::from_secs(6);
@@ -54,20 +54,6 @@ async fn is_held_again(locks: &Redis, held: &Claim) {
     .await;
 }
 
-/// Where the lock is by then.
-async fn acquire(locks: &Redis, lock: &str) -> LockGuard {
-    let lock = Locker::new(locks.clone()).lock(lock).unwrap().ttl(LEASE);
-    let mut guard = None;
-    until("it is acquired", async || {
-        let acquired = lock.acquire().await;
-        assert!(!acquired.as_ref().is_err_and(|error| !error.is_retryable()), "{acquired:?}");
-        guard = acquired.ok();
-        guard.is_some()
-    })
-    .await;
-    guard.expect("it was waited for")
-}
-
 /// A master goes away in some way, with a lock that its replica has not heard of, and comes back.
 async fn a_lost_lock_is_told_and_fenced(
     goes: impl FnOnce(&RedisCluster) + Send + 'static,
@@ -91,7 +77,7 @@ async fn a_lost_lock_is_told_and_fenced(
     eventually(|| says(&cluster, 3, "master")).await;
     // Its clients may reach the old one all the time.
     is_held_again(&locks, &kept).await;
-    let next = acquire(&other, &lost).await;
+    let next = acquired(&Locker::new(other).lock(&*lost).unwrap().ttl(LEASE)).await;
     assert!(next.fencing_token() > guard.fencing_token());
     gate.admit(next.fencing_token().unwrap(), |()| ()).unwrap();
     // By its next renewal, or by the end of its lease.

@@ -12,7 +12,7 @@ use lock_core::clock::Moment;
 use lock_core::{Backend, Error, ErrorKind, FenceGate, LockGuard, Locker, Loss, Support};
 use lock_redis::Redis;
 
-use crate::support::verified;
+use crate::support::{acquired, verified};
 
 /// So long that no renewal is due while a test runs.
 const LONG: Duration = Duration::from_secs(300);
@@ -109,7 +109,7 @@ async fn a_lost_lock_is_told_and_fenced(
     .await;
     let decided = Moment::now();
     // What asynchronous replication promises: nothing. Two believe in the lock until the first one is told.
-    let next = hold(&other).await;
+    let next = acquired(&Locker::new(other).lock("n").unwrap().ttl(LONG)).await;
     assert!(next.fencing_token() > guard.fencing_token());
     gate.admit(next.fencing_token().unwrap(), |()| ()).unwrap();
     // It has nothing to do for minutes, and hears all the same.

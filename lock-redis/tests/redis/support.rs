@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use conformance_tests::servers::{KeepData, Persistence, RedisOptions, Session};
 pub(crate) use conformance_tests::words::*;
-use lock_core::LockGuard;
+use lock_core::{Lock, LockGuard};
 use lock_redis::Redis;
 
 /// Until its connection has followed: an attempt that began before a failover was known fails after it.
@@ -17,6 +17,19 @@ pub(crate) async fn verified(guard: &LockGuard) {
         verified.is_ok()
     })
     .await;
+}
+
+/// The same, of a lock that is wanted.
+pub(crate) async fn acquired(lock: &Lock) -> LockGuard {
+    let mut guard = None;
+    until("it is acquired", async || {
+        let acquired = lock.acquire().await;
+        assert!(!acquired.as_ref().is_err_and(|error| !error.is_retryable()), "{acquired:?}");
+        guard = acquired.ok();
+        guard.is_some()
+    })
+    .await;
+    guard.expect("it was waited for")
 }
 
 /// A Redis server of our own.
