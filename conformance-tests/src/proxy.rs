@@ -48,7 +48,7 @@ use lock_core::clock::{Moment, sleep, sleep_until};
 use tokio::io::AsyncWriteExt;
 use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::runtime::Builder;
+use tokio::runtime::{self, Builder};
 use tokio::sync::{oneshot, watch};
 
 use crate::servers::low_ports;
@@ -210,7 +210,7 @@ impl Stats {
     }
 }
 
-/// A proxy in front of one server. Dropping it closes its port and its connections.
+/// A proxy in front of one server, or of [several](Self::also). Dropping it closes its ports and its connections.
 ///
 /// A process that is being spawned by another thread at that moment keeps them open until it executes
 /// its program, as it does for every socket that is closed or reset here.
@@ -218,6 +218,7 @@ impl Stats {
 pub struct Proxy {
     addr: SocketAddr,
     shared: Arc<Shared>,
+    runtime: runtime::Handle,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -230,7 +231,7 @@ impl Proxy {
     ///
     /// No port, no thread or no file descriptor is left.
     pub fn start(upstream: SocketAddr) -> io::Result<Self> {
-        Self::start_with(upstream, free_socket)
+        Self::start_with(free_socket()?, upstream)
     }
 
     /// The same, listening at `addr`: at another address of this host with the same port as the server, say.
@@ -239,41 +240,42 @@ impl Proxy {
     ///
     /// The port is taken, or no thread or file descriptor is left.
     pub fn start_at(addr: SocketAddr, upstream: SocketAddr) -> io::Result<Self> {
-        Self::start_with(upstream, || {
-            let socket = TcpSocket::new_v4()?;
-            socket.set_reuseaddr(true)?;
-            socket.bind(addr)?;
-            Ok(socket)
-        })
+        Self::start_with(socket_at(addr)?, upstream)
     }
 
-    fn start_with(
-        upstream: SocketAddr,
-        bound: impl FnOnce() -> io::Result<TcpSocket>,
-    ) -> io::Result<Self> {
+    fn start_with(socket: TcpSocket, upstream: SocketAddr) -> io::Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
-        let listener = {
-            let _context = runtime.enter();
-            // Crowds of a thousand clients connect at once.
-            bound()?.listen(1024)?
-        };
-        let addr = listener.local_addr()?;
-        let shared = Arc::new(Shared::default());
-        let (stop, stopped) = oneshot::channel();
-        let running = accept_all(listener, upstream, Arc::clone(&shared));
+        let (handle, shared) = (runtime.handle().clone(), Arc::new(Shared::default()));
+        let addr = open(&handle, socket, upstream, &shared)?;
+        let (stop, stopped) = oneshot::channel::<()>();
         let work = move || {
-            runtime.block_on(async {
-                tokio::select! {
-                    _ = stopped => {}
-                    () = running => {}
-                }
-            });
+            // Nothing is ever sent: it ends with the sender.
+            let _ = runtime.block_on(stopped);
         };
         let thread = std::thread::Builder::new().name("fault-proxy".into()).spawn(work)?;
-        Ok(Self { addr, shared, stop: Some(stop), thread: Some(thread) })
+        Ok(Self { addr, shared, runtime: handle, stop: Some(stop), thread: Some(thread) })
     }
 
-    /// Where clients connect.
+    /// Another way through the same network, to another server: it listens on a free port, and says where. Faults, and
+    /// what is looked for and counted, are those of all ways together.
+    ///
+    /// # Errors
+    ///
+    /// No port or file descriptor is left.
+    pub fn also(&self, upstream: SocketAddr) -> io::Result<SocketAddr> {
+        open(&self.runtime, free_socket()?, upstream, &self.shared)
+    }
+
+    /// The same, listening at `addr`.
+    ///
+    /// # Errors
+    ///
+    /// The port is taken, or no file descriptor is left.
+    pub fn also_at(&self, addr: SocketAddr, upstream: SocketAddr) -> io::Result<()> {
+        open(&self.runtime, socket_at(addr)?, upstream, &self.shared).map(drop)
+    }
+
+    /// Where clients connect; not those of [another way](Self::also).
     #[must_use]
     pub fn addr(&self) -> SocketAddr {
         self.addr
@@ -745,6 +747,28 @@ fn free_socket() -> io::Result<TcpSocket> {
         Some(socket)
     });
     Ok(bound.ok_or(io::ErrorKind::AddrInUse)?)
+}
+
+fn socket_at(addr: SocketAddr) -> io::Result<TcpSocket> {
+    let socket = TcpSocket::new_v4()?;
+    socket.set_reuseaddr(true)?;
+    socket.bind(addr)?;
+    Ok(socket)
+}
+
+/// Listens, and forwards to `upstream` from now on. Where, if the port was left open.
+fn open(
+    runtime: &runtime::Handle,
+    socket: TcpSocket,
+    upstream: SocketAddr,
+    shared: &Arc<Shared>,
+) -> io::Result<SocketAddr> {
+    let _context = runtime.enter();
+    // Crowds of a thousand clients connect at once.
+    let listener = socket.listen(1024)?;
+    let addr = listener.local_addr()?;
+    runtime.spawn(accept_all(listener, upstream, Arc::clone(shared)));
+    Ok(addr)
 }
 
 async fn accept_all(listener: TcpListener, upstream: SocketAddr, shared: Arc<Shared>) {

@@ -21,6 +21,8 @@ type MakeHarness = dyn Fn() -> Box<dyn Harness> + Send + Sync;
 pub struct Suite {
     name: String,
     make: Arc<MakeHarness>,
+    /// All of these have to want a law.
+    wanted: Vec<fn(&Law) -> bool>,
 }
 
 impl Suite {
@@ -29,7 +31,14 @@ impl Suite {
         name: impl Into<String>,
         make: impl Fn() -> Box<dyn Harness> + Send + Sync + 'static,
     ) -> Self {
-        Self { name: name.into(), make: Arc::new(make) }
+        Self { name: name.into(), make: Arc::new(make), wanted: Vec::new() }
+    }
+
+    /// Those laws alone that are `wanted`: where lock spaces are dear, and others are checked elsewhere.
+    #[must_use]
+    pub fn only(mut self, wanted: fn(&Law) -> bool) -> Self {
+        self.wanted.push(wanted);
+        self
     }
 
     fn trials(&self) -> Vec<Trial> {
@@ -37,7 +46,28 @@ impl Suite {
         // Where there is no network, laws about networks say nothing.
         let local = offer.caps.reach != Reach::Network;
         let laws = all().iter().filter(|law| !(local && law.is_about_networks()));
+        let laws = laws.filter(|law| self.wants(law));
         laws.map(|law| self.trial(law, law.applies_to(&offer))).collect()
+    }
+
+    fn sabotages(&self) -> Vec<Trial> {
+        let offer = learn(&*self.make);
+        let mut trials = Vec::new();
+        for saboteur in sabotage::all() {
+            let laws = saboteur.caught_by.iter().filter_map(|number| by_number(number));
+            let laws = laws.filter(|law| self.wants(law));
+            for law in laws.filter(|law| law.applies_to(&offer) != Applies::Unpromised) {
+                let number = law.number.replace('.', "_");
+                let title = format!("{}::law_{number}_catches_{}", self.name, saboteur.name);
+                let make = Arc::clone(&self.make);
+                trials.push(Trial::test(title, move || catches(law, saboteur, &*make)));
+            }
+        }
+        trials
+    }
+
+    fn wants(&self, law: &Law) -> bool {
+        self.wanted.iter().all(|wanted| wanted(law))
     }
 
     fn trial(&self, law: &'static Law, applies: Applies) -> Trial {
@@ -66,25 +96,13 @@ pub fn run(suites: &[Suite]) -> ExitCode {
     run_all(suites.iter().flat_map(Suite::trials).collect())
 }
 
-/// Checks that the laws' checks catch their [saboteurs](sabotage) on this suite: those of the laws in
-/// these chapters, "12" for example. For the `main` of a test.
+/// Checks that the laws' checks catch their [saboteurs](sabotage) on these suites. For the `main` of a test.
 ///
 /// A check has to see for itself what is wrong: an operation that fails, or a check that does not end,
 /// proves nothing.
 #[must_use]
-pub fn run_saboteurs(suite: &Suite, chapters: &[&str]) -> ExitCode {
-    let offer = learn(&*suite.make);
-    let mut trials = Vec::new();
-    for saboteur in sabotage::all() {
-        let laws = saboteur.caught_by.iter().filter_map(|number| by_number(number));
-        let laws = laws.filter(|law| chapters.contains(&law.chapter()));
-        for law in laws.filter(|law| law.applies_to(&offer) != Applies::Unpromised) {
-            let title = format!("law_{}_catches_{}", law.number.replace('.', "_"), saboteur.name);
-            let make = Arc::clone(&suite.make);
-            trials.push(Trial::test(title, move || catches(law, saboteur, &*make)));
-        }
-    }
-    run_all(trials)
+pub fn run_saboteurs(suites: &[Suite]) -> ExitCode {
+    run_all(suites.iter().flat_map(Suite::sabotages).collect())
 }
 
 /// Several at once, unless the command line says how many: checks of leases wait, and hardly compute.

@@ -652,6 +652,40 @@ async fn requests_are_counted() {
 }
 
 #[tokio::test]
+async fn several_ways_are_one_network() {
+    let (one, proxy) = line_server().await;
+    let other = LineServer::start().await;
+    let addr = proxy.also(other.addr).unwrap();
+    let (mut here, mut there) = (Client::connect(&proxy).await, Client::connect_to(addr).await);
+    assert_eq!(
+        (here.ask("here").await, there.ask("there").await),
+        ("re:here".into(), "re:there".into())
+    );
+    one.gets(&["connected", "here"]).await;
+    other.gets(&["connected", "there"]).await;
+    let mut count = proxy.count("lost");
+    proxy.set(Fault::BlackHole);
+    here.send("lost\n").await;
+    there.send("lost\n").await;
+    within(count.reaches(2)).await.unwrap();
+    assert!(here.hears_nothing() && there.hears_nothing());
+    proxy.heal();
+    assert_eq!(
+        (here.line().await.unwrap(), there.line().await.unwrap()),
+        ("re:lost".into(), "re:lost".into())
+    );
+    assert_eq!((proxy.stats().connections, proxy.stats().live), (2, 2));
+    within(proxy.reset_connections()).await;
+    here.is_reset().await;
+    there.is_reset().await;
+    let (at, mut again) = ("127.0.0.2:0".parse().unwrap(), Client::connect_to(addr).await);
+    assert_eq!(proxy.also_at(addr, at).unwrap_err().kind(), ErrorKind::AddrInUse);
+    assert_eq!(again.ask("again").await, "re:again");
+    drop(proxy);
+    assert!(TcpStream::connect(addr).await.is_err(), "nobody listens any more");
+}
+
+#[tokio::test]
 async fn dropping_the_proxy_ends_everything() {
     let (server, proxy) = line_server().await;
     let mut client = Client::connect(&proxy).await;

@@ -253,8 +253,21 @@
 //! | cluster | as Sentinel, for each master by itself; moving a slot loses nothing | by the next renewal, or the end of the lease | in line; after a slot has moved, as soon as its waiters have looked | grow, also across moves |
 //! | minority of Sentinels or of a cluster's masters | Sentinels: nothing changes. Masters: no lock is given, renewed or let go there once they have noticed | | those in line at a master that is cut off look within their ttl | |
 //!
-//! Each is tested on real servers: `tests/redis/sentinel.rs`, `replicas.rs`, `cluster.rs`, `cluster_faults.rs`, and
-//! `groups_tls.rs` with encryption.
+//! The laws (`LAWS.md`) that each declares, and that are checked on real servers:
+//!
+//! | laws | one server | Sentinel | Sentinel, `min_replicas` | cluster |
+//! |---|---|---|---|---|
+//! | 3.3, a removal by hand is told at once | not promised | yes | yes | not promised |
+//! | 6.3, 6.7, 4.4, the line | yes; not with `order=any` | the same | the same | the same |
+//! | 9.3, a list | refused | refused | refused | refused |
+//! | all others of 1 to 11, and 14 | yes | yes | yes | yes |
+//! | 12, the network between clients and servers | yes | yes: to the primary and to the Sentinels at once | the same | yes: to all members at once |
+//! | 12.13, word of a grant that comes late | yes; not with `order=any` | yes | not promised: nobody is sent a lock | as one server |
+//! | 13, the server stops, and is killed and back | yes | of a primary that nobody replaces meanwhile | the same | of all members at once |
+//!
+//! If somebody else takes over, 13.2 and 13.3 are another matter: who holds a lock that he knows goes on, and need not give
+//! up. That, and what is lost where he does not know it, is tested in `tests/redis/sentinel.rs`, `replicas.rs`,
+//! `cluster.rs`, `cluster_faults.rs`, and `groups_tls.rs` with encryption.
 //!
 //! # Services and proxies
 //!

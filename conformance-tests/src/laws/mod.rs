@@ -39,6 +39,9 @@ pub struct Law {
     pub promise: &'static str,
     /// What goes wrong in the world where it is not kept.
     pub because: &'static str,
+    /// Its check takes long on a real clock. Whoever checks one backend on several kinds of servers may leave it to
+    /// the long runs.
+    pub is_slow: bool,
     declared: fn(&Offer) -> bool,
     check: fn(Arc<Ctx>) -> Checking,
     absent: Option<fn(Arc<Ctx>) -> Checking>,
@@ -111,6 +114,7 @@ impl Law {
             level: Level::Must,
             promise: "",
             because: "",
+            is_slow: false,
             declared: |_| true,
             check,
             absent: None,
@@ -125,6 +129,11 @@ impl Law {
 
     const fn or_absent(mut self, absent: fn(Arc<Ctx>) -> Checking) -> Self {
         self.absent = Some(absent);
+        self
+    }
+
+    const fn slow(mut self) -> Self {
+        self.is_slow = true;
         self
     }
 
@@ -378,7 +387,7 @@ static LAWS: &[Law] = &[
         "A lock outlives a swallowed renewal, and a connection that was reset, if the network is back before the deadline.",
         "A failed renewal is not a lost lock: a client that gives up at the first one loses all its locks at each hiccup.",
     ).if_declared(network_and_leases),
-    law!("12.5", network::what_lands_late_harms_nobody).promise(
+    law!("12.5", network::what_lands_late_harms_nobody).slow().promise(
         "A request that stayed in the network until its claim was given up takes no lock for long, prolongs none and revives none.",
         "A delayed attempt holds the lock for nobody; a delayed renewal gives a lost lock back.",
     ).if_declared(network_and_leases),
@@ -398,7 +407,7 @@ static LAWS: &[Law] = &[
         "When every connection is refused, tries and bounded waits end as errors, in time, and not as contention.",
         "A cron job that skips its run because 'another host has the lock', when nobody has.",
     ).if_declared(network),
-    law!("12.10", network::every_call_has_its_bound).promise(
+    law!("12.10", network::every_call_has_its_bound).slow().promise(
         "On a network that swallows everything, requests only, answers only, or lets a byte through now and then, every call ends within its bound.",
         "One call without a bound stops a service for as long as its peer likes.",
     ).if_declared(network),
@@ -406,7 +415,7 @@ static LAWS: &[Law] = &[
         "A lock that is let go while the network is away is free soon after it is back, and not only at the end of its lease.",
         "A release that is tried once and forgotten shuts the lock for a lease.",
     ).if_declared(network),
-    law!("12.12", network::garbage_is_an_error_and_passes).promise(
+    law!("12.12", network::garbage_is_an_error_and_passes).slow().promise(
         "What no server answers ends the call as an error within its bound, leaves no lock behind, and the connection is made anew, also if the answer promises more than ever comes.",
         "A length that never arrives makes a client wait for it, with every later call, until somebody restarts the process.",
     ).if_declared(network),

@@ -432,12 +432,13 @@ fn socket(directory: &Path) -> PathBuf {
     directory.join("redis.sock")
 }
 
+/// But for what a member of a cluster knows of itself and the others.
 fn empty(directory: &Path) -> io::Result<()> {
     for entry in fs::read_dir(directory)? {
         let entry = entry?;
         if entry.file_type()?.is_dir() {
             fs::remove_dir_all(entry.path())?;
-        } else {
+        } else if entry.file_name() != "nodes.conf" {
             fs::remove_file(entry.path())?;
         }
     }

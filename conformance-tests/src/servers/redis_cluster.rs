@@ -4,8 +4,9 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use super::process::ServerError;
-use super::redis::{Redis, RedisOptions};
+use super::redis::{KeepData, Redis, RedisOptions};
 use super::resp::Reply;
+use crate::harness::ServerProcess;
 use crate::proxy::{Fault, Proxy};
 
 const SLOTS: usize = 1 << 14;
@@ -321,6 +322,24 @@ impl RedisCluster {
 
     fn expect_ok(&self, member: usize, words: &[&str]) {
         ok(&self.members[member], words);
+    }
+}
+
+/// All members at once.
+impl ServerProcess for RedisCluster {
+    fn stop(&self) {
+        self.members.iter().for_each(ServerProcess::stop);
+    }
+    fn cont(&self) {
+        self.members.iter().for_each(ServerProcess::cont);
+    }
+    fn kill(&self) {
+        self.members.iter().for_each(ServerProcess::kill);
+    }
+    fn restart(&self, keep_data: KeepData) {
+        self.members.iter().for_each(|member| member.restart(keep_data));
+        let serving = self.wait(|member| says(member, "cluster_state", "ok"));
+        serving.unwrap_or_else(|error| panic!("{error}"));
     }
 }
 

@@ -1,7 +1,7 @@
 //! Redis Sentinel: a primary, a replica of it, and three Sentinels that watch over them.
 
 use std::fs;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::Deref;
 use std::path::Path;
 use std::time::Duration;
@@ -24,6 +24,9 @@ const SERVICE: &str = "locks";
 
 /// After how long without an answer a server counts as down, in milliseconds.
 const DOWN_AFTER: &str = "500";
+
+/// The same, where nobody is to be replaced: longer than any test runs.
+const NEVER: &str = "3600000";
 
 /// What a Sentinel does from time to time, in milliseconds: far more often than by default, so that a failover takes
 /// a second or two. A primary that nobody has announced within four times the period of publishing is made a replica
@@ -104,7 +107,7 @@ impl SentinelGroup {
         let group = Self { options, servers: [primary, replica], sentinels };
         group.server(1).server().wait_until(READY, || group.is_replicated())?;
         for sentinel in &group.sentinels {
-            sentinel.watch(group.options.host(), group.server(0).service_port());
+            sentinel.watch(SERVICE, group.options.host(), group.server(0).service_port());
         }
         for sentinel in &group.sentinels {
             sentinel.server().wait_until(READY, || sentinel.knows_all())?;
@@ -179,6 +182,28 @@ impl SentinelGroup {
     #[must_use]
     pub fn service(&self) -> &'static str {
         SERVICE
+    }
+
+    /// From now on nobody is replaced, however long it is silent.
+    ///
+    /// # Panics
+    ///
+    /// A Sentinel is not there.
+    pub fn replace_nobody(&self) {
+        self.sentinels.iter().for_each(|sentinel| sentinel.have_patience(SERVICE));
+    }
+
+    /// Another name for the first server, as it is found at `addr`: by clients to whom it is elsewhere, and by the
+    /// Sentinels, if asked by that name. By that it is replaced by nobody.
+    ///
+    /// # Panics
+    ///
+    /// A Sentinel is not there.
+    pub fn name_also(&self, service: &str, addr: SocketAddr) {
+        for sentinel in &self.sentinels {
+            sentinel.watch(service, &addr.ip().to_string(), addr.port());
+            sentinel.have_patience(service);
+        }
     }
 
     /// True if the replica has all that the primary has.
@@ -270,7 +295,7 @@ impl Sentinel {
     pub fn alone(primary: &Redis) -> Self {
         let sentinel = Self::try_start(&RedisOptions::new());
         let sentinel = sentinel.unwrap_or_else(|error| panic!("{error}"));
-        sentinel.watch("127.0.0.1", primary.addr().port());
+        sentinel.watch(SERVICE, "127.0.0.1", primary.addr().port());
         sentinel
     }
 
@@ -324,17 +349,25 @@ impl Sentinel {
         answer.text().lines().nth(1)?.parse().ok()
     }
 
-    fn watch(&self, host: &str, port: u16) {
+    fn watch(&self, service: &str, host: &str, port: u16) {
         self.keep_pace();
         let (port, quorum) = (port.to_string(), QUORUM.to_string());
-        let set = |option: &str, value: &str| {
-            self.command(&["SENTINEL", "SET", SERVICE, option, value]);
-        };
-        self.command(&["SENTINEL", "MONITOR", SERVICE, host, &port, &quorum]);
-        set("auth-user", WATCHER);
-        set("auth-pass", WATCHER);
-        set("down-after-milliseconds", DOWN_AFTER);
-        set("failover-timeout", "3000");
+        self.command(&["SENTINEL", "MONITOR", service, host, &port, &quorum]);
+        self.set(service, "auth-user", WATCHER);
+        self.set(service, "auth-pass", WATCHER);
+        self.set(service, "down-after-milliseconds", DOWN_AFTER);
+        self.set(service, "failover-timeout", "3000");
+    }
+
+    /// However long the primary of that name is silent, and whatever its replica says of it.
+    fn have_patience(&self, service: &str) {
+        self.set(service, "down-after-milliseconds", NEVER);
+        self.set(service, "failover-timeout", NEVER);
+    }
+
+    fn set(&self, service: &str, option: &str, value: &str) {
+        let reply = self.command(&["SENTINEL", "SET", service, option, value]);
+        assert_eq!(reply.text(), "OK", "{service}: {option} {value}");
     }
 
     fn keep_pace(&self) {

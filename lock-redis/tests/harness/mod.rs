@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use conformance_tests::proxy::{Fault, Proxy};
-use conformance_tests::servers::{Redis as Server, RedisOptions, Reply, SentinelGroup};
+use conformance_tests::servers::{Redis as Server, RedisOptions, Reply, Sentinel, SentinelGroup};
 use conformance_tests::{Harness, Pace, ServerProcess, Suite};
 use lock_core::{Backend, LockName, Support, Wakeup};
 use lock_redis::Redis;
@@ -18,25 +18,34 @@ mod least_rights;
 
 use least_rights::LEAST_RIGHTS;
 
-/// The first one is a server as it is found most often. Those that wait in other ways, or for longer, only with
-/// `REDIS_LAWS=all`.
+/// The first one is a server as it is found most often. Those that wait in other ways, or for longer, and what takes
+/// long behind Sentinels, only with `REDIS_LAWS=all`.
 pub(crate) fn suites() -> Vec<Suite> {
     let mut suites = vec![
         Suite::new("redis", || Box::new(OnServer::new())),
         Suite::new("redis_in_any_order", || Box::new(OnServer::in_any_order())),
-        Suite::new("redis_by_sentinel", || Box::new(BySentinel::new(""))),
     ];
-    if std::env::var("REDIS_LAWS").as_deref() == Ok("all") {
-        suites.extend([
-            Suite::new("redis_without_signals", || Box::new(OnServer::without_signals())),
-            Suite::new("redis_far_away", || Box::new(OnServer::new().far_away())),
-            Suite::new("redis_far_away_in_any_order", || {
-                Box::new(OnServer::in_any_order().far_away())
-            }),
-            Suite::new("redis_with_replicas", || Box::new(BySentinel::new("&min_replicas=1"))),
-        ]);
+    let sentinels = by_sentinels("redis_by_sentinel", "");
+    if std::env::var("REDIS_LAWS").as_deref() != Ok("all") {
+        suites.extend(sentinels.map(|suite| suite.only(|law| !law.is_slow)));
+        return suites;
     }
+    suites.extend(sentinels);
+    suites.extend(by_sentinels("redis_with_replicas", "&min_replicas=1"));
+    suites.extend([
+        Suite::new("redis_without_signals", || Box::new(OnServer::without_signals())),
+        Suite::new("redis_far_away", || Box::new(OnServer::new().far_away())),
+        Suite::new("redis_far_away_in_any_order", || Box::new(OnServer::in_any_order().far_away())),
+    ]);
     suites
+}
+
+/// On shared servers, and on servers of their own for what stops and kills them.
+fn by_sentinels(name: &str, options_of_url: &'static str) -> [Suite; 2] {
+    let shared = Suite::new(name, move || Box::new(BySentinel::new(options_of_url)));
+    let alone =
+        Suite::new(format!("{name}_alone"), move || Box::new(BySentinel::alone(options_of_url)));
+    [shared.only(|law| law.chapter() != "13"), alone.only(|law| law.chapter() == "13")]
 }
 
 struct OnServer {
@@ -131,28 +140,62 @@ impl Harness for OnServer {
     }
 }
 
-/// A lock space on servers that Sentinels watch over. All that are there at the same time share the servers.
+/// A lock space on servers that Sentinels watch over.
 struct BySentinel {
     group: Arc<SentinelGroup>,
+    /// It may be stopped: nobody else uses these servers.
+    is_alone: bool,
+    /// Before the primary and all Sentinels.
+    network: Proxy,
     prefix: String,
     url: String,
+    distant_url: String,
 }
 
 impl BySentinel {
+    /// All that are there at the same time share the servers.
     fn new(options_of_url: &str) -> Self {
         static GROUP: Mutex<Weak<SentinelGroup>> = Mutex::new(Weak::new());
-        static SPACES: AtomicU64 = AtomicU64::new(0);
 
         let mut current = GROUP.lock().expect("no trial panics here");
-        let group = current.upgrade().unwrap_or_else(|| {
-            let rights = format!("{} +role +wait", LEAST_RIGHTS[0]);
-            Arc::new(SentinelGroup::start(options(&rights)))
-        });
+        let group = current.upgrade().unwrap_or_else(|| Arc::new(group()));
         *current = Arc::downgrade(&group);
-        let prefix = format!("{PREFIX}{}/", SPACES.fetch_add(1, Ordering::Relaxed));
-        let url = format!("{}?prefix={prefix}{options_of_url}", group.url_for(USER));
-        Self { group, prefix, url }
+        Self::with(group, options_of_url)
     }
+
+    /// It has servers of its own, and nobody replaces the primary: what becomes of locks then is another matter.
+    fn alone(options_of_url: &str) -> Self {
+        let group = group();
+        group.replace_nobody();
+        Self { is_alone: true, ..Self::with(Arc::new(group), options_of_url) }
+    }
+
+    fn with(group: Arc<SentinelGroup>, options_of_url: &str) -> Self {
+        static SPACES: AtomicU64 = AtomicU64::new(0);
+
+        let space = SPACES.fetch_add(1, Ordering::Relaxed);
+        let prefix = format!("{PREFIX}{space}/");
+        let options = format!("?prefix={prefix}{options_of_url}");
+        let network = Proxy::start(group.server(0).addr()).expect("a proxy can be started");
+        // Sentinels name one address to everybody, so who is on that side of the network asks for another name.
+        let service = format!("beyond-{space}");
+        group.name_also(&service, network.addr());
+        let way = |it: &Sentinel| network.also(it.addr()).expect("another way can be opened");
+        let ways: Vec<_> = group.sentinels().iter().map(|it| way(it).to_string()).collect();
+        let distant_url = format!("redis+sentinel://{USER}@{}/{service}{options}", ways.join(","));
+        let url = format!("{}{options}", group.url_for(USER));
+        Self { group, is_alone: false, network, prefix, url, distant_url }
+    }
+}
+
+fn group() -> SentinelGroup {
+    SentinelGroup::start(options(&format!("{} +role +wait", LEAST_RIGHTS[0])))
+}
+
+async fn by_sentinel(url: &str) -> Arc<dyn Backend> {
+    let client = Redis::connect(url).await.expect("the servers take us");
+    assert_eq!(client.capabilities().notices, Support::Present);
+    Arc::new(client)
 }
 
 #[async_trait]
@@ -162,9 +205,7 @@ impl Harness for BySentinel {
     }
 
     async fn client(&self) -> Arc<dyn Backend> {
-        let client = Redis::connect(self.url.as_str()).await.expect("the servers take us");
-        assert_eq!(client.capabilities().notices, Support::Present);
-        Arc::new(client)
+        by_sentinel(&self.url).await
     }
 
     async fn evict(&self, name: &LockName) -> bool {
@@ -174,5 +215,17 @@ impl Harness for BySentinel {
 
     fn can_evict(&self) -> bool {
         true
+    }
+
+    fn network(&self) -> Option<&Proxy> {
+        Some(&self.network)
+    }
+
+    async fn distant_client(&self) -> Arc<dyn Backend> {
+        by_sentinel(&self.distant_url).await
+    }
+
+    fn server(&self) -> Option<&dyn ServerProcess> {
+        self.is_alone.then(|| self.group.server(0) as &dyn ServerProcess)
     }
 }
