@@ -669,10 +669,14 @@ async fn delete(
     Err(restless(key))
 }
 
-/// Whether the value says all that has to be seen of a grant: who renews a detached lock knows nothing but
-/// the owner, and late attempts have no number.
+/// Whether the value says all that has to be seen of a grant, and nothing else: who renews a detached lock knows
+/// nothing but the owner, and late attempts have no number.
 fn tells(claim: &Claim, value: &Value, number: u64) -> bool {
-    claim.hold != Hold::Detached || value.number == Some(number)
+    match value.number {
+        // It may have been raised since.
+        Some(told) => told == number,
+        None => claim.hold != Hold::Detached,
+    }
 }
 
 fn seen(reply: Option<Reply>, doing: &'static str) -> Result<Seen, Fault> {

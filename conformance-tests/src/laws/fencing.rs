@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use lock_core::FencingToken;
 use lock_core::backend::{Attempt, LetGo, Renewal};
 use lock_core::clock::sleep;
+use lock_core::{FencingToken, Support};
 
 use crate::context::{Ctx, Verdict, Violation, ensure, violated};
 use crate::words::name;
@@ -108,6 +108,11 @@ pub(super) async fn a_floor_is_exceeded(ctx: Arc<Ctx>) -> Verdict {
         claim.ticket.clone_from(&grant.ticket);
         ensure!(grant.token > floor, "asked for more than {floor:?}, and got {:?}", grant.token);
         last = grows(Some(last), grant.token)?;
+        if ctx.caps.inspecting == Support::Present {
+            let seen = client.inspect(&claim.name).await?;
+            let shown = seen.holders.first().and_then(|holder| holder.token);
+            ensure!(shown.is_none_or(|shown| shown == last), "granted {last}, and shown {shown:?}");
+        }
     }
     client.release(&claim, LetGo::now()).await?;
     let mut next = ctx.claim(&name("n"), false);

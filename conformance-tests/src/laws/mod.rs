@@ -292,7 +292,7 @@ static LAWS: &[Law] = &[
         "A resource that checks tokens refuses the rightful holder, or accepts the one who is late.",
     ).if_declared(|offer| offer.caps.fencing > Fencing::None).or_absent(check!(fencing::there_are_no_tokens)),
     law!("5.2", fencing::a_floor_is_exceeded).promise(
-        "An attempt with a floor gets a token above it, also if the same claim got a lower one before.",
+        "An attempt with a floor gets a token above it, also if the same claim got a lower one before, and inspecting shows no lower one.",
         "A quorum whose members disagree cannot agree on a growing number otherwise.",
     ).if_declared(|offer| offer.caps.raisable == Support::Present && offer.caps.fencing > Fencing::None),
     law!("5.3", fencing::the_low_bits_are_left_to_core).promise(
