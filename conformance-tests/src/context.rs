@@ -10,7 +10,7 @@ use lock_core::faults::{Call, Disturbance};
 use lock_core::{Backend, Capabilities, Error, LockName, Locker, LockerBuilder, OwnerId, Takeover};
 
 use crate::harness::{Harness, Mortal, Offer, Pace, Script, ServerProcess};
-use crate::proxy::Proxy;
+use crate::network::Network;
 
 /// What happened instead of what was promised.
 #[derive(Debug)]
@@ -117,7 +117,7 @@ impl Ctx {
     ///
     /// The law does not say that it needs one.
     #[must_use]
-    pub fn network(&self) -> &Proxy {
+    pub fn network(&self) -> &Network {
         self.harness.network().expect("the law asks for a network")
     }
 

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use lock_core::faults::{Call, Disturbance, Faulty};
 use lock_core::{Backend, Capabilities, LockName};
 
-use crate::proxy::Proxy;
+use crate::network::Network;
 use crate::servers::KeepData;
 use crate::simulation::Site;
 
@@ -76,7 +76,7 @@ pub trait Harness: Send + Sync + 'static {
     /// The network on which the checks of chapter 12 cut, delay and swallow what
     /// [distant clients](Self::distant_client) and the server say to each other. `None`: these checks
     /// are shown as ignored.
-    fn network(&self) -> Option<&Proxy> {
+    fn network(&self) -> Option<&Network> {
         None
     }
 

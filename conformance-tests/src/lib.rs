@@ -37,6 +37,7 @@ mod context;
 mod harness;
 pub mod history;
 pub mod laws;
+pub mod network;
 pub mod peers;
 pub mod proxy;
 pub mod sabotage;

@@ -450,6 +450,12 @@ impl IntoFuture for Hit {
 pub struct Held(Handle);
 
 impl Held {
+    /// True if the request is here.
+    #[must_use]
+    pub fn is_caught(&self) -> bool {
+        self.0.trap.progress.borrow().step >= Step::Caught
+    }
+
     /// Waits until the request is here.
     ///
     /// # Errors

@@ -18,7 +18,7 @@ use lock_core::{
 };
 
 use crate::harness::{Harness, Pace, Script, ServerProcess};
-use crate::proxy::Proxy;
+use crate::network::Network;
 use crate::simulation::Site;
 
 /// One way to be broken.
@@ -215,7 +215,7 @@ impl Harness for Infiltrated {
     async fn lose_data(&self) -> bool {
         self.harness.lose_data().await
     }
-    fn network(&self) -> Option<&Proxy> {
+    fn network(&self) -> Option<&Network> {
         self.harness.network()
     }
     async fn distant_client(&self) -> Arc<dyn Backend> {

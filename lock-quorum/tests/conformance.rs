@@ -1,4 +1,5 @@
-//! Every law on quorums: of memory, of real servers, and of both.
+//! Every law on quorums: of memory, of real servers, and of both. What goes wrong there goes wrong at all members
+//! at the same time; with `QUORUM_LAWS=all` also at a bare majority of them, where the others have to be put up with.
 
 use std::process::ExitCode;
 
@@ -6,14 +7,29 @@ use conformance_tests::Suite;
 
 mod harness;
 
-use harness::{InMemory, Mixed, OnRedis};
+use harness::{InMemory, Mixed, OnServers};
 
 fn main() -> ExitCode {
-    conformance_tests::run(&[
+    let mut suites = vec![
         Suite::new("three_in_memory", || Box::new(InMemory::of(3))),
         Suite::new("five_in_memory", || Box::new(InMemory::of(5))),
-        Suite::new("three_redis", || Box::new(OnRedis::nodes(3))),
-        Suite::new("five_redis", || Box::new(OnRedis::nodes(5))),
+        Suite::new("three_redis", || Box::new(OnServers::redis(3))),
+        Suite::new("five_redis", || Box::new(OnServers::redis(5))),
         Suite::new("redis_memcached_and_files", || Box::new(Mixed::new())),
-    ])
+    ];
+    if std::env::var("QUORUM_LAWS").as_deref() == Ok("all") {
+        suites.extend([
+            Suite::new("three_redis_two_fail", || {
+                Box::new(OnServers::redis(3).of_which_most_fail())
+            }),
+            Suite::new(
+                "redis_and_two_memcached",
+                || Box::new(OnServers::redis_and_two_memcached()),
+            ),
+            Suite::new("five_redis_three_fail", || {
+                Box::new(OnServers::redis(5).of_which_most_fail())
+            }),
+        ]);
+    }
+    conformance_tests::run(&suites)
 }

@@ -372,7 +372,7 @@ static LAWS: &[Law] = &[
         "The name of a lock and its owner id are the right to unlock it, and logs travel.",
     ),
     law!("12.1", network::a_cut_attempt_leaves_nothing).promise(
-        "An attempt whose connection is cut before the answer ends at once, as unknown; what it took is let go within the bound of a call, and a waiter comes through.",
+        "An attempt whose connection is cut before the answer ends at once, as unknown, or as not applied where that has been undone by then; what it took is let go within the bound of a call, and a waiter comes through.",
         "SET NX that was applied and not answered locks the name for a lease, and its own client with it.",
     ).if_declared(network),
     law!("12.2", network::a_cut_release_ends_as_gone).promise(

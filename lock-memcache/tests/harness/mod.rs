@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use conformance_tests::network::Network;
 use conformance_tests::proxy::{Fault, Proxy};
 use conformance_tests::servers::{Memcached as Server, MemcachedOptions};
 use conformance_tests::{Harness, Pace, ServerProcess, Suite};
@@ -22,7 +23,7 @@ pub(crate) fn suites() -> [Suite; 2] {
 
 struct OnServer {
     server: Server,
-    network: Proxy,
+    network: Network,
     /// A second network, with nothing but its length, for every client.
     far_away: Option<Proxy>,
 }
@@ -34,7 +35,7 @@ impl OnServer {
     fn new() -> Self {
         let server = Server::start(MemcachedOptions::new().credentials("locks", "secret"));
         begin_counter(&server);
-        let network = Proxy::start(server.addr()).expect("a proxy can be started");
+        let network = Network::to(server.addr());
         Self { server, network, far_away: None }
     }
 
@@ -84,7 +85,7 @@ impl Harness for OnServer {
         self.server.command("flush_all") == "OK"
     }
 
-    fn network(&self) -> Option<&Proxy> {
+    fn network(&self) -> Option<&Network> {
         Some(&self.network)
     }
 

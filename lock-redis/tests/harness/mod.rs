@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use conformance_tests::network::Network;
 use conformance_tests::proxy::{Fault, Proxy};
 use conformance_tests::servers::{Redis as Server, RedisOptions, Reply, Sentinel, SentinelGroup};
 use conformance_tests::{Harness, Pace, ServerProcess, Suite};
@@ -50,7 +51,7 @@ fn by_sentinels(name: &str, options_of_url: &'static str) -> [Suite; 2] {
 
 struct OnServer {
     server: Server,
-    network: Proxy,
+    network: Network,
     /// A second network, with nothing but its length, for every client.
     far_away: Option<Proxy>,
     /// An option of the URL.
@@ -81,7 +82,7 @@ impl OnServer {
 
     fn with_user(rights: &str, order: &'static str, wakeup: Wakeup) -> Self {
         let server = Server::start(options(rights));
-        let network = Proxy::start(server.addr()).expect("a proxy can be started");
+        let network = Network::to(server.addr());
         Self { server, network, far_away: None, order, wakeup }
     }
 
@@ -127,7 +128,7 @@ impl Harness for OnServer {
         true
     }
 
-    fn network(&self) -> Option<&Proxy> {
+    fn network(&self) -> Option<&Network> {
         Some(&self.network)
     }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use conformance_tests::network::Network;
 use conformance_tests::proxy::{Fault, Proxy};
 use conformance_tests::servers::{ZooKeeper as Server, ZooKeeperOptions};
 use conformance_tests::{Harness, Mortal, Pace, ServerProcess, Suite};
@@ -24,13 +25,13 @@ pub(crate) fn suite() -> Suite {
 
 struct OnServer {
     server: Server,
-    network: Proxy,
+    network: Network,
 }
 
 impl OnServer {
     fn new() -> Self {
         let server = Server::start(&ZooKeeperOptions::new());
-        let network = Proxy::start(server.addr()).expect("a proxy can be started");
+        let network = Network::to(server.addr());
         Self { server, network }
     }
 
@@ -76,7 +77,7 @@ impl Harness for OnServer {
         true
     }
 
-    fn network(&self) -> Option<&Proxy> {
+    fn network(&self) -> Option<&Network> {
         Some(&self.network)
     }
 
