@@ -2,6 +2,7 @@
 
 use std::future::{IntoFuture, poll_fn};
 use std::io;
+use std::iter;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::task::Poll;
@@ -39,8 +40,7 @@ impl Network {
     #[must_use]
     pub fn to_each(servers: impl IntoIterator<Item = SocketAddr>) -> Self {
         let line = |server| Proxy::start(server).expect("a proxy can be started");
-        let lines: Vec<_> = servers.into_iter().map(line).collect();
-        Self { broken: lines.len(), lines }
+        Self::from_iter(servers.into_iter().map(line))
     }
 
     /// Only the first `broken` lines have faults: a majority of them, or more.
@@ -123,6 +123,11 @@ impl Network {
         Hits { each: self.broken().map(arm).collect(), enough: self.enough() }
     }
 
+    fn from_iter(lines: impl Iterator<Item = Proxy>) -> Self {
+        let lines: Vec<_> = lines.collect();
+        Self { broken: lines.len(), lines }
+    }
+
     fn broken(&self) -> impl Iterator<Item = &Proxy> {
         self.lines.iter().take(self.broken)
     }
@@ -131,6 +136,13 @@ impl Network {
     fn enough(&self) -> usize {
         let majority = self.lines.len() / 2 + 1;
         self.broken + majority - self.lines.len()
+    }
+}
+
+/// One line, which may be that of several servers that stand for one: see [`Proxy::also`].
+impl From<Proxy> for Network {
+    fn from(line: Proxy) -> Self {
+        Self::from_iter(iter::once(line))
     }
 }
 

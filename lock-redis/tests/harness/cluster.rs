@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use async_trait::async_trait;
+use conformance_tests::network::Network;
 use conformance_tests::proxy::Proxy;
 use conformance_tests::servers::{RedisCluster, RedisOptions, Reply};
 use conformance_tests::{Harness, Pace, ServerProcess, Suite};
@@ -52,7 +53,7 @@ struct InCluster {
     /// It may be stopped: nobody else uses it.
     is_alone: bool,
     /// Before all members, which are found in it at the address at which the first one was, on their own ports.
-    network: Proxy,
+    network: Network,
     prefix: String,
     /// An option of the URL.
     order: &'static str,
@@ -68,13 +69,13 @@ impl InCluster {
         let address = Ipv4Addr::from_bits(BEYOND.to_bits() + trial);
         let own = |place: usize| SocketAddr::from((address, cluster.member(place).addr().port()));
         let started = Proxy::start_at(own(0), cluster.member(0).addr());
-        let network = started.expect("a proxy can be started");
+        let line = started.expect("a proxy can be started");
         for place in 1..cluster.len() {
-            let opened = network.also_at(own(place), cluster.member(place).addr());
+            let opened = line.also_at(own(place), cluster.member(place).addr());
             opened.expect("another way can be opened");
         }
         let prefix = format!("app:{trial}:");
-        Self { cluster, is_alone: false, network, prefix, order, wakeup }
+        Self { cluster, is_alone: false, network: line.into(), prefix, order, wakeup }
     }
 
     fn alone(options: &RedisOptions, order: &'static str, wakeup: Wakeup) -> Self {
@@ -112,7 +113,7 @@ impl Harness for InCluster {
         true
     }
 
-    fn network(&self) -> Option<&Proxy> {
+    fn network(&self) -> Option<&Network> {
         Some(&self.network)
     }
 

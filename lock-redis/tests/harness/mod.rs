@@ -147,7 +147,7 @@ struct BySentinel {
     /// It may be stopped: nobody else uses these servers.
     is_alone: bool,
     /// Before the primary and all Sentinels.
-    network: Proxy,
+    network: Network,
     prefix: String,
     url: String,
     distant_url: String,
@@ -177,15 +177,15 @@ impl BySentinel {
         let space = SPACES.fetch_add(1, Ordering::Relaxed);
         let prefix = format!("{PREFIX}{space}/");
         let options = format!("?prefix={prefix}{options_of_url}");
-        let network = Proxy::start(group.server(0).addr()).expect("a proxy can be started");
+        let line = Proxy::start(group.server(0).addr()).expect("a proxy can be started");
         // Sentinels name one address to everybody, so who is on that side of the network asks for another name.
         let service = format!("beyond-{space}");
-        group.name_also(&service, network.addr());
-        let way = |it: &Sentinel| network.also(it.addr()).expect("another way can be opened");
+        group.name_also(&service, line.addr());
+        let way = |it: &Sentinel| line.also(it.addr()).expect("another way can be opened");
         let ways: Vec<_> = group.sentinels().iter().map(|it| way(it).to_string()).collect();
         let distant_url = format!("redis+sentinel://{USER}@{}/{service}{options}", ways.join(","));
         let url = format!("{}{options}", group.url_for(USER));
-        Self { group, is_alone: false, network, prefix, url, distant_url }
+        Self { group, is_alone: false, network: line.into(), prefix, url, distant_url }
     }
 }
 
@@ -218,7 +218,7 @@ impl Harness for BySentinel {
         true
     }
 
-    fn network(&self) -> Option<&Proxy> {
+    fn network(&self) -> Option<&Network> {
         Some(&self.network)
     }
 
