@@ -11,6 +11,9 @@ use crate::clock::MILLI;
 /// How often a time is taken at each length of the way, at least.
 const BATCHES: u64 = 3;
 
+/// And at most, where neighbours keep them apart.
+const MAX_BATCHES: u64 = 12;
+
 /// How much longer the long way is than the short one.
 const STRETCH: u64 = 3;
 
@@ -29,12 +32,37 @@ pub(crate) struct Relay {
 /// The shortest times on one way, in nanoseconds.
 #[derive(Clone, Copy)]
 struct Times {
-    work: f64,
-    trip: f64,
+    work: Shortest,
+    trip: Shortest,
 }
 
 impl Times {
-    const NONE: Self = Self { work: f64::INFINITY, trip: f64::INFINITY };
+    const NONE: Self = Self { work: Shortest::NONE, trip: Shortest::NONE };
+
+    fn agree(&self) -> bool {
+        self.work.agree() && self.trip.agree()
+    }
+}
+
+/// The shortest two of several times.
+#[derive(Clone, Copy)]
+struct Shortest(f64, f64);
+
+impl Shortest {
+    const NONE: Self = Self(f64::INFINITY, f64::INFINITY);
+
+    fn add(&mut self, time: f64) {
+        if time < self.0 {
+            *self = Self(time, self.0);
+        } else {
+            self.1 = self.1.min(time);
+        }
+    }
+
+    /// Neighbours do not add the same twice.
+    fn agree(self) -> bool {
+        self.1 / self.0 < 1.03
+    }
 }
 
 impl Relay {
@@ -55,8 +83,8 @@ impl Relay {
     ///
     /// The work is done on a short way and on a long one. What comes on top is the way; what is computed,
     /// and what the relay adds, is the same in both and cancels out. Of several times the shortest
-    /// counts: neighbours only add to them. How long the way is in truth, the cheapest of requests says,
-    /// sent on the same way at the same time.
+    /// counts, when another one is about as short: neighbours only add to them. How long the way is in truth, the
+    /// cheapest of requests says, sent on the same way at the same time.
     pub(crate) fn round_trips(
         &self,
         server: &dyn Server,
@@ -64,25 +92,25 @@ impl Relay {
     ) -> Result<f64, Stop> {
         let nothing = || Stop::Failed("through the relay, no time was taken".into());
         let mut shortest = [Times::NONE; 2];
-        for batch in 0.. {
+        for batch in 1..=MAX_BATCHES {
             // In turns, so that a busy second does not fall on one of the two alone.
             for (times, stretch) in shortest.iter_mut().zip([1, STRETCH]) {
                 self.stretch(stretch);
-                times.work = times.work.min(time(self.delay * stretch)?);
+                times.work.add(time(self.delay * stretch)?);
                 let trips = server.round_trips(self.proxies[0].addr(), PINGS)?;
-                let trip = trips.into_iter().min().unwrap_or(u64::MAX) as f64;
-                times.trip = times.trip.min(trip);
+                times.trip.add(trips.into_iter().min().unwrap_or(u64::MAX) as f64);
             }
+            let [short, long] = shortest;
             let told = (2 * (STRETCH - 1) * self.delay * MILLI) as f64;
-            let way = shortest[1].trip - shortest[0].trip;
-            if batch + 1 >= BATCHES && (way / told - 1.0).abs() < 0.1 {
+            let way = long.trip.0 - short.trip.0;
+            let is_clear = (way / told - 1.0).abs() < 0.1;
+            let is_calm = is_clear && short.agree() && long.agree();
+            let is_last = batch == MAX_BATCHES || !short.work.0.is_finite();
+            if batch >= BATCHES && (is_calm || (is_last && is_clear)) {
                 self.stretch(1);
-                let trips = (shortest[1].work - shortest[0].work) / way;
+                let trips = (long.work.0 - short.work.0) / way;
                 // Not so if no time could be taken.
                 return trips.is_finite().then_some(trips).ok_or_else(nothing);
-            }
-            if batch > 2 * BATCHES {
-                break;
             }
         }
         Err(Stop::Failed(

@@ -42,7 +42,7 @@ fn overview(sums: &[Sum<'_>]) -> String {
         let effects = &sum.effects;
         let _ = write!(
             table,
-            "<tr><td><a href=\"#{0}\">{0}</a><td>{1}<td class=\"{2}\">{3}<td>{4:.0} s<td>{5}<td>{6}<td>{7}\
+            "<tr><td><a href=\"#{0}\">{0}</a><td>{1}<td class=\"{2}\">{3}<td>{4:.0}&nbsp;s<td>{5}<td>{6}<td>{7}\
              <td>{8}<td>{9}<td>{10} of {11}<td class=\"{12}\">{13} of {14}<td>{15} of {16} claims</tr>",
             sum.backend,
             sum.outcomes.len(),
@@ -70,8 +70,8 @@ fn section(sum: &Sum<'_>) -> String {
     let last = sum.last();
     let mut text = format!("<h2 id=\"{0}\">{0}</h2>", sum.backend);
     text += &verdicts(sum);
-    text += "<h3>Faults</h3><table><tr><th>kind<th>what<th>how often<th>grants before<th>during<th>after\
-        <th>fewest before<br>or after one<th>calls that<br>felt them</tr>";
+    text += "<h3>Faults</h3><table><tr><th>kind<th class=\"words\">what<th>how often<th>grants before\
+        <th>during<th>after<th>fewest before<br>or after one<th>calls that<br>felt them</tr>";
     for (kind, around) in &sum.around {
         let _ = write!(
             text,
@@ -176,14 +176,14 @@ fn bugs(findings: &[Finding]) -> String {
         return String::new();
     }
     let mut text = "<h2>Bugs on purpose</h2><p>Old bugs of lock libraries, planted one at a time. A campaign, \
-        a law or a test that does not see its bug would prove nothing.</p><table><tr><th>bug<th>what it \
-        does<th>seen by<th>what was seen<th>command</tr>"
+        a law or a test that does not see its bug would prove nothing.</p><table class=\"words\"><tr><th>bug<th>what \
+        it does<th>seen by<th>what was seen<th>command</tr>"
         .to_owned();
     for Finding { bug, what, seen_by, seen, command } in findings {
         let seen = seen.as_deref().map_or("<b class=\"bad\">nothing</b>".into(), escaped);
         let _ = write!(
             text,
-            "<tr><td>{bug}<td>{what}<td>{seen_by}<td class=\"words\">{seen}<td><code>{command}</code></tr>"
+            "<tr><td>{bug}<td>{what}<td>{seen_by}<td>{seen}<td><code>{command}</code></tr>"
         );
     }
     text + "</table>"
