@@ -32,7 +32,7 @@ impl<T: Send + 'static> Calls<T> {
     pub(crate) fn begin(&mut self, member: usize, call: impl Future<Output = T> + Send + 'static) {
         let mut call: Call<T> = Box::pin(call);
         // Whoever waits for the answer polls it again.
-        match self.poll(&mut call, &mut Context::from_waker(Waker::noop())) {
+        match poll(&mut call, self.broken, &mut Context::from_waker(Waker::noop())) {
             Poll::Ready(answer) => self.ready.push_back((member, answer)),
             Poll::Pending => self.under_way.push((member, call)),
         }
@@ -51,27 +51,23 @@ impl<T: Send + 'static> Calls<T> {
         self.under_way.is_empty() && self.ready.is_empty()
     }
 
+    /// Those behind the first one that is ready are not polled for this one: whoever hears it may want no more.
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<(usize, T)>> {
-        if self.ready.is_empty() {
-            for (member, mut call) in std::mem::take(&mut self.under_way) {
-                match self.poll(&mut call, cx) {
-                    Poll::Ready(answer) => self.ready.push_back((member, answer)),
-                    Poll::Pending => self.under_way.push((member, call)),
-                }
+        if let Some(answer) = self.ready.pop_front() {
+            return Poll::Ready(Some(answer));
+        }
+        for place in 0..self.under_way.len() {
+            let (member, call) = &mut self.under_way[place];
+            if let Poll::Ready(answer) = poll(call, self.broken, cx) {
+                let member = *member;
+                drop(self.under_way.remove(place));
+                return Poll::Ready(Some((member, answer)));
             }
         }
-        match self.ready.pop_front() {
-            Some(answer) => Poll::Ready(Some(answer)),
-            None if self.under_way.is_empty() => Poll::Ready(None),
-            None => Poll::Pending,
+        match self.under_way.is_empty() {
+            true => Poll::Ready(None),
+            false => Poll::Pending,
         }
-    }
-
-    fn poll(&self, call: &mut Call<T>, cx: &mut Context<'_>) -> Poll<T> {
-        catch_unwind(AssertUnwindSafe(|| call.as_mut().poll(cx))).unwrap_or_else(|_| {
-            let fault = Fault::unknown(FaultKind::Broken, "it panicked");
-            Poll::Ready((self.broken)(fault))
-        })
     }
 
     /// Goes on with what is under way in a task of its own.
@@ -93,6 +89,11 @@ impl<T: Send + 'static> Drop for Calls<T> {
             self.carry_on();
         }
     }
+}
+
+fn poll<T>(call: &mut Call<T>, broken: fn(Fault) -> T, cx: &mut Context<'_>) -> Poll<T> {
+    catch_unwind(AssertUnwindSafe(|| call.as_mut().poll(cx)))
+        .unwrap_or_else(|_| Poll::Ready(broken(Fault::unknown(FaultKind::Broken, "it panicked"))))
 }
 
 #[cfg(test)]

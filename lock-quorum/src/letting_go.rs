@@ -7,7 +7,7 @@ use lock_core::backend::{Claim, Fault, LetGo, Release};
 use lock_core::clock::{Moment, sleep_between, sleep_until};
 
 use crate::calls::Calls;
-use crate::candidacy::Candidacy;
+use crate::candidacy::{Candidacy, Seat};
 use crate::quorum::{Inner, bounded, no_majority};
 use crate::round::GRACE;
 
@@ -90,8 +90,7 @@ impl Inner {
         how: Option<LetGo>,
     ) -> Answer {
         let mut seat = candidacy.seats[member].lock().await;
-        let may_be_there = candidacy.notes().stranger || how.is_some_and(|how| how.uncertain);
-        if !seat.asked && !may_be_there {
+        if candidacy.has_nothing(&seat, how) {
             return Ok(Release::NotHeld);
         }
         let backend = self.backend(member, self.settings.member_timeout).await?;
@@ -115,6 +114,13 @@ impl Inner {
     }
 }
 
+impl Candidacy {
+    /// True if nothing can be there to let go: it was not asked.
+    fn has_nothing(&self, seat: &Seat, how: Option<LetGo>) -> bool {
+        !seat.asked && !self.notes().stranger && !how.is_some_and(|how| how.uncertain)
+    }
+}
+
 impl<'a> Leave<'a> {
     fn begin(
         inner: &'a Arc<Inner>,
@@ -128,6 +134,10 @@ impl<'a> Leave<'a> {
         let mut answers: Vec<_> =
             inner.members.iter().map(|_| Some(Ok(Release::NotHeld))).collect();
         for member in members {
+            let seat = candidacy.seats[member].try_lock();
+            if seat.is_ok_and(|seat| candidacy.has_nothing(&seat, how)) {
+                continue;
+            }
             answers[member] = None;
             let (inner, candidacy) = (Arc::clone(inner), Arc::clone(candidacy));
             let claim = claim.clone();

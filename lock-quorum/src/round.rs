@@ -8,6 +8,7 @@
 //!
 //! [documentation of Redis]: https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -249,13 +250,21 @@ impl<'a> Round<'a> {
         }
     }
 
+    /// Goes on while all agree: nothing is to be done before a majority has answered, and one timer is enough.
     async fn hear_until(&mut self, until: Moment) {
-        let heard = tokio::select! {
-            biased;
-            heard = self.calls.next() => heard,
-            () = sleep_until(until) => None,
-        };
-        self.take_in(heard);
+        let mut late = pin!(sleep_until(until));
+        loop {
+            let heard = tokio::select! {
+                biased;
+                heard = self.calls.next() => heard,
+                () = &mut late => None,
+            };
+            let agrees = heard.as_ref().is_some_and(|(_, ballot)| counts(ballot));
+            self.take_in(heard);
+            if !agrees || self.majority_answered_at.is_some() || self.calls.is_empty() {
+                return;
+            }
+        }
     }
 
     fn take_in(&mut self, heard: Option<(usize, Ballot)>) {
