@@ -98,6 +98,12 @@ impl Member {
         self.seen().slow_until.is_some_and(|until| !until.has_passed())
     }
 
+    /// True if that was known at `moment`, and still is.
+    pub(crate) fn was_slow_before(&self, moment: Moment) -> bool {
+        let known = |until: Moment| !until.has_passed() && until < moment + SLOW_FOR;
+        self.seen().slow_until.is_some_and(known)
+    }
+
     pub(crate) fn was_slow(&self) {
         self.seen().slow_until = Some(Moment::now() + SLOW_FOR);
     }

@@ -20,6 +20,7 @@ use lock_core::clock::{Moment, sleep_between, sleep_until, wall};
 
 use crate::calls::Calls;
 use crate::candidacy::{Candidacy, Seat, Standing, Vote};
+use crate::member::Member;
 use crate::quorum::{Inner, bounded, no_majority};
 
 /// How far ahead of our own clock numbers are asked for: members and clients whose clocks differ by less
@@ -35,6 +36,10 @@ const MAX_RAISES: u32 = 3;
 
 /// When a majority has answered, the rest has as long again, and at least this long.
 pub(crate) const GRACE: Duration = Duration::from_millis(10);
+
+/// The same for those whose votes can still decide it: as long as one of them is late, who was refused by a claim that is
+/// just being let go would take that for contention.
+const LAST_WORD: Duration = Duration::from_millis(100);
 
 /// How much longer than usual a majority may take before those are asked who were not.
 const PATIENCE: u32 = 4;
@@ -235,11 +240,24 @@ impl<'a> Round<'a> {
         sleep_between(pause / 2, pause).await;
     }
 
+    /// True if nobody is to be heard but who was behind in earlier rounds.
+    fn hears_only_slow_ones(&self) -> bool {
+        self.silent().all(|member| member.was_slow_before(self.began))
+    }
+
+    /// Those that were asked and have not answered.
+    fn silent(&self) -> impl Iterator<Item = &Member> {
+        let members = self.inner.members.iter().zip(&self.asked).zip(&self.cast);
+        let silent = members.filter(|((_, asked), cast)| **asked && cast.is_none());
+        silent.map(|((member, _), _)| &**member)
+    }
+
     async fn hear(&mut self) {
         match (self.majority_answered_at, self.impatient_at) {
             (Some(at), _) => {
                 let took = at.saturating_since(self.began);
-                self.hear_until(at + took.max(GRACE)).await;
+                let grace = if self.hears_only_slow_ones() { GRACE } else { LAST_WORD };
+                self.hear_until(at + took.max(grace)).await;
             }
             (None, Some(until)) if self.asked.contains(&false) => self.hear_until(until).await,
             (None, _) => {
@@ -300,9 +318,7 @@ impl<'a> Round<'a> {
     }
 
     fn note_who_is_slow(&self) {
-        let members = self.inner.members.iter().zip(&self.asked).zip(&self.cast);
-        let silent = members.filter(|((_, asked), cast)| **asked && cast.is_none());
-        silent.for_each(|((member, _), _)| member.was_slow());
+        self.silent().for_each(Member::was_slow);
     }
 
     fn state(&mut self) -> State {

@@ -90,6 +90,19 @@ async fn renew(quorum: &Quorum, claim: &Claim) -> Result<Renewal, Fault> {
     quorum.renew(&[claim]).await.pop().expect("one answer for one claim")
 }
 
+/// One of the members answers attempts so late.
+async fn with_late_answers(members: &[Memory], late: usize, by: Duration) -> Quorum {
+    let faulty = |(nth, member): (usize, &Memory)| {
+        Faulty::new(Arc::new(member.clone()), move |call| match call.verb {
+            Verb::TryAcquire if nth == late => Disturbance::DelayReply(by),
+            _ => Disturbance::None,
+        })
+    };
+    let builder = members.iter().enumerate().map(faulty);
+    let builder = builder.fold(Quorum::builder(), QuorumBuilder::member).members_remember();
+    builder.build().await.expect("a quorum can be made")
+}
+
 /// Lets what goes on in the background end.
 async fn settle() {
     sleep(Duration::from_millis(100)).await;
@@ -130,21 +143,25 @@ async fn who_is_refused_by_a_majority_keeps_nothing() {
     assert_eq!(members.holder(2).await, None);
 }
 
+/// One still has the vote of a claim that is just being let go, and one answers a little late: the lock is free.
+#[tokio::test(start_paused = true)]
+async fn a_member_that_is_a_little_late_is_not_contention() {
+    for (held, late) in [(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)] {
+        let members: Vec<_> = (0..3).map(|_| Memory::new()).collect();
+        granted(members[held].try_acquire(&claim()).await);
+        let quorum = with_late_answers(&members, late, Duration::from_millis(50)).await;
+        granted(quorum.try_acquire(&claim()).await);
+    }
+}
+
 /// One refuses, one is late: there is no majority, and what the late one says does not matter any more.
 #[tokio::test(start_paused = true)]
 async fn who_is_refused_keeps_nothing_where_the_answer_is_late() {
     for (held, late) in [(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)] {
         let members: Vec<_> = (0..3).map(|_| Memory::new()).collect();
         granted(members[held].try_acquire(&claim()).await);
-        let faulty = |(nth, member): (usize, &Memory)| {
-            Faulty::new(Arc::new(member.clone()), move |call| match call.verb {
-                Verb::TryAcquire if nth == late => Disturbance::DelayReply(TTL / 20),
-                _ => Disturbance::None,
-            })
-        };
-        let builder = members.iter().enumerate().map(faulty);
-        let builder = builder.fold(Quorum::builder(), QuorumBuilder::member).members_remember();
-        let answer = builder.build().await.unwrap().try_acquire(&claim()).await;
+        let quorum = with_late_answers(&members, late, TTL / 20).await;
+        let answer = quorum.try_acquire(&claim()).await;
         assert!(matches!(answer, Ok(Attempt::Contended { .. })), "{answer:?}");
         sleep(TTL / 5).await;
         for (nth, member) in members.iter().enumerate().filter(|&(nth, _)| nth != held) {
