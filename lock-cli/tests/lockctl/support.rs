@@ -61,8 +61,10 @@ impl Scratch {
     }
 
     pub(crate) fn lockctl(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_lockctl"));
+        // Whoever started the tests may ignore signals, as nohup does, and lockctl would go on with that.
+        let mut command = Command::new("env");
         command
+            .args(["--default-signal", env!("CARGO_BIN_EXE_lockctl")])
             .args(arguments)
             .current_dir(self.0.path())
             .env_remove("LOCK_BACKEND")
