@@ -320,7 +320,6 @@ impl Redis {
         match seen.told {
             None => lines.leave(&claim.owner),
             Some(told) => {
-                seen.connection.clock_said(told.asked, told.now);
                 lines.stands(&claim.owner, &told, || !seen.connection.is_broken());
             }
         }
@@ -356,6 +355,10 @@ impl Redis {
         errand.listening = place.is_some();
         let Done { asked, connection, answer, .. } = servers.run::<Answer>(&errand).await?;
         let Answer(answer, number, ms, now, standing) = answer;
+        if now > 0 {
+            // By this the age of the next lock that is sent is known.
+            connection.clock_said(asked, now);
+        }
         match answer {
             1 => {
                 waiters.leave(&claim.owner);
