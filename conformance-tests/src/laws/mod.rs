@@ -432,7 +432,7 @@ static LAWS: &[Law] = &[
         "A server that stalls still holds open connections, and its clock goes on.",
     ).if_declared(server_and_leases),
     law!("13.3", server::a_killed_server_is_waited_for).promise(
-        "When the server is killed, every holder is told by its deadline; when it is back without its data, every waiter is served within seconds, and tokens still grow.",
+        "When the server is killed, every holder is told by its deadline; when it is back without its data, or where tokens are durable with them, every waiter is served within seconds or a lease, and tokens still grow.",
         "The restart after which some waiters never come back, or the old holder and the new one share a number.",
     ).if_declared(server_and_leases),
     law!("14.1", handover::a_lock_is_handed_over_and_nobody_is_asked).promise(

@@ -77,8 +77,10 @@ pub(super) async fn a_killed_server_is_waited_for(ctx: Arc<Ctx>) -> Verdict {
     let is_durable = ctx.caps.fencing == Fencing::Durable;
     ctx.server().restart(if is_durable { KeepData::Yes } else { KeepData::No });
 
-    // A second is the longest pause of somebody who waits through an outage.
-    let bound = Moment::now() + Duration::from_secs(1) + ctx.timeout() + ctx.slack();
+    // A second is the longest pause of somebody who waits through an outage. What the server has kept of those who
+    // could not wait for it lapses by itself.
+    let kept = if is_durable { ctx.takeover_bound() } else { Duration::ZERO };
+    let bound = Moment::now() + kept + Duration::from_secs(1) + ctx.timeout() + ctx.slack();
     let mut served = Vec::new();
     while let Ok(next) = tokio::time::timeout(bound.remaining(), waiting.join_next()).await {
         let Some(next) = next else { break };
