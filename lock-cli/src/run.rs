@@ -238,6 +238,18 @@ impl Stop {
     }
 }
 
+/// When a command that was stopped, and lockctl with it, goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Resumes {
+    /// It was not stopped, or not with lockctl.
+    Never,
+    /// There was no shell to stop for, or no word of it comes.
+    AtOnce,
+    /// With the SIGCONT that lockctl goes on by. That is the only one that the command gets: who is told twice
+    /// would go on although a key has stopped it in between.
+    WithLockctl,
+}
+
 /// A command that runs, and the lock that it runs under.
 struct Attendance<'a> {
     guard: &'a LockGuard,
@@ -247,8 +259,9 @@ struct Attendance<'a> {
     terminal: Option<Terminal>,
     grace: Grace,
     stop: Option<Stop>,
-    /// The command was stopped, and lockctl with it; now lockctl goes on.
-    resumes: bool,
+    resumes: Resumes,
+    /// When, if there is a shell to stop for.
+    after_a_stop: Resumes,
     /// What was sent to the command on behalf of others.
     forwarded: Vec<Signal>,
 }
@@ -262,12 +275,16 @@ impl<'a> Attendance<'a> {
             terminal: Terminal::controlling(),
             grace,
             stop: None,
-            resumes: false,
+            resumes: Resumes::Never,
+            after_a_stop: Resumes::WithLockctl,
             forwarded: Vec::new(),
         }
     }
 
     async fn until_the_end(mut self, signals: &mut Signals) -> Result<Ended, Failure> {
+        if signals.are_ignored(Signal::SIGCONT) {
+            self.after_a_stop = Resumes::AtOnce;
+        }
         self.hand_over_terminal();
         let mut news = None;
         loop {
@@ -279,12 +296,12 @@ impl<'a> Attendance<'a> {
             }
             let may_go_on = self.stop != Some(Stop::Killed);
             if may_go_on {
-                self.resume();
+                self.resume(&mut news);
                 if let Some(signal) = news.take() {
                     self.forward(signal);
                 }
                 self.stop_with_the_command();
-                if self.resumes {
+                if self.resumes == Resumes::AtOnce {
                     continue;
                 }
             }
@@ -348,7 +365,7 @@ impl<'a> Attendance<'a> {
             Some(SIGTTIN | SIGTTOU) if terminal.give_to(self.job.group()) => {
                 self.job.signal(SIGCONT);
             }
-            Some(SIGTTIN | SIGTTOU) => self.resumes = group::stop(),
+            Some(SIGTTIN | SIGTTOU) if group::stop() => self.resumes = self.after_a_stop,
             Some(SIGTSTP) => self.stop_by_key(),
             // This is how a lockctl stops that is the command, or part of it.
             Some(SIGSTOP) if terminal.is_given() || self.forwarded.contains(&SIGTSTP) => {
@@ -362,27 +379,33 @@ impl<'a> Attendance<'a> {
         if let Some(terminal) = &mut self.terminal {
             terminal.take_back();
         }
-        group::stop();
-        // At once, if there is no shell that could say so.
-        self.resumes = true;
+        self.resumes = if group::stop() { self.after_a_stop } else { Resumes::AtOnce };
     }
 
-    fn resume(&mut self) {
-        if std::mem::take(&mut self.resumes) {
+    fn resume(&mut self, news: &mut Option<Signal>) {
+        let is_time = match self.resumes {
+            Resumes::Never => false,
+            Resumes::AtOnce => true,
+            Resumes::WithLockctl => news.take_if(|news| *news == Signal::SIGCONT).is_some(),
+        };
+        if is_time {
+            self.resumes = Resumes::Never;
             self.forwarded.retain(|&signal| signal != Signal::SIGTSTP);
-            self.hand_over_terminal();
-            self.job.signal(Signal::SIGCONT);
+            if !self.hand_over_terminal() {
+                self.job.signal(Signal::SIGCONT);
+            }
         }
     }
 
-    fn hand_over_terminal(&mut self) {
-        if let Some(terminal) = &mut self.terminal
-            && terminal.is_for_command()
-            && terminal.give_to(self.job.group())
-        {
+    /// True if the command has the terminal now, and goes on if it was stopped.
+    fn hand_over_terminal(&mut self) -> bool {
+        let Some(terminal) = &mut self.terminal else { return false };
+        let given = terminal.is_for_command() && terminal.give_to(self.job.group());
+        if given {
             // It may have asked for the terminal already, and been stopped for that.
             self.job.signal(Signal::SIGCONT);
         }
+        given
     }
 
     fn end(mut self) -> Result<Ended, Failure> {

@@ -59,7 +59,7 @@ impl Signals {
         Ok(())
     }
 
-    fn are_ignored(&self, signal: Signal) -> bool {
+    pub(crate) fn are_ignored(&self, signal: Signal) -> bool {
         self.ignored & (1 << (signal as i32 - 1)) != 0
     }
 
