@@ -48,8 +48,17 @@ fn trusting(certificates: &Certificates, url: &str) -> String {
     format!("{url}?ca={}", certificates.path("ca.pem").display())
 }
 
+/// A sentinel has a second for its answer, and on a loaded machine a handshake alone may take longer.
 async fn connect(certificates: &Certificates, url: &str) -> Redis {
-    Redis::connect(trusting(certificates, url)).await.unwrap()
+    let mut connected = None;
+    until("it is connected", async || {
+        let tried = Redis::connect(trusting(certificates, url)).await;
+        assert!(!tried.as_ref().is_err_and(|e| e.kind() != ErrorKind::Unavailable), "{tried:?}");
+        connected = tried.ok();
+        connected.is_some()
+    })
+    .await;
+    connected.expect("it was waited for")
 }
 
 async fn refused(url: String) -> (ErrorKind, String) {
