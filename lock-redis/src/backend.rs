@@ -21,7 +21,6 @@ use crate::fault::odd_answer;
 use crate::keys::{Keys, LockKeys};
 use crate::line::{Called, Lines, Member, Place, Told};
 use crate::link::{Connection, Ours};
-use crate::replicas::{Replicas, Written};
 use crate::scripts::Call;
 use crate::servers::{Done, Errand, Servers, all};
 use crate::value::Value;
@@ -31,6 +30,10 @@ pub(crate) const IDLE: Duration = Duration::from_secs(600);
 
 /// Locks that are remembered as stuck.
 const MAX_STUCK: usize = 1000;
+
+/// Why a grant is none, if it was gone when replicas were asked for it.
+const ENDED_EARLY: &str =
+    "the lease ended before replicas knew of the lock; ask for a longer one, or look at the server";
 
 /// Claims in one renewal script: the server does nothing else meanwhile.
 const MAX_BATCH: usize = 64;
@@ -49,8 +52,9 @@ struct Inner {
     servers: Servers,
     wakeup: Wakeup,
     notices: Support,
-    /// If a lock counts only when replicas know of it.
-    replicas: Option<Replicas>,
+    /// A lock counts only when replicas know of it.
+    waits_for_replicas: bool,
+    min_ttl: Duration,
     max_ttl: Duration,
     stuck: Stuck,
 }
@@ -96,12 +100,15 @@ impl Redis {
     {
         let config = config.try_into().map_err(Error::from)?;
         let (keys, max_ttl) = (config.keys.clone(), config.max_ttl);
-        let replicas = config.replicas.map(Replicas::new);
+        let waits_for_replicas = config.replicas.is_some();
+        // A lease has to outlast the wait for its replicas.
+        let waits = config.replicas.map_or(Duration::ZERO, |wanted| wanted.timeout);
+        let min_ttl = (TTL_MIN + waits).min(max_ttl);
         // Large, and done once.
         let (servers, connection) = Box::pin(Servers::connect(config)).await?;
         let wakeup = match servers.ours.order() {
             // Who is handed the lock asks whether replicas know of it.
-            Order::Fifo if replicas.is_some() => Wakeup::Signal,
+            Order::Fifo if waits_for_replicas => Wakeup::Signal,
             Order::Fifo => Wakeup::HandOff,
             Order::PerProcess if connection.has_signals => Wakeup::Signal,
             Order::PerProcess => Wakeup::Poll,
@@ -112,7 +119,8 @@ impl Redis {
             false => Support::Absent,
         };
         let stuck = Stuck::default();
-        let inner = Inner { keys, servers, wakeup, notices, replicas, max_ttl, stuck };
+        let inner =
+            Inner { keys, servers, wakeup, notices, waits_for_replicas, min_ttl, max_ttl, stuck };
         Ok(Self { inner: Arc::new(inner) })
     }
 }
@@ -127,7 +135,7 @@ impl Backend for Redis {
             wakeup: self.inner.wakeup,
             durability: Durability::UntilRestart,
             reach: Reach::Network,
-            ttl_min: TTL_MIN,
+            ttl_min: self.inner.min_ttl,
             ttl_max: self.inner.max_ttl,
             margin: Duration::from_millis(2),
             takeover: Takeover::LeasePlus(Duration::from_millis(50)),
@@ -153,7 +161,7 @@ impl Backend for Redis {
             false => self.attempt(claim, &self.inner.keys.of(&claim.name), None).await?.attempt,
         };
         match attempt {
-            Attempt::Acquired(grant) if self.inner.replicas.is_some() => {
+            Attempt::Acquired(grant) if self.inner.waits_for_replicas => {
                 // Larger than the rest of an attempt.
                 Box::pin(self.confirm(claim, grant)).await
             }
@@ -181,7 +189,7 @@ impl Backend for Redis {
             call = lines.called(&claim.owner, watches) => match call {
                 Called::Look => Ok(Wake::Look),
                 // The attempt that follows finds the lock, and makes sure of its replicas.
-                Called::Sent(_) if self.inner.replicas.is_some() => Ok(Wake::Look),
+                Called::Sent(_) if self.inner.waits_for_replicas => Ok(Wake::Look),
                 Called::Sent(sent) => {
                     let fence_until = sent.since + sent.lease + IDLE;
                     let held = Held { number: sent.number, fence_until, connection: 0 };
@@ -409,7 +417,7 @@ impl Redis {
             self.renew_batch(&[&claim]).await.and_then(|mut answers| match answers.pop() {
                 Some(Ok(Renewal::Held(grant))) => Ok(grant),
                 Some(Err(fault)) => Err(fault),
-                _ => Err(odd_answer("acquire", "a lock that was given is gone")),
+                _ => Err(Fault::unknown(FaultKind::Unavailable, ENDED_EARLY)),
             });
         let fault = match answer {
             Ok(grant) => return Ok(Attempt::Acquired(grant)),
@@ -531,9 +539,9 @@ impl Redis {
         let all: Vec<_> = keys.iter().flat_map(LockKeys::all).collect();
         let mut call = Call::new(&servers.ours.scripts().renew, &all);
         let prolonged: Vec<_> = claims.iter().map(|claim| self.add(&mut call, claim)).collect();
-        let written = self.write(&Errand::new("renew", some, &call)).await?;
-        let Written { since, by, answer, missing } = written;
-        let answers: Vec<(String, i64)> = answer;
+        let errand = Errand::new("renew", some, &call).lasting(self.inner.waits_for_replicas);
+        let done = servers.run::<Vec<(String, i64)>>(&errand).await?;
+        let Done { asked, connection, answer: answers, missing, .. } = done;
         if answers.len() != claims.len() {
             return Err(odd_answer("renew", format!("{} answers", answers.len())));
         }
@@ -541,20 +549,9 @@ impl Redis {
         let renewals = claims.iter().zip(prolonged).zip(answers);
         let renewals = renewals.map(|((claim, prolonged), answer)| match &missing {
             Some(missing) if !answer.0.is_empty() => Err(missing.repeated()),
-            _ => renewed(claim, since, by, prolonged, answer),
+            _ => renewed(claim, asked, connection.id(), prolonged, answer),
         });
         Ok(renewals.collect())
-    }
-
-    /// Runs a script that writes, and waits for replicas if some are to know of it.
-    async fn write<T: FromRedisValue>(&self, errand: &Errand<'_>) -> Result<Written<T>, Fault> {
-        let Inner { servers, replicas, .. } = &*self.inner;
-        if let Some(replicas) = replicas {
-            let (link, connection) = servers.reach(errand.keys).await?;
-            return replicas.run(&link, &connection, errand.doing, errand.call).await;
-        }
-        let Done { asked, connection, answer, .. } = servers.run(errand).await?;
-        Ok(Written { since: asked, by: connection.id(), answer, missing: None })
     }
 
     /// A lock that shares its server with others by chance. While the keys of its slot are being moved to another
@@ -568,12 +565,16 @@ impl Redis {
         let mut alone = Call::new(script, &[keys.lock(); 5]);
         alone.arg(claim.owner.expose()).arg(millis(claim.ttl)).arg(0).arg("");
         let errand = Errand::new("renew", &keys, &call).or_instead(&alone);
+        let errand = errand.lasting(self.inner.waits_for_replicas);
         let mut done = servers.run::<Vec<(String, i64)>>(&errand).await?;
         let (Some(answer), 0) = (done.answer.pop(), done.answer.len()) else {
             return Err(odd_answer("renew", "another number of answers"));
         };
         if !done.instead {
             servers.ours.lines.leave(&claim.owner);
+        }
+        if let Some(missing) = done.missing.filter(|_| !answer.0.is_empty()) {
+            return Err(missing);
         }
         let prolonged = prolonged && !done.instead;
         renewed(claim, done.asked, done.connection.id(), prolonged, answer)
@@ -583,7 +584,7 @@ impl Redis {
     fn add(&self, call: &mut Call, claim: &Claim) -> bool {
         let now = Moment::now();
         // What is to be acknowledged has to be written.
-        let prolong = self.inner.replicas.is_some()
+        let prolong = self.inner.waits_for_replicas
             || held(claim).is_none_or(|held| held.fence_is_short(now, claim.ttl));
         call.arg(claim.owner.expose()).arg(millis(claim.ttl)).arg(i32::from(prolong));
         // Who was sent the lock and has not said so yet is still known as a waiter.

@@ -18,6 +18,7 @@ use redis::{FromRedisValue, RedisError, Value as Answer};
 use crate::config::Config;
 use crate::fault;
 use crate::link::{Connection, First, Link, Ours, within};
+use crate::replicas::Written;
 use crate::servers::{Done, Errand};
 use crate::slots::SLOTS;
 
@@ -133,14 +134,19 @@ impl Cluster {
         for _ in 0..MOST_STEPS {
             let channel = channel.as_deref().filter(|_| !connection.is_listening_in(slot));
             let first = (asking || channel.is_some()).then_some(First { asking, channel });
-            let (asked, answer) = member.link.send(&connection, call, first).await;
+            let Written { since: asked, answer, missing } = if errand.lasting {
+                member.link.send_lasting(&connection, call, first).await?
+            } else {
+                let (since, answer) = member.link.send(&connection, call, first).await;
+                Written { since, answer, missing: None }
+            };
             let error = match answer {
                 Ok(answer) => {
                     member.is_down.store(false, Ordering::Relaxed);
                     if channel.is_some() {
                         connection.listens_in(slot);
                     }
-                    return Ok(Done { asked, connection, answer, instead });
+                    return Ok(Done { asked, connection, answer, instead, missing });
                 }
                 Err(error) => error,
             };

@@ -87,7 +87,7 @@ impl Config {
     /// | `prefix` | all | put before every key, see [`prefix`](Self::prefix) |
     /// | `max_ttl` | all | the longest lease, like `1h`, see [`max_ttl`](Self::max_ttl) |
     /// | `order` | all | `fifo`, or `any` for a race, see [`order`](Self::order) |
-    /// | `min_replicas` | all but clusters | how many replicas must know of a lock, see [`min_replicas`](Self::min_replicas) |
+    /// | `min_replicas` | all | how many replicas must know of a lock, see [`min_replicas`](Self::min_replicas) |
     /// | `min_replicas_timeout` | with `min_replicas` | for how long they are waited for, 500 ms unless given |
     /// | `db`, `user`, `password` | `redis+unix:` | what other URLs have elsewhere |
     /// | `sentinel_user`, `sentinel_password` | `redis+sentinel:`, `rediss+sentinel:` | who we are on the Sentinels, if they ask |
@@ -212,15 +212,8 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`] if `count` is 0, or `timeout` is not from 1 ms to a minute;
-    /// [`ErrorKind::Unsupported`] for a cluster.
+    /// [`ErrorKind::Invalid`] if `count` is 0, or `timeout` is not from 1 ms to a minute.
     pub fn min_replicas(mut self, count: u32, timeout: Duration) -> Result<Self, Error> {
-        if !self.members.is_empty() {
-            let why = "min_replicas is not for a cluster: replicas acknowledge to the connection that wrote, \
-                       and that cannot follow a slot that moves; set min-replicas-to-write on its \
-                       masters, or use redis+sentinel:";
-            return Err(Error::new(ErrorKind::Unsupported, why));
-        }
         if count == 0 {
             return Err(invalid("min_replicas is at least 1; leave it out to wait for none"));
         }
@@ -576,8 +569,9 @@ mod tests {
         assert_eq!(of("redis://h?min_replicas=2"), wanted(2, REPLICAS_TIMEOUT));
         let second = Duration::from_secs(1);
         assert_eq!(of("redis://h?min_replicas_timeout=1s&min_replicas=1"), wanted(1, second));
-        let error = Config::new("redis+cluster://h?min_replicas=1").unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Unsupported);
+        let of_cluster = Config::new("redis+cluster://h?min_replicas=1").unwrap();
+        let member = of_cluster.at_member(Host { name: "a".into(), port: 1 });
+        assert_eq!(member.replicas, wanted(1, REPLICAS_TIMEOUT));
     }
 
     #[test]

@@ -225,6 +225,7 @@
 //! * A grant that too few have acknowledged is released again, by its owner id, and the attempt is
 //!   [`ErrorKind::Unavailable`]: certainly not held, unless the release failed as well. While it is waited for, others find
 //!   the lock taken.
+//! * The shortest lease is the timeout and 10 ms ([`Capabilities::ttl_min`]): it has to outlast the wait.
 //! * A renewal that too few have acknowledged prolongs nothing: its outcome is unknown, and the holder gives up at
 //!   the deadline that stood before. So no holder relies on a lease of which those replicas do not know.
 //! * A release waits for nobody. If it is lost with its primary, the lock comes back for the rest of its lease.
@@ -240,8 +241,9 @@
 //! data may be chosen too. And it is about the moment of the acknowledgement: who takes over without replicas of its
 //! own gives no lock and prolongs none until it has some.
 //!
-//! **Not in a cluster**: the acknowledgement is to the connection that wrote, which cannot follow a slot that moves meanwhile.
-//! There, `min-replicas-to-write` on the masters bounds for how long one that lost its replicas gives locks.
+//! **In a cluster** the replicas are those of the lock's master, with up to eight connections to each master. While a slot is being moved,
+//! nothing new is given in it, and a renewal is waited for on the side on which the lock is. A slot that has moved takes its locks
+//! to a master whose replicas were not asked; the next renewal asks them. Until then, a failover there may lose them.
 //!
 //! # Which topology keeps what
 //!
@@ -249,21 +251,21 @@
 //! |---|---|---|---|---|
 //! | one server | while it keeps its data | by the next renewal | in line, across connections | grow |
 //! | Sentinel | not across a failover: what the replica did not know is lost | when the Sentinels tell, or by the next renewal | the line is there if the replica knew it | grow across it, as far as the clocks agree |
-//! | Sentinel, `min_replicas` | across a failover to one of those that acknowledged | the same | the same; nobody is given a lock while too few acknowledge | the same |
+//! | Sentinel or cluster, `min_replicas` | across a failover to one of those that acknowledged; in a cluster, not from the move of a slot to the next renewal after it | the same | the same; nobody is given a lock while too few acknowledge | the same |
 //! | cluster | as Sentinel, for each master by itself; moving a slot loses nothing | by the next renewal, or the end of the lease | in line; after a slot has moved, as soon as its waiters have looked | grow, also across moves |
 //! | minority of Sentinels or of a cluster's masters | Sentinels: nothing changes. Masters: no lock is given, renewed or let go there once they have noticed | | those in line at a master that is cut off look within their ttl | |
 //!
 //! The laws (`LAWS.md`) that each declares, and that are checked on real servers:
 //!
-//! | laws | one server | Sentinel | Sentinel, `min_replicas` | cluster |
+//! | laws | one server | Sentinel | cluster | with `min_replicas` |
 //! |---|---|---|---|---|
-//! | 3.3, a removal by hand is told at once | not promised | yes | yes | not promised |
+//! | 3.3, a removal by hand is told at once | not promised | yes | not promised | as without |
 //! | 6.3, 6.7, 4.4, the line | yes; not with `order=any` | the same | the same | the same |
 //! | 9.3, a list | refused | refused | refused | refused |
 //! | all others of 1 to 11, and 14 | yes | yes | yes | yes |
-//! | 12, the network between clients and servers | yes | yes: to the primary and to the Sentinels at once | the same | yes: to all members at once |
-//! | 12.13, word of a grant that comes late | yes; not with `order=any` | yes | not promised: nobody is sent a lock | as one server |
-//! | 13, the server stops, and is killed and back | yes | of a primary that nobody replaces meanwhile | the same | of all members at once |
+//! | 12, the network between clients and servers | yes | yes: to the primary and to the Sentinels at once | yes: to all members at once | the same |
+//! | 12.13, word of a grant that comes late | yes; not with `order=any` | the same | the same | not promised: nobody believes a grant by its word |
+//! | 13, the server stops, and is killed and back | yes | of a primary that nobody replaces meanwhile | of all members at once | the same |
 //!
 //! If somebody else takes over, 13.2 and 13.3 are another matter: who holds a lock that he knows goes on, and need not give
 //! up. That, and what is lost where he does not know it, is tested in `tests/redis/sentinel.rs`, `replicas.rs`,
@@ -391,6 +393,7 @@
 //! [`Capabilities::order`]: lock_core::Capabilities::order
 //! [`Capabilities::notices`]: lock_core::Capabilities::notices
 //! [`ErrorKind::Unavailable`]: lock_core::ErrorKind::Unavailable
+//! [`Capabilities::ttl_min`]: lock_core::Capabilities::ttl_min
 //! [`Capabilities::wakeup`]: lock_core::Capabilities::wakeup
 
 mod address;

@@ -35,7 +35,7 @@ use crate::config::{Config, Place};
 use crate::fault;
 use crate::keys::{Keys, LockKeys};
 use crate::line::Lines;
-use crate::replicas::{Gone, Own};
+use crate::replicas::{Gone, Own, Replicas, Written};
 use crate::scripts::{self, Call, Scripts};
 use crate::sentinel::Found;
 use crate::slots::slot_of;
@@ -67,6 +67,8 @@ pub(crate) struct Link {
     named: watch::Sender<Option<Found>>,
     /// Those who listen to sentinels. They end with this.
     listening: Mutex<JoinSet<()>>,
+    /// If replicas have to know of locks.
+    replicas: Option<Replicas>,
 }
 
 /// What all connections of a client have in common.
@@ -123,6 +125,7 @@ impl Link {
     pub(crate) fn new(config: Config, ours: Arc<Ours>) -> Self {
         Self {
             address: config.place.to_string(),
+            replicas: config.replicas.map(Replicas::new),
             config: Arc::new(config),
             ours,
             dialer: Dialer::default(),
@@ -157,6 +160,21 @@ impl Link {
             // Seldom, so it takes no room in each future.
             Some(first) => Box::pin(connection.health.watch(first.before(call, &mut redis))).await,
         }
+    }
+
+    /// The same, and waits for replicas if some are to know of it. If there is no connection on which they can be
+    /// waited for, nothing was sent.
+    pub(crate) async fn send_lasting<T: FromRedisValue>(
+        &self,
+        connection: &Connection,
+        call: &Call,
+        first: Option<First<'_>>,
+    ) -> Result<Written<T>, Fault> {
+        if let Some(replicas) = &self.replicas {
+            return replicas.run(self, connection, call, first).await;
+        }
+        let (since, answer) = self.send(connection, call, first).await;
+        Ok(Written { since, answer, missing: None })
     }
 
     /// Which process the server is, and since when; `None` if this user may not ask.
@@ -672,7 +690,7 @@ pub(crate) struct First<'a> {
 }
 
 impl First<'_> {
-    async fn before<T: FromRedisValue>(
+    pub(crate) async fn before<T: FromRedisValue>(
         self,
         call: &Call,
         redis: &mut MultiplexedConnection,
@@ -738,6 +756,11 @@ impl Connection {
         self.health.while_there(work).await
     }
 
+    /// The server is about to be asked by another connection. If that does not answer, this one may not either.
+    pub(crate) fn asked_beside(&self) -> Asked<'_> {
+        Asked { beside: true, ..Asked::on(&self.health) }
+    }
+
     pub(crate) fn is_broken(&self) -> bool {
         self.health.broken.load(Ordering::Acquire)
     }
@@ -780,7 +803,7 @@ impl Health {
         &self,
         request: impl Future<Output = Result<T, RedisError>>,
     ) -> (Moment, Result<T, RedisError>) {
-        let asked = Asked { health: self, since: Moment::now(), answered: false };
+        let asked = Asked::on(self);
         let since = asked.since;
         (since, self.while_there(asked.until(request)).await)
     }
@@ -827,17 +850,27 @@ impl Health {
 }
 
 /// A request that was sent.
-struct Asked<'a> {
+pub(crate) struct Asked<'a> {
     health: &'a Health,
     since: Moment,
     answered: bool,
+    /// By another connection to the same server.
+    beside: bool,
 }
 
-impl Asked<'_> {
-    async fn until<T>(mut self, request: impl Future<Output = T>) -> T {
+impl<'a> Asked<'a> {
+    fn on(health: &'a Health) -> Self {
+        Self { health, since: Moment::now(), answered: false, beside: false }
+    }
+
+    async fn until<T>(self, request: impl Future<Output = T>) -> T {
         let answer = request.await;
-        self.answered = true;
+        self.answered();
         answer
+    }
+
+    pub(crate) fn answered(mut self) {
+        self.answered = true;
     }
 }
 
@@ -846,7 +879,7 @@ impl Drop for Asked<'_> {
         let mut oldest = self.health.unanswered();
         if !self.answered {
             *oldest = Some(oldest.map_or(self.since, |oldest| oldest.min(self.since)));
-        } else if oldest.is_some_and(|oldest| oldest <= self.since) {
+        } else if !self.beside && oldest.is_some_and(|oldest| oldest <= self.since) {
             // Answers come in order: this one came after all that were due before.
             *oldest = None;
         }

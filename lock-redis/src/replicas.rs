@@ -16,7 +16,7 @@ use tokio::sync::Semaphore;
 
 use crate::backend::millis;
 use crate::fault;
-use crate::link::{Connection, Link};
+use crate::link::{Connection, First, Link};
 use crate::scripts::Call;
 
 /// Connections to one server at most.
@@ -29,7 +29,7 @@ pub(crate) struct Wanted {
     pub(crate) timeout: Duration,
 }
 
-/// The connections for that.
+/// The connections to one server for that.
 #[derive(Debug)]
 pub(crate) struct Replicas {
     wanted: Wanted,
@@ -40,9 +40,7 @@ pub(crate) struct Replicas {
 /// What a script answered, from when its effects count at the earliest, and why they may be lost with the server.
 pub(crate) struct Written<T> {
     pub(crate) since: Moment,
-    /// The shared connection to the server that ran it.
-    pub(crate) by: u64,
-    pub(crate) answer: T,
+    pub(crate) answer: Result<T, RedisError>,
     pub(crate) missing: Option<Fault>,
 }
 
@@ -67,35 +65,39 @@ impl Replicas {
         Self { wanted, idle: Mutex::default(), turns: Semaphore::new(MOST) }
     }
 
-    /// Runs a script that writes, and waits for the replicas.
+    /// Runs a script that writes, with what a cluster may want `first`, and waits for the replicas.
     pub(crate) async fn run<T: FromRedisValue>(
         &self,
-        link: &Arc<Link>,
+        link: &Link,
         beside: &Connection,
-        doing: &'static str,
         call: &Call,
+        first: Option<First<'_>>,
     ) -> Result<Written<T>, Fault> {
         let _turn = self.turns.acquire().await;
+        let asked = beside.asked_beside();
         let own = match self.take_idle(beside.id()) {
             Some(own) => own,
             None => link.another_connection(beside).await?,
         };
         let mut redis = own.redis.clone();
-        let since = Moment::now();
         let work = async {
-            let answer = call.run(&mut redis).await?;
+            let answer = match first {
+                None => call.run(&mut redis).await?,
+                Some(first) => first.before(call, &mut redis).await?,
+            };
             let mut wait = redis::cmd("WAIT");
             wait.arg(self.wanted.count).arg(millis(self.wanted.timeout));
             Ok((answer, wait.query_async(&mut redis).await?))
         };
+        let since = Moment::now();
+        let done = beside.while_there(work).await;
         // A connection that failed, or whose answer nobody waited for, is not used again.
-        let (answer, known_by) = beside
-            .while_there(work)
-            .await
-            .map_err(|error: RedisError| fault::fault(doing, &error))?;
-        self.idle().push(own);
-        let missing = self.wanted.missing(known_by);
-        Ok(Written { since, by: beside.id(), answer, missing })
+        if !done.as_ref().is_err_and(fault::is_broken) {
+            asked.answered();
+            self.idle().push(own);
+        }
+        let missing = done.as_ref().ok().and_then(|(_, known_by)| self.wanted.missing(*known_by));
+        Ok(Written { since, answer: done.map(|(answer, _)| answer), missing })
     }
 
     fn take_idle(&self, beside: u64) -> Option<Own> {

@@ -14,6 +14,7 @@ use crate::config::Config;
 use crate::fault;
 use crate::keys::LockKeys;
 use crate::link::{Connection, Link, Ours};
+use crate::replicas::Written;
 use crate::scripts::Call;
 
 /// The longest pause before a server is looked for again.
@@ -41,6 +42,8 @@ pub(crate) struct Errand<'a> {
     pub(crate) instead: Option<&'a Call>,
     /// Who asks is to hear what is said to the client.
     pub(crate) listening: bool,
+    /// Replicas have to know of what it writes.
+    pub(crate) lasting: bool,
 }
 
 /// An errand that was done.
@@ -51,15 +54,21 @@ pub(crate) struct Done<T> {
     pub(crate) answer: T,
     /// It was [the other script](Errand::instead) that ran.
     pub(crate) instead: bool,
+    /// Why what was written [may not last](Errand::lasting).
+    pub(crate) missing: Option<Fault>,
 }
 
 impl<'a> Errand<'a> {
     pub(crate) fn new(doing: &'static str, keys: &'a LockKeys, call: &'a Call) -> Self {
-        Self { doing, keys, call, instead: None, listening: false }
+        Self { doing, keys, call, instead: None, listening: false, lasting: false }
     }
 
     pub(crate) fn or_instead(self, call: &'a Call) -> Self {
         Self { instead: Some(call), ..self }
+    }
+
+    pub(crate) fn lasting(self, lasting: bool) -> Self {
+        Self { lasting, ..self }
     }
 }
 
@@ -102,8 +111,11 @@ impl Servers {
         match &self.way {
             Way::ToOne(link) => {
                 let connection = link.connection().await?;
+                if errand.lasting {
+                    return Box::pin(run_lasting(link, connection, errand)).await;
+                }
                 let (asked, answer) = link.run(&connection, errand.doing, errand.call).await?;
-                Ok(Done { asked, connection, answer, instead: false })
+                Ok(Done { asked, connection, answer, instead: false, missing: None })
             }
             // Larger than the rest of a verb.
             Way::ToMembers(cluster) => Box::pin(cluster.run(errand)).await,
@@ -157,6 +169,17 @@ impl Servers {
             Way::ToMembers(_) => Ok(None),
         }
     }
+}
+
+async fn run_lasting<T: FromRedisValue>(
+    link: &Link,
+    connection: Connection,
+    errand: &Errand<'_>,
+) -> Result<Done<T>, Fault> {
+    let Written { since, answer, missing } =
+        link.send_lasting(&connection, errand.call, None).await?;
+    let answer = answer.map_err(|error| link.failed(&connection, errand.doing, &error))?;
+    Ok(Done { asked: since, connection, answer, instead: false, missing })
 }
 
 /// Waits for all of them at once. They are few, so each is looked at whenever one has moved on.

@@ -132,14 +132,17 @@ pub(super) async fn what_lands_late_harms_nobody(ctx: Arc<Ctx>) -> Verdict {
     let locks = ctx.distant_locker().await?;
     let guard = locks.lock("late-renewal")?.ttl(ctx.ttl()).acquire().await?;
     let mut late = ctx.network().hold("late-renewal");
+    soon(&ctx, late.caught()).await?.expect("the proxy is there");
+    // Others may go by other connections.
+    ctx.network().set(Fault::Lose(Direction::ToServer));
     let lost = within(ctx.ttl() + ctx.slack(), guard.lost()).await;
     ensure!(lost == Some(Loss::Expired), "without renewals, the loss was {lost:?}");
-    soon(&ctx, late.caught()).await?.expect("the proxy is there");
     let next = ctx.locker().await.lock("late-renewal")?.ttl(ctx.ttl());
     let Some(next) = within(ctx.takeover_bound() + ctx.slack(), next.acquire()).await else {
         violated!("the lock did not pass on after the lease");
     };
     let next = next?;
+    ctx.network().heal();
     deliver(&ctx, &mut late).await?;
     sleep(ctx.ttl()).await;
     ensure!(!guard.is_held(), "a renewal that landed late revived a lost lock");

@@ -22,30 +22,38 @@ const LEAST_RIGHTS: &str = "resetkeys ~app:* ~{app:* resetchannels &app:* -@all 
 /// The first address at which members are found beyond a network.
 const BEYOND: Ipv4Addr = Ipv4Addr::new(127, 2, 0, 1);
 
-/// Those that need long, and those where waiters race, only with `CLUSTER_LAWS=all`.
+/// Those that need long, those where waiters race, and those with replicas, only with `CLUSTER_LAWS=all`.
 pub(crate) fn suites() -> Vec<Suite> {
+    let in_line = ("order=fifo", Wakeup::HandOff);
+    let suites = suites_of("redis_cluster", 0, in_line);
+    if std::env::var("CLUSTER_LAWS").as_deref() != Ok("all") {
+        return suites.into_iter().map(|suite| suite.only(|law| !law.is_slow)).collect();
+    }
+    let racing = suites_of("redis_cluster_in_any_order", 0, ("order=any", Wakeup::Signal));
+    let asking = ("min_replicas=1", Wakeup::Signal);
+    let with_replicas = suites_of("redis_cluster_with_replicas", 1, asking);
+    [suites, racing, with_replicas].into_iter().flatten().collect()
+}
+
+/// In a cluster that is shared, and in clusters of their own for what stops and kills them. Clients have these options
+/// in their URL, and have to declare that.
+fn suites_of(name: &str, replicas: usize, clients: (&'static str, Wakeup)) -> [Suite; 2] {
+    let start = move || Arc::new(RedisCluster::start(&options(), 3, replicas));
+    let cluster = start();
+    let shared =
+        Suite::new(name, move || Box::new(InCluster::new(Arc::clone(&cluster), false, clients)));
+    let alone = Suite::new(format!("{name}_alone"), move || {
+        Box::new(InCluster::new(start(), true, clients))
+    });
+    [shared.only(|law| law.chapter() != "13"), alone.only(|law| law.chapter() == "13")]
+}
+
+fn options() -> RedisOptions {
     let user = RedisOptions::new().setting("user", "locks").and("on").and(">secret");
-    let options = LEAST_RIGHTS.split_whitespace().fold(user, RedisOptions::and);
+    let options = LEAST_RIGHTS.split_whitespace().fold(user, RedisOptions::and).and("+wait");
     // Members tell their ports alone, so a client finds each of them at the address at which it found the first one.
     let options = options.setting("cluster-preferred-endpoint-type", "unknown-endpoint");
-    let cluster = Arc::new(RedisCluster::start(&options, 3, 0));
-    let suite = |name: &str, order, wakeup| {
-        let cluster = Arc::clone(&cluster);
-        Suite::new(name, move || Box::new(InCluster::new(Arc::clone(&cluster), order, wakeup)))
-            .only(|law| law.chapter() != "13")
-    };
-    let alone = Suite::new("redis_cluster_alone", move || {
-        Box::new(InCluster::alone(&options, "fifo", Wakeup::HandOff))
-    });
-    let mut suites = vec![
-        suite("redis_cluster", "fifo", Wakeup::HandOff),
-        alone.only(|law| law.chapter() == "13"),
-    ];
-    if std::env::var("CLUSTER_LAWS").as_deref() == Ok("all") {
-        suites.push(suite("redis_cluster_in_any_order", "any", Wakeup::Signal));
-        return suites;
-    }
-    suites.into_iter().map(|suite| suite.only(|law| !law.is_slow)).collect()
+    options.setting("repl-diskless-sync-delay", "0")
 }
 
 struct InCluster {
@@ -55,14 +63,12 @@ struct InCluster {
     /// Before all members, which are found in it at the address at which the first one was, on their own ports.
     network: Network,
     prefix: String,
-    /// An option of the URL.
-    order: &'static str,
-    /// What clients have to declare for that.
-    wakeup: Wakeup,
+    /// Options of the URL, and what clients have to declare for that.
+    clients: (&'static str, Wakeup),
 }
 
 impl InCluster {
-    fn new(cluster: Arc<RedisCluster>, order: &'static str, wakeup: Wakeup) -> Self {
+    fn new(cluster: Arc<RedisCluster>, is_alone: bool, clients: (&'static str, Wakeup)) -> Self {
         static TRIALS: AtomicU32 = AtomicU32::new(0);
 
         let trial = TRIALS.fetch_add(1, Ordering::Relaxed);
@@ -75,19 +81,15 @@ impl InCluster {
             opened.expect("another way can be opened");
         }
         let prefix = format!("app:{trial}:");
-        Self { cluster, is_alone: false, network: line.into(), prefix, order, wakeup }
-    }
-
-    fn alone(options: &RedisOptions, order: &'static str, wakeup: Wakeup) -> Self {
-        let cluster = Arc::new(RedisCluster::start(options, 3, 0));
-        Self { is_alone: true, ..Self::new(cluster, order, wakeup) }
+        Self { cluster, is_alone, network: line.into(), prefix, clients }
     }
 
     async fn connect(&self, hosts: &str) -> Arc<dyn Backend> {
         let url = hosts.replace("://", "://locks:secret@");
-        let url = format!("{url}?prefix={}&order={}", self.prefix, self.order);
+        let (options, wakeup) = self.clients;
+        let url = format!("{url}?prefix={}&{options}", self.prefix);
         let client = Redis::connect(url).await.expect("the cluster takes us");
-        assert_eq!(client.capabilities().wakeup, self.wakeup);
+        assert_eq!(client.capabilities().wakeup, wakeup);
         Arc::new(client)
     }
 }

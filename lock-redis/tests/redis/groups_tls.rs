@@ -13,7 +13,7 @@ use lock_core::{Backend, ErrorKind, LockGuard, Locker};
 use lock_redis::Redis;
 
 use crate::certificates::Certificates;
-use crate::support::verified;
+use crate::support::{replica_has, verified};
 
 const LONG: Duration = Duration::from_secs(300);
 
@@ -234,7 +234,7 @@ async fn slots_and_replicas_are_followed_encrypted_by_addresses_and_by_names() {
         still_held(&locks, &held).await;
         (0..3).for_each(|member| only_encrypted(cluster.member(member).connect().unwrap()));
         let lock = dead.name.as_str();
-        let known = || asking_replica(cluster.member(3), lock);
+        let known = || replica_has(cluster.member(3), lock);
         eventually(known).await;
         cluster.member(0).kill();
         until("the replica takes over", async || {
@@ -248,12 +248,6 @@ async fn slots_and_replicas_are_followed_encrypted_by_addresses_and_by_names() {
         }
         only_encrypted(cluster.member(3).connect().unwrap());
     }
-}
-
-fn asking_replica(replica: &Server, key: &str) -> bool {
-    let mut session = replica.connect().unwrap();
-    session.command(&["READONLY"]).unwrap();
-    session.command(&["EXISTS", key]).unwrap().text() == "1"
 }
 
 #[tokio::test]

@@ -3,12 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use conformance_tests::servers::{RedisOptions, SentinelGroup};
+use conformance_tests::servers::{RedisCluster, RedisOptions, SentinelGroup};
 use conformance_tests::words::{claim, eventually, granted, renew, until, win};
-use lock_core::backend::{Effect, FaultKind, LetGo, Release};
+use lock_core::backend::{Claim, Effect, Fault, FaultKind, LetGo, Release};
 use lock_core::clock::Moment;
-use lock_core::{Backend, ErrorKind, Locker, Loss};
+use lock_core::{Backend, ErrorKind, Locker, Loss, Wakeup};
 use lock_redis::Redis;
+
+use crate::cluster::{self, name_at, names_at, still_held};
+use crate::support::{acquired, replica_has};
 
 const LONG: Duration = Duration::from_secs(300);
 const SOON: Duration = Duration::from_secs(20);
@@ -84,8 +87,8 @@ async fn a_renewal_that_no_replica_knows_prolongs_nothing() {
     let locker = Locker::new(locks.clone());
     // Its first renewal is due after a second.
     let lock = locker.lock("short").unwrap().ttl(Duration::from_secs(3));
-    let (mut ours, guard) = (claim("n", 60_000), lock.acquire().await.unwrap());
-    win(&locks, &mut ours).await;
+    let (mut ours, guard) = (claim("n", 60_000), acquired(&lock).await);
+    win(&connect(&group).await, &mut ours).await;
     cut(&group).await;
     let fault = renew(&locks, &ours).await.unwrap_err();
     assert_eq!((fault.effect(), fault.kind()), (Effect::Unknown, FaultKind::Unavailable));
@@ -151,4 +154,109 @@ async fn a_user_who_may_not_wait_is_told_when_connecting() {
     assert_eq!(error.kind(), ErrorKind::Denied);
     assert!(error.to_string().contains("+wait"), "{error}");
     Redis::connect(url).await.unwrap();
+}
+
+/// Three masters with a replica each: that of the first one is the fourth member.
+async fn masters_with_replicas() -> RedisCluster {
+    let starting = || RedisCluster::start(&cluster::options(), 3, 1);
+    tokio::task::spawn_blocking(starting).await.unwrap()
+}
+
+async fn connect_to(cluster: &RedisCluster, timeout: &str) -> Redis {
+    let url = format!("{}?min_replicas=1&min_replicas_timeout={timeout}", cluster.url());
+    let locks = Redis::connect(url).await.unwrap();
+    assert_eq!(locks.capabilities().wakeup, Wakeup::Signal);
+    locks
+}
+
+#[tokio::test]
+async fn in_a_cluster_a_grant_waits_for_the_replica_of_its_master() {
+    let cluster = masters_with_replicas().await;
+    let locks = connect_to(&cluster, "30s").await;
+    let ours = claim(&name_at(&cluster, 0), 60_000);
+    cluster.member(3).stop();
+    let mut acquiring = tokio::spawn({
+        let (locks, ours) = (locks.clone(), ours.clone());
+        async move { locks.try_acquire(&ours).await }
+    });
+    eventually(|| cluster.member(0).command(&["EXISTS", ours.name.as_str()]).text() == "1").await;
+    granted(locks.try_acquire(&claim(&name_at(&cluster, 1), 60_000)).await);
+    let early = tokio::time::timeout(Duration::from_millis(300), &mut acquiring).await;
+    assert!(early.is_err(), "it was told before the replica knew");
+    cluster.member(3).cont();
+    granted(acquiring.await.unwrap());
+    assert!(replica_has(cluster.member(3), ours.name.as_str()));
+}
+
+#[tokio::test]
+async fn in_a_cluster_a_grant_that_no_replica_knows_is_undone() {
+    let cluster = masters_with_replicas().await;
+    let locks = connect_to(&cluster, "20ms").await;
+    let name = name_at(&cluster, 0);
+    cluster.member(3).stop();
+    let ours = claim(&name, 60_000);
+    let fault = locks.try_acquire(&ours).await.unwrap_err();
+    assert_eq!((fault.effect(), fault.kind()), (Effect::NotApplied, FaultKind::Unavailable));
+    assert!(tells_of_replicas(&fault));
+    assert_eq!(cluster.member(0).command(&["EXISTS", &name]).text(), "0", "nobody has it");
+    assert_eq!(locks.release(&ours, LetGo::now()).await.unwrap(), Release::NotHeld);
+    cluster.member(3).cont();
+    granted(connect_to(&cluster, "30s").await.try_acquire(&claim(&name, 60_000)).await);
+}
+
+fn tells_of_replicas(fault: &Fault) -> bool {
+    let why = fault.repeated().into_source().to_string();
+    why.contains("0 replicas") && why.contains("min_replicas is 1")
+}
+
+#[tokio::test]
+async fn a_renewal_follows_its_slot_and_waits_for_the_replica_there() {
+    let cluster = masters_with_replicas().await;
+    let (locks, in_haste) = (connect_to(&cluster, "30s").await, connect_to(&cluster, "20ms").await);
+    let name = name_at(&cluster, 0);
+    let mut held = claim(&name, 60_000);
+    win(&locks, &mut held).await;
+    let slot = cluster.slot(&name);
+    cluster.open_slot(slot, 0, 1);
+    cluster.move_key(&name, 0, 1);
+    // Its own key alone, at the one that gets it.
+    still_held(&renew(&locks, &held).await);
+    cluster.finish_slot(slot, 0, 1);
+    held.ttl += Duration::from_secs(60);
+    still_held(&renew(&locks, &held).await);
+    eventually(|| replica_has(cluster.member(4), &name)).await;
+    // Who replicates from where it was has no say any more.
+    cluster.member(3).stop();
+    held.ttl += Duration::from_secs(60);
+    still_held(&renew(&locks, &held).await);
+    cluster.member(4).stop();
+    let fault = renew(&in_haste, &held).await.unwrap_err();
+    assert_eq!((fault.effect(), fault.kind()), (Effect::Unknown, FaultKind::Unavailable));
+    assert!(tells_of_replicas(&fault));
+    assert_eq!(in_haste.release(&held, LetGo::now()).await.unwrap(), Release::Released);
+}
+
+#[tokio::test]
+async fn in_a_cluster_what_was_acknowledged_survives_a_master_that_hangs() {
+    let cluster = masters_with_replicas().await;
+    let (locks, in_haste) = (connect_to(&cluster, "30s").await, connect_to(&cluster, "20ms").await);
+    let mut names = names_at(&cluster, 0);
+    let (name, other) = (names.next().unwrap(), names.next().unwrap());
+    let mut held = claim(&name, 300_000);
+    win(&locks, &mut held).await;
+    cluster.member(0).stop();
+    // Who took over has nobody to acknowledge anything, and is found although nothing is asked but renewals.
+    let bounded = |held: &Claim| {
+        let (locks, held) = (in_haste.clone(), held.clone());
+        async move { tokio::time::timeout(Duration::from_millis(300), renew(&locks, &held)).await }
+    };
+    until(
+        "the one that took over answers",
+        async || matches!(bounded(&held).await, Ok(Err(fault)) if tells_of_replicas(&fault)),
+    )
+    .await;
+    assert_eq!(cluster.member(3).command(&["EXISTS", &name]).text(), "1", "it is there");
+    let fault = in_haste.try_acquire(&claim(&other, 1000)).await.unwrap_err();
+    assert_eq!((fault.effect(), fault.kind()), (Effect::NotApplied, FaultKind::Unavailable));
+    cluster.member(0).cont();
 }

@@ -32,6 +32,13 @@ pub(crate) async fn acquired(lock: &Lock) -> LockGuard {
     guard.expect("it was waited for")
 }
 
+/// True if a replica in a cluster has the key.
+pub(crate) fn replica_has(replica: &conformance_tests::servers::Redis, key: &str) -> bool {
+    let mut session = replica.connect().unwrap();
+    session.command(&["READONLY"]).unwrap();
+    session.command(&["EXISTS", key]).unwrap().text() == "1"
+}
+
 /// A Redis server of our own.
 pub(crate) struct Server(Arc<conformance_tests::servers::Redis>);
 
