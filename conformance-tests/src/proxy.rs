@@ -35,7 +35,7 @@
 //!
 //! Nothing here waits with a bound of its own: a test puts its deadline around what it awaits.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::future::{Future, IntoFuture, pending};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -301,6 +301,12 @@ impl Proxy {
         });
     }
 
+    /// Nothing ever happens to connections of clients that call from this address: they are no part of what is tested.
+    /// They are counted all the same.
+    pub fn spare(&self, client: IpAddr) {
+        self.order(|state| _ = state.spared.insert(client));
+    }
+
     /// Takes all faults away; what was held up by them arrives now. What waits to be cut, held or
     /// counted still does.
     pub fn heal(&self) {
@@ -351,10 +357,10 @@ impl Proxy {
         let mut last = None;
         self.order(|state| {
             last = state.live.keys().next_back().copied();
-            state.live.values_mut().for_each(|orders| orders.reset = true);
+            state.disturbed().for_each(|orders| orders.reset = true);
         });
         let Some(last) = last else { return };
-        self.until_state(|state| state.live.range(..=last).next().is_none()).await;
+        self.until_state(|state| !state.live.range(..=last).any(|(_, orders)| orders.reset)).await;
     }
 
     /// Resets one live connection on both sides, with no FIN before; returns when it is done.
@@ -373,7 +379,7 @@ impl Proxy {
     /// and what it still sends is thrown away. The other direction goes on.
     pub fn half_close(&self, direction: Direction) {
         self.order(|state| {
-            state.live.values_mut().for_each(|orders| orders.close(direction));
+            state.disturbed().for_each(|orders| orders.close(direction));
         });
     }
 
@@ -690,6 +696,7 @@ struct State {
     fault: Fault,
     own: HashMap<u64, Fault>,
     from: HashMap<IpAddr, Fault>,
+    spared: HashSet<IpAddr>,
     live: BTreeMap<u64, Orders>,
     armed: u64,
     traps: Vec<Arc<Trap>>,
@@ -699,8 +706,17 @@ struct State {
 impl State {
     fn fault_of(&self, connection: u64) -> Fault {
         let client = || self.live.get(&connection).and_then(|orders| orders.client);
+        if !self.spared.is_empty() && client().is_some_and(|client| self.spared.contains(&client)) {
+            return Fault::None;
+        }
         let own = self.own.get(&connection).or_else(|| self.from.get(&client()?));
         own.copied().unwrap_or(self.fault)
+    }
+
+    /// All live connections to which something may happen.
+    fn disturbed(&mut self) -> impl Iterator<Item = &mut Orders> {
+        let Self { live, spared, .. } = self;
+        live.values_mut().filter(|orders| !orders.client.is_some_and(|it| spared.contains(&it)))
     }
 
     fn is_reset(&self, connection: u64) -> bool {

@@ -1,7 +1,7 @@
 //! Redis Sentinel: a primary, a replica of it, and three Sentinels that watch over them.
 
 use std::fs;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::Ipv4Addr;
 use std::ops::Deref;
 use std::path::Path;
 use std::time::Duration;
@@ -11,6 +11,7 @@ use super::process::{Server, ServerError};
 use super::redis::{KeepData, Redis, RedisOptions, process_id, tls_port};
 use super::resp::{Reply, Session};
 use crate::harness::ServerProcess;
+use crate::proxy::Proxy;
 
 /// How long it may take until all know each other, on a machine that is busy with other tests.
 const READY: Duration = Duration::from_secs(30);
@@ -27,6 +28,9 @@ const DOWN_AFTER: &str = "500";
 
 /// The same, where nobody is to be replaced: longer than any test runs.
 const NEVER: &str = "3600000";
+
+/// From where Sentinels call others, so that a network can tell them from clients.
+const CALLS_FROM: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 26);
 
 /// What a Sentinel does from time to time, in milliseconds: far more often than by default, so that a failover takes
 /// a second or two. A primary that nobody has announced within four times the period of publishing is made a replica
@@ -95,6 +99,8 @@ impl SentinelGroup {
             options.and("+@all").and("~*").and("&*")
         };
         let options = user(user(options, REPLICATION), WATCHER)
+            // Who calls from where Sentinels do is a stranger otherwise.
+            .setting("protected-mode", "no")
             .setting("masteruser", REPLICATION)
             .setting("masterauth", REPLICATION)
             .setting("repl-diskless-sync-delay", "0");
@@ -193,13 +199,15 @@ impl SentinelGroup {
         self.sentinels.iter().for_each(|sentinel| sentinel.have_patience(SERVICE));
     }
 
-    /// Another name for the first server, as it is found at `addr`: by clients to whom it is elsewhere, and by the
-    /// Sentinels, if asked by that name. By that it is replaced by nobody.
+    /// Another name for the first server, as it is found beyond a `network`. By that name it is replaced by nobody; and
+    /// nothing happens in that network to what Sentinels say.
     ///
     /// # Panics
     ///
     /// A Sentinel is not there.
-    pub fn name_also(&self, service: &str, addr: SocketAddr) {
+    pub fn name_beyond(&self, service: &str, network: &Proxy) {
+        network.spare(CALLS_FROM.into());
+        let addr = network.addr();
         for sentinel in &self.sentinels {
             sentinel.watch(service, &addr.ip().to_string(), addr.port());
             sentinel.have_patience(service);
@@ -303,7 +311,8 @@ impl Sentinel {
     fn try_start(options: &RedisOptions) -> Result<Self, ServerError> {
         let handle = Handle::launch("redis", |port, directory| {
             let mut config = format!(
-                "port {port}\nbind 127.0.0.1\ndir {}\nsentinel resolve-hostnames yes\n\
+                "port {port}\nbind 127.0.0.1\nbind-source-addr {CALLS_FROM}\ndir {}\n\
+                 sentinel announce-ip 127.0.0.1\nsentinel resolve-hostnames yes\n\
                  sentinel announce-hostnames yes\n",
                 directory.display()
             );

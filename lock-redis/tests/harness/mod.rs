@@ -180,7 +180,7 @@ impl BySentinel {
         let line = Proxy::start(group.server(0).addr()).expect("a proxy can be started");
         // Sentinels name one address to everybody, so who is on that side of the network asks for another name.
         let service = format!("beyond-{space}");
-        group.name_also(&service, line.addr());
+        group.name_beyond(&service, &line);
         let way = |it: &Sentinel| line.also(it.addr()).expect("another way can be opened");
         let ways: Vec<_> = group.sentinels().iter().map(|it| way(it).to_string()).collect();
         let distant_url = format!("redis+sentinel://{USER}@{}/{service}{options}", ways.join(","));
