@@ -38,6 +38,10 @@ for i = 1, #KEYS / 5 do
         redis.call('DEL', KEYS[5 * i])
         if redis.pcall('EXISTS', queue) == 1 then
             lines = lines or line()
+            if sent ~= '' then
+                -- It had its turn. A server that came back to older data may know it as a waiter again.
+                redis.pcall('ZREM', queue, sent)
+            end
             pcall(lines.serve, lock, fence, queue, places, sent ~= '' and sent, true)
         end
     end

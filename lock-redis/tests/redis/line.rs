@@ -468,6 +468,27 @@ async fn a_grant_is_as_old_as_it_is() {
     }
 }
 
+/// As when it comes back to a snapshot that is a moment old.
+#[tokio::test]
+async fn who_had_its_turn_before_the_server_forgot_it_keeps_nobody_waiting() {
+    let server = Server::start();
+    let (locks, other, elsewhere) =
+        (server.client().await, server.client().await, server.client().await);
+    let first = held(&elsewhere).await;
+    let mut ours = in_line(&locks, LONG).await;
+    let next = in_line(&other, LONG).await;
+    let [entry, arrival]: [String; 2] =
+        server.command(&["ZRANGE", "{n}%queue", "0", "0", "WITHSCORES"]);
+    let_go(&elsewhere, &first).await;
+    ours.ticket = sent(&locks, &ours).await.ticket;
+    let _: u64 = server.command(&["DEL", "n"]);
+    let _: u64 = server.command(&["ZADD", "{n}%queue", &arrival, &entry]);
+    assert!(matches!(renew(&locks, &ours).await.unwrap(), Renewal::NotHeld));
+    sent(&other, &next).await;
+    let_go(&other, &next).await;
+    assert_no_residue(&server);
+}
+
 #[tokio::test]
 async fn a_grant_of_unknown_age_is_confirmed() {
     let server = Server::start();
