@@ -28,6 +28,10 @@ pub(crate) fn stop() -> bool {
 pub(crate) fn is_orphaned() -> bool {
     let mut ancestor = getppid();
     loop {
+        // Nobody, or somebody outside of this container: no shell that could let the group go on.
+        if ancestor.as_raw() == 0 {
+            return true;
+        }
         if getsid(Some(ancestor)) != getsid(None) {
             return true;
         }

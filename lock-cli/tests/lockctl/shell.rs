@@ -26,6 +26,21 @@ pub(crate) struct Shell {
 impl Shell {
     /// In the directory of the test, with lockctl as `$L`.
     pub(crate) fn start(scratch: &Scratch) -> Self {
+        let mut shell = Self::begin(scratch, &["bash", "--norc", "--noprofile", "-i"], &[]);
+        shell.await_text(PROMPT);
+        shell
+    }
+
+    /// lockctl itself, as the only process of a container: there is no shell.
+    pub(crate) fn of_container(scratch: &Scratch, arguments: &[&str]) -> Self {
+        let unshare =
+            ["--user", "--map-root-user", "--pid", "--fork", "--kill-child", "--mount-proc"];
+        let command = [&[env!("CARGO_BIN_EXE_lockctl")], arguments].concat();
+        Self::begin(scratch, &command, &[&["unshare"], &unshare[..]].concat())
+    }
+
+    /// What leads the session, in surroundings that are made by another program before.
+    fn begin(scratch: &Scratch, command: &[&str], around: &[&str]) -> Self {
         // Not openpty(3): what is started would inherit the keys, and the terminal never hang up.
         let keys = posix_openpt(OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC).unwrap();
         grantpt(&keys).unwrap();
@@ -34,8 +49,10 @@ impl Shell {
         open.read(true).write(true).custom_flags(OFlag::O_NOCTTY.bits());
         let terminal = open.open(ptsname_r(&keys).unwrap()).unwrap();
         let terminal = || Stdio::from(terminal.try_clone().unwrap());
-        let bash = Command::new("setsid")
-            .args(["--ctty", "bash", "--norc", "--noprofile", "-i"])
+        let bash = Command::new("env")
+            .args(around)
+            .args(["setsid", "--ctty"])
+            .args(command)
             .env("L", env!("CARGO_BIN_EXE_lockctl"))
             .env("PS1", PROMPT)
             .env("TERM", "dumb")
@@ -59,9 +76,7 @@ impl Shell {
                 copy.lock().unwrap().extend_from_slice(&buffer[..length]);
             }
         });
-        let mut shell = Self { bash, keys, shown, read: 0 };
-        shell.await_text(PROMPT);
-        shell
+        Self { bash, keys, shown, read: 0 }
     }
 
     pub(crate) fn pid(&self) -> u32 {

@@ -100,6 +100,20 @@ fn ctrl_z_stops_everything_and_fg_lets_it_go_on() {
     }
 }
 
+/// As in a container that was started to run it by hand.
+#[test]
+fn ctrl_z_stops_nothing_where_no_shell_could_let_it_go_on() {
+    let scratch = Scratch::new();
+    let reads = "while read line; do echo \"<$line>\"; done";
+    let arguments = ["--backend", "memory:", "run", "n", "--", "sh", "-c", reads];
+    let mut terminal = Shell::of_container(&scratch, &arguments);
+    for line in ["one", "two", "three"] {
+        terminal.enter(line);
+        terminal.await_text(&format!("<{line}>"));
+        terminal.press(CTRL_Z);
+    }
+}
+
 #[test]
 fn ctrl_z_in_a_pipeline_stops_the_whole_of_it() {
     let scratch = Scratch::new();
