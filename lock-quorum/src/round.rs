@@ -602,6 +602,8 @@ impl Inner {
             Some(Ok(identity)) => identity,
         };
         if let Some(twin) = identity.as_ref().and_then(|identity| self.twin(member, identity)) {
+            // It may be the other one that has moved, and then it is asked anew.
+            self.members[member].may_be_another();
             let why = format!("it is the same server as {twin}, and counted once");
             return Err(Fault::not_applied(FaultKind::Invalid, why));
         }
@@ -623,8 +625,11 @@ impl Inner {
     }
 
     fn twin(&self, member: usize, identity: &Identity) -> Option<&str> {
-        let mut before = self.members.iter().take(member);
-        Some(&before.find(|other| other.is_known_as(&identity.id))?.name)
+        let mut known = self.members.iter().enumerate();
+        let is_twin = |(place, other): &(usize, &Arc<Member>)| {
+            *place != member && other.is_known_as(&identity.id)
+        };
+        known.find(is_twin).map(|(_, twin)| &*twin.name)
     }
 }
 

@@ -183,6 +183,12 @@ async fn one_server_under_two_addresses_is_refused() {
 
 #[tokio::test(start_paused = true)]
 async fn one_server_under_two_addresses_is_counted_once_if_it_comes_later() {
+    a_twin_that_comes_later_is_not_counted(true).await;
+    a_twin_that_comes_later_is_not_counted(false).await;
+}
+
+/// It stands behind the one that is known, or before it.
+async fn a_twin_that_comes_later_is_not_counted(behind: bool) {
     let (one, other) = (Memory::new(), Memory::new());
     let up = Arc::new(AtomicBool::new(false));
     let (reached, twin) = (Arc::clone(&up), one.clone());
@@ -195,7 +201,10 @@ async fn one_server_under_two_addresses_is_counted_once_if_it_comes_later() {
             }
         }
     };
-    let builder = Quorum::builder().member(one).member(other.clone()).member_by("late", connect);
+    let builder = match behind {
+        true => Quorum::builder().member(one).member(other.clone()).member_by("late", connect),
+        false => Quorum::builder().member_by("late", connect).member(other.clone()).member(one),
+    };
     let quorum = builder.members_remember().build().await.unwrap();
     up.store(true, Ordering::SeqCst);
     // The second member's vote is taken, so it is between the first and its twin.
