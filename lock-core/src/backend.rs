@@ -328,7 +328,8 @@ pub enum Release {
 pub struct Identity {
     /// The same for two connections exactly if they reach the same server process.
     pub id: String,
-    /// How long that process has been running.
+    /// For how long that process has been running at least: who has forgotten what it gave is kept out by this for as
+    /// long as leases last, so more than the truth is worse than nothing.
     pub up_for: Option<Duration>,
 }
 

@@ -52,6 +52,10 @@ const MAX_RAISES: u32 = 16;
 /// begins like this.
 const IDENTITY: &str = "%server";
 
+/// By how many seconds the uptime that a server tells may be more than the truth: its count begins at 2, and the
+/// fractions of when it began and of now are cut off.
+const AHEAD: u64 = 3;
+
 /// Locks on memcached servers. Clones share one connection to each server.
 ///
 /// See the [crate's documentation](crate) for what they promise, and what not: they are advisory.
@@ -185,8 +189,8 @@ impl Backend for Memcached {
             return Ok(None);
         };
         let up_for = stat(&stats, "uptime").and_then(|seconds| seconds.parse().ok());
-        let id = String::from_utf8_lossy(&id).into_owned();
-        Ok(Some(Identity::new(id, up_for.map(Duration::from_secs))))
+        let up_for = up_for.map(|uptime: u64| Duration::from_secs(uptime.saturating_sub(AHEAD)));
+        Ok(Some(Identity::new(String::from_utf8_lossy(&id), up_for)))
     }
 
     /// Takes the lock, looks what stands there now, and draws a token, in one round trip: whether the

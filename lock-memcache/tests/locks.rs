@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use conformance_tests::words::{claim, contended, granted, name, renew, win};
 use lock_core::backend::{Hold, LetGo, Release, Renewal};
+use lock_core::clock::{Moment, sleep};
 use lock_core::{Backend, FencingToken, Label, LockName, Locker, OwnerId};
 use lock_memcache::Memcached;
 
@@ -275,6 +276,20 @@ async fn a_server_is_known_again() {
     assert_ne!(a.id, c.id);
     one.restart();
     assert_ne!(client(&one).await.identity().await.unwrap().unwrap().id, a.id);
+}
+
+/// A quorum does not count it for as long as leases last.
+#[tokio::test]
+async fn a_server_is_no_older_than_it_is() {
+    let began = Moment::now();
+    let server = start();
+    let locks = client(&server).await;
+    while Moment::now().saturating_since(began) < Duration::from_millis(4500) {
+        let told = locks.identity().await.unwrap().unwrap().up_for.expect("it tells");
+        let age = Moment::now().saturating_since(began);
+        assert!(told <= age, "{told:?}, and it was started {age:?} ago");
+        sleep(Duration::from_millis(50)).await;
+    }
 }
 
 #[tokio::test]

@@ -181,7 +181,9 @@ impl Link {
     pub(crate) async fn identity(self: &Arc<Self>) -> Result<Option<Identity>, Fault> {
         let Some(info) = self.info("server").await? else { return Ok(None) };
         let up_for = info.get("uptime_in_seconds").and_then(|secs| secs.parse().ok());
-        Ok(info.get("run_id").map(|id| Identity::new(id, up_for.map(Duration::from_secs))))
+        // The difference of two whole seconds, which may be one more than what has passed.
+        let up_for = up_for.map(|uptime: u64| Duration::from_secs(uptime.saturating_sub(1)));
+        Ok(info.get("run_id").map(|id| Identity::new(id, up_for)))
     }
 
     /// A section of what the server tells of itself; `None` if this user may not ask.

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use lock_core::backend::{Attempt, Claim, Effect, FaultKind, Lease, LetGo, Release, Renewal};
+use lock_core::clock::{Moment, sleep};
 use lock_core::{Backend, ErrorKind, FencingToken, Label, LockName, Locker};
 use lock_redis::{Config, Redis};
 
@@ -478,6 +479,20 @@ async fn a_unix_socket_is_a_way_too() {
     assert!(identity.up_for.unwrap() < ms(10 * MINUTE));
     let other = Server::start().client().await.identity().await.unwrap().unwrap();
     assert_ne!(identity.id, other.id);
+}
+
+/// A quorum does not count it for as long as leases last.
+#[tokio::test]
+async fn a_server_is_no_older_than_it_is() {
+    let began = Moment::now();
+    let server = Server::start();
+    let locks = server.client().await;
+    while Moment::now().saturating_since(began) < ms(2500) {
+        let told = locks.identity().await.unwrap().unwrap().up_for.expect("it tells");
+        let age = Moment::now().saturating_since(began);
+        assert!(told <= age, "{told:?}, and it was started {age:?} ago");
+        sleep(ms(50)).await;
+    }
 }
 
 #[tokio::test]
