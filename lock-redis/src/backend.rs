@@ -583,7 +583,7 @@ impl Redis {
     /// Adds the renewal of a claim, whose keys it has; true if its fence is to be prolonged.
     fn add(&self, call: &mut Call, claim: &Claim) -> bool {
         let now = Moment::now();
-        // What is to be acknowledged has to be written.
+        // Whoever waits for replicas has a write of its own to be acknowledged.
         let prolong = self.inner.waits_for_replicas
             || held(claim).is_none_or(|held| held.fence_is_short(now, claim.ttl));
         call.arg(claim.owner.expose()).arg(millis(claim.ttl)).arg(i32::from(prolong));
