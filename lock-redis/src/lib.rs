@@ -146,7 +146,19 @@
 //! | `PING` | when there was no answer for 5 s |
 //! | the scripts that inspect and break | when they are called |
 //!
-//! Nothing else: a test reads along with `MONITOR` and accounts for each command.
+//! Nothing else of one server: a test reads along with `MONITOR` and accounts for each command. Beyond one server, there are:
+//!
+//! | commands | where | how often |
+//! |---|---|---|
+//! | `SENTINEL GET-MASTER-ADDR-BY-NAME` and `MASTER` | each Sentinel | for each connection to a primary; when a client begins to listen, and after each `+switch-master` |
+//! | `SUBSCRIBE` | each Sentinel | once for each connection to it |
+//! | `ROLE` | the primary behind Sentinels | once for each connection |
+//! | `CLUSTER SLOTS` | one member of a cluster | once for each [`Redis::connect`]; when a slot has moved, a member is down, or a master has not answered for a second: at most five times a second |
+//! | `SSUBSCRIBE` | masters of a cluster, instead of `SUBSCRIBE` | once for each connection, one more in [`Redis::connect`], and once for each slot in which somebody waits |
+//! | `ASKING` | masters of a cluster | before a script, while its slot is being moved |
+//! | `INFO` | masters of a cluster | two for each master and [`Redis::connect`]; the rights are tried out on one |
+//! | `WAIT` | with `min_replicas` | once for each [`Redis::connect`], grant and renewal; `HELLO` for each of its connections |
+//! | the script of renewals | with `min_replicas` | once more for each grant |
 //!
 //! # Settings of the server that matter
 //!
