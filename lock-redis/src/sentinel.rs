@@ -13,14 +13,16 @@ use lock_core::backend::Fault;
 use lock_core::backend::FaultKind::{Denied, Invalid, Unavailable, Unsupported};
 use lock_core::clock::sleep_between;
 use lock_core::url::Host;
-use redis::aio::{AsyncPushSender, MultiplexedConnection, SendError};
-use redis::{AsyncConnectionConfig, PushInfo, PushKind, RedisError, Value as Answer};
+use redis::aio::{AsyncPushSender, ConnectionLike, MultiplexedConnection, SendError};
+use redis::{
+    AsyncConnectionConfig, PushInfo, PushKind, RedisError, Value as Answer, from_redis_value,
+};
 use tokio::sync::{Notify, SetOnce};
 use tokio::task::JoinSet;
 
 use crate::address::{Address, Login};
 use crate::config::{Config, Place};
-use crate::fault;
+use crate::fault::{self, odd_answer};
 use crate::link::{Link, within};
 
 /// What a sentinel has for all of its answer, with the connection on which it is asked.
@@ -113,32 +115,31 @@ impl Sentinels {
         within(ANSWER, asking).await.unwrap_or_else(silent)
     }
 
-    /// While a failover is completed, the one question is answered by the new address and the other one by the
-    /// old one, but by the new epoch.
+    /// Two questions, as while a failover is completed the second one is answered by the old address. What changes
+    /// between them makes the new address look old, and never the old one new: so the epoch is asked for first.
     async fn ask_on(
         &self,
         redis: &MultiplexedConnection,
         address: &Address,
     ) -> Result<Found, Fault> {
-        let (mut where_, mut since) = (redis.clone(), redis.clone());
-        let command = |word: &str| {
-            let mut command = redis::cmd("SENTINEL");
-            command.arg(word).arg(&self.service);
-            command
-        };
-        let (where_to_ask, since_when) = (command("GET-MASTER-ADDR-BY-NAME"), command("MASTER"));
-        let (named, known) = tokio::join!(
-            where_to_ask.query_async::<Option<(String, u16)>>(&mut where_),
-            since_when.query_async::<HashMap<String, String>>(&mut since),
-        );
-        let named = named.map_err(|error| refusal(address, &error))?;
+        let refusal = |error: RedisError| refusal(address, &error);
+        let mut pipe = redis::pipe();
+        pipe.cmd("SENTINEL").arg("MASTER").arg(&self.service);
+        pipe.cmd("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(&self.service);
+        let answers = redis.clone().req_packed_commands(&pipe, 0, pipe.len()).await;
+        let [known, named] = <[Answer; 2]>::try_from(answers.map_err(refusal)?)
+            .map_err(|_| odd_answer("ask a sentinel", "another number of answers"))?;
+        let known = known.extract_error().ok().and_then(|known| from_redis_value(known).ok());
+        let known: Option<HashMap<String, String>> = known;
+        let named = named.extract_error().and_then(|named| Ok(from_redis_value(named)?));
+        let named: Option<(String, u16)> = named.map_err(refusal)?;
         let Some((name, port)) = named.filter(|(name, port)| !name.is_empty() && *port != 0) else {
             let why =
                 format!("the sentinel at {address} knows no primary called {:?}", self.service);
             return Err(Fault::not_applied(Invalid, why));
         };
         // Services that only speak like sentinels do not count, and some users may not ask.
-        let epoch = known.ok().and_then(|known| known.get("config-epoch")?.parse().ok());
+        let epoch = known.and_then(|known| known.get("config-epoch")?.parse().ok());
         let address = Address::Tcp { host: Host { name, port }, tls: self.tls };
         Ok(Found { address, epoch: Some(epoch.unwrap_or(0)) })
     }
