@@ -287,10 +287,10 @@
 //!
 //! | what is missing | what is left | how it shows |
 //! |---|---|---|
-//! | `CLIENT TRACKING` | the line, in full; with `order=any`, waiters look from time to time | a warning when connecting, or [`Capabilities::wakeup`]; behind Sentinel, no [`Capabilities::notices`] |
+//! | `CLIENT TRACKING` | the line, in full; with `order=any`, waiters look from time to time | a warning when connecting, and with `order=any` [`Capabilities::wakeup`]; behind Sentinel, no [`Capabilities::notices`] |
 //! | `HELLO`, or RESP3 | no line: a race, and waiters look from time to time | a warning when connecting, [`Capabilities::order`]; an error with `order=fifo` |
-//! | `INFO`, by rights | no warning about eviction, no [`identity`] | |
-//! | `ROLE` | a replica that Sentinels name is found out by its first refusal | |
+//! | `INFO`, by rights | no warning about eviction, no [`identity`] | a warning when connecting |
+//! | `ROLE` | a replica that Sentinels name is found out by its first refusal | a warning when connecting |
 //! | `CONFIG`, `DEBUG`, `KEYS`, `MONITOR` | everything | |
 //! | `EVALSHA`, `SCRIPT`, or what scripts call | nothing | an error when connecting |
 //!

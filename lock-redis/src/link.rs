@@ -325,6 +325,13 @@ impl Link {
         if !why.is_empty() {
             return Err(Error::new(ErrorKind::Unsupported, why));
         }
+        if server.is_none() || memory.is_none() {
+            tracing::warn!(
+                redis.address = %self.address,
+                "the server does not answer INFO to this user: whether the server throws keys away at its memory limit, and \
+                 locks with them, is not known; grant +info, or make sure that maxmemory-policy is noeviction"
+            );
+        }
         let policy = memory.as_ref().and_then(|info| info.get("maxmemory_policy"));
         if let Some(policy) = policy.filter(|policy| *policy != "noeviction") {
             tracing::warn!(
@@ -351,16 +358,18 @@ impl Link {
             None if order < Order::Fifo => tracing::warn!(
                 redis.address = %self.address,
                 "this server does not send messages of its own accord (RESP3): waiters of several \
-                 processes are not served in order"
+                 processes are not served in order, and look from time to time"
             ),
-            _ => {}
-        }
-        if order == Order::Fifo && !connection.has_signals {
-            tracing::warn!(
+            _ if connection.has_signals => {}
+            _ if order < Order::Fifo => tracing::warn!(
+                redis.address = %self.address,
+                "this server tells nothing of changed keys (CLIENT TRACKING): waiters look from time to time"
+            ),
+            _ => tracing::warn!(
                 redis.address = %self.address,
                 "this server tells nothing of changed keys (CLIENT TRACKING): waiters of locks that other \
                  libraries hold look from time to time, and holders are told of losses by renewals alone"
-            );
+            ),
         }
         self.ours.order.get_or_init(|| order);
         self.dialer.put(connection.clone());
@@ -527,7 +536,7 @@ impl Link {
                 let subscribing =
                     async { self.prepare_channels(&mut other, &health).await.map_err(failed) };
                 // All in one round trip: a renewal may be waiting for this.
-                let checking = must_be_primary(redis.clone(), server);
+                let checking = self.must_be_primary(redis.clone(), server);
                 let asking = async { self.switch_signals_on(&mut redis).await.map_err(failed) };
                 let ((), has_channel, has_signals) =
                     tokio::try_join!(checking, subscribing, asking)?;
@@ -549,10 +558,47 @@ impl Link {
                 let health = Arc::new(Health::of(server));
                 let redis = without.get_multiplexed_async_connection_with_config(&settings).await;
                 let redis = redis.map_err(failed)?;
-                must_be_primary(redis.clone(), server).await?;
+                self.must_be_primary(redis.clone(), server).await?;
                 Ok(connection(redis, health))
             }
             Err(error) => Err(failed(error)),
+        }
+    }
+
+    /// Demands that a server that sentinels name is a primary: one that was replaced may not know it yet, and who is to
+    /// replace it neither. Users who may not ask find out by the first write.
+    async fn must_be_primary(
+        &self,
+        mut redis: MultiplexedConnection,
+        server: &Found,
+    ) -> Result<(), Fault> {
+        if server.epoch.is_none() {
+            return Ok(());
+        }
+        match redis::cmd("ROLE").query_async::<Vec<Answer>>(&mut redis).await {
+            Ok(role) if role.first() == Some(&Answer::BulkString(b"master".to_vec())) => Ok(()),
+            Ok(_) => {
+                let why = format!(
+                    "{} is a replica, though sentinels name it as the primary",
+                    server.address
+                );
+                Err(Fault::not_applied(Unavailable, why))
+            }
+            Err(error) if fault::is_broken(&error) => {
+                Err(fault::no_connection(&server.address, &error))
+            }
+            Err(error) => {
+                // Nobody else is told but who connects.
+                if self.ours.order.get().is_none() {
+                    tracing::warn!(
+                        redis.address = %server.address,
+                        %error,
+                        "the server does not answer ROLE to this user: a replica that sentinels name is found out by its first \
+                         refusal; grant +role"
+                    );
+                }
+                Ok(())
+            }
         }
     }
 
@@ -971,26 +1017,6 @@ struct Info(String);
 impl Info {
     fn get(&self, name: &str) -> Option<&str> {
         self.0.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
-    }
-}
-
-/// Demands that a server that sentinels name is a primary: one that was replaced may not know it yet, and who is to
-/// replace it neither. Users who may not ask find out by the first write.
-async fn must_be_primary(mut redis: MultiplexedConnection, server: &Found) -> Result<(), Fault> {
-    if server.epoch.is_none() {
-        return Ok(());
-    }
-    match redis::cmd("ROLE").query_async::<Vec<Answer>>(&mut redis).await {
-        Ok(role) if role.first() == Some(&Answer::BulkString(b"master".to_vec())) => Ok(()),
-        Ok(_) => {
-            let why =
-                format!("{} is a replica, though sentinels name it as the primary", server.address);
-            Err(Fault::not_applied(Unavailable, why))
-        }
-        Err(error) if fault::is_broken(&error) => {
-            Err(fault::no_connection(&server.address, &error))
-        }
-        Err(_) => Ok(()),
     }
 }
 

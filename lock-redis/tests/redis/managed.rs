@@ -49,6 +49,24 @@ async fn what_a_service_hides_and_locks_do_not_need_is_not_missed() {
 }
 
 #[tokio::test]
+async fn what_is_done_without_is_warned_about_when_connecting() {
+    let server = Server::start();
+    let all = "ACL SETUSER u on >pw +@all ~* &*";
+    for (right, order, hint) in [
+        ("+info", "fifo", None),
+        ("-info", "fifo", Some("does not answer INFO")),
+        ("+client|tracking", "any", None),
+        ("-client|tracking", "any", Some("nothing of changed keys")),
+    ] {
+        let _: String = server.run(&format!("{all} {right}"));
+        let url = format!("redis://u:pw@{}?order={order}", server.addr());
+        let (_, said) = connect(&url).await;
+        assert_eq!(said.matches("WARN").count(), usize::from(hint.is_some()), "{right}: {said}");
+        assert!(said.contains(hint.unwrap_or_default()), "{right}: {said}");
+    }
+}
+
+#[tokio::test]
 async fn an_old_protocol_costs_the_order_and_that_is_said() {
     let server = without(&["HELLO"]);
     let (locks, said) = connect(&server.url()).await;

@@ -6,7 +6,7 @@ use std::time::Duration;
 use conformance_tests::servers::{
     KeepData, Redis as Server, RedisOptions, Sentinel, SentinelGroup,
 };
-use conformance_tests::words::{claim, contended, eventually, granted, name, until};
+use conformance_tests::words::{Output, claim, contended, eventually, granted, name, until};
 use lock_core::backend::{Attempt, Effect, FaultKind, LetGo};
 use lock_core::clock::Moment;
 use lock_core::{Backend, Error, ErrorKind, FenceGate, LockGuard, Locker, Loss, Support};
@@ -326,8 +326,16 @@ async fn sentinels_and_servers_have_credentials_of_their_own() {
     let denied = refused(&url).await;
     assert!(whole(&denied).contains("check user and password"), "of the server: {denied:?}");
     group.server(0).command(&["ACL", "SETUSER", "u", "on", ">pw", "+@all", "~*", "&*"]);
-    let locks = Redis::connect(url).await.unwrap();
+    let output = Output::default();
+    let _tracing = output.listen();
+    let locks = Redis::connect(url.as_str()).await.unwrap();
+    assert!(!output.text().contains("WARN"), "{}", output.text());
     assert!(!format!("{locks:?}").contains("s3cret"));
+    // Without this right the roles of servers are not known, and that is said.
+    group.server(0).command(&["ACL", "SETUSER", "u", "-role"]);
+    Redis::connect(url).await.unwrap();
+    assert!(output.text().contains("WARN"), "{}", output.text());
+    assert!(output.text().contains("does not answer ROLE"), "{}", output.text());
     granted(locks.try_acquire(&claim("n", 1000)).await);
     locks.inspect(&name("n")).await.unwrap();
 }
