@@ -155,7 +155,7 @@
 //! | `ROLE` | the primary behind Sentinels | once for each connection |
 //! | `CLUSTER SLOTS` | one member of a cluster | once for each [`Redis::connect`]; when a slot has moved, a member is down, or a master has not answered for a second: at most five times a second |
 //! | `SSUBSCRIBE` | masters of a cluster, instead of `SUBSCRIBE` | once for each connection, one more in [`Redis::connect`], and once for each slot in which somebody waits |
-//! | `ASKING` | masters of a cluster | before a script, while its slot is being moved |
+//! | `ASKING` | masters of a cluster | once for each [`Redis::connect`]; before a script, while its slot is being moved |
 //! | `INFO` | masters of a cluster | two for each master and [`Redis::connect`]; the rights are tried out on one |
 //! | `WAIT` | with `min_replicas` | once for each [`Redis::connect`], grant and renewal; `HELLO` for each of its connections |
 //! | the script of renewals | with `min_replicas` | once more for each grant |

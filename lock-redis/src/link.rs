@@ -57,6 +57,8 @@ const AGE: Duration = Duration::from_secs(1);
 /// How long a request may go without answer before others are asked whether its server is still the right one.
 const DOUBT: Duration = Duration::from_secs(1);
 
+const TRY_OUT: &str = "try out the rights of this user";
+
 /// The way to a server.
 pub(crate) struct Link {
     address: String,
@@ -263,22 +265,30 @@ impl Link {
 
     /// Finds out whether replicas can be waited for.
     pub(crate) async fn check_wait(self: &Arc<Self>) -> Result<(), Error> {
-        let connection = self.connection().await.map_err(fault::error)?;
-        let (mut redis, mut wait) = (connection.redis.clone(), redis::cmd("WAIT"));
         // For none, so at once.
-        let asking = wait.arg(0).arg(1).query_async::<Answer>(&mut redis);
-        match within(CONNECT_TIMEOUT, asking).await {
+        self.check_right("WAIT", redis::cmd("WAIT").arg(0).arg(1)).await
+    }
+
+    /// Finds out whether this user may send a command that changes nothing.
+    async fn check_right(self: &Arc<Self>, name: &str, command: &Cmd) -> Result<(), Error> {
+        let connection = self.connection().await.map_err(fault::error)?;
+        let mut redis = connection.redis.clone();
+        match within(CONNECT_TIMEOUT, command.query_async::<Answer>(&mut redis)).await {
             Some(Ok(_)) => Ok(()),
             Some(Err(error)) if error.code() == Some("NOPERM") => {
-                Err(fault::missing_rights(&["WAIT".to_owned()]))
+                Err(fault::missing_rights(&[name.to_owned()]))
             }
-            Some(Err(error)) => Err(fault::error(fault::fault("wait for replicas", &error))),
+            Some(Err(error)) => Err(fault::error(fault::fault(TRY_OUT, &error))),
             None => Err(fault::error(fault::silent(&self.address))),
         }
     }
 
     /// Names the rights that this user lacks.
     pub(crate) async fn check_rights(self: &Arc<Self>) -> Result<(), Error> {
+        if self.ours.in_cluster {
+            // Else it would be missed when a slot is moved, and not before.
+            self.check_right("ASKING", &redis::cmd("ASKING")).await?;
+        }
         let connection = self.connection().await.map_err(fault::error)?;
         let keys = self.ours.keys.for_trial();
         let channel = self.ours.channel(&keys).filter(|_| self.ours.stands_in_line());
@@ -296,7 +306,7 @@ impl Link {
         let missing = within(CONNECT_TIMEOUT, work)
             .await
             .ok_or_else(silent)?
-            .map_err(|e| fault::error(fault::fault("try out the rights of this user", &e)))?;
+            .map_err(|e| fault::error(fault::fault(TRY_OUT, &e)))?;
         if !missing.is_empty() {
             return Err(fault::missing_rights(&missing));
         }

@@ -11,6 +11,7 @@ use lock_core::{Backend, ErrorKind, FencingToken, Locker, Order, Wakeup};
 use lock_redis::Redis;
 use tokio::task::JoinHandle;
 
+use crate::least_rights::LEAST_RIGHTS;
 use crate::support::{claim, contended, eventually, granted, renew, until, win};
 
 pub(crate) const LONG: u64 = 300_000;
@@ -410,6 +411,32 @@ async fn a_member_that_is_gone_is_told_and_the_others_serve() {
     // Whoever comes only now need not have the first one that is named.
     let late = Redis::connect(cluster.url()).await.unwrap();
     still_held(&renew(&late, &holds[0].0).await);
+}
+
+#[tokio::test]
+async fn a_right_that_is_missing_in_a_cluster_is_named() {
+    let cluster = masters();
+    let in_cluster = "+spublish +ssubscribe +cluster|slots +asking";
+    let rights = LEAST_RIGHTS[0].replace("+publish +subscribe", in_cluster);
+    let with = |rights: &str| {
+        let words = format!("ACL SETUSER u reset on >pw {rights}");
+        let words: Vec<_> = words.split_whitespace().collect();
+        for member in 0..3 {
+            assert_eq!(cluster.member(member).command(&words).text(), "OK");
+        }
+    };
+    let url = format!("{}?prefix=app:", cluster.url().replace("://", "://u:pw@"));
+    with(&rights);
+    let locks = Redis::connect(url.as_str()).await.unwrap();
+    granted(locks.try_acquire(&claim("n", LONG)).await);
+    for missing in ["+spublish", "+ssubscribe", "+cluster|slots", "+asking", "+zcard"] {
+        with(&rights.replace(missing, ""));
+        let error = Redis::connect(url.as_str()).await.expect_err(missing);
+        assert_eq!((error.kind(), error.effect()), (ErrorKind::Denied, Effect::NotApplied));
+        let source = std::error::Error::source(&error).map(ToString::to_string);
+        let shown = format!("{error} {}", source.unwrap_or_default());
+        assert!(shown.contains(&missing[1..]), "{missing}: {shown}");
+    }
 }
 
 #[tokio::test]
