@@ -17,6 +17,7 @@ use redis::{FromRedisValue, RedisError, Value as Answer};
 
 use crate::config::Config;
 use crate::fault;
+use crate::keys::LockKeys;
 use crate::link::{Connection, First, Link, Ours, within};
 use crate::replicas::Written;
 use crate::servers::{Done, Errand};
@@ -25,6 +26,9 @@ use crate::slots::SLOTS;
 /// How often one verb is sent to another member. A slot that is being moved takes two: the one that has it, and the
 /// one that gets it.
 const MOST_STEPS: usize = 5;
+
+/// Out of so many keys, one master of three has none once in 10^11 times.
+const MOST_TRIALS: usize = 64;
 
 /// How long one member is waited for when it is asked where the slots are.
 const ADVICE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -107,6 +111,25 @@ impl Cluster {
             self.map().master_of(slot).filter(|next| next.host != member.host).ok_or(fault)?;
         let connection = next.link.connection().await?;
         Ok((next, connection))
+    }
+
+    /// Keys for a trial, and a connection to the master that has them: to any master, as some may be gone.
+    pub(crate) async fn reach_for_trial(
+        self: &Arc<Self>,
+    ) -> Result<(LockKeys, Member, Connection), Fault> {
+        let (mut gone, mut failure) = (Vec::new(), None);
+        for keys in (0..MOST_TRIALS).map(|number| self.config.keys.for_trial(number)) {
+            let master = self.map().master_of(keys.slot()).map(|member| member.host);
+            if gone.contains(&master) {
+                continue;
+            }
+            match self.reach(keys.slot()).await {
+                Ok((member, connection)) => return Ok((keys, member, connection)),
+                Err(fault) => failure = failure.or(Some(fault)),
+            }
+            gone.push(master);
+        }
+        Err(failure.unwrap_or_else(nobody_knows))
     }
 
     /// The ways to all that have slots.

@@ -75,9 +75,11 @@ impl Keys {
         }
     }
 
-    /// Keys that are nobody's, where this user's rights can be tried out.
-    pub(crate) fn for_trial(&self) -> LockKeys {
-        LockKeys::of(format!("{}%~rights", self.prefix)).expect("the prefix was checked")
+    /// Keys that are nobody's, where this user's rights can be tried out: for each number others, which a cluster has
+    /// elsewhere, unless there is a hash tag in the prefix.
+    pub(crate) fn for_trial(&self, number: usize) -> LockKeys {
+        let number = if number == 0 { String::new() } else { number.to_string() };
+        LockKeys::of(format!("{}%~rights{number}", self.prefix)).expect("the prefix was checked")
     }
 }
 

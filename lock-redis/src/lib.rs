@@ -127,7 +127,7 @@
 //! * Every node must be reachable at the address that it announces, and with `rediss+cluster://` have a certificate for it
 //!   (`cluster-announce-hostname`, `cluster-preferred-endpoint-type hostname`): the name in the URL counts only for whom
 //!   it leads to. Who announces no address is checked by the name of the member that sent us there.
-//! * Rights are tried out on one master when connecting. Users are not shared among nodes: create them on each.
+//! * Rights are tried out on one master when connecting, out of those that are there. Users are not shared among nodes: create them on each.
 //!
 //! The channels are `<prefix>{<number>}%~to:<128 random bits>`, one for each slot in which somebody of the client has waited.
 //!

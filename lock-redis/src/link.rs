@@ -283,15 +283,14 @@ impl Link {
         }
     }
 
-    /// Names the rights that this user lacks.
-    pub(crate) async fn check_rights(self: &Arc<Self>) -> Result<(), Error> {
+    /// Names the rights that this user lacks, found out with keys for a trial that this server has.
+    pub(crate) async fn check_rights(self: &Arc<Self>, keys: &LockKeys) -> Result<(), Error> {
         if self.ours.in_cluster {
             // Else it would be missed when a slot is moved, and not before.
             self.check_right("ASKING", &redis::cmd("ASKING")).await?;
         }
         let connection = self.connection().await.map_err(fault::error)?;
-        let keys = self.ours.keys.for_trial();
-        let channel = self.ours.channel(&keys).filter(|_| self.ours.stands_in_line());
+        let channel = self.ours.channel(keys).filter(|_| self.ours.stands_in_line());
         let ([lock, fence, queue, places, _], tombstone) =
             (keys.all(), keys.tombstone(&OwnerId::mint()));
         let keys_of_it = [lock, fence, queue, places, &tombstone];

@@ -79,19 +79,20 @@ impl Servers {
         config.check_files().await?;
         let waits_for_replicas = config.replicas.is_some();
         let ours = Arc::new(Ours::new(&config));
-        let (way, link, connection) = if config.members.is_empty() {
+        let (way, link, trial, connection) = if config.members.is_empty() {
+            let trial = config.keys.for_trial(0);
             let link = Arc::new(Link::new(config, Arc::clone(&ours)));
             let connection = link.first_connection().await.map_err(fault::error)?;
-            (Way::ToOne(Arc::clone(&link)), link, connection)
+            (Way::ToOne(Arc::clone(&link)), link, trial, connection)
         } else {
-            let trial = config.keys.for_trial().slot();
             let cluster = Arc::new(Cluster::new(config, Arc::clone(&ours)));
             cluster.first_connection().await?;
-            let (member, connection) = cluster.reach(trial).await.map_err(fault::error)?;
-            (Way::ToMembers(cluster), member.link, connection)
+            let reached = cluster.reach_for_trial().await;
+            let (trial, member, connection) = reached.map_err(fault::error)?;
+            (Way::ToMembers(cluster), member.link, trial, connection)
         };
         link.check_server().await?;
-        link.check_rights().await?;
+        link.check_rights(&trial).await?;
         if waits_for_replicas {
             link.check_wait().await?;
         }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use conformance_tests::servers::{Redis as Server, RedisCluster, RedisOptions, Reply};
+use conformance_tests::servers::{KeepData, Redis as Server, RedisCluster, RedisOptions, Reply};
 use lock_core::backend::{Attempt, Claim, Effect, Fault, FaultKind, LetGo, Release, Renewal, Wake};
 use lock_core::clock::Moment;
 use lock_core::{Backend, ErrorKind, FencingToken, Locker, Order, Wakeup};
@@ -408,9 +408,30 @@ async fn a_member_that_is_gone_is_told_and_the_others_serve() {
             still_held(&renew(&locks, held).await);
         }
     }
-    // Whoever comes only now need not have the first one that is named.
-    let late = Redis::connect(cluster.url()).await.unwrap();
-    still_held(&renew(&late, &holds[0].0).await);
+}
+
+#[tokio::test]
+async fn whoever_comes_while_a_member_is_gone_locks_at_the_others() {
+    let cluster =
+        RedisCluster::start(&options().setting("cluster-require-full-coverage", "no"), 3, 0);
+    let names = [0, 1, 2].map(|member| names_at(&cluster, member).take(3).collect::<Vec<_>>());
+    for gone in 0..3 {
+        cluster.member(gone).kill();
+        // Also if it has the keys on which rights are tried out first.
+        let locks = connect(&cluster).await;
+        for (_, names) in names.iter().enumerate().filter(|(member, _)| *member != gone) {
+            granted(locks.try_acquire(&claim(&names[gone], LONG)).await);
+        }
+        cluster.member(gone).restart(KeepData::Yes);
+        let knows_all = |member| knows_all(&cluster, member);
+        eventually(|| cluster.is_settled() && (0..3).all(knows_all)).await;
+    }
+}
+
+/// True if the member reaches all others, as far as it knows.
+fn knows_all(cluster: &RedisCluster, member: usize) -> bool {
+    let nodes = cluster.member(member).command(&["CLUSTER", "NODES"]).text();
+    nodes.lines().count() == 3 && !nodes.contains("fail") && !nodes.contains("disconnected")
 }
 
 #[tokio::test]
