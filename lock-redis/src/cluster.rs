@@ -393,6 +393,8 @@ fn nobody_knows() -> Fault {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use super::*;
 
     fn at(name: &str, port: u16) -> Host {
@@ -467,6 +469,24 @@ mod tests {
         assert_eq!(owner(10), Some(at("b", 1)));
         let hosts: Vec<_> = cluster.map().members.iter().map(|m| m.host.clone()).collect();
         assert_eq!(hosts, [at("b", 1), at("me", 1)], "those who were named stay");
+    }
+
+    #[test]
+    fn who_is_down_is_asked_last() {
+        let config = Config::new("redis+cluster://a,b,c").unwrap();
+        let ours = Arc::new(Ours::new(&config));
+        let cluster = Cluster::new(config, ours);
+        let down = cluster.map().members[1].clone();
+        down.is_down.store(true, Ordering::Relaxed);
+        let asked = || {
+            let members = cluster.map().advisers();
+            members.iter().map(|member| &*member.host.name).collect::<String>()
+        };
+        let turns: HashSet<_> = (0..6).map(|_| asked()).collect();
+        assert_eq!(turns, ["acb", "cab"].map(String::from).into());
+        down.is_down.store(false, Ordering::Relaxed);
+        let first: HashSet<_> = (0..3).filter_map(|_| asked().chars().next()).collect();
+        assert_eq!(first.len(), 3, "each has its turn");
     }
 
     #[test]

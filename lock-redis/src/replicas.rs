@@ -152,3 +152,40 @@ impl std::fmt::Debug for Own {
         f.debug_struct("Own").field("gone", &self.gone).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use conformance_tests::servers::{Redis as Server, RedisOptions};
+    use conformance_tests::words::eventually;
+    use redis::Value;
+
+    use super::*;
+    use crate::config::Config;
+    use crate::link::Ours;
+
+    #[tokio::test]
+    async fn a_connection_that_hangs_casts_doubt_on_the_one_that_all_share() {
+        let server = Server::start(RedisOptions::new());
+        let url = format!("{}?min_replicas=1&min_replicas_timeout=1ms", server.url());
+        let config = Config::new(&url).unwrap();
+        let (keys, ours) = (config.keys.for_trial(0), Arc::new(Ours::new(&config)));
+        let link = Arc::new(Link::new(config, Arc::clone(&ours)));
+        let shared = link.first_connection().await.unwrap();
+        let call = Call::new(&ours.scripts().inspect, &[keys.lock(), keys.queue()]);
+        let ask_beside = || async {
+            link.send_lasting::<Value>(&shared, &call, None).await.unwrap().answer.unwrap()
+        };
+        // From here on one is idle.
+        ask_beside().await;
+        assert!(!link.is_in_doubt());
+        server.stop();
+        let hanging = tokio::time::timeout(Duration::from_millis(10), ask_beside()).await;
+        assert!(hanging.is_err(), "it was stopped");
+        eventually(|| link.is_in_doubt()).await;
+        server.cont();
+        ask_beside().await;
+        assert!(link.is_in_doubt(), "another connection says nothing of this one");
+        link.send::<Value>(&shared, &call, None).await.1.unwrap();
+        assert!(!link.is_in_doubt());
+    }
+}
