@@ -16,7 +16,7 @@ use lock_core::{
 };
 use redis::{FromRedisValue, ParsingError, from_redis_value};
 
-use crate::config::{Config, TTL_MAX, TTL_MIN};
+use crate::config::{Config, TTL_MAX};
 use crate::fault::odd_answer;
 use crate::keys::{Keys, LockKeys};
 use crate::line::{Called, Lines, Member, Place, Told};
@@ -101,9 +101,7 @@ impl Redis {
         let config = config.try_into().map_err(Error::from)?;
         let (keys, max_ttl) = (config.keys.clone(), config.max_ttl);
         let waits_for_replicas = config.replicas.is_some();
-        // A lease has to outlast the wait for its replicas.
-        let waits = config.replicas.map_or(Duration::ZERO, |wanted| wanted.timeout);
-        let min_ttl = (TTL_MIN + waits).min(max_ttl);
+        let min_ttl = config.min_ttl();
         // Large, and done once.
         let (servers, connection) = Box::pin(Servers::connect(config)).await?;
         let wakeup = match servers.ours.order() {

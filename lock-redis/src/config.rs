@@ -180,7 +180,8 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`] if it is not from 10 ms to 365 days.
+    /// [`ErrorKind::Invalid`] if it is not from 10 ms to 365 days, or too short for
+    /// [`min_replicas`](Self::min_replicas).
     ///
     /// [`Capabilities::ttl_max`]: lock_core::Capabilities::ttl_max
     pub fn max_ttl(mut self, ttl: Duration) -> Result<Self, Error> {
@@ -188,7 +189,7 @@ impl Config {
             return Err(invalid("max_ttl is out of range; with redis it is from 10ms to 365days"));
         }
         self.max_ttl = ttl;
-        Ok(self)
+        self.with_room_for_renewals()
     }
 
     /// In which order those are served who wait. [`Order::Fifo`], first come, first served, hands the lock
@@ -212,7 +213,8 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`] if `count` is 0, or `timeout` is not from 1 ms to a minute.
+    /// [`ErrorKind::Invalid`] if `count` is 0, or `timeout` is not from 1 ms to a minute, or the shortest lease, six
+    /// times the timeout and 10 ms, is longer than [`max_ttl`](Self::max_ttl).
     pub fn min_replicas(mut self, count: u32, timeout: Duration) -> Result<Self, Error> {
         if count == 0 {
             return Err(invalid("min_replicas is at least 1; leave it out to wait for none"));
@@ -221,7 +223,7 @@ impl Config {
             return Err(invalid("min_replicas_timeout is out of range; it is from 1ms to 1m"));
         }
         self.replicas = Some(Wanted { count, timeout });
-        Ok(self)
+        self.with_room_for_renewals()
     }
 
     /// Trusts the authorities in `pem`, and no others, to vouch for the server of a `rediss://` URL.
@@ -250,6 +252,22 @@ impl Config {
         self.certificates.identity =
             Some((Pem::given(name, certificate_chain), Pem::given(name, key)));
         self
+    }
+
+    /// The shortest lease. A renewal is given up by core after half of the time between two, a sixth of the lease, and
+    /// has to wait for its replicas within that.
+    pub(crate) fn min_ttl(&self) -> Duration {
+        TTL_MIN + self.replicas.map_or(Duration::ZERO, |wanted| wanted.timeout * 6)
+    }
+
+    fn with_room_for_renewals(self) -> Result<Self, Error> {
+        if self.max_ttl < self.min_ttl() {
+            return Err(invalid(
+                "max_ttl is too short for min_replicas_timeout: renewals wait for replicas within a sixth of \
+                 the lease, so it is at least six times the timeout and 10ms",
+            ));
+        }
+        Ok(self)
     }
 
     fn at(place: Place) -> Result<Self, Error> {
@@ -493,6 +511,7 @@ mod tests {
             "redis://h?min_replicas=hunter2",
             "redis://h?min_replicas_timeout=1s",
             "redis://h?min_replicas=1&min_replicas_timeout=2m",
+            "redis://h?max_ttl=3s&min_replicas=1",
             "redis://h?ca=/x",
             "redis://h?key=/x",
             "redis+unix:///x?cert=/x&key=/x",
@@ -572,6 +591,12 @@ mod tests {
         let of_cluster = Config::new("redis+cluster://h?min_replicas=1").unwrap();
         let member = of_cluster.at_member(Host { name: "a".into(), port: 1 });
         assert_eq!(member.replicas, wanted(1, REPLICAS_TIMEOUT));
+        let shortest = |url: &str| Config::new(url).unwrap().min_ttl().as_millis();
+        assert_eq!(shortest("redis://h"), 10);
+        assert_eq!(
+            shortest("redis://h?min_replicas=1&min_replicas_timeout=50ms&max_ttl=310ms"),
+            310
+        );
     }
 
     #[test]

@@ -237,7 +237,10 @@
 //! * A grant that too few have acknowledged is released again, by its owner id, and the attempt is
 //!   [`ErrorKind::Unavailable`]: certainly not held, unless the release failed as well. While it is waited for, others find
 //!   the lock taken.
-//! * The shortest lease is the timeout and 10 ms ([`Capabilities::ttl_min`]): it has to outlast the wait.
+//! * The shortest lease is six times the timeout and 10 ms ([`Capabilities::ttl_min`]), 3.01 s with 500 ms: a renewal is
+//!   given up after a sixth of the lease, and a replica that answers just in time has to count.
+//! * [`LockerBuilder::timeout`], 5 s unless given, bounds an attempt with its wait, and a renewal too: a longer
+//!   `min_replicas_timeout` is of no use unless that is raised as well.
 //! * A renewal that too few have acknowledged prolongs nothing: its outcome is unknown, and the holder gives up at
 //!   the deadline that stood before. So no holder relies on a lease of which those replicas do not know.
 //! * A release waits for nobody. If it is lost with its primary, the lock comes back for the rest of its lease.
@@ -245,7 +248,8 @@
 //!   If they do not answer, it lets the lock go, and stands at the end of the line.
 //!
 //! It costs two round trips more for each grant, and one more for each renewal, and the way to the replica and
-//! back in one of them; and up to eight connections, as `WAIT` blocks its own. The user needs the right `+wait`,
+//! back in one of them; and up to eight connections, as `WAIT` blocks its own. These are a ceiling: about eight grants or renewals (of up to
+//! 64 locks; in a cluster, of one) in each round trip to the replicas, and others take their turn. The user needs the right `+wait`,
 //! which is found out when connecting.
 //!
 //! **What it does not promise**: that the replica which takes over is one of those. Sentinel takes the one with the newest data
@@ -407,6 +411,7 @@
 //! [`ErrorKind::Unavailable`]: lock_core::ErrorKind::Unavailable
 //! [`Capabilities::ttl_min`]: lock_core::Capabilities::ttl_min
 //! [`Capabilities::wakeup`]: lock_core::Capabilities::wakeup
+//! [`LockerBuilder::timeout`]: lock_core::LockerBuilder::timeout
 
 mod address;
 mod backend;

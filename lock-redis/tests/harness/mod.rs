@@ -32,7 +32,9 @@ pub(crate) fn suites() -> Vec<Suite> {
         return suites;
     }
     suites.extend(sentinels);
-    suites.extend(by_sentinels("redis_with_replicas", "&min_replicas=1"));
+    // So long that leases of three seconds can be renewed meanwhile.
+    let with_replicas = "&min_replicas=1&min_replicas_timeout=400ms";
+    suites.extend(by_sentinels("redis_with_replicas", with_replicas));
     suites.extend([
         Suite::new("redis_without_signals", || Box::new(OnServer::without_signals())),
         Suite::new("redis_far_away", || Box::new(OnServer::new().far_away())),

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use conformance_tests::servers::{RedisCluster, RedisOptions, SentinelGroup};
+use conformance_tests::proxy::{Fault as ProxyFault, Proxy};
+use conformance_tests::servers::{Redis as Server, RedisCluster, RedisOptions, SentinelGroup};
 use conformance_tests::words::{claim, eventually, granted, renew, until, win};
 use lock_core::backend::{Claim, Effect, Fault, FaultKind, LetGo, Release};
 use lock_core::clock::Moment;
@@ -98,6 +99,26 @@ async fn a_renewal_that_no_replica_knows_prolongs_nothing() {
     assert!(Moment::now().saturating_since(deadline) < Duration::from_secs(1));
     // What it holds can be let go without them.
     assert_eq!(locks.release(&ours, LetGo::now()).await.unwrap(), Release::Released);
+}
+
+#[tokio::test]
+async fn a_replica_that_acknowledges_just_in_time_is_enough_for_the_shortest_lease() {
+    let primary = Server::start(RedisOptions::new());
+    let way = Proxy::start(primary.addr()).unwrap();
+    let (host, port) = (way.addr().ip().to_string(), way.addr().port().to_string());
+    let follows = RedisOptions::new().setting("replicaof", &host).and(&port);
+    let _replica = Server::start(follows.setting("repl-diskless-sync-delay", "0"));
+    let info = || primary.command(&["INFO", "replication"]).text();
+    eventually(|| info().contains("state=online")).await;
+    // There and back.
+    way.set(ProxyFault::delay(Duration::from_millis(180)));
+    let url = format!("{}?min_replicas=1&min_replicas_timeout=450ms", primary.url());
+    let locker = Locker::new(Redis::connect(url).await.unwrap());
+    let shortest = locker.capabilities().ttl_min;
+    let guard = acquired(&locker.lock("n").unwrap().ttl(shortest)).await;
+    let lost = tokio::time::timeout(shortest * 3, guard.lost()).await;
+    assert!(lost.is_err(), "{lost:?}");
+    guard.release().await.unwrap();
 }
 
 #[tokio::test]
