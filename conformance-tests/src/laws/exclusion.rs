@@ -169,13 +169,14 @@ const WORKERS: u32 = 8;
 /// Workers that share these lockers take turns.
 pub(super) async fn never_overlap(ctx: &Arc<Ctx>, lockers: &[Locker]) -> Verdict {
     const ROUNDS: u32 = 12;
+    let lease = (ctx.ttl() / 4).max(ctx.caps.ttl_min);
     let spans = Arc::new(Mutex::new(Vec::new()));
     let mut workers = Vec::new();
     for (worker, locks) in (0..WORKERS).zip(lockers.iter().cycle()) {
         let (ctx, spans, locks) = (Arc::clone(ctx), Arc::clone(&spans), locks.clone());
         workers.push(tokio::spawn(async move {
             for round in 0..ROUNDS {
-                let lock = locks.lock("n")?.ttl(ctx.ttl() / 4).renewal(RenewalPolicy::off());
+                let lock = locks.lock("n")?.ttl(lease).renewal(RenewalPolicy::off());
                 let Some(guard) = lock.try_acquire_for(ctx.ttl()).await? else {
                     continue;
                 };
@@ -184,8 +185,8 @@ pub(super) async fn never_overlap(ctx: &Arc<Ctx>, lockers: &[Locker]) -> Verdict
                 // Some leave early, some stay past their lease, as a paused process does.
                 let stay = match (worker + round) % 4 {
                     0 => Duration::ZERO,
-                    1 | 2 => ctx.ttl() / 40,
-                    _ if ctx.has_leases() => ctx.ttl() / 2,
+                    1 | 2 => lease / 10,
+                    _ if ctx.has_leases() => lease * 2,
                     _ => ctx.ttl() / 20,
                 };
                 sleep(stay).await;

@@ -32,8 +32,8 @@ pub(crate) fn suites() -> Vec<Suite> {
         return suites;
     }
     suites.extend(sentinels);
-    // So long that leases of three seconds can be renewed meanwhile.
-    let with_replicas = "&min_replicas=1&min_replicas_timeout=400ms";
+    // So short that the laws can have their usual leases.
+    let with_replicas = "&min_replicas=1&min_replicas_timeout=250ms";
     suites.extend(by_sentinels("redis_with_replicas", with_replicas));
     suites.extend([
         Suite::new("redis_without_signals", || Box::new(OnServer::without_signals())),
