@@ -54,6 +54,8 @@ impl Inner {
             true => Release::Released,
             false => Release::NotHeld,
         };
+        // Whoever comes next finds it free everywhere, also if this process ends now.
+        leave.linger().await;
         leave.see_off(&candidacy, claim, how);
         Ok(answer)
     }
