@@ -353,7 +353,7 @@ async fn a_lease_that_is_over_is_free() {
                 break;
             }
             Attempt::Contended { lapses_in } => {
-                lock_core::clock::sleep(lapses_in.unwrap() + ms(1)).await;
+                sleep(lapses_in.unwrap() + ms(1)).await;
             }
         }
     }
