@@ -24,7 +24,7 @@ const QUORUM: usize = 2;
 const SERVICE: &str = "locks";
 
 /// After how long without an answer a server counts as down, in milliseconds.
-const DOWN_AFTER: &str = "500";
+const DOWN_AFTER: &str = "1000";
 
 /// The same, where nobody is to be replaced: longer than any test runs.
 const NEVER: &str = "3600000";
@@ -41,7 +41,7 @@ const PACE: [&str; 12] = [
     "info-period",
     "100",
     "ping-period",
-    "500",
+    "300",
     "ask-period",
     "100",
     "publish-period",
