@@ -636,6 +636,83 @@ fn overlaps_are_counted_while_an_assumption_is_broken_on_purpose() {
 }
 
 #[test]
+fn a_removal_excuses_only_those_who_had_the_lock_then() {
+    let removal = |at: u64, lock: &str| {
+        [
+            format!(
+                r#"{{"kind":"fault","t":{at},"id":1,"what":"break","lock":"{lock}","breaks":["A3"]}}"#
+            ),
+            format!(r#"{{"kind":"heal","t":{},"id":1}}"#, at + 2),
+        ]
+    };
+    let judge = |at: u64| {
+        let [removed, over] = removal(at, "l");
+        let mut lines = [TAKEN, TAKEN_TOO].concat();
+        let before = usize::from(at > 20) * 2;
+        lines.splice(before..before, [&removed[..], &over]);
+        hand_written(r#","breaks":["A3"]"#, &lines).unwrap()
+    };
+    let report = judge(300);
+    assert!(report.is_legal() && report.excused_overlaps == 1, "{report}");
+    // Both came after it.
+    let report = judge(5);
+    assert!(report.broken.contains_key(&Rule::K1), "{report}");
+    assert!(report.broken.contains_key(&Rule::K2), "{report}");
+}
+
+#[test]
+fn a_member_that_lost_its_data_ends_holds_and_does_not_double_them() {
+    let emptied = r#"{"kind":"fault","t":100,"id":1,"what":"member","breaks":["Minority"]}"#;
+    let over = r#"{"kind":"heal","t":110,"id":1}"#;
+    let told = r#"{"kind":"event","t":200,"proc":"p1/a","lock":"l","op":"lost","grant":"a","err":"not_held"}"#;
+    let fields = r#","breaks":["Minority"]"#;
+    let lost = [&TAKEN[..], &[emptied, over, told], &TAKEN_TOO].concat();
+    let report = hand_written(fields, &lost).unwrap();
+    assert!(report.is_legal(), "{report}");
+    let without: Vec<&str> = [&TAKEN[..], &[told], &TAKEN_TOO].concat();
+    let report = hand_written(fields, &without).unwrap();
+    assert!(report.broken.contains_key(&Rule::K7), "{report}");
+    let untold = [&TAKEN[..], &[emptied, over], &TAKEN_TOO].concat();
+    let report = hand_written(fields, &untold).unwrap();
+    assert!(report.broken.contains_key(&Rule::K1), "{report}");
+    assert_eq!((report.excused_overlaps, report.claims_at_risk), (0, 0), "{report}");
+}
+
+#[test]
+fn faults_excuse_waits_that_met_them_and_no_more() {
+    let fault = |id: u64, t: u64, what: &str| {
+        [
+            format!(r#"{{"kind":"fault","t":{t},"id":{id},"what":{what}}}"#),
+            format!(r#"{{"kind":"heal","t":{},"id":{id}}}"#, t + 10),
+        ]
+    };
+    // It waits from 500 to `t` for a lock that nobody has, and should be served within 100.
+    let judge = |faults: &[[String; 2]], t: u64| {
+        let wait =
+            r#"{"kind":"invoke","t":500,"proc":"p2/b","lock":"l","op":"acquire","grant":"b"}"#;
+        let got =
+            TAKEN_TOO[1].replace("600", &t.to_string()).replace("3500", &(t + 2900).to_string());
+        let mut lines: Vec<&str> = vec![wait];
+        lines.extend(faults.iter().flatten().map(String::as_str));
+        lines.push(&got);
+        let report = hand_written(r#","recovers":300"#, &lines).unwrap();
+        !report.broken.contains_key(&Rule::K5)
+    };
+    assert!(judge(&[], 599) && !judge(&[], 601));
+    // Not served for 300 after it.
+    let one = [fault(1, 550, r#""slow","proc":"p2""#)];
+    assert!(judge(&one, 859) && !judge(&one, 861));
+    // Of another process, of another lock, or when it should have been served already.
+    for other in [fault(1, 550, r#""slow","proc":"p1""#), fault(1, 550, r#""slow","lock":"m""#)] {
+        assert!(!judge(&[other], 620));
+    }
+    assert!(!judge(&[fault(1, 610, r#""slow","proc":"p2""#)], 640));
+    // One comes after the other: what is between them is counted.
+    let many: Vec<_> = (0..20).map(|n| fault(n, 550 + 50 * n, r#""slow","proc":"p2""#)).collect();
+    assert!(judge(&many[..9], 980) && !judge(&many, 1540));
+}
+
+#[test]
 fn a_stopped_holder_is_taken_over_from_within_the_bound() {
     let stop = r#"{"kind":"fault","t":100,"id":1,"what":"stop","proc":"p1"}"#;
     let wait = r#"{"kind":"invoke","t":500,"proc":"p2/b","lock":"l","op":"acquire","grant":"b"}"#;

@@ -89,8 +89,8 @@ impl Director {
         let fault = self.recorder().fault(Trouble::Other(Kind::BrokenFromGrant.name()));
         let fault = fault.lock(&name).breaks(Assumption::A3).begin();
         self.break_lock(&LockName::new(name).map_err(|error| error.to_string())?).await;
-        let told = hears(post, "done", HOLDS_ON);
         fault.heal();
+        let told = hears(post, "done", HOLDS_ON);
         if told.is_err() {
             tell(post, &Order::LetGo)?;
             hears(post, "done", QUIET_FOR)?;

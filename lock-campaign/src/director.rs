@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use conformance_tests::history::{Assumption, Recorder, Trouble, UnderFault};
+use conformance_tests::history::{Assumption, Recorder, Trouble};
 use conformance_tests::proxy::{Direction, Fault, Match, Proxy};
 use conformance_tests::servers::{KeepData, Step};
 use fastrand::Rng;
@@ -99,7 +99,7 @@ impl Director {
             Offer::Yes => true,
             Offer::No(_) => false,
             // One lock is not all of them.
-            Offer::Breaks(Assumption::A3) => true,
+            Offer::Breaks(Assumption::A3 | Assumption::Minority) => true,
             Offer::Breaks(_) => self.breaks_all,
         }
     }
@@ -497,6 +497,11 @@ impl Director {
             }
             kind => self.hit_member(kind, span, rng).await?,
         }
+        if let Offer::Breaks(assumption) = sites::offer(&*self.site, kind)
+            && assumption.guards_exclusion()
+        {
+            sleep(self.site.aftermath()).await;
+        }
         fault.heal();
         Ok(())
     }
@@ -554,22 +559,16 @@ impl Director {
                 Kind::Evicted => block_in_place(|| self.site.evict(&name)),
                 _ => self.break_lock(&name).await,
             };
-            if removed {
-                return self.until_told(fault).await;
-            }
             fault.heal();
+            if removed {
+                // The holder believes in its lock until its next renewal, or its deadline.
+                return self.last(Scope::Nuisance, self.terms.ttl * 2).await;
+            }
             if deadline.has_passed() {
                 return Err(format!("no lock could be removed in {QUIET_FOR:?}"));
             }
             sleep(LOOK).await;
         }
-    }
-
-    /// The holder believes in its lock until its next renewal, or its deadline.
-    async fn until_told(&self, fault: UnderFault) -> Result<(), Failure> {
-        let lasted = self.last(Scope::Nuisance, self.terms.ttl * 2).await;
-        fault.heal();
-        lasted
     }
 
     pub(crate) async fn break_lock(&self, name: &LockName) -> bool {

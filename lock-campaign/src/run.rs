@@ -166,11 +166,12 @@ fn header(
     header.takeover += SLACK + terms.timeout + absent;
     header.told_within = SLACK;
     header.drain = lease.max(terms.ttl) * 3 + terms.timeout * 4 + Duration::from_secs(6) + absent;
+    header.recovers = Some(SLACK + terms.timeout);
     header.fifo_after = header.fifo_after.map(|_| SLACK);
     header.residue = Some(site.documented().into_iter().map(str::to_owned).collect());
     let mut breaks: Vec<Assumption> = Vec::new();
     for assumption in Kind::ALL.into_iter().filter_map(|kind| site.offer(kind).breaks()) {
-        let for_all = assumption != Assumption::A3;
+        let for_all = !matches!(assumption, Assumption::A3 | Assumption::Minority);
         if !breaks.contains(&assumption) && (breaks_all || !for_all) {
             breaks.push(assumption);
         }

@@ -6,6 +6,8 @@ use super::report::{Report, Rule};
 use super::timeline::{At, Grant, History, LockLine};
 
 struct Claim {
+    /// It may have been granted from here on.
+    asked: At,
     from: At,
     until: At,
     /// `None` if that is not recorded.
@@ -15,12 +17,14 @@ struct Claim {
 /// K1: claims never overlap.
 pub(super) fn exclusion(history: &History, lock: &LockLine, report: &mut Report) {
     let claims = lock.grants.iter().enumerate().map(|(grant, given)| Claim {
+        asked: lock.acquire_of(given).asked,
         from: lock.acquire_of(given).ret,
         until: claim_end(history, lock, given),
         grant: Some(grant),
     });
     // It may have ended at any time of the moment in which that was noted.
     let foreign = history.foreign(&lock.name).map(|window| Claim {
+        asked: window.from,
         from: window.from,
         until: At::first(window.until.t),
         grant: None,
@@ -28,20 +32,20 @@ pub(super) fn exclusion(history: &History, lock: &LockLine, report: &mut Report)
     let claims = claims.chain(foreign);
     let mut claims: Vec<Claim> = claims.filter(|claim| claim.from < claim.until).collect();
     claims.sort_by_key(|claim| claim.from);
-    let mut longest: Option<&Claim> = None;
+    let mut under_way: Vec<&Claim> = Vec::new();
     for claim in &claims {
-        let at_risk = history.broken(&lock.name, claim.from, claim.from).next().is_some();
-        report.claims_at_risk += u64::from(at_risk);
-        if let Some(earlier) = longest.filter(|earlier| claim.from < earlier.until) {
-            if at_risk {
+        under_way.retain(|earlier| claim.from < earlier.until);
+        for earlier in &under_way {
+            // Only who had the lock when it was broken may have a second one beside it.
+            if history.exposed(&lock.name, earlier.asked, claim.from).next().is_some() {
                 report.excused_overlaps += 1;
             } else {
                 overlap(history, lock, earlier, claim, report);
             }
         }
-        if longest.is_none_or(|longest| claim.until > longest.until) {
-            longest = Some(claim);
-        }
+        under_way.push(claim);
+        let at_risk = history.exposed(&lock.name, claim.asked, claim.until).next().is_some();
+        report.claims_at_risk += u64::from(at_risk);
     }
 }
 
@@ -81,10 +85,10 @@ fn claim_end(history: &History, lock: &LockLine, grant: &Grant) -> At {
 
 /// When `process` can be told what happened at `from`: one that is stopped meanwhile, when it runs again,
 /// unless something else has begun by then.
-fn undisturbed(history: &History, process: u32, from: At) -> At {
+fn undisturbed(history: &History, lock: &str, process: u32, from: At) -> At {
     let mut runs = from;
     loop {
-        let felt = history.felt(process, from, runs.plus(history.header.told_within));
+        let felt = history.felt(lock, process, from, runs.plus(history.header.told_within));
         match felt.map(|window| window.until).max() {
             Some(until) if until > runs => runs = until,
             _ => return runs,
@@ -107,7 +111,8 @@ pub(super) fn told(history: &History, lock: &LockLine, order: &[Hold], report: &
         };
         let process = lock.acquire_of(grant).process;
         let ended = ended.max(lock.acquire_of(grant).ret);
-        let latest = undisturbed(history, process, ended).plus(history.header.told_within);
+        let runs = undisturbed(history, &lock.name, process, ended);
+        let latest = runs.plus(history.header.told_within);
         let known = [
             lock.first_release(grant).map(|release| release.invoke),
             lock.told_gone(grant).map(|call| call.ret),

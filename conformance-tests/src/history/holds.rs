@@ -110,12 +110,27 @@ pub(super) fn earliest_end(history: &History, lock: &LockLine, grant: &Grant) ->
     if early || (grant.lost.is_none() && lock.told_gone(grant).is_some()) {
         end = end.min(grant.known_held);
     }
+    if let Some(lost) = lost_with_a_member(history, lock, grant) {
+        end = end.min(lost);
+    }
     end.min(earliest_break(history, lock, acquire, end))
+}
+
+/// When a hold can have ended that a majority did not have any more, because a member had lost it: whoever finds that
+/// out lets the others go, and is told a little later.
+fn lost_with_a_member(history: &History, lock: &LockLine, grant: &Grant) -> Option<At> {
+    let lost = grant.lost.as_ref().filter(|(_, why, _)| *why == Why::NotHeld);
+    let lost = lost.map(|(at, _, _)| (*at, grant.known_held));
+    let releases = lock.releases(grant).filter(|release| release.err == Some(Why::NotHeld));
+    let ends = lost.into_iter().chain(releases.map(|release| (release.ret, release.invoke)));
+    let (told, from) = ends.min()?;
+    let broken = history.broken(&lock.name, lock.acquire_of(grant).asked, told);
+    broken.map(|window| window.from.max(from)).min()
 }
 
 /// When a fault that breaks an assumption can have ended what was acquired by `acquire`.
 fn earliest_break(history: &History, lock: &LockLine, acquire: &Call, until: At) -> At {
-    let broken = history.broken(&lock.name, acquire.asked, until);
+    let broken = history.exposed(&lock.name, acquire.asked, until);
     broken.map(|window| window.from.max(acquire.asked)).min().unwrap_or(At::NEVER)
 }
 
@@ -126,7 +141,7 @@ pub(super) fn latest_end(history: &History, lock: &LockLine, grant: &Grant) -> (
     let mut lapsed = At::NEVER;
     for release in lock.releases(grant) {
         // Nothing is renewed after a release was called, but for a renewal that was under way.
-        let mut faults = history.felt(process, release.invoke, release.ret);
+        let mut faults = history.felt(&lock.name, process, release.invoke, release.ret);
         if history.header.lease.is_some() && faults.next().is_none() {
             lapsed = lapsed.min(release.invoke.plus(history.header.drain));
         }
@@ -134,12 +149,15 @@ pub(super) fn latest_end(history: &History, lock: &LockLine, grant: &Grant) -> (
         if release.outcome == Outcome::Ok || gone {
             answered = answered.min(release.ret);
         } else if release.outcome != Outcome::Open {
-            lapsed = lapsed.min(history.settled(process, release.invoke, release.ret));
+            let settled = history.settled(&lock.name, process, release.invoke, release.ret);
+            lapsed = lapsed.min(settled);
         }
     }
     match &grant.lost {
         Some((at, Why::NotHeld, _)) => answered = answered.min(*at),
-        Some((at, _, _)) => lapsed = lapsed.min(history.settled(process, acquire.invoke, *at)),
+        Some((at, _, _)) => {
+            lapsed = lapsed.min(history.settled(&lock.name, process, acquire.invoke, *at));
+        }
         None => {}
     }
     if let Some(killed) = history.killed(process) {
@@ -152,7 +170,8 @@ pub(super) fn latest_end(history: &History, lock: &LockLine, grant: &Grant) -> (
             let last = renewals.map(|call| call.ret).max().unwrap_or(acquire.ret).max(acquire.ret);
             lapsed = lapsed.min(last.plus(lease));
         }
-        let silenced = history.silenced(process, acquire.invoke, answered.min(lapsed));
+        let until = answered.min(lapsed);
+        let silenced = history.silenced(&lock.name, process, acquire.invoke, until);
         // Only what is left of it after the grant keeps the holder from renewing.
         let begins = silenced.map(|window| (window.from.max(acquire.ret), window.until));
         for (from, _) in begins.filter(|(from, until)| until.since(*from) > lease) {
@@ -252,7 +271,7 @@ pub(super) fn holders(history: &History, lock: &LockLine, order: &[Hold]) -> Vec
         spans.push(Span { from, until, lapsed, call: grant.acquire });
     }
     for (index, call) in lock.calls.iter().enumerate().filter(|(_, call)| call.op.acquires()) {
-        if let Some(until) = ghost_until(history, call) {
+        if let Some(until) = ghost_until(history, lock, call) {
             spans.push(Span { from: call.invoke, until, lapsed: true, call: index });
         }
     }
@@ -272,15 +291,15 @@ pub(super) fn foreigners(history: &History, lock: &LockLine) -> Vec<Span> {
 }
 
 /// Up to when something that nobody knows of may have had the lock for this call.
-pub(super) fn ghost_until(history: &History, call: &Call) -> Option<At> {
+pub(super) fn ghost_until(history: &History, lock: &LockLine, call: &Call) -> Option<At> {
     let lapse = history.header.lease.unwrap_or_default() + history.header.takeover;
     let unknown = match call.outcome {
-        Outcome::Info => Some(history.settled(call.process, call.invoke, call.ret)),
+        Outcome::Info => Some(history.settled(&lock.name, call.process, call.invoke, call.ret)),
         Outcome::Open => history.killed(call.process).map(|killed| killed.plus(lapse)),
         Outcome::Ok | Outcome::Fail => None,
     };
     // What is granted to a process that is silent lapses before the next one gets it.
-    let silenced = history.silenced(call.process, call.invoke, call.ret);
+    let silenced = history.silenced(&lock.name, call.process, call.invoke, call.ret);
     unknown.max(silenced.map(|window| window.from.plus(lapse)).max())
 }
 
@@ -292,8 +311,8 @@ pub(super) fn in_line(history: &History, lock: &LockLine) -> Vec<Span> {
     let spans = waits.map(|(index, call)| {
         let until = match call.outcome {
             Outcome::Ok | Outcome::Open => call.ret,
-            Outcome::Fail => has_left(history, call),
-            Outcome::Info => ghost_until(history, call).unwrap_or(call.ret),
+            Outcome::Fail => has_left(history, lock, call),
+            Outcome::Info => ghost_until(history, lock, call).unwrap_or(call.ret),
         };
         Span { from: call.invoke, until, lapsed: false, call: index }
     });
@@ -301,8 +320,8 @@ pub(super) fn in_line(history: &History, lock: &LockLine) -> Vec<Span> {
 }
 
 /// Who gives up leaves the line in the background; through a fault, that may take until it is over.
-fn has_left(history: &History, call: &Call) -> At {
+fn has_left(history: &History, lock: &LockLine, call: &Call) -> At {
     let leaves = call.ret.plus(history.header.takeover);
-    let faults = history.felt(call.process, call.invoke, leaves);
+    let faults = history.felt(&lock.name, call.process, call.invoke, leaves);
     faults.map(|fault| fault.until.plus(history.header.drain)).fold(leaves, At::max)
 }

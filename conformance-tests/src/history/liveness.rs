@@ -1,5 +1,7 @@
 //! K5: nobody waits for a free lock, and every call returns.
 
+use std::time::Duration;
+
 use super::holds::{Hold, Presence, Span};
 use super::order::is_busy;
 use super::record::Op;
@@ -22,7 +24,7 @@ pub(super) fn waits(history: &History, lock: &LockLine, holders: &Presence, repo
         let own = Span { from: own, until: call.ret, lapsed, call: index };
         let own = (call.outcome == Outcome::Ok).then_some(own);
         if let Some((free, late)) = gaps.copied().chain(own).find_map(|free| {
-            let late = too_long(history, call, free)?;
+            let late = too_long(history, lock, call, free)?;
             Some((free, late))
         }) {
             let blocker = lock.calls.get(free.call).map_or(0, |call| call.lines[1]);
@@ -41,8 +43,9 @@ pub(super) fn waits(history: &History, lock: &LockLine, holders: &Presence, repo
     }
 }
 
-/// How long a call waited in a span where the lock was free, if that is too long.
-fn too_long(history: &History, call: &Call, free: Span) -> Option<std::time::Duration> {
+/// How long a call waited in a span where the lock was free, if that is too long: it is served within its bound, or
+/// after the last of the faults that it met before it had to be. However many there are, the time in between counts.
+fn too_long(history: &History, lock: &LockLine, call: &Call, free: Span) -> Option<Duration> {
     let header = &history.header;
     let from = free.from.max(call.invoke);
     let until = free.until.min(call.ret).min(history.end);
@@ -50,10 +53,18 @@ fn too_long(history: &History, call: &Call, free: Span) -> Option<std::time::Dur
     if until <= from.plus(bound) {
         return None;
     }
-    let drain = header.drain;
-    let mut near = history.felt(call.process, from.minus(drain), until);
-    let excused = near.any(|fault| until <= fault.until.plus(drain));
-    (!excused).then(|| until.since(from))
+    let recovers = header.recovers.unwrap_or(header.drain);
+    let (mut latest, mut quiet, mut calm_from) = (from.plus(bound), Duration::ZERO, from);
+    for fault in history.felt(&lock.name, call.process, from.minus(recovers), until) {
+        if fault.from > latest {
+            break;
+        }
+        latest = latest.max(fault.until.plus(recovers));
+        quiet += fault.from.since(calm_from);
+        calm_from = calm_from.max(fault.until);
+    }
+    quiet += until.since(calm_from);
+    (until > latest || quiet > bound + recovers).then(|| until.since(from))
 }
 
 /// A call without an answer is one that never returned, unless its process was killed or stopped.
@@ -61,7 +72,8 @@ pub(super) fn returns(history: &History, lock: &LockLine, report: &mut Report) {
     let open = lock.calls.iter().filter(|call| call.outcome == Outcome::Open);
     for call in open {
         let gone = history.killed(call.process).is_some();
-        if gone || history.felt(call.process, history.end, history.end).next().is_some() {
+        if gone || history.felt(&lock.name, call.process, history.end, history.end).next().is_some()
+        {
             continue;
         }
         report.violation(Rule::K5, &lock.name, &call.lines, || {
@@ -90,7 +102,7 @@ impl Clocked {
                 continue;
             }
             let held = lock.acquire_of(before);
-            let mut silenced = history.silenced(held.process, held.ret, next.ret);
+            let mut silenced = history.silenced(&lock.name, held.process, held.ret, next.ret);
             let crash = silenced.next().map(|window| window.from);
             if let Some(crash) =
                 crash.filter(|&crash| next.op == Op::Acquire && next.invoke <= crash)

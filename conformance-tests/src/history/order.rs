@@ -78,7 +78,8 @@ pub(super) fn contention(
         if last.is_some_and(|span| span.until >= call.invoke) {
             continue;
         }
-        if history.breaks(Assumption::A2, &lock.name, call.ret) {
+        let lease = history.header.lease.unwrap_or_default() + history.header.margin;
+        if history.breaks(Assumption::A2, &lock.name, call.invoke.minus(lease), call.ret) {
             // Older data came back, and with them whoever had the lock then.
             continue;
         }
@@ -147,7 +148,8 @@ fn regressed(h: &History, lock: &LockLine, earlier: &Call, later: &Call, report:
 
 /// Whether the fences of two grants may be in the wrong order: both the server's clock and its data were lost.
 fn may_go_back(h: &History, lock: &LockLine, one: &Call, other: &Call) -> bool {
-    let broken = |assumption| h.breaks(assumption, &lock.name, one.ret.max(other.ret));
+    let (from, until) = (one.asked.min(other.asked), one.ret.max(other.ret));
+    let broken = |assumption| h.breaks(assumption, &lock.name, from, until);
     h.header.fencing == Grade::Seeded && broken(Assumption::A1) && broken(Assumption::A2)
 }
 
@@ -168,7 +170,10 @@ pub(super) fn first_come(history: &History, lock: &LockLine, order: &[Hold], rep
         let acquire = lock.acquire(hold.grant);
         let overtaker = latest.filter(|other| other.invoke > acquire.invoke.plus(after));
         if let Some(other) = overtaker.filter(|_| acquire.op == Op::Acquire)
-            && history.felt(acquire.process, acquire.invoke, acquire.ret).next().is_none()
+            && history
+                .felt(&lock.name, acquire.process, acquire.invoke, acquire.ret)
+                .next()
+                .is_none()
             && !is_passed_over(history, lock, acquire)
         {
             let lines = [acquire.lines[0], acquire.lines[1], other.lines[0], other.lines[1]];

@@ -60,6 +60,10 @@ pub struct Header {
     /// From the end of a fault until nothing is left of it.
     #[serde(with = "nanos")]
     pub drain: Duration,
+    /// From the end of a fault until a client that felt it waits no longer than one that did not. As `drain` if it
+    /// is not there.
+    #[serde(default, with = "nanos_option")]
+    pub recovers: Option<Duration>,
     /// Which renewals stand in the history.
     #[serde(default)]
     pub renewals: Renewals,
@@ -121,6 +125,9 @@ pub enum Assumption {
     A2,
     /// Nobody breaks, evicts or closes by force.
     A3,
+    /// Each member of a quorum keeps what it acknowledged. Exclusion does not rest on it while a majority does, but
+    /// a lock that a bare majority has may be lost before its lease ends.
+    Minority,
 }
 
 /// A call, its outcome, or a loss.
@@ -311,12 +318,21 @@ impl Header {
             hand_off: slack,
             told_within: slack,
             drain: 2 * ttl + Duration::from_secs(5),
+            recovers: None,
             renewals: Renewals::default(),
             residue: None,
             breaks: Vec::new(),
             passes_on: false,
             passes_over: false,
         }
+    }
+}
+
+impl Assumption {
+    /// True if exclusion rests on it.
+    #[must_use]
+    pub fn guards_exclusion(self) -> bool {
+        self != Self::Minority
     }
 }
 

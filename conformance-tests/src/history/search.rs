@@ -71,7 +71,7 @@ struct State {
 
 /// Searches an order for all calls of a lock.
 pub(super) fn search(history: &History, lock: &LockLine, line: &Presence, report: &mut Report) {
-    if history.broken(&lock.name, At::START, At::NEVER).next().is_some() {
+    if history.exposed(&lock.name, At::START, At::NEVER).next().is_some() {
         return; // then nothing can be said about the order
     }
     let steps = steps(history, lock, line);
@@ -110,7 +110,7 @@ fn steps(history: &History, lock: &LockLine, line: &Presence) -> Vec<Step> {
                 steps.push(step(What::Busy, true));
             }
         } else if call.op.acquires() && call.outcome != Outcome::Fail {
-            let until = ghost_until(history, call).unwrap_or(At::NEVER);
+            let until = ghost_until(history, lock, call).unwrap_or(At::NEVER);
             steps.push(Step { until, ..step(What::Take(index), false) });
             steps.push(Step { until, ..step(What::Give(index), false) });
         }

@@ -192,11 +192,19 @@ impl History {
         self.processes.get(call.process)
     }
 
-    /// The faults that a process felt between two points in time.
-    pub(super) fn felt(&self, process: u32, from: At, until: At) -> impl Iterator<Item = &Window> {
+    /// The faults that a process felt at a lock between two points in time.
+    pub(super) fn felt(
+        &self,
+        lock: &str,
+        process: u32,
+        from: At,
+        until: At,
+    ) -> impl Iterator<Item = &Window> {
         let host = self.hosts[process as usize];
         self.during(from, until).filter(move |window| {
-            window.what != Trouble::Foreign && window.host.is_none_or(|of| of == host)
+            window.what != Trouble::Foreign
+                && window.host.is_none_or(|of| of == host)
+                && window.is_about(lock)
         })
     }
 
@@ -210,11 +218,12 @@ impl History {
     /// The same, those that kept it from talking to its server, and not the others with it.
     pub(super) fn silenced(
         &self,
+        lock: &str,
         process: u32,
         from: At,
         until: At,
     ) -> impl Iterator<Item = &Window> {
-        self.felt(process, from, until).filter(|window| {
+        self.felt(lock, process, from, until).filter(|window| {
             window.host.is_some()
                 && matches!(window.what, Trouble::Stop | Trouble::Kill | Trouble::Partition)
         })
@@ -230,30 +239,32 @@ impl History {
         self.kills.get(&self.hosts[process as usize]).copied()
     }
 
-    /// The faults that broke an assumption about `lock`, and so much later that nothing is left of it.
+    /// The faults that broke an assumption about `lock` after `from`, when something was asked for, and before
+    /// `until`. What was asked for later owes nothing to them.
     pub(super) fn broken(&self, lock: &str, from: At, until: At) -> impl Iterator<Item = &Window> {
-        let grace = self.header.lease.unwrap_or_default() + self.header.margin;
-        self.windows.iter().filter(move |window| {
-            !window.breaks.is_empty()
-                && window.lock.as_ref().is_none_or(|only| only == lock)
-                && window.from <= until
-                && from <= window.until.plus(grace)
-        })
+        let is_about = move |window: &&Window| !window.breaks.is_empty() && window.is_about(lock);
+        self.during(from, until).filter(is_about)
     }
 
-    /// The same, for one assumption at one point in time.
-    pub(super) fn breaks(&self, assumption: Assumption, lock: &str, at: At) -> bool {
-        self.broken(lock, at, at).any(|window| window.breaks.contains(&assumption))
+    /// The same, those of what exclusion rests on.
+    pub(super) fn exposed(&self, lock: &str, from: At, until: At) -> impl Iterator<Item = &Window> {
+        let guards = |window: &&Window| window.breaks.iter().any(|one| one.guards_exclusion());
+        self.broken(lock, from, until).filter(guards)
+    }
+
+    /// Whether one assumption was.
+    pub(super) fn breaks(&self, broken: Assumption, lock: &str, from: At, until: At) -> bool {
+        self.broken(lock, from, until).any(|window| window.breaks.contains(&broken))
     }
 
     /// When nothing can be left any more of what `process` did between two points in time, if nobody
     /// holds it: the lease, or, after a fault, what the header allows for it.
-    pub(super) fn settled(&self, process: u32, from: At, until: At) -> At {
+    pub(super) fn settled(&self, lock: &str, process: u32, from: At, until: At) -> At {
         let quiet = match self.header.lease {
             Some(lease) => until.plus(lease + self.header.takeover),
             None => until.plus(self.header.drain),
         };
-        let healed = self.felt(process, from, until).map(|window| window.until).max();
+        let healed = self.felt(lock, process, from, until).map(|window| window.until).max();
         healed.map_or(quiet, |healed| quiet.max(healed.plus(self.header.drain)))
     }
 
@@ -261,6 +272,12 @@ impl History {
     fn during(&self, from: At, until: At) -> impl Iterator<Item = &Window> {
         let begun = self.windows.partition_point(|window| window.from <= until);
         self.windows[..begun].iter().filter(move |window| window.until >= from)
+    }
+}
+
+impl Window {
+    fn is_about(&self, lock: &str) -> bool {
+        self.lock.as_deref().is_none_or(|only| only == lock)
     }
 }
 

@@ -60,6 +60,11 @@ impl Site for OneMemcached {
         vec![&self.0]
     }
 
+    /// A server that was stopped grants by the time of its last tick, until the next one.
+    fn aftermath(&self) -> Duration {
+        Duration::from_millis(1500)
+    }
+
     fn evict(&self, name: &LockName) -> bool {
         // The names of a campaign are plain, so they are the keys.
         self.0.command(&format!("delete {}", name.as_str())) == "DELETED"

@@ -148,6 +148,11 @@ pub trait Site: Send + Sync {
         let _ = full;
     }
 
+    /// For how long a server still counts wrongly that was disturbed so that exclusion did not hold.
+    fn aftermath(&self) -> Duration {
+        Duration::ZERO
+    }
+
     /// Removes a held lock behind everybody's back. False if there was none.
     fn evict(&self, name: &LockName) -> bool {
         let _ = name;

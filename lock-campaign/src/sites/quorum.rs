@@ -13,37 +13,42 @@ use crate::kind::{Kind, Offer};
 
 pub(super) const REDIS: Backing = Backing {
     name: "quorum",
-    start: || Quorum::of([redis::BACKING, redis::BACKING, redis::BACKING]),
+    start: || {
+        let members = [redis::BACKING, redis::BACKING, redis::BACKING];
+        Quorum::of(members, Duration::from_secs(2))
+    },
     connect,
 };
 
 pub(super) const MIXED: Backing = Backing {
     name: "quorum-mixed",
-    start: || Quorum::of([redis::BACKING, redis::BACKING, memcached::BACKING]),
+    start: || {
+        let members = [redis::BACKING, redis::BACKING, memcached::BACKING];
+        Quorum::of(members, Duration::from_secs(3))
+    },
     connect,
 };
 
-/// The lease that clients ask for.
-const LEASE: Duration = Duration::from_secs(1);
-
-/// For so long a member that was restarted stays out. Clocks have to be right to within this, less a second, and
-/// memcached's ticks once a second.
-const LONGEST_LEASE: Duration = Duration::from_secs(5);
+/// The bound on one call.
+const TIMEOUT: Duration = Duration::from_secs(1);
 
 struct Quorum {
     members: Vec<Box<dyn Site>>,
+    /// What all clients ask for, and the longest that they may: for so long a member that was restarted stays out.
+    /// Clocks have to be right to within this, less a second, and memcached's ticks once a second.
+    lease: Duration,
     /// The way to each of them.
     ways: Vec<Proxy>,
 }
 
 impl Quorum {
-    fn of(members: [Backing; 3]) -> Box<dyn Site> {
+    fn of(members: [Backing; 3], lease: Duration) -> Box<dyn Site> {
         let members = members.map(|member| (member.start)());
         let ways = members.iter().map(|member| {
             let [server] = member.upstreams()[..] else { panic!("a member is one server") };
             Proxy::start(server).expect("a port is free")
         });
-        Box::new(Self { ways: ways.collect(), members: members.into() })
+        Box::new(Self { ways: ways.collect(), members: members.into(), lease })
     }
 
     fn all(&self, kind: Kind) -> impl Iterator<Item = Offer> {
@@ -65,19 +70,20 @@ fn is_fit(member: &dyn Site, kind: Kind) -> bool {
 impl Site for Quorum {
     fn terms(&self) -> Terms {
         Terms {
-            ttl: LEASE,
+            ttl: self.lease,
             lease: None,
             beat: Duration::from_millis(1),
-            timeout: LEASE,
-            late: LEASE / 4,
+            timeout: TIMEOUT,
+            late: TIMEOUT / 4,
             locks: 16,
         }
     }
 
     fn offer(&self, kind: Kind) -> Offer {
         match kind {
-            // A lock may be on a bare majority, and lose it.
-            Kind::MemberEmptied | Kind::Evicted | Kind::Broken => Offer::Breaks(Assumption::A3),
+            // A lock may be on a bare majority, and lose it, but nobody else gets it before its lease ends.
+            Kind::MemberEmptied => Offer::Breaks(Assumption::Minority),
+            Kind::Evicted | Kind::Broken => Offer::Breaks(Assumption::A3),
             Kind::ServerStopped | Kind::ServerRestarted => {
                 match self.all(kind).all(|offer| offer == Offer::Yes) {
                     true => Offer::Yes,
@@ -98,7 +104,7 @@ impl Site for Quorum {
     }
 
     fn url(&self, through: &[SocketAddr]) -> String {
-        let longest = LONGEST_LEASE.as_millis();
+        let longest = self.lease.as_millis();
         let mut url = format!("quorum:?max_ttl={longest}ms&member_timeout=500ms");
         for (place, member) in self.members.iter().enumerate() {
             let through = through.get(place).map_or(&[][..], std::slice::from_ref);
