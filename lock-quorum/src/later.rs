@@ -64,8 +64,11 @@ impl Inner {
 
     async fn ask_now(&self, due: Due) {
         let Some(candidacy) = due.candidacy.upgrade() else { return };
+        let in_time = due.at + self.settings.member_timeout;
         for member in due.members {
-            self.ask_behind(&candidacy, &due.claim, member, due.token, Standing::Full).await;
+            // In a process that was stopped meanwhile, the votes that won may be gone: a late one must not replace them.
+            let standing = if in_time.has_passed() { Standing::New } else { Standing::Full };
+            self.ask_behind(&candidacy, &due.claim, member, due.token, standing).await;
         }
     }
 }

@@ -9,7 +9,7 @@ use lock_core::clock::{Moment, sleep_between, sleep_until};
 use crate::calls::Calls;
 use crate::candidacy::{Candidacy, Seat};
 use crate::quorum::{Inner, bounded, no_majority};
-use crate::round::GRACE;
+use crate::round::{GRACE, LAST_WORD};
 
 type Answer = Result<Release, Fault>;
 
@@ -165,7 +165,7 @@ impl<'a> Leave<'a> {
     /// Hears the rest as well, unless it is behind.
     async fn linger(&mut self) {
         let took = Moment::now().saturating_since(self.began);
-        let until = Moment::now() + took.max(GRACE);
+        let until = Moment::now() + took.clamp(GRACE, LAST_WORD);
         let waited_for = |leave: &Self| {
             let open = (0..leave.answers.len()).filter(|&member| leave.answers[member].is_none());
             open.filter(|&member| !leave.inner.members[member].is_slow()).count()

@@ -40,7 +40,14 @@ pub(crate) struct Member {
 struct Seen {
     /// Which server it is, as it was told last; `None` inside if it cannot tell.
     identity: Option<Option<String>>,
-    slow_until: Option<Moment>,
+    slow: Option<Slow>,
+}
+
+/// A member that is behind: since when that is known, and until when it is remembered.
+#[derive(Clone, Copy)]
+struct Slow {
+    since: Moment,
+    until: Moment,
 }
 
 impl Member {
@@ -95,17 +102,23 @@ impl Member {
 
     /// True if it was behind the others not long ago: then nobody waits for it who need not.
     pub(crate) fn is_slow(&self) -> bool {
-        self.seen().slow_until.is_some_and(|until| !until.has_passed())
+        self.slow().is_some()
     }
 
     /// True if that was known at `moment`, and still is.
     pub(crate) fn was_slow_before(&self, moment: Moment) -> bool {
-        let known = |until: Moment| !until.has_passed() && until < moment + SLOW_FOR;
-        self.seen().slow_until.is_some_and(known)
+        self.slow().is_some_and(|slow| slow.since < moment)
     }
 
+    /// Many can find that out together: whoever began after the first of them knew it.
     pub(crate) fn was_slow(&self) {
-        self.seen().slow_until = Some(Moment::now() + SLOW_FOR);
+        let (now, known) = (Moment::now(), self.slow());
+        let since = known.map_or(now, |slow| slow.since);
+        self.seen().slow = Some(Slow { since, until: now + SLOW_FOR });
+    }
+
+    fn slow(&self) -> Option<Slow> {
+        self.seen().slow.filter(|slow| !slow.until.has_passed())
     }
 
     /// True if it has not been asked yet who it is, or must be asked each time, and can tell.
@@ -158,4 +171,29 @@ fn not_connected(error: Error) -> Fault {
         _ => FaultKind::Unavailable,
     };
     Fault::not_applied(kind, error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_member_is_known_as_slow_since_the_first_who_found_out() {
+        let member = Member::new("m".into(), None, None);
+        let before = Moment::now();
+        let advance = |millis| tokio::time::advance(Duration::from_millis(millis));
+        advance(1).await;
+        member.was_slow();
+        advance(1).await;
+        let began = Moment::now();
+        assert!(member.was_slow_before(began) && !member.was_slow_before(before));
+        // Others find it out as well.
+        advance(1).await;
+        member.was_slow();
+        assert!(member.was_slow_before(began));
+        tokio::time::advance(SLOW_FOR).await;
+        assert!(!member.is_slow() && !member.was_slow_before(Moment::now()));
+        member.was_slow();
+        assert!(!member.was_slow_before(began));
+    }
 }

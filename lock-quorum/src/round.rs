@@ -17,6 +17,8 @@ use lock_core::backend::{
     Attempt, Backend, Claim, Fault, FaultKind, Grant, Identity, Lease, Ticket,
 };
 use lock_core::clock::{Moment, sleep_between, sleep_until, wall};
+use tokio::sync::MutexGuard;
+use tokio::time::timeout;
 
 use crate::calls::Calls;
 use crate::candidacy::{Candidacy, Seat, Standing, Vote};
@@ -39,7 +41,7 @@ pub(crate) const GRACE: Duration = Duration::from_millis(10);
 
 /// The same for those whose votes can still decide it: as long as one of them is late, who was refused by a claim that is
 /// just being let go would take that for contention.
-const LAST_WORD: Duration = Duration::from_millis(100);
+pub(crate) const LAST_WORD: Duration = Duration::from_millis(100);
 
 /// How much longer than usual a majority may take before those are asked who were not.
 const PATIENCE: u32 = 4;
@@ -190,7 +192,10 @@ impl<'a> Round<'a> {
         let (inner, candidacy) = (Arc::clone(self.inner), Arc::clone(self.candidacy));
         let claim = self.claim.clone();
         self.calls.begin(member, async move {
-            let mut seat = candidacy.seats[member].lock().await;
+            let Some(mut seat) = inner.seat(&candidacy, member, &claim).await else {
+                let why = "an earlier call is not answered yet";
+                return Ballot::Failed(Fault::not_applied(FaultKind::TimedOut, why));
+            };
             let ballot = inner.attempt(member, &mut seat, &claim, floor, Standing::Full).await;
             drop((seat, call));
             ballot
@@ -518,6 +523,21 @@ pub(crate) fn just_below(token: FencingToken) -> Option<FencingToken> {
 }
 
 impl Inner {
+    /// The seat of a claim at a member, once what is under way there is over; `None` if that takes too long.
+    async fn seat<'c>(
+        &self,
+        candidacy: &'c Candidacy,
+        member: usize,
+        claim: &Claim,
+    ) -> Option<MutexGuard<'c, Seat>> {
+        let lane = &candidacy.seats[member];
+        if let Ok(seat) = lane.try_lock() {
+            return Some(seat);
+        }
+        let limit = self.settings.member_timeout.min(claim.ttl);
+        timeout(limit, lane.lock()).await.ok()
+    }
+
     /// Asks one member, and notes in its seat what is known then.
     pub(crate) async fn attempt(
         &self,

@@ -343,6 +343,30 @@ async fn what_was_won_back_counts_once_it_is_confirmed() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_vote_that_comes_late_because_the_process_was_stopped_counts_once_it_is_confirmed() {
+    for (stopped, is_held) in [(Duration::ZERO, true), (Duration::from_secs(2), false)] {
+        let members = Members::of(3);
+        let quorum = members.quorum().await;
+        let mut claim = claim();
+        win(&quorum, &mut claim).await;
+        let mut voters = Vec::new();
+        for member in 0..3 {
+            voters.extend(members.holder(member).await.map(|_| member));
+        }
+        assert_eq!(voters.len(), 2, "the third is asked later");
+        tokio::time::advance(stopped).await;
+        settle().await;
+        for member in 0..3 {
+            assert_eq!(members.holder(member).await, Some(claim.owner));
+        }
+        // One of those who were asked at first forgets it: the late one cannot stand in for it.
+        members.0[voters[0]].0.evict(&name());
+        let renewal = renew(&quorum, &claim).await.unwrap();
+        assert_eq!(matches!(renewal, Renewal::Held(_)), is_held, "{stopped:?}: {renewal:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_renewal_that_a_majority_does_not_answer_is_unknown() {
     let members = Members::of(3);
     let quorum = members.quorum().await;
