@@ -28,6 +28,16 @@ fn plain_values_are_small() {
     assert_eq!(size_of::<LockName>(), 16);
 }
 
+#[test]
+fn names_and_tokens_show_what_they_are() {
+    let name = LockName::new("orders/\u{7}42").unwrap();
+    assert_eq!(name.to_string(), r#""orders/\u{7}42""#);
+    assert_eq!(format!("{name:?}"), r#"LockName("orders/\u{7}42")"#);
+    let token = FencingToken::from_u64(1_763_632);
+    assert_eq!((token.to_string(), format!("{token:>9}")), ("1763632".into(), "  1763632".into()));
+    assert_eq!(token.to_string().parse::<FencingToken>().unwrap(), token);
+}
+
 #[cfg(feature = "serde")]
 #[test]
 fn json_carries_tokens_as_strings_because_readers_round_numbers() {
