@@ -1,13 +1,13 @@
 //! K1, and whether each holder was told of its loss: what the library said to the application.
 
-use super::holds::Hold;
+use super::holds::{Hold, is_fenced};
 use super::record::{Renewals, Why};
 use super::report::{Report, Rule};
 use super::timeline::{At, Grant, History, LockLine};
 
 struct Claim {
-    /// It may have been granted from here on.
-    asked: At,
+    /// It may have been granted from here on. What it was told of that can have come much later.
+    begun: At,
     from: At,
     until: At,
     /// `None` if that is not recorded.
@@ -15,16 +15,18 @@ struct Claim {
 }
 
 /// K1: claims never overlap.
-pub(super) fn exclusion(history: &History, lock: &LockLine, report: &mut Report) {
+pub(super) fn exclusion(history: &History, lock: &LockLine, order: &[Hold], report: &mut Report) {
+    let mut begun: Vec<At> = lock.grants.iter().map(|given| lock.acquire_of(given).asked).collect();
+    order.iter().for_each(|hold| begun[hold.grant] = hold.from);
     let claims = lock.grants.iter().enumerate().map(|(grant, given)| Claim {
-        asked: lock.acquire_of(given).asked,
+        begun: begun[grant],
         from: lock.acquire_of(given).ret,
         until: claim_end(history, lock, given),
         grant: Some(grant),
     });
     // It may have ended at any time of the moment in which that was noted.
     let foreign = history.foreign(&lock.name).map(|window| Claim {
-        asked: window.from,
+        begun: window.from,
         from: window.from,
         until: At::first(window.until.t),
         grant: None,
@@ -37,15 +39,31 @@ pub(super) fn exclusion(history: &History, lock: &LockLine, report: &mut Report)
         under_way.retain(|earlier| claim.from < earlier.until);
         for earlier in &under_way {
             // Only who had the lock when it was broken may have a second one beside it.
-            if history.exposed(&lock.name, earlier.asked, claim.from).next().is_some() {
+            let begun = first_begun(history, lock, earlier, claim);
+            if history.exposed(&lock.name, begun, claim.from).next().is_some() {
                 report.excused_overlaps += 1;
             } else {
                 overlap(history, lock, earlier, claim, report);
             }
         }
         under_way.push(claim);
-        let at_risk = history.exposed(&lock.name, claim.asked, claim.until).next().is_some();
+        let at_risk = history.exposed(&lock.name, claim.begun, claim.until).next().is_some();
         report.claims_at_risk += u64::from(at_risk);
+    }
+}
+
+/// When that of the two can have been granted that was granted first.
+fn first_begun(history: &History, lock: &LockLine, a: &Claim, b: &Claim) -> At {
+    let fence = |claim: &Claim| lock.acquire(claim.grant?).fence;
+    match (fence(a), fence(b)) {
+        (Some(one), Some(other)) if is_fenced(history, lock) => {
+            if one < other {
+                a.begun
+            } else {
+                b.begun
+            }
+        }
+        _ => a.begun.min(b.begun),
     }
 }
 

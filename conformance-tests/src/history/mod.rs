@@ -94,9 +94,9 @@ fn check_lock(
     clocked: &mut liveness::Clocked,
 ) {
     let mut order = in_order(history, lock);
-    claims::exclusion(history, lock, report);
     order::fences(history, lock, &order, report);
     order::sweep(history, lock, &mut order, report);
+    claims::exclusion(history, lock, &order, report);
     order::first_come(history, lock, &order, report);
 
     let mut holding = holders(history, lock, &order);

@@ -22,8 +22,8 @@ pub fn html(outcomes: &[Outcome], findings: &[Finding]) -> String {
          <p>Client processes take locks on real servers and write, under each lock, to two counters: one \
          that checks fencing tokens and one that does not. Meanwhile they are stopped and killed, their \
          network is broken, their servers are restarted. Everything is recorded and judged: no two claims \
-         of a lock may overlap unless what exclusion rests on was broken on purpose, and an update that \
-         passed a fence must never be lost.</p>"
+         of a lock may overlap unless the first of them may have had it when what exclusion rests on was broken on \
+         purpose, and an update that passed a fence must never be lost.</p>"
     );
     page += &overview(&sums);
     for sum in &sums {

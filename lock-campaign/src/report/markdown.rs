@@ -53,8 +53,8 @@ pub fn markdown(outcomes: &[Outcome], findings: &[Finding]) -> String {
 fn fences(sums: &[Sum<'_>]) -> String {
     let mut text = "\n## What fences buy\n\n\
         Each write puts back, one higher, what was read under the same lock, some of them late. An *overlap* is two claims of\n\
-        one lock at once: there must be none but while what exclusion rests on (the server's clock, its data, nobody's\n\
-        force) was broken on purpose, and then they are counted.\n\n\
+        one lock at once: there must be none, unless the first of them may have had the lock when what exclusion rests on\n\
+        (the server's clock, its data, nobody's force) was broken on purpose. These are counted.\n\n\
         | backend | lost without fences | lost with fences | refused by fences | overlaps, of claims at risk |\n\
         |---|--:|--:|--:|--:|\n"
         .to_owned();
@@ -112,7 +112,8 @@ fn times(sums: &[Sum<'_>]) -> String {
         let _ = writeln!(
             text,
             "\nThe verdict allows {} more than what is declared, for the load of the machine, and, where the server hands locks\n\
-             over, a lease for each who stood in line and has died or is stopped, too. Losses are told after the next grant\n\
+             over, a lease for each who stood in line and has died or is stopped, too. A fault that a waiter felt itself puts its bound off\n\
+             until it has recovered from it, as long again after the fault; what it waited between faults is counted. Losses are told after the next grant\n\
              to holders that were stopped (what they may rely on ends by itself), or whose lock was removed by force, or with\n\
              the server's data.",
             short(sum.last().slack)

@@ -92,12 +92,12 @@ fn bound(takeover: Bound, lease: Option<Duration>) -> (Duration, String) {
     }
 }
 
-/// `1–5, 7`
 /// Which code it was, after the seeds.
 fn of_code(origin: Origin<'_>) -> String {
     origin.code.map_or_else(String::new, |code| format!(", of {code}"))
 }
 
+/// `1–5, 7`
 fn ranges(seeds: &[u64]) -> String {
     let mut parts: Vec<(u64, u64)> = Vec::new();
     for &seed in seeds {
