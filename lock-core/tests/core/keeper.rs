@@ -1,8 +1,8 @@
 //! What core does with backends that misbehave. A backend cannot break these promises, so they are
 //! not laws for backends.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -381,6 +381,28 @@ async fn a_renewal_that_fails_is_made_again_before_the_lease_ends() {
         assert_eq!(guard.loss(), None, "{fault:?}");
         guard.release().await.unwrap();
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewal_that_failed_is_made_again_within_a_quarter_of_the_interval() {
+    let calls = Arc::new(Mutex::new(Vec::new()));
+    let noted = Arc::clone(&calls);
+    let faulty = Faulty::new(Arc::new(Memory::new()), move |call| match call.verb {
+        Verb::Renew => {
+            noted.lock().unwrap().push(Moment::now());
+            Disturbance::Refuse(FaultKind::Unavailable)
+        }
+        _ => Disturbance::None,
+    });
+    let locks = Locker::new(faulty);
+    let _guard = locks.lock("n").unwrap().ttl(secs(30)).acquire().await.unwrap();
+    sleep(secs(25)).await;
+    let calls = calls.lock().unwrap();
+    let pauses: Vec<_> = calls.windows(2).map(|two| two[1].saturating_since(two[0])).collect();
+    assert!(pauses.len() >= 3, "{pauses:?}");
+    // An interval is a third of the lease, at most.
+    assert!(pauses.iter().all(|&pause| pause <= millis(2_510)), "{pauses:?}");
+    assert!(pauses.iter().all(|&pause| pause >= secs(1)), "{pauses:?}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -163,6 +163,16 @@ async fn holds_that_end_soon_and_backends_without_notices_ask_for_none() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_notice_renews_nothing_that_is_not_to_be_renewed() {
+    let backend = Counted::new(Support::Present, Manner::AtOnce);
+    let lock = Locker::new(backend.clone()).lock("n").unwrap().ttl(secs(3600));
+    let guard = lock.renewal(RenewalPolicy::off()).acquire().await.unwrap();
+    sleep(secs(1000)).await;
+    assert!(guard.is_held());
+    assert_eq!(backend.counts().2, 0, "it was renewed against its policy");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_backend_that_wakes_for_nothing_costs_little() {
     for (manner, most) in [(Manner::AtOnce, 800), (Manner::InErrors, 400), (Manner::InPanics, 400)]
     {

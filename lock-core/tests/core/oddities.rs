@@ -60,6 +60,8 @@ impl Backend for Caps {
             .collect()
     }
     async fn release(&self, claim: &Claim, how: LetGo) -> Result<Release, Fault> {
+        let can_keep = self.capabilities().minimum_hold == Support::Present;
+        assert!(can_keep || how.keep.is_none(), "it is asked for what it does not declare");
         self.inner.release(claim, how).await
     }
     async fn inspect(&self, name: &LockName) -> Result<LockState, Fault> {
@@ -116,6 +118,75 @@ async fn a_detached_lock_leaves_its_ticket_to_nobody() {
     let left = STATE.lock().unwrap().as_ref().unwrap().strong_count();
     assert_eq!(left, 0, "a loss signal keeps what the backend keeps with the grant");
     drop(signal);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewal_that_finds_its_lock_gone_leaves_no_ticket() {
+    static STATE: Mutex<Option<std::sync::Weak<u32>>> = Mutex::new(None);
+    let memory = Memory::new();
+    let locks = Locker::new(Caps {
+        granted: |g| {
+            let state = Arc::new(7_u32);
+            *STATE.lock().unwrap() = Some(Arc::downgrade(&state));
+            g.with_ticket(Ticket::new(state))
+        },
+        ..with(memory.clone(), |_| {})
+    });
+    let guard = locks.lock("n").unwrap().acquire().await.unwrap();
+    memory.evict(guard.name());
+    assert_eq!(guard.lost().await, Loss::NotHeld);
+    sleep(secs(1)).await;
+    let left = STATE.lock().unwrap().as_ref().unwrap().strong_count();
+    assert_eq!(left, 0, "a guard keeps what the backend keeps with a grant that is lost");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_guard_shows_its_ticket_and_says_what_it_is() {
+    let locks = Locker::new(Caps {
+        granted: |g| g.with_ticket(Ticket::new(7_u32)),
+        ..with(Memory::new(), |_| {})
+    });
+    let policy = RenewalPolicy::off().max_hold(secs(9)).only_while(|| true);
+    let shown = format!("{policy:?}");
+    assert!(shown.contains("off: true") && shown.contains("9s"), "{shown}");
+    assert!(shown.contains("probe: true"), "{shown}");
+    let guard = locks.lock("orders/42").unwrap().renewal(policy).acquire().await.unwrap();
+    let ticket = guard.ticket().await.expect("it was granted with one");
+    assert_eq!(ticket.get::<u32>(), Some(&7));
+    let signal = guard.loss_signal();
+    for (shown, what) in
+        [(format!("{guard:?}"), "LockGuard"), (format!("{signal:?}"), "LossSignal")]
+    {
+        assert!(shown.starts_with(what) && shown.contains("orders/42"), "{shown}");
+        assert!(!shown.contains(&guard.owner().expose()), "{shown}");
+    }
+    let losses = [Loss::Expired, Loss::NotHeld, Loss::HoldLimit, Loss::RuntimeGone, Loss::Released];
+    let mut said: Vec<_> = losses.iter().map(ToString::to_string).collect();
+    assert!(said.iter().all(|words| !words.is_empty()), "{said:?}");
+    said.sort_unstable();
+    said.dedup();
+    assert_eq!(said.len(), losses.len(), "{said:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_minimum_hold_is_kept_here_where_the_backend_cannot() {
+    let memory = Memory::new();
+    let locks = Locker::new(with(memory, |caps| caps.minimum_hold = Support::Absent));
+    let began = Moment::now();
+    let lock = locks.lock("n").unwrap().ttl(secs(5)).release_no_earlier_than(secs(20));
+    let guard = lock.acquire().await.unwrap();
+    tokio::join!(
+        async { guard.release().await.unwrap() },
+        // Nobody gets in while it is held back, and whoever waits does so right after.
+        async {
+            sleep(secs(19)).await;
+            assert!(locks.lock("n").unwrap().try_acquire().await.unwrap().is_none());
+            let next = locks.lock("n").unwrap().acquire().await.unwrap();
+            let waited = Moment::now().saturating_since(began);
+            assert!((secs(20)..secs(21)).contains(&waited), "{waited:?}");
+            drop(next);
+        }
+    );
 }
 
 #[test]
