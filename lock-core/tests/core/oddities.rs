@@ -189,6 +189,28 @@ async fn a_minimum_hold_is_kept_here_where_the_backend_cannot() {
     );
 }
 
+#[tokio::test(start_paused = true)]
+async fn where_nothing_lapses_the_ttl_is_the_rhythm_of_looks() {
+    let looks = Arc::new(AtomicU32::new(0));
+    let counted = Arc::clone(&looks);
+    let faulty = Faulty::new(Arc::new(Memory::new()), move |call| {
+        counted.fetch_add(u32::from(call.verb == Verb::Renew), Ordering::SeqCst);
+        Disturbance::None
+    });
+    fn for_ever(mut grant: Grant) -> Grant {
+        grant.lease = Lease::WhileProcessLives;
+        grant
+    }
+    let caps = |caps: &mut Capabilities| caps.takeover = Takeover::AtOnce;
+    let locks = Locker::new(Caps { granted: for_ever, renewed: for_ever, ..with(faulty, caps) });
+    let guard = locks.lock("n").unwrap().ttl(secs(30)).acquire().await.unwrap();
+    sleep(secs(300)).await;
+    assert!(guard.is_held());
+    // Each third of it, drawn a little early at times.
+    let looks = looks.load(Ordering::SeqCst);
+    assert!((28..=45).contains(&looks), "{looks} looks in ten times the ttl");
+}
+
 #[test]
 fn lost_moves_between_runtimes() {
     let build = || {
