@@ -25,6 +25,7 @@ local mine = waits and table.concat({owner, channel, ARGV[2], floor == '' and '-
 
 -- Takes a place in line, the old one if there is one, and has all places of the process last.
 local function stand_in_line()
+    line.hears(places, owner, channel)
     redis.call('ZREMRANGEBYSCORE', places, '-inf', whole(now))
     local lasts, till = redis.call('ZSCORE', places, channel), now + patience * 1000
     if not lasts or tonumber(lasts) < till then

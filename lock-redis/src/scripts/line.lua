@@ -4,7 +4,7 @@
 --     <owner> <channel of its process> <ttl in ms> <number to exceed, or -> <label>
 -- Another one, `places`, has the channels of those processes, each with the µs of this clock until which
 -- the places of the process last. In it is also, without end and after an `@`, the member to whom the lock was
--- sent last, until it is known that it was heard.
+-- sent last, until it or its process is heard of.
 --
 -- One function that makes the others, because most scripts find that nobody waits: making all of them takes the
 -- server longer than a command does.
@@ -22,6 +22,20 @@ local function line()
 
     local function channel_of(member)
         return (string.match(member, '^%x+ (%S+)'))
+    end
+
+    -- The member to whom the lock was sent last, if it was not heard of since.
+    local function silent(places)
+        local last = redis.call('ZRANGE', places, -1, -1)[1]
+        return last and string.sub(last, 1, 1) == '@' and string.sub(last, 2)
+    end
+
+    -- Something is heard of an owner, and so of its process, if that is known.
+    local function hears(places, owner, channel)
+        local sent = silent(places)
+        if sent and (string.sub(sent, 1, 32) == owner or channel_of(sent) == channel) then
+            redis.call('ZREM', places, '@' .. sent)
+        end
     end
 
     -- The first one in line whose process is not gone; all before it leave the line. Nil if there is none, or
@@ -107,11 +121,11 @@ local function line()
     -- refused, the lock stays free and the line as it is.
     local function serve(lock, fence, queue, places, mine, lapsed)
         local now = clock()
-        local sent = redis.call('ZRANGE', places, -1, -1)[1]
-        if sent and string.sub(sent, 1, 1) == '@' then
-            redis.call('ZREM', places, sent)
-            local channel = channel_of(string.sub(sent, 2))
-            if lapsed and channel and not (mine and channel == channel_of(mine)) then
+        local sent = silent(places)
+        if sent then
+            redis.call('ZREM', places, '@' .. sent)
+            local channel = channel_of(sent)
+            if lapsed and channel then
                 -- Its process was sent the lock and did nothing: it is passed over until it is heard of.
                 redis.call('ZREM', places, channel)
             end
@@ -170,6 +184,6 @@ local function line()
         return nil, nil, true
     end
 
-    return {serve = serve, tell_next = tell_next, channel_of = channel_of}
+    return {serve = serve, tell_next = tell_next, hears = hears, channel_of = channel_of}
 end
 

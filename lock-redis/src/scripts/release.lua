@@ -15,12 +15,10 @@ if ours and keep > 0 then
     local number = string.match(value, '^%x+ (%d+)') or 0
     redis.pcall('PEXPIRE', fence, at_least(keep + IDLE, number, clock()))
     if redis.pcall('EXISTS', queue) == 1 then
+        local line = line()
         -- Whoever was sent the lock and lets it go has heard of it.
-        local sent = redis.pcall('ZRANGE', places, -1, -1)[1]
-        if sent and string.sub(sent, 1, 33) == '@' .. owner then
-            redis.pcall('ZREM', places, sent)
-        end
-        pcall(line().tell_next, lock, queue, places, 1, nil)
+        pcall(line.hears, places, owner)
+        pcall(line.tell_next, lock, queue, places, 1, nil)
     end
     redis.pcall('DEL', bell)
 elseif ours then
@@ -32,14 +30,16 @@ elseif ours then
 else
     -- Does nothing that counts, but where writes are refused: a replica that is behind must not say "not held".
     redis.call('PEXPIRE', tombstone or bell, REMEMBERED)
-    if mine ~= '' then
+    if redis.call('EXISTS', queue) == 1 then
+        local line = line()
+        line.hears(places, owner, line.channel_of(mine))
         local is_first = redis.call('ZRANGE', queue, 0, 0)[1] == mine
         redis.call('ZREM', queue, mine)
         if is_first and value == '' and redis.call('EXISTS', lock) == 0 then
             -- It was to look, and has not.
-            pcall(line().serve, lock, fence, queue, places, nil, true)
+            pcall(line.serve, lock, fence, queue, places, nil, true)
         elseif is_first then
-            pcall(line().tell_next, lock, queue, places, 0, nil)
+            pcall(line.tell_next, lock, queue, places, 0, nil)
         end
     end
 end

@@ -33,16 +33,20 @@ for i = 1, #KEYS / 5 do
             redis.call('PEXPIRE', fence, at_least(lease + 2 * IDLE, tonumber(number) or 0, clock()))
         end
         answers[i] = {number, lease}
-    elseif value == '' and redis.call('EXISTS', lock) == 0 then
-        -- Not by pcall: a replica that is behind must not say "not held".
-        redis.call('DEL', KEYS[5 * i])
-        if redis.pcall('EXISTS', queue) == 1 then
+    else
+        local is_free = value == '' and redis.call('EXISTS', lock) == 0
+        if is_free then
+            -- Not by pcall: a replica that is behind must not say "not held".
+            redis.call('DEL', KEYS[5 * i])
+        end
+        if (is_free or sent ~= '') and redis.pcall('EXISTS', queue) == 1 then
             lines = lines or line()
-            if sent ~= '' then
+            pcall(lines.hears, places, owner, lines.channel_of(sent))
+            if is_free then
                 -- It had its turn. A server that came back to older data may know it as a waiter again.
                 redis.pcall('ZREM', queue, sent)
+                pcall(lines.serve, lock, fence, queue, places, nil, true)
             end
-            pcall(lines.serve, lock, fence, queue, places, sent ~= '' and sent, true)
         end
     end
 end

@@ -602,6 +602,43 @@ async fn a_process_that_does_not_answer_is_passed_over_as_a_whole() {
     assert_no_residue(&server);
 }
 
+/// As when a server was stopped for longer than a claim lease, and another library was the first to ask it.
+#[tokio::test]
+async fn who_is_heard_of_again_is_not_passed_over() {
+    let mut passed_over_after = Vec::new();
+    for word in ["attempt", "renewal", "release", "departure"] {
+        let server = Server::start();
+        let (locks, other, elsewhere) =
+            (server.client().await, server.client().await, server.client().await);
+        let first = held(&elsewhere).await;
+        let mut late = in_line(&locks, LONG).await;
+        let (next, leaver) = (in_line(&locks, LONG).await, in_line(&locks, LONG).await);
+        in_line(&other, LONG).await;
+        let_go(&elsewhere, &first).await;
+        late.ticket = sent(&locks, &late).await.ticket;
+        let _: u64 = server.command(&["DEL", "n"]);
+        let _: String = server.command(&["SET", "n", "theirs"]);
+        match word {
+            "attempt" => drop(in_line(&locks, LONG).await),
+            "renewal" => {
+                let renewed = renew(&locks, &late).await;
+                assert!(matches!(renewed, Ok(Renewal::NotHeld)));
+            }
+            _ => {
+                let gone = if word == "release" { &late } else { &leaver };
+                let released = locks.release(gone, LetGo::now()).await.unwrap();
+                assert_eq!(released, Release::NotHeld);
+            }
+        }
+        let _: u64 = server.command(&["DEL", "n"]);
+        contended(elsewhere.try_acquire(&claim("n", LONG)).await);
+        if holder(&server) != Some(next.owner.expose()) {
+            passed_over_after.push(word);
+        }
+    }
+    assert!(passed_over_after.is_empty(), "{passed_over_after:?}");
+}
+
 #[tokio::test]
 async fn at_the_memory_limit_the_line_moves_on() {
     let server = Server::with_options(RedisOptions::new());
