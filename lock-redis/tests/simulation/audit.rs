@@ -5,13 +5,19 @@ use std::collections::BTreeMap;
 
 use super::keyspace::{Bytes, Keyspace};
 use super::order::shown;
+use super::wire::Reply;
 
 /// What is known of the locks from one script to the next.
 #[derive(Debug, Default)]
 pub(crate) struct Audit {
-    /// Of each lock: whom it was sent last, if nothing was heard of its process since.
-    silent: BTreeMap<Bytes, Sent>,
+    /// Of each lock that was sent to somebody: whom it was sent last, if nothing was heard of its process since.
+    silent: BTreeMap<Bytes, Option<Sent>>,
+    /// Who was let go, and until when an attempt of it is to be refused.
+    gone: BTreeMap<Bytes, u64>,
 }
+
+/// In µs: so long after a release an attempt may still arrive.
+const REMEMBERED: u64 = 60_000_000;
 
 #[derive(Clone, Debug)]
 struct Sent {
@@ -31,6 +37,8 @@ pub(crate) struct Message {
 pub(crate) struct Asked<'a> {
     locks: Vec<OfLock>,
     args: &'a [Bytes],
+    /// It lets this owner go, of whom an attempt may still arrive.
+    lets_go: Option<&'a Bytes>,
 }
 
 struct OfLock {
@@ -39,6 +47,8 @@ struct OfLock {
     places: Bytes,
     /// What it held, and for how many ms more.
     held: Option<(Bytes, Option<u64>)>,
+    /// Who stands in its line, and is there.
+    waiting: Vec<Bytes>,
 }
 
 impl<'a> Asked<'a> {
@@ -49,36 +59,61 @@ impl<'a> Asked<'a> {
             queue: of[2].clone(),
             places: of[3].clone(),
             held: data.text(&of[0]).map(|value| (value.to_vec(), data.lasts_for(&of[0]))),
+            waiting: waiting(data, &of[2], &of[3]),
         });
-        Self { locks: locks.collect(), args }
+        // Only a release names a tombstone in that place.
+        let names_tombstone = keys.get(5).is_some_and(|key| contains(key, b"}%gone:"));
+        let lets_go = match args {
+            [owner, _, uncertain, ..] if names_tombstone && uncertain == b"1" => Some(owner),
+            _ => None,
+        };
+        Self { locks: locks.collect(), args, lets_go }
     }
 }
 
 impl Audit {
-    /// What is wrong now that the script has run, and has sent that.
-    pub(crate) fn after(&mut self, keys: &Keyspace, it: &Asked, sent: &[Message]) -> Vec<String> {
+    /// What is wrong now that the script has run, has answered, and has sent that.
+    pub(crate) fn after(
+        &mut self,
+        keys: &Keyspace,
+        it: &Asked,
+        answer: &Reply,
+        sent: &[Message],
+    ) -> Vec<String> {
         let mut wrong = Vec::new();
+        if let (Some(owner), Reply::Integer(_)) = (it.lets_go, answer) {
+            self.gone.insert(owner.clone(), keys.now + REMEMBERED);
+        }
         for of in &it.locks {
             wrong.extend(is_prolonged(keys, of, it.args));
+            wrong.extend(self.is_back(keys, of));
             let owner = keys.text(&of.lock).map(|value| value.get(..32).unwrap_or_default());
             let mut line = keys.members(&of.queue).iter().map(|(_, member)| member);
             wrong.extend(match owner {
-                None if of.held.is_some() => line
-                    .find(|member| is_there(keys, &of.places, member))
+                None if of.held.is_some() => waiting(keys, &of.queue, &of.places)
+                    .first()
                     .map(|member| format!("the lock was let go, and {} not served", shown(member))),
                 Some(owner) if owner.len() == 32 => line
                     .find(|member| member.starts_with(owner))
                     .map(|member| format!("{} holds the lock, and stands in line", shown(member))),
                 _ => None,
             });
-            let speaks =
-                |sent: &Sent| it.args.contains(&sent.owner) || it.args.contains(&sent.channel);
-            if self.silent.get(&of.lock).is_some_and(speaks) {
-                self.silent.remove(&of.lock);
+            if let Some(silent) = self.silent.get_mut(&of.lock) {
+                *silent = silent.take().filter(|sent| !sent.speaks(it.args));
+                wrong.extend(is_passed_over(keys, of, silent.as_ref(), it.args));
             }
         }
         wrong.extend(sent.iter().filter_map(|message| self.sends(keys, &it.locks, message)));
         wrong
+    }
+
+    /// Somebody has the lock or stands in line who was let go.
+    fn is_back(&self, keys: &Keyspace, of: &OfLock) -> Option<String> {
+        let waiting = keys.members(&of.queue).iter().map(|(_, member)| &**member);
+        let owners = keys.text(&of.lock).into_iter().chain(waiting).filter_map(|of| of.get(..32));
+        let mut gone =
+            owners.filter(|owner| self.gone.get(*owner).is_some_and(|until| *until > keys.now));
+        gone.next().map(|owner| format!("{} was let go, and is back", shown(owner)))
     }
 
     /// What is wrong with a message, if it says that one of these locks was given to somebody.
@@ -101,7 +136,7 @@ impl Audit {
             && now == keys.now.to_string();
         let channel = message.channel.clone();
         let sent = Sent { owner: owner.as_bytes().to_vec(), channel: channel.clone() };
-        let before = self.silent.insert(of.lock.clone(), sent);
+        let before = self.silent.insert(of.lock.clone(), Some(sent)).flatten();
         let has_not_answered = before.is_some_and(|before| before.channel == channel);
         match () {
             () if message.heard == 0 => {
@@ -119,6 +154,33 @@ impl Audit {
     }
 }
 
+impl Sent {
+    /// It is one of those who ask, or its process has one among them.
+    fn speaks(&self, args: &[Bytes]) -> bool {
+        let Self { owner, channel } = self;
+        args.iter().any(|arg| arg == owner || arg == channel || channel_of(arg) == channel)
+    }
+}
+
+/// Somebody has lost its place who did not leave the line, and whose process is not the one that is silent.
+fn is_passed_over(
+    keys: &Keyspace,
+    of: &OfLock,
+    silent: Option<&Sent>,
+    args: &[Bytes],
+) -> Option<String> {
+    let holder = keys.text(&of.lock).and_then(|value| value.get(..32));
+    let has_lost = |member: &&Bytes| {
+        let (owner, channel) = (member.get(..32), channel_of(member));
+        until(keys, &of.places, channel).is_none()
+            && owner != holder
+            && !args.iter().any(|arg| Some(&**arg) == owner)
+            && silent.is_none_or(|silent| silent.channel != channel)
+    };
+    let member = of.waiting.iter().find(has_lost)?;
+    Some(format!("{} has lost its place, and its process was heard of", shown(member)))
+}
+
 /// A lease lasts longer than before, and not its owner has asked for that.
 fn is_prolonged(keys: &Keyspace, of: &OfLock, args: &[Bytes]) -> Option<String> {
     let value = keys.text(&of.lock)?;
@@ -129,10 +191,25 @@ fn is_prolonged(keys: &Keyspace, of: &OfLock, args: &[Bytes]) -> Option<String> 
         .then(|| format!("the lease of {} was prolonged by others", shown(owner)))
 }
 
+/// Those in line who are there, in their order.
+fn waiting(keys: &Keyspace, queue: &[u8], places: &[u8]) -> Vec<Bytes> {
+    let line = keys.members(queue).iter().map(|(_, member)| member);
+    line.filter(|member| is_there(keys, places, member)).cloned().collect()
+}
+
 /// Its process listens, and its places last.
 fn is_there(keys: &Keyspace, places: &[u8], member: &[u8]) -> bool {
-    let channel = member.split(|byte| *byte == b' ').nth(1).unwrap_or_default();
+    let channel = channel_of(member);
     until(keys, places, channel).is_some_and(|until| until > keys.now) && keys.is_heard(channel)
+}
+
+fn contains(text: &[u8], part: &[u8]) -> bool {
+    text.windows(part.len()).any(|at| at == part)
+}
+
+/// That of somebody in line.
+fn channel_of(member: &[u8]) -> &[u8] {
+    member.split(|byte| *byte == b' ').nth(1).unwrap_or_default()
 }
 
 /// When the places of a process lapse.

@@ -76,6 +76,8 @@ struct Connection {
     down: Way,
     inbox: Arc<Mutex<Inbox>>,
     couriers: [AbortHandle; 2],
+    /// Nothing passes to the server until then.
+    late: Option<Moment>,
 }
 
 /// One direction of a connection: nothing overtakes anything.
@@ -186,6 +188,14 @@ impl World {
                 *held = (*held).max(Some(until));
             }
         });
+    }
+
+    /// What is sent on the connections that a process has now arrives then, also if it has others by that time.
+    pub(crate) fn delay_requests(&self, process: usize, until: Moment) {
+        let mut state = self.state();
+        let connections = state.connections.values_mut();
+        let of_process = connections.filter(|connection| connection.process == process);
+        of_process.for_each(|connection| connection.late = connection.late.max(Some(until)));
     }
 
     pub(crate) fn kill(&self, process: usize) {
@@ -373,14 +383,15 @@ impl World {
         lock(&self.0.state)
     }
 
-    /// Returns when a message of this process may pass in this direction.
-    async fn may_pass(&self, process: usize, direction: usize) {
+    /// Returns when a message of this process may pass in this direction, on that connection if there is one.
+    async fn may_pass(&self, process: usize, direction: usize, peer: Option<Peer>) {
         loop {
             let (is_dead, until) = {
                 let state = self.state();
                 let conditions = state.conditions.get(&process).copied().unwrap_or_default();
-                let stopped = state.stopped_until.filter(|_| direction == UP);
-                (conditions.is_dead, conditions.held[direction].max(stopped))
+                let late = peer.and_then(|peer| state.connections.get(&peer)?.late);
+                let until = state.stopped_until.max(late).filter(|_| direction == UP);
+                (conditions.is_dead, conditions.held[direction].max(until))
             };
             match until.filter(|until| !until.has_passed()) {
                 _ if is_dead => std::future::pending().await,
@@ -399,7 +410,7 @@ impl World {
         let mut received = Vec::new();
         while let Some((at, segment)) = way.recv().await {
             sleep_until(at).await;
-            self.may_pass(process, UP).await;
+            self.may_pass(process, UP, Some(peer)).await;
             match segment {
                 Segment::Bytes(bytes) => self.receive(peer, &mut received, &bytes),
                 Segment::End => break,
@@ -416,7 +427,7 @@ impl World {
     ) {
         while let Some((at, segment)) = way.recv().await {
             sleep_until(at).await;
-            self.may_pass(process, DOWN).await;
+            self.may_pass(process, DOWN, None).await;
             lock(&inbox).take(segment);
         }
     }
@@ -427,8 +438,8 @@ impl World {
         }
         let slow = self.state().draw_delay(process);
         sleep(slow).await;
-        self.may_pass(process, UP).await;
-        self.may_pass(process, DOWN).await;
+        self.may_pass(process, UP, None).await;
+        self.may_pass(process, DOWN, None).await;
         if self.state().is_down {
             return Err(io::ErrorKind::ConnectionRefused.into());
         }
@@ -449,6 +460,7 @@ impl World {
             down: Way { to: down, last },
             inbox: Arc::clone(&inbox),
             couriers,
+            late: None,
         };
         state.connections.insert(peer, connection);
         if let Some(trace) = &mut state.trace {

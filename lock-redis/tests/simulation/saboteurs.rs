@@ -11,7 +11,7 @@ const fn saboteur(name: &'static str, is: &'static str, becomes: &'static str) -
     Saboteur { name, sabotage: Sabotage { is, becomes } }
 }
 
-pub(crate) const SABOTEURS: [Saboteur; 13] = [
+pub(crate) const SABOTEURS: [Saboteur; 15] = [
     saboteur(
         "releases whoever holds the lock",
         "type(value) == 'string' and string.sub(value, 1, 32) == owner\nif ours",
@@ -58,6 +58,12 @@ pub(crate) const SABOTEURS: [Saboteur; 13] = [
         "until it is heard of.\n                redis.call('ZREM', places, channel)",
         "",
     ),
+    saboteur(
+        "passes over who asks again",
+        "line.hears(places, owner, channel)\n    redis.call('ZREMRANGEBYSCORE'",
+        "redis.call('ZREMRANGEBYSCORE'",
+    ),
+    saboteur("admits who was let go", "if uncertain == '1' then", "if false then"),
     saboteur(
         "lets go of a lock and serves nobody",
         "redis.call('DEL', lock)\n    if redis.pcall('EXISTS', queue) == 1 then",

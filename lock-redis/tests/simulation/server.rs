@@ -170,7 +170,7 @@ impl Server {
         }
         let mut data = KeyspaceGuard(lock(&self.inner));
         let sent = std::mem::take(&mut data.messages);
-        let wrong = self.audit.after(&data, &asked, &sent);
+        let wrong = self.audit.after(&data, &asked, &reply, &sent);
         data.failures.extend(wrong);
         drop(data);
         reply

@@ -42,7 +42,7 @@ struct Drawn {
 enum Hazard {
     /// A connection is cut, and what was sent does not arrive.
     RequestLost,
-    /// A connection is cut, and what was sent arrives, maybe later.
+    /// A connection is cut, and what was sent arrives, maybe later than what the next one brings.
     ReplyLost,
     /// The server forgets a client, which does not hear of that.
     Forgotten,
@@ -175,7 +175,10 @@ impl OnStandIn {
         match hazard {
             Hazard::RequestLost => world.cut(Some(process), Cut::Before),
             Hazard::ReplyLost => {
-                world.hold(process, held, Moment::now() + while_it_lasts);
+                if held[0] {
+                    world.delay_requests(process, Moment::now() + while_it_lasts);
+                    sleep(while_it_lasts / 2).await;
+                }
                 world.cut(Some(process), Cut::After);
             }
             Hazard::Forgotten => world.cut(Some(process), Cut::Forgotten(while_it_lasts)),
