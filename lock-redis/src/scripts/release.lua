@@ -30,9 +30,12 @@ elseif ours then
 else
     -- Does nothing that counts, but where writes are refused: a replica that is behind must not say "not held".
     redis.call('PEXPIRE', tombstone or bell, REMEMBERED)
-    if redis.call('EXISTS', queue) == 1 then
-        local line = line()
-        line.hears(places, owner, line.channel_of(mine))
+    local line = redis.call('EXISTS', queue) == 1 and line()
+    if line then
+        -- By pcall: whoever races need not have the rights of a line.
+        pcall(line.hears, places, owner, line.channel_of(mine))
+    end
+    if line and mine ~= '' then
         local is_first = redis.call('ZRANGE', queue, 0, 0)[1] == mine
         redis.call('ZREM', queue, mine)
         if is_first and value == '' and redis.call('EXISTS', lock) == 0 then

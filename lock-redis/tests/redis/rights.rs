@@ -4,7 +4,7 @@ use std::error::Error as _;
 use std::time::Duration;
 
 use conformance_tests::servers::RedisOptions;
-use lock_core::backend::{Effect, FaultKind, LetGo};
+use lock_core::backend::{Effect, FaultKind, LetGo, Release};
 use lock_core::{Backend, Error, ErrorKind, Locker, Wakeup};
 use lock_redis::Redis;
 
@@ -138,6 +138,25 @@ async fn who_does_not_stand_in_line_needs_less() {
     guard.release().await.unwrap();
     let error = refused(&url).await;
     assert_eq!(error.kind(), ErrorKind::Denied);
+}
+
+#[tokio::test]
+async fn who_does_not_stand_in_line_may_let_go_where_others_do() {
+    let (server, url) = with_user(LEAST_IN_ANY_ORDER);
+    let racer = Redis::connect(format!("{url}&order=any")).await.unwrap();
+    let others = Redis::connect(format!("redis://127.0.0.1:{}?prefix=app:", server.port())).await;
+    let others = others.unwrap();
+    let held = claim("n", 60_000);
+    granted(others.try_acquire(&held).await);
+    let mut waiter = claim("n", 60_000);
+    waiter.queue = true;
+    contended(others.try_acquire(&waiter).await);
+    let mut late = claim("n", 60_000);
+    late.queue = true;
+    for how in [LetGo::now(), LetGo::uncertain()] {
+        assert_eq!(racer.release(&late, how).await.unwrap(), Release::NotHeld);
+    }
+    assert_eq!(others.release(&held, LetGo::now()).await.unwrap(), Release::Released);
 }
 
 #[tokio::test]
