@@ -49,6 +49,8 @@ struct OfLock {
     held: Option<(Bytes, Option<u64>)>,
     /// Who stands in its line, and is there.
     waiting: Vec<Bytes>,
+    /// Who has it, and everybody in its line.
+    owners: Vec<Bytes>,
 }
 
 impl<'a> Asked<'a> {
@@ -60,6 +62,7 @@ impl<'a> Asked<'a> {
             places: of[3].clone(),
             held: data.text(&of[0]).map(|value| (value.to_vec(), data.lasts_for(&of[0]))),
             waiting: waiting(data, &of[2], &of[3]),
+            owners: owners(data, &of[0], &of[2]),
         });
         // Only a release names a tombstone in that place.
         let names_tombstone = keys.get(5).is_some_and(|key| contains(key, b"}%gone:"));
@@ -107,13 +110,12 @@ impl Audit {
         wrong
     }
 
-    /// Somebody has the lock or stands in line who was let go.
+    /// Somebody has got the lock or a place in line who was let go. Data that were lost may bring somebody back before that.
     fn is_back(&self, keys: &Keyspace, of: &OfLock) -> Option<String> {
-        let waiting = keys.members(&of.queue).iter().map(|(_, member)| &**member);
-        let owners = keys.text(&of.lock).into_iter().chain(waiting).filter_map(|of| of.get(..32));
-        let mut gone =
-            owners.filter(|owner| self.gone.get(*owner).is_some_and(|until| *until > keys.now));
-        gone.next().map(|owner| format!("{} was let go, and is back", shown(owner)))
+        let is_gone = |owner: &Bytes| self.gone.get(owner).is_some_and(|until| *until > keys.now);
+        let mut owners = owners(keys, &of.lock, &of.queue).into_iter();
+        let back = owners.find(|owner| is_gone(owner) && !of.owners.contains(owner))?;
+        Some(format!("{} was let go, and is back", shown(&back)))
     }
 
     /// What is wrong with a message, if it says that one of these locks was given to somebody.
@@ -189,6 +191,13 @@ fn is_prolonged(keys: &Keyspace, of: &OfLock, args: &[Bytes]) -> Option<String> 
     let lasts_longer = before == value && keys.lasts_for(&of.lock) > *lasted;
     (lasts_longer && !args.iter().any(|arg| arg == owner))
         .then(|| format!("the lease of {} was prolonged by others", shown(owner)))
+}
+
+/// Whoever has the lock or stands in its line.
+fn owners(keys: &Keyspace, lock: &[u8], queue: &[u8]) -> Vec<Bytes> {
+    let waiting = keys.members(queue).iter().map(|(_, member)| &**member);
+    let names = keys.text(lock).into_iter().chain(waiting);
+    names.filter_map(|name| name.get(..32)).map(<[u8]>::to_vec).collect()
 }
 
 /// Those in line who are there, in their order.
