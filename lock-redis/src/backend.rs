@@ -418,7 +418,11 @@ impl Redis {
                 _ => Err(Fault::unknown(FaultKind::Unavailable, ENDED_EARLY)),
             });
         let fault = match answer {
-            Ok(grant) => return Ok(Attempt::Acquired(grant)),
+            Ok(mut known) => {
+                // From before the attempt, though the server has counted anew since.
+                known.since = grant.since;
+                return Ok(Attempt::Acquired(known));
+            }
             Err(fault) => fault,
         };
         let (kind, undone) = (fault.kind(), self.release(&claim, LetGo::now()).await);

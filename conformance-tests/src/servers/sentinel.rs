@@ -112,6 +112,7 @@ impl SentinelGroup {
         let sentinels = sentinels.collect::<Result<_, _>>()?;
         let group = Self { options, servers: [primary, replica], sentinels };
         group.server(1).server().wait_until(READY, || group.is_replicated())?;
+        group.server(0).server().wait_until(READY, || is_acknowledged(group.server(0)))?;
         for sentinel in &group.sentinels {
             sentinel.watch(SERVICE, group.options.host(), group.server(0).service_port());
         }
@@ -431,6 +432,17 @@ fn launch(port: u16, directory: &Path) -> Result<Server, Failed> {
 
 fn config_file(directory: &Path) -> std::path::PathBuf {
     directory.join("sentinel.conf")
+}
+
+/// True if a replica acknowledges what is written to this server. One that says that it has all of it need not be heard
+/// of there yet.
+fn is_acknowledged(server: &Redis) -> bool {
+    let asking = server.connect().and_then(|mut session| {
+        // It changes nothing, and replicas get it.
+        session.command(&["PUBLISH", "replicas", "are there"])?;
+        session.command(&["WAIT", "1", "100"])
+    });
+    asking.is_ok_and(|known_by| known_by == Reply::Integer(1))
 }
 
 /// What a server says it is; `None` if it does not answer.

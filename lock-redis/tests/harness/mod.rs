@@ -19,22 +19,24 @@ mod least_rights;
 
 use least_rights::LEAST_RIGHTS;
 
-/// The first one is a server as it is found most often. Those that wait in other ways, or for longer, and what takes
-/// long behind Sentinels, only with `REDIS_LAWS=all`.
+/// The first one is a server as it is found most often. Those that wait in other ways, or for longer, what takes
+/// long behind Sentinels, and most of what replicas have to know of, only with `REDIS_LAWS=all`.
 pub(crate) fn suites() -> Vec<Suite> {
     let mut suites = vec![
         Suite::new("redis", || Box::new(OnServer::new())),
         Suite::new("redis_in_any_order", || Box::new(OnServer::in_any_order())),
     ];
     let sentinels = by_sentinels("redis_by_sentinel", "");
+    // So short that the laws can have their usual leases.
+    let with_replicas = "&min_replicas=1&min_replicas_timeout=250ms";
+    let with_replicas = by_sentinels("redis_with_replicas", with_replicas);
     if std::env::var("REDIS_LAWS").as_deref() != Ok("all") {
         suites.extend(sentinels.map(|suite| suite.only(|law| !law.is_slow)));
+        suites.extend(with_replicas.map(|it| it.only(|law| WITH_REPLICAS.contains(&law.number))));
         return suites;
     }
     suites.extend(sentinels);
-    // So short that the laws can have their usual leases.
-    let with_replicas = "&min_replicas=1&min_replicas_timeout=250ms";
-    suites.extend(by_sentinels("redis_with_replicas", with_replicas));
+    suites.extend(with_replicas);
     suites.extend([
         Suite::new("redis_without_signals", || Box::new(OnServer::without_signals())),
         Suite::new("redis_far_away", || Box::new(OnServer::new().far_away())),
@@ -42,6 +44,13 @@ pub(crate) fn suites() -> Vec<Suite> {
     ]);
     suites
 }
+
+/// Those that waiting for replicas could break, as far as they are quickly checked: who has a grant, from when it
+/// counts, what a renewal and a release come to, tokens, who is next, and an attempt that is cut.
+const WITH_REPLICAS: [&str; 14] = [
+    "1.1", "1.2", "1.3", "2.2", "2.3", "2.5", "4.2", "4.3", "4.5", "5.1", "5.2", "6.3", "8.1",
+    "12.1",
+];
 
 /// On shared servers, and on servers of their own for what stops and kills them.
 fn by_sentinels(name: &str, options_of_url: &'static str) -> [Suite; 2] {

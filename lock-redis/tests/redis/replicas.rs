@@ -82,6 +82,20 @@ async fn a_grant_that_no_replica_knows_is_undone() {
 }
 
 #[tokio::test]
+async fn a_grant_counts_from_before_its_attempt_and_not_from_what_follows() {
+    let group = group().await;
+    let way = Proxy::start(group.server(0).addr()).unwrap();
+    let url = format!("redis://{}?min_replicas=1&min_replicas_timeout=450ms", way.addr());
+    let lock = Locker::new(Redis::connect(url).await.unwrap()).lock("n").unwrap();
+    let ttl = Duration::from_secs(5);
+    way.set(ProxyFault::delay(Duration::from_millis(100)));
+    let asked = Moment::now();
+    let guard = acquired(&lock.ttl(ttl)).await;
+    let deadline = Moment::now() + guard.valid_for().unwrap();
+    assert!(deadline <= asked + ttl, "{:?} too late", deadline.saturating_since(asked + ttl));
+}
+
+#[tokio::test]
 async fn a_renewal_that_no_replica_knows_prolongs_nothing() {
     let group = group().await;
     let locks = connect_in_haste(&group).await;
