@@ -2,7 +2,7 @@
 
 use std::future::IntoFuture;
 use std::io::{ErrorKind, Read};
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -80,7 +80,17 @@ impl Client {
     }
 
     async fn connect_to(addr: SocketAddr) -> Self {
-        let stream = within(TcpStream::connect(addr)).await.unwrap();
+        Self::on(within(TcpStream::connect(addr)).await.unwrap())
+    }
+
+    /// A client at an address of its own.
+    async fn connect_from(client: Ipv4Addr, proxy: &Proxy) -> Self {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind((client, 0).into()).unwrap();
+        Self::on(within(socket.connect(proxy.addr())).await.unwrap())
+    }
+
+    fn on(stream: TcpStream) -> Self {
         stream.set_nodelay(true).unwrap();
         Self(BufReader::new(stream))
     }
@@ -389,6 +399,30 @@ async fn a_black_hole_can_be_for_one_connection() {
     assert!(first.hears_nothing());
     proxy.heal();
     assert_eq!(first.line().await.unwrap(), "re:c");
+}
+
+#[tokio::test]
+async fn who_is_spared_feels_no_fault_and_others_do() {
+    let (server, proxy) = line_server().await;
+    let spared = Ipv4Addr::new(127, 0, 0, 77);
+    // One that is there already, and one that comes later.
+    let mut early = Client::connect_from(spared, &proxy).await;
+    assert_eq!(early.ask("a").await, "re:a");
+    proxy.spare(spared.into());
+    let mut other = Client::connect(&proxy).await;
+    assert_eq!(other.ask("b").await, "re:b");
+    proxy.set(Fault::BlackHole);
+    other.send("lost\n").await;
+    let mut late = Client::connect_from(spared, &proxy).await;
+    assert_eq!((early.ask("c").await, late.ask("d").await), ("re:c".into(), "re:d".into()));
+    within(proxy.reset_connections()).await;
+    other.is_reset().await;
+    proxy.set(Fault::Refuse);
+    is_reset_at_once(&proxy).await;
+    let mut last = Client::connect_from(spared, &proxy).await;
+    assert_eq!((early.ask("e").await, last.ask("f").await), ("re:e".into(), "re:f".into()));
+    assert_eq!(late.ask("g").await, "re:g");
+    assert!(!server.got().iter().any(|line| line == "lost"));
 }
 
 #[tokio::test]
