@@ -30,6 +30,9 @@ use crate::worker::Order;
 /// How long traffic may take to come up again.
 pub(crate) const QUIET_FOR: Duration = Duration::from_secs(60);
 
+/// For how long a leader goes on alone that is cut off before it is gone.
+const ALONE: Duration = Duration::from_millis(500);
+
 /// How often traffic is looked at.
 const LOOK: Duration = Duration::from_millis(3);
 
@@ -465,26 +468,11 @@ impl Director {
                 // Leases that were granted before the step back last longer by it.
                 sleep(by).await;
             }
-            Kind::LeaderKilled | Kind::LeaderStopped => {
-                let leader = self.someone_leads().await?;
-                let lasted = if kind == Kind::LeaderKilled {
-                    block_in_place(|| servers[leader].kill());
-                    let lasted = self.last(Scope::Outage, span).await;
-                    block_in_place(|| servers[leader].restart(KeepData::Yes));
-                    lasted
-                } else {
-                    block_in_place(|| servers[leader].stop());
-                    let lasted = self.last(Scope::Outage, span * 2).await;
-                    block_in_place(|| servers[leader].cont());
-                    lasted
-                };
-                lasted?;
-                self.someone_leads().await?;
-            }
+            Kind::LeaderKilled | Kind::LeaderStopped => self.hit_leader(kind, span).await?,
             Kind::FollowerCut => {
                 self.someone_leads().await?;
                 let heal = block_in_place(|| self.site.cut_follower()).ok_or("nobody follows")?;
-                let lasted = self.last(Scope::Nuisance, span * 2).await;
+                let lasted = self.last(self.site.scope(kind), span * 2).await;
                 block_in_place(heal);
                 lasted?;
             }
@@ -504,6 +492,32 @@ impl Director {
         }
         fault.heal();
         Ok(())
+    }
+
+    async fn hit_leader(&self, kind: Kind, span: Duration) -> Result<(), Failure> {
+        let leader = self.someone_leads().await?;
+        let alone = self.site.cuts_leaders_off_first();
+        let heal = block_in_place(|| alone.then(|| self.site.cut_follower()).flatten());
+        if heal.is_some() {
+            self.last(Scope::Outage, ALONE).await?;
+        }
+        let servers = self.site.servers();
+        let lasted = if kind == Kind::LeaderKilled {
+            block_in_place(|| servers[leader].kill());
+            let lasted = self.last(Scope::Outage, span).await;
+            block_in_place(|| servers[leader].restart(KeepData::Yes));
+            lasted
+        } else {
+            block_in_place(|| servers[leader].stop());
+            let lasted = self.last(Scope::Outage, span * 2).await;
+            block_in_place(|| servers[leader].cont());
+            lasted
+        };
+        if let Some(heal) = heal {
+            block_in_place(heal);
+        }
+        lasted?;
+        self.someone_leads().await.map(drop)
     }
 
     /// One of several servers that know nothing of each other; the others make a majority.

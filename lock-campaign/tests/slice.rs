@@ -1,5 +1,5 @@
 //! A short piece of the campaign on each backend, with a fixed seed: what a change has to pass. The long
-//! one is a command.
+//! one is a command. Not in it is `sentinel-replicas`, where each fault takes about three seconds.
 
 use std::collections::BTreeSet;
 use std::process::Command;

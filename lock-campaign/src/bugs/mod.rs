@@ -108,6 +108,12 @@ pub const ALL: &[Bug] = &[
     bug("RedisCountsNoClaimLease", "the claim lease of a hand-over is not counted", BACKEND),
     bug("RedisServesNobody", "a release serves nobody in line", BACKEND),
     bug("RedisKeepsPlaces", "an entry of the queue leaks", BACKEND),
+    bug("RedisIgnoresReplicas", "a grant counts though too few replicas know of it", BACKEND),
+    bug(
+        "RedisKeepsLonelyGrants",
+        "a grant that too few replicas know stays on the server",
+        BACKEND,
+    ),
     bug("RedisBreaksAnyone", "a break does not compare the owner", BACKEND),
     bug("ZooKeeperTakesReadsForProofs", "what a cut-off follower answers is a proof", BACKEND),
     bug("ZooKeeperCountsFromTheLastProof", "one commit is a proof of the session", BACKEND),

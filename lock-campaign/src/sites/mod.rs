@@ -24,7 +24,7 @@ use conformance_tests::servers::Step;
 use lock_core::backend::LetGo;
 use lock_core::{Backend, Error, LockName, LockerBuilder};
 
-use crate::kind::{Kind, Offer};
+use crate::kind::{Kind, Offer, Scope};
 
 /// A future that connects a client.
 pub type Connecting<'a> =
@@ -77,6 +77,11 @@ pub trait Site: Send + Sync {
     /// Whether it can have this kind of fault.
     fn offer(&self, kind: Kind) -> Offer;
 
+    /// Whom a kind of fault hits here.
+    fn scope(&self, kind: Kind) -> Scope {
+        kind.scope()
+    }
+
     /// Where a client connects that reaches each of [`upstreams`](Self::upstreams) by the address in
     /// the same place.
     fn url(&self, through: &[SocketAddr]) -> String;
@@ -128,6 +133,12 @@ pub trait Site: Send + Sync {
     /// Cuts one that follows off from its leader, until the cut is called.
     fn cut_follower(&self) -> Option<Cut<'_>> {
         None
+    }
+
+    /// A leader that is to be stopped or killed goes on for a moment [without who follows](Self::cut_follower): what it
+    /// gives then is lost with it.
+    fn cuts_leaders_off_first(&self) -> bool {
+        false
     }
 
     /// Moves one of the locks to another server. False if it cannot be done now.
@@ -193,6 +204,7 @@ pub fn all() -> &'static [Backing] {
         file::BACKING,
         redis::BACKING,
         sentinel::BACKING,
+        sentinel::WITH_REPLICAS,
         cluster::BACKING,
         memcached::BACKING,
         zookeeper::ALONE,

@@ -1,4 +1,5 @@
-//! A Redis primary, its replica, and three Sentinels that make the replica the primary when that is gone.
+//! A Redis primary, its replica, and three Sentinels that make the replica the primary when that is gone. With locks that
+//! the replica has to know of, a failover loses none.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -9,33 +10,45 @@ use conformance_tests::servers::{Persistence, RedisOptions, Reply, SentinelGroup
 use lock_core::LockName;
 
 use super::{BY_NETWORK, Backing, Cut, Site, Terms, connect};
-use crate::kind::{Kind, Offer};
+use crate::kind::{Kind, Offer, Scope};
 
-pub(super) const BACKING: Backing = Backing { name: "sentinel", start, connect };
+pub(super) const BACKING: Backing = Backing { name: "sentinel", start: || start(false), connect };
+
+/// The only replica has to know of each lock.
+pub(super) const WITH_REPLICAS: Backing =
+    Backing { name: "sentinel-replicas", start: || start(true), connect };
 
 /// What follows a failover has to come about within a lease: without one, a second is enough.
 const LEASE: Duration = Duration::from_secs(1);
 
-fn start() -> Box<dyn Site> {
-    Box::new(Group(SentinelGroup::start(RedisOptions::new().persistence(Persistence::Aof))))
+/// Longer than a failover takes, so that locks which are held outlast it.
+const LONG_LEASE: Duration = Duration::from_secs(5);
+
+/// For how long a grant waits for the replica.
+const PATIENCE: Duration = Duration::from_millis(250);
+
+fn start(lasting: bool) -> Box<dyn Site> {
+    let group = SentinelGroup::start(RedisOptions::new().persistence(Persistence::Aof));
+    Box::new(Group { group, lasting })
 }
 
-struct Group(SentinelGroup);
+struct Group {
+    group: SentinelGroup,
+    /// The replica has to know of locks.
+    lasting: bool,
+}
 
 impl Site for Group {
     fn terms(&self) -> Terms {
-        Terms {
-            ttl: LEASE,
-            lease: None,
-            beat: Duration::from_millis(1),
-            timeout: LEASE,
-            late: LEASE / 4,
-            locks: 16,
-        }
+        let (ttl, late) =
+            if self.lasting { (LONG_LEASE, PATIENCE * 2) } else { (LEASE, LEASE / 4) };
+        let beat = Duration::from_millis(1);
+        Terms { ttl, lease: None, beat, timeout: LEASE, late, locks: 16 }
     }
 
     fn offer(&self, kind: Kind) -> Offer {
         match kind {
+            Kind::LeaderKilled | Kind::LeaderStopped if self.lasting => Offer::Yes,
             // Replication is asynchronous: who takes over may not know the newest locks.
             Kind::LeaderKilled | Kind::LeaderStopped => Offer::Breaks(Assumption::A2),
             Kind::Evicted | Kind::Broken => Offer::Breaks(Assumption::A3),
@@ -56,35 +69,53 @@ impl Site for Group {
         }
     }
 
+    /// A primary without its replica gives no lock that the replica has to know of.
+    fn scope(&self, kind: Kind) -> Scope {
+        match kind {
+            Kind::FollowerCut if self.lasting => Scope::Outage,
+            kind => kind.scope(),
+        }
+    }
+
     fn url(&self, _: &[SocketAddr]) -> String {
-        self.0.url()
+        let patience = PATIENCE.as_millis();
+        match self.lasting {
+            true => {
+                format!("{}?min_replicas=1&min_replicas_timeout={patience}ms", self.group.url())
+            }
+            false => self.group.url(),
+        }
     }
 
     fn servers(&self) -> Vec<&dyn ServerProcess> {
-        [0, 1].map(|number| self.0.server(number) as &dyn ServerProcess).into()
+        [0, 1].map(|number| self.group.server(number) as &dyn ServerProcess).into()
     }
 
     fn members(&self, _: Kind) -> Vec<&dyn ServerProcess> {
-        self.0.sentinels().iter().map(|sentinel| sentinel as &dyn ServerProcess).collect()
+        self.group.sentinels().iter().map(|sentinel| sentinel as &dyn ServerProcess).collect()
     }
 
     fn leader(&self) -> Option<usize> {
-        self.0.settled()
+        self.group.settled()
     }
 
     fn cut_follower(&self) -> Option<Cut<'_>> {
         let primary = self.leader()?;
-        self.0.cut_from_replica(primary);
-        Some(Box::new(move || self.0.heal(primary)))
+        self.group.cut_from_replica(primary);
+        Some(Box::new(move || self.group.heal(primary)))
+    }
+
+    fn cuts_leaders_off_first(&self) -> bool {
+        self.lasting
     }
 
     fn evict(&self, name: &LockName) -> bool {
         let Some(primary) = self.leader() else { return false };
-        self.0.server(primary).command(&["DEL", name.as_str()]).text() == "1"
+        self.group.server(primary).command(&["DEL", name.as_str()]).text() == "1"
     }
 
     fn left(&self) -> Option<Vec<String>> {
-        match self.0.server(self.leader()?).command(&["KEYS", "*"]) {
+        match self.group.server(self.leader()?).command(&["KEYS", "*"]) {
             Reply::Array(keys) => Some(keys.iter().map(Reply::text).collect()),
             other => Some(vec![format!("{other:?}")]),
         }
