@@ -456,9 +456,16 @@ impl Link {
         }
     }
 
-    /// A sentinel says that the locks are there. Perhaps they have been there for long.
+    /// A sentinel says that the locks are there. Perhaps they have been there for long, or were there long ago: one that
+    /// was cut off takes nothing back of what others have said.
     pub(crate) fn has_moved_to(&self, found: Found) {
-        self.named.send_replace(Some(found));
+        self.named.send_if_modified(|known| {
+            let is_old = known.as_ref().is_some_and(|known| found.epoch < known.epoch);
+            if !is_old {
+                *known = Some(found);
+            }
+            !is_old
+        });
         if let Some(old) = self.dialer.current().filter(|connection| self.is_left(connection)) {
             tracing::info!(redis.address = %old.health.server.address, "this server is the primary no more");
             let _ = old.health.left.set(());
@@ -1043,5 +1050,35 @@ pub(crate) async fn within<T>(limit: Duration, work: impl Future<Output = T>) ->
         biased;
         done = work => Some(done),
         () = sleep(limit) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lock_core::url::Host;
+
+    use super::*;
+    use crate::address::Address;
+
+    #[test]
+    fn a_sentinel_that_was_cut_off_takes_nothing_back_of_what_others_have_said() {
+        let config = Config::new("redis+sentinel://127.0.0.1:1/locks").unwrap();
+        let ours = Arc::new(Ours::new(&config));
+        let link = Link::new(config, ours);
+        let found = |port, epoch| {
+            let host = Host { name: "127.0.0.1".to_owned(), port };
+            Found { address: Address::Tcp { host, tls: false }, epoch: Some(epoch) }
+        };
+        for (told, known) in [
+            (found(1, 3), found(1, 3)),
+            (found(2, 5), found(2, 5)),
+            (found(1, 3), found(2, 5)),
+            // Where nobody counts, who speaks last is believed.
+            (found(3, 5), found(3, 5)),
+            (found(1, 6), found(1, 6)),
+        ] {
+            link.has_moved_to(told);
+            assert_eq!(*link.named.borrow(), Some(known));
+        }
     }
 }

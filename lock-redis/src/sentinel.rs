@@ -273,3 +273,63 @@ impl Drop for News {
         let _ = self.heard.end.set(());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use conformance_tests::proxy::{Match, Proxy};
+    use conformance_tests::servers::{RedisOptions, SentinelGroup};
+    use conformance_tests::words::eventually;
+
+    use super::*;
+
+    /// The first Sentinel hears from another one that this server is the primary now.
+    async fn hears_of(group: &SentinelGroup, server: usize, epoch: u64) {
+        let (teller, hearer) = (group.sentinel(1), group.sentinel(0));
+        let (id, from) = (teller.command(&["SENTINEL", "MYID"]).text(), teller.addr().port());
+        let (service, port) = (group.service(), group.server(server).addr().port());
+        let news =
+            format!("127.0.0.1,{from},{},{epoch},{service},127.0.0.1,{port},{epoch}", id.trim());
+        eventually(|| {
+            // Where Sentinels tell each other.
+            for number in [0, 1] {
+                group.server(number).command(&["PUBLISH", "__sentinel__:hello", &news]);
+            }
+            hearer.named() == Some(port)
+        })
+        .await;
+    }
+
+    #[tokio::test(flavor = "multi_thread")]
+    async fn what_changes_between_two_questions_never_makes_an_old_address_new() {
+        let group = tokio::task::spawn_blocking(|| SentinelGroup::start(RedisOptions::new()));
+        let group = group.await.unwrap();
+        let way = Proxy::start(group.sentinel(0).addr()).unwrap();
+        let url = format!("redis+sentinel://{}/{}", way.addr(), group.service());
+        let config = Config::new(&url).unwrap();
+        let Place::Named(sentinels) = config.place.clone() else { panic!("it names sentinels") };
+        let address = sentinels.address_of(&sentinels.hosts[0]);
+        let [_, plain] = clients(&sentinels, &config, &address).await.unwrap();
+        let redis = plain.get_multiplexed_async_connection_with_config(&settings()).await.unwrap();
+        for (server, epoch) in [(1, 100), (0, 200)] {
+            let answered = way.stats().to_client.received;
+            // The second question: nothing else that is sent has that word.
+            let mut held = way.hold(Match::on("SENTINEL").nth(2));
+            let asking = tokio::spawn({
+                let (sentinels, redis, address) =
+                    (sentinels.clone(), redis.clone(), address.clone());
+                async move { sentinels.ask_on(&redis, &address).await }
+            });
+            held.caught().await.unwrap();
+            way.until(|stats| stats.to_client.received > answered).await;
+            hears_of(&group, server, epoch).await;
+            held.deliver().await.unwrap();
+            let found = asking.await.unwrap().unwrap();
+            let port = group.server(server).addr().port();
+            let is_new = matches!(&found.address, Address::Tcp { host, .. } if host.port == port);
+            assert!(
+                is_new || found.epoch < Some(epoch),
+                "{found:?}, and the news were of {epoch} and {port}"
+            );
+        }
+    }
+}
