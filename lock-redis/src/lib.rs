@@ -265,11 +265,13 @@
 //!
 //! | | exclusion | who lost a lock is told | waiting | tokens |
 //! |---|---|---|---|---|
-//! | one server | while it keeps its data | by the next renewal | in line, across connections | grow |
+//! | one server | while it keeps its data; a restart loses what its log has not | by the next renewal | in line, across connections | grow |
 //! | Sentinel | not across a failover: what the replica did not know is lost | when the Sentinels tell, or by the next renewal | the line is there if the replica knew it | grow across it, as far as the clocks agree |
 //! | Sentinel or cluster, `min_replicas` | across a failover to one of those that acknowledged; in a cluster, not from the move of a slot to the next renewal after it | the same | the same; nobody is given a lock while too few acknowledge | the same |
 //! | cluster | as Sentinel, for each master by itself; moving a slot loses nothing | by the next renewal, or the end of the lease | in line; after a slot has moved, as soon as its waiters have looked | grow, also across moves |
 //! | minority of Sentinels or of a cluster's masters | Sentinels: nothing changes. Masters: no lock is given, renewed or let go there once they have noticed | | those in line at a master that is cut off look within their ttl | |
+//! | a managed service, by one address | as one server; where a replica may stand behind that address one day, as Sentinel | by the next renewal, or the end of the lease; nobody tells of a failover | what [is missing](#services-and-proxies) is warned about, or an error | as Sentinel |
+//! | `lock-quorum` of single servers | while a majority runs; one that was restarted counts again after the longest lease | by the next renewal | a race | grow |
 //!
 //! The laws (`LAWS.md`) that each declares, and that are checked on real servers:
 //!
@@ -282,6 +284,9 @@
 //! | 12, the network between clients and servers | yes | yes: to the primary and to the Sentinels at once | yes: to all members at once | the same |
 //! | 12.13, word of a grant that comes late | yes; not with `order=any` | the same | the same | not promised: nobody believes a grant by its word |
 //! | 13, the server stops, and is killed and back | yes | of a primary that nobody replaces meanwhile | of all members at once | the same |
+//!
+//! With `min_replicas` a dozen of them are checked for each change, and all in the long runs, which also kill and stop
+//! primaries that have just been cut off from their only replica: no two holders, and no lost update behind a fence.
 //!
 //! If somebody else takes over, 13.2 and 13.3 are another matter: who holds a lock that he knows goes on, and need not give
 //! up. That, and what is lost where he does not know it, is tested in `tests/redis/sentinel.rs`, `replicas.rs`,
