@@ -24,6 +24,9 @@ const LEASE: Duration = Duration::from_secs(1);
 /// Longer than a failover takes, so that locks which are held outlast it.
 const LONG_LEASE: Duration = Duration::from_secs(5);
 
+/// So that many holds outlast a failover, and not leases alone.
+const BEAT: Duration = Duration::from_secs(2);
+
 /// For how long a grant waits for the replica.
 const PATIENCE: Duration = Duration::from_millis(250);
 
@@ -40,9 +43,11 @@ struct Group {
 
 impl Site for Group {
     fn terms(&self) -> Terms {
-        let (ttl, late) =
-            if self.lasting { (LONG_LEASE, PATIENCE * 2) } else { (LEASE, LEASE / 4) };
-        let beat = Duration::from_millis(1);
+        let moment = Duration::from_millis(1);
+        let (ttl, late, beat) = match self.lasting {
+            true => (LONG_LEASE, PATIENCE * 2, BEAT),
+            false => (LEASE, LEASE / 4, moment),
+        };
         Terms { ttl, lease: None, beat, timeout: LEASE, late, locks: 16 }
     }
 
