@@ -211,6 +211,59 @@ async fn where_nothing_lapses_the_ttl_is_the_rhythm_of_looks() {
     assert!((28..=45).contains(&looks), "{looks} looks in ten times the ttl");
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_bounded_wait_that_met_a_holder_ends_in_time_whatever_is_under_way() {
+    for (wait, is_contention) in [(secs(2), true), (secs(4), false)] {
+        let attempts = AtomicU32::new(0);
+        let memory = Memory::new();
+        let silent = Faulty::new(Arc::new(memory.clone()), move |call| match call.verb {
+            // The first one is told that somebody has the lock.
+            Verb::TryAcquire if attempts.fetch_add(1, Ordering::SeqCst) > 0 => Disturbance::Hang,
+            _ => Disturbance::None,
+        });
+        let _held = Locker::new(memory).lock("n").unwrap().acquire().await.unwrap();
+        let locks = Locker::new(with(silent, |caps| caps.order = Order::PerProcess));
+        let began = Moment::now();
+        let got = locks.lock("n").unwrap().try_acquire_for(wait).await;
+        let waited = Moment::now().saturating_since(began);
+        assert!((wait..wait + millis(10)).contains(&waited), "{waited:?} instead of {wait:?}");
+        // Half a timeout of silence is a fault.
+        match got {
+            Ok(None) => assert!(is_contention),
+            Err(error) => assert!(!is_contention && error.kind() == ErrorKind::Timeout, "{error}"),
+            Ok(Some(guard)) => panic!("{guard:?}"),
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_ends_before_the_longest_hold_has_expired() {
+    let down = Faulty::new(Arc::new(Memory::new()), |call| match call.verb {
+        Verb::Renew => Disturbance::Refuse(FaultKind::Unavailable),
+        _ => Disturbance::None,
+    });
+    let locks = Locker::new(down);
+    let policy = RenewalPolicy::default().max_hold(secs(3600));
+    let guard = locks.lock("n").unwrap().ttl(secs(30)).renewal(policy).acquire().await.unwrap();
+    assert_eq!(guard.lost().await, Loss::Expired);
+}
+
+#[tokio::test(start_paused = true)]
+async fn long_leases_are_looked_at_once_a_day() {
+    let looks = Arc::new(AtomicU32::new(0));
+    let counted = Arc::clone(&looks);
+    let faulty = Faulty::new(Arc::new(Memory::new()), move |call| {
+        counted.fetch_add(u32::from(call.verb == Verb::Renew), Ordering::SeqCst);
+        Disturbance::None
+    });
+    let day = secs(24 * 3600);
+    let locks = Locker::builder(faulty).max_ttl(day * 12).build();
+    let _guard = locks.lock("n").unwrap().ttl(day * 12).acquire().await.unwrap();
+    sleep(day * 10).await;
+    let looks = looks.load(Ordering::SeqCst);
+    assert!((9..=15).contains(&looks), "{looks} looks in ten days");
+}
+
 #[test]
 fn lost_moves_between_runtimes() {
     let build = || {
