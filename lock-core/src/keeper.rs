@@ -755,3 +755,82 @@ pub(crate) fn too_slow() -> Error {
         "the grant arrived after its lease had ended; ask for a longer ttl",
     ))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn millis(millis: u64) -> Duration {
+        Duration::from_millis(millis)
+    }
+
+    /// Whether a pause is one that begins at `first` and was doubled so often.
+    fn is_doubled(pause: Duration, first: Duration, doublings: u32) -> bool {
+        let longest = (first * 2_u32.pow(doublings)).min(Pace::LONGEST);
+        (longest / 2..=longest).contains(&pause)
+    }
+
+    #[test]
+    fn pauses_double_up_to_a_second_and_begin_anew_when_all_is_well() {
+        let mut pace = Pace::default();
+        for _ in 0..2 {
+            for doublings in 1..40 {
+                assert!(is_doubled(pace.outage(), millis(10), doublings.min(16)));
+            }
+            pace.outage_over();
+        }
+        for _ in 0..2 {
+            for doublings in 1..40 {
+                assert!(is_doubled(pace.failed_wait(), millis(10), doublings.min(16)));
+            }
+            assert_eq!(pace.after_wait_of(Pace::SHORT_WAIT + millis(1)), None);
+        }
+    }
+
+    #[test]
+    fn waits_that_wake_for_nothing_are_free_eight_times_in_a_row() {
+        let mut pace = Pace::default();
+        for _ in 0..2 {
+            for _ in 1..Pace::IDLE_WAKES_FOR_FREE {
+                assert_eq!(pace.after_wait_of(Pace::SHORT_WAIT), None);
+            }
+            for doublings in 0..12 {
+                let pause = pace.after_wait_of(Duration::ZERO).expect("it is not free any more");
+                assert!(is_doubled(pause, millis(1), doublings));
+            }
+            assert_eq!(pace.after_wait_of(Pace::SHORT_WAIT + millis(1)), None);
+        }
+    }
+
+    #[test]
+    fn looks_that_are_due_soon_are_free_eight_times_in_a_row() {
+        let mut pace = Pace::default();
+        for _ in 0..2 {
+            for _ in 1..Pace::IDLE_WAKES_FOR_FREE {
+                assert_eq!(pace.before_look_in(Pace::LOOKS_SOON), Duration::ZERO);
+            }
+            for doublings in 0..12 {
+                assert!(is_doubled(pace.before_look_in(Duration::ZERO), millis(1), doublings));
+            }
+            assert_eq!(pace.before_look_in(Pace::LOOKS_SOON + millis(1)), Duration::ZERO);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_wake_was_for_nothing_only_if_the_same_lease_is_in_the_way() {
+        let mut pace = Pace::default();
+        let mut was_for_nothing = |lapses_in: Option<u64>| {
+            pace.idle_wakes = 5;
+            pace.sees(lapses_in.map(millis));
+            pace.idle_wakes == 5
+        };
+        assert!(was_for_nothing(None));
+        assert!(!was_for_nothing(Some(1000)));
+        assert!(was_for_nothing(Some(1000)) && was_for_nothing(Some(1010)));
+        assert!(was_for_nothing(Some(990)));
+        assert!(!was_for_nothing(Some(989)) && !was_for_nothing(Some(1000)));
+        tokio::time::advance(millis(600)).await;
+        assert!(was_for_nothing(Some(400)) && !was_for_nothing(Some(1000)));
+        assert!(!was_for_nothing(None) && was_for_nothing(None));
+    }
+}

@@ -264,6 +264,25 @@ async fn long_leases_are_looked_at_once_a_day() {
     assert!((9..=15).contains(&looks), "{looks} looks in ten days");
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_grant_without_a_token_is_one_where_none_is_declared() {
+    fn without_token(mut grant: Grant) -> Grant {
+        grant.token = None;
+        grant
+    }
+    for (declared, is_good) in [(Fencing::None, true), (Fencing::Seeded, false)] {
+        let caps = match declared {
+            Fencing::None => |caps: &mut Capabilities| caps.fencing = Fencing::None,
+            _ => |_: &mut Capabilities| {},
+        };
+        let backend = Caps { granted: without_token, ..with(Memory::new(), caps) };
+        match Locker::new(backend).lock("n").unwrap().acquire().await {
+            Ok(guard) => assert!(is_good && guard.fencing_token().is_none()),
+            Err(error) => assert!(!is_good && error.kind() == ErrorKind::BackendBroken, "{error}"),
+        }
+    }
+}
+
 #[test]
 fn lost_moves_between_runtimes() {
     let build = || {
