@@ -3,14 +3,13 @@
 use std::fmt;
 use std::time::Duration;
 
-use lock_core::backend::Fault;
 use lock_core::url::{Authority, Host, Url};
 use lock_core::{Error, ErrorKind, Order};
 
 use crate::address::{Address, Login};
 use crate::keys::Keys;
 use crate::replicas::Wanted;
-use crate::sentinel::{Found, Sentinels};
+use crate::sentinel::Sentinels;
 #[cfg(feature = "tls")]
 use crate::tls::{Certificates, Pem};
 
@@ -344,16 +343,6 @@ impl Place {
         match self {
             Self::Fixed(address) => address.is_encrypted(),
             Self::Named(sentinels) => sentinels.tls,
-        }
-    }
-}
-
-impl Config {
-    /// Where the server is now.
-    pub(crate) async fn resolve(&self) -> Result<Found, Fault> {
-        match &self.place {
-            Place::Fixed(address) => Ok(Found { address: address.clone(), epoch: None }),
-            Place::Named(sentinels) => sentinels.find(self).await,
         }
     }
 }

@@ -37,7 +37,7 @@ use crate::keys::{Keys, LockKeys};
 use crate::line::Lines;
 use crate::replicas::{Gone, Own, Replicas, Written};
 use crate::scripts::{self, Call, Scripts};
-use crate::sentinel::Found;
+use crate::sentinel::{Found, Words};
 use crate::slots::slot_of;
 use crate::value::Value;
 use crate::waiters::Waiters;
@@ -66,7 +66,7 @@ pub(crate) struct Link {
     ours: Arc<Ours>,
     dialer: Dialer<Connection>,
     /// Where the locks are by the word of a sentinel that said so of its own accord.
-    named: watch::Sender<Option<Found>>,
+    named: watch::Sender<Words>,
     /// Those who listen to sentinels. They end with this.
     listening: Mutex<JoinSet<()>>,
     /// If replicas have to know of locks.
@@ -125,13 +125,17 @@ struct Health {
 impl Link {
     /// To the server that `config` names. It is not asked yet.
     pub(crate) fn new(config: Config, ours: Arc<Ours>) -> Self {
+        let words = match &config.place {
+            Place::Named(sentinels) => sentinels.words(),
+            Place::Fixed(_) => Words::default(),
+        };
         Self {
             address: config.place.to_string(),
             replicas: config.replicas.map(Replicas::new),
             config: Arc::new(config),
             ours,
             dialer: Dialer::default(),
-            named: watch::Sender::default(),
+            named: watch::Sender::new(words),
             listening: Mutex::default(),
         }
     }
@@ -456,16 +460,9 @@ impl Link {
         }
     }
 
-    /// A sentinel says that the locks are there. Perhaps they have been there for long, or were there long ago: one that
-    /// was cut off takes nothing back of what others have said.
-    pub(crate) fn has_moved_to(&self, found: Found) {
-        self.named.send_if_modified(|known| {
-            let is_old = known.as_ref().is_some_and(|known| found.epoch < known.epoch);
-            if !is_old {
-                *known = Some(found);
-            }
-            !is_old
-        });
+    /// A sentinel says where the locks are, or is not heard any more.
+    pub(crate) fn hears_sentinels(&self, what: impl FnOnce(&mut Words)) {
+        self.named.send_modify(what);
         if let Some(old) = self.dialer.current().filter(|connection| self.is_left(connection)) {
             tracing::info!(redis.address = %old.health.server.address, "this server is the primary no more");
             let _ = old.health.left.set(());
@@ -476,8 +473,7 @@ impl Link {
     /// True if the locks have moved to another server.
     fn is_left(&self, connection: &Connection) -> bool {
         let server = &connection.health.server;
-        let replaces = |found: &Found| found.replaces(server);
-        server.epoch.is_some() && self.named.borrow().as_ref().is_some_and(replaces)
+        server.epoch.is_some() && self.named.borrow().move_on_from(server)
     }
 
     async fn connect_in_time(self: &Arc<Self>) -> Result<Connection, Fault> {
@@ -487,18 +483,31 @@ impl Link {
     }
 
     async fn connect(self: &Arc<Self>) -> Result<Connection, Fault> {
-        let server = self.config.resolve().await?;
-        self.listen_to_sentinels();
+        let server = self.find().await?;
         let mut named = self.named.subscribe();
-        let replaces = |found: &Option<Found>| found.as_ref().is_some_and(|f| f.replaces(&server));
         tokio::select! {
             biased;
             made = self.connect_to(&server) => made,
-            _ = named.wait_for(replaces), if server.epoch.is_some() => {
+            _ = named.wait_for(|words| words.move_on_from(&server)), if server.epoch.is_some() => {
                 let why = "the primary was replaced while it was connected to";
                 Err(Fault::not_applied(Unavailable, why))
             }
         }
+    }
+
+    /// Where the server is now. Those who answer may be behind those who have told of a failover by themselves.
+    async fn find(self: &Arc<Self>) -> Result<Found, Fault> {
+        let sentinels = match &self.config.place {
+            Place::Fixed(address) => return Ok(Found { address: address.clone(), epoch: None }),
+            Place::Named(sentinels) => sentinels,
+        };
+        let asked_at = self.named.borrow().times();
+        let answers = sentinels.find(&self.config).await?;
+        self.listen_to_sentinels();
+        self.hears_sentinels(|words| words.answered(&answers, &asked_at));
+        let best = self.named.borrow().best().cloned();
+        best.or_else(|| Some(answers.into_iter().next()?.1))
+            .ok_or_else(|| Fault::not_applied(Unavailable, "no sentinel names the primary"))
     }
 
     /// Has somebody listen to the sentinels, if there are some. Who did so may have ended with a runtime.
@@ -1050,35 +1059,5 @@ pub(crate) async fn within<T>(limit: Duration, work: impl Future<Output = T>) ->
         biased;
         done = work => Some(done),
         () = sleep(limit) => None,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use lock_core::url::Host;
-
-    use super::*;
-    use crate::address::Address;
-
-    #[test]
-    fn a_sentinel_that_was_cut_off_takes_nothing_back_of_what_others_have_said() {
-        let config = Config::new("redis+sentinel://127.0.0.1:1/locks").unwrap();
-        let ours = Arc::new(Ours::new(&config));
-        let link = Link::new(config, ours);
-        let found = |port, epoch| {
-            let host = Host { name: "127.0.0.1".to_owned(), port };
-            Found { address: Address::Tcp { host, tls: false }, epoch: Some(epoch) }
-        };
-        for (told, known) in [
-            (found(1, 3), found(1, 3)),
-            (found(2, 5), found(2, 5)),
-            (found(1, 3), found(2, 5)),
-            // Where nobody counts, who speaks last is believed.
-            (found(3, 5), found(3, 5)),
-            (found(1, 6), found(1, 6)),
-        ] {
-            link.has_moved_to(told);
-            assert_eq!(*link.named.borrow(), Some(known));
-        }
     }
 }

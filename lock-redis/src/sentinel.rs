@@ -1,8 +1,9 @@
 //! Redis Sentinel: which of several servers has the locks now, and hearing when it is another one.
 //!
 //! Sentinels count the configurations of a primary, by epochs, and one that was cut off names an old one for
-//! as long as it has not heard of the newest. So a majority is asked and the highest epoch believed, and what one
-//! tells by itself counts only if it is not older than what is known.
+//! as long as it has not heard of the newest. So a majority is asked and the highest epoch believed, also of what each
+//! of them told last by itself. A sentinel that lost its state counts anew, and its last word counts as it is; of
+//! those that are gone it counts until more than half of them are there.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -27,6 +28,9 @@ use crate::link::{Link, within};
 
 /// What a sentinel has for all of its answer, with the connection on which it is asked.
 const ANSWER: Duration = Duration::from_secs(1);
+
+/// What the rest of them have when more than half have answered: who counts anew takes back what it told before.
+const LAST_WORD: Duration = Duration::from_millis(100);
 
 /// The pause before somebody listens again to a sentinel that is gone.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -54,57 +58,137 @@ pub(crate) struct Found {
     pub(crate) epoch: Option<u64>,
 }
 
-impl Found {
+/// What each sentinel said last.
+#[derive(Debug, Default)]
+pub(crate) struct Words(Vec<Word>);
+
+#[derive(Clone, Debug, Default)]
+struct Word {
+    said: Option<Found>,
+    /// How often it spoke by itself.
+    times: u64,
+    /// Nobody listens to it now.
+    is_gone: bool,
+}
+
+impl Words {
+    fn of(sentinels: usize) -> Self {
+        Self(vec![Word::default(); sentinels])
+    }
+
+    fn hears(&mut self, sentinel: usize, said: Found) {
+        let times = self.0[sentinel].times + 1;
+        self.0[sentinel] = Word { said: Some(said), times, is_gone: false };
+    }
+
+    /// How often each of them spoke by itself.
+    pub(crate) fn times(&self) -> Vec<u64> {
+        self.0.iter().map(|word| word.times).collect()
+    }
+
+    /// They were asked when they had spoken so often. Who spoke meanwhile may have said what is newer.
+    pub(crate) fn answered(&mut self, answers: &[(usize, Found)], asked_at: &[u64]) {
+        for (sentinel, answer) in answers {
+            let word = &mut self.0[*sentinel];
+            if asked_at.get(*sentinel) == Some(&word.times) {
+                (word.said, word.is_gone) = (Some(answer.clone()), false);
+            }
+        }
+    }
+
+    fn loses(&mut self, sentinel: usize) {
+        self.0[sentinel].is_gone = true;
+    }
+
+    /// Where the locks are: as the newest of them said, and of those the most.
+    pub(crate) fn best(&self) -> Option<&Found> {
+        let all = self.0.iter().filter_map(|word| Some((word.is_gone, word.said.as_ref()?)));
+        let all: Vec<_> = all.collect();
+        let there = all.iter().filter(|(is_gone, _)| !is_gone).map(|(_, said)| *said);
+        let there: Vec<_> = there.collect();
+        match there.len() > self.0.len() / 2 {
+            true => newest(&there),
+            false => newest(&all.iter().map(|(_, said)| *said).collect::<Vec<_>>()),
+        }
+    }
+
     /// True if the locks have moved, and `known` is where they were.
-    pub(crate) fn replaces(&self, known: &Self) -> bool {
-        self.address != known.address && self.epoch >= known.epoch
+    pub(crate) fn move_on_from(&self, known: &Found) -> bool {
+        let Some(best) = self.best().filter(|best| best.address != known.address) else {
+            return false;
+        };
+        let of_that = |word: &&Word| {
+            !word.is_gone && word.said.as_ref().is_some_and(|said| said.address == best.address)
+        };
+        // Those who do not count, or count anew, have to be more than half.
+        (best.epoch > Some(0) && best.epoch >= known.epoch)
+            || self.0.iter().filter(of_that).count() > self.0.len() / 2
     }
 }
 
+/// The highest epoch, and the address that most of those name.
+fn newest<'f>(all: &[&'f Found]) -> Option<&'f Found> {
+    let votes = |one: &Found| all.iter().filter(|other| **other == one).count();
+    all.iter().copied().max_by_key(|found| (found.epoch, votes(found)))
+}
+
 impl Sentinels {
-    /// Asks all sentinels at once, until more than half of them have answered.
-    pub(crate) async fn find(&self, config: &Config) -> Result<Found, Fault> {
+    /// Asks all sentinels at once, until more than half of them have answered and the others have had a moment. Tells
+    /// which one said what; one at least.
+    pub(crate) async fn find(&self, config: &Config) -> Result<Vec<(usize, Found)>, Fault> {
         let mut asked = JoinSet::new();
-        for host in &self.hosts {
-            let (sentinels, config, host) = (self.clone(), config.clone(), host.clone());
-            asked.spawn(async move { sentinels.ask(&config, &host).await });
+        for number in 0..self.hosts.len() {
+            let (sentinels, config) = (self.clone(), config.clone());
+            asked.spawn(async move { Ok((number, sentinels.ask(&config, number).await?)) });
         }
         let majority = self.hosts.len() / 2 + 1;
         let (mut answers, mut faults) = (Vec::new(), Vec::new());
-        while let Some(answer) = asked.join_next().await {
+        loop {
+            let limit = if answers.len() < majority { ANSWER * 2 } else { LAST_WORD };
+            let Some(Some(answer)) = within(limit, asked.join_next()).await else { break };
             match answer {
                 Ok(Ok(found)) => answers.push(found),
                 Ok(Err(fault)) => faults.push(fault),
                 // The runtime ends.
                 Err(_) => {}
             }
-            if answers.len() == majority {
-                break;
-            }
         }
-        let newest = answers.into_iter().max_by_key(|found| found.epoch);
-        newest.ok_or_else(|| self.nobody_knows(faults))
+        // Those who may not say it may know better than the few who may.
+        let denied = faults.iter().filter(|fault: &&Fault| fault.kind() == Denied).count();
+        match answers.is_empty() || denied >= majority {
+            true => Err(self.nobody_knows(faults)),
+            false => Ok(answers),
+        }
+    }
+
+    /// What is said of the primary when nobody has said anything yet.
+    pub(crate) fn words(&self) -> Words {
+        Words::of(self.hosts.len())
     }
 
     /// Listens to each sentinel, in tasks of its own, and tells the link what they say.
     pub(crate) fn listen(&self, config: &Arc<Config>, link: &Weak<Link>, tasks: &mut JoinSet<()>) {
-        for host in &self.hosts {
-            let (sentinels, host) = (self.clone(), host.clone());
+        for number in 0..self.hosts.len() {
+            let sentinels = self.clone();
             let (config, link) = (Arc::clone(config), Weak::clone(link));
             tasks.spawn(async move {
                 loop {
-                    if let Err(error) = sentinels.listen_to(&config, &host, &link).await {
+                    if let Err(error) = sentinels.listen_to(&config, number, &link).await {
                         let error = error.into_source();
+                        let host = &sentinels.hosts[number];
                         tracing::debug!(sentinel.address = %host, %error, "cannot listen");
                     }
+                    let Some(link) = link.upgrade() else { return };
+                    link.hears_sentinels(|words| words.loses(number));
+                    drop(link);
                     sleep_between(PAUSE / 2, PAUSE).await;
                 }
             });
         }
     }
 
-    async fn ask(&self, config: &Config, host: &Host) -> Result<Found, Fault> {
-        let address = self.address_of(host);
+    async fn ask(&self, config: &Config, number: usize) -> Result<Found, Fault> {
+        let address = self.address_of(&self.hosts[number]);
         let asking = async {
             let ([_, plain], settings) = (clients(self, config, &address).await?, settings());
             let redis = plain.get_multiplexed_async_connection_with_config(&settings).await;
@@ -129,7 +213,11 @@ impl Sentinels {
         let answers = redis.clone().req_packed_commands(&pipe, 0, pipe.len()).await;
         let [known, named] = <[Answer; 2]>::try_from(answers.map_err(refusal)?)
             .map_err(|_| odd_answer("ask a sentinel", "another number of answers"))?;
-        let known = known.extract_error().ok().and_then(|known| from_redis_value(known).ok());
+        let known = match known.extract_error().map_err(refusal) {
+            // Without that right, any of them could take back what the others say.
+            Err(fault) if fault.kind() == Denied => return Err(fault),
+            known => known.ok().and_then(|known| from_redis_value(known).ok()),
+        };
         let known: Option<HashMap<String, String>> = known;
         let named = named.extract_error().and_then(|named| Ok(from_redis_value(named)?));
         let named: Option<(String, u16)> = named.map_err(refusal)?;
@@ -138,7 +226,7 @@ impl Sentinels {
                 format!("the sentinel at {address} knows no primary called {:?}", self.service);
             return Err(Fault::not_applied(Invalid, why));
         };
-        // Services that only speak like sentinels do not count, and some users may not ask.
+        // Services that only speak like sentinels do not count: they are believed if more than half of them agree.
         let epoch = known.and_then(|known| known.get("config-epoch")?.parse().ok());
         let address = Address::Tcp { host: Host { name, port }, tls: self.tls };
         Ok(Found { address, epoch: Some(epoch.unwrap_or(0)) })
@@ -148,10 +236,10 @@ impl Sentinels {
     async fn listen_to(
         &self,
         config: &Config,
-        host: &Host,
+        number: usize,
         link: &Weak<Link>,
     ) -> Result<(), Fault> {
-        let address = self.address_of(host);
+        let address = self.address_of(&self.hosts[number]);
         let heard = Arc::new(Heard::default());
         let connecting = async {
             let [speaking, _] = clients(self, config, &address).await?;
@@ -168,7 +256,7 @@ impl Sentinels {
             // What was told before there was a subscription is known as well.
             let found = in_time(&address, self.ask_on(&redis, &address)).await?;
             match link.upgrade() {
-                Some(link) => link.has_moved_to(found),
+                Some(link) => link.hears_sentinels(|words| words.hears(number, found)),
                 None => return Ok(()),
             }
             tokio::select! {
@@ -281,6 +369,70 @@ mod tests {
     use conformance_tests::words::eventually;
 
     use super::*;
+
+    fn found(port: u16, epoch: u64) -> Found {
+        let host = Host { name: "127.0.0.1".to_owned(), port };
+        Found { address: Address::Tcp { host, tls: false }, epoch: Some(epoch) }
+    }
+
+    #[test]
+    fn a_sentinel_that_was_cut_off_takes_nothing_back_of_what_others_have_said() {
+        let mut words = Words::of(3);
+        assert_eq!(words.best(), None);
+        (0..3).for_each(|sentinel| words.hears(sentinel, found(1, 3)));
+        assert!(!words.move_on_from(&found(1, 3)) && words.move_on_from(&found(9, 3)));
+        // One of them is the first to tell of a failover.
+        words.hears(1, found(2, 5));
+        assert_eq!(words.best(), Some(&found(2, 5)));
+        assert!(words.move_on_from(&found(1, 3)) && !words.move_on_from(&found(2, 5)));
+        // Those who know are not heard any more, and one that is behind is.
+        words.loses(1);
+        words.hears(1, found(2, 5));
+        words.hears(2, found(2, 5));
+        (1..3).for_each(|sentinel| words.loses(sentinel));
+        words.hears(0, found(1, 3));
+        assert_eq!(words.best(), Some(&found(2, 5)));
+        assert!(!words.move_on_from(&found(2, 5)) && words.move_on_from(&found(1, 3)));
+    }
+
+    #[test]
+    fn answers_that_were_asked_for_before_the_news_take_nothing_back() {
+        let mut words = Words::of(3);
+        words.hears(0, found(1, 3));
+        let before = words.times();
+        words.hears(0, found(2, 5));
+        words.answered(&[(0, found(1, 3)), (1, found(1, 3))], &before);
+        assert_eq!(words.best(), Some(&found(2, 5)));
+        words.answered(&[(0, found(1, 0)), (1, found(1, 0))], &words.times());
+        assert_eq!(words.best(), Some(&found(1, 0)), "two of three have said so now");
+    }
+
+    #[test]
+    fn sentinels_that_count_anew_are_believed() {
+        let mut words = Words::of(3);
+        (0..3).for_each(|sentinel| words.hears(sentinel, found(2, 5)));
+        // They lost their state, and were told of another primary.
+        words.hears(0, found(1, 0));
+        assert!(!words.move_on_from(&found(2, 5)), "the others have not said so");
+        words.hears(2, found(1, 0));
+        assert!(!words.move_on_from(&found(2, 5)), "one of them is heard and says otherwise");
+        words.loses(1);
+        assert!(words.move_on_from(&found(2, 5)), "it is gone, and the rest is more than half");
+        assert_eq!(words.best(), Some(&found(1, 0)));
+    }
+
+    #[test]
+    fn those_that_do_not_count_are_believed_if_most_of_them_agree() {
+        let mut words = Words::of(3);
+        (0..3).for_each(|sentinel| words.hears(sentinel, found(1, 0)));
+        words.hears(1, found(2, 0));
+        assert!(!words.move_on_from(&found(1, 0)));
+        words.hears(0, found(2, 0));
+        assert!(words.move_on_from(&found(1, 0)));
+        let [one, other] = [found(2, 0), found(1, 0)];
+        assert_eq!(newest(&[&one, &other, &one]), Some(&one));
+        assert_eq!(newest(&[&other, &one, &one]), Some(&one));
+    }
 
     /// The first Sentinel hears from another one that this server is the primary now.
     async fn hears_of(group: &SentinelGroup, server: usize, epoch: u64) {

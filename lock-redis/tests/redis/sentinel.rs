@@ -192,6 +192,35 @@ async fn a_failover_by_hand_is_an_outage_and_never_contention() {
     assert!(has(group.server(1), "n"), "it is where the sentinels say");
 }
 
+/// Sentinels that lost their state, or were told of another primary by hand, count from the beginning.
+#[tokio::test]
+async fn sentinels_that_were_set_up_anew_are_believed() {
+    let group = group().await;
+    let locks = connect(&group).await;
+    let failing_over = Arc::clone(&group);
+    let failed_over = tokio::task::spawn_blocking(move || {
+        let words = ["SENTINEL", "FAILOVER", failing_over.service()];
+        assert_eq!(failing_over.sentinel(0).command(&words).text(), "OK");
+        failing_over.wait_until_named(1);
+        failing_over.wait_until_replica(0);
+    });
+    failed_over.await.unwrap();
+    until("it follows", async || locks.try_acquire(&claim("n", 1000)).await.is_ok()).await;
+    let [old, new] = [1, 0].map(|number| group.server(number).addr().port().to_string());
+    for sentinel in group.sentinels() {
+        assert_eq!(sentinel.command(&["SENTINEL", "REMOVE", group.service()]).text(), "OK");
+    }
+    assert_eq!(group.server(0).command(&["REPLICAOF", "NO", "ONE"]).text(), "OK");
+    assert_eq!(group.server(1).command(&["REPLICAOF", "127.0.0.1", &new]).text(), "OK");
+    for sentinel in group.sentinels() {
+        let words = ["SENTINEL", "MONITOR", group.service(), "127.0.0.1", &new, "2"];
+        assert_eq!(sentinel.command(&words).text(), "OK", "instead of {old}");
+    }
+    let ours = claim("m", 60_000);
+    until("it follows again", async || locks.try_acquire(&ours).await.is_ok()).await;
+    assert!(has(group.server(0), "m"), "it is where the sentinels say");
+}
+
 #[tokio::test]
 async fn a_primary_that_demands_replicas_gives_nothing_without_them() {
     let options = RedisOptions::new().setting("min-replicas-to-write", "1");
@@ -313,6 +342,9 @@ async fn sentinels_and_servers_have_credentials_of_their_own() {
     let rights: Vec<_> = rights.split_whitespace().collect();
     for sentinel in group.sentinels() {
         assert_eq!(sentinel.command(&rights).text(), "OK");
+        let less = "ACL SETUSER less on >s3cret +sentinel|get-master-addr-by-name +subscribe &*";
+        let less: Vec<_> = less.split_whitespace().collect();
+        assert_eq!(sentinel.command(&less).text(), "OK");
         assert_eq!(sentinel.command(&["ACL", "SETUSER", "default", "off"]).text(), "OK");
     }
     let denied = refused(&group.url()).await;
@@ -333,9 +365,14 @@ async fn sentinels_and_servers_have_credentials_of_their_own() {
     assert!(!format!("{locks:?}").contains("s3cret"));
     // Without this right the roles of servers are not known, and that is said.
     group.server(0).command(&["ACL", "SETUSER", "u", "-role"]);
-    Redis::connect(url).await.unwrap();
+    Redis::connect(url.as_str()).await.unwrap();
     assert!(output.text().contains("WARN"), "{}", output.text());
     assert!(output.text().contains("does not answer ROLE"), "{}", output.text());
     granted(locks.try_acquire(&claim("n", 1000)).await);
     locks.inspect(&name("n")).await.unwrap();
+    // Who may not ask how new an address is would believe a Sentinel that was cut off.
+    let url = url.replace("sentinel_user=app", "sentinel_user=less");
+    let denied = refused(&url).await;
+    assert_eq!(denied.kind(), ErrorKind::Denied, "{denied}");
+    assert!(whole(&denied).contains("+sentinel|master"), "{denied:?}");
 }
