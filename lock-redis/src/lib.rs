@@ -208,14 +208,16 @@
 //! |---|---|---|
 //! | failover, and the replica knew the lock | keeps it, for what was left of its lease there or longer | waits; the line is there |
 //! | failover, and the replica did not know it | is told at once, not at the next renewal; two believe in it until then | gets it, with a higher token |
-//! | the primary is cut off from the Sentinels, with clients | is told when it hears of the failover, at the latest at the end of its lease | gets it on the other side, with a higher token |
+//! | the primary is cut off from the Sentinels, and a client with it | is **not told while that lasts**, as its renewals succeed there, unless [replicas have to know](#replicas-that-have-to-know): then at the end of its lease at the latest | gets it on the other side, with a higher token than those of before |
 //! | the old primary comes back | | is not led to it: it is made a replica, and what it alone knew is gone |
 //!
 //! So with replicas **exclusion is not guaranteed across a failover**, as replication is asynchronous; tokens
 //! order what was granted before and after it, as long as the clocks of the servers agree to within the time
-//! that the failover takes. Who needs more has a resource that checks tokens, or `lock-quorum`, or ZooKeeper.
+//! that the failover takes. They do not order what is granted afterwards by the new primary and by an old one that does not know
+//! that it was replaced: who is cut off with that one may even get the higher token.
 //! `min-replicas-to-write` and `min-replicas-max-lag` on the servers bound for how long a primary that
-//! is cut off from its replicas gives locks: set them.
+//! is cut off from its replicas gives and prolongs locks, and `min_replicas` here does: set one of them.
+//! Who needs more has `lock-quorum`, or ZooKeeper.
 //!
 //! Holders hear of a failover because [`Capabilities::notices`] are there: it needs the rights for signals. Each lock
 //! that is held for longer than a tenth of a second costs one more request, and another one after each of its renewals; and
@@ -226,7 +228,9 @@
 //! (`sentinel announce-hostnames yes` and `resolve-hostnames yes`, `replica-announce-ip` on the servers), or addresses in the
 //! certificates. Sentinels are checked by their names in the URL, and servers by what the Sentinels call them. The user of the servers needs the right `+role`
 //! besides [those below](#rights); without it, a replica is found out by its refusal. A user of the Sentinels needs
-//! `+sentinel|get-master-addr-by-name +sentinel|master +subscribe &*`.
+//! `+sentinel|get-master-addr-by-name +sentinel|master +subscribe &*`; without the second, nobody knows how new an address
+//! is, and that is an error. Services that only speak like Sentinels and have no epochs are believed if more than half
+//! of them agree.
 //!
 //! # Replicas that have to know
 //!
@@ -254,7 +258,10 @@
 //!
 //! **What it does not promise**: that the replica which takes over is one of those. Sentinel takes the one with the newest data
 //! among those that it reaches. With as many replicas as are waited for, all of them know; but one that restarts without its
-//! data may be chosen too. And it is about the moment of the acknowledgement: who takes over without replicas of its
+//! data may be chosen too. A primary that is restarted before the Sentinels miss it stays the primary, as one server does: what
+//! its log has not is lost, and its replicas drop it too; have it log each write, or restart later than `down-after-milliseconds`. The
+//! ends of leases are times of the primary's clock: on a successor whose clock is ahead, they come earlier by as
+//! much. And it is about the moment of the acknowledgement: who takes over without replicas of its
 //! own gives no lock and prolongs none until it has some.
 //!
 //! **In a cluster** the replicas are those of the lock's master, with up to eight connections to each master. While a slot is being moved,
@@ -266,8 +273,8 @@
 //! | | exclusion | who lost a lock is told | waiting | tokens |
 //! |---|---|---|---|---|
 //! | one server | while it keeps its data; a restart loses what its log has not | by the next renewal | in line, across connections | grow |
-//! | Sentinel | not across a failover: what the replica did not know is lost | when the Sentinels tell, or by the next renewal | the line is there if the replica knew it | grow across it, as far as the clocks agree |
-//! | Sentinel or cluster, `min_replicas` | across a failover to one of those that acknowledged; in a cluster, not from the move of a slot to the next renewal after it | the same | the same; nobody is given a lock while too few acknowledge | the same |
+//! | Sentinel | not across a failover: what the replica did not know is lost | when the Sentinels tell, or by the next renewal; not while it reaches the old primary alone | the line is there if the replica knew it | grow across it, as far as the clocks agree; not beside an old primary that goes on |
+//! | Sentinel or cluster, `min_replicas` | across a failover to one of those that acknowledged, as far as the clocks agree; in a cluster, not from the move of a slot to the next renewal after it | the same, and at the end of the lease at the latest | the same; nobody is given a lock while too few acknowledge | grow, as far as the clocks agree |
 //! | cluster | as Sentinel, for each master by itself; moving a slot loses nothing | by the next renewal, or the end of the lease | in line; after a slot has moved, as soon as its waiters have looked | grow, also across moves |
 //! | minority of Sentinels or of a cluster's masters | Sentinels: nothing changes. Masters: no lock is given, renewed or let go there once they have noticed | | those in line at a master that is cut off look within their ttl | |
 //! | a managed service, by one address | as one server; where a replica may stand behind that address one day, as Sentinel | by the next renewal, or the end of the lease; nobody tells of a failover | what [is missing](#services-and-proxies) is warned about, or an error | as Sentinel |
@@ -285,8 +292,9 @@
 //! | 12.13, word of a grant that comes late | yes; not with `order=any` | the same | the same | not promised: nobody believes a grant by its word |
 //! | 13, the server stops, and is killed and back | yes | of a primary that nobody replaces meanwhile | of all members at once | the same |
 //!
-//! With `min_replicas` a dozen of them are checked for each change, and all in the long runs, which also kill and stop
-//! primaries that have just been cut off from their only replica: no two holders, and no lost update behind a fence.
+//! With `min_replicas` a dozen of them are checked for each change behind Sentinel, and all, also in a cluster, in the long runs.
+//! These also kill and stop primaries behind Sentinel that have just been cut off from their only replica: no two
+//! holders, and no lost update behind a fence.
 //!
 //! If somebody else takes over, 13.2 and 13.3 are another matter: who holds a lock that he knows goes on, and need not give
 //! up. That, and what is lost where he does not know it, is tested in `tests/redis/sentinel.rs`, `replicas.rs`,
