@@ -660,6 +660,80 @@ fn a_removal_excuses_only_those_who_had_the_lock_then() {
     assert!(report.broken.contains_key(&Rule::K2), "{report}");
 }
 
+/// A is broken; B and C stood in line, and D gets it while C holds it.
+#[test]
+fn who_stood_in_line_when_a_lock_was_broken_did_not_have_it_then() {
+    let call = |t: u64, kind: &str, who: &str, op: &str, more: &str| {
+        let grant = who.replace('/', "");
+        format!(
+            r#"{{"kind":"{kind}","t":{t},"proc":"{who}","lock":"l","op":"{op}","grant":"{grant}"{more}}}"#
+        )
+    };
+    let held = |fence: u64, until: u64| format!(r#","fence":{fence},"valid_until":{until}"#);
+    let judge = |d: u64| {
+        let mut lines = vec![
+            call(10, "invoke", "p1/a", "acquire", ""),
+            call(20, "ok", "p1/a", "acquire", &held(1, 2920)),
+            call(50, "invoke", "p2/b", "acquire", ""),
+            call(60, "invoke", "p3/c", "acquire", ""),
+            r#"{"kind":"fault","t":100,"id":1,"what":"break","lock":"l","breaks":["A3"]}"#
+                .to_owned(),
+            r#"{"kind":"heal","t":102,"id":1}"#.to_owned(),
+            call(103, "ok", "p2/b", "acquire", &held(2, 3003)),
+            call(150, "event", "p1/a", "lost", r#","err":"not_held""#),
+            call(200, "invoke", "p2/b", "release", ""),
+            call(201, "ok", "p2/b", "release", ""),
+            call(202, "ok", "p3/c", "acquire", &held(3, 3102)),
+        ];
+        let released =
+            [call(900, "invoke", "p3/c", "release", ""), call(901, "ok", "p3/c", "release", "")];
+        let taken = [
+            call(d - 50, "invoke", "p4/d", "acquire", ""),
+            call(d, "ok", "p4/d", "acquire", &held(4, d + 2900)),
+        ];
+        let both = if d > 901 { [released, taken] } else { [taken, released] };
+        lines.extend(both.concat());
+        let lines: Vec<_> = lines.iter().map(String::as_str).collect();
+        hand_written(r#","breaks":["A3"]"#, &lines).unwrap()
+    };
+    let legal = judge(1000);
+    assert!(legal.is_legal() && legal.excused_overlaps == 1, "{legal}");
+    let report = judge(300);
+    assert!(report.broken.contains_key(&Rule::K1), "{report}");
+    assert!(report.broken.contains_key(&Rule::K2), "{report}");
+}
+
+#[test]
+fn a_removal_that_removed_nothing_excuses_nothing() {
+    let removal = r#"{"kind":"fault","t":300,"id":1,"what":"break","lock":"l","breaks":["A3"]}"#;
+    for (over, is_legal) in [
+        (r#"{"kind":"heal","t":302,"id":1}"#, true),
+        (r#"{"kind":"heal","t":302,"id":1,"happened":false}"#, false),
+    ] {
+        let lines = [&TAKEN[..], &[removal, over], &TAKEN_TOO].concat();
+        let report = hand_written(r#","breaks":["A3"]"#, &lines).unwrap();
+        assert_eq!(report.is_legal(), is_legal, "{report}");
+    }
+}
+
+#[test]
+fn where_fences_may_go_back_they_do_not_tell_who_was_first() {
+    let taken = TAKEN[1].replace(r#""fence":1"#, r#""fence":100"#);
+    let lines = [
+        r#"{"kind":"fault","t":5,"id":1,"what":"clock","breaks":["A1"]}"#,
+        TAKEN[0],
+        &taken,
+        r#"{"kind":"heal","t":100,"id":1}"#,
+        r#"{"kind":"fault","t":200,"id":2,"what":"emptied","breaks":["A2"]}"#,
+        r#"{"kind":"heal","t":210,"id":2}"#,
+        TAKEN_TOO[0],
+        TAKEN_TOO[1],
+    ];
+    let report = hand_written(r#","breaks":["A1","A2"]"#, &lines).unwrap();
+    assert!(report.is_legal(), "{report}");
+    assert_eq!((report.excused_fences, report.excused_overlaps), (1, 1), "{report}");
+}
+
 #[test]
 fn a_member_that_lost_its_data_ends_holds_and_does_not_double_them() {
     let emptied = r#"{"kind":"fault","t":100,"id":1,"what":"member","breaks":["Minority"]}"#;

@@ -88,8 +88,9 @@ impl Director {
         let name = lock_name(lock);
         let fault = self.recorder().fault(Trouble::Other(Kind::BrokenFromGrant.name()));
         let fault = fault.lock(&name).breaks(Assumption::A3).begin();
-        self.break_lock(&LockName::new(name).map_err(|error| error.to_string())?).await;
-        fault.heal();
+        let name = LockName::new(name).map_err(|error| error.to_string())?;
+        let removed = self.break_lock(&name).await;
+        self.close(removed, fault).await;
         let told = hears(post, "done", HOLDS_ON);
         if told.is_err() {
             tell(post, &Order::LetGo)?;

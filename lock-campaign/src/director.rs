@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use conformance_tests::history::{Assumption, Recorder, Trouble};
+use conformance_tests::history::{Assumption, Recorder, Trouble, UnderFault};
 use conformance_tests::proxy::{Direction, Fault, Match, Proxy};
 use conformance_tests::servers::{KeepData, Step};
 use fastrand::Rng;
@@ -570,11 +570,14 @@ impl Director {
             let fault = fault.lock(&name).breaks(Assumption::A3).begin();
             let name = LockName::new(name).map_err(|error| error.to_string())?;
             let removed = match kind {
-                Kind::Evicted => block_in_place(|| self.site.evict(&name)),
+                Kind::Evicted => match block_in_place(|| self.site.evict(&name)) {
+                    true => Removal::Done,
+                    false => Removal::Nothing,
+                },
                 _ => self.break_lock(&name).await,
             };
-            fault.heal();
-            if removed {
+            self.close(removed, fault).await;
+            if removed == Removal::Done {
                 // The holder believes in its lock until its next renewal, or its deadline.
                 return self.last(Scope::Nuisance, self.terms.ttl * 2).await;
             }
@@ -585,16 +588,41 @@ impl Director {
         }
     }
 
-    pub(crate) async fn break_lock(&self, name: &LockName) -> bool {
+    /// What became of the removal that `fault` stands for.
+    pub(crate) async fn close(&self, removed: Removal, fault: UnderFault) {
+        match removed {
+            Removal::Done => fault.heal(),
+            Removal::Nothing => fault.never_happened(),
+            Removal::Unknown => {
+                // It may land until its holder has gone by itself.
+                sleep(self.terms.timeout + self.lease()).await;
+                fault.heal();
+            }
+        }
+    }
+
+    pub(crate) async fn break_lock(&self, name: &LockName) -> Removal {
         let bounded = |span| tokio::time::timeout(span, self.operator.inspect(name));
-        let Ok(Ok(seen)) = bounded(self.terms.timeout).await else { return false };
+        let Ok(Ok(seen)) = bounded(self.terms.timeout).await else { return Removal::Nothing };
         let Some(owner) = seen.holders.first().and_then(|holder| holder.owner) else {
-            return false;
+            return Removal::Nothing;
         };
         // Whoever it is by then: it names the holder that was seen.
         let breaking = self.operator.break_lock(name, &owner);
-        matches!(tokio::time::timeout(self.terms.timeout, breaking).await, Ok(Ok(true)))
+        match tokio::time::timeout(self.terms.timeout, breaking).await {
+            Ok(Ok(true)) => Removal::Done,
+            Ok(Ok(false)) => Removal::Nothing,
+            _ => Removal::Unknown,
+        }
     }
+}
+
+/// Whether a lock was removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Removal {
+    Done,
+    Nothing,
+    Unknown,
 }
 
 /// An error as a reason.

@@ -1,6 +1,7 @@
 //! K1, and whether each holder was told of its loss: what the library said to the application.
 
 use super::holds::{Hold, is_fenced};
+use super::order::may_go_back;
 use super::record::{Renewals, Why};
 use super::report::{Report, Rule};
 use super::timeline::{At, Grant, History, LockLine};
@@ -54,14 +55,11 @@ pub(super) fn exclusion(history: &History, lock: &LockLine, order: &[Hold], repo
 
 /// When that of the two can have been granted that was granted first.
 fn first_begun(history: &History, lock: &LockLine, a: &Claim, b: &Claim) -> At {
-    let fence = |claim: &Claim| lock.acquire(claim.grant?).fence;
-    match (fence(a), fence(b)) {
-        (Some(one), Some(other)) if is_fenced(history, lock) => {
-            if one < other {
-                a.begun
-            } else {
-                b.begun
-            }
+    let both = a.grant.zip(b.grant).map(|(a, b)| [lock.acquire(a), lock.acquire(b)]);
+    match both.filter(|[one, other]| !may_go_back(history, lock, one, other)) {
+        Some([one, other]) if is_fenced(history, lock) => {
+            let is_first = one.fence < other.fence;
+            if is_first { a.begun } else { b.begun }
         }
         _ => a.begun.min(b.begun),
     }

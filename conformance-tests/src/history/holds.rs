@@ -1,7 +1,7 @@
 //! How long a server may have kept a lock for a grant: what the rules about order, contention and
 //! waiting start from.
 
-use super::record::{Grade, Header, Op, Renewals, Why};
+use super::record::{Assumption, Grade, Header, Op, Renewals, Why};
 use super::timeline::{At, Call, Grant, History, LockLine, Outcome, Window};
 
 /// A grant as the server saw it, as far as the history tells.
@@ -46,10 +46,7 @@ impl Hold {
         let grant = &lock.grants[index];
         let unconfirmed = earliest_end(history, lock, grant);
         let (upper, lapsed) = latest_end(history, lock, grant);
-        let released = lock.released(grant).map(|release| {
-            let acquire = lock.acquire_of(grant);
-            earliest_break(history, lock, acquire, release.ret).min(release.invoke)
-        });
+        let released = lock.released(grant).map(|release| release.invoke);
         Self {
             grant: index,
             from: lock.acquire_of(grant).asked,
@@ -58,6 +55,28 @@ impl Hold {
             upper,
             lapsed,
         }
+    }
+
+    /// It cannot have begun before `from`, and what broke an assumption since may have ended it.
+    pub(super) fn begins(&mut self, history: &History, lock: &LockLine, from: At) {
+        self.from = from;
+        let broken = |until: At, of: fn(Assumption) -> bool| {
+            let broken = history.broken_by(of, &lock.name, from, until);
+            broken.map(|window| window.from.max(from)).min().unwrap_or(At::NEVER)
+        };
+        self.unconfirmed =
+            self.unconfirmed.min(broken(self.unconfirmed, Assumption::guards_exclusion));
+        self.lower = match lock.released(&lock.grants[self.grant]) {
+            // The server has not confirmed it where it is handed over inside of a process.
+            Some(release) if history.header.passes_on => {
+                self.lower.min(broken(release.ret, Assumption::guards_exclusion))
+            }
+            // Who gave it back had it until then, unless older data came back meanwhile.
+            Some(release) => {
+                self.lower.min(broken(release.ret, |assumption| assumption == Assumption::A2))
+            }
+            None => self.unconfirmed,
+        };
     }
 }
 
@@ -95,8 +114,8 @@ pub(super) fn earliest_expiry(history: &History, lock: &LockLine, grant: &Grant)
     }
 }
 
+/// When it can have ended at the earliest, while what exclusion rests on held.
 pub(super) fn earliest_end(history: &History, lock: &LockLine, grant: &Grant) -> At {
-    let acquire = lock.acquire_of(grant);
     let mut end = earliest_expiry(history, lock, grant);
     for release in lock.releases(grant) {
         // `NotHeld` removed nothing: it only says that something else did.
@@ -113,7 +132,7 @@ pub(super) fn earliest_end(history: &History, lock: &LockLine, grant: &Grant) ->
     if let Some(lost) = lost_with_a_member(history, lock, grant) {
         end = end.min(lost);
     }
-    end.min(earliest_break(history, lock, acquire, end))
+    end
 }
 
 /// When a hold can have ended that a majority did not have any more, because a member had lost it: whoever finds that
@@ -126,12 +145,6 @@ fn lost_with_a_member(history: &History, lock: &LockLine, grant: &Grant) -> Opti
     let (told, from) = ends.min()?;
     let broken = history.broken(&lock.name, lock.acquire_of(grant).asked, told);
     broken.map(|window| window.from.max(from)).min()
-}
-
-/// When a fault that breaks an assumption can have ended what was acquired by `acquire`.
-fn earliest_break(history: &History, lock: &LockLine, acquire: &Call, until: At) -> At {
-    let broken = history.exposed(&lock.name, acquire.asked, until);
-    broken.map(|window| window.from.max(acquire.asked)).min().unwrap_or(At::NEVER)
 }
 
 pub(super) fn latest_end(history: &History, lock: &LockLine, grant: &Grant) -> (At, bool) {

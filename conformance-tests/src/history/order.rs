@@ -20,7 +20,7 @@ pub(super) fn sweep(history: &History, lock: &LockLine, order: &mut [Hold], repo
             from = acquire.ret;
         }
         let hold = &mut order[index];
-        hold.from = from;
+        hold.begins(history, lock, from);
         if hold.lower >= from || from > free_from {
             blocker = Some(index);
         }
@@ -147,7 +147,7 @@ fn regressed(h: &History, lock: &LockLine, earlier: &Call, later: &Call, report:
 }
 
 /// Whether the fences of two grants may be in the wrong order: both the server's clock and its data were lost.
-fn may_go_back(h: &History, lock: &LockLine, one: &Call, other: &Call) -> bool {
+pub(super) fn may_go_back(h: &History, lock: &LockLine, one: &Call, other: &Call) -> bool {
     let (from, until) = (one.asked.min(other.asked), one.ret.max(other.ret));
     let broken = |assumption| h.breaks(assumption, &lock.name, from, until);
     h.header.fencing == Grade::Seeded && broken(Assumption::A1) && broken(Assumption::A2)

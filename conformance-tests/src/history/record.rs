@@ -274,6 +274,9 @@ pub struct Heal {
     pub t: u64,
     /// Which.
     pub id: u64,
+    /// False if it came to nothing, as when there was no lock to remove: then nothing is excused by it.
+    #[serde(default = "yes", skip_serializing_if = "Clone::clone")]
+    pub happened: bool,
 }
 
 /// What was left on the server when all was over.
@@ -424,6 +427,10 @@ impl Line {
             Self::Residue(line) => Some(line.t),
         }
     }
+}
+
+fn yes() -> bool {
+    true
 }
 
 /// A duration as nanoseconds, as far as 64 bits go.

@@ -279,7 +279,12 @@ pub struct UnderFault {
 impl UnderFault {
     /// Notes that it is over. To be called after it is.
     pub fn heal(self) {
-        self.recorder.put(|t| Line::Heal(Heal { t, id: self.id }));
+        self.recorder.put(|t| Line::Heal(Heal { t, id: self.id, happened: true }));
+    }
+
+    /// Notes that it came to nothing.
+    pub fn never_happened(self) {
+        self.recorder.put(|t| Line::Heal(Heal { t, id: self.id, happened: false }));
     }
 }
 

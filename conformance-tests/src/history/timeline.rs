@@ -248,8 +248,19 @@ impl History {
 
     /// The same, those of what exclusion rests on.
     pub(super) fn exposed(&self, lock: &str, from: At, until: At) -> impl Iterator<Item = &Window> {
-        let guards = |window: &&Window| window.breaks.iter().any(|one| one.guards_exclusion());
-        self.broken(lock, from, until).filter(guards)
+        self.broken_by(Assumption::guards_exclusion, lock, from, until)
+    }
+
+    /// The same, those of some assumptions.
+    pub(super) fn broken_by(
+        &self,
+        of: fn(Assumption) -> bool,
+        lock: &str,
+        from: At,
+        until: At,
+    ) -> impl Iterator<Item = &Window> {
+        let is_of = move |window: &&Window| window.breaks.iter().any(|&broken| of(broken));
+        self.broken(lock, from, until).filter(is_of)
     }
 
     /// Whether one assumption was.
@@ -381,6 +392,9 @@ impl Builder {
                 let index = self.faults.remove(&heal.id);
                 let index = index.ok_or(format!("no fault {} is under way", heal.id))?;
                 self.windows[index].until = at;
+                if !heal.happened {
+                    self.windows[index].breaks.clear();
+                }
                 Ok(())
             }
             Line::Residue(Residue { left, .. }) => {
