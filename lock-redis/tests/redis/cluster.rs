@@ -2,12 +2,13 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use conformance_tests::servers::{KeepData, Redis as Server, RedisCluster, RedisOptions, Reply};
 use lock_core::backend::{Attempt, Claim, Effect, Fault, FaultKind, LetGo, Release, Renewal, Wake};
 use lock_core::clock::Moment;
-use lock_core::{Backend, ErrorKind, FencingToken, Locker, Order, Wakeup};
+use lock_core::{Backend, Error, ErrorKind, FencingToken, Locker, Order, Wakeup};
 use lock_redis::Redis;
 use tokio::task::JoinHandle;
 
@@ -474,39 +475,25 @@ async fn what_is_no_cluster_is_told() {
 
 #[tokio::test]
 async fn one_lock_after_the_other_with_guards_while_slots_move() {
-    const ROUNDS: usize = 30;
-    const LEASE: Duration = Duration::from_secs(5);
+    const CLIENTS: usize = 3;
 
     let cluster = Arc::new(masters());
+    let (inside, moved) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicBool::new(false)));
     let mut clients = Vec::new();
-    for _ in 0..3 {
+    for _ in 0..CLIENTS {
         let locks = Locker::new(connect(&cluster).await);
-        clients.push(tokio::spawn(async move {
-            let mut tokens = Vec::new();
-            while tokens.len() < ROUNDS {
-                // The first attempt of whoever comes just now is refused, and nothing is lost by it.
-                let guard = match locks.lock("moving")?.ttl(LEASE).acquire().await {
-                    Err(error) if error.is_retryable() => continue,
-                    acquired => acquired?,
-                };
-                tokens.push(guard.fencing_token());
-                assert!(guard.is_held());
-                // What is refused while the slot moves is done in the background.
-                if let Err(error) = guard.release().await {
-                    assert!(error.is_retryable(), "{error:?}");
-                }
-            }
-            Ok::<_, lock_core::Error>(tokens)
-        }));
+        let (inside, moved) = (Arc::clone(&inside), Arc::clone(&moved));
+        clients.push(tokio::spawn(async move { in_turn(&locks, &inside, &moved).await }));
     }
     let moving = tokio::task::spawn_blocking({
-        let cluster = Arc::clone(&cluster);
+        let (cluster, moved) = (Arc::clone(&cluster), Arc::clone(&moved));
         move || {
             let slot = cluster.slot("moving");
             for _ in 0..6 {
                 let home = cluster.home("moving");
                 cluster.move_slot(slot, home, (home + 1) % 3);
             }
+            moved.store(true, Ordering::SeqCst);
         }
     });
     let mut tokens = Vec::new();
@@ -516,7 +503,39 @@ async fn one_lock_after_the_other_with_guards_while_slots_move() {
         tokens.extend(mine);
     }
     moving.await.unwrap();
+    let rounds = tokens.len();
     tokens.sort_unstable();
     tokens.dedup();
-    assert_eq!(tokens.len(), 3 * ROUNDS, "a token twice");
+    assert_eq!(tokens.len(), rounds, "a token twice");
+}
+
+/// Has the lock again and again, for as long as its slot moves, and is alone with it each time.
+async fn in_turn(
+    locks: &Locker,
+    inside: &AtomicUsize,
+    moved: &AtomicBool,
+) -> Result<Vec<Option<FencingToken>>, Error> {
+    const ROUNDS: usize = 30;
+
+    let mut tokens = Vec::new();
+    while tokens.len() < ROUNDS || !moved.load(Ordering::SeqCst) {
+        // The first attempt of whoever comes just now is refused, and nothing is lost by it.
+        let guard = match locks.lock("moving")?.ttl(Duration::from_millis(LONG)).acquire().await {
+            Err(error) if error.is_retryable() => continue,
+            acquired => acquired?,
+        };
+        assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "another one is inside");
+        tokens.push(guard.fencing_token());
+        // Time for others to come in, if they could.
+        if let Err(error) = guard.verify().await {
+            assert!(error.is_retryable(), "{error:?}");
+        }
+        assert!(guard.is_held());
+        assert_eq!(inside.fetch_sub(1, Ordering::SeqCst), 1, "another one has come in");
+        // What is refused while the slot moves is done in the background.
+        if let Err(error) = guard.release().await {
+            assert!(error.is_retryable(), "{error:?}");
+        }
+    }
+    Ok(tokens)
 }
