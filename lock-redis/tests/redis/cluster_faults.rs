@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use conformance_tests::servers::{RedisCluster, Reply};
 use lock_core::backend::{Attempt, Claim, Effect, FaultKind, LetGo, Release, Renewal};
-use lock_core::{Backend, FenceGate, Locker};
+use lock_core::{Backend, ErrorKind, FenceGate, Locker, Loss};
 use lock_redis::Redis;
 
 use crate::cluster::{
@@ -14,8 +14,8 @@ use crate::cluster::{
 };
 use crate::support::{acquired, claim, contended, eventually, renew, until, win};
 
-/// More than a failover takes, most of the time: whoever is not told of it has a lease that ends.
-const LEASE: Duration = Duration::from_secs(6);
+/// So long that no lease ends, and no renewal is due by itself, while a test runs.
+const LEASE: Duration = Duration::from_millis(LONG);
 
 async fn cluster(replicas: usize) -> Arc<RedisCluster> {
     let starting = move || RedisCluster::start(&options().links(), 3, replicas);
@@ -80,8 +80,14 @@ async fn a_lost_lock_is_told_and_fenced(
     let next = acquired(&Locker::new(other).lock(&*lost).unwrap().ttl(LEASE)).await;
     assert!(next.fencing_token() > guard.fencing_token());
     gate.admit(next.fencing_token().unwrap(), |()| ()).unwrap();
-    // By its next renewal, or by the end of its lease.
-    tokio::time::timeout(LEASE + SOON, guard.lost()).await.expect("it is told");
+    // By its next renewal, and long before the end of its lease.
+    assert!(guard.is_held(), "who asks nothing is not told");
+    until("it is told", async || match guard.verify().await {
+        Ok(()) => panic!("another one has it"),
+        Err(error) => error.kind() == ErrorKind::Lost,
+    })
+    .await;
+    assert_eq!(guard.lost().await, Loss::NotHeld);
     assert!(gate.admit(guard.fencing_token().unwrap(), |()| ()).is_err());
     meanwhile(&cluster, returns).await;
     eventually(|| says(&cluster, 0, "slave")).await;
