@@ -82,6 +82,33 @@ async fn a_grant_that_no_replica_knows_is_undone() {
 }
 
 #[tokio::test]
+async fn a_grant_that_could_not_be_undone_may_be_held_until_its_lease_ends() {
+    let group = group().await;
+    let way = Proxy::start(group.server(0).addr()).unwrap();
+    let url = format!("redis://{}?min_replicas=1&min_replicas_timeout=20ms", way.addr());
+    let locks = Redis::connect(url).await.unwrap();
+    cut(&group).await;
+    let ours = claim("n", 5_000);
+    let (owner, mut asking) = (ours.owner.expose(), way.hold("WAIT"));
+    let acquiring = tokio::spawn(async move { locks.try_acquire(&ours).await });
+    asking.caught().await.unwrap();
+    // The next that is about this owner is its release.
+    let mut release = way.hold(owner);
+    asking.deliver().await.unwrap();
+    release.caught().await.unwrap();
+    // It never arrives, and nobody comes to say it again.
+    way.set(ProxyFault::Refuse);
+    drop(release);
+    let fault = acquiring.await.unwrap().unwrap_err();
+    assert_eq!((fault.effect(), fault.kind()), (Effect::Unknown, FaultKind::Unavailable));
+    assert!(tells_of_replicas(&fault));
+    assert!(has(&group, 0, "n"), "it was undone");
+    eventually(|| !has(&group, 0, "n")).await;
+    group.heal(0);
+    granted(connect(&group).await.try_acquire(&claim("n", 60_000)).await);
+}
+
+#[tokio::test]
 async fn a_grant_counts_from_before_its_attempt_and_not_from_what_follows() {
     let group = group().await;
     let way = Proxy::start(group.server(0).addr()).unwrap();
