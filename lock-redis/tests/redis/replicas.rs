@@ -4,11 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use conformance_tests::proxy::{Fault as ProxyFault, Proxy};
-use conformance_tests::servers::{Redis as Server, RedisCluster, RedisOptions, SentinelGroup};
+use conformance_tests::servers::{
+    KeepData, Redis as Server, RedisCluster, RedisOptions, SentinelGroup,
+};
 use conformance_tests::words::{claim, eventually, granted, renew, until, win};
 use lock_core::backend::{Claim, Effect, Fault, FaultKind, LetGo, Release};
 use lock_core::clock::Moment;
-use lock_core::{Backend, ErrorKind, Locker, Loss, Wakeup};
+use lock_core::{Backend, ErrorKind, FenceGate, Locker, Loss, Wakeup};
 use lock_redis::Redis;
 
 use crate::cluster::{self, name_at, names_at, still_held};
@@ -202,6 +204,30 @@ async fn what_was_acknowledged_survives_its_primary() {
     let fault = other.try_acquire(&claim("m", 1000)).await.unwrap_err();
     assert_eq!(fault.kind(), FaultKind::Unavailable);
     assert!(!has(&group, 1, "m"));
+}
+
+/// It was acknowledged, and there was no failover: who comes back empty empties its replicas.
+#[tokio::test]
+async fn what_was_acknowledged_is_lost_with_a_primary_that_restarts_empty_and_that_is_told_and_fenced()
+ {
+    let group = group().await;
+    group.replace_nobody();
+    let (locks, other) = (connect(&group).await, connect(&group).await);
+    let guard = Locker::new(locks).lock("n").unwrap().ttl(LONG).acquire().await.unwrap();
+    let gate = FenceGate::new(());
+    gate.admit(guard.fencing_token().unwrap(), |()| ()).unwrap();
+    assert!(has(&group, 1, "n"), "it was acknowledged");
+    let restarting = Arc::clone(&group);
+    let restart = move || restarting.server(0).restart(KeepData::Yes);
+    tokio::task::spawn_blocking(restart).await.unwrap();
+    let next = acquired(&Locker::new(other).lock("n").unwrap().ttl(LONG)).await;
+    assert!(next.fencing_token() > guard.fencing_token());
+    gate.admit(next.fencing_token().unwrap(), |()| ()).unwrap();
+    let loss = tokio::time::timeout(SOON, guard.lost()).await.expect("it is told");
+    assert_eq!(loss, Loss::NotHeld);
+    assert!(gate.admit(guard.fencing_token().unwrap(), |()| ()).is_err());
+    next.verify().await.unwrap();
+    assert_eq!((group.settled(), has(&group, 1, "n")), (Some(0), true), "nobody was replaced");
 }
 
 #[tokio::test]
