@@ -225,6 +225,18 @@ impl SentinelGroup {
         self.servers.iter().any(|server| says(server, "master_link_status:up"))
     }
 
+    /// Waits until a Sentinel names this server as the primary. The others may not have heard of it.
+    ///
+    /// # Panics
+    ///
+    /// None does within half a minute, or the first one has ended.
+    pub fn wait_until_decided(&self, number: usize) {
+        let port = Some(self.server(number).service_port());
+        let decided = || self.sentinels.iter().any(|sentinel| sentinel.named() == port);
+        let decided = self.sentinel(0).server().wait_until(READY, decided);
+        decided.unwrap_or_else(|error| panic!("{error}"));
+    }
+
     /// Waits until each Sentinel that was not killed names this server as the primary.
     ///
     /// # Panics
