@@ -125,12 +125,15 @@ impl Page<'_> {
 
     /// A read sees all increments that passed before it, and none that was never made.
     fn reads(&self, passed: &[&Call], report: &mut Report) {
+        let mut ended: Vec<_> = passed.iter().map(|write| write.ret).collect();
+        let may_count = self.writes.iter().filter(|write| write.outcome != Outcome::Fail);
+        let mut begun: Vec<_> = may_count.map(|write| write.invoke).collect();
+        ended.sort_unstable();
+        begun.sort_unstable();
         for read in self.lock.calls.iter().filter(|call| call.op == Op::Read) {
             let Some(value) = read.value else { continue };
-            let least = passed.iter().filter(|write| write.ret < read.invoke).count() as u64;
-            let may_count =
-                |write: &&&Call| write.outcome != Outcome::Fail && write.invoke <= read.ret;
-            let most = self.writes.iter().filter(may_count).count() as u64;
+            let least = ended.partition_point(|&ret| ret < read.invoke) as u64;
+            let most = begun.partition_point(|&invoke| invoke <= read.ret) as u64;
             if !(least..=most).contains(&value) {
                 report.violation(Rule::K3, &self.lock.name, &read.lines, || {
                     format!("the counter is {value} after {least} to {most} increments")

@@ -283,6 +283,50 @@ async fn a_grant_without_a_token_is_one_where_none_is_declared() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_release_that_fails_is_repeated_soon_at_first_and_then_less_often() {
+    let releases = Arc::new(Mutex::new(Vec::new()));
+    let noted = Arc::clone(&releases);
+    let refuses = Faulty::new(Arc::new(Memory::new()), move |call| match call.verb {
+        Verb::Release => {
+            noted.lock().unwrap().push(Moment::now());
+            Disturbance::Refuse(FaultKind::Unavailable)
+        }
+        _ => Disturbance::None,
+    });
+    let locks = Locker::new(refuses);
+    drop(locks.lock("n").unwrap().ttl(secs(30)).acquire().await.unwrap());
+    let dropped = Moment::now();
+    sleep(secs(60)).await;
+    let releases = releases.lock().unwrap();
+    let soon = releases.iter().filter(|at| at.saturating_since(dropped) <= millis(100)).count();
+    assert!(soon >= 3, "{soon} in the first tenth of a second");
+    // In the end every three seconds at the latest, which is a tenth of the lease.
+    assert!((16..=60).contains(&releases.len()), "{} until the lease was over", releases.len());
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_next_in_this_process_does_not_wait_for_releases_that_are_repeated() {
+    let memory = Memory::new();
+    let refuses = Faulty::new(Arc::new(memory.clone()), |call| match call.verb {
+        Verb::Release => Disturbance::Refuse(FaultKind::Unavailable),
+        _ => Disturbance::None,
+    });
+    let locks = Locker::new(with(refuses, |caps| caps.order = Order::PerProcess));
+    let first = locks.lock("n").unwrap().ttl(secs(300)).acquire().await.unwrap();
+    let signal = first.loss_signal();
+    let lock = locks.lock("n").unwrap().ttl(secs(300));
+    let next = tokio::spawn(async move { lock.acquire().await.unwrap() });
+    sleep(secs(1)).await;
+    drop(first);
+    // Its release has been refused, and somebody removes the lock.
+    sleep(millis(5)).await;
+    memory.evict(&LockName::new("n").unwrap());
+    let next = tokio::time::timeout(secs(30), next).await;
+    assert!(next.is_ok(), "it waits for the one before it, which still tries to let go");
+    drop(signal);
+}
+
 #[test]
 fn lost_moves_between_runtimes() {
     let build = || {
