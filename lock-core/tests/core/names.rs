@@ -107,3 +107,15 @@ fn the_encoding_never_changes() {
     }
     assert!(seen >= 10);
 }
+
+#[test]
+fn a_prefix_leaves_the_rest_of_the_room_to_names() {
+    let encoding = Encoding::new("-_.:/", 250).with_prefix("app:").unwrap();
+    let key = |len: usize| encoding.encode(&name(&"a".repeat(len)));
+    assert_eq!(key(246), format!("app:{}", "a".repeat(246)));
+    // As much of it as there is room for, and its digest.
+    for len in [247, 254, 1000] {
+        let (key, readable) = (key(len), format!("app:{}%~", "a".repeat(180)));
+        assert!(key.len() == 250 && key.starts_with(&readable), "{len}: {key}");
+    }
+}
