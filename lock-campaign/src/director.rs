@@ -24,7 +24,7 @@ use tokio::task::block_in_place;
 use crate::crew::{OBEYS_WITHIN, Post};
 use crate::desk::{Office, lock_name};
 use crate::kind::{Kind, Offer, Scope};
-use crate::sites::{self, Site, Terms};
+use crate::sites::{self, Removal, Site, Terms};
 use crate::worker::Order;
 
 /// How long traffic may take to come up again.
@@ -489,6 +489,9 @@ impl Director {
             && assumption.guards_exclusion()
         {
             sleep(self.site.aftermath()).await;
+            if matches!(kind, Kind::LeaderKilled | Kind::LeaderStopped) {
+                self.someone_leads().await?;
+            }
         }
         fault.heal();
         Ok(())
@@ -570,10 +573,7 @@ impl Director {
             let fault = fault.lock(&name).breaks(Assumption::A3).begin();
             let name = LockName::new(name).map_err(|error| error.to_string())?;
             let removed = match kind {
-                Kind::Evicted => match block_in_place(|| self.site.evict(&name)) {
-                    true => Removal::Done,
-                    false => Removal::Nothing,
-                },
+                Kind::Evicted => block_in_place(|| self.site.evict(&name)),
                 _ => self.break_lock(&name).await,
             };
             self.close(removed, fault).await;
@@ -615,14 +615,6 @@ impl Director {
             _ => Removal::Unknown,
         }
     }
-}
-
-/// Whether a lock was removed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Removal {
-    Done,
-    Nothing,
-    Unknown,
 }
 
 /// An error as a reason.

@@ -9,7 +9,8 @@ use conformance_tests::proxy::Proxy;
 use conformance_tests::servers::{Persistence, RedisCluster, RedisOptions};
 use lock_core::LockName;
 
-use super::{BY_NETWORK, Backing, Cut, Site, Terms, connect};
+use super::redis::deleted;
+use super::{BY_NETWORK, Backing, Cut, Removal, Site, Terms, connect};
 use crate::kind::{Kind, Offer};
 
 pub(super) const BACKING: Backing = Backing { name: "cluster", start, connect };
@@ -111,10 +112,14 @@ impl Site for Cluster {
         })
     }
 
-    fn evict(&self, name: &LockName) -> bool {
-        self.0
-            .try_home(name.as_str())
-            .is_some_and(|home| self.0.member(home).command(&["DEL", name.as_str()]).text() == "1")
+    /// Who was missed for a moment may still be replaced when it is back.
+    fn aftermath(&self) -> Duration {
+        Duration::from_secs(3)
+    }
+
+    fn evict(&self, name: &LockName) -> Removal {
+        let Some(home) = self.0.try_home(name.as_str()) else { return Removal::Nothing };
+        deleted(&self.0.member(home).command(&["DEL", name.as_str()]))
     }
 
     fn left(&self) -> Option<Vec<String>> {

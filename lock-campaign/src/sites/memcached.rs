@@ -9,7 +9,7 @@ use conformance_tests::history::Assumption;
 use conformance_tests::servers::{Memcached, MemcachedOptions};
 use lock_core::LockName;
 
-use super::{BY_NETWORK, Backing, Site, Terms, connect};
+use super::{BY_NETWORK, Backing, Removal, Site, Terms, connect};
 use crate::kind::{Kind, Offer};
 
 pub(super) const BACKING: Backing = Backing { name: "memcache", start, connect };
@@ -65,9 +65,13 @@ impl Site for OneMemcached {
         Duration::from_millis(1500)
     }
 
-    fn evict(&self, name: &LockName) -> bool {
+    fn evict(&self, name: &LockName) -> Removal {
         // The names of a campaign are plain, so they are the keys.
-        self.0.command(&format!("delete {}", name.as_str())) == "DELETED"
+        match self.0.command(&format!("delete {}", name.as_str())).as_str() {
+            "DELETED" => Removal::Done,
+            "NOT_FOUND" => Removal::Nothing,
+            _ => Removal::Unknown,
+        }
     }
 
     fn left(&self) -> Option<Vec<String>> {

@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use conformance_tests::history::Assumption;
 use lock_core::{Backend, LockName, Memory};
+use tokio::runtime::Handle;
 
-use super::{Backing, NO_NETWORK, Site, Terms, connect};
+use super::{Backing, NO_NETWORK, Removal, Site, Terms, connect};
 use crate::kind::{Kind, Offer};
 
 pub(super) const BACKING: Backing =
@@ -56,10 +57,14 @@ impl Site for InMemory {
         self.0.lose_data();
     }
 
-    fn evict(&self, name: &LockName) -> bool {
-        let before = self.0.len();
-        self.0.evict(name);
-        self.0.len() < before
+    fn evict(&self, name: &LockName) -> Removal {
+        match Handle::current().block_on(self.0.inspect(name)) {
+            Ok(seen) if !seen.holders.is_empty() => {
+                self.0.evict(name);
+                Removal::Done
+            }
+            _ => Removal::Nothing,
+        }
     }
 
     fn left(&self) -> Option<Vec<String>> {

@@ -67,6 +67,17 @@ pub struct Terms {
     pub locks: usize,
 }
 
+/// What became of the removal of a lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Removal {
+    /// It was there, and is gone.
+    Done,
+    /// It was not there: certainly nothing has changed.
+    Nothing,
+    /// Perhaps it is gone, or goes a little later, or some of it is.
+    Unknown,
+}
+
 /// One lock space with its servers, started for one run and gone with it.
 ///
 /// All calls may block for milliseconds, those to a server for seconds.
@@ -164,10 +175,10 @@ pub trait Site: Send + Sync {
         Duration::ZERO
     }
 
-    /// Removes a held lock behind everybody's back. False if there was none.
-    fn evict(&self, name: &LockName) -> bool {
+    /// Removes a held lock behind everybody's back.
+    fn evict(&self, name: &LockName) -> Removal {
         let _ = name;
-        false
+        Removal::Nothing
     }
 
     /// What is left when all clients have gone. `None` if it cannot tell.

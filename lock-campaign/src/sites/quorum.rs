@@ -8,7 +8,7 @@ use conformance_tests::history::Assumption;
 use conformance_tests::proxy::Proxy;
 use lock_core::LockName;
 
-use super::{BY_NETWORK, Backing, Site, Terms, connect, memcached, redis};
+use super::{BY_NETWORK, Backing, Removal, Site, Terms, connect, memcached, redis};
 use crate::kind::{Kind, Offer};
 
 pub(super) const REDIS: Backing = Backing {
@@ -130,8 +130,14 @@ impl Site for Quorum {
         &self.ways
     }
 
-    fn evict(&self, name: &LockName) -> bool {
-        self.members.iter().filter(|member| member.evict(name)).count() > self.members.len() / 2
+    fn evict(&self, name: &LockName) -> Removal {
+        let removed: Vec<_> = self.members.iter().map(|member| member.evict(name)).collect();
+        let done = removed.iter().filter(|removal| **removal == Removal::Done).count();
+        match done > self.members.len() / 2 {
+            true => Removal::Done,
+            false if removed.iter().all(|removal| *removal == Removal::Nothing) => Removal::Nothing,
+            false => Removal::Unknown,
+        }
     }
 
     fn left(&self) -> Option<Vec<String>> {

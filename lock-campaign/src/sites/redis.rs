@@ -8,7 +8,7 @@ use conformance_tests::history::Assumption;
 use conformance_tests::servers::{Persistence, Redis, RedisOptions, Reply, Step};
 use lock_core::LockName;
 
-use super::{BY_NETWORK, Backing, Site, Terms, connect};
+use super::{BY_NETWORK, Backing, Removal, Site, Terms, connect};
 use crate::kind::{Kind, Offer};
 
 pub(super) const BACKING: Backing = Backing { name: "redis", start, connect };
@@ -62,9 +62,9 @@ impl Site for OneRedis {
         self.0.command(&["CONFIG", "SET", "maxmemory", if full { "1" } else { "0" }]);
     }
 
-    fn evict(&self, name: &LockName) -> bool {
+    fn evict(&self, name: &LockName) -> Removal {
         // The names of a campaign are plain, so they are the keys.
-        self.0.command(&["DEL", name.as_str()]).text() == "1"
+        deleted(&self.0.command(&["DEL", name.as_str()]))
     }
 
     fn left(&self) -> Option<Vec<String>> {
@@ -76,5 +76,14 @@ impl Site for OneRedis {
 
     fn documented(&self) -> Vec<&'static str> {
         vec!["{n*}%fence", "{n*}%gone:*"]
+    }
+}
+
+/// What came of a `DEL`.
+pub(super) fn deleted(reply: &Reply) -> Removal {
+    match reply.text().as_str() {
+        "1" => Removal::Done,
+        "0" => Removal::Nothing,
+        _ => Removal::Unknown,
     }
 }

@@ -9,7 +9,8 @@ use conformance_tests::history::Assumption;
 use conformance_tests::servers::{Persistence, RedisOptions, Reply, SentinelGroup};
 use lock_core::LockName;
 
-use super::{BY_NETWORK, Backing, Cut, Site, Terms, connect};
+use super::redis::deleted;
+use super::{BY_NETWORK, Backing, Cut, Removal, Site, Terms, connect};
 use crate::kind::{Kind, Offer, Scope};
 
 pub(super) const BACKING: Backing = Backing { name: "sentinel", start: || start(false), connect };
@@ -114,9 +115,14 @@ impl Site for Group {
         self.lasting
     }
 
-    fn evict(&self, name: &LockName) -> bool {
-        let Some(primary) = self.leader() else { return false };
-        self.group.server(primary).command(&["DEL", name.as_str()]).text() == "1"
+    /// Who was missed for a moment may still be replaced when it is back.
+    fn aftermath(&self) -> Duration {
+        Duration::from_secs(3)
+    }
+
+    fn evict(&self, name: &LockName) -> Removal {
+        let Some(primary) = self.leader() else { return Removal::Nothing };
+        deleted(&self.group.server(primary).command(&["DEL", name.as_str()]))
     }
 
     fn left(&self) -> Option<Vec<String>> {
