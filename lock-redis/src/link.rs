@@ -65,7 +65,7 @@ pub(crate) struct Link {
     config: Arc<Config>,
     ours: Arc<Ours>,
     dialer: Dialer<Connection>,
-    /// Where the locks are by the word of a sentinel that said so of its own accord.
+    /// Where the locks are by the last word of each sentinel.
     named: watch::Sender<Words>,
     /// Those who listen to sentinels. They end with this.
     listening: Mutex<JoinSet<()>>,
@@ -487,11 +487,12 @@ impl Link {
         let mut named = self.named.subscribe();
         tokio::select! {
             biased;
-            made = self.connect_to(&server) => made,
+            // First: what was told while the last answer came counts.
             _ = named.wait_for(|words| words.move_on_from(&server)), if server.epoch.is_some() => {
                 let why = "the primary was replaced while it was connected to";
                 Err(Fault::not_applied(Unavailable, why))
             }
+            made = self.connect_to(&server) => made,
         }
     }
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use lock_core::backend::Fault;
 use lock_core::backend::FaultKind::{Denied, Invalid, Unavailable, Unsupported};
-use lock_core::clock::sleep_between;
+use lock_core::clock::{Moment, sleep_between};
 use lock_core::url::Host;
 use redis::aio::{AsyncPushSender, ConnectionLike, MultiplexedConnection, SendError};
 use redis::{
@@ -35,8 +35,15 @@ const LAST_WORD: Duration = Duration::from_millis(100);
 /// The pause before somebody listens again to a sentinel that is gone.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// On which sentinels tell that a primary was replaced.
-const NEWS: &str = "+switch-master";
+/// Where sentinels tell that a primary was replaced, and that they were told of one by hand.
+const NEWS: [&str; 2] = ["+switch-master", "+monitor"];
+
+/// The pause before somebody who listens asks again all the same, at most: a sentinel that lost its state, hangs or was told to
+/// forget the primary says nothing of it.
+const AGAIN: Duration = Duration::from_secs(10);
+
+/// For so long the word of a sentinel counts that is gone. The others hear within seconds what it knew.
+const REMEMBERED: Duration = Duration::from_secs(60);
 
 /// The sentinels that watch over a primary.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,8 +74,8 @@ struct Word {
     said: Option<Found>,
     /// How often it spoke by itself.
     times: u64,
-    /// Nobody listens to it now.
-    is_gone: bool,
+    /// Since when nobody listens to it.
+    gone_since: Option<Moment>,
 }
 
 impl Words {
@@ -78,7 +85,7 @@ impl Words {
 
     fn hears(&mut self, sentinel: usize, said: Found) {
         let times = self.0[sentinel].times + 1;
-        self.0[sentinel] = Word { said: Some(said), times, is_gone: false };
+        self.0[sentinel] = Word { said: Some(said), times, gone_since: None };
     }
 
     /// How often each of them spoke by itself.
@@ -91,24 +98,21 @@ impl Words {
         for (sentinel, answer) in answers {
             let word = &mut self.0[*sentinel];
             if asked_at.get(*sentinel) == Some(&word.times) {
-                (word.said, word.is_gone) = (Some(answer.clone()), false);
+                (word.said, word.gone_since) = (Some(answer.clone()), None);
             }
         }
     }
 
     fn loses(&mut self, sentinel: usize) {
-        self.0[sentinel].is_gone = true;
+        self.0[sentinel].gone_since.get_or_insert_with(Moment::now);
     }
 
     /// Where the locks are: as the newest of them said, and of those the most.
     pub(crate) fn best(&self) -> Option<&Found> {
-        let all = self.0.iter().filter_map(|word| Some((word.is_gone, word.said.as_ref()?)));
-        let all: Vec<_> = all.collect();
-        let there = all.iter().filter(|(is_gone, _)| !is_gone).map(|(_, said)| *said);
-        let there: Vec<_> = there.collect();
+        let there: Vec<_> = self.0.iter().filter_map(Word::of_who_is_there).collect();
         match there.len() > self.0.len() / 2 {
             true => newest(&there),
-            false => newest(&all.iter().map(|(_, said)| *said).collect::<Vec<_>>()),
+            false => newest(&self.0.iter().filter_map(Word::that_counts).collect::<Vec<_>>()),
         }
     }
 
@@ -117,12 +121,21 @@ impl Words {
         let Some(best) = self.best().filter(|best| best.address != known.address) else {
             return false;
         };
-        let of_that = |word: &&Word| {
-            !word.is_gone && word.said.as_ref().is_some_and(|said| said.address == best.address)
-        };
+        let there = self.0.iter().filter_map(Word::of_who_is_there);
         // Those who do not count, or count anew, have to be more than half.
         (best.epoch > Some(0) && best.epoch >= known.epoch)
-            || self.0.iter().filter(of_that).count() > self.0.len() / 2
+            || there.filter(|said| said.address == best.address).count() > self.0.len() / 2
+    }
+}
+
+impl Word {
+    fn of_who_is_there(&self) -> Option<&Found> {
+        self.said.as_ref().filter(|_| self.gone_since.is_none())
+    }
+
+    fn that_counts(&self) -> Option<&Found> {
+        let is_over = |since: Moment| (since + REMEMBERED).has_passed();
+        self.said.as_ref().filter(|_| !self.gone_since.is_some_and(is_over))
     }
 }
 
@@ -172,6 +185,8 @@ impl Sentinels {
             let sentinels = self.clone();
             let (config, link) = (Arc::clone(config), Weak::clone(link));
             tasks.spawn(async move {
+                // Also if its runtime ends: then nobody would hear of a failover.
+                let _listener = Listener { number, link: Weak::clone(&link) };
                 loop {
                     if let Err(error) = sentinels.listen_to(&config, number, &link).await {
                         let error = error.into_source();
@@ -248,7 +263,7 @@ impl Sentinels {
             let connecting = speaking.get_multiplexed_async_connection_with_config(&settings);
             let failed = |error: RedisError| fault::no_connection(&address, &error);
             let mut redis = connecting.await.map_err(failed)?;
-            redis.subscribe(NEWS).await.map_err(|error| refusal(&address, &error))?;
+            redis.subscribe(&NEWS).await.map_err(|error| refusal(&address, &error))?;
             Ok(redis)
         };
         let redis = in_time(&address, connecting).await?;
@@ -261,6 +276,7 @@ impl Sentinels {
             }
             tokio::select! {
                 () = heard.news.notified() => {}
+                () = sleep_between(AGAIN / 2, AGAIN) => {}
                 _ = heard.end.wait() => return Ok(()),
             }
         }
@@ -280,6 +296,20 @@ impl Sentinels {
         let why =
             format!("no sentinel names the primary of {:?}: {}", self.service, whys.join("; "));
         Fault::not_applied(kind, why)
+    }
+}
+
+/// Somebody who listens to a sentinel, until it is dropped.
+struct Listener {
+    number: usize,
+    link: Weak<Link>,
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        if let Some(link) = self.link.upgrade() {
+            link.hears_sentinels(|words| words.loses(self.number));
+        }
     }
 }
 
@@ -344,10 +374,10 @@ struct News {
 
 impl AsyncPushSender for News {
     fn send(&self, push: PushInfo) -> Result<(), SendError> {
-        // `<service> <old host> <old port> <new host> <new port>`, after the channel.
+        // After the channel, `<service> <old host> <old port> …`, or `master <service> <host> <port> …`.
         if push.kind == PushKind::Message
             && let Some(Answer::BulkString(text)) = push.data.get(1)
-            && text.strip_prefix(self.service.as_bytes()).is_some_and(|rest| rest.starts_with(b" "))
+            && text.split(|byte| *byte == b' ').take(2).any(|word| word == self.service.as_bytes())
         {
             self.heard.news.notify_one();
         }
@@ -419,6 +449,20 @@ mod tests {
         words.loses(1);
         assert!(words.move_on_from(&found(2, 5)), "it is gone, and the rest is more than half");
         assert_eq!(words.best(), Some(&found(1, 0)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn those_that_are_gone_are_forgotten_after_a_minute() {
+        let mut words = Words::of(3);
+        (0..3).for_each(|sentinel| words.hears(sentinel, found(2, 5)));
+        (1..3).for_each(|sentinel| words.loses(sentinel));
+        words.hears(0, found(1, 0));
+        assert_eq!(words.best(), Some(&found(2, 5)));
+        tokio::time::advance(REMEMBERED / 2).await;
+        (1..3).for_each(|sentinel| words.loses(sentinel));
+        assert_eq!(words.best(), Some(&found(2, 5)));
+        tokio::time::advance(REMEMBERED / 2 + Duration::from_millis(1)).await;
+        assert_eq!(words.best(), Some(&found(1, 0)), "they were lost again and again, since then");
     }
 
     #[test]
