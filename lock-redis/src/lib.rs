@@ -199,7 +199,8 @@
 //!
 //! Name all of them. For each connection all are asked at once, for at most a second, until more than half have
 //! answered; the newest configuration is believed, and a server that says of itself that it is no primary is not
-//! used. A client also listens to each Sentinel, on a connection of its own. When one of them tells of
+//! used. A client also listens to each Sentinel, on a connection of its own, and asks it again every ten seconds: one that lost
+//! its state or was told of a primary by hand is believed when more than half of them say so. When one of them tells of
 //! another primary, what is under way on the old one is given up as unknown, and the next verb is the new one's. A verb
 //! that meets a server without being its primary any more is [`ErrorKind::Unavailable`], never contention.
 //! With fewer Sentinels than half, locks go on as long as the primary does.

@@ -96,11 +96,10 @@ fn section(sum: &Sum<'_>) -> String {
         "From a crash to the next holder (takeover)",
         &sum.takeovers,
         &format!(
-            "Declared: {words}. The verdict allows {} more, for the load of the machine, and, where the server \
-             hands locks over, a lease for each who stood in line and has died or is stopped, too. Other faults go \
-             on meanwhile: the next in line may be hit itself. Where locks have no lease, a holder that is stopped \
-             keeps them.",
-            short(last.slack)
+            "Declared: {words}. The verdict allows six seconds and the bound of a call more, for the load of the \
+             machine, and, where the server hands locks over, a lease for each who stood in line and has died or is \
+             stopped, too. Other faults go on meanwhile: the next in line may be hit itself. Where locks have no \
+             lease, a holder that is stopped keeps them."
         ),
         Some(limit),
     );
