@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use lock_campaign::bugs::Finding;
+use lock_campaign::bugs::{self, Finding};
 use lock_campaign::{Outcome, report};
 
 #[test]
@@ -12,6 +12,10 @@ fn the_summary_and_the_page_are_those_of_the_results() {
     let findings = Finding::all(&docs.join("campaign")).expect("findings can be read");
     assert!(outcomes.iter().all(Outcome::is_clean), "a result is not clean");
     assert!(findings.iter().all(|finding| finding.seen.is_some()), "an old bug was not seen");
+    for bug in bugs::ALL {
+        let is_told = findings.iter().any(|finding| finding.bug == bug.name);
+        assert!(is_told, "nobody has looked for {}: lock-campaign bugs {0}", bug.name);
+    }
     for (file, text) in [
         ("campaign.md", report::markdown(&outcomes, &findings)),
         ("campaign.html", report::html(&outcomes, &findings)),
