@@ -596,6 +596,14 @@ fn hand_written(fields: &str, lines: &[&str]) -> Result<Report, String> {
     Ok(history::check(&history))
 }
 
+/// A line about the grant that is called as who asked for it.
+fn written(t: u64, kind: &str, who: &str, op: &str, more: &str) -> String {
+    let grant = who.replace('/', "");
+    format!(
+        r#"{{"kind":"{kind}","t":{t},"proc":"{who}","lock":"l","op":"{op}","grant":"{grant}"{more}}}"#
+    )
+}
+
 const TAKEN: [&str; 2] = [
     r#"{"kind":"invoke","t":10,"proc":"p1/a","lock":"l","op":"acquire","grant":"a"}"#,
     r#"{"kind":"ok","t":20,"proc":"p1/a","lock":"l","op":"acquire","grant":"a","fence":1,"valid_until":2980,"new":1}"#,
@@ -663,12 +671,7 @@ fn a_removal_excuses_only_those_who_had_the_lock_then() {
 /// A is broken; B and C stood in line, and D gets it while C holds it.
 #[test]
 fn who_stood_in_line_when_a_lock_was_broken_did_not_have_it_then() {
-    let call = |t: u64, kind: &str, who: &str, op: &str, more: &str| {
-        let grant = who.replace('/', "");
-        format!(
-            r#"{{"kind":"{kind}","t":{t},"proc":"{who}","lock":"l","op":"{op}","grant":"{grant}"{more}}}"#
-        )
-    };
+    let call = written;
     let held = |fence: u64, until: u64| format!(r#","fence":{fence},"valid_until":{until}"#);
     let judge = |d: u64| {
         let mut lines = vec![
@@ -819,12 +822,7 @@ fn a_stopped_holder_is_taken_over_from_within_the_bound() {
 
 #[test]
 fn a_hold_that_was_passed_on_was_asked_for_by_the_first_who_had_it() {
-    let call = |t: u64, kind: &str, who: &str, op: &str, more: &str| {
-        let grant = who.replace('/', "");
-        format!(
-            r#"{{"kind":"{kind}","t":{t},"proc":"{who}","lock":"l","op":"{op}","grant":"{grant}"{more}}}"#
-        )
-    };
+    let call = written;
     let held = |fence: u64| format!(r#","fence":{fence},"valid_until":2000"#);
     let lines = [
         call(10, "invoke", "p1/a", "acquire", ""),
@@ -861,12 +859,7 @@ fn a_hold_that_was_passed_on_was_asked_for_by_the_first_who_had_it() {
 
 #[test]
 fn who_waits_beside_a_holder_whose_lease_ran_out_may_be_passed_over() {
-    let call = |t: u64, kind: &str, who: &str, op: &str, more: &str| {
-        let grant = who.replace('/', "");
-        format!(
-            r#"{{"kind":"{kind}","t":{t},"proc":"{who}","lock":"l","op":"{op}","grant":"{grant}"{more}}}"#
-        )
-    };
+    let call = written;
     let held = |fence: u64, until: u64| format!(r#","fence":{fence},"valid_until":{until}"#);
     let judge = |fields: &str, holder: &str| {
         let lines = [
