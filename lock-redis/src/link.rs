@@ -507,8 +507,15 @@ impl Link {
         self.listen_to_sentinels();
         self.hears_sentinels(|words| words.answered(&answers, &asked_at));
         let best = self.named.borrow().best().cloned();
-        best.or_else(|| Some(answers.into_iter().next()?.1))
-            .ok_or_else(|| Fault::not_applied(Unavailable, "no sentinel names the primary"))
+        best.ok_or_else(|| Fault::not_applied(Unavailable, "no sentinel names the primary"))
+    }
+
+    /// Nobody listens to this sentinel any more, as a runtime has ended: whoever connects next listens anew.
+    pub(crate) fn has_lost_a_listener(&self, sentinel: usize) {
+        self.hears_sentinels(|words| words.loses(sentinel));
+        if let Some(connection) = self.dialer.current() {
+            self.ours.lost(&connection.health);
+        }
     }
 
     /// Has somebody listen to the sentinels, if there are some. Who did so may have ended with a runtime.

@@ -103,7 +103,7 @@ impl Words {
         }
     }
 
-    fn loses(&mut self, sentinel: usize) {
+    pub(crate) fn loses(&mut self, sentinel: usize) {
         self.0[sentinel].gone_since.get_or_insert_with(Moment::now);
     }
 
@@ -308,7 +308,7 @@ struct Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         if let Some(link) = self.link.upgrade() {
-            link.hears_sentinels(|words| words.loses(self.number));
+            link.has_lost_a_listener(self.number);
         }
     }
 }

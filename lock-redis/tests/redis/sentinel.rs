@@ -195,6 +195,29 @@ async fn a_failover_by_hand_is_an_outage_and_never_contention() {
     assert!(has(group.server(1), "n"), "it is where the sentinels say");
 }
 
+/// The connection is another runtime's by then, and goes on.
+#[tokio::test]
+async fn who_listens_ends_with_its_runtime_and_somebody_else_listens_then() {
+    let group = group().await;
+    let mut first = tokio::runtime::Builder::new_multi_thread();
+    let first = first.worker_threads(1).enable_all().build().unwrap();
+    let url = group.url();
+    let locks = first.spawn(async move { Redis::connect(url).await.unwrap() }).await.unwrap();
+    group.server(0).command(&["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"]);
+    until("it connects again, from here", async || {
+        locks.try_acquire(&claim("n", 1000)).await.is_ok()
+    })
+    .await;
+    first.shutdown_background();
+    group.cut_from_replica(0);
+    eventually(|| !group.is_replicated()).await;
+    let locker = Locker::new(locks);
+    let guard = locker.lock("m").unwrap().ttl(Duration::from_secs(300)).acquire().await.unwrap();
+    group.hide_from_sentinels(0);
+    let lost = tokio::time::timeout(Duration::from_secs(30), guard.lost()).await;
+    assert_eq!(lost.expect("it is told of the failover"), Loss::NotHeld);
+}
+
 /// Sentinels that lost their state, or were told of another primary by hand, count from the beginning.
 #[tokio::test]
 async fn sentinels_that_were_set_up_anew_are_believed() {
