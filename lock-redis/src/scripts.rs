@@ -99,7 +99,11 @@ mod tests {
             assert_ne!(plain.get_hash(), sharded.get_hash(), "it says something");
         }
         assert_eq!(PLAIN.inspect.get_hash(), SHARDED.inspect.get_hash());
-        for source in [include_str!("scripts/line.lua"), include_str!("scripts/rights.lua")] {
+        for source in [
+            include_str!("scripts/line.lua"),
+            include_str!("scripts/quick_release.lua"),
+            include_str!("scripts/rights.lua"),
+        ] {
             let said = source.matches("PUBLISH").count();
             assert!(said > 0 && said == source.matches("'PUBLISH'").count(), "written otherwise");
         }
@@ -113,5 +117,10 @@ mod tests {
             let line = format!("local {name} = {} ", lasts.as_millis());
             assert!(include_str!("scripts/numbers.lua").contains(&line), "{line}");
         }
+        let line = "local CLAIM_LEASE = '3000' ";
+        assert!(include_str!("scripts/line.lua").contains(line));
+        let stays = 3000 + crate::backend::IDLE.as_millis();
+        let quick = format!("local CLAIM_LEASE, STAYS = '3000', '{stays}' ");
+        assert!(include_str!("scripts/quick_release.lua").contains(&quick), "{quick}");
     }
 }

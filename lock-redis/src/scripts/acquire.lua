@@ -18,27 +18,27 @@ if tonumber(floor) and tonumber(floor) + 1 >= LIMIT then
     return redis.error_reply('LOCKFENCE there is no fencing token above the one that was asked for')
 end
 
-local NEAR = 16 -- so many from the head on are looked through for the second process
+local NEAR = {'1', '15'} -- from the head on to these places is looked for the second process
 local line = line()
 local waits = channel ~= ''
-local mine = waits and table.concat({owner, channel, ARGV[2], floor == '' and '-' or floor, label}, ' ')
+local mine = waits and owner .. ' ' .. channel .. ' ' .. ARGV[2] .. ' ' .. (floor == '' and '-' or floor) .. ' ' .. label
 
 -- Takes a place in line, the old one if there is one, and has all places of the process last.
 local function stand_in_line()
     line.hears(places, owner, channel)
-    redis.call('ZREMRANGEBYSCORE', places, '-inf', whole(now))
+    redis.call('ZREMRANGEBYSCORE', places, '-inf', now)
     local lasts, till = redis.call('ZSCORE', places, channel), now + patience * 1000
-    if not lasts or tonumber(lasts) < till then
+    if not lasts or lasts - till < 0 then
         redis.call('ZADD', places, whole(till), channel)
     end
     local place = lasts and 0 or 1
     local stands = redis.call('ZSCORE', queue, mine)
     if stands then
-        arrival = whole(tonumber(stands))
+        arrival = whole(stands)
     else
         if arrival == '' then
-            local last = redis.call('ZRANGE', queue, -1, -1, 'WITHSCORES')[2]
-            arrival = whole(math.max(now, last and tonumber(last) + 1 or 0))
+            local last = redis.call('ZRANGE', queue, '-1', '-1', 'WITHSCORES')[2]
+            arrival = (not last or last - now < 0) and now or whole(last + 1)
         else
             place = place + 4
         end
@@ -54,13 +54,15 @@ end
 
 -- The first process in line looks when the lease ends, and the second one too: the first may be the holder's.
 local function is_to_look()
-    local first
-    for _, member in ipairs(redis.call('ZRANGE', queue, 0, NEAR - 1)) do
-        local process = line.channel_of(member)
-        if process == channel or (first and process ~= first) then
-            return process == channel
+    for _, last in ipairs(NEAR) do
+        local first
+        for _, member in ipairs(redis.call('ZRANGE', queue, '0', last)) do
+            local process = line.channel_of(member)
+            if process == channel or (first and process ~= first) then
+                return process == channel
+            end
+            first = process
         end
-        first = process
     end
     return false
 end

@@ -6,13 +6,12 @@
 -- Answers 1: ended   0: that owner does not hold the lock
 
 local lock, fence, queue, places, bell = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local value = redis.call('GETRANGE', lock, 0, 255)
+local value = redis.call('GETRANGE', lock, '0', '255')
 if string.sub(value, 1, 32) == ARGV[1] or string.sub(value, 1, 33) == '-' .. ARGV[1] then
-    redis.call('DEL', lock)
+    redis.call('DEL', lock, bell)
     if redis.pcall('EXISTS', queue) == 1 then
         pcall(line().serve, lock, fence, queue, places, nil, false)
     end
-    redis.pcall('DEL', bell)
     return 1
 end
 return 0

@@ -10,10 +10,10 @@
 -- server longer than a command does.
 
 local function line()
-    local MEMBER = '^(%x+) (%S+) (%d+) (%S+) ?(.*)$'
-    local CLAIM_LEASE = 3000 -- in ms: how long a lock that was sent waits for a word of its owner
+    local BEHIND_OWNER = 34 -- where the channel begins
+    local CLAIM_LEASE = '3000' -- in ms: how long a lock that was sent waits for a word of its owner
     local SENDING = 20 -- what it costs to send somebody the lock, when taking somebody out of the line costs 1
-    local BATCH = 100
+    local BATCH = '100'
 
     -- What one script may spend on those who are gone: the server does nothing else meanwhile. A thousand
     -- take a few ms. Whoever looks next goes on.
@@ -21,12 +21,12 @@ local function line()
     local unheard = {} -- channels that nobody listens to
 
     local function channel_of(member)
-        return (string.match(member, '^%x+ (%S+)'))
+        return string.match(member, '^%S+', BEHIND_OWNER)
     end
 
     -- The member to whom the lock was sent last, if it was not heard of since.
     local function silent(places)
-        local last = redis.call('ZRANGE', places, -1, -1)[1]
+        local last = redis.call('ZRANGE', places, '-1', '-1')[1]
         return last and string.sub(last, 1, 1) == '@' and string.sub(last, 2)
     end
 
@@ -38,12 +38,12 @@ local function line()
         end
     end
 
-    -- The first one in line whose process is not gone; all before it leave the line. Nil if there is none, or
-    -- if the budget does not last until there.
+    -- The first one in line whose process is not gone, and who stands behind it, as far as that is known; all
+    -- before it leave the line. Nil if there is none, or if the budget does not last until there.
     local function first(queue, is_gone)
-        local batch = 1
+        local last = '1'
         while budget > 0 do
-            local members, gone = redis.call('ZRANGE', queue, 0, batch - 1), 0
+            local members, gone = redis.call('ZRANGE', queue, '0', last), 0
             for i, member in ipairs(members) do
                 if not is_gone(channel_of(member)) then
                     break
@@ -54,10 +54,10 @@ local function line()
                 redis.call('ZREM', queue, unpack(members, 1, gone))
                 budget = budget - gone
             end
-            if gone < batch then
-                return members[gone + 1]
+            if gone <= tonumber(last) then
+                return members[gone + 1], members[gone + 2]
             end
-            batch = BATCH
+            last = BATCH
         end
         return nil
     end
@@ -71,14 +71,14 @@ local function line()
         return heard ~= 0
     end
 
-    -- The message that makes a process look when so many ms have passed.
-    local function look(lock, remaining, is_ours)
-        return table.concat({'next', lock, remaining, whole(clock()), is_ours}, ' ')
+    -- The message that makes a process look when so many ms have passed since then.
+    local function look(lock, remaining, now, is_ours)
+        return 'next ' .. lock .. ' ' .. remaining .. ' ' .. now .. ' ' .. is_ours
     end
 
     -- Tells so many of the processes whose places last longest.
     local function tell_others(message, places, sent, most)
-        local channels = redis.call('ZRANGE', places, -BATCH, -1)
+        local channels = redis.call('ZRANGE', places, '-' .. BATCH, '-1')
         for i = #channels, 1, -1 do
             local channel = channels[i]
             local is_other = channel ~= sent and string.sub(channel, 1, 1) ~= '@'
@@ -88,19 +88,28 @@ local function line()
         end
     end
 
+    local function does_not_hear(channel)
+        return not channel or unheard[channel]
+    end
+
     -- Tells the process of the first one in line for how many ms the lock is held, so that it looks then.
     -- Whoever does not hear it is gone. The process that was `sent` the lock knows; whether it is alive is what
-    -- others have to find out.
-    local function tell_next(lock, queue, places, is_ours, sent)
+    -- others have to find out. What the caller knows need not be asked for: who is the first, and that the
+    -- lock is held for so many ms since then.
+    local function tell_next(lock, queue, places, is_ours, sent, member, remaining, since)
         local message
         while budget > 0 do
-            local member = first(queue, function(channel) return not channel or unheard[channel] end)
+            local channel = member and channel_of(member)
+            if does_not_hear(channel) then
+                member = first(queue, does_not_hear)
+                channel = member and channel_of(member)
+            end
             if not member and budget > 0 then
                 redis.call('DEL', places)
                 return
             end
-            message = message or look(lock, redis.call('PTTL', lock), is_ours)
-            local channel = member and channel_of(member)
+            message = message
+                or look(lock, remaining or redis.call('PTTL', lock), since or clock(), is_ours)
             if not member or channel == sent then
                 tell_others(message, places, sent, 4)
                 return
@@ -134,21 +143,23 @@ local function line()
         local function is_gone(channel)
             if channel and gone[channel] == nil then
                 local lasts = redis.call('ZSCORE', places, channel)
-                gone[channel] = not lasts or tonumber(lasts) <= now
+                gone[channel] = not lasts or lasts - now <= 0
             end
             return not channel or gone[channel]
         end
         local given = false
         while budget > 0 do
-            local member = first(queue, is_gone)
+            local member, behind = first(queue, is_gone)
             if not member then
                 break
             elseif member == mine then
                 redis.call('ZREM', queue, member)
                 return member, nil
             end
-            local owner, channel, ttl, floor, label = string.match(member, MEMBER)
-            local lease = math.min(tonumber(ttl), CLAIM_LEASE)
+            local owner = string.sub(member, 1, 32)
+            local channel, ttl, floor, label =
+                string.match(member, '^(%S+) (%d+) (%S+) ?(.*)$', BEHIND_OWNER)
+            local lease = ttl - CLAIM_LEASE < 0 and ttl or CLAIM_LEASE
             local number, err = give(lock, fence, owner, label, lease, floor, now)
             if err then
                 if given then
@@ -157,8 +168,8 @@ local function line()
                 return nil, err
             end
             given = true
-            local message = {'grant', owner, number, lease, whole(now)}
-            local heard = redis.pcall('PUBLISH', channel, table.concat(message, ' '))
+            local message = 'grant ' .. owner .. ' ' .. number .. ' ' .. lease .. ' ' .. now
+            local heard = redis.pcall('PUBLISH', channel, message)
             if type(heard) == 'table' then
                 redis.call('DEL', lock)
                 return nil, heard
@@ -166,7 +177,7 @@ local function line()
             if heard > 0 then
                 redis.call('ZREM', queue, member)
                 redis.pcall('ZADD', places, 'inf', '@' .. member)
-                tell_next(lock, queue, places, 1, channel)
+                tell_next(lock, queue, places, 1, channel, behind, lease, now)
                 return member, nil
             end
             redis.call('ZREM', places, channel)
@@ -180,7 +191,7 @@ local function line()
             redis.call('DEL', places)
             return nil, nil
         end
-        tell_others(look(lock, 0, 1), places, nil, 1)
+        tell_others(look(lock, 0, now, 1), places, nil, 1)
         return nil, nil, true
     end
 

@@ -7,9 +7,13 @@ local PLACE_LASTS = 5000 -- in ms: beyond two leases after the last look of its 
 -- Longer than any attempt stays on its way.
 local REMEMBERED = 60000
 
+-- Times and the numbers of grants are digits: Lua takes longer to write a number than the server for a command. For the
+-- same reason commands are told '0' and not 0.
+
+-- The server's time in µs.
 local function clock()
     local now = redis.call('TIME')
-    return now[1] * 1000000 + now[2]
+    return now[1] .. string.sub('00000' .. now[2], -6)
 end
 
 local function whole(number)
@@ -18,12 +22,15 @@ end
 
 -- Until the clock has passed the number, too: then the clock alone is above it.
 local function at_least(ms, number, now)
-    return whole(ms + math.max(0, (tonumber(number) - now) / 1000))
+    if number == now then
+        return ms
+    end
+    return whole(ms + math.max(0, (number - now) / 1000))
 end
 
 local function string_at(key, what)
     -- No string of ours is longer; others may be as long as they like.
-    local value = redis.pcall('GETRANGE', key, 0, 255)
+    local value = redis.pcall('GETRANGE', key, '0', '255')
     if type(value) == 'table' and string.find(value.err, 'WRONGTYPE', 1, true) then
         return nil, redis.error_reply('LOCKTYPE ' .. what)
     elseif type(value) == 'table' then
@@ -42,20 +49,17 @@ local function give(lock, fence, owner, label, lease, floor, now)
     if err then
         return nil, err
     end
-    if last and (#last > 16 or not string.match(last, '^%d+$')) then
+    if last and (#last > 16 or not string.find(last, '^%d+$')) then
         return nil, redis.error_reply('LOCKFENCE the fence key of the lock holds something other than a number')
     end
-    local number = now
-    if last then
-        number = math.max(number, tonumber(last) + 1)
+    local number, above = now, tonumber(floor)
+    if above or (last and (#last ~= #now or now <= last)) then
+        number = math.max(now, (last or 0) + 1, (above or 0) + 1)
+        if number >= LIMIT then
+            return nil, redis.error_reply('LOCKFENCE the fencing tokens of the lock are used up')
+        end
+        number = whole(number)
     end
-    if tonumber(floor) then
-        number = math.max(number, tonumber(floor) + 1)
-    end
-    if number >= LIMIT then
-        return nil, redis.error_reply('LOCKFENCE the fencing tokens of the lock are used up')
-    end
-    number = whole(number)
     redis.call('SET', fence, number, 'PX', at_least(lease + IDLE, number, now))
     local held = owner .. ' ' .. number
     if label ~= '' then

@@ -13,13 +13,57 @@
 -- memory or only sets an expiry is allowed at the memory limit, and after it so is every other write of the
 -- script: that is why SET never comes first.
 --
--- Nearly every release ends in this file: see quick_acquire.lua.
+-- Nearly every release ends in this file, whether somebody waits or not: see quick_acquire.lua. What it does for those
+-- who wait is what `serve` does in line.lua, where nothing is out of the ordinary.
 
 local lock, fence, queue, places, bell, tombstone = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local owner = ARGV[1]
 
-if not ARGV[2] and redis.pcall('GETRANGE', lock, '0', '31') == owner and redis.call('EXISTS', queue) == 0 then
+local CLAIM_LEASE, STAYS = '3000', '603000' -- in ms: how long the lock is sent for, and how long its fence stays then
+
+local is_plain = not ARGV[2] and redis.pcall('GETRANGE', lock, '0', '31') == owner
+if is_plain and redis.call('EXISTS', queue) == 0 then
     redis.call('DEL', lock, bell)
     return 1
+end
+
+local sent_to -- the process that was sent the lock here, if others are still to be told
+if is_plain then
+    -- All that is read is read before the lock is let go. What is unusual is left to those who go on from there.
+    local heads = redis.pcall('ZRANGE', queue, '0', '1')
+    local head, behind = heads[1], heads[2]
+    local channel, ttl, label = string.match(head or '', '^(%S+) (%d+) %- ?(.*)$', 34)
+    local lasts = channel and redis.pcall('ZSCORE', places, channel)
+    local last = lasts and redis.pcall('GETRANGE', fence, '0', '16')
+    local now = redis.call('TIME')
+    now = now[1] .. string.sub('00000' .. now[2], -6)
+    if last and #lasts == #now and #last == #now and last < now and now < lasts and string.find(last, '^%d+$') then
+        local known = redis.pcall('ZRANGE', places, '-3', '-1')
+        local silent = string.find(known[#known] or '', '@', 1, true) == 1 and known[#known]
+        local next, lease = string.sub(head, 1, 32), ttl - CLAIM_LEASE < 0 and ttl or CLAIM_LEASE
+        local held = next .. ' ' .. now
+        redis.call('DEL', lock, bell)
+        local heard = redis.pcall('SET', fence, now, 'PX', STAYS).ok
+            and redis.pcall('SET', lock, label == '' and held or held .. ' ' .. label, 'PX', lease).ok
+            and redis.pcall('PUBLISH', channel, 'grant ' .. next .. ' ' .. now .. ' ' .. lease .. ' ' .. now)
+        if type(heard) == 'number' and heard > 0 then
+            redis.pcall('ZREM', queue, head)
+            if not behind then
+                redis.pcall('DEL', places)
+                return 1
+            elseif silent then
+                redis.pcall('ZREM', places, silent)
+            end
+            redis.pcall('ZADD', places, 'inf', '@' .. head)
+            local other = string.match(behind, '^%S+', 34)
+            local is_alone = other == channel and #known == (silent and 2 or 1)
+            local told = other and other ~= channel
+                and redis.pcall('PUBLISH', other, 'next ' .. lock .. ' ' .. lease .. ' ' .. now .. ' 1') ~= 0
+            if is_alone or told then
+                return 1
+            end
+            sent_to = channel
+        end
+    end
 end
 

@@ -1,8 +1,18 @@
--- What quick_release.lua has left: others stand in line, or the owner does not hold the lock, or there is more to it.
+-- What quick_release.lua has left: something about those in line is out of the ordinary, or the owner does not hold the
+-- lock, or there is more to it.
+
+if sent_to then
+    pcall(line().tell_next, lock, queue, places, 1, sent_to)
+    return 1
+elseif is_plain then
+    redis.call('DEL', lock, bell)
+    pcall(line().serve, lock, fence, queue, places, nil, false)
+    return 1
+end
 
 local keep, uncertain, mine = tonumber(ARGV[2] or 0), ARGV[3], ARGV[4] or ''
 
-local value = redis.pcall('GETRANGE', lock, 0, 255)
+local value = redis.pcall('GETRANGE', lock, '0', '255')
 if type(value) == 'table' and not string.find(value.err, 'WRONGTYPE', 1, true) then
     return value
 end
@@ -22,11 +32,10 @@ if ours and keep > 0 then
     end
     redis.pcall('DEL', bell)
 elseif ours then
-    redis.call('DEL', lock)
+    redis.call('DEL', lock, bell)
     if redis.pcall('EXISTS', queue) == 1 then
         pcall(line().serve, lock, fence, queue, places, nil, false)
     end
-    redis.pcall('DEL', bell)
 else
     -- Does nothing that counts, but where writes are refused: a replica that is behind must not say "not held".
     redis.call('PEXPIRE', tombstone or bell, REMEMBERED)
@@ -36,7 +45,7 @@ else
         pcall(line.hears, places, owner, line.channel_of(mine))
     end
     if line and mine ~= '' then
-        local is_first = redis.call('ZRANGE', queue, 0, 0)[1] == mine
+        local is_first = redis.call('ZRANGE', queue, '0', '0')[1] == mine
         redis.call('ZREM', queue, mine)
         if is_first and value == '' and redis.call('EXISTS', lock) == 0 then
             -- It was to look, and has not.

@@ -11,7 +11,7 @@ const fn saboteur(name: &'static str, is: &'static str, becomes: &'static str) -
     Saboteur { name, sabotage: Sabotage { is, becomes } }
 }
 
-pub(crate) const SABOTEURS: [Saboteur; 15] = [
+pub(crate) const SABOTEURS: [Saboteur; 21] = [
     saboteur(
         "releases whoever holds the lock",
         "type(value) == 'string' and string.sub(value, 1, 32) == owner\nif ours",
@@ -24,8 +24,13 @@ pub(crate) const SABOTEURS: [Saboteur; 15] = [
     ),
     saboteur(
         "serves whoever came last",
-        "local member = first(queue, is_gone)\n",
-        "local member = redis.call('ZRANGE', queue, -1, -1)[1]\n",
+        "local member, behind = first(queue, is_gone)\n",
+        "local member, behind = redis.call('ZRANGE', queue, -1, -1)[1]\n",
+    ),
+    saboteur(
+        "serves whoever came last, where that is quick",
+        "local head, behind = heads[1], heads[2]",
+        "local head, behind = heads[2] or heads[1], heads[1]",
     ),
     saboteur(
         "lets others in before those who wait",
@@ -34,24 +39,44 @@ pub(crate) const SABOTEURS: [Saboteur; 15] = [
     ),
     saboteur(
         "serves those whose places have lapsed",
-        "gone[channel] = not lasts or tonumber(lasts) <= now",
+        "gone[channel] = not lasts or lasts - now <= 0",
         "gone[channel] = not lasts",
+    ),
+    saboteur(
+        "gives out the number of the clock, where that is quick",
+        "last < now and now < lasts and",
+        "now < lasts and",
     ),
     saboteur("serves those who do not hear it", "if heard > 0 then", "if true then"),
     saboteur(
+        "serves those who do not hear it, where that is quick",
+        "type(heard) == 'number' and heard > 0",
+        "type(heard) == 'number'",
+    ),
+    saboteur(
         "says that it gave the lock for longer than it did",
-        "{'grant', owner, number, lease, whole(now)}",
-        "{'grant', owner, number, ttl, whole(now)}",
+        "number .. ' ' .. lease .. ' ' .. now\n",
+        "number .. ' ' .. ttl .. ' ' .. now\n",
     ),
     saboteur(
         "says that it gave the lock later than it did",
-        "{'grant', owner, number, lease, whole(now)}",
-        "{'grant', owner, number, lease, whole(now + lease * 500)}",
+        "number .. ' ' .. lease .. ' ' .. now\n",
+        "number .. ' ' .. lease .. ' ' .. whole(now + lease * 500)\n",
+    ),
+    saboteur(
+        "says that it gave the lock for longer than it did, where that is quick",
+        "now .. ' ' .. lease .. ' ' .. now)",
+        "now .. ' ' .. ttl .. ' ' .. now)",
     ),
     saboteur(
         "takes nobody out of the line who was served",
         "redis.call('ZREM', queue, member)\n                redis.pcall",
         "redis.pcall",
+    ),
+    saboteur(
+        "takes nobody out of the line who was served, where that is quick",
+        "redis.pcall('ZREM', queue, head)",
+        "",
     ),
     saboteur(
         "sends a silent process one lock after the other",
@@ -66,8 +91,13 @@ pub(crate) const SABOTEURS: [Saboteur; 15] = [
     saboteur("admits who was let go", "if uncertain == '1' then", "if false then"),
     saboteur(
         "lets go of a lock and serves nobody",
-        "redis.call('DEL', lock)\n    if redis.pcall('EXISTS', queue) == 1 then",
-        "redis.call('DEL', lock)\n    if false then",
+        "is_plain and redis.call('EXISTS', queue) == 0",
+        "is_plain",
+    ),
+    saboteur(
+        "lets go of a lock and serves nobody, where something is unusual",
+        "pcall(line().serve, lock, fence, queue, places, nil, false)\n    return 1",
+        "return 1",
     ),
     saboteur(
         "renews for whoever asks",
