@@ -190,10 +190,15 @@ impl<'a> Bench<'a> {
         format!("bench-{}-{}", std::process::id(), self.names)
     }
 
-    /// The median of some round trips, in nanoseconds.
-    pub(crate) fn round_trip(&self, addr: SocketAddr, times: usize) -> Result<f64, Stop> {
+    /// The median of some round trips, each after such a pause, in nanoseconds.
+    pub(crate) fn round_trip(
+        &self,
+        addr: SocketAddr,
+        times: usize,
+        pause: u64,
+    ) -> Result<f64, Stop> {
         let server = self.server().ok_or_else(|| Stop::Failed("there is no server".into()))?;
-        let trips = server.round_trips(addr, times)?;
+        let trips = server.round_trips(addr, times, pause)?;
         Ok(median(trips.into_iter().map(|nanos| nanos as f64)))
     }
 

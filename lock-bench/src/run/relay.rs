@@ -97,7 +97,7 @@ impl Relay {
             for (times, stretch) in shortest.iter_mut().zip([1, STRETCH]) {
                 self.stretch(stretch);
                 times.work.add(time(self.delay * stretch)?);
-                let trips = server.round_trips(self.proxies[0].addr(), PINGS)?;
+                let trips = server.round_trips(self.proxies[0].addr(), PINGS, 0)?;
                 times.trip.add(trips.into_iter().min().unwrap_or(u64::MAX) as f64);
             }
             let [short, long] = shortest;

@@ -5,8 +5,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 
 use conformance_tests::servers::{Memcached, MemcachedOptions, TextSession};
 
-use super::{Count, Place, Server};
-use crate::clock::now;
+use super::{Count, Place, Server, timed};
 use crate::run::Stop;
 
 /// What the server counts, one of them for each command on a key; `stats` and `version` are in none.
@@ -79,15 +78,9 @@ impl Server for Measured {
         Ok(Box::new(Counting { addr: self.addr, begun }))
     }
 
-    fn round_trips(&self, addr: SocketAddr, times: usize) -> Result<Vec<u64>, Stop> {
+    fn round_trips(&self, addr: SocketAddr, times: usize, pause: u64) -> Result<Vec<u64>, Stop> {
         let mut session = TextSession::connect(addr).map_err(failed)?;
-        (0..times)
-            .map(|_| {
-                let asked = now();
-                session.command("mn").map_err(failed)?;
-                Ok(now() - asked)
-            })
-            .collect()
+        timed(times, pause, || session.command("mn").map(drop).map_err(failed))
     }
 
     fn fill(&self, keys: usize) -> Result<(), Stop> {

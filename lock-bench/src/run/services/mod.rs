@@ -10,6 +10,7 @@ use std::net::SocketAddr;
 use tempfile::TempDir;
 
 use super::Stop;
+use crate::clock::{now, wait};
 
 pub(crate) use memcached::memcached;
 pub(crate) use quorum::quorum;
@@ -54,11 +55,26 @@ pub(crate) trait Server {
     /// Counts requests from now on.
     fn count(&self) -> Result<Box<dyn Count>, Stop>;
 
-    /// How long the cheapest request takes at `addr`, which is one of theirs or a relay to it, so many times, in nanoseconds.
-    fn round_trips(&self, addr: SocketAddr, times: usize) -> Result<Vec<u64>, Stop>;
+    /// How long the cheapest request takes at `addr`, which is one of theirs or a relay to it, so many times. Each
+    /// is sent after such a pause, all in nanoseconds: a processor that has rested is slower at first.
+    fn round_trips(&self, addr: SocketAddr, times: usize, pause: u64) -> Result<Vec<u64>, Stop>;
 
     /// Puts keys there that expire one day, and are nobody's locks.
     fn fill(&self, keys: usize) -> Result<(), Stop>;
+}
+
+/// How long each of so many requests takes, each after such a pause.
+fn timed<E>(
+    times: usize,
+    pause: u64,
+    mut ask: impl FnMut() -> Result<(), E>,
+) -> Result<Vec<u64>, E> {
+    let each = |_| {
+        wait(pause);
+        let asked = now();
+        ask().map(|()| now() - asked)
+    };
+    (0..times).map(each).collect()
 }
 
 /// A count of requests that is under way.

@@ -48,8 +48,8 @@ impl Server for Members {
         Ok(Box::new(Counts(counts?)))
     }
 
-    fn round_trips(&self, addr: SocketAddr, times: usize) -> Result<Vec<u64>, Stop> {
-        self.0[0].round_trips(addr, times)
+    fn round_trips(&self, addr: SocketAddr, times: usize, pause: u64) -> Result<Vec<u64>, Stop> {
+        self.0[0].round_trips(addr, times, pause)
     }
 
     fn fill(&self, keys: usize) -> Result<(), Stop> {

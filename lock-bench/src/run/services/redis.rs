@@ -5,8 +5,7 @@ use std::net::{SocketAddr, ToSocketAddrs};
 
 use conformance_tests::servers::{Monitor, Redis, RedisOptions, Session};
 
-use super::{Count, Place, Server};
-use crate::clock::now;
+use super::{Count, Place, Server, timed};
 use crate::run::Stop;
 
 /// `redis:` starts a server; `redis://host:port` is one that runs already.
@@ -69,15 +68,9 @@ impl Server for Measured {
         Ok(Box::new(Monitor::start(self.addr).map_err(failed)?))
     }
 
-    fn round_trips(&self, addr: SocketAddr, times: usize) -> Result<Vec<u64>, Stop> {
+    fn round_trips(&self, addr: SocketAddr, times: usize, pause: u64) -> Result<Vec<u64>, Stop> {
         let mut session = Session::connect(addr).map_err(failed)?;
-        (0..times)
-            .map(|_| {
-                let asked = now();
-                session.command(&["PING"]).map_err(failed)?;
-                Ok(now() - asked)
-            })
-            .collect()
+        timed(times, pause, || session.command(&["PING"]).map(drop).map_err(failed))
     }
 
     fn fill(&self, keys: usize) -> Result<(), Stop> {

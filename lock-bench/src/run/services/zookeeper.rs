@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use conformance_tests::servers::{ZooKeeper, ZooKeeperOptions};
 
-use super::{Count, Place, Server};
+use super::{Count, Place, Server, timed};
 use crate::clock::now;
 use crate::run::Stop;
 use crate::worker::floors::{Dialect, ZooKeeper as Requests};
@@ -71,8 +71,8 @@ impl Server for Measured {
     }
 
     /// Writes: nodes that are made and deleted, one after the other.
-    fn round_trips(&self, addr: SocketAddr, times: usize) -> Result<Vec<u64>, Stop> {
-        written(addr, times).map_err(failed)
+    fn round_trips(&self, addr: SocketAddr, times: usize, pause: u64) -> Result<Vec<u64>, Stop> {
+        written(addr, times, pause).map_err(failed)
     }
 
     /// No node here expires by itself.
@@ -81,7 +81,7 @@ impl Server for Measured {
     }
 }
 
-fn written(addr: SocketAddr, times: usize) -> io::Result<Vec<u64>> {
+fn written(addr: SocketAddr, times: usize, pause: u64) -> io::Result<Vec<u64>> {
     let mut socket = TcpStream::connect(addr)?;
     socket.set_nodelay(true)?;
     let refused = || io::Error::other("the server refuses a node");
@@ -89,23 +89,20 @@ fn written(addr: SocketAddr, times: usize) -> io::Result<Vec<u64>> {
     let requests = Requests::greeted(&greeting).ok_or_else(refused)?;
     let key = format!("lock-bench-{}-{}", std::process::id(), now());
     let mut made = None;
-    (0..times)
-        .map(|_| {
-            let asked = now();
-            made = match made.take() {
-                None => {
-                    let (request, path) = requests.acquire(&key, Duration::ZERO);
-                    let reply = exchange(&mut socket, &request)?;
-                    Some(requests.acquired(&key, path, &reply).ok_or_else(refused)?)
-                }
-                Some(path) => {
-                    let reply = exchange(&mut socket, &requests.release(&path))?;
-                    requests.released(&reply).then_some(None).ok_or_else(refused)?
-                }
-            };
-            Ok(now() - asked)
-        })
-        .collect()
+    timed(times, pause, || {
+        made = match made.take() {
+            None => {
+                let (request, path) = requests.acquire(&key, Duration::ZERO);
+                let reply = exchange(&mut socket, &request)?;
+                Some(requests.acquired(&key, path, &reply).ok_or_else(refused)?)
+            }
+            Some(path) => {
+                let reply = exchange(&mut socket, &requests.release(&path))?;
+                requests.released(&reply).then_some(None).ok_or_else(refused)?
+            }
+        };
+        Ok(())
+    })
 }
 
 fn exchange(socket: &mut TcpStream, request: &[u8]) -> io::Result<Vec<u8>> {
