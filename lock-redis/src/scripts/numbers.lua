@@ -54,7 +54,7 @@ local function give(lock, fence, owner, label, lease, floor, now)
     end
     local number, above = now, tonumber(floor)
     if above or (last and (#last ~= #now or now <= last)) then
-        number = math.max(now, (last or 0) + 1, (above or 0) + 1)
+        number = math.max(now + 0, (last or 0) + 1, (above or 0) + 1)
         if number >= LIMIT then
             return nil, redis.error_reply('LOCKFENCE the fencing tokens of the lock are used up')
         end

@@ -27,6 +27,7 @@ if is_plain and redis.call('EXISTS', queue) == 0 then
     return 1
 end
 
+local is_let_go = false -- here, and nobody has it yet
 local sent_to -- the process that was sent the lock here, if others are still to be told
 if is_plain then
     -- All that is read is read before the lock is let go. What is unusual is left to those who go on from there.
@@ -35,16 +36,22 @@ if is_plain then
     local channel, ttl, label = string.match(head or '', '^(%S+) (%d+) %- ?(.*)$', 34)
     local lasts = channel and redis.pcall('ZSCORE', places, channel)
     local last = lasts and redis.pcall('GETRANGE', fence, '0', '16')
-    local now = redis.call('TIME')
-    now = now[1] .. string.sub('00000' .. now[2], -6)
-    if last and #lasts == #now and #last == #now and last < now and now < lasts and string.find(last, '^%d+$') then
+    local now = last and redis.pcall('TIME')
+    now = now and now[1] and now[1] .. string.sub('00000' .. now[2], -6)
+    if now and #lasts == #now and #last == #now and last < now and now < lasts and string.find(last, '^%d+$') then
         local known = redis.pcall('ZRANGE', places, '-3', '-1')
         local silent = string.find(known[#known] or '', '@', 1, true) == 1 and known[#known]
         local next, lease = string.sub(head, 1, 32), ttl - CLAIM_LEASE < 0 and ttl or CLAIM_LEASE
         local held = next .. ' ' .. now
         redis.call('DEL', lock, bell)
-        local heard = redis.pcall('SET', fence, now, 'PX', STAYS).ok
+        is_let_go = true
+        local stored = redis.pcall('SET', fence, now, 'PX', STAYS).ok
             and redis.pcall('SET', lock, label == '' and held or held .. ' ' .. label, 'PX', lease).ok
+        local other = behind and string.match(behind, '^%S+', 34)
+        -- Before the grant: the server writes first to whom it has last said something.
+        local told = stored and other and other ~= channel
+            and redis.pcall('PUBLISH', other, 'next ' .. lock .. ' ' .. lease .. ' ' .. now .. ' 1')
+        local heard = stored
             and redis.pcall('PUBLISH', channel, 'grant ' .. next .. ' ' .. now .. ' ' .. lease .. ' ' .. now)
         if type(heard) == 'number' and heard > 0 then
             redis.pcall('ZREM', queue, head)
@@ -55,11 +62,8 @@ if is_plain then
                 redis.pcall('ZREM', places, silent)
             end
             redis.pcall('ZADD', places, 'inf', '@' .. head)
-            local other = string.match(behind, '^%S+', 34)
             local is_alone = other == channel and #known == (silent and 2 or 1)
-            local told = other and other ~= channel
-                and redis.pcall('PUBLISH', other, 'next ' .. lock .. ' ' .. lease .. ' ' .. now .. ' 1') ~= 0
-            if is_alone or told then
+            if is_alone or (told and told ~= 0) then
                 return 1
             end
             sent_to = channel

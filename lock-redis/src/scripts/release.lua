@@ -5,7 +5,12 @@ if sent_to then
     pcall(line().tell_next, lock, queue, places, 1, sent_to)
     return 1
 elseif is_plain then
-    redis.call('DEL', lock, bell)
+    if is_let_go then
+        -- Given to somebody who did not hear it.
+        redis.pcall('DEL', lock)
+    else
+        redis.call('DEL', lock, bell)
+    end
     pcall(line().serve, lock, fence, queue, places, nil, false)
     return 1
 end

@@ -223,6 +223,42 @@ async fn a_lock_that_ended_while_its_slot_moved_is_lost() {
     assert!(matches!(renewal, Ok(Renewal::NotHeld)), "{renewal:?}");
 }
 
+/// Where everything of a lock still is, or is already, a release can be done; but there nobody hears who is next, and what
+/// it has deleted is elsewhere from then on.
+#[tokio::test]
+async fn a_release_that_was_done_while_its_slot_moves_is_no_error() {
+    for moved in [false, true] {
+        let cluster = masters();
+        let racing = Redis::connect(&*format!("{}?order=any", cluster.url())).await.unwrap();
+        let (locks, holder) = (connect(&cluster).await, connect(&cluster).await);
+        let lock = name_at(&cluster, 0);
+        let slot = cluster.slot(&lock);
+        let mut held = claim(&lock, LONG);
+        win(&holder, &mut held).await;
+        let waiter = waiting(&lock);
+        contended(locks.try_acquire(&waiter).await);
+        contended(racing.try_acquire(&waiting(&lock)).await);
+        let keys = ["", "%fence", "%queue", "%places", "%bell"];
+        let keys = keys.map(|part| match part {
+            "" => lock.clone(),
+            part => format!("{{{lock}}}{part}"),
+        });
+        cluster.open_slot(slot, 0, 1);
+        if moved {
+            keys.iter().for_each(|key| cluster.move_key(key, 0, 1));
+        }
+        let there = cluster.member(usize::from(moved));
+        for key in &keys {
+            assert_eq!(asking(there, &["EXISTS", key]).text(), "1", "{key}");
+        }
+        assert_eq!(holder.release(&held, LetGo::now()).await.unwrap(), Release::Released);
+        for member in 0..2 {
+            let left = asking(cluster.member(member), &["GET", &lock]).text();
+            assert!(!left.contains(&waiter.owner.expose()), "moved: {moved}, at {member}: {left}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn who_waits_follows_the_slot() {
     let cluster = masters();

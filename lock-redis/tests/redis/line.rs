@@ -661,7 +661,7 @@ async fn at_the_memory_limit_the_line_moves_on() {
 
 #[tokio::test]
 async fn a_right_that_is_taken_away_leaves_a_free_lock() {
-    for right in ["-publish", "-set", "-zrem", "-zrange", "-zadd"] {
+    for right in ["-publish", "-set", "-zrem", "-zrange", "-zadd", "-time"] {
         let server = Server::start();
         let rule =
             format!("ACL SETUSER locks reset on >secret {}", crate::least_rights::LEAST_RIGHTS[0]);
