@@ -630,11 +630,16 @@ fn overlaps_are_counted_while_an_assumption_is_broken_on_purpose() {
     let undeclared = hand_written("", &lines).unwrap_err();
     assert!(undeclared.starts_with("line 4: ") && undeclared.contains("A2"), "{undeclared}");
 
-    // Of another lock, or long ago.
-    let other = r#"{"kind":"fault","t":300,"id":1,"what":"flush","lock":"m","breaks":["A2"]}"#;
-    let lines = [&TAKEN[..], &[other, over], &TAKEN_TOO].concat();
-    let report = hand_written(r#","breaks":["A2"]"#, &lines).unwrap();
-    assert!(report.broken.contains_key(&Rule::K1), "{report}");
+    // Of some locks, of others, or of none.
+    for (locks, is_excused) in
+        [(r#"["m","l"]"#, true), (r#""m""#, false), (r#"["m","n"]"#, false), ("[]", false)]
+    {
+        let some = r#"{"kind":"fault","t":300,"id":1,"what":"flush","lock":LOCKS,"breaks":["A2"]}"#;
+        let some = some.replace("LOCKS", locks);
+        let lines = [&TAKEN[..], &[&some, over], &TAKEN_TOO].concat();
+        let report = hand_written(r#","breaks":["A2"]"#, &lines).unwrap();
+        assert_eq!(!report.broken.contains_key(&Rule::K1), is_excused, "{locks}: {report}");
+    }
 
     // Fences must hold nevertheless.
     let lines = [&TAKEN[..], &[flush, over], &TAKEN_TOO].concat().join("\n");
@@ -780,9 +785,10 @@ fn faults_excuse_waits_that_met_them_and_no_more() {
     let one = [fault(1, 550, r#""slow","proc":"p2""#)];
     assert!(judge(&one, 859) && !judge(&one, 861));
     // Of another process, of another lock, or when it should have been served already.
-    for other in [fault(1, 550, r#""slow","proc":"p1""#), fault(1, 550, r#""slow","lock":"m""#)] {
-        assert!(!judge(&[other], 620));
+    for other in [r#""slow","proc":"p1""#, r#""slow","lock":"m""#, r#""slow","lock":["m","n"]"#] {
+        assert!(!judge(&[fault(1, 550, other)], 620));
     }
+    assert!(judge(&[fault(1, 550, r#""slow","lock":["l","m"]"#)], 620));
     assert!(!judge(&[fault(1, 610, r#""slow","proc":"p2""#)], 640));
     // One comes after the other: what is between them is counted.
     let many: Vec<_> = (0..20).map(|n| fault(n, 550 + 50 * n, r#""slow","proc":"p2""#)).collect();

@@ -434,6 +434,11 @@ impl Director {
         if let Some(assumption) = sites::offer(&*self.site, kind).breaks() {
             fault = fault.breaks(assumption);
         }
+        let leader = if kind.takes_a_leader() { Some(self.someone_leads().await?) } else { None };
+        let hit = leader.and_then(|leader| block_in_place(|| self.site.hit(kind, leader)));
+        if let Some(locks) = hit {
+            fault = fault.locks(locks);
+        }
         let fault = fault.begin();
         let servers = self.site.servers();
         match kind {
@@ -468,16 +473,16 @@ impl Director {
                 // Leases that were granted before the step back last longer by it.
                 sleep(by).await;
             }
-            Kind::LeaderKilled | Kind::LeaderStopped => self.hit_leader(kind, span).await?,
+            Kind::LeaderKilled | Kind::LeaderStopped => {
+                self.hit_leader(kind, leader.ok_or("nobody leads")?, span).await?;
+            }
             Kind::FollowerCut => {
-                self.someone_leads().await?;
                 let heal = block_in_place(|| self.site.cut_follower()).ok_or("nobody follows")?;
                 let lasted = self.last(self.site.scope(kind), span * 2).await;
                 block_in_place(heal);
                 lasted?;
             }
             Kind::SlotMoved => {
-                self.someone_leads().await?;
                 if !block_in_place(|| self.site.move_slot()) {
                     return Err("no slot could be moved".into());
                 }
@@ -497,8 +502,7 @@ impl Director {
         Ok(())
     }
 
-    async fn hit_leader(&self, kind: Kind, span: Duration) -> Result<(), Failure> {
-        let leader = self.someone_leads().await?;
+    async fn hit_leader(&self, kind: Kind, leader: usize, span: Duration) -> Result<(), Failure> {
         let alone = self.site.cuts_leaders_off_first();
         let heal = block_in_place(|| alone.then(|| self.site.cut_follower()).flatten());
         if heal.is_some() {

@@ -239,6 +239,12 @@ impl Kind {
         self >= Self::LeaderKilled && self <= Self::MemberCut
     }
 
+    /// True if it takes one of several servers that leads the others.
+    #[must_use]
+    pub fn takes_a_leader(self) -> bool {
+        self >= Self::LeaderKilled && self <= Self::SlotMoved
+    }
+
     /// True if it hits one of several servers that know nothing of each other.
     #[must_use]
     pub fn is_of_a_member(self) -> bool {

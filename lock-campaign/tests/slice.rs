@@ -106,6 +106,25 @@ fn each_backend_has_twelve_kinds_of_fault_or_says_why_not() {
     }
 }
 
+#[test]
+fn what_hits_one_master_of_a_cluster_hits_its_locks_only() {
+    let backing = lock_campaign::sites::all().iter().find(|backing| backing.name == "cluster");
+    let site = (backing.expect("it is there").start)();
+    let leader = site.leader().expect("it is settled");
+    let hit = |kind: Kind, leader: usize| site.hit(kind, leader).expect("not all of them");
+    for kind in [Kind::LeaderKilled, Kind::LeaderStopped, Kind::FollowerCut] {
+        assert!(hit(kind, leader).contains(&"n0".to_owned()), "the leader has the first one");
+        let mut of_all: Vec<String> =
+            (0..site.servers().len()).flat_map(|server| hit(kind, server)).collect();
+        of_all.sort();
+        of_all.dedup();
+        let each: usize = (0..site.servers().len()).map(|server| hit(kind, server).len()).sum();
+        assert_eq!((each, of_all.len()), (site.terms().locks, site.terms().locks), "{kind:?}");
+        assert!(hit(kind, leader).len() < site.terms().locks, "{kind:?}");
+    }
+    assert_eq!(hit(Kind::SlotMoved, leader), ["n0"]);
+}
+
 /// What the verdict is worth: clients that are broken are told from those that are not, by a rule that
 /// they break.
 fn is_caught(backend: &str, bug: &str, rules: &[&str]) {

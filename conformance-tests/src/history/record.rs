@@ -241,9 +241,14 @@ pub struct Fault {
     /// To which process; `None` for all, as when the server is stopped.
     #[serde(rename = "proc", default, skip_serializing_if = "Option::is_none")]
     pub process: Option<String>,
-    /// To which lock; `None` for all.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub lock: Option<String>,
+    /// To which lock, or to which of them; `None` for all.
+    #[serde(
+        rename = "lock",
+        default,
+        with = "one_or_more",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub locks: Option<Vec<String>>,
     /// The assumptions that do not hold meanwhile.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub breaks: Vec<Assumption>,
@@ -469,5 +474,38 @@ mod nanos_option {
         D: serde::Deserializer<'de>,
     {
         Ok(Option::<u64>::deserialize(from)?.map(Duration::from_nanos))
+    }
+}
+
+/// One name or a list of them, where there is any.
+mod one_or_more {
+    use super::{Deserialize, Serialize};
+
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Names {
+        One(String),
+        More(Vec<String>),
+    }
+
+    #[allow(clippy::ref_option, reason = "the signature that serde asks for")]
+    pub(super) fn serialize<S>(names: &Option<Vec<String>>, to: S) -> Result<S::Ok, S::Error>
+    where
+        S: serde::Serializer,
+    {
+        match names.as_deref() {
+            Some([one]) => one.serialize(to),
+            names => names.serialize(to),
+        }
+    }
+
+    pub(super) fn deserialize<'de, D>(from: D) -> Result<Option<Vec<String>>, D::Error>
+    where
+        D: serde::Deserializer<'de>,
+    {
+        Ok(Option::<Names>::deserialize(from)?.map(|names| match names {
+            Names::One(name) => vec![name],
+            Names::More(names) => names,
+        }))
     }
 }

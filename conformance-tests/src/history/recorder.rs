@@ -148,7 +148,7 @@ impl Recorder {
     /// inside of what is noted. It lasts until [`UnderFault::heal`].
     pub fn fault(&self, what: Trouble) -> FaultNote<'_> {
         let id = self.0.faults.fetch_add(1, Ordering::Relaxed);
-        let fault = Fault { t: 0, id, what, process: None, lock: None, breaks: Vec::new() };
+        let fault = Fault { t: 0, id, what, process: None, locks: None, breaks: Vec::new() };
         FaultNote { recorder: self, fault }
     }
 
@@ -246,8 +246,13 @@ impl FaultNote<'_> {
     }
 
     /// It hits only this lock.
-    pub fn lock(mut self, lock: &str) -> Self {
-        self.fault.lock = Some(lock.to_owned());
+    pub fn lock(self, lock: &str) -> Self {
+        self.locks([lock.to_owned()])
+    }
+
+    /// It hits only these locks.
+    pub fn locks(mut self, locks: impl IntoIterator<Item = String>) -> Self {
+        self.fault.locks = Some(locks.into_iter().collect());
         self
     }
 

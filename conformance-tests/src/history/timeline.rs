@@ -111,7 +111,8 @@ pub(super) struct Window {
     what: Trouble,
     /// The operating system's process; `None` for all.
     host: Option<u32>,
-    lock: Option<String>,
+    /// `None` for all.
+    locks: Option<Vec<String>>,
     breaks: Vec<Assumption>,
 }
 
@@ -211,7 +212,7 @@ impl History {
     /// When somebody had `lock` whose calls are not recorded.
     pub(super) fn foreign(&self, lock: &str) -> impl Iterator<Item = &Window> {
         self.windows.iter().filter(move |window| {
-            window.what == Trouble::Foreign && window.lock.as_deref() == Some(lock)
+            window.what == Trouble::Foreign && window.locks.is_some() && window.is_about(lock)
         })
     }
 
@@ -288,7 +289,7 @@ impl History {
 
 impl Window {
     fn is_about(&self, lock: &str) -> bool {
-        self.lock.as_deref().is_none_or(|only| only == lock)
+        self.locks.as_ref().is_none_or(|locks| locks.iter().any(|one| one == lock))
     }
 }
 
@@ -429,7 +430,7 @@ impl Builder {
             until: At::NEVER,
             what: fault.what,
             host: fault.process.map(|process| self.hosts.number(host_of(&process))),
-            lock: fault.lock,
+            locks: fault.locks,
             breaks: fault.breaks,
         });
         Ok(())

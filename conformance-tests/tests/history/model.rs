@@ -277,8 +277,8 @@ impl World {
                 self.faults += 1;
                 let process = Some(format!("p{client}"));
                 let (id, t) = (self.faults, self.now);
-                let (what, lock, breaks) = (Trouble::Kill, None, Vec::new());
-                self.lines.push(Line::Fault(Fault { t, id, what, process, lock, breaks }));
+                let (what, locks, breaks) = (Trouble::Kill, None, Vec::new());
+                self.lines.push(Line::Fault(Fault { t, id, what, process, locks, breaks }));
                 self.clients[client].dead = true;
             }
             _ => {

@@ -11,6 +11,7 @@ use lock_core::LockName;
 
 use super::redis::deleted;
 use super::{BY_NETWORK, Backing, Cut, Removal, Site, Terms, connect};
+use crate::desk::lock_name;
 use crate::kind::{Kind, Offer};
 
 pub(super) const BACKING: Backing = Backing { name: "cluster", start, connect };
@@ -28,6 +29,8 @@ fn start() -> Box<dyn Site> {
         .setting("cluster-node-timeout", "1000")
         .setting("cluster-replica-validity-factor", "0")
         .setting("repl-diskless-sync-delay", "0")
+        // Without one master, the others serve their slots, and what is done to it is no excuse for theirs.
+        .setting("cluster-require-full-coverage", "no")
         // Members tell their ports alone, so a client finds each of them at the address at which it found the first
         // one: its own.
         .setting("cluster-preferred-endpoint-type", "unknown-endpoint");
@@ -95,6 +98,17 @@ impl Site for Cluster {
     /// One of the masters.
     fn leader(&self) -> Option<usize> {
         if self.0.is_settled() { self.0.try_home(ONE) } else { None }
+    }
+
+    /// Those of that master, or of the slot.
+    fn hit(&self, kind: Kind, leader: usize) -> Option<Vec<String>> {
+        let locks = (0..self.terms().locks).map(lock_name);
+        let moved = self.0.slot(ONE);
+        let is_hit = |lock: &String| match kind {
+            Kind::SlotMoved => self.0.slot(lock) == moved,
+            _ => self.0.try_home(lock) == Some(leader),
+        };
+        Some(locks.filter(is_hit).collect())
     }
 
     fn cut_follower(&self) -> Option<Cut<'_>> {

@@ -141,6 +141,12 @@ pub trait Site: Send + Sync {
         None
     }
 
+    /// The locks that this kind of fault hits when this one of the [`servers`](Self::servers) leads. `None`: all of them.
+    fn hit(&self, kind: Kind, leader: usize) -> Option<Vec<String>> {
+        let _ = (kind, leader);
+        None
+    }
+
     /// Cuts one that follows off from its leader, until the cut is called.
     fn cut_follower(&self) -> Option<Cut<'_>> {
         None
