@@ -257,8 +257,16 @@ impl<'a> Round<'a> {
         silent.map(|((member, _), _)| &**member)
     }
 
+    /// When a majority had answered, unless the rest has to be heard in full: where nobody refuses, and too few of those
+    /// who answered are counted, a vote that is late makes the difference between the lock and an error.
+    fn has_heard_enough(&self) -> Option<Moment> {
+        let needs_the_rest =
+            self.count(is_against) == 0 && self.count(counts) < self.inner.majority;
+        self.majority_answered_at.filter(|_| !needs_the_rest)
+    }
+
     async fn hear(&mut self) {
-        match (self.majority_answered_at, self.impatient_at) {
+        match (self.has_heard_enough(), self.impatient_at) {
             (Some(at), _) => {
                 let took = at.saturating_since(self.began);
                 let grace = if self.hears_only_slow_ones() { GRACE } else { LAST_WORD };
@@ -302,7 +310,7 @@ impl<'a> Round<'a> {
                 }
             }
             // Whoever is not heard in time is behind.
-            None if self.majority_answered_at.is_some() => self.give_up_on_the_rest(true),
+            None if self.has_heard_enough().is_some() => self.give_up_on_the_rest(true),
             // Whoever is still to be heard is not asked by us any more.
             None if self.calls.is_empty() => self.give_up_on_the_rest(false),
             None => {}

@@ -92,15 +92,18 @@ async fn renew(quorum: &Quorum, claim: &Claim) -> Result<Renewal, Fault> {
 
 /// One of the members answers attempts so late.
 async fn with_late_answers(members: &[Memory], late: usize, by: Duration) -> Quorum {
+    let builder = late_answers(members, late, by).members_remember();
+    builder.build().await.expect("a quorum can be made")
+}
+
+fn late_answers(members: &[Memory], late: usize, by: Duration) -> QuorumBuilder {
     let faulty = |(nth, member): (usize, &Memory)| {
         Faulty::new(Arc::new(member.clone()), move |call| match call.verb {
             Verb::TryAcquire if nth == late => Disturbance::DelayReply(by),
             _ => Disturbance::None,
         })
     };
-    let builder = members.iter().enumerate().map(faulty);
-    let builder = builder.fold(Quorum::builder(), QuorumBuilder::member).members_remember();
-    builder.build().await.expect("a quorum can be made")
+    members.iter().enumerate().map(faulty).fold(Quorum::builder(), QuorumBuilder::member)
 }
 
 /// Lets what goes on in the background end.
@@ -243,6 +246,23 @@ async fn a_member_that_was_started_lately_is_not_counted() {
         assert!(matches!(old[0].renew(&[&taken]).await[0], Ok(Renewal::Held(_))));
     }
     win(&quorum, &mut claim()).await;
+}
+
+/// A vote that is not counted is no reason to do without the one that makes the majority, however often that was late.
+#[tokio::test(start_paused = true)]
+async fn who_is_late_is_heard_where_another_one_is_not_counted() {
+    let old = [Memory::new(), Memory::new()];
+    sleep(Duration::from_secs(70)).await;
+    let members = [old[0].clone(), old[1].clone(), Memory::new()];
+    for late in 0..2 {
+        let quorum =
+            late_answers(&members, late, Duration::from_millis(300)).build().await.unwrap();
+        for _ in 0..3 {
+            let mut won = claim();
+            win(&quorum, &mut won).await;
+            quorum.release(&won, LetGo::now()).await.unwrap();
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]
