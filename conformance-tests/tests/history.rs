@@ -761,6 +761,34 @@ fn a_member_that_lost_its_data_ends_holds_and_does_not_double_them() {
 }
 
 #[test]
+fn what_clients_need_not_notice_excuses_nothing_and_failures_without_faults_are_counted() {
+    let wait = r#"{"kind":"invoke","t":500,"proc":"p2/b","lock":"l","op":"acquire","grant":"b"}"#;
+    let over = r#"{"kind":"heal","t":560,"id":1}"#;
+    let got = TAKEN_TOO[1].replace("600", "700");
+    let failed = r#"{"kind":"fail","t":700,"proc":"p2/b","lock":"l","op":"acquire","grant":"b","err":"Unavailable"}"#;
+    for (hidden, is_excused) in [("", true), (r#","hidden":true"#, false)] {
+        let away = format!(r#"{{"kind":"fault","t":550,"id":1,"what":"member"{hidden}}}"#);
+        let report = hand_written(r#","recovers":300"#, &[wait, &away, over, &got]).unwrap();
+        assert_eq!(report.is_legal(), is_excused, "{report}");
+        let report = hand_written(r#","recovers":300"#, &[wait, &away, over, failed]).unwrap();
+        assert!(report.is_legal(), "{report}");
+        let counted = u64::from(!is_excused);
+        assert_eq!((report.undisturbed, report.unexplained), (counted, counted), "{report}");
+    }
+}
+
+#[test]
+fn one_failure_in_a_hundred_is_the_machine_and_more_are_not() {
+    let report =
+        |undisturbed, unexplained| Report { undisturbed, unexplained, ..Report::default() };
+    for (undisturbed, unexplained, too_often) in
+        [(10, 3, false), (10, 4, true), (1000, 10, false), (1000, 11, true)]
+    {
+        assert_eq!(report(undisturbed, unexplained).fails_too_often(), too_often);
+    }
+}
+
+#[test]
 fn faults_excuse_waits_that_met_them_and_no_more() {
     let fault = |id: u64, t: u64, what: &str| {
         [

@@ -434,6 +434,10 @@ impl Director {
         if let Some(assumption) = sites::offer(&*self.site, kind).breaks() {
             fault = fault.breaks(assumption);
         }
+        if kind.is_of_a_member() {
+            // The others make a majority.
+            fault = fault.hidden();
+        }
         let leader = if kind.takes_a_leader() { Some(self.someone_leads().await?) } else { None };
         let hit = leader.and_then(|leader| block_in_place(|| self.site.hit(kind, leader)));
         if let Some(locks) = hit {
@@ -499,6 +503,10 @@ impl Director {
             }
         }
         fault.heal();
+        if matches!(kind, Kind::MemberRestarted | Kind::MemberEmptied) {
+            // Until whoever holds a lock has it there again: a minority may fail, and not one after the other.
+            sleep(lease * 3).await;
+        }
         Ok(())
     }
 
@@ -547,8 +555,6 @@ impl Director {
         block_in_place(|| member.kill());
         let lasted = self.last(Scope::Nuisance, span).await;
         block_in_place(|| member.restart(keep));
-        // Until whoever holds a lock has it there again: a minority may fail, and not one after the other.
-        sleep(self.lease() * 3).await;
         lasted
     }
 

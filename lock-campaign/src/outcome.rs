@@ -16,6 +16,13 @@ use crate::kind::Kind;
 use crate::scene::Scene;
 use crate::times::{Losses, Spread};
 
+/// The version of the verdict. What an older one has let pass, a newer one may not:
+///
+/// * 1: results that name no version.
+/// * 2: a fault of one master of a cluster excuses its locks only, one of a member of a quorum nothing; errors that no
+///   fault explains are judged.
+pub(crate) const VERDICT: u32 = 2;
+
 /// What a run is started with, besides its seed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settings {
@@ -95,6 +102,9 @@ pub struct Outcome {
     /// Which code it was, in the words of who ran it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<String>,
+    /// By which version of the verdict.
+    #[serde(default = "first")]
+    pub verdict: u32,
     /// Whether what exclusion rests on was broken for all locks.
     pub breaks_all: bool,
     /// How long all of it took.
@@ -107,7 +117,7 @@ pub struct Outcome {
     pub lease: Option<Duration>,
     /// The declared bound on takeover.
     pub takeover: Bound,
-    /// What the verdict adds to declared bounds, for the load of the machine.
+    /// What the verdict adds to the declared bound on takeover. In results of the first verdict, a part of it.
     pub slack: Duration,
     /// The faults, and what happened around them.
     pub around: BTreeMap<Kind, Around>,
@@ -129,6 +139,12 @@ pub struct Outcome {
     pub locks: usize,
     /// Calls whose outcome nobody knows.
     pub unknown: usize,
+    /// Acquisitions whose clients felt no fault.
+    #[serde(default)]
+    pub undisturbed: u64,
+    /// Of these, how many failed.
+    #[serde(default)]
+    pub unexplained: u64,
     /// Overlapping claims while an assumption was broken on purpose.
     pub excused_overlaps: u64,
     /// Claims that began in such a time.
@@ -145,6 +161,11 @@ pub struct Outcome {
     pub scene: Option<Scene>,
 }
 
+/// The version of results that name none.
+fn first() -> u32 {
+    1
+}
+
 impl Outcome {
     fn order(&self) -> (&str, &Option<String>, u64) {
         (&self.backend, &self.settings.bug, self.seed)
@@ -154,6 +175,12 @@ impl Outcome {
     #[must_use]
     pub fn is_clean(&self) -> bool {
         self.broken.is_empty() && self.failures.is_empty()
+    }
+
+    /// What the verdict allows beyond the declared bound on takeover; the first one did not say all of it.
+    #[must_use]
+    pub fn allowed(&self) -> Option<Duration> {
+        (self.verdict > 1).then_some(self.slack)
     }
 
     /// How many faults there were.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use conformance_tests::history::{self, Assumption, Clock, Header, History, Line, Recorder};
 use fastrand::Rng;
 use lock_core::clock::{Moment, sleep};
-use lock_core::{Backend, LockName, Wakeup};
+use lock_core::{Backend, LockName, Takeover, Wakeup};
 use tokio::sync::{Mutex, RwLock, Semaphore};
 use tokio::task::JoinSet;
 
@@ -17,7 +17,7 @@ use crate::crew::{Post, Program};
 use crate::desk::{Office, lock_name};
 use crate::director::Director;
 use crate::kind::{Kind, Offer};
-use crate::outcome::{Outcome, Settings};
+use crate::outcome::{Outcome, Settings, VERDICT};
 use crate::scene;
 use crate::sites::{self, Backing, Site, probe};
 use crate::times;
@@ -25,6 +25,9 @@ use crate::worker::{self, Duty, Order};
 
 /// What a loaded machine may need wherever a bound is promised.
 const SLACK: Duration = Duration::from_secs(4);
+
+/// How long the servers may take until a lock can be had.
+const READY_WITHIN: Duration = Duration::from_secs(60);
 
 /// How long the clients may take to end what they have begun.
 const QUIT_WITHIN: Duration = Duration::from_secs(60);
@@ -69,6 +72,7 @@ pub async fn on(
         Some(shared) => shared,
         None => worker::reach(&url, backing.connect).await.map_err(io::Error::other)?,
     };
+    until_ready(&*operator).await?;
     let header = header(backing.name, seed, settings, &*site, &*operator, breaks_all);
     let recorder = Recorder::in_memory(Clock::raw(), header.clone());
     let office = Office::new(recorder.clone(), site.terms().locks);
@@ -104,6 +108,13 @@ pub async fn on(
     }
     let judged = Moment::now();
     let report = history::check(&history);
+    if report.fails_too_often() {
+        let (failed, all) = (report.unexplained, report.undisturbed);
+        failures.push(format!(
+            "{failed} of {all} acquisitions failed although their clients felt no fault: {}",
+            report.failures.join(", ")
+        ));
+    }
     let outcome = Outcome {
         backend: backing.name.to_owned(),
         seed,
@@ -115,7 +126,10 @@ pub async fn on(
         judged_in: Moment::now().saturating_since(judged),
         lease: header.lease,
         takeover: operator.capabilities().takeover.into(),
-        slack: SLACK,
+        slack: slack(&header, operator.capabilities().takeover),
+        verdict: VERDICT,
+        undisturbed: report.undisturbed,
+        unexplained: report.unexplained,
         around: director.around.lock().await.clone(),
         refused_kinds: refused_kinds(&*site),
         effects,
@@ -135,6 +149,27 @@ pub async fn on(
         scene: scene::best(&lines),
     };
     Ok(Run { outcome, lines })
+}
+
+/// Members of a quorum count only when they have run for a while.
+async fn until_ready(operator: &dyn Backend) -> io::Result<()> {
+    let deadline = Moment::now() + READY_WITHIN;
+    let name = LockName::new(lock_name(0)).expect("a good name");
+    while let Err(why) = probe(operator, &name).await {
+        if deadline.has_passed() {
+            return Err(io::Error::other(format!("it is not ready: {why}")));
+        }
+        sleep(Duration::from_millis(20)).await;
+    }
+    Ok(())
+}
+
+/// What the verdict allows beyond what is declared.
+fn slack(header: &Header, declared: Takeover) -> Duration {
+    match declared {
+        Takeover::AtOnce => header.takeover,
+        Takeover::LeasePlus(more) => header.takeover.saturating_sub(more),
+    }
 }
 
 fn refused_kinds(site: &dyn Site) -> BTreeMap<Kind, String> {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::holds::{Hold, Presence, Span};
 use super::order::is_busy;
-use super::record::Op;
+use super::record::{Op, Why};
 use super::report::{Report, Rule, Times};
 use super::timeline::{Call, History, LockLine, Outcome};
 
@@ -65,6 +65,32 @@ fn too_long(history: &History, lock: &LockLine, call: &Call, free: Span) -> Opti
     }
     quiet += until.since(calm_from);
     (until > latest || quiet > bound + recovers).then(|| until.since(from))
+}
+
+/// Counts what fails although its client has felt nothing, neither then nor for as long before as it may take to
+/// recover.
+pub(super) fn errors(history: &History, lock: &LockLine, report: &mut Report) {
+    let recovers = history.header.recovers.unwrap_or(history.header.drain);
+    for call in lock.calls.iter().filter(|call| call.op.acquires()) {
+        let until = call.ret.min(history.end);
+        let mut felt = history.felt(&lock.name, call.process, call.invoke.minus(recovers), until);
+        if felt.next().is_some() {
+            continue;
+        }
+        report.undisturbed += 1;
+        if let Some(why) = call.err.as_ref().filter(|why| !matches!(why, Why::Busy | Why::Dropped))
+        {
+            report.unexplained(|| {
+                let (name, line) = (history.name_of(call), call.lines[1]);
+                match why {
+                    Why::Other(words) => {
+                        format!("{name}, lock {} (line {line}): {words}", lock.name)
+                    }
+                    why => format!("{name}, lock {} (line {line}): {why:?}", lock.name),
+                }
+            });
+        }
+    }
 }
 
 /// A call without an answer is one that never returned, unless its process was killed or stopped.

@@ -110,6 +110,7 @@ fn check_lock(
     holding.extend(&foreigners);
     liveness::waits(history, lock, &Presence::new(holding), report);
     liveness::returns(history, lock, report);
+    liveness::errors(history, lock, report);
     clocked.add(history, lock, &order);
 
     let ordered =

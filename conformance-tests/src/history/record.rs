@@ -1,8 +1,9 @@
 //! What stands in a history: one JSON object a line, told apart by `kind`.
 
+use std::error::Error as _;
 use std::time::Duration;
 
-use lock_core::{Capabilities, ErrorKind, Fencing, Loss, Order, Takeover};
+use lock_core::{Capabilities, Error, ErrorKind, Fencing, Loss, Order, Takeover};
 use serde::{Deserialize, Serialize};
 
 /// One line of a history.
@@ -252,6 +253,9 @@ pub struct Fault {
     /// The assumptions that do not hold meanwhile.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub breaks: Vec<Assumption>,
+    /// Clients need not notice it, as when one member of a quorum is away: it excuses no wait and no error.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub hidden: bool,
 }
 
 /// What was done on purpose.
@@ -352,14 +356,22 @@ impl Op {
     }
 }
 
-impl From<ErrorKind> for Why {
-    fn from(kind: ErrorKind) -> Self {
-        match kind {
+impl From<&Error> for Why {
+    fn from(error: &Error) -> Self {
+        match error.kind() {
             ErrorKind::NotHeld => Self::NotHeld,
             ErrorKind::Lost => Self::Lost,
             ErrorKind::Gone => Self::Gone,
             ErrorKind::FenceRegressed => Self::Fenced,
-            other => Self::Other(format!("{other:?}")),
+            other => {
+                let mut text = format!("{other:?}: {error}");
+                let mut source = error.source();
+                while let Some(cause) = source {
+                    text += &format!(": {cause}");
+                    source = cause.source();
+                }
+                Self::Other(text)
+            }
         }
     }
 }

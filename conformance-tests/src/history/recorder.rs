@@ -148,7 +148,8 @@ impl Recorder {
     /// inside of what is noted. It lasts until [`UnderFault::heal`].
     pub fn fault(&self, what: Trouble) -> FaultNote<'_> {
         let id = self.0.faults.fetch_add(1, Ordering::Relaxed);
-        let fault = Fault { t: 0, id, what, process: None, locks: None, breaks: Vec::new() };
+        let (process, locks, breaks) = (None, None, Vec::new());
+        let fault = Fault { t: 0, id, what, process, locks, breaks, hidden: false };
         FaultNote { recorder: self, fault }
     }
 
@@ -259,6 +260,12 @@ impl FaultNote<'_> {
     /// It breaks this assumption, which the header names as well.
     pub fn breaks(mut self, assumption: Assumption) -> Self {
         self.fault.breaks.push(assumption);
+        self
+    }
+
+    /// Clients need not notice it.
+    pub fn hidden(mut self) -> Self {
+        self.fault.hidden = true;
         self
     }
 
@@ -574,9 +581,9 @@ impl Pending<'_> {
         // `Gone` may have been this call; a grant with a regressed token is given back in the background.
         let unsure = matches!(error.kind(), ErrorKind::Gone | ErrorKind::FenceRegressed);
         if error.effect() == Effect::NotApplied && !unsure {
-            self.fail(error.kind().into());
+            self.fail(error.into());
         } else {
-            self.info(error.kind().into());
+            self.info(error.into());
         }
     }
 

@@ -101,6 +101,12 @@ impl fmt::Display for Times {
 /// The verdict over a history.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Report {
+    /// Acquisitions whose clients felt no fault, neither then nor shortly before.
+    pub undisturbed: u64,
+    /// Of these, how many failed all the same.
+    pub unexplained: u64,
+    /// The first ones of them, in words.
+    pub failures: Vec<String>,
     /// Calls, answered or not.
     pub operations: usize,
     /// Acquisitions that succeeded.
@@ -132,6 +138,21 @@ impl Report {
     #[must_use]
     pub fn is_legal(&self) -> bool {
         self.broken.is_empty()
+    }
+
+    /// True if more acquisitions failed without a fault than a busy machine explains: one in a hundred may meet a
+    /// bound now and then, and three may in a short history.
+    #[must_use]
+    pub fn fails_too_often(&self) -> bool {
+        self.unexplained > (self.undisturbed / 100).max(3)
+    }
+
+    /// Counts an acquisition that failed without a fault.
+    pub(super) fn unexplained(&mut self, message: impl FnOnce() -> String) {
+        self.unexplained += 1;
+        if self.unexplained <= TOLD {
+            self.failures.push(message());
+        }
     }
 
     /// Adds one. The message is only made if it is going to be told.
@@ -169,6 +190,14 @@ impl fmt::Display for Report {
             self.excused_overlaps, self.claims_at_risk, self.excused_fences
         )?;
         writeln!(f, "updates lost without fences: {}", self.lost_updates)?;
+        writeln!(
+            f,
+            "acquisitions without a fault: {}, of which failed: {}",
+            self.undisturbed, self.unexplained
+        )?;
+        for failure in &self.failures {
+            writeln!(f, "  {failure}")?;
+        }
         for violation in &self.violations {
             writeln!(f, "{violation}")?;
         }

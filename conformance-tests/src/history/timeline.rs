@@ -114,6 +114,7 @@ pub(super) struct Window {
     /// `None` for all.
     locks: Option<Vec<String>>,
     breaks: Vec<Assumption>,
+    hidden: bool,
 }
 
 /// A history, read and put together. [`check`](super::check) judges it.
@@ -204,6 +205,7 @@ impl History {
         let host = self.hosts[process as usize];
         self.during(from, until).filter(move |window| {
             window.what != Trouble::Foreign
+                && !window.hidden
                 && window.host.is_none_or(|of| of == host)
                 && window.is_about(lock)
         })
@@ -432,6 +434,7 @@ impl Builder {
             host: fault.process.map(|process| self.hosts.number(host_of(&process))),
             locks: fault.locks,
             breaks: fault.breaks,
+            hidden: fault.hidden,
         });
         Ok(())
     }

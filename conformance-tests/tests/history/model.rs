@@ -277,8 +277,9 @@ impl World {
                 self.faults += 1;
                 let process = Some(format!("p{client}"));
                 let (id, t) = (self.faults, self.now);
-                let (what, locks, breaks) = (Trouble::Kill, None, Vec::new());
-                self.lines.push(Line::Fault(Fault { t, id, what, process, locks, breaks }));
+                let (what, locks, breaks, hidden) = (Trouble::Kill, None, Vec::new(), false);
+                let fault = Fault { t, id, what, process, locks, breaks, hidden };
+                self.lines.push(Line::Fault(fault));
                 self.clients[client].dead = true;
             }
             _ => {

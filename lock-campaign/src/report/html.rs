@@ -34,20 +34,21 @@ pub fn html(outcomes: &[Outcome], findings: &[Finding]) -> String {
 }
 
 fn overview(sums: &[Sum<'_>]) -> String {
-    let mut table = "<h2>What was run</h2><table><tr><th>backend<th>runs<th>clean<th>time<th>operations\
+    let mut table = "<h2>What was run</h2><table><tr><th>backend<th>runs<th>clean<th>verdict<th>time<th>operations\
         <th>grants<th>faults<th>kinds<th>losses told<th>lost updates<br>without fences<th>lost updates<br>\
-        with fences<th>overlaps while an<br>assumption was broken</tr>"
+        with fences<th>overlaps while an<br>assumption was broken<th>failed<br>without a fault</tr>"
         .to_owned();
     for sum in sums {
         let effects = &sum.effects;
         let _ = write!(
             table,
-            "<tr><td><a href=\"#{0}\">{0}</a><td>{1}<td class=\"{2}\">{3}<td>{4:.0}&nbsp;s<td>{5}<td>{6}<td>{7}\
-             <td>{8}<td>{9}<td>{10} of {11}<td class=\"{12}\">{13} of {14}<td>{15} of {16} claims</tr>",
+            "<tr><td><a href=\"#{0}\">{0}</a><td>{1}<td class=\"{2}\">{3}<td>{4}<td>{5:.0}&nbsp;s<td>{6}<td>{7}\
+             <td>{8}<td>{9}<td>{10}<td>{11} of {12}<td class=\"{13}\">{14} of {15}<td>{16} of {17} claims<td>{18}</tr>",
             sum.backend,
             sum.outcomes.len(),
             if sum.clean() == sum.outcomes.len() { "good" } else { "bad" },
             sum.clean(),
+            sum.verdicts(),
             sum.took.as_secs_f64(),
             grouped(sum.operations),
             grouped(sum.grants),
@@ -61,6 +62,7 @@ fn overview(sums: &[Sum<'_>]) -> String {
             grouped(effects.fenced_writes),
             grouped(sum.excused_overlaps),
             grouped(sum.claims_at_risk),
+            sum.failed(),
         );
     }
     table + "</table>"
@@ -91,12 +93,14 @@ fn section(sum: &Sum<'_>) -> String {
         let _ = write!(text, "<tr><td>{}<td class=\"words\">{why}</tr>", kind.name());
     }
     text += "</table></details>";
+    let allowed =
+        last.allowed().map_or_else(String::new, |slack| format!("{} more: ", short(slack)));
     let (limit, words) = bound(last.takeover, last.lease);
     text += &spread(
         "From a crash to the next holder (takeover)",
         &sum.takeovers,
         &format!(
-            "Declared: {words}. The verdict allows six seconds and the bound of a call more, for the load of the \
+            "Declared: {words}. The verdict allows {allowed}six seconds and the bound of a call more, for the load of the \
              machine, and, where the server hands locks over, a lease for each who stood in line and has died or is \
              stopped, too. Other faults go on meanwhile: the next in line may be hit itself. Where locks have no \
              lease, a holder that is stopped keeps them."

@@ -8,6 +8,11 @@ use crate::bugs::Finding;
 use crate::outcome::Outcome;
 use crate::times::Spread;
 
+const WHAT_IS_COUNTED: &str = "\n*Verdict* is the version of the rules that a run was judged by: results of an older one have not been judged by\n\
+    what came since (`outcome.rs` says what that is). *Failed without a fault* are acquisitions whose clients felt no fault,\n\
+    neither then nor shortly before, and that ended with an error all the same: more than one in a hundred and the run is\n\
+    not clean. `–`: not counted.\n";
+
 /// The summary.
 #[must_use]
 pub fn markdown(outcomes: &[Outcome], findings: &[Finding]) -> String {
@@ -17,24 +22,27 @@ pub fn markdown(outcomes: &[Outcome], findings: &[Finding]) -> String {
         write, under each lock, to two counters: one that checks fencing tokens and one that does not. Meanwhile they are\n\
         stopped and killed, their network is broken, their servers are restarted. Everything is recorded and judged.\n\n\
         ## What was run\n\n\
-        | backend | runs | clean | time | operations | grants | faults | kinds | losses told |\n\
-        |---|--:|--:|--:|--:|--:|--:|--:|--:|\n"
+        | backend | runs | clean | verdict | time | operations | grants | faults | kinds | losses told | failed without a fault |\n\
+        |---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n"
         .to_owned();
     for sum in &sums {
         let _ = writeln!(
             text,
-            "| {} | {} | {} | {:.0} s | {} | {} | {} | {} | {} |",
+            "| {} | {} | {} | {} | {:.0} s | {} | {} | {} | {} | {} | {} |",
             sum.backend,
             sum.outcomes.len(),
             sum.clean(),
+            sum.verdicts(),
             sum.took.as_secs_f64(),
             sum.operations,
             sum.grants,
             sum.faults,
             sum.around.len(),
-            sum.losses.told
+            sum.losses.told,
+            sum.failed()
         );
     }
+    text += WHAT_IS_COUNTED;
     text += &fences(&sums);
     text += &times(&sums);
     text += &faults(&sums);
@@ -83,8 +91,8 @@ fn times(sums: &[Sum<'_>]) -> String {
         go on meanwhile, the next in line may be hit itself, and the machine was busy: these are no measurements of speed, and\n\
         a takeover may take longer than is declared for a server and a waiter that are well. Where locks have no lease, a\n\
         holder that is stopped keeps them.\n\n\
-        | backend | takeover | declared | loss to next grant | told after it | hand-off |\n\
-        |---|---|---|---|--:|---|\n"
+        | backend | takeover | declared | allowed for load | loss to next grant | told after it | hand-off |\n\
+        |---|---|---|--:|---|--:|---|\n"
         .to_owned();
     let figures = |spread: &Spread| match spread.count {
         0 => "–".to_owned(),
@@ -99,17 +107,18 @@ fn times(sums: &[Sum<'_>]) -> String {
         let last = sum.last();
         let _ = writeln!(
             text,
-            "| {} | {} | {} | {} | {} | {} |",
+            "| {} | {} | {} | {} | {} | {} | {} |",
             sum.backend,
             figures(&sum.takeovers),
             bound(last.takeover, last.lease).1,
+            last.allowed().map_or_else(|| "–".to_owned(), short),
             figures(&sum.losses.before_next),
             sum.losses.after_next.count,
             figures(&sum.hand_offs)
         );
     }
-    text += "\nThe verdict allows six seconds and the bound of a call more than what is declared, for the load of the machine, and, where\n\
-        the server hands locks over, a lease for each who stood in line and has died or is stopped. A fault that a waiter\n\
+    text += "\nWhat the verdict allows beyond what is declared is six seconds and the bound of a call, for the load of the machine, and,\n\
+        where the server hands locks over, a lease for each who stood in line and has died or is stopped. A fault that a waiter\n\
         felt itself puts its bound off until it has recovered from it; what it waited between faults is counted. Losses are told\n\
         after the next grant to holders that were stopped (what they may rely on ends by itself), or whose lock was removed\n\
         by force, or with the server's data.\n";

@@ -1,6 +1,6 @@
 //! The results of a backend, added up.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::desk::Effects;
@@ -31,6 +31,10 @@ pub(super) struct Sum<'a> {
     pub(super) hand_offs: Spread,
     pub(super) excused_overlaps: u64,
     pub(super) claims_at_risk: u64,
+    pub(super) undisturbed: u64,
+    pub(super) unexplained: u64,
+    /// By which versions of the verdict.
+    verdicts: BTreeSet<u32>,
 }
 
 /// One sum for each backend; results of planted bugs are no results of a backend.
@@ -60,6 +64,9 @@ impl<'a> Sum<'a> {
             hand_offs: Spread::default(),
             excused_overlaps: 0,
             claims_at_risk: 0,
+            undisturbed: 0,
+            unexplained: 0,
+            verdicts: BTreeSet::new(),
         }
     }
 
@@ -79,11 +86,27 @@ impl<'a> Sum<'a> {
         self.hand_offs.add(&outcome.hand_offs);
         self.excused_overlaps += outcome.excused_overlaps;
         self.claims_at_risk += outcome.claims_at_risk;
+        self.undisturbed += outcome.undisturbed;
+        self.unexplained += outcome.unexplained;
+        self.verdicts.insert(outcome.verdict);
     }
 
     /// The last result: kinds that are refused, and bounds, are the same in all.
     pub(super) fn last(&self) -> &'a Outcome {
         self.outcomes.last().expect("a sum is made for a result")
+    }
+
+    /// `1, 2`
+    pub(super) fn verdicts(&self) -> String {
+        self.verdicts.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
+    }
+
+    /// What failed of acquisitions whose clients felt no fault; `–` if nobody has counted it.
+    pub(super) fn failed(&self) -> String {
+        match self.undisturbed {
+            0 => "–".to_owned(),
+            all => format!("{} of {all}", self.unexplained),
+        }
     }
 
     pub(super) fn clean(&self) -> usize {
