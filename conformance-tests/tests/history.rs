@@ -839,16 +839,22 @@ fn a_stopped_holder_is_taken_over_from_within_the_bound() {
         assert_eq!(!report.broken.contains_key(&Rule::K5), legal, "{t}: {report}");
         assert_eq!(report.takeovers.count, 0, "it waited only after the stop");
     }
-    // It is not told while it is stopped, but soon after.
+    // It is not told while it is stopped, but soon after. While its server is away, it counts its lease by itself.
+    let away = r#"{"kind":"fault","t":100,"id":1,"what":"server"}"#;
     let go_on = |t: u64| format!(r#"{{"kind":"heal","t":{t},"id":1}}"#);
     let lost = |t: u64| {
         format!(
             r#"{{"kind":"event","t":{t},"proc":"p1/a","lock":"l","op":"lost","grant":"a","err":"expired"}}"#
         )
     };
-    for (t, legal) in [(9050, true), (9150, false)] {
+    for (fault, t, legal) in
+        [(stop, 9050, true), (stop, 9150, false), (away, 6150, true), (away, 6250, false)]
+    {
         let end = r#"{"kind":"residue","t":20000,"left":[]}"#;
-        let lines = [TAKEN[0], TAKEN[1], stop, wait, &taken(3100), &go_on(9000), &lost(t), end];
+        let mut then = [(9000, go_on(9000)), (t, lost(t))];
+        then.sort();
+        let [(_, one), (_, other)] = &then;
+        let lines = [TAKEN[0], TAKEN[1], fault, wait, &taken(3100), one, other, end];
         let report = hand_written("", &lines).unwrap();
         assert_eq!(!report.broken.contains_key(&Rule::Told), legal, "{t}: {report}");
     }

@@ -99,17 +99,32 @@ fn claim_end(history: &History, lock: &LockLine, grant: &Grant) -> At {
     end
 }
 
-/// When `process` can be told what happened at `from`: one that is stopped meanwhile, when it runs again,
-/// unless something else has begun by then.
-fn undisturbed(history: &History, lock: &str, process: u32, from: At) -> At {
+/// When `process` can be told what happened at `from`: one that is stopped meanwhile, when it runs again, unless it
+/// has been stopped anew by then.
+fn runs(history: &History, lock: &str, process: u32, from: At) -> At {
     let mut runs = from;
     loop {
-        let felt = history.felt(lock, process, from, runs.plus(history.header.told_within));
-        match felt.map(|window| window.until).max() {
+        let stopped = history.stopped(lock, process, from, runs.plus(history.header.told_within));
+        match stopped.map(|window| window.until).max() {
             Some(until) if until > runs => runs = until,
             _ => return runs,
         }
     }
+}
+
+/// When it has to be told at the latest of what ended at `ended`. Whatever is wrong with its server, a holder counts its
+/// lease by itself; where there is none, it hears of its loss when it can ask again.
+fn told_by(history: &History, lock: &str, process: u32, ended: At) -> At {
+    let within = history.header.told_within;
+    let latest = runs(history, lock, process, ended).plus(within);
+    let asks =
+        history.felt(lock, process, ended, ended.plus(within)).map(|window| window.until).max();
+    let Some(asks) = asks else { return latest };
+    let counts = match history.header.lease {
+        Some(lease) => ended.plus(lease),
+        None => asks,
+    };
+    latest.max(runs(history, lock, process, counts).plus(within))
 }
 
 /// Every holder whose lease has certainly ended must have been told, or have let go, soon after.
@@ -127,8 +142,7 @@ pub(super) fn told(history: &History, lock: &LockLine, order: &[Hold], report: &
         };
         let process = lock.acquire_of(grant).process;
         let ended = ended.max(lock.acquire_of(grant).ret);
-        let runs = undisturbed(history, &lock.name, process, ended);
-        let latest = runs.plus(history.header.told_within);
+        let latest = told_by(history, &lock.name, process, ended);
         let known = [
             lock.first_release(grant).map(|release| release.invoke),
             lock.told_gone(grant).map(|call| call.ret),

@@ -232,6 +232,17 @@ impl History {
         })
     }
 
+    /// The same, those in which it did not run.
+    pub(super) fn stopped(
+        &self,
+        lock: &str,
+        process: u32,
+        from: At,
+        until: At,
+    ) -> impl Iterator<Item = &Window> {
+        self.silenced(lock, process, from, until).filter(|window| window.what == Trouble::Stop)
+    }
+
     /// Both are of one process of the operating system.
     pub(super) fn are_together(&self, one: &Call, other: &Call) -> bool {
         self.hosts[one.process as usize] == self.hosts[other.process as usize]
