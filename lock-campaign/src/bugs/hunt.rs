@@ -1,5 +1,7 @@
 //! Plants each bug and sees whether it is seen.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -33,7 +35,7 @@ pub(crate) fn hunt(
     find: impl Fn(&str) -> io::Result<Backing>,
     runtime: impl Fn() -> io::Result<tokio::runtime::Runtime>,
 ) -> io::Result<bool> {
-    let mut findings = Vec::new();
+    let (mut findings, mut clean) = (Vec::new(), Clean::default());
     let mut scripts: Vec<(&str, Vec<&Bug>)> = Vec::new();
     for bug in hunt.bugs()? {
         if let Some(finding) = Finding::of(&hunt.out, bug.name)? {
@@ -44,7 +46,7 @@ pub(crate) fn hunt(
         let finding = match hunt.on.as_deref().map_or(bug.seen_by, |_| Seer::Campaign("")) {
             Seer::Campaign(backend) => {
                 let backing = find(hunt.on.as_deref().unwrap_or(backend))?;
-                by_campaign(hunt, bug, &backing, &runtime)?
+                by_campaign(hunt, bug, &backing, &mut clean, &runtime)?
             }
             Seer::Law(number) => by_law(bug, number).map_err(io::Error::other)?,
             Seer::Script(script) => {
@@ -90,6 +92,7 @@ fn by_campaign(
     hunt: &Hunt,
     bug: &Bug,
     backing: &Backing,
+    clean: &mut Clean,
     runtime: impl Fn() -> io::Result<tokio::runtime::Runtime>,
 ) -> io::Result<Finding> {
     saboteur(bug.name).map_err(io::Error::other)?;
@@ -98,12 +101,34 @@ fn by_campaign(
     for seed in hunt.seeds.clone() {
         let outcome = runtime()?.block_on(run(backing, seed, &settings))?.outcome;
         command = outcome.command();
-        seen = report::caught_by(&outcome).map(|by| format!("{by} (seed {seed})"));
-        if seen.is_some() {
+        let without = || {
+            println!("{} seed {seed} without a bug", backing.name);
+            Ok(runtime()?.block_on(run(backing, seed, &hunt.settings))?.outcome.is_clean())
+        };
+        if bug.shows_in(&outcome) && clean.is_clean(backing.name, seed, without)? {
+            seen = report::caught_by(&outcome).map(|by| format!("{by} (seed {seed})"));
             break;
         }
     }
     Ok(Finding::new(bug, format!("campaign, {}", backing.name), seen, command))
+}
+
+/// Which seeds are clean on which backend without a bug: what is wrong with them shows none. Each is run once.
+#[derive(Default)]
+struct Clean(HashMap<(String, u64), bool>);
+
+impl Clean {
+    fn is_clean(
+        &mut self,
+        backend: &str,
+        seed: u64,
+        run: impl FnOnce() -> io::Result<bool>,
+    ) -> io::Result<bool> {
+        match self.0.entry((backend.to_owned(), seed)) {
+            Entry::Occupied(known) => Ok(*known.get()),
+            Entry::Vacant(new) => Ok(*new.insert(run()?)),
+        }
+    }
 }
 
 fn by_law(bug: &Bug, number: &str) -> Result<Finding, String> {
@@ -152,5 +177,60 @@ fn by_script(
     match missing {
         0 => Ok(()),
         _ => Err(io::Error::other(format!("{script} says nothing of {missing} bugs"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::outcome::Outcome;
+
+    /// A run that is clean.
+    fn clean() -> Outcome {
+        let results = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/campaign");
+        let all = Outcome::all(&results).expect("results can be read");
+        all.into_iter().find(Outcome::is_clean).expect("one is clean")
+    }
+
+    #[test]
+    fn a_bug_shows_as_what_it_breaks_and_not_as_anything_else() {
+        let with = |rule: &str| {
+            let mut outcome = clean();
+            outcome.broken.insert(rule.to_owned(), 1);
+            outcome
+        };
+        let failed = Outcome { failures: vec!["minimum traffic".to_owned()], ..clean() };
+        let named = |name: &str| ALL.iter().find(|bug| bug.name == name).expect("it is there");
+        let (tokens, any) = (named("RepeatsTokens"), named("NeverReconnects"));
+        for (outcome, tokens_show, any_shows) in [
+            (clean(), false, false),
+            (with("K4"), true, true),
+            (with("K5"), false, true),
+            (failed, false, true),
+        ] {
+            let shows = (tokens.shows_in(&outcome), any.shows_in(&outcome));
+            assert_eq!(shows, (tokens_show, any_shows), "{:?}", outcome.broken);
+        }
+    }
+
+    #[test]
+    fn each_seed_is_run_once_without_a_bug_and_on_each_backend() {
+        let (mut clean, mut runs) = (Clean::default(), 0);
+        for (backend, seed, is_clean, new) in [
+            ("a", 1, true, 1),
+            ("a", 1, true, 0),
+            ("a", 2, false, 1),
+            ("b", 1, false, 1),
+            ("a", 2, false, 0),
+        ] {
+            let before = runs;
+            let run = || {
+                runs += 1;
+                Ok(is_clean)
+            };
+            assert_eq!(clean.is_clean(backend, seed, run).expect("it runs"), is_clean);
+            assert_eq!(runs - before, new, "{backend} {seed}");
+        }
+        assert!(clean.is_clean("c", 1, || Err(io::Error::other("no servers"))).is_err());
     }
 }

@@ -11,9 +11,12 @@ use std::fmt;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use conformance_tests::history::Rule;
 use conformance_tests::sabotage::{self, Saboteur};
 use conformance_tests::{Harness, Pace};
 use lock_core::Backend;
+
+use crate::outcome::Outcome;
 
 pub use finding::Finding;
 pub(crate) use hunt::{Hunt, hunt};
@@ -27,6 +30,8 @@ pub struct Bug {
     pub what: &'static str,
     /// Who has to see it.
     pub seen_by: Seer,
+    /// The campaign has to see it as a violation of one of these; of any, or as another failure, if there are none.
+    pub rules: &'static [Rule],
 }
 
 /// Who has to see a bug.
@@ -50,42 +55,57 @@ const KEEPER: Seer = Script("keeper-saboteurs");
 
 /// All of them.
 pub const ALL: &[Bug] = &[
-    bug("GrantsEveryone", "a lock that is taken is granted", Campaign("memory")),
+    bug("GrantsEveryone", "a lock that is taken is granted", Campaign("memory"))
+        .breaking(&[Rule::K1]),
     bug(
         "ExaggeratesItsLease",
         "the holder counts a longer lease than the server",
         Campaign("memory"),
-    ),
-    bug("LapsesEarly", "the server ends a lease before its end", Campaign("memory")),
-    bug("NeverLapses", "each look at a lock prolongs it", Campaign("memory")),
+    )
+    .breaking(&[Rule::K1]),
+    bug("LapsesEarly", "the server ends a lease before its end", Campaign("memory"))
+        .breaking(&[Rule::K1, Rule::K2]),
+    bug("NeverLapses", "each look at a lock prolongs it", Campaign("memory"))
+        .breaking(&[Rule::K5, Rule::K6]),
     bug("ServesLastFirst", "who came last is served first", Campaign("memory")),
-    bug("RepeatsTokens", "all grants have the same token", Campaign("memory")),
+    bug("RepeatsTokens", "all grants have the same token", Campaign("memory"))
+        .breaking(&[Rule::K4]),
     bug(
         "HandsOverOldTokens",
         "a lock that is handed over has the last one's token",
         Campaign("redis"),
-    ),
-    bug("ReleasesAnyone", "a release deletes the lock, whoever has it", Campaign("redis")),
-    bug("RetriesReleasesBlindly", "a release is tried again without the owner", Campaign("redis")),
+    )
+    .breaking(&[Rule::K4]),
+    bug("ReleasesAnyone", "a release deletes the lock, whoever has it", Campaign("redis"))
+        .breaking(&[Rule::K1, Rule::K2, Rule::K7]),
+    bug("RetriesReleasesBlindly", "a release is tried again without the owner", Campaign("redis"))
+        .breaking(&[Rule::K1, Rule::K2, Rule::K7]),
     bug(
         "RepeatsItsLastAnswer",
         "a connection out of step gives the last answer",
         Campaign("redis"),
-    ),
-    bug("CountsFromTheReply", "the lease is counted from the reply", Campaign("memory")),
+    )
+    .breaking(&[Rule::K2, Rule::K7]),
+    bug("CountsFromTheReply", "the lease is counted from the reply", Campaign("memory"))
+        .breaking(&[Rule::K1]),
     bug(
         "CountsFromThePush",
         "a lock that is handed over counts from the word of it",
         Campaign("redis"),
-    ),
+    )
+    .breaking(&[Rule::K1]),
     bug("RenewAlwaysHeld", "a renewal of what was taken away says held", Law("3.1")),
-    bug("GivesUpAtOnce", "one renewal that fails is a loss", Campaign("redis")),
+    bug("GivesUpAtOnce", "one renewal that fails is a loss", Campaign("redis"))
+        .breaking(&[Rule::K7]),
     bug("NeverReconnects", "a connection that broke is never made anew", Campaign("redis")),
-    bug("SwallowsUncertainReleases", "what an unanswered attempt took is kept", Campaign("file")),
-    bug("ForgetsFailedReleases", "a release that fails is forgotten", Campaign("file")),
-    bug("ReleasesInName", "a release does nothing", Campaign("file")),
+    bug("SwallowsUncertainReleases", "what an unanswered attempt took is kept", Campaign("file"))
+        .breaking(&[Rule::K2]),
+    bug("ForgetsFailedReleases", "a release that fails is forgotten", Campaign("file"))
+        .breaking(&[Rule::K2]),
+    bug("ReleasesInName", "a release does nothing", Campaign("file")).breaking(&[Rule::K2]),
     bug("CallsFaultsContention", "a fault is told as contention", Law("8.2")),
-    bug("LeavesGhostsInLine", "who gives up keeps its place in line", Campaign("zookeeper")),
+    bug("LeavesGhostsInLine", "who gives up keeps its place in line", Campaign("zookeeper"))
+        .breaking(&[Rule::K2, Rule::K7]),
     bug("AdmitsLateAttempts", "an attempt that lands after its release is let in", Law("4.5")),
     bug("AlwaysReleased", "a release of what is not held says released", Law("4.3")),
     bug("RenewRecreates", "a renewal takes a lock again that is gone", Law("2.2")),
@@ -129,7 +149,20 @@ pub const ALL: &[Bug] = &[
 ];
 
 const fn bug(name: &'static str, what: &'static str, seen_by: Seer) -> Bug {
-    Bug { name, what, seen_by }
+    Bug { name, what, seen_by, rules: &[] }
+}
+
+impl Bug {
+    const fn breaking(mut self, rules: &'static [Rule]) -> Self {
+        self.rules = rules;
+        self
+    }
+
+    /// Whether a run of the campaign shows it, if one of the same seed without it is clean.
+    fn shows_in(&self, outcome: &Outcome) -> bool {
+        let is_broken = |rule: &Rule| outcome.broken.contains_key(&format!("{rule:?}"));
+        !outcome.is_clean() && (self.rules.is_empty() || self.rules.iter().any(is_broken))
+    }
 }
 
 /// The saboteur of that name.
