@@ -824,6 +824,45 @@ fn faults_excuse_waits_that_met_them_and_no_more() {
 }
 
 #[test]
+fn half_of_the_hand_offs_without_a_fault_are_prompt_and_nine_in_ten() {
+    // So many hand-offs, one after the other, of which so many are late.
+    let judge = |count: u64, late: u64, fault: &str| {
+        let call = |t: u64, kind: &str, n: u64, op: &str, more: &str| {
+            format!(
+                r#"{{"kind":"{kind}","t":{t},"proc":"p{}/t{n}","lock":"l","op":"{op}","grant":"g{n}"{more}}}"#,
+                n % 2
+            )
+        };
+        let mut lines = vec![call(10, "invoke", 0, "acquire", "")];
+        lines.splice(0..0, (!fault.is_empty()).then(|| fault.to_owned()));
+        let mut at = 20;
+        for n in 0..=count {
+            let more = format!(r#","fence":{},"valid_until":{}"#, n + 1, at + 2900);
+            lines.push(call(at, "ok", n, "acquire", &more));
+            lines.push(call(at + 1, "invoke", n + 1, "acquire", ""));
+            lines.push(call(at + 2, "invoke", n, "release", ""));
+            lines.push(call(at + 3, "ok", n, "release", ""));
+            at += if n < late { 92 } else { 12 };
+        }
+        // The last one keeps it.
+        lines.truncate(lines.len() - 3);
+        let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+        hand_written(r#","half":10,"most":50"#, &lines).unwrap()
+    };
+    for (count, late, broken) in
+        [(100, 10, 0), (100, 11, 1), (100, 50, 1), (100, 51, 2), (99, 99, 0)]
+    {
+        let report = judge(count, late, "");
+        let found = report.violations.iter().filter(|violation| violation.rule == Rule::K5).count();
+        assert_eq!((found, report.calm.count as u64), (broken, count), "{late}: {report}");
+        assert_eq!(report.has_been_calm(), count >= 100);
+    }
+    let slow = r#"{"kind":"fault","t":5,"id":1,"what":"slow","proc":"p1"}"#;
+    let report = judge(200, 200, slow);
+    assert!(report.is_legal() && report.calm.count == 0, "{report}");
+}
+
+#[test]
 fn a_stopped_holder_is_taken_over_from_within_the_bound() {
     let stop = r#"{"kind":"fault","t":100,"id":1,"what":"stop","proc":"p1"}"#;
     let wait = r#"{"kind":"invoke","t":500,"proc":"p2/b","lock":"l","op":"acquire","grant":"b"}"#;

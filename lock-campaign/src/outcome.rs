@@ -20,7 +20,8 @@ use crate::times::{Losses, Spread};
 ///
 /// * 1: results that name no version.
 /// * 2: a fault of one master of a cluster excuses its locks only, one of a member of a quorum nothing; errors that no
-///   fault explains are judged.
+///   fault explains are judged, and how long hand-offs take that none disturbed; that a server is away is no reason not to
+///   tell a holder of its loss.
 pub(crate) const VERDICT: u32 = 2;
 
 /// What a run is started with, besides its seed.
@@ -153,12 +154,28 @@ pub struct Outcome {
     pub excused_fences: u64,
     /// From the call of a release until the next waiter held.
     pub hand_offs: Spread,
+    /// Those of them that no fault disturbed, and their bounds.
+    #[serde(default)]
+    pub prompt: Option<Prompt>,
     /// From the fault that ended a holder until the next waiter held.
     pub takeovers: Spread,
     /// Losses that holders were told of.
     pub losses: Losses,
     /// A piece of the history to look at.
     pub scene: Option<Scene>,
+}
+
+/// Hand-offs that no fault disturbed.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Prompt {
+    /// How long they took.
+    pub took: Spread,
+    /// What half of them may take.
+    pub half: Duration,
+    /// What nine in ten of them may take.
+    pub most: Duration,
+    /// Whether there were enough of them to judge that.
+    pub judged: bool,
 }
 
 /// The version of results that name none.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::holds::{Hold, Presence, Span};
 use super::order::is_busy;
-use super::record::{Op, Why};
+use super::record::{Header, Op, Why};
 use super::report::{Report, Rule, Times};
 use super::timeline::{Call, History, LockLine, Outcome};
 
@@ -113,6 +113,7 @@ pub(super) fn returns(history: &History, lock: &LockLine, report: &mut Report) {
 #[derive(Default)]
 pub(super) struct Clocked {
     hand_offs: Vec<u64>,
+    calm: Vec<u64>,
     takeovers: Vec<u64>,
 }
 
@@ -124,6 +125,9 @@ impl Clocked {
             if let Some(release) = lock.released(before) {
                 if next.op == Op::Acquire && next.invoke <= release.invoke {
                     self.hand_offs.push(nanos(release.invoke));
+                    if is_calm(history, lock, release, next) {
+                        self.calm.push(nanos(release.invoke));
+                    }
                 }
                 continue;
             }
@@ -138,8 +142,30 @@ impl Clocked {
         }
     }
 
-    pub(super) fn tell(self, report: &mut Report) {
+    pub(super) fn tell(self, header: &Header, report: &mut Report) {
         report.hand_offs = Times::of(self.hand_offs);
+        report.calm = Times::of(self.calm);
         report.takeovers = Times::of(self.takeovers);
+        for (percent, bound) in [(50, header.half), (90, header.most)] {
+            let took = report.calm.at(percent);
+            let Some(bound) = bound.filter(|&bound| took > bound && report.has_been_calm()) else {
+                continue;
+            };
+            let count = report.calm.count;
+            report.violation(Rule::K5, "", &[], || {
+                format!(
+                    "{percent} % of {count} hand-offs that no fault disturbed took up to {took:?}, and not {bound:?}"
+                )
+            });
+        }
     }
+}
+
+/// Neither who let go nor who waited felt a fault, or was about to recover from one. What they left is over when a lease is.
+fn is_calm(history: &History, lock: &LockLine, release: &Call, next: &Call) -> bool {
+    let before = history.header.lease.unwrap_or(history.header.told_within);
+    let mut felt = [release, next].into_iter().flat_map(|call| {
+        history.felt(&lock.name, call.process, call.invoke.minus(before), call.ret)
+    });
+    felt.next().is_none()
 }

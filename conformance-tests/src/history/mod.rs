@@ -82,7 +82,7 @@ pub fn check(history: &History) -> Report {
         report.unknown += unknown.count();
         check_lock(history, lock, &mut report, &mut clocked);
     }
-    clocked.tell(&mut report);
+    clocked.tell(&history.header, &mut report);
     residue(history, &mut report);
     report
 }

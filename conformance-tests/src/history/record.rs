@@ -55,6 +55,13 @@ pub struct Header {
     /// From the answer to a release until a waiter holds.
     #[serde(with = "nanos")]
     pub hand_off: Duration,
+    /// Half of the hand-offs that no fault disturbed take no longer, from the call of the release on. Not judged if it is
+    /// not there.
+    #[serde(default, with = "nanos_option")]
+    pub half: Option<Duration>,
+    /// The same, for nine in ten of them.
+    #[serde(default, with = "nanos_option")]
+    pub most: Option<Duration>,
     /// From the end of a lease until its holder is told, if it runs.
     #[serde(with = "nanos")]
     pub told_within: Duration,
@@ -328,6 +335,8 @@ impl Header {
             margin: caps.margin + ttl / 100,
             takeover: takeover + slack,
             hand_off: slack,
+            half: None,
+            most: None,
             told_within: slack,
             drain: 2 * ttl + Duration::from_secs(5),
             recovers: None,

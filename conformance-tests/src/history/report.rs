@@ -9,6 +9,9 @@ use serde::Serialize;
 /// So many violations of one rule are told in words; the others are counted.
 const TOLD: u64 = 20;
 
+/// A distribution of fewer says nothing.
+const FEWEST: usize = 100;
+
 /// The rules that a history is judged by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub enum Rule {
@@ -83,12 +86,21 @@ pub struct Times {
 impl Times {
     pub(super) fn of(mut nanos: Vec<u64>) -> Self {
         nanos.sort_unstable();
-        let at = |percent: usize| {
-            nanos.get((nanos.len() * percent).div_ceil(100).saturating_sub(1)).copied().unwrap_or(0)
-        };
-        let [p50, p99, max] = [50, 99, 100].map(at);
+        let [p50, p99, max] = [50, 99, 100].map(|percent| at(&nanos, percent));
         Self { count: nanos.len(), p50, p99, max, all: nanos }
     }
+
+    /// So many of 100 took at most this long.
+    #[must_use]
+    pub fn at(&self, percent: usize) -> Duration {
+        Duration::from_nanos(at(&self.all, percent))
+    }
+}
+
+/// Of durations that are sorted.
+fn at(sorted: &[u64], percent: usize) -> u64 {
+    let place = (sorted.len() * percent).div_ceil(100).saturating_sub(1);
+    sorted.get(place).copied().unwrap_or(0)
 }
 
 impl fmt::Display for Times {
@@ -125,6 +137,8 @@ pub struct Report {
     pub lost_updates: u64,
     /// From the call of a release until the next waiter held.
     pub hand_offs: Times,
+    /// Those of them that no fault disturbed: neither the holder nor the waiter felt one, from a lease before on.
+    pub calm: Times,
     /// From the fault that ended a holder until the next waiter held.
     pub takeovers: Times,
     /// How many violations there are of each rule.
@@ -155,6 +169,12 @@ impl Report {
         }
     }
 
+    /// True if there were enough hand-offs without a fault to judge how long they took.
+    #[must_use]
+    pub fn has_been_calm(&self) -> bool {
+        self.calm.count >= FEWEST
+    }
+
     /// Adds one. The message is only made if it is going to be told.
     pub(super) fn violation(
         &mut self,
@@ -183,6 +203,7 @@ impl fmt::Display for Report {
             self.operations, self.unknown, self.grants, self.locks
         )?;
         writeln!(f, "hand-offs: {}", self.hand_offs)?;
+        writeln!(f, "without a fault: {}, nine in ten {:.1?}", self.calm, self.calm.at(90))?;
         writeln!(f, "takeovers: {}", self.takeovers)?;
         writeln!(
             f,

@@ -63,6 +63,8 @@ pub(crate) fn header(play: &Play) -> Header {
         margin: ms(30),
         takeover: ms(150),
         hand_off: ms(100),
+        half: None,
+        most: None,
         told_within: ms(100),
         drain: ms(11_000),
         recovers: None,

@@ -120,7 +120,16 @@ fn section(sum: &Sum<'_>) -> String {
         ),
         None,
     );
-    text += &spread("From a release to the next holder (hand-off)", &sum.hand_offs, "", None);
+    text += &spread(
+        "From a release to the next holder (hand-off)",
+        &sum.hand_offs,
+        &format!(
+            "Where neither who let go nor who waited felt a fault, from a lease before on, half of them, and nine in \
+             ten, have to be within a bound: {}.",
+            sum.promptness()
+        ),
+        None,
+    );
     if let Some((outcome, scene)) = sum.best_scene().and_then(|o| Some((o, o.scene.as_ref()?))) {
         let _ = write!(
             text,

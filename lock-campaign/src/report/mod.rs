@@ -11,7 +11,7 @@ use std::time::Duration;
 pub use html::html;
 pub use markdown::markdown;
 
-use crate::outcome::{Bound, Outcome};
+use crate::outcome::{Bound, Outcome, Prompt};
 use sums::Origin;
 
 /// A run in one line.
@@ -38,7 +38,18 @@ pub fn line(outcome: &Outcome) -> String {
         outcome.losses.told,
         outcome.excused_overlaps,
     );
+    if let Some(all) = &outcome.prompt {
+        let count = all.took.count;
+        let few = if all.judged { "" } else { ", too few to judge" };
+        let _ = write!(text, "; hand-offs without a fault: {} of {count}{few}", prompt(all));
+    }
     text
+}
+
+/// What half of the hand-offs took that no fault disturbed, and nine in ten, with their bounds.
+fn prompt(all: &Prompt) -> String {
+    let [half, most] = [50, 90].map(|percent| short(all.took.percentile(percent)));
+    format!("{half} ≤ {}, {most} ≤ {}", short(all.half), short(all.most))
 }
 
 /// By what a planted bug was caught, if it was.
@@ -116,6 +127,18 @@ fn ranges(seeds: &[u64]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::times::Spread;
+
+    #[test]
+    fn hand_offs_without_a_fault_are_told_with_their_bounds() {
+        let all = Prompt {
+            took: Spread::of(&[1_000_000; 10]),
+            half: Duration::from_millis(50),
+            most: Duration::from_millis(200),
+            judged: false,
+        };
+        assert_eq!(prompt(&all), "1.00 ms ≤ 50.0 ms, 1.00 ms ≤ 200 ms");
+    }
 
     #[test]
     fn numbers_are_short() {

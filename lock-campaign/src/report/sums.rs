@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use super::prompt;
 use crate::desk::Effects;
 use crate::director::Around;
 use crate::kind::Kind;
-use crate::outcome::{Outcome, Settings, command_name};
+use crate::outcome::{Outcome, Prompt, Settings, command_name};
 use crate::times::{Losses, Spread};
 
 /// Where a result is from.
@@ -29,6 +30,10 @@ pub(super) struct Sum<'a> {
     pub(super) losses: Losses,
     pub(super) takeovers: Spread,
     pub(super) hand_offs: Spread,
+    /// Those that no fault disturbed.
+    pub(super) prompt: Spread,
+    /// In so many runs they were judged.
+    judged: usize,
     pub(super) excused_overlaps: u64,
     pub(super) claims_at_risk: u64,
     pub(super) undisturbed: u64,
@@ -62,6 +67,8 @@ impl<'a> Sum<'a> {
             losses: Losses::default(),
             takeovers: Spread::default(),
             hand_offs: Spread::default(),
+            prompt: Spread::default(),
+            judged: 0,
             excused_overlaps: 0,
             claims_at_risk: 0,
             undisturbed: 0,
@@ -84,6 +91,10 @@ impl<'a> Sum<'a> {
         self.losses.add(&outcome.losses);
         self.takeovers.add(&outcome.takeovers);
         self.hand_offs.add(&outcome.hand_offs);
+        if let Some(prompt) = &outcome.prompt {
+            self.prompt.add(&prompt.took);
+            self.judged += usize::from(prompt.judged);
+        }
         self.excused_overlaps += outcome.excused_overlaps;
         self.claims_at_risk += outcome.claims_at_risk;
         self.undisturbed += outcome.undisturbed;
@@ -106,6 +117,20 @@ impl<'a> Sum<'a> {
         match self.undisturbed {
             0 => "–".to_owned(),
             all => format!("{} of {all}", self.unexplained),
+        }
+    }
+
+    /// How long half of the hand-offs took that no fault disturbed, and nine in ten, and the bounds; `–` if nobody has looked.
+    pub(super) fn promptness(&self) -> String {
+        let mut newest_first = self.outcomes.iter().rev();
+        let Some(bounds) = newest_first.find_map(|outcome| outcome.prompt.as_ref()) else {
+            return "–".to_owned();
+        };
+        let (count, judged, runs) = (self.prompt.count, self.judged, self.outcomes.len());
+        let text = prompt(&Prompt { took: self.prompt.clone(), ..bounds.clone() });
+        match judged {
+            0 => format!("{text}; of {count}: too few"),
+            _ => format!("{text}; of {count}, enough in {judged} of {runs} runs"),
         }
     }
 
