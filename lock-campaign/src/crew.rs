@@ -87,6 +87,11 @@ impl Post {
         Ok(Self { number, turn: 0, duty, office, program, lines, clock, client: None })
     }
 
+    /// The name of the place: that of each who has it begins with it.
+    pub(crate) fn name(&self) -> String {
+        format!("p{}", self.number)
+    }
+
     /// The name of who has the place, in the history.
     pub(crate) fn host(&self) -> &str {
         self.client.as_ref().map_or("", |client| &client.host)

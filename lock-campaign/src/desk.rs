@@ -11,13 +11,14 @@
 //! | `put LOCK VALUE` | `ok` |
 //! | `says WORD` | none |
 
+use std::collections::HashMap;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread::JoinHandle;
 
-use conformance_tests::history::{Kind, Line, Op, Recorder};
+use conformance_tests::history::{Kind, Line, Record, Recorder};
 use lock_core::{FenceGate, FencingToken};
 
 /// How a lock of a run is called.
@@ -32,17 +33,30 @@ pub(crate) fn unfenced(lock: &str) -> String {
     format!("{lock}~unfenced")
 }
 
+/// The place in the crew of who is called so: whoever has it, one after the other.
+fn place_of(process: &str) -> &str {
+    process.split(['.', '/']).next().unwrap_or(process)
+}
+
 /// What has happened so far in a run.
 #[derive(Debug, Default)]
 pub(crate) struct Traffic {
     grants: AtomicU64,
     begun: AtomicU64,
     ended: AtomicU64,
+    /// The grants of each place in the crew, and of each lock.
+    of: Mutex<HashMap<String, u64>>,
 }
 
 impl Traffic {
     pub(crate) fn grants(&self) -> u64 {
         self.grants.load(Ordering::SeqCst)
+    }
+
+    /// Grants of these places in the crew, or of these locks, together.
+    pub(crate) fn grants_of(&self, names: &[String]) -> u64 {
+        let of = lock(&self.of);
+        names.iter().filter_map(|name| of.get(name)).sum()
     }
 
     /// Calls that were made.
@@ -55,13 +69,17 @@ impl Traffic {
         self.calls().saturating_sub(self.ended.load(Ordering::SeqCst))
     }
 
-    fn note(&self, kind: Kind, op: Op) {
-        match kind {
+    pub(crate) fn note(&self, record: &Record) {
+        match record.kind {
             Kind::Invoke => _ = self.begun.fetch_add(1, Ordering::SeqCst),
             Kind::Event => {}
             Kind::Ok | Kind::Fail | Kind::Info => _ = self.ended.fetch_add(1, Ordering::SeqCst),
         }
-        if kind == Kind::Ok && op.acquires() {
+        if record.kind == Kind::Ok && record.op.acquires() {
+            let mut of = lock(&self.of);
+            for name in [place_of(&record.process), &record.lock] {
+                *of.entry(name.to_owned()).or_default() += 1;
+            }
             self.grants.fetch_add(1, Ordering::SeqCst);
         }
     }
@@ -190,10 +208,9 @@ impl Office {
         if line.starts_with(b"{") {
             return match Line::parse(line).map_err(wrong)? {
                 Line::Record(record) => {
-                    let (kind, op) = (record.kind, record.op);
-                    self.recorder.note(record);
-                    self.traffic.note(kind, op);
-                    Ok((kind == Kind::Invoke).then(String::new))
+                    self.recorder.note(record.clone());
+                    self.traffic.note(&record);
+                    Ok((record.kind == Kind::Invoke).then(String::new))
                 }
                 other => Err(wrong(format!("{other:?} is no record"))),
             };

@@ -33,6 +33,9 @@ pub(crate) const QUIET_FOR: Duration = Duration::from_secs(60);
 /// For how long a leader goes on alone that is cut off before it is gone.
 const ALONE: Duration = Duration::from_millis(500);
 
+/// Of the grants between two faults, one in so many has to be of the client that was hit, or of the locks.
+const ITS_SHARE: u64 = 100;
+
 /// How often traffic is looked at.
 const LOOK: Duration = Duration::from_millis(3);
 
@@ -51,6 +54,9 @@ pub struct Around {
     pub least: u64,
     /// Calls made or under way while they lasted.
     pub calls: u64,
+    /// The fewest grants, before one and after one, of the client that was hit or of the locks; `None` if all were hit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub least_of_hit: Option<u64>,
 }
 
 impl Around {
@@ -62,6 +68,11 @@ impl Around {
         self.during += other.during;
         self.after += other.after;
         self.calls += other.calls;
+        self.at_least(other.least_of_hit);
+    }
+
+    fn at_least(&mut self, of_hit: Option<u64>) {
+        self.least_of_hit = self.least_of_hit.into_iter().chain(of_hit).min();
     }
 }
 
@@ -148,14 +159,26 @@ impl Director {
     ) -> Result<(), Failure> {
         let mut pile: Vec<Kind> = Vec::new();
         let mut last: Option<Kind> = None;
-        let mut healed = self.office.traffic.grants();
+        let traffic = &self.office.traffic;
+        let mut healed = traffic.grants();
+        // Of a client, also before its first fault; of locks, after each.
+        let mut hit: Vec<String> = match target {
+            Target::Client(post) => vec![post.name()],
+            Target::Shared => Vec::new(),
+        };
+        let mut healed_of_hit = traffic.grants_of(&hit);
         loop {
-            self.grants_reach(healed + self.grants_between, last).await?;
-            let between = self.office.traffic.grants() - healed;
+            let when = last
+                .map_or_else(|| "before the first fault".into(), |k| format!("after {}", k.name()));
+            self.grants_reach(healed + self.grants_between, &when).await?;
+            let between = traffic.grants() - healed;
+            self.is_served(&hit, healed_of_hit, &when).await?;
+            let of_hit = (!hit.is_empty()).then(|| traffic.grants_of(&hit) - healed_of_hit);
             if let Some(last) = last {
                 self.note(last, |around| {
                     around.after += between;
                     around.least = around.least.min(between);
+                    around.at_least(of_hit);
                 })
                 .await;
             }
@@ -170,15 +193,18 @@ impl Director {
                 Target::Client(_) => Some(self.victims.acquire().await),
                 Target::Shared => None,
             };
-            let (grants, calls) = (self.office.traffic.grants(), self.office.traffic.calls());
-            let under_way = self.office.traffic.under_way();
-            self.cause(kind, rng, target).await.map_err(|why| format!("{}: {why}", kind.name()))?;
-            healed = self.office.traffic.grants();
-            let calls = self.office.traffic.calls() - calls + under_way;
+            let (grants, calls) = (traffic.grants(), traffic.calls());
+            let under_way = traffic.under_way();
+            let caused = self.cause(kind, rng, target).await;
+            hit = caused.map_err(|why| format!("{}: {why}", kind.name()))?;
+            (healed, healed_of_hit) = (traffic.grants(), traffic.grants_of(&hit));
+            let calls = traffic.calls() - calls + under_way;
+            let of_hit = of_hit.filter(|_| matches!(target, Target::Client(_)));
             self.note(kind, |around| {
                 around.faults += 1;
                 around.before += between;
                 around.least = if around.faults == 1 { between } else { around.least.min(between) };
+                around.at_least(of_hit);
                 around.during += healed - grants;
                 around.calls += calls;
             })
@@ -198,13 +224,21 @@ impl Director {
     }
 
     /// Traffic has to go on.
-    async fn grants_reach(&self, grants: u64, after: Option<Kind>) -> Result<(), Failure> {
-        let when = after
-            .map_or_else(|| "before the first fault".into(), |k| format!("after {}", k.name()));
+    async fn grants_reach(&self, grants: u64, when: &str) -> Result<(), Failure> {
         let enough = || self.office.traffic.grants() >= grants;
         self.until(enough).await.map_err(|()| {
             let wanted = self.grants_between;
             format!("minimum traffic: fewer than {wanted} grants in {QUIET_FOR:?} {when}")
+        })
+    }
+
+    /// Traffic of others proves nothing for the client that was hit, or for the locks.
+    async fn is_served(&self, hit: &[String], before: u64, when: &str) -> Result<(), Failure> {
+        let wanted = if hit.is_empty() { 0 } else { (self.grants_between / ITS_SHARE).max(1) };
+        let enough = || self.office.traffic.grants_of(hit) >= before + wanted;
+        self.until(enough).await.map_err(|()| {
+            let hit = hit.join(", ");
+            format!("minimum traffic: fewer than {wanted} grants of {hit} in {QUIET_FOR:?} {when}")
         })
     }
 
@@ -234,16 +268,18 @@ impl Director {
         })
     }
 
+    /// Returns who was hit: the place of a client, or locks; nobody, if all of them.
     async fn cause(
         &self,
         kind: Kind,
         rng: &mut Rng,
         target: &mut Target<'_>,
-    ) -> Result<(), Failure> {
+    ) -> Result<Vec<String>, Failure> {
         match target {
             Target::Client(post) => {
                 let _disturbs = self.undisturbed.read().await;
-                self.hit_client(kind, rng, post).await
+                self.hit_client(kind, rng, post).await?;
+                Ok(vec![post.name()])
             }
             Target::Shared => self.hit_all(kind, rng).await,
         }
@@ -424,7 +460,7 @@ impl Director {
         self.last(Scope::Client, Duration::ZERO).await
     }
 
-    async fn hit_all(&self, kind: Kind, rng: &mut Rng) -> Result<(), Failure> {
+    async fn hit_all(&self, kind: Kind, rng: &mut Rng) -> Result<Vec<String>, Failure> {
         if matches!(kind, Kind::Evicted | Kind::Broken) {
             return self.remove_one(kind, rng).await;
         }
@@ -440,8 +476,9 @@ impl Director {
         }
         let leader = if kind.takes_a_leader() { Some(self.someone_leads().await?) } else { None };
         let hit = leader.and_then(|leader| block_in_place(|| self.site.hit(kind, leader)));
-        if let Some(locks) = hit {
-            fault = fault.locks(locks);
+        if let Some(locks) = &hit {
+            self.is_served(locks, self.office.traffic.grants_of(locks), "before it").await?;
+            fault = fault.locks(locks.clone());
         }
         let fault = fault.begin();
         let servers = self.site.servers();
@@ -507,7 +544,7 @@ impl Director {
             // Until whoever holds a lock has it there again: a minority may fail, and not one after the other.
             sleep(lease * 3).await;
         }
-        Ok(())
+        Ok(hit.unwrap_or_default())
     }
 
     async fn hit_leader(&self, kind: Kind, leader: usize, span: Duration) -> Result<(), Failure> {
@@ -573,12 +610,13 @@ impl Director {
     }
 
     /// One lock that is held is removed, by an operator or behind everybody's back.
-    async fn remove_one(&self, kind: Kind, rng: &mut Rng) -> Result<(), Failure> {
+    async fn remove_one(&self, kind: Kind, rng: &mut Rng) -> Result<Vec<String>, Failure> {
         let _undisturbed =
             if self.has_leases { None } else { Some(self.undisturbed.write().await) };
         let deadline = Moment::now() + QUIET_FOR;
         loop {
-            let name = lock_name(rng.usize(..self.terms.locks));
+            let lock = lock_name(rng.usize(..self.terms.locks));
+            let name = lock.clone();
             let fault = self.recorder().fault(Trouble::Other(kind.name()));
             let fault = fault.lock(&name).breaks(Assumption::A3).begin();
             let name = LockName::new(name).map_err(|error| error.to_string())?;
@@ -589,7 +627,8 @@ impl Director {
             self.close(removed, fault).await;
             if removed == Removal::Done {
                 // The holder believes in its lock until its next renewal, or its deadline.
-                return self.last(Scope::Nuisance, self.terms.ttl * 2).await;
+                self.last(Scope::Nuisance, self.terms.ttl * 2).await?;
+                return Ok(vec![lock]);
             }
             if deadline.has_passed() {
                 return Err(format!("no lock could be removed in {QUIET_FOR:?}"));
@@ -655,4 +694,63 @@ async fn each<'a, F: Future<Output = ()>>(lines: &'a [Proxy], what: impl Fn(&'a 
         if all.is_empty() { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
     })
     .await;
+}
+
+#[cfg(test)]
+mod tests {
+    use conformance_tests::history::{Clock, Header, Line};
+
+    use super::*;
+
+    /// One whose clients say `lines` meanwhile, and nothing else.
+    fn director(lines: &[&str]) -> Director {
+        let backing = sites::all().iter().find(|backing| backing.name == "memory");
+        let site: Arc<dyn Site> = Arc::from((backing.expect("it is there").start)());
+        let operator = site.shared().expect("it is in memory");
+        let terms = site.terms();
+        let header = Header::new("r", 1, &operator.capabilities(), terms.ttl);
+        let office = Office::new(Recorder::in_memory(Clock::core(), header), terms.locks);
+        for line in lines {
+            let Ok(Line::Record(record)) = Line::parse(line.as_bytes()) else { panic!("{line}") };
+            office.traffic.note(&record);
+        }
+        Director {
+            office,
+            site,
+            terms,
+            breaks_all: false,
+            grants_between: 200,
+            left: AtomicU32::new(1),
+            operator,
+            undisturbed: RwLock::new(()),
+            victims: Semaphore::new(1),
+            has_leases: true,
+            around: Mutex::default(),
+            failed: AtomicBool::new(false),
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_others_are_granted_is_no_traffic_of_who_was_hit() {
+        let granted =
+            r#"{"kind":"ok","t":1,"proc":"p1.2/t0+1","lock":"n3","op":"acquire","grant":"a"}"#;
+        let refused =
+            r#"{"kind":"fail","t":1,"proc":"p1.2/t0","lock":"n3","op":"try","grant":"b"}"#;
+        let director = director(&[granted, refused, granted, refused]);
+        for (hit, before, is_served) in [
+            (&["p1"][..], 0, true),
+            (&["p1"], 1, false),
+            (&["p0"], 0, false),
+            (&["p10"], 0, false),
+            (&["n3"], 0, true),
+            (&["n1", "n3"], 0, true),
+            (&["n1", "n30"], 0, false),
+            (&[], 0, true),
+        ] {
+            let names: Vec<String> = hit.iter().map(|&name| name.to_owned()).collect();
+            let served = director.is_served(&names, before, "then").await;
+            assert_eq!(served.is_ok(), is_served, "{hit:?}: {served:?}");
+        }
+        assert_eq!(director.office.traffic.grants(), 2);
+    }
 }

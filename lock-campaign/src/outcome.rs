@@ -19,9 +19,9 @@ use crate::times::{Losses, Spread};
 /// The version of the verdict. What an older one has let pass, a newer one may not:
 ///
 /// * 1: results that name no version.
-/// * 2: a fault of one master of a cluster excuses its locks only, one of a member of a quorum nothing; errors that no
-///   fault explains are judged, and how long hand-offs take that none disturbed; that a server is away is no reason not to
-///   tell a holder of its loss.
+/// * 2: a fault of one master of a cluster excuses its locks only, one of a member of a quorum nothing. Errors that no fault
+///   explains are judged, and how long hand-offs take that none disturbed. That a server is away is no reason not to tell
+///   a holder of its loss. Whoever was hit has to get locks before and after it, and not the others only.
 pub(crate) const VERDICT: u32 = 2;
 
 /// What a run is started with, besides its seed.

@@ -73,11 +73,11 @@ fn section(sum: &Sum<'_>) -> String {
     let mut text = format!("<h2 id=\"{0}\">{0}</h2>", sum.backend);
     text += &verdicts(sum);
     text += "<h3>Faults</h3><table><tr><th>kind<th class=\"words\">what<th>how often<th>grants before\
-        <th>during<th>after<th>fewest before<br>or after one<th>calls that<br>felt them</tr>";
+        <th>during<th>after<th>fewest before<br>or after one<th>of whom it hit<th>calls that<br>felt them</tr>";
     for (kind, around) in &sum.around {
         let _ = write!(
             text,
-            "<tr><td>{}<td class=\"words\">{}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{}</tr>",
+            "<tr><td>{}<td class=\"words\">{}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{}</tr>",
             kind.name(),
             kind.what(),
             grouped(around.faults),
@@ -85,6 +85,7 @@ fn section(sum: &Sum<'_>) -> String {
             grouped(around.during),
             grouped(around.after),
             grouped(around.least),
+            around.least_of_hit.map_or_else(|| "–".to_owned(), grouped),
             grouped(around.calls),
         );
     }

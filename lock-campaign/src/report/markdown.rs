@@ -132,7 +132,8 @@ fn times(sums: &[Sum<'_>]) -> String {
 fn faults(sums: &[Sum<'_>]) -> String {
     let mut text = "\n## Faults\n\n\
         How often; and the grants while they lasted. Before and after each single one there were at least as many as the\n\
-        run asks for, or it would have failed. `–`: this backend cannot have it.\n\n| kind |"
+        run asks for, and since the second verdict some of the client or the locks that it hit, or it would have failed.\n\
+        `–`: this backend cannot have it.\n\n| kind |"
         .to_owned();
     for sum in sums {
         let _ = write!(text, " {} |", sum.backend);
