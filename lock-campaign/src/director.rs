@@ -460,12 +460,8 @@ impl Director {
         self.last(Scope::Client, Duration::ZERO).await
     }
 
-    async fn hit_all(&self, kind: Kind, rng: &mut Rng) -> Result<Vec<String>, Failure> {
-        if matches!(kind, Kind::Evicted | Kind::Broken) {
-            return self.remove_one(kind, rng).await;
-        }
-        let span = self.span(rng);
-        let lease = self.lease();
+    /// Notes a fault of servers that hits all locks, or these.
+    fn begin(&self, kind: Kind, locks: Option<Vec<String>>) -> UnderFault {
         let mut fault = self.recorder().fault(Trouble::Other(kind.name()));
         if let Some(assumption) = sites::offer(&*self.site, kind).breaks() {
             fault = fault.breaks(assumption);
@@ -474,13 +470,24 @@ impl Director {
             // The others make a majority.
             fault = fault.hidden();
         }
+        if let Some(locks) = locks {
+            fault = fault.locks(locks);
+        }
+        fault.begin()
+    }
+
+    async fn hit_all(&self, kind: Kind, rng: &mut Rng) -> Result<Vec<String>, Failure> {
+        if matches!(kind, Kind::Evicted | Kind::Broken) {
+            return self.remove_one(kind, rng).await;
+        }
+        let span = self.span(rng);
+        let lease = self.lease();
         let leader = if kind.takes_a_leader() { Some(self.someone_leads().await?) } else { None };
         let hit = leader.and_then(|leader| block_in_place(|| self.site.hit(kind, leader)));
         if let Some(locks) = &hit {
             self.is_served(locks, self.office.traffic.grants_of(locks), "before it").await?;
-            fault = fault.locks(locks.clone());
         }
-        let fault = fault.begin();
+        let fault = self.begin(kind, hit.clone());
         let servers = self.site.servers();
         match kind {
             Kind::ServerStopped => {

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::time::Duration;
 
-use conformance_tests::history::{self, Assumption, Clock, Header, History, Line, Recorder};
+use conformance_tests::history::{
+    self, Assumption, Clock, Header, History, Line, Recorder, Report,
+};
 use fastrand::Rng;
 use lock_core::clock::{Moment, sleep};
 use lock_core::{Backend, LockName, Takeover, Wakeup};
@@ -14,7 +16,7 @@ use tokio::sync::{Mutex, RwLock, Semaphore};
 use tokio::task::JoinSet;
 
 use crate::crew::{Post, Program};
-use crate::desk::{Office, lock_name};
+use crate::desk::{Effects, Office, lock_name};
 use crate::director::Director;
 use crate::kind::{Kind, Offer};
 use crate::outcome::{Outcome, Prompt, Settings, VERDICT};
@@ -110,18 +112,9 @@ pub async fn on(
     let lines = recorder.lines();
     let history = History::new(lines.iter().cloned()).map_err(io::Error::other)?;
     let effects = office.effects();
-    if effects.fenced_lost > 0 {
-        failures.push(format!("{} updates behind fences were lost", effects.fenced_lost));
-    }
     let judged = Moment::now();
     let report = history::check(&history);
-    if report.fails_too_often() {
-        let (failed, all) = (report.unexplained, report.undisturbed);
-        failures.push(format!(
-            "{failed} of {all} acquisitions failed although their clients felt no fault: {}",
-            report.failures.join(", ")
-        ));
-    }
+    failures.extend(what_failed(&report, &effects));
     let outcome = Outcome {
         backend: backing.name.to_owned(),
         seed,
@@ -151,12 +144,7 @@ pub async fn on(
         claims_at_risk: report.claims_at_risk,
         excused_fences: report.excused_fences,
         hand_offs: times::Spread::of(&report.hand_offs.all),
-        prompt: header.half.zip(header.most).map(|(half, most)| Prompt {
-            took: times::Spread::of(&report.calm.all),
-            half,
-            most,
-            judged: report.has_been_calm(),
-        }),
+        prompt: prompt(&header, &report),
         takeovers: times::Spread::of(&report.takeovers.all),
         losses: times::losses(&lines),
         scene: scene::best(&lines),
@@ -175,6 +163,33 @@ async fn until_ready(operator: &dyn Backend) -> io::Result<()> {
         sleep(Duration::from_millis(20)).await;
     }
     Ok(())
+}
+
+/// What is wrong besides broken rules.
+fn what_failed(report: &Report, effects: &Effects) -> Vec<String> {
+    let mut failures = Vec::new();
+    if effects.fenced_lost > 0 {
+        failures.push(format!("{} updates behind fences were lost", effects.fenced_lost));
+    }
+    if report.fails_too_often() {
+        let (failed, all) = (report.unexplained, report.undisturbed);
+        let first: Vec<&str> = report.failures.iter().take(3).map(String::as_str).collect();
+        failures.push(format!(
+            "{failed} of {all} acquisitions failed although their clients felt no fault: {}",
+            first.join(", ")
+        ));
+    }
+    failures
+}
+
+/// Hand-offs that no fault disturbed, and their bounds.
+fn prompt(header: &Header, report: &Report) -> Option<Prompt> {
+    Some(Prompt {
+        took: times::Spread::of(&report.calm.all),
+        half: header.half?,
+        most: header.most?,
+        judged: report.has_been_calm(),
+    })
 }
 
 /// What the verdict allows beyond what is declared.
