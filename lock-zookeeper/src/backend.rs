@@ -380,16 +380,21 @@ fn follow(session: &Arc<Session>, place: &Arc<Place>, line: Vec<String>) {
 /// and runs before we go on.
 async fn look_at(
     session: &Arc<Session>,
-    places: impl Iterator<Item = &Arc<Place>>,
+    places: impl Iterator<Item = &Arc<Place>> + Clone,
 ) -> Result<(), Fault> {
     if !session.ready().await? {
         return Ok(());
     }
-    for place in places {
+    for place in places.clone() {
         session.watch_own(place).await?;
     }
     session.barrier().await?;
-    tokio::task::yield_now().await;
+    // What has happened before the barrier has come before its answer, and tasks run in any order.
+    let watched: Vec<_> = places.filter_map(|place| place.state().watched.clone()).collect();
+    let heard: Vec<_> = watched.iter().map(|watched| watched.heard()).collect();
+    for heard in heard {
+        heard.await;
+    }
     Ok(())
 }
 

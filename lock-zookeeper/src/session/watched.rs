@@ -2,13 +2,12 @@
 //! of them does.
 
 use std::collections::HashMap;
-use std::convert::Infallible;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use lock_core::backend::Fault;
-use tokio::sync::{SetOnce, oneshot};
-use zookeeper_client::{Error as ZkError, EventType, OneshotWatcher};
+use tokio::sync::{SetOnce, mpsc, oneshot};
+use zookeeper_client::{Error as ZkError, EventType, OneshotWatcher, WatchedEvent};
 
 use super::{Session, expired};
 use crate::fault::fault;
@@ -27,9 +26,12 @@ pub(crate) struct Watched {
     owner: i64,
     /// Whose node it is, if it is one of ours.
     place: Mutex<Weak<Place>>,
-    /// Dropped with this, which the task that watches hears of.
-    _cared_for: oneshot::Sender<Infallible>,
+    /// Those who ask the task that watches whether it has heard something. It ends when this is dropped.
+    asking: mpsc::UnboundedSender<oneshot::Sender<()>>,
 }
+
+/// Those who ask whether something was heard of a node.
+type Asked = mpsc::UnboundedReceiver<oneshot::Sender<()>>;
 
 /// What became of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,6 +45,18 @@ impl Watched {
     /// Resolves when the node has left the line; to `None` if nobody will ever tell.
     pub(super) async fn left(&self) -> Option<()> {
         (*self.end.wait().await == End::Gone).then_some(())
+    }
+
+    /// Resolves when the task that watches has noted what had reached this process before the call.
+    pub(crate) fn heard(&self) -> impl Future<Output = ()> + use<> {
+        let (answer, heard) = oneshot::channel();
+        let is_asked = self.asking.send(answer);
+        async move {
+            // Whoever does not answer has ended, and has noted before what it had heard.
+            if is_asked.is_ok() {
+                drop(heard.await);
+            }
+        }
     }
 
     pub(crate) fn is_first(&self) {
@@ -98,13 +112,13 @@ impl Session {
         if let Some(watched) = find(&watches, path) {
             return Ok(Some(watched));
         }
-        let (cared_for, nobody_cares) = oneshot::channel();
+        let (asking, mut asked) = mpsc::unbounded_channel();
         let watched = Arc::new(Watched {
             end: SetOnce::new(),
             was_first: AtomicBool::new(false),
             owner,
             place: Mutex::default(),
-            _cared_for: cared_for,
+            asking,
         });
         let known = Arc::downgrade(&watched);
         watches.insert(path.to_owned(), Weak::clone(&known));
@@ -112,25 +126,32 @@ impl Session {
         let (session, path) = (Arc::clone(self), path.to_owned());
         tokio::spawn(async move {
             let end = tokio::select! {
-                end = session.end_of_node(&path, watch) => Some(end),
-                _ = nobody_cares => None,
+                end = session.end_of_node(&path, watch, &mut asked) => end,
                 () = session.over() => None,
             };
             session.note(&path, &known, end);
+            // Those who ask now are answered by this.
+            drop(asked);
         });
         Ok(Some(watched))
     }
 
-    async fn end_of_node(&self, path: &str, mut watch: OneshotWatcher) -> End {
+    /// `None` if nobody cares any more.
+    async fn end_of_node(
+        &self,
+        path: &str,
+        mut watch: OneshotWatcher,
+        asked: &mut Asked,
+    ) -> Option<End> {
         loop {
-            match watch.changed().await.event_type {
-                EventType::NodeDeleted => return End::Gone,
-                EventType::Session => return End::Untold,
+            match changed(watch, asked).await?.event_type {
+                EventType::NodeDeleted => return Some(End::Gone),
+                EventType::Session => return Some(End::Untold),
                 // Somebody wrote to it.
                 _ => match self.insist(|| self.watch(path)).await {
                     Some(Some((_, again))) => watch = again,
-                    Some(None) => return End::Gone,
-                    None => return End::Untold,
+                    Some(None) => return Some(End::Gone),
+                    None => return Some(End::Untold),
                 },
             }
         }
@@ -172,6 +193,19 @@ impl Session {
 
     fn watches(&self) -> MutexGuard<'_, HashMap<String, Weak<Watched>>> {
         self.watches.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What a watch tells, and until then an answer to all who ask whether it has; `None` if nobody cares any more.
+async fn changed(watch: OneshotWatcher, asked: &mut Asked) -> Option<WatchedEvent> {
+    let mut changed = std::pin::pin!(watch.changed());
+    loop {
+        tokio::select! {
+            // What has come already is told before it is said that nothing has.
+            biased;
+            event = &mut changed => return Some(event),
+            answer = asked.recv() => drop(answer?.send(())),
+        }
     }
 }
 
