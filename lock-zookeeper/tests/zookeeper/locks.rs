@@ -175,8 +175,9 @@ async fn what_is_deleted_is_not_renewed_by_a_process_that_was_stopped() {
         let renewed = client.renew(&[&held]).await.remove(0);
         assert!(matches!(renewed, Ok(Renewal::Held(_))), "{renewed:?}");
         let path = format!("/n{round}/{}", line(&operator, &format!("n{round}")).await[0]);
-        network
-            .set(Fault::Delay { to_server: Duration::from_millis(400), to_client: Duration::ZERO });
+        // What is deleted is told, and the renewal answered, while nothing runs.
+        let [to_server, to_client] = [300, 200].map(Duration::from_millis);
+        network.set(Fault::Delay { to_server, to_client });
         let renewal = tokio::spawn({
             let client = client.clone();
             async move { client.renew(&[&held]).await.remove(0) }
