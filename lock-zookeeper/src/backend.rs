@@ -376,8 +376,7 @@ fn follow(session: &Arc<Session>, place: &Arc<Place>, line: Vec<String>) {
     }
 }
 
-/// After this, nodes that were removed before it are known to be: what watches them was woken before we were,
-/// and runs before we go on.
+/// After this, nodes that were removed before it are known to be.
 async fn look_at(
     session: &Arc<Session>,
     places: impl Iterator<Item = &Arc<Place>> + Clone,
