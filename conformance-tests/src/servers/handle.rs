@@ -3,17 +3,18 @@
 use std::io::BufReader;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use std::{fmt, io};
 
 use tempfile::TempDir;
 
-use super::process::{Server, ServerError, free_port};
+use super::ports::Ports;
+use super::process::{Server, ServerError};
 use crate::proxy::Proxy;
 
-/// How often other ports are tried.
-pub(super) const ATTEMPTS: usize = 10;
+/// Of every server: its own port, that of a cluster's bus, and the one on which it encrypts.
+const PORTS: usize = 3;
 
 /// How long a server may take to answer one command.
 const BOUND: Duration = Duration::from_secs(5);
@@ -27,40 +28,40 @@ pub struct Handle {
     server: Mutex<Server>,
     scheme: &'static str,
     port: u16,
+    /// An ensemble's are kept for all of its members together.
+    _ports: Arc<Ports>,
     directory: TempDir,
 }
 
 impl Handle {
-    pub(super) fn new(server: Server, scheme: &'static str, port: u16, directory: TempDir) -> Self {
-        Self { server: Mutex::new(server), scheme, port, directory }
+    /// A server that was started on one of the ports.
+    pub(super) fn new(
+        server: Server,
+        scheme: &'static str,
+        port: u16,
+        ports: Arc<Ports>,
+        directory: TempDir,
+    ) -> Self {
+        Self { server: Mutex::new(server), scheme, port, _ports: ports, directory }
     }
 
-    /// `launch` starts a server on a port that was free a moment ago, and is asked again, with another
-    /// one, if somebody was faster.
+    /// `launch` starts a server on the port, and may use [`PORTS`] from there.
     pub(super) fn launch(
         scheme: &'static str,
-        launch: impl Fn(u16, &Path) -> Result<Server, Failed>,
+        launch: impl FnOnce(u16, &Path) -> Result<Server, ServerError>,
     ) -> Result<Self, ServerError> {
         let directory = directory(scheme)?;
-        let mut clashes = 0;
-        loop {
-            let port = free_port();
-            match launch(port, directory.path()) {
-                Ok(server) => return Ok(Self::new(server, scheme, port, directory)),
-                Err(Failed::PortTaken(_)) if clashes < ATTEMPTS => clashes += 1,
-                Err(failed) => return Err(failed.into()),
-            }
-        }
+        let ports = Arc::new(Ports::in_a_row(PORTS)?);
+        let port = ports.first();
+        let server = launch(port, directory.path())?;
+        Ok(Self::new(server, scheme, port, ports, directory))
     }
 
     /// Kills the server if it still runs, and puts the one that `launch` starts in its place.
-    pub(super) fn relaunch<E: Into<ServerError>>(
-        &self,
-        launch: impl FnOnce(u16, &Path) -> Result<Server, E>,
-    ) {
+    pub(super) fn relaunch(&self, launch: impl FnOnce(u16, &Path) -> Result<Server, ServerError>) {
         let mut server = self.server();
         server.kill();
-        *server = launch(self.port, self.directory()).unwrap_or_else(|e| panic!("{}", e.into()));
+        *server = launch(self.port, self.directory()).unwrap_or_else(|error| panic!("{error}"));
     }
 
     /// Where clients reach it.
@@ -131,39 +132,20 @@ impl Handle {
     }
 }
 
-/// Why a server was not launched.
-pub(super) enum Failed {
-    PortTaken(ServerError),
-    Otherwise(ServerError),
-}
-
-impl From<Failed> for ServerError {
-    fn from(failed: Failed) -> Self {
-        match failed {
-            Failed::PortTaken(error) | Failed::Otherwise(error) => error,
-        }
-    }
-}
-
 /// Waits until `who_answers` on its port is this server. It tells the process id, once there is an answer.
 pub(super) fn wait_until_answering(
     server: Server,
     bound: Duration,
     mut who_answers: impl FnMut() -> Option<u32>,
-) -> Result<Server, Failed> {
+) -> Result<Server, ServerError> {
     let mut answering = None;
-    let ready = server.wait_until(bound, || {
+    server.wait_until(bound, || {
         answering = who_answers();
         answering.is_some()
-    });
-    match ready {
-        // Whoever came first on that port may be a server of the same kind.
-        Ok(()) if answering == Some(server.pid()) => Ok(server),
-        Ok(()) => Err(Failed::PortTaken(server.failure("is not who answers on its port"))),
-        Err(error) if server.output().contains("Address already in use") => {
-            Err(Failed::PortTaken(error))
-        }
-        Err(error) => Err(Failed::Otherwise(error)),
+    })?;
+    match answering == Some(server.pid()) {
+        true => Ok(server),
+        false => Err(server.failure("is not who answers on its port")),
     }
 }
 

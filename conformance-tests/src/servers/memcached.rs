@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::clock::Clock;
-use super::handle::{self, Failed, Handle, wait_until_answering};
+use super::handle::{self, Handle, wait_until_answering};
 use super::process::{Server, ServerError};
 use super::redis::KeepData;
 use crate::harness::ServerProcess;
@@ -255,7 +255,7 @@ fn launch(
     port: u16,
     clocks: Option<&[Clock; 2]>,
     directory: &Path,
-) -> Result<Server, Failed> {
+) -> Result<Server, ServerError> {
     let port_text = port.to_string();
     // As root it wants to be told whom to become.
     let mut args: Vec<String> =
@@ -264,12 +264,11 @@ fn launch(
     if let Some((user, password)) = &options.credentials {
         let file = directory.join("users");
         std::fs::write(&file, format!("{user}:{password}\n"))
-            .map_err(|error| Failed::Otherwise(ServerError::new(error.to_string())))?;
+            .map_err(|error| ServerError::new(error.to_string()))?;
         args.extend(["-Y".into(), file.to_string_lossy().into_owned()]);
     }
     let clocks = clocks.into_iter().flatten();
-    let server = Server::start_with("memcached", "memcached", args, directory, clocks)
-        .map_err(Failed::Otherwise)?;
+    let server = Server::start_with("memcached", "memcached", args, directory, clocks)?;
     let addr = (Ipv4Addr::LOCALHOST, port).into();
     wait_until_answering(server, READY, || {
         let stats = connect(options, addr).and_then(|mut session| session.command("stats"));

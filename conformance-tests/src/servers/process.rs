@@ -3,9 +3,7 @@
 use std::collections::VecDeque;
 use std::ffi::OsStr;
 use std::fmt;
-use std::hash::{BuildHasher, RandomState};
 use std::io::{self, BufRead, BufReader};
-use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
@@ -199,23 +197,6 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.kill();
     }
-}
-
-/// A port of the loopback interface that was free a moment ago. Who uses it must be ready to find
-/// that another was faster.
-pub(super) fn free_port() -> u16 {
-    low_ports()
-        .find(|&port| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok())
-        .expect("there is always another attempt")
-}
-
-/// Ports at random, below the range from which the system gives ports to clients: what is restarted
-/// must find its port free, though half of the machine's connections have come and gone meanwhile.
-pub(crate) fn low_ports() -> impl Iterator<Item = u16> {
-    const FIRST: u64 = 15_000;
-    const COUNT: u64 = 17_000;
-    let hasher = RandomState::new();
-    (0_u64..).filter_map(move |i| u16::try_from(FIRST + hasher.hash_one(i) % COUNT).ok())
 }
 
 pub(super) fn require(program: &str, package: &str) -> Result<(), ServerError> {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::clock::{Clock, Step};
-use super::handle::{Failed, Handle, wait_until_answering};
+use super::handle::{Handle, wait_until_answering};
 use super::process::{Server, ServerError};
 use super::redis_cluster::bus_port;
 use super::resp::{Reply, Session};
@@ -392,10 +392,9 @@ fn launch(
     port: u16,
     clock: Option<&Clock>,
     directory: &Path,
-) -> Result<Server, Failed> {
+) -> Result<Server, ServerError> {
     let args = options.command_line(port, &socket(directory));
-    let server = Server::start_with("redis-server", "redis-server", args, directory, clock)
-        .map_err(Failed::Otherwise)?;
+    let server = Server::start_with("redis-server", "redis-server", args, directory, clock)?;
     let addr = (Ipv4Addr::LOCALHOST, port).into();
     wait_until_answering(server, READY, || {
         connect(options, addr).and_then(|mut session| process_id(&mut session)).ok()
@@ -423,7 +422,7 @@ fn connect(options: &RedisOptions, addr: SocketAddr) -> io::Result<Session> {
     Ok(session)
 }
 
-/// Near the other ones, so that it is free again after a restart.
+/// One of those that are kept for it.
 pub(super) fn tls_port(port: u16) -> u16 {
     port + 2
 }

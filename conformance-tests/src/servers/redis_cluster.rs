@@ -360,7 +360,7 @@ fn link_to(member: &Redis) -> Proxy {
     link
 }
 
-/// Where the other members reach the one at `port`. Near it, so that it is free again after a restart.
+/// Where the other members reach the one at `port`: one of those that are kept for it.
 pub(super) fn bus_port(port: u16) -> u16 {
     port + 1
 }
@@ -394,6 +394,7 @@ fn has_slot(nodes: &str, slot: u16) -> bool {
     let mut ranges = mine.into_iter().flat_map(|line| line.split(' ').skip(8));
     ranges.any(|range| {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
-        matches!((first.parse(), last.parse()), (Ok(first), Ok(last)) if (first..=last).contains(&slot))
+        let (first, last) = (first.parse::<u16>(), last.parse::<u16>());
+        matches!((first, last), (Ok(first), Ok(last)) if (first..=last).contains(&slot))
     })
 }

@@ -6,7 +6,7 @@ use std::ops::Deref;
 use std::path::Path;
 use std::time::Duration;
 
-use super::handle::{Failed, Handle, wait_until_answering};
+use super::handle::{Handle, wait_until_answering};
 use super::process::{Server, ServerError};
 use super::redis::{KeepData, Redis, RedisOptions, process_id, tls_port};
 use super::resp::{Reply, Session};
@@ -335,8 +335,7 @@ impl Sentinel {
                 config += &format!("{name} {value}\n");
             }
             fs::write(config_file(directory), config)
-                .map_err(|error| ServerError::new(format!("no file for Sentinel: {error}")))
-                .map_err(Failed::Otherwise)?;
+                .map_err(|error| ServerError::new(format!("no file for Sentinel: {error}")))?;
             launch(port, directory)
         })?;
         Ok(Self(handle))
@@ -432,10 +431,9 @@ impl Deref for Sentinel {
     }
 }
 
-fn launch(port: u16, directory: &Path) -> Result<Server, Failed> {
+fn launch(port: u16, directory: &Path) -> Result<Server, ServerError> {
     let args = [config_file(directory).into_os_string(), "--sentinel".into()];
-    let server = Server::start("redis-server", "redis-server", args, directory)
-        .map_err(Failed::Otherwise)?;
+    let server = Server::start("redis-server", "redis-server", args, directory)?;
     let addr = (Ipv4Addr::LOCALHOST, port).into();
     wait_until_answering(server, READY, || {
         Session::connect(addr).and_then(|mut session| process_id(&mut session)).ok()

@@ -2,13 +2,15 @@
 
 use std::fs;
 use std::io::{self, Read, Write};
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, TcpStream};
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
-use super::handle::{self, ATTEMPTS, Handle};
-use super::process::{Server, ServerError, low_ports};
+use super::handle::{self, Handle};
+use super::ports::Ports;
+use super::process::{Server, ServerError};
 use super::redis::KeepData;
 use crate::harness::ServerProcess;
 use crate::proxy::Proxy;
@@ -135,17 +137,16 @@ impl ZooKeeper {
     ///
     /// There is no Java or no ZooKeeper, or it does not come up.
     pub fn try_start(options: &ZooKeeperOptions) -> Result<Self, ServerError> {
-        on_free_ports(1, |ports, kept_free| {
-            drop(kept_free);
-            let server = Self::launch(options, ports[0], None, "")?;
-            server.wait_until_ready()?;
-            Ok(server)
-        })
+        let ports = Arc::new(Ports::in_a_row(1)?);
+        let server = Self::launch(options, ports.first(), &ports, None, "")?;
+        server.wait_until_ready()?;
+        Ok(server)
     }
 
     fn launch(
         options: &ZooKeeperOptions,
         port: u16,
+        ports: &Arc<Ports>,
         id: Option<usize>,
         quorum: &str,
     ) -> Result<Self, ServerError> {
@@ -159,7 +160,7 @@ impl ZooKeeper {
             fs::write(data(directory.path()).join("myid"), id.to_string()).map_err(failed)?;
         }
         let server = run(&options.properties, directory.path())?;
-        let handle = Handle::new(server, "zookeeper", port, directory);
+        let handle = Handle::new(server, "zookeeper", port, Arc::clone(ports), directory);
         Ok(Self { handle, properties: options.properties.clone(), is_member: id.is_some() })
     }
 
@@ -212,15 +213,8 @@ impl ZooKeeper {
     fn wait_until_ready(&self) -> Result<(), ServerError> {
         self.server().wait_until(READY, || match self.is_member {
             true => self.word("srvr").is_ok(),
-            // Whoever came first on that port may be a ZooKeeper, too.
-            false => self.mode().is_some() && self.is_ours(),
+            false => self.mode().is_some(),
         })
-    }
-
-    fn is_ours(&self) -> bool {
-        let data = data(self.directory());
-        let says = |answer: String| answer.contains(&*data.to_string_lossy());
-        self.word("conf").is_ok_and(says)
     }
 }
 
@@ -282,26 +276,21 @@ impl ZooKeeperEnsemble {
     ///
     /// There is no Java or no ZooKeeper, or one of them does not come up.
     pub fn try_start(options: &ZooKeeperOptions) -> Result<Self, ServerError> {
-        on_free_ports(3 * MEMBERS, |ports, kept_free| {
-            let (clients, peers) = ports.split_at(MEMBERS);
-            let (quorum, election) = peers.split_at(MEMBERS);
-            let links = links(options, quorum)?;
-            drop(kept_free);
-            let members: Result<Vec<_>, _> = clients
-                .iter()
-                .enumerate()
-                .map(|(id, &port)| {
-                    let config = quorum_config(id, &links[id], quorum, election);
-                    ZooKeeper::launch(options, port, Some(id), &config)
-                })
-                .collect();
-            let ensemble = Self { members: members?, links };
-            for member in &ensemble.members {
-                let serves = || member.mode().is_some() && member.is_ours();
-                member.server().wait_until(READY, serves)?;
-            }
-            Ok(ensemble)
-        })
+        let ports = Arc::new(Ports::in_a_row(3 * MEMBERS)?);
+        let row: Vec<u16> = (ports.first()..).take(3 * MEMBERS).collect();
+        let (clients, peers) = row.split_at(MEMBERS);
+        let (quorum, election) = peers.split_at(MEMBERS);
+        let links = links(options, quorum)?;
+        let launch = |(id, &port): (usize, &u16)| {
+            let config = quorum_config(id, &links[id], quorum, election);
+            ZooKeeper::launch(options, port, &ports, Some(id), &config)
+        };
+        let members: Result<Vec<_>, _> = clients.iter().enumerate().map(launch).collect();
+        let ensemble = Self { members: members?, links };
+        for member in &ensemble.members {
+            member.server().wait_until(READY, || member.mode().is_some())?;
+        }
+        Ok(ensemble)
     }
 
     /// All members.
@@ -406,33 +395,6 @@ fn run(properties: &[String], directory: &Path) -> Result<Server, ServerError> {
     args.push("org.apache.zookeeper.server.quorum.QuorumPeerMain".to_owned());
     args.push("zoo.cfg".to_owned());
     Server::start("java", "default-jre-headless", args, directory)
-}
-
-/// Starts something on ports that were free a moment ago, and on others if somebody was faster.
-fn on_free_ports<T>(
-    count: usize,
-    mut start: impl FnMut(&[u16], Vec<TcpListener>) -> Result<T, ServerError>,
-) -> Result<T, ServerError> {
-    let mut clashes = 0;
-    loop {
-        let bind = |port| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).ok();
-        let kept_free: Vec<TcpListener> = low_ports().filter_map(bind).take(count).collect();
-        let port_of = |listener: &TcpListener| listener.local_addr().map(|addr| addr.port());
-        let ports: Result<Vec<u16>, _> = kept_free.iter().map(port_of).collect();
-        let ports = ports.expect("a listener has an address");
-        match start(&ports, kept_free) {
-            Err(error) if clashes < ATTEMPTS && is_taken(&ports) => {
-                clashes += 1;
-                drop(error);
-            }
-            started => return started,
-        }
-    }
-}
-
-/// Nothing of ours is there any more: what listens is another's.
-fn is_taken(ports: &[u16]) -> bool {
-    ports.iter().any(|&port| TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_err())
 }
 
 fn data(directory: &Path) -> PathBuf {
