@@ -23,7 +23,6 @@
 //! }
 //! ```
 
-mod aimed;
 pub mod bugs;
 mod cli;
 mod crew;

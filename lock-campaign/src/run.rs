@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::time::Duration;
 
 use conformance_tests::history::{
@@ -12,7 +11,6 @@ use conformance_tests::history::{
 use fastrand::Rng;
 use lock_core::clock::{Moment, sleep};
 use lock_core::{Backend, LockName, Takeover, Wakeup};
-use tokio::sync::{Mutex, RwLock, Semaphore};
 use tokio::task::JoinSet;
 
 use crate::crew::{Post, Program};
@@ -85,20 +83,7 @@ pub async fn on(
     let header = header(backing.name, seed, settings, &*site, &*operator, breaks_all);
     let recorder = Recorder::in_memory(Clock::raw(), header.clone());
     let office = Office::new(recorder.clone(), site.terms().locks);
-    let director = Arc::new(Director {
-        office: Arc::clone(&office),
-        terms: site.terms(),
-        site: Arc::clone(&site),
-        breaks_all,
-        grants_between: settings.grants,
-        left: AtomicU32::new(settings.faults),
-        operator: Arc::clone(&operator),
-        undisturbed: RwLock::new(()),
-        victims: Semaphore::new(settings.clients.saturating_sub(1).max(1)),
-        has_leases: header.lease.is_some(),
-        around: Mutex::default(),
-        failed: AtomicBool::new(false),
-    });
+    let director = Arc::new(Director::new(&office, &site, &operator, settings, breaks_all));
 
     let mut failures = Vec::new();
     let posts =
@@ -130,7 +115,7 @@ pub async fn on(
         verdict: VERDICT,
         undisturbed: report.undisturbed,
         unexplained: report.unexplained,
-        around: director.around.lock().await.clone(),
+        around: director.around().await,
         refused_kinds: refused_kinds(&*site),
         effects,
         failures,

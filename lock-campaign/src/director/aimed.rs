@@ -12,9 +12,9 @@ use lock_core::LockName;
 use lock_core::clock::sleep;
 use tokio::task::{JoinSet, block_in_place};
 
+use super::{Director, Failure, QUIET_FOR, text};
 use crate::crew::Post;
 use crate::desk::lock_name;
-use crate::director::{Director, Failure, QUIET_FOR, text};
 use crate::kind::{Kind, Scope};
 use crate::sites;
 use crate::worker::Order;
@@ -26,7 +26,7 @@ const SENT_WITHIN: Duration = Duration::from_secs(1);
 const HOLDS_ON: Duration = Duration::from_secs(7);
 
 impl Director {
-    pub(crate) async fn hit_in_the_act(
+    pub(super) async fn hit_in_the_act(
         &self,
         kind: Kind,
         rng: &mut Rng,

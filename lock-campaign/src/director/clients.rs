@@ -1,0 +1,194 @@
+//! Faults that hit one client.
+
+use std::future::Future;
+use std::time::Duration;
+
+use conformance_tests::history::Trouble;
+use conformance_tests::proxy::{Direction, Fault, Match, Proxy};
+use conformance_tests::servers::Step;
+use fastrand::Rng;
+use lock_core::clock::sleep;
+use tokio::task::block_in_place;
+
+use super::{Director, Failure, text};
+use crate::crew::{OBEYS_WITHIN, Post};
+use crate::kind::{Kind, Scope};
+use crate::worker::Order;
+
+impl Director {
+    pub(super) async fn hit_client(
+        &self,
+        kind: Kind,
+        rng: &mut Rng,
+        post: &mut Post,
+    ) -> Result<(), Failure> {
+        if kind.is_aimed() {
+            return self.hit_in_the_act(kind, rng, post).await;
+        }
+        let span = self.span(rng);
+        let some = self.some_ways(kind, rng, post);
+        let what = match kind {
+            Kind::ClientKilled => Trouble::Kill,
+            Kind::ClientStopped | Kind::ClientStarved => Trouble::Stop,
+            Kind::BlackHole if some.len() == post.lines.len() => Trouble::Partition,
+            Kind::CallsCutOff => Trouble::Partition,
+            other => Trouble::Other(other.name()),
+        };
+        let fault = self.recorder().fault(what).process(post.host()).begin();
+        match kind {
+            Kind::ClientKilled => {
+                block_in_place(|| post.kill()).map_err(text)?;
+                self.last(Scope::Client, span / 4).await?;
+                block_in_place(|| post.start().and_then(|()| post.ready())).map_err(text)?;
+                // The dead stay dead: who comes next has another name.
+                return Ok(());
+            }
+            Kind::ClientStopped | Kind::ClientStarved => self.silence(kind, span, post).await?,
+            Kind::ClientClockStepped => {
+                let clock = post.clock().ok_or("its clock is the system's")?;
+                let hour = Duration::from_secs(3600);
+                let (there, back) = match rng.bool() {
+                    true => (Step::Forward(hour), Step::Back(hour)),
+                    false => (Step::Back(hour), Step::Forward(hour)),
+                };
+                clock.step(there);
+                let lasted = self.last(Scope::Client, span).await;
+                clock.step(back);
+                lasted?;
+            }
+            Kind::ShortLeases => {
+                post.order(&Order::Short(true)).map_err(text)?;
+                self.last(Scope::Client, span * 2).await?;
+                post.order(&Order::Short(false)).map_err(text)?;
+            }
+            kind if kind.is_in_calls() => {
+                let by = self.terms.ttl.mul_f64(1.5 * rng.f64());
+                let order = Order::Disturb(kind, rng.u32(50..600), by);
+                post.order(&order).map_err(text)?;
+                let lasted = self.last(Scope::Client, span).await;
+                post.order(&Order::Calm).map_err(text)?;
+                lasted?;
+            }
+            kind => self.disturb_lines(kind, span, rng, some).await?,
+        }
+        fault.heal();
+        Ok(())
+    }
+
+    /// Where there are ways to servers that know nothing of each other, some of them, as often as all.
+    fn some_ways<'a>(&self, kind: Kind, rng: &mut Rng, post: &'a Post) -> &'a [Proxy] {
+        let all = post.lines.len();
+        if self.site.ways().len() < 2 || !kind.is_in_network() || rng.bool() {
+            return &post.lines;
+        }
+        let from = rng.usize(..all);
+        &post.lines[from..rng.usize(from + 1..=all)]
+    }
+
+    /// The client does nothing for a while.
+    pub(super) async fn silence(
+        &self,
+        kind: Kind,
+        span: Duration,
+        post: &mut Post,
+    ) -> Result<(), Failure> {
+        if kind == Kind::ClientStopped {
+            block_in_place(|| post.stop()).map_err(text)?;
+            let lasted = self.last(Scope::Client, span).await;
+            post.cont().map_err(text)?;
+            return lasted;
+        }
+        post.order(&Order::Freeze).map_err(text)?;
+        block_in_place(|| post.hears("frozen", OBEYS_WITHIN)).map_err(text)?;
+        let lasted = self.last(Scope::Client, span).await;
+        post.order(&Order::Thaw).map_err(text)?;
+        block_in_place(|| post.hears("thawed", OBEYS_WITHIN)).map_err(text)?;
+        lasted
+    }
+
+    async fn disturb_lines(
+        &self,
+        kind: Kind,
+        span: Duration,
+        rng: &mut Rng,
+        lines: &[Proxy],
+    ) -> Result<(), Failure> {
+        let lasting = match kind {
+            Kind::BlackHole => Fault::BlackHole,
+            Kind::RequestsLost => Fault::Lose(Direction::ToServer),
+            Kind::RepliesLost => Fault::Lose(Direction::ToClient),
+            Kind::Refused => Fault::Refuse,
+            Kind::Trickle => {
+                Fault::Trickle { bytes: rng.usize(1..64), every: Duration::from_millis(2) }
+            }
+            Kind::Slices => Fault::Slice,
+            Kind::Delay => Fault::delay(Duration::from_millis(rng.u64(5..100))),
+            _ => Fault::None,
+        };
+        for line in lines {
+            line.set(lasting);
+        }
+        if kind == Kind::Refused {
+            each(lines, Proxy::reset_connections).await;
+        }
+        let lasted = match kind {
+            Kind::Reset => {
+                self.again_and_again(span, rng, || each(lines, Proxy::reset_connections)).await
+            }
+            Kind::CutBeforeReply => {
+                self.again_and_again(span, rng, || {
+                    each(lines, |line| {
+                        let hit = line.cut_after(Match::on(""));
+                        async move { drop(tokio::time::timeout(span / 4, hit.into_future()).await) }
+                    })
+                })
+                .await
+            }
+            Kind::HeldAndDelivered => {
+                self.again_and_again(span, rng, || {
+                    each(lines, |line| {
+                        let mut held = line.hold(Match::on(""));
+                        async move {
+                            let caught = tokio::time::timeout(span / 4, held.caught()).await;
+                            sleep(span / 2).await;
+                            if caught.is_ok_and(|caught| caught.is_ok()) {
+                                drop(tokio::time::timeout(span, held.deliver()).await);
+                            }
+                        }
+                    })
+                })
+                .await
+            }
+            _ => self.last(Scope::Client, span).await,
+        };
+        for line in lines {
+            line.heal();
+        }
+        lasted
+    }
+
+    /// What happens at a point in time, a few times.
+    async fn again_and_again<F: Future<Output = ()>>(
+        &self,
+        span: Duration,
+        rng: &mut Rng,
+        what: impl Fn() -> F,
+    ) -> Result<(), Failure> {
+        for _ in 0..3 {
+            what().await;
+            sleep(span.mul_f64(rng.f64() / 4.0)).await;
+        }
+        self.last(Scope::Client, Duration::ZERO).await
+    }
+}
+
+/// Does something on all lines at once.
+async fn each<'a, F: Future<Output = ()>>(lines: &'a [Proxy], what: impl Fn(&'a Proxy) -> F) {
+    let all: Vec<_> = lines.iter().map(what).collect();
+    let mut all: Vec<_> = all.into_iter().map(Box::pin).collect();
+    std::future::poll_fn(|cx| {
+        all.retain_mut(|one| one.as_mut().poll(cx).is_pending());
+        if all.is_empty() { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
+    })
+    .await;
+}
