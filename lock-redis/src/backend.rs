@@ -534,6 +534,56 @@ impl Redis {
 
     /// All locks of a batch are on one server.
     async fn renew_batch(&self, claims: &[&Claim]) -> Result<Vec<Result<Renewal, Fault>>, Fault> {
+        let mut renewals = self.renew_plain(claims).await?;
+        let left: Vec<_> = (0..claims.len()).filter(|&at| renewals[at].is_none()).collect();
+        let others: Vec<_> = left.iter().map(|&at| claims[at]).collect();
+        match self.renew_in_full(&others).await {
+            Ok(answers) => left.iter().zip(answers).for_each(|(&at, it)| renewals[at] = Some(it)),
+            Err(fault) => left.iter().for_each(|&at| renewals[at] = Some(Err(fault.repeated()))),
+        }
+        Ok(renewals.into_iter().flatten().collect())
+    }
+
+    /// Renews those of which nothing else is to be said, as long as the server finds nothing unusual. For the others it
+    /// answers nothing.
+    async fn renew_plain(
+        &self,
+        claims: &[&Claim],
+    ) -> Result<Vec<Option<Result<Renewal, Fault>>>, Fault> {
+        let mut renewals: Vec<_> = claims.iter().map(|_| None).collect();
+        let Inner { keys, servers, .. } = &*self.inner;
+        let Some(ttl) = claims.first().map(|claim| claim.ttl) else { return Ok(renewals) };
+        let now = Moment::now();
+        let alike = claims.iter().enumerate().filter(|(_, claim)| claim.ttl == ttl);
+        let plain = alike.filter_map(|(at, claim)| Some((at, self.plain(claim, now)?)));
+        let plain: Vec<_> = plain.collect();
+        let locks: Vec<_> = plain.iter().map(|&(at, _)| keys.of(&claims[at].name)).collect();
+        let Some(some) = locks.first() else { return Ok(renewals) };
+        let locks: Vec<_> = locks.iter().map(LockKeys::lock).collect();
+        let mut call = Call::new(&servers.ours.scripts().quick_renew, &locks);
+        call.arg(millis(ttl));
+        for &(at, held) in &plain {
+            call.arg(format!("{} {}", claims[at].owner.expose(), held.number));
+        }
+        let done = servers.run::<Vec<usize>>(&Errand::new("renew", some, &call)).await?;
+        let Done { asked, connection, answer: others, .. } = done;
+        for (number, (at, held)) in (1..).zip(plain) {
+            if !others.contains(&number) {
+                let held = Held { connection: connection.id(), ..*held };
+                renewals[at] = Some(held.grant(ttl, asked).map(Renewal::Held));
+            }
+        }
+        Ok(renewals)
+    }
+
+    /// What is known of a claim, if all that a renewal of it is to change is the end of the lease.
+    fn plain<'a>(&self, claim: &'a Claim, now: Moment) -> Option<&'a Held> {
+        let is_plain = !self.prolongs(claim, now)
+            && self.inner.servers.ours.lines.place(&claim.owner).is_none();
+        held(claim).filter(|_| is_plain)
+    }
+
+    async fn renew_in_full(&self, claims: &[&Claim]) -> Result<Vec<Result<Renewal, Fault>>, Fault> {
         let Inner { keys, servers, .. } = &*self.inner;
         let Ours { lines, .. } = &*servers.ours;
         let keys: Vec<_> = claims.iter().map(|claim| keys.of(&claim.name)).collect();
@@ -584,15 +634,19 @@ impl Redis {
 
     /// Adds the renewal of a claim, whose keys it has; true if its fence is to be prolonged.
     fn add(&self, call: &mut Call, claim: &Claim) -> bool {
-        let now = Moment::now();
-        // Whoever waits for replicas has a write of its own to be acknowledged.
-        let prolong = self.inner.waits_for_replicas
-            || held(claim).is_none_or(|held| held.fence_is_short(now, claim.ttl));
+        let prolong = self.prolongs(claim, Moment::now());
         call.arg(claim.owner.expose()).arg(millis(claim.ttl)).arg(i32::from(prolong));
         // Who was sent the lock and has not said so yet is still known as a waiter.
         let place = self.inner.servers.ours.lines.place(&claim.owner);
         call.arg(place.map(|place| place.member.to_string()).unwrap_or_default());
         prolong
+    }
+
+    /// True if the fence of the claim is to be prolonged. Whoever waits for replicas has a write of its own to be
+    /// acknowledged.
+    fn prolongs(&self, claim: &Claim, now: Moment) -> bool {
+        self.inner.waits_for_replicas
+            || held(claim).is_none_or(|held| held.fence_is_short(now, claim.ttl))
     }
 }
 

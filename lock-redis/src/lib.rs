@@ -139,7 +139,8 @@
 //! | two `INFO`, `SCRIPT LOAD`, and the script that tries out the rights | once for each [`Redis::connect`] |
 //! | `SCRIPT LOAD`, and the request that found out once more | for each script that the server does not know |
 //! | the script of attempts | once for each claim; while it waits, when the lease ends of which its process heard last, once for all its waiters |
-//! | the script of renewals | for up to 64 locks at once, at each third of their leases |
+//! | the script of plain renewals | for up to 64 locks at once, at each third of their leases |
+//! | the script of all other renewals | for up to 64 locks at once: the first one of each, one each ten minutes, and for those that the other one did not renew |
 //! | the script of releases | once for each claim |
 //! | `CLIENT CACHING`, `EXISTS`, `GETRANGE`, `EXISTS`, sent together | with `order=any`, and where another library holds the lock: when a waiter goes to rest, and after each signal |
 //! | a `SET` before a second time of these | in a quorum, whose waiters do not queue anywhere: when one goes to rest, and nobody else has left the bell |
@@ -158,7 +159,7 @@
 //! | `ASKING` | masters of a cluster | once for each [`Redis::connect`]; before a script, while its slot is being moved |
 //! | `INFO` | masters of a cluster | two for each master and [`Redis::connect`]; the rights are tried out on one |
 //! | `WAIT` | with `min_replicas` | once for each [`Redis::connect`], grant and renewal; `HELLO` for each of its connections |
-//! | the script of renewals | with `min_replicas` | once more for each grant |
+//! | the script of all other renewals | with `min_replicas` | for each renewal, and once more for each grant |
 //!
 //! # Settings of the server that matter
 //!

@@ -30,6 +30,7 @@ macro_rules! scripts {
 
 scripts! {
     acquire: "quick_acquire.lua" "numbers.lua" "line.lua" "acquire.lua";
+    quick_renew: "quick_renew.lua";
     renew: "numbers.lua" "line.lua" "renew.lua";
     release: "quick_release.lua" "numbers.lua" "line.lua" "release.lua";
     break_lock: "numbers.lua" "line.lua" "break.lua";

@@ -409,13 +409,49 @@ async fn a_large_batch_is_renewed_in_parts() {
         claim.ttl = ms(if i % 2 == 0 { SECOND } else { 60 * SECOND });
         claims.push(claim);
     }
-    let before = server.calls("evalsha");
-    let answers = locks.renew(&claims.iter().collect::<Vec<_>>()).await;
-    assert_eq!(server.calls("evalsha") - before, 4, "three parts, the first of them to be loaded");
-    assert!(answers.iter().all(|answer| matches!(answer, Ok(Renewal::Held(_)))));
+    let calls = async |claims: &mut [Claim]| {
+        let before = server.calls("evalsha");
+        let answers = locks.renew(&claims.iter().collect::<Vec<_>>()).await;
+        for (claim, answer) in claims.iter_mut().zip(answers) {
+            let Ok(Renewal::Held(grant)) = answer else { panic!("{answer:?}") };
+            claim.ticket = grant.ticket;
+        }
+        server.calls("evalsha") - before
+    };
+    // Whose lease is longer than that, or whose fence may end before it, is no plain renewal.
+    assert_eq!(calls(&mut claims).await, 8, "three parts by two scripts, which are to be loaded");
     assert!((20_000..=30_000).contains(&pttl(&server, "n0")), "never shorter");
     assert!((50_000..=60_000).contains(&pttl(&server, "n149")));
     assert!(pttl(&server, "{n149}%fence") > 600_000);
+    claims.iter_mut().for_each(|claim| claim.ttl = ms(70 * SECOND));
+    assert_eq!(calls(&mut claims).await, 6, "half of them are news, the others are plain");
+    assert_eq!(calls(&mut claims).await, 3);
+    assert!((60_000..=70_000).contains(&pttl(&server, "n0")));
+}
+
+#[tokio::test]
+async fn each_renewal_of_a_batch_is_answered_for_itself() {
+    let server = Server::start();
+    let (locks, other) = (server.client().await, server.client().await);
+    let mut claims: Vec<_> = (0..6).map(|i| claim(&format!("n{i}"), 30 * SECOND)).collect();
+    for claim in &mut claims {
+        win(&locks, claim).await;
+        // The second one is a plain one.
+        let Ok(Renewal::Held(grant)) = renew(&locks, claim).await else { panic!("lost") };
+        claim.ticket = grant.ticket;
+    }
+    let _: u64 = server.run("DEL n1 n3 n4");
+    let mut next = claim("n3", 30 * SECOND);
+    win(&other, &mut next).await;
+    let _: u64 = server.run("RPUSH n4 list");
+    let _: u64 = server.run("PEXPIRE n5 60000");
+    let answers = locks.renew(&claims.iter().collect::<Vec<_>>()).await;
+    let is_held = answers.iter().map(|answer| matches!(answer, Ok(Renewal::Held(_))));
+    assert_eq!(is_held.collect::<Vec<_>>(), [true, false, true, false, false, true]);
+    assert!(!answers.iter().any(Result::is_err), "{answers:?}");
+    assert!(matches!(renew(&other, &next).await, Ok(Renewal::Held(_))));
+    assert!(pttl(&server, "n5") > 50_000, "never shorter");
+    assert_eq!(server.keys().iter().filter(|key| *key == "n1").count(), 0, "never again");
 }
 
 #[tokio::test]

@@ -55,22 +55,28 @@ struct OfLock {
 
 impl<'a> Asked<'a> {
     pub(crate) fn before(data: &Keyspace, keys: &[Bytes], args: &'a [Bytes]) -> Self {
-        // A lock, its fence, its line, its places, and one more; a renewal names five of each lock, others a sixth.
-        let locks = keys.chunks_exact(5).map(|of| OfLock {
-            lock: of[0].clone(),
-            queue: of[2].clone(),
-            places: of[3].clone(),
-            held: data.text(&of[0]).map(|value| (value.to_vec(), data.lasts_for(&of[0]))),
-            waiting: waiting(data, &of[2], &of[3]),
-            owners: owners(data, &of[0], &of[2]),
-        });
+        let of = |lock: &Bytes, queue: &Bytes, places: &Bytes| OfLock {
+            lock: lock.clone(),
+            queue: queue.clone(),
+            places: places.clone(),
+            held: data.text(lock).map(|value| (value.to_vec(), data.lasts_for(lock))),
+            waiting: waiting(data, queue, places),
+            owners: owners(data, lock, queue),
+        };
+        // A lock, its fence, its line, its places, and one more; a renewal names five of each lock, others a sixth. A quick
+        // renewal names nothing but locks.
+        let names_parts = keys.get(1).is_some_and(|key| key.ends_with(b"%fence"));
+        let locks: Vec<_> = match names_parts {
+            true => keys.chunks_exact(5).map(|key| of(&key[0], &key[2], &key[3])).collect(),
+            false => keys.iter().map(|lock| of(lock, &Bytes::new(), &Bytes::new())).collect(),
+        };
         // Only a release names a tombstone in that place.
         let names_tombstone = keys.get(5).is_some_and(|key| contains(key, b"}%gone:"));
         let lets_go = match args {
             [owner, _, uncertain, ..] if names_tombstone && uncertain == b"1" => Some(owner),
             _ => None,
         };
-        Self { locks: locks.collect(), args, lets_go }
+        Self { locks, args, lets_go }
     }
 }
 
@@ -160,7 +166,8 @@ impl Sent {
     /// It is one of those who ask, or its process has one among them.
     fn speaks(&self, args: &[Bytes]) -> bool {
         let Self { owner, channel } = self;
-        args.iter().any(|arg| arg == owner || arg == channel || channel_of(arg) == channel)
+        args.iter()
+            .any(|arg| arg.starts_with(owner) || arg == channel || channel_of(arg) == channel)
     }
 }
 
@@ -176,7 +183,7 @@ fn is_passed_over(
         let (owner, channel) = (member.get(..32), channel_of(member));
         until(keys, &of.places, channel).is_none()
             && owner != holder
-            && !args.iter().any(|arg| Some(&**arg) == owner)
+            && !args.iter().any(|arg| owner.is_some_and(|owner| arg.starts_with(owner)))
             && silent.is_none_or(|silent| silent.channel != channel)
     };
     let member = of.waiting.iter().find(has_lost)?;
@@ -189,7 +196,7 @@ fn is_prolonged(keys: &Keyspace, of: &OfLock, args: &[Bytes]) -> Option<String> 
     let owner = value.get(..32)?;
     let (before, lasted) = of.held.as_ref()?;
     let lasts_longer = before == value && keys.lasts_for(&of.lock) > *lasted;
-    (lasts_longer && !args.iter().any(|arg| arg == owner))
+    (lasts_longer && !args.iter().any(|arg| arg.starts_with(owner)))
         .then(|| format!("the lease of {} was prolonged by others", shown(owner)))
 }
 

@@ -11,7 +11,7 @@ const fn saboteur(name: &'static str, is: &'static str, becomes: &'static str) -
     Saboteur { name, sabotage: Sabotage { is, becomes } }
 }
 
-pub(crate) const SABOTEURS: [Saboteur; 21] = [
+pub(crate) const SABOTEURS: [Saboteur; 23] = [
     saboteur(
         "releases whoever holds the lock",
         "type(value) == 'string' and string.sub(value, 1, 32) == owner\nif ours",
@@ -103,6 +103,16 @@ pub(crate) const SABOTEURS: [Saboteur; 21] = [
         "renews for whoever asks",
         "type(value) == 'string' and string.sub(value, 1, 32) == owner then\n        local lease",
         "type(value) == 'string' and value ~= '' then\n        local lease",
+    ),
+    saboteur(
+        "renews for whoever asks, where that is quick",
+        "local is_mine = value == mine\n",
+        "local is_mine = type(value) == 'string' and value ~= ''\n",
+    ),
+    saboteur(
+        "says that it renewed what is gone, where that is quick",
+        "others[#others + 1] = i",
+        "",
     ),
     saboteur(
         "takes nobody out of the line who leaves",
