@@ -38,6 +38,8 @@ pub(crate) struct Vote {
     pub(crate) token: Option<FencingToken>,
     pub(crate) ticket: Option<Ticket>,
     pub(crate) since: Moment,
+    /// When we learned of it first: it was there by then.
+    pub(crate) known_since: Moment,
     /// `None`: as long as the process lives.
     pub(crate) ends: Option<Moment>,
     /// It counts in the next renewal: see [`Standing`].
@@ -48,12 +50,13 @@ pub(crate) struct Vote {
 ///
 /// A vote that was won after others may have been lost must not replace them: a member that forgets us and
 /// another one that lets us in make a majority of votes, and no majority that has held all the time. So such
-/// a vote counts only after a renewal that a majority of the older ones has confirmed.
+/// a vote counts only after a renewal that began when it was known, and that a majority of the older ones has
+/// confirmed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
     /// Of the majority that won, of the rest of its round, or confirmed since.
     Full,
-    /// Won back.
+    /// Won back, or by an attempt that landed late.
     New,
 }
 
@@ -105,13 +108,23 @@ impl Drop for Candidacy {
 }
 
 impl Vote {
+    /// One that we learn of now.
     pub(crate) fn of(grant: &Grant, standing: Standing) -> Self {
         let ends = match grant.lease {
             Lease::For(lease) => Some(grant.since + lease),
             _ => None,
         };
         let (token, ticket) = (grant.token, grant.ticket.clone());
-        Self { token, ticket, since: grant.since, ends, standing }
+        Self { token, ticket, since: grant.since, known_since: Moment::now(), ends, standing }
+    }
+
+    /// The same vote, with a new end.
+    pub(crate) fn renewed(&self, grant: &Grant) -> Self {
+        let before = self.clone();
+        let mut vote = Self { known_since: self.known_since, ..Self::of(grant, self.standing) };
+        vote.ticket = vote.ticket.or(before.ticket);
+        vote.token = vote.token.or(before.token);
+        vote
     }
 }
 

@@ -31,8 +31,8 @@
 //!   answered, and one of them has let in somebody else. If too few answer it is a fault.
 //! * **Tokens grow across majorities**: see [below](#fencing-tokens).
 //! * **A renewal** is that of a majority that has held all the time. A member that has lost the lock is asked to
-//!   take it again, and gives it if it is free; but its vote counts only after the next renewal, when the others
-//!   have shown that they still held it when it was won back. So one member that forgets and another one that lets
+//!   take it again, and gives it if it is free; but its vote counts only after the next renewal that begins then, when
+//!   the others have shown that they still held it when it was won back. So one member that forgets and another one that lets
 //!   us in do not add up to a majority that nobody has had.
 //! * **A release** goes at once to all members that were asked, returns when a majority has answered, and is repeated
 //!   in the background where it fails, until the lease is over.

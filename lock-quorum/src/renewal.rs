@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lock_core::backend::{Claim, Fault, FaultKind, Renewal, Ticket};
+use lock_core::clock::Moment;
 use lock_core::{Effect, FencingToken};
 
 use crate::calls::Calls;
@@ -27,6 +28,8 @@ type Heard = Result<Vec<Word>, Fault>;
 /// A batch that is under way at all members.
 struct Batch<'a> {
     inner: &'a Arc<Inner>,
+    /// Before anybody was asked.
+    began: Moment,
     claims: &'a [&'a Claim],
     candidacies: Vec<Arc<Candidacy>>,
     /// For each claim, for each member.
@@ -142,19 +145,14 @@ impl Seat {
         let counts = |vote: &Vote| vote.standing == Standing::Full;
         match answer {
             Ok(Renewal::Held(grant)) => {
-                let standing = match &self.vote {
-                    // Another number is another grant: it was lost meanwhile.
+                let vote = match &self.vote {
                     Some(vote) if grant.token.is_none() || vote.token == grant.token => {
-                        vote.standing
+                        vote.renewed(&grant)
                     }
-                    None if is_stranger => Standing::Full,
-                    _ => Standing::New,
+                    None if is_stranger => Vote::of(&grant, Standing::Full),
+                    // Another number is another grant: it was lost, and an attempt has landed late.
+                    _ => Vote::of(&grant, Standing::New),
                 };
-                let mut vote = Vote::of(&grant, standing);
-                if let Some(before) = self.vote.take() {
-                    vote.ticket = vote.ticket.or(before.ticket);
-                    vote.token = vote.token.or(before.token);
-                }
                 self.asked = true;
                 self.vote = Some(vote.clone());
                 Word::Held(vote)
@@ -174,14 +172,14 @@ impl Seat {
 
 impl<'a> Batch<'a> {
     fn begin(inner: &'a Arc<Inner>, claims: &'a [&'a Claim]) -> Self {
-        let size = inner.members.len();
+        let (size, began) = (inner.members.len(), Moment::now());
         let candidacies: Vec<_> = claims.iter().map(|claim| open(inner, claim)).collect();
         let mut calls = Calls::new(Err);
         for member in 0..size {
             Self::ask(inner, member, &candidacies, claims, &mut calls);
         }
         let words = claims.iter().map(|_| (0..size).map(|_| None).collect()).collect();
-        Self { inner, claims, candidacies, words, calls }
+        Self { inner, began, claims, candidacies, words, calls }
     }
 
     fn ask(
@@ -268,7 +266,8 @@ impl<'a> Batch<'a> {
                 let (candidacy, claim) =
                     (Arc::clone(&self.candidacies[nth]), self.claims[nth].clone());
                 let inner = Arc::clone(self.inner);
-                (nth, Care { inner, candidacy, claim, token: self.token(nth) })
+                let (began, token) = (self.began, self.token(nth));
+                (nth, Care { inner, began, candidacy, claim, token })
             })
             .collect();
         for (nth, care) in &cares {
@@ -339,6 +338,7 @@ impl Word {
 /// What is done about a member that had no part in a renewal.
 struct Care {
     inner: Arc<Inner>,
+    began: Moment,
     candidacy: Arc<Candidacy>,
     claim: Claim,
     token: Option<FencingToken>,
@@ -347,8 +347,13 @@ struct Care {
 impl Care {
     fn look_after(&self, member: usize, word: Option<&Word>) {
         match word {
-            // It has held before the majority was asked, and now: both have held together.
-            Some(Word::Held(vote)) if vote.standing == Standing::New => self.confirm(member, vote),
+            // It was there before the majority was asked, and is now: both have held together. What has landed since
+            // may have done so when the majority had lost it already.
+            Some(Word::Held(vote))
+                if vote.standing == Standing::New && vote.known_since < self.began =>
+            {
+                self.confirm(member, vote);
+            }
             Some(Word::NotHeld | Word::Nothing) => {
                 self.inner.win_back(&self.candidacy, &self.claim, member, self.token);
             }
@@ -359,7 +364,8 @@ impl Care {
     fn confirm(&self, member: usize, confirmed: &Vote) {
         // If a verb is under way there, it is confirmed by the next renewal.
         if let Ok(mut seat) = self.candidacy.seats[member].try_lock()
-            && let Some(vote) = seat.vote.as_mut().filter(|vote| vote.token == confirmed.token)
+            && let Some(vote) = seat.vote.as_mut()
+            && vote.known_since == confirmed.known_since
         {
             vote.standing = Standing::Full;
         }

@@ -580,7 +580,11 @@ impl Inner {
                 };
                 (seat.asked, seat.uncertain) = (true, before.1);
                 let standing = if is_young.is_some() { Standing::New } else { standing };
-                let vote = Vote::of(&grant, seat.standing_of(&grant, standing));
+                // A vote that is confirmed stays what it was.
+                let vote = match &seat.vote {
+                    Some(vote) if vote.token == grant.token => vote.renewed(&grant),
+                    _ => Vote::of(&grant, standing),
+                };
                 seat.vote = Some(vote.clone());
                 Ballot::For(vote, is_young)
             }
@@ -658,15 +662,5 @@ impl Inner {
             *place != member && other.is_known_as(&identity.id)
         };
         known.find(is_twin).map(|(_, twin)| &*twin.name)
-    }
-}
-
-impl Seat {
-    /// A vote that is confirmed stays what it was.
-    fn standing_of(&self, grant: &Grant, won: Standing) -> Standing {
-        match &self.vote {
-            Some(vote) if vote.token == grant.token => vote.standing,
-            _ => won,
-        }
     }
 }

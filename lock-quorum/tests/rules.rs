@@ -346,6 +346,51 @@ async fn two_failures_never_add_up_to_a_majority() {
     assert!(matches!(answer, Ok(Renewal::NotHeld)), "{answer:?}");
 }
 
+/// An attempt that nobody waits for any more lands when the majority is gone, and just before a renewal that began when
+/// it was there: what that renewal finds has not held together with the majority.
+#[tokio::test(start_paused = true)]
+async fn a_vote_that_lands_during_a_renewal_is_not_confirmed_by_it() {
+    let millis = Duration::from_millis;
+    for late in 0..3 {
+        let members: Vec<_> = (0..3).map(|_| Memory::new()).collect();
+        let renewals = Arc::new(AtomicU64::new(0));
+        let line = |(nth, member): (usize, &Memory)| {
+            let renewals = Arc::clone(&renewals);
+            Faulty::new(Arc::new(member.clone()), move |call| match call.verb {
+                _ if nth != late => Disturbance::None,
+                Verb::TryAcquire => Disturbance::LandLate(millis(700)),
+                Verb::Renew if renewals.fetch_add(1, Ordering::SeqCst) == 0 => {
+                    Disturbance::DelayRequest(millis(750))
+                }
+                _ => Disturbance::None,
+            })
+        };
+        let builder = members.iter().enumerate().map(line);
+        let builder = builder.fold(Quorum::builder(), QuorumBuilder::member).members_remember();
+        let quorum = builder.build().await.unwrap();
+        let mut held = claim();
+        win(&quorum, &mut held).await;
+        settle().await;
+        assert!(matches!(renew(&quorum, &held).await, Ok(Renewal::Held(_))));
+        // One forgets it, and somebody else has the lock meanwhile.
+        let (forgets, rival) = ((late + 1) % 3, claim());
+        members[forgets].evict(&name());
+        for member in [forgets, late] {
+            granted(members[member].try_acquire(&rival).await);
+        }
+        sleep(millis(300)).await;
+        for member in [forgets, late] {
+            members[member].release(&rival, LetGo::now()).await.unwrap();
+        }
+        sleep(millis(600)).await;
+        let state = members[late].inspect(&name()).await.unwrap();
+        assert_eq!(state.holders[0].owner, Some(held.owner), "the attempt has not landed");
+        assert_eq!(renewals.load(Ordering::SeqCst), 1);
+        let answer = renew(&quorum, &held).await;
+        assert!(matches!(answer, Ok(Renewal::NotHeld)), "{late} is late: {answer:?}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_was_won_back_counts_once_it_is_confirmed() {
     let members = Members::of(3);

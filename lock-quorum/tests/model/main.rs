@@ -41,6 +41,7 @@ fn a_member_that_restarts_empty_does_no_harm_while_it_is_not_counted() {
 #[test]
 fn failures_never_add_up_to_a_majority_that_nobody_has_had() {
     keeps("members that forget", &Rules::forgetting(), &[RENEWED]);
+    keeps("attempts that land late", &Rules::straying(), &[RENEWED]);
     finds("two members that forget", &Rules::forgetting(), NO_OVERLAP);
 }
 
@@ -73,6 +74,7 @@ fn every_mistake_is_found_out() {
         (Mistake::NeverRaises, TOKENS_GROW, Rules::uneven),
         (Mistake::TakesTheLowest, TOKENS_GROW, Rules::uneven),
         (Mistake::CountsTheNew, RENEWED, Rules::forgetting),
+        (Mistake::ConfirmsWhatLandsMeanwhile, RENEWED, Rules::straying),
         (Mistake::RenewsByOne, NO_OVERLAP, Rules::renewals),
         (Mistake::RenewsFromTheReply, NO_OVERLAP, Rules::renewals),
         (Mistake::RenewsWhatIsGone, RENEWED, Rules::forgetting),

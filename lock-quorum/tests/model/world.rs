@@ -43,6 +43,8 @@ pub(crate) struct Rules {
     renewals: u8,
     /// How often a member may forget a lock, and nobody can tell.
     forgets: u8,
+    /// An attempt of the first claim at a member that has no vote of it was given up, and may still land.
+    has_stray: bool,
     /// Whether answers may be late as well. The deadline counts from before the requests, so they only postpone
     /// a grant.
     late_answers: bool,
@@ -63,6 +65,8 @@ pub(crate) enum Mistake {
     TakesTheLowest,
     /// Votes that were won back count at once.
     CountsTheNew,
+    /// What a renewal finds is confirmed by it, also if it was not there when the renewal began.
+    ConfirmsWhatLandsMeanwhile,
     /// One member that still holds is enough to renew.
     RenewsByOne,
     /// The renewed lease counts from the answer.
@@ -82,6 +86,7 @@ impl Rules {
             writes: 0,
             renewals: 0,
             forgets: 0,
+            has_stray: false,
             late_answers: deep(),
             mistake: None,
             promises: Vec::new(),
@@ -116,6 +121,12 @@ impl Rules {
     pub(crate) fn forgetting() -> Self {
         let end = if deep() { 1 } else { 0 };
         Self { renewals: 2, forgets: 2, end, late_answers: false, ..Self::sound() }
+    }
+
+    /// One member is held by an attempt that lands late, or not at all, and another one forgets.
+    pub(crate) fn straying() -> Self {
+        let forgets = if deep() { 2 } else { 1 };
+        Self { has_stray: true, forgets, end: 0, ..Self::forgetting() }
     }
 
     /// Members whose counters are ahead of each other and of the clock.
@@ -189,6 +200,8 @@ struct Client {
     grant: u8,
     votes: [Vote; MEMBERS],
     attempts: [Call; MEMBERS],
+    /// Attempts that nobody waits for any more.
+    strays: [Stray; MEMBERS],
     releases: [bool; MEMBERS],
     writes: u8,
     /// How many grants there were when it began, and the highest token.
@@ -242,7 +255,17 @@ enum Call {
     AskedAgain(Number),
     AnsweredAgain(Vote),
     Renew,
-    Renewed(bool),
+    /// The number of the lock, if it is still held.
+    Renewed(Option<Number>),
+}
+
+/// An attempt that was given up: from then on nobody knows whether the member has a vote, and it is asked to renew.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+enum Stray {
+    #[default]
+    None,
+    UnderWay(Number),
+    Landed,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -260,6 +283,9 @@ pub(crate) enum Action {
     Arrive(Id, usize),
     Hear(Id, usize),
     GiveUp(Id),
+    /// An attempt to win a vote back takes too long.
+    TimeOut(Id, usize),
+    LandLate(Id, usize),
     Renew(Id),
     Release(Id),
     Released(Id, usize),
@@ -290,6 +316,9 @@ impl Model for Rules {
         };
         if self.renewals > 0 {
             world.be_held_by_all(self);
+        }
+        if self.has_stray {
+            world.lose_one_to_a_stray();
         }
         vec![world]
     }
@@ -331,6 +360,14 @@ impl Model for Rules {
                     }
                     Call::None => {}
                 }
+                if matches!(client.attempts[member], Call::AskedAgain(_))
+                    && client.strays[member] == Stray::None
+                {
+                    actions.push(Action::TimeOut(id, member));
+                }
+                if matches!(client.strays[member], Stray::UnderWay(_)) {
+                    actions.push(Action::LandLate(id, member));
+                }
                 if client.releases[member] {
                     actions.push(Action::Released(id, member));
                 }
@@ -362,6 +399,8 @@ impl Model for Rules {
             }
             Action::Hear(id, member) => next.hear(self, id, member),
             Action::GiveUp(id) | Action::Release(id) => next.leave(id),
+            Action::TimeOut(id, member) => next.time_out(id, member),
+            Action::LandLate(id, member) => next.land_late(self, id, member),
             Action::Renew(id) => next.renew(id),
             Action::Released(id, member) => next.release(id, member),
             Action::Forget(member) => {
@@ -429,6 +468,14 @@ impl World {
         self.clients[0].votes = [Vote::For(token); MEMBERS];
     }
 
+    /// A member of those that hold it has forgotten it, and was asked to take it again.
+    fn lose_one_to_a_stray(&mut self) {
+        let client = &mut self.clients[0];
+        self.members[0].held = None;
+        client.votes[0] = Vote::None;
+        client.strays[0] = Stray::UnderWay(client.token.unwrap_or(1) - 1);
+    }
+
     fn begin(&mut self, rules: &Rules, id: Id) {
         let client = &mut self.clients[id];
         client.phase = Phase::Asking;
@@ -472,8 +519,22 @@ impl World {
         }
     }
 
-    /// True if the member still has the lock of `id`, for a lease from now.
-    fn prolong(&mut self, rules: &Rules, id: Id, nth: usize) -> bool {
+    fn time_out(&mut self, id: Id, member: usize) {
+        let client = &mut self.clients[id];
+        if let Call::AskedAgain(floor) = std::mem::take(&mut client.attempts[member]) {
+            client.strays[member] = Stray::UnderWay(floor);
+        }
+    }
+
+    fn land_late(&mut self, rules: &Rules, id: Id, member: usize) {
+        let stray = &mut self.clients[id].strays[member];
+        if let Stray::UnderWay(floor) = std::mem::replace(stray, Stray::Landed) {
+            self.vote(rules, id, member, floor);
+        }
+    }
+
+    /// The number of the lock of `id`, if the member still has it: then it does for a lease from now.
+    fn prolong(&mut self, rules: &Rules, id: Id, nth: usize) -> Option<Number> {
         let token = self.clients[id].token.unwrap_or(0);
         let member = &mut self.members[nth];
         let now = self.now + member.ahead;
@@ -482,7 +543,10 @@ impl World {
             member.held = Some(Held { owner: id, until: now, number: token });
         }
         let ours = member.held.as_mut().filter(|held| held.owner == id);
-        ours.map(|held| held.until = held.until.max(now + LEASE)).is_some()
+        ours.map(|held| {
+            held.until = held.until.max(now + LEASE);
+            held.number
+        })
     }
 
     fn hear(&mut self, rules: &Rules, id: Id, member: usize) {
@@ -493,38 +557,45 @@ impl World {
             (Call::AnsweredAgain(vote @ Vote::For(_)), Phase::Holding) => {
                 (client.votes[member], client.new[member]) = (vote, true);
             }
-            (Call::Renewed(holds), Phase::Holding) => self.hear_renewal(rules, id, member, holds),
+            (Call::Renewed(number), Phase::Holding) => self.hear_renewal(rules, id, member, number),
             _ => {}
         }
     }
 
-    /// All members that have a vote are asked together, where no other call is under way.
+    /// All members that have a vote, or may have one, are asked together, where no other call is under way.
     fn renew(&mut self, id: Id) {
         let (began, client) = (self.now, &mut self.clients[id]);
         client.renewals -= 1;
         let too_late = client.interrupted;
         client.renewal = Some(Renewal { began, too_late, held: [false; MEMBERS] });
         for member in 0..MEMBERS {
-            if client.votes[member].number().is_some() && client.attempts[member] == Call::None {
+            let may_have =
+                client.votes[member].number().is_some() || client.strays[member] != Stray::None;
+            if may_have && client.attempts[member] == Call::None {
                 client.attempts[member] = Call::Renew;
             }
         }
     }
 
-    fn hear_renewal(&mut self, rules: &Rules, id: Id, member: usize, holds: bool) {
+    fn hear_renewal(&mut self, rules: &Rules, id: Id, member: usize, number: Option<Number>) {
         let (now, client) = (self.now, &mut self.clients[id]);
-        if !holds {
-            (client.votes[member], client.new[member]) = (Vote::None, false);
-        }
+        let found = number.map_or(Vote::None, Vote::For);
+        // No call but this one was under way there: what was known when it was sent is known still.
+        let is_the_same = client.votes[member] == found;
+        client.votes[member] = found;
+        client.new[member] = number.is_some() && (client.new[member] || !is_the_same);
+        let confirms = is_the_same || rules.has(Mistake::ConfirmsWhatLandsMeanwhile);
         let Some(renewal) = &mut client.renewal else {
             // The majority was there before: what it has held besides is confirmed.
-            client.new[member] = false;
+            client.new[member] &= !confirms;
             return;
         };
-        renewal.held[member] = holds;
+        renewal.held[member] = number.is_some() && confirms;
         let counts = |m: &usize| !client.new[*m] || rules.has(Mistake::CountsTheNew);
         let held = (0..MEMBERS).filter(|&m| renewal.held[m]).filter(counts).count();
-        let is_open = |m: &usize| client.attempts[*m] == Call::Renew;
+        // Of those that had no vote there is none to be counted.
+        let is_open =
+            |m: &usize| client.attempts[*m] == Call::Renew && client.votes[*m].number().is_some();
         let open = (0..MEMBERS).filter(is_open).filter(counts).count();
         let majority = if rules.has(Mistake::RenewsByOne) { 1 } else { rules.majority() };
         if held + open < majority {
@@ -639,6 +710,11 @@ impl World {
                 client.votes = [Vote::None; MEMBERS];
                 (client.began, client.floor, client.deadline) = (0, 0, 0);
                 (client.renewals, client.renewal, client.new) = (0, None, [false; MEMBERS]);
+                for stray in &mut client.strays {
+                    if *stray == Stray::Landed {
+                        *stray = Stray::None;
+                    }
+                }
                 if !client.checked {
                     (client.token, client.grant) = (None, 0);
                     (client.after, client.above) = (0, 0);
@@ -667,7 +743,7 @@ impl World {
         let column = |&m: &usize| {
             let of = |client: &Client| {
                 let held = client.renewal.map(|renewal| renewal.held[m]);
-                let (votes, calls) = (client.votes[m], client.attempts[m]);
+                let (votes, calls) = (client.votes[m], (client.attempts[m], client.strays[m]));
                 (votes, calls, client.releases[m], client.new[m], held)
             };
             (self.members[m].clone(), self.clients.iter().map(of).collect::<Vec<_>>())
@@ -677,6 +753,7 @@ impl World {
         for client in &mut self.clients {
             client.votes = std::array::from_fn(|m| client.votes[order[m]]);
             client.attempts = std::array::from_fn(|m| client.attempts[order[m]]);
+            client.strays = std::array::from_fn(|m| client.strays[order[m]]);
             client.releases = std::array::from_fn(|m| client.releases[order[m]]);
             client.new = std::array::from_fn(|m| client.new[order[m]]);
             if let Some(renewal) = &mut client.renewal {
