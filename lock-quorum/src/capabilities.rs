@@ -88,10 +88,11 @@ pub(crate) fn misfit(declared: &Capabilities, member: &Capabilities) -> Option<&
     differences.into_iter().find_map(|(differs, how)| differs.then_some(how))
 }
 
-/// Caps the leases, so that nobody holds a lock for longer than a restarted member stays out.
-pub(crate) fn at_most(mut all: Capabilities, longest_lease: Option<Duration>) -> Capabilities {
-    all.ttl_max = longest_lease.map_or(all.ttl_max, |longest| all.ttl_max.min(longest));
-    all
+/// Caps the leases, so that nobody holds a lock for longer than a restarted member stays out. What members keep shut after
+/// a release is no lease and may last longer, so they keep nothing: the holder does, who renews it.
+pub(crate) fn at_most(all: Capabilities, longest_lease: Option<Duration>) -> Capabilities {
+    let Some(longest) = longest_lease else { return all };
+    Capabilities { ttl_max: all.ttl_max.min(longest), minimum_hold: Support::Absent, ..all }
 }
 
 #[cfg(test)]
@@ -125,6 +126,17 @@ mod tests {
         assert_eq!(all.takeover, Takeover::LeasePlus(Duration::from_secs(3)));
         assert_eq!((all.order, all.wakeup), (Order::PerProcess, Wakeup::Signal));
         assert_eq!((all.fencing, all.raisable), (Fencing::Seeded, Support::Present));
+    }
+
+    #[test]
+    fn members_that_forget_keep_nothing_shut_for_longer_than_they_stay_out() {
+        let longest = Duration::from_secs(60);
+        let forgetful = at_most(of_all([&memory()]).unwrap(), Some(longest));
+        assert_eq!((forgetful.ttl_max, forgetful.minimum_hold), (longest, Support::Absent));
+        // Who comes late is measured by that.
+        assert_eq!(misfit(&forgetful, &Capabilities { ttl_max: longest, ..memory() }), None);
+        let remembering = at_most(of_all([&memory()]).unwrap(), None);
+        assert_eq!(remembering.minimum_hold, Support::Present);
     }
 
     #[test]

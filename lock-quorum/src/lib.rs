@@ -53,7 +53,8 @@
 //! * **Exclusion if a member forgets what it has acknowledged**, by a restart without its data, an eviction, a flush or
 //!   a failover to a replica: a lock may be on a bare majority. A restart is seen where members tell how long they have
 //!   been running: one that was started less than the [longest lease] ago votes, and is not counted. No lease can
-//!   be longer than that. Redis and memcached tell; a file does not, and does not forget. An eviction is not seen.
+//!   be longer than that, and a minimum hold that may be is kept by its process and not by the members. Redis and memcached
+//!   tell; a file does not, and does not forget. An eviction is not seen.
 //!   So `noeviction` (`-M`) on every member, and no replicas behind them.
 //! * **Exclusion if the clocks of a majority step.** As with one server.
 //! * **Order.** Inside one process, a locker serves first come, first served; among processes nobody does. Members are never asked

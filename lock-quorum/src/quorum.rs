@@ -109,6 +109,9 @@ impl QuorumBuilder {
     /// a member that was started less than this ago is not counted, because it may have forgotten locks. The
     /// same for all clients. Default: one minute.
     ///
+    /// A [minimum hold](lock_core::Lock::release_no_earlier_than) may be longer: the holder renews its lease until that
+    /// is over. Only where members [remember](Self::members_remember) do they keep a lock shut for a process that has gone.
+    ///
     /// A member that cannot tell how long it has been running is counted: see the crate's documentation.
     #[must_use]
     pub fn longest_lease(mut self, longest: Duration) -> Self {

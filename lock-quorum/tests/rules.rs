@@ -274,6 +274,32 @@ async fn leases_are_no_longer_than_a_restarted_member_stays_out() {
     assert_eq!(error.kind(), ErrorKind::Invalid);
 }
 
+/// A minimum hold may be far longer than that: then it is renewed until it is over, and whoever restarts meanwhile
+/// finds nobody out of the way.
+#[tokio::test(start_paused = true)]
+async fn a_minimum_hold_that_outlasts_the_longest_lease_is_kept_although_a_member_restarts() {
+    let members: Vec<_> = (0..3).map(|_| Memory::new()).collect();
+    sleep(TTL * 2).await;
+    let builder = || {
+        let builder = members.iter().cloned().fold(Quorum::builder(), QuorumBuilder::member);
+        builder.longest_lease(TTL).build()
+    };
+    let (ours, theirs) = (builder().await.unwrap(), builder().await.unwrap());
+    let lock = Locker::new(ours).lock("n").unwrap().ttl(TTL);
+    let guard = lock.release_no_earlier_than(TTL * 6).acquire().await.unwrap();
+    let began = Moment::now();
+    settle().await;
+    drop(guard);
+    for member in &members {
+        sleep(TTL * 5 / 4).await;
+        member.lose_data();
+    }
+    let rival = Locker::new(theirs);
+    let _guard = rival.lock("n").unwrap().ttl(TTL).acquire().await.unwrap();
+    let kept = Moment::now().saturating_since(began);
+    assert!(kept >= TTL * 6, "somebody else had it after {kept:?}");
+}
+
 /// The grant is good for as long as a majority keeps it, counted from before the first was asked.
 #[tokio::test(start_paused = true)]
 async fn the_lease_is_that_of_the_majority_that_is_left_last() {
