@@ -88,6 +88,11 @@ impl Candidacy {
     pub(crate) fn notes(&self) -> MutexGuard<'_, Notes> {
         lock(&self.notes)
     }
+
+    /// True while nothing is known of `claim` that was won elsewhere. With our ticket, what is known stands in the seats.
+    pub(crate) fn is_unknown(&self, claim: &Claim) -> bool {
+        claim.ticket.is_none() && self.notes().stranger
+    }
 }
 
 impl fmt::Debug for Candidacy {

@@ -33,7 +33,10 @@
 //! * **A renewal** is that of a majority that has held all the time. A member that has lost the lock is asked to
 //!   take it again, and gives it if it is free; but its vote counts only after the next renewal that begins then, when
 //!   the others have shown that they still held it when it was won back. So one member that forgets and another one that lets
-//!   us in do not add up to a majority that nobody has had.
+//!   us in do not add up to a majority that nobody has had. Which votes are old is known to the process that keeps
+//!   the lock, and to no other: who only [renews] a detached lock, as `lockctl renew` does, counts all votes, and wins none
+//!   back: members that have lost such a lock stay lost to it. And where a lock is detached between a failure and the
+//!   second renewal after it, a vote that was won back counts at once.
 //! * **A release** goes at once to all members that were asked, returns when a majority has answered, and is repeated
 //!   in the background where it fails, until the lease is over.
 //!   It is `Released` if a majority held the lock until then, `NotHeld` if so many did not that no majority can
@@ -89,6 +92,7 @@
 //! rest is [Redlock].
 //!
 //! [Redlock]: https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/
+//! [renews]: lock_core::Locker::renew_detached
 //! [longest lease]: QuorumBuilder::longest_lease
 //! [`Capabilities::raisable`]: lock_core::Capabilities::raisable
 //! [`Fencing::Seeded`]: lock_core::Fencing::Seeded

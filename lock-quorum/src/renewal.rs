@@ -63,7 +63,7 @@ impl Inner {
                 words[nth] = Word::Failed(Fault::not_applied(FaultKind::TimedOut, why));
                 continue;
             };
-            if seat.vote.is_some() || seat.uncertain || candidacy.notes().stranger {
+            if seat.vote.is_some() || seat.uncertain || candidacy.is_unknown(&claims[nth]) {
                 seats.push((nth, seat));
             }
         }
@@ -76,8 +76,8 @@ impl Inner {
             seats.iter().map(|(nth, seat)| seat.claim(&claims[*nth], None)).collect();
         let answers = self.ask_to_renew(member, &asked, limit).await;
         for ((nth, mut seat), answer) in seats.into_iter().zip(answers) {
-            let is_stranger = candidacies[nth].notes().stranger;
-            words[nth] = seat.take_in(answer, is_stranger);
+            let is_unknown = candidacies[nth].is_unknown(&claims[nth]);
+            words[nth] = seat.take_in(answer, is_unknown);
         }
         words
     }
@@ -141,7 +141,7 @@ impl Inner {
 }
 
 impl Seat {
-    fn take_in(&mut self, answer: Result<Renewal, Fault>, is_stranger: bool) -> Word {
+    fn take_in(&mut self, answer: Result<Renewal, Fault>, is_unknown: bool) -> Word {
         let counts = |vote: &Vote| vote.standing == Standing::Full;
         match answer {
             Ok(Renewal::Held(grant)) => {
@@ -149,7 +149,8 @@ impl Seat {
                     Some(vote) if grant.token.is_none() || vote.token == grant.token => {
                         vote.renewed(&grant)
                     }
-                    None if is_stranger => Vote::of(&grant, Standing::Full),
+                    // Which votes were old is known to whoever won it, and not here.
+                    None if is_unknown => Vote::of(&grant, Standing::Full),
                     // Another number is another grant: it was lost, and an attempt has landed late.
                     _ => Vote::of(&grant, Standing::New),
                 };
@@ -162,7 +163,7 @@ impl Seat {
                 Word::NotHeld
             }
             // It may still hold, if it did.
-            Err(fault) if is_stranger || self.vote.as_ref().is_some_and(counts) => {
+            Err(fault) if is_unknown || self.vote.as_ref().is_some_and(counts) => {
                 Word::Failed(fault)
             }
             Err(_) => Word::Nothing,
@@ -354,7 +355,9 @@ impl Care {
             {
                 self.confirm(member, vote);
             }
-            Some(Word::NotHeld | Word::Nothing) => {
+            // A vote that is won back must be known as such to the next renewal: the one of who only renews it now and
+            // then takes all for old ones.
+            Some(Word::NotHeld | Word::Nothing) if !self.candidacy.is_unknown(&self.claim) => {
                 self.inner.win_back(&self.candidacy, &self.claim, member, self.token);
             }
             _ => {}

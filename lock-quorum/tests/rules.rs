@@ -372,6 +372,34 @@ async fn two_failures_never_add_up_to_a_majority() {
     assert!(matches!(answer, Ok(Renewal::NotHeld)), "{answer:?}");
 }
 
+/// Who only renews a lock that was won elsewhere forgets in between which votes are old: so none is won back for it, and two
+/// failures do not add up. Who keeps it wins back.
+#[tokio::test(start_paused = true)]
+async fn who_renews_a_claim_that_was_won_elsewhere_wins_nothing_back() {
+    for keeps_it in [false, true] {
+        let members = Members::of(3);
+        let mut held = claim();
+        win(&members.quorum().await, &mut held).await;
+        settle().await;
+        held.ticket = None;
+        let quorum = members.quorum().await;
+        let Ok(Renewal::Held(grant)) = renew(&quorum, &held).await else { panic!("it is held") };
+        if keeps_it {
+            held.ticket = grant.ticket;
+        }
+        members.0[0].0.evict(&name());
+        for _ in 0..2 {
+            settle().await;
+            assert!(matches!(renew(&quorum, &held).await, Ok(Renewal::Held(_))));
+        }
+        settle().await;
+        assert_eq!(members.holder(0).await, keeps_it.then_some(held.owner));
+        members.0[1].0.evict(&name());
+        let answer = renew(&quorum, &held).await.unwrap();
+        assert_eq!(matches!(answer, Renewal::Held(_)), keeps_it, "{answer:?}");
+    }
+}
+
 /// An attempt that nobody waits for any more lands when the majority is gone, and just before a renewal that began when
 /// it was there: what that renewal finds has not held together with the majority.
 #[tokio::test(start_paused = true)]
