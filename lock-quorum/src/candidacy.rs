@@ -1,7 +1,7 @@
 //! What is known of one claim: at which members it was asked for, which ones voted for it, and on what
 //! terms.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -104,9 +104,10 @@ impl fmt::Debug for Candidacy {
 impl Drop for Candidacy {
     fn drop(&mut self) {
         if let Some(book) = self.book.upgrade() {
-            let mut entries = lock(&book.0);
-            if entries.get(&self.owner).is_some_and(|entry| entry.candidacy.strong_count() == 0) {
-                entries.remove(&self.owner);
+            let mut pages = book.pages();
+            let entry = pages.entries.get(&self.owner);
+            if entry.is_some_and(|entry| entry.candidacy.strong_count() == 0) {
+                pages.entries.remove(&self.owner);
             }
         }
     }
@@ -145,15 +146,23 @@ impl Seat {
     }
 }
 
-/// The claims of this process that are under way.
+/// The claims of this process that are under way. A claim is dropped while the book is not locked: it takes itself out.
 #[derive(Debug, Default)]
-pub(crate) struct Book(Mutex<HashMap<OwnerId, Entry>>);
+pub(crate) struct Book(Mutex<Pages>);
+
+#[derive(Debug, Default)]
+struct Pages {
+    entries: HashMap<OwnerId, Entry>,
+    /// Those that are kept, by when that ends; the number tells apart those that end together.
+    kept: BTreeMap<(Moment, u64), Arc<Candidacy>>,
+    kept_so_far: u64,
+}
 
 #[derive(Debug)]
 struct Entry {
     candidacy: Weak<Candidacy>,
-    /// Until it is let go or won: core has no ticket that keeps it.
-    kept: Option<Arc<Candidacy>>,
+    /// Where among those that are kept.
+    kept: Option<(Moment, u64)>,
 }
 
 impl Book {
@@ -163,7 +172,7 @@ impl Book {
         if let Some(candidacy) = ticket {
             return Some(Arc::clone(candidacy));
         }
-        lock(&self.0).get(&claim.owner)?.candidacy.upgrade()
+        self.pages().entries.get(&claim.owner)?.candidacy.upgrade()
     }
 
     pub(crate) fn find_or_open(self: &Arc<Self>, claim: &Claim, members: usize) -> Arc<Candidacy> {
@@ -177,25 +186,102 @@ impl Book {
             book: Arc::downgrade(self),
         });
         let entry = Entry { candidacy: Arc::downgrade(&candidacy), kept: None };
-        lock(&self.0).insert(claim.owner, entry);
+        let ended = {
+            let mut pages = self.pages();
+            pages.entries.insert(claim.owner, entry);
+            pages.take_what_has_ended()
+        };
+        drop(ended);
         candidacy
     }
 
-    /// Keeps it in mind although nobody has a ticket.
-    pub(crate) fn keep(&self, candidacy: &Arc<Candidacy>) {
-        if let Some(entry) = lock(&self.0).get_mut(&candidacy.owner) {
-            entry.kept = Some(Arc::clone(candidacy));
+    /// Keeps it in mind although nobody has a ticket: until it is let go or won, and until `end` at most. A release that no
+    /// majority answers is given up by core some day, without a word to us.
+    pub(crate) fn keep(&self, candidacy: &Arc<Candidacy>, end: Moment) {
+        let Pages { entries, kept, kept_so_far } = &mut *self.pages();
+        if let Some(entry) = entries.get_mut(&candidacy.owner) {
+            *kept_so_far += 1;
+            let place = (end, *kept_so_far);
+            if let Some(before) = entry.kept.replace(place) {
+                kept.remove(&before);
+            }
+            kept.insert(place, Arc::clone(candidacy));
         }
     }
 
     /// It has a ticket, or is let go.
     pub(crate) fn let_go(&self, candidacy: &Candidacy) {
-        // Dropped outside of the lock.
-        let kept = lock(&self.0).get_mut(&candidacy.owner).and_then(|entry| entry.kept.take());
+        let kept = {
+            let Pages { entries, kept, .. } = &mut *self.pages();
+            let place = entries.get_mut(&candidacy.owner).and_then(|entry| entry.kept.take());
+            place.and_then(|place| kept.remove(&place))
+        };
         drop(kept);
+    }
+
+    fn pages(&self) -> MutexGuard<'_, Pages> {
+        lock(&self.0)
+    }
+}
+
+impl Pages {
+    fn take_what_has_ended(&mut self) -> Vec<Arc<Candidacy>> {
+        let mut ended = Vec::new();
+        while let Some(first) = self.kept.first_entry().filter(|first| first.key().0.has_passed()) {
+            let candidacy = first.remove();
+            self.entries.entry(candidacy.owner).and_modify(|entry| entry.kept = None);
+            ended.push(candidacy);
+        }
+        ended
     }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use lock_core::clock::sleep;
+    use lock_core::faults::{Disturbance, Faulty};
+    use lock_core::{Locker, Memory};
+
+    use crate::{Quorum, QuorumBuilder};
+
+    use super::*;
+
+    /// Core gives such a release up when the lease is over, and nobody hears of the claim any more.
+    #[tokio::test(start_paused = true)]
+    async fn nothing_is_kept_of_claims_that_no_majority_has_let_go() {
+        let away = Arc::new(AtomicBool::new(false));
+        let member = |nth: usize| {
+            let away = Arc::clone(&away);
+            Faulty::new(Arc::new(Memory::new()), move |_| {
+                match nth > 0 && away.load(Ordering::SeqCst) {
+                    true => Disturbance::LoseReply,
+                    false => Disturbance::None,
+                }
+            })
+        };
+        let builder = (0..3).map(member).fold(Quorum::builder(), QuorumBuilder::member);
+        let quorum = builder.members_remember().build().await.unwrap();
+        let locks = Locker::new(quorum.clone());
+        let ttl = Duration::from_secs(10);
+        let lock = |name: String| locks.lock(name).unwrap().ttl(ttl);
+        away.store(true, Ordering::SeqCst);
+        for nth in 0..100 {
+            lock(format!("{nth}")).try_acquire().await.unwrap_err();
+        }
+        let count = || {
+            let pages = quorum.inner.book.pages();
+            (pages.entries.len(), pages.kept.len())
+        };
+        assert_eq!(count(), (100, 100), "what may have been left is to be let go");
+        sleep(ttl * 3).await;
+        away.store(false, Ordering::SeqCst);
+        lock("n".into()).acquire().await.unwrap().release().await.unwrap();
+        assert_eq!(count(), (0, 0));
+    }
 }

@@ -449,7 +449,9 @@ impl<'a> Round<'a> {
     /// True if nothing of it can be left anywhere.
     async fn withdraw(&mut self, is_contended: bool) -> bool {
         let waits = is_contended && self.claim.queue;
-        self.inner.book.keep(self.candidacy);
+        // By then core has asked again, or what is left has landed and lapsed.
+        let end = Moment::now() + (self.claim.ttl + self.inner.settings.member_timeout) * 2;
+        self.inner.book.keep(self.candidacy, end);
         // Also where it was asked before and is still asked, by an attempt that was given up.
         let may_be_there = |&member: &usize| !self.is_against(member);
         let left = (0..self.cast.len()).filter(may_be_there);
