@@ -10,6 +10,7 @@ use lock_core::backend::Claim;
 use lock_core::clock::{Moment, sleep_until};
 use tokio::runtime::Handle;
 
+use crate::calls::Calls;
 use crate::candidacy::{Candidacy, Standing};
 use crate::quorum::Inner;
 
@@ -62,14 +63,21 @@ impl Inner {
         }
     }
 
-    async fn ask_now(&self, due: Due) {
+    async fn ask_now(self: &Arc<Self>, due: Due) {
         let Some(candidacy) = due.candidacy.upgrade() else { return };
         let in_time = due.at + self.settings.member_timeout;
-        for member in due.members {
-            // In a process that was stopped meanwhile, the votes that won may be gone: a late one must not replace them.
-            let standing = if in_time.has_passed() { Standing::New } else { Standing::Full };
-            self.ask_behind(&candidacy, &due.claim, member, due.token, standing).await;
+        // In a process that was stopped meanwhile, the votes that won may be gone: a late one must not replace them.
+        let standing = if in_time.has_passed() { Standing::New } else { Standing::Full };
+        let mut calls = Calls::new(drop);
+        // Who is behind is asked with the next renewal: what goes unanswered now would have to be let go.
+        for member in due.members.into_iter().filter(|&member| !self.members[member].is_slow()) {
+            let (inner, candidacy) = (Arc::clone(self), Arc::clone(&candidacy));
+            let claim = due.claim.clone();
+            calls.begin(member, async move {
+                inner.ask_behind(&candidacy, &claim, member, due.token, standing).await;
+            });
         }
+        while calls.next().await.is_some() {}
     }
 }
 

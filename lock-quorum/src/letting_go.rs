@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use lock_core::backend::{Claim, Fault, LetGo, Release};
 use lock_core::clock::{Moment, sleep_between, sleep_until};
+use tokio::time::timeout;
 
 use crate::calls::Calls;
 use crate::candidacy::{Candidacy, Seat};
@@ -195,17 +196,26 @@ impl<'a> Leave<'a> {
         if open.is_empty() {
             return;
         }
-        let (inner, candidacy, claim) =
-            (Arc::clone(self.inner), Arc::clone(candidacy), claim.clone());
-        let (mut calls, mut left, keep_until) =
-            (self.calls, open, how.keep.map(|keep| self.began + keep));
+        let rest = Rest {
+            inner: Arc::clone(self.inner),
+            candidacy: Arc::clone(candidacy),
+            claim: claim.clone(),
+            uncertain: how.uncertain,
+            keep_until: how.keep.map(|keep| self.began + keep),
+        };
+        for member in open.into_iter().filter(|&member| self.answers[member].is_some()) {
+            rest.clone().repeat_at(member);
+        }
+        let mut calls = self.calls;
+        if calls.is_empty() {
+            return;
+        }
         tokio::spawn(async move {
             while let Some((member, answer)) = calls.next().await {
-                if answer.is_ok() {
-                    left.retain(|&open| open != member);
+                if answer.is_err() {
+                    rest.clone().repeat_at(member);
                 }
             }
-            inner.persist(&candidacy, &claim, how.uncertain, keep_until, left).await;
         });
     }
 
@@ -219,33 +229,48 @@ impl<'a> Leave<'a> {
     }
 }
 
-impl Inner {
-    /// Repeats what has failed at a minority, until it has worked or the leases are over.
-    async fn persist(
-        self: &Arc<Self>,
-        candidacy: &Candidacy,
-        claim: &Claim,
-        uncertain: bool,
-        keep_until: Option<Moment>,
-        mut left: Vec<usize>,
-    ) {
+/// What is left of a release that a majority has answered.
+#[derive(Clone)]
+struct Rest {
+    inner: Arc<Inner>,
+    candidacy: Arc<Candidacy>,
+    claim: Claim,
+    uncertain: bool,
+    keep_until: Option<Moment>,
+}
+
+impl Rest {
+    /// In the background, until it has worked or the leases are over. What is too much for one member is left to its lease.
+    fn repeat_at(self, member: usize) {
+        let leftovers = &self.inner.members[member].leftovers;
+        let Ok(place) = Arc::clone(leftovers).try_acquire_owned() else { return };
+        tokio::spawn(async move {
+            self.persist(member).await;
+            drop(place);
+        });
+    }
+
+    async fn persist(self, member: usize) {
+        let settings = &self.inner.settings;
         // What was sent last lands within the bound of a call, or never.
-        let over = Moment::now() + self.settings.member_timeout + claim.ttl;
+        let over = Moment::now() + settings.member_timeout + self.claim.ttl;
         let mut pause = SHORTEST_PAUSE;
-        while !left.is_empty() && !over.has_passed() {
+        loop {
             sleep_between(pause / 2, pause).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
-            let Ok(_turn) = self.cleaners.acquire().await else { return };
-            let mut open = Vec::new();
-            for member in left {
-                let keep = keep_until.map(Moment::remaining).filter(|keep| !keep.is_zero());
-                let mut how = keep.map_or(LetGo::now(), LetGo::after);
-                how.uncertain = uncertain;
-                if self.release_at(candidacy, member, claim, Some(how)).await.is_err() {
-                    open.push(member);
-                }
+            // One that hangs keeps nobody from asking the others.
+            let turn = self.inner.members[member].cleaners.acquire();
+            let Ok(Ok(_turn)) = timeout(over.remaining(), turn).await else { return };
+            if over.has_passed() {
+                return;
             }
-            left = open;
+            let keep = self.keep_until.map(Moment::remaining).filter(|keep| !keep.is_zero());
+            let mut how = keep.map_or(LetGo::now(), LetGo::after);
+            how.uncertain = self.uncertain;
+            let Self { inner, candidacy, claim, .. } = &self;
+            if inner.release_at(candidacy, member, claim, Some(how)).await.is_ok() {
+                return;
+            }
         }
     }
 }

@@ -24,6 +24,7 @@
 //!   are asked together, and others as well when one of them refuses, fails, or takes several times as long as usual.
 //!   As soon as a majority agrees the grant is there. What others answer later is kept, or let go. If the lock is
 //!   still held after 5 ms, those that were not needed are asked for their votes too: then it outlives a minority.
+//!   Who is behind just then is asked with the next renewal.
 //! * **The lease** is what the majority's leases have in common, counted from before the first request was sent. Core
 //!   takes off one per cent, and the largest margin of any member.
 //! * **A missed majority gives everything back**, also at members that did not answer, whose answer is waited for
@@ -38,7 +39,7 @@
 //!   back: members that have lost such a lock stay lost to it. And where a lock is detached between a failure and the
 //!   second renewal after it, a vote that was won back counts at once.
 //! * **A release** goes at once to all members that were asked, returns when a majority has answered, and is repeated
-//!   in the background where it fails, until the lease is over.
+//!   in the background where it fails, until the lease is over; of more than 1024 at one member, the rest is left to the leases.
 //!   It is `Released` if a majority held the lock until then, `NotHeld` if so many did not that no majority can
 //!   have, and unknown otherwise. Who ends the process right after it leaves the rest to the lease.
 //! * **Split votes** are broken by one member, another one for each lock: who has its vote asks again, all others

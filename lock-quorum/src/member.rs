@@ -11,12 +11,17 @@ use lock_core::backend::{Fault, FaultKind, Identity};
 use lock_core::clock::Moment;
 use lock_core::dial::Dialer;
 use lock_core::{Backend, Capabilities, Error, ErrorKind};
+use tokio::sync::Semaphore;
 
 use crate::capabilities::misfit;
 
 /// Calls of one member that are under way at once. One that has stopped answering must not make a heap
 /// of them.
 const MAX_UNDER_WAY: usize = 16_384;
+
+/// Releases that are repeated at one member in the background, and how many of them at the same time.
+const MAX_LEFTOVERS: usize = 1024;
+const MAX_CLEANERS: usize = 64;
 
 /// For how long nobody waits any more for a member that was behind the others.
 const SLOW_FOR: Duration = Duration::from_secs(1);
@@ -32,6 +37,9 @@ pub(crate) struct Member {
     /// `None`: it was connected when the quorum was made, and sees to its connection by itself.
     connect: Option<Connect>,
     under_way: AtomicUsize,
+    /// Places for releases that are to be repeated here, and turns for them.
+    pub(crate) leftovers: Arc<Semaphore>,
+    pub(crate) cleaners: Semaphore,
     seen: Mutex<Seen>,
 }
 
@@ -60,7 +68,15 @@ impl Member {
         if let Some(backend) = backend {
             dialer.put(backend);
         }
-        Self { name, dialer, connect, under_way: AtomicUsize::new(0), seen: Mutex::default() }
+        Self {
+            name,
+            dialer,
+            connect,
+            under_way: AtomicUsize::new(0),
+            leftovers: Arc::new(Semaphore::new(MAX_LEFTOVERS)),
+            cleaners: Semaphore::new(MAX_CLEANERS),
+            seen: Mutex::default(),
+        }
     }
 
     /// The backend, if it has been connected.

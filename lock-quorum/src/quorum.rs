@@ -9,7 +9,6 @@ use std::time::Duration;
 use lock_core::backend::{Fault, FaultKind};
 use lock_core::clock::Moment;
 use lock_core::{Backend, Capabilities, Error, ErrorKind, Fencing, LockName};
-use tokio::sync::Semaphore;
 
 use crate::candidacy::Book;
 use crate::capabilities;
@@ -21,9 +20,6 @@ const LONGEST_LEASE: Duration = Duration::from_secs(60);
 
 /// The bound of one call of one member, unless the builder is told otherwise.
 const MEMBER_TIMEOUT: Duration = Duration::from_secs(1);
-
-/// Releases that are repeated in the background at the same time.
-const MAX_CLEANERS: usize = 64;
 
 /// Locks on a majority of independent backends. Clones are the same.
 ///
@@ -60,7 +56,6 @@ pub(crate) struct Inner {
     pub(crate) caps: Capabilities,
     pub(crate) settings: Settings,
     pub(crate) book: Arc<Book>,
-    pub(crate) cleaners: Semaphore,
     pub(crate) later: Later,
     /// One more, so that zero is none.
     usual_round_micros: AtomicU64,
@@ -186,7 +181,6 @@ impl QuorumBuilder {
             caps,
             settings: self.settings,
             book: Arc::default(),
-            cleaners: Semaphore::new(MAX_CLEANERS),
             later: Later::default(),
             usual_round_micros: AtomicU64::new(0),
         };

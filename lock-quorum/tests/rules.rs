@@ -536,6 +536,127 @@ async fn a_release_reaches_a_member_that_was_away() {
     assert_eq!(members.holder(2).await, None, "only its lease ends it");
 }
 
+/// Members that answer until they are told to do something else with verbs of this kind.
+fn disturbed(
+    members: &[Memory],
+    how: impl Fn(usize, Verb) -> Disturbance + Clone + Send + Sync + 'static,
+) -> QuorumBuilder {
+    let line = |(nth, member): (usize, &Memory)| {
+        let how = how.clone();
+        Faulty::new(Arc::new(member.clone()), move |call| how(nth, call.verb))
+    };
+    let builder = members.iter().enumerate().map(line);
+    builder.fold(Quorum::builder(), QuorumBuilder::member).members_remember()
+}
+
+/// One hangs while a thousand locks are let go, and then another one loses a release: that one is repeated at once, and
+/// what is repeated at the other has a bound.
+#[tokio::test(start_paused = true)]
+async fn a_member_that_hangs_keeps_no_release_from_another_one() {
+    const MANY: usize = 3000;
+    let members: Vec<_> = (0..5).map(|_| Memory::new()).collect();
+    let (hangs, loses) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
+    let (hung, lost) = (Arc::clone(&hangs), Arc::clone(&loses));
+    let how = move |nth, verb| match (nth, verb) {
+        (0, Verb::Release) if hung.load(Ordering::SeqCst) => Disturbance::Hang,
+        (1, Verb::Release) if lost.swap(false, Ordering::SeqCst) => {
+            Disturbance::Refuse(FaultKind::Unavailable)
+        }
+        _ => Disturbance::None,
+    };
+    let quorum = disturbed(&members, how).build().await.unwrap();
+    let mut held = Vec::new();
+    for nth in 0..=MANY {
+        let name = LockName::new(nth.to_string()).unwrap();
+        let mut claim = Claim::new(name, OwnerId::mint(), TTL * 6);
+        win(&quorum, &mut claim).await;
+        held.push(claim);
+    }
+    settle().await;
+    hangs.store(true, Ordering::SeqCst);
+    let last = held.pop().expect("one more than many");
+    let before = tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    for claim in held {
+        assert_eq!(quorum.release(&claim, LetGo::now()).await.unwrap(), Release::Released);
+    }
+    // The calls have ended by now, and are repeated.
+    sleep(Duration::from_secs(3)).await;
+    let tasks = tokio::runtime::Handle::current().metrics().num_alive_tasks() - before;
+    assert!(tasks <= 1100, "{tasks} tasks for {MANY} releases");
+    loses.store(true, Ordering::SeqCst);
+    assert_eq!(quorum.release(&last, LetGo::now()).await.unwrap(), Release::Released);
+    assert!(!members[1].inspect(&last.name).await.unwrap().holders.is_empty(), "it was not lost");
+    sleep(Duration::from_millis(500)).await;
+    assert!(members[1].inspect(&last.name).await.unwrap().holders.is_empty(), "not repeated");
+}
+
+/// Of two members that were not needed for a grant one hangs: the other one is asked no later, and its vote counts.
+#[tokio::test(start_paused = true)]
+async fn votes_that_were_not_needed_are_asked_for_together() {
+    for hung in 0..5 {
+        let members: Vec<_> = (0..5).map(|_| Memory::new()).collect();
+        let hangs = Arc::new(AtomicBool::new(false));
+        let hanging = Arc::clone(&hangs);
+        let how = move |nth, _| match nth == hung && hanging.load(Ordering::SeqCst) {
+            true => Disturbance::Hang,
+            false => Disturbance::None,
+        };
+        let quorum = disturbed(&members, how).build().await.unwrap();
+        let mut held = claim();
+        win(&quorum, &mut held).await;
+        let voters = voters(&members).await;
+        if voters.contains(&hung) {
+            continue;
+        }
+        hangs.store(true, Ordering::SeqCst);
+        settle().await;
+        members[voters[0]].evict(&name());
+        let answer = renew(&quorum, &held).await;
+        assert!(matches!(answer, Ok(Renewal::Held(_))), "{hung} hangs: {answer:?}");
+    }
+}
+
+async fn voters(members: &[Memory]) -> Vec<usize> {
+    let mut voters = Vec::new();
+    for (nth, member) in members.iter().enumerate() {
+        if !member.inspect(&name()).await.unwrap().holders.is_empty() {
+            voters.push(nth);
+        }
+    }
+    voters
+}
+
+/// What goes unanswered would have to be let go, each time.
+#[tokio::test(start_paused = true)]
+async fn who_is_behind_is_not_asked_for_a_vote_that_is_not_needed() {
+    for hung in 0..3 {
+        let members: Vec<_> = (0..3).map(|_| Memory::new()).collect();
+        let asked = Arc::new(AtomicU64::new(0));
+        let (hangs, counted) = (Arc::new(AtomicBool::new(false)), Arc::clone(&asked));
+        let hanging = Arc::clone(&hangs);
+        let how = move |nth, verb| match nth == hung && hanging.load(Ordering::SeqCst) {
+            true => {
+                counted.fetch_add(u64::from(verb == Verb::TryAcquire), Ordering::SeqCst);
+                Disturbance::Hang
+            }
+            false => Disturbance::None,
+        };
+        let quorum = disturbed(&members, how).build().await.unwrap();
+        win(&quorum, &mut claim()).await;
+        settle().await;
+        hangs.store(true, Ordering::SeqCst);
+        for nth in 0..100 {
+            let name = LockName::new(format!("{nth}")).unwrap();
+            let mut claim = Claim::new(name, OwnerId::mint(), TTL);
+            win(&quorum, &mut claim).await;
+            sleep(Duration::from_millis(20)).await;
+            quorum.release(&claim, LetGo::now()).await.unwrap();
+        }
+        let asked = asked.load(Ordering::SeqCst);
+        assert!(asked < 10, "{hung} hangs, and was asked {asked} times");
+    }
+}
+
 /// Whatever two majorities serve two grants.
 #[tokio::test(start_paused = true)]
 async fn tokens_grow_across_majorities() {
