@@ -7,16 +7,32 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tokio::sync::OwnedMutexGuard;
 
-use crate::backend::{Claim, Grant, Hold as HoldKind};
+use crate::backend::{Claim, Grant, Hold as HoldKind, Mode};
 use crate::clock::Moment;
 use crate::hold::{Hold, Loss, Tenure, Wire};
 use crate::keeper::Leaving;
 
 /// An heir starts with this part of the lease at least, so that a renewal has the time to be answered.
 const LEAST_PART_LEFT: u32 = 4;
+
+/// What a claim asks for: only who asks for the same can take a lock over from it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Wish {
+    ttl: Duration,
+    hold: HoldKind,
+    mode: Mode,
+}
+
+impl Wish {
+    pub(crate) fn of(claim: &Claim) -> Self {
+        Self { ttl: claim.ttl, hold: claim.hold, mode: claim.mode }
+    }
+}
 
 /// A lock that its holder has left to the next one in its line. If nobody takes it, it is given back.
 pub(crate) struct Bequest(Option<Estate>);
@@ -38,7 +54,7 @@ impl Bequest {
     /// Ends `hold`, which is not lost, and leaves its lock to who waits behind it in this process. False if that
     /// cannot be: then the lock has to be given back.
     pub(crate) fn leave(hold: &Arc<Hold>) -> bool {
-        if hold.tenure.handed_over >= hold.engine.settings.local_handovers || !hold.is_awaited() {
+        if hold.tenure.handed_over >= hold.engine.settings.local_handovers {
             return false;
         }
         // Busy: a renewal is under way, and nobody knows yet what it will say.
@@ -46,6 +62,8 @@ impl Bequest {
             return false;
         };
         let may_pass_on = wire.claim.hold == HoldKind::Guarded
+            && !wire.doubtful
+            && hold.is_awaited_for(Wish::of(&wire.claim))
             && hold.not_before().is_none()
             && has_enough_left(hold, &wire);
         if !may_pass_on || !hold.end(Loss::Released) {
@@ -66,16 +84,49 @@ impl Bequest {
 
     /// For who does not want it.
     pub(crate) fn give_back(&mut self) -> Option<Leaving> {
-        self.0.take().map(|Estate { hold, wire }| Leaving::of_hold(&hold, wire, None))
+        self.0.take().map(Estate::leaving)
     }
 }
 
 impl Drop for Bequest {
-    /// Nobody has come for it.
+    /// Nobody has come for it. It goes back by the runtime that it is dropped in, or by the one that won it: either may
+    /// be gone, or end now, but not both, unless the process does.
     fn drop(&mut self) {
-        let Some(hold) = self.0.as_ref().map(|estate| Arc::clone(&estate.hold)) else { return };
-        if let Some(leaving) = self.give_back() {
-            hold.engine.spawn(&hold.runtime, leaving.persist());
+        let Some(estate) = self.0.take() else { return };
+        let won_by = estate.hold.runtime.clone();
+        match Handle::try_current() {
+            Ok(here) => Returning { estate: Some(estate), otherwise: Some(won_by) }.start(&here),
+            Err(_) => Returning { estate: Some(estate), otherwise: None }.start(&won_by),
+        }
+    }
+}
+
+/// A bequest on its way back.
+struct Returning {
+    estate: Option<Estate>,
+    /// What sees to it if the first runtime drops it, unpolled.
+    otherwise: Option<Handle>,
+}
+
+impl Returning {
+    fn start(mut self, runtime: &Handle) {
+        let Some(engine) = self.estate.as_ref().map(|estate| Arc::clone(&estate.hold.engine))
+        else {
+            return;
+        };
+        let returning = async move {
+            if let Some(estate) = self.estate.take() {
+                estate.leaving().persist().await;
+            }
+        };
+        engine.spawn(runtime, returning);
+    }
+}
+
+impl Drop for Returning {
+    fn drop(&mut self) {
+        if let Some((estate, runtime)) = self.estate.take().zip(self.otherwise.take()) {
+            Self { estate: Some(estate), otherwise: None }.start(&runtime);
         }
     }
 }
@@ -90,10 +141,8 @@ impl Estate {
     /// How `claim` would hold the lock, if it asks for what there is, and if it can be sure of it.
     fn tenure_of(&self, claim: &Claim) -> Option<(Tenure, Grant)> {
         let ours = &self.wire.claim;
-        if claim.ttl != ours.ttl || claim.hold != ours.hold || claim.mode != ours.mode {
-            return None;
-        }
-        if !has_enough_left(&self.hold, &self.wire) {
+        // Who came since it was left, or not in time.
+        if Wish::of(claim) != Wish::of(ours) || !has_enough_left(&self.hold, &self.wire) {
             return None;
         }
         let tenure = self.hold.tenure.next(claim.owner);
@@ -104,6 +153,10 @@ impl Estate {
         let has_grown =
             grant.token.is_none_or(|token| self.hold.engine.has_grown(&claim.name, token));
         has_grown.then_some((tenure, grant))
+    }
+
+    fn leaving(self) -> Leaving {
+        Leaving::of_hold(&self.hold, self.wire, None).already_told()
     }
 
     fn pass_on(mut self, tenure: Tenure, grant: Grant) -> Inherited {

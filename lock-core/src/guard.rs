@@ -177,7 +177,10 @@ impl LockGuard {
     ///
     /// `Ok` exactly if the backend confirmed that this guard held the lock until now; or, with
     /// [local hand-overs](crate::LockerBuilder::local_handovers), if it was left to the next waiter of this process
-    /// before its deadline. The backend is not asked then: what nobody knows yet, its successor is told.
+    /// before its deadline. The backend is not asked then: what nobody knows yet, its successor is told. If that one has
+    /// gone by then, or could not be sure of the lock, it goes back in the background, and a lock that turns out to have
+    /// been lost is a warning in the log. Call [`close`](crate::Locker::close) before the process or its runtimes end: a
+    /// release that is not sent by then leaves the lock shut until its lease is over.
     ///
     /// # Errors
     ///

@@ -10,6 +10,7 @@ use tokio::runtime::Handle;
 use tokio::sync::SetOnce;
 
 use crate::backend::{Claim, Fault, Grant, Lease, Renewal};
+use crate::bequest::Wish;
 use crate::capabilities::Support;
 use crate::carry::within;
 use crate::clock::{Moment, sleep_until};
@@ -165,6 +166,14 @@ pub(crate) struct Wire {
     pub(crate) uncertain: bool,
     /// When the lease ends at the latest if the renewals that went unanswered were applied.
     pub(crate) may_end: Option<Moment>,
+    /// The last renewal has not been answered: nobody knows whether the claim still holds the lock.
+    pub(crate) doubtful: bool,
+}
+
+impl Wire {
+    pub(crate) fn new(claim: Claim, uncertain: bool) -> Self {
+        Self { claim, uncertain, may_end: None, doubtful: false }
+    }
 }
 
 #[derive(Debug)]
@@ -329,9 +338,9 @@ impl Hold {
         self.place().take()
     }
 
-    /// Whether somebody waits behind us in this process.
-    pub(crate) fn is_awaited(&self) -> bool {
-        self.place().as_ref().is_some_and(Place::is_awaited)
+    /// Whether somebody waits behind us in this process, and all who do ask for `wish`.
+    pub(crate) fn is_awaited_for(&self, wish: Wish) -> bool {
+        self.place().as_ref().is_some_and(|place| place.is_awaited_for(wish))
     }
 
     fn place(&self) -> MutexGuard<'_, Option<Place>> {

@@ -13,7 +13,7 @@ use crate::backend::{
     Attempt, Claim, Effect, Fault, FaultKind, Grant, Hold as HoldKind, Lease, LetGo, PLACE_LASTS,
     Release, Wake,
 };
-use crate::bequest::Inherited;
+use crate::bequest::{Inherited, Wish};
 use crate::capabilities::{Fencing, Order};
 use crate::clock::{Moment, sleep};
 use crate::engine::{Engine, MAX_CLEANERS, unpanicking};
@@ -207,7 +207,7 @@ impl Seeker {
             biased;
             _ = self.engine.closing.wait() => Err(closed()),
             _ = self.caller.gone.wait() => Ok(false),
-            place = visit.enter() => {
+            place = visit.enter(Wish::of(&self.claim)) => {
                 self.place = Some(place);
                 Ok(true)
             }
@@ -222,7 +222,10 @@ impl Seeker {
         let mut bequest = self.place.as_ref()?.bequest()?;
         let inherited = bequest.accept(&self.claim).map(Box::new);
         if let Some(leaving) = bequest.give_back() {
+            // Silence here is no contention: no attempt was made yet.
+            self.caller.asks(Some(Moment::now()));
             Box::pin(self.part_from(leaving)).await;
+            self.caller.asks(None);
         }
         inherited
     }
@@ -415,7 +418,7 @@ impl Seeker {
                 let mut claim = self.claim;
                 claim.ticket.clone_from(&grant.ticket);
                 let tenure = Tenure::first(claim.owner, &grant);
-                let wire = Wire { claim, uncertain: self.traces.uncertain, may_end: None };
+                let wire = Wire::new(claim, self.traces.uncertain);
                 Inherited { wire, grant, tenure }
             }
         };
@@ -544,6 +547,8 @@ pub(crate) struct Leaving {
     has_leases: bool,
     /// A release went unanswered.
     unsure: bool,
+    /// Whoever held it was told already that it is released.
+    is_told: bool,
 }
 
 #[derive(Debug)]
@@ -584,6 +589,7 @@ impl Leaving {
             forgotten_at: ends.map_or(in_a_call, |ends| ends.max(in_a_call)),
             has_leases: hold.lease_ends().is_some(),
             unsure: false,
+            is_told: false,
         }
     }
 
@@ -594,7 +600,7 @@ impl Leaving {
             true => lands + claim.ttl + claim.ttl + PLACE_LASTS,
             false => lands + claim.ttl,
         };
-        let wire = Wire { claim, uncertain: traces.uncertain, may_end: None };
+        let wire = Wire::new(claim, traces.uncertain);
         Self {
             engine: Arc::clone(&seeker.engine),
             wire: Departing::Sought(wire, place),
@@ -603,6 +609,7 @@ impl Leaving {
             forgotten_at,
             has_leases: true,
             unsure: false,
+            is_told: false,
         }
     }
 
@@ -611,7 +618,7 @@ impl Leaving {
     pub(crate) fn of_detached(engine: &Arc<Engine>, claim: Claim) -> Self {
         let lands = Moment::now() + engine.settings.timeout;
         let forgotten_at = lands + claim.ttl;
-        let wire = Wire { claim, uncertain: true, may_end: None };
+        let wire = Wire::new(claim, true);
         Self {
             engine: Arc::clone(engine),
             wire: Departing::Sought(wire, None),
@@ -620,6 +627,7 @@ impl Leaving {
             forgotten_at,
             has_leases: false,
             unsure: false,
+            is_told: false,
         }
     }
 
@@ -640,7 +648,12 @@ impl Leaving {
         let farewell = match answer {
             Ok(Release::Released) => Ok(Farewell::Released),
             Ok(Release::NotHeld) if self.unsure => Ok(Farewell::Gone),
-            Ok(Release::NotHeld) => Ok(Farewell::NotHeld),
+            Ok(Release::NotHeld) => {
+                if self.is_told {
+                    self.tell_nobody();
+                }
+                Ok(Farewell::NotHeld)
+            }
             Err(fault) => {
                 self.unsure |= fault.effect() == Effect::Unknown;
                 Err(fault)
@@ -702,6 +715,23 @@ impl Leaving {
             sleep(entropy::between(CLEANER_PAUSE / 2, CLEANER_PAUSE)).await;
         }
         answer
+    }
+
+    /// For a bequest that goes back: its holder was told that it is released.
+    pub(crate) fn already_told(mut self) -> Self {
+        self.is_told = true;
+        self
+    }
+
+    fn tell_nobody(&self) {
+        let claim = &self.wire.get().claim;
+        tracing::warn!(
+            lock.name = %claim.name,
+            lock.backend = self.engine.caps.backend,
+            lock.owner = %claim.owner.short(),
+            "a lock was left to the next waiter of its process, and had been lost by then: the backend says that it was \
+             not held any more"
+        );
     }
 
     /// By when the lock is free whatever happens.

@@ -3,12 +3,11 @@
 //! inside the process.
 
 use std::collections::{HashMap, hash_map};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-use crate::bequest::Bequest;
+use crate::bequest::{Bequest, Wish};
 use crate::clock::Moment;
 use crate::error::Error;
 use crate::name::LockName;
@@ -28,14 +27,14 @@ struct Line {
     name: LockName,
     /// One permit: who takes it is the head, until its [`Place`] is dropped.
     head: Semaphore,
-    /// How many wait for it.
-    waiting: AtomicUsize,
     state: Mutex<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
     standing: Standing,
+    /// What those who wait for the permit ask for, and how many ask for the same.
+    waiting: Vec<(Wish, usize)>,
     /// What the head before has left to the next one. If nobody comes any more, it goes with the line.
     bequest: Option<Box<Bequest>>,
 }
@@ -78,11 +77,11 @@ pub(crate) struct Visit {
 }
 
 impl Visit {
-    /// Waits until this visitor is the head of the line.
+    /// Waits until this visitor, who asks for `wish`, is the head of the line.
     ///
     /// Cancel safe: dropping the future leaves the line, and loses the place in it.
-    pub(crate) async fn enter(self) -> Place {
-        let waiting = Waiting::begin(&self.line);
+    pub(crate) async fn enter(self, wish: Wish) -> Place {
+        let waiting = Waiting::begin(&self.line, wish);
         self.line.head.acquire().await.expect("lines are never closed").forget();
         drop(waiting);
         Place(self)
@@ -121,8 +120,7 @@ impl Drop for Visit {
 
 impl Line {
     fn new(name: LockName) -> Self {
-        let waiting = AtomicUsize::new(0);
-        Self { name, head: Semaphore::new(1), waiting, state: Mutex::default() }
+        Self { name, head: Semaphore::new(1), state: Mutex::default() }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -131,18 +129,28 @@ impl Line {
 }
 
 /// One who waits to be the head.
-struct Waiting<'a>(&'a AtomicUsize);
+struct Waiting<'a>(&'a Line, Wish);
 
 impl<'a> Waiting<'a> {
-    fn begin(line: &'a Line) -> Self {
-        line.waiting.fetch_add(1, Ordering::Relaxed);
-        Self(&line.waiting)
+    fn begin(line: &'a Line, wish: Wish) -> Self {
+        let mut state = line.state();
+        match state.waiting.iter_mut().find(|(asked, _)| *asked == wish) {
+            Some((_, many)) => *many += 1,
+            None => state.waiting.push((wish, 1)),
+        }
+        Self(line, wish)
     }
 }
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        let mut state = self.0.state();
+        if let Some(at) = state.waiting.iter().position(|(asked, _)| *asked == self.1) {
+            state.waiting[at].1 -= 1;
+            if state.waiting[at].1 == 0 {
+                state.waiting.swap_remove(at);
+            }
+        }
     }
 }
 
@@ -159,9 +167,11 @@ impl Place {
         self.0.line.state().standing = Standing::Contended;
     }
 
-    /// Whether somebody waits behind.
-    pub(crate) fn is_awaited(&self) -> bool {
-        self.0.line.waiting.load(Ordering::Relaxed) > 0
+    /// Whether somebody waits behind, and everybody who does asks for `wish`: whoever of them is the head next
+    /// does, then.
+    pub(crate) fn is_awaited_for(&self, wish: Wish) -> bool {
+        let state = self.0.line.state();
+        !state.waiting.is_empty() && state.waiting.iter().all(|(asked, _)| *asked == wish)
     }
 
     /// Leaves the line, and something to whoever is its head next.
@@ -200,8 +210,15 @@ impl Drop for Place {
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
 
     use super::*;
+    use crate::backend::Claim;
+    use crate::owner::OwnerId;
+
+    fn wish(name: &LockName, secs: u64) -> Wish {
+        Wish::of(&Claim::new(name.clone(), OwnerId::mint(), Duration::from_secs(secs)))
+    }
 
     #[tokio::test]
     async fn the_line_is_served_in_order_and_leaves_nothing_behind() {
@@ -215,7 +232,7 @@ mod tests {
         for i in 0..5 {
             let (lines, name, served) = (Arc::clone(&lines), name.clone(), Arc::clone(&served));
             waiting.push(tokio::spawn(async move {
-                let _place = lines.visit(&name).enter().await;
+                let _place = lines.visit(&name).enter(wish(&name, 30)).await;
                 served.lock().unwrap().push(i);
             }));
             tokio::task::yield_now().await;
@@ -229,6 +246,30 @@ mod tests {
         assert!(lines.map().is_empty());
     }
 
+    #[tokio::test]
+    async fn the_head_knows_whether_all_behind_it_ask_for_the_same() {
+        let lines = Arc::new(Lines::default());
+        let name = LockName::new("n").unwrap();
+        let head = lines.visit(&name).try_enter().unwrap();
+        let asked = || [30, 10].map(|secs| head.is_awaited_for(wish(&name, secs)));
+        assert_eq!(asked(), [false, false], "nobody waits");
+        let wait = |secs| tokio::spawn(lines.visit(&name).enter(wish(&name, secs)));
+        let others = [wait(30), wait(30)];
+        tokio::task::yield_now().await;
+        assert_eq!(asked(), [true, false]);
+        let last = wait(10);
+        tokio::task::yield_now().await;
+        assert_eq!(asked(), [false, false]);
+        for gone in others {
+            gone.abort();
+            assert!(gone.await.is_err());
+        }
+        assert_eq!(asked(), [false, true]);
+        drop(head);
+        let next = last.await.unwrap();
+        assert!(!next.is_awaited_for(wish(&name, 10)), "it does not wait behind itself");
+    }
+
     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
     async fn waiters_that_are_cancelled_at_any_time_leave_one_head() {
         let lines = Arc::new(Lines::default());
@@ -240,7 +281,7 @@ mod tests {
             for _ in 0..32 {
                 let (lines, name, heads) = (Arc::clone(&lines), name.clone(), Arc::clone(&heads));
                 waiting.push(tokio::spawn(async move {
-                    let place = lines.visit(&name).enter().await;
+                    let place = lines.visit(&name).enter(wish(&name, 30)).await;
                     assert_eq!(heads.fetch_add(1, Ordering::SeqCst), 0, "two heads of one line");
                     std::thread::yield_now();
                     heads.fetch_sub(1, Ordering::SeqCst);

@@ -147,7 +147,7 @@ impl Locker {
         let engine = &self.engine;
         let runtime = engine.handle()?;
         let (claim, grant) = self.confirm(&detached).await?;
-        let wire = Wire { claim, uncertain: true, may_end: None };
+        let wire = Wire::new(claim, true);
         let terms = Arc::clone(&engine.usual_terms);
         let tenure = Tenure::first(detached.owner, &grant);
         let hold = Hold::new(Arc::clone(engine), runtime, terms, wire, None, &grant, tenure);
@@ -223,7 +223,7 @@ impl Locker {
         engine.check_open()?;
         engine.handle()?;
         // What its attempts left on the way is not known here.
-        let wire = Wire { claim: claim_of(detached), uncertain: true, may_end: None };
+        let wire = Wire::new(claim_of(detached), true);
         let mut wires = [Arc::new(tokio::sync::Mutex::new(wire)).lock_owned().await];
         let answer = wheel::renew(engine, &mut wires, engine.settings.timeout).await.pop();
         let mut grant = match answer {
@@ -453,8 +453,10 @@ impl LockerBuilder {
     }
 
     /// Hands a lock that is let go to the next waiter of this locker, without asking the backend, up to
-    /// `at_most` times in a row; then it is given back, and other processes have their turn. Default: 0, not
-    /// at all.
+    /// `at_most` times in a row; then it is given back. Default: 0, not at all.
+    ///
+    /// Where the backend keeps waiters [in order](crate::Order::Fifo), other processes have their turn then. Where it does
+    /// not, they may have it: the next waiter of this process asks for the lock like theirs, and at once.
     ///
     /// A hand-over costs about a microsecond and no request, so many waiters of one process cost the backend
     /// little more than one. It keeps all promises but one: waiters of other processes, who may have come
@@ -464,9 +466,12 @@ impl LockerBuilder {
     ///
     /// Each holder has an owner id and a higher [fencing token](FencingToken) of its own, but the backend knows the
     /// first one only: [`inspect`](Locker::inspect) shows that one, and who [breaks](Locker::break_lock) its lock
-    /// ends the hold of whoever has it by then. A lock is given back if the next waiter asks for another ttl,
-    /// if its lease is nearly over, if it is [detachable](Lock::detachable), and before the end of a
-    /// [minimum hold](Lock::release_no_earlier_than).
+    /// ends the hold of whoever has it by then. A lock is given back if one of those who wait asks for another ttl or a
+    /// [detachable](Lock::detachable) lock, if it is one itself, if its lease is nearly over, if its last renewal was not
+    /// answered, and before the end of a [minimum hold](Lock::release_no_earlier_than).
+    ///
+    /// Await [`close`](Locker::close) before the process ends, also after releases that were awaited: a lock that was left to
+    /// a waiter who is gone by then goes back in the background.
     #[must_use]
     pub fn local_handovers(mut self, at_most: u8) -> Self {
         self.settings.local_handovers = at_most;

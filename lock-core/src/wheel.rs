@@ -237,11 +237,13 @@ pub(crate) async fn renew(
     let before: Vec<_> = wires.iter().map(|wire| wire.may_end).collect();
     for wire in wires.iter_mut() {
         wire.may_end = wire.may_end.max(Some(Moment::now() + limit + wire.claim.ttl));
+        wire.doubtful = true;
     }
     let answers = ask(engine, wires, limit).await;
     for ((wire, answer), before) in wires.iter_mut().zip(&answers).zip(before) {
         if answer.is_ok() {
             wire.may_end = before;
+            wire.doubtful = false;
         }
     }
     answers

@@ -216,6 +216,21 @@ async fn in_doubt_a_lock_is_given_back() {
     assert!(calls.lock().unwrap().iter().any(|(verb, _)| *verb == Verb::Release));
     next.release().await.unwrap();
 
+    // One was given up at the bound of a call, and may still have been refused.
+    let (locks, _) = noted(&memory, |verb| match verb {
+        Verb::Renew => Disturbance::Hang,
+        _ => Disturbance::None,
+    });
+    let locks = locks.local_handovers(9).build();
+    let lock = locks.lock("n").unwrap().ttl(TTL).renewal(RenewalPolicy::off());
+    let guard = lock.acquire().await.unwrap();
+    let next = waiter(&locks).await;
+    assert_eq!(guard.verify().await.unwrap_err().kind(), ErrorKind::Timeout);
+    guard.release().await.unwrap();
+    let next = next.await.unwrap();
+    assert_eq!(holder_in(&memory).await, Some(*next.owner()));
+    next.release().await.unwrap();
+
     // One is under way.
     let (locks, _) = noted(&memory, |verb| match verb {
         Verb::Renew => Disturbance::DelayReply(secs(1)),
@@ -247,6 +262,27 @@ async fn a_lease_that_is_nearly_over_is_given_back() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_lock_that_cannot_be_given_back_is_no_contention() {
+    let is_silent = Arc::new(AtomicBool::new(false));
+    let silent = Arc::clone(&is_silent);
+    let (locks, _) = noted(&Memory::new(), move |_| match silent.load(Ordering::SeqCst) {
+        true => Disturbance::Hang,
+        false => Disturbance::None,
+    });
+    let locks = locks.local_handovers(9).build();
+    let lock = locks.lock("n").unwrap().ttl(TTL).renewal(RenewalPolicy::off());
+    let guard = lock.acquire().await.unwrap();
+    let mut heir = pin!(lock.try_acquire_for(secs(26)));
+    assert!(poll(heir.as_mut()).is_pending());
+    guard.release().await.unwrap();
+    is_silent.store(true, Ordering::SeqCst);
+    // By now too little of the lease is left for the heir, who gives it back first.
+    sleep(secs(24)).await;
+    let refused = heir.await.unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Timeout, "nobody has said that it is held: {refused}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_break_ends_the_hold_of_whoever_has_the_lock_by_then() {
     let memory = Memory::new();
     let locks = handing_over(&memory, 9);
@@ -270,14 +306,24 @@ async fn a_break_ends_the_hold_of_whoever_has_the_lock_by_then() {
 async fn another_ttl_or_an_extension_is_not_inherited() {
     let memory = Memory::new();
     let locks = handing_over(&memory, 9);
-    let guard = acquire(&locks).await;
-    let other = locks.lock("n").unwrap().ttl(secs(10));
-    let other = tokio::spawn(async move { other.acquire().await.unwrap() });
-    sleep(secs(1)).await;
-    guard.release().await.unwrap();
-    let other = other.await.unwrap();
-    assert_eq!(holder_in(&memory).await, Some(*other.owner()));
-    drop(other);
+    let name = LockName::new("n").unwrap();
+    let usual = locks.lock("n").unwrap().ttl(TTL);
+    for other in [usual.clone().ttl(secs(10)), usual.detachable()] {
+        let guard = acquire(&locks).await;
+        // Somebody before it would have inherited the lock, but may be gone when it is let go.
+        let next = waiter(&locks).await;
+        let other = tokio::spawn(async move { other.acquire().await.unwrap() });
+        sleep(secs(1)).await;
+        guard.release().await.unwrap();
+        let next = next.await.unwrap();
+        assert_eq!(holder_in(&memory).await, Some(*next.owner()));
+        // Who lets go of what is not handed over is told what became of it.
+        assert!(locks.break_lock(&name, next.owner()).await.unwrap());
+        assert_eq!(next.release().await.unwrap_err().kind(), ErrorKind::NotHeld);
+        let other = other.await.unwrap();
+        assert_eq!(holder_in(&memory).await, Some(*other.owner()));
+        other.release().await.unwrap();
+    }
 
     let guard = acquire(&locks).await;
     guard.extend(secs(600)).await.unwrap();
@@ -456,6 +502,41 @@ fn an_heir_whose_runtime_is_gone_leaves_the_lock_to_the_next() {
         last.release().await.unwrap();
         assert_eq!(holder_in(&memory).await, None);
     });
+}
+
+/// Whichever of the two runtimes is left, if the heir does not take the lock.
+#[test]
+fn a_lock_that_nobody_takes_goes_back_by_a_runtime_that_lives() {
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    for releaser_lives in [false, true] {
+        let memory = Memory::new();
+        let locks = handing_over(&memory, 9);
+        let (releasers, heirs) = (runtime(), runtime());
+        let guard = releasers.block_on(acquire(&locks));
+        let heir = heirs.spawn({
+            let locks = locks.clone();
+            async move { drop(acquire(&locks).await) }
+        });
+        heirs.block_on(tokio::task::yield_now());
+        releasers.block_on(guard.release()).unwrap();
+        let living = if releaser_lives {
+            drop(heirs);
+            releasers
+        } else {
+            drop(releasers);
+            heir.abort();
+            heirs
+        };
+        living.block_on(async {
+            let free = async {
+                while holder_in(&memory).await.is_some() {
+                    tokio::task::yield_now().await;
+                }
+            };
+            let free = tokio::time::timeout(secs(10), free).await;
+            assert!(free.is_ok(), "a lock stays shut though one runtime lives: {releaser_lives}");
+        });
+    }
 }
 
 #[tokio::test(start_paused = true)]
