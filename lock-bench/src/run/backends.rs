@@ -37,6 +37,8 @@ pub(crate) struct Backend {
 pub(crate) enum Takeover {
     /// When the last lease ends.
     Lease,
+    /// When so many seconds have passed since the server heard of its session.
+    Session(u64),
     /// When the process ends.
     Death,
 }
@@ -94,7 +96,7 @@ pub(crate) const BACKENDS: &[Backend] = &[
         bare: None,
         others: ON_ZOOKEEPER,
         between_processes: true,
-        takeover: Takeover::Lease,
+        takeover: Takeover::Session(services::SESSION_OF_THE_KILLED),
         hand_offs: 400,
         held: (1_000, 5_000),
         // Each one who comes reads the whole line.

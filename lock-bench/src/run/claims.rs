@@ -101,9 +101,12 @@ impl Claims {
             .collect()
     }
 
-    /// How long each one waited, but for the first one, who found the lock free.
+    /// How long each one waited, but for the first one, who found the lock free. Before that one let go for the
+    /// first time nobody could be served: what was waited until then says nothing of who is served when.
     pub(crate) fn waits(&self) -> Vec<u64> {
-        self.0.iter().skip(1).map(|claim| claim.acquired - claim.asked).collect()
+        let begun = self.0.first().map_or(0, |first| first.let_go);
+        let waited = |claim: &Claim| claim.acquired - claim.asked.max(begun).min(claim.acquired);
+        self.0.iter().skip(1).map(waited).collect()
     }
 
     /// The share of all pairs of waiters in which the one who asked later was served first.

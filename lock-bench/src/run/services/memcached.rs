@@ -1,11 +1,11 @@
 //! memcached: a server of our own, or one that is given.
 
 use std::fmt::Display;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 
 use conformance_tests::servers::{Memcached, MemcachedOptions, TextSession};
 
-use super::{Count, Place, Server, timed};
+use super::{Count, Place, Server, resolve, timed};
 use crate::run::Stop;
 
 /// What the server counts, one of them for each command on a key; `stats` and `version` are in none.
@@ -34,18 +34,12 @@ pub(crate) fn memcached(url: &str) -> Result<Place, Stop> {
             let addr = server.addr();
             (Some(server), addr)
         }
-        Some(host) if !host.contains(['@', '/', '?', ',']) => (None, resolve(host)?),
+        Some(host) if !host.contains(['@', '/', '?', ',']) => (None, resolve(host, 11211)?),
         _ => {
             return Err(failed("write memcache: for a server of its own, or memcache://host:port"));
         }
     };
     Ok(Place::at(Measured { own, addr }))
-}
-
-fn resolve(host: &str) -> Result<SocketAddr, Stop> {
-    let with_port = if host.contains(':') { host.to_owned() } else { format!("{host}:11211") };
-    let found = with_port.to_socket_addrs().map_err(failed)?.next();
-    found.ok_or_else(|| failed(format!("{host} has no address")))
 }
 
 struct Measured {

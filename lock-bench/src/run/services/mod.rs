@@ -5,7 +5,7 @@ mod quorum;
 mod redis;
 mod zookeeper;
 
-use std::net::SocketAddr;
+use std::net::{SocketAddr, ToSocketAddrs};
 
 use tempfile::TempDir;
 
@@ -15,7 +15,7 @@ use crate::clock::{now, wait};
 pub(crate) use memcached::memcached;
 pub(crate) use quorum::quorum;
 pub(crate) use redis::redis;
-pub(crate) use zookeeper::zookeeper;
+pub(crate) use zookeeper::{SESSION_OF_THE_KILLED, zookeeper};
 
 /// Where the locks of one run are.
 pub(crate) struct Place {
@@ -42,6 +42,11 @@ pub(crate) trait Server {
     /// The URL of the same server, behind a relay; of several, each behind one of its own.
     fn url_at(&self, addrs: &[SocketAddr]) -> String;
 
+    /// The URL for holders that are killed: where locks last as long as a session, of one whose end can be waited for.
+    fn url_of_the_killed(&self) -> String {
+        self.url_at(&self.addrs())
+    }
+
     /// The processes of ours among them: their CPU can be read.
     fn pids(&self) -> Vec<u32>;
 
@@ -61,6 +66,14 @@ pub(crate) trait Server {
 
     /// Puts keys there that expire one day, and are nobody's locks.
     fn fill(&self, keys: usize) -> Result<(), Stop>;
+}
+
+/// Where a URL's `host`, or `host:port`, is.
+fn resolve(host: &str, port: u16) -> Result<SocketAddr, Stop> {
+    let with_port = if host.contains(':') { host.to_owned() } else { format!("{host}:{port}") };
+    let found = with_port.to_socket_addrs();
+    let mut found = found.map_err(|e| Stop::Failed(format!("{host}: {e}")))?;
+    found.next().ok_or_else(|| Stop::Failed(format!("{host} has no address")))
 }
 
 /// How long each of so many requests takes, each after such a pause.

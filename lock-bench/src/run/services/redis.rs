@@ -1,11 +1,11 @@
 //! Redis: a server of our own, or one that is given.
 
 use std::fmt::Display;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 
 use conformance_tests::servers::{Monitor, Redis, RedisOptions, Session};
 
-use super::{Count, Place, Server, timed};
+use super::{Count, Place, Server, resolve, timed};
 use crate::run::Stop;
 
 /// `redis:` starts a server; `redis://host:port` is one that runs already.
@@ -13,17 +13,11 @@ pub(crate) fn redis(url: &str) -> Result<Place, Stop> {
     let server = match url.strip_prefix("redis://") {
         None if url == "redis:" => Measured::start()?,
         Some(host) if !host.contains(['@', '/', '?']) => {
-            Measured { own: None, addr: resolve(host)? }
+            Measured { own: None, addr: resolve(host, 6379)? }
         }
         _ => return Err(failed("write redis: for a server of its own, or redis://host:port")),
     };
     Ok(Place::at(server))
-}
-
-fn resolve(host: &str) -> Result<SocketAddr, Stop> {
-    let with_port = if host.contains(':') { host.to_owned() } else { format!("{host}:6379") };
-    let found = with_port.to_socket_addrs().map_err(failed)?.next();
-    found.ok_or_else(|| failed(format!("{host} has no address")))
 }
 
 pub(super) struct Measured {

@@ -2,19 +2,22 @@
 
 use std::fmt::Display;
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
 use conformance_tests::servers::{ZooKeeper, ZooKeeperOptions};
 
-use super::{Count, Place, Server, timed};
+use super::{Count, Place, Server, resolve, timed};
 use crate::clock::now;
 use crate::run::Stop;
 use crate::worker::floors::{Dialect, ZooKeeper as Requests};
 
-/// The timeout that our sessions ask for. Proofs come six times in it, and the server counts them with all
+/// The timeout that our sessions ask for, in seconds. Proofs come six times in it, and the server counts them with all
 /// other requests: it is so long that most measurements end before the second one.
-const SESSION: &str = "session_timeout=24s";
+const SESSION: u64 = 24;
+
+/// The same where holders are killed, in seconds: two ticks of a server as it comes.
+pub(crate) const SESSION_OF_THE_KILLED: u64 = 4;
 
 /// `zookeeper:` starts a server; `zookeeper://host:port` is one that runs already, and has to answer the
 /// words `mntr` and `srvr`.
@@ -25,7 +28,7 @@ pub(crate) fn zookeeper(url: &str) -> Result<Place, Stop> {
             let addr = server.addr();
             (Some(server), addr)
         }
-        Some(host) if !host.contains(['@', '/', '?', ',']) => (None, resolve(host)?),
+        Some(host) if !host.contains(['@', '/', '?', ',']) => (None, resolve(host, 2181)?),
         _ => {
             return Err(failed(
                 "write zookeeper: for a server of its own, or zookeeper://host:port",
@@ -35,10 +38,8 @@ pub(crate) fn zookeeper(url: &str) -> Result<Place, Stop> {
     Ok(Place::at(Measured { own, addr }))
 }
 
-fn resolve(host: &str) -> Result<SocketAddr, Stop> {
-    let with_port = if host.contains(':') { host.to_owned() } else { format!("{host}:2181") };
-    let found = with_port.to_socket_addrs().map_err(failed)?.next();
-    found.ok_or_else(|| failed(format!("{host} has no address")))
+fn url(addr: SocketAddr, session: u64) -> String {
+    format!("zookeeper://{addr}?session_timeout={session}s")
 }
 
 struct Measured {
@@ -52,7 +53,11 @@ impl Server for Measured {
     }
 
     fn url_at(&self, addrs: &[SocketAddr]) -> String {
-        format!("zookeeper://{}?{SESSION}", addrs[0])
+        url(addrs[0], SESSION)
+    }
+
+    fn url_of_the_killed(&self) -> String {
+        url(self.addr, SESSION_OF_THE_KILLED)
     }
 
     fn pids(&self) -> Vec<u32> {

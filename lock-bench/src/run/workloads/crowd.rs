@@ -5,7 +5,7 @@ use crate::report::{Figure, Figures, Shape};
 use crate::run::Stop;
 use crate::run::bench::{Bench, LONG, ask_each};
 use crate::run::claims::Claims;
-use crate::run::peer::{Lib, Peer};
+use crate::run::peer::{Lib, Peer, SOON};
 
 const REQUESTS: Figure = Figure::count("requests a waiter");
 const INVERSIONS: Figure = Figure::count("share served out of order");
@@ -30,6 +30,16 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<(), Stop> {
     bench.and_handing_over(crowds)
 }
 
+/// How those who wait come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Coming {
+    /// All processes at once, so that they stand mixed. What that asks of the server is counted.
+    Together,
+    /// One process after the other, each when those before stand in line, so that it is known who came first; and
+    /// nobody counts, which would make the server slower.
+    InTurns,
+}
+
 fn crowds(bench: &mut Bench<'_>) -> Result<(), Stop> {
     for (waiters, processes) in CROWDS {
         let is_possible = processes == 1 || bench.backend.between_processes;
@@ -39,35 +49,52 @@ fn crowds(bench: &mut Bench<'_>) -> Result<(), Stop> {
         let workload = format!("crowd w={waiters} p={processes}");
         for lib in bench.libs_with(waiters) {
             bench.progress.say(&workload, &lib.name);
-            let served = serve_once(bench, &lib, waiters, processes);
-            let served = bench.unless_it_cannot(&workload, &lib, served)?;
-            let Some((claims, requests)) = served else { continue };
-            let waits = claims.waits();
-            let mean = waits.iter().sum::<u64>() as f64 / waits.len() as f64;
-            let longest = waits.iter().copied().max().unwrap_or(0);
-            let mut figures = Figures::from([
-                (INVERSIONS, claims.inversions()),
-                (UNFAIR, longest as f64 / mean),
-                (ALL_SERVED, claims.all_served() as f64 / MILLI as f64),
-            ]);
-            if let Some(requests) = requests {
-                figures.insert(REQUESTS, requests as f64 / waiters as f64);
+            let served = crowd(bench, &lib, waiters, processes);
+            if let Some((figures, order)) = bench.unless_it_cannot(&workload, &lib, served)? {
+                bench.draw(&workload, &lib.name, 0, figures, order);
             }
-            let order = if waiters <= DRAWN { claims.order() } else { Shape::new() };
-            bench.draw(&workload, &lib.name, 0, figures, order);
         }
     }
     Ok(())
 }
 
+/// What such a crowd costs, and who is served when.
+fn crowd(
+    bench: &mut Bench<'_>,
+    lib: &Lib,
+    waiters: usize,
+    processes: usize,
+) -> Result<(Figures, Shape), Stop> {
+    let mut figures = Figures::new();
+    if bench.server().is_some() {
+        let (_, requests) = serve_once(bench, lib, waiters, processes, Coming::Together)?;
+        figures.extend(requests.map(|requests| (REQUESTS, requests / waiters as f64)));
+    }
+    let (claims, _) = serve_once(bench, lib, waiters, processes, Coming::InTurns)?;
+    figures.insert(INVERSIONS, claims.inversions());
+    if !bench.args.exact {
+        let waits = claims.waits();
+        let mean = waits.iter().sum::<u64>() as f64 / waits.len() as f64;
+        let longest = waits.iter().copied().max().unwrap_or(0);
+        figures.insert(UNFAIR, longest as f64 / mean);
+        figures.insert(ALL_SERVED, claims.all_served() as f64 / MILLI as f64);
+    }
+    let order = if waiters <= DRAWN { claims.order() } else { Shape::new() };
+    Ok((figures, order))
+}
+
 /// Who waits shows nothing here, but what each of them costs the server: the same, however many there are.
 pub(super) fn growth(bench: &mut Bench<'_>) -> Result<(), Stop> {
+    match bench.server() {
+        Some(_) => bench.and_handing_over(by_how_many_wait),
+        None => Ok(()),
+    }
+}
+
+fn by_how_many_wait(bench: &mut Bench<'_>) -> Result<(), Stop> {
     /// A tenth of the smallest line each.
     const PROCESSES: usize = 5;
 
-    if bench.server().is_none() {
-        return Ok(());
-    }
     let workload = format!("growth p={PROCESSES}");
     let most = if bench.args.exact { 1000 } else { bench.backend.deep };
     for lib in bench.libs.clone() {
@@ -77,10 +104,10 @@ pub(super) fn growth(bench: &mut Bench<'_>) -> Result<(), Stop> {
                 break;
             }
             bench.progress.say(&workload, &format!("{}, {waiters} waiters", lib.name));
-            let served = serve_once(bench, &lib, waiters, PROCESSES);
+            let served = serve_once(bench, &lib, waiters, PROCESSES, Coming::Together);
             let served = bench.unless_it_cannot(&workload, &lib, served)?;
             if let Some((_, Some(requests))) = served {
-                figures.insert(figure, requests as f64 / waiters as f64);
+                figures.insert(figure, requests / waiters as f64);
             }
         }
         let least = figures.values().copied().fold(f64::INFINITY, f64::min);
@@ -93,25 +120,57 @@ pub(super) fn growth(bench: &mut Bench<'_>) -> Result<(), Stop> {
     Ok(())
 }
 
-/// A holder of its own process lets go once all of them wait. Its two requests are not counted: what it
-/// acquires with comes before the count, and what it releases with is taken off.
+/// A holder in a process of its own lets go once all of them wait. What it asks is not counted: it acquires before
+/// the count, and what its release costs is measured before and taken off.
 fn serve_once(
     bench: &mut Bench<'_>,
     lib: &Lib,
     waiters: usize,
     processes: usize,
-) -> Result<(Claims, Option<u64>), Stop> {
-    let mut peers = bench.peers(lib, processes)?;
-    let name = bench.fresh_name();
+    coming: Coming,
+) -> Result<(Claims, Option<f64>), Stop> {
+    let mut peers = bench.peers(lib, processes + 1)?;
     warm_up(bench, &mut peers)?;
+    let name = bench.fresh_name();
+    let counts = coming == Coming::Together;
+    let released_for = match counts {
+        true => cost_of_a_release(bench, &mut peers[0])?,
+        false => 0,
+    };
     peers[0].ask(&format!("hold {name}"), LONG)?;
-    let count = bench.server().map(super::super::services::Server::count).transpose()?;
-    ask_each(&mut peers, &format!("queue {name} {} 0 1", waiters / processes))?;
-    rest();
+    let server = bench.server().filter(|_| counts);
+    let count = server.map(super::super::services::Server::count).transpose()?;
+    let waiting = format!("queue {name} {} 0 1", waiters / processes);
+    match coming {
+        // Who looks from time to time stands in no line.
+        Coming::InTurns if !lib.polls() => {
+            for peer in &mut peers[1..] {
+                peer.ask(&waiting, SOON)?;
+                rest();
+            }
+        }
+        _ => {
+            ask_each(&mut peers[1..], &waiting)?;
+            rest();
+        }
+    }
     peers[0].ask(&format!("free {name}"), LONG)?;
     let claims = bench.collect(&mut peers, &name, waiters + 1)?;
     let requests = count.map(super::super::services::Count::finish).transpose()?;
-    Ok((claims, requests.map(|requests| requests.saturating_sub(1))))
+    Ok((claims, requests.map(|requests| requests.saturating_sub(released_for) as f64)))
+}
+
+/// How many requests it is to let go of a lock that nobody waits for.
+fn cost_of_a_release(bench: &mut Bench<'_>, holder: &mut Peer) -> Result<u64, Stop> {
+    let name = bench.fresh_name();
+    let Some(server) = bench.server() else { return Ok(0) };
+    holder.ask(&format!("hold {name}"), LONG)?;
+    rest();
+    let count = server.count()?;
+    holder.ask(&format!("free {name}"), LONG)?;
+    // What it sends that nobody waits for.
+    rest();
+    count.finish()
 }
 
 /// So that connections and scripts are there.

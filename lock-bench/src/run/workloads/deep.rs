@@ -14,6 +14,10 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<(), Stop> {
     if bench.args.exact {
         return Ok(());
     }
+    bench.and_handing_over(drained)
+}
+
+fn drained(bench: &mut Bench<'_>) -> Result<(), Stop> {
     let workload = format!("deep w={}", bench.backend.deep);
     let plan = Plan {
         workload: &workload,

@@ -31,6 +31,9 @@ pub(super) struct Crowd {
 /// Enough for a line.
 const FEW: usize = 8;
 
+/// What a hand-over inside a process is compared with.
+const WITHIN: &str = "tokio-mutex";
+
 /// In one process, from one waiter to many; then between processes.
 const LOCAL: [Crowd; 3] = [
     Crowd { waiters: 1, processes: 1 },
@@ -50,11 +53,16 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<(), Stop> {
 
 fn hand_offs(bench: &mut Bench<'_>) -> Result<(), Stop> {
     for crowd in LOCAL {
-        timed(bench, &format!("handoff local w={}", crowd.waiters), crowd)?;
+        timed(bench, &format!("handoff local w={}", crowd.waiters), crowd, &[WITHIN])?;
     }
     if bench.backend.between_processes {
         for crowd in REMOTE {
-            timed(bench, &format!("handoff w={} p={}", crowd.waiters, crowd.processes), crowd)?;
+            timed(
+                bench,
+                &format!("handoff w={} p={}", crowd.waiters, crowd.processes),
+                crowd,
+                &[],
+            )?;
         }
     }
     Ok(())
@@ -90,13 +98,14 @@ fn through(bench: &mut Bench<'_>, relay: &Relay, lib: &Lib) -> Result<f64, Stop>
     })
 }
 
-fn timed(bench: &mut Bench<'_>, workload: &str, crowd: Crowd) -> Result<(), Stop> {
+fn timed(bench: &mut Bench<'_>, workload: &str, crowd: Crowd, beside: &[&str]) -> Result<(), Stop> {
     let floor_name = if bench.server().is_some() { "round trip" } else { bench.backend.floor };
     // A few waiters show what looking from time to time costs, and in many it takes long.
     let libs = bench.libs.iter().filter(|lib| !lib.polls() || crowd.waiters == FEW);
+    let beside = beside.iter().filter(|beside| **beside != floor_name);
     let plan = Plan {
         workload,
-        libs: libs.cloned().collect(),
+        libs: libs.cloned().chain(beside.map(|name| bench.floor(name))).collect(),
         floor_name,
         ratios: &[(P50, P50_RATIO)],
         rounds: bench.args.rounds,

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::clock::{MILLI, now};
+use crate::clock::{MILLI, SECOND, now};
 use crate::report::{Figure, Figures, shape};
 use crate::run::backends::Takeover;
 use crate::run::bench::{Bench, LONG, ask_each, median, quantile};
@@ -16,6 +16,8 @@ const TRIALS: Figure = Figure::time("takeovers measured");
 const LATE_P50: Figure = Figure::time("late p50 ms");
 const LATE_P95: Figure = Figure::time("late p95 ms");
 const LATE_MAX: Figure = Figure::time("late max ms");
+/// Where it is the end of a session that is waited for.
+const SESSION: Figure = Figure::count("session s");
 
 const TTL_MS: u64 = 2_000;
 /// A holder that is dead by then has not renewed, and its last lease is known: renewals come at a third of
@@ -43,7 +45,12 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<(), Stop> {
             continue;
         }
         let figures = figures(bench, &lib, &trials);
-        let shape = shape(trials.iter().map(|trial| (trial.late, 1)));
+        // What may be early is drawn from the kill on.
+        let session = match bench.backend.takeover {
+            Takeover::Session(seconds) => (seconds * SECOND / MILLI) as f64,
+            Takeover::Lease | Takeover::Death => 0.0,
+        };
+        let shape = shape(trials.iter().map(|trial| (trial.late + session, 1)));
         bench.draw("killed", &lib.name, 0, figures, shape);
     }
     Ok(())
@@ -51,8 +58,11 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<(), Stop> {
 
 /// One takeover.
 struct Trial {
-    /// How long after the earliest moment that was allowed, in ms; negative if it was too early.
+    /// How long after the lease, the life or the session of the holder ended, in ms. A session ends so long after the
+    /// server heard of it last, which may be a little before the holder was killed.
     late: f64,
+    /// Earlier than what was promised.
+    is_early: bool,
     /// The machine was ours meanwhile.
     quiet: bool,
 }
@@ -73,8 +83,11 @@ fn trials(bench: &mut Bench<'_>, lib: &Lib) -> Result<Vec<Trial>, Stop> {
 
 /// Too early is too early on any machine; how late depends on what else is running.
 fn figures(bench: &mut Bench<'_>, lib: &Lib, trials: &[Trial]) -> Figures {
-    let early = trials.iter().filter(|trial| trial.late < 0.0).count();
+    let early = trials.iter().filter(|trial| trial.is_early).count();
     let mut figures = Figures::from([(EARLY, early as f64)]);
+    if let Takeover::Session(seconds) = bench.backend.takeover {
+        figures.insert(SESSION, seconds as f64);
+    }
     let quiet: Vec<f64> = trials.iter().filter(|t| t.quiet).map(|t| t.late).collect();
     if bench.args.exact {
         return figures;
@@ -97,10 +110,14 @@ fn figures(bench: &mut Bench<'_>, lib: &Lib, trials: &[Trial]) -> Figures {
     figures
 }
 
-/// A trial for each lock; none if the holder lived on until it may have renewed.
+/// A trial for each lock; none where leases count and the holder lived on until it may have renewed.
 fn kill_holder(bench: &mut Bench<'_>, lib: &Lib) -> Result<Vec<Trial>, Stop> {
     let watch = Watch::start(bench);
-    let mut peers = bench.peers(lib, 2)?;
+    let url = match bench.server() {
+        Some(server) => server.url_of_the_killed(),
+        None => bench.place.url.clone(),
+    };
+    let mut peers = [bench.peer_at(lib, &url)?, bench.peer_at(lib, &url)?];
     let prefix = bench.fresh_name();
     let names: Vec<String> = (0..LOCKS).map(|i| format!("{prefix}-{i}")).collect();
     super::crowd::warm_up(bench, &mut peers)?;
@@ -128,14 +145,17 @@ fn kill_holder(bench: &mut Bench<'_>, lib: &Lib) -> Result<Vec<Trial>, Stop> {
         let (Some(asked), Some(takeover)) = (held["asked"].as_u64(), claims.taken_over()) else {
             return Err(Stop::Failed(format!("{name} was not taken over: {taken}")));
         };
-        let earliest = match bench.backend.takeover {
+        let (earliest, due) = match bench.backend.takeover {
             // It began after that.
-            Takeover::Lease => asked + TTL_MS * MILLI,
-            Takeover::Death => before,
+            Takeover::Lease => (asked + TTL_MS * MILLI, asked + TTL_MS * MILLI),
+            Takeover::Session(seconds) => (before, before + seconds * SECOND),
+            Takeover::Death => (before, before),
         };
-        if killed <= asked + BEFORE_RENEWAL_MS * MILLI {
-            let late = (takeover as f64 - earliest as f64) / MILLI as f64;
-            trials.push(Trial { late, quiet });
+        let is_known = !matches!(bench.backend.takeover, Takeover::Lease)
+            || killed <= asked + BEFORE_RENEWAL_MS * MILLI;
+        if is_known {
+            let late = (takeover as f64 - due as f64) / MILLI as f64;
+            trials.push(Trial { late, is_early: takeover < earliest, quiet });
         }
     }
     Ok(trials)
