@@ -82,7 +82,8 @@
 //! * for the waiters of a process that did not answer, or was cut off for longer than its places last: others
 //!   go before them until the process is heard of. A holder that does not renew, and lets the lease of a lock that
 //!   it was sent run out, has not answered either;
-//! * for a waiter whose very first attempt was lost with the connection: it has no number yet;
+//! * for a waiter whose very first attempt was lost with the connection: it has no number yet. The same goes for those who come
+//!   when the server has just come back from an outage: their process may find it again up to a second after others;
 //! * if a client of another library takes the lock in the moment in which it is free, which is when a
 //!   lease has ended and nobody has looked yet, or when a key was deleted by hand;
 //! * if the server's clock is set back while the queue is lost: late comers may get lower numbers.

@@ -126,6 +126,10 @@ impl Hazard {
     }
 }
 
+/// So long clients may look away from a server that was away: a connection is tried again after 0.2 s at the latest, and a
+/// release that failed after a second. Until then the waiters of their processes cannot stand in line.
+const FOUND_AGAIN: Duration = Duration::from_millis(1250);
+
 impl OnStandIn {
     pub(crate) fn new(seed: u64, sabotage: Option<Sabotage>) -> Self {
         let (world, drawn) = (World::new(seed, sabotage), Mutex::default());
@@ -212,7 +216,10 @@ impl OnStandIn {
                 // What was sent before is still on its way, and nothing overtakes it.
                 sleep(slow).await;
             }
-            Hazard::Restart => world.start(),
+            Hazard::Restart => {
+                world.start();
+                sleep(FOUND_AGAIN).await;
+            }
             Hazard::MemoryLimit => _ = world.command(&[b"CONFIG", b"SET", b"maxmemory", b"0"]),
             _ => {}
         }
