@@ -23,8 +23,10 @@ const MAX_UNDER_WAY: usize = 16_384;
 const MAX_LEFTOVERS: usize = 1024;
 const MAX_CLEANERS: usize = 64;
 
-/// For how long nobody waits any more for a member that was behind the others.
+/// For how long nobody waits any more for a member that was behind the others: doubled each time that it is again,
+/// without an answer in between.
 const SLOW_FOR: Duration = Duration::from_secs(1);
+const LONGEST_SLOW: Duration = Duration::from_secs(8);
 
 pub(crate) type Connecting = Pin<Box<dyn Future<Output = Result<Arc<dyn Backend>, Error>> + Send>>;
 pub(crate) type Connect = Box<dyn Fn() -> Connecting + Send + Sync>;
@@ -49,6 +51,8 @@ struct Seen {
     /// Which server it is, as it was told last; `None` inside if it cannot tell.
     identity: Option<Option<String>>,
     slow: Option<Slow>,
+    /// How long it was taken for slow last, if it has not answered since.
+    slow_for: Option<Duration>,
 }
 
 /// A member that is behind: since when that is known, and until when it is remembered.
@@ -128,9 +132,26 @@ impl Member {
 
     /// Many can find that out together: whoever began after the first of them knew it.
     pub(crate) fn was_slow(&self) {
-        let (now, known) = (Moment::now(), self.slow());
+        let (now, mut seen) = (Moment::now(), self.seen());
+        let known = seen.slow.filter(|slow| !slow.until.has_passed());
+        let slow_for = match (known, seen.slow_for) {
+            (Some(_), Some(slow_for)) => slow_for,
+            (None, Some(before)) => (before * 2).min(LONGEST_SLOW),
+            (_, None) => SLOW_FOR,
+        };
         let since = known.map_or(now, |slow| slow.since);
-        self.seen().slow = Some(Slow { since, until: now + SLOW_FOR });
+        seen.slow = Some(Slow { since, until: now + slow_for });
+        seen.slow_for = Some(slow_for);
+    }
+
+    /// While somebody waited for it.
+    pub(crate) fn has_answered(&self) {
+        let mut seen = self.seen();
+        if seen.slow_for.take().is_some()
+            && let Some(slow) = &mut seen.slow
+        {
+            slow.until = slow.until.min(Moment::now() + SLOW_FOR);
+        }
     }
 
     fn slow(&self) -> Option<Slow> {
@@ -211,5 +232,26 @@ mod tests {
         assert!(!member.is_slow() && !member.was_slow_before(Moment::now()));
         member.was_slow();
         assert!(!member.was_slow_before(began));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_is_behind_again_and_again_is_asked_last_for_longer() {
+        let member = Member::new("m".into(), None, None);
+        for seconds in [1, 2, 4, 8, 8] {
+            // Many find it out together.
+            member.was_slow();
+            member.was_slow();
+            tokio::time::advance(Duration::from_millis(seconds * 1000 - 1)).await;
+            assert!(member.is_slow(), "for {seconds} s");
+            tokio::time::advance(Duration::from_millis(1)).await;
+            assert!(!member.is_slow(), "for {seconds} s");
+        }
+        member.was_slow();
+        member.has_answered();
+        tokio::time::advance(SLOW_FOR).await;
+        assert!(!member.is_slow());
+        member.was_slow();
+        tokio::time::advance(SLOW_FOR).await;
+        assert!(!member.is_slow());
     }
 }

@@ -76,6 +76,8 @@ pub(crate) struct Round<'a> {
     asked: Vec<bool>,
     /// Then those are asked who were not.
     impatient_at: Option<Moment>,
+    /// Those who were.
+    helpers: Vec<usize>,
     /// What a majority is to store, once it has voted.
     token: Option<FencingToken>,
     began: Moment,
@@ -109,6 +111,7 @@ impl<'a> Round<'a> {
             cast: (0..size).map(|_| None).collect(),
             asked: vec![false; size],
             impatient_at: inner.usual_round().map(|usual| began + (usual * PATIENCE).max(GRACE)),
+            helpers: Vec::new(),
             token: None,
             began,
             raises: 0,
@@ -173,8 +176,12 @@ impl<'a> Round<'a> {
             let may_win = self.count(counts) + open >= majority;
             let is_hopeless = self.count(is_lost) > self.cast.len() - majority;
             let will_know = self.count(has_answered) + open >= majority;
-            if !is_impatient && will_know && (may_win || is_hopeless) {
+            let are_enough = will_know && (may_win || is_hopeless);
+            if are_enough && !is_impatient {
                 return;
+            }
+            if are_enough && self.impatient_at.is_some() {
+                self.helpers.push(next);
             }
             self.ask(next, self.floor);
         }
@@ -220,6 +227,8 @@ impl<'a> Round<'a> {
     }
 
     fn insist(&mut self) {
+        // That of a majority which is gone: another one may have higher numbers.
+        self.token = None;
         for member in 0..self.cast.len() {
             if matches!(self.cast[member], Some(Ballot::Against { .. })) {
                 self.ask(member, self.floor);
@@ -301,12 +310,20 @@ impl<'a> Round<'a> {
     fn take_in(&mut self, heard: Option<(usize, Ballot)>) {
         match heard {
             Some((member, ballot)) => {
+                if has_answered(&ballot) {
+                    self.inner.members[member].has_answered();
+                }
                 self.cast[member] = Some(ballot);
                 let answered = self.count(has_answered) >= self.inner.majority;
                 if answered && self.majority_answered_at.is_none() {
                     let now = Moment::now();
                     self.majority_answered_at = Some(now);
-                    self.inner.round_took(now.saturating_since(self.began));
+                    // Where others had to help out, it took as long as we had patience. That must not make us more patient.
+                    let helped =
+                        |&helper: &usize| self.cast[helper].as_ref().is_some_and(has_answered);
+                    if !self.helpers.iter().any(helped) {
+                        self.inner.round_took(now.saturating_since(self.began));
+                    }
                 }
             }
             // Whoever is not heard in time is behind.

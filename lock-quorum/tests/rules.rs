@@ -729,6 +729,102 @@ async fn one_round_is_enough_where_clocks_agree() {
     }
 }
 
+/// A client that locks seldom finds one member hung each time: patience with it does not grow by having been patient.
+#[tokio::test(start_paused = true)]
+async fn a_member_that_hangs_costs_no_more_the_more_often_it_is_met() {
+    for hung in 0..3 {
+        let members: Vec<_> = (0..3).map(|_| Memory::new()).collect();
+        let hangs = Arc::new(AtomicBool::new(false));
+        let hanging = Arc::clone(&hangs);
+        let how = move |nth, _| match nth == hung && hanging.load(Ordering::SeqCst) {
+            true => Disturbance::Hang,
+            false => Disturbance::DelayReply(Duration::from_millis(5)),
+        };
+        let quorum = disturbed(&members, how).build().await.unwrap();
+        for nth in 0..100 {
+            let began = Moment::now();
+            let mut claim = claim();
+            win(&quorum, &mut claim).await;
+            let took = Moment::now().saturating_since(began);
+            assert!(took < Duration::from_millis(50), "the {nth}th took {took:?}, {hung} hangs");
+            quorum.release(&claim, LetGo::now()).await.unwrap();
+            hangs.store(nth >= 20, Ordering::SeqCst);
+            sleep(Duration::from_secs(10)).await;
+        }
+    }
+}
+
+/// Where all take longer than before, that is the usual thing soon, and no more are asked than are needed.
+#[tokio::test(start_paused = true)]
+async fn a_way_that_has_become_longer_is_got_used_to() {
+    let members: Vec<_> = (0..5).map(|_| Memory::new()).collect();
+    let (millis, asked) = (Arc::new(AtomicU64::new(1)), Arc::new(AtomicU64::new(0)));
+    let (far, counted) = (Arc::clone(&millis), Arc::clone(&asked));
+    let how = move |_, verb| {
+        counted.fetch_add(u64::from(verb == Verb::TryAcquire), Ordering::SeqCst);
+        Disturbance::DelayReply(Duration::from_millis(far.load(Ordering::SeqCst)))
+    };
+    let quorum = disturbed(&members, how).build().await.unwrap();
+    let pair = async || {
+        let mut claim = claim();
+        win(&quorum, &mut claim).await;
+        quorum.release(&claim, LetGo::now()).await.unwrap();
+        settle().await;
+    };
+    pair().await;
+    millis.store(100, Ordering::SeqCst);
+    for _ in 0..20 {
+        pair().await;
+    }
+    sleep(Duration::from_secs(10)).await;
+    let before = asked.load(Ordering::SeqCst);
+    pair().await;
+    assert_eq!(asked.load(Ordering::SeqCst) - before, 3);
+}
+
+/// A majority has voted and is to store the token; then a member of it is lost, and gained again with a number that is
+/// higher by then: the token is above that of whoever had the lock there in between.
+#[tokio::test(start_paused = true)]
+async fn the_token_is_that_of_the_majority_that_wins() {
+    let millis = Duration::from_millis;
+    let usual = Members::of(3);
+    win(&usual.quorum().await, &mut claim()).await;
+    let first = match (usual.holder(0).await, usual.holder(1).await, usual.holder(2).await) {
+        (Some(_), Some(_), None) => 0,
+        (None, Some(_), Some(_)) => 1,
+        _ => 2,
+    };
+    let [first, second, third] = [first, (first + 1) % 3, (first + 2) % 3];
+    let members = Members::of(3);
+    members.be_ahead(first, 2).await;
+    let servers: Vec<_> = members.0.iter().map(|(member, _)| member.clone()).collect();
+    let attempts = Arc::new(AtomicU64::new(0));
+    // The request to raise the number is on its way while the member is lost.
+    let how = move |nth, verb| match (nth == second, verb) {
+        (true, Verb::TryAcquire) if attempts.fetch_add(1, Ordering::SeqCst) == 1 => {
+            Disturbance::DelayRequest(millis(5))
+        }
+        _ => Disturbance::None,
+    };
+    let quorum = disturbed(&servers, how).build().await.unwrap();
+    let mut ours = claim();
+    let winning = tokio::spawn(async move { win(&quorum, &mut ours).await });
+    sleep(millis(2)).await;
+    members.0[second].0.evict(&name());
+    let mut rival = claim();
+    let number = u64::try_from(lock_core::clock::wall().as_micros()).unwrap();
+    rival.floor = FencingToken::from_backend(number + 5 * 3600 * 1_000_000);
+    let rivals = granted(members.0[second].0.try_acquire(&rival).await).token;
+    granted(members.0[third].0.try_acquire(&rival).await);
+    while winning.is_finished() || members.holder(second).await == Some(rival.owner) {
+        assert!(!winning.is_finished(), "it was won without them");
+        sleep(millis(4)).await;
+        members.0[second].0.release(&rival, LetGo::now()).await.unwrap();
+    }
+    let token = winning.await.unwrap();
+    assert!(Some(token) > rivals, "{token} after {rivals:?}");
+}
+
 /// Forty claims at once on five members: votes are split, and still somebody wins each time.
 #[tokio::test(start_paused = true)]
 async fn split_votes_are_broken() {
