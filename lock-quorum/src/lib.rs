@@ -60,7 +60,8 @@
 //!   be longer than that, and a minimum hold that may be is kept by its process and not by the members. Redis and memcached
 //!   tell; a file does not, and does not forget. An eviction is not seen.
 //!   So `noeviction` (`-M`) on every member, and no replicas behind them.
-//! * **Exclusion if the clocks of a majority step.** As with one server.
+//! * **Exclusion if the clock of a member that the lock is on steps**, or runs more than one per cent too fast. A lock may be
+//!   on a bare majority, and then one such clock is enough: that member lets in somebody else.
 //! * **Order.** Inside one process, a locker serves first come, first served; among processes nobody does. Members are never asked
 //!   to queue: three waiters could each be the first in a line of their own.
 //! * **Independence.** Servers on one machine fail together. One server under two addresses is found out where

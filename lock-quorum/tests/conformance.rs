@@ -1,5 +1,7 @@
 //! Every law on quorums: of memory, of real servers, and of both. What goes wrong there goes wrong at all members
-//! at the same time; with `QUORUM_LAWS=all` also at a bare majority of them, where the others have to be put up with.
+//! at the same time; with `QUORUM_LAWS=all` also at a bare majority of them, where the others have to be put up with. Members
+//! that forget have to be older than the longest lease: on a paused clock that is nothing, and servers are waited for with
+//! `QUORUM_LAWS=all`.
 
 use std::process::ExitCode;
 
@@ -13,12 +15,16 @@ fn main() -> ExitCode {
     let mut suites = vec![
         Suite::new("three_in_memory", || Box::new(InMemory::of(3))),
         Suite::new("five_in_memory", || Box::new(InMemory::of(5))),
+        Suite::new("three_in_memory_that_forget", || Box::new(InMemory::that_forget(3))),
         Suite::new("three_redis", || Box::new(OnServers::redis(3))),
         Suite::new("five_redis", || Box::new(OnServers::redis(5))),
         Suite::new("redis_memcached_and_files", || Box::new(Mixed::new())),
     ];
     if std::env::var("QUORUM_LAWS").as_deref() == Ok("all") {
         suites.extend([
+            // Hand-overs inside a process, chapter 14, are no member's affair, and ask for longer leases.
+            Suite::new("three_redis_that_forget", || Box::new(OnServers::redis(3).that_forget()))
+                .only(|law| law.chapter() != "14"),
             Suite::new("three_redis_two_fail", || {
                 Box::new(OnServers::redis(3).of_which_most_fail())
             }),

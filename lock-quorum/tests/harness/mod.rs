@@ -2,21 +2,35 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use conformance_tests::network::Network;
 use conformance_tests::servers::{KeepData, Memcached, MemcachedOptions, Redis, RedisOptions};
 use conformance_tests::{Harness, Pace, ServerProcess};
+use lock_core::clock::sleep;
 use lock_core::{Backend, LockName, Memory};
 use lock_file::FileLocks;
 use lock_quorum::{Quorum, QuorumBuilder};
+use tokio::sync::OnceCell;
 
 /// Members that stand for servers, on a paused clock.
-pub(crate) struct InMemory(Vec<Memory>);
+pub(crate) struct InMemory {
+    members: Vec<Memory>,
+    age: Age,
+}
 
 impl InMemory {
     pub(crate) fn of(size: usize) -> Self {
-        Self((0..size).map(|_| Memory::new()).collect())
+        Self {
+            members: (0..size).map(|_| Memory::new()).collect(),
+            age: Age::of_those_that_remember(),
+        }
+    }
+
+    /// As a quorum has them unless it is told otherwise, but for a longest lease that carries the checks.
+    pub(crate) fn that_forget(size: usize) -> Self {
+        Self { age: Age::of_those_that_forget(Duration::from_secs(200)), ..Self::of(size) }
     }
 }
 
@@ -27,12 +41,12 @@ impl Harness for InMemory {
     }
 
     async fn client(&self) -> Arc<dyn Backend> {
-        let members = self.0.iter().cloned();
-        built(members.fold(Quorum::builder(), QuorumBuilder::member)).await
+        let members = self.members.iter().cloned();
+        self.age.built(members.fold(Quorum::builder(), QuorumBuilder::member)).await
     }
 
     async fn evict(&self, name: &LockName) -> bool {
-        self.0.iter().for_each(|member| member.evict(name));
+        self.members.iter().for_each(|member| member.evict(name));
         true
     }
 
@@ -41,7 +55,7 @@ impl Harness for InMemory {
     }
 
     async fn lose_data(&self) -> bool {
-        self.0.iter().for_each(Memory::lose_data);
+        self.members.iter().for_each(Memory::lose_data);
         true
     }
 }
@@ -50,6 +64,7 @@ impl Harness for InMemory {
 pub(crate) struct OnServers {
     servers: Servers,
     network: Network,
+    age: Age,
 }
 
 struct Servers {
@@ -76,14 +91,20 @@ impl OnServers {
 
     fn of(all: Vec<Server>) -> Self {
         let network = Network::to_each(all.iter().map(Server::addr));
-        Self { servers: Servers { broken: all.len(), all }, network }
+        let age = Age::of_those_that_remember();
+        Self { servers: Servers { broken: all.len(), all }, network, age }
+    }
+
+    /// Nothing breaks: where servers do, the checks ask for leases of minutes.
+    pub(crate) fn that_forget(self) -> Self {
+        Self { age: Age::of_those_that_forget(Duration::from_secs(12)), ..self }
     }
 
     /// Only a majority fails, and the others have to be put up with.
     pub(crate) fn of_which_most_fail(self) -> Self {
         let broken = self.servers.all.len() / 2 + 1;
         let servers = Servers { broken, ..self.servers };
-        Self { servers, network: self.network.breaking(broken) }
+        Self { servers, network: self.network.breaking(broken), ..self }
     }
 
     async fn connect(&self, addrs: impl Iterator<Item = SocketAddr>) -> Arc<dyn Backend> {
@@ -91,7 +112,7 @@ impl OnServers {
         for (server, addr) in self.servers.all.iter().zip(addrs) {
             builder = builder.member_from(server.client_at(addr).await);
         }
-        built(builder).await
+        self.age.built(builder).await
     }
 }
 
@@ -115,7 +136,7 @@ impl Harness for OnServers {
     }
 
     fn network(&self) -> Option<&Network> {
-        Some(&self.network)
+        self.age.longest_lease.is_none().then_some(&self.network)
     }
 
     async fn distant_client(&self) -> Arc<dyn Backend> {
@@ -123,7 +144,7 @@ impl Harness for OnServers {
     }
 
     fn server(&self) -> Option<&dyn ServerProcess> {
-        Some(&self.servers)
+        self.age.longest_lease.is_none().then_some(&self.servers as &dyn ServerProcess)
     }
 }
 
@@ -188,7 +209,7 @@ impl ServerProcess for Servers {
     }
 }
 
-/// One member of each kind.
+/// One member of each kind. With files among them it is a lock of one host, which is asked nothing about networks.
 pub(crate) struct Mixed {
     redis: Server,
     memcached: Server,
@@ -217,12 +238,35 @@ impl Harness for Mixed {
             .member_from(self.redis.client_at(self.redis.addr()).await)
             .member_from(self.memcached.client_at(self.memcached.addr()).await)
             .member(files.expect("the directory is fit for locks"));
-        built(builder).await
+        Age::of_those_that_remember().built(builder).await
     }
 }
 
-/// The members have just been started.
-async fn built(builder: QuorumBuilder) -> Arc<dyn Backend> {
-    let quorum = builder.members_remember().build().await;
-    Arc::new(quorum.expect("a quorum can be made"))
+/// Members have just been started, so they count at once if they remember, and otherwise when they are old enough.
+struct Age {
+    longest_lease: Option<Duration>,
+    is_enough: OnceCell<()>,
+}
+
+impl Age {
+    fn of_those_that_remember() -> Self {
+        Self { longest_lease: None, is_enough: OnceCell::new() }
+    }
+
+    fn of_those_that_forget(longest_lease: Duration) -> Self {
+        Self { longest_lease: Some(longest_lease), is_enough: OnceCell::new() }
+    }
+
+    async fn built(&self, builder: QuorumBuilder) -> Arc<dyn Backend> {
+        let builder = match self.longest_lease {
+            None => builder.members_remember(),
+            Some(longest) => {
+                // Servers tell their age in whole seconds, and count them by a clock of their own.
+                let enough = longest + longest / 100 + Duration::from_secs(2);
+                self.is_enough.get_or_init(|| sleep(enough)).await;
+                builder.longest_lease(longest)
+            }
+        };
+        Arc::new(builder.build().await.expect("a quorum can be made"))
+    }
 }
