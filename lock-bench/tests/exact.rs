@@ -82,7 +82,7 @@ fn memcached_meets_its_goals() {
 
 #[test]
 fn a_quorum_of_three_meets_its_goals() {
-    meets_its_goals("quorum:3", "goals/quorum.toml");
+    meets_its_goals("quorum:3", "goals/quorum-3.toml");
 }
 
 #[test]

@@ -17,6 +17,10 @@ class RedisSemaphore {
     return mutex;
   }
 
+  isHeld(mutex) {
+    return mutex.isAcquired;
+  }
+
   async release(mutex) {
     await mutex.release();
   }

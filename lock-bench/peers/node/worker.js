@@ -1,7 +1,7 @@
 // The worker protocol, for any lock library of node: PROTOCOL.md has the lines.
 //
-// A library has `acquire(name, ttlMs)`, which waits and returns what is held, and `release(held)`; and `cannotKeep`, if a
-// lock ends although its holder lives and holds on to it. Told no URL, the worker says which version there is.
+// A library has `acquire(name, ttlMs)`, which waits and returns what is held, and `release(held)`; `isHeld(held)`, if it
+// knows; and `cannotKeep`, if a lock ends although its holder lives and holds on to it. Told no URL, the worker says which version there is.
 'use strict';
 
 const readline = require('node:readline');
@@ -110,7 +110,10 @@ class Worker {
   }
 
   async stateOfKept() {
-    return { held: this.kept.length, lost: 0, least_left_ms: null };
+    const { library, kept } = this;
+    if (!library.isHeld) return { held: null, lost: null, least_left_ms: null };
+    const held = kept.filter((one) => library.isHeld(one)).length;
+    return { held, lost: kept.length - held, least_left_ms: null };
   }
 
   async drop() {

@@ -25,7 +25,7 @@ pub(crate) struct ReportArgs {
     /// A document whose part between `<!-- figures: generated -->` and `<!-- end of figures -->` is written anew
     #[arg(long, value_name = "FILE")]
     document: Option<PathBuf>,
-    /// Notes what was measured in these goals files, each of which is called like its backend
+    /// Notes what was measured in these goals files, each of which is called like its backend: redis.toml, quorum-3.toml
     #[arg(long, value_name = "FILE", num_args = 1..)]
     goals: Vec<PathBuf>,
 }
@@ -39,6 +39,9 @@ pub(crate) fn main(args: &ReportArgs) -> Result<(), String> {
     for file in &args.runs {
         runs.extend(Run::read(file)?);
     }
+    // Before anything is written: half a report would look like a whole one.
+    let goals: Vec<String> =
+        args.goals.iter().map(|file| with_measured(file, &runs)).collect::<Result<_, _>>()?;
     if let Some(file) = &args.html {
         write(file, &page::html(&runs))?;
     }
@@ -53,14 +56,16 @@ pub(crate) fn main(args: &ReportArgs) -> Result<(), String> {
         let document = with_figures(&document, &markdown::figures(&runs));
         write(file, &document.ok_or_else(|| format!("{} has no figures", file.display()))?)?;
     }
-    for file in &args.goals {
-        let backend = file.file_stem().and_then(|stem| stem.to_str());
-        let run = runs.iter().find(|run| Some(run.backend()) == backend);
-        let run = run.ok_or_else(|| format!("{}: no run of that backend", file.display()))?;
-        let text = fs::read_to_string(file).map_err(|e| format!("{}: {e}", file.display()))?;
-        write(file, &Goals::read_any(file)?.noted(&text, &run.summary))?;
-    }
-    Ok(())
+    args.goals.iter().zip(&goals).try_for_each(|(file, text)| write(file, text))
+}
+
+/// A goals file, with what the run of its backend has measured.
+fn with_measured(file: &Path, runs: &[Run]) -> Result<String, String> {
+    let backend = file.file_stem().and_then(|stem| stem.to_str());
+    let run = runs.iter().find(|run| Some(run.backend()) == backend);
+    let run = run.ok_or_else(|| format!("{}: no run of that backend", file.display()))?;
+    let text = fs::read_to_string(file).map_err(|e| format!("{}: {e}", file.display()))?;
+    Ok(Goals::read_any(file)?.noted(&text, &run.summary, &run.others()))
 }
 
 fn with_figures(document: &str, figures: &str) -> Option<String> {

@@ -3,6 +3,7 @@
 use super::run::{Run, Side};
 use super::summary::Spread;
 use super::table::{cells, short};
+use crate::worker::HANDING_OVER;
 
 /// What stands side by side: where it is from, what it is called there, and here.
 const COLUMNS: &[(&str, &str, &str)] = &[
@@ -40,10 +41,13 @@ pub(super) fn figures(runs: &[Run]) -> String {
     let mut rows = vec![vec![String::new()]];
     rows[0].extend(runs.iter().map(|run| format!("**{}**", run.backend())));
     for (workload, figure, title) in COLUMNS {
-        let mut row = vec![(*title).to_owned()];
-        row.extend(runs.iter().map(|run| cell(run.summary.find(workload, "locks", figure))));
-        if row.iter().skip(1).any(|cell| cell != NOTHING) {
-            rows.push(row);
+        let handed_over = format!("{title}, `{HANDING_OVER}`");
+        for (lib, title) in [("locks", (*title).to_owned()), (HANDING_OVER, handed_over)] {
+            let mut row = vec![title];
+            row.extend(runs.iter().map(|run| cell(run.summary.find(workload, lib, figure))));
+            if row.iter().skip(1).any(|cell| cell != NOTHING) {
+                rows.push(row);
+            }
         }
     }
     text += &table(rows);
@@ -68,11 +72,11 @@ fn origin(run: &Run) -> String {
         _ => "",
     };
     format!(
-        "{}, {}, {} rounds: `lock-bench run {}:{}{}`.{profile}\n\n",
+        "{}, {}, {} rounds: `lock-bench run {}{}{}`.{profile}\n\n",
         of("server"),
         of("cpu"),
         environment["rounds"],
-        run.backend(),
+        run.url(),
         if others { " --others" } else { "" },
         if environment["exact"] == true { " --exact" } else { "" },
     )
@@ -88,7 +92,8 @@ fn beside(run: &Run) -> Vec<Vec<String>> {
     libs.sort_by_key(|lib| match run.side(lib) {
         Side::Floor => 0,
         Side::Ours => 1,
-        Side::Other | Side::Tuned => 2,
+        Side::Bare => 2,
+        Side::Other | Side::Tuned => 3,
     });
     let find = |lib: &str, column: &(&str, &str, &str)| run.summary.find(column.0, lib, column.1);
     let is_known =
@@ -100,7 +105,7 @@ fn beside(run: &Run) -> Vec<Vec<String>> {
         let name = match run.side(lib) {
             Side::Floor => format!("*{lib}*"),
             Side::Ours => format!("**{lib}**"),
-            Side::Other | Side::Tuned => lib.clone(),
+            Side::Bare | Side::Other | Side::Tuned => lib.clone(),
         };
         let cells = columns.iter().map(|column| cell(find(lib, column)));
         std::iter::once(name).chain(cells).collect()

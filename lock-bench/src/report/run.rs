@@ -18,6 +18,8 @@ pub(super) struct Run {
 pub(super) enum Side {
     Floor,
     Ours,
+    /// Our requests without the rest of us.
+    Bare,
     Other,
     Tuned,
 }
@@ -61,6 +63,18 @@ impl Run {
         self.environment["backend"].as_str().unwrap_or("unknown")
     }
 
+    /// What was run: `quorum:5` for `quorum-5`.
+    pub(super) fn url(&self) -> String {
+        let (scheme, servers) = self.backend().split_once('-').unwrap_or((self.backend(), ""));
+        format!("{scheme}:{servers}")
+    }
+
+    /// The libraries of other projects.
+    pub(super) fn others(&self) -> Vec<String> {
+        let others = self.environment["others"].as_object();
+        others.into_iter().flatten().map(|(name, _)| name.clone()).collect()
+    }
+
     pub(super) fn side(&self, lib: &str) -> Side {
         let is_other = self.environment["others"].get(lib).is_some();
         let is_by_hand = self.environment["peers"]
@@ -68,6 +82,7 @@ impl Run {
             .is_some_and(|peers| peers.iter().any(|peer| peer.as_str() == Some(lib)));
         match lib {
             lib if lib.starts_with("locks") => Side::Ours,
+            lib if lib.starts_with("bare-") => Side::Bare,
             lib if is_other && lib.contains(", ") => Side::Tuned,
             _ if is_other || is_by_hand => Side::Other,
             _ => Side::Floor,
@@ -81,9 +96,11 @@ impl Run {
         let mut libs: Vec<String> = lines.iter().map(|line| line.lib.clone()).collect();
         // A tuned one behind the same as it comes.
         libs.sort_by_key(|lib| match self.side(lib) {
+            // In the order in which they were measured: the first one is what the others are divided by.
             Side::Floor => (0, String::new()),
             Side::Ours => (1, lib.clone()),
-            Side::Other | Side::Tuned => (2, lib.to_lowercase()),
+            Side::Bare => (2, String::new()),
+            Side::Other | Side::Tuned => (3, lib.to_lowercase()),
         });
         libs
     }

@@ -134,6 +134,14 @@ pub(crate) const BACKENDS: &[Backend] = &[
     },
 ];
 
+/// What runs of it and their goals files are called: `redis`, and by its size `quorum-5`.
+pub(crate) fn title(backend: &Backend, servers: usize) -> String {
+    match servers {
+        0 | 1 => backend.scheme.to_owned(),
+        many => format!("{}-{many}", backend.scheme),
+    }
+}
+
 pub(crate) fn of(url: &str) -> Result<&'static Backend, Stop> {
     let scheme = url.split(':').next().unwrap_or_default();
     BACKENDS.iter().find(|backend| backend.scheme == scheme).ok_or_else(|| {

@@ -157,7 +157,9 @@ impl<'a> Bench<'a> {
 
     /// A worker for `lib`, at the place itself.
     pub(crate) fn peer(&self, lib: &Lib) -> Result<Peer, Stop> {
-        self.peer_at(lib, &self.place.url)
+        let mut peer = self.peer_at(lib, &self.place.url)?;
+        self.warm_up(lib, std::slice::from_mut(&mut peer))?;
+        Ok(peer)
     }
 
     pub(crate) fn peer_at(&self, lib: &Lib, url: &str) -> Result<Peer, Stop> {
@@ -165,7 +167,23 @@ impl<'a> Bench<'a> {
     }
 
     pub(crate) fn peers(&self, lib: &Lib, count: usize) -> Result<Vec<Peer>, Stop> {
-        (0..count).map(|_| self.peer(lib)).collect()
+        let peers = (0..count).map(|_| self.peer_at(lib, &self.place.url));
+        let mut peers = peers.collect::<Result<Vec<_>, Stop>>()?;
+        self.warm_up(lib, &mut peers)?;
+        Ok(peers)
+    }
+
+    /// Has those that are slow at first work for a second, all at once, where times are taken.
+    fn warm_up(&self, lib: &Lib, peers: &mut [Peer]) -> Result<(), Stop> {
+        const MS: u64 = 1_000;
+
+        if self.args.exact || !lib.warms_up() {
+            return Ok(());
+        }
+        for (i, peer) in peers.iter_mut().enumerate() {
+            peer.tell(&format!("pairs bench-{}-warm-{i} 1 0 {MS} 0", std::process::id()))?;
+        }
+        peers.iter_mut().try_for_each(|peer| peer.answer(LONG).map(drop))
     }
 
     pub(crate) fn floor(&self, name: &str) -> Lib {

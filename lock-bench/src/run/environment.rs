@@ -6,6 +6,7 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
+use super::backends::title;
 use super::bench::Bench;
 use super::others::Found;
 use super::{Stop, cpu};
@@ -19,7 +20,7 @@ pub(crate) fn line(bench: &Bench<'_>) -> Result<Value, Stop> {
             "lock-bench": env!("CARGO_PKG_VERSION"),
             "profile": if cfg!(debug_assertions) { "dev" } else { "release" },
             "rustc": rustc(),
-            "backend": bench.backend.scheme,
+            "backend": title(bench.backend, bench.server().map_or(0, |server| server.addrs().len())),
             "server": server,
             "others": others(&bench.others),
             "peers": peers(bench),

@@ -172,8 +172,20 @@ fn verdict(args: &RunArgs, bench: &Bench<'_>, goals: Option<&Goals>) -> (String,
     let mut missed = Vec::new();
     if let Some(goals) = goals {
         let scope = Scope { exact: args.exact, others: args.others };
-        let outcome = goals.compare(&bench.rows, scope, |workload| was_asked(args, workload));
+        let others: Vec<String> = bench
+            .libs
+            .iter()
+            .filter(|lib| lib.is_of_others())
+            .map(|lib| lib.name.clone())
+            .collect();
+        let outcome =
+            goals.compare(&bench.rows, &others, scope, |workload| was_asked(args, workload));
         missed = outcome.not_met;
+        for line in &outcome.better {
+            text += &format!(
+                "met, although its goals file explains why not; delete `missed`: {line}\n"
+            );
+        }
         outcome.known.iter().for_each(|line| text += &format!("known not to be met: {line}\n"));
         missed.iter().for_each(|line| text += &format!("goal not met: {line}\n"));
         let met = outcome.asked - missed.len() - outcome.known.len();

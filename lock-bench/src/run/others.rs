@@ -106,7 +106,8 @@ impl Other {
             Some(version) => {
                 command.extend(self.options.iter().map(|&word| word.to_owned()));
                 let lib = Lib::script(self.name, command).waiting(self.waiting, self.tuned);
-                (Some(lib), (self.name, Ok(version)))
+                let lib = if self.worker.is_cold_at_first() { lib.warmed_up() } else { lib };
+                (Some(lib), (self.name, Ok(format!("{version}{}", self.worker.note()))))
             }
             None => (None, (self.name, Err(self.worker.installed_by()))),
         }
@@ -140,6 +141,22 @@ impl Worker {
             Self::Rust(lib) => vec![there.join("rust/release/lock-bench-peers"), lib.into()],
         };
         words.into_iter().map(|word| word.to_string_lossy().into_owned()).collect()
+    }
+
+    /// What it runs is compiled while it runs, so that its first second is slower than those that follow.
+    fn is_cold_at_first(self) -> bool {
+        matches!(self, Self::BeanShell(_) | Self::Node(_))
+    }
+
+    /// What has to be known of its figures.
+    fn note(self) -> &'static str {
+        match self {
+            Self::BeanShell(_) => {
+                " (its worker is interpreted by BeanShell; measured after a second of warming up)"
+            }
+            Self::Node(_) => " (measured after a second of warming up)",
+            _ => "",
+        }
     }
 
     fn installed_by(self) -> String {

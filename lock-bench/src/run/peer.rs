@@ -22,6 +22,8 @@ pub(crate) struct Lib {
     command: Vec<String>,
     threads: usize,
     kind: Kind,
+    /// It is slow at first, and is to be measured only after a while.
+    warms_up: bool,
 }
 
 /// Whose a library is.
@@ -39,7 +41,8 @@ const ROUNDS_OF_OTHERS: usize = 3;
 impl Lib {
     /// A library that workers of this program know.
     pub(crate) fn own(name: &str, threads: usize) -> Self {
-        Self { name: name.to_owned(), command: Vec::new(), threads, kind: Kind::Own }
+        let (name, command) = (name.to_owned(), Vec::new());
+        Self { name, command, threads, kind: Kind::Own, warms_up: false }
     }
 
     /// A program that comes with us.
@@ -50,6 +53,15 @@ impl Lib {
     /// The same, known to be of another project.
     pub(crate) fn waiting(self, waiting: Waiting, tuned: bool) -> Self {
         Self { kind: Kind::Other { waiting, tuned }, ..self }
+    }
+
+    /// The same, known to be slow at first.
+    pub(crate) fn warmed_up(self) -> Self {
+        Self { warms_up: true, ..self }
+    }
+
+    pub(crate) fn warms_up(&self) -> bool {
+        self.warms_up
     }
 
     pub(crate) fn is_of_others(&self) -> bool {

@@ -120,8 +120,8 @@ fn by_how_many_wait(bench: &mut Bench<'_>) -> Result<(), Stop> {
     Ok(())
 }
 
-/// A holder in a process of its own lets go once all of them wait. What it asks is not counted: it acquires before
-/// the count, and what its release costs is measured before and taken off.
+/// A holder, in a process of its own where locks are shared by processes, lets go once all of them wait. What it asks is
+/// not counted: it acquires before the count, and what its release costs is measured before and taken off.
 fn serve_once(
     bench: &mut Bench<'_>,
     lib: &Lib,
@@ -129,7 +129,8 @@ fn serve_once(
     processes: usize,
     coming: Coming,
 ) -> Result<(Claims, Option<f64>), Stop> {
-    let mut peers = bench.peers(lib, processes + 1)?;
+    let alone = usize::from(bench.backend.between_processes);
+    let mut peers = bench.peers(lib, alone + processes)?;
     warm_up(bench, &mut peers)?;
     let name = bench.fresh_name();
     let counts = coming == Coming::Together;
@@ -144,13 +145,13 @@ fn serve_once(
     match coming {
         // Who looks from time to time stands in no line.
         Coming::InTurns if !lib.polls() => {
-            for peer in &mut peers[1..] {
+            for peer in &mut peers[alone..] {
                 peer.ask(&waiting, SOON)?;
                 rest();
             }
         }
         _ => {
-            ask_each(&mut peers[1..], &waiting)?;
+            ask_each(&mut peers[alone..], &waiting)?;
             rest();
         }
     }

@@ -59,10 +59,15 @@ fn measure(bench: &mut Bench<'_>, lib: &Lib, count: usize, ttl: u64) -> Result<F
     let before = running(&peer);
     let (least, seconds) = watch(&mut peer, count, ttl)?;
     let after = running(&peer);
+    let is_known = held_of(&peer.ask("kept", SOON)?)?.is_some();
     let percent = |before: u64, after: u64| {
         after.saturating_sub(before) as f64 / SECOND as f64 / seconds * 100.0
     };
-    let mut figures = Figures::from([(LOST, 0.0), (CLIENT, percent(before.0, after.0))]);
+    let mut figures = Figures::from([(CLIENT, percent(before.0, after.0))]);
+    if is_known {
+        // Or the run would have ended.
+        figures.insert(LOST, 0.0);
+    }
     if count >= ENOUGH_FOR_MEMORY {
         figures.insert(MEMORY, full.saturating_sub(empty) as f64 / count as f64);
     }
@@ -110,13 +115,19 @@ fn watch(peer: &mut Peer, count: usize, ttl: u64) -> Result<(f64, f64), Stop> {
 /// run: it was promised to be renewed.
 fn still_held(peer: &mut Peer, count: usize) -> Result<f64, Stop> {
     let kept = peer.ask("kept", SOON)?;
-    match kept["held"].as_u64() {
-        Some(held) if held == count as u64 => {
-            Ok(kept["least_left_ms"].as_f64().unwrap_or(f64::INFINITY))
-        }
-        Some(held) => {
+    match held_of(&kept)? {
+        Some(held) if held < count as u64 => {
             Err(Stop::Void(format!("{} of {count} locks were lost", count as u64 - held)))
         }
-        None => Err(Stop::Failed(format!("no answer to kept: {}", Value::to_string(&kept)))),
+        Some(_) | None => Ok(kept["least_left_ms"].as_f64().unwrap_or(f64::INFINITY)),
+    }
+}
+
+/// How many are held as far as the library knows; `None` if it does not.
+fn held_of(kept: &Value) -> Result<Option<u64>, Stop> {
+    match (kept.get("held"), kept["held"].as_u64()) {
+        (Some(Value::Null), _) => Ok(None),
+        (_, Some(held)) => Ok(Some(held)),
+        _ => Err(Stop::Failed(format!("no answer to kept: {kept}"))),
     }
 }
