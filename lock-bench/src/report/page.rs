@@ -227,7 +227,8 @@ fn crowds(run: &Run) -> String {
     figure(
         "Who is served when",
         &format!(
-            "64 waiters {place} take a lock once each, who came one process after the other. A dot for each: to the right \
+            "64 waiters {place} take a lock once each. They came one process after the other, those who look from time to time \
+             all at once. A dot for each: to the right \
              those who came later, up those who were served later. On the dashed line nobody is passed by one who came \
              after. Below: of all pairs of waiters, how many were served in the wrong order, and how much longer than the \
              mean the longest wait was, from the first release on."
