@@ -440,12 +440,33 @@ impl Drop for Proxy {
 #[must_use = "dropped, it calls the fault off"]
 pub struct Hit(Handle);
 
+impl Hit {
+    /// Waits until it has happened.
+    ///
+    /// # Errors
+    ///
+    /// The connection ended before the server had answered, or the proxy is gone.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future has no effect.
+    pub async fn happened(&mut self) -> io::Result<()> {
+        self.0.reached(Step::Answered).await
+    }
+
+    /// Calls it off, if that is possible still. False if a request has matched: then it happens, or has happened.
+    #[must_use]
+    pub fn call_off(self) -> bool {
+        self.0.call_off()
+    }
+}
+
 impl IntoFuture for Hit {
     type Output = io::Result<()>;
     type IntoFuture = Pin<Box<dyn Future<Output = io::Result<()>> + Send>>;
 
     fn into_future(self) -> Self::IntoFuture {
-        Box::pin(async move { self.0.reached(Step::Answered).await })
+        Box::pin(async move { { self }.happened().await })
     }
 }
 
@@ -460,6 +481,12 @@ impl Held {
     #[must_use]
     pub fn is_caught(&self) -> bool {
         self.0.trap.progress.borrow().step >= Step::Caught
+    }
+
+    /// Gives it up, if no request has matched yet. False if one has: then the connection is reset on both sides.
+    #[must_use]
+    pub fn call_off(self) -> bool {
+        self.0.call_off()
     }
 
     /// Waits until the request is here.
@@ -540,6 +567,13 @@ struct Handle {
 }
 
 impl Handle {
+    /// True if nothing has matched, and from now on nothing can.
+    fn call_off(&self) -> bool {
+        let mut state = self.shared.state();
+        state.traps.retain(|trap| trap.id != self.trap.id);
+        self.trap.progress.borrow().step == Step::Armed
+    }
+
     async fn reached(&self, step: Step) -> io::Result<()> {
         self.until(|progress| progress.step >= step).await
     }

@@ -57,17 +57,21 @@ pub fn all() -> &'static [Saboteur] {
     SABOTEURS
 }
 
-/// Those that show in whole runs of many clients alone: no check catches them.
+/// Those that are made for whole runs of many clients: no check is shown them.
 #[must_use]
 pub fn of_runs() -> &'static [Saboteur] {
     OF_RUNS
 }
 
-static OF_RUNS: &[Saboteur] = &[Saboteur {
-    name: "RetriesReleasesBlindly",
-    caught_by: &[],
-    make: || Arc::new(RetriesReleasesBlindly),
-}];
+static OF_RUNS: &[Saboteur] = &[
+    Saboteur {
+        name: "RetriesReleasesBlindly",
+        caught_by: &[],
+        make: || Arc::new(RetriesReleasesBlindly),
+    },
+    Saboteur { name: "NeverRenews", caught_by: &[], make: || Arc::new(NeverRenews) },
+    Saboteur { name: "NeverReleases", caught_by: &[], make: || Arc::new(NeverReleases) },
+];
 
 static SABOTEURS: &[Saboteur] = &[
     saboteur!(GrantsEveryone, "1.1", "6.5", "14.1"),
@@ -593,6 +597,28 @@ impl Sabotage for ReleasesAnyone {
         }
         Ok(answer)
     }
+}
+
+#[derive(Debug)]
+struct NeverRenews;
+#[async_trait]
+impl Sabotage for NeverRenews {
+    async fn renew(&self, _: &dyn Backend, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
+        claims.iter().map(|_| Err(unavailable())).collect()
+    }
+}
+
+#[derive(Debug)]
+struct NeverReleases;
+#[async_trait]
+impl Sabotage for NeverReleases {
+    async fn release(&self, _: &dyn Backend, _: &Claim, _: LetGo) -> Result<Release, Fault> {
+        Err(unavailable())
+    }
+}
+
+fn unavailable() -> Fault {
+    Fault::not_applied(FaultKind::Unavailable, "not now")
 }
 
 /// A release that was not answered may have been done, and somebody else may have the lock by now.

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use conformance_tests::history::{
-    self, Clock, Header, History, Kind, Line, Op, Record, Recorder, Report, Rule, Why,
+    self, Clock, Header, History, Kind, Line, Op, Record, Recorder, Report, Rule, Tally, Why,
 };
 use conformance_tests::{Harness, Pace, sabotage};
 use lock_core::{Backend, Locker, Memory};
@@ -721,6 +721,17 @@ fn a_removal_that_removed_nothing_excuses_nothing() {
         let lines = [&TAKEN[..], &[removal, over], &TAKEN_TOO].concat();
         let report = hand_written(r#","breaks":["A3"]"#, &lines).unwrap();
         assert_eq!(report.is_legal(), is_legal, "{report}");
+
+        // Nor a waiter that comes late, nor an error.
+        let fields = r#","breaks":["A3"],"recovers":900"#;
+        let removal = removal.replace("300", "550");
+        let over = over.replace("302", "551");
+        let late = TAKEN_TOO[1].replace("600", "700");
+        let report = hand_written(fields, &[TAKEN_TOO[0], &removal, &over, &late]).unwrap();
+        assert_eq!(!report.broken.contains_key(&Rule::K5), is_legal, "{report}");
+        let failed = r#"{"kind":"fail","t":700,"proc":"p2/b","lock":"l","op":"acquire","grant":"b","err":"Unavailable"}"#;
+        let report = hand_written(fields, &[TAKEN_TOO[0], &removal, &over, failed]).unwrap();
+        assert_eq!(report.acquisitions.failed, u64::from(!is_legal), "{report}");
     }
 }
 
@@ -773,18 +784,185 @@ fn what_clients_need_not_notice_excuses_nothing_and_failures_without_faults_are_
         let report = hand_written(r#","recovers":300"#, &[wait, &away, over, failed]).unwrap();
         assert!(report.is_legal(), "{report}");
         let counted = u64::from(!is_excused);
-        assert_eq!((report.undisturbed, report.unexplained), (counted, counted), "{report}");
+        let tally = &report.acquisitions;
+        assert_eq!((tally.count, tally.failed, tally.moments), (counted, counted, counted));
     }
 }
 
 #[test]
 fn one_failure_in_a_hundred_is_the_machine_and_more_are_not() {
-    let report =
-        |undisturbed, unexplained| Report { undisturbed, unexplained, ..Report::default() };
-    for (undisturbed, unexplained, too_often) in
-        [(10, 3, false), (10, 4, true), (1000, 10, false), (1000, 11, true)]
+    for (count, failed, moments, too_often) in [
+        (10, 3, 3, false),
+        (10, 4, 4, true),
+        (1000, 10, 10, false),
+        (1000, 11, 11, true),
+        (1000, 500, 3, false),
+        (1000, 500, 4, true),
+    ] {
+        let tally = Tally { count, failed, moments, failures: Vec::new() };
+        assert_eq!(tally.fails_too_often(), too_often, "{tally}");
+    }
+}
+
+/// Eight holds, one after the other, each 1000 after the one before, and what is written of each.
+fn holds_of(fields: &str, each: impl Fn(u64, u64) -> Vec<String>) -> Report {
+    let lines: Vec<String> = (0..8).flat_map(|n| each(n, 100 + 1000 * n)).collect();
+    let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+    hand_written(&format!(r#","recovers":30{fields}"#), &lines).unwrap()
+}
+
+/// A grant of 500.
+fn taken(n: u64, t: u64, more: &str) -> [String; 2] {
+    let who = format!("p1/t{n}");
+    let held = format!(r#","fence":{},"valid_until":{}{more}"#, n + 1, t + 500);
+    [written(t, "invoke", &who, "acquire", more), written(t, "ok", &who, "acquire", &held)]
+}
+
+#[test]
+fn releases_that_fail_without_a_fault_are_seen() {
+    let judge = |fields: &str, err: &str, fault: &str| {
+        holds_of(fields, |n, t| {
+            let who = format!("p1/t{n}");
+            let mut lines = taken(n, t, "").to_vec();
+            lines.extend((n == 0 && !fault.is_empty()).then(|| fault.to_owned()));
+            lines.push(written(t + 100, "invoke", &who, "release", ""));
+            let told = format!(r#","err":{err}"#);
+            lines.push(written(t + 101, "info", &who, "release", &told));
+            lines
+        })
+    };
+    let report = judge("", r#""Unavailable""#, "");
+    assert!(report.broken.contains_key(&Rule::Unexplained), "{report}");
+    assert_eq!((report.returns.count, report.returns.failed, report.returns.moments), (8, 8, 8));
+    // All of it in one moment, or under a fault; or nothing but a loss, which is judged by itself.
+    let slow = r#"{"kind":"fault","t":150,"id":1,"what":"slow","proc":"p1"}"#;
+    for (fields, err, fault) in [
+        (r#","timeout":7000"#, r#""Unavailable""#, ""),
+        ("", r#""Unavailable""#, slow),
+        ("", r#""lost""#, ""),
+    ] {
+        let report = judge(fields, err, fault);
+        assert!(!report.broken.contains_key(&Rule::Unexplained), "{fields} {err}: {report}");
+    }
+    assert_eq!(judge(r#","timeout":3500"#, r#""Unavailable""#, "").returns.moments, 2);
+}
+
+#[test]
+fn holds_that_are_renewed_are_lost_for_a_reason_only() {
+    let judge = |more: &str, fault: &str| {
+        holds_of("", |n, t| {
+            let who = format!("p1/t{n}");
+            let mut lines = taken(n, t, more).to_vec();
+            lines.extend((n == 0 && !fault.is_empty()).then(|| fault.to_owned()));
+            lines.push(written(t + 501, "event", &who, "lost", r#","err":"expired""#));
+            lines
+        })
+    };
+    let report = judge("", "");
+    assert!(report.broken.contains_key(&Rule::Unexplained), "{report}");
+    assert_eq!((report.holds.count, report.holds.failed), (8, 8), "{report}");
+    let slow = r#"{"kind":"fault","t":150,"id":1,"what":"slow","proc":"p1"}"#;
+    for (more, fault) in [(r#","unrenewed":true"#, ""), ("", slow)] {
+        let report = judge(more, fault);
+        assert!(report.is_legal() && report.holds.count == 0, "{more} {fault}: {report}");
+    }
+    // Who keeps it beyond its first lease has had it renewed.
+    let kept = holds_of("", |n, t| {
+        let who = format!("p1/t{n}");
+        let mut lines = taken(n, t, "").to_vec();
+        lines.push(written(t + 600, "invoke", &who, "release", ""));
+        lines.push(written(t + 601, "ok", &who, "release", ""));
+        lines
+    });
+    assert!(kept.is_legal() && kept.holds.count == 8 && kept.holds.failed == 0, "{kept}");
+}
+
+#[test]
+fn a_token_that_its_client_refused_has_gone_back() {
+    let call = written;
+    let judge = |faults: [&str; 2], granted: &str| {
+        let lines = [
+            r#"{"kind":"fault","t":5,"id":1,"what":"clock","breaks":["A1"]}"#.to_owned(),
+            call(10, "invoke", "p1/a", "acquire", ""),
+            call(20, "ok", "p1/a", "acquire", r#","fence":100,"valid_until":900"#),
+            r#"{"kind":"heal","t":30,"id":1}"#.to_owned(),
+            call(40, "invoke", "p1/a", "release", ""),
+            call(50, "ok", "p1/a", "release", ""),
+            r#"{"kind":"fault","t":60,"id":2,"what":"emptied","breaks":["A2"]}"#.to_owned(),
+            r#"{"kind":"heal","t":70,"id":2}"#.to_owned(),
+            call(80, "invoke", granted, "acquire", ""),
+            call(90, "info", granted, "acquire", r#","err":"fenced""#),
+        ];
+        let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+        let lines: Vec<&str> = lines
+            .into_iter()
+            .filter(|line| !faults.iter().any(|id| !id.is_empty() && line.contains(id)))
+            .collect();
+        hand_written(r#","breaks":["A1","A2"]"#, &lines).unwrap()
+    };
+    let report = judge(["", ""], "p1/b");
+    assert!(report.is_legal() && report.excused_fences == 1, "{report}");
+    for id in [r#""id":1"#, r#""id":2"#] {
+        let report = judge([id, ""], "p1/b");
+        assert!(report.broken.contains_key(&Rule::K4), "{report}");
+    }
+    // By another process, which has seen nothing that is recorded.
+    assert!(judge(["", ""], "p2/b").is_legal());
+    let report = judge([r#""id":1"#, r#""id":2"#], "p2/b");
+    assert!(report.broken.contains_key(&Rule::K4), "{report}");
+}
+
+/// A call is given up at 20. Another one waits from 30 until `t`.
+#[test]
+fn what_is_left_of_a_call_that_was_given_up_excuses_others_for_as_long_as_it_can_last() {
+    let judge = |fields: &str, t: u64, fault: &str| {
+        let held = format!(r#","fence":1,"valid_until":{}"#, t + 900);
+        let mut lines = vec![
+            written(10, "invoke", "p1/a", "acquire", ""),
+            written(20, "info", "p1/a", "acquire", r#","err":"dropped""#),
+            written(30, "invoke", "p2/b", "acquire", ""),
+            written(t, "ok", "p2/b", "acquire", &held),
+        ];
+        lines.splice(3..3, (!fault.is_empty()).then(|| fault.to_owned()));
+        let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+        hand_written(fields, &lines).unwrap()
+    };
+    // A lease, what the header says, and the bound on a takeover.
+    let fades = r#","fades":50"#;
+    for (fields, t, legal) in
+        [(fades, 3269, true), (fades, 3271, false), ("", 3419, true), ("", 3421, false)]
     {
-        assert_eq!(report(undisturbed, unexplained).fails_too_often(), too_often);
+        let report = judge(fields, t, "");
+        assert_eq!(!report.broken.contains_key(&Rule::K5), legal, "{fields} {t}: {report}");
+    }
+    // What lets go in the background meets a fault there.
+    let cut = r#"{"kind":"fault","t":40,"id":1,"what":"partition","proc":"p1"}"#;
+    assert!(judge(fades, 3271, cut).is_legal());
+    // It would not have been noticed had this one waited for longer.
+    let report = judge(fades, 3000, "");
+    assert_eq!((report.waits, report.judged_waits), (1, 0), "{report}");
+    let report = judge(fades, 3100, "");
+    assert_eq!((report.waits, report.judged_waits), (1, 1), "{report}");
+}
+
+/// Somebody who waits dies, and another one is told at `t` that the lock is taken: up to a lease and the bound on a
+/// takeover later, and that once more, since nobody knows when exactly a lease ends.
+#[test]
+fn the_dead_stand_in_line_for_as_long_as_the_header_says() {
+    for (fields, t, legal) in [
+        ("", 3490, true),
+        ("", 3510, false),
+        (r#","absent":500"#, 3990, true),
+        (r#","absent":500"#, 4010, false),
+    ] {
+        let lines = [
+            written(10, "invoke", "p1/a", "acquire", ""),
+            r#"{"kind":"fault","t":100,"id":1,"what":"kill","proc":"p1"}"#.to_owned(),
+            written(t, "invoke", "p2/b", "try", ""),
+            written(t + 1, "fail", "p2/b", "try", r#","err":"busy""#),
+        ];
+        let report = hand_written(fields, &lines.each_ref().map(String::as_str)).unwrap();
+        assert_eq!(!report.broken.contains_key(&Rule::K2), legal, "{fields} {t}: {report}");
     }
 }
 

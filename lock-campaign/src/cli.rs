@@ -12,7 +12,7 @@ use conformance_tests::history::Line;
 use lock_core::clock::Moment;
 
 use crate::bugs::{self, Finding, Hunt};
-use crate::outcome::{Outcome, Settings};
+use crate::outcome::{Outcome, REMOTE, Settings, VERDICT};
 use crate::run::{self, Run};
 use crate::sites::{self, Backing};
 use crate::{report, worker};
@@ -29,7 +29,7 @@ struct Given {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Run seeds on a backend; those whose results are there already are left out
+    /// Run seeds on a backend; those whose results are there already, from the same settings and verdict, are left out
     Run(RunArgs),
     /// Make a page and a summary of all results in a directory
     Report {
@@ -69,9 +69,12 @@ struct BugsArgs {
     /// So many seeds are tried before one counts as not seen
     #[arg(long, default_value_t = 5)]
     seeds: u64,
-    /// Where the results go, a file for each; those that are there already are left out
+    /// Where the results go, a file for each; those that are there already are left out, unless an older verdict saw them
     #[arg(long, value_name = "DIR", default_value = "campaign")]
     out: PathBuf,
+    /// What results say of the code that ran, such as its commit
+    #[arg(long)]
+    code: Option<String>,
 }
 
 #[derive(Args)]
@@ -177,10 +180,13 @@ fn run(backings: &[Backing], args: &RunArgs) -> io::Result<bool> {
     let end = Moment::now() + args.lasts.unwrap_or_default();
     let mut clean = true;
     for seed in args.seed.. {
-        if Outcome::path(&args.out, backing.name, seed).exists() {
-            println!("{} seed {seed}: there already", backing.name);
-        } else {
-            clean &= one(&backing, url, seed, &settings, args)?;
+        let there = Outcome::of(&args.out, backing.name, seed)?;
+        match there.filter(|there| there.verdict == VERDICT && there.settings == settings) {
+            Some(outcome) => {
+                println!("there already: {}", report::line(&outcome));
+                clean &= outcome.is_clean();
+            }
+            None => clean &= one(&backing, url, seed, &settings, args)?,
         }
         if end.has_passed() {
             break;
@@ -200,7 +206,22 @@ fn chosen<'a>(backings: &[Backing], text: &'a str) -> io::Result<(Backing, Optio
         return Err(io::Error::other(unknown));
     }
     let start = || unreachable!("a remote site is made from its URL");
-    Ok((Backing { name: "remote", start, connect: sites::connect }, Some(text)))
+    // For as long as the program runs, like the names of the others.
+    let name = String::leak(remote_name(text));
+    Ok((Backing { name, start, connect: sites::connect }, Some(text)))
+}
+
+/// Results of different servers are kept apart. URLs may hold passwords: what stands before the `@` is left out, and the
+/// rest is hashed (FNV-1a).
+fn remote_name(url: &str) -> String {
+    let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
+    let end = rest.find(['/', '?']).unwrap_or(rest.len());
+    let at = rest[..end].rfind('@').map_or(0, |at| at + 1);
+    let bytes = scheme.bytes().chain(rest[at..].bytes());
+    let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    format!("{REMOTE}{hash:016x}")
 }
 
 fn one(
@@ -265,6 +286,23 @@ fn hunt(backings: &[Backing], args: &BugsArgs) -> io::Result<bool> {
         settings: Settings { faults: args.faults, grants: args.grants, ..Settings::default() },
         seeds: args.seed..args.seed + args.seeds,
         out: args.out.clone(),
+        code: args.code.clone(),
     };
     bugs::hunt(&hunt, |name| chosen(backings, name).map(|(backing, _)| backing), runtime)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::remote_name;
+
+    #[test]
+    fn results_of_different_servers_are_kept_apart_and_name_none() {
+        let name = remote_name("redis://h:1/0");
+        assert_eq!(name, remote_name("redis://user:secret@h:1/0"), "passwords may change");
+        for other in ["redis://h:2/0", "redis://h:1/1", "memcache://h:1/0", "redis://h:1/0?a=b"] {
+            assert_ne!(name, remote_name(other), "{other}");
+        }
+        let digits = name.strip_prefix("remote-").expect("it says so");
+        assert!(digits.len() == 16 && digits.bytes().all(|byte| byte.is_ascii_hexdigit()));
+    }
 }

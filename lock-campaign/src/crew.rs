@@ -5,7 +5,8 @@ use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::process::{Child, Stdio};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, ExitStatus, Stdio};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -180,14 +181,17 @@ impl Post {
         Ok(pid)
     }
 
-    /// SIGKILL; returns when all that it said has been taken down.
+    /// SIGKILL; returns when all that it said has been taken down. Fails if it was dead already.
     pub(crate) fn kill(&mut self) -> io::Result<()> {
         let Some(mut client) = self.client.take() else { return Ok(()) };
         match &mut client.body {
             Body::Process(child) => child.kill()?,
             Body::Thread(_) => writeln!(&client.orders, "{}", Order::Die.to_line())?,
         }
-        client.has_ended()
+        let host = client.host.clone();
+        let ended = client.has_ended(|status| status.signal() == Some(Signal::SIGKILL as i32));
+        self.office.traffic.is_gone(&host);
+        ended
     }
 
     /// Waits for the end of a client that was told to quit.
@@ -196,7 +200,7 @@ impl Post {
         let late = || io::Error::other(format!("{} does not end", client.host));
         match client.said.recv_timeout(within) {
             // Its desk has been left: nobody can say anything there any more.
-            Err(mpsc::RecvTimeoutError::Disconnected) => client.has_ended(),
+            Err(mpsc::RecvTimeoutError::Disconnected) => client.has_ended(ExitStatus::success),
             _ => {
                 let late = late();
                 self.client = Some(client);
@@ -211,12 +215,20 @@ impl Post {
 }
 
 impl Client {
-    fn has_ended(self) -> io::Result<()> {
-        match self.body {
-            Body::Process(mut child) => drop(child.wait()?),
-            Body::Thread(thread) => drop(thread.join()),
+    /// Waits for its end, which has to be as it should.
+    fn has_ended(self, is_right: impl Fn(&ExitStatus) -> bool) -> io::Result<()> {
+        let wrong = match self.body {
+            Body::Process(mut child) => {
+                let status = child.wait()?;
+                (!is_right(&status)).then(|| status.to_string())
+            }
+            Body::Thread(thread) => thread.join().is_err().then(|| "it has panicked".to_owned()),
+        };
+        self.served.join().map_err(|_| io::Error::other("a desk has panicked"))??;
+        match wrong {
+            Some(how) => Err(io::Error::other(format!("{} has ended by itself: {how}", self.host))),
+            None => Ok(()),
         }
-        self.served.join().map_err(|_| io::Error::other("a desk has panicked"))?
     }
 }
 

@@ -21,10 +21,10 @@ use std::thread::JoinHandle;
 use conformance_tests::history::{Kind, Line, Record, Recorder};
 use lock_core::{FenceGate, FencingToken};
 
-/// How a lock of a run is called.
+/// How a lock of a run is called. No name is a part of another one: requests are found by it.
 #[must_use]
 pub(crate) fn lock_name(number: usize) -> String {
-    format!("n{number}")
+    format!("n{number:02}")
 }
 
 /// What is written of a resource that checks no fence is recorded under this name.
@@ -38,6 +38,11 @@ fn place_of(process: &str) -> &str {
     process.split(['.', '/']).next().unwrap_or(process)
 }
 
+/// Who has that place now.
+fn host_of(process: &str) -> &str {
+    process.split('/').next().unwrap_or(process)
+}
+
 /// What has happened so far in a run.
 #[derive(Debug, Default)]
 pub(crate) struct Traffic {
@@ -46,6 +51,14 @@ pub(crate) struct Traffic {
     ended: AtomicU64,
     /// The grants of each place in the crew, and of each lock.
     of: Mutex<HashMap<String, u64>>,
+    calls: Mutex<HashMap<String, Calls>>,
+}
+
+/// Of one client.
+#[derive(Clone, Copy, Debug, Default)]
+struct Calls {
+    made: u64,
+    under_way: u64,
 }
 
 impl Traffic {
@@ -69,11 +82,33 @@ impl Traffic {
         self.calls().saturating_sub(self.ended.load(Ordering::SeqCst))
     }
 
+    /// Calls that one client has made.
+    pub(crate) fn calls_of(&self, host: &str) -> u64 {
+        lock(&self.calls).get(host).map_or(0, |calls| calls.made)
+    }
+
+    /// Calls of one client that are under way.
+    pub(crate) fn under_way_of(&self, host: &str) -> u64 {
+        lock(&self.calls).get(host).map_or(0, |calls| calls.under_way)
+    }
+
+    /// A client is dead, and all that it said has been heard: its calls are under way no longer.
+    pub(crate) fn is_gone(&self, host: &str) {
+        let gone = lock(&self.calls).remove(host).unwrap_or_default();
+        self.ended.fetch_add(gone.under_way, Ordering::SeqCst);
+    }
+
     pub(crate) fn note(&self, record: &Record) {
-        match record.kind {
-            Kind::Invoke => _ = self.begun.fetch_add(1, Ordering::SeqCst),
-            Kind::Event => {}
-            Kind::Ok | Kind::Fail | Kind::Info => _ = self.ended.fetch_add(1, Ordering::SeqCst),
+        if record.kind != Kind::Event {
+            let mut calls = lock(&self.calls);
+            let calls = calls.entry(host_of(&record.process).to_owned()).or_default();
+            if record.kind == Kind::Invoke {
+                (calls.made, calls.under_way) = (calls.made + 1, calls.under_way + 1);
+                self.begun.fetch_add(1, Ordering::SeqCst);
+            } else {
+                calls.under_way = calls.under_way.saturating_sub(1);
+                self.ended.fetch_add(1, Ordering::SeqCst);
+            }
         }
         if record.kind == Kind::Ok && record.op.acquires() {
             let mut of = lock(&self.of);
@@ -361,4 +396,46 @@ pub(crate) fn orders<T: Send + 'static>(
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn note(traffic: &Traffic, kind: &str, process: &str) {
+        let line = format!(
+            r#"{{"kind":"{kind}","t":1,"proc":"{process}","lock":"n01","op":"acquire","grant":"a"}}"#
+        );
+        let Ok(Line::Record(record)) = Line::parse(line.as_bytes()) else { panic!("{line}") };
+        traffic.note(&record);
+    }
+
+    #[test]
+    fn the_dead_have_no_calls_under_way() {
+        let traffic = Traffic::default();
+        for (kind, process) in [
+            ("invoke", "p1.1/t0"),
+            ("invoke", "p1.1/t1"),
+            ("invoke", "p1.2/t0"),
+            ("ok", "p1.1/t1"),
+            ("invoke", "p1.1/t1"),
+        ] {
+            note(&traffic, kind, process);
+        }
+        assert_eq!((traffic.calls_of("p1.1"), traffic.under_way_of("p1.1")), (3, 2));
+        assert_eq!((traffic.calls(), traffic.under_way()), (4, 3));
+        traffic.is_gone("p1.1");
+        assert_eq!((traffic.calls_of("p1.1"), traffic.under_way_of("p1.1")), (0, 0));
+        assert_eq!((traffic.calls(), traffic.under_way()), (4, 1));
+        assert_eq!((traffic.calls_of("p1.2"), traffic.under_way_of("p1.2")), (1, 1));
+    }
+
+    #[test]
+    fn no_lock_has_a_name_that_is_a_part_of_another_one() {
+        let names: Vec<String> = (0..100).map(lock_name).collect();
+        for (number, name) in names.iter().enumerate() {
+            let like = names.iter().filter(|other| other.contains(name.as_str()));
+            assert_eq!(like.count(), 1, "{number}");
+        }
+    }
 }

@@ -41,7 +41,7 @@ pub use cli::main;
 pub use desk::Effects;
 pub use director::Around;
 pub use kind::{Kind, Offer, Scope};
-pub use outcome::{Bound, Outcome, Prompt, Settings};
+pub use outcome::{Bound, Outcome, Prompt, Settings, VERDICT};
 pub use run::{Run, on, run};
 pub use scene::{Mark, MarkKind, Row, Scene, Span, SpanKind};
 pub use times::{Losses, Spread, start_of};

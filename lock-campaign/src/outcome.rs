@@ -22,7 +22,12 @@ use crate::times::{Losses, Spread};
 /// * 2: a fault of one master of a cluster excuses its locks only, one of a member of a quorum nothing. Errors that no fault
 ///   explains are judged, and how long hand-offs take that none disturbed. That a server is away is no reason not to tell
 ///   a holder of its loss. Whoever was hit has to get locks before and after it, and not the others only.
-pub(crate) const VERDICT: u32 = 2;
+/// * 3: releases that fail, and holds that are lost although they are renewed, need a fault that explains them, as
+///   acquisitions do. Waits are judged on locks where nobody gives up, what is left of a call that was given up excuses
+///   others for as long as is declared, and the dead in line only where somebody has died. Who comes first is served first
+///   by the bound of a call. A token that a client itself refuses has gone back. A fault that hit nothing does not count and
+///   excuses nothing, and neither do a client's wall clock and leases that are not renewed.
+pub const VERDICT: u32 = 3;
 
 /// What a run is started with, besides its seed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -67,9 +72,12 @@ impl Settings {
     }
 }
 
+/// How servers are called that run already: this, and a number for each of their URLs.
+pub(crate) const REMOTE: &str = "remote-";
+
 /// What stands for a backend on the command line. URLs may hold passwords, and are not kept.
 pub(crate) fn command_name(backend: &str) -> &str {
-    if backend == "remote" { "URL" } else { backend }
+    if backend.starts_with(REMOTE) { "URL" } else { backend }
 }
 
 /// How soon the next one holds a lock whose holder has crashed, as the backend declares it.
@@ -104,7 +112,7 @@ pub struct Outcome {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<String>,
     /// By which version of the verdict.
-    #[serde(default = "first")]
+    #[serde(default = "first_verdict")]
     pub verdict: u32,
     /// Whether what exclusion rests on was broken for all locks.
     pub breaks_all: bool,
@@ -122,6 +130,9 @@ pub struct Outcome {
     pub slack: Duration,
     /// The faults, and what happened around them.
     pub around: BTreeMap<Kind, Around>,
+    /// Faults that hit nothing, and do not count.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub missed: BTreeMap<Kind, u64>,
     /// The kinds of fault that this backend cannot have, and why.
     pub refused_kinds: BTreeMap<Kind, String>,
     /// The guarded counters.
@@ -140,12 +151,18 @@ pub struct Outcome {
     pub locks: usize,
     /// Calls whose outcome nobody knows.
     pub unknown: usize,
-    /// Acquisitions whose clients felt no fault.
+    /// Calls, and holds that had to be renewed, whose clients felt no fault; up to the second verdict acquisitions only.
     #[serde(default)]
     pub undisturbed: u64,
-    /// Of these, how many failed.
+    /// Of these, how many failed, or were lost.
     #[serde(default)]
     pub unexplained: u64,
+    /// Acquisitions that waited for another holder, and felt no fault.
+    #[serde(default)]
+    pub waits: u64,
+    /// Of these, how many could be judged: when they ended, certainly nobody else had the lock.
+    #[serde(default)]
+    pub judged_waits: u64,
     /// Overlapping claims while an assumption was broken on purpose.
     pub excused_overlaps: u64,
     /// Claims that began in such a time.
@@ -179,7 +196,7 @@ pub struct Prompt {
 }
 
 /// The version of results that name none.
-fn first() -> u32 {
+pub(crate) fn first_verdict() -> u32 {
     1
 }
 
@@ -234,6 +251,21 @@ impl Outcome {
         fs::rename(unfinished, path)
     }
 
+    /// The one of a seed, if it is there.
+    ///
+    /// # Errors
+    ///
+    /// It cannot be read.
+    pub fn of(directory: &Path, backend: &str, seed: u64) -> io::Result<Option<Self>> {
+        let path = Self::path(directory, backend, seed);
+        if path.exists() { Self::read(&path).map(Some) } else { Ok(None) }
+    }
+
+    fn read(path: &Path) -> io::Result<Self> {
+        serde_json::from_slice(&fs::read(path)?)
+            .map_err(|error| io::Error::other(format!("{}: {error}", path.display())))
+    }
+
     /// All that are kept there, by backend and seed; what came of bugs stands beside them.
     ///
     /// # Errors
@@ -250,9 +282,7 @@ impl Outcome {
                 } else if path.is_dir() {
                     directories.push(path);
                 } else if path.extension().is_some_and(|extension| extension == "json") {
-                    let outcome: Self = serde_json::from_slice(&fs::read(&path)?)
-                        .map_err(|e| io::Error::other(format!("{}: {e}", path.display())))?;
-                    all.push(outcome);
+                    all.push(Self::read(&path)?);
                 }
             }
         }

@@ -113,7 +113,7 @@ fn what_hits_one_master_of_a_cluster_hits_its_locks_only() {
     let leader = site.leader().expect("it is settled");
     let hit = |kind: Kind, leader: usize| site.hit(kind, leader).expect("not all of them");
     for kind in [Kind::LeaderKilled, Kind::LeaderStopped, Kind::FollowerCut] {
-        assert!(hit(kind, leader).contains(&"n0".to_owned()), "the leader has the first one");
+        assert!(hit(kind, leader).contains(&"n00".to_owned()), "the leader has the first one");
         let mut of_all: Vec<String> =
             (0..site.servers().len()).flat_map(|server| hit(kind, server)).collect();
         of_all.sort();
@@ -122,7 +122,7 @@ fn what_hits_one_master_of_a_cluster_hits_its_locks_only() {
         assert_eq!((each, of_all.len()), (site.terms().locks, site.terms().locks), "{kind:?}");
         assert!(hit(kind, leader).len() < site.terms().locks, "{kind:?}");
     }
-    assert_eq!(hit(Kind::SlotMoved, leader), ["n0"]);
+    assert_eq!(hit(Kind::SlotMoved, leader), ["n00"]);
 }
 
 /// What the verdict is worth: clients that are broken are told from those that are not, by a rule that

@@ -162,14 +162,14 @@ pub(super) fn latest_end(history: &History, lock: &LockLine, grant: &Grant) -> (
         if release.outcome == Outcome::Ok || gone {
             answered = answered.min(release.ret);
         } else if release.outcome != Outcome::Open {
-            let settled = history.settled(&lock.name, process, release.invoke, release.ret);
+            let settled = history.settled(lock, process, release.invoke, release.ret);
             lapsed = lapsed.min(settled);
         }
     }
     match &grant.lost {
         Some((at, Why::NotHeld, _)) => answered = answered.min(*at),
         Some((at, _, _)) => {
-            lapsed = lapsed.min(history.settled(&lock.name, process, acquire.invoke, *at));
+            lapsed = lapsed.min(history.settled(lock, process, acquire.invoke, *at));
         }
         None => {}
     }
@@ -305,15 +305,20 @@ pub(super) fn foreigners(history: &History, lock: &LockLine) -> Vec<Span> {
 
 /// Up to when something that nobody knows of may have had the lock for this call.
 pub(super) fn ghost_until(history: &History, lock: &LockLine, call: &Call) -> Option<At> {
-    let lapse = history.header.lease.unwrap_or_default() + history.header.takeover;
-    let unknown = match call.outcome {
-        Outcome::Info => Some(history.settled(&lock.name, call.process, call.invoke, call.ret)),
-        Outcome::Open => history.killed(call.process).map(|killed| killed.plus(lapse)),
-        Outcome::Ok | Outcome::Fail => None,
+    let (unknown, known) = match call.outcome {
+        Outcome::Info => {
+            (Some(history.settled(lock, call.process, call.invoke, call.ret)), At::NEVER)
+        }
+        Outcome::Open => (history.buried(lock, call.process), At::NEVER),
+        // Then all is known again.
+        Outcome::Ok => (None, call.ret),
+        Outcome::Fail => (None, has_left(history, lock, call)),
     };
     // What is granted to a process that is silent lapses before the next one gets it.
     let silenced = history.silenced(&lock.name, call.process, call.invoke, call.ret);
-    unknown.max(silenced.map(|window| window.from.plus(lapse)).max())
+    let lapsed =
+        silenced.map(|window| history.lapsed(lock, call.process, window.from).min(known)).max();
+    unknown.max(lapsed)
 }
 
 /// When somebody stood in line, or may have had the lock while its call was under way.
@@ -323,7 +328,8 @@ pub(super) fn in_line(history: &History, lock: &LockLine) -> Vec<Span> {
     });
     let spans = waits.map(|(index, call)| {
         let until = match call.outcome {
-            Outcome::Ok | Outcome::Open => call.ret,
+            Outcome::Ok => call.ret,
+            Outcome::Open => history.buried(lock, call.process).unwrap_or(call.ret),
             Outcome::Fail => has_left(history, lock, call),
             Outcome::Info => ghost_until(history, lock, call).unwrap_or(call.ret),
         };
@@ -334,7 +340,7 @@ pub(super) fn in_line(history: &History, lock: &LockLine) -> Vec<Span> {
 
 /// Who gives up leaves the line in the background; through a fault, that may take until it is over.
 fn has_left(history: &History, lock: &LockLine, call: &Call) -> At {
-    let leaves = call.ret.plus(history.header.takeover);
+    let leaves = call.ret.plus(history.header.fades.unwrap_or(history.header.takeover));
     let faults = history.felt(&lock.name, call.process, call.invoke, leaves);
-    faults.map(|fault| fault.until.plus(history.header.drain)).fold(leaves, At::max)
+    faults.map(|fault| history.healed(lock, call.process, fault)).fold(leaves, At::max)
 }

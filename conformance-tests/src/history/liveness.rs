@@ -6,7 +6,10 @@ use super::holds::{Hold, Presence, Span};
 use super::order::is_busy;
 use super::record::{Header, Op, Why};
 use super::report::{Report, Rule, Times};
-use super::timeline::{Call, History, LockLine, Outcome};
+use super::timeline::{At, Call, Grant, History, LockLine, Outcome};
+
+/// So many waits without a fault have to bring enough hand-offs without a fault to judge them.
+const EXPECTS: u64 = 2000;
 
 /// No wait goes on for longer than is declared while certainly nobody else has the lock.
 pub(super) fn waits(history: &History, lock: &LockLine, holders: &Presence, report: &mut Report) {
@@ -21,6 +24,7 @@ pub(super) fn waits(history: &History, lock: &LockLine, holders: &Presence, repo
         let others = holders.last_until(call.ret, index);
         let own = others.map_or(call.invoke, |span| span.until).max(call.invoke);
         let lapsed = others.is_some_and(|span| span.lapsed && span.until > call.invoke);
+        count_wait(history, lock, call, others, report);
         let own = Span { from: own, until: call.ret, lapsed, call: index };
         let own = (call.outcome == Outcome::Ok).then_some(own);
         if let Some((free, late)) = gaps.copied().chain(own).find_map(|free| {
@@ -40,6 +44,15 @@ pub(super) fn waits(history: &History, lock: &LockLine, holders: &Presence, repo
                 },
             );
         }
+    }
+}
+
+/// A wait is judged if, had it gone on, it would have been seen that nobody else had the lock.
+fn count_wait(h: &History, lock: &LockLine, call: &Call, others: Option<Span>, r: &mut Report) {
+    let waited = call.outcome == Outcome::Ok && others.is_some_and(|span| span.until > call.invoke);
+    if waited && h.felt(&lock.name, call.process, call.invoke, call.ret).next().is_none() {
+        r.waits += 1;
+        r.judged_waits += u64::from(others.is_some_and(|span| span.until <= call.ret));
     }
 }
 
@@ -67,29 +80,99 @@ fn too_long(history: &History, lock: &LockLine, call: &Call, free: Span) -> Opti
     (until > latest || quiet > bound + recovers).then(|| until.since(from))
 }
 
-/// Counts what fails although its client has felt nothing, neither then nor for as long before as it may take to
+/// What fails although who it happens to has felt nothing, neither then nor for as long before as it may take to
 /// recover.
-pub(super) fn errors(history: &History, lock: &LockLine, report: &mut Report) {
-    let recovers = history.header.recovers.unwrap_or(history.header.drain);
-    for call in lock.calls.iter().filter(|call| call.op.acquires()) {
-        let until = call.ret.min(history.end);
-        let mut felt = history.felt(&lock.name, call.process, call.invoke.minus(recovers), until);
-        if felt.next().is_some() {
-            continue;
+#[derive(Default)]
+pub(super) struct Unexplained {
+    /// When, and what, in words.
+    acquisitions: Vec<(u64, String)>,
+    returns: Vec<(u64, String)>,
+    holds: Vec<(u64, String)>,
+}
+
+impl Unexplained {
+    pub(super) fn add(&mut self, history: &History, lock: &LockLine, report: &mut Report) {
+        for call in &lock.calls {
+            let (tally, failures) = match call.op {
+                op if op.acquires() => (&mut report.acquisitions, &mut self.acquisitions),
+                Op::Release | Op::Renew => (&mut report.returns, &mut self.returns),
+                _ => continue,
+            };
+            if is_disturbed(history, lock, call, call.ret) {
+                continue;
+            }
+            tally.count += 1;
+            if let Some(why) = call.err.as_ref().filter(|why| is_failure(call.op, why)) {
+                failures.push((call.ret.t, failure(history, lock, call, why, call.lines[1])));
+            }
         }
-        report.undisturbed += 1;
-        if let Some(why) = call.err.as_ref().filter(|why| !matches!(why, Why::Busy | Why::Dropped))
+        for grant in &lock.grants {
+            self.add_hold(history, lock, grant, report);
+        }
+    }
+
+    /// A hold that is renewed is lost for a reason only. Those that were over before they needed a renewal say nothing.
+    fn add_hold(&mut self, h: &History, lock: &LockLine, grant: &Grant, report: &mut Report) {
+        let acquire = lock.acquire_of(grant);
+        let lost = grant.lost.as_ref();
+        let given_back = lock.first_release(grant).map(|release| release.invoke);
+        let lost = lost.filter(|(at, _, _)| given_back.is_none_or(|given_back| *at < given_back));
+        let ended = lost.map(|(at, _, _)| *at).or(given_back);
+        let ended = ended.or(h.killed(acquire.process)).unwrap_or(h.end);
+        let needs_renewal = acquire.valid_until.is_some_and(|until| until < ended.t);
+        if acquire.unrenewed
+            || !(needs_renewal || lost.is_some())
+            || is_disturbed(h, lock, acquire, ended)
+            || h.broken(&lock.name, acquire.invoke, ended).next().is_some()
         {
-            report.unexplained(|| {
-                let (name, line) = (history.name_of(call), call.lines[1]);
-                match why {
-                    Why::Other(words) => {
-                        format!("{name}, lock {} (line {line}): {words}", lock.name)
-                    }
-                    why => format!("{name}, lock {} (line {line}): {why:?}", lock.name),
-                }
-            });
+            return;
         }
+        report.holds.count += 1;
+        if let Some((at, why, line)) = lost {
+            self.holds.push((at.t, failure(h, lock, acquire, why, *line)));
+        }
+    }
+
+    pub(super) fn tell(self, header: &Header, report: &mut Report) {
+        let timeout = header.timeout.unwrap_or_default();
+        report.acquisitions.fail(self.acquisitions, timeout);
+        report.returns.fail(self.returns, timeout);
+        report.holds.fail(self.holds, timeout);
+        if header.recovers.is_none() {
+            return;
+        }
+        let told = report.tallies().map(|(what, tally)| {
+            tally.fails_too_often().then(|| {
+                let first: Vec<&str> = tally.failures.iter().take(3).map(String::as_str).collect();
+                format!("{what} without a fault: {tally}: {}", first.join(", "))
+            })
+        });
+        for message in told.into_iter().flatten() {
+            report.violation(Rule::Unexplained, "", &[], || message);
+        }
+    }
+}
+
+fn is_disturbed(history: &History, lock: &LockLine, begun: &Call, until: At) -> bool {
+    let recovers = history.header.recovers.unwrap_or(history.header.drain);
+    let (from, until) = (begun.invoke.minus(recovers), until.min(history.end));
+    history.felt(&lock.name, begun.process, from, until).next().is_some()
+}
+
+/// Somebody who has lost the lock cannot give it back: the loss itself is judged.
+fn is_failure(op: Op, why: &Why) -> bool {
+    match why {
+        Why::Busy | Why::Dropped => false,
+        Why::NotHeld | Why::Lost => op.acquires(),
+        _ => true,
+    }
+}
+
+fn failure(history: &History, lock: &LockLine, call: &Call, why: &Why, line: u32) -> String {
+    let (name, op, lock) = (history.name_of(call), call.op, &lock.name);
+    match why {
+        Why::Other(words) => format!("{op:?} of {name}, lock {lock} (line {line}): {words}"),
+        why => format!("{op:?} of {name}, lock {lock} (line {line}): {why:?}"),
     }
 }
 
@@ -155,6 +238,15 @@ impl Clocked {
             report.violation(Rule::K5, "", &[], || {
                 format!(
                     "{percent} % of {count} hand-offs that no fault disturbed took up to {took:?}, and not {bound:?}"
+                )
+            });
+        }
+        let waits = report.waits;
+        if header.half.is_some() && waits >= EXPECTS && !report.has_been_calm() {
+            let count = report.calm.count;
+            report.violation(Rule::K5, "", &[], || {
+                format!(
+                    "of {waits} waits that no fault disturbed, {count} ended with a release only"
                 )
             });
         }

@@ -63,7 +63,7 @@ pub use record::{
     Trouble, Why,
 };
 pub use recorder::{Client, Clock, FaultNote, GrantId, Held, Pending, Recorder, UnderFault};
-pub use report::{Report, Rule, Times, Violation};
+pub use report::{Report, Rule, Tally, Times, Violation};
 pub use timeline::{History, Unreadable};
 
 use holds::{Presence, foreigners, holders, in_line, in_order, is_fenced};
@@ -73,7 +73,7 @@ use timeline::{LockLine, Outcome};
 #[must_use]
 pub fn check(history: &History) -> Report {
     let mut report = Report::default();
-    let mut clocked = liveness::Clocked::default();
+    let (mut clocked, mut unexplained) = <(liveness::Clocked, liveness::Unexplained)>::default();
     for lock in &history.locks {
         report.locks += 1;
         report.operations += lock.calls.len();
@@ -81,8 +81,10 @@ pub fn check(history: &History) -> Report {
         let unknown = lock.calls.iter().filter(|call| call.outcome == Outcome::Info);
         report.unknown += unknown.count();
         check_lock(history, lock, &mut report, &mut clocked);
+        unexplained.add(history, lock, &mut report);
     }
     clocked.tell(&history.header, &mut report);
+    unexplained.tell(&history.header, &mut report);
     residue(history, &mut report);
     report
 }
@@ -110,7 +112,6 @@ fn check_lock(
     holding.extend(&foreigners);
     liveness::waits(history, lock, &Presence::new(holding), report);
     liveness::returns(history, lock, report);
-    liveness::errors(history, lock, report);
     clocked.add(history, lock, &order);
 
     let ordered =
@@ -143,7 +144,8 @@ fn residue(history: &History, report: &mut Report) {
 }
 
 /// Whether a name fits a pattern, in which `*` stands for anything.
-fn fits(name: &str, pattern: &str) -> bool {
+#[must_use]
+pub fn fits(name: &str, pattern: &str) -> bool {
     let Some((start, mut rest)) = pattern.split_once('*') else {
         return name == pattern;
     };

@@ -112,6 +112,11 @@ pub(super) fn fences(history: &History, lock: &LockLine, order: &[Hold], report:
             });
         }
     }
+    for call in lock.calls.iter().filter(|call| call.op.acquires()) {
+        if call.err == Some(Why::Fenced) {
+            refused(history, lock, call, report);
+        }
+    }
     if !is_fenced(history, lock) {
         return;
     }
@@ -134,6 +139,27 @@ pub(super) fn fences(history: &History, lock: &LockLine, order: &[Hold], report:
     }
 }
 
+/// A client has refused a token itself, because it had seen a higher one.
+fn refused(h: &History, lock: &LockLine, call: &Call, report: &mut Report) {
+    let seen = lock.grants.iter().map(|grant| lock.acquire_of(grant));
+    let seen = seen.filter(|seen| h.are_together(seen, call) && seen.ret <= call.ret);
+    let highest = seen.max_by_key(|seen| seen.fence);
+    // What it has seen besides, nobody knows.
+    let from = highest.map_or(At::START, |highest| highest.asked);
+    if fences_may_go_back(h, lock, from, call.ret) {
+        report.excused_fences += 1;
+        return;
+    }
+    let lines = [highest.map_or(0, |highest| highest.lines[1]), call.lines[0], call.lines[1]];
+    report.violation(Rule::K4, &lock.name, &lines, || {
+        let high = highest.and_then(|highest| highest.fence).unwrap_or_default();
+        format!(
+            "{} was granted a lower fence than one that it had seen, {high} at least, and refused it",
+            h.name_of(call)
+        )
+    });
+}
+
 fn regressed(h: &History, lock: &LockLine, earlier: &Call, later: &Call, report: &mut Report) {
     if may_go_back(h, lock, earlier, later) {
         report.excused_fences += 1;
@@ -148,7 +174,10 @@ fn regressed(h: &History, lock: &LockLine, earlier: &Call, later: &Call, report:
 
 /// Whether the fences of two grants may be in the wrong order: both the server's clock and its data were lost.
 pub(super) fn may_go_back(h: &History, lock: &LockLine, one: &Call, other: &Call) -> bool {
-    let (from, until) = (one.asked.min(other.asked), one.ret.max(other.ret));
+    fences_may_go_back(h, lock, one.asked.min(other.asked), one.ret.max(other.ret))
+}
+
+fn fences_may_go_back(h: &History, lock: &LockLine, from: At, until: At) -> bool {
     let broken = |assumption| h.breaks(assumption, &lock.name, from, until);
     h.header.fencing == Grade::Seeded && broken(Assumption::A1) && broken(Assumption::A2)
 }

@@ -69,9 +69,20 @@ pub struct Header {
     #[serde(with = "nanos")]
     pub drain: Duration,
     /// From the end of a fault until a client that felt it waits no longer than one that did not. As `drain` if it
-    /// is not there.
+    /// is not there, and then nobody asks for a reason of what fails.
     #[serde(default, with = "nanos_option")]
     pub recovers: Option<Duration>,
+    /// From the end of a call that no fault disturbed, and whose outcome nobody knows, until nothing is left of it, besides
+    /// a lease. As `takeover` if it is not there.
+    #[serde(default, with = "nanos_option")]
+    pub fades: Option<Duration>,
+    /// What a server that hands locks over may spend on each who stood in line when its process was killed, stopped or cut
+    /// off.
+    #[serde(default, with = "nanos_option")]
+    pub absent: Option<Duration>,
+    /// The bound on a call of the backend. What fails within one of it has failed in one moment.
+    #[serde(default, with = "nanos_option")]
+    pub timeout: Option<Duration>,
     /// Which renewals stand in the history.
     #[serde(default)]
     pub renewals: Renewals,
@@ -159,6 +170,9 @@ pub struct Record {
     /// The fencing token, of a grant, of a write, or of a read that shows one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fence: Option<u64>,
+    /// Of an acquisition: nobody renews its lease, so that its end has a reason.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub unrenewed: bool,
     /// Up to when the lock was ours at least, on the recorder's clock.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub valid_until: Option<u64>,
@@ -340,6 +354,9 @@ impl Header {
             told_within: slack,
             drain: 2 * ttl + Duration::from_secs(5),
             recovers: None,
+            fades: None,
+            absent: None,
+            timeout: None,
             renewals: Renewals::default(),
             residue: None,
             breaks: Vec::new(),

@@ -141,7 +141,7 @@ impl Recorder {
     pub fn client(&self, process: impl Into<String>) -> Client {
         let process = process.into();
         let name = process.clone();
-        Client { recorder: self.clone(), process, name, retired: 0, grants: 0 }
+        Client { recorder: self.clone(), process, name, unrenewed: false, retired: 0, grants: 0 }
     }
 
     /// Notes that something is going to be broken. To be called before it is, so that the fault lies
@@ -358,11 +358,19 @@ pub struct Client {
     process: String,
     /// The name that is used now: a new one after each call with unknown outcome.
     name: String,
+    /// Leases that it asks for from now on are not renewed.
+    unrenewed: bool,
     retired: u64,
     grants: u64,
 }
 
 impl Client {
+    /// Notes that leases which it asks for from now on are not renewed, or that they are: who loses such a lock needs no
+    /// other reason.
+    pub fn leaves_unrenewed(&mut self, yes: bool) {
+        self.unrenewed = yes;
+    }
+
     /// [`Lock::acquire`], recorded.
     ///
     /// # Errors
@@ -479,6 +487,7 @@ impl Client {
         if op.acquires() {
             self.grants += 1;
             record.grant = Some(format!("{}#{}", self.process, self.grants));
+            record.unrenewed = self.unrenewed;
         }
         self.begin(record)
     }
@@ -622,6 +631,7 @@ fn blank(kind: Kind, op: Op, process: &str, lock: &str) -> Record {
         lock: lock.to_owned(),
         op,
         grant: None,
+        unrenewed: false,
         fence: None,
         valid_until: None,
         value: None,

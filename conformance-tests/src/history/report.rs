@@ -6,11 +6,16 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use super::record::nanos_of;
+
 /// So many violations of one rule are told in words; the others are counted.
 const TOLD: u64 = 20;
 
 /// A distribution of fewer says nothing.
 const FEWEST: usize = 100;
+
+/// A machine that is busy may stand still so often.
+const STALLS: u64 = 3;
 
 /// The rules that a history is judged by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
@@ -34,6 +39,8 @@ pub enum Rule {
     Fifo,
     /// A holder is told of its loss in time.
     Told,
+    /// Calls fail, and holds that are renewed are lost, only where a fault explains it.
+    Unexplained,
     /// The search for an order ran out of its budget: this is no pass.
     Undecided,
 }
@@ -110,15 +117,67 @@ impl fmt::Display for Times {
     }
 }
 
+/// What no fault explains, of what no fault disturbed.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Tally {
+    /// So many were not disturbed.
+    pub count: u64,
+    /// Of these, so many failed all the same.
+    pub failed: u64,
+    /// In so many moments: what fails together, within the bound of a call, may have one cause.
+    pub moments: u64,
+    /// The first ones of them, in words.
+    pub failures: Vec<String>,
+}
+
+impl Tally {
+    /// True if more failed than a busy machine explains: one in a hundred may meet a bound now and then, and three may in
+    /// a short history; and what stands still for a moment takes everybody with it, which may happen three times.
+    #[must_use]
+    pub fn fails_too_often(&self) -> bool {
+        self.failed > (self.count / 100).max(STALLS) && self.moments > STALLS
+    }
+
+    /// Counts what failed, and when.
+    pub(super) fn fail(&mut self, mut failures: Vec<(u64, String)>, timeout: Duration) {
+        failures.sort_unstable();
+        let mut moment: Option<u64> = None;
+        for (t, _) in &failures {
+            if moment.is_none_or(|began| *t - began > nanos_of(timeout)) {
+                self.moments += 1;
+                moment = Some(*t);
+            }
+        }
+        self.failed += failures.len() as u64;
+        let first = failures.into_iter().map(|(_, words)| words).take(TOLD as usize);
+        self.failures.extend(first);
+    }
+}
+
+impl fmt::Display for Tally {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, of which failed: {}", self.count, self.failed)?;
+        match self.moments {
+            0 => Ok(()),
+            moments => write!(f, ", in {moments} moments"),
+        }
+    }
+}
+
 /// The verdict over a history.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Report {
     /// Acquisitions whose clients felt no fault, neither then nor shortly before.
-    pub undisturbed: u64,
-    /// Of these, how many failed all the same.
-    pub unexplained: u64,
-    /// The first ones of them, in words.
-    pub failures: Vec<String>,
+    pub acquisitions: Tally,
+    /// The same, of releases and renewals that holders asked for.
+    pub returns: Tally,
+    /// Holds that lasted until they had to be renewed, and whose holders felt no fault all the while. Those that were lost
+    /// have failed.
+    pub holds: Tally,
+    /// Acquisitions that waited for another holder, and felt no fault.
+    pub waits: u64,
+    /// Of these, those after which certainly nobody else had the lock any more: they would have been found late.
+    pub judged_waits: u64,
     /// Calls, answered or not.
     pub operations: usize,
     /// Acquisitions that succeeded.
@@ -154,19 +213,13 @@ impl Report {
         self.broken.is_empty()
     }
 
-    /// True if more acquisitions failed without a fault than a busy machine explains: one in a hundred may meet a
-    /// bound now and then, and three may in a short history.
-    #[must_use]
-    pub fn fails_too_often(&self) -> bool {
-        self.unexplained > (self.undisturbed / 100).max(3)
-    }
-
-    /// Counts an acquisition that failed without a fault.
-    pub(super) fn unexplained(&mut self, message: impl FnOnce() -> String) {
-        self.unexplained += 1;
-        if self.unexplained <= TOLD {
-            self.failures.push(message());
-        }
+    /// What no fault disturbed, with what it is called.
+    pub fn tallies(&self) -> [(&'static str, &Tally); 3] {
+        [
+            ("acquisitions", &self.acquisitions),
+            ("releases and renewals", &self.returns),
+            ("holds that had to be renewed", &self.holds),
+        ]
     }
 
     /// True if there were enough hand-offs without a fault to judge how long they took.
@@ -211,13 +264,12 @@ impl fmt::Display for Report {
             self.excused_overlaps, self.claims_at_risk, self.excused_fences
         )?;
         writeln!(f, "updates lost without fences: {}", self.lost_updates)?;
-        writeln!(
-            f,
-            "acquisitions without a fault: {}, of which failed: {}",
-            self.undisturbed, self.unexplained
-        )?;
-        for failure in &self.failures {
-            writeln!(f, "  {failure}")?;
+        writeln!(f, "waits without a fault: {}, judged: {}", self.waits, self.judged_waits)?;
+        for (what, tally) in self.tallies() {
+            writeln!(f, "{what} without a fault: {tally}")?;
+            for failure in &tally.failures {
+                writeln!(f, "  {failure}")?;
+            }
         }
         for violation in &self.violations {
             writeln!(f, "{violation}")?;

@@ -73,6 +73,7 @@ pub(super) struct Call {
     pub(super) ret: At,
     pub(super) outcome: Outcome,
     pub(super) fence: Option<u64>,
+    pub(super) unrenewed: bool,
     pub(super) valid_until: Option<u64>,
     pub(super) value: Option<u64>,
     pub(super) err: Option<Why>,
@@ -284,13 +285,56 @@ impl History {
 
     /// When nothing can be left any more of what `process` did between two points in time, if nobody
     /// holds it: the lease, or, after a fault, what the header allows for it.
-    pub(super) fn settled(&self, lock: &str, process: u32, from: At, until: At) -> At {
-        let quiet = match self.header.lease {
-            Some(lease) => until.plus(lease + self.header.takeover),
-            None => until.plus(self.header.drain),
+    pub(super) fn settled(&self, lock: &LockLine, process: u32, from: At, until: At) -> At {
+        let quiet = match (self.header.lease, self.header.fades) {
+            (lease, Some(fades)) => until.plus(lease.unwrap_or_default() + fades),
+            (Some(lease), None) => until.plus(lease + self.header.takeover),
+            (None, None) => until.plus(self.header.drain),
         };
-        let healed = self.felt(lock, process, from, until).map(|window| window.until).max();
-        healed.map_or(quiet, |healed| quiet.max(healed.plus(self.header.drain)))
+        // What is let go in the background may meet a fault there. The dead do not come back.
+        let healed = self.felt(&lock.name, process, from, quiet).map(|window| match window.what {
+            Trouble::Kill => self.lapsed(lock, process, window.from),
+            _ => self.healed(lock, process, window),
+        });
+        healed.fold(quiet, At::max)
+    }
+
+    /// When those of `process` are out of the way who stood in line when it was killed, or fell silent.
+    pub(super) fn lapsed(&self, lock: &LockLine, process: u32, silent: At) -> At {
+        let header = &self.header;
+        let each = header.absent.unwrap_or_default();
+        let count = if each.is_zero() { 0 } else { self.in_line_with(lock, process, silent) };
+        let fades = header.fades.unwrap_or(header.takeover);
+        silent.plus(header.lease.unwrap_or_default() + fades + each * count)
+    }
+
+    /// How many of the same process waited at `at`.
+    fn in_line_with(&self, lock: &LockLine, process: u32, at: At) -> u32 {
+        let host = self.hosts[process as usize];
+        let begun = lock.calls.partition_point(|call| call.invoke <= at);
+        let waits = |call: &&Call| call.op == Op::Acquire && call.ret > at;
+        let of_host = |call: &&Call| self.hosts[call.process as usize] == host;
+        let count = lock.calls[..begun].iter().filter(waits).filter(of_host).count();
+        u32::try_from(count).unwrap_or(u32::MAX)
+    }
+
+    /// When nothing is left of the calls of `process` that met a fault.
+    pub(super) fn healed(&self, lock: &LockLine, process: u32, fault: &Window) -> At {
+        match self.header.fades {
+            // Whoever waited then may have its turn once more.
+            Some(_) => self.lapsed(lock, process, fault.until),
+            None => fault.until.plus(self.header.drain),
+        }
+    }
+
+    /// When nothing can be left any more of those of `process` who stood in line, if it was killed: unless the servers
+    /// could not look meanwhile, when they have lapsed.
+    pub(super) fn buried(&self, lock: &LockLine, process: u32) -> Option<At> {
+        let killed = self.killed(process)?;
+        let lapsed = self.lapsed(lock, process, killed);
+        let felt = self.felt(&lock.name, process, killed, lapsed);
+        let of_all = felt.filter(|window| window.host.is_none());
+        Some(of_all.map(|window| self.healed(lock, process, window)).fold(lapsed, At::max))
     }
 
     /// The windows that touch a span of time. They are few: nothing but their start is sorted.
@@ -408,6 +452,7 @@ impl Builder {
                 self.windows[index].until = at;
                 if !heal.happened {
                     self.windows[index].breaks.clear();
+                    self.windows[index].hidden = true;
                 }
                 Ok(())
             }
@@ -513,6 +558,7 @@ impl Builder {
             ret: At::NEVER,
             outcome: Outcome::Open,
             fence: r.fence,
+            unrenewed: r.unrenewed,
             valid_until: None,
             value: None,
             err: None,

@@ -255,6 +255,7 @@ fn record(n: usize, op: Op, t: u64) -> Record {
         lock: "lock 0".into(),
         op,
         grant: None,
+        unrenewed: false,
         fence: None,
         valid_until: None,
         value: None,

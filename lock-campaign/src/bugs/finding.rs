@@ -7,9 +7,13 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::Bug;
+use crate::outcome::{VERDICT, first_verdict};
 
 /// Below the directory of results.
 const DIRECTORY: &str = "bugs";
+
+/// What a finding of the campaign begins with.
+pub(super) const CAMPAIGN: &str = "campaign";
 
 /// What came of a bug.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -24,11 +28,24 @@ pub struct Finding {
     pub seen: Option<String>,
     /// The command that shows it.
     pub command: String,
+    /// By which version of the verdict.
+    #[serde(default = "first_verdict")]
+    pub verdict: u32,
+    /// Which code it was, in the words of who ran it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub code: Option<String>,
 }
 
 impl Finding {
     pub(super) fn new(bug: &Bug, seen_by: String, seen: Option<String>, command: String) -> Self {
-        Self { bug: bug.name.to_owned(), what: bug.what.to_owned(), seen_by, seen, command }
+        let (bug, what) = (bug.name.to_owned(), bug.what.to_owned());
+        Self { bug, what, seen_by, seen, command, verdict: VERDICT, code: None }
+    }
+
+    /// Whether it is what would be found now, as far as that can be told. The verdict is only asked where the campaign
+    /// has looked.
+    pub(super) fn is_current(&self) -> bool {
+        self.seen.is_some() && (self.verdict == VERDICT || !self.seen_by.starts_with(CAMPAIGN))
     }
 
     fn path(directory: &Path, bug: &str) -> PathBuf {
@@ -72,9 +89,18 @@ impl Finding {
         fs::rename(unfinished, path)
     }
 
+    /// Who had to see it and, if that was the campaign, by which verdict on which code.
+    pub(crate) fn origin(&self) -> String {
+        let mut text = self.seen_by.clone();
+        if text.starts_with(CAMPAIGN) {
+            text += &format!(", verdict {}", self.verdict);
+        }
+        text + &self.code.as_ref().map_or_else(String::new, |code| format!(", of {code}"))
+    }
+
     /// Whether the campaign itself has seen it.
     pub(crate) fn is_by_campaign(&self) -> bool {
-        self.seen.is_some() && self.seen_by.starts_with("campaign")
+        self.seen.is_some() && self.seen_by.starts_with(CAMPAIGN)
     }
 
     /// Whether a path is that of the directory where they are.

@@ -3,20 +3,22 @@
 //! Whatever breaks at some time seldom breaks in the one moment that a mistake is about. Here the client says
 //! that it has the lock, or the request is known that must not be answered.
 
+use std::future::Future;
+use std::task::Poll;
 use std::time::Duration;
 
 use conformance_tests::history::{Assumption, Trouble};
-use conformance_tests::proxy::{Fault, Match, Proxy};
+use conformance_tests::proxy::{Fault, Hit, Match, Proxy};
 use fastrand::Rng;
 use lock_core::LockName;
 use lock_core::clock::sleep;
-use tokio::task::{JoinSet, block_in_place};
+use tokio::task::block_in_place;
 
-use super::{Director, Failure, QUIET_FOR, text};
+use super::{Director, Failure, QUIET_FOR, over, text};
 use crate::crew::Post;
 use crate::desk::lock_name;
 use crate::kind::{Kind, Scope};
-use crate::sites;
+use crate::sites::{self, Removal};
 use crate::worker::Order;
 
 /// How long a request may take to be on its way.
@@ -26,30 +28,32 @@ const SENT_WITHIN: Duration = Duration::from_secs(1);
 const HOLDS_ON: Duration = Duration::from_secs(7);
 
 impl Director {
+    /// Returns whether anything was hit.
     pub(super) async fn hit_in_the_act(
         &self,
         kind: Kind,
         rng: &mut Rng,
         post: &mut Post,
-    ) -> Result<(), Failure> {
+    ) -> Result<bool, Failure> {
         let way = sites::way(&*self.site, kind).ok_or("there is no way to do it")?;
         let lock = rng.usize(..self.terms.locks);
         let beyond = self.lease().mul_f64(1.2 + rng.f64());
         let host = post.host().to_owned();
         let begin = |what: Trouble| self.recorder().fault(what).process(&host).begin();
         let other = || begin(Trouble::Other(kind.name()));
+        let mut hit = true;
         match kind {
             Kind::AttemptCut => {
                 let fault = other();
-                self.cut(way, lock, &Order::Hold(lock, true), post).await?;
-                fault.heal();
+                hit = self.cut(way, lock, &Order::Hold(lock, true), post).await?;
+                over(fault, hit);
                 hears(post, "holds", QUIET_FOR)?;
             }
             Kind::ReleaseCut => {
                 wins(post, lock, false)?;
                 let fault = other();
-                self.cut(way, lock, &Order::LetGo, post).await?;
-                fault.heal();
+                hit = self.cut(way, lock, &Order::LetGo, post).await?;
+                over(fault, hit);
             }
             Kind::LateGrant => {
                 let fault = other();
@@ -65,7 +69,7 @@ impl Director {
                 wins(post, lock, true)?;
                 let fault = begin(Trouble::Partition);
                 disturb(way, Duration::ZERO, post)?;
-                let lasted = self.last(Scope::Client, beyond).await;
+                let lasted = self.last_for(&host, beyond).await;
                 calm(way, post)?;
                 fault.heal();
                 lasted?;
@@ -79,11 +83,16 @@ impl Director {
             _ => return self.hold_on_to_what_is_broken(lock, post).await,
         }
         tell(post, &Order::LetGo)?;
-        hears(post, "done", QUIET_FOR)
+        hears(post, "done", QUIET_FOR)?;
+        Ok(hit)
     }
 
-    /// The next one gets the lock, and its holder looks until it is told.
-    async fn hold_on_to_what_is_broken(&self, lock: usize, post: &mut Post) -> Result<(), Failure> {
+    /// The next one gets the lock, and its holder looks until it is told. Returns whether it was broken.
+    async fn hold_on_to_what_is_broken(
+        &self,
+        lock: usize,
+        post: &mut Post,
+    ) -> Result<bool, Failure> {
         wins(post, lock, true)?;
         let name = lock_name(lock);
         let fault = self.recorder().fault(Trouble::Other(Kind::BrokenFromGrant.name()));
@@ -91,38 +100,47 @@ impl Director {
         let name = LockName::new(name).map_err(|error| error.to_string())?;
         let removed = self.break_lock(&name).await;
         self.close(removed, fault).await;
-        let told = hears(post, "done", HOLDS_ON);
-        if told.is_err() {
+        if removed == Removal::Nothing || hears(post, "done", HOLDS_ON).is_err() {
             tell(post, &Order::LetGo)?;
             hears(post, "done", QUIET_FOR)?;
         }
-        self.last(Scope::Client, Duration::ZERO).await
+        self.last(Scope::Client, Duration::ZERO).await?;
+        Ok(removed == Removal::Done)
     }
 
-    /// The request that follows from `order` takes effect, and is not answered.
+    /// The request that follows from `order` takes effect, and is not answered. False if there was none: a lock may go
+    /// from hand to hand inside of a process.
     async fn cut(
         &self,
         way: Kind,
         lock: usize,
         order: &Order,
         post: &mut Post,
-    ) -> Result<(), Failure> {
+    ) -> Result<bool, Failure> {
         if way.is_in_calls() {
             disturb(way, Duration::ZERO, post)?;
             tell(post, order)?;
-            sleep(self.terms.timeout / 2).await;
-            return calm(way, post);
+            let lasted = self.last_for(post.host(), self.terms.timeout / 2).await;
+            calm(way, post)?;
+            return lasted.map(|()| true);
         }
-        let mut cuts = JoinSet::new();
-        for line in &post.lines {
-            // Armed before the order goes out.
-            let cut = line.cut_after(Match::on(lock_name(lock)));
-            cuts.spawn(cut.into_future());
-        }
+        // Armed before the order goes out.
+        let cut = |line: &Proxy| line.cut_after(Match::on(lock_name(lock)));
+        let mut cuts: Vec<Hit> = post.lines.iter().map(cut).collect();
         tell(post, order)?;
-        let _ = tokio::time::timeout(SENT_WITHIN, cuts.join_next()).await;
-        Ok(())
+        let _ = tokio::time::timeout(SENT_WITHIN, first(&mut cuts)).await;
+        Ok(cuts.into_iter().map(Hit::call_off).filter(|called_off| !called_off).count() > 0)
     }
+}
+
+/// Returns when one of them has happened, or cannot happen any more.
+async fn first(cuts: &mut [Hit]) {
+    let mut all: Vec<_> = cuts.iter_mut().map(|cut| Box::pin(cut.happened())).collect();
+    std::future::poll_fn(|cx| match all.iter_mut().any(|one| one.as_mut().poll(cx).is_ready()) {
+        true => Poll::Ready(()),
+        false => Poll::Pending,
+    })
+    .await;
 }
 
 fn tell(post: &Post, order: &Order) -> Result<(), Failure> {

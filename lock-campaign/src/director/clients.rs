@@ -1,6 +1,7 @@
 //! Faults that hit one client.
 
 use std::future::Future;
+use std::task::Poll;
 use std::time::Duration;
 
 use conformance_tests::history::Trouble;
@@ -10,18 +11,19 @@ use fastrand::Rng;
 use lock_core::clock::sleep;
 use tokio::task::block_in_place;
 
-use super::{Director, Failure, text};
+use super::{Director, Failure, over, text};
 use crate::crew::{OBEYS_WITHIN, Post};
 use crate::kind::{Kind, Scope};
 use crate::worker::Order;
 
 impl Director {
+    /// Returns whether anything was hit.
     pub(super) async fn hit_client(
         &self,
         kind: Kind,
         rng: &mut Rng,
         post: &mut Post,
-    ) -> Result<(), Failure> {
+    ) -> Result<bool, Failure> {
         if kind.is_aimed() {
             return self.hit_in_the_act(kind, rng, post).await;
         }
@@ -34,14 +36,19 @@ impl Director {
             Kind::CallsCutOff => Trouble::Partition,
             other => Trouble::Other(other.name()),
         };
-        let fault = self.recorder().fault(what).process(post.host()).begin();
+        let host = post.host().to_owned();
+        let fault = self.recorder().fault(what).process(&host);
+        // Who is right asks no wall clock, and does not mind that leases end which it does not renew.
+        let is_hidden = matches!(kind, Kind::ClientClockStepped | Kind::ShortLeases);
+        let fault = if is_hidden { fault.hidden().begin() } else { fault.begin() };
+        let mut hit = true;
         match kind {
             Kind::ClientKilled => {
                 block_in_place(|| post.kill()).map_err(text)?;
                 self.last(Scope::Client, span / 4).await?;
                 block_in_place(|| post.start().and_then(|()| post.ready())).map_err(text)?;
                 // The dead stay dead: who comes next has another name.
-                return Ok(());
+                return Ok(true);
             }
             Kind::ClientStopped | Kind::ClientStarved => self.silence(kind, span, post).await?,
             Kind::ClientClockStepped => {
@@ -65,14 +72,14 @@ impl Director {
                 let by = self.terms.ttl.mul_f64(1.5 * rng.f64());
                 let order = Order::Disturb(kind, rng.u32(50..600), by);
                 post.order(&order).map_err(text)?;
-                let lasted = self.last(Scope::Client, span).await;
+                let lasted = self.last_for(&host, span).await;
                 post.order(&Order::Calm).map_err(text)?;
                 lasted?;
             }
-            kind => self.disturb_lines(kind, span, rng, some).await?,
+            kind => hit = self.disturb_lines(kind, span, rng, (&host, some)).await?,
         }
-        fault.heal();
-        Ok(())
+        over(fault, hit);
+        Ok(hit)
     }
 
     /// Where there are ways to servers that know nothing of each other, some of them, as often as all.
@@ -106,13 +113,14 @@ impl Director {
         lasted
     }
 
+    /// Returns whether anything was cut or held, where something has to come by for it.
     async fn disturb_lines(
         &self,
         kind: Kind,
         span: Duration,
         rng: &mut Rng,
-        lines: &[Proxy],
-    ) -> Result<(), Failure> {
+        (host, lines): (&str, &[Proxy]),
+    ) -> Result<bool, Failure> {
         let lasting = match kind {
             Kind::BlackHole => Fault::BlackHole,
             Kind::RequestsLost => Fault::Lose(Direction::ToServer),
@@ -129,66 +137,83 @@ impl Director {
             line.set(lasting);
         }
         if kind == Kind::Refused {
-            each(lines, Proxy::reset_connections).await;
+            each(lines, reset).await;
         }
-        let lasted = match kind {
-            Kind::Reset => {
-                self.again_and_again(span, rng, || each(lines, Proxy::reset_connections)).await
-            }
+        let mut lasts = Duration::ZERO;
+        let hit = match kind {
+            Kind::Reset => again_and_again(span, rng, || each(lines, reset)).await,
             Kind::CutBeforeReply => {
-                self.again_and_again(span, rng, || {
-                    each(lines, |line| {
-                        let hit = line.cut_after(Match::on(""));
-                        async move { drop(tokio::time::timeout(span / 4, hit.into_future()).await) }
-                    })
-                })
-                .await
+                again_and_again(span, rng, || each(lines, |line| cut(line, span / 4))).await
             }
             Kind::HeldAndDelivered => {
-                self.again_and_again(span, rng, || {
-                    each(lines, |line| {
-                        let mut held = line.hold(Match::on(""));
-                        async move {
-                            let caught = tokio::time::timeout(span / 4, held.caught()).await;
-                            sleep(span / 2).await;
-                            if caught.is_ok_and(|caught| caught.is_ok()) {
-                                drop(tokio::time::timeout(span, held.deliver()).await);
-                            }
-                        }
-                    })
-                })
-                .await
+                again_and_again(span, rng, || each(lines, |line| hold(line, span))).await
             }
-            _ => self.last(Scope::Client, span).await,
+            _ => {
+                lasts = span;
+                true
+            }
         };
+        let lasted = if hit { self.last_for(host, lasts).await } else { Ok(()) };
         for line in lines {
             line.heal();
         }
-        lasted
-    }
-
-    /// What happens at a point in time, a few times.
-    async fn again_and_again<F: Future<Output = ()>>(
-        &self,
-        span: Duration,
-        rng: &mut Rng,
-        what: impl Fn() -> F,
-    ) -> Result<(), Failure> {
-        for _ in 0..3 {
-            what().await;
-            sleep(span.mul_f64(rng.f64() / 4.0)).await;
-        }
-        self.last(Scope::Client, Duration::ZERO).await
+        lasted.map(|()| hit)
     }
 }
 
-/// Does something on all lines at once.
-async fn each<'a, F: Future<Output = ()>>(lines: &'a [Proxy], what: impl Fn(&'a Proxy) -> F) {
-    let all: Vec<_> = lines.iter().map(what).collect();
-    let mut all: Vec<_> = all.into_iter().map(Box::pin).collect();
+/// What happens at a point in time, a few times; whether it has happened at all.
+async fn again_and_again<F: Future<Output = bool>>(
+    span: Duration,
+    rng: &mut Rng,
+    what: impl Fn() -> F,
+) -> bool {
+    let mut hit = false;
+    for _ in 0..3 {
+        hit |= what().await;
+        sleep(span.mul_f64(rng.f64() / 4.0)).await;
+    }
+    hit
+}
+
+/// Does something on all lines at once; whether it did anything on one of them.
+async fn each<'a, F: Future<Output = bool>>(
+    lines: &'a [Proxy],
+    what: impl Fn(&'a Proxy) -> F,
+) -> bool {
+    let mut hit = false;
+    let mut all: Vec<_> = lines.iter().map(|line| Box::pin(what(line))).collect();
     std::future::poll_fn(|cx| {
-        all.retain_mut(|one| one.as_mut().poll(cx).is_pending());
-        if all.is_empty() { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
+        all.retain_mut(|one| match one.as_mut().poll(cx) {
+            Poll::Ready(done) => {
+                hit |= done;
+                false
+            }
+            Poll::Pending => true,
+        });
+        if all.is_empty() { Poll::Ready(()) } else { Poll::Pending }
     })
     .await;
+    hit
+}
+
+async fn reset(line: &Proxy) -> bool {
+    let is_there = line.stats().live > 0;
+    line.reset_connections().await;
+    is_there
+}
+
+async fn cut(line: &Proxy, within: Duration) -> bool {
+    let mut hit = line.cut_after(Match::on(""));
+    let _ = tokio::time::timeout(within, hit.happened()).await;
+    !hit.call_off()
+}
+
+async fn hold(line: &Proxy, span: Duration) -> bool {
+    let mut held = line.hold(Match::on(""));
+    let caught = tokio::time::timeout(span / 4, held.caught()).await;
+    sleep(span / 2).await;
+    if caught.is_ok_and(|caught| caught.is_ok()) {
+        drop(tokio::time::timeout(span, held.deliver()).await);
+    }
+    !held.call_off()
 }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use conformance_tests::history::{Assumption, Recorder};
+use conformance_tests::history::{Assumption, Recorder, UnderFault};
 use fastrand::Rng;
 use lock_core::clock::{Moment, sleep};
 use lock_core::{Backend, Takeover};
@@ -32,6 +32,9 @@ const QUIET_FOR: Duration = Duration::from_secs(60);
 
 /// Of the grants between two faults, one in so many has to be of the client that was hit, or of the locks.
 const ITS_SHARE: u64 = 100;
+
+/// So many faults in a row that hit nothing, and nothing can be hit.
+const MISSES: usize = 10;
 
 /// How often traffic is looked at.
 const LOOK: Duration = Duration::from_millis(3);
@@ -92,7 +95,20 @@ pub(crate) struct Director {
     /// Whether locks lapse. Where they do not, a client that is stopped may keep all others waiting.
     has_leases: bool,
     around: Mutex<BTreeMap<Kind, Around>>,
+    /// How many faults of each kind hit nothing.
+    missed: Mutex<BTreeMap<Kind, u64>>,
     failed: AtomicBool,
+}
+
+/// A fault that is over.
+struct Deed {
+    kind: Kind,
+    /// Who was hit.
+    hit: Vec<String>,
+    /// Grants while it lasted.
+    grants: u64,
+    /// Calls made or under way.
+    calls: u64,
 }
 
 /// What went wrong with the run itself.
@@ -118,6 +134,7 @@ impl Director {
             victims: Semaphore::new(settings.clients.saturating_sub(1).max(1)),
             has_leases: operator.capabilities().takeover != Takeover::AtOnce,
             around: Mutex::default(),
+            missed: Mutex::default(),
             failed: AtomicBool::new(false),
         }
     }
@@ -125,6 +142,11 @@ impl Director {
     /// What happened around the faults so far.
     pub(crate) async fn around(&self) -> BTreeMap<Kind, Around> {
         self.around.lock().await.clone()
+    }
+
+    /// How many faults hit nothing, and do not count.
+    pub(crate) async fn missed(&self) -> BTreeMap<Kind, u64> {
+        self.missed.lock().await.clone()
     }
 
     /// The kinds of one lane that this run can have.
@@ -210,8 +232,35 @@ impl Director {
             if !self.takes_one() {
                 return Ok(());
             }
+            let deed = self.hit_something(deck, &mut pile, rng, target).await?;
+            hit = deed.hit;
+            (healed, healed_of_hit) = (traffic.grants(), traffic.grants_of(&hit));
+            let of_hit = of_hit.filter(|_| matches!(target, Target::Client(_)));
+            self.note(deed.kind, |around| {
+                around.faults += 1;
+                around.before += between;
+                around.least = if around.faults == 1 { between } else { around.least.min(between) };
+                around.at_least(of_hit);
+                around.during += deed.grants;
+                around.calls += deed.calls;
+            })
+            .await;
+            last = Some(deed.kind);
+        }
+    }
+
+    /// What hits nothing is no fault, and the next one is drawn.
+    async fn hit_something(
+        &self,
+        deck: &[Kind],
+        pile: &mut Vec<Kind>,
+        rng: &mut Rng,
+        target: &mut Target<'_>,
+    ) -> Result<Deed, Failure> {
+        let traffic = &self.office.traffic;
+        for _ in 0..MISSES {
             if pile.is_empty() {
-                pile = shuffled(deck, rng);
+                *pile = shuffled(deck, rng);
             }
             let kind = pile.pop().expect("a deck is not empty");
             let _victim = match target {
@@ -221,21 +270,13 @@ impl Director {
             let (grants, calls) = (traffic.grants(), traffic.calls());
             let under_way = traffic.under_way();
             let caused = self.cause(kind, rng, target).await;
-            hit = caused.map_err(|why| format!("{}: {why}", kind.name()))?;
-            (healed, healed_of_hit) = (traffic.grants(), traffic.grants_of(&hit));
-            let calls = traffic.calls() - calls + under_way;
-            let of_hit = of_hit.filter(|_| matches!(target, Target::Client(_)));
-            self.note(kind, |around| {
-                around.faults += 1;
-                around.before += between;
-                around.least = if around.faults == 1 { between } else { around.least.min(between) };
-                around.at_least(of_hit);
-                around.during += healed - grants;
-                around.calls += calls;
-            })
-            .await;
-            last = Some(kind);
+            if let Some(hit) = caused.map_err(|why| format!("{}: {why}", kind.name()))? {
+                let (grants, calls) = (traffic.grants() - grants, traffic.calls() - calls);
+                return Ok(Deed { kind, hit, grants, calls: calls + under_way });
+            }
+            *self.missed.lock().await.entry(kind).or_default() += 1;
         }
+        Err(format!("minimum traffic: {MISSES} faults in a row hit nothing"))
     }
 
     fn takes_one(&self) -> bool {
@@ -280,33 +321,50 @@ impl Director {
 
     /// A fault lasts for this long, and until there was traffic under it.
     async fn last(&self, scope: Scope, duration: Duration) -> Result<(), Failure> {
+        self.last_while(scope, duration, || true).await
+    }
+
+    /// The same for a fault in the calls or in the network of this client, which has to feel it itself.
+    async fn last_for(&self, host: &str, duration: Duration) -> Result<(), Failure> {
+        let traffic = &self.office.traffic;
+        let calls = traffic.calls_of(host);
+        let has_called = || traffic.calls_of(host) > calls || traffic.under_way_of(host) > 0;
+        self.last_while(Scope::Client, duration, has_called).await
+    }
+
+    async fn last_while(
+        &self,
+        scope: Scope,
+        duration: Duration,
+        is_felt: impl Fn() -> bool,
+    ) -> Result<(), Failure> {
         let traffic = &self.office.traffic;
         let (grants, calls) = (traffic.grants(), traffic.calls());
         sleep(duration).await;
-        let felt = || match scope {
+        let goes_on = || match scope {
             Scope::Client if !self.has_leases => traffic.calls() > calls || traffic.under_way() > 0,
             Scope::Outage => traffic.calls() > calls || traffic.under_way() > 0,
             Scope::Client | Scope::Nuisance => traffic.grants() > grants,
         };
-        self.until(felt).await.map_err(|()| {
+        self.until(|| goes_on() && is_felt()).await.map_err(|()| {
             format!("minimum traffic: nothing happened in {QUIET_FOR:?} while it lasted")
         })
     }
 
-    /// Returns who was hit: the place of a client, or locks; nobody, if all of them.
+    /// Returns who was hit: the place of a client, or locks; nobody, if all of them. `None`: nothing was hit.
     async fn cause(
         &self,
         kind: Kind,
         rng: &mut Rng,
         target: &mut Target<'_>,
-    ) -> Result<Vec<String>, Failure> {
+    ) -> Result<Option<Vec<String>>, Failure> {
         match target {
             Target::Client(post) => {
                 let _disturbs = self.undisturbed.read().await;
-                self.hit_client(kind, rng, post).await?;
-                Ok(vec![post.name()])
+                let hit = self.hit_client(kind, rng, post).await?;
+                Ok(hit.then(|| vec![post.name()]))
             }
-            Target::Shared => self.hit_all(kind, rng).await,
+            Target::Shared => self.hit_all(kind, rng).await.map(Some),
         }
     }
 
@@ -323,6 +381,15 @@ impl Director {
         self.lease()
             .min(Duration::from_millis(1200))
             .mul_f64([0.1, 0.4, 1.0, 2.2][rng.usize(..4)] * (0.3 + 0.7 * rng.f64()))
+    }
+}
+
+/// A fault is over, or it hit nothing.
+fn over(fault: UnderFault, hit: bool) {
+    if hit {
+        fault.heal();
+    } else {
+        fault.never_happened();
     }
 }
 

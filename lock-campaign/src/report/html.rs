@@ -36,14 +36,14 @@ pub fn html(outcomes: &[Outcome], findings: &[Finding]) -> String {
 fn overview(sums: &[Sum<'_>]) -> String {
     let mut table = "<h2>What was run</h2><table><tr><th>backend<th>runs<th>clean<th>verdict<th>time<th>operations\
         <th>grants<th>faults<th>kinds<th>losses told<th>lost updates<br>without fences<th>lost updates<br>\
-        with fences<th>overlaps while an<br>assumption was broken<th>failed<br>without a fault</tr>"
+        with fences<th>overlaps while an<br>assumption was broken<th>failed<br>without a fault<th>waits judged</tr>"
         .to_owned();
     for sum in sums {
         let effects = &sum.effects;
         let _ = write!(
             table,
             "<tr><td><a href=\"#{0}\">{0}</a><td>{1}<td class=\"{2}\">{3}<td>{4}<td>{5:.0}&nbsp;s<td>{6}<td>{7}\
-             <td>{8}<td>{9}<td>{10}<td>{11} of {12}<td class=\"{13}\">{14} of {15}<td>{16} of {17} claims<td>{18}</tr>",
+             <td>{8}<td>{9}<td>{10}<td>{11} of {12}<td class=\"{13}\">{14} of {15}<td>{16} of {17} claims<td>{18}<td>{19}</tr>",
             sum.backend,
             sum.outcomes.len(),
             if sum.clean() == sum.outcomes.len() { "good" } else { "bad" },
@@ -63,6 +63,7 @@ fn overview(sums: &[Sum<'_>]) -> String {
             grouped(sum.excused_overlaps),
             grouped(sum.claims_at_risk),
             sum.failed(),
+            sum.waits_judged(),
         );
     }
     table + "</table>"
@@ -102,8 +103,8 @@ fn section(sum: &Sum<'_>) -> String {
         &sum.takeovers,
         &format!(
             "Declared: {words}. The verdict allows {allowed}six seconds and the bound of a call more, for the load of the \
-             machine, and, where the server hands locks over, a lease for each who stood in line and has died or is \
-             stopped, too. Other faults go on meanwhile: the next in line may be hit itself. Where locks have no \
+             machine. Where the server hands locks over and somebody who stood in line was killed or stopped meanwhile, it \
+             allows a lease for each of its process who waited, too. Other faults go on meanwhile: the next in line may be hit itself. Where locks have no \
              lease, a holder that is stopped keeps them."
         ),
         Some(limit),
@@ -192,7 +193,9 @@ fn bugs(findings: &[Finding]) -> String {
         a law or a test that does not see its bug would prove nothing.</p><table class=\"words\"><tr><th>bug<th>what \
         it does<th>seen by<th>what was seen<th>command</tr>"
         .to_owned();
-    for Finding { bug, what, seen_by, seen, command } in findings {
+    for finding in findings {
+        let Finding { bug, what, seen, command, .. } = finding;
+        let seen_by = escaped(&finding.origin());
         let seen = seen.as_deref().map_or("<b class=\"bad\">nothing</b>".into(), escaped);
         let _ = write!(
             text,

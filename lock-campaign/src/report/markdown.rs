@@ -9,9 +9,11 @@ use crate::outcome::Outcome;
 use crate::times::Spread;
 
 const WHAT_IS_COUNTED: &str = "\n*Verdict* is the version of the rules that a run was judged by: results of an older one have not been judged by\n\
-    what came since (`outcome.rs` says what that is). *Failed without a fault* are acquisitions whose clients felt no fault,\n\
-    neither then nor shortly before, and that ended with an error all the same: more than one in a hundred and the run is\n\
-    not clean. `–`: not counted.\n";
+    what came since (`outcome.rs` says what that is). *Failed without a fault* are calls whose clients felt no fault, neither\n\
+    then nor shortly before, and that ended with an error all the same, and holds that were lost though they are renewed: more\n\
+    than one in a hundred of acquisitions, of releases or of holds, at more than three moments, and the run is not clean.\n\
+    *Waits judged* are those that no fault disturbed and after which certainly nobody else had the lock any more, so that they\n\
+    would have been found late: fewer than one in twenty and the run is not clean. `–`: not counted.\n";
 
 /// The summary.
 #[must_use]
@@ -22,13 +24,13 @@ pub fn markdown(outcomes: &[Outcome], findings: &[Finding]) -> String {
         write, under each lock, to two counters: one that checks fencing tokens and one that does not. Meanwhile they are\n\
         stopped and killed, their network is broken, their servers are restarted. Everything is recorded and judged.\n\n\
         ## What was run\n\n\
-        | backend | runs | clean | verdict | time | operations | grants | faults | kinds | losses told | failed without a fault |\n\
-        |---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n"
+        | backend | runs | clean | verdict | time | operations | grants | faults | kinds | losses told | failed without a fault | waits judged |\n\
+        |---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n"
         .to_owned();
     for sum in &sums {
         let _ = writeln!(
             text,
-            "| {} | {} | {} | {} | {:.0} s | {} | {} | {} | {} | {} | {} |",
+            "| {} | {} | {} | {} | {:.0} s | {} | {} | {} | {} | {} | {} | {} |",
             sum.backend,
             sum.outcomes.len(),
             sum.clean(),
@@ -39,7 +41,8 @@ pub fn markdown(outcomes: &[Outcome], findings: &[Finding]) -> String {
             sum.faults,
             sum.around.len(),
             sum.losses.told,
-            sum.failed()
+            sum.failed(),
+            sum.waits_judged()
         );
     }
     text += WHAT_IS_COUNTED;
@@ -118,11 +121,12 @@ fn times(sums: &[Sum<'_>]) -> String {
             sum.promptness()
         );
     }
-    text += "\nWhat the verdict allows beyond what is declared is six seconds and the bound of a call, for the load of the machine, and,\n\
-        where the server hands locks over, a lease for each who stood in line and has died or is stopped. A fault that a waiter\n\
-        felt itself puts its bound off until it has recovered from it; what it waited between faults is counted. Losses are told\n\
-        after the next grant to holders that were stopped (what they may rely on ends by itself), or whose lock was removed\n\
-        by force, or with the server's data.\n\n\
+    text += "\nWhat the verdict allows beyond what is declared is six seconds and the bound of a call, for the load of the machine.\n\
+        Where the server hands locks over and somebody who stood in line was killed or stopped meanwhile, a lease for each of\n\
+        its process who waited comes on top (up to the second verdict, always). A fault that a waiter felt itself puts its\n\
+        bound off until it has recovered from it; what it waited between faults is counted. Losses are told after the next\n\
+        grant to holders that were stopped (what they may rely on ends by itself), or whose lock was removed by force, or with\n\
+        the server's data.\n\n\
         *Without a fault* are hand-offs where neither who let go nor who waited felt a fault, from a lease before on: what half\n\
         of them took, and nine in ten. A run in which that is more than 50 ms and 200 ms, with a pause between two looks (two, of\n\
         nine in ten) where waiters look from time to time, is not clean, unless there were fewer than 100. `–`: nobody looked.\n";
@@ -201,7 +205,9 @@ fn bugs(findings: &[Finding]) -> String {
         | bug | what it does | seen by | what was seen | command |\n|---|---|---|---|---|\n",
         findings.len(),
     );
-    for Finding { bug, what, seen_by, seen, command } in findings {
+    for finding in findings {
+        let Finding { bug, what, seen, command, .. } = finding;
+        let seen_by = finding.origin();
         let seen = seen.as_deref().unwrap_or("**nothing**").replace('|', "\\|");
         let _ = writeln!(text, "| {bug} | {what} | {seen_by} | {seen} | `{command}` |");
     }

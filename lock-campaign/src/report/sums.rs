@@ -38,6 +38,8 @@ pub(super) struct Sum<'a> {
     pub(super) claims_at_risk: u64,
     pub(super) undisturbed: u64,
     pub(super) unexplained: u64,
+    waits: u64,
+    judged_waits: u64,
     /// By which versions of the verdict.
     verdicts: BTreeSet<u32>,
 }
@@ -50,6 +52,11 @@ pub(super) fn sums(outcomes: &[Outcome]) -> Vec<Sum<'_>> {
         sum.add(outcome);
     }
     sums.into_values().collect()
+}
+
+/// `–` of none.
+fn of(some: u64, all: u64) -> String {
+    if all == 0 { "–".to_owned() } else { format!("{some} of {all}") }
 }
 
 impl<'a> Sum<'a> {
@@ -73,6 +80,8 @@ impl<'a> Sum<'a> {
             claims_at_risk: 0,
             undisturbed: 0,
             unexplained: 0,
+            waits: 0,
+            judged_waits: 0,
             verdicts: BTreeSet::new(),
         }
     }
@@ -99,6 +108,8 @@ impl<'a> Sum<'a> {
         self.claims_at_risk += outcome.claims_at_risk;
         self.undisturbed += outcome.undisturbed;
         self.unexplained += outcome.unexplained;
+        self.waits += outcome.waits;
+        self.judged_waits += outcome.judged_waits;
         self.verdicts.insert(outcome.verdict);
     }
 
@@ -112,12 +123,14 @@ impl<'a> Sum<'a> {
         self.verdicts.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
     }
 
-    /// What failed of acquisitions whose clients felt no fault; `–` if nobody has counted it.
+    /// What failed of what no fault disturbed; `–` if nobody has counted it.
     pub(super) fn failed(&self) -> String {
-        match self.undisturbed {
-            0 => "–".to_owned(),
-            all => format!("{} of {all}", self.unexplained),
-        }
+        of(self.unexplained, self.undisturbed)
+    }
+
+    /// How many waits could be judged of those that no fault disturbed.
+    pub(super) fn waits_judged(&self) -> String {
+        of(self.judged_waits, self.waits)
     }
 
     /// How long half of the hand-offs took that no fault disturbed, and nine in ten, and the bounds; `–` if nobody has looked.

@@ -21,7 +21,7 @@ const MASTERS: usize = 3;
 const LEASE: Duration = Duration::from_secs(1);
 
 /// A lock of all those that clients want.
-const ONE: &str = "n0";
+const ONE: &str = "n00";
 
 fn start() -> Box<dyn Site> {
     let options = RedisOptions::new()
@@ -142,7 +142,7 @@ impl Site for Cluster {
         Some(all.iter().flat_map(|keys| keys.lines()).map(str::to_owned).collect())
     }
 
-    fn documented(&self) -> Vec<&'static str> {
-        vec!["{n*}%fence", "{n*}%gone:*"]
+    fn documented(&self) -> Option<Vec<&'static str>> {
+        Some(vec!["{n*}%fence", "{n*}%gone:*"])
     }
 }

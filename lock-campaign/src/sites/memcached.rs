@@ -78,9 +78,9 @@ impl Site for OneMemcached {
         Some(keys(self.0.addr()).unwrap_or_else(|error| vec![error.to_string()]))
     }
 
-    fn documented(&self) -> Vec<&'static str> {
+    fn documented(&self) -> Option<Vec<&'static str>> {
         // Its crawler escapes the names of keys.
-        vec!["%25fence", "%25server"]
+        Some(vec!["%25fence", "%25server"])
     }
 }
 

@@ -70,4 +70,9 @@ impl Site for InMemory {
     fn left(&self) -> Option<Vec<String>> {
         Some(if self.0.is_empty() { Vec::new() } else { vec![format!("{} locks", self.0.len())] })
     }
+
+    /// Nothing.
+    fn documented(&self) -> Option<Vec<&'static str>> {
+        Some(Vec::new())
+    }
 }

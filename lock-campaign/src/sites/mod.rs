@@ -187,14 +187,14 @@ pub trait Site: Send + Sync {
         Removal::Nothing
     }
 
-    /// What is left when all clients have gone. `None` if it cannot tell.
+    /// What is left when all clients have gone. `None` if it cannot tell now.
     fn left(&self) -> Option<Vec<String>> {
         None
     }
 
-    /// What may be left, with `*` for anything.
-    fn documented(&self) -> Vec<&'static str> {
-        Vec::new()
+    /// What may be left, with `*` for anything. `None` if nobody can look: then nothing is promised.
+    fn documented(&self) -> Option<Vec<&'static str>> {
+        None
     }
 }
 

@@ -144,8 +144,9 @@ impl Site for Quorum {
         Some(self.members.iter().filter_map(|member| member.left()).flatten().collect())
     }
 
-    fn documented(&self) -> Vec<&'static str> {
-        self.members.iter().flat_map(|member| member.documented()).collect()
+    fn documented(&self) -> Option<Vec<&'static str>> {
+        let each: Option<Vec<_>> = self.members.iter().map(|member| member.documented()).collect();
+        each.map(|names| names.concat())
     }
 }
 

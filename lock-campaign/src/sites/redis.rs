@@ -74,8 +74,8 @@ impl Site for OneRedis {
         }
     }
 
-    fn documented(&self) -> Vec<&'static str> {
-        vec!["{n*}%fence", "{n*}%gone:*"]
+    fn documented(&self) -> Option<Vec<&'static str>> {
+        Some(vec!["{n*}%fence", "{n*}%gone:*"])
     }
 }
 

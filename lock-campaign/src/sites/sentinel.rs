@@ -132,7 +132,7 @@ impl Site for Group {
         }
     }
 
-    fn documented(&self) -> Vec<&'static str> {
-        vec!["{n*}%fence", "{n*}%gone:*"]
+    fn documented(&self) -> Option<Vec<&'static str>> {
+        Some(vec!["{n*}%fence", "{n*}%gone:*"])
     }
 }

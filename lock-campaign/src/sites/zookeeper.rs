@@ -102,6 +102,11 @@ impl Site for Alone {
     fn left(&self) -> Option<Vec<String>> {
         Some(ephemerals(&self.0))
     }
+
+    /// Nothing.
+    fn documented(&self) -> Option<Vec<&'static str>> {
+        Some(Vec::new())
+    }
 }
 
 impl Site for Ensemble {
@@ -143,5 +148,10 @@ impl Site for Ensemble {
 
     fn left(&self) -> Option<Vec<String>> {
         self.leader().map(|leader| ephemerals(self.0.member(leader)))
+    }
+
+    /// Nothing.
+    fn documented(&self) -> Option<Vec<&'static str>> {
+        Some(Vec::new())
     }
 }

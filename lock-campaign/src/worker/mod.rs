@@ -125,6 +125,7 @@ struct State {
 pub(crate) fn process(duty: Duty, connect: for<'a> fn(&'a str) -> Connecting<'a>) {
     use std::os::fd::AsFd;
 
+    end_with_any_panic();
     let desk = std::io::stdout().as_fd().try_clone_to_owned().expect("it has a standard output");
     let desk = Desk::new(UnixStream::from(desk)).expect("its standard output is a socket");
     let runtime = runtime();
@@ -132,6 +133,15 @@ pub(crate) fn process(duty: Duty, connect: for<'a> fn(&'a str) -> Connecting<'a>
     runtime.block_on(live(duty, backend, desk, std::io::stdin()));
     // Whatever is left of it, the campaign does not wait for.
     runtime.shutdown_background();
+}
+
+/// A task that panics is gone, and nobody else would know.
+fn end_with_any_panic() {
+    let tell = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        tell(panic);
+        std::process::abort();
+    }));
 }
 
 /// The life of a thread.

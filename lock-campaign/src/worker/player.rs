@@ -38,8 +38,9 @@ impl Player {
             let number = self.rng.usize(..self.duty.locks);
             // Some leases are never renewed: whoever counts them wrongly is found out.
             let is_short = self.rng.u8(..16) == 0 || self.state.short.load(Ordering::SeqCst);
+            self.client.leaves_unrenewed(is_short);
             if let Some(held) = self.win(&locks, number, is_short).await {
-                self.work(held, is_short).await;
+                self.work(held, is_short, gives_up(number)).await;
             }
         }
     }
@@ -50,11 +51,12 @@ impl Player {
         let (way, wait) = (self.rng.u8(..8), self.up_to(self.duty.ttl));
         // Some calls are dropped after a while, wherever they are.
         let given_up = (self.rng.u8(..16) == 0).then(|| self.up_to(self.duty.ttl));
+        let given_up = given_up.filter(|_| gives_up(number));
         let client = &mut self.client;
         let winning = async {
             match way {
                 0 => client.try_acquire(&lock).await,
-                1 => client.try_acquire_for(&lock, wait).await,
+                1 if gives_up(number) => client.try_acquire_for(&lock, wait).await,
                 _ => client.acquire(&lock).await.map(Some),
             }
         };
@@ -74,7 +76,7 @@ impl Player {
         Some(held)
     }
 
-    async fn work(&mut self, held: Held, is_short: bool) {
+    async fn work(&mut self, held: Held, is_short: bool, gives_up: bool) {
         let read = if self.rng.bool() { self.read(&held) } else { None };
         sleep(self.hold_for(is_short)).await;
         let goes_on = match self.rng.u8(..8) {
@@ -91,8 +93,8 @@ impl Player {
             self.write(&held, &read);
         }
         match self.rng.u8(..16) {
-            0 => self.client.drop(held),
-            1 => {
+            0 if gives_up => self.client.drop(held),
+            1 if gives_up => {
                 let bound = self.up_to(self.duty.beat * 4);
                 let _ = tokio::time::timeout(bound, self.client.release(held)).await;
             }
@@ -141,6 +143,12 @@ impl Player {
     fn up_to(&mut self, longest: Duration) -> Duration {
         longest.mul_f64(self.rng.f64())
     }
+}
+
+/// On every other lock nobody gives up. What is left of a call that is given up may have the lock, or stand in line, for as
+/// long as anybody could say, and meanwhile nobody could say either that a waiter should have it.
+fn gives_up(number: usize) -> bool {
+    !number.is_multiple_of(2)
 }
 
 /// The loss is noted even while its holder looks elsewhere.

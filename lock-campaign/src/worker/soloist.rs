@@ -33,6 +33,7 @@ impl Player {
     async fn insist(&mut self, locks: &Locker, number: usize, renewed: bool) -> Option<Held> {
         let lock = locks.lock(lock_name(number)).expect("a good name").ttl(self.duty.ttl);
         let lock = if renewed { lock } else { lock.renewal(RenewalPolicy::off()) };
+        self.client.leaves_unrenewed(!renewed);
         while !self.state.quits.load(Ordering::SeqCst) {
             if let Ok(held) = self.client.acquire(&lock).await {
                 tell_of_loss(&held);
