@@ -255,7 +255,7 @@ impl Rest {
         // What was sent last lands within the bound of a call, or never.
         let over = Moment::now() + settings.member_timeout + self.claim.ttl;
         let mut pause = SHORTEST_PAUSE;
-        loop {
+        while !over.has_passed() {
             sleep_between(pause / 2, pause).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
             // One that hangs keeps nobody from asking the others.

@@ -127,7 +127,7 @@ async fn a_majority_that_is_late_is_refused_and_let_go() {
     assert!(late.iter().all(|&node| nodes.has(node, "late")), "no votes to let go");
     nodes.heal();
     nodes
-        .until("it is let go everywhere", (began + up + ttl / 2).remaining(), |nodes| {
+        .until("it is let go everywhere", (began + up + ttl * 3 / 4).remaining(), |nodes| {
             (0..5).all(|node| !nodes.has(node, "late"))
         })
         .await;
