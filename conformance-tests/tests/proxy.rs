@@ -294,6 +294,20 @@ async fn a_cut_that_is_called_off_does_not_happen() {
 }
 
 #[tokio::test]
+async fn who_calls_a_fault_off_knows_whether_it_was_too_late() {
+    let (_server, proxy) = line_server().await;
+    let (early, held) = (proxy.cut_after("needle"), proxy.hold("needle"));
+    assert!(early.call_off() && held.call_off(), "nothing has matched");
+    let mut client = Client::connect(&proxy).await;
+    assert_eq!(client.ask("needle").await, "re:needle");
+    let mut late = proxy.cut_after("needle");
+    client.send("needle\n").await;
+    within(late.happened()).await.unwrap();
+    client.is_reset().await;
+    assert!(!late.call_off(), "it has happened");
+}
+
+#[tokio::test]
 async fn a_cut_without_an_answer_says_so() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let proxy = Proxy::start(listener.local_addr().unwrap()).unwrap();

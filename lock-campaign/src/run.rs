@@ -102,7 +102,32 @@ pub async fn on(
     tokio::task::block_in_place(|| dismiss(posts, &mut failures));
     look_what_is_left(&*site, &*operator, &recorder, &header).await;
 
-    let lines = recorder.lines();
+    let stage = Stage { site, operator, backing, seed, settings, breaks_all, header, started };
+    verdict(stage, &office, &director, played, failures).await
+}
+
+/// What a run is played on.
+struct Stage<'a> {
+    site: Arc<dyn Site>,
+    operator: Arc<dyn Backend>,
+    backing: &'a Backing,
+    seed: u64,
+    settings: &'a Settings,
+    breaks_all: bool,
+    header: Header,
+    started: Moment,
+}
+
+/// What came of it.
+async fn verdict(
+    stage: Stage<'_>,
+    office: &Office,
+    director: &Director,
+    played: Duration,
+    mut failures: Vec<String>,
+) -> io::Result<Run> {
+    let Stage { site, operator, backing, seed, settings, breaks_all, header, started } = stage;
+    let lines = office.recorder().lines();
     let history = History::new(lines.iter().cloned()).map_err(io::Error::other)?;
     let effects = office.effects();
     let judged = Moment::now();
