@@ -284,24 +284,32 @@ fn rows(lines: &[Line], faults: &[Fault<'_>], lock: &str, from: u64, until: u64)
     for (task, mark) in marks {
         rows.entry(task).or_insert_with(|| blank(task)).marks.push(mark);
     }
-    let mut rows: Vec<Row> = rows.into_values().collect();
-    // Who held it, or tried to write, before those who only waited.
+    let mut rows = busiest(rows.into_values().collect());
+    rows.iter_mut().for_each(|row| add_faults(row, faults, from, until));
+    rows
+}
+
+/// Below all else.
+fn add_faults(row: &mut Row, faults: &[Fault<'_>], from: u64, until: u64) {
+    let at = |t: u64| t.clamp(from, until) - from;
+    let hit = faults.iter().filter(|fault| fault.host == host(&row.name));
+    let hit = hit.filter(|fault| fault.from < until && fault.until > from);
+    let spans = hit.map(|fault| Span {
+        what: SpanKind::Fault,
+        from: at(fault.from),
+        until: at(fault.until),
+    });
+    row.spans.splice(0..0, spans.collect::<Vec<_>>());
+}
+
+/// Who held it, or tried to write, before those who only waited.
+fn busiest(mut rows: Vec<Row>) -> Vec<Row> {
     let acts = |row: &Row| {
         row.marks.len() + row.spans.iter().filter(|span| span.what == SpanKind::Holds).count()
     };
     rows.sort_by_key(|row| std::cmp::Reverse(acts(row)));
     rows.truncate(ROWS);
     rows.sort_by(|a, b| a.name.cmp(&b.name));
-    for row in &mut rows {
-        let hit = faults.iter().filter(|fault| fault.host == host(&row.name));
-        let hit = hit.filter(|fault| fault.from < until && fault.until > from);
-        let spans = hit.map(|fault| Span {
-            what: SpanKind::Fault,
-            from: at(fault.from),
-            until: at(fault.until),
-        });
-        row.spans.splice(0..0, spans.collect::<Vec<_>>());
-    }
     rows
 }
 

@@ -73,28 +73,7 @@ fn section(sum: &Sum<'_>) -> String {
     let last = sum.last();
     let mut text = format!("<h2 id=\"{0}\">{0}</h2>", sum.backend);
     text += &verdicts(sum);
-    text += "<h3>Faults</h3><table><tr><th>kind<th class=\"words\">what<th>how often<th>grants before\
-        <th>during<th>after<th>fewest before<br>or after one<th>of whom it hit<th>calls that<br>felt them</tr>";
-    for (kind, around) in &sum.around {
-        let _ = write!(
-            text,
-            "<tr><td>{}<td class=\"words\">{}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{}</tr>",
-            kind.name(),
-            kind.what(),
-            grouped(around.faults),
-            grouped(around.before),
-            grouped(around.during),
-            grouped(around.after),
-            grouped(around.least),
-            around.least_of_hit.map_or_else(|| "–".to_owned(), grouped),
-            grouped(around.calls),
-        );
-    }
-    text += "</table><details><summary>Kinds that this backend cannot have</summary><table>";
-    for (kind, why) in &last.refused_kinds {
-        let _ = write!(text, "<tr><td>{}<td class=\"words\">{why}</tr>", kind.name());
-    }
-    text += "</table></details>";
+    text += &faults(sum);
     let allowed =
         last.allowed().map_or_else(String::new, |slack| format!("{} more: ", short(slack)));
     let (limit, words) = bound(last.takeover, last.lease);
@@ -143,6 +122,32 @@ fn section(sum: &Sum<'_>) -> String {
         );
     }
     text
+}
+
+fn faults(sum: &Sum<'_>) -> String {
+    let mut text = "<h3>Faults</h3><table><tr><th>kind<th class=\"words\">what<th>how often<th>grants before\
+        <th>during<th>after<th>fewest before<br>or after one<th>of whom it hit<th>calls that<br>felt them</tr>"
+        .to_owned();
+    for (kind, around) in &sum.around {
+        let _ = write!(
+            text,
+            "<tr><td>{}<td class=\"words\">{}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{}<td>{}</tr>",
+            kind.name(),
+            kind.what(),
+            grouped(around.faults),
+            grouped(around.before),
+            grouped(around.during),
+            grouped(around.after),
+            grouped(around.least),
+            around.least_of_hit.map_or_else(|| "–".to_owned(), grouped),
+            grouped(around.calls),
+        );
+    }
+    text += "</table><details><summary>Kinds that this backend cannot have</summary><table>";
+    for (kind, why) in &sum.last().refused_kinds {
+        let _ = write!(text, "<tr><td>{}<td class=\"words\">{why}</tr>", kind.name());
+    }
+    text + "</table></details>"
 }
 
 const LEGEND: &str = "One row for each task, <span class=\"key holds\">holds</span> \
