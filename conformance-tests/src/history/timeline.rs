@@ -123,7 +123,12 @@ pub(super) struct Window {
 pub struct History {
     pub(super) header: Header,
     pub(super) locks: Vec<LockLine>,
+    /// By their start.
     pub(super) windows: Vec<Window>,
+    /// For each of them: when the last of those up to it ends that do end.
+    latest: Vec<At>,
+    /// Those that never end, as where clients were killed.
+    endless: Vec<usize>,
     pub(super) residue: Option<(Vec<String>, u32)>,
     pub(super) processes: Names,
     /// Of each process: the operating system's process that it is part of.
@@ -337,10 +342,14 @@ impl History {
         Some(of_all.map(|window| self.healed(lock, process, window)).fold(lapsed, At::max))
     }
 
-    /// The windows that touch a span of time. They are few: nothing but their start is sorted.
+    /// The windows that touch a span of time, by their start.
     fn during(&self, from: At, until: At) -> impl Iterator<Item = &Window> {
         let begun = self.windows.partition_point(|window| window.from <= until);
-        self.windows[..begun].iter().filter(move |window| window.until >= from)
+        let over = self.latest.partition_point(|latest| *latest < from).min(begun);
+        let endless = self.endless.partition_point(|&index| index < over);
+        let endless = self.endless[..endless].iter().map(|&index| &self.windows[index]);
+        let others = self.windows[over..begun].iter().filter(move |window| window.until >= from);
+        endless.chain(others)
     }
 }
 
@@ -668,7 +677,15 @@ impl Builder {
         let hosts = self.processes.names.iter().map(|name| self.hosts.number(host_of(name)));
         let hosts = hosts.collect();
         let kills = self.windows.iter().rev().filter(|window| window.what == Trouble::Kill);
+        let is_endless = |window: &Window| window.until == At::NEVER;
+        let latest = self.windows.iter().scan(At::START, |latest, window| {
+            *latest = if is_endless(window) { *latest } else { window.until.max(*latest) };
+            Some(*latest)
+        });
+        let endless = (0..self.windows.len()).filter(|&index| is_endless(&self.windows[index]));
         Ok(History {
+            latest: latest.collect(),
+            endless: endless.collect(),
             header,
             locks: self.locks,
             hosts,
