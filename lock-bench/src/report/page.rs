@@ -379,8 +379,8 @@ impl Side {
     /// Its colour.
     fn class(self) -> &'static str {
         match self {
-            Self::Floor | Self::Bare => "floor",
-            Self::Ours => "ours",
+            Self::Floor => "floor",
+            Self::Ours | Self::Bare => "ours",
             Self::Other => "other",
             Self::Tuned => "tuned",
         }
