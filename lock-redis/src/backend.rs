@@ -1,6 +1,7 @@
 //! The verbs.
 
 use std::collections::HashSet;
+use std::iter::zip;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -202,18 +203,41 @@ impl Backend for Redis {
     }
 
     async fn renew(&self, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
-        let mut answers = Vec::with_capacity(claims.len());
-        for batch in claims.chunks(MAX_BATCH) {
-            if self.inner.servers.are_many() {
+        if self.inner.servers.are_many() {
+            let mut answers = Vec::with_capacity(claims.len());
+            for batch in claims.chunks(MAX_BATCH) {
                 answers.extend(all(batch.iter().map(|claim| self.renew_alone(claim))).await);
-                continue;
             }
-            match self.renew_batch(batch).await {
-                Ok(renewals) => answers.extend(renewals),
-                Err(fault) => answers.extend(batch.iter().map(|_| Err(fault.repeated()))),
+            return answers;
+        }
+        let mut answers: Vec<_> = claims.iter().map(|_| None).collect();
+        let (plain, mut others) = self.sorted(claims);
+        let alike = plain.chunk_by(|(one, _), (other, _)| claims[*one].ttl == claims[*other].ttl);
+        for batch in alike.flat_map(|alike| alike.chunks(MAX_BATCH)) {
+            match self.renew_plain(claims, batch).await {
+                Ok(renewals) => {
+                    zip(batch, renewals).for_each(|(&(at, _), renewal)| match renewal {
+                        Some(renewal) => answers[at] = Some(renewal),
+                        None => others.push(at),
+                    });
+                }
+                Err(fault) => {
+                    batch.iter().for_each(|&(at, _)| answers[at] = Some(Err(fault.repeated())));
+                }
             }
         }
-        answers
+        for batch in others.chunks(MAX_BATCH) {
+            let asked: Vec<_> = batch.iter().map(|&at| claims[at]).collect();
+            match self.renew_batch(&asked).await {
+                Ok(renewals) => {
+                    zip(batch, renewals).for_each(|(&at, renewal)| answers[at] = Some(renewal));
+                }
+                Err(fault) => {
+                    batch.iter().for_each(|&at| answers[at] = Some(Err(fault.repeated())));
+                }
+            }
+        }
+        answers.into_iter().flatten().collect()
     }
 
     async fn release(&self, claim: &Claim, how: LetGo) -> Result<Release, Fault> {
@@ -532,58 +556,56 @@ impl Redis {
         }
     }
 
-    /// All locks of a batch are on one server.
-    async fn renew_batch(&self, claims: &[&Claim]) -> Result<Vec<Result<Renewal, Fault>>, Fault> {
-        let mut renewals = self.renew_plain(claims).await?;
-        let left: Vec<_> = (0..claims.len()).filter(|&at| renewals[at].is_none()).collect();
-        let others: Vec<_> = left.iter().map(|&at| claims[at]).collect();
-        match self.renew_in_full(&others).await {
-            Ok(answers) => left.iter().zip(answers).for_each(|(&at, it)| renewals[at] = Some(it)),
-            Err(fault) => left.iter().for_each(|&at| renewals[at] = Some(Err(fault.repeated()))),
+    /// Those of which all that a renewal is to change is the end of the lease, with what is known of them and in the order
+    /// of their ttls, and the others.
+    fn sorted<'a>(&self, claims: &[&'a Claim]) -> (Vec<(usize, &'a Held)>, Vec<usize>) {
+        let now = Moment::now();
+        let (mut plain, mut others) = (Vec::with_capacity(claims.len()), Vec::new());
+        for (at, claim) in claims.iter().enumerate() {
+            match held(claim) {
+                Some(held)
+                    if !self.prolongs(claim, now)
+                        && self.inner.servers.ours.lines.place(&claim.owner).is_none() =>
+                {
+                    plain.push((at, held));
+                }
+                _ => others.push(at),
+            }
         }
-        Ok(renewals.into_iter().flatten().collect())
+        plain.sort_by_key(|&(at, _)| claims[at].ttl);
+        (plain, others)
     }
 
-    /// Renews those of which nothing else is to be said, as long as the server finds nothing unusual. For the others it
-    /// answers nothing.
+    /// Renews a batch of them, which have the same ttl. Where the server finds anything unusual it leaves them as they are:
+    /// `None`.
     async fn renew_plain(
         &self,
         claims: &[&Claim],
+        batch: &[(usize, &Held)],
     ) -> Result<Vec<Option<Result<Renewal, Fault>>>, Fault> {
-        let mut renewals: Vec<_> = claims.iter().map(|_| None).collect();
         let Inner { keys, servers, .. } = &*self.inner;
-        let Some(ttl) = claims.first().map(|claim| claim.ttl) else { return Ok(renewals) };
-        let now = Moment::now();
-        let alike = claims.iter().enumerate().filter(|(_, claim)| claim.ttl == ttl);
-        let plain = alike.filter_map(|(at, claim)| Some((at, self.plain(claim, now)?)));
-        let plain: Vec<_> = plain.collect();
-        let locks: Vec<_> = plain.iter().map(|&(at, _)| keys.of(&claims[at].name)).collect();
-        let Some(some) = locks.first() else { return Ok(renewals) };
+        let locks: Vec<_> = batch.iter().map(|&(at, _)| keys.of(&claims[at].name)).collect();
+        let (Some(some), Some(&(first, _))) = (locks.first(), batch.first()) else {
+            return Ok(Vec::new());
+        };
+        let ttl = claims[first].ttl;
         let locks: Vec<_> = locks.iter().map(LockKeys::lock).collect();
         let mut call = Call::new(&servers.ours.scripts().quick_renew, &locks);
         call.arg(millis(ttl));
-        for &(at, held) in &plain {
+        for &(at, held) in batch {
             call.arg(format!("{} {}", claims[at].owner.expose(), held.number));
         }
         let done = servers.run::<Vec<usize>>(&Errand::new("renew", some, &call)).await?;
         let Done { asked, connection, answer: others, .. } = done;
-        for (number, (at, held)) in (1..).zip(plain) {
-            if !others.contains(&number) {
-                let held = Held { connection: connection.id(), ..*held };
-                renewals[at] = Some(held.grant(ttl, asked).map(Renewal::Held));
-            }
-        }
-        Ok(renewals)
+        let renewed = |(number, &(_, held)): (usize, &(usize, &Held))| {
+            let held = Held { connection: connection.id(), ..*held };
+            (!others.contains(&number)).then(|| held.grant(ttl, asked).map(Renewal::Held))
+        };
+        Ok((1..).zip(batch).map(renewed).collect())
     }
 
-    /// What is known of a claim, if all that a renewal of it is to change is the end of the lease.
-    fn plain<'a>(&self, claim: &'a Claim, now: Moment) -> Option<&'a Held> {
-        let is_plain = !self.prolongs(claim, now)
-            && self.inner.servers.ours.lines.place(&claim.owner).is_none();
-        held(claim).filter(|_| is_plain)
-    }
-
-    async fn renew_in_full(&self, claims: &[&Claim]) -> Result<Vec<Result<Renewal, Fault>>, Fault> {
+    /// All locks of a batch are on one server.
+    async fn renew_batch(&self, claims: &[&Claim]) -> Result<Vec<Result<Renewal, Fault>>, Fault> {
         let Inner { keys, servers, .. } = &*self.inner;
         let Ours { lines, .. } = &*servers.ours;
         let keys: Vec<_> = claims.iter().map(|claim| keys.of(&claim.name)).collect();
