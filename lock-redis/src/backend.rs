@@ -212,8 +212,7 @@ impl Backend for Redis {
         }
         let mut answers: Vec<_> = claims.iter().map(|_| None).collect();
         let (plain, mut others) = self.sorted(claims);
-        let alike = plain.chunk_by(|(one, _), (other, _)| claims[*one].ttl == claims[*other].ttl);
-        for batch in alike.flat_map(|alike| alike.chunks(MAX_BATCH)) {
+        for batch in plain.chunks(MAX_BATCH) {
             match self.renew_plain(claims, batch).await {
                 Ok(renewals) => {
                     zip(batch, renewals).for_each(|(&(at, _), renewal)| match renewal {
@@ -556,28 +555,34 @@ impl Redis {
         }
     }
 
-    /// Those of which all that a renewal is to change is the end of the lease, with what is known of them and in the order
-    /// of their ttls, and the others.
+    /// Those of which all that a renewal is to change is the end of the lease, and by the same ttl, with what is known of
+    /// them; and the others.
     fn sorted<'a>(&self, claims: &[&'a Claim]) -> (Vec<(usize, &'a Held)>, Vec<usize>) {
         let now = Moment::now();
         let (mut plain, mut others) = (Vec::with_capacity(claims.len()), Vec::new());
+        let mut ttl = None;
         for (at, claim) in claims.iter().enumerate() {
             match held(claim) {
                 Some(held)
-                    if !self.prolongs(claim, now)
-                        && self.inner.servers.ours.lines.place(&claim.owner).is_none() =>
+                    if !self.prolongs(held, claim.ttl, now)
+                        && self.inner.servers.ours.lines.place(&claim.owner).is_none()
+                        && *ttl.get_or_insert(claim.ttl) == claim.ttl =>
                 {
                     plain.push((at, held));
                 }
                 _ => others.push(at),
             }
         }
-        plain.sort_by_key(|&(at, _)| claims[at].ttl);
+        // It is not worth a request of its own where it costs none.
+        let (few, room) = (plain.len() % MAX_BATCH, others.len() % MAX_BATCH);
+        if room > 0 && few + room <= MAX_BATCH {
+            others.extend(plain.drain(plain.len() - few..).map(|(at, _)| at));
+        }
         (plain, others)
     }
 
-    /// Renews a batch of them, which have the same ttl. Where the server finds anything unusual it leaves them as they are:
-    /// `None`.
+    /// Renews a batch of the plain ones. Where the server finds anything unusual it leaves them as
+    /// they are: `None`.
     async fn renew_plain(
         &self,
         claims: &[&Claim],
@@ -656,7 +661,8 @@ impl Redis {
 
     /// Adds the renewal of a claim, whose keys it has; true if its fence is to be prolonged.
     fn add(&self, call: &mut Call, claim: &Claim) -> bool {
-        let prolong = self.prolongs(claim, Moment::now());
+        let now = Moment::now();
+        let prolong = held(claim).is_none_or(|held| self.prolongs(held, claim.ttl, now));
         call.arg(claim.owner.expose()).arg(millis(claim.ttl)).arg(i32::from(prolong));
         // Who was sent the lock and has not said so yet is still known as a waiter.
         let place = self.inner.servers.ours.lines.place(&claim.owner);
@@ -664,11 +670,9 @@ impl Redis {
         prolong
     }
 
-    /// True if the fence of the claim is to be prolonged. Whoever waits for replicas has a write of its own to be
-    /// acknowledged.
-    fn prolongs(&self, claim: &Claim, now: Moment) -> bool {
-        self.inner.waits_for_replicas
-            || held(claim).is_none_or(|held| held.fence_is_short(now, claim.ttl))
+    /// True if the fence is to be prolonged. Whoever waits for replicas has a write of its own to be acknowledged.
+    fn prolongs(&self, held: &Held, ttl: Duration, now: Moment) -> bool {
+        self.inner.waits_for_replicas || held.fence_is_short(now, ttl)
     }
 }
 
