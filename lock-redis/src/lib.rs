@@ -141,7 +141,7 @@
 //! | `SCRIPT LOAD`, and the request that found out once more | for each script that the server does not know |
 //! | the script of attempts | once for each claim; while it waits, when the lease ends of which its process heard last, once for all its waiters |
 //! | the script of plain renewals | for up to 64 locks at once, at each third of their leases |
-//! | the script of all other renewals | for up to 64 locks at once: the first one of each, one each ten minutes, and for those that the other one did not renew |
+//! | the script of all other renewals | for up to 64 locks at once: the first one of each, one each ten minutes, those that the other one did not renew, and what takes no request more with them |
 //! | the script of releases | once for each claim |
 //! | `CLIENT CACHING`, `EXISTS`, `GETRANGE`, `EXISTS`, sent together | with `order=any`, and where another library holds the lock: when a waiter goes to rest, and after each signal |
 //! | a `SET` before a second time of these | in a quorum, whose waiters do not queue anywhere: when one goes to rest, and nobody else has left the bell |
