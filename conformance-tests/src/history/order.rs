@@ -143,7 +143,18 @@ pub(super) fn fences(history: &History, lock: &LockLine, order: &[Hold], report:
 fn refused(h: &History, lock: &LockLine, call: &Call, report: &mut Report) {
     let seen = lock.grants.iter().map(|grant| lock.acquire_of(grant));
     let seen = seen.filter(|seen| h.are_together(seen, call) && seen.ret <= call.ret);
-    let highest = seen.max_by_key(|seen| seen.fence);
+    let seen: Vec<_> = seen.collect();
+    let is_unknown = |other: &&Call| {
+        other.op.acquires() && matches!(other.outcome, Outcome::Info | Outcome::Open)
+    };
+    let others = lock.calls.iter().filter(is_unknown).filter(|other| h.are_together(other, call));
+    let mut others = others.filter(|other| other.lines != call.lines);
+    let meanwhile = |other: &Call| other.invoke <= call.ret && other.ret >= call.invoke;
+    if seen.iter().any(|seen| seen.ret > call.invoke) || others.any(meanwhile) {
+        // The grant may be from before that one, and word of it late.
+        return;
+    }
+    let highest = seen.into_iter().max_by_key(|seen| seen.fence);
     // What it has seen besides, nobody knows.
     let from = highest.map_or(At::START, |highest| highest.asked);
     if fences_may_go_back(h, lock, from, call.ret) {
