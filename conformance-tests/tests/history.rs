@@ -912,6 +912,27 @@ fn a_token_that_its_client_refused_has_gone_back() {
     assert!(report.broken.contains_key(&Rule::K4), "{report}");
 }
 
+/// The server may have given it before the other one, and word of it came late.
+#[test]
+fn a_token_that_was_refused_while_another_one_came_need_not_have_gone_back() {
+    let call = written;
+    let granted = r#","fence":100,"valid_until":900"#;
+    for (asked, is_legal) in [(8, true), (80, false)] {
+        let mut lines = vec![
+            (10, call(10, "invoke", "p1/a", "acquire", "")),
+            (20, call(20, "ok", "p1/a", "acquire", granted)),
+            (40, call(40, "invoke", "p1/a", "release", "")),
+            (50, call(50, "ok", "p1/a", "release", "")),
+            (asked, call(asked, "invoke", "p1/b", "acquire", "")),
+            (90, call(90, "info", "p1/b", "acquire", r#","err":"fenced""#)),
+        ];
+        lines.sort_by_key(|(t, _)| *t);
+        let lines: Vec<&str> = lines.iter().map(|(_, line)| line.as_str()).collect();
+        let report = hand_written("", &lines).unwrap();
+        assert_eq!(report.is_legal(), is_legal, "{report}");
+    }
+}
+
 /// A call is given up at 20. Another one waits from 30 until `t`.
 #[test]
 fn what_is_left_of_a_call_that_was_given_up_excuses_others_for_as_long_as_it_can_last() {
