@@ -918,7 +918,7 @@ fn a_token_that_was_refused_while_another_one_came_need_not_have_gone_back() {
     let call = written;
     let granted = r#","fence":100,"valid_until":900"#;
     for (asked, is_legal) in [(8, true), (80, false)] {
-        let mut lines = vec![
+        let mut lines = [
             (10, call(10, "invoke", "p1/a", "acquire", "")),
             (20, call(20, "ok", "p1/a", "acquire", granted)),
             (40, call(40, "invoke", "p1/a", "release", "")),
