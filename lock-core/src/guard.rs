@@ -180,7 +180,8 @@ impl LockGuard {
     /// before its deadline. The backend is not asked then: what nobody knows yet, its successor is told. If that one has
     /// gone by then, or could not be sure of the lock, it goes back in the background, and a lock that turns out to have
     /// been lost is a warning in the log. Call [`close`](crate::Locker::close) before the process or its runtimes end: a
-    /// release that is not sent by then leaves the lock shut until its lease is over.
+    /// release that is not sent by then leaves the lock shut until its lease is over. Before this returns, the caller's task
+    /// yields once, so that its successor need not wait for what it does next.
     ///
     /// # Errors
     ///
@@ -201,6 +202,8 @@ impl LockGuard {
             return Err(hold.loss_error("release"));
         }
         if Bequest::leave(&hold) {
+            // Who waits goes first: whatever our caller does next is nothing that the heir has to wait for.
+            tokio::task::yield_now().await;
             return Ok(());
         }
         let explained = Arc::clone(&hold);

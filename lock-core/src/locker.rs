@@ -458,7 +458,7 @@ impl LockerBuilder {
     /// Where the backend keeps waiters [in order](crate::Order::Fifo), other processes have their turn then. Where it does
     /// not, they may have it: the next waiter of this process asks for the lock like theirs, and at once.
     ///
-    /// A hand-over costs about a microsecond and no request, so many waiters of one process cost the backend
+    /// A hand-over costs a few microseconds and no request, so many waiters of one process cost the backend
     /// little more than one. It keeps all promises but one: waiters of other processes, who may have come
     /// before, wait for up to `at_most` holds more. So the [order](Capabilities::order) is
     /// [`PerProcess`](crate::Order::PerProcess) then, whatever the backend declares, and only one waiter of

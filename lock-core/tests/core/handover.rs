@@ -109,6 +109,16 @@ async fn the_next_one_takes_over_and_nobody_is_asked() {
     assert_eq!(calls.lock().unwrap()[1], (Verb::Release, first));
 }
 
+#[tokio::test]
+async fn the_next_one_goes_first() {
+    let locks = handing_over(&Memory::new(), 16);
+    let guard = acquire(&locks).await;
+    let next = waiter(&locks).await;
+    guard.release().await.unwrap();
+    // Both tasks are on one thread: before this one goes on, the other one has had its turn.
+    assert!(next.is_finished());
+}
+
 #[tokio::test(start_paused = true)]
 async fn after_so_many_hand_overs_others_have_their_turn() {
     let memory = Memory::new();

@@ -30,7 +30,7 @@ fn drained(bench: &mut Bench<'_>) -> Result<(), Stop> {
         bench,
         &plan,
         |bench, lib| {
-            let measured = handoff::measure(bench, lib, Crowd { waiters: 8, processes: 1 })?;
+            let measured = handoff::measure(bench, lib, Crowd::new(8, 1))?;
             // Only what is compared.
             let figures = measured.figures.into_iter().filter(|(figure, _)| *figure == P50);
             Ok(Measured { figures: figures.collect(), ..measured })

@@ -21,11 +21,22 @@ const SAMPLES: Figure = Figure::time("hand-offs measured");
 /// How long each one holds the lock: long enough for those behind it to come to rest.
 const HOLD: u64 = 500 * MICRO;
 
+/// So short that the lock goes round without a rest, and what it takes is still in the processor's caches.
+const BRIEF: u64 = 20 * MICRO;
+
 /// Who waits, and where.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Crowd {
     pub(super) waiters: usize,
     pub(super) processes: usize,
+    /// How long each one holds the lock, in nanoseconds.
+    pub(super) hold: u64,
+}
+
+impl Crowd {
+    pub(super) fn new(waiters: usize, processes: usize) -> Self {
+        Self { waiters, processes, hold: HOLD }
+    }
 }
 
 /// Enough for a line.
@@ -35,13 +46,8 @@ const FEW: usize = 8;
 const WITHIN: &str = "tokio-mutex";
 
 /// In one process, from one waiter to many; then between processes.
-const LOCAL: [Crowd; 3] = [
-    Crowd { waiters: 1, processes: 1 },
-    Crowd { waiters: FEW, processes: 1 },
-    Crowd { waiters: 64, processes: 1 },
-];
-const REMOTE: [Crowd; 2] =
-    [Crowd { waiters: FEW, processes: 8 }, Crowd { waiters: 64, processes: 8 }];
+const LOCAL: [usize; 3] = [1, FEW, 64];
+const REMOTE: [usize; 2] = [FEW, 64];
 
 pub(super) fn run(bench: &mut Bench<'_>) -> Result<(), Stop> {
     exact(bench)?;
@@ -52,17 +58,15 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<(), Stop> {
 }
 
 fn hand_offs(bench: &mut Bench<'_>) -> Result<(), Stop> {
-    for crowd in LOCAL {
-        timed(bench, &format!("handoff local w={}", crowd.waiters), crowd, &[WITHIN])?;
+    for waiters in LOCAL {
+        let workload = format!("handoff local w={waiters}");
+        timed(bench, &workload, Crowd::new(waiters, 1), &[WITHIN])?;
     }
+    let brief = Crowd { hold: BRIEF, ..Crowd::new(FEW, 1) };
+    timed(bench, &format!("handoff brief w={FEW}"), brief, &[WITHIN])?;
     if bench.backend.between_processes {
-        for crowd in REMOTE {
-            timed(
-                bench,
-                &format!("handoff w={} p={}", crowd.waiters, crowd.processes),
-                crowd,
-                &[],
-            )?;
+        for waiters in REMOTE {
+            timed(bench, &format!("handoff w={waiters} p=8"), Crowd::new(waiters, 8), &[])?;
         }
     }
     Ok(())
@@ -101,7 +105,8 @@ fn through(bench: &mut Bench<'_>, relay: &Relay, lib: &Lib) -> Result<f64, Stop>
 fn timed(bench: &mut Bench<'_>, workload: &str, crowd: Crowd, beside: &[&str]) -> Result<(), Stop> {
     let floor_name = if bench.server().is_some() { "round trip" } else { bench.backend.floor };
     // A few waiters show what looking from time to time costs, and in many it takes long.
-    let libs = bench.libs.iter().filter(|lib| !lib.polls() || crowd.waiters == FEW);
+    let shows = crowd.waiters == FEW && crowd.hold == HOLD;
+    let libs = bench.libs.iter().filter(|lib| !lib.polls() || shows);
     let beside = beside.iter().filter(|beside| **beside != floor_name);
     let plan = Plan {
         workload,
@@ -116,7 +121,7 @@ fn timed(bench: &mut Bench<'_>, workload: &str, crowd: Crowd, beside: &[&str]) -
         |bench, _| match bench.server().and_then(|server| server.addrs().first().copied()) {
             Some(addr) => {
                 // After a pause like theirs, or the floor would be on a warmer processor.
-                let trip = bench.round_trip(addr, 500, HOLD)? / MICRO as f64;
+                let trip = bench.round_trip(addr, 500, crowd.hold)? / MICRO as f64;
                 let figures = Figures::from([(P50, trip)]);
                 Ok(Measured { figures, shape: Shape::new(), cpu: 0 })
             }
@@ -131,7 +136,7 @@ fn timed(bench: &mut Bench<'_>, workload: &str, crowd: Crowd, beside: &[&str]) -
 
 /// One more than there are waiters take the lock in turns.
 pub(super) fn measure(bench: &mut Bench<'_>, lib: &Lib, crowd: Crowd) -> Result<Measured, Stop> {
-    let Crowd { waiters, processes } = crowd;
+    let Crowd { waiters, processes, hold } = crowd;
     let mut peers = bench.peers(lib, processes)?;
     let name = bench.fresh_name();
     // In one process one task more, which holds while the others wait; in several that would be unfair
@@ -140,12 +145,12 @@ pub(super) fn measure(bench: &mut Bench<'_>, lib: &Lib, crowd: Crowd) -> Result<
     // Where each one takes long, a few have to do.
     let hand_offs = if lib.polls() { 64 } else { bench.backend.hand_offs };
     let times = (hand_offs / (each * processes) as u64).max(3);
-    ask_each(&mut peers, &format!("queue {name} {each} {} {times}", HOLD / MICRO))?;
+    ask_each(&mut peers, &format!("queue {name} {each} {} {times}", hold / MICRO))?;
     let claims = bench.collect(&mut peers, &name, each * processes * times as usize)?;
     let cpu = peers.iter().map(|peer| cpu::of_process(peer.pid())).sum();
     let within = processes == 1;
-    let shape = shape_of(&claims, HOLD / 2, within);
-    Ok(Measured { figures: figures(&claims, HOLD / 2, within), shape, cpu })
+    let shape = shape_of(&claims, hold / 2, within);
+    Ok(Measured { figures: figures(&claims, hold / 2, within), shape, cpu })
 }
 
 /// What the hand-offs of one kind were like.
