@@ -70,7 +70,7 @@ mod tests {
 
     #[test]
     fn all_keys_of_a_lock_and_its_channel_are_in_one_slot_of_the_server() {
-        let server = Redis::start(RedisOptions::new().setting("cluster-enabled", "yes"));
+        let server = Redis::start(RedisOptions::new().cluster_member());
         let mut session = server.connect().unwrap();
         let names = prop_oneof!["[{}%:/a-c]{1,12}", "\\PC{1,40}", "[{}a]{190,260}"];
         let prefixes = prop::sample::select(vec!["", "app:", "{app}:"]);

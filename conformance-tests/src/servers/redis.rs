@@ -136,8 +136,9 @@ impl RedisOptions {
         format!("{}+{kind}", if self.encryption.is_some() { "rediss" } else { "redis" })
     }
 
-    /// A member of a cluster that is to be.
-    pub(super) fn cluster_member(mut self) -> Self {
+    /// A member of a cluster that is to be, whose bus has a port of its own that is kept free, too.
+    #[must_use]
+    pub fn cluster_member(mut self) -> Self {
         self.in_cluster = true;
         self
     }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use conformance_tests::servers::RedisOptions;
 use lock_core::backend::{Attempt, Claim, Effect, FaultKind, Lease, LetGo, Release, Renewal};
 use lock_core::clock::{Moment, sleep};
 use lock_core::{Backend, ErrorKind, FencingToken, Label, LockName, Locker};
@@ -595,7 +596,7 @@ async fn what_is_no_redis_is_told() {
     assert_eq!((nobody.kind(), nobody.effect()), (ErrorKind::Unavailable, Effect::NotApplied));
     let text = format!("{nobody}: {}", std::error::Error::source(&nobody).unwrap());
     assert!(text.contains("127.0.0.1:1"), "{text}");
-    let server = Server::with(&[("cluster-enabled", "yes")]);
+    let server = Server::with_options(RedisOptions::new().cluster_member());
     let member = Redis::connect(server.url()).await.unwrap_err();
     assert_eq!(member.kind(), ErrorKind::Unsupported);
     let server = Server::start();
