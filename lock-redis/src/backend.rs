@@ -250,7 +250,9 @@ impl Backend for Redis {
         let may_wait = claim.queue && claim.ticket.is_none();
         let channel = servers.ours.channel(&keys).filter(|_| may_wait);
         let channel = channel.filter(|_| servers.ours.stands_in_line());
-        let call = if channel.is_none() && how == LetGo::now() {
+        // Who has raced in vain rings no bell: that is done with the shorter form, by who does not hold the lock, too.
+        let may_hold = claim.ticket.is_some() || !claim.queue;
+        let call = if channel.is_none() && may_hold && how == LetGo::now() {
             let mut call = Call::new(script, &keys.all());
             call.arg(claim.owner.expose());
             call
@@ -345,6 +347,11 @@ impl Redis {
         let asking = Asking { lines, owner: &claim.owner, answered: false };
         let answer = self.attempt_in_line(claim, &keys).await;
         asking.answered(&answer);
+        if knows_nothing && answer.as_ref().is_err_and(|fault| fault.effect() == Effect::NotApplied)
+        {
+            // Nothing is left of it anywhere: if it gives up now, nobody lets go of it.
+            lines.leave(&claim.owner);
+        }
         let seen = answer?;
         match seen.told {
             None => lines.leave(&claim.owner),
@@ -814,4 +821,27 @@ pub(crate) fn millis(duration: Duration) -> u64 {
 /// What the server says in milliseconds; `None` if it has no end.
 fn duration(ms: i64) -> Option<Duration> {
     u64::try_from(ms).ok().map(Duration::from_millis)
+}
+
+#[cfg(test)]
+mod tests {
+    use conformance_tests::servers::{Redis as Server, RedisOptions};
+    use lock_core::LockName;
+
+    use super::*;
+
+    /// Core does not release a claim whose only attempt certainly did nothing.
+    #[tokio::test]
+    async fn who_was_refused_at_once_is_not_known_any_more() {
+        let server = Server::start(RedisOptions::new());
+        let redis = Redis::connect(server.url()).await.unwrap();
+        let limit = ["CONFIG", "SET", "maxmemory", "1"];
+        server.connect().unwrap().command(&limit).unwrap();
+        let name = LockName::new("n").unwrap();
+        let mut claim = Claim::new(name, OwnerId::mint(), Duration::from_secs(30));
+        claim.queue = true;
+        let fault = redis.try_acquire(&claim).await.unwrap_err();
+        assert_eq!(fault.effect(), Effect::NotApplied);
+        assert!(redis.inner.servers.ours.lines.is_empty());
+    }
 }

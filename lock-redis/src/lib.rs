@@ -28,7 +28,7 @@
 //!   by `tracing`, once, and names it.
 //! * **Eviction.** A server that may throw keys away throws locks away: set `maxmemory-policy` to
 //!   `noeviction`. Anything else is warned about when connecting. At the memory limit of such a server
-//!   no new lock is given, and those that are held can be renewed and released.
+//!   no free lock is given to who asks for it; those that are held can be renewed and released, and pass on along their lines.
 //! * **Tokens are [`Fencing::Seeded`]**: each is above the one before, and at least the server's clock
 //!   in microseconds. They go back only if the clock is set back *and* the counter is lost, with the
 //!   server's data or because a lock was idle for ten minutes, or if the clock of a successor is behind by
@@ -44,8 +44,9 @@
 //!
 //! # What is promised
 //!
-//! An attempt, a renewal of up to 64 locks, and a release are one round trip each, in one script each,
-//! that does all or nothing. A verb that is repeated, late or unanswered harms nobody: attempts and
+//! An attempt, a release, and usually a renewal of up to 64 locks are one round trip each, in one script each; a renewal is
+//! two where some of the locks are not renewed as usual. Of a script that was run nothing is missing, and each of its locks
+//! has an answer of its own. A verb that is repeated, late or unanswered harms nobody: attempts and
 //! releases are those of one owner id, a renewal never re-creates, adopts or shortens, and an attempt
 //! that arrives up to a minute after its release is refused. The bound for taking over after a crash
 //! is the rest of the lease and 50 ms.
@@ -82,15 +83,18 @@
 //! * for the waiters of a process that did not answer, or was cut off for longer than its places last: others
 //!   go before them until the process is heard of. A holder that does not renew, and lets the lease of a lock that
 //!   it was sent run out, has not answered either;
+//! * if older data bring back somebody as a waiter who has had the lock: when its turn comes again, it is sent the lock in vain,
+//!   and has not answered;
 //! * for a waiter whose very first attempt was lost with the connection: it has no number yet. The same goes for those who come
-//!   when the server has just come back from an outage: their process may find it again up to a second after others;
+//!   when the server has just come back from an outage: their process may find it again more than a second after others: it looks from time to time, and needs a connection first;
 //! * if a client of another library takes the lock in the moment in which it is free, which is when a
 //!   lease has ended and nobody has looked yet, or when a key was deleted by hand;
 //! * if the server's clock is set back while the queue is lost: late comers may get lower numbers.
 //!
 //! When a holder dies, the first two processes in line look when the lease ends (the second one unless more than
-//! 15 waiters of the first stand before it); when the lock was just sent to somebody, so do others. If all
-//! who were told have died too, others look within their own ttl.
+//! 15 waiters of the first stand before it), as far as they were told of it by their own last look or by the hand-off before; when
+//! the lock was just sent to somebody of the process that is next, so do others. If all who were told have died or stand still,
+//! others look within their own ttl.
 //!
 //! With `order=any` there is no line, and all processes are woken by a release, by [client-side caching];
 //! who asks first wins. Renewals wake nobody. A server that does not do that for us (older than 6, or
@@ -103,7 +107,7 @@
 //! One connection serves all locks of a [`Redis`] and its clones. It is made anew when it breaks, when a
 //! request has had no answer for 5 s, and when the server turns out to have become a replica: at the next
 //! need, and after 10 to 200 ms if that fails. A server that is down is an error at once and not a wait;
-//! those who wait already ask again within a second.
+//! those who wait already ask again about once a second.
 //!
 //! # Clusters
 //!
@@ -160,7 +164,7 @@
 //! | `ASKING` | masters of a cluster | once for each [`Redis::connect`]; before a script, while its slot is being moved |
 //! | `INFO` | masters of a cluster | two for each master and [`Redis::connect`]; the rights are tried out on one |
 //! | `WAIT` | with `min_replicas` | once for each [`Redis::connect`], grant and renewal; `HELLO` for each of its connections |
-//! | the script of all other renewals | with `min_replicas` | for each renewal, and once more for each grant |
+//! | the script of all other renewals | with `min_replicas`, and in a cluster | for each renewal; with `min_replicas` once more for each grant |
 //!
 //! # Settings of the server that matter
 //!
@@ -376,7 +380,8 @@
 //!
 //! In a cluster `+spublish +ssubscribe` take the place of `+publish +subscribe`, and `+cluster|slots +asking` are
 //! needed. With a database other than 0, `+select` too. With `order=any`, neither the last line nor the channel is
-//! needed. Without `+info` there is no warning about eviction and no [`identity`]; without the two of
+//! needed, if nobody stands in line for the same locks: otherwise such a release sends the lock to nobody, who finds it when the
+//! lease would have ended, and an attempt that finds a free lock with a line is [`ErrorKind::Denied`]. Without `+info` there is no warning about eviction and no [`identity`]; without the two of
 //! `client`, waiters look from time to time with `order=any`, and where another library holds the lock.
 //! Anything else that is missing is named when connecting.
 //!

@@ -377,6 +377,12 @@ impl Lines {
         }
     }
 
+    #[cfg(test)]
+    pub(crate) fn is_empty(&self) -> bool {
+        let table = self.table();
+        table.waiters.is_empty() && table.locks.is_empty()
+    }
+
     fn table(&self) -> MutexGuard<'_, Table> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -606,7 +612,6 @@ mod tests {
     fn who_leaves_leaves_nothing() {
         let (lines, owners) = line_of(3);
         owners.iter().for_each(|owner| lines.leave(owner));
-        let table = lines.table();
-        assert!(table.waiters.is_empty() && table.locks.is_empty());
+        assert!(lines.is_empty());
     }
 }

@@ -23,6 +23,8 @@ local line = line()
 local waits = channel ~= ''
 local mine = waits and owner .. ' ' .. channel .. ' ' .. ARGV[2] .. ' ' .. (floor == '' and '-' or floor) .. ' ' .. label
 
+local has_come = false
+
 -- Takes a place in line, the old one if there is one, and has all places of the process last.
 local function stand_in_line()
     line.hears(places, owner, channel)
@@ -43,6 +45,7 @@ local function stand_in_line()
             place = place + 4
         end
         redis.call('ZADD', queue, arrival, mine)
+        has_come = true
     end
     if redis.call('PTTL', queue) < patience or redis.call('PTTL', places) < patience then
         -- Longer than need be, so that it is not due each time.
@@ -85,6 +88,10 @@ if not value then
     local place = waits and stand_in_line() or 0
     local next, err, more = line.serve(lock, fence, queue, places, mine, true)
     if err then
+        if has_come then
+            -- Whoever is told that nothing was done does not come back for its place.
+            redis.pcall('ZREM', queue, mine)
+        end
         return err
     elseif more then
         return contended(0, 0, place, true)

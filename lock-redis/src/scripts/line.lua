@@ -191,7 +191,7 @@ local function line()
             redis.call('DEL', places)
             return nil, nil
         end
-        tell_others(look(lock, 0, now, 1), places, nil, 1)
+        tell_others(look(lock, 0, now, 1), places, nil, 4)
         return nil, nil, true
     end
 

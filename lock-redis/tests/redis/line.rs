@@ -5,7 +5,7 @@ use std::time::Duration;
 use conformance_tests::proxy::{Direction, Fault, Proxy};
 use conformance_tests::servers::RedisOptions;
 use lock_core::backend::{
-    Attempt, Claim, Grant, Lease, LetGo, PLACE_LASTS, Release, Renewal, Wake,
+    Attempt, Claim, Effect, FaultKind, Grant, Lease, LetGo, PLACE_LASTS, Release, Renewal, Wake,
 };
 use lock_core::clock::{Moment, sleep};
 use lock_core::{Backend, ErrorKind, FencingToken, Locker, Order, Wakeup};
@@ -654,9 +654,22 @@ async fn at_the_memory_limit_the_line_moves_on() {
     assert!(grant.token.is_some());
     let_go(&locks, &waiter).await;
     let newcomer = elsewhere.try_acquire(&claim("n", LONG)).await.unwrap_err();
-    assert_eq!(newcomer.kind(), lock_core::backend::FaultKind::Unavailable);
+    assert_eq!(newcomer.kind(), FaultKind::Unavailable);
     let _: String = server.run("CONFIG SET maxmemory 0");
     assert_no_residue(&server);
+}
+
+#[tokio::test]
+async fn who_is_refused_takes_no_place() {
+    let server = Server::start();
+    let (locks, elsewhere) = (server.client().await, server.client().await);
+    held(&elsewhere).await;
+    in_line(&locks, LONG).await;
+    let _: String = server.command(&["SET", "{n}%fence", "damaged"]);
+    let _: u64 = server.command(&["DEL", "n"]);
+    let fault = elsewhere.try_acquire(&waiter(LONG)).await.unwrap_err();
+    assert_eq!((fault.effect(), fault.kind()), (Effect::NotApplied, FaultKind::Invalid));
+    assert_eq!(server.waiting("n"), 1, "it was told that nothing was done, and does not come back");
 }
 
 #[tokio::test]
@@ -859,7 +872,7 @@ async fn who_asks_for_too_high_a_number_does_not_stand_in_the_way() {
     let mut greedy = waiter(LONG);
     greedy.floor = FencingToken::from_backend((1 << 53) - 1);
     let refused = locks.try_acquire(&greedy).await.expect_err("there is no such number");
-    assert_eq!(refused.kind(), lock_core::backend::FaultKind::Invalid);
+    assert_eq!(refused.kind(), FaultKind::Invalid);
     let next = in_line(&locks, LONG).await;
     let_go(&elsewhere, &first).await;
     assert_held_by(&server, &next);

@@ -183,6 +183,26 @@ async fn waiting_costs_nothing_while_the_holder_renews() {
 }
 
 #[tokio::test]
+async fn who_gives_up_a_race_wakes_nobody() {
+    let server = Server::start();
+    let (locks, elsewhere) =
+        (server.client_in_any_order().await, server.client_in_any_order().await);
+    let mut held = claim("n", LONG);
+    win(&elsewhere, &mut held).await;
+    let waiting = resting(&server, &locks, &waiting_claim(LONG)).await;
+    let impatient = waiting_claim(LONG);
+    contended(elsewhere.try_acquire(&impatient).await);
+    let released = elsewhere.release(&impatient, LetGo::now()).await.unwrap();
+    assert_eq!(released, Release::NotHeld);
+    assert!(server.pttl("{n}%bell") > 60_000, "the bell of the others was touched");
+    // Whatever the server had to say has come before this answer.
+    locks.inspect(&name("another")).await.unwrap();
+    assert!(!waiting.is_finished(), "a departure woke the waiter");
+    elsewhere.release(&held, LetGo::now()).await.unwrap();
+    woken(waiting).await;
+}
+
+#[tokio::test]
 async fn who_cannot_hang_up_a_bell_looks_from_time_to_time() {
     let server = Server::start();
     let locks = server.client_in_any_order().await;
