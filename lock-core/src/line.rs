@@ -2,7 +2,8 @@
 //! the head of the line talks to a backend that keeps no line of its own, or whose locks are handed over
 //! inside the process.
 
-use std::collections::{HashMap, hash_map};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{Semaphore, SemaphorePermit};
@@ -14,17 +15,13 @@ use crate::name::LockName;
 
 /// The lines of one locker. A name has an entry only while somebody stands in its line.
 #[derive(Debug, Default)]
-pub(crate) struct Lines(Mutex<HashMap<LockName, Entry>>);
-
-#[derive(Debug)]
-struct Entry {
-    line: Arc<Line>,
-    visits: usize,
-}
+pub(crate) struct Lines(Mutex<HashMap<LockName, Arc<Line>>>);
 
 #[derive(Debug)]
 struct Line {
     name: LockName,
+    /// How many stand in it or look at it: changed by who has locked the lines.
+    visits: AtomicUsize,
     /// One permit: who takes it is the head, until its [`Place`] is dropped.
     head: Semaphore,
     state: Mutex<State>,
@@ -57,14 +54,12 @@ impl Lines {
     /// Looks at the line, without standing in it yet.
     pub(crate) fn visit(self: &Arc<Self>, name: &LockName) -> Visit {
         let mut lines = self.map();
-        let entry = lines
-            .entry(name.clone())
-            .or_insert_with(|| Entry { line: Arc::new(Line::new(name.clone())), visits: 0 });
-        entry.visits += 1;
-        Visit { lines: Arc::clone(self), line: Arc::clone(&entry.line) }
+        let line = lines.entry(name.clone()).or_insert_with(|| Arc::new(Line::new(name.clone())));
+        line.visits.fetch_add(1, Ordering::Relaxed);
+        Visit { lines: Arc::clone(self), line: Arc::clone(line) }
     }
 
-    fn map(&self) -> MutexGuard<'_, HashMap<LockName, Entry>> {
+    fn map(&self) -> MutexGuard<'_, HashMap<LockName, Arc<Line>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -102,25 +97,24 @@ impl Visit {
 
     /// For who waits in the line: [`enter`](Self::enter) takes the visit itself.
     pub(crate) fn again(&self) -> Self {
-        self.lines.visit(&self.line.name)
+        let _lines = self.lines.map();
+        self.line.visits.fetch_add(1, Ordering::Relaxed);
+        Self { lines: Arc::clone(&self.lines), line: Arc::clone(&self.line) }
     }
 }
 
 impl Drop for Visit {
     fn drop(&mut self) {
         let mut lines = self.lines.map();
-        if let hash_map::Entry::Occupied(mut entry) = lines.entry(self.line.name.clone()) {
-            entry.get_mut().visits -= 1;
-            if entry.get().visits == 0 {
-                entry.remove();
-            }
+        if self.line.visits.fetch_sub(1, Ordering::Relaxed) == 1 {
+            lines.remove(&self.line.name);
         }
     }
 }
 
 impl Line {
     fn new(name: LockName) -> Self {
-        Self { name, head: Semaphore::new(1), state: Mutex::default() }
+        Self { name, visits: AtomicUsize::new(0), head: Semaphore::new(1), state: Mutex::default() }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
