@@ -422,6 +422,7 @@
 //! [client-side caching]: https://redis.io/docs/latest/develop/reference/client-side-caching/
 //! [`break_lock`]: lock_core::Locker::break_lock
 //! [`inspect`]: lock_core::Locker::inspect
+//! [`ErrorKind::Denied`]: lock_core::ErrorKind::Denied
 //! [`ErrorKind::Invalid`]: lock_core::ErrorKind::Invalid
 //! [`ErrorKind::Unavailable`]: lock_core::ErrorKind::Unavailable
 //! [`identity`]: lock_core::Locker::identity

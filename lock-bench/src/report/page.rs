@@ -199,7 +199,8 @@ fn hand_offs(run: &Run) -> String {
     page += &figure(
         "Round trips of a hand-off",
         "Between two processes, counted through a relay. A release has to reach the server and the word of it the next holder: \
-         half a round trip each. Libraries that look from time to time are not here: they find out when they look.",
+         half a round trip each. Libraries that look from time to time are not here: they find out when they look. Where \
+         waiters pause at random, as those of a quorum do, it is an estimate.",
         &counts(
             run,
             "handoff relay",
