@@ -380,8 +380,9 @@
 //!
 //! In a cluster `+spublish +ssubscribe` take the place of `+publish +subscribe`, and `+cluster|slots +asking` are
 //! needed. With a database other than 0, `+select` too. With `order=any`, neither the last line nor the channel is
-//! needed, if nobody stands in line for the same locks: otherwise such a release sends the lock to nobody, who finds it when the
-//! lease would have ended, and an attempt that finds a free lock with a line is [`ErrorKind::Denied`]. Without `+info` there is no warning about eviction and no [`identity`]; without the two of
+//! needed, if nobody stands in line for the same locks: otherwise such a release sends the lock to nobody, and they find it
+//! free when the lease would have ended; and an attempt that finds a free lock with a line is [`ErrorKind::Denied`].
+//! Without `+info` there is no warning about eviction and no [`identity`]; without the two of
 //! `client`, waiters look from time to time with `order=any`, and where another library holds the lock.
 //! Anything else that is missing is named when connecting.
 //!
