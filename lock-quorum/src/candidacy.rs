@@ -67,6 +67,8 @@ pub(crate) struct Notes {
     pub(crate) token: Option<FencingToken>,
     /// Let go: nothing is to be won for it any more.
     pub(crate) parted: bool,
+    /// Votes of it ended by themselves while they were to be let go.
+    pub(crate) lapsed_meanwhile: bool,
     /// All that is known of it are answers to a renewal or release: it was won elsewhere.
     pub(crate) stranger: bool,
     /// The first member is to be asked alone: it has told that the lock may be free there, or it is just tried.
@@ -122,6 +124,15 @@ impl Vote {
         };
         let (token, ticket) = (grant.token, grant.ticket.clone());
         Self { token, ticket, since: grant.since, known_since: Moment::now(), ends, standing }
+    }
+
+    /// True if it was there at `began`, and may have ended by itself since. Members' clocks run up to a hundredth faster than
+    /// ours, so they may be ahead by that; to be sure it is taken twice.
+    pub(crate) fn may_have_lapsed_since(&self, began: Moment) -> bool {
+        self.ends.is_some_and(|ends| {
+            let ahead = ends.saturating_since(self.since) / 50;
+            began < ends && ends.saturating_sub(ahead).has_passed()
+        })
     }
 
     /// The same vote, with a new end.

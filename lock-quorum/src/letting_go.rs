@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lock_core::backend::{Claim, Fault, LetGo, Release};
+use lock_core::backend::{Claim, Fault, FaultKind, LetGo, Release};
 use lock_core::clock::{Moment, sleep_between, sleep_until};
 use tokio::time::timeout;
 
 use crate::calls::Calls;
-use crate::candidacy::{Candidacy, Seat};
+use crate::candidacy::{Candidacy, Seat, Standing, Vote};
 use crate::quorum::{Inner, bounded, no_majority};
 use crate::round::{GRACE, LAST_WORD};
 
@@ -17,6 +17,9 @@ type Answer = Result<Release, Fault>;
 /// The pause after a release that failed doubles from the shortest to the longest.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+
+const LAPSED_MEANWHILE: &str = "the lease ended while members were asked, and some may have let the lock go before";
+const WON_BACK: &str = "the lock had been lost here, and was won back a moment ago";
 
 /// Releases that are under way at several members.
 struct Leave<'a> {
@@ -28,7 +31,9 @@ struct Leave<'a> {
 
 impl Inner {
     /// The verb: [`Released`](Release::Released) if a majority had it until now, and
-    /// [`NotHeld`](Release::NotHeld) if so many had not that no majority can have.
+    /// [`NotHeld`](Release::NotHeld) if so many had not that no majority can have. It is unknown if that may come of this
+    /// release itself, of which others may have made use before the rest was heard of: whoever asks again then, hears that it
+    /// is not held, and knows what to make of it.
     pub(crate) async fn release(self: &Arc<Self>, claim: &Claim, how: LetGo) -> Answer {
         let candidacy = match self.book.find(claim) {
             Some(known) => known,
@@ -50,11 +55,15 @@ impl Inner {
         if !is_decided(&leave) {
             return Err(no_majority(self, leave.faults(), false));
         }
-        self.book.let_go(&candidacy);
         let answer = match leave.count(released) >= self.majority {
             true => Release::Released,
             false => Release::NotHeld,
         };
+        let has_lapsed = std::mem::take(&mut candidacy.notes().lapsed_meanwhile);
+        if answer == Release::NotHeld && has_lapsed {
+            return Err(Fault::unknown(FaultKind::Unavailable, LAPSED_MEANWHILE));
+        }
+        self.book.let_go(&candidacy);
         // Whoever comes next finds it free everywhere, also if this process ends now.
         leave.linger().await;
         leave.see_off(&candidacy, claim, how);
@@ -92,6 +101,7 @@ impl Inner {
         claim: &Claim,
         how: Option<LetGo>,
     ) -> Answer {
+        let began = Moment::now();
         let mut seat = candidacy.seats[member].lock().await;
         if candidacy.has_nothing(&seat, how) {
             return Ok(Release::NotHeld);
@@ -103,17 +113,23 @@ impl Inner {
         let asked = seat.claim(claim, None);
         let verb = async { backend.release(&asked, let_go).await };
         let answer = bounded(self.settings.member_timeout, verb).await;
-        match &answer {
-            Ok(_) => {
-                let still_uncertain = seat.uncertain && !uncertain;
-                (seat.asked, seat.uncertain, seat.vote) = (still_uncertain, still_uncertain, None);
-            }
-            Err(_) => {
-                seat.asked = true;
-                self.members[member].may_be_another();
-            }
+        if answer.is_err() {
+            seat.asked = true;
+            self.members[member].may_be_another();
+            return answer;
         }
-        answer
+        let still_uncertain = seat.uncertain && !uncertain;
+        (seat.asked, seat.uncertain) = (still_uncertain, still_uncertain);
+        match (seat.vote.take(), answer) {
+            (Some(Vote { standing: Standing::New, .. }), Ok(Release::Released)) => {
+                Err(Fault::unknown(FaultKind::Unavailable, WON_BACK))
+            }
+            (Some(vote), Ok(Release::NotHeld)) if vote.may_have_lapsed_since(began) => {
+                candidacy.notes().lapsed_meanwhile = true;
+                Ok(Release::NotHeld)
+            }
+            (_, answer) => answer,
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! The rules of the crate's documentation, one by one, on members in memory.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -518,6 +519,45 @@ async fn a_release_is_that_of_a_majority() {
     members.reach(&[0]);
     let fault = quorum.release(&held, LetGo::now()).await.unwrap_err();
     assert_eq!(fault.effect(), Effect::Unknown);
+}
+
+/// A process stands still in the middle of a release, and finds the rest lapsed. What the first member was told has made a
+/// majority for somebody else by then.
+#[tokio::test(start_paused = true)]
+async fn a_release_during_which_the_lease_ends_does_not_say_that_it_was_not_held() {
+    let members: Vec<_> = (0..3).map(|_| Memory::new()).collect();
+    let quorum = disturbed(&members, |nth, verb| match verb {
+        Verb::Release if nth > 0 => Disturbance::DelayRequest(Duration::from_millis(20)),
+        _ => Disturbance::None,
+    });
+    let quorum = quorum.build().await.unwrap();
+    let mut held = claim();
+    win(&quorum, &mut held).await;
+    settle().await;
+    let mut releasing = pin!(quorum.release(&held, LetGo::now()));
+    let first = tokio::time::timeout(Duration::from_millis(5), releasing.as_mut()).await;
+    assert!(first.is_err(), "two have not been told yet");
+    tokio::time::advance(TTL * 2).await;
+    let fault = releasing.await.unwrap_err();
+    assert_eq!(fault.effect(), Effect::Unknown);
+    assert_eq!(quorum.release(&held, LetGo::now()).await.unwrap(), Release::NotHeld);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_won_back_is_not_released_as_if_it_had_been_held() {
+    let members = Members::of(3);
+    let quorum = members.quorum().await;
+    let mut held = claim();
+    win(&quorum, &mut held).await;
+    settle().await;
+    members.0[0].0.evict(&name());
+    assert!(matches!(renew(&quorum, &held).await, Ok(Renewal::Held(_))));
+    settle().await;
+    assert_eq!(members.holder(0).await, Some(held.owner), "it is won back");
+    members.0[1].0.evict(&name());
+    let fault = quorum.release(&held, LetGo::now()).await.unwrap_err();
+    assert_eq!(fault.effect(), Effect::Unknown);
+    assert_eq!(quorum.release(&held, LetGo::now()).await.unwrap(), Release::NotHeld);
 }
 
 #[tokio::test(start_paused = true)]

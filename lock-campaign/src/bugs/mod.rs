@@ -104,8 +104,7 @@ pub const ALL: &[Bug] = &[
         .breaking(&[Rule::Unexplained]),
     bug("SwallowsUncertainReleases", "what an unanswered attempt took is kept", Campaign("file"))
         .breaking(&[Rule::K2]),
-    bug("ForgetsFailedReleases", "a release that fails is forgotten", Campaign("file"))
-        .breaking(&[Rule::K2]),
+    bug("ForgetsFailedReleases", "a release that fails is forgotten", Law("12.11")),
     bug("ReleasesInName", "a release does nothing", Campaign("file")).breaking(&[Rule::K2]),
     bug("CallsFaultsContention", "a fault is told as contention", Law("8.2")),
     bug("LeavesGhostsInLine", "who gives up keeps its place in line", Campaign("zookeeper"))
