@@ -673,6 +673,39 @@ fn a_removal_excuses_only_those_who_had_the_lock_then() {
     assert!(report.broken.contains_key(&Rule::K2), "{report}");
 }
 
+/// A is broken, and B has had the lock since. A process in which somebody believes to hold it does not ask.
+#[test]
+fn who_does_not_know_of_a_break_keeps_its_neighbours_from_the_lock() {
+    let held = |fence: u64, until: u64| format!(r#","fence":{fence},"valid_until":{until}"#);
+    let judge = |who: &str, is_told: bool| {
+        let mut lines = vec![
+            written(10, "invoke", "p1/a", "acquire", ""),
+            written(20, "ok", "p1/a", "acquire", &held(1, 2920)),
+            r#"{"kind":"fault","t":100,"id":1,"what":"break","lock":"l","breaks":["A3"]}"#
+                .to_owned(),
+            r#"{"kind":"heal","t":102,"id":1}"#.to_owned(),
+            written(110, "invoke", "p2/b", "acquire", ""),
+            written(111, "ok", "p2/b", "acquire", &held(2, 3003)),
+            written(150, "event", "p1/a", "lost", r#","err":"not_held""#),
+            written(200, "invoke", "p2/b", "release", ""),
+            written(201, "ok", "p2/b", "release", ""),
+            written(400, "invoke", who, "try", ""),
+            written(401, "fail", who, "try", r#","err":"busy""#),
+        ];
+        if !is_told {
+            lines.remove(6);
+        }
+        let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+        hand_written(r#","breaks":["A3"]"#, &lines).unwrap()
+    };
+    for (who, is_told, is_explained) in
+        [("p1/d", false, true), ("p1/d", true, false), ("p3/d", false, false)]
+    {
+        let report = judge(who, is_told);
+        assert_eq!(!report.broken.contains_key(&Rule::K2), is_explained, "{who}: {report}");
+    }
+}
+
 /// A is broken; B and C stood in line, and D gets it while C holds it.
 #[test]
 fn who_stood_in_line_when_a_lock_was_broken_did_not_have_it_then() {

@@ -18,7 +18,8 @@ type Answer = Result<Release, Fault>;
 const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-const LAPSED_MEANWHILE: &str = "the lease ended while members were asked, and some may have let the lock go before";
+const LAPSED_MEANWHILE: &str =
+    "the lease ended while members were asked, and some may have let the lock go before";
 const WON_BACK: &str = "the lock had been lost here, and was won back a moment ago";
 
 /// Releases that are under way at several members.

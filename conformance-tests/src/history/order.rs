@@ -83,6 +83,9 @@ pub(super) fn contention(
             // Older data came back, and with them whoever had the lock then.
             continue;
         }
+        if has_unknowing_neighbour(history, lock, call) {
+            continue;
+        }
         report.violation(Rule::K2, &lock.name, &call.lines, || {
             let name = history.name_of(call);
             let since = last.map_or(0, |span| span.until.t);
@@ -93,6 +96,23 @@ pub(super) fn contention(
             )
         });
     }
+}
+
+/// Whoever's lock was taken away by force holds it as far as its own process knows, until it is told.
+fn has_unknowing_neighbour(history: &History, lock: &LockLine, call: &Call) -> bool {
+    lock.grants.iter().any(|grant| {
+        let acquire = lock.acquire_of(grant);
+        let told = [
+            lock.releases(grant).map(|release| release.ret).min(),
+            lock.told_gone(grant).map(|asked| asked.ret),
+            grant.lost.as_ref().map(|&(at, ..)| at),
+        ];
+        let knows_from = told.into_iter().flatten().min().unwrap_or(At::NEVER);
+        acquire.ret <= call.ret
+            && call.invoke <= knows_from
+            && history.are_together(acquire, call)
+            && history.breaks(Assumption::A3, &lock.name, acquire.invoke, call.ret)
+    })
 }
 
 pub(super) fn is_busy(call: &Call) -> bool {
