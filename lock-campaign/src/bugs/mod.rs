@@ -104,7 +104,6 @@ pub const ALL: &[Bug] = &[
         .breaking(&[Rule::Unexplained]),
     bug("SwallowsUncertainReleases", "what an unanswered attempt took is kept", Campaign("file"))
         .breaking(&[Rule::K2]),
-    bug("ForgetsFailedReleases", "a release that fails is forgotten", Law("12.11")),
     bug("ReleasesInName", "a release does nothing", Campaign("file")).breaking(&[Rule::K2]),
     bug("CallsFaultsContention", "a fault is told as contention", Law("8.2")),
     bug("LeavesGhostsInLine", "who gives up keeps its place in line", Campaign("zookeeper"))
@@ -121,6 +120,7 @@ pub const ALL: &[Bug] = &[
     bug("LossUnhappens", "a holder that was told of its loss holds again", KEEPER),
     bug("ReliesOnSignals", "a waiter whose signal was lost never looks", KEEPER),
     bug("ConfirmsNoPush", "a lock that was handed over is not confirmed", KEEPER),
+    bug("ReleasesOnce", "a release that fails is forgotten", KEEPER),
     bug("KeepsItsOwner", "the release of a late grant ends the next one", KEEPER),
     bug("AcceptsStaleGrants", "a grant whose lease is over is taken", KEEPER),
     bug("RedisCountsByTheKeyAlone", "tokens by INCR alone go back after a restart", BACKEND),

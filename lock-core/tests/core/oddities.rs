@@ -1,6 +1,8 @@
 //! Promises of core with odd backends and odd callers.
+use std::future::Future;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -575,13 +577,42 @@ async fn an_eager_panic_in_a_verb_is_caught() {
     assert!(memory.is_empty(), "a panic in a verb ends in no release");
 }
 
+fn listening(seen: &Arc<Mutex<Seen>>) -> tracing::subscriber::DefaultGuard {
+    // Everywhere: a place in the code that is first come to where nobody listens counts as one that nobody listens
+    // to, for all threads. The first test to come here sees to it for all of them.
+    let _ = tracing::subscriber::set_global_default(Fields(Arc::default()));
+    tracing::subscriber::set_default(Fields(Arc::clone(seen)))
+}
+
+/// Its holder was told that it is released, before anybody knew.
+#[tokio::test(start_paused = true)]
+async fn a_lock_that_was_left_to_the_next_one_and_had_been_lost_is_a_warning() {
+    for is_lost in [false, true] {
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let _tracing = listening(&seen);
+        let memory = Memory::new();
+        let locks = Locker::builder(memory.clone()).local_handovers(1).build();
+        let lock = locks.lock("n").unwrap();
+        let guard = lock.acquire().await.unwrap();
+        let mut heir = Box::pin(lock.acquire());
+        assert!(heir.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        if is_lost {
+            memory.evict(guard.name());
+        }
+        guard.release().await.unwrap();
+        drop(heir);
+        sleep(secs(1)).await;
+        assert!(memory.is_empty());
+        let seen = seen.lock().unwrap();
+        let warning = seen.iter().find(|(name, _)| name == "event WARN");
+        assert_eq!(warning.is_some(), is_lost, "{seen:?}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn spans_and_events_carry_the_documented_fields() {
     let seen = Arc::new(Mutex::new(Vec::new()));
-    // Everywhere: a place in the code that is first come to where nobody listens counts as one that nobody listens
-    // to, for all threads.
-    tracing::subscriber::set_global_default(Fields(Arc::default())).unwrap();
-    let _tracing = tracing::subscriber::set_default(Fields(Arc::clone(&seen)));
+    let _tracing = listening(&seen);
     let memory = Memory::new();
     let locks = Locker::new(memory.clone());
     let first = locks.lock("n").unwrap().acquire().await.unwrap();
