@@ -109,6 +109,22 @@ async fn the_next_one_takes_over_and_nobody_is_asked() {
     assert_eq!(calls.lock().unwrap()[1], (Verb::Release, first));
 }
 
+/// Who asks for something else came when the lock had been left already, to one who is gone now.
+#[tokio::test(start_paused = true)]
+async fn what_is_of_no_use_goes_back_at_once() {
+    let locks = handing_over(&Memory::new(), 9);
+    let guard = acquire(&locks).await;
+    let mut heir = Box::pin(acquire(&locks));
+    assert!(poll(heir.as_mut()).is_pending());
+    guard.release().await.unwrap();
+    let lock = locks.lock("n").unwrap().ttl(secs(10));
+    let other = tokio::spawn(async move { lock.acquire().await.unwrap() });
+    sleep(Duration::from_millis(1)).await;
+    drop(heir);
+    let guard = tokio::time::timeout(secs(1), other).await.expect("nobody has the lock").unwrap();
+    assert!(guard.valid_for().is_some_and(|lease| lease <= secs(10)));
+}
+
 #[tokio::test]
 async fn the_next_one_goes_first() {
     let locks = handing_over(&Memory::new(), 16);
