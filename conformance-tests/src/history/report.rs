@@ -188,7 +188,7 @@ pub struct Report {
     pub unknown: usize,
     /// Overlapping claims while an assumption was broken on purpose: no violations, but worth knowing.
     pub excused_overlaps: u64,
-    /// Claims that began in such a time.
+    /// Claims during which one was broken.
     pub claims_at_risk: u64,
     /// Fences that went back while data was lost and the clock was set back.
     pub excused_fences: u64,

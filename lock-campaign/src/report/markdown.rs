@@ -65,15 +65,16 @@ fn fences(sums: &[Sum<'_>]) -> String {
     let mut text = "\n## What fences buy\n\n\
         Each write puts back, one higher, what was read under the same lock, some of them late. An *overlap* is two claims of\n\
         one lock at once: there must be none, unless the first of them may have had the lock when what exclusion rests on\n\
-        (the server's clock, its data, nobody's force) was broken on purpose. These are counted.\n\n\
-        | backend | lost without fences | lost with fences | refused by fences | overlaps, of claims at risk |\n\
-        |---|--:|--:|--:|--:|\n"
+        (the server's clock, its data, nobody's force) was broken on purpose. These are counted, by pairs: one claim may\n\
+        overlap several. A claim was *at risk* if it was broken while the claim lasted.\n\n\
+        | backend | lost without fences | lost with fences | refused by fences | pairs that overlapped | claims at risk |\n\
+        |---|--:|--:|--:|--:|--:|\n"
         .to_owned();
     for sum in sums {
         let effects = &sum.effects;
         let _ = writeln!(
             text,
-            "| {} | {} of {} | {} of {} | {} | {} of {} |",
+            "| {} | {} of {} | {} of {} | {} | {} | {} |",
             sum.backend,
             effects.unfenced_lost,
             effects.unfenced_writes,
