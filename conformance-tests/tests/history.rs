@@ -784,6 +784,30 @@ fn where_fences_may_go_back_they_do_not_tell_who_was_first() {
     let report = hand_written(r#","breaks":["A1","A2"]"#, &lines).unwrap();
     assert!(report.is_legal(), "{report}");
     assert_eq!((report.excused_fences, report.excused_overlaps), (1, 1), "{report}");
+
+    // Nor that who has the lower one had lost the lock by the time it got it.
+    let [begun, got] = TAKEN_TOO.map(|line| line.replace("3500", "5000"));
+    let let_go = [(4000, "invoke"), (4010, "ok")];
+    let [asks, is_told] = let_go.map(|(t, kind)| {
+        format!(
+            r#"{{"kind":"{kind}","t":{t},"proc":"p2/b","lock":"l","op":"release","grant":"b"}}"#
+        )
+    });
+    let lines = [&lines[..6], &[&begun, &got, &asks, &is_told]].concat();
+    let report = hand_written(r#","breaks":["A1","A2"]"#, &lines).unwrap();
+    assert!(report.is_legal(), "{report}");
+    let orderly: Vec<_> = lines
+        .iter()
+        .map(|line| {
+            line.replace(r#""id":1,"what":"clock","breaks":["A1"]"#, r#""id":1,"what":"clock""#)
+        })
+        .collect();
+    let report = hand_written(
+        r#","breaks":["A1","A2"]"#,
+        &orderly.iter().map(String::as_str).collect::<Vec<_>>(),
+    )
+    .unwrap();
+    assert!(report.broken.contains_key(&Rule::Told), "{report}");
 }
 
 #[test]

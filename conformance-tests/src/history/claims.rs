@@ -134,6 +134,9 @@ pub(super) fn told(history: &History, lock: &LockLine, order: &[Hold], report: &
     for hold in order.iter().rev() {
         let grant = &lock.grants[hold.grant];
         let taken = next.map(|next| lock.acquire(next.grant));
+        // Where fences may have gone back, a higher one may be of who had it before.
+        let taken =
+            taken.filter(|taken| !may_go_back(history, lock, lock.acquire(hold.grant), taken));
         next = Some(hold);
         let exact = history.header.renewals == Renewals::Recorded;
         let lapsed = grant.valid_until.filter(|_| exact).map(At::first);
