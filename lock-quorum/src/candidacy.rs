@@ -65,6 +65,8 @@ pub(crate) enum Standing {
 pub(crate) struct Notes {
     /// Of the grant.
     pub(crate) token: Option<FencingToken>,
+    /// A majority has granted it to us.
+    pub(crate) won: bool,
     /// Let go: nothing is to be won for it any more.
     pub(crate) parted: bool,
     /// Votes of it ended by themselves while they were to be let go.

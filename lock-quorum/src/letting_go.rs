@@ -90,19 +90,20 @@ impl Inner {
         if last {
             leave.see_off(candidacy, claim, LetGo::now());
         }
-        is_clean
+        // What is not refused may land when all has been given back.
+        is_clean && !candidacy.may_still_land()
     }
 
     /// At one member, after what is under way there. `how` is `None` if the claim will be heard of again:
-    /// then late attempts of it are not refused.
+    /// then late attempts of it are not refused. `began` is when the first of the members was asked.
     async fn release_at(
         &self,
         candidacy: &Candidacy,
         member: usize,
         claim: &Claim,
         how: Option<LetGo>,
+        began: Moment,
     ) -> Answer {
-        let began = Moment::now();
         let mut seat = candidacy.seats[member].lock().await;
         if candidacy.has_nothing(&seat, how) {
             return Ok(Release::NotHeld);
@@ -121,15 +122,16 @@ impl Inner {
         }
         let still_uncertain = seat.uncertain && !uncertain;
         (seat.asked, seat.uncertain) = (still_uncertain, still_uncertain);
-        match (seat.vote.take(), answer) {
-            (Some(Vote { standing: Standing::New, .. }), Ok(Release::Released)) => {
+        let vote = seat.vote.take();
+        match answer {
+            Ok(Release::Released) if candidacy.is_won_back(vote.as_ref()) => {
                 Err(Fault::unknown(FaultKind::Unavailable, WON_BACK))
             }
-            (Some(vote), Ok(Release::NotHeld)) if vote.may_have_lapsed_since(began) => {
+            Ok(Release::NotHeld) if vote.is_some_and(|vote| vote.may_have_lapsed_since(began)) => {
                 candidacy.notes().lapsed_meanwhile = true;
                 Ok(Release::NotHeld)
             }
-            (_, answer) => answer,
+            answer => answer,
         }
     }
 }
@@ -138,6 +140,17 @@ impl Candidacy {
     /// True if nothing can be there to let go: it was not asked.
     fn has_nothing(&self, seat: &Seat, how: Option<LetGo>) -> bool {
         !seat.asked && !self.notes().stranger && !how.is_some_and(|how| how.uncertain)
+    }
+
+    /// True if an attempt that nobody has heard of may be granted yet.
+    fn may_still_land(&self) -> bool {
+        self.seats.iter().any(|seat| seat.try_lock().map_or(true, |seat| seat.uncertain))
+    }
+
+    /// True if what a member let go is no vote of the majority that won. One that we did not know of has landed late, unless
+    /// the claim was won elsewhere, or nowhere.
+    fn is_won_back(&self, vote: Option<&Vote>) -> bool {
+        vote.map_or(self.notes().won, |vote| vote.standing == Standing::New)
     }
 }
 
@@ -149,6 +162,7 @@ impl<'a> Leave<'a> {
         members: Vec<usize>,
         how: Option<LetGo>,
     ) -> Self {
+        let began = Moment::now();
         let mut calls = Calls::new(Err);
         // There is nothing at the others.
         let mut answers: Vec<_> =
@@ -161,12 +175,11 @@ impl<'a> Leave<'a> {
             answers[member] = None;
             let (inner, candidacy) = (Arc::clone(inner), Arc::clone(candidacy));
             let claim = claim.clone();
-            calls.begin(
-                member,
-                async move { inner.release_at(&candidacy, member, &claim, how).await },
-            );
+            calls.begin(member, async move {
+                inner.release_at(&candidacy, member, &claim, how, began).await
+            });
         }
-        Self { inner, answers, began: Moment::now(), calls }
+        Self { inner, answers, began, calls }
     }
 
     /// False if there is nothing more to hear.
@@ -285,7 +298,8 @@ impl Rest {
             let mut how = keep.map_or(LetGo::now(), LetGo::after);
             how.uncertain = self.uncertain;
             let Self { inner, candidacy, claim, .. } = &self;
-            if inner.release_at(candidacy, member, claim, Some(how)).await.is_ok() {
+            let began = Moment::now();
+            if inner.release_at(candidacy, member, claim, Some(how), began).await.is_ok() {
                 return;
             }
         }

@@ -382,7 +382,7 @@ impl<'a> Round<'a> {
     fn won(&self) -> Grant {
         {
             let mut notes = self.candidacy.notes();
-            notes.token = self.token;
+            (notes.token, notes.won) = (self.token, true);
             (notes.stranger, notes.splits, notes.refusals) = (false, 0, 0);
             notes.refused_by.clear();
         }

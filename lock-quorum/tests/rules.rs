@@ -560,6 +560,70 @@ async fn what_was_won_back_is_not_released_as_if_it_had_been_held() {
     assert_eq!(quorum.release(&held, LetGo::now()).await.unwrap(), Release::NotHeld);
 }
 
+/// The vote was lost, asked for again, and granted when nobody waited for the answer any more; in between another one had the
+/// lock.
+#[tokio::test(start_paused = true)]
+async fn what_landed_late_is_not_released_as_if_it_had_been_held() {
+    let members: Vec<_> = (0..3).map(|_| Memory::new()).collect();
+    let is_late = Arc::new(AtomicBool::new(false));
+    let late = Arc::clone(&is_late);
+    let quorum = disturbed(&members, move |nth, verb| match verb {
+        Verb::TryAcquire if nth == 0 && late.load(Ordering::SeqCst) => {
+            Disturbance::LandLate(Duration::from_millis(500))
+        }
+        _ => Disturbance::None,
+    });
+    let quorum = quorum.build().await.unwrap();
+    let other = disturbed(&members, |_, _| Disturbance::None).build().await.unwrap();
+    let mut held = claim();
+    win(&quorum, &mut held).await;
+    settle().await;
+    members[0].evict(&name());
+    is_late.store(true, Ordering::SeqCst);
+    assert!(matches!(renew(&quorum, &held).await, Ok(Renewal::Held(_))));
+    settle().await;
+    members[1].evict(&name());
+    let mut next = claim();
+    win(&other, &mut next).await;
+    assert_eq!(other.release(&next, LetGo::now()).await.unwrap(), Release::Released);
+    sleep(Duration::from_secs(1)).await;
+    let holds = members[0].inspect(&name()).await.unwrap().holders;
+    assert_eq!(holds.first().and_then(|holder| holder.owner), Some(held.owner), "it has landed");
+    let fault = quorum.release(&held, LetGo::now()).await.unwrap_err();
+    assert_eq!(fault.effect(), Effect::Unknown);
+    assert_eq!(quorum.release(&held, LetGo::now()).await.unwrap(), Release::NotHeld);
+}
+
+/// Attempts of which nobody has heard are not undone by a release before they land: core has to let the claim go, and then
+/// they are refused.
+#[tokio::test(start_paused = true)]
+async fn what_may_land_yet_is_unknown_and_locks_nobody_out() {
+    for down in [None, Some(0), Some(1), Some(2)] {
+        let members: Vec<_> = (0..3).map(|_| Memory::new()).collect();
+        let is_first = Arc::new(AtomicBool::new(true));
+        let first = Arc::clone(&is_first);
+        let quorum = disturbed(&members, move |nth, verb| match verb {
+            _ if Some(nth) == down => Disturbance::Refuse(FaultKind::Unavailable),
+            Verb::TryAcquire if first.load(Ordering::SeqCst) => {
+                Disturbance::LandLate(Duration::from_secs(1))
+            }
+            _ => Disturbance::None,
+        });
+        let locks = Locker::new(quorum.build().await.unwrap());
+        let lock = || locks.lock("n").unwrap().ttl(TTL);
+        let error = lock().try_acquire().await.unwrap_err();
+        assert_eq!(error.effect(), Effect::Unknown, "{down:?} is down");
+        is_first.store(false, Ordering::SeqCst);
+        sleep(Duration::from_secs(2)).await;
+        for (nth, member) in members.iter().enumerate() {
+            let holders = member.inspect(&name()).await.unwrap().holders;
+            assert!(holders.is_empty(), "{nth} of which {down:?} is down: {holders:?}");
+        }
+        let next = lock().try_acquire().await.unwrap();
+        next.expect("nobody has it").release().await.unwrap();
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_release_reaches_a_member_that_was_away() {
     let members = Members::of(3);
