@@ -85,8 +85,11 @@
 //! clock steps, one of them may be granted after the other and with the lower token, and a resource that has
 //! seen the other refuses it. While leases last as long as they should, that cannot happen: the grant is counted from before
 //! its first request, and comes too late.) It needs that the member remembers: one that restarts without its data begins again with its clock, in microseconds, or with the floor, which is ours. Its
-//! vote does not count before the longest lease is over, and by then both clocks are past `s`, if they are right to
-//! within the longest lease less a second. This is what the grade [`Fencing::Seeded`] says of one server, too.
+//! vote does not count before the longest lease is over, and by then our clock is past `s`, if the clocks of two
+//! clients differ by no more than that lease, and the member's was no further ahead of ours than that lease and a second. This is what the grade
+//! [`Fencing::Seeded`] says of one server, too. A member that forgets and cannot tell (it is flushed, it evicts, or
+//! [`members_remember`] is not true) leaves only the time between the two grants for this: a client whose clock is
+//! ahead of the next one's by more has left a higher number.
 //!
 //! Reading the highest from a majority and writing it back before it is used is how Attiya, Bar-Noy and Dolev make a
 //! register of servers that fail ("Sharing memory robustly in message-passing systems", 1995); numbers of one's own
@@ -94,6 +97,7 @@
 //! rest is [Redlock].
 //!
 //! [Redlock]: https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/
+//! [`members_remember`]: QuorumBuilder::members_remember
 //! [renews]: lock_core::Locker::renew_detached
 //! [longest lease]: QuorumBuilder::longest_lease
 //! [`Capabilities::raisable`]: lock_core::Capabilities::raisable
