@@ -36,6 +36,7 @@ fn claims_do_not_overlap_and_tokens_grow_while_the_assumptions_hold() {
 #[test]
 fn a_member_that_restarts_empty_does_no_harm_while_it_is_not_counted() {
     keeps("restarts", &Rules::restarts(), &[NO_OVERLAP, TOKENS_GROW]);
+    keeps("rejoining", &Rules::rejoining(), &[NO_OVERLAP, TOKENS_GROW]);
 }
 
 /// Two members that forget are more than a majority of three bears: two may hold it then, until the next renewal.
@@ -72,6 +73,7 @@ fn every_mistake_is_found_out() {
         (Mistake::NoMargin, NO_OVERLAP, Rules::sound),
         (Mistake::TwoOfThreeIsOne, NO_OVERLAP, Rules::sound),
         (Mistake::CountsTheYoung, NO_OVERLAP, Rules::restarts),
+        (Mistake::CountsTheYoungTooSoon, NO_OVERLAP, Rules::rejoining),
         (Mistake::NeverRaises, TOKENS_GROW, Rules::uneven),
         (Mistake::TakesTheLowest, TOKENS_GROW, Rules::uneven),
         (Mistake::CountsTheNew, RENEWED, Rules::forgetting),

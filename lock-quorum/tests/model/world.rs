@@ -39,6 +39,8 @@ pub(crate) struct Rules {
     /// The counters that members begin with.
     fences: [Number; MEMBERS],
     writes: u8,
+    /// How many members the first claim holds the lock at from the beginning; 0: it is not held.
+    held_by: usize,
     /// How often the first claim may be renewed.
     renewals: u8,
     /// How often a member may forget a lock, and nobody can tell.
@@ -60,6 +62,8 @@ pub(crate) enum Mistake {
     TwoOfThreeIsOne,
     /// A member counts although it may have forgotten.
     CountsTheYoung,
+    /// It does as soon as the claim of a holder that reads its clock without delay would be over.
+    CountsTheYoungTooSoon,
     /// The token is the highest number, and nobody else stores it.
     NeverRaises,
     TakesTheLowest,
@@ -84,6 +88,7 @@ impl Rules {
             restarts: 0,
             fences: [0; MEMBERS],
             writes: 0,
+            held_by: 0,
             renewals: 0,
             forgets: 0,
             has_stray: false,
@@ -111,16 +116,29 @@ impl Rules {
         Self { restarts: 1, end: if deep() { 2 } else { 1 }, ..Self::sound() }
     }
 
+    /// The lock is held at a bare majority, of which one restarts, and there is time enough for that one to count again.
+    pub(crate) fn rejoining() -> Self {
+        let end = LEASE + MARGIN + if deep() { 2 } else { 1 };
+        Self { held_by: MEMBERS / 2 + 1, restarts: 1, end, late_answers: false, ..Self::sound() }
+    }
+
     /// The first claim holds the lock, for longer than a lease.
     pub(crate) fn renewals() -> Self {
         let end = if deep() { 3 } else { 2 };
-        Self { renewals: 2, end, late_answers: false, ..Self::sound() }
+        Self { held_by: MEMBERS, renewals: 2, end, late_answers: false, ..Self::sound() }
     }
 
     /// Members forget the lock while it is renewed.
     pub(crate) fn forgetting() -> Self {
         let end = if deep() { 1 } else { 0 };
-        Self { renewals: 2, forgets: 2, end, late_answers: false, ..Self::sound() }
+        Self {
+            held_by: MEMBERS,
+            renewals: 2,
+            forgets: 2,
+            end,
+            late_answers: false,
+            ..Self::sound()
+        }
     }
 
     /// One member is held by an attempt that lands late, or not at all, and another one forgets.
@@ -314,8 +332,8 @@ impl Model for Rules {
             top: 0,
             broke: Vec::new(),
         };
-        if self.renewals > 0 {
-            world.be_held_by_all(self);
+        if self.held_by > 0 {
+            world.be_held(self);
         }
         if self.has_stray {
             world.lose_one_to_a_stray();
@@ -458,14 +476,15 @@ impl Model for Rules {
 
 impl World {
     /// By the first claim: what is of interest comes after that.
-    fn be_held_by_all(&mut self, rules: &Rules) {
+    fn be_held(&mut self, rules: &Rules) {
         self.begin(rules, 0);
-        for member in 0..MEMBERS {
+        for member in 0..rules.held_by {
             self.arrive(rules, 0, member);
             self.hear(rules, 0, member);
         }
         let token = self.clients[0].token.unwrap_or(0);
-        self.clients[0].votes = [Vote::For(token); MEMBERS];
+        self.clients[0].votes[..rules.held_by].fill(Vote::For(token));
+        self.clients[0].attempts = [Call::None; MEMBERS];
     }
 
     /// A member of those that hold it has forgotten it, and was asked to take it again.
@@ -502,7 +521,11 @@ impl World {
         let now = self.now + member.ahead;
         member.held.take_if(|held| held.until <= now);
         // A restarted one stays out until every lease of before is over; the margin of a clock is added.
-        let is_young = member.started.is_some_and(|started| self.now < started + LEASE + MARGIN);
+        let stays_out = match rules.has(Mistake::CountsTheYoungTooSoon) {
+            true => LEASE - MARGIN,
+            false => LEASE + MARGIN,
+        };
+        let is_young = member.started.is_some_and(|started| self.now < started + stays_out);
         match &mut member.held {
             Some(held) if held.owner != id => Vote::Against,
             held => {
