@@ -1,5 +1,6 @@
 //! distributed-lock: on one Redis server, and on files.
 
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use distributed_lock_core::error::LockError;
@@ -11,7 +12,11 @@ use lock_bench_worker::Lib;
 
 type HeldOf<P> = <<P as LockProvider>::Lock as DistributedLock>::Handle;
 
-pub(crate) struct OnRedis(RedisClient);
+pub(crate) struct OnRedis {
+    client: RedisClient,
+    /// The last one, and its lease.
+    provider: Mutex<Option<(Duration, Arc<RedisLockProvider>)>>,
+}
 
 impl OnRedis {
     pub(crate) async fn connect(url: &str) -> Result<Self, String> {
@@ -19,7 +24,21 @@ impl OnRedis {
         let client = RedisClient::new(config, None, None, None);
         client.connect();
         client.wait_for_connect().await.map_err(|e| e.to_string())?;
-        Ok(Self(client))
+        Ok(Self { client, provider: Mutex::default() })
+    }
+
+    /// The lease belongs to the provider, so each lease has one, and users have one for all their locks. What it has to
+    /// last and how often it is renewed are the same shares of it as by default.
+    async fn provider(&self, ttl: Duration) -> Result<Arc<RedisLockProvider>, String> {
+        let known = || self.provider.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, provider)) = known().as_ref().filter(|(lease, _)| *lease == ttl) {
+            return Ok(Arc::clone(provider));
+        }
+        let builder = RedisLockProvider::builder().client(self.client.clone()).expiry(ttl);
+        let builder = builder.min_validity(ttl / 10 * 9).extension_cadence(ttl / 3);
+        let provider = Arc::new(builder.build().await.map_err(in_words)?);
+        *known() = Some((ttl, Arc::clone(&provider)));
+        Ok(provider)
     }
 }
 
@@ -33,12 +52,8 @@ impl Lib for OnRedis {
         Ok(name.to_owned())
     }
 
-    /// The lease belongs to the provider. What it has to last and how often it is renewed are the same shares of
-    /// it as by default.
     async fn acquire(&self, name: &String, ttl: Duration) -> Result<Self::Held, String> {
-        let builder = RedisLockProvider::builder().client(self.0.clone()).expiry(ttl);
-        let builder = builder.min_validity(ttl / 10 * 9).extension_cadence(ttl / 3);
-        let provider = builder.build().await.map_err(in_words)?;
+        let provider = self.provider(ttl).await?;
         provider.create_lock(name).acquire(None).await.map_err(in_words)
     }
 
