@@ -162,7 +162,7 @@ fn serve_once(
 }
 
 /// How many requests it is to let go of a lock that nobody waits for.
-fn cost_of_a_release(bench: &mut Bench<'_>, holder: &mut Peer) -> Result<u64, Stop> {
+pub(super) fn cost_of_a_release(bench: &mut Bench<'_>, holder: &mut Peer) -> Result<u64, Stop> {
     let name = bench.fresh_name();
     let Some(server) = bench.server() else { return Ok(0) };
     holder.ask(&format!("hold {name}"), LONG)?;

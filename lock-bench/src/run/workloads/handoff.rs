@@ -3,18 +3,20 @@
 
 use crate::clock::{MICRO, MILLI};
 use crate::report::{Figure, Figures, Shape, shape};
-use crate::run::bench::{Bench, ask_each, median, quantile};
+use crate::run::bench::{Bench, LONG, ask_each, median, quantile};
 use crate::run::claims::Claims;
 use crate::run::peer::Lib;
 use crate::run::relay::Relay;
 use crate::run::slices::{self, Measured, Plan};
 use crate::run::{Stop, cpu};
+use crate::worker::HANDING_OVER;
 
 const ROUND_TRIPS: Figure = Figure::count("round trips a hand-off");
 pub(super) const P50: Figure = Figure::time("p50 µs");
 pub(super) const P50_RATIO: Figure = Figure::time("p50 × floor");
 const MEAN: Figure = Figure::time("mean µs");
 const P99: Figure = Figure::time("p99 µs");
+const PASSED: Figure = Figure::count("requests a hand-over");
 const UNFAIR: Figure = Figure::time("max wait / mean wait");
 const SAMPLES: Figure = Figure::time("hand-offs measured");
 
@@ -51,6 +53,7 @@ const REMOTE: [usize; 2] = [FEW, 64];
 
 pub(super) fn run(bench: &mut Bench<'_>) -> Result<(), Stop> {
     exact(bench)?;
+    passed(bench)?;
     if bench.args.exact {
         return Ok(());
     }
@@ -83,6 +86,31 @@ fn exact(bench: &mut Bench<'_>) -> Result<(), Stop> {
         if let Some(trips) = bench.unless_it_cannot("handoff relay", lib, trips)? {
             bench.add("handoff relay", &lib.name, 0, Figures::from([(ROUND_TRIPS, trips)]));
         }
+    }
+    Ok(())
+}
+
+/// What hand-offs inside a process ask of the server, by way of it and without: a few, so that no turn of others comes
+/// between. The release behind the last one is measured alone and taken off.
+fn passed(bench: &mut Bench<'_>) -> Result<(), Stop> {
+    let workload = format!("handoff passed w={FEW}");
+    for lib in [bench.floor("locks"), bench.floor(HANDING_OVER)] {
+        bench.progress.say(&workload, &lib.name);
+        let mut peers = bench.peers(&lib, 1)?;
+        super::crowd::warm_up(bench, &mut peers)?;
+        let released_for = super::crowd::cost_of_a_release(bench, &mut peers[0])?;
+        let name = bench.fresh_name();
+        let Some(server) = bench.server() else { return Ok(()) };
+        peers[0].ask(&format!("hold {name}"), LONG)?;
+        peers[0].ask(&format!("queue {name} {FEW} 0 1"), LONG)?;
+        super::crowd::rest();
+        let count = server.count()?;
+        peers[0].ask(&format!("free {name}"), LONG)?;
+        bench.collect(&mut peers, &name, FEW + 1)?;
+        // What it sends that nobody waits for.
+        super::crowd::rest();
+        let requests = count.finish()?.saturating_sub(released_for) as f64 / FEW as f64;
+        bench.add(&workload, &lib.name, 0, Figures::from([(PASSED, requests)]));
     }
     Ok(())
 }
