@@ -87,6 +87,59 @@ fn a_goals_file_without_a_run_keeps_anything_from_being_written() {
     assert!(output.status.success() && Path::new(&words("html")).exists(), "{output:?}");
 }
 
+/// Two Redis runs of one machine, the later one of takeovers alone, beside a lock that takes over too early.
+#[test]
+fn a_document_says_where_another_one_is_ahead_and_who_breaks_leases() {
+    const RUN: &str = r#"{"environment":{"backend":"redis","rounds":1,"others":{"rslock":"1","python-redis-lock":"1"}}}
+{"workload":"pairs c=1","lib":"locks","round":0,"times":{"p50 µs":150.0}}
+{"workload":"pairs c=1","lib":"rslock","round":0,"times":{"p50 µs":120.0}}
+{"workload":"killed","lib":"locks","round":0,"times":{"late p50 ms":90.0}}
+"#;
+    const LATER: &str = r#"{"environment":{"backend":"redis","rounds":1,"others":{"rslock":"1"}}}
+{"workload":"killed","lib":"locks","round":0,"times":{"late p50 ms":4.0},"counts":{"takeovers too early":0.0}}
+{"workload":"killed","lib":"rslock","round":0,"times":{"late p50 ms":-380.0},"counts":{"takeovers too early":7.0}}
+"#;
+    const GOALS: &str = "[[goal]]\nworkload = 'pairs c=1'\nlib = 'locks'\nfigure = 'p50 µs'\nover = 'others'\n\
+        max = 1.5\nmissed = 'because'\npromise = 'p'\n\n[[goal]]\nworkload = 'idle'\nlib = 'locks'\n\
+        figure = 'requests/s'\nmax = 1\nmeasured = 0.500\npromise = 'p'\n";
+    let directory = tempfile::tempdir().unwrap();
+    let file = |name: &str| directory.path().join(name);
+    let words = |name: &str| file(name).to_str().unwrap().to_owned();
+    let document = "<!-- figures: generated -->\n<!-- end of figures -->\n";
+    for (name, text) in [("run", RUN), ("later", LATER), ("doc", document), ("redis.toml", GOALS)] {
+        std::fs::write(file(name), text).unwrap();
+    }
+    let report = |runs: &[&str]| {
+        let runs: Vec<String> = runs.iter().map(|run| words(run)).collect();
+        let (doc, goals, results) = (words("doc"), words("redis.toml"), words("results"));
+        let mut arguments = vec!["report"];
+        arguments.extend(runs.iter().map(String::as_str));
+        arguments.extend(["--document", &doc, "--goals", &goals, "--results", &results]);
+        let output = bench(&arguments);
+        assert!(output.status.success(), "{output:?}");
+        (read(&file("doc")), String::from_utf8(output.stderr).unwrap())
+    };
+    let (document, remarks) = report(&["run", "later"]);
+    for needle in [
+        "| rslock | 120 | -380, **7 too early** |\n",
+        "| pairs c=1 | p50 µs | 150 | 120 (rslock) | 1.25 | because |\n",
+        "Of a later run: `killed`.",
+        "Without a second row: `python-redis-lock`, which is told.",
+    ] {
+        assert!(document.contains(needle), "no {needle:?} in\n{document}");
+    }
+    assert!(!document.contains("| killed |"), "who breaks leases is ahead of nobody:\n{document}");
+    for needle in [
+        "p50 µs is 1.250, which is met: delete `missed`",
+        "requests/s is not in this run: 0.500 is left",
+    ] {
+        assert!(remarks.contains(needle), "no {needle:?} in\n{remarks}");
+    }
+    assert!(read(&file("redis.toml")).contains("measured = 1.250"));
+    let again = report(&["results/redis.json"]).0;
+    assert_eq!(again, document, "what is kept has all that the document shows");
+}
+
 #[test]
 fn what_is_no_run_is_an_error() {
     let directory = tempfile::tempdir().unwrap();

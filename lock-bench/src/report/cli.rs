@@ -10,7 +10,8 @@ use super::{Goals, markdown, page};
 
 #[derive(Args, Debug)]
 pub(crate) struct ReportArgs {
-    /// What `lock-bench run --json` has written, in the order in which it is to be shown
+    /// What `lock-bench run --json` has written, in the order in which it is to be shown. What a later run of the same
+    /// backend has measured, of all workloads or of some, takes the place of what was measured before
     #[arg(required = true)]
     runs: Vec<PathBuf>,
     /// One page with pictures
@@ -22,6 +23,10 @@ pub(crate) struct ReportArgs {
     /// All runs in one file, which can be reported again
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
+    /// Each run in a file of its own, called like its backend, without rounds and shapes: small enough to be kept, and it can
+    /// be reported again
+    #[arg(long, value_name = "DIRECTORY")]
+    results: Option<PathBuf>,
     /// A document whose part between `<!-- figures: generated -->` and `<!-- end of figures -->` is written anew
     #[arg(long, value_name = "FILE")]
     document: Option<PathBuf>,
@@ -31,41 +36,71 @@ pub(crate) struct ReportArgs {
 }
 
 pub(crate) fn main(args: &ReportArgs) -> Result<(), String> {
-    let files = [&args.html, &args.markdown, &args.json, &args.document];
+    let files = [&args.html, &args.markdown, &args.json, &args.results, &args.document];
     if files.iter().all(|file| file.is_none()) && args.goals.is_empty() {
-        return Err("say what to write: --html, --markdown, --json, --document or --goals".into());
+        return Err(
+            "say what to write: --html, --markdown, --json, --results, --document or --goals"
+                .into(),
+        );
     }
     let mut runs = Vec::new();
     for file in &args.runs {
         runs.extend(Run::read(file)?);
     }
+    let (runs, lost) = Run::merged(runs)?;
+    lost.iter().for_each(|what| eprintln!("lock-bench report: {what}"));
     // Before anything is written: half a report would look like a whole one.
-    let goals: Vec<String> =
-        args.goals.iter().map(|file| with_measured(file, &runs)).collect::<Result<_, _>>()?;
+    let goals: Vec<Read> =
+        args.goals.iter().map(|file| Read::of(file, &runs)).collect::<Result<_, _>>()?;
     if let Some(file) = &args.html {
         write(file, &page::html(&runs))?;
     }
     if let Some(file) = &args.markdown {
-        write(file, &markdown::markdown(&runs))?;
+        write(file, &markdown::markdown(&runs, &goals))?;
     }
     if let Some(file) = &args.json {
         write(file, &runs.iter().map(Run::lines).collect::<String>())?;
     }
+    if let Some(directory) = &args.results {
+        let at = directory.display();
+        fs::create_dir_all(directory).map_err(|e| format!("{at}: {e}"))?;
+        for run in &runs {
+            write(&directory.join(format!("{}.json", run.backend())), &run.compact())?;
+        }
+    }
     if let Some(file) = &args.document {
         let document = fs::read_to_string(file).map_err(|e| format!("{}: {e}", file.display()))?;
-        let document = with_figures(&document, &markdown::figures(&runs));
+        let document = with_figures(&document, &markdown::figures(&runs, &goals));
         write(file, &document.ok_or_else(|| format!("{} has no figures", file.display()))?)?;
     }
-    args.goals.iter().zip(&goals).try_for_each(|(file, text)| write(file, text))
+    for Read { file, text, remarks, .. } in &goals {
+        write(file, text)?;
+        remarks.iter().for_each(|what| eprintln!("{}: {what}", file.display()));
+    }
+    Ok(())
 }
 
-/// A goals file, with what the run of its backend has measured.
-fn with_measured(file: &Path, runs: &[Run]) -> Result<String, String> {
-    let backend = file.file_stem().and_then(|stem| stem.to_str());
-    let run = runs.iter().find(|run| Some(run.backend()) == backend);
-    let run = run.ok_or_else(|| format!("{}: no run of that backend", file.display()))?;
-    let text = fs::read_to_string(file).map_err(|e| format!("{}: {e}", file.display()))?;
-    Ok(Goals::read_any(file)?.noted(&text, &run.summary, &run.others()))
+/// A goals file.
+pub(super) struct Read<'a> {
+    file: &'a Path,
+    pub(super) backend: &'a str,
+    pub(super) goals: Goals,
+    /// With what the run of its backend has measured.
+    text: String,
+    /// What has to be known of that.
+    remarks: Vec<String>,
+}
+
+impl<'a> Read<'a> {
+    fn of(file: &'a Path, runs: &[Run]) -> Result<Self, String> {
+        let backend = file.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
+        let run = runs.iter().find(|run| run.backend() == backend);
+        let run = run.ok_or_else(|| format!("{}: no run of that backend", file.display()))?;
+        let text = fs::read_to_string(file).map_err(|e| format!("{}: {e}", file.display()))?;
+        let goals = Goals::read_any(file)?;
+        let (text, remarks) = goals.noted(&text, &run.summary, &run.others());
+        Ok(Self { file, backend, goals, text, remarks })
+    }
 }
 
 fn with_figures(document: &str, figures: &str) -> Option<String> {

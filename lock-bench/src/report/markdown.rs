@@ -1,17 +1,21 @@
 //! The same in tables.
 
+use super::cli::Read;
 use super::run::{Run, Side};
 use super::summary::Spread;
 use super::table::{cells, short};
+use crate::run::{pauses, untuned};
 use crate::worker::HANDING_OVER;
 
 /// What stands side by side: where it is from, what it is called there, and here.
 const COLUMNS: &[(&str, &str, &str)] = &[
     ("pairs c=1", "requests a pair", "requests a pair"),
     ("pairs c=1", "round trips a pair", "round trips a pair"),
+    ("pairs c=1", "p50 µs", "pair, µs"),
     ("pairs c=1", "p50 × floor", "pair × floor"),
+    ("pairs c=64", "pairs/s", "pairs/s of 64 tasks"),
     ("pairs c=64", "pairs/s × floor", "pairs/s of 64 tasks × floor"),
-    ("handoff relay", "round trips a hand-off", "round trips a hand-off"),
+    (RELAY, "round trips a hand-off", "round trips a hand-off"),
     ("handoff local w=8", "p50 µs", "hand-off in one process, µs"),
     ("handoff w=8 p=8", "p50 µs", "hand-off between processes, µs"),
     ("crowd w=64 p=8", "requests a waiter", "requests for each of 64 waiters"),
@@ -20,11 +24,26 @@ const COLUMNS: &[(&str, &str, &str)] = &[
     ("killed", "late p50 ms", "takeover late, ms"),
 ];
 
+/// Where hand-offs are counted in round trips.
+const RELAY: &str = "handoff relay";
+
 /// What nobody measured.
 const NOTHING: &str = "–";
 
-pub(super) fn markdown(runs: &[Run]) -> String {
-    let mut text = format!("# What locks cost\n\n{}", figures(runs));
+/// What says nothing of who is ahead: how often something was measured, the one slowest of all, and what is compared by
+/// another figure already.
+const NO_RACE: &[&str] = &[
+    "hand-offs measured",
+    "takeovers measured",
+    "session s",
+    "max µs",
+    "late max ms",
+    "least lease left %",
+    "requests a waiter, greatest ÷ least",
+];
+
+pub(super) fn markdown(runs: &[Run], goals: &[Read<'_>]) -> String {
+    let mut text = format!("# What locks cost\n\n{}", figures(runs, goals));
     for run in runs {
         text +=
             &format!("\n## {}: everything\n\nMedian (least–most) of all rounds.\n", run.backend());
@@ -35,16 +54,22 @@ pub(super) fn markdown(runs: &[Run]) -> String {
     text
 }
 
-/// Ours on all backends side by side; then each backend with its floors and the locks of other projects.
-pub(super) fn figures(runs: &[Run]) -> String {
-    let mut text = String::from("### Ours, by backend\n\n");
+/// Ours on all backends side by side; then each backend with its floors and the locks of other projects; then where one
+/// of those is ahead.
+pub(super) fn figures(runs: &[Run], goals: &[Read<'_>]) -> String {
+    let mut text = String::from(
+        "### Ours, by backend\n\n\
+         To compare one backend with another, read the pair in µs and the pairs a second: all of one machine, with the servers \
+         next door. Floors differ from backend to backend, so that `× floor` compares each with what its own servers can do. \
+         Where waiters pause at random, or look from time to time, a hand-off is no number of round trips.\n\n",
+    );
     let mut rows = vec![vec![String::new()]];
     rows[0].extend(runs.iter().map(|run| format!("**{}**", run.backend())));
     for (workload, figure, title) in COLUMNS {
         let handed_over = format!("{title}, `{HANDING_OVER}`");
         for (lib, title) in [("locks", (*title).to_owned()), (HANDING_OVER, handed_over)] {
             let mut row = vec![title];
-            row.extend(runs.iter().map(|run| cell(run.summary.find(workload, lib, figure))));
+            row.extend(runs.iter().map(|run| cell(run, workload, lib, figure)));
             if row.iter().skip(1).any(|cell| cell != NOTHING) {
                 rows.push(row);
             }
@@ -58,8 +83,106 @@ pub(super) fn figures(runs: &[Run]) -> String {
             origin(run)
         );
         text += &table(beside(run));
+        text += &notes(run);
+    }
+    text + &behind(runs, goals)
+}
+
+/// What has to be known of the rows above.
+fn notes(run: &Run) -> String {
+    let mut text = String::new();
+    let find = |workload, lib, figure| Some(run.summary.find(workload, lib, figure)?.median);
+    let members =
+        run.backend().split_once('-').and_then(|(_, members)| members.parse::<u32>().ok());
+    if let (Some(members), Some(pair)) = (members, find("pairs c=1", "locks", "requests a pair")) {
+        let majority = members / 2 + 1;
+        let grant = find("crowd w=64 p=8", "locks", "requests a waiter");
+        let grant = grant.map(|grant| {
+            format!("; with 64 waiters in eight processes each grant takes {}", short(grant))
+        });
+        text += &format!(
+            "\nAn uncontended pair is {} requests, where {majority} of {members} members are a majority{}.\n",
+            short(pair),
+            grant.unwrap_or_default()
+        );
+    }
+    let libs = run.others();
+    let why = libs.iter().filter_map(|lib| Some((lib, untuned(run.backend(), lib)?)));
+    let why: Vec<String> = why.map(|(lib, why)| format!("`{lib}`, which {why}")).collect();
+    if !why.is_empty() {
+        text += &format!("\nWithout a second row: {}.\n", why.join("; "));
     }
     text
+}
+
+/// Whatever another project's lock does better than ours, with the reason that the goals have for it.
+fn behind(runs: &[Run], goals: &[Read<'_>]) -> String {
+    let mut text = String::from(
+        "\n### Where another one is ahead\n\n\
+         Every figure of this run in which the best of the others is better than `locks`, as they come, and how many times as \
+         good it is. Round trips are exact to a twentieth. Who took locks over before their leases had ended is not among the \
+         best. The reason is that of the goal for that figure, if there is one.\n",
+    );
+    for run in runs.iter().filter(|run| !run.others().is_empty()) {
+        let head = ["workload", "figure", "ours", "theirs", "times", "why"].map(str::to_owned);
+        let mut rows = vec![Vec::from(head)];
+        for (workload, lines) in &run.summary.workloads {
+            let ours = lines.iter().filter(|line| line.lib == "locks");
+            for (figure, ours) in ours.flat_map(|line| &line.figures) {
+                rows.extend(rival(run, workload, &figure.name, ours.median).map(
+                    |(lib, theirs)| {
+                        let of_backend = goals.iter().find(|read| read.backend == run.backend());
+                        let why = of_backend
+                            .and_then(|read| read.goals.why_missed(workload, &figure.name, lib));
+                        Vec::from([
+                            workload.clone(),
+                            figure.name.to_string(),
+                            short(ours.median),
+                            format!("{} ({lib})", short(theirs)),
+                            times(ours.median, theirs),
+                            why.unwrap_or(NOTHING).replace('|', "\\|"),
+                        ])
+                    },
+                ));
+            }
+        }
+        text += &format!("\n#### {}\n\n", run.backend());
+        text += &match rows.len() {
+            1 => "Nowhere.\n".to_owned(),
+            _ => table_with(rows, "|---|---|--:|--:|--:|---|"),
+        };
+    }
+    text
+}
+
+/// Who of the others is best, if that is better than ours, and says something.
+fn rival<'a>(run: &'a Run, workload: &str, figure: &str, ours: f64) -> Option<(&'a str, f64)> {
+    if NO_RACE.contains(&figure) || figure.ends_with("× floor") || means_nothing(run, workload) {
+        return None;
+    }
+    let more_is_better = figure.starts_with("pairs/s");
+    let is_better = |one: f64, than: f64| if more_is_better { one > than } else { one < than };
+    let (_, lines) = run.summary.workloads.iter().find(|(name, _)| name == workload)?;
+    let others = lines.iter().map(|line| line.lib.as_str()).filter(|lib| {
+        matches!(run.side(lib), Side::Other | Side::Tuned)
+            && !run.summary.breaks_leases(workload, lib)
+    });
+    let theirs =
+        others.filter_map(|lib| Some((lib, run.summary.find(workload, lib, figure)?.median)));
+    let best = theirs.reduce(|one, other| if is_better(other.1, one.1) { other } else { one })?;
+    // What reads the same is the same.
+    (is_better(best.1, ours) && short(best.1) != short(ours)).then_some(best)
+}
+
+/// How far they are apart, where that can be said.
+fn times(one: f64, other: f64) -> String {
+    let (least, most) = (one.min(other), one.max(other));
+    if least > 0.0 { short(most / least) } else { NOTHING.to_owned() }
+}
+
+/// Round trips where it is not the way that a hand-off waits for.
+fn means_nothing(run: &Run, workload: &str) -> bool {
+    workload == RELAY && pauses(run.backend())
 }
 
 /// Where the figures of a run are from, and the command that makes them.
@@ -71,8 +194,12 @@ fn origin(run: &Run) -> String {
         "dev" => " **Not optimised: no measure of speed.**",
         _ => "",
     };
+    let again = match run.again().join("`, `") {
+        again if again.is_empty() => again,
+        again => format!(" Of a later run: `{again}`."),
+    };
     format!(
-        "{}, {}, {} rounds: `lock-bench run {}{}{}`.{profile}\n\n",
+        "{}, {}, {} rounds: `lock-bench run {}{}{}`.{again}{profile}\n\n",
         of("server"),
         of("cpu"),
         environment["rounds"],
@@ -96,8 +223,9 @@ fn beside(run: &Run) -> Vec<Vec<String>> {
         Side::Other | Side::Tuned => 3,
     });
     let find = |lib: &str, column: &(&str, &str, &str)| run.summary.find(column.0, lib, column.1);
-    let is_known =
-        |column: &&(&str, &str, &str)| libs.iter().any(|lib| find(lib, column).is_some());
+    let is_known = |column: &&(&str, &str, &str)| {
+        !means_nothing(run, column.0) && libs.iter().any(|lib| find(lib, column).is_some())
+    };
     let columns: Vec<_> = COLUMNS.iter().filter(is_known).collect();
     let mut head = vec![String::new()];
     head.extend(columns.iter().map(|column| column.2.to_owned()));
@@ -107,24 +235,34 @@ fn beside(run: &Run) -> Vec<Vec<String>> {
             Side::Ours => format!("**{lib}**"),
             Side::Bare | Side::Other | Side::Tuned => lib.clone(),
         };
-        let cells = columns.iter().map(|column| cell(find(lib, column)));
+        let cells = columns.iter().map(|column| cell(run, column.0, lib, column.1));
         std::iter::once(name).chain(cells).collect()
     };
     std::iter::once(head).chain(libs.iter().map(row)).collect()
 }
 
-fn cell(spread: Option<Spread>) -> String {
-    spread.map_or_else(|| NOTHING.to_owned(), |spread| short(spread.median))
+fn cell(run: &Run, workload: &str, lib: &str, figure: &str) -> String {
+    let spread = run.summary.find(workload, lib, figure).filter(|_| !means_nothing(run, workload));
+    let text = spread.map_or_else(|| NOTHING.to_owned(), |spread: Spread| short(spread.median));
+    match run.summary.too_early(workload, lib) {
+        Some(early) => format!("{text}, **{} too early**", short(early)),
+        None => text,
+    }
 }
 
-/// The first row is the head.
+/// Numbers behind names. The first row is the head.
 fn table(rows: Vec<Vec<String>>) -> String {
+    let columns = rows.first().map_or(1, Vec::len);
+    table_with(rows, &format!("|---{}|", "|--:".repeat(columns - 1)))
+}
+
+/// With the line that says on which side what stands.
+fn table_with(rows: Vec<Vec<String>>, sides: &str) -> String {
     let mut text = String::new();
     for (i, row) in rows.into_iter().enumerate() {
-        let columns = row.len();
         text += &format!("| {} |\n", row.join(" | "));
         if i == 0 {
-            text += &format!("|---{}|\n", "|--:".repeat(columns - 1));
+            text += &format!("{sides}\n");
         }
     }
     text

@@ -292,12 +292,12 @@ fn waiting(run: &Run) -> String {
 }
 
 fn takeovers(run: &Run) -> String {
-    let note = |lib: &str, spread: Spread| {
-        let early = run.summary.find("killed", lib, "takeovers too early");
-        let early = early.filter(|early| early.median > 0.0);
-        let early = early.map(|early| format!(", {} too early", short(early.median)));
-        format!("{}{}", with_unit(spread.median, Unit::Millis), early.unwrap_or_default())
+    let timed = |lib: &str, value: f64| {
+        let early = run.summary.too_early("killed", lib);
+        let early = early.map(|early| format!(", {} too early", short(early)));
+        format!("{}{}", with_unit(value, Unit::Millis), early.unwrap_or_default())
     };
+    let note = |lib: &str, spread: Spread| timed(lib, spread.median);
     let mut entries = entries(run, "killed", "late p50 ms", note);
     // The same for all of them.
     let session =
@@ -317,7 +317,7 @@ fn takeovers(run: &Run) -> String {
     };
     for entry in &mut entries {
         entry.value += session * 1e3;
-        entry.note = with_unit(entry.value, Unit::Millis);
+        entry.note = timed(&entry.name, entry.value);
     }
     figure(
         "After a holder was killed",

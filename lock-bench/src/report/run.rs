@@ -2,9 +2,13 @@
 
 use std::path::Path;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use super::{Row, Shape, Summary};
+use super::summary::Line;
+use super::{Figures, Row, Shape, Summary};
+
+/// What has to be the same where figures of two runs stand in one table.
+const PLACE: [&str; 5] = ["cpu", "cpus", "machine", "profile", "server"];
 
 /// A run: its environment, and what it measured.
 pub(super) struct Run {
@@ -44,12 +48,88 @@ impl Run {
                 }
             }
         }
-        let of = |(environment, rows): (Value, Vec<Row>)| Self {
-            environment,
-            summary: Summary::of(&rows),
-            rows,
-        };
-        Ok(runs.into_iter().map(of).collect())
+        Ok(runs.into_iter().map(|(environment, rows)| Self::of(environment, rows)).collect())
+    }
+
+    fn of(environment: Value, rows: Vec<Row>) -> Self {
+        Self { environment, summary: Summary::of(&rows), rows }
+    }
+
+    /// One run for each backend: what a later one has measured takes the place of what those before it had of the same
+    /// workloads. And a line for each figure that got lost on the way.
+    pub(super) fn merged(runs: Vec<Self>) -> Result<(Vec<Self>, Vec<String>), String> {
+        let mut merged: Vec<Self> = Vec::new();
+        let mut lost = Vec::new();
+        for run in runs {
+            match merged.iter_mut().find(|known| known.backend() == run.backend()) {
+                None => merged.push(run),
+                Some(known) => lost.extend(known.renew(run)?),
+            }
+        }
+        Ok((merged, lost))
+    }
+
+    /// Whole workloads: a figure belongs to the floor and to the others that were measured beside it.
+    fn renew(&mut self, later: Self) -> Result<Vec<String>, String> {
+        for key in PLACE {
+            let (one, other) = (&self.environment[key], &later.environment[key]);
+            if one != other {
+                let backend = self.backend();
+                return Err(format!("two runs of {backend}, whose {key} is {one} and {other}"));
+            }
+        }
+        let mut order: Vec<String> = self.workloads().map(str::to_owned).collect();
+        let again: Vec<String> = later.workloads().map(str::to_owned).collect();
+        let lost = self.lost_by(&later);
+        let is_whole = order.iter().all(|workload| again.contains(workload));
+        order.extend(again.iter().filter(|new| !order.contains(new)).cloned().collect::<Vec<_>>());
+        let mut environment = later.environment;
+        if !is_whole {
+            let mut known = std::mem::take(&mut self.environment);
+            add_all(&mut known["others"], &mut environment["others"]);
+            add_all(&mut known["peers"], &mut environment["peers"]);
+            add_all(&mut known["again"], &mut json!(again));
+            environment = known;
+        }
+        let mut rows = std::mem::take(&mut self.rows);
+        rows.retain(|row| !again.contains(&row.workload));
+        rows.extend(later.rows);
+        rows.sort_by_key(|row| order.iter().position(|workload| *workload == row.workload));
+        *self = Self::of(environment, rows);
+        Ok(lost)
+    }
+
+    /// What of a workload that was measured again was not measured again.
+    fn lost_by(&self, later: &Self) -> Vec<String> {
+        let mut lost = Vec::new();
+        let again = |workload: &&(String, Vec<Line>)| later.workloads().any(|w| w == workload.0);
+        for (workload, lines) in self.summary.workloads.iter().filter(again) {
+            for line in lines {
+                let is_lost = |name: &&str| later.summary.find(workload, &line.lib, name).is_none();
+                let names = line.figures.iter().map(|(figure, _)| &*figure.name);
+                let names: Vec<&str> = names.filter(is_lost).collect();
+                if !names.is_empty() {
+                    let (backend, lib, names) = (self.backend(), &line.lib, names.join(", "));
+                    lost.push(format!(
+                        "{backend}, {workload}, {lib}: left out, since the later run does not have it: {names}"
+                    ));
+                }
+            }
+        }
+        lost
+    }
+
+    fn workloads(&self) -> impl Iterator<Item = &str> {
+        self.summary.workloads.iter().map(|(name, _)| name.as_str())
+    }
+
+    /// The kinds of workloads that are of a later run than the rest.
+    pub(super) fn again(&self) -> Vec<&str> {
+        let titles = self.environment["again"].as_array().into_iter().flatten();
+        let mut kinds: Vec<&str> =
+            titles.filter_map(|title| title.as_str()?.split(' ').next()).collect();
+        kinds.dedup();
+        kinds
     }
 
     /// The lines that it was read from.
@@ -57,6 +137,35 @@ impl Run {
         let environment = serde_json::json!({ "environment": self.environment });
         let rows = self.rows.iter().map(|row| format!("{}\n", row.to_json()));
         format!("{environment}\n{}", rows.collect::<String>())
+    }
+
+    /// The same in fewer lines, without what pictures show: of all rounds the least, the median and the greatest, which
+    /// is what tables show. It can be read again.
+    pub(super) fn compact(&self) -> String {
+        let environment = json!({ "environment": self.environment });
+        let mut text = format!("{environment}\n");
+        for (workload, lines) in &self.summary.workloads {
+            for line in lines {
+                let mut rounds = [Figures::new(), Figures::new(), Figures::new()];
+                for (figure, spread) in &line.figures {
+                    let [median, least, greatest] =
+                        [spread.median, spread.min, spread.max].map(six_digits);
+                    rounds[0].insert(figure.clone(), median);
+                    if least != greatest {
+                        rounds[1].insert(figure.clone(), least);
+                        rounds[2].insert(figure.clone(), greatest);
+                    }
+                }
+                for (round, figures) in rounds.into_iter().enumerate() {
+                    let (workload, lib) = (workload.clone(), line.lib.clone());
+                    let row = Row { workload, lib, round, figures, shape: Shape::new() };
+                    if !row.figures.is_empty() {
+                        text += &format!("{}\n", row.to_json());
+                    }
+                }
+            }
+        }
+        text
     }
 
     pub(super) fn backend(&self) -> &str {
@@ -126,5 +235,84 @@ impl Run {
             is_same
         });
         points
+    }
+}
+
+/// What is in the second is in the first as well, then; lists keep their order.
+fn add_all(known: &mut Value, new: &mut Value) {
+    match (known, new) {
+        (Value::Object(known), Value::Object(new)) => known.append(new),
+        (Value::Array(known), Value::Array(new)) => {
+            let more: Vec<Value> = new.iter().filter(|new| !known.contains(new)).cloned().collect();
+            known.extend(more);
+        }
+        (known @ Value::Null, new) => *known = new.take(),
+        _ => {}
+    }
+}
+
+/// No measurement has more.
+fn six_digits(value: f64) -> f64 {
+    format!("{value:.5e}").parse().unwrap_or(value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::Figure;
+
+    fn row(workload: &str, lib: &str, round: usize, value: f64) -> Row {
+        let figures = Figures::from([(Figure::time("f"), value), (Figure::count("same"), 2.0)]);
+        let (workload, lib) = (workload.to_owned(), lib.to_owned());
+        Row { workload, lib, round, figures, shape: vec![[1.0, 2.0]] }
+    }
+
+    fn run(cpu: &str, rows: Vec<Row>) -> Run {
+        Run::of(json!({ "backend": "redis", "cpu": cpu, "others": { cpu: "1" } }), rows)
+    }
+
+    fn median(run: &Run, workload: &str, lib: &str) -> Option<f64> {
+        run.summary.find(workload, lib, "f").map(|spread| spread.median)
+    }
+
+    #[test]
+    fn what_was_measured_again_takes_the_place_of_what_it_was() {
+        let whole = vec![
+            row("pairs c=1", "locks", 0, 1.0),
+            row("pairs c=1", "theirs", 0, 2.0),
+            row("idle", "locks", 0, 3.0),
+        ];
+        let again = vec![row("pairs c=1", "locks", 0, 5.0), row("pairs c=1", "locks", 1, 5.0)];
+        let (runs, lost) = Run::merged(vec![run("a", whole), run("a", again)]).unwrap();
+        let [run] = runs.as_slice() else { panic!("{} runs of one backend", runs.len()) };
+        assert_eq!(median(run, "pairs c=1", "locks"), Some(5.0));
+        assert_eq!(median(run, "idle", "locks"), Some(3.0));
+        assert_eq!(median(run, "pairs c=1", "theirs"), None, "of another floor");
+        let expected =
+            "redis, pairs c=1, theirs: left out, since the later run does not have it: same, f";
+        assert_eq!(lost, [expected]);
+        assert_eq!(run.again(), ["pairs"]);
+        assert_eq!(run.workloads().collect::<Vec<_>>(), ["pairs c=1", "idle"]);
+    }
+
+    #[test]
+    fn runs_of_two_machines_are_not_put_together() {
+        let runs = ["a", "b"].map(|cpu| run(cpu, vec![row("idle", "locks", 0, 1.0)]));
+        let why = Run::merged(runs.into()).err().unwrap();
+        assert_eq!(why, "two runs of redis, whose cpu is \"a\" and \"b\"");
+    }
+
+    #[test]
+    fn what_is_kept_in_few_lines_has_the_same_tables() {
+        let rounds = [9.0, 1.0, 3.0, 4.0].into_iter().enumerate();
+        let rows = rounds.map(|(round, value)| row("idle", "locks", round, value)).collect();
+        let whole = run("a", rows);
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), whole.compact()).unwrap();
+        let read = Run::read(file.path()).unwrap();
+        assert_eq!(read[0].summary.to_string(), whole.summary.to_string());
+        assert!(whole.summary.to_string().contains("3.5 (1–9)"), "{}", whole.summary);
+        assert_eq!(whole.compact(), read[0].compact(), "however often it is read");
+        assert!(whole.compact().len() < whole.lines().len());
     }
 }

@@ -40,6 +40,17 @@ impl Summary {
         let line = lines.iter().find(|line| line.lib == lib)?;
         line.figures.iter().find(|(known, _)| known.name == figure).map(|(_, spread)| *spread)
     }
+
+    /// It had locks before the leases of those who held them had ended: how late it was says nothing good of it.
+    pub(super) fn breaks_leases(&self, workload: &str, lib: &str) -> bool {
+        self.too_early(workload, lib).is_some()
+    }
+
+    /// How many of its takeovers were too early, if any were.
+    pub(super) fn too_early(&self, workload: &str, lib: &str) -> Option<f64> {
+        let early = self.find(workload, lib, "takeovers too early")?.median;
+        (early > 0.0).then_some(early)
+    }
 }
 
 /// The element that is meant, put at the end if there is none.

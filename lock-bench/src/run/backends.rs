@@ -25,6 +25,8 @@ pub(crate) struct Backend {
     pub(crate) between_processes: bool,
     /// When a waiter gets the lock of a holder that was killed.
     pub(crate) takeover: Takeover,
+    /// Those who wait pause at random, or look from time to time: a hand-off is no number of round trips.
+    pub(crate) pauses: bool,
     /// Hand-offs in one measurement: fewer where waiters look from time to time.
     pub(crate) hand_offs: u64,
     /// How many locks one process holds at once, and their lease.
@@ -54,6 +56,7 @@ pub(crate) const BACKENDS: &[Backend] = &[
         others: &[],
         between_processes: false,
         takeover: Takeover::Lease,
+        pauses: false,
         hand_offs: 400,
         held: (100_000, 30_000),
         deep: 10_000,
@@ -68,6 +71,7 @@ pub(crate) const BACKENDS: &[Backend] = &[
         others: ON_FILES,
         between_processes: true,
         takeover: Takeover::Death,
+        pauses: false,
         hand_offs: 64,
         // Each one is an open file.
         held: (400, 5_000),
@@ -83,6 +87,7 @@ pub(crate) const BACKENDS: &[Backend] = &[
         others: ON_REDIS,
         between_processes: true,
         takeover: Takeover::Lease,
+        pauses: false,
         hand_offs: 400,
         held: (10_000, 5_000),
         deep: 10_000,
@@ -97,6 +102,7 @@ pub(crate) const BACKENDS: &[Backend] = &[
         others: ON_ZOOKEEPER,
         between_processes: true,
         takeover: Takeover::Session(services::SESSION_OF_THE_KILLED),
+        pauses: false,
         hand_offs: 400,
         held: (1_000, 5_000),
         // Each one who comes reads the whole line.
@@ -112,6 +118,7 @@ pub(crate) const BACKENDS: &[Backend] = &[
         others: ON_MEMCACHED,
         between_processes: true,
         takeover: Takeover::Lease,
+        pauses: true,
         // Between processes each one takes a look, 15 ms on average.
         hand_offs: 64,
         held: (10_000, 5_000),
@@ -127,6 +134,7 @@ pub(crate) const BACKENDS: &[Backend] = &[
         others: ON_QUORUMS,
         between_processes: true,
         takeover: Takeover::Lease,
+        pauses: true,
         // Waiters of several processes pause at random.
         hand_offs: 64,
         held: (1_000, 5_000),
@@ -140,6 +148,22 @@ pub(crate) fn title(backend: &Backend, servers: usize) -> String {
         0 | 1 => backend.scheme.to_owned(),
         many => format!("{}-{many}", backend.scheme),
     }
+}
+
+/// The backend of a run that is called like that.
+fn titled(title: &str) -> Option<&'static Backend> {
+    let scheme = title.split('-').next().unwrap_or_default();
+    BACKENDS.iter().find(|backend| backend.scheme == scheme)
+}
+
+/// Those who wait for its locks of ours pause at random, or look from time to time.
+pub(crate) fn pauses(title: &str) -> bool {
+    titled(title).is_some_and(|backend| backend.pauses)
+}
+
+/// Why that library of another project was measured on it only as it comes.
+pub(crate) fn untuned(title: &str, lib: &str) -> Option<&'static str> {
+    titled(title)?.others.iter().find(|other| other.name() == lib)?.untuned()
 }
 
 pub(crate) fn of(url: &str) -> Result<&'static Backend, Stop> {

@@ -23,6 +23,7 @@ use clap::Args;
 use serde_json::Value;
 
 use crate::report::{Goals, Row, Scope, Summary};
+pub(crate) use backends::{pauses, untuned};
 use bench::Bench;
 use peer::Lib;
 use workloads::WORKLOADS;

@@ -16,8 +16,18 @@ pub(crate) struct Other {
     /// Words for its worker.
     options: &'static [&'static str],
     waiting: Waiting,
-    /// The same library as the row before, with another pause: it differs only where somebody waits.
-    tuned: bool,
+    tuning: Tuning,
+}
+
+/// What is known of the pause between two looks of those who wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Tuning {
+    /// This is the same library as the row before, with another pause: it differs only where somebody waits.
+    Tuned,
+    /// The row behind this one has another pause.
+    Follows,
+    /// It has no other row, and this is why.
+    None(&'static str),
 }
 
 /// How its waiters learn that the lock is free. What waits in vain costs time and requests, so the largest crowds are
@@ -47,47 +57,61 @@ enum Worker {
     Rust(&'static str),
 }
 
+/// As it comes, where nothing can be tuned: because it …
+const fn alone(name: &'static str, worker: Worker, waiting: Waiting, why: &'static str) -> Other {
+    Other { name, worker, options: &[], waiting, tuning: Tuning::None(why) }
+}
+
+/// Whose waiters are told.
+const fn told(name: &'static str, worker: Worker) -> Other {
+    alone(name, worker, Told, "is told")
+}
+
 /// Of the same library: as it comes, and with the pause between two looks as short as its documents say one may.
-const fn row(name: &'static str, worker: Worker, waiting: Waiting) -> Other {
-    Other { name, worker, options: &[], waiting, tuned: false }
+const fn row(name: &'static str, worker: Worker) -> Other {
+    Other { name, worker, options: &[], waiting: Polls, tuning: Tuning::Follows }
 }
 
 const fn tuned(name: &'static str, worker: Worker, options: &'static [&'static str]) -> Other {
-    Other { name, worker, options, waiting: Polls, tuned: true }
+    Other { name, worker, options, waiting: Polls, tuning: Tuning::Tuned }
 }
 
 use Waiting::{Polls, Told};
 use Worker::{BeanShell, DebianPython, Node, Own, Python, Rust};
 
-pub(crate) const ON_FILES: &[Other] =
-    &[row("distributed-lock", Rust("distributed-lock-file"), Polls)];
+pub(crate) const ON_FILES: &[Other] = &[alone(
+    "distributed-lock",
+    Rust("distributed-lock-file"),
+    Polls,
+    "looks after 10 ms, then after twice as long each time up to a second, and has no option for it",
+)];
 
 pub(crate) const ON_REDIS: &[Other] = &[
-    row("rslock", Rust("rslock"), Polls),
+    row("rslock", Rust("rslock")),
     tuned("rslock, 10 ms", Rust("rslock"), &["delay=10"]),
-    row("distributed-lock", Rust("distributed-lock-redis"), Polls),
-    row("redis-py", Python("redis_py.py"), Polls),
+    alone("distributed-lock", Rust("distributed-lock-redis"), Polls, "does not wait at all"),
+    row("redis-py", Python("redis_py.py")),
     tuned("redis-py, 10 ms", Python("redis_py.py"), &["sleep=0.01"]),
-    row("python-redis-lock", Python("python_redis_lock.py"), Told),
-    row("Sherlock", Python("sherlock_lock.py"), Polls),
+    told("python-redis-lock", Python("python_redis_lock.py")),
+    row("Sherlock", Python("sherlock_lock.py")),
     tuned("Sherlock, 10 ms", Python("sherlock_lock.py"), &["retry_interval=0.01"]),
-    row("redis-semaphore", Node("redis_semaphore.js"), Polls),
-    row("node-redlock", Node("redlock.js"), Polls),
+    alone("redis-semaphore", Node("redis_semaphore.js"), Polls, "looks every 10 ms as it comes"),
+    row("node-redlock", Node("redlock.js")),
     tuned("node-redlock, 10 ms", Node("redlock.js"), &["retryDelay=10", "retryJitter=5"]),
 ];
 
 pub(crate) const ON_QUORUMS: &[Other] =
-    &[row("rslock", Rust("rslock"), Polls), tuned("rslock, 10 ms", Rust("rslock"), &["delay=10"])];
+    &[row("rslock", Rust("rslock")), tuned("rslock, 10 ms", Rust("rslock"), &["delay=10"])];
 
 pub(crate) const ON_ZOOKEEPER: &[Other] = &[
-    row("zookeeper-crate", Own, Told),
-    row("kazoo", DebianPython("kazoo_lock.py"), Told),
-    row("curator", BeanShell("Curator.bsh"), Told),
+    told("zookeeper-crate", Own),
+    told("kazoo", DebianPython("kazoo_lock.py")),
+    told("curator", BeanShell("Curator.bsh")),
 ];
 
 pub(crate) const ON_MEMCACHED: &[Other] = &[
-    row("memcache-crate", Own, Polls),
-    row("Sherlock", Python("sherlock_lock.py"), Polls),
+    alone("memcache-crate", Own, Polls, "has no lock that could wait"),
+    row("Sherlock", Python("sherlock_lock.py")),
     tuned("Sherlock, 10 ms", Python("sherlock_lock.py"), &["retry_interval=0.01"]),
 ];
 
@@ -95,17 +119,30 @@ pub(crate) const ON_MEMCACHED: &[Other] = &[
 pub(crate) type Found = (&'static str, Result<String, String>);
 
 impl Other {
+    pub(crate) fn name(self) -> &'static str {
+        self.name
+    }
+
+    /// Why it was measured only as it comes: it …
+    pub(crate) fn untuned(self) -> Option<&'static str> {
+        match self.tuning {
+            Tuning::None(why) => Some(why),
+            Tuning::Tuned | Tuning::Follows => None,
+        }
+    }
+
     /// How it is run, if it is there.
     pub(crate) fn find(self, threads: usize) -> (Option<Lib>, Found) {
+        let tuned = self.tuning == Tuning::Tuned;
         if matches!(self.worker, Own) {
-            let lib = Lib::own(self.name, threads).waiting(self.waiting, self.tuned);
+            let lib = Lib::own(self.name, threads).waiting(self.waiting, tuned);
             return (Some(lib), (self.name, Ok("as compiled in".into())));
         }
         let mut command = self.worker.command();
         match version(&command) {
             Some(version) => {
                 command.extend(self.options.iter().map(|&word| word.to_owned()));
-                let lib = Lib::script(self.name, command).waiting(self.waiting, self.tuned);
+                let lib = Lib::script(self.name, command).waiting(self.waiting, tuned);
                 let lib = if self.worker.is_cold_at_first() { lib.warmed_up() } else { lib };
                 (Some(lib), (self.name, Ok(format!("{version}{}", self.worker.note()))))
             }
@@ -209,8 +246,20 @@ mod tests {
 
     #[test]
     fn what_is_not_there_is_left_out_and_said_so() {
-        let (lib, (name, version)) = row("x", Python("no_such_worker.py"), Polls).find(0);
+        let (lib, (name, version)) = row("x", Python("no_such_worker.py")).find(0);
         assert!(lib.is_none() && name == "x");
         assert_eq!(version.unwrap_err(), "lock-bench/peers/setup python");
+    }
+
+    /// Who polls has a second row, or a reason why not.
+    #[test]
+    fn a_row_that_says_that_another_follows_is_followed_by_it() {
+        for table in [ON_FILES, ON_REDIS, ON_QUORUMS, ON_ZOOKEEPER, ON_MEMCACHED] {
+            for (i, other) in table.iter().enumerate() {
+                let next = table.get(i + 1).filter(|next| next.tuning == Tuning::Tuned);
+                let follows = next.is_some_and(|next| next.name.starts_with(other.name));
+                assert_eq!(follows, other.tuning == Tuning::Follows, "{}", other.name);
+            }
+        }
     }
 }
