@@ -53,6 +53,10 @@ fn section(run: &Run) -> String {
         if text("profile") == "dev" { " <b>Not optimised: no measure of speed.</b>" } else { "" },
         others(&environment["others"]),
     );
+    let again = run.again().join(", ");
+    if !again.is_empty() {
+        let _ = write!(page, "<p>Of a later run: {}.</p>", escaped(&again));
+    }
     page += &pairs(run);
     page += &hand_offs(run);
     page += &crowds(run);
