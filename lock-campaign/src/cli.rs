@@ -29,7 +29,7 @@ struct Given {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Run seeds on a backend; those whose results are there already, from the same settings and verdict, are left out
+    /// Run seeds on a backend; those whose results are there already, by today's verdict, are left as they are
     Run(RunArgs),
     /// Make a page and a summary of all results in a directory
     Report {
@@ -181,10 +181,20 @@ fn run(backings: &[Backing], args: &RunArgs) -> io::Result<bool> {
     let mut clean = true;
     for seed in args.seed.. {
         let there = Outcome::of(&args.out, backing.name, seed)?;
-        match there.filter(|there| there.verdict == VERDICT && there.settings == settings) {
-            Some(outcome) => {
+        match there.filter(|there| there.verdict == VERDICT) {
+            Some(outcome) if outcome.settings == settings => {
                 println!("there already: {}", report::line(&outcome));
                 clean &= outcome.is_clean();
+            }
+            // Somebody has published it, perhaps.
+            Some(_) if args.lasts.is_some() => {
+                println!("left as it is: seed {seed}, of other settings");
+            }
+            Some(_) => {
+                let (out, name) = (args.out.display(), backing.name);
+                return Err(io::Error::other(format!(
+                    "{out} has a result of {name} with seed {seed}, and of other settings: choose another --seed or --out, or delete it"
+                )));
             }
             None => clean &= one(&backing, url, seed, &settings, args)?,
         }
