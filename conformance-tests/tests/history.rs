@@ -769,6 +769,63 @@ fn a_removal_that_removed_nothing_excuses_nothing() {
 }
 
 #[test]
+fn what_was_given_back_is_not_held() {
+    let line = |t: u64, kind: &str, op: &str, more: &str| {
+        format!(
+            r#"{{"kind":"{kind}","t":{t},"proc":"p1/a","lock":"l","op":"{op}","grant":"a"{more}}}"#
+        )
+    };
+    for (op, more) in [("renew", r#","valid_until":3990"#), ("check", "")] {
+        let lines = [
+            TAKEN[0].to_owned(),
+            TAKEN[1].to_owned(),
+            line(30, "invoke", "release", ""),
+            line(31, "ok", "release", ""),
+            line(700, "invoke", op, ""),
+            line(710, "ok", op, more),
+        ];
+        let report = hand_written("", &lines.each_ref().map(String::as_str)).unwrap();
+        assert!(report.broken.contains_key(&Rule::K7), "{op}: {report}");
+    }
+}
+
+#[test]
+fn a_kill_that_did_not_happen_ends_nothing() {
+    for (happened, is_legal) in [("", true), (r#","happened":false"#, false)] {
+        let killed = r#"{"kind":"fault","t":100,"id":1,"what":"kill","proc":"p1"}"#;
+        let over = format!(r#"{{"kind":"heal","t":101,"id":1{happened}}}"#);
+        let lines = [&TAKEN[..], &[killed, &over], &TAKEN_TOO].concat();
+        let report = hand_written("", &lines).unwrap();
+        assert_eq!(!report.broken.contains_key(&Rule::K1), is_legal, "{report}");
+    }
+}
+
+#[test]
+fn who_does_not_know_of_a_clock_step_keeps_its_neighbours_from_the_lock() {
+    let told = r#"{"kind":"event","t":690,"proc":"p1/a","lock":"l","op":"lost","grant":"a","err":"not_held"}"#;
+    let stepped = r#"{"kind":"fault","t":100,"id":1,"what":"clock","breaks":["A1"]}"#;
+    let over = r#"{"kind":"heal","t":102,"id":1}"#;
+    for (who, is_legal) in [("p1/d", true), ("p3/d", false)] {
+        let released =
+            [(610, "invoke"), (611, "ok")].map(|(t, kind)| written(t, kind, "p2/b", "release", ""));
+        let tried = [(680, "invoke", ""), (681, "fail", r#","err":"busy""#)];
+        let tried = tried.map(|(t, kind, more)| written(t, kind, who, "try", more));
+        let released = released.map(|line| line.replace("p2b", "b"));
+        let lines = [
+            &TAKEN[..],
+            &[stepped, over],
+            &TAKEN_TOO,
+            &released.each_ref().map(String::as_str),
+            &tried.each_ref().map(String::as_str),
+            &[told],
+        ]
+        .concat();
+        let report = hand_written(r#","breaks":["A1"]"#, &lines).unwrap();
+        assert_eq!(!report.broken.contains_key(&Rule::K2), is_legal, "{who}: {report}");
+    }
+}
+
+#[test]
 fn where_fences_may_go_back_they_do_not_tell_who_was_first() {
     let taken = TAKEN[1].replace(r#""fence":1"#, r#""fence":100"#);
     let lines = [

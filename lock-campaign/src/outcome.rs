@@ -27,7 +27,8 @@ use crate::times::{Losses, Spread};
 ///   others for as long as is declared, and the dead in line only where somebody has died. Who comes first is served first
 ///   by the bound of a call. A token that a client itself refuses has gone back. A fault that hit nothing does not count and
 ///   excuses nothing, and neither do a client's wall clock and leases that are not renewed.
-pub const VERDICT: u32 = 3;
+/// * 4: what was given back is not held, whatever a later renewal or check is told. A kill that did not happen ends nothing.
+pub const VERDICT: u32 = 4;
 
 /// What a run is started with, besides its seed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

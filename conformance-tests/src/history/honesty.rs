@@ -55,14 +55,24 @@ fn not_held_has_a_reason(history: &History, lock: &LockLine, grant: &Grant, repo
 fn stays_lost(history: &History, lock: &LockLine, grant: &Grant, report: &mut Report) {
     let lost = grant.lost.as_ref().map(|(at, _, line)| (*at, *line));
     let gone = lock.told_gone(grant).map(|call| (call.ret, call.lines[1]));
-    let Some((at, line)) = lost.into_iter().chain(gone).min() else { return };
-    let revived = |call: &&Call| call.invoke > at && call.outcome == Outcome::Ok;
+    let ended = lost.into_iter().chain(gone).min();
+    let given_back = lock.released(grant).map(|call| (call.ret, call.lines[1]));
+    let Some((at, line)) = ended.into_iter().chain(given_back).min() else { return };
+    // Two releases that are confirmed are looked at elsewhere.
+    let is_told =
+        |call: &&Call| call.op != Op::Release || ended.is_some_and(|(at, _)| call.invoke > at);
+    let revived = |call: &&Call| call.invoke > at && call.outcome == Outcome::Ok && is_told(call);
     let calls = grant.asked.iter().chain(&grant.releases).map(|&index| &lock.calls[index]);
     if let Some(call) = calls.filter(revived).min_by_key(|call| call.invoke) {
         report.violation(Rule::K7, &lock.name, &[line, call.lines[0], call.lines[1]], || {
             let name = history.name_of(call);
             let said = if call.op == Op::Release { "released it" } else { "still holds it" };
-            format!("{name} was told of its loss at {} ns, and later that it {said}", at.t)
+            let what = if ended.is_some_and(|(ended, _)| ended == at) {
+                "was told of its loss"
+            } else {
+                "had given it back"
+            };
+            format!("{name} {what} at {} ns, and was told later that it {said}", at.t)
         });
     }
 }

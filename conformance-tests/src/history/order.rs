@@ -98,7 +98,8 @@ pub(super) fn contention(
     }
 }
 
-/// Whoever's lock was taken away by force holds it as far as its own process knows, until it is told.
+/// Whoever's lock was taken away, by force or because something else broke, holds it as far as its own process knows, until it
+/// is told.
 fn has_unknowing_neighbour(history: &History, lock: &LockLine, call: &Call) -> bool {
     lock.grants.iter().any(|grant| {
         let acquire = lock.acquire_of(grant);
@@ -111,7 +112,7 @@ fn has_unknowing_neighbour(history: &History, lock: &LockLine, call: &Call) -> b
         acquire.ret <= call.ret
             && call.invoke <= knows_from
             && history.are_together(acquire, call)
-            && history.breaks(Assumption::A3, &lock.name, acquire.invoke, call.ret)
+            && history.exposed(&lock.name, acquire.invoke, call.ret).next().is_some()
     })
 }
 

@@ -676,7 +676,9 @@ impl Builder {
         }
         let hosts = self.processes.names.iter().map(|name| self.hosts.number(host_of(name)));
         let hosts = hosts.collect();
-        let kills = self.windows.iter().rev().filter(|window| window.what == Trouble::Kill);
+        // One that did not happen was taken back.
+        let has_killed = |window: &&Window| window.what == Trouble::Kill && !window.hidden;
+        let kills = self.windows.iter().rev().filter(has_killed);
         let is_endless = |window: &Window| window.until == At::NEVER;
         let latest = self.windows.iter().scan(At::START, |latest, window| {
             *latest = if is_endless(window) { *latest } else { window.until.max(*latest) };
