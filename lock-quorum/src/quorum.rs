@@ -356,8 +356,8 @@ pub(crate) fn no_majority(inner: &Inner, faults: Vec<(usize, Fault)>, is_clean: 
         .map(|(member, fault)| format!("{}: {}", inner.members[member].name, fault.into_source()))
         .collect();
     let why = format!(
-        "{} of {size} members can be counted on, {} are needed: {}",
-        size - reasons.len().min(size),
+        "{} of {size} members cannot be counted on, and of the others fewer than {} agree: {}",
+        reasons.len(),
         inner.majority,
         reasons.join("; ")
     );
