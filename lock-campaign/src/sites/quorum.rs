@@ -146,7 +146,8 @@ impl Site for Quorum {
 
     fn documented(&self) -> Option<Vec<&'static str>> {
         let each: Option<Vec<_>> = self.members.iter().map(|member| member.documented()).collect();
-        each.map(|names| names.concat())
+        // Its waiters stand in no line: where a lease has lapsed since one went to rest, the bell is left for ten minutes.
+        each.map(|names| [names.concat(), vec!["{n*}%bell"]].concat())
     }
 }
 
