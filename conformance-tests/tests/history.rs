@@ -789,6 +789,81 @@ fn what_was_given_back_is_not_held() {
     }
 }
 
+/// A's lock is broken, B has it since, and A is told once more that it holds it.
+#[test]
+fn a_renewal_beside_a_newer_holder_is_a_lie_unless_the_newer_one_was_lost() {
+    let judge = |lost_again: bool| {
+        let broken = |t: u64, id: u64| {
+            [
+                format!(r#"{{"kind":"fault","t":{t},"id":{id},"what":"break","breaks":["A3"]}}"#),
+                format!(r#"{{"kind":"heal","t":{},"id":{id}}}"#, t + 2),
+            ]
+        };
+        let renewal = |t: u64, kind: &str, more: &str| {
+            format!(
+                r#"{{"kind":"{kind}","t":{t},"proc":"p1/a","lock":"l","op":"renew","grant":"a"{more}}}"#
+            )
+        };
+        let mut lines = TAKEN.map(str::to_owned).to_vec();
+        lines.extend(broken(300, 1));
+        lines.extend(TAKEN_TOO.map(str::to_owned));
+        if lost_again {
+            lines.extend(broken(610, 2));
+        }
+        lines.push(renewal(620, "invoke", ""));
+        lines.push(renewal(630, "ok", r#","valid_until":3600"#));
+        hand_written(r#","breaks":["A3"]"#, &lines.iter().map(String::as_str).collect::<Vec<_>>())
+            .unwrap()
+    };
+    let report = judge(false);
+    assert!(report.broken.contains_key(&Rule::K7), "{report}");
+    assert_eq!(report.violations[0].lines, [7, 8, 9], "{report}");
+    let report = judge(true);
+    assert!(!report.broken.contains_key(&Rule::K7), "{report}");
+}
+
+/// B has the lock from 600 on. A may have given up shortly before it was told, and not long before.
+#[test]
+fn who_is_told_late_had_not_given_up_early() {
+    for (told, is_legal) in [(691, true), (791, false)] {
+        for stopped in [false, true] {
+            let check = |t: u64, kind: &str, more: &str| {
+                format!(
+                    r#"{{"kind":"{kind}","t":{t},"proc":"p1/a","lock":"l","op":"check","grant":"a"{more}}}"#
+                )
+            };
+            let stop = [
+                r#"{"kind":"fault","t":590,"id":1,"what":"stop","proc":"p1"}"#.to_owned(),
+                r#"{"kind":"heal","t":595,"id":1}"#.to_owned(),
+            ];
+            let mut lines = TAKEN.map(str::to_owned).to_vec();
+            lines.push(TAKEN_TOO[0].to_owned());
+            lines.extend(stop.into_iter().filter(|_| stopped));
+            lines.push(TAKEN_TOO[1].to_owned());
+            lines.push(check(told - 1, "invoke", ""));
+            lines.push(check(told, "fail", r#","err":"lost""#));
+            let report = hand_written("", &lines.iter().map(String::as_str).collect::<Vec<_>>());
+            let report = report.unwrap();
+            let overlaps = report.broken.contains_key(&Rule::K1);
+            assert_eq!(!overlaps, is_legal || stopped, "{told}, stopped {stopped}: {report}");
+        }
+    }
+}
+
+#[test]
+fn a_wait_of_which_nobody_knows_what_came_is_judged_as_well() {
+    for (until, err, is_legal) in
+        [(90, "dropped", true), (500, "dropped", false), (500, "timeout", false)]
+    {
+        let lines = [
+            written(10, "invoke", "p1/a", "acquire", ""),
+            written(until, "info", "p1/a", "acquire", &format!(r#","err":"{err}""#)),
+        ];
+        let report = hand_written("", &lines.each_ref().map(String::as_str)).unwrap();
+        assert_eq!(!report.broken.contains_key(&Rule::K5), is_legal, "{until} {err}: {report}");
+    }
+}
+
 #[test]
 fn a_kill_that_did_not_happen_ends_nothing() {
     for (happened, is_legal) in [("", true), (r#","happened":false"#, false)] {
@@ -1342,7 +1417,9 @@ fn a_counter_that_lost_an_update_is_seen() {
     };
     let fence = r#","fence":7"#;
     assert!(counted(fence, [1, 2], 2).is_legal());
-    for (values, read) in [([1, 2], 1), ([1, 2], 3), ([1, 1], 2), ([2, 1], 2)] {
+    for (values, read) in
+        [([1, 2], 1), ([1, 2], 3), ([1, 1], 2), ([2, 1], 2), ([1, 7], 2), ([2, 3], 2)]
+    {
         let report = counted(fence, values, read);
         assert!(report.broken.contains_key(&Rule::K3), "{values:?} {read}: {report}");
     }

@@ -72,6 +72,9 @@ struct BugsArgs {
     /// Where the results go, a file for each; those that are there already are left out, unless an older verdict saw them
     #[arg(long, value_name = "DIR", default_value = "campaign")]
     out: PathBuf,
+    /// Looks for those as well that are there already: what they say is of the code of then
+    #[arg(long)]
+    anew: bool,
     /// What results say of the code that ran, such as its commit
     #[arg(long)]
     code: Option<String>,
@@ -296,6 +299,7 @@ fn hunt(backings: &[Backing], args: &BugsArgs) -> io::Result<bool> {
         settings: Settings { faults: args.faults, grants: args.grants, ..Settings::default() },
         seeds: args.seed..args.seed + args.seeds,
         out: args.out.clone(),
+        anew: args.anew,
         code: args.code.clone(),
     };
     bugs::hunt(&hunt, |name| chosen(backings, name).map(|(backing, _)| backing), runtime)

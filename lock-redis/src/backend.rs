@@ -12,7 +12,7 @@ use lock_core::backend::{
 };
 use lock_core::clock::{Moment, sleep_between};
 use lock_core::{
-    Capabilities, Durability, Error, Fencing, FencingToken, Label, LockName, Order, OwnerId, Reach,
+    Capabilities, Durability, Error, Fencing, FencingToken, LockName, Order, OwnerId, Reach,
     Support, Takeover, Wakeup,
 };
 use redis::{FromRedisValue, ParsingError, from_redis_value};
@@ -24,7 +24,7 @@ use crate::line::{Called, Lines, Member, Place, Told};
 use crate::link::{Connection, Ours};
 use crate::scripts::Call;
 use crate::servers::{Done, Errand, Servers, all};
-use crate::value::Value;
+use crate::value::{Value, shown};
 
 /// How long a fence outlives its lock, at least. After that, the server's clock alone keeps the tokens growing.
 pub(crate) const IDLE: Duration = Duration::from_secs(600);
@@ -73,6 +73,8 @@ struct Held {
     fence_until: Moment,
     /// By which connection this was said; 0 if it was sent.
     connection: u64,
+    /// Nobody waited when the lock was taken, which was just now: nothing was renewed yet.
+    is_new: bool,
 }
 
 impl Redis {
@@ -191,7 +193,7 @@ impl Backend for Redis {
                 Called::Sent(_) if self.inner.waits_for_replicas => Ok(Wake::Look),
                 Called::Sent(sent) => {
                     let fence_until = sent.since + sent.lease + IDLE;
-                    let held = Held { number: sent.number, fence_until, connection: 0 };
+                    let held = Held { number: sent.number, fence_until, connection: 0, is_new: false };
                     held.grant(sent.lease, sent.since).map(Wake::Granted)
                 }
             },
@@ -252,7 +254,11 @@ impl Backend for Redis {
         let channel = channel.filter(|_| servers.ours.stands_in_line());
         // Who has raced in vain rings no bell: that is done with the shorter form, by who does not hold the lock, too.
         let may_hold = claim.ticket.is_some() || !claim.queue;
-        let call = if channel.is_none() && may_hold && how == LetGo::now() {
+        let is_plain = channel.is_none() && may_hold && how == LetGo::now();
+        if is_plain && self.delete(claim, &keys).await? {
+            return Ok(Release::Released);
+        }
+        let call = if is_plain {
             let mut call = Call::new(script, &keys.all());
             call.arg(claim.owner.expose());
             call
@@ -402,7 +408,9 @@ impl Redis {
                 let lease = duration(ms).unwrap_or(claim.ttl);
                 let number = number.parse().map_err(|e| odd_answer("acquire", e))?;
                 let fence_until = asked + lease + IDLE;
-                let held = Held { number, fence_until, connection: connection.id() };
+                // What has taken the short way tells no time.
+                let (connection_id, is_new) = (connection.id(), now == 0);
+                let held = Held { number, fence_until, connection: connection_id, is_new };
                 let attempt = Attempt::Acquired(held.grant(lease, asked)?);
                 Ok(Seen { attempt, told: None, connection })
             }
@@ -435,6 +443,19 @@ impl Redis {
             3 => Err(Fault::not_applied(FaultKind::Invalid, "this claim was let go before")),
             other => Err(odd_answer("acquire", other)),
         }
+    }
+
+    /// Lets go of a lock by a command that does nothing but delete what has this value, if the server can do that, and if
+    /// this connection has taken the lock while nobody waited: since then whoever waits has to mark it, and then it has
+    /// another value. False: that remains to be done, by the script.
+    async fn delete(&self, claim: &Claim, keys: &LockKeys) -> Result<bool, Fault> {
+        let Some(held) = held(claim).filter(|held| held.is_new) else { return Ok(false) };
+        let (link, connection) = self.inner.servers.reach(keys).await?;
+        if !connection.may_delete_if_equal() || connection.id() != held.connection {
+            return Ok(false);
+        }
+        let value = Value::text(&claim.owner, held.number, claim.label.as_ref());
+        link.delete_if_equal(&connection, keys.lock(), &value).await
     }
 
     /// Keeps a grant if enough replicas know of it, and else undoes it.
@@ -484,15 +505,19 @@ impl Redis {
                 return Ok(Wake::Look);
             }
             let telling = keys.telling(holder.is_some());
-            if telling == watched && is_there {
+            // Who has not seen a mark may let go and ring no bell.
+            let is_marked =
+                !servers.ours.marks() || holder.as_ref().is_none_or(|holder| holder.is_marked);
+            if telling == watched && is_there && is_marked {
                 waiters.arm(&claim.owner, signals);
                 break;
             } else if telling == watched && !has_bell {
                 has_bell = true;
-                link.hang_up(&connection, keys.bell()).await?;
+                link.hang_up(&connection, &keys, &value).await?;
                 continue;
             } else if telling == watched {
-                // Nobody rings a bell that is not there: it has been rung, or the server did not let us hang it up.
+                // Nobody rings a bell that is not there, or knows nothing of it: it has been rung, or the server did not
+                // let us hang it up.
                 return Ok(self.pause(&claim.owner).await);
             }
             waiters.enter(claim.owner, telling);
@@ -610,7 +635,7 @@ impl Redis {
         let done = servers.run::<Vec<usize>>(&Errand::new("renew", some, &call)).await?;
         let Done { asked, connection, answer: others, .. } = done;
         let renewed = |(number, &(_, held)): (usize, &(usize, &Held))| {
-            let held = Held { connection: connection.id(), ..*held };
+            let held = Held { connection: connection.id(), is_new: false, ..*held };
             (!others.contains(&number)).then(|| held.grant(ttl, asked).map(Renewal::Held))
         };
         Ok((1..).zip(batch).map(renewed).collect())
@@ -700,7 +725,7 @@ fn renewed(
         Some(held) if !prolonged => held.fence_until,
         _ => asked + lease + IDLE * 2,
     };
-    Held { number, fence_until, connection }.grant(lease, asked).map(Renewal::Held)
+    Held { number, fence_until, connection, is_new: false }.grant(lease, asked).map(Renewal::Held)
 }
 
 /// What came of an attempt.
@@ -738,11 +763,13 @@ fn acquire(
     let keys = keys.get(..if rings { 6 } else { 5 }).unwrap_or_default();
     let mut call = Call::new(&ours.scripts().acquire, keys);
     call.arg(claim.owner.expose()).arg(millis(claim.ttl)).arg(millis(claim.ttl + IDLE));
-    let (label, channel) = (claim.label.as_ref(), place.map_or("", |place| place.member.channel()));
+    let (label, channel) =
+        (shown(claim.label.as_ref()), place.map_or("", |place| place.member.channel()));
     let number = |number: Option<u64>| number.map(|number| number.to_string()).unwrap_or_default();
     let arrival = number(place.and_then(|place| place.arrival));
     let floor = number(claim.floor.map(FencingToken::backend_number));
-    let optional = [label.map_or("", Label::as_str), channel, &arrival, &floor];
+    let marks = if ours.marks() && (rings || place.is_some()) { "1" } else { "" };
+    let optional = [label, channel, &arrival, marks, &floor];
     let given = optional.iter().rposition(|text| !text.is_empty()).map_or(0, |last| last + 1);
     for text in optional.iter().take(given) {
         call.arg(*text);

@@ -273,7 +273,12 @@ fn classify_text(detail: &str) -> (Effect, FaultKind, &'static str) {
         }
     }
     let denied = "grant this user the right, see the documentation of lock-redis";
-    if detail.contains("can't run this command") || detail.contains("can't access at least one") {
+    if detail.contains("ACL failure in script") {
+        // Of Valkey.
+        classify_reply("NOPERM", detail)
+    } else if detail.contains("can't run this command")
+        || detail.contains("can't access at least one")
+    {
         (NotApplied, Denied, denied)
     } else if detail.contains("without any password configured") {
         (NotApplied, Denied, "this user has no password on the server: check user and password")

@@ -140,13 +140,14 @@
 //!
 //! | commands | how often |
 //! |---|---|
-//! | `HELLO` (twice), `SUBSCRIBE`, `CLIENT TRACKING`, `CLIENT CACHING` | once for each connection |
+//! | `HELLO` (twice), `SUBSCRIBE`, `CLIENT TRACKING`, `CLIENT CACHING`, `DELIFEQ` without arguments, `CLIENT SETINFO` of the client library (twice) | once for each connection |
 //! | two `INFO`, `SCRIPT LOAD`, and the script that tries out the rights | once for each [`Redis::connect`] |
 //! | `SCRIPT LOAD`, and the request that found out once more | for each script that the server does not know |
 //! | the script of attempts | once for each claim; while it waits, when the lease ends of which its process heard last, once for all its waiters |
 //! | the script of plain renewals | for up to 64 locks at once, at each third of their leases |
 //! | the script of all other renewals | for up to 64 locks at once: the first one of each, one each ten minutes, those that the other one did not renew, and what takes no request more with them |
-//! | the script of releases | once for each claim |
+//! | the script of releases | once for each claim, but for those of the next line |
+//! | `DELIFEQ` | where the server knows it: instead of that script, for a lock that was taken while nobody waited and not renewed since; if somebody waits by now, before it |
 //! | `CLIENT CACHING`, `EXISTS`, `GETRANGE`, `EXISTS`, sent together | with `order=any`, and where another library holds the lock: when a waiter goes to rest, and after each signal |
 //! | a `SET` before a second time of these | in a quorum, whose waiters do not queue anywhere: when one goes to rest, and nobody else has left the bell |
 //! | `PING` | when there was no answer for 5 s |
@@ -181,7 +182,7 @@
 //!
 //! | key | value | expires |
 //! |---|---|---|
-//! | `<prefix><name>` | `<owner id> <number>[ <label>]`, with `-` before it during a minimum hold | with the lease |
+//! | `<prefix><name>` | `<owner id> <number>[ <label>]`, with `-` before it during a minimum hold, and a space after it if somebody waits and the server knows `DELIFEQ` | with the lease |
 //! | `{<prefix><name>}%fence` | the number of the last token | ten to twenty minutes and a lease after the last grant or renewal, at least ten after the release, and not before the clock has passed the number |
 //! | `{<prefix><name>}%queue` | who waits, by the number of its arrival | when nobody does; at the latest a minute after the places do |
 //! | `{<prefix><name>}%places` | until when the places of a process last | with the queue |
@@ -382,6 +383,8 @@
 //! needed. With a database other than 0, `+select` too. With `order=any`, neither the last line nor the channel is
 //! needed, if nobody stands in line for the same locks: otherwise such a release sends the lock to nobody, and they find it
 //! free when the lease would have ended; and an attempt that finds a free lock with a line is [`ErrorKind::Denied`].
+//! Where the server knows `DELIFEQ` (Valkey 9), grant `+delifeq`, too; without it a release costs the server more, and is
+//! asked for twice once on each connection.
 //! Without `+info` there is no warning about eviction and no [`identity`]; without the two of
 //! `client`, waiters look from time to time with `order=any`, and where another library holds the lock.
 //! Anything else that is missing is named when connecting.

@@ -19,6 +19,7 @@ use tokio::sync::Notify;
 
 use crate::clock::Said;
 use crate::owners::ByOwner;
+use crate::value::shown;
 
 /// What the server counts in milliseconds may last that much longer.
 const ROUNDING: Duration = Duration::from_millis(1);
@@ -472,7 +473,7 @@ impl fmt::Display for Member {
             Some(floor) => write!(f, "{} ", floor.backend_number())?,
             None => f.write_str("- ")?,
         }
-        f.write_str(label.as_ref().map_or("", Label::as_str))
+        f.write_str(shown(label.as_ref()))
     }
 }
 

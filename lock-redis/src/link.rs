@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use lock_core::backend::FaultKind::{Unavailable, Unsupported};
-use lock_core::backend::{Fault, Identity};
+use lock_core::backend::{Effect, Fault, Identity};
 use lock_core::clock::{Moment, sleep};
 use lock_core::dial::Dialer;
 use lock_core::{Error, ErrorKind, Order, OwnerId};
@@ -36,7 +36,7 @@ use crate::fault;
 use crate::keys::{Keys, LockKeys};
 use crate::line::Lines;
 use crate::replicas::{Gone, Own, Replicas, Written};
-use crate::scripts::{self, Call, Scripts};
+use crate::scripts::{self, Call, DELETE_IF_EQUAL, Scripts};
 use crate::sentinel::{Found, Words};
 use crate::slots::slot_of;
 use crate::value::Value;
@@ -88,6 +88,9 @@ pub(crate) struct Ours {
     order: OnceLock<Order>,
     /// Locks are on several servers, each in its slot.
     in_cluster: bool,
+    /// Some server can [delete without a script](DELETE_IF_EQUAL), so whoever waits marks the lock. For good: it may be
+    /// there that the lock goes.
+    marks: AtomicBool,
 }
 
 /// A connection. Cloning is cheap; clones share it.
@@ -114,6 +117,8 @@ struct Health {
     left: SetOnce<()>,
     /// Its answers are those to other requests.
     out_of_step: AtomicBool,
+    /// The server can delete a key that has some value without a script, and has not refused us that.
+    may_delete: AtomicBool,
     /// In a cluster: the slots on whose channels it listens.
     slots: Mutex<HashSet<u16>>,
     /// When the oldest request was sent whose caller has gone away without an answer.
@@ -253,18 +258,50 @@ impl Link {
         }
     }
 
-    /// Hangs up a bell, to be rung by whoever lets go. If the server does not let us, nobody rings it.
-    pub(crate) async fn hang_up(&self, connection: &Connection, bell: &str) -> Result<(), Fault> {
-        let (mut redis, mut set) = (connection.redis.clone(), redis::cmd("SET"));
+    /// Hangs up a bell, to be rung by whoever lets go, and marks the lock for that if it still has this `value`. If the
+    /// server does not let us, nobody rings it.
+    pub(crate) async fn hang_up(
+        &self,
+        connection: &Connection,
+        keys: &LockKeys,
+        value: &[u8],
+    ) -> Result<(), Fault> {
+        let (mut redis, mut pipe) = (connection.redis.clone(), redis::pipe());
         let lasts = IDLE.as_millis() as u64;
-        let asking = set.arg(bell).arg("").arg("NX").arg("PX").arg(lasts);
-        let asking = asking.query_async::<Answer>(&mut redis);
+        pipe.cmd("SET").arg(keys.bell()).arg("").arg("NX").arg("PX").arg(lasts).ignore();
+        if self.ours.marks() {
+            let marked = [value, b" "].concat();
+            let set = pipe.cmd("SET").arg(keys.lock()).arg(marked);
+            set.arg("IFEQ").arg(value).arg("KEEPTTL").ignore();
+        }
+        let asking = pipe.query_async::<()>(&mut redis);
         match connection.health.watch(asking).await.1 {
             Err(error) if fault::is_broken(&error) => {
                 Err(self.failed(connection, "hang up a bell", &error))
             }
             _ => Ok(()),
         }
+    }
+
+    /// Deletes the key if it has this value. False if it has not, or the server does not do that for us.
+    pub(crate) async fn delete_if_equal(
+        &self,
+        connection: &Connection,
+        key: &str,
+        value: &str,
+    ) -> Result<bool, Fault> {
+        let call = Call::delete_if_equal(key, value);
+        let error = match self.send::<bool>(connection, &call, None).await.1 {
+            Ok(deleted) => return Ok(deleted),
+            Err(error) => error,
+        };
+        // In a cluster it may just be elsewhere.
+        if fault::is_refused(&error) && error.redirect_node().is_none() {
+            connection.health.may_delete.store(false, Ordering::Relaxed);
+        }
+        let fault = self.failed(connection, "release", &error);
+        // Another way may be open, or says better what is wrong.
+        if fault.effect() == Effect::NotApplied { Ok(false) } else { Err(fault) }
     }
 
     /// Finds out whether replicas can be waited for.
@@ -328,7 +365,10 @@ impl Link {
             .await
             .unwrap_or_else(|| Err(fault::silent(&self.address)))
             .map_err(fault::error)?;
-        let why = match server.as_ref().and_then(|info| info.get("redis_mode")) {
+        // Valkey has a name of its own for it.
+        let mode =
+            |info: &Info| info.get("redis_mode").or(info.get("server_mode")).map(str::to_owned);
+        let why = match server.as_ref().and_then(mode).as_deref() {
             Some("cluster") if !self.ours.in_cluster => {
                 "the server is a member of a cluster: write redis+cluster://"
             }
@@ -570,9 +610,11 @@ impl Link {
                     async { self.prepare_channels(&mut other, &health).await.map_err(failed) };
                 // All in one round trip: a renewal may be waiting for this.
                 let checking = self.must_be_primary(redis.clone(), server);
+                let finding = self.find_delete(redis.clone(), &health);
+                let finding = async { finding.await.map_err(failed) };
                 let asking = async { self.switch_signals_on(&mut redis).await.map_err(failed) };
-                let ((), has_channel, has_signals) =
-                    tokio::try_join!(checking, subscribing, asking)?;
+                let ((), has_channel, has_signals, ()) =
+                    tokio::try_join!(checking, subscribing, asking, finding)?;
                 Ok(Connection {
                     #[cfg(feature = "simulation")]
                     _driver,
@@ -689,6 +731,24 @@ impl Link {
         }
     }
 
+    /// Finds out whether the server can delete a key that has some value, without a script.
+    async fn find_delete(
+        &self,
+        mut redis: MultiplexedConnection,
+        health: &Health,
+    ) -> Result<(), RedisError> {
+        // It is refused for lack of arguments before anybody asks whose right it is, or where a key would be.
+        match redis::cmd(DELETE_IF_EQUAL).query_async::<Answer>(&mut redis).await {
+            Err(error) if fault::is_broken(&error) || fault::is_passing(&error) => Err(error),
+            Err(error) if error.to_string().contains("wrong number of arguments") => {
+                health.may_delete.store(true, Ordering::Relaxed);
+                self.ours.marks.store(true, Ordering::Relaxed);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// The connection is of no use any more, though it may be alive: who waits on it is told to look elsewhere.
     pub(crate) fn leave(&self, connection: &Connection) {
         self.ours.lost(&connection.health);
@@ -724,6 +784,7 @@ impl Ours {
             channel,
             order: OnceLock::new(),
             in_cluster,
+            marks: AtomicBool::new(false),
         }
     }
 
@@ -735,6 +796,11 @@ impl Ours {
     /// True if those who wait are served in the order in which they came.
     pub(crate) fn stands_in_line(&self) -> bool {
         self.order() == Order::Fifo
+    }
+
+    /// True if others may let go of a lock without a look at who waits, unless it is marked.
+    pub(crate) fn marks(&self) -> bool {
+        self.marks.load(Ordering::Relaxed)
     }
 
     /// Where we hear of the lock with these keys.
@@ -842,6 +908,11 @@ impl Connection {
         Asked { beside: true, ..Asked::on(&self.health) }
     }
 
+    /// True if the server can [delete without a script](DELETE_IF_EQUAL), and has not refused us that.
+    pub(crate) fn may_delete_if_equal(&self) -> bool {
+        self.health.may_delete.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn is_broken(&self) -> bool {
         self.health.broken.load(Ordering::Acquire)
     }
@@ -867,6 +938,7 @@ impl Health {
             broken: AtomicBool::new(false),
             left: SetOnce::new(),
             out_of_step: AtomicBool::new(false),
+            may_delete: AtomicBool::new(false),
             slots: Mutex::default(),
             unanswered: Mutex::default(),
             clock: Mutex::default(),

@@ -38,10 +38,13 @@ scripts! {
     rights: "rights.lua";
 }
 
+/// From Valkey 9 on.
+pub(crate) const DELETE_IF_EQUAL: &str = "DELIFEQ";
+
 /// A script with its keys and arguments, as the command that is sent: each is written once, where an invocation of the
-/// library's own has a piece of the heap for it.
+/// library's own has a piece of the heap for it. Or a command that is none.
 pub(crate) struct Call {
-    script: &'static Script,
+    script: Option<&'static Script>,
     command: Cmd,
 }
 
@@ -55,7 +58,14 @@ impl Call {
         let mut command = Cmd::with_capacity(keys.len() + ARGUMENTS, bytes);
         command.arg("EVALSHA").arg(script.get_hash()).arg(keys.len());
         keys.iter().for_each(|key| command.write_arg(key.as_bytes()));
-        Self { script, command }
+        Self { script: Some(script), command }
+    }
+
+    /// Deletes the key if that is what it holds, where the server can do that by itself: 1 if it did.
+    pub(crate) fn delete_if_equal(key: &str, value: &str) -> Self {
+        let mut command = Cmd::with_capacity(3, key.len() + value.len() + DELETE_IF_EQUAL.len());
+        command.arg(DELETE_IF_EQUAL).arg(key).arg(value);
+        Self { script: None, command }
     }
 
     pub(crate) fn arg(&mut self, argument: impl ToRedisArgs) -> &mut Self {
@@ -69,7 +79,10 @@ impl Call {
     }
 
     pub(crate) async fn load(&self, redis: &mut MultiplexedConnection) -> Result<(), RedisError> {
-        self.script.load_async(redis).await.map(drop)
+        match self.script {
+            Some(script) => script.load_async(redis).await.map(drop),
+            None => Ok(()),
+        }
     }
 
     /// Runs the script. A server that does not know it is told, and has not run anything before.

@@ -3,7 +3,7 @@
 use lock_core::{FencingToken, Label, OwnerId};
 
 /// The value of a lock of ours: `<owner> <number>[ <label>]`. A minus sign before it: its owner has let
-/// it go, and it stays shut until its minimum hold is over.
+/// it go, and it stays shut until its minimum hold is over. A space after it: somebody waits.
 ///
 /// The number is there besides the fence so that a holder keeps its token if the fence is lost, and
 /// so that a value of another library, which may well be 32 hex digits, is not taken for ours.
@@ -12,6 +12,7 @@ pub(crate) struct Value {
     pub(crate) owner: OwnerId,
     pub(crate) number: u64,
     pub(crate) label: Option<Label>,
+    pub(crate) is_marked: bool,
 }
 
 impl Value {
@@ -21,12 +22,24 @@ impl Value {
     /// `None` if somebody else wrote it.
     pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(bytes).ok()?;
+        let unmarked = text.strip_suffix(' ');
+        let (text, is_marked) = (unmarked.unwrap_or(text), unmarked.is_some());
         let (owner, rest) = text.strip_prefix('-').unwrap_or(text).split_once(' ')?;
         let (number, label) = match rest.split_once(' ') {
             Some((number, label)) => (number, Some(Label::new(label))),
             None => (rest, None),
         };
-        Some(Self { owner: owner.parse().ok()?, number: number.parse().ok()?, label })
+        let (owner, number) = (owner.parse().ok()?, number.parse().ok()?);
+        Some(Self { owner, number, label, is_marked })
+    }
+
+    /// What the script writes that takes a lock: see [`shown`].
+    pub(crate) fn text(owner: &OwnerId, number: u64, label: Option<&Label>) -> String {
+        let owner = owner.expose();
+        match shown(label) {
+            "" => format!("{owner} {number}"),
+            label => format!("{owner} {number} {label}"),
+        }
     }
 
     pub(crate) fn token(&self) -> Option<FencingToken> {
@@ -34,11 +47,28 @@ impl Value {
     }
 }
 
+/// What servers are told of a label: nothing that ends like a mark.
+pub(crate) fn shown(label: Option<&Label>) -> &str {
+    label.map_or("", |label| label.as_str().trim_end_matches(' '))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     const OWNER: &str = "00112233445566778899aabbccddeeff";
+
+    #[test]
+    fn a_mark_is_no_part_of_what_it_marks() {
+        let owner: OwnerId = OWNER.parse().unwrap();
+        for label in [None, Some(Label::new("web-1: a b"))] {
+            let text = Value::text(&owner, 17, label.as_ref());
+            let value = Value { owner, number: 17, label, is_marked: false };
+            assert_eq!(Value::parse(text.as_bytes()).as_ref(), Some(&value));
+            let marked = Value { is_marked: true, ..value };
+            assert_eq!(Value::parse(format!("{text} ").as_bytes()), Some(marked));
+        }
+    }
 
     #[test]
     fn ours_are_told_from_others() {

@@ -1,6 +1,6 @@
 //! K1, and whether each holder was told of its loss: what the library said to the application.
 
-use super::holds::{Hold, is_fenced};
+use super::holds::{Hold, gave_up, is_fenced};
 use super::order::may_go_back;
 use super::record::{Renewals, Why};
 use super::report::{Report, Rule};
@@ -92,9 +92,11 @@ fn claim_end(history: &History, lock: &LockLine, grant: &Grant) -> At {
     match &grant.lost {
         Some((at, Why::Expired | Why::NotHeld, _)) => end = end.min(*at),
         // Core gave up early and has let go; the holder heard of it a little later.
-        Some(_) => end = end.min(grant.known_held),
-        None if lock.told_gone(grant).is_some() => end = end.min(grant.known_held),
-        None => {}
+        Some((at, _, _)) => end = end.min(gave_up(history, lock, grant, *at)),
+        None => {
+            let told = lock.told_gone(grant).map(|call| gave_up(history, lock, grant, call.ret));
+            end = end.min(told.unwrap_or(At::NEVER));
+        }
     }
     end
 }

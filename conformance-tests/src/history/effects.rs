@@ -29,7 +29,7 @@ pub(super) fn effects(history: &History, lock: &LockLine, report: &mut Report) {
     page.in_time(shown.iter().copied().filter(ok).collect(), report);
     page.in_value(&mut passed, report);
     page.refusals(report);
-    page.reads(&passed, report);
+    page.counts(&passed, report);
 }
 
 struct Page<'a> {
@@ -123,19 +123,21 @@ impl Page<'_> {
         }
     }
 
-    /// A read sees all increments that passed before it, and none that was never made.
-    fn reads(&self, passed: &[&Call], report: &mut Report) {
+    /// A read sees all increments that passed before it, and none that was never made; so does a write, and its own.
+    fn counts(&self, passed: &[&Call], report: &mut Report) {
         let mut ended: Vec<_> = passed.iter().map(|write| write.ret).collect();
         let may_count = self.writes.iter().filter(|write| write.outcome != Outcome::Fail);
         let mut begun: Vec<_> = may_count.map(|write| write.invoke).collect();
         ended.sort_unstable();
         begun.sort_unstable();
-        for read in self.lock.calls.iter().filter(|call| call.op == Op::Read) {
-            let Some(value) = read.value else { continue };
-            let least = ended.partition_point(|&ret| ret < read.invoke) as u64;
-            let most = begun.partition_point(|&invoke| invoke <= read.ret) as u64;
+        let reads = self.lock.calls.iter().filter(|call| call.op == Op::Read);
+        for seen in reads.chain(passed.iter().copied()) {
+            let Some(value) = seen.value else { continue };
+            let own = u64::from(seen.op == Op::Write);
+            let least = ended.partition_point(|&ret| ret < seen.invoke) as u64 + own;
+            let most = begun.partition_point(|&invoke| invoke <= seen.ret) as u64;
             if !(least..=most).contains(&value) {
-                report.violation(Rule::K3, &self.lock.name, &read.lines, || {
+                report.violation(Rule::K3, &self.lock.name, &seen.lines, || {
                     format!("the counter is {value} after {least} to {most} increments")
                 });
             }

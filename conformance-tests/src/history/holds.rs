@@ -126,13 +126,28 @@ pub(super) fn earliest_end(history: &History, lock: &LockLine, grant: &Grant) ->
     // Core lets go by itself when it gives up early, and its holder hears of it a little later.
     let early =
         grant.lost.as_ref().is_some_and(|(_, why, _)| !matches!(why, Why::Expired | Why::NotHeld));
-    if early || (grant.lost.is_none() && lock.told_gone(grant).is_some()) {
-        end = end.min(grant.known_held);
+    let told = match &grant.lost {
+        Some((at, _, _)) => early.then_some(*at),
+        None => lock.told_gone(grant).map(|call| call.ret),
+    };
+    if let Some(told) = told {
+        end = end.min(gave_up(history, lock, grant, told));
     }
     if let Some(lost) = lost_with_a_member(history, lock, grant) {
         end = end.min(lost);
     }
     end
+}
+
+/// When core can have let go by itself at the earliest, if its holder was told then: it is told in time, unless its process
+/// was stopped meanwhile.
+pub(super) fn gave_up(history: &History, lock: &LockLine, grant: &Grant, told: At) -> At {
+    let in_time = told.minus(history.header.told_within).max(grant.known_held);
+    let process = lock.acquire_of(grant).process;
+    match history.stopped(&lock.name, process, grant.known_held, told).next() {
+        Some(_) => grant.known_held,
+        None => in_time,
+    }
 }
 
 /// When a hold can have ended that a majority did not have any more, because a member had lost it: whoever finds that

@@ -1,12 +1,16 @@
 //! K7: what the backend says about the end of a hold is so.
 
-use super::holds::earliest_expiry;
+use super::holds::{Hold, earliest_expiry, is_fenced};
+use super::order::may_go_back;
 use super::record::{Op, Why};
 use super::report::{Report, Rule};
 use super::timeline::{At, Call, Grant, History, LockLine, Outcome};
 
 /// One release at most is confirmed, nothing ends without a reason, and what is lost stays lost.
-pub(super) fn honesty(history: &History, lock: &LockLine, report: &mut Report) {
+pub(super) fn honesty(history: &History, lock: &LockLine, order: &[Hold], report: &mut Report) {
+    if is_fenced(history, lock) {
+        renewed_beside_the_next(history, lock, order, report);
+    }
     for grant in &lock.grants {
         released_once(history, lock, grant, report);
         not_held_has_a_reason(history, lock, grant, report);
@@ -49,6 +53,33 @@ fn not_held_has_a_reason(history: &History, lock: &LockLine, grant: &Grant, repo
             at.t
         )
     });
+}
+
+/// No renewal is confirmed after a higher fence was granted: who has that has taken the lock over, unless what it took
+/// was lost again.
+fn renewed_beside_the_next(h: &History, lock: &LockLine, order: &[Hold], report: &mut Report) {
+    for (place, hold) in order.iter().enumerate() {
+        let grant = &lock.grants[hold.grant];
+        let renewals = grant.asked.iter().map(|&index| &lock.calls[index]);
+        let renewals = renewals.filter(|call| call.op == Op::Renew && call.outcome == Outcome::Ok);
+        for renewal in renewals {
+            let later = order[place + 1..].iter().map(|hold| lock.acquire(hold.grant));
+            let Some(next) = later.take_while(|next| next.ret < renewal.invoke).last() else {
+                continue;
+            };
+            let acquire = lock.acquire_of(grant);
+            let is_lost = h.broken(&lock.name, next.asked, renewal.ret).next().is_some();
+            if is_lost || next.fence == acquire.fence || may_go_back(h, lock, acquire, next) {
+                continue;
+            }
+            let lines = [next.lines[1], renewal.lines[0], renewal.lines[1]];
+            report.violation(Rule::K7, &lock.name, &lines, || {
+                let (name, other) = (h.name_of(renewal), h.name_of(next));
+                let at = renewal.invoke.t;
+                format!("{name} asked at {at} ns and was told that it still holds the lock, which {other} had taken over")
+            });
+        }
+    }
 }
 
 /// Nobody is told that a lock is held after its loss was told, or after it was given back.

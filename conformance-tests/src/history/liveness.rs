@@ -15,7 +15,8 @@ const EXPECTS: u64 = 2000;
 pub(super) fn waits(history: &History, lock: &LockLine, holders: &Presence, report: &mut Report) {
     let gaps = holders.gaps(history.end);
     for (index, call) in lock.calls.iter().enumerate().filter(|(_, call)| call.op == Op::Acquire) {
-        if call.outcome != Outcome::Ok && call.outcome != Outcome::Open && !is_busy(call) {
+        // Others are looked at as failures.
+        if call.outcome == Outcome::Fail && !is_busy(call) {
             continue;
         }
         let begun = gaps.partition_point(|gap| gap.until <= call.invoke);
@@ -26,7 +27,8 @@ pub(super) fn waits(history: &History, lock: &LockLine, holders: &Presence, repo
         let lapsed = others.is_some_and(|span| span.lapsed && span.until > call.invoke);
         count_wait(history, lock, call, others, report);
         let own = Span { from: own, until: call.ret, lapsed, call: index };
-        let own = (call.outcome == Outcome::Ok).then_some(own);
+        // Where nobody knows what came of it, it may have had the lock itself, and was to hear of that.
+        let own = matches!(call.outcome, Outcome::Ok | Outcome::Info).then_some(own);
         if let Some((free, late)) = gaps.copied().chain(own).find_map(|free| {
             let late = too_long(history, lock, call, free)?;
             Some((free, late))

@@ -121,7 +121,7 @@ fn check_lock(
     }
 
     claims::told(history, lock, &order, report);
-    honesty::honesty(history, lock, report);
+    honesty::honesty(history, lock, &order, report);
     effects::effects(history, lock, report);
 }
 

@@ -178,6 +178,14 @@ impl RedisCluster {
         self.members.iter().position(|member| nodes(member).is_some_and(|n| has_slot(&n, slot)))
     }
 
+    /// True if a member other than `lost`, which may be silent, has the key by its own account.
+    #[must_use]
+    pub fn has_replaced(&self, lost: usize, key: &str) -> bool {
+        let slot = self.slot(key);
+        let mut others = self.members.iter().enumerate().filter(|(place, _)| *place != lost);
+        others.any(|(_, member)| nodes(member).is_some_and(|nodes| has_slot(&nodes, slot)))
+    }
+
     /// Who is a master with slots, by its own account.
     #[must_use]
     pub fn masters(&self) -> Vec<usize> {

@@ -164,6 +164,15 @@ impl SentinelGroup {
             .then_some(primary)
     }
 
+    /// True if the other one is the primary instead of `lost`, which may be silent: most Sentinels say so, and it does.
+    #[must_use]
+    pub fn has_replaced(&self, lost: usize) -> bool {
+        let next = self.server(1 - lost);
+        let port = Some(next.service_port());
+        self.sentinels.iter().filter(|it| it.named() == port).count() >= QUORUM
+            && role(next).as_deref() == Some("master")
+    }
+
     /// `redis+sentinel://…`, or `rediss+sentinel://…`, with all Sentinels, for the default user.
     #[must_use]
     pub fn url(&self) -> String {

@@ -28,6 +28,8 @@ pub(crate) struct Hunt {
     pub(crate) seeds: std::ops::Range<u64>,
     /// Where findings are kept; those that are there already are left out, unless an older verdict saw them.
     pub(crate) out: PathBuf,
+    /// Nothing that is there already counts: the code may have changed.
+    pub(crate) anew: bool,
     /// What findings say of the code that ran.
     pub(crate) code: Option<String>,
 }
@@ -42,7 +44,7 @@ pub(crate) fn hunt(
     let mut scripts: Vec<(&str, Vec<&Bug>)> = Vec::new();
     for bug in hunt.bugs()? {
         let there = Finding::of(&hunt.out, bug.name)?;
-        if let Some(finding) = there.filter(Finding::is_current) {
+        if let Some(finding) = there.filter(|there| !hunt.anew && there.is_current()) {
             println!("{}: there already", bug.name);
             findings.push(finding);
             continue;
@@ -53,6 +55,7 @@ pub(crate) fn hunt(
                 by_campaign(hunt, bug, &backing, &mut clean, &runtime)?
             }
             Seer::Law(number) => by_law(bug, number).map_err(io::Error::other)?,
+            Seer::Network(number) => by_network(bug, number)?,
             Seer::Script(script) => {
                 match scripts.iter_mut().find(|(known, _)| *known == script) {
                     Some((_, bugs)) => bugs.push(bug),
@@ -151,6 +154,21 @@ fn by_law(bug: &Bug, number: &str) -> Result<Finding, String> {
     let trial = format!("law_{}_catches_{}", number.replace('.', "_"), bug.name);
     let command = format!("cargo test -p conformance-tests --test sabotage {trial}");
     Ok(Finding::new(bug, format!("law {number}, {}", law.name), happened, command))
+}
+
+/// The law is a test of Redis that passes if it catches the bug.
+fn by_network(bug: &Bug, number: &str) -> io::Result<Finding> {
+    let law = laws::by_number(number);
+    let law = law.ok_or_else(|| io::Error::other(format!("there is no law {number}")))?;
+    let trial = format!("redis::law_{}_catches_{}", number.replace('.', "_"), bug.name);
+    let words = ["test", "-p", "lock-redis", "--test", "sabotage", "--", "--exact", &trial];
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let done = Command::new("cargo").args(words).current_dir(root).output()?;
+    let said = String::from_utf8_lossy(&done.stdout);
+    let is_seen = done.status.success() && said.contains("1 passed");
+    let seen = is_seen.then(|| format!("{trial} passes"));
+    let by = format!("law {number} on Redis, {}", law.name);
+    Ok(Finding::new(bug, by, seen, format!("cargo {}", words.join(" "))))
 }
 
 /// The script prints for each bug its name and, indented, what was seen.

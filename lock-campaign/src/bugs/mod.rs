@@ -41,11 +41,13 @@ pub enum Seer {
     Campaign(&'static str),
     /// The check of this law, on the memory backend.
     Law(&'static str),
+    /// The check of this law about networks, on a real server.
+    Network(&'static str),
     /// A test that this script runs on code with the bug in it.
     Script(&'static str),
 }
 
-use Seer::{Campaign, Law, Script};
+use Seer::{Campaign, Law, Network, Script};
 
 /// The script with bugs inside of backends.
 const BACKEND: Seer = Script("backend-saboteurs");
@@ -117,10 +119,11 @@ pub const ALL: &[Bug] = &[
     bug("BreaksAnyone", "an operator breaks a newer holder", Law("9.2")),
     bug("KeepsPlaces", "who waited once stands in line for ever", Law("6.7")),
     bug("NeverWakes", "no release wakes a waiter", Law("6.2")),
+    bug("ForgetsFailedReleases", "a release that fails is told as done", Network("12.11")),
     bug("LossUnhappens", "a holder that was told of its loss holds again", KEEPER),
     bug("ReliesOnSignals", "a waiter whose signal was lost never looks", KEEPER),
     bug("ConfirmsNoPush", "a lock that was handed over is not confirmed", KEEPER),
-    bug("ReleasesOnce", "a release that fails is forgotten", KEEPER),
+    bug("ReleasesOnce", "a release that fails is not tried again", KEEPER),
     bug("KeepsItsOwner", "the release of a late grant ends the next one", KEEPER),
     bug("AcceptsStaleGrants", "a grant whose lease is over is taken", KEEPER),
     bug("RedisCountsByTheKeyAlone", "tokens by INCR alone go back after a restart", BACKEND),

@@ -15,6 +15,9 @@ use crate::desk::lock_name;
 use crate::kind::{Kind, Offer, Scope};
 use crate::sites::{self, Removal};
 
+/// For how long somebody else is waited for who leads.
+const ELECTION: Duration = Duration::from_secs(15);
+
 /// For how long a leader goes on alone that is cut off before it is gone.
 const ALONE: Duration = Duration::from_millis(500);
 
@@ -33,7 +36,10 @@ impl Director {
         let fault = self.begin(kind, hit.clone());
         match kind {
             Kind::LeaderKilled | Kind::LeaderStopped => {
-                self.hit_leader(kind, leader.ok_or("nobody leads")?, span).await?;
+                let leader = leader.ok_or("nobody leads")?;
+                // Who is back before is not replaced, and that has to be seen as well.
+                let outlasts = rng.usize(..4) > 0;
+                self.hit_leader(kind, leader, span, outlasts).await?;
             }
             Kind::FollowerCut => {
                 let heal = block_in_place(|| self.site.cut_follower()).ok_or("nobody follows")?;
@@ -122,7 +128,14 @@ impl Director {
         }
     }
 
-    async fn hit_leader(&self, kind: Kind, leader: usize, span: Duration) -> Result<(), Failure> {
+    /// For a while, or until another one leads.
+    async fn hit_leader(
+        &self,
+        kind: Kind,
+        leader: usize,
+        span: Duration,
+        outlasts: bool,
+    ) -> Result<(), Failure> {
         let alone = self.site.cuts_leaders_off_first();
         let heal = block_in_place(|| alone.then(|| self.site.cut_follower()).flatten());
         if heal.is_some() {
@@ -132,11 +145,17 @@ impl Director {
         let lasted = if kind == Kind::LeaderKilled {
             block_in_place(|| servers[leader].kill());
             let lasted = self.last(Scope::Outage, span).await;
+            if outlasts {
+                self.is_replaced(leader).await;
+            }
             block_in_place(|| servers[leader].restart(KeepData::Yes));
             lasted
         } else {
             block_in_place(|| servers[leader].stop());
             let lasted = self.last(Scope::Outage, span * 2).await;
+            if outlasts {
+                self.is_replaced(leader).await;
+            }
             block_in_place(|| servers[leader].cont());
             lasted
         };
@@ -168,6 +187,14 @@ impl Director {
         let lasted = self.last(Scope::Nuisance, span).await;
         block_in_place(|| member.restart(keep));
         lasted
+    }
+
+    /// Waits until another server leads: for a while, since an election may find nobody fit.
+    async fn is_replaced(&self, leader: usize) {
+        let deadline = Moment::now() + ELECTION;
+        while !block_in_place(|| self.site.has_replaced(leader)) && !deadline.has_passed() {
+            sleep(Duration::from_millis(50)).await;
+        }
     }
 
     /// Which server leads, once one does.

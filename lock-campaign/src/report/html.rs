@@ -21,7 +21,8 @@ pub fn html(outcomes: &[Outcome], findings: &[Finding]) -> String {
          <h1>The fault campaign</h1>\
          <p>Client processes take locks on real servers and write, under each lock, to two counters: one \
          that checks fencing tokens and one that does not. Meanwhile they are stopped and killed, their \
-         network is broken, their servers are restarted. Everything is recorded and judged: no two claims \
+         network is broken, their servers are restarted. (The locks of memory live in one process: its clients are \
+         threads, and one that is killed is told to end where it is.) Everything is recorded and judged: no two claims \
          of a lock may overlap unless the first of them may have had it when what exclusion rests on was broken on \
          purpose, and an update that passed a fence must never be lost.</p>"
     );
@@ -144,7 +145,7 @@ fn section(sum: &Sum<'_>) -> String {
 
 fn faults(sum: &Sum<'_>) -> String {
     let mut text = "<h3>Faults</h3><table><tr><th>kind<th class=\"words\">what<th>how often<th>grants before\
-        <th>during<th>after<th>fewest before<br>or after one<th>of whom it hit<th>calls that<br>felt them</tr>"
+        <th>during<th>after<th>fewest before<br>or after one<th>of whom it hit<th>calls<br>meanwhile</tr>"
         .to_owned();
     for (kind, around) in &sum.around {
         let _ = write!(
@@ -161,7 +162,7 @@ fn faults(sum: &Sum<'_>) -> String {
             grouped(around.calls),
         );
     }
-    text += "</table><details><summary>Kinds that this backend cannot have</summary><table>";
+    text += "</table><details><summary>Kinds that are not tried here, and why</summary><table>";
     for (kind, why) in &sum.last().refused_kinds {
         let _ = write!(text, "<tr><td>{}<td class=\"words\">{why}</tr>", kind.name());
     }

@@ -22,7 +22,9 @@ pub fn markdown(outcomes: &[Outcome], findings: &[Finding]) -> String {
     let mut text = "# The fault campaign\n\n\
         Made by `lock-campaign report`; the last section has the commands. Client processes take locks on real servers and\n\
         write, under each lock, to two counters: one that checks fencing tokens and one that does not. Meanwhile they are\n\
-        stopped and killed, their network is broken, their servers are restarted. Everything is recorded and judged.\n\n\
+        stopped and killed, their network is broken, their servers are restarted. Everything is recorded and judged. The\n\
+        locks of `memory` live in one process, so its clients are threads with a runtime each: none is stopped, and *killed*\n\
+        there is a thread that was told to end where it is. `file` has processes, and no server.\n\n\
         ## What was run\n\n\
         | backend | runs | clean | verdict | time | operations | grants | faults | kinds | losses told | failed without a fault | waits judged |\n\
         |---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n"
@@ -58,6 +60,9 @@ pub fn markdown(outcomes: &[Outcome], findings: &[Finding]) -> String {
             let _ = writeln!(text, "* seeds {}{}: `{command}`", ranges(&seeds), of_code(origin));
         }
     }
+    text += "* bugs on purpose: `lock-campaign bugs --out docs/campaign`; with `--anew`, also those that are there already\n\
+        * this page: `lock-campaign report docs/campaign --html docs/campaign.html --markdown docs/campaign.md`\n\n\
+        `lock-campaign` is `cargo run --release -p lock-campaign --`; with `--out docs/campaign` a run is added to this page.\n";
     text
 }
 
@@ -138,7 +143,7 @@ fn faults(sums: &[Sum<'_>]) -> String {
     let mut text = "\n## Faults\n\n\
         How often; and the grants while they lasted. Before and after each single one there were at least as many as the\n\
         run asks for, and since the second verdict some of the client or the locks that it hit, or it would have failed.\n\
-        `–`: this backend cannot have it.\n\n| kind |"
+        `–`: not with this backend; why stands below the table.\n\n| kind |"
         .to_owned();
     for sum in sums {
         let _ = write!(text, " {} |", sum.backend);
@@ -161,7 +166,7 @@ fn faults(sums: &[Sum<'_>]) -> String {
         text += "\n";
     }
     for sum in sums {
-        let _ = writeln!(text, "\n{} cannot have:", sum.backend);
+        let _ = writeln!(text, "\nNot with {}:", sum.backend);
         let mut reasons: Vec<(&str, Vec<String>)> = Vec::new();
         for (kind, why) in &sum.last().refused_kinds {
             match reasons.iter_mut().find(|(reason, _)| reason == why) {

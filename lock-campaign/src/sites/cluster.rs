@@ -100,6 +100,10 @@ impl Site for Cluster {
         if self.0.is_settled() { self.0.try_home(ONE) } else { None }
     }
 
+    fn has_replaced(&self, lost: usize) -> bool {
+        self.0.has_replaced(lost, ONE)
+    }
+
     /// Those of that master, or of the slot.
     fn hit(&self, kind: Kind, leader: usize) -> Option<Vec<String>> {
         let locks = (0..self.terms().locks).map(lock_name);

@@ -152,6 +152,11 @@ pub trait Site: Send + Sync {
         None
     }
 
+    /// True if another server leads instead of `lost`, which is stopped or dead.
+    fn has_replaced(&self, _lost: usize) -> bool {
+        true
+    }
+
     /// A leader that is to be stopped or killed goes on for a moment [without who follows](Self::cut_follower): what it
     /// gives then is lost with it.
     fn cuts_leaders_off_first(&self) -> bool {

@@ -67,7 +67,7 @@ impl Site for Group {
             Kind::SlotMoved => Offer::No("there are no slots"),
             kind if kind.is_in_network() || kind.ways().iter().any(|way| way.is_in_network()) => {
                 Offer::No(
-                    "clients reach servers where Sentinels say that they are: no way of their own",
+                    "clients go where Sentinels say that servers are, and this program has no way in between; the tests of lock-redis have",
                 )
             }
             kind if kind.is_in_calls() => Offer::No(BY_NETWORK),
@@ -103,6 +103,10 @@ impl Site for Group {
 
     fn leader(&self) -> Option<usize> {
         self.group.settled()
+    }
+
+    fn has_replaced(&self, lost: usize) -> bool {
+        self.group.has_replaced(lost)
     }
 
     fn cut_follower(&self) -> Option<Cut<'_>> {

@@ -7,6 +7,7 @@ use conformance_tests::ServerProcess;
 use conformance_tests::history::Assumption;
 use conformance_tests::proxy::Fault;
 use conformance_tests::servers::{ZooKeeper, ZooKeeperEnsemble, ZooKeeperOptions};
+use zookeeper_client::{Client, Error};
 
 use super::{BY_NETWORK, Backing, Cut, Site, Terms, connect};
 use crate::kind::{Kind, Offer};
@@ -60,16 +61,36 @@ fn offer(kind: Kind) -> Offer {
     }
 }
 
-/// Nodes that live as long as a session: all that clients may leave behind, and must not.
-fn ephemerals(server: &ZooKeeper) -> Vec<String> {
-    match server.word("dump") {
-        Ok(dump) => dump
-            .lines()
-            .map(str::trim)
-            .filter(|line| line.starts_with('/'))
-            .map(str::to_owned)
-            .collect(),
-        Err(error) => vec![error.to_string()],
+/// All that is in the tree, and who watches it. What a lock leaves there is its own node, which the server removes in its
+/// time.
+const DOCUMENTED: [&str; 1] = ["/n*"];
+
+/// What clients have left on the servers, of which one is asked for the tree.
+fn left(asked: &ZooKeeper, all: &[&ZooKeeper]) -> Vec<String> {
+    let tree = tokio::runtime::Handle::current().block_on(tree(asked.addr()));
+    let mut left = tree.unwrap_or_else(|error| vec![format!("? ({error})")]);
+    left.extend(all.iter().filter_map(|server| watches(server)));
+    left
+}
+
+async fn tree(addr: SocketAddr) -> Result<Vec<String>, Error> {
+    let client = Client::connect(&addr.to_string()).await?;
+    let mut left = Vec::new();
+    for top in client.list_children("/").await?.into_iter().filter(|top| top != "zookeeper") {
+        let lock = format!("/{top}");
+        // It may just have been removed.
+        let line = client.list_children(&lock).await.unwrap_or_default();
+        left.extend(line.into_iter().map(|node| format!("{node} in {lock}")));
+        left.push(lock);
+    }
+    Ok(left)
+}
+
+fn watches(server: &ZooKeeper) -> Option<String> {
+    match server.word("wchs") {
+        Ok(said) if said.contains("Total watches:0") => None,
+        Ok(said) => Some(said.split_whitespace().collect::<Vec<_>>().join(" ")),
+        Err(error) => Some(format!("? ({error})")),
     }
 }
 
@@ -100,12 +121,11 @@ impl Site for Alone {
     }
 
     fn left(&self) -> Option<Vec<String>> {
-        Some(ephemerals(&self.0))
+        Some(left(&self.0, &[&self.0]))
     }
 
-    /// Nothing.
     fn documented(&self) -> Option<Vec<&'static str>> {
-        Some(Vec::new())
+        Some(DOCUMENTED.to_vec())
     }
 }
 
@@ -147,11 +167,11 @@ impl Site for Ensemble {
     }
 
     fn left(&self) -> Option<Vec<String>> {
-        self.leader().map(|leader| ephemerals(self.0.member(leader)))
+        let all: Vec<_> = self.0.members().iter().collect();
+        self.leader().map(|leader| left(self.0.member(leader), &all))
     }
 
-    /// Nothing.
     fn documented(&self) -> Option<Vec<&'static str>> {
-        Some(Vec::new())
+        Some(DOCUMENTED.to_vec())
     }
 }

@@ -1,6 +1,6 @@
 -- What quick_acquire.lua has left: the lock is held, others stand in line, or something is out of the ordinary.
 
-local channel, arrival, floor, bell = ARGV[5] or '', ARGV[6] or '', ARGV[7] or '', KEYS[6]
+local channel, arrival, marks, floor, bell = ARGV[5] or '', ARGV[6] or '', ARGV[7] == '1', ARGV[8] or '', KEYS[6]
 ttl = tonumber(ttl)
 local patience = 2 * ttl + PLACE_LASTS
 local now = clock()
@@ -116,6 +116,10 @@ if string.sub(value, 1, 32) ~= owner then
     end
     local ours = string.match(value, '^%-?(%x+) %d+')
     local by = ours and #ours == 32 and 0 or 2
+    if marks and by == 0 and string.sub(value, -1) ~= ' ' then
+        -- Before anything else: who is told that this failed has left nothing. It stays until the lock is let go.
+        redis.call('SET', lock, value .. ' ', 'KEEPTTL')
+    end
     return contended(by, remaining, waits and stand_in_line() or 0)
 end
 

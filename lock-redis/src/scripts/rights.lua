@@ -13,7 +13,9 @@ local function try(name, ...)
             or string.find(answer.err, "can't run this command", 1, true)
             or string.find(answer.err, "can't access at least one of the keys", 1, true)
             or string.find(answer.err, 'channel', 1, true)
+            or string.find(answer.err, 'ACL failure', 1, true)
             or string.find(answer.err, 'Unknown Redis command', 1, true)
+            or string.find(answer.err, 'Unknown command called', 1, true)
         if string.find(answer.err, 'READONLY', 1, true) then
             error_of_the_server = answer
         elseif refused then

@@ -14,10 +14,11 @@ use conformance_tests::{Harness, Pace, ServerProcess, Suite};
 use lock_core::{Backend, LockName, Wakeup};
 use lock_redis::Redis;
 
-/// What a user needs whose prefix is `app:`, as the documentation of the crate has it.
-const LEAST_RIGHTS: &str = "resetkeys ~app:* ~{app:* resetchannels &app:* -@all +info +client|tracking +client|caching \
-     +script|load +evalsha +getrange +exists +pttl +time +set +pexpire +del +zadd +zrange +zscore \
-     +zcard +zrem +zremrangebyscore +spublish +ssubscribe +cluster|slots +asking";
+#[allow(clippy::duplicate_mod, reason = "some programs have the other harness, too")]
+#[path = "../redis/least_rights.rs"]
+mod least_rights;
+
+use least_rights::{LEAST_RIGHTS, rights_to_delete};
 
 /// The first address at which members are found beyond a network.
 const BEYOND: Ipv4Addr = Ipv4Addr::new(127, 2, 0, 1);
@@ -51,7 +52,10 @@ fn suites_of(name: &str, replicas: usize, clients: (&'static str, Wakeup)) -> [S
 
 fn options() -> RedisOptions {
     let user = RedisOptions::new().setting("user", "locks").and("on").and(">secret");
-    let options = LEAST_RIGHTS.split_whitespace().fold(user, RedisOptions::and).and("+wait");
+    let rights = LEAST_RIGHTS[0]
+        .replace("+publish +subscribe", "+spublish +ssubscribe +cluster|slots +asking");
+    let rights = format!("{rights} {} +wait", rights_to_delete());
+    let options = rights.split_whitespace().fold(user, RedisOptions::and);
     // Members tell their ports alone, so a client finds each of them at the address at which it found the first one.
     let options = options.setting("cluster-preferred-endpoint-type", "unknown-endpoint");
     options.setting("repl-diskless-sync-delay", "0")

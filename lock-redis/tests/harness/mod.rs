@@ -14,10 +14,11 @@ use conformance_tests::{Harness, Pace, ServerProcess, Suite};
 use lock_core::{Backend, LockName, Support, Wakeup};
 use lock_redis::Redis;
 
+#[allow(clippy::duplicate_mod, reason = "some programs have the other harness, too")]
 #[path = "../redis/least_rights.rs"]
 mod least_rights;
 
-use least_rights::LEAST_RIGHTS;
+use least_rights::{LEAST_RIGHTS, rights_to_delete};
 
 /// The first one is a server as it is found most often. Those that wait in other ways, or for longer, what takes
 /// long behind Sentinels, and most of what replicas have to know of, only with `REDIS_LAWS=all`.
@@ -116,7 +117,10 @@ impl OnServer {
 /// The user is there from the start, so that it is there after a restart as well.
 fn options(rights: &str) -> RedisOptions {
     let user = RedisOptions::new().setting("user", "locks").and("on").and(">secret");
-    rights.split_whitespace().fold(user, RedisOptions::and)
+    rights
+        .split_whitespace()
+        .chain(rights_to_delete().split_whitespace())
+        .fold(user, RedisOptions::and)
 }
 
 #[async_trait]

@@ -177,6 +177,7 @@ async fn a_lock_is_renewed_while_its_slot_moves_and_everything_else_is_refused_u
         held.ttl += Duration::from_secs(100);
         let Ok(Renewal::Held(grant)) = renew(&locks, &held).await else { panic!("{moved}") };
         assert_eq!(grant.token, first);
+        held.ticket = grant.ticket;
         let member = if moved == "nothing" { 0 } else { 1 };
         let left = asking(cluster.member(member), &["PTTL", &lock]).text();
         assert!(left.parse::<u128>().unwrap() > held.ttl.as_millis() - 10_000, "{moved}: {left}");

@@ -8,3 +8,21 @@ pub(crate) const LEAST_RIGHTS: [&str; 2] = [
     "resetkeys ~app:* ~{app:* resetchannels -@all +info +client|tracking +client|caching \
      +script|load +evalsha +getrange +exists +pttl +time +set +pexpire +del",
 ];
+
+/// What else the documentation grants where the server knows the command: asked of the program, since users are there
+/// when a server starts.
+pub(crate) fn rights_to_delete() -> &'static str {
+    static KNOWN: std::sync::LazyLock<&str> = std::sync::LazyLock::new(|| {
+        let version = std::process::Command::new("redis-server").arg("--version").output();
+        let version =
+            version.expect("there is a server: run ./test, or apt-get install redis-server");
+        let version = String::from_utf8_lossy(&version.stdout).into_owned();
+        let major =
+            version.strip_prefix("Valkey server v=").and_then(|rest| rest.split('.').next());
+        match major.and_then(|major| major.parse::<u32>().ok()) {
+            Some(9..) => "+delifeq",
+            _ => "",
+        }
+    });
+    *KNOWN
+}

@@ -13,6 +13,7 @@ mod least_rights;
 mod line;
 mod locks;
 mod managed;
+mod newer;
 mod outages;
 mod persistence;
 mod refusals;

@@ -8,7 +8,7 @@ use lock_core::backend::{Effect, FaultKind, LetGo, Release};
 use lock_core::{Backend, Error, ErrorKind, Locker, Wakeup};
 use lock_redis::Redis;
 
-use crate::least_rights::LEAST_RIGHTS;
+use crate::least_rights::{LEAST_RIGHTS, rights_to_delete};
 use crate::support::{Server, claim, contended, granted, name};
 use conformance_tests::words::Output;
 
@@ -43,7 +43,7 @@ async fn the_documented_rights_suffice() {
     let documented = words.join(" ");
     assert!(documented.contains(&LEAST.split_whitespace().collect::<Vec<_>>().join(" ")));
 
-    let (server, url) = with_user(LEAST);
+    let (server, url) = with_user(&format!("{LEAST} {}", rights_to_delete()));
     let backend = Redis::connect(url.as_str()).await.unwrap();
     assert_eq!(backend.capabilities().wakeup, Wakeup::HandOff);
     assert!(backend.identity().await.unwrap().is_some());

@@ -207,6 +207,12 @@ fn owners(keys: &Keyspace, lock: &[u8], queue: &[u8]) -> Vec<Bytes> {
     names.filter_map(|name| name.get(..32)).map(<[u8]>::to_vec).collect()
 }
 
+/// Who is to get the lock when it is let go.
+pub(crate) fn next_in_line(keys: &Keyspace, lock: &[u8]) -> Option<Bytes> {
+    let part = |name: &[u8]| [b"{", lock, b"}%", name].concat();
+    waiting(keys, &part(b"queue"), &part(b"places")).into_iter().next()
+}
+
 /// Those in line who are there, in their order.
 fn waiting(keys: &Keyspace, queue: &[u8], places: &[u8]) -> Vec<Bytes> {
     let line = keys.members(queue).iter().map(|(_, member)| member);

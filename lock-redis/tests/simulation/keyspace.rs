@@ -24,6 +24,8 @@ pub(crate) struct Keyspace {
     pub(crate) now: u64,
     /// The memory limit is reached.
     pub(crate) is_full: bool,
+    /// It deletes without a script what has a certain value.
+    pub(crate) is_newer: bool,
     pub(crate) peers: BTreeMap<Peer, Listener>,
     /// Whose command runs: of changes it hears after its answer.
     pub(crate) current: Option<Peer>,
@@ -87,7 +89,7 @@ pub(crate) struct Nature {
 pub(crate) fn nature(command: &str) -> Nature {
     let writes = matches!(
         command,
-        "SET" | "DEL" | "PEXPIRE" | "ZADD" | "ZREM" | "ZREMRANGEBYSCORE" | "FLUSHALL"
+        "SET" | "DEL" | "DELIFEQ" | "PEXPIRE" | "ZADD" | "ZREM" | "ZREMRANGEBYSCORE" | "FLUSHALL"
     );
     Nature { writes, needs_memory: matches!(command, "SET" | "ZADD") }
 }
@@ -117,6 +119,17 @@ impl Keyspace {
             ("DEL", keys) => {
                 let gone = keys.iter().filter(|key| self.remove(key)).count();
                 Ok(Reply::Integer(gone as i64))
+            }
+            ("DELIFEQ", [key, value]) if self.is_newer => {
+                let is_equal = match self.look(key).map(|entry| &entry.value) {
+                    None => false,
+                    Some(Value::Text(text)) => text == value,
+                    Some(Value::Sorted(_)) => return Err(WRONG_TYPE.to_owned()),
+                };
+                Ok(Reply::Integer((is_equal && self.remove(key)).into()))
+            }
+            ("DELIFEQ", _) if self.is_newer => {
+                Err("ERR wrong number of arguments for 'delifeq' command".to_owned())
             }
             ("PTTL", [key]) => Ok(Reply::Integer(self.lasts(key))),
             ("PEXPIRE", [key, ms]) => self.expire(key, number(ms)?),
@@ -328,6 +341,7 @@ impl Keyspace {
     }
 
     fn set(&mut self, key: &[u8], value: &[u8], options: &[&[u8]]) -> Answer {
+        let keeps = options.contains(&&b"KEEPTTL"[..]);
         let (mut expires, mut options) = (None, options.iter());
         while let Some(option) = options.next() {
             let is_there = self.look(key).is_some();
@@ -335,6 +349,15 @@ impl Keyspace {
                 b"NX" if is_there => return Ok(Reply::Null),
                 b"XX" if !is_there => return Ok(Reply::Null),
                 b"NX" | b"XX" => {}
+                b"IFEQ" if self.is_newer => {
+                    let value = options.next().ok_or("ERR syntax error")?;
+                    match self.look(key).map(|entry| &entry.value) {
+                        Some(Value::Text(text)) if text == value => {}
+                        Some(Value::Sorted(_)) => return Err(WRONG_TYPE.to_owned()),
+                        _ => return Ok(Reply::Null),
+                    }
+                }
+                b"KEEPTTL" => expires = self.look(key).and_then(|entry| entry.expires),
                 b"PX" => {
                     let ms = number(options.next().ok_or("ERR syntax error")?)?;
                     let ms = u64::try_from(ms).ok().filter(|ms| *ms > 0);
@@ -345,7 +368,10 @@ impl Keyspace {
             }
         }
         self.look(key);
-        self.notes.push(Note::Written { key: key.to_vec(), value: value.to_vec() });
+        if !keeps {
+            // Else it is marked, and nobody's anew.
+            self.notes.push(Note::Written { key: key.to_vec(), value: value.to_vec() });
+        }
         self.keys.insert(key.to_vec(), Entry { value: Value::Text(value.to_vec()), expires });
         self.changed(key);
         Ok(Reply::Simple("OK"))

@@ -15,6 +15,7 @@ mod site;
 mod wire;
 
 use comparison::Original;
+use network::World;
 use saboteurs::{SABOTEURS, Saboteur};
 use server::Sabotage;
 use site::OnStandIn;
@@ -77,9 +78,10 @@ fn a_seed_is_one_run() {
 #[test]
 fn the_stand_in_answers_as_a_server_does() {
     let mut original = Original::start();
-    for seed in 0..12 {
+    // A server as it is found most often.
+    for seed in (0..24).filter(|seed| !World::is_newer(*seed)) {
         let mut harness = OnStandIn::new(seed, None);
-        if seed % 4 == 0 {
+        if seed % 8 == 0 {
             harness = harness.with_others();
         }
         let world = harness.world.clone();

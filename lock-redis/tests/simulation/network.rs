@@ -136,6 +136,11 @@ pub(crate) enum Cut {
 pub(crate) const OPERATOR: Peer = 0;
 
 impl World {
+    /// Every other one is a server that knows more commands.
+    pub(crate) fn is_newer(seed: u64) -> bool {
+        seed % 2 == 1
+    }
+
     pub(crate) fn new(seed: u64, sabotage: Option<Sabotage>) -> Self {
         let state = State {
             rng: Rng::with_seed(seed),
@@ -147,7 +152,9 @@ impl World {
             stopped_until: None,
             trace: None,
         };
-        let (server, state) = (Mutex::new(Server::new(sabotage)), Mutex::new(state));
+        let server = Server::new(sabotage);
+        server.keys().is_newer = Self::is_newer(seed);
+        let (server, state) = (Mutex::new(server), Mutex::new(state));
         Self(Arc::new(Inner {
             server,
             state,

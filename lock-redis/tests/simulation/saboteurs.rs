@@ -11,7 +11,7 @@ const fn saboteur(name: &'static str, is: &'static str, becomes: &'static str) -
     Saboteur { name, sabotage: Sabotage { is, becomes } }
 }
 
-pub(crate) const SABOTEURS: [Saboteur; 23] = [
+pub(crate) const SABOTEURS: [Saboteur; 24] = [
     saboteur(
         "releases whoever holds the lock",
         "type(value) == 'string' and string.sub(value, 1, 32) == owner\nif ours",
@@ -98,6 +98,11 @@ pub(crate) const SABOTEURS: [Saboteur; 23] = [
         "lets go of a lock and serves nobody, where something is unusual",
         "pcall(line().serve, lock, fence, queue, places, nil, false)\n    return 1",
         "return 1",
+    ),
+    saboteur(
+        "waits for a lock and leaves no mark",
+        "redis.call('SET', lock, value .. ' ', 'KEEPTTL')",
+        "",
     ),
     saboteur(
         "renews for whoever asks",

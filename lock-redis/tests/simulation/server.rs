@@ -6,8 +6,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use mlua::{Function, Lua, MultiValue, Table, Value};
 
-use super::audit::{Asked, Audit};
+use super::audit::{Asked, Audit, next_in_line};
 use super::keyspace::{Keyspace, Peer, name_of, nature};
+use super::order::shown;
 use super::wire::{Reply, Request};
 
 /// What Redis puts around scripts: errors of commands are tables, and globals are out of reach.
@@ -103,6 +104,7 @@ impl Server {
             None => match &*name_of(request) {
                 "EVALSHA" => self.evaluate(request),
                 "SCRIPT" => self.script(request),
+                "DELIFEQ" => self.delete(request, by),
                 "INFO" => Reply::bulk("redis_mode:standalone\r\nmaxmemory_policy:noeviction\r\n"),
                 _ => self.keys().run(request, Some(by), true).unwrap_or_else(Reply::Error),
             },
@@ -115,6 +117,18 @@ impl Server {
     pub(crate) fn begin_anew(&mut self) {
         self.loaded.clear();
         self.audit = Audit::default();
+    }
+
+    /// Somebody lets go of a lock, and looks at nobody.
+    fn delete(&mut self, request: &Request, by: Peer) -> Reply {
+        let mut keys = self.keys();
+        let next = request.get(1).and_then(|lock| next_in_line(&keys, lock));
+        let reply = keys.run(request, Some(by), true).unwrap_or_else(Reply::Error);
+        if let (Reply::Integer(1), Some(member)) = (&reply, next) {
+            let wrong = format!("the lock was deleted, and {} not served", shown(&member));
+            keys.failures.push(wrong);
+        }
+        reply
     }
 
     fn script(&mut self, request: &Request) -> Reply {
