@@ -393,10 +393,18 @@ impl Redis {
         let servers = &self.inner.servers;
         let Ours { waiters, .. } = &*servers.ours;
         let rings = claim.queue && place.is_none() && self.inner.wakeup == Wakeup::Signal;
-        let call = acquire(&servers.ours, claim, keys, place.as_ref(), rings);
-        let mut errand = Errand::new("acquire", keys, &call);
-        errand.listening = place.is_some();
-        let Done { asked, connection, answer, .. } = servers.run::<Answer>(&errand).await?;
+        let waits = rings || place.is_some();
+        let Done { asked, connection, answer, .. } = loop {
+            let marks = waits && servers.ours.marks();
+            let call = acquire(&servers.ours, claim, keys, place.as_ref(), rings, marks);
+            let mut errand = Errand::new("acquire", keys, &call);
+            errand.listening = place.is_some();
+            let done = servers.run::<Answer>(&errand).await?;
+            // It may have been on its way when the first server was found on which whoever waits has to mark the lock.
+            if done.answer.0 == 1 || marks == (waits && servers.ours.marks()) {
+                break done;
+            }
+        };
         let Answer(answer, number, ms, now, standing) = answer;
         if now > 0 {
             // By this the age of the next lock that is sent is known.
@@ -757,6 +765,7 @@ fn acquire(
     keys: &LockKeys,
     place: Option<&Place>,
     rings: bool,
+    marks: bool,
 ) -> Call {
     let ([lock, fence, queue, places, bell], tombstone) =
         (keys.all(), keys.tombstone(&claim.owner));
@@ -769,7 +778,7 @@ fn acquire(
     let number = |number: Option<u64>| number.map(|number| number.to_string()).unwrap_or_default();
     let arrival = number(place.and_then(|place| place.arrival));
     let floor = number(claim.floor.map(FencingToken::backend_number));
-    let marks = if ours.marks() && (rings || place.is_some()) { "1" } else { "" };
+    let marks = if marks { "1" } else { "" };
     let optional = [label, channel, &arrival, marks, &floor];
     let given = optional.iter().rposition(|text| !text.is_empty()).map_or(0, |last| last + 1);
     for text in optional.iter().take(given) {

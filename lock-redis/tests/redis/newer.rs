@@ -1,8 +1,11 @@
 //! A server that deletes what has a certain value without a script, as Valkey 9 does, lets go of a lock for which nobody
 //! waits by that; on another one all of it is done by the script. These tests are about whichever server there is.
 
+use std::pin::pin;
 use std::time::Duration;
 
+use conformance_tests::proxy::{Fault, Proxy};
+use conformance_tests::servers::RedisOptions;
 use lock_core::backend::{Claim, LetGo, Release, Wake};
 use lock_core::{Backend, Label, Locker};
 use lock_redis::Redis;
@@ -127,6 +130,43 @@ async fn whoever_waits_marks_the_lock_and_is_served() {
             }
             let_go(&locks, &waiter).await;
             assert_eq!(server.get("n"), None);
+        }
+    }
+}
+
+/// A failover to a newer server may come while an attempt is on its way: it was put into words for the older one.
+#[tokio::test]
+async fn an_attempt_that_meets_such_a_server_on_its_way_marks_the_lock() {
+    for order in ["fifo", "any"] {
+        let hide = |options: RedisOptions| options.setting("rename-command", "delifeq").and("");
+        let options = RedisOptions::new();
+        let older = Server::with_options(if is_newer() { hide(options) } else { options });
+        let newer = Server::start();
+        let way = Proxy::start(older.addr()).unwrap();
+        let locks = Redis::connect(format!("redis://{}?order={order}", way.addr())).await.unwrap();
+        let elsewhere = newer.client().await;
+        let mut held = claim("n", LONG);
+        win(&elsewhere, &mut held).await;
+
+        let address = way.addr();
+        drop(way);
+        while locks.try_acquire(&claim("another", LONG)).await.is_ok() {}
+        // Nothing runs here between these two.
+        let way = Proxy::start_at(address, newer.addr()).unwrap();
+        way.set(Fault::BlackHole);
+        let mut waiter = claim("n", LONG);
+        waiter.queue = true;
+        let mut asks = pin!(locks.try_acquire(&waiter));
+        let at_once = tokio::time::timeout(Duration::ZERO, &mut asks).await;
+        assert!(at_once.is_err(), "nobody is there to answer it");
+        way.heal();
+        contended(asks.await);
+        let is_marked = newer.get("n").is_some_and(|value| value.ends_with(' '));
+        assert_eq!(is_marked, is_newer(), "{order}");
+        let_go(&elsewhere, &held).await;
+        assert_eq!(newer.calls("delifeq"), u64::from(is_newer()));
+        if order == "fifo" {
+            assert!(newer.get("n").is_some(), "it was handed over");
         }
     }
 }
