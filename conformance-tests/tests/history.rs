@@ -1353,6 +1353,49 @@ fn who_waits_beside_a_holder_whose_lease_ran_out_may_be_passed_over() {
 }
 
 #[test]
+fn a_vote_that_could_not_be_given_back_keeps_others_out_beside_a_second_fault() {
+    let call = written;
+    let fault = |at: u64, until: u64, id: u64, who: &str| {
+        [
+            format!(r#"{{"kind":"fault","t":{at},"id":{id},"what":"delay","proc":"{who}"}}"#),
+            format!(r#"{{"kind":"heal","t":{until},"id":{id}}}"#),
+        ]
+    };
+    let judge = |fields: &str, faults: &[(u64, u64, &str)], asks: u64| {
+        let mut lines = vec![
+            call(10, "invoke", "p1/a", "acquire", ""),
+            call(20, "ok", "p1/a", "acquire", r#","fence":1,"valid_until":2980,"new":1"#),
+            call(100, "invoke", "p1/a", "release", ""),
+            call(110, "ok", "p1/a", "release", ""),
+            call(asks, "invoke", "p2/b", "try", ""),
+            call(asks + 10, "fail", "p2/b", "try", r#","err":"busy""#),
+        ];
+        for (id, (at, until, who)) in faults.iter().enumerate() {
+            lines.extend(fault(*at, *until, id as u64 + 1, who));
+        }
+        lines.sort_by_key(|line| Line::parse(line.as_bytes()).unwrap().t());
+        let fields = format!(r#"{fields},"recovers":50,"fades":100"#);
+        let report =
+            hand_written(&fields, &lines.iter().map(String::as_str).collect::<Vec<_>>()).unwrap();
+        !report.broken.contains_key(&Rule::K2)
+    };
+    let votes = r#","votes":true"#;
+    let (holder, caller) = ((90, 130, "p1"), (300, 400, "p2"));
+    assert!(judge(votes, &[holder, caller], 350));
+    // Until the lease is over, and not longer.
+    let later = |at: u64| (at - 1, at + 1, "p2");
+    assert!(judge(votes, &[holder, later(3000)], 3000));
+    assert!(!judge(votes, &[holder, later(3500)], 3500));
+    // One alone is too few, or too late, or another one's; and nobody else has votes.
+    assert!(!judge(votes, &[holder], 350));
+    assert!(!judge(votes, &[caller], 350));
+    assert!(!judge(votes, &[holder, (200, 290, "p2")], 350));
+    assert!(!judge(votes, &[(250, 260, "p1"), caller], 350));
+    assert!(!judge(votes, &[(90, 130, "p3"), caller], 350));
+    assert!(!judge("", &[holder, caller], 350));
+}
+
+#[test]
 fn a_holder_of_another_library_counts_exactly_while_it_is_there() {
     let there = |lock: &str, from: u64, until: u64| {
         [

@@ -261,6 +261,7 @@ fn header(
     header.drain = lease.max(terms.ttl) * 3 + terms.timeout * 4 + Duration::from_secs(6);
     header.drain += header.absent.unwrap_or_default() * tasks;
     header.recovers = Some(SLACK + terms.timeout);
+    header.votes = site.votes();
     header.fifo_after = header.fifo_after.map(|_| terms.timeout + IN_LINE);
     // Where nobody can look, nothing is promised.
     let documented = site.documented();

@@ -29,7 +29,8 @@
 //!   takes off one per cent, and the largest margin of any member.
 //! * **A missed majority gives everything back**, also at members that did not answer, whose answer is waited for
 //!   and undone in the background. A [`Contended`](lock_core::backend::Attempt::Contended) is true: a majority has
-//!   answered, and one of them has let in somebody else. If too few answer it is a fault.
+//!   answered, and one of them has let in somebody else, or not heard yet that they have gone. Alone such a member keeps
+//!   nobody out, but it does while another one is away. If too few answer it is a fault.
 //! * **Tokens grow across majorities**: see [below](#fencing-tokens).
 //! * **A renewal** is that of a majority that has held all the time. A member that has lost the lock is asked to
 //!   take it again, and gives it if it is free; but its vote counts only after the next renewal that begins then, when

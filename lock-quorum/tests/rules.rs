@@ -624,6 +624,34 @@ async fn what_may_land_yet_is_unknown_and_locks_nobody_out() {
     }
 }
 
+/// One member has not heard of a release. Alone it keeps nobody out, but beside one that is away.
+#[tokio::test(start_paused = true)]
+async fn a_member_that_has_not_heard_of_a_release_keeps_out_who_misses_another_one() {
+    for missing in [None, Some(0), Some(1)] {
+        let members = Members::of(3);
+        let theirs = members.0.iter().map(|(memory, _)| (memory.clone(), Arc::default()));
+        let theirs = Members(theirs.collect());
+        let (quorum, other) = (members.quorum().await, theirs.quorum().await);
+        let mut held = claim();
+        win(&quorum, &mut held).await;
+        settle().await;
+        members.reach(&[0, 1]);
+        assert_eq!(quorum.release(&held, LetGo::now()).await.unwrap(), Release::Released);
+        let there: Vec<_> = (0..3).filter(|&member| Some(member) != missing).collect();
+        theirs.reach(&there);
+        let mut next = claim();
+        if missing.is_some() {
+            match other.try_acquire(&next).await {
+                Ok(Attempt::Contended { lapses_in: Some(lapses_in) }) => assert!(lapses_in <= TTL),
+                unexpected => panic!("without {missing:?}: {unexpected:?}"),
+            }
+            members.reach_all();
+            sleep(TTL / 2).await;
+        }
+        win(&other, &mut next).await;
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_release_reaches_a_member_that_was_away() {
     let members = Members::of(3);

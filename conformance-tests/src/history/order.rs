@@ -83,7 +83,7 @@ pub(super) fn contention(
             // Older data came back, and with them whoever had the lock then.
             continue;
         }
-        if has_unknowing_neighbour(history, lock, call) {
+        if has_unknowing_neighbour(history, lock, call) || meets_an_old_vote(history, lock, call) {
             continue;
         }
         report.violation(Rule::K2, &lock.name, &call.lines, || {
@@ -114,6 +114,31 @@ fn has_unknowing_neighbour(history: &History, lock: &LockLine, call: &Call) -> b
             && history.are_together(acquire, call)
             && history.exposed(&lock.name, acquire.invoke, call.ret).next().is_some()
     })
+}
+
+/// Whether two faults came together: one kept a server from hearing that somebody let go, and another one keeps the caller
+/// from the servers that have.
+fn meets_an_old_vote(history: &History, lock: &LockLine, call: &Call) -> bool {
+    let felt = |process, from, until| history.felt(&lock.name, process, from, until);
+    let still = history.header.recovers.unwrap_or(history.header.drain);
+    if !history.header.votes
+        || felt(call.process, call.invoke.minus(still), call.ret).next().is_none()
+    {
+        return false;
+    }
+    let has_left_one = |other: &Call, until: At| {
+        let until = until.plus(history.header.fades.unwrap_or(history.header.takeover));
+        felt(other.process, other.invoke, until)
+            .any(|fault| history.healed(lock, other.process, fault) >= call.invoke)
+    };
+    let let_go = lock.grants.iter().filter_map(|grant| {
+        Some((lock.acquire_of(grant), lock.releases(grant).map(|release| release.ret).max()?))
+    });
+    let given_up =
+        lock.calls.iter().filter(|call| call.op.acquires() && call.outcome == Outcome::Fail);
+    let given_up = given_up.map(|other| (other, other.ret));
+    let mut others = let_go.chain(given_up).filter(|(other, _)| other.lines != call.lines);
+    others.any(|(other, until)| other.invoke <= call.ret && has_left_one(other, until))
 }
 
 pub(super) fn is_busy(call: &Call) -> bool {

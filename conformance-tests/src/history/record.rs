@@ -100,6 +100,10 @@ pub struct Header {
     /// of its process who wait. Others may be served before them.
     #[serde(default)]
     pub passes_over: bool,
+    /// Who has a lock is decided by a majority of servers: one that could not be told of a release may keep others out who
+    /// do not reach another one. Where they reach all of them, one is too few.
+    #[serde(default)]
+    pub votes: bool,
 }
 
 /// How far fencing tokens can be trusted; see [`Fencing`].
@@ -362,6 +366,7 @@ impl Header {
             breaks: Vec::new(),
             passes_on: false,
             passes_over: false,
+            votes: false,
         }
     }
 }

@@ -93,6 +93,11 @@ pub trait Site: Send + Sync {
         kind.scope()
     }
 
+    /// Whether a majority of its servers decides who has a lock.
+    fn votes(&self) -> bool {
+        false
+    }
+
     /// Where a client connects that reaches each of [`upstreams`](Self::upstreams) by the address in
     /// the same place.
     fn url(&self, through: &[SocketAddr]) -> String;

@@ -103,6 +103,10 @@ impl Site for Quorum {
         }
     }
 
+    fn votes(&self) -> bool {
+        true
+    }
+
     fn url(&self, through: &[SocketAddr]) -> String {
         let longest = self.lease.as_millis();
         let mut url = format!("quorum:?max_ttl={longest}ms&member_timeout=500ms");
