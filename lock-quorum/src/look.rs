@@ -8,6 +8,9 @@ use lock_core::{LockName, OwnerId};
 use crate::calls::Calls;
 use crate::quorum::{Inner, bounded, no_majority};
 
+const ENDED_IN_PART: &str =
+    "a minority of the members had the lock and has ended it: look who holds it now";
+
 impl Inner {
     /// Who holds the lock, as a majority sees it, and what each member sees.
     pub(crate) async fn inspect(self: &Arc<Self>, name: &LockName) -> Result<LockState, Fault> {
@@ -53,7 +56,9 @@ impl Inner {
         Ok(state)
     }
 
-    /// Ends the hold of `expected` at each member. True if a majority has ended it by this call.
+    /// Ends the hold of `expected` at each member. True if a majority has ended it by this call, and false if so many knew
+    /// nothing of it that no majority can have. Where this has ended it at some, and others had before, as its holder does
+    /// that lets go meanwhile, nobody knows who has ended it.
     pub(crate) async fn break_lock(
         self: &Arc<Self>,
         name: &LockName,
@@ -67,8 +72,14 @@ impl Inner {
         let answers = self.ask_all(end).await;
         let ended = answers.iter().filter(|answer| matches!(answer, Ok(true))).count();
         let was_not_there = answers.iter().filter(|answer| matches!(answer, Ok(false))).count();
-        if ended >= self.majority || was_not_there >= self.majority {
-            return Ok(ended >= self.majority);
+        if ended >= self.majority {
+            return Ok(true);
+        }
+        if was_not_there >= self.majority {
+            return match ended {
+                0 => Ok(false),
+                _ => Err(Fault::unknown(FaultKind::Unavailable, ENDED_IN_PART)),
+            };
         }
         let faults = answers.into_iter().enumerate();
         let faults = faults.filter_map(|(member, answer)| Some((member, answer.err()?)));

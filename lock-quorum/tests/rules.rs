@@ -624,6 +624,24 @@ async fn what_may_land_yet_is_unknown_and_locks_nobody_out() {
     }
 }
 
+/// Its holder lets go while it is broken: at one member the one comes first, at the next the other.
+#[tokio::test(start_paused = true)]
+async fn a_break_that_has_ended_a_minority_does_not_say_that_it_did_nothing() {
+    let members = Members::of(3);
+    let quorum = members.quorum().await;
+    let mut held = claim();
+    win(&quorum, &mut held).await;
+    settle().await;
+    for member in [1, 2] {
+        let (member, _) = &members.0[member];
+        assert_eq!(member.release(&held, LetGo::now()).await.unwrap(), Release::Released);
+    }
+    let fault = quorum.break_lock(&name(), &held.owner).await.unwrap_err();
+    assert_eq!(fault.effect(), Effect::Unknown);
+    assert_eq!(members.holder(0).await, None, "it is broken there");
+    assert!(!quorum.break_lock(&name(), &held.owner).await.unwrap());
+}
+
 /// One member has not heard of a release. Alone it keeps nobody out, but beside one that is away.
 #[tokio::test(start_paused = true)]
 async fn a_member_that_has_not_heard_of_a_release_keeps_out_who_misses_another_one() {
