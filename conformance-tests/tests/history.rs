@@ -1352,6 +1352,33 @@ fn who_waits_beside_a_holder_whose_lease_ran_out_may_be_passed_over() {
     }
 }
 
+/// The word of a release comes late; meanwhile another one had the lock, and has let it go.
+#[test]
+fn who_is_letting_go_keeps_its_neighbours_from_the_lock() {
+    let call = written;
+    let held = |fence: u64| format!(r#","fence":{fence},"valid_until":2980"#);
+    let judge = |who: &str, asks: u64| {
+        let mut lines = vec![
+            call(10, "invoke", "p1/a", "acquire", ""),
+            call(20, "ok", "p1/a", "acquire", &held(1)),
+            call(30, "invoke", "p1/a", "release", ""),
+            call(200, "ok", "p1/a", "release", ""),
+            call(40, "invoke", "p2/b", "acquire", ""),
+            call(50, "ok", "p2/b", "acquire", &held(2)),
+            call(60, "invoke", "p2/b", "release", ""),
+            call(70, "ok", "p2/b", "release", ""),
+            call(asks, "invoke", who, "try", ""),
+            call(asks + 1, "fail", who, "try", r#","err":"busy""#),
+        ];
+        lines.sort_by_key(|line| Line::parse(line.as_bytes()).unwrap().t());
+        let lines: Vec<_> = lines.iter().map(String::as_str).collect();
+        !hand_written("", &lines).unwrap().broken.contains_key(&Rule::K2)
+    };
+    assert!(judge("p1/c", 100));
+    assert!(!judge("p2/c", 100) && !judge("p3/c", 100));
+    assert!(!judge("p1/c", 201));
+}
+
 #[test]
 fn a_vote_that_could_not_be_given_back_keeps_others_out_beside_a_second_fault() {
     let call = written;

@@ -98,11 +98,15 @@ pub(super) fn contention(
     }
 }
 
-/// Whoever's lock was taken away, by force or because something else broke, holds it as far as its own process knows, until it
-/// is told.
+/// Whoever lets go, and whose lock was taken away, by force or because something else broke, holds it as far as its own process
+/// knows, until it is told.
 fn has_unknowing_neighbour(history: &History, lock: &LockLine, call: &Call) -> bool {
     lock.grants.iter().any(|grant| {
         let acquire = lock.acquire_of(grant);
+        let is_at_once = |release: &Call| release.invoke <= call.ret && call.invoke <= release.ret;
+        if lock.releases(grant).any(is_at_once) && history.are_together(acquire, call) {
+            return true;
+        }
         let told = [
             lock.releases(grant).map(|release| release.ret).min(),
             lock.told_gone(grant).map(|asked| asked.ret),
