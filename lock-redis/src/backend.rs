@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::iter::zip;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -65,6 +66,11 @@ struct Inner {
 #[derive(Debug, Default)]
 struct Stuck(Mutex<HashSet<String>>);
 
+/// What an attempt is told of its place in line.
+const IS_NEW: u8 = 1;
+const IS_NEXT: u8 = 2;
+const IS_BACK: u8 = 4;
+
 /// What a holder knows of its lock besides its lease.
 #[derive(Debug)]
 struct Held {
@@ -73,8 +79,8 @@ struct Held {
     fence_until: Moment,
     /// By which connection this was said; 0 if it was sent.
     connection: u64,
-    /// Nobody waited when the lock was taken, which was just now: nothing was renewed yet.
-    is_new: bool,
+    /// Nobody waited when the lock was taken, which was just now: nothing was renewed yet, nor let go.
+    is_new: AtomicBool,
 }
 
 impl Redis {
@@ -193,7 +199,7 @@ impl Backend for Redis {
                 Called::Sent(_) if self.inner.waits_for_replicas => Ok(Wake::Look),
                 Called::Sent(sent) => {
                     let fence_until = sent.since + sent.lease + IDLE;
-                    let held = Held { number: sent.number, fence_until, connection: 0, is_new: false };
+                    let held = Held { number: sent.number, fence_until, connection: 0, is_new: false.into() };
                     held.grant(sent.lease, sent.since).map(Wake::Granted)
                 }
             },
@@ -393,18 +399,8 @@ impl Redis {
         let servers = &self.inner.servers;
         let Ours { waiters, .. } = &*servers.ours;
         let rings = claim.queue && place.is_none() && self.inner.wakeup == Wakeup::Signal;
-        let waits = rings || place.is_some();
-        let Done { asked, connection, answer, .. } = loop {
-            let marks = waits && servers.ours.marks();
-            let call = acquire(&servers.ours, claim, keys, place.as_ref(), rings, marks);
-            let mut errand = Errand::new("acquire", keys, &call);
-            errand.listening = place.is_some();
-            let done = servers.run::<Answer>(&errand).await?;
-            // It may have been on its way when the first server was found on which whoever waits has to mark the lock.
-            if done.answer.0 == 1 || marks == (waits && servers.ours.marks()) {
-                break done;
-            }
-        };
+        let Done { asked, connection, answer, .. } =
+            self.ask_for(claim, keys, place.as_ref(), rings).await?;
         let Answer(answer, number, ms, now, standing) = answer;
         if now > 0 {
             // By this the age of the next lock that is sent is known.
@@ -418,7 +414,7 @@ impl Redis {
                 let number = number.parse().map_err(|e| odd_answer("acquire", e))?;
                 let fence_until = asked + lease + IDLE;
                 // What has taken the short way tells no time.
-                let (connection_id, is_new) = (connection.id(), now == 0);
+                let (connection_id, is_new) = (connection.id(), (now == 0).into());
                 let held = Held { number, fence_until, connection: connection_id, is_new };
                 let attempt = Attempt::Acquired(held.grant(lease, asked)?);
                 Ok(Seen { attempt, told: None, connection })
@@ -435,9 +431,9 @@ impl Redis {
                         arrival: number.parse().map_err(|e| odd_answer("acquire", e))?,
                         lapses_in,
                         holder_is_ours,
-                        is_next: standing & 2 != 0,
-                        is_new: standing & 1 != 0,
-                        is_back: standing & 4 != 0,
+                        is_next: standing & IS_NEXT != 0,
+                        is_new: standing & IS_NEW != 0,
+                        is_back: standing & IS_BACK != 0,
                     }),
                 };
                 let watches = match &told {
@@ -454,15 +450,51 @@ impl Redis {
         }
     }
 
+    /// Asks in words that fit the server, which may turn out to be another one than was thought.
+    async fn ask_for(
+        &self,
+        claim: &Claim,
+        keys: &LockKeys,
+        place: Option<&Place>,
+        rings: bool,
+    ) -> Result<Done<Answer>, Fault> {
+        let (servers, waits) = (&self.inner.servers, rings || place.is_some());
+        let mut before: Option<Answer> = None;
+        loop {
+            let marks = waits && servers.ours.marks();
+            let call = acquire(&servers.ours, claim, keys, place, rings, marks);
+            let mut errand = Errand::new("acquire", keys, &call);
+            errand.listening = place.is_some();
+            let mut done = match servers.run::<Answer>(&errand).await {
+                // It may have a place in line.
+                Err(fault) if before.is_some() => {
+                    return Err(Fault::unknown(fault.kind(), fault.into_source()));
+                }
+                answer => answer?,
+            };
+            if let Some(before) = &before {
+                done.answer.4 |= before.4 & (IS_NEW | IS_BACK);
+            }
+            // It may have been on its way when the first server was found on which whoever waits has to mark the lock.
+            if done.answer.0 == 1 || marks == (waits && servers.ours.marks()) {
+                return Ok(done);
+            }
+            before = Some(done.answer);
+        }
+    }
+
     /// Lets go of a lock by a command that does nothing but delete what has this value, if the server can do that, and if
     /// this connection has taken the lock while nobody waited: since then whoever waits has to mark it, and then it has
     /// another value. False: that remains to be done, by the script.
     async fn delete(&self, claim: &Claim, keys: &LockKeys) -> Result<bool, Fault> {
-        let Some(held) = held(claim).filter(|held| held.is_new) else { return Ok(false) };
+        let is_new = |held: &&Held| held.is_new.load(Ordering::Relaxed);
+        let Some(held) = held(claim).filter(is_new) else { return Ok(false) };
         let (link, connection) = self.inner.servers.reach(keys).await?;
         if !connection.may_delete_if_equal() || connection.id() != held.connection {
             return Ok(false);
         }
+        // Whoever has to ask again asks the script, which knows an answer for everything.
+        held.is_new.store(false, Ordering::Relaxed);
         let value = Value::text(&claim.owner, held.number, claim.label.as_ref());
         link.delete_if_equal(&connection, keys.lock(), &value).await
     }
@@ -515,12 +547,12 @@ impl Redis {
             }
             let telling = keys.telling(holder.is_some());
             // Who has not seen a mark may let go and ring no bell.
-            let is_marked =
-                !servers.ours.marks() || holder.as_ref().is_none_or(|holder| holder.is_marked);
+            let is_marked = !connection.deletes_if_equal()
+                || holder.as_ref().is_none_or(|holder| holder.is_marked);
             if telling == watched && is_there && is_marked {
                 waiters.arm(&claim.owner, signals);
                 break;
-            } else if telling == watched && !has_bell {
+            } else if telling == watched && !has_bell && holder.is_some() {
                 has_bell = true;
                 link.hang_up(&connection, &keys, &value).await?;
                 continue;
@@ -644,7 +676,7 @@ impl Redis {
         let done = servers.run::<Vec<usize>>(&Errand::new("renew", some, &call)).await?;
         let Done { asked, connection, answer: others, .. } = done;
         let renewed = |(number, &(_, held)): (usize, &(usize, &Held))| {
-            let held = Held { connection: connection.id(), is_new: false, ..*held };
+            let held = Held { connection: connection.id(), is_new: false.into(), ..*held };
             (!others.contains(&number)).then(|| held.grant(ttl, asked).map(Renewal::Held))
         };
         Ok((1..).zip(batch).map(renewed).collect())
@@ -734,7 +766,9 @@ fn renewed(
         Some(held) if !prolonged => held.fence_until,
         _ => asked + lease + IDLE * 2,
     };
-    Held { number, fence_until, connection, is_new: false }.grant(lease, asked).map(Renewal::Held)
+    Held { number, fence_until, connection, is_new: false.into() }
+        .grant(lease, asked)
+        .map(Renewal::Held)
 }
 
 /// What came of an attempt.

@@ -124,7 +124,7 @@
 //!   counts. Whoever stands in line there and asks nothing learns of it within its ttl.
 //! * **A master hangs.** After a second without an answer others are asked who has its slots.
 //! * **A slot is moved.** Its locks go with their leases, tokens and lines. From the first key to the last one, held locks are
-//!   renewed; attempts and releases are refused as [`ErrorKind::Unavailable`], certainly not applied, and core
+//!   renewed; attempts, and releases by the script, are refused as [`ErrorKind::Unavailable`], certainly not applied, and core
 //!   repeats releases. Then waiters are told, and stand where they stood. If the lock is let go before they are back, others go
 //!   before them. Requests that are under way on the connection to the old master when it ends are unknown.
 //! * **Order** needs sharded channels: Redis 7. With Redis 6, `order=any`, or not being asked for one, still works.
@@ -149,7 +149,7 @@
 //! | the script of releases | once for each claim, but for those of the next line |
 //! | `DELIFEQ` | where the server knows it: instead of that script, for a lock that was taken while nobody waited and not renewed since; if somebody waits by now, before it |
 //! | `CLIENT CACHING`, `EXISTS`, `GETRANGE`, `EXISTS`, sent together | with `order=any`, and where another library holds the lock: when a waiter goes to rest, and after each signal |
-//! | a `SET` before a second time of these | in a quorum, whose waiters do not queue anywhere: when one goes to rest, and nobody else has left the bell |
+//! | a `SET` before a second time of these; another one with it where the server knows `DELIFEQ`, that marks the lock | in a quorum, whose waiters do not queue anywhere: when one goes to rest, and nobody else has left the bell and marked the lock |
 //! | `PING` | when there was no answer for 5 s |
 //! | the scripts that inspect and break | when they are called |
 //!
@@ -186,7 +186,7 @@
 //! | `{<prefix><name>}%fence` | the number of the last token | ten to twenty minutes and a lease after the last grant or renewal, at least ten after the release, and not before the clock has passed the number |
 //! | `{<prefix><name>}%queue` | who waits, by the number of its arrival | when nobody does; at the latest a minute after the places do |
 //! | `{<prefix><name>}%places` | until when the places of a process last | with the queue |
-//! | `{<prefix><name>}%bell` | empty: somebody waits who does not stand in line | when the lock is let go; at the latest after ten minutes |
+//! | `{<prefix><name>}%bell` | empty: somebody waits who does not stand in line | when a lock that they have seen is let go; at the latest after ten minutes |
 //! | `{<prefix><name>}%gone:<owner id>` | empty: this owner was let go | after a minute |
 //!
 //! The channel of a process is `<prefix>%~to:<128 random bits>`.

@@ -117,7 +117,9 @@ struct Health {
     left: SetOnce<()>,
     /// Its answers are those to other requests.
     out_of_step: AtomicBool,
-    /// The server can delete a key that has some value without a script, and has not refused us that.
+    /// The server can delete a key that has some value without a script.
+    deletes: AtomicBool,
+    /// The same, and it has not refused us that.
     may_delete: AtomicBool,
     /// In a cluster: the slots on whose channels it listens.
     slots: Mutex<HashSet<u16>>,
@@ -269,7 +271,7 @@ impl Link {
         let (mut redis, mut pipe) = (connection.redis.clone(), redis::pipe());
         let lasts = IDLE.as_millis() as u64;
         pipe.cmd("SET").arg(keys.bell()).arg("").arg("NX").arg("PX").arg(lasts).ignore();
-        if self.ours.marks() {
+        if connection.deletes_if_equal() {
             let marked = [value, b" "].concat();
             let set = pipe.cmd("SET").arg(keys.lock()).arg(marked);
             set.arg("IFEQ").arg(value).arg("KEEPTTL").ignore();
@@ -741,6 +743,7 @@ impl Link {
         match redis::cmd(DELETE_IF_EQUAL).query_async::<Answer>(&mut redis).await {
             Err(error) if fault::is_broken(&error) || fault::is_passing(&error) => Err(error),
             Err(error) if error.to_string().contains("wrong number of arguments") => {
+                health.deletes.store(true, Ordering::Relaxed);
                 health.may_delete.store(true, Ordering::Relaxed);
                 self.ours.marks.store(true, Ordering::Relaxed);
                 Ok(())
@@ -908,7 +911,12 @@ impl Connection {
         Asked { beside: true, ..Asked::on(&self.health) }
     }
 
-    /// True if the server can [delete without a script](DELETE_IF_EQUAL), and has not refused us that.
+    /// True if the server can [delete without a script](DELETE_IF_EQUAL), whoever has the right to it.
+    pub(crate) fn deletes_if_equal(&self) -> bool {
+        self.health.deletes.load(Ordering::Relaxed)
+    }
+
+    /// The same, and it has not refused us that.
     pub(crate) fn may_delete_if_equal(&self) -> bool {
         self.health.may_delete.load(Ordering::Relaxed)
     }
@@ -938,6 +946,7 @@ impl Health {
             broken: AtomicBool::new(false),
             left: SetOnce::new(),
             out_of_step: AtomicBool::new(false),
+            deletes: AtomicBool::new(false),
             may_delete: AtomicBool::new(false),
             slots: Mutex::default(),
             unanswered: Mutex::default(),

@@ -1,13 +1,13 @@
 //! A server that deletes what has a certain value without a script, as Valkey 9 does, lets go of a lock for which nobody
 //! waits by that; on another one all of it is done by the script. These tests are about whichever server there is.
 
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::time::Duration;
 
-use conformance_tests::proxy::{Fault, Proxy};
+use conformance_tests::proxy::{Fault, Match, Proxy};
 use conformance_tests::servers::RedisOptions;
-use lock_core::backend::{Claim, LetGo, Release, Wake};
-use lock_core::{Backend, Label, Locker};
+use lock_core::backend::{Attempt, Claim, LetGo, Release, Wake};
+use lock_core::{Backend, Effect, Label, Locker};
 use lock_redis::Redis;
 
 use crate::least_rights::{LEAST_RIGHTS, rights_to_delete};
@@ -134,41 +134,181 @@ async fn whoever_waits_marks_the_lock_and_is_served() {
     }
 }
 
-/// A failover to a newer server may come while an attempt is on its way: it was put into words for the older one.
-#[tokio::test]
-async fn an_attempt_that_meets_such_a_server_on_its_way_marks_the_lock() {
-    for order in ["fifo", "any"] {
-        let hide = |options: RedisOptions| options.setting("rename-command", "delifeq").and("");
-        let options = RedisOptions::new();
-        let older = Server::with_options(if is_newer() { hide(options) } else { options });
-        let newer = Server::start();
+/// A failover from an older server to a newer one, during which somebody asks for a lock that is held there.
+struct Failover {
+    newer: Server,
+    way: Proxy,
+    locks: Redis,
+    elsewhere: Redis,
+    held: Claim,
+}
+
+impl Failover {
+    /// Nothing gets through to the newer one yet.
+    async fn begun(order: &str) -> Self {
+        let (older, newer) = (older(), Server::start());
         let way = Proxy::start(older.addr()).unwrap();
         let locks = Redis::connect(format!("redis://{}?order={order}", way.addr())).await.unwrap();
         let elsewhere = newer.client().await;
         let mut held = claim("n", LONG);
         win(&elsewhere, &mut held).await;
+        let way = moved(way, &locks, &newer).await;
+        Self { newer, way, locks, elsewhere, held }
+    }
 
-        let address = way.addr();
-        drop(way);
-        while locks.try_acquire(&claim("another", LONG)).await.is_ok() {}
-        // Nothing runs here between these two.
-        let way = Proxy::start_at(address, newer.addr()).unwrap();
-        way.set(Fault::BlackHole);
-        let mut waiter = claim("n", LONG);
-        waiter.queue = true;
-        let mut asks = pin!(locks.try_acquire(&waiter));
+    /// An attempt that was put into words for the older server.
+    async fn ask<'a>(&'a self, waiter: &'a Claim) -> Pin<Box<Attempting<'a>>> {
+        let mut asks: Pin<Box<Attempting<'a>>> = Box::pin(self.locks.try_acquire(waiter));
         let at_once = tokio::time::timeout(Duration::ZERO, &mut asks).await;
         assert!(at_once.is_err(), "nobody is there to answer it");
-        way.heal();
+        asks
+    }
+}
+
+type Attempting<'a> = dyn Future<Output = Result<Attempt, lock_core::backend::Fault>> + 'a;
+
+/// One that does not know the command, whichever there is.
+fn older() -> Server {
+    let options = RedisOptions::new();
+    Server::with_options(match is_newer() {
+        true => options.setting("rename-command", "delifeq").and(""),
+        false => options,
+    })
+}
+
+/// The way leads to another server from now on, as soon as it is [healed](Proxy::heal).
+async fn moved(way: Proxy, locks: &Redis, to: &Server) -> Proxy {
+    let address = way.addr();
+    drop(way);
+    while locks.try_acquire(&claim("another", LONG)).await.is_ok() {}
+    // Nothing runs here between these two.
+    let way = Proxy::start_at(address, to.addr()).unwrap();
+    way.set(Fault::BlackHole);
+    way
+}
+
+fn queues(name: &str) -> Claim {
+    let mut waiter = claim(name, LONG);
+    waiter.queue = true;
+    waiter
+}
+
+#[tokio::test]
+async fn an_attempt_that_meets_such_a_server_on_its_way_marks_the_lock() {
+    for order in ["fifo", "any"] {
+        let failover = Failover::begun(order).await;
+        let newer = &failover.newer;
+        let waiter = queues("n");
+        let asks = failover.ask(&waiter).await;
+        failover.way.heal();
         contended(asks.await);
         let is_marked = newer.get("n").is_some_and(|value| value.ends_with(' '));
         assert_eq!(is_marked, is_newer(), "{order}");
-        let_go(&elsewhere, &held).await;
+        let_go(&failover.elsewhere, &failover.held).await;
         assert_eq!(newer.calls("delifeq"), u64::from(is_newer()));
         if order == "fifo" {
             assert!(newer.get("n").is_some(), "it was handed over");
         }
     }
+}
+
+/// Its first request has a place in line, its second one is refused: it has done something.
+#[tokio::test]
+async fn an_attempt_that_was_half_done_does_not_say_that_it_did_nothing() {
+    let failover = Failover::begun("fifo").await;
+    let waiter = queues("n");
+    // With the script, and as often as it takes until the server has that; on an older one there is no second time.
+    let mut again = failover.way.hold(Match::on(waiter.owner.expose()).nth(3));
+    let asks = failover.ask(&waiter).await;
+    failover.way.heal();
+    if !is_newer() {
+        contended(asks.await);
+        return;
+    }
+    let needs_replicas = |count: &str| {
+        let setting = ["CONFIG", "SET", "min-replicas-to-write", count];
+        failover.newer.shell().command(&setting).unwrap();
+    };
+    let (answer, ()) = tokio::join!(asks, async {
+        again.caught().await.unwrap();
+        needs_replicas("1");
+        again.deliver().await.unwrap();
+    });
+    needs_replicas("0");
+    assert_eq!(failover.newer.waiting("n"), 1);
+    assert_eq!(answer.unwrap_err().effect(), Effect::Unknown);
+    // So core lets go of it.
+    failover.locks.release(&waiter, LetGo::uncertain()).await.unwrap();
+    assert_eq!(failover.newer.waiting("n"), 0);
+}
+
+/// Nobody could mark a lock there, and nobody has to.
+#[tokio::test]
+async fn who_is_back_at_an_older_server_rests_without_a_mark() {
+    let newer = Server::start();
+    let way = Proxy::start(newer.addr()).unwrap();
+    let locks = Redis::connect(format!("redis://{}", way.addr())).await.unwrap();
+    let older = older();
+    let way = moved(way, &locks, &older).await;
+    way.heal();
+    let mut held = claim("n", LONG);
+    win(&older.client().await, &mut held).await;
+    let waiter = claim("n", LONG);
+    // Until it has found its way.
+    let mut looks = 0;
+    while tokio::time::timeout(Duration::from_secs(1), locks.wait(&waiter)).await.is_ok() {
+        looks += 1;
+        assert!(looks < 5, "it finds no rest");
+    }
+    assert!(older.get("n").unwrap().ends_with(char::is_numeric), "it is not marked");
+}
+
+/// What another library has written there is its right to unlock.
+#[tokio::test]
+async fn the_lock_of_another_library_is_not_marked() {
+    let server = Server::start();
+    let way = Proxy::start(server.addr()).unwrap();
+    let locks = Redis::connect(format!("redis://{}", way.addr())).await.unwrap();
+    let waiter = claim("n", LONG);
+    // Each look asks twice for what is there, first for what is watched: the bell, and then the lock, which passes from one
+    // to another in the middle. A look takes seconds to get through.
+    let _: () = server.run("SET n first");
+    way.set(Fault::Trickle { bytes: 1, every: Duration::from_millis(20) });
+    let before = server.calls("exists");
+    let mut resting = pin!(locks.wait(&waiter));
+    let taken = async {
+        eventually(|| server.calls("exists") == before + 2).await;
+        let _: () = server.run("DEL n");
+        eventually(|| server.calls("exists") == before + 3).await;
+        let _: () = server.run("SET n second PX 60000");
+        way.heal();
+    };
+    tokio::select! {
+        woken = &mut resting => panic!("it has not looked yet: {woken:?}"),
+        () = taken => {}
+    }
+    // It looks again, or rests until that lock is let go.
+    let _ = tokio::time::timeout(Duration::from_secs(1), resting).await;
+    assert_eq!(server.get("n").as_deref(), Some("second"));
+}
+
+/// By then the plain command may have missed, and be all that there is time for.
+#[tokio::test]
+async fn who_has_to_let_go_again_asks_the_script() {
+    let server = Server::start();
+    let way = Proxy::start(server.addr()).unwrap();
+    let locks = Redis::connect(format!("redis://{}", way.addr())).await.unwrap();
+    let mut held = claim("n", LONG);
+    win(&locks, &mut held).await;
+    let elsewhere = server.client().await;
+    contended(elsewhere.try_acquire(&queues("n")).await);
+    way.set(Fault::BlackHole);
+    let dropped = tokio::time::timeout(Duration::ZERO, locks.release(&held, LetGo::now()));
+    assert!(dropped.await.is_err(), "no answer comes");
+    way.heal();
+    let _ = locks.release(&held, LetGo::now()).await.unwrap();
+    assert_eq!(server.calls("delifeq"), u64::from(is_newer()));
+    assert!(!server.get("n").unwrap().starts_with(&held.owner.expose()), "it was handed over");
 }
 
 #[tokio::test]

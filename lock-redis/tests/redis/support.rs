@@ -3,9 +3,11 @@
 use std::io;
 use std::ops::Deref;
 use std::sync::Arc;
+use std::time::Duration;
 
-use conformance_tests::servers::{KeepData, Persistence, RedisOptions, Session};
+use conformance_tests::servers::{KeepData, Persistence, RedisOptions, Session, Step};
 pub(crate) use conformance_tests::words::*;
+use lock_core::clock::Moment;
 use lock_core::{Lock, LockGuard};
 use lock_redis::Redis;
 
@@ -89,6 +91,24 @@ impl Server {
         self.0.kill();
         self.0.truncate_aof(written);
         self.0.restart(KeepData::Yes);
+    }
+
+    /// Steps its clock. If it runs, it goes by that when this returns: some server remembers the time between two ticks.
+    pub(crate) fn step_clock(&self, step: Step) {
+        let Ok(mut shell) = self.try_shell() else {
+            self.0.step_clock(step);
+            return;
+        };
+        let mut seconds = || -> u64 {
+            let script = ["EVAL", "return redis.call('TIME')[1]", "0"];
+            shell.command(&script).unwrap().text().parse().expect("a time")
+        };
+        let (before, deadline) = (seconds(), Moment::now() + Duration::from_secs(10));
+        self.0.step_clock(step);
+        let (Step::Forward(by) | Step::Back(by)) = step;
+        while seconds().abs_diff(before) < by.as_secs() / 2 {
+            assert!(!deadline.has_passed(), "it goes by its old time");
+        }
     }
 
     pub(crate) fn port(&self) -> u16 {
