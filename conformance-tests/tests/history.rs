@@ -1380,6 +1380,45 @@ fn who_is_letting_go_keeps_its_neighbours_from_the_lock() {
 }
 
 #[test]
+fn who_let_go_at_a_server_that_died_keeps_others_out_for_the_rest_of_its_lease() {
+    let judge = |fault: &str, from: u64, asks: u64| {
+        let heal = r#"{"kind":"heal","t":400,"id":1}"#.to_owned();
+        let mut lines = [
+            written(10, "invoke", "p1/a", "acquire", ""),
+            written(20, "ok", "p1/a", "acquire", r#","fence":1,"valid_until":2980,"new":1"#),
+            written(100, "invoke", "p1/a", "release", ""),
+            written(110, "ok", "p1/a", "release", ""),
+            format!(r#"{{"kind":"fault","t":{from},"id":1,"what":"leader-killed"{fault}}}"#),
+            heal,
+            written(asks, "invoke", "p2/b", "try", ""),
+            written(asks + 10, "fail", "p2/b", "try", r#","err":"busy""#),
+        ];
+        lines.sort_by_key(|line| Line::parse(line.as_bytes()).unwrap().t());
+        let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+        let fields = r#","breaks":["Releases"],"recovers":50,"fades":100"#;
+        !hand_written(fields, &lines).unwrap().broken.contains_key(&Rule::K2)
+    };
+    let releases = r#","breaks":["Releases"]"#;
+    assert!(judge(releases, 90, 250));
+    assert!(judge(releases, 200, 250), "a release may have been on its way to the next one");
+    assert!(judge(releases, 90, 3000));
+    // Not after its lease, not because of what came later, and not because of any fault.
+    assert!(!judge(releases, 90, 3200));
+    assert!(!judge(releases, 230, 300));
+    assert!(!judge("", 90, 250));
+}
+
+#[test]
+fn a_server_that_forgets_releases_is_no_reason_to_lose_a_lock() {
+    let died = r#"{"kind":"fault","t":100,"id":1,"what":"leader-killed","breaks":["Releases"]}"#;
+    let over = r#"{"kind":"heal","t":110,"id":1}"#;
+    let told = r#"{"kind":"event","t":200,"proc":"p1/a","lock":"l","op":"lost","grant":"a","err":"not_held"}"#;
+    let lost = [&TAKEN[..], &[died, over, told], &TAKEN_TOO].concat();
+    let report = hand_written(r#","breaks":["Releases"]"#, &lost).unwrap();
+    assert!(report.broken.contains_key(&Rule::K7), "{report}");
+}
+
+#[test]
 fn a_vote_that_could_not_be_given_back_keeps_others_out_beside_a_second_fault() {
     let call = written;
     let fault = |at: u64, until: u64, id: u64, who: &str| {

@@ -268,7 +268,7 @@ fn header(
     header.residue = documented.map(|names| names.into_iter().map(str::to_owned).collect());
     let mut breaks: Vec<Assumption> = Vec::new();
     for assumption in Kind::ALL.into_iter().filter_map(|kind| site.offer(kind).breaks()) {
-        let for_all = !matches!(assumption, Assumption::A3 | Assumption::Minority);
+        let for_all = assumption != Assumption::A3 && assumption.guards_exclusion();
         if !breaks.contains(&assumption) && (breaks_all || !for_all) {
             breaks.push(assumption);
         }

@@ -83,7 +83,10 @@ pub(super) fn contention(
             // Older data came back, and with them whoever had the lock then.
             continue;
         }
-        if has_unknowing_neighbour(history, lock, call) || meets_an_old_vote(history, lock, call) {
+        if has_unknowing_neighbour(history, lock, call)
+            || meets_an_old_vote(history, lock, call)
+            || meets_who_came_back(history, lock, call)
+        {
             continue;
         }
         report.violation(Rule::K2, &lock.name, &call.lines, || {
@@ -143,6 +146,24 @@ fn meets_an_old_vote(history: &History, lock: &LockLine, call: &Call) -> bool {
     let given_up = given_up.map(|other| (other, other.ret));
     let mut others = let_go.chain(given_up).filter(|(other, _)| other.lines != call.lines);
     others.any(|(other, until)| other.invoke <= call.ret && has_left_one(other, until))
+}
+
+/// Whether somebody had let go whose release went down with the server that had confirmed it, and whose lease is not over.
+fn meets_who_came_back(history: &History, lock: &LockLine, call: &Call) -> bool {
+    let header = &history.header;
+    let lease = header.lease.unwrap_or_default() + header.margin;
+    let passed_on = header.fades.unwrap_or(header.takeover);
+    let mut releases = lock.grants.iter().filter_map(|grant| lock.released(grant));
+    releases.any(|release| {
+        release.invoke <= call.ret
+            && call.invoke <= release.ret.plus(lease)
+            && history.breaks(
+                Assumption::Releases,
+                &lock.name,
+                release.invoke,
+                release.ret.plus(passed_on).min(call.ret),
+            )
+    })
 }
 
 pub(super) fn is_busy(call: &Call) -> bool {

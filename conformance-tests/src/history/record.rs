@@ -151,6 +151,9 @@ pub enum Assumption {
     /// Each member of a quorum keeps what it acknowledged. Exclusion does not rest on it while a majority does, but
     /// a lock that a bare majority has may be lost before its lease ends.
     Minority,
+    /// A release outlasts the server that has confirmed it. Nobody who holds a lock rests on it: one that was let go comes back
+    /// for the rest of its lease.
+    Releases,
 }
 
 /// A call, its outcome, or a loss.
@@ -375,7 +378,13 @@ impl Assumption {
     /// True if exclusion rests on it.
     #[must_use]
     pub fn guards_exclusion(self) -> bool {
-        self != Self::Minority
+        !matches!(self, Self::Minority | Self::Releases)
+    }
+
+    /// True if a hold may end before its time without it.
+    #[must_use]
+    pub fn guards_holds(self) -> bool {
+        self != Self::Releases
     }
 }
 

@@ -259,11 +259,10 @@ impl History {
         self.kills.get(&self.hosts[process as usize]).copied()
     }
 
-    /// The faults that broke an assumption about `lock` after `from`, when something was asked for, and before
-    /// `until`. What was asked for later owes nothing to them.
+    /// The faults that broke an assumption about `lock` on which its holders rest after `from`, when something was asked for,
+    /// and before `until`. What was asked for later owes nothing to them.
     pub(super) fn broken(&self, lock: &str, from: At, until: At) -> impl Iterator<Item = &Window> {
-        let is_about = move |window: &&Window| !window.breaks.is_empty() && window.is_about(lock);
-        self.during(from, until).filter(is_about)
+        self.broken_by(Assumption::guards_holds, lock, from, until)
     }
 
     /// The same, those of what exclusion rests on.
@@ -280,12 +279,13 @@ impl History {
         until: At,
     ) -> impl Iterator<Item = &Window> {
         let is_of = move |window: &&Window| window.breaks.iter().any(|&broken| of(broken));
-        self.broken(lock, from, until).filter(is_of)
+        self.during(from, until).filter(|window| window.is_about(lock)).filter(is_of)
     }
 
     /// Whether one assumption was.
     pub(super) fn breaks(&self, broken: Assumption, lock: &str, from: At, until: At) -> bool {
-        self.broken(lock, from, until).any(|window| window.breaks.contains(&broken))
+        let mut windows = self.during(from, until).filter(|window| window.is_about(lock));
+        windows.any(|window| window.breaks.contains(&broken))
     }
 
     /// When nothing can be left any more of what `process` did between two points in time, if nobody

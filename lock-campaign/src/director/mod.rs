@@ -160,8 +160,8 @@ impl Director {
             Offer::Yes => true,
             Offer::No(_) => false,
             // One lock is not all of them.
-            Offer::Breaks(Assumption::A3 | Assumption::Minority) => true,
-            Offer::Breaks(_) => self.breaks_all,
+            Offer::Breaks(Assumption::A3) => true,
+            Offer::Breaks(assumption) => self.breaks_all || !assumption.guards_exclusion(),
         }
     }
 

@@ -54,7 +54,10 @@ impl Site for Group {
 
     fn offer(&self, kind: Kind) -> Offer {
         match kind {
-            Kind::LeaderKilled | Kind::LeaderStopped if self.lasting => Offer::Yes,
+            // The replica knows all locks, and not who has let go a moment ago.
+            Kind::LeaderKilled | Kind::LeaderStopped if self.lasting => {
+                Offer::Breaks(Assumption::Releases)
+            }
             // Replication is asynchronous: who takes over may not know the newest locks.
             Kind::LeaderKilled | Kind::LeaderStopped => Offer::Breaks(Assumption::A2),
             Kind::Evicted | Kind::Broken => Offer::Breaks(Assumption::A3),
