@@ -83,6 +83,8 @@ struct Lock {
     asked: Option<Moment>,
     /// Until when the places of this process last: some waiters have longer leases than others.
     lasts: Option<Moment>,
+    /// When they may have been lost last. An answer from before says nothing of a place, however late it is read.
+    lost: Option<Heard>,
     /// When what follows was true.
     as_of: Option<Heard>,
     /// When the holder's lease ends, if it is not renewed.
@@ -246,17 +248,20 @@ impl Lines {
         waiter.connection = told.connection;
         // If it was sure of its place, so are others who have lost theirs.
         let was_wrong = told.is_back && matches!(waiter.standing, Standing::Placed(_));
+        let Some(lock) = locks.get_mut(&waiter.lock) else { return };
+        let is_late = lock.lost.is_some_and(|when| !told.is_newer_than(when));
         match waiter.standing {
             // It was sent the lock after this answer was made.
             Standing::Sent(when, _) if !told.is_newer_than(when) => {}
-            _ if is_alive() => waiter.standing = Standing::Placed(told.now),
+            _ if is_alive() && !is_late => waiter.standing = Standing::Placed(told.now),
             _ => waiter.standing = Standing::Unknown,
         }
-        let Some(lock) = locks.get_mut(&waiter.lock) else { return };
         lock.asked = lock.asked.max(Some(told.asked));
         let before = lock.lasts.filter(|_| !told.is_new);
         let ttl = waiter.member.ttl;
-        lock.lasts = before.max(Some(told.asked + ttl + ttl + PLACE_LASTS));
+        if !is_late {
+            lock.lasts = before.max(Some(told.asked + ttl + ttl + PLACE_LASTS));
+        }
         if lock.as_of.is_none_or(|when| told.is_newer_than(when) || told.now == when.at) {
             lock.as_of = Some(Heard { at: told.now, arrived: Moment::now() });
             lock.holder_is_ours = told.holder_is_ours;
@@ -269,11 +274,7 @@ impl Lines {
             _ => {}
         }
         if told.is_new || was_wrong {
-            for (_, other) in &lock.owners {
-                if let Some(waiter) = waiters.get_mut(other) {
-                    waiter.loses_place_before(told.now);
-                }
-            }
+            lock.loses_places_before(told.now, waiters);
         }
     }
 
@@ -288,11 +289,9 @@ impl Lines {
     pub(crate) fn doubt_all(&self, owner: &OwnerId) {
         let mut table = self.table();
         let Table { waiters, locks, .. } = &mut *table;
-        let lock = waiters.get(owner).and_then(|waiter| locks.get(&waiter.lock));
-        for (_, owner) in lock.into_iter().flat_map(|lock| &lock.owners) {
-            if let Some(waiter) = waiters.get_mut(owner) {
-                waiter.loses_place_before(u64::MAX);
-            }
+        let lock = waiters.get(owner).and_then(|waiter| locks.get_mut(&waiter.lock));
+        if let Some(lock) = lock {
+            lock.loses_places_before(u64::MAX, waiters);
         }
     }
 
@@ -421,6 +420,16 @@ impl Lock {
             self.as_of = Some(Heard { at: now, arrived: Moment::now() });
             self.lapses = lapses.map(|lapses| lapses + ROUNDING);
             self.holder_is_ours |= holder_is_ours;
+        }
+    }
+
+    /// Whoever has a place that was confirmed before the server's time `now` has to ask for it.
+    fn loses_places_before(&mut self, now: u64, waiters: &mut ByOwner<Waiter>) {
+        self.lost = Some(Heard { at: now, arrived: Moment::now() });
+        for (_, owner) in &self.owners {
+            if let Some(waiter) = waiters.get_mut(owner) {
+                waiter.loses_place_before(now);
+            }
         }
     }
 
@@ -579,6 +588,29 @@ mod tests {
         lines.stands(&owners[0], &told, || false);
         assert!(lines.answer(&owners[0]).is_none(), "the connection was lost meanwhile");
         assert_eq!(lines.place(&owners[0]).unwrap().arrival, Some(10));
+    }
+
+    #[test]
+    fn an_answer_that_is_read_after_places_were_lost_is_no_place() {
+        let (lines, owners) = line_of(2);
+        let late = || told(8);
+        let (read_late, read_too_late) = (late(), late());
+        let mut forgotten = told(10);
+        forgotten.is_new = true;
+        lines.stands(&owners[0], &forgotten, || true);
+        lines.stands(&owners[1], &read_late, || true);
+        assert!(
+            lines.answer(&owners[1]).is_none(),
+            "its place was lost after that answer was made"
+        );
+        lines.stands(&owners[1], &told(11), || true);
+        assert!(lines.answer(&owners[1]).is_some());
+        // Somebody else has asked, and what came of it is not known.
+        lines.doubt_all(&owners[0]);
+        lines.stands(&owners[1], &read_too_late, || true);
+        assert!(lines.answer(&owners[1]).is_none());
+        lines.stands(&owners[1], &told(12), || true);
+        assert!(lines.answer(&owners[1]).is_some());
     }
 
     #[tokio::test]
