@@ -1380,6 +1380,32 @@ fn who_is_letting_go_keeps_its_neighbours_from_the_lock() {
 }
 
 #[test]
+fn who_knows_that_its_lock_is_gone_keeps_nobody_from_it() {
+    let judge = |told: [String; 2], lets_go: u64, until: u64| {
+        let lines = [
+            written(10, "invoke", "p1/a", "acquire", ""),
+            written(20, "ok", "p1/a", "acquire", r#","fence":1,"valid_until":2980,"new":1"#),
+            told[0].clone(),
+            told[1].clone(),
+            written(lets_go, "invoke", "p1/a", "release", ""),
+            written(50_100, "invoke", "p1/c", "try", ""),
+            written(50_101, "fail", "p1/c", "try", r#","err":"busy""#),
+            written(until, "fail", "p1/a", "release", r#","err":"not_held""#),
+        ];
+        let mut lines: Vec<&str> =
+            lines.iter().map(String::as_str).filter(|line| !line.is_empty()).collect();
+        lines.sort_by_key(|line| Line::parse(line.as_bytes()).unwrap().t());
+        !hand_written("", &lines).unwrap().broken.contains_key(&Rule::K2)
+    };
+    let lost = written(3000, "event", "p1/a", "lost", r#","err":"expired""#);
+    assert!(!judge([lost, String::new()], 50_000, 50_500));
+    let first = ["invoke", "ok"]
+        .map(|kind| written(if kind == "ok" { 110 } else { 100 }, kind, "p1/a", "release", ""));
+    assert!(!judge(first, 50_000, 50_500), "it was released before");
+    assert!(!judge([String::new(), String::new()], 30, 90_000), "no release takes as long");
+}
+
+#[test]
 fn who_let_go_at_a_server_that_died_keeps_others_out_for_the_rest_of_its_lease() {
     let judge = |fault: &str, from: u64, asks: u64| {
         let heal = r#"{"kind":"heal","t":400,"id":1}"#.to_owned();
@@ -1459,6 +1485,41 @@ fn a_vote_that_could_not_be_given_back_keeps_others_out_beside_a_second_fault() 
     assert!(!judge(votes, &[(250, 260, "p1"), caller], 350));
     assert!(!judge(votes, &[(90, 130, "p3"), caller], 350));
     assert!(!judge("", &[holder, caller], 350));
+    // Nor is what came later, nor one that goes on and on.
+    assert!(!judge(votes, &[(140, 145, "p2"), (205, 206, "p1")], 150));
+    assert!(!judge(votes, &[(105, 1_000_000, "p1"), later(900_000)], 900_000));
+    // A member of its own may be the second one, and one fault for all is still one.
+    let member = |at: u64, until: u64| {
+        let fault = format!(r#"{{"kind":"fault","t":{at},"id":9,"what":"member","hidden":true}}"#);
+        [fault, format!(r#"{{"kind":"heal","t":{until},"id":9}}"#)]
+    };
+    let beside = |faults: &[(u64, u64, &str)], more: [String; 2]| {
+        let call = written;
+        let mut lines = vec![
+            call(10, "invoke", "p1/a", "acquire", ""),
+            call(20, "ok", "p1/a", "acquire", r#","fence":1,"valid_until":2980,"new":1"#),
+            call(100, "invoke", "p1/a", "release", ""),
+            call(110, "ok", "p1/a", "release", ""),
+            call(350, "invoke", "p2/b", "try", ""),
+            call(360, "fail", "p2/b", "try", r#","err":"busy""#),
+        ];
+        for (at, until, who) in faults {
+            lines.extend(fault(*at, *until, 1, who));
+        }
+        lines.extend(more);
+        lines.sort_by_key(|line| Line::parse(line.as_bytes()).unwrap().t());
+        let lines = lines.iter().map(String::as_str).collect::<Vec<_>>();
+        let fields = format!(r#"{votes},"recovers":50,"fades":100,"breaks":["A3"]"#);
+        !hand_written(&fields, &lines).unwrap().broken.contains_key(&Rule::K2)
+    };
+    assert!(beside(&[holder], member(300, 400)));
+    assert!(beside(&[caller], member(90, 130)));
+    assert!(!beside(&[], member(90, 400)));
+    let evicted = [
+        r#"{"kind":"fault","t":105,"id":9,"what":"evicted","lock":"l","breaks":["A3"]}"#,
+        r#"{"kind":"heal","t":108,"id":9}"#,
+    ];
+    assert!(!beside(&[caller], evicted.map(str::to_owned)), "by force nothing is left");
 }
 
 #[test]

@@ -188,7 +188,8 @@ command, both work. A command whose lockctl is gone does not look any more: it i
 
 With --force, lockctl looks who holds the lock, ends the hold of just that one, and says whose it was. \
 With --owner, it ends that owner's hold, and a newer one is left alone. The holders of other lock \
-libraries have no owner id that could be compared: end those there.
+libraries have no owner id that could be compared: end those there. If it is not known whether the hold was \
+ended, that is an error and says so: inspect shows who holds the lock now.
 
 Examples:
   lockctl inspect nightly && lockctl break --force nightly

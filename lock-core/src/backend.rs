@@ -91,7 +91,7 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     ) -> Result<Vec<Listed>, Fault>;
 
     /// Ends the hold of `expected`, and only of that owner: a newer holder than the one inspected
-    /// is left alone. True if it was ended by this call.
+    /// is left alone. True if it was ended by this call, false if it certainly was not.
     async fn break_lock(&self, name: &LockName, expected: &OwnerId) -> Result<bool, Fault>;
 }
 

@@ -298,7 +298,9 @@ impl Locker {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Unsupported`] if the backend cannot break locks, before anything is sent.
+    /// [`ErrorKind::Unsupported`] if the backend cannot break locks, before anything is sent. After one whose
+    /// [`effect`](Error::effect) is unknown the hold may have ended: no answer came, or of several servers some have ended it,
+    /// or may have, and most did not know it. Look with [`inspect`](Self::inspect) who holds the lock now.
     ///
     /// # Cancel safety
     ///

@@ -43,6 +43,9 @@
 //!   in the background where it fails, until the lease is over; of more than 1024 at one member, the rest is left to the leases.
 //!   It is `Released` if a majority held the lock until then, `NotHeld` if so many did not that no majority can
 //!   have, and unknown otherwise. Who ends the process right after it leaves the rest to the lease.
+//! * **A break** asks all members to end one owner's hold. It has if a majority says so, and has not if so many did not know
+//!   the hold, and no other has ended it or keeps silent. Otherwise its outcome is unknown, as when the owner lets go at that moment:
+//!   look who holds the lock then.
 //! * **Split votes** are broken by one member, another one for each lock: who has its vote asks again, all others
 //!   step back. So of several that try a free lock at once, one gets it. Who was refused asks that
 //!   member first the next time, and the others only when it agrees. Where that member is down, pauses at random decide.

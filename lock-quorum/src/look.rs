@@ -2,14 +2,13 @@
 
 use std::sync::Arc;
 
-use lock_core::backend::{Backend, Fault, FaultKind, Holder, LockState, MemberState};
+use lock_core::backend::{Backend, Effect, Fault, FaultKind, Holder, LockState, MemberState};
 use lock_core::{LockName, OwnerId};
 
 use crate::calls::Calls;
 use crate::quorum::{Inner, bounded, no_majority};
 
-const ENDED_IN_PART: &str =
-    "a minority of the members had the lock and has ended it: look who holds it now";
+const ENDED_IN_PART: &str = "most members do not know this holder; others have ended its hold, or may have: look who holds the lock now";
 
 impl Inner {
     /// Who holds the lock, as a majority sees it, and what each member sees.
@@ -57,8 +56,8 @@ impl Inner {
     }
 
     /// Ends the hold of `expected` at each member. True if a majority has ended it by this call, and false if so many knew
-    /// nothing of it that no majority can have. Where this has ended it at some, and others had before, as its holder does
-    /// that lets go meanwhile, nobody knows who has ended it.
+    /// nothing of it that no majority can have. Where this has ended it at some, or may have, and others had before, as its holder
+    /// does that lets go meanwhile, nobody knows who has ended it.
     pub(crate) async fn break_lock(
         self: &Arc<Self>,
         name: &LockName,
@@ -76,9 +75,10 @@ impl Inner {
             return Ok(true);
         }
         if was_not_there >= self.majority {
-            return match ended {
-                0 => Ok(false),
-                _ => Err(Fault::unknown(FaultKind::Unavailable, ENDED_IN_PART)),
+            let may_have_ended = |answer: &Result<bool, Fault>| matches!(answer, Err(fault) if fault.effect() == Effect::Unknown);
+            return match ended == 0 && !answers.iter().any(may_have_ended) {
+                true => Ok(false),
+                false => Err(Fault::unknown(FaultKind::Unavailable, ENDED_IN_PART)),
             };
         }
         let faults = answers.into_iter().enumerate();

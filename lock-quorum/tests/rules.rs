@@ -5,12 +5,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use lock_core::backend::{
-    Attempt, Backend, Claim, Fault, FaultKind, Grant, Lease, LetGo, Release, Renewal,
+    Attempt, Backend, Claim, Fault, FaultKind, Grant, Identity, Lease, LetGo, Listed, LockState,
+    Release, Renewal, Wake,
 };
 use lock_core::clock::{Moment, sleep};
 use lock_core::faults::{Disturbance, Faulty, Verb};
-use lock_core::{Effect, Error, ErrorKind, FencingToken, LockName, Locker, Memory, OwnerId};
+use lock_core::{
+    Capabilities, Effect, Error, ErrorKind, FencingToken, LockName, Locker, Memory, OwnerId,
+};
 use lock_quorum::{Quorum, QuorumBuilder};
 
 const TTL: Duration = Duration::from_secs(10);
@@ -640,6 +644,66 @@ async fn a_break_that_has_ended_a_minority_does_not_say_that_it_did_nothing() {
     assert_eq!(fault.effect(), Effect::Unknown);
     assert_eq!(members.holder(0).await, None, "it is broken there");
     assert!(!quorum.break_lock(&name(), &held.owner).await.unwrap());
+}
+
+/// Nor does one that may have: a member says nothing. One that says that it was not asked has changed nothing.
+#[tokio::test(start_paused = true)]
+async fn a_break_of_which_a_member_says_nothing_does_not_say_that_it_did_nothing() {
+    for is_told in [true, false] {
+        let members = Members::of(3);
+        let builder = Quorum::builder().member(Unbroken(members.0[0].0.clone(), is_told));
+        let theirs = members.0[1..].iter().map(|(memory, _)| memory.clone());
+        let builder = theirs.fold(builder, QuorumBuilder::member).members_remember();
+        let quorum = builder.build().await.unwrap();
+        let mut held = claim();
+        win(&quorum, &mut held).await;
+        settle().await;
+        for (member, _) in &members.0[1..] {
+            assert_eq!(member.release(&held, LetGo::now()).await.unwrap(), Release::Released);
+        }
+        match quorum.break_lock(&name(), &held.owner).await {
+            Ok(ended) => assert!(is_told && !ended),
+            Err(fault) => assert!(!is_told && fault.effect() == Effect::Unknown, "{fault:?}"),
+        }
+    }
+}
+
+/// A member that is not there for breaks; whether it says so.
+#[derive(Debug)]
+struct Unbroken(Memory, bool);
+
+#[async_trait]
+impl Backend for Unbroken {
+    fn capabilities(&self) -> Capabilities {
+        self.0.capabilities()
+    }
+    async fn identity(&self) -> Result<Option<Identity>, Fault> {
+        self.0.identity().await
+    }
+    async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, Fault> {
+        self.0.try_acquire(claim).await
+    }
+    async fn wait(&self, claim: &Claim) -> Result<Wake, Fault> {
+        self.0.wait(claim).await
+    }
+    async fn renew(&self, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
+        self.0.renew(claims).await
+    }
+    async fn release(&self, claim: &Claim, how: LetGo) -> Result<Release, Fault> {
+        self.0.release(claim, how).await
+    }
+    async fn inspect(&self, name: &LockName) -> Result<LockState, Fault> {
+        self.0.inspect(name).await
+    }
+    async fn list(&self, p: &str, a: Option<&LockName>, l: usize) -> Result<Vec<Listed>, Fault> {
+        self.0.list(p, a, l).await
+    }
+    async fn break_lock(&self, _: &LockName, _: &OwnerId) -> Result<bool, Fault> {
+        match self.1 {
+            true => Err(Fault::not_applied(FaultKind::Unavailable, "not there")),
+            false => std::future::pending().await,
+        }
+    }
 }
 
 /// One member has not heard of a release. Alone it keeps nobody out, but beside one that is away.

@@ -554,7 +554,8 @@ impl Redis {
                 break;
             } else if telling == watched && !has_bell && holder.is_some() {
                 has_bell = true;
-                link.hang_up(&connection, &keys, &value).await?;
+                let unmarked = (!is_marked).then_some(&*value);
+                link.hang_up(&connection, &keys, unmarked).await?;
                 continue;
             } else if telling == watched {
                 // Nobody rings a bell that is not there, or knows nothing of it: it has been rung, or the server did not

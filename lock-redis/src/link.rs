@@ -260,18 +260,18 @@ impl Link {
         }
     }
 
-    /// Hangs up a bell, to be rung by whoever lets go, and marks the lock for that if it still has this `value`. If the
-    /// server does not let us, nobody rings it.
+    /// Hangs up a bell, to be rung by whoever lets go, and marks the lock for that if it still has the value that is
+    /// `unmarked`. If the server does not let us, nobody rings it.
     pub(crate) async fn hang_up(
         &self,
         connection: &Connection,
         keys: &LockKeys,
-        value: &[u8],
+        unmarked: Option<&[u8]>,
     ) -> Result<(), Fault> {
         let (mut redis, mut pipe) = (connection.redis.clone(), redis::pipe());
         let lasts = IDLE.as_millis() as u64;
         pipe.cmd("SET").arg(keys.bell()).arg("").arg("NX").arg("PX").arg(lasts).ignore();
-        if connection.deletes_if_equal() {
+        if let Some(value) = unmarked {
             let marked = [value, b" "].concat();
             let set = pipe.cmd("SET").arg(keys.lock()).arg(marked);
             set.arg("IFEQ").arg(value).arg("KEEPTTL").ignore();

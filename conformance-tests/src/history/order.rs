@@ -3,7 +3,7 @@
 use super::holds::{Hold, Presence, is_fenced};
 use super::record::{Assumption, Grade, Op, Why};
 use super::report::{Report, Rule};
-use super::timeline::{At, Call, Grant, History, LockLine, Outcome};
+use super::timeline::{At, Call, Grant, History, LockLine, Outcome, Window};
 
 /// K2: no grant can have begun before the one before it ended. Notes for each when it can have begun
 /// at the earliest, and that it had ended when the next one was there.
@@ -106,37 +106,40 @@ pub(super) fn contention(
 fn has_unknowing_neighbour(history: &History, lock: &LockLine, call: &Call) -> bool {
     lock.grants.iter().any(|grant| {
         let acquire = lock.acquire_of(grant);
-        let is_at_once = |release: &Call| release.invoke <= call.ret && call.invoke <= release.ret;
-        if lock.releases(grant).any(is_at_once) && history.are_together(acquire, call) {
-            return true;
-        }
         let told = [
             lock.releases(grant).map(|release| release.ret).min(),
             lock.told_gone(grant).map(|asked| asked.ret),
             grant.lost.as_ref().map(|&(at, ..)| at),
         ];
         let knows_from = told.into_iter().flatten().min().unwrap_or(At::NEVER);
+        let is_letting_go = |release: &Call| {
+            let bound = release.invoke.plus(history.header.drain);
+            release.invoke <= call.ret && call.invoke <= release.ret.min(bound)
+        };
         acquire.ret <= call.ret
             && call.invoke <= knows_from
             && history.are_together(acquire, call)
-            && history.exposed(&lock.name, acquire.invoke, call.ret).next().is_some()
+            && (lock.releases(grant).any(is_letting_go)
+                || history.exposed(&lock.name, acquire.invoke, call.ret).next().is_some())
     })
 }
 
 /// Whether two faults came together: one kept a server from hearing that somebody let go, and another one keeps the caller
-/// from the servers that have.
+/// from the servers that have. What was left is gone with its lease.
 fn meets_an_old_vote(history: &History, lock: &LockLine, call: &Call) -> bool {
-    let felt = |process, from, until| history.felt(&lock.name, process, from, until);
-    let still = history.header.recovers.unwrap_or(history.header.drain);
-    if !history.header.votes
-        || felt(call.process, call.invoke.minus(still), call.ret).next().is_none()
-    {
+    let header = &history.header;
+    if !header.votes {
         return false;
     }
+    let met = |process, from, until| history.met(&lock.name, process, from, until);
+    let still = header.recovers.unwrap_or(header.drain);
+    let missed: Vec<_> = met(call.process, call.invoke.minus(still), call.ret).collect();
+    let is_another = |fault: &Window| missed.iter().any(|&one| !std::ptr::eq(one, fault));
+    let fades = header.fades.unwrap_or(header.takeover);
+    let lasts = header.lease.unwrap_or_default() + header.margin + fades;
     let has_left_one = |other: &Call, until: At| {
-        let until = until.plus(history.header.fades.unwrap_or(history.header.takeover));
-        felt(other.process, other.invoke, until)
-            .any(|fault| history.healed(lock, other.process, fault) >= call.invoke)
+        let mut unheard = met(other.process, other.invoke, until.plus(fades).min(call.ret));
+        other.invoke <= call.ret && call.invoke <= until.plus(lasts) && unheard.any(is_another)
     };
     let let_go = lock.grants.iter().filter_map(|grant| {
         Some((lock.acquire_of(grant), lock.releases(grant).map(|release| release.ret).max()?))
@@ -145,7 +148,7 @@ fn meets_an_old_vote(history: &History, lock: &LockLine, call: &Call) -> bool {
         lock.calls.iter().filter(|call| call.op.acquires() && call.outcome == Outcome::Fail);
     let given_up = given_up.map(|other| (other, other.ret));
     let mut others = let_go.chain(given_up).filter(|(other, _)| other.lines != call.lines);
-    others.any(|(other, until)| other.invoke <= call.ret && has_left_one(other, until))
+    others.any(|(other, until)| has_left_one(other, until))
 }
 
 /// Whether somebody had let go whose release went down with the server that had confirmed it, and whose lease is not over.

@@ -217,6 +217,24 @@ impl History {
         })
     }
 
+    /// Those that may have kept a process from one of several servers: of single ones, too, for which others stand in, and
+    /// nothing that was done by force.
+    pub(super) fn met(
+        &self,
+        lock: &str,
+        process: u32,
+        from: At,
+        until: At,
+    ) -> impl Iterator<Item = &Window> {
+        let host = self.hosts[process as usize];
+        self.during(from, until).filter(move |window| {
+            window.what != Trouble::Foreign
+                && window.host.is_none_or(|of| of == host)
+                && window.is_about(lock)
+                && !window.breaks.contains(&Assumption::A3)
+        })
+    }
+
     /// When somebody had `lock` whose calls are not recorded.
     pub(super) fn foreign(&self, lock: &str) -> impl Iterator<Item = &Window> {
         self.windows.iter().filter(move |window| {
