@@ -208,16 +208,10 @@ impl History {
         from: At,
         until: At,
     ) -> impl Iterator<Item = &Window> {
-        let host = self.hosts[process as usize];
-        self.during(from, until).filter(move |window| {
-            window.what != Trouble::Foreign
-                && !window.hidden
-                && window.host.is_none_or(|of| of == host)
-                && window.is_about(lock)
-        })
+        self.near(lock, process, from, until).filter(|window| !window.hidden)
     }
 
-    /// Those that may have kept a process from one of several servers: of single ones, too, for which others stand in, and
+    /// Those that may have kept it from one of several servers: of single ones, too, for which others stand in, and
     /// nothing that was done by force.
     pub(super) fn met(
         &self,
@@ -226,12 +220,17 @@ impl History {
         from: At,
         until: At,
     ) -> impl Iterator<Item = &Window> {
+        let is_by_force = |window: &Window| window.breaks.contains(&Assumption::A3);
+        self.near(lock, process, from, until).filter(move |window| !is_by_force(window))
+    }
+
+    /// All of these, felt or not.
+    fn near(&self, lock: &str, process: u32, from: At, until: At) -> impl Iterator<Item = &Window> {
         let host = self.hosts[process as usize];
         self.during(from, until).filter(move |window| {
             window.what != Trouble::Foreign
                 && window.host.is_none_or(|of| of == host)
                 && window.is_about(lock)
-                && !window.breaks.contains(&Assumption::A3)
         })
     }
 
