@@ -109,8 +109,7 @@ impl FileLocks {
             self.sign(&mut record, claim);
             file.write(&record)?;
             if !mine && line.exists() && line.is_breaking()? {
-                record.holder = None;
-                file.write(&record)?;
+                file.write_and_unlock(&Record { holder: None, ..record })?;
                 return Ok(Attempt::Contended { lapses_in: None });
             }
             // Whoever deletes or replaces the file opens a second lock beside ours. The one that
@@ -222,7 +221,10 @@ impl FileLocks {
         let token = record.number.and_then(FencingToken::from_backend).ok_or_else(used_up)?;
         match record.holder.as_ref().and_then(|holder| holder.lease.as_ref()) {
             // The record keeps others out from here on, and the lock ends with the file.
-            Some(lease) => Ok(Grant::new(asked.lease(lease), asked.at).with_token(token)),
+            Some(lease) => {
+                file.unlock()?;
+                Ok(Grant::new(asked.lease(lease), asked.at).with_token(token))
+            }
             None => {
                 let held = Held::new(file, claim.name.clone(), record.clone());
                 Ok(self.grant(claim, Arc::new(held), token, asked.at))

@@ -39,7 +39,7 @@ impl FileLocks {
         };
         lease.until = lease.until.max(since_boot() + claim.ttl);
         let left = asked.lease(lease);
-        file.write(&record)?;
+        file.write_and_unlock(&record)?;
         Ok(Renewal::Held(Grant::new(left, asked.at).with_token(token)))
     }
 
@@ -75,7 +75,7 @@ impl FileLocks {
         let Some((file, record)) = self.open_lease(path, owner).await? else {
             return Ok(false);
         };
-        file.write(&Record { holder: None, ..record })?;
+        file.write_and_unlock(&Record { holder: None, ..record })?;
         Ok(true)
     }
 
@@ -95,7 +95,8 @@ impl FileLocks {
             let ours = self.live_lease(&record).is_some_and(|(holder, _)| holder == *owner);
             match locked {
                 true if !file.is_in_place()? => continue,
-                true => return Ok(ours.then_some((file, record))),
+                true if ours => return Ok(Some((file, record))),
+                true => return file.unlock().map(|()| None),
                 // A record that says something was whole.
                 false if !ours && record != Record::BLANK => return Ok(None),
                 false if end.has_passed() && !ours => return Ok(None),

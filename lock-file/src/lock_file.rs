@@ -145,7 +145,14 @@ impl LockFile {
             .map_err(|e| fault("sync the lock directory", directory, e))
     }
 
-    /// Unlocks it for every process that has inherited the descriptor.
+    /// Writes a record that speaks for itself: the lock was on the file for this alone.
+    pub(crate) fn write_and_unlock(&self, record: &Record) -> Result<(), Fault> {
+        self.write(record)?;
+        self.unlock()
+    }
+
+    /// Unlocks it for every process that has inherited the descriptor: also for a child that is being
+    /// started, which has a copy of each until it executes its program. Closing it leaves it to them.
     pub(crate) fn unlock(&self) -> Result<(), Fault> {
         flock(&self.file, FlockOperation::Unlock)
             .map_err(|e| unsure("unlock", &self.path, e.into()))

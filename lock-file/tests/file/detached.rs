@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::process::Command;
+use std::sync::mpsc;
 use std::time::Duration;
 
 use crate::common::{
@@ -124,6 +125,38 @@ async fn the_verbs_of_a_detached_claim() {
     attempt(&backend, &brief).await.unwrap();
     until("lapsed", async || backend.inspect(&name("n")).await.unwrap().holders.is_empty()).await;
     assert!(matches!(&backend.renew(&[&brief]).await[0], Ok(Renewal::NotHeld)));
+}
+
+/// A child has a copy of every descriptor until it executes its program, and with it the kernel's
+/// lock on a file that its parent has only closed.
+#[tokio::test]
+async fn a_child_that_is_being_started_is_in_nobodys_way() {
+    let dir = scratch();
+    let backend = FileLocks::at(dir.path()).unwrap();
+    let (done, is_done) = mpsc::channel::<()>();
+    let starts = std::thread::spawn(move || {
+        let mut started = 0;
+        while is_done.try_recv() == Err(mpsc::TryRecvError::Empty) {
+            Command::new("true").status().unwrap();
+            started += 1;
+        }
+        started
+    });
+    for round in 0..2_000 {
+        let mut ours = claim("n");
+        ours.hold = Hold::Detached;
+        let first = attempt(&backend, &ours).await;
+        let first = first.unwrap_or_else(|| panic!("free, but not in round {round}"));
+        let again = attempt(&backend, &ours).await;
+        assert_eq!(again.map(|it| it.token), Some(first.token), "ours, round {round}");
+        assert!(matches!(&backend.renew(&[&ours]).await[0], Ok(Renewal::Held(_))));
+        let mut stranger = claim("n");
+        stranger.hold = Hold::Detached;
+        assert_eq!(backend.release(&stranger, LetGo::now()).await.unwrap(), Release::NotHeld);
+        assert_eq!(backend.release(&ours, LetGo::now()).await.unwrap(), Release::Released);
+    }
+    drop(done);
+    assert!(starts.join().unwrap() > 10);
 }
 
 #[tokio::test]
