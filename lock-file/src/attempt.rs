@@ -3,10 +3,12 @@
 //! The order of the steps carries the promises:
 //!
 //! 1. Leave it to whoever has waited longer.
-//! 2. Lock the file. From here on every error, and every kill, closes it and so frees the lock.
+//! 2. Lock the file. From here on every error unlocks it, and every kill closes it, which frees the
+//!    lock.
 //! 3. Read what stands in it. A detached hold keeps us out as the kernel does.
 //! 4. Take the next number. If none is reserved, reserve a block first, and wait for the disk.
-//! 5. Write down who we are.
+//! 5. Write down who we are. From here on every error takes that back, or leaves it in doubt: a
+//!    detached hold is what is written.
 //! 6. Give way to whoever breaks the lock. After 5: they announce it before they look whose it is, so
 //!    that one of the two sees the other.
 //! 7. Make sure that the file is still the one in the directory. After 6: the break may be over.
@@ -22,6 +24,7 @@ use tokio::sync::{Semaphore, oneshot};
 use crate::backend::FileLocks;
 use crate::claims::{Held, Seat};
 use crate::counter;
+use crate::fault::in_doubt;
 use crate::line::Line;
 use crate::lock_file::LockFile;
 use crate::record::{HolderRecord, LeaseRecord, Record, Reserved};
@@ -88,7 +91,7 @@ impl FileLocks {
             return Ok(Attempt::Contended { lapses_in: None });
         }
         for _ in 0..MAX_REPLACEMENTS {
-            let file = match seat.file.take() {
+            let mut file = match seat.file.take() {
                 Some(file) if file.is_in_place()? => file,
                 _ => LockFile::make(&self.inner.directory, &path)?,
             };
@@ -107,15 +110,21 @@ impl FileLocks {
             };
             let file = self.number(file, &mut record, mine, floor).await?;
             self.sign(&mut record, claim);
-            file.write(&record)?;
-            if !mine && line.exists() && line.is_breaking()? {
-                file.write_and_unlock(&Record { holder: None, ..record })?;
-                return Ok(Attempt::Contended { lapses_in: None });
+            let signed = file.write(&record);
+            let stands = match signed.and_then(|()| stands(&file, &line, mine)) {
+                // It may have been extended, or half written.
+                Err(e) if mine => return Err(in_doubt(e)),
+                stands => stands,
+            };
+            if !matches!(stands, Ok(Stands::Here)) {
+                file.write(&Record { holder: None, ..record.clone() }).map_err(in_doubt)?;
             }
-            // Whoever deletes or replaces the file opens a second lock beside ours. The one that
-            // counts is the one in the directory.
-            if file.is_in_place()? {
-                return self.won(claim, file, &record, asked).map(Attempt::Acquired);
+            match stands? {
+                Stands::Here => {
+                    return self.won(claim, file, &record, asked).map(Attempt::Acquired);
+                }
+                Stands::Back => return Ok(Attempt::Contended { lapses_in: None }),
+                Stands::Elsewhere => {}
             }
         }
         let message =
@@ -221,10 +230,7 @@ impl FileLocks {
         let token = record.number.and_then(FencingToken::from_backend).ok_or_else(used_up)?;
         match record.holder.as_ref().and_then(|holder| holder.lease.as_ref()) {
             // The record keeps others out from here on, and the lock ends with the file.
-            Some(lease) => {
-                file.unlock()?;
-                Ok(Grant::new(asked.lease(lease), asked.at).with_token(token))
-            }
+            Some(lease) => Ok(Grant::new(asked.lease(lease), asked.at).with_token(token)),
             None => {
                 let held = Held::new(file, claim.name.clone(), record.clone());
                 Ok(self.grant(claim, Arc::new(held), token, asked.at))
@@ -255,6 +261,25 @@ impl FileLocks {
         *held.record() = record;
         Ok(next)
     }
+}
+
+/// What became of a file while we signed it.
+enum Stands {
+    /// It is the one in the directory.
+    Here,
+    /// Somebody breaks the lock, and comes first.
+    Back,
+    /// It was deleted or replaced.
+    Elsewhere,
+}
+
+fn stands(file: &LockFile, line: &Line, mine: bool) -> Result<Stands, Fault> {
+    if !mine && line.exists() && line.is_breaking()? {
+        return Ok(Stands::Back);
+    }
+    // Whoever deletes or replaces the file opens a second lock beside ours. The one that counts is the
+    // one in the directory.
+    Ok(if file.is_in_place()? { Stands::Here } else { Stands::Elsewhere })
 }
 
 /// Waits for a disk without holding up the runtime. Whoever stops waiting leaves it to finish by

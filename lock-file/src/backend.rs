@@ -24,7 +24,7 @@ use crate::attempt::Manners;
 use crate::bell::{self, Bell};
 use crate::claims::Claims;
 use crate::directory::Directory;
-use crate::fault::fault;
+use crate::fault::{fault, in_doubt};
 use crate::holders;
 use crate::line::{Line, Place};
 use crate::lock_file::LockFile;
@@ -313,7 +313,7 @@ impl FileLocks {
         match in_place {
             Ok(true) => Ok(Release::Released),
             Ok(false) => Ok(Release::NotHeld),
-            Err(e) => Err(Fault::unknown(e.kind(), e.into_source())),
+            Err(e) => Err(in_doubt(e)),
         }
     }
 }

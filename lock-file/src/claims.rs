@@ -11,7 +11,7 @@
 //!   goes. The timer for that runs on the runtime that asked for the lock. If that one is gone,
 //!   nobody asks any more, and the lock is freed at once.
 //!
-//! Freed here means closed, not unlocked: a process that was given the descriptor keeps the lock.
+//! A lock whose descriptor was given away is only closed then: that process keeps it.
 //!
 //! A seat, with its place in the line, outlives the call that waited on it, because core looks again
 //! by itself now and then. It goes with the claim's grant or release, or lapses.
@@ -91,6 +91,14 @@ impl Held {
     /// True if others may have the descriptor too.
     pub(crate) fn is_lent(&self) -> bool {
         self.lent.load(Ordering::Acquire)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if self.is_lent() {
+            self.file.leave_locked();
+        }
     }
 }
 

@@ -15,6 +15,7 @@ use lock_core::{FencingToken, LockName, OwnerId};
 
 use crate::attempt::{Asked, off_the_runtime};
 use crate::backend::FileLocks;
+use crate::fault::in_doubt;
 use crate::holders;
 use crate::line::{Breaking, Line};
 use crate::lock_file::LockFile;
@@ -39,7 +40,8 @@ impl FileLocks {
         };
         lease.until = lease.until.max(since_boot() + claim.ttl);
         let left = asked.lease(lease);
-        file.write_and_unlock(&record)?;
+        // A record that was half written is none.
+        file.write(&record).map_err(in_doubt)?;
         Ok(Renewal::Held(Grant::new(left, asked.at).with_token(token)))
     }
 
@@ -75,7 +77,7 @@ impl FileLocks {
         let Some((file, record)) = self.open_lease(path, owner).await? else {
             return Ok(false);
         };
-        file.write_and_unlock(&Record { holder: None, ..record })?;
+        file.write(&Record { holder: None, ..record }).map_err(in_doubt)?;
         Ok(true)
     }
 
@@ -87,7 +89,7 @@ impl FileLocks {
     ) -> Result<Option<(LockFile, Record)>, Fault> {
         let end = Moment::now() + PATIENCE;
         loop {
-            let Some(file) = LockFile::find(path)? else {
+            let Some(mut file) = LockFile::find(path)? else {
                 return Ok(None);
             };
             let locked = file.flock()?;
@@ -95,8 +97,7 @@ impl FileLocks {
             let ours = self.live_lease(&record).is_some_and(|(holder, _)| holder == *owner);
             match locked {
                 true if !file.is_in_place()? => continue,
-                true if ours => return Ok(Some((file, record))),
-                true => return file.unlock().map(|()| None),
+                true => return Ok(ours.then_some((file, record))),
                 // A record that says something was whole.
                 false if !ours && record != Record::BLANK => return Ok(None),
                 false if end.has_passed() && !ours => return Ok(None),

@@ -8,8 +8,8 @@ use lock_core::Error;
 use lock_core::backend::{Fault, FaultKind};
 use rustix::io::Errno;
 
-/// A system call on a file that failed. Each of them comes before the lock is ours, or leaves it as
-/// it was: nothing was applied.
+/// A system call on a file that failed, before the lock is ours, or that leaves it as it was: nothing
+/// was applied. Where that is not so, it is [in doubt](in_doubt).
 pub(crate) fn fault(doing: &'static str, path: &Path, source: io::Error) -> Fault {
     let (kind, advice) = classify(&source);
     Fault::not_applied(kind, Trouble::new(doing, path, advice, source))
@@ -19,6 +19,11 @@ pub(crate) fn fault(doing: &'static str, path: &Path, source: io::Error) -> Faul
 pub(crate) fn unsure(doing: &'static str, path: &Path, source: io::Error) -> Fault {
     let (kind, advice) = classify(&source);
     Fault::unknown(kind, Trouble::new(doing, path, advice, source))
+}
+
+/// What failed after something had been changed, or half changed: what it was good for may be so.
+pub(crate) fn in_doubt(fault: Fault) -> Fault {
+    Fault::unknown(fault.kind(), fault.into_source())
 }
 
 /// A file that we must not lock.

@@ -79,7 +79,8 @@ impl Line {
 
     /// True while somebody breaks the lock.
     pub(crate) fn is_breaking(&self) -> Result<bool, Fault> {
-        self.is_taken(BREAKING)
+        // What a dead one left is used by the next: to remove it could take a newer one's away.
+        self.is_locked(BREAKING, || {})
     }
 
     /// The place before `mine`, or the last one. Reads the whole line, which may be long.
@@ -137,8 +138,14 @@ impl Line {
         Ok(places)
     }
 
-    /// Whether somebody has locked this file. If nobody has, it is removed.
-    pub(crate) fn is_taken(&self, name: &str) -> Result<bool, Fault> {
+    /// Whether somebody stands there. If nobody does, the place is removed.
+    pub(crate) fn is_taken(&self, place: &str) -> Result<bool, Fault> {
+        // Its owner died, or has not locked it yet: then that one notices. No other place is called so.
+        self.is_locked(place, || self.remove(place))
+    }
+
+    /// Whether somebody has locked this file. Nobody can, while it does what is to be done then.
+    fn is_locked(&self, name: &str, if_not: impl FnOnce()) -> Result<bool, Fault> {
         let path = self.path.join(name);
         // Not for writing: closing it must not wake who waits for the one who has it.
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
@@ -151,8 +158,7 @@ impl Line {
             Err(Errno::WOULDBLOCK) => Ok(true),
             Err(e) => Err(fault("lock", &path, e.into())),
             Ok(()) => {
-                // Its owner died, or has not locked it yet: then that one notices.
-                self.remove(name);
+                if_not();
                 Ok(false)
             }
         }

@@ -13,14 +13,17 @@ use rustix::io::Errno;
 
 use crate::counter::{self, FILE_LEN, SLOTS, Whose};
 use crate::directory::Directory;
-use crate::fault::{fault, refused, unsure};
+use crate::fault::{fault, in_doubt, refused, unsure};
 use crate::record::{self, Record};
 
-/// An open lock file. Dropping it closes the descriptor, and the lock ends with the last one.
+/// An open lock file. Dropping it unlocks it, unless it is [left](Self::leave_locked), and closes it.
 #[derive(Debug)]
 pub(crate) struct LockFile {
     file: File,
     path: PathBuf,
+    /// Closing alone would leave it to a child that is being started, which has a copy of the
+    /// descriptor until it executes its program.
+    is_locked: bool,
     /// Device and inode. They belong to nobody else while the file is open.
     id: (u64, u64),
 }
@@ -68,16 +71,23 @@ impl LockFile {
             let why = "is not a regular file; remove it or use another directory";
             return Err(refused(path, why));
         }
-        Ok(Self { file, path: path.to_owned(), id: (found.dev(), found.ino()) })
+        let id = (found.dev(), found.ino());
+        Ok(Self { file, path: path.to_owned(), is_locked: false, id })
     }
 
     /// Locks it. False if somebody else has.
-    pub(crate) fn flock(&self) -> Result<bool, Fault> {
-        match flock(&self.file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(true),
-            Err(Errno::WOULDBLOCK) => Ok(false),
-            Err(e) => Err(fault("lock", &self.path, e.into())),
-        }
+    pub(crate) fn flock(&mut self) -> Result<bool, Fault> {
+        self.is_locked = match flock(&self.file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => true,
+            Err(Errno::WOULDBLOCK) => false,
+            Err(e) => return Err(fault("lock", &self.path, e.into())),
+        };
+        Ok(self.is_locked)
+    }
+
+    /// For whoever else has the descriptor: the lock ends when the last one is closed.
+    pub(crate) fn leave_locked(&mut self) {
+        self.is_locked = false;
     }
 
     /// True while this is the file that others open under the same name.
@@ -145,14 +155,7 @@ impl LockFile {
             .map_err(|e| fault("sync the lock directory", directory, e))
     }
 
-    /// Writes a record that speaks for itself: the lock was on the file for this alone.
-    pub(crate) fn write_and_unlock(&self, record: &Record) -> Result<(), Fault> {
-        self.write(record)?;
-        self.unlock()
-    }
-
-    /// Unlocks it for every process that has inherited the descriptor: also for a child that is being
-    /// started, which has a copy of each until it executes its program. Closing it leaves it to them.
+    /// Unlocks it for every process that has inherited the descriptor.
     pub(crate) fn unlock(&self) -> Result<(), Fault> {
         flock(&self.file, FlockOperation::Unlock)
             .map_err(|e| unsure("unlock", &self.path, e.into()))
@@ -173,7 +176,7 @@ impl LockFile {
     pub(crate) fn move_to(mut self, path: &Path) -> Result<(), Fault> {
         std::fs::rename(&self.path, path).map_err(|e| fault("replace", path, e))?;
         path.clone_into(&mut self.path);
-        self.sync_name()
+        self.sync_name().map_err(in_doubt)
     }
 
     fn slots(&self) -> Result<[Option<u64>; 2], Fault> {
@@ -197,6 +200,14 @@ impl LockFile {
     fn is_foreign(&self) -> Fault {
         let why = "holds data that are not ours, and is left alone; move it away or use another directory";
         refused(&self.path, why)
+    }
+}
+
+impl Drop for LockFile {
+    fn drop(&mut self) {
+        if self.is_locked {
+            let _ = self.unlock();
+        }
     }
 }
 

@@ -1,16 +1,19 @@
 //! Processes that die, and disks that fail, at every system call of a lock: `strace` sees to that.
 
+use std::fs::File;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use crate::common::{
     Process, acquire, attempt, claim, locker, on_disk, path_text, run_if_child, say, scratch,
     token, until,
 };
-use lock_core::backend::Backend;
+use lock_core::backend::{Backend, Renewal};
 use lock_core::clock::wall;
 use lock_core::{FencingToken, OwnerId};
 use lock_file::FileLocks;
+use rustix::fs::{FlockOperation, flock};
 
 /// All that are made on a lock file, its line and their directory, whatever the C library calls them.
 const CALLS: &str = "?open ?openat ?statx ?fstat ?newfstatat ?lstat ?access ?faccessat ?faccessat2 flock pread64 pwrite64 fdatasync fsync ?mkdir ?mkdirat ?unlink ?unlinkat ?rename ?renameat ?renameat2 close";
@@ -20,6 +23,7 @@ fn child() {
     run_if_child(async |job, args| match job {
         "two rounds" => two_rounds(args).await,
         "break" => break_it(args).await,
+        "detach" => detach(args).await,
         other => panic!("no such job: {other}"),
     });
 }
@@ -40,9 +44,28 @@ async fn two_rounds(args: &[&str]) {
 
 async fn break_it(args: &[&str]) {
     let [dir, owner] = args else { panic!("break <directory> <owner>") };
-    let backend = FileLocks::at(dir).unwrap();
+    let Ok(backend) = FileLocks::at(dir) else { return say("NotApplied") };
     let owner: OwnerId = owner.parse().unwrap();
-    say(backend.break_lock(&crate::common::name("n"), &owner).await.unwrap());
+    match backend.break_lock(&crate::common::name("n"), &owner).await {
+        Ok(ended) => say(ended),
+        Err(fault) => say(format!("{:?}", fault.effect())),
+    }
+}
+
+async fn detach(args: &[&str]) {
+    let locks = locker(Path::new(args[0]));
+    let lock = locks.lock("n").unwrap().ttl(Duration::from_secs(600)).detachable();
+    match lock.try_acquire().await {
+        Ok(Some(guard)) => {
+            let _ = guard.detach().await.unwrap();
+            say("held");
+        }
+        Ok(None) => say("taken"),
+        Err(error) => {
+            locks.close().await.unwrap();
+            say(format!("{:?}", error.effect()));
+        }
+    }
 }
 
 /// `job`, while strace does what `how` says to its calls on the files of the lock `n` in `dir`.
@@ -77,6 +100,64 @@ fn kill_at(dir: &Path, call: &str, n: u32, job: &str, args: &[&str]) -> (Vec<Str
     let said = under_strace(dir, &how, job, args);
     let killed = std::fs::read_to_string(&log).unwrap().contains("killed by SIGKILL");
     (said, killed)
+}
+
+/// What the job says while one such call fails, the `n`th of a thread; `None` if there was none.
+fn fail_at(dir: &Path, call: &str, n: u32, job: &str, args: &[&str]) -> Option<Vec<String>> {
+    let log = dir.with_extension("log");
+    let inject = format!("inject={call}:error=EIO:when={n}");
+    let said = under_strace(dir, &["-o", log.to_str().unwrap(), "-e", &inject], job, args);
+    std::fs::read_to_string(&log).unwrap().contains("(INJECTED)").then_some(said)
+}
+
+#[tokio::test]
+async fn a_detached_lock_is_what_was_said_wherever_a_call_fails() {
+    let mut failures = 0;
+    for call in CALLS.split(' ').filter(|&call| call != "close") {
+        for n in 1.. {
+            let scratch = on_disk();
+            let dir = scratch.path().join("locks");
+            let locks = locker(&dir);
+            // A break that died left this, and a place that is taken makes it worth a look.
+            let side = dir.join("n.lock.d");
+            std::fs::create_dir(&side).unwrap();
+            let taken = File::create(side.join("00000000000000000001-x")).unwrap();
+            flock(&taken, FlockOperation::LockExclusive).unwrap();
+            File::create(side.join("breaking")).unwrap();
+            let Some(said) = fail_at(&dir, call, n, "detach", &[&path_text(&dir)]) else { break };
+            let holders = locks.inspect(&crate::common::name("n")).await.unwrap().holders;
+            let is_held = said == ["held"];
+            assert_eq!(holders.len(), usize::from(is_held), "{call} {n}: {said:?}");
+            failures += u32::from(!is_held);
+        }
+    }
+    assert!(failures > 8, "{failures}");
+}
+
+#[tokio::test]
+async fn a_break_says_what_it_did_wherever_a_call_fails() {
+    let mut failures = 0;
+    for call in CALLS.split(' ').filter(|&call| call != "close") {
+        for n in 1.. {
+            let scratch = on_disk();
+            let dir = scratch.path().join("locks");
+            let backend = FileLocks::at(&dir).unwrap();
+            let mut ours = claim("n");
+            ours.ticket = attempt(&backend, &ours).await.unwrap().ticket;
+            let args = [path_text(&dir), ours.owner.expose().to_string()];
+            let args = args.each_ref().map(String::as_str);
+            let Some(said) = fail_at(&dir, call, n, "break", &args) else { break };
+            let renewed = backend.renew(&[&ours]).await.remove(0).unwrap();
+            let is_held = matches!(renewed, Renewal::Held(_));
+            match &said.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+                ["true"] => assert!(!is_held, "{call} {n}"),
+                ["false" | "NotApplied"] => assert!(is_held, "{call} {n}: {said:?}"),
+                said => assert_eq!(said, ["Unknown"], "{call} {n}"),
+            }
+            failures += u32::from(said != ["true"]);
+        }
+    }
+    assert!(failures > 8, "{failures}");
 }
 
 #[tokio::test]
@@ -216,7 +297,7 @@ async fn a_break_that_dies_half_way_leaves_a_lock_that_works() {
             // Held by us and nobody else, or broken and free.
             let next = attempt(&backend, &claim("n")).await;
             let renewed = backend.renew(&[&ours]).await.remove(0).unwrap();
-            let held = matches!(renewed, lock_core::backend::Renewal::Held(_));
+            let held = matches!(renewed, Renewal::Held(_));
             assert_eq!(held, next.is_none(), "{call} {n}: {said:?}");
             assert!(next.is_none_or(|next| next.token > grant.token), "{call} {n}");
             if !killed {

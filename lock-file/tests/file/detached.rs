@@ -2,7 +2,8 @@
 
 use std::path::Path;
 use std::process::Command;
-use std::sync::mpsc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use crate::common::{
@@ -11,7 +12,7 @@ use crate::common::{
 };
 use lock_core::backend::{Backend, Hold, LetGo, Release, Renewal};
 use lock_core::clock::{Moment, sleep};
-use lock_core::{Detached, ErrorKind, LockGuard, Locker, Loss};
+use lock_core::{Detached, ErrorKind, FencingToken, LockGuard, Locker, Loss};
 use lock_file::FileLocks;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -133,16 +134,21 @@ async fn the_verbs_of_a_detached_claim() {
 async fn a_child_that_is_being_started_is_in_nobodys_way() {
     let dir = scratch();
     let backend = FileLocks::at(dir.path()).unwrap();
-    let (done, is_done) = mpsc::channel::<()>();
+    let counted = Arc::new(AtomicU32::new(0));
+    let goes_on = Arc::downgrade(&counted);
     let starts = std::thread::spawn(move || {
-        let mut started = 0;
-        while is_done.try_recv() == Err(mpsc::TryRecvError::Empty) {
+        while let Some(started) = goes_on.upgrade() {
             Command::new("true").status().unwrap();
-            started += 1;
+            started.fetch_add(1, Ordering::Relaxed);
         }
-        started
     });
-    for round in 0..2_000 {
+    let mut round = 0;
+    while round < 2_000 || counted.load(Ordering::Relaxed) < 10 {
+        round += 1;
+        // An attempt that fails lets go, too.
+        let mut vain = claim("n");
+        vain.floor = FencingToken::from_backend(FencingToken::MAX_BACKEND_NUMBER);
+        backend.try_acquire(&vain).await.unwrap_err();
         let mut ours = claim("n");
         ours.hold = Hold::Detached;
         let first = attempt(&backend, &ours).await;
@@ -155,8 +161,8 @@ async fn a_child_that_is_being_started_is_in_nobodys_way() {
         assert_eq!(backend.release(&stranger, LetGo::now()).await.unwrap(), Release::NotHeld);
         assert_eq!(backend.release(&ours, LetGo::now()).await.unwrap(), Release::Released);
     }
-    drop(done);
-    assert!(starts.join().unwrap() > 10);
+    drop(counted);
+    starts.join().unwrap();
 }
 
 #[tokio::test]
