@@ -425,7 +425,9 @@ impl Lock {
 
     /// Whoever has a place that was confirmed before the server's time `now` has to ask for it.
     fn loses_places_before(&mut self, now: u64, waiters: &mut ByOwner<Waiter>) {
-        self.lost = Some(Heard { at: now, arrived: Moment::now() });
+        // Answers may be read out of order: what was in doubt stays so.
+        let at = self.lost.map_or(now, |before| before.at.max(now));
+        self.lost = Some(Heard { at, arrived: Moment::now() });
         for (_, owner) in &self.owners {
             if let Some(waiter) = waiters.get_mut(owner) {
                 waiter.loses_place_before(now);
@@ -609,6 +611,24 @@ mod tests {
         lines.doubt_all(&owners[0]);
         lines.stands(&owners[1], &read_too_late, || true);
         assert!(lines.answer(&owners[1]).is_none());
+        lines.stands(&owners[1], &told(12), || true);
+        assert!(lines.answer(&owners[1]).is_some());
+    }
+
+    #[test]
+    fn what_is_read_late_makes_no_loss_earlier() {
+        let forgotten = |now: u64| Told { is_new: true, ..told(now) };
+        let (late, read_too_late, older) = (told(9), told(9), forgotten(8));
+        let (lines, owners) = line_of(3);
+        lines.stands(&owners[2], &forgotten(10), || true);
+        lines.stands(&owners[0], &older, || true);
+        lines.stands(&owners[1], &late, || true);
+        assert!(lines.answer(&owners[1]).is_none(), "its place was lost at 10");
+        let (lines, owners) = line_of(2);
+        lines.doubt_all(&owners[0]);
+        lines.stands(&owners[0], &older, || true);
+        lines.stands(&owners[1], &read_too_late, || true);
+        assert!(lines.answer(&owners[1]).is_none(), "its place was in doubt");
         lines.stands(&owners[1], &told(12), || true);
         assert!(lines.answer(&owners[1]).is_some());
     }
