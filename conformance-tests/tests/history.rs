@@ -1407,13 +1407,17 @@ fn who_knows_that_its_lock_is_gone_keeps_nobody_from_it() {
 
 #[test]
 fn who_let_go_at_a_server_that_died_keeps_others_out_for_the_rest_of_its_lease() {
-    let judge = |fault: &str, from: u64, asks: u64| {
+    let ends = [
+        written(110, "ok", "p1/a", "release", ""),
+        written(110, "info", "p1/a", "release", r#","err":"gone""#),
+    ];
+    let judge_one = |end: &str, fault: &str, from: u64, asks: u64| {
         let heal = r#"{"kind":"heal","t":400,"id":1}"#.to_owned();
         let mut lines = [
             written(10, "invoke", "p1/a", "acquire", ""),
             written(20, "ok", "p1/a", "acquire", r#","fence":1,"valid_until":2980,"new":1"#),
             written(100, "invoke", "p1/a", "release", ""),
-            written(110, "ok", "p1/a", "release", ""),
+            end.to_owned(),
             format!(r#"{{"kind":"fault","t":{from},"id":1,"what":"leader-killed"{fault}}}"#),
             heal,
             written(asks, "invoke", "p2/b", "try", ""),
@@ -1423,6 +1427,11 @@ fn who_let_go_at_a_server_that_died_keeps_others_out_for_the_rest_of_its_lease()
         let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
         let fields = r#","breaks":["Releases"],"recovers":50,"fades":100"#;
         !hand_written(fields, &lines).unwrap().broken.contains_key(&Rule::K2)
+    };
+    let judge = |fault: &str, from: u64, asks: u64| {
+        let [confirmed, unanswered] = ends.each_ref().map(|end| judge_one(end, fault, from, asks));
+        assert_eq!(confirmed, unanswered, "whether it was answered makes no difference");
+        confirmed
     };
     let releases = r#","breaks":["Releases"]"#;
     assert!(judge(releases, 90, 250));
@@ -1763,4 +1772,40 @@ fn many_threads_share_a_recorder() {
     let report = history::check(&History::read(read).unwrap());
     assert!(report.is_legal(), "{report}");
     assert_eq!((report.operations, report.grants, report.unknown), (6000, 2000, 0));
+}
+
+#[test]
+fn an_old_vote_is_not_excused_by_what_came_to_nothing_or_touches_no_server() {
+    let is_excused = |fault: &str, end: &str, header: &str| {
+        let fault = format!(r#"{{"kind":"fault","id":9,{fault}}}"#);
+        let end = format!(r#"{{"kind":"heal","t":130,"id":9{end}}}"#);
+        let mut lines: Vec<String> = vec![
+            written(10, "invoke", "p1/a", "acquire", ""),
+            written(20, "ok", "p1/a", "acquire", r#","fence":1,"valid_until":2980,"new":1"#),
+            written(100, "invoke", "p1/a", "release", ""),
+            written(110, "ok", "p1/a", "release", ""),
+            written(350, "invoke", "p2/b", "try", ""),
+            written(360, "fail", "p2/b", "try", r#","err":"busy""#),
+            r#"{"kind":"fault","t":300,"id":1,"what":"delay","proc":"p2"}"#.into(),
+            r#"{"kind":"heal","t":400,"id":1}"#.into(),
+            fault,
+            end,
+        ];
+        lines.sort_by_key(|line| Line::parse(line.as_bytes()).unwrap().t());
+        let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+        let fields = format!(r#","votes":true,"recovers":50,"fades":100{header}"#);
+        !hand_written(&fields, &lines).unwrap().broken.contains_key(&Rule::K2)
+    };
+    let delay = r#""t":90,"what":"delay","proc":"p1""#;
+    assert!(is_excused(delay, "", ""));
+    assert!(is_excused(r#""t":90,"what":"delay","hidden":true"#, "", ""), "that of one server");
+    assert!(!is_excused(delay, r#","happened":false"#, ""));
+    let evicted = r#""t":105,"what":"evicted","lock":"l","breaks":["A3"]"#;
+    for end in ["", r#","happened":false"#] {
+        assert!(!is_excused(evicted, end, r#","breaks":["A3"]"#), "{end}");
+    }
+    for of_a_client in ["client-clock-stepped", "short-leases"] {
+        let fault = format!(r#""t":90,"what":"{of_a_client}","proc":"p1","hidden":true"#);
+        assert!(!is_excused(&fault, "", ""), "{of_a_client}");
+    }
 }

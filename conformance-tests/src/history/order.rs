@@ -156,7 +156,8 @@ fn meets_who_came_back(history: &History, lock: &LockLine, call: &Call) -> bool 
     let header = &history.header;
     let lease = header.lease.unwrap_or_default() + header.margin;
     let passed_on = header.fades.unwrap_or(header.takeover);
-    let mut releases = lock.grants.iter().filter_map(|grant| lock.released(grant));
+    // Also one whose answer was lost.
+    let mut releases = lock.grants.iter().flat_map(|grant| lock.releases(grant));
     releases.any(|release| {
         release.invoke <= call.ret
             && call.invoke <= release.ret.plus(lease)

@@ -116,6 +116,8 @@ pub(super) struct Window {
     locks: Option<Vec<String>>,
     breaks: Vec<Assumption>,
     hidden: bool,
+    /// False: it came to nothing, and explains nothing.
+    happened: bool,
 }
 
 /// A history, read and put together. [`check`](super::check) judges it.
@@ -220,15 +222,21 @@ impl History {
         from: At,
         until: At,
     ) -> impl Iterator<Item = &Window> {
-        let is_by_force = |window: &Window| window.breaks.contains(&Assumption::A3);
-        self.near(lock, process, from, until).filter(move |window| !is_by_force(window))
+        let may_be = |window: &Window| {
+            // Of a client alone: its wall clock, the lengths of its leases.
+            let touches_no_server = window.hidden && window.host.is_some();
+            let is_by_force = window.breaks.contains(&Assumption::A3);
+            !is_by_force && !touches_no_server
+        };
+        self.near(lock, process, from, until).filter(move |window| may_be(window))
     }
 
     /// All of these, felt or not.
     fn near(&self, lock: &str, process: u32, from: At, until: At) -> impl Iterator<Item = &Window> {
         let host = self.hosts[process as usize];
         self.during(from, until).filter(move |window| {
-            window.what != Trouble::Foreign
+            window.happened
+                && window.what != Trouble::Foreign
                 && window.host.is_none_or(|of| of == host)
                 && window.is_about(lock)
         })
@@ -477,6 +485,7 @@ impl Builder {
                 let index = index.ok_or(format!("no fault {} is under way", heal.id))?;
                 self.windows[index].until = at;
                 if !heal.happened {
+                    self.windows[index].happened = false;
                     self.windows[index].breaks.clear();
                     self.windows[index].hidden = true;
                 }
@@ -517,6 +526,7 @@ impl Builder {
             locks: fault.locks,
             breaks: fault.breaks,
             hidden: fault.hidden,
+            happened: true,
         });
         Ok(())
     }
