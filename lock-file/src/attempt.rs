@@ -91,7 +91,7 @@ impl FileLocks {
             return Ok(Attempt::Contended { lapses_in: None });
         }
         for _ in 0..MAX_REPLACEMENTS {
-            let mut file = match seat.file.take() {
+            let file = match seat.file.take() {
                 Some(file) if file.is_in_place()? => file,
                 _ => LockFile::make(&self.inner.directory, &path)?,
             };

@@ -89,7 +89,7 @@ impl FileLocks {
     ) -> Result<Option<(LockFile, Record)>, Fault> {
         let end = Moment::now() + PATIENCE;
         loop {
-            let Some(mut file) = LockFile::find(path)? else {
+            let Some(file) = LockFile::find(path)? else {
                 return Ok(None);
             };
             let locked = file.flock()?;

@@ -5,6 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use lock_core::backend::{Fault, FaultKind};
 use lock_core::{Error, ErrorKind};
@@ -23,7 +24,7 @@ pub(crate) struct LockFile {
     path: PathBuf,
     /// Closing alone would leave it to a child that is being started, which has a copy of the
     /// descriptor until it executes its program.
-    is_locked: bool,
+    is_locked: AtomicBool,
     /// Device and inode. They belong to nobody else while the file is open.
     id: (u64, u64),
 }
@@ -72,22 +73,23 @@ impl LockFile {
             return Err(refused(path, why));
         }
         let id = (found.dev(), found.ino());
-        Ok(Self { file, path: path.to_owned(), is_locked: false, id })
+        Ok(Self { file, path: path.to_owned(), is_locked: AtomicBool::new(false), id })
     }
 
     /// Locks it. False if somebody else has.
-    pub(crate) fn flock(&mut self) -> Result<bool, Fault> {
-        self.is_locked = match flock(&self.file, FlockOperation::NonBlockingLockExclusive) {
+    pub(crate) fn flock(&self) -> Result<bool, Fault> {
+        let is_locked = match flock(&self.file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => true,
             Err(Errno::WOULDBLOCK) => false,
             Err(e) => return Err(fault("lock", &self.path, e.into())),
         };
-        Ok(self.is_locked)
+        self.is_locked.store(is_locked, Ordering::Relaxed);
+        Ok(is_locked)
     }
 
     /// For whoever else has the descriptor: the lock ends when the last one is closed.
-    pub(crate) fn leave_locked(&mut self) {
-        self.is_locked = false;
+    pub(crate) fn leave_locked(&self) {
+        self.is_locked.store(false, Ordering::Relaxed);
     }
 
     /// True while this is the file that others open under the same name.
@@ -158,7 +160,9 @@ impl LockFile {
     /// Unlocks it for every process that has inherited the descriptor.
     pub(crate) fn unlock(&self) -> Result<(), Fault> {
         flock(&self.file, FlockOperation::Unlock)
-            .map_err(|e| unsure("unlock", &self.path, e.into()))
+            .map_err(|e| unsure("unlock", &self.path, e.into()))?;
+        self.is_locked.store(false, Ordering::Relaxed);
+        Ok(())
     }
 
     /// Wakes who waits for this file to be closed, where others have it open as well.
@@ -205,7 +209,7 @@ impl LockFile {
 
 impl Drop for LockFile {
     fn drop(&mut self) {
-        if self.is_locked {
+        if *self.is_locked.get_mut() {
             let _ = self.unlock();
         }
     }
