@@ -11,7 +11,8 @@
 //!   goes. The timer for that runs on the runtime that asked for the lock. If that one is gone,
 //!   nobody asks any more, and the lock is freed at once.
 //!
-//! A lock whose descriptor was given away is only closed then: that process keeps it.
+//! Freed here means closed, not unlocked: a process that was given the descriptor keeps the lock, and
+//! so does a fork, whichever of the two comes to its end first.
 //!
 //! A seat, with its place in the line, outlives the call that waited on it, because core looks again
 //! by itself now and then. It goes with the claim's grant or release, or lapses.
@@ -75,6 +76,7 @@ pub(crate) struct Held {
 
 impl Held {
     pub(crate) fn new(file: LockFile, name: LockName, record: Record) -> Self {
+        file.leave_locked();
         let (let_go, lent) = (AtomicBool::new(false), AtomicBool::new(false));
         Self { file, record: Mutex::new(record), name, let_go, lent }
     }
@@ -91,14 +93,6 @@ impl Held {
     /// True if others may have the descriptor too.
     pub(crate) fn is_lent(&self) -> bool {
         self.lent.load(Ordering::Acquire)
-    }
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        if self.is_lent() {
-            self.file.leave_locked();
-        }
     }
 }
 

@@ -87,7 +87,7 @@ impl LockFile {
         Ok(is_locked)
     }
 
-    /// For whoever else has the descriptor: the lock ends when the last one is closed.
+    /// From here on the lock ends when it is unlocked, or the last descriptor of it is closed.
     pub(crate) fn leave_locked(&self) {
         self.is_locked.store(false, Ordering::Relaxed);
     }

@@ -9,6 +9,7 @@ use lock_core::backend::{Attempt, Backend, LetGo, Release, Renewal};
 use lock_core::faults::{Disturbance, Faulty, Verb};
 use lock_core::{Effect, Locker, Loss, RenewalPolicy};
 use lock_file::FileLocks;
+use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 
 /// Disturbs the first attempt.
 fn disturbed(backend: &FileLocks, disturbance: Disturbance) -> Faulty {
@@ -85,6 +86,30 @@ async fn a_ticket_that_had_arrived_takes_the_lock_with_it() {
     let renewed = backend.renew(&[&ours]).await;
     assert!(matches!(&renewed[0], Ok(Renewal::Held(_))));
     drop(ours);
+    until("closed", async || is_free(&locker(dir.path()), "n").await).await;
+}
+
+#[tokio::test]
+async fn a_fork_that_is_alive_keeps_a_lock_that_was_not_released() {
+    let dir = scratch();
+    let backend = FileLocks::at(dir.path()).unwrap();
+    let mut ours = claim("n");
+    ours.ticket = attempt(&backend, &ours).await.unwrap().ticket;
+    let renewed = backend.renew(&[&ours]).await;
+    assert!(matches!(&renewed[0], Ok(Renewal::Held(_))));
+    // As fork(2) copies it: another descriptor of the same open file.
+    let file = dir.path().join("n.lock");
+    let mut open = std::fs::read_dir("/proc/self/fd").unwrap().map(|fd| fd.unwrap());
+    let number = open.find(|fd| std::fs::read_link(fd.path()).is_ok_and(|it| it == file));
+    let number = number.unwrap().file_name().into_string().unwrap().parse().unwrap();
+    let this = pidfd_open(getpid(), PidfdFlags::empty()).unwrap();
+    let copied = pidfd_getfd(&this, number, PidfdGetfdFlags::empty()).unwrap();
+    drop(ours);
+    assert!(
+        !is_free(&locker(dir.path()), "n").await,
+        "whichever of the two comes to its end first"
+    );
+    drop(copied);
     until("closed", async || is_free(&locker(dir.path()), "n").await).await;
 }
 
