@@ -1,4 +1,4 @@
-//! Every law on quorums: of memory, of real servers, and of both. What goes wrong there goes wrong at all members
+//! Every law on quorums: of memory and, with the feature `__servers`, of real servers and of both. What goes wrong there goes wrong at all members
 //! at the same time; with `QUORUM_LAWS=all` also at a bare majority of them, where the others have to be put up with. Members
 //! that forget have to be older than the longest lease: on a paused clock that is nothing, and servers are waited for with
 //! `QUORUM_LAWS=all`.
@@ -16,10 +16,15 @@ fn main() -> ExitCode {
         Suite::new("three_in_memory", || Box::new(InMemory::of(3))),
         Suite::new("five_in_memory", || Box::new(InMemory::of(5))),
         Suite::new("three_in_memory_that_forget", || Box::new(InMemory::that_forget(3))),
+    ];
+    if !cfg!(feature = "__servers") {
+        return conformance_tests::run(&suites);
+    }
+    suites.extend([
         Suite::new("three_redis", || Box::new(OnServers::redis(3))),
         Suite::new("five_redis", || Box::new(OnServers::redis(5))),
         Suite::new("redis_memcached_and_files", || Box::new(Mixed::new())),
-    ];
+    ]);
     if std::env::var("QUORUM_LAWS").as_deref() == Ok("all") {
         suites.extend([
             // Hand-overs inside a process, chapter 14, are no member's affair, and ask for longer leases.

@@ -41,7 +41,7 @@ pub(crate) fn hunt(
     runtime: impl Fn() -> io::Result<tokio::runtime::Runtime>,
 ) -> io::Result<bool> {
     let (mut findings, mut clean) = (Vec::new(), Clean::default());
-    let mut scripts: Vec<(&str, Vec<&Bug>)> = Vec::new();
+    let mut mutants = Vec::new();
     for bug in hunt.bugs()? {
         let there = Finding::of(&hunt.out, bug.name)?;
         if let Some(finding) = there.filter(|there| !hunt.anew && there.is_current()) {
@@ -56,18 +56,15 @@ pub(crate) fn hunt(
             }
             Seer::Law(number) => by_law(bug, number).map_err(io::Error::other)?,
             Seer::Network(number) => by_network(bug, number)?,
-            Seer::Script(script) => {
-                match scripts.iter_mut().find(|(known, _)| *known == script) {
-                    Some((_, bugs)) => bugs.push(bug),
-                    None => scripts.push((script, vec![bug])),
-                }
+            Seer::Mutant(name) => {
+                mutants.push((name, bug));
                 continue;
             }
         };
         keep(hunt, finding, &mut findings)?;
     }
-    for (script, bugs) in scripts {
-        by_script(script, &bugs, |finding| keep(hunt, finding, &mut findings))?;
+    if !mutants.is_empty() {
+        by_mutants(&mutants, |finding| keep(hunt, finding, &mut findings))?;
     }
     let seen = findings.iter().filter(|finding| finding.seen.is_some()).count();
     println!("{seen} of {} bugs are seen", findings.len());
@@ -171,35 +168,32 @@ fn by_network(bug: &Bug, number: &str) -> io::Result<Finding> {
     Ok(Finding::new(bug, by, seen, format!("cargo {}", words.join(" "))))
 }
 
-/// The script prints for each bug its name and, indented, what was seen.
-fn by_script(
-    script: &str,
-    bugs: &[&Bug],
+/// Runs `scripts/mutants`, which prints a line for each: its name, the seconds, and the test that caught it.
+fn by_mutants(
+    mutants: &[(&str, &Bug)],
     mut found: impl FnMut(Finding) -> io::Result<()>,
 ) -> io::Result<()> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts").join(script);
-    let mut command = Command::new(path);
-    command.args(bugs.iter().map(|bug| bug.name)).stdout(Stdio::piped());
-    let mut running = command.spawn()?;
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/mutants");
+    let names = mutants.iter().map(|(name, _)| name);
+    let mut running = Command::new(script).args(names).stdout(Stdio::piped()).spawn()?;
     let said = running.stdout.take().ok_or_else(|| io::Error::other("it has no output"))?;
-    let (mut now, mut missing) = (None, bugs.len());
+    let mut missing = mutants.len();
     for line in BufReader::new(said).lines() {
         let line = line?;
-        let named = line.split_once(':').map(|(name, _)| name);
-        if let Some(bug) = bugs.iter().find(|bug| Some(bug.name) == named) {
-            now = Some(*bug);
-        } else if let (Some(bug), Some(seen)) = (now, line.strip_prefix("    ")) {
-            let (by, seen) = seen.split_once(": ").unwrap_or(("a test", seen));
-            let seen = (seen != "NOT CAUGHT").then(|| seen.to_owned());
-            let command = format!("scripts/{script} {}", bug.name);
-            found(Finding::new(bug, by.to_owned(), seen, command))?;
-            (now, missing) = (None, missing - 1);
-        }
+        let mut words = line.split_whitespace();
+        let name = words.next();
+        let Some((name, bug)) = mutants.iter().find(|(known, _)| Some(*known) == name) else {
+            continue;
+        };
+        let by = words.skip(1).collect::<Vec<_>>().join(" ");
+        let seen = (by != "NOT CAUGHT").then(|| format!("{by} fails"));
+        found(Finding::new(bug, "a mutant".to_owned(), seen, format!("scripts/mutants {name}")))?;
+        missing -= 1;
     }
     running.wait()?;
     match missing {
         0 => Ok(()),
-        _ => Err(io::Error::other(format!("{script} says nothing of {missing} bugs"))),
+        _ => Err(io::Error::other(format!("scripts/mutants says nothing of {missing} bugs"))),
     }
 }
 
@@ -234,6 +228,16 @@ mod tests {
         ] {
             let shows = (tokens.shows_in(&outcome), lapses.shows_in(&outcome));
             assert_eq!(shows, (tokens_show, lapses_show), "{:?}", outcome.broken);
+        }
+    }
+
+    #[test]
+    fn every_mutant_is_there() {
+        let mutants = Path::new(env!("CARGO_MANIFEST_DIR")).join("../mutants");
+        for bug in ALL {
+            if let Seer::Mutant(name) = bug.seen_by {
+                assert!(mutants.join(format!("{name}.patch")).is_file(), "{}: {name}", bug.name);
+            }
         }
     }
 

@@ -1,8 +1,8 @@
 //! Bugs on purpose: old bugs of lock libraries, each of which something has to see.
 //!
 //! Those that can stand around a backend that is right are planted in the clients of a run, and the campaign has
-//! to see them, or they are shown to the check of a law. Those inside of a backend's own protocol are planted in
-//! a copy of its code by a script, and a test has to fail.
+//! to see them, or they are shown to the check of a law. Those inside of core or of a backend's own protocol are
+//! mutants: `scripts/mutants` plants them in a copy of the code, and a test has to fail.
 
 mod finding;
 mod hunt;
@@ -43,17 +43,11 @@ pub enum Seer {
     Law(&'static str),
     /// The check of this law about networks, on a real server.
     Network(&'static str),
-    /// A test that this script runs on code with the bug in it.
-    Script(&'static str),
+    /// The test that sees this mutant, `mutants/NAME.patch`.
+    Mutant(&'static str),
 }
 
-use Seer::{Campaign, Law, Network, Script};
-
-/// The script with bugs inside of backends.
-const BACKEND: Seer = Script("backend-saboteurs");
-
-/// The script with bugs inside of core.
-const KEEPER: Seer = Script("keeper-saboteurs");
+use Seer::{Campaign, Law, Mutant, Network};
 
 /// All of them.
 pub const ALL: &[Bug] = &[
@@ -120,38 +114,142 @@ pub const ALL: &[Bug] = &[
     bug("KeepsPlaces", "who waited once stands in line for ever", Law("6.7")),
     bug("NeverWakes", "no release wakes a waiter", Law("6.2")),
     bug("ForgetsFailedReleases", "a release that fails is told as done", Network("12.11")),
-    bug("LossUnhappens", "a holder that was told of its loss holds again", KEEPER),
-    bug("ReliesOnSignals", "a waiter whose signal was lost never looks", KEEPER),
-    bug("ConfirmsNoPush", "a lock that was handed over is not confirmed", KEEPER),
-    bug("ReleasesOnce", "a release that fails is not tried again", KEEPER),
-    bug("KeepsItsOwner", "the release of a late grant ends the next one", KEEPER),
-    bug("AcceptsStaleGrants", "a grant whose lease is over is taken", KEEPER),
-    bug("RedisCountsByTheKeyAlone", "tokens by INCR alone go back after a restart", BACKEND),
-    bug("RedisBumpsTheCounterLast", "the counter is bumped after the lock is set", BACKEND),
-    bug("RedisRenewalsShorten", "PEXPIRE of a late renewal shortens a lease", BACKEND),
-    bug("RedisAdmitsLateAttempts", "no tombstone for an attempt that lands late", BACKEND),
-    bug("RedisSwallowsReadonly", "READONLY is swallowed in a release", BACKEND),
-    bug("RedisCountsNoClaimLease", "the claim lease of a hand-over is not counted", BACKEND),
-    bug("RedisServesNobody", "a release serves nobody in line", BACKEND),
-    bug("RedisKeepsPlaces", "an entry of the queue leaks", BACKEND),
-    bug("RedisIgnoresReplicas", "a grant counts though too few replicas know of it", BACKEND),
+    bug(
+        "LossUnhappens",
+        "a holder that was told of its loss holds again",
+        Mutant("lock-core/loss-unhappens"),
+    ),
+    bug(
+        "ReliesOnSignals",
+        "a waiter whose signal was lost never looks",
+        Mutant("lock-core/relies-on-signals"),
+    ),
+    bug(
+        "ConfirmsNoPush",
+        "a lock that was handed over is not confirmed",
+        Mutant("lock-core/confirms-no-push"),
+    ),
+    bug(
+        "ReleasesOnce",
+        "a release that fails is not tried again",
+        Mutant("lock-core/releases-once"),
+    ),
+    bug(
+        "KeepsItsOwner",
+        "the release of a late grant ends the next one",
+        Mutant("lock-core/keeps-its-owner"),
+    ),
+    bug(
+        "AcceptsStaleGrants",
+        "a grant whose lease is over is taken",
+        Mutant("lock-core/accepts-stale-grants"),
+    ),
+    bug(
+        "RedisCountsByTheKeyAlone",
+        "tokens by INCR alone go back after a restart",
+        Mutant("lock-redis/counts-by-the-key-alone"),
+    ),
+    bug(
+        "RedisBumpsTheCounterLast",
+        "the counter is bumped after the lock is set",
+        Mutant("lock-redis/bumps-the-counter-last"),
+    ),
+    bug(
+        "RedisRenewalsShorten",
+        "PEXPIRE of a late renewal shortens a lease",
+        Mutant("lock-redis/renewals-shorten"),
+    ),
+    bug(
+        "RedisAdmitsLateAttempts",
+        "no tombstone for an attempt that lands late",
+        Mutant("lock-redis/admits-late-attempts"),
+    ),
+    bug(
+        "RedisSwallowsReadonly",
+        "READONLY is swallowed in a release",
+        Mutant("lock-redis/swallows-readonly"),
+    ),
+    bug(
+        "RedisCountsNoClaimLease",
+        "the claim lease of a hand-over is not counted",
+        Mutant("lock-redis/quick-release-counts-no-claim-lease"),
+    ),
+    bug(
+        "RedisServesNobody",
+        "a release serves nobody in line",
+        Mutant("lock-redis/quick-release-wakes-no-waiter"),
+    ),
+    bug(
+        "RedisKeepsPlaces",
+        "an entry of the queue leaks",
+        Mutant("lock-redis/keeps-queue-entries"),
+    ),
+    bug(
+        "RedisIgnoresReplicas",
+        "a grant counts though too few replicas know of it",
+        Mutant("lock-redis/ignores-replicas"),
+    ),
     bug(
         "RedisKeepsLonelyGrants",
         "a grant that too few replicas know stays on the server",
-        BACKEND,
+        Mutant("lock-redis/keeps-unreplicated-grants"),
     ),
-    bug("RedisBreaksAnyone", "a break does not compare the owner", BACKEND),
-    bug("ZooKeeperTakesReadsForProofs", "what a cut-off follower answers is a proof", BACKEND),
-    bug("ZooKeeperCountsFromTheLastProof", "one commit is a proof of the session", BACKEND),
-    bug("ZooKeeperDoesNotSync", "renewals do without sync", BACKEND),
-    bug("ZooKeeperLeaksWatches", "watches stay on the server", BACKEND),
-    bug("ZooKeeperAdoptsOldNodes", "the node of an old session is taken for ours", BACKEND),
-    bug("ZooKeeperCountsBySequence", "tokens are made of the sequence suffix", BACKEND),
-    bug("MemcacheCutsLeasesToSeconds", "leases are truncated to seconds", BACKEND),
-    bug("MemcacheDeletesAnyone", "a release deletes without comparing", BACKEND),
-    bug("QuorumOfTheReachable", "a majority of the members that answer is enough", BACKEND),
-    bug("QuorumCountsTheYoung", "a member that was restarted counts at once", BACKEND),
-    bug("ClockStopsInSuspension", "the clock stands still while the machine is suspended", BACKEND),
+    bug(
+        "RedisBreaksAnyone",
+        "a break does not compare the owner",
+        Mutant("lock-redis/breaks-any-holder"),
+    ),
+    bug(
+        "ZooKeeperTakesReadsForProofs",
+        "what a cut-off follower answers is a proof",
+        Mutant("lock-zookeeper/takes-reads-for-proofs"),
+    ),
+    bug(
+        "ZooKeeperCountsFromTheLastProof",
+        "one commit is a proof of the session",
+        Mutant("lock-zookeeper/counts-from-the-last-proof"),
+    ),
+    bug("ZooKeeperDoesNotSync", "renewals do without sync", Mutant("lock-zookeeper/does-not-sync")),
+    bug(
+        "ZooKeeperLeaksWatches",
+        "watches stay on the server",
+        Mutant("lock-zookeeper/leaks-watches"),
+    ),
+    bug(
+        "ZooKeeperAdoptsOldNodes",
+        "the node of an old session is taken for ours",
+        Mutant("lock-zookeeper/adopts-old-nodes"),
+    ),
+    bug(
+        "ZooKeeperCountsBySequence",
+        "tokens are made of the sequence suffix",
+        Mutant("lock-zookeeper/counts-by-sequence"),
+    ),
+    bug(
+        "MemcacheCutsLeasesToSeconds",
+        "leases are truncated to seconds",
+        Mutant("lock-memcache/cuts-leases-to-seconds"),
+    ),
+    bug(
+        "MemcacheDeletesAnyone",
+        "a release deletes without comparing",
+        Mutant("lock-memcache/deletes-any-holder"),
+    ),
+    bug(
+        "QuorumOfTheReachable",
+        "a majority of the members that answer is enough",
+        Mutant("lock-quorum/majority-of-the-reachable"),
+    ),
+    bug(
+        "QuorumCountsTheYoung",
+        "a member that was restarted counts at once",
+        Mutant("lock-quorum/counts-restarted-members"),
+    ),
+    bug(
+        "ClockStopsInSuspension",
+        "the clock stands still while the machine is suspended",
+        Mutant("lock-core/clock-stops-in-suspension"),
+    ),
 ];
 
 const fn bug(name: &'static str, what: &'static str, seen_by: Seer) -> Bug {

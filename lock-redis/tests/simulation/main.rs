@@ -2,69 +2,40 @@
 //! clock. How many runs there are, and which, says the environment: see `Seeds`.
 
 use conformance_tests::history::Line;
-use conformance_tests::simulation::{Run, Seeds, run, search};
+use conformance_tests::simulation::{Run, Seeds, run};
 
 mod audit;
 mod comparison;
 mod keyspace;
 mod network;
 mod order;
-mod saboteurs;
 mod server;
 mod site;
 mod wire;
 
 use comparison::Original;
 use network::World;
-use saboteurs::{SABOTEURS, Saboteur};
-use server::Sabotage;
 use site::OnStandIn;
 
 const RUNS: u64 = 80;
 
-fn simulate(seed: u64, sabotage: Option<Sabotage>) -> Run {
-    let harness = OnStandIn::new(seed, sabotage);
-    run(seed, Box::new(harness)).expect("a simulation records a history")
+fn simulate(seed: u64) -> Run {
+    run(seed, Box::new(OnStandIn::new(seed))).expect("a simulation records a history")
 }
 
 #[test]
 fn no_run_breaks_a_promise() {
     let test = "-p lock-redis --features simulation --test simulation no_run";
-    let sum = Seeds::of_test(test, RUNS).run(|seed| simulate(seed, None));
+    let sum = Seeds::of_test(test, RUNS).run(simulate);
     println!("{sum}");
     sum.assert_legal();
-}
-
-/// What is wrong in the scripts shows in some run.
-#[test]
-fn mistakes_break_promises_in_some_run() {
-    const RUNS: u64 = 100;
-
-    let mut got_through = Vec::new();
-    for saboteur in &SABOTEURS {
-        match search(0..RUNS, |seed| broken_by(saboteur, seed)) {
-            Some(Run { seed, report, .. }) => {
-                println!("{}: seed {seed}, {}", saboteur.name, report.violations[0]);
-            }
-            None => got_through.push(saboteur.name),
-        }
-    }
-    assert!(got_through.is_empty(), "not found in {RUNS} runs: {got_through:?}");
-}
-
-fn broken_by(saboteur: &Saboteur, seed: u64) -> Option<Run> {
-    let harness = OnStandIn::new(seed, Some(saboteur.sabotage));
-    let world = harness.world.clone();
-    let run = run(seed, Box::new(harness)).expect("a history is recorded");
-    assert!(world.was_sabotaged(), "{}: the scripts do not read like that", saboteur.name);
-    (!run.report.is_legal()).then_some(run)
 }
 
 #[test]
 fn a_seed_is_one_run() {
     for seed in 0..10 {
         let [one, again] = [0, 1].map(|_| {
-            let run = simulate(seed, None);
+            let run = simulate(seed);
             run.lines.iter().map(Line::to_json).collect::<Vec<_>>()
         });
         for (number, (one, again)) in one.iter().zip(&again).enumerate() {
@@ -80,7 +51,7 @@ fn the_stand_in_answers_as_a_server_does() {
     let mut original = Original::start();
     // A server as it is found most often.
     for seed in (0..24).filter(|seed| !World::is_newer(*seed)) {
-        let mut harness = OnStandIn::new(seed, None);
+        let mut harness = OnStandIn::new(seed);
         if seed % 8 == 0 {
             harness = harness.with_others();
         }

@@ -18,7 +18,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::task::AbortHandle;
 
 use super::keyspace::Peer;
-use super::server::{KeyspaceGuard, Sabotage, Server};
+use super::server::{KeyspaceGuard, Server};
 use super::wire::{Reply, Request, take_request};
 
 /// A server, and the ways to it. Clones share both.
@@ -141,7 +141,7 @@ impl World {
         seed % 2 == 1
     }
 
-    pub(crate) fn new(seed: u64, sabotage: Option<Sabotage>) -> Self {
+    pub(crate) fn new(seed: u64) -> Self {
         let state = State {
             rng: Rng::with_seed(seed),
             clock: ServerClock { set: (1_790_000_000_000_000, Duration::ZERO), drift: 0, last: 0 },
@@ -152,7 +152,7 @@ impl World {
             stopped_until: None,
             trace: None,
         };
-        let server = Server::new(sabotage);
+        let server = Server::new();
         server.keys().is_newer = Self::is_newer(seed);
         let (server, state) = (Mutex::new(server), Mutex::new(state));
         Self(Arc::new(Inner {
@@ -168,11 +168,6 @@ impl World {
     /// The way of a process to the server.
     pub(crate) fn network_of(&self, process: usize) -> impl Network {
         NetworkOf { world: self.clone(), process }
-    }
-
-    /// A script reads otherwise than it should.
-    pub(crate) fn was_sabotaged(&self) -> bool {
-        lock(&self.0.server).was_sabotaged
     }
 
     pub(crate) fn keep_trace(&self) {

@@ -42,13 +42,6 @@ return function(script, keys, args)
 end
 "#;
 
-/// A mistake in the scripts: where they read like this, they read like that.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Sabotage {
-    pub(crate) is: &'static str,
-    pub(crate) becomes: &'static str,
-}
-
 pub(crate) struct Server {
     lua: Lua,
     run: Function,
@@ -57,10 +50,7 @@ pub(crate) struct Server {
     /// Those that it knows.
     loaded: BTreeSet<String>,
     inner: Arc<Mutex<Inner>>,
-    sabotage: Option<Sabotage>,
     audit: Audit,
-    /// Some script reads otherwise.
-    pub(crate) was_sabotaged: bool,
 }
 
 /// What the commands of a script work on.
@@ -73,7 +63,7 @@ struct Inner {
 }
 
 impl Server {
-    pub(crate) fn new(sabotage: Option<Sabotage>) -> Self {
+    pub(crate) fn new() -> Self {
         let lua = Lua::new();
         // What a run leaves behind is little.
         lua.gc_stop();
@@ -89,7 +79,7 @@ impl Server {
             .expect("a function");
         let run = lua.load(PRELUDE).call(command).expect("the prelude is right");
         let (scripts, loaded, audit) = Default::default();
-        Self { lua, run, scripts, loaded, inner, sabotage, audit, was_sabotaged: false }
+        Self { lua, run, scripts, loaded, inner, audit }
     }
 
     pub(crate) fn keys(&self) -> KeyspaceGuard<'_> {
@@ -150,12 +140,8 @@ impl Server {
         }
     }
 
-    fn compile(&mut self, text: &[u8]) -> Function {
-        let mut text = String::from_utf8(text.to_vec()).expect("scripts are text");
-        if let Some(Sabotage { is, becomes }) = self.sabotage {
-            self.was_sabotaged |= text.contains(is);
-            text = text.replace(is, becomes);
-        }
+    fn compile(&self, text: &[u8]) -> Function {
+        let text = std::str::from_utf8(text).expect("scripts are text");
         self.lua.load(text).into_function().expect("scripts are right")
     }
 

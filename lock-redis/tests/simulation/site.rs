@@ -16,7 +16,6 @@ use tokio::sync::OnceCell;
 
 use super::network::{Cut, World};
 use super::order;
-use super::server::Sabotage;
 
 /// A lock space on a stand-in.
 pub(crate) struct OnStandIn {
@@ -131,8 +130,8 @@ impl Hazard {
 const FOUND_AGAIN: Duration = Duration::from_millis(1250);
 
 impl OnStandIn {
-    pub(crate) fn new(seed: u64, sabotage: Option<Sabotage>) -> Self {
-        let (world, drawn) = (World::new(seed, sabotage), Mutex::default());
+    pub(crate) fn new(seed: u64) -> Self {
+        let (world, drawn) = (World::new(seed), Mutex::default());
         Self { world, drawn, always: Vec::new(), stranger: OnceCell::new() }
     }
 

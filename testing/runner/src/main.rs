@@ -1,0 +1,89 @@
+//! Runs the workspace's test programs, several at once, and says how long each takes.
+//!
+//! `cargo test` runs one program after the other, although most tests wait most of the time: for leases to expire, and
+//! for servers to come back. This program builds them with cargo and runs them itself.
+
+#![expect(clippy::disallowed_methods, reason = "it times programs and holds no lock")]
+
+mod cargo;
+mod report;
+mod run;
+mod topologies;
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use clap::Parser;
+use run::Skip;
+
+/// Builds the workspace's tests once and runs the test programs, several at once.
+#[derive(Parser)]
+#[command(name = "runner")]
+struct Arguments {
+    /// Only these crates, and those that depend on them. All crates, if none is given.
+    crates: Vec<String>,
+    /// Test programs at the same time.
+    #[arg(long, default_value_t = 3)]
+    at_once: usize,
+    /// Tests to leave out: `CRATE/PROGRAM`, or `CRATE/PROGRAM:PART` for those with PART in their names.
+    #[arg(long, value_name = "TESTS")]
+    skip: Vec<Skip>,
+    /// Runs the tests of all topologies, also of those whose files have not changed.
+    #[arg(long)]
+    all_topologies: bool,
+    /// Compiles the tests and stops.
+    #[arg(long)]
+    compile: bool,
+    /// Leaves out the examples in the documentation.
+    #[arg(long)]
+    no_docs: bool,
+    /// Features of crates, `CRATE/FEATURE`: those of the crates that are tested.
+    #[arg(long, value_delimiter = ',')]
+    features: Vec<String>,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    match execute(&arguments) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("runner: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Returns whether all tests passed.
+fn execute(arguments: &Arguments) -> Result<bool, String> {
+    let selection = cargo::select(&arguments.crates, &arguments.features)?;
+    let build = Instant::now();
+    let programs = cargo::build(&selection)?;
+    let (tested, unchanged) = topologies::read(arguments.all_topologies)?;
+    let mut skips = arguments.skip.clone();
+    for topology in &unchanged {
+        skips.extend(topology.skips()?);
+    }
+    for skip in &skips {
+        // A filter that fits no program any more would leave out nothing, unseen.
+        let is_there = programs.iter().any(|program| skip.is_of(program));
+        if !is_there && arguments.crates.is_empty() {
+            return Err(format!("--skip {skip}: there is no such test program"));
+        }
+    }
+    println!("compiled in {} s", build.elapsed().as_secs());
+    if arguments.compile {
+        return Ok(true);
+    }
+    let test = Instant::now();
+    let mut results = run::all(&programs, &skips, arguments.at_once);
+    if !arguments.no_docs {
+        results.push(cargo::documentation(&selection));
+    }
+    topologies::record(&tested, &results)?;
+    report::print(&results, test.elapsed());
+    Ok(results.iter().all(|result| result.passed))
+}
+
+/// A program that takes longer than this hangs.
+const BOUND: Duration = Duration::from_secs(1200);

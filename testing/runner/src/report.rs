@@ -1,0 +1,87 @@
+//! What is printed: the output of each program, and a table at the end.
+
+use std::time::Duration;
+
+use crate::run::Outcome;
+
+/// Prints what a program said.
+pub(crate) fn said(outcome: &Outcome) {
+    println!("\n== {}, {:.1} s\n{}", outcome.name, outcome.took.as_secs_f64(), outcome.text.trim());
+}
+
+/// How many tests of a program passed, failed, and were not promised.
+#[derive(Clone, Copy, Default)]
+struct Counts([u64; 3]);
+
+impl Counts {
+    /// Reads lines such as `test result: ok. 7 passed; 0 failed; 1 ignored; …`. A law that a backend does not promise
+    /// is shown as ignored.
+    fn of(text: &str) -> Self {
+        let mut counts = [0; 3];
+        for line in text.lines().filter(|line| line.starts_with("test result:")) {
+            for part in line.split(['.', ';']) {
+                let mut words = part.split_whitespace();
+                let (Some(Ok(count)), Some(what)) =
+                    (words.next().map(str::parse::<u64>), words.next())
+                else {
+                    continue;
+                };
+                if let Some(at) = ["passed", "failed", "ignored"].iter().position(|it| *it == what)
+                {
+                    counts[at] += count;
+                }
+            }
+        }
+        Self(counts)
+    }
+}
+
+/// Prints how long each program took, what failed, and the sum of all.
+pub(crate) fn print(outcomes: &[Outcome], took: Duration) {
+    let mut sum = Counts::default();
+    let mut rows: Vec<_> =
+        outcomes.iter().map(|outcome| (outcome, Counts::of(&outcome.text))).collect();
+    rows.sort_by_key(|(outcome, _)| std::cmp::Reverse(outcome.took));
+    println!("\n{:34} {:>7} {:>7}", "test program", "tests", "seconds");
+    for (outcome, Counts(counts)) in &rows {
+        let seconds = outcome.took.as_secs_f64();
+        if seconds >= 0.05 {
+            println!("{:34} {:>7} {seconds:>7.1}", outcome.name, counts[0] + counts[1]);
+        }
+        sum.0.iter_mut().zip(counts).for_each(|(sum, count)| *sum += count);
+    }
+    print_slowest_tests(outcomes);
+    for outcome in outcomes.iter().filter(|outcome| !outcome.passed) {
+        println!("\nFAILED: {}", outcome.name);
+        let failed = |line: &&str| line.starts_with("test ") && line.contains("FAILED");
+        outcome.text.lines().filter(failed).for_each(|line| println!("    {line}"));
+    }
+    let [passed, failed, ignored] = sum.0;
+    println!("\ntested in {} s", took.as_secs());
+    println!("{passed} passed, {failed} failed, {ignored} not promised");
+}
+
+/// Prints the tests that took longest, where the programs say how long each took: `test NAME ... ok <1.234s>`.
+fn print_slowest_tests(outcomes: &[Outcome]) {
+    const SHOWN: usize = 20;
+    let mut tests: Vec<(f64, String)> = Vec::new();
+    for outcome in outcomes {
+        for line in outcome.text.lines() {
+            let timed = line
+                .strip_prefix("test ")
+                .and_then(|line| line.strip_suffix("s>")?.split_once(" <"));
+            let Some((name, Ok(seconds))) = timed.map(|(name, time)| (name, time.parse())) else {
+                continue;
+            };
+            let name = name.split(" ...").next().unwrap_or_default();
+            tests.push((seconds, format!("{} {name}", outcome.name)));
+        }
+    }
+    tests.sort_by(|(one, _), (other, _)| other.total_cmp(one));
+    if !tests.is_empty() {
+        println!("\nslowest tests");
+    }
+    for (seconds, name) in tests.iter().take(SHOWN) {
+        println!("{seconds:>7.1}  {name}");
+    }
+}

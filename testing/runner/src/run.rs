@@ -1,0 +1,119 @@
+//! Runs test programs, several at once.
+
+use std::fmt;
+use std::process::{Command, Output};
+use std::str::FromStr;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::cargo::Program;
+use crate::{BOUND, report};
+
+/// Tests that are left out.
+#[derive(Clone, Debug)]
+pub(crate) struct Skip {
+    package: String,
+    program: String,
+    /// All of the program, if it is not there.
+    part: Option<String>,
+}
+
+impl FromStr for Skip {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (path, part) = match text.split_once(':') {
+            Some((path, part)) => (path, Some(part.to_owned())),
+            None => (text, None),
+        };
+        let (package, program) = path.rsplit_once('/').ok_or("it is not CRATE/PROGRAM")?;
+        Ok(Self { package: package.to_owned(), program: program.to_owned(), part })
+    }
+}
+
+impl fmt::Display for Skip {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.program())?;
+        self.part.as_ref().map_or(Ok(()), |part| write!(f, ":{part}"))
+    }
+}
+
+impl Skip {
+    /// Returns the name of the program.
+    pub(crate) fn program(&self) -> String {
+        format!("{}/{}", self.package, self.program)
+    }
+
+    /// Returns whether it leaves out tests of this program.
+    pub(crate) fn is_of(&self, program: &Program) -> bool {
+        self.package == program.package && self.program == program.name
+    }
+}
+
+/// How a program ended.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    pub(crate) name: String,
+    pub(crate) passed: bool,
+    pub(crate) text: String,
+    pub(crate) took: Duration,
+}
+
+impl Outcome {
+    pub(crate) fn of(name: &str, output: &Output, took: Duration) -> Self {
+        let [said, complained] =
+            [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
+        Self {
+            name: name.to_owned(),
+            passed: output.status.success(),
+            text: format!("{said}{complained}"),
+            took,
+        }
+    }
+}
+
+/// Runs the programs and prints what each said as soon as it has ended.
+pub(crate) fn all(programs: &[Program], skips: &[Skip], at_once: usize) -> Vec<Outcome> {
+    let (next, outcomes) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let work = || {
+        while let Some(program) = programs.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let Some(outcome) = run(program, skips) else { continue };
+            report::said(&outcome);
+            outcomes.lock().expect("no program panics here").push(outcome);
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 0..at_once {
+            scope.spawn(work);
+        }
+    });
+    outcomes.into_inner().expect("no program panics here")
+}
+
+/// Runs a program, unless all of it is left out.
+fn run(program: &Program, skips: &[Skip]) -> Option<Outcome> {
+    let mut command = Command::new("timeout");
+    command.arg(BOUND.as_secs().to_string()).arg(&program.executable);
+    // Only on request does libtest say how long each test took, and only where it may use what is not stable.
+    if says_times(program) {
+        command.args(["-Zunstable-options", "--report-time"]).env("RUSTC_BOOTSTRAP", "1");
+    }
+    for skip in skips.iter().filter(|skip| skip.is_of(program)) {
+        command.args(["--skip", skip.part.as_ref()?]);
+    }
+    let start = Instant::now();
+    let output = command
+        .current_dir(&program.folder)
+        .env("CARGO_MANIFEST_DIR", &program.folder)
+        .output()
+        .expect("coreutils has timeout");
+    let name = format!("{}/{}", program.package, program.name);
+    Some(Outcome::of(&name, &output, start.elapsed()))
+}
+
+fn says_times(program: &Program) -> bool {
+    let help = Command::new(&program.executable).arg("--help").output();
+    help.is_ok_and(|help| String::from_utf8_lossy(&help.stdout).contains("--report-time"))
+}
