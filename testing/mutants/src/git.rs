@@ -29,7 +29,7 @@ fn run(command: &mut Command, input: &str) -> Result<String, String> {
 ///
 /// # Errors
 ///
-/// It does not: what git says.
+/// It does not, and git says why.
 #[cfg(test)]
 pub(crate) fn check(directory: &Path, diff: &str) -> Result<(), String> {
     git(directory, &["apply", "--check", "--unidiff-zero", "-"], diff).map(drop)
@@ -39,7 +39,7 @@ pub(crate) fn check(directory: &Path, diff: &str) -> Result<(), String> {
 ///
 /// # Errors
 ///
-/// It does not apply: what git says.
+/// It does not apply, and git says why.
 pub(crate) fn apply(directory: &Path, diff: &str) -> Result<(), String> {
     git(directory, &["apply", "--unidiff-zero", "-"], diff).map(drop)
 }

@@ -17,7 +17,7 @@ use patch::Mutant;
 
 /// Plants the mistakes of `mutants/` in a scratch copy of the working tree and runs the command that sees each.
 ///
-/// Fails if a command passes although its mutant is planted. The copy and what is built from it stay in
+/// Fails if a command passes although its mutant is planted. The copy and its target directory stay in
 /// `target/mutants`, so that the next run rebuilds little.
 #[derive(Parser)]
 #[command(name = "scripts/mutants")]

@@ -218,7 +218,7 @@ mod tests {
         }
     }
 
-    /// The header says in words what goes wrong, what must fail, and how to see it.
+    /// The header has the effect, the test that must fail, and the command that shows it.
     #[test]
     fn every_header_is_whole() {
         for mutant in all(&crate::project()).unwrap() {

@@ -64,7 +64,7 @@ fn rehearse(scratch: &Scratch, mutants: &[Mutant]) -> Result<(), String> {
     Ok(())
 }
 
-/// A copy of the working tree, and what is built from it.
+/// A copy of the working tree and its target directory.
 struct Scratch {
     tree: PathBuf,
     target: PathBuf,

@@ -1,4 +1,4 @@
-//! What cargo is asked for: the test programs, and which crates depend on which.
+//! Asks cargo for the test programs and for the crates that depend on others.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use crate::run::Outcome;
 pub(crate) struct Program {
     /// The crate that it belongs to.
     pub(crate) package: String,
-    /// Its name in there: that of the file, or `lib`.
+    /// The name of its file, or `lib`.
     pub(crate) name: String,
     pub(crate) executable: PathBuf,
     /// The crate's folder, where cargo runs it.
@@ -62,6 +62,11 @@ pub(crate) fn build(selection: &[String]) -> Result<Vec<Program>, String> {
 }
 
 impl Program {
+    /// Returns `CRATE/PROGRAM`.
+    pub(crate) fn path(&self) -> String {
+        format!("{}/{}", self.package, self.name)
+    }
+
     fn of(message: Message) -> Option<Self> {
         let (target, profile) = (message.target?, message.profile?);
         if message.reason != "compiler-artifact" || !profile.test {
@@ -94,8 +99,9 @@ struct Dependency {
     name: String,
 }
 
-/// Returns the arguments that select these crates and all that depend on them, also for their tests, with those of the
-/// features that are theirs. No crates: all.
+/// Returns the arguments that select these crates, all crates that depend on them, and their features.
+///
+/// A dependency of tests counts. Without `crates`, all are selected.
 ///
 /// # Errors
 ///

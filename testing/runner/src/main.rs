@@ -25,6 +25,9 @@ struct Arguments {
     /// Test programs at the same time.
     #[arg(long, default_value_t = 3)]
     at_once: usize,
+    /// Test programs to start first, as `CRATE/PROGRAM`: the longest ones, so that none is left at the end.
+    #[arg(long, value_name = "PROGRAM")]
+    first: Vec<String>,
     /// Tests to leave out: `CRATE/PROGRAM`, or `CRATE/PROGRAM:PART` for those with PART in their names.
     #[arg(long, value_name = "TESTS")]
     skip: Vec<Skip>,
@@ -37,7 +40,7 @@ struct Arguments {
     /// Leaves out the examples in the documentation.
     #[arg(long)]
     no_docs: bool,
-    /// Features of crates, `CRATE/FEATURE`: those of the crates that are tested.
+    /// Features, as `CRATE/FEATURE`; those of crates that are not tested are left out.
     #[arg(long, value_delimiter = ',')]
     features: Vec<String>,
 }
@@ -58,7 +61,11 @@ fn main() -> ExitCode {
 fn execute(arguments: &Arguments) -> Result<bool, String> {
     let selection = cargo::select(&arguments.crates, &arguments.features)?;
     let build = Instant::now();
-    let programs = cargo::build(&selection)?;
+    let mut programs = cargo::build(&selection)?;
+    programs.sort_by_key(|program| {
+        let place = arguments.first.iter().position(|first| *first == program.path());
+        place.unwrap_or(usize::MAX)
+    });
     let (tested, unchanged) = topologies::read(arguments.all_topologies)?;
     let mut skips = arguments.skip.clone();
     for topology in &unchanged {

@@ -1,4 +1,4 @@
-//! What is printed: the output of each program, and a table at the end.
+//! Prints the output of each program, and a table at the end.
 
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ impl Counts {
     }
 }
 
-/// Prints how long each program took, what failed, and the sum of all.
+/// Prints how long each program took, the tests that failed, and the sums.
 pub(crate) fn print(outcomes: &[Outcome], took: Duration) {
     let mut sum = Counts::default();
     let mut rows: Vec<_> =

@@ -14,7 +14,6 @@ use crate::{BOUND, report};
 /// Tests that are left out.
 #[derive(Clone, Debug)]
 pub(crate) struct Skip {
-    package: String,
     program: String,
     /// All of the program, if it is not there.
     part: Option<String>,
@@ -28,8 +27,10 @@ impl FromStr for Skip {
             Some((path, part)) => (path, Some(part.to_owned())),
             None => (text, None),
         };
-        let (package, program) = path.rsplit_once('/').ok_or("it is not CRATE/PROGRAM")?;
-        Ok(Self { package: package.to_owned(), program: program.to_owned(), part })
+        if !path.contains('/') {
+            return Err("it is not CRATE/PROGRAM".to_owned());
+        }
+        Ok(Self { program: path.to_owned(), part })
     }
 }
 
@@ -41,14 +42,14 @@ impl fmt::Display for Skip {
 }
 
 impl Skip {
-    /// Returns the name of the program.
-    pub(crate) fn program(&self) -> String {
-        format!("{}/{}", self.package, self.program)
+    /// Returns `CRATE/PROGRAM`.
+    pub(crate) fn program(&self) -> &str {
+        &self.program
     }
 
     /// Returns whether it leaves out tests of this program.
     pub(crate) fn is_of(&self, program: &Program) -> bool {
-        self.package == program.package && self.program == program.name
+        self.program == program.path()
     }
 }
 
@@ -109,8 +110,7 @@ fn run(program: &Program, skips: &[Skip]) -> Option<Outcome> {
         .env("CARGO_MANIFEST_DIR", &program.folder)
         .output()
         .expect("coreutils has timeout");
-    let name = format!("{}/{}", program.package, program.name);
-    Some(Outcome::of(&name, &output, start.elapsed()))
+    Some(Outcome::of(&program.path(), &output, start.elapsed()))
 }
 
 fn says_times(program: &Program) -> bool {

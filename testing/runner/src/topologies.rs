@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use crate::run::{Outcome, Skip};
 
-/// What `testing/topologies.toml` says.
+/// The contents of `testing/topologies.toml`.
 #[derive(Deserialize)]
 struct Table {
     topology: Vec<Topology>,
@@ -53,7 +53,7 @@ impl Topology {
     ///
     /// # Errors
     ///
-    /// One of its tests is not written as `--skip` wants it.
+    /// One of its tests is not in the form of `--skip`.
     pub(crate) fn skips(&self) -> Result<Vec<Skip>, String> {
         let parse =
             |tests: &String| tests.parse().map_err(|error| format!("{}: {error}", self.name));
