@@ -367,7 +367,8 @@ impl Redis {
         }
         let seen = answer?;
         match seen.told {
-            None => lines.leave(&claim.owner),
+            None if knows_nothing => lines.leave(&claim.owner),
+            None => lines.hold(&claim.owner),
             Some(told) => {
                 lines.stands(&claim.owner, &told, || !seen.connection.is_broken());
             }
@@ -698,7 +699,7 @@ impl Redis {
         if answers.len() != claims.len() {
             return Err(odd_answer("renew", format!("{} answers", answers.len())));
         }
-        claims.iter().for_each(|claim| lines.leave(&claim.owner));
+        claims.iter().for_each(|claim| lines.hold(&claim.owner));
         let renewals = claims.iter().zip(prolonged).zip(answers);
         let renewals = renewals.map(|((claim, prolonged), answer)| match &missing {
             Some(missing) if !answer.0.is_empty() => Err(missing.repeated()),
@@ -724,7 +725,7 @@ impl Redis {
             return Err(odd_answer("renew", "another number of answers"));
         };
         if !done.instead {
-            servers.ours.lines.leave(&claim.owner);
+            servers.ours.lines.hold(&claim.owner);
         }
         if let Some(missing) = done.missing.filter(|_| !answer.0.is_empty()) {
             return Err(missing);

@@ -61,6 +61,11 @@ impl Keys {
             .expect("a key without braces has companions")
     }
 
+    /// The keys of the lock under the key `lock`; `None` if that is no key of a lock.
+    pub(crate) fn of_key(lock: &str) -> Option<LockKeys> {
+        LockKeys::of(lock.to_owned())
+    }
+
     /// Where the process `id` hears of locks that were given to it: no key, and no other prefix's.
     pub(crate) fn channel(&self, id: &str) -> String {
         format!("{}%~to:{id}", self.prefix)

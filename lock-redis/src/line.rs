@@ -24,6 +24,10 @@ use crate::value::shown;
 /// What the server counts in milliseconds may last that much longer.
 const ROUNDING: Duration = Duration::from_millis(1);
 
+/// How long an owner that was queued and has the lock is remembered, if it does not let go before. A grant that a
+/// connection brings later than that does not occur.
+const REMEMBERED: Duration = Duration::from_secs(60);
+
 #[derive(Default)]
 pub(crate) struct Lines(Mutex<Table>);
 
@@ -31,6 +35,8 @@ pub(crate) struct Lines(Mutex<Table>);
 struct Table {
     waiters: ByOwner<Waiter>,
     locks: HashMap<Arc<str>, Lock>,
+    /// Owners that were queued for this lock and have it: their grants may still arrive. They are remembered until then.
+    holders: ByOwner<(Arc<str>, Moment)>,
     /// How many have come so far.
     came: u64,
 }
@@ -132,6 +138,13 @@ pub(crate) struct Told {
     pub(crate) is_back: bool,
 }
 
+/// A lock that was granted to an owner which does not wait for it here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Unclaimed {
+    pub(crate) lock: Box<str>,
+    pub(crate) owner: OwnerId,
+}
+
 /// Why a wait in line ended.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Called {
@@ -174,20 +187,19 @@ impl Lines {
         true
     }
 
-    /// The claim does not wait any more.
+    /// The claim does not wait any more, nor hold its lock.
     pub(crate) fn leave(&self, owner: &OwnerId) {
         let mut table = self.table();
-        let Some(waiter) = table.waiters.remove(owner) else { return };
-        let Table { waiters, locks, .. } = &mut *table;
-        if let Some(lock) = locks.get_mut(&waiter.lock) {
-            if let Ok(at) = lock.owners.binary_search_by_key(&waiter.came, |&(came, _)| came) {
-                lock.owners.remove(at);
-            }
-            if lock.owners.is_empty() {
-                locks.remove(&waiter.lock);
-            } else if lock.watcher == Some(*owner) {
-                lock.appoint_watcher(waiters);
-            }
+        table.holders.remove(owner);
+        table.leave(owner);
+    }
+
+    /// The claim was queued and has its lock.
+    pub(crate) fn hold(&self, owner: &OwnerId) {
+        let mut table = self.table();
+        if let Some(waiter) = table.leave(owner) {
+            table.holders.retain(|_, (_, until)| !until.has_passed());
+            table.holders.insert(*owner, (waiter.lock, Moment::now() + REMEMBERED));
         }
     }
 
@@ -350,37 +362,39 @@ impl Lines {
         }
     }
 
-    /// Takes in a message of the server, and what its clock said before that on the same connection. Whoever
-    /// is not known does not wait any more.
-    pub(crate) fn hear(&self, message: &str, clock: Option<Said>) {
+    /// Takes in a message of the server, and what its clock said before that on the same connection. Returns the lock that
+    /// is to be given back, if its new owner does not wait for it here.
+    pub(crate) fn hear(&self, message: &str, clock: Option<Said>) -> Option<Unclaimed> {
         let arrived = Moment::now();
         let words: Vec<_> = message.split(' ').collect();
         let mut table = self.table();
         match words[..] {
-            ["grant", owner, number, lease, now] => {
-                let (Ok(owner), Ok(number), Ok(lease), Ok(now)) =
-                    (owner.parse(), number.parse(), lease.parse(), now.parse())
-                else {
-                    return;
-                };
-                table.is_sent(owner, number, Duration::from_millis(lease), now, clock, arrived);
+            ["grant", lock, owner, number, lease, now] => {
+                let (owner, number, now) =
+                    (owner.parse().ok()?, number.parse().ok()?, now.parse().ok()?);
+                let lease = Duration::from_millis(lease.parse().ok()?);
+                if table.is_unclaimed(lock, &owner) {
+                    return Some(Unclaimed { lock: lock.into(), owner });
+                }
+                table.is_sent(owner, number, lease, now, clock, arrived);
             }
             ["next", lock, left, now, is_ours] => {
-                let (Ok(left), Ok(now)) = (left.parse::<i64>(), now.parse()) else { return };
+                let (left, now) = (left.parse::<i64>().ok()?, now.parse().ok()?);
                 let left = u64::try_from(left).ok().map(Duration::from_millis);
                 let Table { waiters, locks, .. } = &mut *table;
-                let Some(lock) = locks.get_mut(lock) else { return };
+                let lock = locks.get_mut(lock)?;
                 lock.lapses_at(now, left.map(|left| arrived + left), is_ours == "1");
                 lock.appoint_watcher(waiters);
             }
             _ => {}
         }
+        None
     }
 
     #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
         let table = self.table();
-        table.waiters.is_empty() && table.locks.is_empty()
+        table.waiters.is_empty() && table.locks.is_empty() && table.holders.is_empty()
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
@@ -389,6 +403,36 @@ impl Lines {
 }
 
 impl Table {
+    /// Removes the claim from those that wait.
+    fn leave(&mut self, owner: &OwnerId) -> Option<Waiter> {
+        let Self { waiters, locks, .. } = self;
+        let waiter = waiters.remove(owner)?;
+        if let Some(lock) = locks.get_mut(&waiter.lock) {
+            if let Ok(at) = lock.owners.binary_search_by_key(&waiter.came, |&(came, _)| came) {
+                lock.owners.remove(at);
+            }
+            if lock.owners.is_empty() {
+                locks.remove(&waiter.lock);
+            } else if lock.watcher == Some(*owner) {
+                lock.appoint_watcher(waiters);
+            }
+        }
+        Some(waiter)
+    }
+
+    /// True if the owner neither waits for this lock nor holds it. If it waits for another one, its entry is elsewhere.
+    fn is_unclaimed(&mut self, lock: &str, owner: &OwnerId) -> bool {
+        let holds = self.holders.get(owner).is_some_and(|(held, _)| **held == *lock);
+        match self.waiters.get_mut(owner) {
+            Some(waiter) if *waiter.lock == *lock => false,
+            Some(waiter) => {
+                waiter.loses_place_before(u64::MAX);
+                true
+            }
+            None => !holds,
+        }
+    }
+
     fn is_sent(
         &mut self,
         owner: OwnerId,
@@ -530,7 +574,7 @@ mod tests {
     }
 
     fn grant(owner: &OwnerId, now: u64) -> String {
-        format!("grant {} 7 3000 {now}", owner.expose())
+        format!("grant n {} 7 3000 {now}", owner.expose())
     }
 
     fn said(said: u64) -> Option<Said> {
@@ -659,6 +703,24 @@ mod tests {
         lines.stands(&hasty, &told(2), || true);
         assert!(lines.answer(&hasty).is_some());
         assert!(lines.answer(&owners[0]).is_none(), "its place would lapse before it asks");
+    }
+
+    #[test]
+    fn a_grant_is_given_back_unless_its_owner_waits_for_that_lock_or_holds_it() {
+        let (lines, owners) = line_of(3);
+        let strange = OwnerId::mint();
+        let is_given_back = |grant: &str| lines.hear(grant, said(1)).is_some();
+        assert!(is_given_back(&grant(&strange, 9)));
+        assert!(!is_given_back(&grant(&owners[0], 9)));
+        let of_another_lock = grant(&owners[1], 9).replace("grant n", "grant m");
+        assert!(is_given_back(&of_another_lock));
+        assert!(lines.answer(&owners[1]).is_none(), "it has to look where it stands");
+        // A connection that was given up may bring a grant that another one has shown already.
+        lines.hold(&owners[2]);
+        assert!(!is_given_back(&grant(&owners[2], 9)));
+        assert!(is_given_back(&grant(&owners[2], 9).replace("grant n", "grant m")));
+        lines.leave(&owners[2]);
+        assert!(is_given_back(&grant(&owners[2], 9)));
     }
 
     #[test]

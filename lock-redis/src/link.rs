@@ -12,7 +12,7 @@ use std::future::Future;
 use std::io;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::Duration;
 
 use lock_core::backend::FaultKind::{Unavailable, Unsupported};
@@ -34,7 +34,7 @@ use crate::clock::Said;
 use crate::config::{Config, Place};
 use crate::fault;
 use crate::keys::{Keys, LockKeys};
-use crate::line::Lines;
+use crate::line::{Lines, Unclaimed};
 use crate::replicas::{Gone, Own, Replicas, Written};
 use crate::scripts::{self, Call, DELETE_IF_EQUAL, Scripts};
 use crate::sentinel::{Found, Words};
@@ -306,6 +306,16 @@ impl Link {
         if fault.effect() == Effect::NotApplied { Ok(false) } else { Err(fault) }
     }
 
+    /// Gives back a lock whose new owner does not wait for it here. If that fails, the claim lease ends.
+    async fn give_back(self: Arc<Self>, unclaimed: Unclaimed) {
+        let Some(keys) = Keys::of_key(&unclaimed.lock) else { return };
+        let mut call = Call::new(&self.ours.scripts().release, &keys.all());
+        call.arg(unclaimed.owner.expose());
+        if let Ok(connection) = self.connection().await {
+            let _ = self.run::<Answer>(&connection, "give back", &call).await;
+        }
+    }
+
     /// Finds out whether replicas can be waited for.
     pub(crate) async fn check_wait(self: &Arc<Self>) -> Result<(), Error> {
         // For none, so at once.
@@ -571,13 +581,14 @@ impl Link {
         }
     }
 
-    async fn connect_to(&self, server: &Found) -> Result<Connection, Fault> {
+    async fn connect_to(self: &Arc<Self>, server: &Found) -> Result<Connection, Fault> {
         let (config, address) = (&self.config, &server.address);
         // Files that are just being replaced are no reason to give up.
         let clients = config.clients(address, &config.login, config.database).await;
         let [with_signals, without] = clients.map_err(|e| Fault::not_applied(Unavailable, e))?;
         let health = Arc::new(Health::of(server));
-        let pushes = Pushes { ours: Arc::clone(&self.ours), health: Arc::clone(&health) };
+        let (ours, link) = (Arc::clone(&self.ours), Arc::downgrade(self));
+        let pushes = Pushes { ours, health: Arc::clone(&health), link };
         // Core bounds each call, and this link the making of a connection.
         let settings =
             AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(None);
@@ -1068,6 +1079,7 @@ impl fmt::Debug for Link {
 struct Pushes {
     ours: Arc<Ours>,
     health: Arc<Health>,
+    link: Weak<Link>,
 }
 
 impl AsyncPushSender for Pushes {
@@ -1113,7 +1125,10 @@ impl Pushes {
             && self.ours.id.as_ref().is_some_and(|id| channel.ends_with(id.as_bytes()))
             && let Ok(text) = std::str::from_utf8(text)
         {
-            self.ours.lines.hear(text, *self.health.clock());
+            let unclaimed = self.ours.lines.hear(text, *self.health.clock());
+            if let Some((unclaimed, link)) = unclaimed.zip(self.link.upgrade()) {
+                tokio::spawn(link.give_back(unclaimed));
+            }
         }
     }
 }

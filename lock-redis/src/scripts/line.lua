@@ -168,7 +168,7 @@ local function line()
                 return nil, err
             end
             given = true
-            local message = 'grant ' .. owner .. ' ' .. number .. ' ' .. lease .. ' ' .. now
+            local message = 'grant ' .. lock .. ' ' .. owner .. ' ' .. number .. ' ' .. lease .. ' ' .. now
             local heard = redis.pcall('PUBLISH', channel, message)
             if type(heard) == 'table' then
                 redis.call('DEL', lock)

@@ -52,7 +52,8 @@ if is_plain then
         local told = stored and other and other ~= channel
             and redis.pcall('PUBLISH', other, 'next ' .. lock .. ' ' .. lease .. ' ' .. now .. ' 1')
         local heard = stored
-            and redis.pcall('PUBLISH', channel, 'grant ' .. next .. ' ' .. now .. ' ' .. lease .. ' ' .. now)
+            and redis.pcall('PUBLISH', channel,
+                'grant ' .. lock .. ' ' .. next .. ' ' .. now .. ' ' .. lease .. ' ' .. now)
         if type(heard) == 'number' and heard > 0 then
             redis.pcall('ZREM', queue, head)
             if not behind then

@@ -509,6 +509,33 @@ async fn a_grant_of_unknown_age_is_confirmed() {
     granted(locks.try_acquire(&waiter).await);
 }
 
+/// As when an operator renames a queue, or restores it under another name.
+#[tokio::test]
+async fn a_grant_of_another_lock_is_given_back() {
+    let server = Server::start();
+    let (locks, elsewhere) = (server.client().await, server.client().await);
+    let mut other = claim("m", LONG);
+    win(&elsewhere, &mut other).await;
+    let first = held(&elsewhere).await;
+    let waiter = in_line(&locks, LONG).await;
+    for part in ["queue", "places"] {
+        let (from, to) = (format!("{{n}}%{part}"), format!("{{m}}%{part}"));
+        let _: String = server.command(&["RENAME", &from, &to]);
+    }
+    let released = Moment::now();
+    let_go(&elsewhere, &other).await;
+    let woken = tokio::time::timeout(SOON, locks.wait(&waiter)).await.expect("it is called");
+    assert!(matches!(woken.unwrap(), Wake::Look), "it waits for n, and was sent m");
+    eventually(|| server.get("m").is_none()).await;
+    let took = Moment::now().saturating_since(released);
+    assert!(took < CLAIM_LEASE, "{took:?}: nobody has given it back");
+    // It stands where it stood.
+    contended(locks.try_acquire(&waiter).await);
+    assert_held_by(&server, &first);
+    let_go(&elsewhere, &first).await;
+    sent(&locks, &waiter).await;
+}
+
 #[tokio::test]
 async fn what_others_say_on_the_channel_is_no_grant() {
     let server = Server::start();
@@ -521,14 +548,14 @@ async fn what_others_say_on_the_channel_is_no_grant() {
         for said in [
             "",
             "grant",
-            &format!("grant {stranger} 1 3000 1"),
-            &format!("grant {owner} x 3000 1"),
+            &format!("grant n {stranger} 1 3000 1"),
+            &format!("grant n {owner} x 3000 1"),
             // An owner id, from somebody who may read the keys, and a time that is long over.
-            &format!("grant {owner} 1 3000 1"),
+            &format!("grant n {owner} 1 3000 1"),
             "next n x 1 1",
             "next m 1 1 1",
             // As large as numbers get.
-            &format!("grant {owner} {0} {0} {0}", u64::MAX),
+            &format!("grant n {owner} {0} {0} {0}", u64::MAX),
             &format!("next n {} {} 1", i64::MAX, u64::MAX),
         ] {
             let _: u64 = server.command(&["PUBLISH", &channel, said]);

@@ -127,13 +127,16 @@ impl Audit {
     /// What is wrong with a message, if it says that one of these locks was given to somebody.
     fn sends(&mut self, keys: &Keyspace, locks: &[OfLock], message: &Message) -> Option<String> {
         let text = String::from_utf8_lossy(&message.text).into_owned();
-        let ["grant", owner, number, lease, now] = text.split(' ').collect::<Vec<_>>()[..] else {
+        let ["grant", lock, owner, number, lease, now] = text.split(' ').collect::<Vec<_>>()[..] else {
             return None;
         };
         let name = shown(owner.as_bytes());
         let holds = format!("{owner} {number}");
         let value_of = |of: &OfLock| keys.text(&of.lock).unwrap_or_default();
-        let given = locks.iter().find(|of| value_of(of).starts_with(owner.as_bytes()));
+        let is_given = |of: &&OfLock| {
+            of.lock == lock.as_bytes() && value_of(of).starts_with(owner.as_bytes())
+        };
+        let given = locks.iter().find(is_given);
         let Some(of) = given else {
             // It was taken back, since nobody has heard it.
             return (message.heard > 0).then(|| format!("{name} was sent a lock that it has not"));
