@@ -465,7 +465,7 @@ impl Redis {
             let marks = waits && servers.ours.marks();
             let call = acquire(&servers.ours, claim, keys, place, rings, marks);
             let mut errand = Errand::new("acquire", keys, &call);
-            errand.listening = place.is_some();
+            errand.channel = place.map(|place| place.member.channel());
             let mut done = match servers.run::<Answer>(&errand).await {
                 // It may have a place in line.
                 Err(fault) if before.is_some() => {
@@ -794,7 +794,8 @@ impl FromRedisValue for Answer {
     }
 }
 
-/// What `quick_acquire.lua` is told, but for what it may do without: empty arguments at the end.
+/// What `quick_acquire.lua` is told, but for what it may do without, empty arguments at the end; and for the connection of
+/// those in line: see [`Errand::channel`].
 fn acquire(
     ours: &Ours,
     claim: &Claim,
@@ -809,14 +810,15 @@ fn acquire(
     let keys = keys.get(..if rings { 6 } else { 5 }).unwrap_or_default();
     let mut call = Call::new(&ours.scripts().acquire, keys);
     call.arg(claim.owner.expose()).arg(millis(claim.ttl)).arg(millis(claim.ttl + IDLE));
-    let (label, channel) =
-        (shown(claim.label.as_ref()), place.map_or("", |place| place.member.channel()));
+    let label = shown(claim.label.as_ref());
     let number = |number: Option<u64>| number.map(|number| number.to_string()).unwrap_or_default();
     let arrival = number(place.and_then(|place| place.arrival));
     let floor = number(claim.floor.map(FencingToken::backend_number));
     let marks = if marks { "1" } else { "" };
-    let optional = [label, channel, &arrival, marks, &floor];
-    let given = optional.iter().rposition(|text| !text.is_empty()).map_or(0, |last| last + 1);
+    let optional = [label, &arrival, marks, &floor];
+    let last = optional.iter().rposition(|text| !text.is_empty());
+    // What is told of the connection stands behind all of them.
+    let given = if place.is_some() { optional.len() } else { last.map_or(0, |last| last + 1) };
     for text in optional.iter().take(given) {
         call.arg(*text);
     }

@@ -3,6 +3,7 @@
 //! A [`Link`] to each master, as to a server of its own, and a map of the slots. Where the map is wrong, the members
 //! say so before they do anything: to follow them is no second try of a verb, and is done a few times at most.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -151,16 +152,18 @@ impl Cluster {
         errand: &Errand<'_>,
     ) -> Result<Done<T>, Fault> {
         let slot = errand.keys.slot();
-        let channel = errand.listening.then(|| self.ours.channel(errand.keys)).flatten();
         let (mut member, mut connection) = self.reach(slot).await?;
-        let (mut call, mut instead, mut asking) = (errand.call, false, false);
+        let (mut instead, mut asking) = (None, false);
         for _ in 0..MOST_STEPS {
-            let channel = channel.as_deref().filter(|_| !connection.is_listening_in(slot));
+            let call = instead.map_or_else(|| errand.call_on(&connection), Cow::Borrowed);
+            let listens = errand.channel.as_ref().filter(|_| !connection.is_listening_in(slot));
+            let channel = listens.map(|channel| connection.channel(channel));
+            let channel = channel.as_deref();
             let first = (asking || channel.is_some()).then_some(First { asking, channel });
             let Written { since: asked, answer, missing } = if errand.lasting {
-                member.link.send_lasting(&connection, call, first).await?
+                member.link.send_lasting(&connection, &call, first).await?
             } else {
-                let (since, answer) = member.link.send(&connection, call, first).await;
+                let (since, answer) = member.link.send(&connection, &call, first).await;
                 Written { since, answer, missing: None }
             };
             let error = match answer {
@@ -169,6 +172,7 @@ impl Cluster {
                     if channel.is_some() {
                         connection.listens_in(slot);
                     }
+                    let instead = instead.is_some();
                     return Ok(Done { asked, connection, answer, instead, missing });
                 }
                 Err(error) => error,
@@ -190,8 +194,8 @@ impl Cluster {
                     member = other;
                 }
                 // Some keys are here, and some are there or nowhere.
-                (Some("TRYAGAIN"), Some(other)) if !instead => {
-                    (call, instead, asking) = (other, true, false);
+                (Some("TRYAGAIN"), Some(other)) if instead.is_none() => {
+                    (instead, asking) = (Some(other), false);
                     member = self.master_of(slot).await?;
                 }
                 _ => return Err(member.link.failed(&connection, errand.doing, &error)),

@@ -69,6 +69,13 @@
 //! have heard: each of their processes then costs a claim lease, and others may look only within their own
 //! ttl. Leave that to short looks of an operator.
 //!
+//! **Stale entries** are those of waiters that were served or gave up: a failover, or a restart with older data, brings them
+//! back. A grant names its lock, and a process that is granted a lock for which it does not wait gives it back at once,
+//! together with all its stale entries: one round trip for a process. Processes that have not asked for the lock since the
+//! server came up are passed over in the script; those that still wait keep their positions, and ask again when they are
+//! connected. So a lock of which older data name no holder is granted within a claim lease and 100 ms, however many entries are
+//! stale. If the data name a holder, the time counts from the end of its lease, or from its release.
+//!
 //! The lease of a lock that was sent counts from when the server gave it, not from when word of it came: the server's
 //! time in the message is compared with that in an earlier answer on the same connection. If
 //! there is none younger than a lease, the waiter asks before it believes.
@@ -83,8 +90,6 @@
 //! * for the waiters of a process that did not answer, or was cut off for longer than its places last: others
 //!   go before them until the process is heard of. A holder that does not renew, and lets the lease of a lock that
 //!   it was sent run out, has not answered either;
-//! * if older data bring back somebody as a waiter who has had the lock: when its turn comes again, it is sent the lock in vain,
-//!   and has not answered;
 //! * for a waiter whose very first attempt was lost with the connection: it has no number yet. The same goes for those who come
 //!   when the server has just come back from an outage: their process may find it again more than a second after others: it looks from time to time, and needs a connection first;
 //! * if a client of another library takes the lock in the moment in which it is free, which is when a
@@ -134,7 +139,7 @@
 //!   it leads to. Who announces no address is checked by the name of the member that sent us there.
 //! * Rights are tried out on one master when connecting, out of those that are there. Users are not shared among nodes: create them on each.
 //!
-//! The channels are `<prefix>{<number>}%~to:<128 random bits>`, one for each slot in which somebody of the client has waited.
+//! The channels are `<prefix>{<number>}%~to:<128 random bits>:<3 digits>`, one for each slot in which somebody of the client has waited.
 //!
 //! # What is asked of the server
 //!
@@ -147,6 +152,7 @@
 //! | the script of plain renewals | for up to 64 locks at once, at each third of their leases |
 //! | the script of all other renewals | for up to 64 locks at once: the first one of each, one each ten minutes, those that the other one did not renew, and what takes no request more with them |
 //! | the script of releases | once for each claim, but for those of the next line |
+//! | the script that gives back | for a lock that was granted to an owner which does not wait for it |
 //! | `DELIFEQ` | where the server knows it: instead of that script, for a lock that was taken while nobody waited and not renewed since; if somebody waits by now, before it |
 //! | `CLIENT CACHING`, `EXISTS`, `GETRANGE`, `EXISTS`, sent together | with `order=any`, and where another library holds the lock: when a waiter goes to rest, and after each signal |
 //! | a `SET` before a second time of these; another one with it where the server knows `DELIFEQ`, that marks the lock | in a quorum, whose waiters do not queue anywhere: when one goes to rest, and nobody else has left the bell and marked the lock |
@@ -185,11 +191,12 @@
 //! | `<prefix><name>` | `<owner id> <number>[ <label>]`, with `-` before it during a minimum hold, and a space after it if somebody waits and the server knows `DELIFEQ` | with the lease |
 //! | `{<prefix><name>}%fence` | the number of the last token | ten to twenty minutes and a lease after the last grant or renewal, at least ten after the release, and not before the clock has passed the number |
 //! | `{<prefix><name>}%queue` | who waits, by the number of its arrival | when nobody does; at the latest a minute after the places do |
-//! | `{<prefix><name>}%places` | until when the places of a process last | with the queue |
+//! | `{<prefix><name>}%places` | until when the places of a process last, in µs; the last three digits are those of its connection | with the queue |
 //! | `{<prefix><name>}%bell` | empty: somebody waits who does not stand in line | when a lock that they have seen is let go; at the latest after ten minutes |
 //! | `{<prefix><name>}%gone:<owner id>` | empty: this owner was let go | after a minute |
 //!
-//! The channel of a process is `<prefix>%~to:<128 random bits>`.
+//! The channel of a process is `<prefix>%~to:<128 random bits>`, and at its end a colon and three digits, which differ from
+//! one of its connections to the next.
 //!
 //! The key of a name of ASCII letters, digits and punctuation (but `%`) is the name itself, and a key
 //! with any string in it is held. Every other character is escaped, the one that ends the prefix too, and

@@ -143,6 +143,10 @@ pub(crate) struct Told {
 pub(crate) struct Unclaimed {
     pub(crate) lock: Box<str>,
     pub(crate) owner: OwnerId,
+    /// The server's time then, in µs.
+    pub(crate) granted: u64,
+    /// The owners that do wait for it, one after the other.
+    pub(crate) waiting: String,
 }
 
 /// Why a wait in line ended.
@@ -212,9 +216,9 @@ impl Lines {
     }
 
     /// The channels on which those who wait are to be told.
-    pub(crate) fn channels(&self) -> HashSet<String> {
+    pub(crate) fn channels(&self) -> HashSet<Arc<str>> {
         let table = self.table();
-        table.waiters.values().map(|waiter| waiter.member.channel().to_owned()).collect()
+        table.waiters.values().map(|waiter| waiter.member.channel()).collect()
     }
 
     pub(crate) fn place(&self, owner: &OwnerId) -> Option<Place> {
@@ -374,7 +378,9 @@ impl Lines {
                     (owner.parse().ok()?, number.parse().ok()?, now.parse().ok()?);
                 let lease = Duration::from_millis(lease.parse().ok()?);
                 if table.is_unclaimed(lock, &owner) {
-                    return Some(Unclaimed { lock: lock.into(), owner });
+                    let waiting = table.locks.get(lock).into_iter().flat_map(|lock| &lock.owners);
+                    let waiting = waiting.map(|(_, owner)| owner.expose()).collect();
+                    return Some(Unclaimed { lock: lock.into(), owner, granted: now, waiting });
                 }
                 table.is_sent(owner, number, lease, now, clock, arrived);
             }
@@ -515,8 +521,8 @@ impl Member {
     }
 
     /// Where it is told.
-    pub(crate) fn channel(&self) -> &str {
-        &self.channel
+    pub(crate) fn channel(&self) -> Arc<str> {
+        Arc::clone(&self.channel)
     }
 }
 

@@ -91,6 +91,8 @@ pub(crate) struct Ours {
     /// Some server can [delete without a script](DELETE_IF_EQUAL), so whoever waits marks the lock. For good: it may be
     /// there that the lock goes.
     marks: AtomicBool,
+    /// How many were made so far.
+    connections: AtomicU64,
 }
 
 /// A connection. Cloning is cheap; clones share it.
@@ -110,6 +112,9 @@ pub(crate) struct Connection {
 struct Health {
     /// No other connection has it; never 0.
     id: u64,
+    /// Three digits that no other connection of this client has had for long: what the server sends it goes to the
+    /// channel of the client with these at its end.
+    number: u64,
     server: Found,
     since: Moment,
     broken: AtomicBool,
@@ -230,7 +235,7 @@ impl Link {
     pub(crate) async fn listen(&self, connection: &Connection, slot: u16) -> Result<(), Fault> {
         let Some(channel) = self.ours.channel_in(slot) else { return Ok(()) };
         let (mut redis, mut command) = (connection.redis.clone(), redis::cmd("SSUBSCRIBE"));
-        let asking = command.arg(channel).query_async::<Answer>(&mut redis);
+        let asking = command.arg(connection.channel(&channel)).query_async::<Answer>(&mut redis);
         let (_, answer) = connection.health.watch(asking).await;
         answer.map_err(|error| self.failed(connection, "listen to a channel", &error))?;
         connection.listens_in(slot);
@@ -306,11 +311,14 @@ impl Link {
         if fault.effect() == Effect::NotApplied { Ok(false) } else { Err(fault) }
     }
 
-    /// Gives back a lock whose new owner does not wait for it here. If that fails, the claim lease ends.
+    /// Gives back a lock whose new owner does not wait for it here, and has the server forget others like it. If that
+    /// fails, the claim lease ends.
     async fn give_back(self: Arc<Self>, unclaimed: Unclaimed) {
-        let Some(keys) = Keys::of_key(&unclaimed.lock) else { return };
-        let mut call = Call::new(&self.ours.scripts().release, &keys.all());
-        call.arg(unclaimed.owner.expose());
+        let Unclaimed { lock, owner, granted, waiting } = unclaimed;
+        let Some(keys) = Keys::of_key(&lock) else { return };
+        let Some(channel) = self.ours.channel(&keys) else { return };
+        let mut call = Call::new(&self.ours.scripts().refuse, &keys.all());
+        call.arg(owner.expose()).arg(&*channel).arg(granted).arg(waiting);
         if let Ok(connection) = self.connection().await {
             let _ = self.run::<Answer>(&connection, "give back", &call).await;
         }
@@ -586,7 +594,7 @@ impl Link {
         // Files that are just being replaced are no reason to give up.
         let clients = config.clients(address, &config.login, config.database).await;
         let [with_signals, without] = clients.map_err(|e| Fault::not_applied(Unavailable, e))?;
-        let health = Arc::new(Health::of(server));
+        let health = Arc::new(Health::of(server, &self.ours));
         let (ours, link) = (Arc::clone(&self.ours), Arc::downgrade(self));
         let pushes = Pushes { ours, health: Arc::clone(&health), link };
         // Core bounds each call, and this link the making of a connection.
@@ -643,7 +651,7 @@ impl Link {
             }
             Err(error) if is_too_old(&error) => {
                 // The pushes are gone with the connection, and have marked it as broken.
-                let health = Arc::new(Health::of(server));
+                let health = Arc::new(Health::of(server, &self.ours));
                 let redis = without.get_multiplexed_async_connection_with_config(&settings).await;
                 let redis = redis.map_err(failed)?;
                 self.must_be_primary(redis.clone(), server).await?;
@@ -700,7 +708,7 @@ impl Link {
             return Ok(false);
         }
         if let Some(channel) = &self.ours.channel {
-            redis.subscribe(&**channel).await?;
+            redis.subscribe(health.channel(channel)).await?;
             return Ok(true);
         }
         // Without a channel it is wrong; what matters is how: Redis 7 is the first that knows it. There is a channel
@@ -708,7 +716,7 @@ impl Link {
         let (mut pipe, channels) = (redis::pipe(), self.ours.lines.channels());
         pipe.cmd("SSUBSCRIBE");
         for channel in &channels {
-            pipe.cmd("SSUBSCRIBE").arg(channel);
+            pipe.cmd("SSUBSCRIBE").arg(health.channel(channel));
         }
         let answers = redis.req_packed_commands(&pipe, 0, pipe.len()).await?;
         let mut answers = answers.into_iter().map(Answer::extract_error);
@@ -799,6 +807,7 @@ impl Ours {
             order: OnceLock::new(),
             in_cluster,
             marks: AtomicBool::new(false),
+            connections: AtomicU64::new(0),
         }
     }
 
@@ -904,6 +913,11 @@ impl Connection {
         }
     }
 
+    /// Where it hears what is said to the client on `channel`.
+    pub(crate) fn channel(&self, channel: &str) -> String {
+        self.health.channel(channel)
+    }
+
     /// No other connection has it.
     pub(crate) fn id(&self) -> u64 {
         self.health.id
@@ -947,11 +961,12 @@ impl Connection {
 }
 
 impl Health {
-    fn of(server: &Found) -> Self {
+    fn of(server: &Found, ours: &Ours) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
 
         Self {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
+            number: ours.connections.fetch_add(1, Ordering::Relaxed) % 999 + 1,
             server: server.clone(),
             since: Moment::now(),
             broken: AtomicBool::new(false),
@@ -963,6 +978,11 @@ impl Health {
             unanswered: Mutex::default(),
             clock: Mutex::default(),
         }
+    }
+
+    /// What of `channel` is for this connection.
+    fn channel(&self, channel: &str) -> String {
+        format!("{channel}:{:03}", self.number)
     }
 
     /// True if the address may lead elsewhere by now. Asked all the time, a replica would be connected
@@ -1122,6 +1142,7 @@ impl Pushes {
 
     fn hear(&self, message: &[Answer]) {
         if let [Answer::BulkString(channel), Answer::BulkString(text)] = message
+            && let Some((channel, [b':', _, _, _])) = channel.split_last_chunk()
             && self.ours.id.as_ref().is_some_and(|id| channel.ends_with(id.as_bytes()))
             && let Ok(text) = std::str::from_utf8(text)
         {

@@ -33,6 +33,7 @@ scripts! {
     quick_renew: "quick_renew.lua";
     renew: "numbers.lua" "line.lua" "renew.lua";
     release: "quick_release.lua" "numbers.lua" "line.lua" "release.lua";
+    refuse: "numbers.lua" "line.lua" "refuse.lua";
     break_lock: "numbers.lua" "line.lua" "break.lua";
     inspect: "inspect.lua";
     rights: "rights.lua";
@@ -43,6 +44,7 @@ pub(crate) const DELETE_IF_EQUAL: &str = "DELIFEQ";
 
 /// A script with its keys and arguments, as the command that is sent: each is written once, where an invocation of the
 /// library's own has a piece of the heap for it. Or a command that is none.
+#[derive(Clone)]
 pub(crate) struct Call {
     script: Option<&'static Script>,
     command: Cmd,

@@ -1,5 +1,6 @@
 //! Where the locks are: on one server, or in a cluster.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
@@ -40,8 +41,9 @@ pub(crate) struct Errand<'a> {
     pub(crate) call: &'a Call,
     /// What to run if a cluster is just moving the keys, one after the other: something with one key.
     pub(crate) instead: Option<&'a Call>,
-    /// Who asks is to hear what is said to the client.
-    pub(crate) listening: bool,
+    /// Who asks is to hear what is said to the client on this channel. The script is told by which connection, as its
+    /// last argument.
+    pub(crate) channel: Option<Arc<str>>,
     /// Replicas have to know of what it writes.
     pub(crate) lasting: bool,
 }
@@ -60,7 +62,7 @@ pub(crate) struct Done<T> {
 
 impl<'a> Errand<'a> {
     pub(crate) fn new(doing: &'static str, keys: &'a LockKeys, call: &'a Call) -> Self {
-        Self { doing, keys, call, instead: None, listening: false, lasting: false }
+        Self { doing, keys, call, instead: None, channel: None, lasting: false }
     }
 
     pub(crate) fn or_instead(self, call: &'a Call) -> Self {
@@ -69,6 +71,14 @@ impl<'a> Errand<'a> {
 
     pub(crate) fn lasting(self, lasting: bool) -> Self {
         Self { lasting, ..self }
+    }
+
+    /// The script as it is run on this connection.
+    pub(crate) fn call_on(&self, connection: &Connection) -> Cow<'a, Call> {
+        let Some(channel) = &self.channel else { return Cow::Borrowed(self.call) };
+        let mut call = self.call.clone();
+        call.arg(connection.channel(channel));
+        Cow::Owned(call)
     }
 }
 
@@ -115,7 +125,7 @@ impl Servers {
                 if errand.lasting {
                     return Box::pin(run_lasting(link, connection, errand)).await;
                 }
-                let (asked, answer) = link.run(&connection, errand.doing, errand.call).await?;
+                let (asked, answer) = link.run(&connection, errand.doing, &errand.call_on(&connection)).await?;
                 Ok(Done { asked, connection, answer, instead: false, missing: None })
             }
             // Larger than the rest of a verb.

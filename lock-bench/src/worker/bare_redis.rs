@@ -43,7 +43,7 @@ impl BareRedis {
             connection: connection.map_err(|e| e.to_string())?,
             acquire: script!("quick_acquire.lua" "numbers.lua" "line.lua" "acquire.lua"),
             release: script!("quick_release.lua" "numbers.lua" "line.lua" "release.lua"),
-            channel: format!("%~to:{}", random_owner()),
+            channel: format!("%~to:{}:001", random_owner()),
         })
     }
 }
@@ -66,7 +66,8 @@ impl Lib for BareRedis {
         let ttl = ttl.as_millis() as u64;
         let mut script = self.acquire.prepare_invoke();
         script.key(&keys[..4]).key(&tombstone);
-        script.arg(&owner).arg(ttl).arg(ttl + 600_000).arg("").arg(&self.channel);
+        script.arg(&owner).arg(ttl).arg(ttl + 600_000);
+        script.arg("").arg("").arg("").arg("").arg(&self.channel);
         let number = script.invoke_async(&mut self.connection.clone()).await;
         let number = number.map_err(|e| format!("not granted: {e}"))?;
         Ok(Held { keys, owner, number })

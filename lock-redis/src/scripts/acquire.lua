@@ -1,6 +1,7 @@
 -- What quick_acquire.lua has left: the lock is held, others stand in line, or something is out of the ordinary.
 
-local channel, arrival, marks, floor, bell = ARGV[5] or '', ARGV[6] or '', ARGV[7] == '1', ARGV[8] or '', KEYS[6]
+local arrival, marks, bell = ARGV[5] or '', ARGV[6] == '1', KEYS[6]
+local channel, connection = string.match(ARGV[8] or '', '^(.*):(%d%d%d)$')
 ttl = tonumber(ttl)
 local patience = 2 * ttl + PLACE_LASTS
 local now = clock()
@@ -20,18 +21,20 @@ end
 
 local NEAR = {'1', '15'} -- from the head on to these places is looked for the second process
 local line = line()
-local waits = channel ~= ''
+local waits = channel and true or false
 local mine = waits and owner .. ' ' .. channel .. ' ' .. ARGV[2] .. ' ' .. (floor == '' and '-' or floor) .. ' ' .. label
 
-local has_come = false
+local has_come, is_anew = false, false
 
 -- Takes a place in line, the old one if there is one, and has all places of the process last.
 local function stand_in_line()
     line.hears(places, owner, channel)
     redis.call('ZREMRANGEBYSCORE', places, '-inf', now)
-    local lasts, till = redis.call('ZSCORE', places, channel), now + patience * 1000
-    if not lasts or lasts - till < 0 then
-        redis.call('ZADD', places, whole(till), channel)
+    local lasts, till = redis.call('ZSCORE', places, channel), whole(now + patience * 1000)
+    is_anew = not lasts or string.sub(lasts, -3) ~= connection
+    if is_anew or lasts - till < 0 then
+        local longer = lasts and lasts - till > 0 and lasts or till
+        redis.call('ZADD', places, string.sub(longer, 1, -4) .. connection, channel)
     end
     local place = lasts and 0 or 1
     local stands = redis.call('ZSCORE', queue, mine)
@@ -55,8 +58,12 @@ local function stand_in_line()
     return place
 end
 
--- The first process in line looks when the lease ends, and the second one too: the first may be the holder's.
+-- The first process in line looks when the lease ends, and the second one too: the first may be the holder's. So does
+-- one that was not heard on this connection before: those that stand before it may be gone.
 local function is_to_look()
+    if is_anew then
+        return true
+    end
     for _, last in ipairs(NEAR) do
         local first
         for _, member in ipairs(redis.call('ZRANGE', queue, '0', last)) do

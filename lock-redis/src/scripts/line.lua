@@ -3,8 +3,10 @@
 -- The line of a lock is a sorted set: who waits, by the number of its arrival. A member is
 --     <owner> <channel of its process> <ttl in ms> <number to exceed, or -> <label>
 -- Another one, `places`, has the channels of those processes, each with the µs of this clock until which
--- the places of the process last. In it is also, without end and after an `@`, the member to whom the lock was
--- sent last, until it or its process is heard of.
+-- the places of the process last; the last three digits are the number of the connection by which it was heard. It is
+-- told on its channel with that number: who was not heard since the server came up listens to another one, if at all. In
+-- `places` is also, without end and after an `@`, the member to whom the lock was sent last, until it or its process is
+-- heard of.
 --
 -- One function that makes the others, because most scripts find that nobody waits: making all of them takes the
 -- server longer than a command does.
@@ -12,7 +14,8 @@
 local function line()
     local BEHIND_OWNER = 34 -- where the channel begins
     local CLAIM_LEASE = '3000' -- in ms: how long a lock that was sent waits for a word of its owner
-    local SENDING = 20 -- what it costs to send somebody the lock, when taking somebody out of the line costs 1
+    local ASKING = 5 -- what it costs to ask whether a process listens, when taking somebody out of the line costs 1
+    local SERVING = 200 -- what is left for serving somebody by those who clear away before
     local BATCH = '100'
 
     -- What one script may spend on those who are gone: the server does nothing else meanwhile. A thousand
@@ -62,8 +65,10 @@ local function line()
         return nil
     end
 
+    -- False if the process does not hear it. Then its places are gone.
     local function tell(channel, message, places)
-        local heard = redis.pcall('PUBLISH', channel, message)
+        local lasts = redis.call('ZSCORE', places, channel)
+        local heard = lasts and redis.pcall('PUBLISH', channel .. ':' .. string.sub(lasts, -3), message) or 0
         if heard == 0 then
             redis.call('ZREM', places, channel)
             unheard[channel] = true
@@ -76,14 +81,21 @@ local function line()
         return 'next ' .. lock .. ' ' .. remaining .. ' ' .. now .. ' ' .. is_ours
     end
 
-    -- Tells so many of the processes whose places last longest.
+    -- Tells so many of the processes whose places last longest: out of a thousand, as those who do not hear it lose theirs.
     local function tell_others(message, places, sent, most)
-        local channels = redis.call('ZRANGE', places, '-' .. BATCH, '-1')
-        for i = #channels, 1, -1 do
-            local channel = channels[i]
-            local is_other = channel ~= sent and string.sub(channel, 1, 1) ~= '@'
-            if most > 0 and is_other and tell(channel, message, places) then
-                most = most - 1
+        local passed = 0
+        for _ = 1, 10 do
+            local channels = redis.call('ZRANGE', places, -passed - BATCH, -passed - 1)
+            for i = #channels, 1, -1 do
+                local channel = channels[i]
+                local is_other = channel ~= sent and string.sub(channel, 1, 1) ~= '@'
+                if most > 0 and is_other and tell(channel, message, places) then
+                    most = most - 1
+                end
+                passed = passed + (unheard[channel] and 0 or 1)
+            end
+            if most == 0 or #channels - BATCH < 0 then
+                return
             end
         end
     end
@@ -127,7 +139,7 @@ local function line()
     -- it is for others to go on: the lock is free, and there are more in line.
     --
     -- Nothing is taken out of the line before the lock is given, but for those who are gone: where a write is
-    -- refused, the lock stays free and the line as it is.
+    -- refused, the lock stays free and the line as it is. Who listens is known before, and nothing can change meanwhile.
     local function serve(lock, fence, queue, places, mine, lapsed)
         local now = clock()
         local sent = silent(places)
@@ -143,51 +155,36 @@ local function line()
         local function is_gone(channel)
             if channel and gone[channel] == nil then
                 local lasts = redis.call('ZSCORE', places, channel)
-                gone[channel] = not lasts or lasts - now <= 0
+                gone[channel] = not lasts or lasts - now <= 0 or not tell(channel, '', places)
+                budget = budget - ASKING
             end
             return not channel or gone[channel]
         end
-        local given = false
-        while budget > 0 do
-            local member, behind = first(queue, is_gone)
-            if not member then
-                break
-            elseif member == mine then
-                redis.call('ZREM', queue, member)
-                return member, nil
-            end
+        local member, behind = first(queue, is_gone)
+        if member and member == mine then
+            redis.call('ZREM', queue, member)
+            return member, nil
+        elseif member then
             local owner = string.sub(member, 1, 32)
             local channel, ttl, floor, label =
                 string.match(member, '^(%S+) (%d+) (%S+) ?(.*)$', BEHIND_OWNER)
             local lease = ttl - CLAIM_LEASE < 0 and ttl or CLAIM_LEASE
             local number, err = give(lock, fence, owner, label, lease, floor, now)
             if err then
-                if given then
-                    redis.call('DEL', lock)
-                end
                 return nil, err
             end
-            given = true
             local message = 'grant ' .. lock .. ' ' .. owner .. ' ' .. number .. ' ' .. lease .. ' ' .. now
-            local heard = redis.pcall('PUBLISH', channel, message)
+            local lasts = redis.call('ZSCORE', places, channel)
+            local heard = redis.pcall('PUBLISH', channel .. ':' .. string.sub(lasts, -3), message)
             if type(heard) == 'table' then
                 redis.call('DEL', lock)
                 return nil, heard
             end
-            if heard > 0 then
-                redis.call('ZREM', queue, member)
-                redis.pcall('ZADD', places, 'inf', '@' .. member)
-                tell_next(lock, queue, places, 1, channel, behind, lease, now)
-                return member, nil
-            end
-            redis.call('ZREM', places, channel)
-            gone[channel], unheard[channel] = true, true
-            budget = budget - SENDING
-        end
-        if given then
-            redis.call('DEL', lock)
-        end
-        if budget > 0 then
+            redis.call('ZREM', queue, member)
+            redis.pcall('ZADD', places, 'inf', '@' .. member)
+            tell_next(lock, queue, places, 1, channel, behind, lease, now)
+            return member, nil
+        elseif budget > 0 then
             redis.call('DEL', places)
             return nil, nil
         end
@@ -195,6 +192,29 @@ local function line()
         return nil, nil, true
     end
 
-    return {serve = serve, tell_next = tell_next, hears = hears, channel_of = channel_of}
+    -- Takes those of a process out of the line who came until `granted` and are not `known` to it.
+    local function sweep(queue, process, granted, known)
+        local from = 0
+        while budget > SERVING do
+            local entries, stale = redis.call('ZRANGE', queue, from, from + BATCH - 1, 'WITHSCORES'), {}
+            for i = 1, #entries, 2 do
+                local member, arrival = entries[i], entries[i + 1]
+                local is_stale = channel_of(member) == process and not known[string.sub(member, 1, 32)]
+                if is_stale and arrival - granted <= 0 then
+                    stale[#stale + 1] = member
+                end
+            end
+            if #stale > 0 then
+                redis.call('ZREM', queue, unpack(stale))
+            end
+            budget = budget - #entries / 2
+            if #entries < 2 * BATCH then
+                return
+            end
+            from = from + BATCH - #stale
+        end
+    end
+
+    return {serve = serve, tell_next = tell_next, hears = hears, sweep = sweep, channel_of = channel_of}
 end
 

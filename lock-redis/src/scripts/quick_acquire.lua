@@ -3,11 +3,11 @@
 -- KEYS  1 the lock   2 its fence   3 its queue   4 its places   5 the tombstone of this owner
 --       6 the bell, if it waits and not in line
 -- ARGV  1 owner   2 ttl in ms   3 how long the fence stays in ms; those at the end may be missing if they are empty:
---       4 label, or ''   5 the channel of its process, or '' if it does not wait in line
---       6 the number of its arrival, or '' if it was not told one
---       7 '1' if whoever waits is to mark the lock, as its holder may let go of it by a command that does not ask
+--       4 label, or ''   5 the number of its arrival, or '' if it was not told one
+--       6 '1' if whoever waits is to mark the lock, as its holder may let go of it by a command that does not ask
 --       whether somebody waits: that deletes what has the holder's value, and a marked one has another
---       8 the number to exceed, or ''
+--       7 the number to exceed, or ''
+--       8 if it waits in line: the channel of its process, with the three digits of the connection at its end
 -- Answers number: granted for the ttl, under that number
 --         {1, number, lease in ms, now, 0}: granted
 --         {0, arrival or '', remaining ms, or -1 if it has no end, now, place}: held by one of ours
@@ -24,7 +24,7 @@
 -- here, but for that: each of them costs the server about as much as a command does.
 
 local lock, fence, queue, places, tombstone = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local owner, ttl, label, floor = ARGV[1], ARGV[2], ARGV[4] or '', ARGV[8]
+local owner, ttl, label, floor = ARGV[1], ARGV[2], ARGV[4] or '', ARGV[7] or ''
 
 local there = redis.call('EXISTS', lock, queue, tombstone, fence)
 if there <= 1 then
@@ -32,7 +32,7 @@ if there <= 1 then
     local last = there == 1 and redis.pcall('GETRANGE', fence, '0', '16')
     local now = redis.call('TIME')
     local number, stays = now[1] .. string.sub('00000' .. now[2], -6), ARGV[3]
-    local is_usual = not floor or (#floor == #number and floor < number)
+    local is_usual = floor == '' or (#floor == #number and floor < number)
     -- Not near the end of all numbers.
     if not is_usual and #floor == #number and floor < '9' then
         -- Until the clock has passed the number, too.

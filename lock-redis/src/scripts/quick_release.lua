@@ -35,6 +35,8 @@ if is_plain then
     local head, behind = heads[1], heads[2]
     local channel, ttl, label = string.match(head or '', '^(%S+) (%d+) %- ?(.*)$', 34)
     local lasts = channel and redis.pcall('ZSCORE', places, channel)
+    local other = behind and string.match(behind, '^%S+', 34)
+    local stays = other and other ~= channel and redis.pcall('ZSCORE', places, other)
     local last = lasts and redis.pcall('GETRANGE', fence, '0', '16')
     local now = last and redis.pcall('TIME')
     now = now and now[1] and now[1] .. string.sub('00000' .. now[2], -6)
@@ -47,12 +49,11 @@ if is_plain then
         is_let_go = true
         local stored = redis.pcall('SET', fence, now, 'PX', STAYS).ok
             and redis.pcall('SET', lock, label == '' and held or held .. ' ' .. label, 'PX', lease).ok
-        local other = behind and string.match(behind, '^%S+', 34)
         -- Before the grant: the server writes first to whom it has last said something.
-        local told = stored and other and other ~= channel
-            and redis.pcall('PUBLISH', other, 'next ' .. lock .. ' ' .. lease .. ' ' .. now .. ' 1')
+        local told = stored and type(stays) == 'string'
+            and redis.pcall('PUBLISH', other .. ':' .. string.sub(stays, -3), 'next ' .. lock .. ' ' .. lease .. ' ' .. now .. ' 1')
         local heard = stored
-            and redis.pcall('PUBLISH', channel,
+            and redis.pcall('PUBLISH', channel .. ':' .. string.sub(lasts, -3),
                 'grant ' .. lock .. ' ' .. next .. ' ' .. now .. ' ' .. lease .. ' ' .. now)
         if type(heard) == 'number' and heard > 0 then
             redis.pcall('ZREM', queue, head)

@@ -22,6 +22,7 @@ mod requests;
 mod rights;
 mod sentinel;
 mod soak;
+mod stale;
 mod support;
 #[cfg(feature = "tls")]
 mod tls;

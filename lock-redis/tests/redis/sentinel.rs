@@ -1,6 +1,6 @@
 //! Servers that Sentinels watch over: failovers that keep locks, and those that lose them.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use conformance_tests::servers::{
@@ -408,4 +408,50 @@ async fn sentinels_and_servers_have_credentials_of_their_own() {
     let denied = refused(&url).await;
     assert_eq!(denied.kind(), ErrorKind::Denied, "{denied}");
     assert!(whole(&denied).contains("+sentinel|master"), "{denied:?}");
+}
+
+/// Waiters that were served by the old primary after it was replaced are still queued at the new one.
+#[tokio::test]
+async fn a_planned_failover_costs_at_most_one_claim_lease() {
+    const TTL: Duration = Duration::from_secs(2);
+    const LOCKS: [&str; 3] = ["a", "b", "c"];
+    const PROCESSES: usize = 3;
+    const TASKS: usize = 5;
+
+    let group = group().await;
+    let grants = LOCKS.map(|_| Arc::new(Mutex::new(Vec::new())));
+    let mut contending = tokio::task::JoinSet::new();
+    for _ in 0..PROCESSES {
+        let locks = Locker::new(connect(&group).await);
+        for (name, grants) in LOCKS.iter().zip(&grants) {
+            for _ in 0..TASKS {
+                let (lock, grants) = (locks.lock(*name).unwrap().ttl(TTL), Arc::clone(grants));
+                contending.spawn(async move {
+                    loop {
+                        if let Ok(guard) = lock.acquire().await {
+                            grants.lock().unwrap().push(Moment::now());
+                            let _ = guard.release().await;
+                        }
+                    }
+                });
+            }
+        }
+    }
+    eventually(|| grants.iter().all(|grants| grants.lock().unwrap().len() > 100)).await;
+    group.sentinel(0).command(&["SENTINEL", "FAILOVER", group.service()]);
+    meanwhile(&group, |group| group.wait_until_named(1)).await;
+    let named = Moment::now();
+    let served_since = |grants: &Arc<Mutex<Vec<Moment>>>| {
+        let grants = grants.lock().unwrap();
+        grants.iter().filter(|at| **at > named + TTL).count() > 100
+    };
+    until("all locks are granted again", async || grants.iter().all(served_since)).await;
+    contending.abort_all();
+    for (name, grants) in LOCKS.iter().zip(&grants) {
+        let grants = grants.lock().unwrap();
+        let gaps = grants.windows(2).map(|pair| pair[1].saturating_since(pair[0]));
+        let longest = gaps.max().unwrap_or_default();
+        println!("{name} stood still for {longest:?}");
+        assert!(longest <= TTL + Duration::from_millis(100), "{name} stood still for {longest:?}");
+    }
 }

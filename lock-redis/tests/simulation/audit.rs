@@ -39,6 +39,8 @@ pub(crate) struct Asked<'a> {
     args: &'a [Bytes],
     /// It lets this owner go, of whom an attempt may still arrive.
     lets_go: Option<&'a Bytes>,
+    /// It takes this entry out of the line.
+    leaves: Option<&'a Bytes>,
 }
 
 struct OfLock {
@@ -76,7 +78,8 @@ impl<'a> Asked<'a> {
             [owner, _, uncertain, ..] if names_tombstone && uncertain == b"1" => Some(owner),
             _ => None,
         };
-        Self { locks, args, lets_go }
+        let leaves = args.get(3).filter(|entry| names_tombstone && !entry.is_empty());
+        Self { locks, args, lets_go, leaves }
     }
 }
 
@@ -97,6 +100,13 @@ impl Audit {
             wrong.extend(is_prolonged(keys, of, it.args));
             wrong.extend(self.is_back(keys, of));
             let owner = keys.text(&of.lock).map(|value| value.get(..32).unwrap_or_default());
+            let is_left = |(_, member): &&(f64, Bytes)| Some(member) == it.leaves;
+            wrong.extend(
+                keys.members(&of.queue)
+                    .iter()
+                    .find(is_left)
+                    .map(|(_, member)| format!("{} has left, and stands in line", shown(member))),
+            );
             let mut line = keys.members(&of.queue).iter().map(|(_, member)| member);
             wrong.extend(match owner {
                 None if of.held.is_some() => waiting(keys, &of.queue, &of.places)
@@ -145,7 +155,8 @@ impl Audit {
         let is_true = value_of(of).starts_with(holds.as_bytes())
             && lease == lasts.to_string()
             && now == keys.now.to_string();
-        let channel = message.channel.clone();
+        let (channel, _) = split(&message.channel);
+        let channel = channel.to_vec();
         let sent = Sent { owner: owner.as_bytes().to_vec(), channel: channel.clone() };
         let before = self.silent.insert(of.lock.clone(), Some(sent)).flatten();
         let has_not_answered = before.is_some_and(|before| before.channel == channel);
@@ -170,7 +181,7 @@ impl Sent {
     fn speaks(&self, args: &[Bytes]) -> bool {
         let Self { owner, channel } = self;
         args.iter()
-            .any(|arg| arg.starts_with(owner) || arg == channel || channel_of(arg) == channel)
+            .any(|arg| arg.starts_with(owner) || arg.starts_with(channel) || channel_of(arg) == channel)
     }
 }
 
@@ -188,9 +199,16 @@ fn is_passed_over(
             && owner != holder
             && !args.iter().any(|arg| owner.is_some_and(|owner| arg.starts_with(owner)))
             && silent.is_none_or(|silent| silent.channel != channel)
+            && !is_given_up(member, args)
     };
     let member = of.waiting.iter().find(has_lost)?;
     Some(format!("{} has lost its place, and its process was heard of", shown(member)))
+}
+
+/// Its process gives a lock back, and does not know it.
+fn is_given_up(member: &[u8], args: &[Bytes]) -> bool {
+    let [_, channel, _, known] = args else { return false };
+    channel == channel_of(member) && !contains(known, member.get(..32).unwrap_or(member))
 }
 
 /// A lease lasts longer than before, and not its owner has asked for that.
@@ -225,7 +243,15 @@ fn waiting(keys: &Keyspace, queue: &[u8], places: &[u8]) -> Vec<Bytes> {
 /// Its process listens, and its places last.
 fn is_there(keys: &Keyspace, places: &[u8], member: &[u8]) -> bool {
     let channel = channel_of(member);
-    until(keys, places, channel).is_some_and(|until| until > keys.now) && keys.is_heard(channel)
+    until(keys, places, channel).is_some_and(|until| {
+        let connection = format!(":{:03}", until % 1000).into_bytes();
+        until > keys.now && keys.is_heard(&[channel, &connection].concat())
+    })
+}
+
+/// The channel of a process, and what of it is for one connection.
+fn split(channel: &[u8]) -> (&[u8], &[u8]) {
+    channel.split_at(channel.len().saturating_sub(4))
 }
 
 fn contains(text: &[u8], part: &[u8]) -> bool {

@@ -14,6 +14,7 @@ use lock_core::{Backend, LockName};
 use lock_redis::{Config, Redis};
 use tokio::sync::OnceCell;
 
+use super::keyspace::Bytes;
 use super::network::{Cut, World};
 use super::order;
 
@@ -55,6 +56,8 @@ enum Hazard {
     ServerStops,
     /// The server comes back with older data, or none.
     DataLost,
+    /// A queue has its entries of some time ago again: waiters that were served, or gave up.
+    StaleQueue,
     /// The memory limit is reached for a while.
     MemoryLimit,
     /// The server forgets its scripts.
@@ -70,6 +73,7 @@ enum Hazard {
 }
 
 impl Hazard {
+    /// Those that are drawn by their shares.
     const ALL: [Self; 14] = [
         Self::RequestLost,
         Self::ReplyLost,
@@ -115,6 +119,7 @@ impl Hazard {
             Self::Restart => "server restarted with its data",
             Self::ServerStops => "server stopped",
             Self::DataLost => "data lost",
+            Self::StaleQueue => "stale queue",
             Self::MemoryLimit => "memory limit",
             Self::ScriptsFlushed => "scripts flushed",
             Self::ForeignDelete => "foreign DEL",
@@ -192,6 +197,12 @@ impl OnStandIn {
             Hazard::Restart => world.shut_down(),
             Hazard::ServerStops => world.stop_until(Moment::now() + while_it_lasts),
             Hazard::DataLost => self.lose_data(&mut rng, while_it_lasts).await,
+            Hazard::StaleQueue => {
+                let before = self.entries(lock);
+                sleep(while_it_lasts).await;
+                self.restore(lock, &before);
+                while_it_lasts = Duration::ZERO;
+            }
             Hazard::MemoryLimit => _ = world.command(&[b"CONFIG", b"SET", b"maxmemory", b"1"]),
             Hazard::ScriptsFlushed => _ = world.command(&[b"SCRIPT", b"FLUSH"]),
             Hazard::ForeignDelete => _ = world.command(&[b"DEL", lock.as_bytes()]),
@@ -240,6 +251,26 @@ impl OnStandIn {
         holder.heal();
     }
 
+    /// The entries of a queue, with their arrivals.
+    fn entries(&self, lock: &str) -> Vec<(f64, Bytes)> {
+        self.world.look(|keys| keys.members(&queue_of(lock)).to_vec())
+    }
+
+    /// Queues again those that were, but for the holder, of whom that is known.
+    fn restore(&self, lock: &str, before: &[(f64, Bytes)]) {
+        let there = self.entries(lock);
+        let value = self.world.look(|keys| keys.text(lock.as_bytes()).map(<[u8]>::to_vec));
+        let holds = |member: &Bytes| {
+            value.as_ref().is_some_and(|value| value.get(..32) == member.get(..32))
+        };
+        for (arrival, member) in before {
+            if !holds(member) && !there.iter().any(|(_, other)| other == member) {
+                let arrival = arrival.to_string();
+                self.world.command(&[b"ZADD", &queue_of(lock), arrival.as_bytes(), member]);
+            }
+        }
+    }
+
     /// As a failover to a replica that was behind, or a restart without data.
     async fn lose_data(&self, rng: &mut Rng, after: Duration) {
         let snapshot = rng.bool().then(|| self.world.look(|keys| keys.snapshot()));
@@ -251,6 +282,10 @@ impl OnStandIn {
         });
         self.world.start();
     }
+}
+
+fn queue_of(lock: &str) -> Vec<u8> {
+    format!("{{{lock}}}%queue").into_bytes()
 }
 
 /// What is noted of a fault before it happens.
@@ -272,7 +307,7 @@ fn noted<'a>(
         | Hazard::Forgotten
         | Hazard::Silence
         | Hazard::Slowness => fault.process(&format!("p{process}")),
-        Hazard::ForeignDelete | Hazard::ForeignSet => fault.lock(lock),
+        Hazard::ForeignDelete | Hazard::ForeignSet | Hazard::StaleQueue => fault.lock(lock),
         _ => fault,
     };
     match hazard.breaks() {
@@ -322,6 +357,10 @@ impl Site for OnStandIn {
                 if rng.u8(..100) < hazard.share() {
                     hazards.push((hazard, rng.u32(2..15)));
                 }
+            }
+            // In one of three, by what is drawn anyway.
+            if stage.ttl.as_millis().is_multiple_of(3) {
+                hazards.push((Hazard::StaleQueue, 5));
             }
         }
         if !self.always.is_empty() {
