@@ -285,3 +285,35 @@ async fn who_comes_anew_takes_over_behind_stale_entries() {
     let took = Moment::now().saturating_since(began);
     assert!(took >= LEASE && took < LEASE + CLAIM_LEASE, "{took:?}");
 }
+
+/// Nothing tells the waiters that lock and queue are gone together.
+#[tokio::test]
+async fn who_waits_notices_a_swapped_database_within_two_leases() {
+    const TTL: Duration = Duration::from_secs(1);
+    // Polls are spread by a tenth.
+    const BOUND: Duration = Duration::from_millis(2200);
+
+    let server = Server::start();
+    let holder = Locker::new(server.client().await).lock("n").unwrap().ttl(TTL);
+    let _guard = holder.acquire().await.unwrap();
+    let mut waiting = tokio::task::JoinSet::new();
+    for _ in 0..2 {
+        let locks = Locker::new(server.client().await);
+        for _ in 0..4 {
+            let lock = locks.lock("n").unwrap().ttl(TTL);
+            waiting.spawn(async move {
+                let guard = lock.acquire().await.unwrap();
+                let at = Moment::now();
+                guard.release().await.unwrap();
+                at
+            });
+        }
+    }
+    eventually(|| server.waiting("n") == 8).await;
+    let _: String = server.run("SWAPDB 0 1");
+    let began = Moment::now();
+    while let Some(at) = waiting.join_next().await {
+        let took = at.unwrap().saturating_since(began);
+        assert!(took < BOUND + Duration::from_millis(500), "{took:?}");
+    }
+}
