@@ -254,6 +254,10 @@ fn classify_reply(code: &str, detail: &str) -> (Effect, FaultKind, &'static str)
         "LOCKFENCE" => {
             (Invalid, "somebody else writes to the key of the fencing tokens: delete it")
         }
+        "LOCKSPENT" => (
+            Invalid,
+            "no fencing token is left: choose another name; without the key, tokens would go back",
+        ),
         "NOPROTO" => (Unsupported, "the server must be Redis 6 or newer"),
         _ => return (Unknown, Unavailable, "look at what the server says"),
     };

@@ -16,7 +16,7 @@ end
 
 if tonumber(floor) and tonumber(floor) + 1 >= LIMIT then
     -- Nor may it stand in line: it could not be served, and nobody behind it.
-    return redis.error_reply('LOCKFENCE there is no fencing token above the one that was asked for')
+    return redis.error_reply('LOCKSPENT there is no fencing token above the one that was asked for')
 end
 
 local NEAR = {'1', '15'} -- from the head on to these places is looked for the second process

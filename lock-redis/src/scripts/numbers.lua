@@ -49,14 +49,14 @@ local function give(lock, fence, owner, label, lease, floor, now)
     if err then
         return nil, err
     end
-    if last and (#last > 16 or not string.find(last, '^%d+$')) then
+    if last and not string.find(last, '^%d+$') then
         return nil, redis.error_reply('LOCKFENCE the fence key of the lock holds something other than a number')
     end
     local number, above = now, tonumber(floor)
     if above or (last and (#last ~= #now or now <= last)) then
         number = math.max(now + 0, (last or 0) + 1, (above or 0) + 1)
         if number >= LIMIT then
-            return nil, redis.error_reply('LOCKFENCE the fencing tokens of the lock are used up')
+            return nil, redis.error_reply('LOCKSPENT the fencing tokens of the lock are used up: its fence key, or who asks, is at the last one')
         end
         number = whole(number)
     end
