@@ -19,7 +19,7 @@ use lock_core::{
 use redis::{FromRedisValue, ParsingError, from_redis_value};
 
 use crate::config::{Config, TTL_MAX};
-use crate::fault::odd_answer;
+use crate::fault::{self, odd_answer};
 use crate::keys::{Keys, LockKeys};
 use crate::line::{Called, Lines, Member, Place, Told};
 use crate::link::{Connection, Ours};
@@ -365,7 +365,11 @@ impl Redis {
             // Nothing is left of it anywhere: if it gives up now, nobody lets go of it.
             lines.leave(&claim.owner);
         }
-        let seen = answer?;
+        let seen = answer.map_err(|fault| match !knows_nothing && servers.distrusts(&keys) {
+            // Certificates are replaced while programs run. Who waits already waits for that, too.
+            true => fault::as_outage(fault),
+            false => fault,
+        })?;
         match seen.told {
             None if knows_nothing => lines.leave(&claim.owner),
             None => lines.hold(&claim.owner),

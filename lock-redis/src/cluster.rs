@@ -146,6 +146,11 @@ impl Cluster {
         self.map().master_of(slot).is_some_and(|member| member.link.is_listening_in(slot))
     }
 
+    /// True if the master of `slot`, or we, do not trust the other.
+    pub(crate) fn distrusts_in(&self, slot: u16) -> bool {
+        self.map().master_of(slot).is_some_and(|member| member.link.distrusts())
+    }
+
     /// Runs a script where its keys are.
     pub(crate) async fn run<T: FromRedisValue>(
         self: &Arc<Self>,

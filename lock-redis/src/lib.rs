@@ -415,7 +415,8 @@
 //! The files are read whenever a connection is made, so certificates can be replaced while programs
 //! run; connections that exist go on with the old ones. What is wrong with a file fails
 //! [`Redis::connect`] before the server is asked. Later it is an outage like others: put the file right,
-//! and the next attempt finds it. Replace a certificate and its key such that no one sees half of it
+//! and the next attempt finds it. If the server or the client refuses the certificate of the other later, that is
+//! [`ErrorKind::Denied`], but for claims in line: they wait, as a file may be whole after half of it is written. Replace a certificate and its key such that no one sees half of it
 //! for long, by renaming.
 //!
 //! The cryptography is that of the process' default provider for `rustls`. If there is none when the

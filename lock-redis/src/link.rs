@@ -65,6 +65,8 @@ pub(crate) struct Link {
     config: Arc<Config>,
     ours: Arc<Ours>,
     dialer: Dialer<Connection>,
+    /// See [`distrusts`](Self::distrusts).
+    distrusts: AtomicBool,
     /// Where the locks are by the last word of each sentinel.
     named: watch::Sender<Words>,
     /// Those who listen to sentinels. They end with this.
@@ -147,6 +149,7 @@ impl Link {
             config: Arc::new(config),
             ours,
             dialer: Dialer::default(),
+            distrusts: AtomicBool::new(false),
             named: watch::Sender::new(words),
             listening: Mutex::default(),
         }
@@ -504,8 +507,17 @@ impl Link {
         // There may be nothing against the old one but that it does not answer.
         match self.dialer.current().filter(|c| !c.is_broken() && !self.is_left(c)) {
             Some(old) if self.answers(&old).await => Ok(old),
-            _ => self.connect_in_time().await,
+            _ => {
+                let made = self.connect_in_time().await;
+                self.distrusts.store(made.as_ref().is_err_and(fault::is_distrust), Ordering::Relaxed);
+                made
+            }
         }
+    }
+
+    /// True if the last connection was not made for lack of trust: by certificates.
+    pub(crate) fn distrusts(&self) -> bool {
+        self.distrusts.load(Ordering::Relaxed)
     }
 
     /// True if a connection that seems to be silent is not: callers may have gone away before their

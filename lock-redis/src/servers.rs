@@ -168,6 +168,14 @@ impl Servers {
         }
     }
 
+    /// True if the server that has these keys, or we, do not trust the other.
+    pub(crate) fn distrusts(&self, keys: &LockKeys) -> bool {
+        match &self.way {
+            Way::ToOne(link) => link.distrusts(),
+            Way::ToMembers(cluster) => cluster.distrusts_in(keys.slot()),
+        }
+    }
+
     /// True if locks are on several servers, so that no script can be about two of them.
     pub(crate) fn are_many(&self) -> bool {
         matches!(self.way, Way::ToMembers(_))

@@ -276,6 +276,43 @@ async fn files_are_read_whenever_a_connection_is_made() {
     }
 }
 
+/// As when each file is written in two steps, and its first part is whole by itself.
+#[tokio::test]
+async fn who_is_queued_waits_while_certificates_are_replaced() {
+    let certificates = Certificates::new().with_stranger().with_employee();
+    certificates.join(&["other.pem", "ca.pem"], "trusted.pem");
+    let (_server, port) = certificates.server("good", &[("tls-auth-clients", "yes")]);
+    let proxy = Proxy::start(([127, 0, 0, 1], port).into()).unwrap();
+    let holder = certificates.url(port, "ca=@/ca.pem&cert=@/client.pem&key=@/client.key");
+    let holder = Redis::connect(holder).await.unwrap();
+    let mut held = claim("n", LONG);
+    win(&holder, &mut held).await;
+    let write = |file: &str, content: &str| certificates.write(file, certificates.read(content));
+    write("own.pem", "chain.pem");
+    write("own-ca.pem", "trusted.pem");
+    let options = "ca=@/own-ca.pem&cert=@/own.pem&key=@/employee.key";
+    let locks = Redis::connect(certificates.url(proxy.addr().port(), options)).await.unwrap();
+    let lock = Locker::new(locks.clone()).lock("n").unwrap().ttl(Duration::from_millis(LONG));
+    let waiting = tokio::spawn(async move { lock.acquire().await });
+    let queued = async || holder.inspect(&held.name).await.unwrap().waiting == Some(1);
+    conformance_tests::words::until("it is queued", queued).await;
+    for (file, half, whole) in
+        [("own.pem", "employee.pem", "chain.pem"), ("own-ca.pem", "other.pem", "trusted.pem")]
+    {
+        write(file, half);
+        let before = proxy.stats().connections;
+        proxy.reset_connections().await;
+        // It tries again and again.
+        proxy.until(|stats| stats.connections >= before + 3).await;
+        assert!(!waiting.is_finished(), "{file}: {:?}", waiting.await);
+        write(file, whole);
+        eventually(|| format!("{locks:?}").contains("connected: true")).await;
+    }
+    assert_eq!(holder.release(&held, LetGo::now()).await.unwrap(), Release::Released);
+    let served = tokio::time::timeout(SOON, waiting).await.expect("it is served");
+    served.unwrap().unwrap().release().await.unwrap();
+}
+
 #[tokio::test]
 async fn what_is_no_certificate_is_refused_before_the_server_is_asked() {
     let certificates = Certificates::new();
