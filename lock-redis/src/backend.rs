@@ -366,7 +366,7 @@ impl Redis {
             lines.leave(&claim.owner);
         }
         let seen = answer.map_err(|fault| match !knows_nothing && servers.distrusts(&keys) {
-            // Certificates are replaced while programs run. Who waits already waits for that, too.
+            // Certificates are replaced while programs run: a claim in line waits for that, too.
             true => fault::as_outage(fault),
             false => fault,
         })?;
@@ -798,8 +798,8 @@ impl FromRedisValue for Answer {
     }
 }
 
-/// What `quick_acquire.lua` is told, but for what it may do without, empty arguments at the end; and for the connection of
-/// those in line: see [`Errand::channel`].
+/// The call of `quick_acquire.lua`. Empty arguments at the end are left out. For a claim in line,
+/// [`Errand::channel`] adds the last one.
 fn acquire(
     ours: &Ours,
     claim: &Claim,
@@ -821,7 +821,7 @@ fn acquire(
     let marks = if marks { "1" } else { "" };
     let optional = [label, &arrival, marks, &floor];
     let last = optional.iter().rposition(|text| !text.is_empty());
-    // What is told of the connection stands behind all of them.
+    // The channel follows all of them.
     let given = if place.is_some() { optional.len() } else { last.map_or(0, |last| last + 1) };
     for text in optional.iter().take(given) {
         call.arg(*text);

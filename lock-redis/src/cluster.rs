@@ -146,7 +146,7 @@ impl Cluster {
         self.map().master_of(slot).is_some_and(|member| member.link.is_listening_in(slot))
     }
 
-    /// True if the master of `slot`, or we, do not trust the other.
+    /// Returns true if the master of `slot`, or the client, refused the certificate of the other.
     pub(crate) fn distrusts_in(&self, slot: u16) -> bool {
         self.map().master_of(slot).is_some_and(|member| member.link.distrusts())
     }

@@ -83,15 +83,14 @@ pub(crate) fn missing_rights(commands: &[String]) -> Error {
     Error::new(ErrorKind::Denied, message)
 }
 
-/// True if the connection could not be made because one side does not trust the other: files that name certificates may just
-/// be replaced.
+/// Returns true if one side refused the certificate of the other. Their files may just be replaced.
 pub(crate) fn is_distrust(fault: &Fault) -> bool {
     use std::error::Error;
 
-    fault.kind() == Denied && fault.source().is_some_and(|source| source.is::<NoTls>())
+    fault.kind() == Denied && matches!(fault.source(), Some(source) if source.is::<NoTls>())
 }
 
-/// The same fault of somebody who goes on waiting until it has passed.
+/// Returns the same fault for a claim that goes on waiting until it has passed.
 pub(crate) fn as_outage(fault: Fault) -> Fault {
     match (fault.effect(), fault.kind()) {
         (NotApplied, Denied) => Fault::not_applied(Unavailable, fault.into_source()),

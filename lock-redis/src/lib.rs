@@ -37,8 +37,8 @@
 //! * **By force.** Whoever deletes the key of a lock of ours by hand lets others in; the holder is told
 //!   by its next renewal, and that renewal serves who is next. [`break_lock`] does so at once.
 //! * **Databases.** Signals do not tell databases apart: with `order=any`, a lock that is busy under the same
-//!   name in another one makes waiters look needlessly. After `SWAPDB` a holder is told by its next renewal, and a waiter
-//!   polls within two of its leases and a tenth.
+//!   name in another one makes waiters look needlessly. After `SWAPDB` a holder is told by its next
+//!   renewal, and a waiter polls within two of its leases and a tenth.
 //! * **Replicas** are refused when connecting, and do not say of a lock that it is taken. What becomes of locks when one
 //!   takes over stands [below](#sentinel).
 //! * **Members of a cluster** are refused as single servers. See [below](#clusters).
@@ -70,12 +70,14 @@
 //! have heard: each of their processes then costs a claim lease, and others may look only within their own
 //! ttl. Leave that to short looks of an operator.
 //!
-//! **Stale entries** are those of waiters that were served or gave up: a failover, or a restart with older data, brings them
-//! back. A grant names its lock, and a process that is granted a lock for which it does not wait gives it back at once,
-//! together with all its stale entries: one round trip for a process. Processes that have not asked for the lock since the
-//! server came up are passed over in the script; those that still wait keep their positions, and ask again when they are
-//! connected. So a lock of which older data name no holder is granted within a claim lease and 100 ms, however many entries are
-//! stale. If the data name a holder, the time counts from the end of its lease, or from its release.
+//! **Stale entries** are those of waiters that were served or gave up. A failover, or a restart
+//! with older data, brings them back. A grant names its lock. A process that is granted a lock for
+//! which it does not wait gives the lock back at once, together with all its stale entries: one
+//! round trip for a process. The script passes over processes that have not asked for the lock
+//! since the server came up. A process that still waits asks after each reconnect and keeps its
+//! positions. So the lock is granted again within a claim lease and 100 ms, however many entries
+//! are stale. If the data name a holder, the time counts from its release or from the end of its
+//! lease.
 //!
 //! The lease of a lock that was sent counts from when the server gave it, not from when word of it came: the server's
 //! time in the message is compared with that in an earlier answer on the same connection. If
@@ -140,7 +142,8 @@
 //!   it leads to. Who announces no address is checked by the name of the member that sent us there.
 //! * Rights are tried out on one master when connecting, out of those that are there. Users are not shared among nodes: create them on each.
 //!
-//! The channels are `<prefix>{<number>}%~to:<128 random bits>:<3 digits>`, one for each slot in which somebody of the client has waited.
+//! The channels are `<prefix>{<number>}%~to:<128 random bits>:<3 digits>`, one for each slot in
+//! which somebody of the client has waited.
 //!
 //! # What is asked of the server
 //!
@@ -196,8 +199,8 @@
 //! | `{<prefix><name>}%bell` | empty: somebody waits who does not stand in line | when a lock that they have seen is let go; at the latest after ten minutes |
 //! | `{<prefix><name>}%gone:<owner id>` | empty: this owner was let go | after a minute |
 //!
-//! The channel of a process is `<prefix>%~to:<128 random bits>`, and at its end a colon and three digits, which differ from
-//! one of its connections to the next.
+//! The channel of a process is `<prefix>%~to:<128 random bits>:<3 digits>`. The digits change with
+//! each connection.
 //!
 //! The key of a name of ASCII letters, digits and punctuation (but `%`) is the name itself, and a key
 //! with any string in it is held. Every other character is escaped, the one that ends the prefix too, and
@@ -415,8 +418,9 @@
 //! The files are read whenever a connection is made, so certificates can be replaced while programs
 //! run; connections that exist go on with the old ones. What is wrong with a file fails
 //! [`Redis::connect`] before the server is asked. Later it is an outage like others: put the file right,
-//! and the next attempt finds it. If the server or the client refuses the certificate of the other later, that is
-//! [`ErrorKind::Denied`], but for claims in line: they wait, as a file may be whole after half of it is written. Replace a certificate and its key such that no one sees half of it
+//! and the next attempt finds it. If the server or the client refuses the certificate of the other
+//! later, that is [`ErrorKind::Denied`]. Claims in line wait instead: half of a file may be a whole
+//! one. Replace a certificate and its key such that no one sees half of it
 //! for long, by renaming.
 //!
 //! The cryptography is that of the process' default provider for `rustls`. If there is none when the

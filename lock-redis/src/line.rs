@@ -24,8 +24,8 @@ use crate::value::shown;
 /// What the server counts in milliseconds may last that much longer.
 const ROUNDING: Duration = Duration::from_millis(1);
 
-/// How long an owner that was queued and has the lock is remembered, if it does not let go before. A grant that a
-/// connection brings later than that does not occur.
+/// How long an owner that was queued is known as the holder, unless it releases before. No
+/// connection delivers a grant later than that.
 const REMEMBERED: Duration = Duration::from_secs(60);
 
 #[derive(Default)]
@@ -35,7 +35,8 @@ pub(crate) struct Lines(Mutex<Table>);
 struct Table {
     waiters: ByOwner<Waiter>,
     locks: HashMap<Arc<str>, Lock>,
-    /// Owners that were queued for this lock and have it: their grants may still arrive. They are remembered until then.
+    /// Owners that were queued for this lock and have it, until these moments. Their grants may
+    /// still arrive.
     holders: ByOwner<(Arc<str>, Moment)>,
     /// How many have come so far.
     came: u64,
@@ -145,7 +146,7 @@ pub(crate) struct Unclaimed {
     pub(crate) owner: OwnerId,
     /// The server's time then, in µs.
     pub(crate) granted: u64,
-    /// The owners that do wait for it, one after the other.
+    /// The owners of this client that wait for the lock, one after the other.
     pub(crate) waiting: String,
 }
 
@@ -366,8 +367,8 @@ impl Lines {
         }
     }
 
-    /// Takes in a message of the server, and what its clock said before that on the same connection. Returns the lock that
-    /// is to be given back, if its new owner does not wait for it here.
+    /// Handles a message of the server, which may be dated by an earlier answer on the same
+    /// connection. Returns the lock to give back, if its new owner does not wait for it here.
     pub(crate) fn hear(&self, message: &str, clock: Option<Said>) -> Option<Unclaimed> {
         let arrived = Moment::now();
         let words: Vec<_> = message.split(' ').collect();
@@ -426,7 +427,8 @@ impl Table {
         Some(waiter)
     }
 
-    /// True if the owner neither waits for this lock nor holds it. If it waits for another one, its entry is elsewhere.
+    /// Returns true if the owner neither waits for this lock nor holds it. A waiter for another
+    /// lock has to ask where it stands: its entry was in the wrong queue.
     fn is_unclaimed(&mut self, lock: &str, owner: &OwnerId) -> bool {
         let holds = self.holders.get(owner).is_some_and(|(held, _)| **held == *lock);
         match self.waiters.get_mut(owner) {

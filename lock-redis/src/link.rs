@@ -114,8 +114,8 @@ pub(crate) struct Connection {
 struct Health {
     /// No other connection has it; never 0.
     id: u64,
-    /// Three digits that no other connection of this client has had for long: what the server sends it goes to the
-    /// channel of the client with these at its end.
+    /// Ends the name of the channel on which this connection listens. The next 998 connections of
+    /// the client have others.
     number: u64,
     server: Found,
     since: Moment,
@@ -314,8 +314,8 @@ impl Link {
         if fault.effect() == Effect::NotApplied { Ok(false) } else { Err(fault) }
     }
 
-    /// Gives back a lock whose new owner does not wait for it here, and has the server forget others like it. If that
-    /// fails, the claim lease ends.
+    /// Gives back a lock whose new owner does not wait for it here, and removes the stale entries
+    /// of this client. If that fails, the claim lease ends by itself.
     async fn give_back(self: Arc<Self>, unclaimed: Unclaimed) {
         let Unclaimed { lock, owner, granted, waiting } = unclaimed;
         let Some(keys) = Keys::of_key(&lock) else { return };
@@ -509,13 +509,15 @@ impl Link {
             Some(old) if self.answers(&old).await => Ok(old),
             _ => {
                 let made = self.connect_in_time().await;
-                self.distrusts.store(made.as_ref().is_err_and(fault::is_distrust), Ordering::Relaxed);
+                self.distrusts
+                    .store(made.as_ref().is_err_and(fault::is_distrust), Ordering::Relaxed);
                 made
             }
         }
     }
 
-    /// True if the last connection was not made for lack of trust: by certificates.
+    /// Returns true if the last attempt to connect failed because one side refused the certificate
+    /// of the other.
     pub(crate) fn distrusts(&self) -> bool {
         self.distrusts.load(Ordering::Relaxed)
     }
@@ -925,7 +927,7 @@ impl Connection {
         }
     }
 
-    /// Where it hears what is said to the client on `channel`.
+    /// Returns the part of `channel` on which this connection listens.
     pub(crate) fn channel(&self, channel: &str) -> String {
         self.health.channel(channel)
     }
@@ -992,7 +994,7 @@ impl Health {
         }
     }
 
-    /// What of `channel` is for this connection.
+    /// Returns the part of `channel` on which this connection listens.
     fn channel(&self, channel: &str) -> String {
         format!("{channel}:{:03}", self.number)
     }

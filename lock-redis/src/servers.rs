@@ -41,8 +41,8 @@ pub(crate) struct Errand<'a> {
     pub(crate) call: &'a Call,
     /// What to run if a cluster is just moving the keys, one after the other: something with one key.
     pub(crate) instead: Option<&'a Call>,
-    /// Who asks is to hear what is said to the client on this channel. The script is told by which connection, as its
-    /// last argument.
+    /// The channel of a claim in line. The script gets the part of the connection as its last
+    /// argument, and the connection listens on it.
     pub(crate) channel: Option<Arc<str>>,
     /// Replicas have to know of what it writes.
     pub(crate) lasting: bool,
@@ -73,7 +73,7 @@ impl<'a> Errand<'a> {
         Self { lasting, ..self }
     }
 
-    /// The script as it is run on this connection.
+    /// Returns the script's call on this connection.
     pub(crate) fn call_on(&self, connection: &Connection) -> Cow<'a, Call> {
         let Some(channel) = &self.channel else { return Cow::Borrowed(self.call) };
         let mut call = self.call.clone();
@@ -125,7 +125,8 @@ impl Servers {
                 if errand.lasting {
                     return Box::pin(run_lasting(link, connection, errand)).await;
                 }
-                let (asked, answer) = link.run(&connection, errand.doing, &errand.call_on(&connection)).await?;
+                let (asked, answer) =
+                    link.run(&connection, errand.doing, &errand.call_on(&connection)).await?;
                 Ok(Done { asked, connection, answer, instead: false, missing: None })
             }
             // Larger than the rest of a verb.
@@ -168,7 +169,8 @@ impl Servers {
         }
     }
 
-    /// True if the server that has these keys, or we, do not trust the other.
+    /// Returns true if the server that has these keys, or the client, refused the certificate of
+    /// the other.
     pub(crate) fn distrusts(&self, keys: &LockKeys) -> bool {
         match &self.way {
             Way::ToOne(link) => link.distrusts(),

@@ -58,8 +58,9 @@ local function stand_in_line()
     return place
 end
 
--- The first process in line looks when the lease ends, and the second one too: the first may be the holder's. So does
--- one that was not heard on this connection before: those that stand before it may be gone.
+-- The first process in line looks when the lease ends, and the second one too: the first may be the
+-- holder's. So does a process that asks on a new connection: the entries before its own may all be
+-- stale.
 local function is_to_look()
     if is_anew then
         return true

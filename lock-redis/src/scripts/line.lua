@@ -3,10 +3,11 @@
 -- The line of a lock is a sorted set: who waits, by the number of its arrival. A member is
 --     <owner> <channel of its process> <ttl in ms> <number to exceed, or -> <label>
 -- Another one, `places`, has the channels of those processes, each with the µs of this clock until which
--- the places of the process last; the last three digits are the number of the connection by which it was heard. It is
--- told on its channel with that number: who was not heard since the server came up listens to another one, if at all. In
--- `places` is also, without end and after an `@`, the member to whom the lock was sent last, until it or its process is
--- heard of.
+-- the places of the process last. The last three digits of these are the number of the connection
+-- on which the process last asked for the lock. Messages go to its channel with that number: a
+-- process that has not asked since the server came up listens to another one, or to none.
+-- In `places` is also, without end and after an `@`, the member to whom the lock was sent last,
+-- until it or its process is heard of.
 --
 -- One function that makes the others, because most scripts find that nobody waits: making all of them takes the
 -- server longer than a command does.
@@ -14,8 +15,8 @@
 local function line()
     local BEHIND_OWNER = 34 -- where the channel begins
     local CLAIM_LEASE = '3000' -- in ms: how long a lock that was sent waits for a word of its owner
-    local ASKING = 5 -- what it costs to ask whether a process listens, when taking somebody out of the line costs 1
-    local SERVING = 200 -- what is left for serving somebody by those who clear away before
+    local ASKING = 5 -- the cost of asking whether a process listens, where removing an entry costs 1
+    local SERVING = 200 -- the budget that a sweep leaves for the next grant
     local BATCH = '100'
 
     -- What one script may spend on those who are gone: the server does nothing else meanwhile. A thousand
@@ -65,7 +66,7 @@ local function line()
         return nil
     end
 
-    -- False if the process does not hear it. Then its places are gone.
+    -- Sends a message to a process. Returns false if it does not listen; then its places are gone.
     local function tell(channel, message, places)
         local lasts = redis.call('ZSCORE', places, channel)
         local heard = lasts and redis.pcall('PUBLISH', channel .. ':' .. string.sub(lasts, -3), message) or 0
@@ -81,7 +82,8 @@ local function line()
         return 'next ' .. lock .. ' ' .. remaining .. ' ' .. now .. ' ' .. is_ours
     end
 
-    -- Tells so many of the processes whose places last longest: out of a thousand, as those who do not hear it lose theirs.
+    -- Sends a message to `most` of the processes whose places last longest. A thousand are tried:
+    -- those that do not listen lose their places.
     local function tell_others(message, places, sent, most)
         local passed = 0
         for _ = 1, 10 do
@@ -139,7 +141,8 @@ local function line()
     -- it is for others to go on: the lock is free, and there are more in line.
     --
     -- Nothing is taken out of the line before the lock is given, but for those who are gone: where a write is
-    -- refused, the lock stays free and the line as it is. Who listens is known before, and nothing can change meanwhile.
+    -- refused, the lock stays free and the line as it is. A process that hears an empty message
+    -- hears the grant, too.
     local function serve(lock, fence, queue, places, mine, lapsed)
         local now = clock()
         local sent = silent(places)
@@ -192,7 +195,8 @@ local function line()
         return nil, nil, true
     end
 
-    -- Takes those of a process out of the line who came until `granted` and are not `known` to it.
+    -- Removes the entries of a process that are not newer than `granted`, but for those of `known`
+    -- owners.
     local function sweep(queue, process, granted, known)
         local from = 0
         while budget > SERVING do

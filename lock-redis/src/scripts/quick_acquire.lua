@@ -4,10 +4,10 @@
 --       6 the bell, if it waits and not in line
 -- ARGV  1 owner   2 ttl in ms   3 how long the fence stays in ms; those at the end may be missing if they are empty:
 --       4 label, or ''   5 the number of its arrival, or '' if it was not told one
---       6 '1' if whoever waits is to mark the lock, as its holder may let go of it by a command that does not ask
---       whether somebody waits: that deletes what has the holder's value, and a marked one has another
+--       6 '1' if whoever waits is to mark the lock, as its holder may let go of it by a command that
+--       does not ask whether somebody waits: that deletes what has the holder's value, and a marked one has another
 --       7 the number to exceed, or ''
---       8 if it waits in line: the channel of its process, with the three digits of the connection at its end
+--       8 if it waits in line: the channel of its process, with the digits of the connection
 -- Answers number: granted for the ttl, under that number
 --         {1, number, lease in ms, now, 0}: granted
 --         {0, arrival or '', remaining ms, or -1 if it has no end, now, place}: held by one of ours

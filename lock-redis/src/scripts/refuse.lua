@@ -1,9 +1,10 @@
--- Gives back a lock that was granted to an owner which does not wait for it, and removes the stale entries of its
--- process from the queue: a server that came back to older data may have many of them.
+-- Gives back a lock that was granted to an owner which does not wait for it, and removes the stale
+-- entries of its process from the queue: a server that came back to older data may have many of
+-- them.
 --
 -- KEYS  1 the lock   2 its fence   3 its queue   4 its places   5 its bell
--- ARGV  1 the owner   2 the channel of its process   3 the server's time of the grant in µs   4 the owners of this
---       process that wait for the lock, one after the other
+-- ARGV  1 the owner   2 the channel of its process   3 the server's time of the grant in µs
+--       4 the owners of this process that wait for the lock, one after the other
 -- Answers 1: the owner held the lock until now   0: it did not
 
 local lock, fence, queue, places, bell = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]

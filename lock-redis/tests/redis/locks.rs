@@ -266,7 +266,7 @@ async fn strange_keys_are_refused_and_left_alone() {
     assert_eq!(number(&granted(locks.try_acquire(&last).await)), 9_007_199_254_740_991);
     locks.release(&last, LetGo::now()).await.unwrap();
     invalid(locks.try_acquire(&claim("a", SECOND)).await, "used up");
-    // Whoever deletes a number makes tokens go back.
+    // Without the number, tokens go back.
     for last in ["9007199254740991", "9007199254740992", "99999999999999999999"] {
         let _: String = server.command(&["SET", "{a}%fence", last]);
         let fault = locks.try_acquire(&claim("a", SECOND)).await.unwrap_err();

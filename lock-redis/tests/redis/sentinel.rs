@@ -410,7 +410,8 @@ async fn sentinels_and_servers_have_credentials_of_their_own() {
     assert!(whole(&denied).contains("+sentinel|master"), "{denied:?}");
 }
 
-/// Waiters that were served by the old primary after it was replaced are still queued at the new one.
+/// Waiters that were served by the old primary after it was replaced are still queued at the new
+/// one.
 #[tokio::test]
 async fn a_planned_failover_costs_at_most_one_claim_lease() {
     const TTL: Duration = Duration::from_secs(2);

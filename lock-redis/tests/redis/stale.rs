@@ -1,4 +1,5 @@
-//! Queues with entries of waiters that were served elsewhere meanwhile: what a failover or a restart brings back.
+//! Queues with entries of waiters that were served elsewhere: a failover or a restart with older
+//! data restores them.
 
 use std::time::Duration;
 
@@ -117,7 +118,8 @@ async fn gone(locks: &Redis, waiters: Vec<Claim>) {
     releasing.join_all().await;
 }
 
-/// A process answers once for all its stale entries, and keeps the position of those that still wait.
+/// A process answers once for all its stale entries, and keeps the position of those that still
+/// wait.
 #[tokio::test]
 async fn stale_entries_of_a_live_process_cost_one_round_trip() {
     for count in STALE {
@@ -139,19 +141,20 @@ async fn stale_entries_of_a_live_process_cost_one_round_trip() {
     }
 }
 
-/// What became of the processes whose waiters a restarted server knows, and which were served before.
+/// The state of the processes whose waiters a restarted server knows, though they were served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Processes {
     /// They are connected again.
     Live,
     /// They are not connected.
     Away,
-    /// They were connected again, and vanished without a word: the server considers their connections open.
+    /// They were connected again, and vanished without a word: the server considers their
+    /// connections open.
     Vanished,
 }
 
-/// A server restarts with older data, whose stale entries are of some processes. Returns how long the lock is not granted
-/// to the waiter behind them, from its first release on.
+/// A server restarts with older data, whose stale entries are of some processes. Returns how long
+/// the lock is not granted to the waiter behind them, from its first release on.
 async fn standstill_after_a_restart(processes: Processes, count: usize) -> Duration {
     const MACHINES: usize = 9;
 
@@ -160,12 +163,14 @@ async fn standstill_after_a_restart(processes: Processes, count: usize) -> Durat
     let mut machines = Vec::new();
     for machine in 0..MACHINES.min(count) {
         let locks = Redis::connect(machines_url.as_str()).await.unwrap();
-        let stale = queued(&locks, count / MACHINES + usize::from(machine < count % MACHINES)).await;
+        let stale =
+            queued(&locks, count / MACHINES + usize::from(machine < count % MACHINES)).await;
         machines.push((locks, stale));
     }
     let lock = Locker::new(scene.client().await).lock("n").unwrap();
     let lock = lock.ttl(Duration::from_millis(LONG));
-    let waiting = tokio::spawn(async move { lock.acquire().await.map(|guard| (guard, Moment::now())) });
+    let waiting =
+        tokio::spawn(async move { lock.acquire().await.map(|guard| (guard, Moment::now())) });
     eventually(|| scene.server.waiting("n") == count as u64 + 1).await;
     let _: String = scene.server.run("SAVE");
     for (locks, stale) in &mut machines {
@@ -239,7 +244,7 @@ async fn stale_entries_of_as_many_processes_cost_no_claim_lease() {
     }
 }
 
-/// Whoever came after the grant may not have been known to its process yet.
+/// A claim may begin after its process has heard the grant.
 #[tokio::test]
 async fn entries_from_after_a_grant_are_not_taken_for_stale() {
     let scene = Scene::new().await;
@@ -264,9 +269,9 @@ async fn entries_from_after_a_grant_are_not_taken_for_stale() {
     assert!(left[0].starts_with(&waiter.owner.expose()));
 }
 
-/// Those that stand before a waiter do not poll when the holder's lease ends, if they are gone.
+/// The processes before a waiter do not poll when the lease ends, if they are gone.
 #[tokio::test]
-async fn who_comes_anew_takes_over_behind_stale_entries() {
+async fn a_newcomer_behind_stale_entries_takes_over() {
     const LEASE: Duration = Duration::from_millis(1500);
 
     let server = Server::start();
@@ -288,7 +293,7 @@ async fn who_comes_anew_takes_over_behind_stale_entries() {
 
 /// Nothing tells the waiters that lock and queue are gone together.
 #[tokio::test]
-async fn who_waits_notices_a_swapped_database_within_two_leases() {
+async fn waiters_notice_a_swapped_database_within_two_leases() {
     const TTL: Duration = Duration::from_secs(1);
     // Polls are spread by a tenth.
     const BOUND: Duration = Duration::from_millis(2200);

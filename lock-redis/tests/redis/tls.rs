@@ -278,7 +278,7 @@ async fn files_are_read_whenever_a_connection_is_made() {
 
 /// As when each file is written in two steps, and its first part is whole by itself.
 #[tokio::test]
-async fn who_is_queued_waits_while_certificates_are_replaced() {
+async fn a_queued_claim_waits_while_certificates_are_replaced() {
     let certificates = Certificates::new().with_stranger().with_employee();
     certificates.join(&["other.pem", "ca.pem"], "trusted.pem");
     let (_server, port) = certificates.server("good", &[("tls-auth-clients", "yes")]);

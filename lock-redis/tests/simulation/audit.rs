@@ -137,15 +137,15 @@ impl Audit {
     /// What is wrong with a message, if it says that one of these locks was given to somebody.
     fn sends(&mut self, keys: &Keyspace, locks: &[OfLock], message: &Message) -> Option<String> {
         let text = String::from_utf8_lossy(&message.text).into_owned();
-        let ["grant", lock, owner, number, lease, now] = text.split(' ').collect::<Vec<_>>()[..] else {
+        let ["grant", lock, owner, number, lease, now] = text.split(' ').collect::<Vec<_>>()[..]
+        else {
             return None;
         };
         let name = shown(owner.as_bytes());
         let holds = format!("{owner} {number}");
         let value_of = |of: &OfLock| keys.text(&of.lock).unwrap_or_default();
-        let is_given = |of: &&OfLock| {
-            of.lock == lock.as_bytes() && value_of(of).starts_with(owner.as_bytes())
-        };
+        let is_given =
+            |of: &&OfLock| of.lock == lock.as_bytes() && value_of(of).starts_with(owner.as_bytes());
         let given = locks.iter().find(is_given);
         let Some(of) = given else {
             // It was taken back, since nobody has heard it.
@@ -180,8 +180,9 @@ impl Sent {
     /// It is one of those who ask, or its process has one among them.
     fn speaks(&self, args: &[Bytes]) -> bool {
         let Self { owner, channel } = self;
-        args.iter()
-            .any(|arg| arg.starts_with(owner) || arg.starts_with(channel) || channel_of(arg) == channel)
+        args.iter().any(|arg| {
+            arg.starts_with(owner) || arg.starts_with(channel) || channel_of(arg) == channel
+        })
     }
 }
 
@@ -205,7 +206,7 @@ fn is_passed_over(
     Some(format!("{} has lost its place, and its process was heard of", shown(member)))
 }
 
-/// Its process gives a lock back, and does not know it.
+/// Returns true if its process gives a lock back, and does not name its owner.
 fn is_given_up(member: &[u8], args: &[Bytes]) -> bool {
     let [_, channel, _, known] = args else { return false };
     channel == channel_of(member) && !contains(known, member.get(..32).unwrap_or(member))
@@ -249,7 +250,7 @@ fn is_there(keys: &Keyspace, places: &[u8], member: &[u8]) -> bool {
     })
 }
 
-/// The channel of a process, and what of it is for one connection.
+/// Splits a channel into that of the process and the part of a connection.
 fn split(channel: &[u8]) -> (&[u8], &[u8]) {
     channel.split_at(channel.len().saturating_sub(4))
 }

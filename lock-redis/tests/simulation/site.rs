@@ -256,7 +256,7 @@ impl OnStandIn {
         self.world.look(|keys| keys.members(&queue_of(lock)).to_vec())
     }
 
-    /// Queues again those that were, but for the holder, of whom that is known.
+    /// Queues the entries of before again, but for that of the holder.
     fn restore(&self, lock: &str, before: &[(f64, Bytes)]) {
         let there = self.entries(lock);
         let value = self.world.look(|keys| keys.text(lock.as_bytes()).map(<[u8]>::to_vec));
@@ -358,7 +358,7 @@ impl Site for OnStandIn {
                     hazards.push((hazard, rng.u32(2..15)));
                 }
             }
-            // In one of three, by what is drawn anyway.
+            // In a third of the runs. The lease decides, so that nothing else is drawn otherwise.
             if stage.ttl.as_millis().is_multiple_of(3) {
                 hazards.push((Hazard::StaleQueue, 5));
             }
