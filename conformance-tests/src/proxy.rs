@@ -307,6 +307,12 @@ impl Proxy {
         self.order(|state| _ = state.spared.insert(client));
     }
 
+    /// Leads all addresses of this proxy to `upstream` from now on, as after a change of a DNS entry or of a virtual IP:
+    /// new connections, and not the live ones.
+    pub fn repoint(&self, upstream: SocketAddr) {
+        self.order(|state| state.moved_to = Some(upstream));
+    }
+
     /// Takes all faults away; what was held up by them arrives now. What waits to be cut, held or
     /// counted still does.
     pub fn heal(&self) {
@@ -735,6 +741,8 @@ struct State {
     armed: u64,
     traps: Vec<Arc<Trap>>,
     counted: Stats,
+    /// Where new connections lead, if no longer to the server that the proxy was started for.
+    moved_to: Option<SocketAddr>,
 }
 
 impl State {
@@ -848,6 +856,7 @@ fn admit(client: TcpStream, from: IpAddr, upstream: SocketAddr, shared: &Arc<Sha
         drop(state);
         reset(client);
     } else {
+        let upstream = state.moved_to.unwrap_or(upstream);
         drop(state);
         tokio::spawn(serve(client, upstream, Live { connection, shared: Arc::clone(shared) }));
     }

@@ -734,6 +734,18 @@ async fn several_ways_are_one_network() {
 }
 
 #[tokio::test]
+async fn new_connections_lead_where_the_address_has_moved() {
+    let ((_one, proxy), (other, _)) = (line_server().await, line_server().await);
+    let mut live = Client::connect(&proxy).await;
+    assert_eq!(live.ask("here").await, "re:here");
+    proxy.repoint(other.addr);
+    assert_eq!(live.ask("still").await, "re:still");
+    let mut moved = Client::connect(&proxy).await;
+    assert_eq!(moved.ask("there").await, "re:there");
+    other.gets(&["connected", "there"]).await;
+}
+
+#[tokio::test]
 async fn dropping_the_proxy_ends_everything() {
     let (server, proxy) = line_server().await;
     let mut client = Client::connect(&proxy).await;

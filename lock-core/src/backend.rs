@@ -23,6 +23,7 @@ use async_trait::async_trait;
 
 use crate::capabilities::Capabilities;
 use crate::clock::Moment;
+use crate::dial::Epoch;
 use crate::name::LockName;
 use crate::owner::{Label, OwnerId};
 use crate::token::FencingToken;
@@ -40,7 +41,8 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// what is not declared is checked to be absent.
     fn capabilities(&self) -> Capabilities;
 
-    /// Which server this really is, and up since when; `None` if the backend cannot tell.
+    /// Returns which server this really is, since when it is up, and for how long verbs reach it; `None` if the backend
+    /// cannot tell. Asked again when the [epoch](Identity::epoch) is over.
     async fn identity(&self) -> Result<Option<Identity>, Fault>;
 
     /// One attempt to get the lock. Does not wait.
@@ -323,7 +325,7 @@ pub enum Release {
 }
 
 /// A server, as far as it can be told apart from others.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Identity {
     /// The same for two connections exactly if they reach the same server process.
@@ -331,13 +333,23 @@ pub struct Identity {
     /// For how long that process has been running at least: who has forgotten what it gave is kept out by this for as
     /// long as leases last, so more than the truth is worse than nothing.
     pub up_for: Option<Duration>,
+    /// For how long verbs are answered by this server: while they use the connection that told. An address leads to another
+    /// server one day, and the next connection with it.
+    pub epoch: Epoch,
 }
 
 impl Identity {
-    /// An identity.
+    /// Creates an identity that may be over: verbs may be answered by another server at any time.
     #[must_use]
     pub fn new(id: impl Into<String>, up_for: Option<Duration>) -> Self {
-        Self { id: id.into(), up_for }
+        Self { id: id.into(), up_for, epoch: Epoch::unknown() }
+    }
+
+    /// Sets for how long verbs are answered by this server.
+    #[must_use]
+    pub fn during(mut self, epoch: Epoch) -> Self {
+        self.epoch = epoch;
+        self
     }
 }
 

@@ -6,6 +6,7 @@
 
 use std::fmt;
 use std::future::Future;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -93,6 +94,58 @@ impl<T> fmt::Debug for Together<T> {
     }
 }
 
+/// The time for which all verbs use one connection: what was learned on it about its server holds for all of them.
+///
+/// A verb that begins and ends in one epoch was answered by the server of that connection, and by no other one: a
+/// connection that is replaced ends the epoch before a verb can use the next one.
+#[derive(Clone, Debug)]
+pub struct Epoch(Kind);
+
+#[derive(Clone, Debug)]
+enum Kind {
+    Fixed,
+    Unknown,
+    Counted { count: Arc<AtomicU64>, at: u64 },
+}
+
+impl Epoch {
+    /// Creates an epoch that never ends: for backends that have no connection and are their own server.
+    #[must_use]
+    pub fn fixed() -> Self {
+        Self(Kind::Fixed)
+    }
+
+    /// Creates an epoch that is over: for backends that cannot tell when another server answers.
+    #[must_use]
+    pub fn unknown() -> Self {
+        Self(Kind::Unknown)
+    }
+
+    fn since(count: &Arc<AtomicU64>) -> Self {
+        Self(Kind::Counted { count: Arc::clone(count), at: count.load(Ordering::SeqCst) })
+    }
+
+    /// Returns true while verbs use the same connection.
+    #[must_use]
+    pub fn is_current(&self) -> bool {
+        match &self.0 {
+            Kind::Fixed => true,
+            Kind::Unknown => false,
+            Kind::Counted { count, at } => count.load(Ordering::SeqCst) == *at,
+        }
+    }
+
+    /// Returns true if no third connection can have been used between this epoch and the `next` one, as far as the
+    /// backend can tell.
+    #[must_use]
+    pub fn is_next_to(&self, next: &Self) -> bool {
+        match (&self.0, &next.0) {
+            (Kind::Counted { at, .. }, Kind::Counted { at: next, .. }) => next - at <= 1,
+            _ => true,
+        }
+    }
+}
+
 /// The connection that all verbs share, made anew when it is needed and not good any more.
 pub struct Dialer<C> {
     state: Arc<Mutex<State<C>>>,
@@ -102,6 +155,8 @@ pub struct Dialer<C> {
 struct State<C> {
     connection: Option<C>,
     failure: Option<Failure>,
+    /// How many connections there have been, and attempts that failed. It changes while the state is locked.
+    count: Arc<AtomicU64>,
 }
 
 struct Failure {
@@ -111,7 +166,7 @@ struct Failure {
 
 impl<C> Default for Dialer<C> {
     fn default() -> Self {
-        let state = State { connection: None, failure: None };
+        let state = State { connection: None, failure: None, count: Arc::default() };
         Self { state: Arc::new(Mutex::new(state)), attempt: Together::default() }
     }
 }
@@ -126,6 +181,15 @@ impl<C: Clone + Send + Sync + 'static> Dialer<C> {
     #[must_use]
     pub fn current(&self) -> Option<C> {
         lock(&self.state).connection.clone()
+    }
+
+    /// Returns the epoch of the connection that `is_it`; one that is over, if the dialer has another one by now.
+    pub fn epoch_of(&self, is_it: impl FnOnce(&C) -> bool) -> Epoch {
+        let state = lock(&self.state);
+        match state.connection.as_ref().is_some_and(is_it) {
+            true => Epoch::since(&state.count),
+            false => Epoch::unknown(),
+        }
     }
 
     /// The connection if it `is_good`, or what becomes of the one attempt to `dial` that all share.
@@ -168,6 +232,7 @@ impl<C: Clone + Send + Sync + 'static> Dialer<C> {
 impl<C: Clone> State<C> {
     fn note(&mut self, made: &Result<C, Fault>) {
         let last = self.failure.take();
+        self.count.fetch_add(1, Ordering::SeqCst);
         self.connection = made.as_ref().ok().cloned();
         if made.is_err() {
             let pause = last.map_or(SHORTEST_PAUSE, |last| (last.pause * 2).min(LONGEST_PAUSE));
@@ -209,6 +274,26 @@ mod tests {
         assert!(dropped.is_err());
         let (one, other) = tokio::join!(dialer.get(is_good, dial), dialer.get(is_good, dial));
         assert_eq!((one.unwrap(), other.unwrap(), dialer.current()), (1, 1, Some(1)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_epoch_is_over_with_its_connection() {
+        let dialer = Dialer::default();
+        dialer.put(1);
+        let first = dialer.epoch_of(|made| *made == 1);
+        assert!(first.is_current() && dialer.current() == Some(1));
+        // Known of the old connection when there is a new one: known of none.
+        dialer.put(2);
+        assert!(!first.is_current() && !dialer.epoch_of(|made| *made == 1).is_current());
+        let second = dialer.epoch_of(|made| *made == 2);
+        assert!(second.is_current() && first.is_next_to(&second));
+        let refused = || async { Err(Fault::not_applied(FaultKind::Unavailable, "refused")) };
+        dialer.get(|_| false, refused).await.unwrap_err();
+        assert!(!second.is_current());
+        dialer.get(|_| false, || async { Ok(3) }).await.unwrap();
+        let third = dialer.epoch_of(|made| *made == 3);
+        assert!(third.is_current() && !second.is_next_to(&third));
+        assert!(Epoch::fixed().is_current() && !Epoch::unknown().is_current());
     }
 
     #[tokio::test(start_paused = true)]

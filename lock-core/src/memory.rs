@@ -21,6 +21,7 @@ use crate::capabilities::{
     Capabilities, Durability, Fencing, Order, Reach, Support, Takeover, Wakeup,
 };
 use crate::clock::{Moment, sleep_until, wall};
+use crate::dial::Epoch;
 use crate::name::LockName;
 use crate::owner::{Label, OwnerId};
 use crate::token::FencingToken;
@@ -212,7 +213,8 @@ impl Backend for Memory {
 
     async fn identity(&self) -> Result<Option<Identity>, Fault> {
         let up_for = Moment::now().saturating_since(self.space.born);
-        Ok(Some(Identity::new(self.space.id.short(), Some(up_for))))
+        let identity = Identity::new(self.space.id.short(), Some(up_for));
+        Ok(Some(identity.during(Epoch::fixed())))
     }
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, Fault> {

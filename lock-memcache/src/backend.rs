@@ -190,7 +190,8 @@ impl Backend for Memcached {
         };
         let up_for = stat(&stats, "uptime").and_then(|seconds| seconds.parse().ok());
         let up_for = up_for.map(|uptime: u64| Duration::from_secs(uptime.saturating_sub(AHEAD)));
-        Ok(Some(Identity::new(String::from_utf8_lossy(&id), up_for)))
+        let identity = Identity::new(String::from_utf8_lossy(&id), up_for);
+        Ok(Some(identity.during(server.link.epoch_of(&connection))))
     }
 
     /// Takes the lock, looks what stands there now, and draws a token, in one round trip: whether the

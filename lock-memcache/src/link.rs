@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use lock_core::backend::{Fault, FaultKind};
 use lock_core::clock::{Moment, sleep};
-use lock_core::dial::Dialer;
+use lock_core::dial::{Dialer, Epoch};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
@@ -90,6 +90,11 @@ impl Link {
     pub(crate) async fn connection(&self) -> Result<Connection, Fault> {
         let dial = || connect(Arc::clone(&self.place)).with_current_subscriber();
         self.dialer.get(|connection| connection.shared.state().broken.is_none(), dial).await
+    }
+
+    /// Returns for how long verbs use this connection.
+    pub(crate) fn epoch_of(&self, connection: &Connection) -> Epoch {
+        self.dialer.epoch_of(|current| current.id() == connection.id())
     }
 }
 

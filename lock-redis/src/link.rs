@@ -18,7 +18,7 @@ use std::time::Duration;
 use lock_core::backend::FaultKind::{Unavailable, Unsupported};
 use lock_core::backend::{Effect, Fault, Identity};
 use lock_core::clock::{Moment, sleep};
-use lock_core::dial::Dialer;
+use lock_core::dial::{Dialer, Epoch};
 use lock_core::{Error, ErrorKind, Order, OwnerId};
 use redis::aio::{AsyncPushSender, ConnectionLike, MultiplexedConnection, SendError};
 use redis::{
@@ -200,38 +200,41 @@ impl Link {
 
     /// Which process the server is, and since when; `None` if this user may not ask.
     pub(crate) async fn identity(self: &Arc<Self>) -> Result<Option<Identity>, Fault> {
-        let Some(info) = self.info("server").await? else { return Ok(None) };
+        let connection = self.connection().await?;
+        let Some(info) = self.info(&connection, "server").await? else { return Ok(None) };
         let up_for = info.get("uptime_in_seconds").and_then(|secs| secs.parse().ok());
         // The difference of two whole seconds, which may be one more than what has passed.
         let up_for = up_for.map(|uptime: u64| Duration::from_secs(uptime.saturating_sub(1)));
-        Ok(info.get("run_id").map(|id| Identity::new(id, up_for)))
+        let epoch = self.epoch_of(&connection);
+        Ok(info.get("run_id").map(|id| Identity::new(id, up_for).during(epoch)))
+    }
+
+    fn epoch_of(&self, connection: &Connection) -> Epoch {
+        match self.replicas {
+            None => self.dialer.epoch_of(|current| current.id() == connection.id()),
+            // Writes have connections of their own.
+            Some(_) => Epoch::unknown(),
+        }
     }
 
     /// A section of what the server tells of itself; `None` if this user may not ask.
-    async fn info(self: &Arc<Self>, section: &'static str) -> Result<Option<Info>, Fault> {
-        match self.ask(redis::cmd("INFO").arg(section)).await? {
+    async fn info(
+        &self,
+        connection: &Connection,
+        section: &'static str,
+    ) -> Result<Option<Info>, Fault> {
+        match connection.ask(redis::cmd("INFO").arg(section)).await {
             Ok(text) => Ok(Some(Info(text))),
-            Err((_, error)) if fault::is_refused(&error) => Ok(None),
-            Err((connection, error)) => Err(self.failed(&connection, "ask for INFO", &error)),
+            Err(error) if fault::is_refused(&error) => Ok(None),
+            Err(error) => Err(self.failed(connection, "ask for INFO", &error)),
         }
     }
 
     /// Where the cluster has its slots, as far as this member knows.
     pub(crate) async fn slots(self: &Arc<Self>) -> Result<Answer, Fault> {
-        let asked = self.ask(redis::cmd("CLUSTER").arg("SLOTS")).await?;
-        asked.map_err(|(connection, error)| {
-            self.failed(&connection, "ask where the slots are", &error)
-        })
-    }
-
-    async fn ask<T: FromRedisValue>(
-        self: &Arc<Self>,
-        command: &Cmd,
-    ) -> Result<Result<T, (Connection, RedisError)>, Fault> {
         let connection = self.connection().await?;
-        let mut redis = connection.redis.clone();
-        let (_, answer) = connection.health.watch(command.query_async(&mut redis)).await;
-        Ok(answer.map_err(|error| (connection, error)))
+        let asked = connection.ask(redis::cmd("CLUSTER").arg("SLOTS")).await;
+        asked.map_err(|error| self.failed(&connection, "ask where the slots are", &error))
     }
 
     /// Subscribes to the channel of `slot`.
@@ -383,7 +386,10 @@ impl Link {
     /// Refuses a member of a cluster that is taken for a server of its own, and warns of a server that may throw
     /// locks away.
     pub(crate) async fn check_server(self: &Arc<Self>) -> Result<(), Error> {
-        let asking = async { Ok((self.info("server").await?, self.info("memory").await?)) };
+        let asking = async {
+            let connection = self.connection().await?;
+            Ok((self.info(&connection, "server").await?, self.info(&connection, "memory").await?))
+        };
         let (server, memory) = within(CONNECT_TIMEOUT, asking)
             .await
             .unwrap_or_else(|| Err(fault::silent(&self.address)))
@@ -919,6 +925,11 @@ impl First<'_> {
 }
 
 impl Connection {
+    async fn ask<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, RedisError> {
+        let mut redis = self.redis.clone();
+        self.health.watch(command.query_async(&mut redis)).await.1
+    }
+
     /// The server's clock said so in the answer to what was asked then.
     pub(crate) fn clock_said(&self, asked: Moment, said: u64) {
         let mut clock = self.health.clock();
