@@ -307,8 +307,8 @@ impl Proxy {
         self.order(|state| _ = state.spared.insert(client));
     }
 
-    /// Leads all addresses of this proxy to `upstream` from now on, as after a change of a DNS entry or of a virtual IP:
-    /// new connections, and not the live ones.
+    /// Leads all addresses of this proxy to `upstream` from now on, as after a change of a DNS
+    /// entry or of a virtual IP: new connections, and not the live ones.
     pub fn repoint(&self, upstream: SocketAddr) {
         self.order(|state| state.moved_to = Some(upstream));
     }

@@ -41,8 +41,8 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// what is not declared is checked to be absent.
     fn capabilities(&self) -> Capabilities;
 
-    /// Returns which server this really is, since when it is up, and for how long verbs reach it; `None` if the backend
-    /// cannot tell. Asked again when the [epoch](Identity::epoch) is over.
+    /// Returns which server this really is, since when it is up, and for how long verbs reach it;
+    /// `None` if the backend cannot tell. Asked again when the [epoch](Identity::epoch) is over.
     async fn identity(&self) -> Result<Option<Identity>, Fault>;
 
     /// One attempt to get the lock. Does not wait.
@@ -333,8 +333,8 @@ pub struct Identity {
     /// For how long that process has been running at least: who has forgotten what it gave is kept out by this for as
     /// long as leases last, so more than the truth is worse than nothing.
     pub up_for: Option<Duration>,
-    /// For how long verbs are answered by this server: while they use the connection that told. An address leads to another
-    /// server one day, and the next connection with it.
+    /// For how long verbs are answered by this server: while they use the connection that told. An
+    /// address leads to another server one day, and the next connection with it.
     pub epoch: Epoch,
 }
 

@@ -94,10 +94,14 @@ impl<T> fmt::Debug for Together<T> {
     }
 }
 
-/// The time for which all verbs use one connection: what was learned on it about its server holds for all of them.
+/// In the place of a count: the connection is not the dialer's any more.
+const OVER: u64 = u64::MAX;
+
+/// The time for which all verbs use one connection. An identity that its server told holds for all
+/// of them.
 ///
-/// A verb that begins and ends in one epoch was answered by the server of that connection, and by no other one: a
-/// connection that is replaced ends the epoch before a verb can use the next one.
+/// A verb that begins and ends in one epoch was answered by the server of that connection, and by
+/// no other one: a connection that is replaced ends the epoch before a verb can use the next one.
 #[derive(Clone, Debug)]
 pub struct Epoch(Kind);
 
@@ -109,7 +113,8 @@ enum Kind {
 }
 
 impl Epoch {
-    /// Creates an epoch that never ends: for backends that have no connection and are their own server.
+    /// Creates an epoch that never ends: for backends that have no connection and are their own
+    /// server.
     #[must_use]
     pub fn fixed() -> Self {
         Self(Kind::Fixed)
@@ -119,10 +124,6 @@ impl Epoch {
     #[must_use]
     pub fn unknown() -> Self {
         Self(Kind::Unknown)
-    }
-
-    fn since(count: &Arc<AtomicU64>) -> Self {
-        Self(Kind::Counted { count: Arc::clone(count), at: count.load(Ordering::SeqCst) })
     }
 
     /// Returns true while verbs use the same connection.
@@ -135,12 +136,14 @@ impl Epoch {
         }
     }
 
-    /// Returns true if no third connection can have been used between this epoch and the `next` one, as far as the
-    /// backend can tell.
+    /// Returns true if no third connection can have been used between this epoch and the `next`
+    /// one, as far as the backend can tell.
     #[must_use]
     pub fn is_next_to(&self, next: &Self) -> bool {
         match (&self.0, &next.0) {
-            (Kind::Counted { at, .. }, Kind::Counted { at: next, .. }) => next - at <= 1,
+            (Kind::Counted { at, .. }, Kind::Counted { at: next, .. }) => {
+                *next != OVER && next.checked_sub(*at).is_some_and(|between| between <= 1)
+            }
             _ => true,
         }
     }
@@ -155,7 +158,8 @@ pub struct Dialer<C> {
 struct State<C> {
     connection: Option<C>,
     failure: Option<Failure>,
-    /// How many connections there have been, and attempts that failed. It changes while the state is locked.
+    /// How many connections there have been, and attempts that failed. It changes while the state
+    /// is locked.
     count: Arc<AtomicU64>,
 }
 
@@ -183,13 +187,15 @@ impl<C: Clone + Send + Sync + 'static> Dialer<C> {
         lock(&self.state).connection.clone()
     }
 
-    /// Returns the epoch of the connection that `is_it`; one that is over, if the dialer has another one by now.
+    /// Returns the epoch of the connection that `is_it`; one that is over, if the dialer has
+    /// another one by now.
     pub fn epoch_of(&self, is_it: impl FnOnce(&C) -> bool) -> Epoch {
         let state = lock(&self.state);
-        match state.connection.as_ref().is_some_and(is_it) {
-            true => Epoch::since(&state.count),
-            false => Epoch::unknown(),
-        }
+        let at = match state.connection.as_ref().is_some_and(is_it) {
+            true => state.count.load(Ordering::SeqCst),
+            false => OVER,
+        };
+        Epoch(Kind::Counted { count: Arc::clone(&state.count), at })
     }
 
     /// The connection if it `is_good`, or what becomes of the one attempt to `dial` that all share.
@@ -284,7 +290,8 @@ mod tests {
         assert!(first.is_current() && dialer.current() == Some(1));
         // Known of the old connection when there is a new one: known of none.
         dialer.put(2);
-        assert!(!first.is_current() && !dialer.epoch_of(|made| *made == 1).is_current());
+        let late = dialer.epoch_of(|made| *made == 1);
+        assert!(!first.is_current() && !late.is_current() && !first.is_next_to(&late));
         let second = dialer.epoch_of(|made| *made == 2);
         assert!(second.is_current() && first.is_next_to(&second));
         let refused = || async { Err(Fault::not_applied(FaultKind::Unavailable, "refused")) };

@@ -11,6 +11,8 @@ use lock_core::clock::Moment;
 use lock_core::{FencingToken, OwnerId};
 use tokio::sync::Mutex as Lane;
 
+use crate::origin::Origin;
+
 /// One claim at all members. Lives as long as its ticket, its calls that are under way, and, while it
 /// waits, until it is let go.
 pub(crate) struct Candidacy {
@@ -35,6 +37,8 @@ pub(crate) struct Seat {
 /// A member's grant.
 #[derive(Clone, Debug)]
 pub(crate) struct Vote {
+    /// Which server has voted.
+    pub(crate) origin: Origin,
     pub(crate) token: Option<FencingToken>,
     pub(crate) ticket: Option<Ticket>,
     pub(crate) since: Moment,
@@ -119,13 +123,14 @@ impl Drop for Candidacy {
 
 impl Vote {
     /// One that we learn of now.
-    pub(crate) fn of(grant: &Grant, standing: Standing) -> Self {
+    pub(crate) fn of(grant: &Grant, origin: Origin, standing: Standing) -> Self {
         let ends = match grant.lease {
             Lease::For(lease) => Some(grant.since + lease),
             _ => None,
         };
         let (token, ticket) = (grant.token, grant.ticket.clone());
-        Self { token, ticket, since: grant.since, known_since: Moment::now(), ends, standing }
+        let (since, known_since) = (grant.since, Moment::now());
+        Self { origin, token, ticket, since, known_since, ends, standing }
     }
 
     /// True if it was there at `began`, and may have ended by itself since. Members' clocks run up to a hundredth faster than
@@ -138,9 +143,10 @@ impl Vote {
     }
 
     /// The same vote, with a new end.
-    pub(crate) fn renewed(&self, grant: &Grant) -> Self {
+    pub(crate) fn renewed(&self, grant: &Grant, origin: Origin) -> Self {
         let before = self.clone();
-        let mut vote = Self { known_since: self.known_since, ..Self::of(grant, self.standing) };
+        let mut vote =
+            Self { known_since: self.known_since, ..Self::of(grant, origin, self.standing) };
         vote.ticket = vote.ticket.or(before.ticket);
         vote.token = vote.token.or(before.token);
         vote
@@ -148,6 +154,13 @@ impl Vote {
 }
 
 impl Seat {
+    /// Returns the vote, if the server that answers now is the one that cast it. It may be another
+    /// one, to which the address leads by now, or which was started again and remembers: that is as
+    /// good, unless an attempt may have landed late there.
+    pub(crate) fn vote_of(&self, origin: &Origin) -> Option<&Vote> {
+        self.vote.as_ref().filter(|vote| !self.uncertain || vote.origin.may_be(origin))
+    }
+
     /// The claim as this member is asked: never to queue.
     pub(crate) fn claim(&self, claim: &Claim, floor: Option<FencingToken>) -> Claim {
         let mut asked = claim.clone();

@@ -9,10 +9,12 @@ use tokio::time::timeout;
 
 use crate::calls::Calls;
 use crate::candidacy::{Candidacy, Seat, Standing, Vote};
+use crate::origin::{Origin, twin};
 use crate::quorum::{Inner, bounded, no_majority};
 use crate::round::{GRACE, LAST_WORD};
 
-type Answer = Result<Release, Fault>;
+/// The answer of one member, and the server that gave it, if one was asked.
+type Answer = Result<(Release, Option<Origin>), Fault>;
 
 /// The pause after a release that failed doubles from the shortest to the longest.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
@@ -32,10 +34,16 @@ struct Leave<'a> {
 
 impl Inner {
     /// The verb: [`Released`](Release::Released) if a majority had it until now, and
-    /// [`NotHeld`](Release::NotHeld) if so many had not that no majority can have. It is unknown if that may come of this
-    /// release itself, of which others may have made use before the rest was heard of: whoever asks again then, hears that it
-    /// is not held, and knows what to make of it.
-    pub(crate) async fn release(self: &Arc<Self>, claim: &Claim, how: LetGo) -> Answer {
+    /// [`NotHeld`](Release::NotHeld) if so many had not that no majority can have. A member that
+    /// forgets the lock during the release had not, though another one has let it go before: a vote
+    /// may be left of a lock that was broken, too, and the two look alike. It is unknown if that may
+    /// come of this release itself, of which others may have made use before the rest was heard of.
+    /// Core asks again then, hears that it is not held, and knows what to make of it.
+    pub(crate) async fn release(
+        self: &Arc<Self>,
+        claim: &Claim,
+        how: LetGo,
+    ) -> Result<Release, Fault> {
         let candidacy = match self.book.find(claim) {
             Some(known) => known,
             None => {
@@ -47,8 +55,8 @@ impl Inner {
         candidacy.notes().parted = true;
         let everywhere = (0..self.members.len()).collect();
         let mut leave = Leave::begin(self, &candidacy, claim, everywhere, Some(how));
-        let released = |answer: &Answer| matches!(answer, Ok(Release::Released));
-        let not_held = |answer: &Answer| matches!(answer, Ok(Release::NotHeld));
+        let released = |answer: &Answer| matches!(answer, Ok((Release::Released, _)));
+        let not_held = |answer: &Answer| matches!(answer, Ok((Release::NotHeld, _)));
         let is_decided = |leave: &Leave<'_>| {
             leave.count(released) >= self.majority || leave.count(not_held) >= self.majority
         };
@@ -106,33 +114,39 @@ impl Inner {
     ) -> Answer {
         let mut seat = candidacy.seats[member].lock().await;
         if candidacy.has_nothing(&seat, how) {
-            return Ok(Release::NotHeld);
+            return Ok((Release::NotHeld, None));
         }
-        let backend = self.backend(member, self.settings.member_timeout).await?;
         let uncertain = how.is_some_and(|how| how.uncertain || seat.uncertain);
         let mut let_go = how.unwrap_or_default();
         let_go.uncertain = uncertain;
         let asked = seat.claim(claim, None);
-        let verb = async { backend.release(&asked, let_go).await };
-        let answer = bounded(self.settings.member_timeout, verb).await;
-        if answer.is_err() {
-            seat.asked = true;
-            self.members[member].may_be_another();
-            return answer;
-        }
+        let limit = self.settings.member_timeout;
+        let verb = async {
+            let reached = self.reach(member, limit).await?;
+            let answer = reached.backend.release(&asked, let_go).await?;
+            Ok((answer, reached.origin().await?))
+        };
+        let (answer, origin) = match bounded(limit, verb).await {
+            Ok(answer) => answer,
+            Err(fault) => {
+                seat.asked = true;
+                return Err(fault);
+            }
+        };
         let still_uncertain = seat.uncertain && !uncertain;
         (seat.asked, seat.uncertain) = (still_uncertain, still_uncertain);
-        let vote = seat.vote.take();
+        let vote = seat.vote_of(&origin).cloned();
+        seat.vote = None;
         match answer {
-            Ok(Release::Released) if candidacy.is_won_back(vote.as_ref()) => {
-                Err(Fault::unknown(FaultKind::Unavailable, WON_BACK))
+            Release::Released if candidacy.is_won_back(vote.as_ref()) => {
+                return Err(Fault::unknown(FaultKind::Unavailable, WON_BACK));
             }
-            Ok(Release::NotHeld) if vote.is_some_and(|vote| vote.may_have_lapsed_since(began)) => {
+            Release::NotHeld if vote.is_some_and(|vote| vote.may_have_lapsed_since(began)) => {
                 candidacy.notes().lapsed_meanwhile = true;
-                Ok(Release::NotHeld)
             }
-            answer => answer,
+            _ => {}
         }
+        Ok((answer, Some(origin)))
     }
 }
 
@@ -166,7 +180,7 @@ impl<'a> Leave<'a> {
         let mut calls = Calls::new(Err);
         // There is nothing at the others.
         let mut answers: Vec<_> =
-            inner.members.iter().map(|_| Some(Ok(Release::NotHeld))).collect();
+            inner.members.iter().map(|_| Some(Ok((Release::NotHeld, None)))).collect();
         for member in members {
             let seat = candidacy.seats[member].try_lock();
             if seat.is_ok_and(|seat| candidacy.has_nothing(&seat, how)) {
@@ -186,11 +200,28 @@ impl<'a> Leave<'a> {
     async fn hear(&mut self) -> bool {
         match self.calls.next().await {
             Some((member, answer)) => {
-                self.answers[member] = Some(answer);
+                self.take_in(member, answer);
                 true
             }
             None => false,
         }
+    }
+
+    /// A server that answers by two addresses is counted once. It has held the lock if it says so
+    /// by one of them.
+    fn take_in(&mut self, member: usize, answer: Answer) {
+        let twin = origin(&answer).and_then(|server| {
+            let answered = self.answers.iter().map(|answer| origin(answer.as_ref()?));
+            twin(member, server, answered)
+        });
+        let Some(other) = twin else {
+            self.answers[member] = Some(answer);
+            return;
+        };
+        if matches!(answer, Ok((Release::Released, _))) {
+            self.answers[other] = Some(answer);
+        }
+        self.answers[member] = Some(Err(self.inner.is_counted_as(other)));
     }
 
     /// Hears the rest as well, unless it is behind.
@@ -257,6 +288,10 @@ impl<'a> Leave<'a> {
         let answers = std::mem::take(&mut self.answers).into_iter().enumerate();
         answers.filter_map(|(member, answer)| Some((member, answer?.err()?))).collect()
     }
+}
+
+fn origin(answer: &Answer) -> Option<&Origin> {
+    answer.as_ref().ok()?.1.as_ref()
 }
 
 /// What is left of a release that a majority has answered.

@@ -25,6 +25,13 @@
 //!   As soon as a majority agrees the grant is there. What others answer later is kept, or let go. If the lock is
 //!   still held after 5 ms, those that were not needed are asked for their votes too: then it outlives a minority.
 //!   Who is behind just then is asked with the next renewal.
+//! * **A vote belongs to a server**, and not to the address that leads to it. Members tell which
+//!   server they are on each new connection, also on one that is made anew while nothing is asked.
+//!   A server that answers by two addresses is counted once, by attempts, renewals, releases and
+//!   from outside. If a connection is replaced while a member is asked, either server may have
+//!   answered: the answer counts only if neither has been counted. Two members of a kind of which
+//!   one cannot tell are refused: Redis clusters, fleets of memcached servers, ZooKeeper, a Redis
+//!   user without `INFO`.
 //! * **The lease** is what the majority's leases have in common, counted from before the first request was sent. Core
 //!   takes off one per cent, and the largest margin of any member.
 //! * **A missed majority gives everything back**, also at members that did not answer, whose answer is waited for
@@ -42,7 +49,8 @@
 //! * **A release** goes at once to all members that were asked, returns when a majority has answered, and is repeated
 //!   in the background where it fails, until the lease is over; of more than 1024 at one member, the rest is left to the leases.
 //!   It is `Released` if a majority held the lock until then, `NotHeld` if so many did not that no majority can
-//!   have, and unknown otherwise. Who ends the process right after it leaves the rest to the lease.
+//!   have, and unknown otherwise. A member that forgets the lock while it is released counts as one
+//!   that had lost it before. Who ends the process right after it leaves the rest to the lease.
 //! * **A break** asks all members to end one owner's hold. It has if a majority says so, and has not if so many did not know
 //!   the hold, and no other has ended it or keeps silent. Otherwise its outcome is unknown, as when the owner lets go at that moment:
 //!   look who holds the lock then.
@@ -62,14 +70,17 @@
 //!   a failover to a replica: a lock may be on a bare majority. A restart is seen where members tell how long they have
 //!   been running: one that was started less than the [longest lease] ago votes, and is not counted. No lease can
 //!   be longer than that, and a minimum hold that may be is kept by its process and not by the members. Redis and memcached
-//!   tell; a file does not, and does not forget. An eviction is not seen.
+//!   tell, once for each connection; a file does not, and does not forget. An eviction is not seen.
 //!   So `noeviction` (`-M`) on every member, and no replicas behind them.
 //! * **Exclusion if the clock of a member that the lock is on steps**, or runs more than one per cent too fast. A lock may be
 //!   on a bare majority, and then one such clock is enough: that member lets in somebody else.
 //! * **Order.** Inside one process, a locker serves first come, first served; among processes nobody does. Members are never asked
 //!   to queue: three waiters could each be the first in a line of their own.
-//! * **Independence.** Servers on one machine fail together. One server under two addresses is found out where
-//!   members tell who they are, and counted once.
+//! * **Independence.** Servers on one machine fail together.
+//! * **Exclusion while an address leads to a server that is no member.** Clients that still reach
+//!   the member and those that reach the other server have different majorities. A replica that was
+//!   promoted is another server, too. A proxy or load balancer in front of members has to lead each
+//!   connection to one server.
 //!
 //! All clients list the same members in the same order, with the same longest lease. Members are added or replaced
 //! while nobody holds a lock.
@@ -79,8 +90,10 @@
 //! Each member asks for a number above all numbers of that lock before, and above a floor that the claim brings
 //! along. Every member is asked with the same floor, one second ahead of our own clock: so members whose clocks and
 //! counters are no further ahead all answer with the number after it, and one round is enough. If those that vote
-//! disagree, the highest number is the token, and those below are asked again to store at least that. The grant
-//! returns when a majority has stored the token or more.
+//! disagree, the highest number is the token, and those below are asked again to store at least
+//! that. Meanwhile a vote may fall away, and another member, or the same one, votes with a higher
+//! number: then that is to be stored. The grant returns when the votes of a majority have the same
+//! number. They give the token and the lease.
 //!
 //! Why they grow: let one grant have the token `s`, and let a claim that begins after it returned be granted `t`. A
 //! majority had stored at least `s` then. A majority voted for the second claim. They have a member in common, whose
@@ -115,6 +128,7 @@ mod later;
 mod letting_go;
 mod look;
 mod member;
+mod origin;
 mod quorum;
 mod renewal;
 mod round;

@@ -6,6 +6,7 @@ use lock_core::backend::{Backend, Effect, Fault, FaultKind, Holder, LockState, M
 use lock_core::{LockName, OwnerId};
 
 use crate::calls::Calls;
+use crate::origin::twin;
 use crate::quorum::{Inner, bounded, no_majority};
 
 const ENDED_IN_PART: &str = "most members do not know this holder; others have ended its hold, or may have: look who holds the lock now";
@@ -100,14 +101,27 @@ impl Inner {
         for member in 0..self.members.len() {
             let (inner, verb) = (Arc::clone(self), verb.clone());
             calls.begin(member, async move {
-                let asked = async { verb(inner.backend(member, limit).await?).await };
+                let asked = async {
+                    let reached = inner.reach(member, limit).await?;
+                    let answer = verb(Arc::clone(&reached.backend)).await?;
+                    Ok((answer, reached.origin().await?))
+                };
                 bounded(limit, asked).await
             });
         }
         let silent = || Err(Fault::unknown(FaultKind::TimedOut, "no answer"));
         let mut answers: Vec<_> = self.members.iter().map(|_| silent()).collect();
+        let mut origins: Vec<_> = self.members.iter().map(|_| None).collect();
         while let Some((member, answer)) = calls.next().await {
-            answers[member] = answer;
+            answers[member] = answer.and_then(|(answer, origin)| {
+                match twin(member, &origin, origins.iter().map(Option::as_ref)) {
+                    Some(other) => Err(self.is_counted_as(other)),
+                    None => {
+                        origins[member] = Some(origin);
+                        Ok(answer)
+                    }
+                }
+            });
         }
         answers
     }

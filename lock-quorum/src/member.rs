@@ -7,13 +7,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use lock_core::backend::{Fault, FaultKind, Identity};
+use lock_core::backend::{Fault, FaultKind};
 use lock_core::clock::Moment;
 use lock_core::dial::Dialer;
 use lock_core::{Backend, Capabilities, Error, ErrorKind};
 use tokio::sync::Semaphore;
 
 use crate::capabilities::misfit;
+use crate::origin::Server;
 
 /// Calls of one member that are under way at once. One that has stopped answering must not make a heap
 /// of them.
@@ -48,8 +49,8 @@ pub(crate) struct Member {
 /// What is known of a member.
 #[derive(Default)]
 struct Seen {
-    /// Which server it is, as it was told last; `None` inside if it cannot tell.
-    identity: Option<Option<String>>,
+    /// Which server it is, as it was told last.
+    server: Option<Arc<Server>>,
     slow: Option<Slow>,
     /// How long it was taken for slow last, if it has not answered since.
     slow_for: Option<Duration>,
@@ -158,25 +159,22 @@ impl Member {
         self.seen().slow.filter(|slow| !slow.until.has_passed())
     }
 
-    /// True if it has not been asked yet who it is, or must be asked each time, and can tell.
-    pub(crate) fn is_to_be_identified(&self, each_time: bool) -> bool {
-        match &self.seen().identity {
-            None => true,
-            Some(known) => each_time && known.is_some(),
+    /// Returns the server to which its connection leads. It is asked if there is a new connection.
+    pub(crate) async fn server(&self, backend: &dyn Backend) -> Result<Arc<Server>, Fault> {
+        let known = self.seen().server.clone();
+        if let Some(server) = known.filter(|server| server.is_current()) {
+            return Ok(server);
         }
+        // Seldom, so it takes no room in the future of each verb.
+        let identity = Box::pin(backend.identity()).await?;
+        let server = Arc::new(Server::new(backend.capabilities().backend, identity));
+        self.seen().server = Some(Arc::clone(&server));
+        Ok(server)
     }
 
-    pub(crate) fn is(&self, identity: Option<&Identity>) {
-        self.seen().identity = Some(identity.map(|identity| identity.id.clone()));
-    }
-
-    pub(crate) fn is_known_as(&self, id: &str) -> bool {
-        self.seen().identity.as_ref().is_some_and(|known| known.as_deref() == Some(id))
-    }
-
-    /// After a fault it may be another one.
-    pub(crate) fn may_be_another(&self) {
-        self.seen().identity = None;
+    /// Returns the server as it was told last.
+    pub(crate) fn known_server(&self) -> Option<Arc<Server>> {
+        self.seen().server.clone()
     }
 
     fn seen(&self) -> MutexGuard<'_, Seen> {

@@ -134,8 +134,9 @@ impl QuorumBuilder {
     ///
     /// # Errors
     ///
-    /// * [`ErrorKind::Invalid`]: an even number of members, or none; two of them are the same server; they
-    ///   have no lease in common. Numbers are checked before anything is sent.
+    /// * [`ErrorKind::Invalid`]: an even number of members, or none; two of them are the same
+    ///   server, or of a kind of which one cannot tell which server it is; they have no lease in
+    ///   common. Numbers are checked before anything is sent.
     /// * [`ErrorKind::Invalid`] or [`ErrorKind::Unsupported`]: what connects a member says so.
     /// * Otherwise, if a majority cannot be connected, what kept one of the others away.
     ///
@@ -244,28 +245,43 @@ fn too_few(size: usize, majority: usize, away: &[(String, Error)]) -> Error {
 /// One server under two addresses would have two votes. Tells how long those took that have said who they are.
 async fn identify_all(members: &[Arc<Member>], timeout: Duration) -> Result<Vec<Duration>, Error> {
     let asking = members.iter().map(|member| {
-        let backend = member.current();
+        let (member, backend) = (Arc::clone(member), member.current());
         tokio::spawn(async move {
             let (backend, began) = (backend?, Moment::now());
-            let identity = tokio::time::timeout(timeout, backend.identity()).await.ok()?.ok()?;
-            Some((identity, Moment::now().saturating_since(began)))
+            let server =
+                tokio::time::timeout(timeout, member.server(&*backend)).await.ok()?.ok()?;
+            Some((server, Moment::now().saturating_since(began)))
         })
     });
     let asking: Vec<_> = asking.collect();
     let mut all_took = Vec::new();
     for (place, answer) in asking.into_iter().enumerate() {
         // Whoever does not say now is asked again with its first vote.
-        let Ok(Some((identity, took))) = answer.await else { continue };
-        let id = identity.as_ref().map_or("", |identity| identity.id.as_str());
-        if let Some(twin) = members[..place].iter().find(|m| !id.is_empty() && m.is_known_as(id)) {
-            let (one, other) = (&twin.name, &members[place].name);
-            let message = format!("{one} and {other} of the quorum are the same server");
-            return Err(Error::new(ErrorKind::Invalid, message));
+        let Ok(Some((server, took))) = answer.await else { continue };
+        for twin in &members[..place] {
+            if let Some(other) = twin.known_server().filter(|other| server.may_be(other)) {
+                return Err(same_server(
+                    twin,
+                    &members[place],
+                    other.can_tell() && server.can_tell(),
+                ));
+            }
         }
-        members[place].is(identity.as_ref());
         all_took.push(took);
     }
     Ok(all_took)
+}
+
+fn same_server(one: &Member, other: &Member, is_certain: bool) -> Error {
+    let (one, other) = (&one.name, &other.name);
+    let message = match is_certain {
+        true => format!("{one} and {other} of the quorum are the same server"),
+        false => format!(
+            "{one} and {other} of the quorum may be the same server: a quorum takes no two members of a kind of which \
+             one cannot tell which server it is"
+        ),
+    };
+    Error::new(ErrorKind::Invalid, message)
 }
 
 impl Inner {

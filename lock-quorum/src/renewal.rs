@@ -9,6 +9,7 @@ use lock_core::{Effect, FencingToken};
 
 use crate::calls::Calls;
 use crate::candidacy::{Candidacy, Seat, Standing, Vote};
+use crate::origin::{Origin, twin};
 use crate::quorum::{Inner, bounded, no_majority};
 use crate::round::{just_below, together};
 
@@ -17,7 +18,7 @@ use crate::round::{just_below, together};
 enum Word {
     /// The vote as it was counted, with its new end.
     Held(Vote),
-    NotHeld,
+    NotHeld(Origin),
     /// It has no vote that could be renewed.
     Nothing,
     Failed(Fault),
@@ -87,23 +88,25 @@ impl Inner {
         member: usize,
         claims: &[Claim],
         limit: Duration,
-    ) -> Vec<Result<Renewal, Fault>> {
+    ) -> Vec<Result<(Renewal, Origin), Fault>> {
         let verb = async {
-            let backend = self.backend(member, limit).await?;
-            Ok(backend.renew(&claims.iter().collect::<Vec<_>>()).await)
-        };
-        let fault = match bounded(limit, verb).await {
-            Ok(answers) if answers.len() == claims.len() => {
-                if answers.iter().any(Result::is_err) {
-                    self.members[member].may_be_another();
-                }
-                return answers;
+            let reached = self.reach(member, limit).await?;
+            let answers = reached.backend.renew(&claims.iter().collect::<Vec<_>>()).await;
+            if answers.len() != claims.len() {
+                let why = "it answered for another number of claims";
+                return Err(Fault::unknown(FaultKind::Broken, why));
             }
-            Ok(_) => Fault::unknown(FaultKind::Broken, "it answered for another number of claims"),
-            Err(fault) => fault,
+            if answers.iter().all(Result::is_err) {
+                return Ok(answers.into_iter().filter_map(Result::err).map(Err).collect());
+            }
+            let origin = reached.origin().await?;
+            let told = |answer: Result<_, _>| answer.map(|answer| (answer, origin.clone()));
+            Ok(answers.into_iter().map(told).collect())
         };
-        self.members[member].may_be_another();
-        claims.iter().map(|_| Err(fault.repeated())).collect()
+        match bounded(limit, verb).await {
+            Ok(answers) => answers,
+            Err(fault) => claims.iter().map(|_| Err(fault.repeated())).collect(),
+        }
     }
 
     /// Asks a member that has no vote for the claim whether it has one now: one that was away, or has forgotten it.
@@ -141,26 +144,26 @@ impl Inner {
 }
 
 impl Seat {
-    fn take_in(&mut self, answer: Result<Renewal, Fault>, is_unknown: bool) -> Word {
+    fn take_in(&mut self, answer: Result<(Renewal, Origin), Fault>, is_unknown: bool) -> Word {
         let counts = |vote: &Vote| vote.standing == Standing::Full;
         match answer {
-            Ok(Renewal::Held(grant)) => {
-                let vote = match &self.vote {
+            Ok((Renewal::Held(grant), origin)) => {
+                let vote = match self.vote_of(&origin) {
                     Some(vote) if grant.token.is_none() || vote.token == grant.token => {
-                        vote.renewed(&grant)
+                        vote.renewed(&grant, origin)
                     }
                     // Which votes were old is known to whoever won it, and not here.
-                    None if is_unknown => Vote::of(&grant, Standing::Full),
+                    None if is_unknown => Vote::of(&grant, origin, Standing::Full),
                     // Another number is another grant: it was lost, and an attempt has landed late.
-                    _ => Vote::of(&grant, Standing::New),
+                    _ => Vote::of(&grant, origin, Standing::New),
                 };
                 self.asked = true;
                 self.vote = Some(vote.clone());
                 Word::Held(vote)
             }
-            Ok(Renewal::NotHeld) => {
+            Ok((Renewal::NotHeld, origin)) => {
                 (self.asked, self.vote) = (self.uncertain, None);
-                Word::NotHeld
+                Word::NotHeld(origin)
             }
             // It may still hold, if it did.
             Err(fault) if is_unknown || self.vote.as_ref().is_some_and(counts) => {
@@ -210,7 +213,7 @@ impl<'a> Batch<'a> {
         match words {
             Ok(words) => {
                 for (claim, word) in words.into_iter().enumerate() {
-                    self.words[claim][member] = Some(word);
+                    self.words[claim][member] = Some(self.counted_once(claim, member, word));
                 }
             }
             Err(fault) => {
@@ -220,6 +223,15 @@ impl<'a> Batch<'a> {
             }
         }
         true
+    }
+
+    /// Replaces what a server says of a claim of which it has spoken by another address, too.
+    fn counted_once(&self, claim: usize, member: usize, word: Word) -> Word {
+        let answered = self.words[claim].iter().map(|word| word.as_ref()?.origin());
+        match word.origin().and_then(|origin| twin(member, origin, answered)) {
+            Some(other) => Word::Failed(self.inner.is_counted_as(other)),
+            None => word,
+        }
     }
 
     fn is_decided(&self) -> bool {
@@ -310,7 +322,7 @@ impl<'a> Batch<'a> {
         for word in &self.words[claim] {
             match word {
                 Some(Word::Held(vote)) if vote.standing == Standing::Full => count.held += 1,
-                Some(Word::Held(_) | Word::NotHeld | Word::Nothing) => {}
+                Some(Word::Held(_) | Word::NotHeld(_) | Word::Nothing) => {}
                 Some(Word::Failed(_)) => count.failed += 1,
                 None => count.open += 1,
             }
@@ -331,6 +343,14 @@ impl Word {
     fn full_vote(&self) -> Option<&Vote> {
         match self {
             Self::Held(vote) if vote.standing == Standing::Full => Some(vote),
+            _ => None,
+        }
+    }
+
+    fn origin(&self) -> Option<&Origin> {
+        match self {
+            Self::Held(vote) => Some(&vote.origin),
+            Self::NotHeld(origin) => Some(origin),
             _ => None,
         }
     }
@@ -357,7 +377,7 @@ impl Care {
             }
             // A vote that is won back must be known as such to the next renewal: the one of who only renews it now and
             // then takes all for old ones.
-            Some(Word::NotHeld | Word::Nothing) if !self.candidacy.is_unknown(&self.claim) => {
+            Some(Word::NotHeld(_) | Word::Nothing) if !self.candidacy.is_unknown(&self.claim) => {
                 self.inner.win_back(&self.candidacy, &self.claim, member, self.token);
             }
             _ => {}

@@ -13,9 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lock_core::FencingToken;
-use lock_core::backend::{
-    Attempt, Backend, Claim, Fault, FaultKind, Grant, Identity, Lease, Ticket,
-};
+use lock_core::backend::{Attempt, Claim, Fault, FaultKind, Grant, Lease, Ticket};
 use lock_core::clock::{Moment, sleep_between, sleep_until, wall};
 use tokio::sync::MutexGuard;
 use tokio::time::timeout;
@@ -23,6 +21,7 @@ use tokio::time::timeout;
 use crate::calls::Calls;
 use crate::candidacy::{Candidacy, Seat, Standing, Vote};
 use crate::member::Member;
+use crate::origin::{Origin, twin};
 use crate::quorum::{Inner, bounded, no_majority};
 
 /// How far ahead of our own clock numbers are asked for: members and clients whose clocks differ by less
@@ -32,9 +31,13 @@ const HEADROOM: Duration = Duration::from_secs(1);
 /// How often the claim that has the first member's vote asks those again that refused it.
 const INSISTS: u32 = 3;
 
-/// How often members that are too low are asked to store the token. Once is enough for those that keep their
-/// word.
-const MAX_RAISES: u32 = 3;
+/// How often members are asked to store one number. Once is enough where only the holder of a lock draws
+/// numbers for it.
+const MAX_RAISES: u32 = 32;
+
+/// How far above all votes the number is that they are asked to store once they have drawn others:
+/// doubled each time. Members may have one counter for all locks, and it goes on meanwhile.
+const LEAP: u64 = 16;
 
 /// When a majority has answered, the rest has as long again, and at least this long.
 pub(crate) const GRACE: Duration = Duration::from_millis(10);
@@ -59,6 +62,7 @@ pub(crate) enum Ballot {
     For(Vote, Option<Fault>),
     Against {
         lapses_in: Option<Duration>,
+        origin: Origin,
     },
     Failed(Fault),
 }
@@ -78,8 +82,11 @@ pub(crate) struct Round<'a> {
     impatient_at: Option<Moment>,
     /// Those who were.
     helpers: Vec<usize>,
-    /// What a majority is to store, once it has voted.
+    /// The number that a majority of the present votes has stored, once there is one.
     token: Option<FencingToken>,
+    /// What members that gave less are asked to store, and how often that has changed.
+    raised_to: Option<FencingToken>,
+    targets: u32,
     began: Moment,
     raises: u32,
     majority_answered_at: Option<Moment>,
@@ -113,6 +120,8 @@ impl<'a> Round<'a> {
             impatient_at: inner.usual_round().map(|usual| began + (usual * PATIENCE).max(GRACE)),
             helpers: Vec::new(),
             token: None,
+            raised_to: None,
+            targets: 0,
             began,
             raises: 0,
             majority_answered_at: None,
@@ -211,7 +220,7 @@ impl<'a> Round<'a> {
 
     /// The members that are too low store at least the token.
     fn raise(&mut self, members: &[usize]) {
-        let floor = self.token.and_then(just_below);
+        let floor = self.raised_to.and_then(just_below);
         self.raises += 1;
         self.majority_answered_at = None;
         for &member in members {
@@ -221,14 +230,16 @@ impl<'a> Round<'a> {
 
     fn fail_to_agree(&mut self, members: &[usize]) {
         for &member in members {
-            let fault = Fault::unknown(FaultKind::Broken, "it does not raise its fencing tokens");
+            let token = self.cast[member].as_ref().and_then(Ballot::token);
+            let fault = match token < self.raised_to {
+                true => Fault::unknown(FaultKind::Broken, "it does not raise its fencing tokens"),
+                false => Fault::unknown(FaultKind::Unavailable, "its fencing tokens run ahead"),
+            };
             self.cast[member] = Some(Ballot::Failed(fault));
         }
     }
 
     fn insist(&mut self) {
-        // That of a majority which is gone: another one may have higher numbers.
-        self.token = None;
         for member in 0..self.cast.len() {
             if matches!(self.cast[member], Some(Ballot::Against { .. })) {
                 self.ask(member, self.floor);
@@ -313,7 +324,7 @@ impl<'a> Round<'a> {
                 if has_answered(&ballot) {
                     self.inner.members[member].has_answered();
                 }
-                self.cast[member] = Some(ballot);
+                self.cast[member] = Some(self.counted_once(member, ballot));
                 let answered = self.count(has_answered) >= self.inner.majority;
                 if answered && self.majority_answered_at.is_none() {
                     let now = Moment::now();
@@ -331,6 +342,15 @@ impl<'a> Round<'a> {
             // Whoever is still to be heard is not asked by us any more.
             None if self.calls.is_empty() => self.give_up_on_the_rest(false),
             None => {}
+        }
+    }
+
+    /// Replaces what a server says that has answered by another address, too.
+    fn counted_once(&self, member: usize, ballot: Ballot) -> Ballot {
+        let answered = self.cast.iter().map(|cast| cast.as_ref()?.origin());
+        match ballot.origin().and_then(|origin| twin(member, origin, answered)) {
+            Some(other) => Ballot::Failed(self.inner.is_counted_as(other)),
+            None => ballot,
         }
     }
 
@@ -363,16 +383,33 @@ impl<'a> Round<'a> {
         if !self.inner.has_tokens() {
             return State::Won;
         }
-        let token = *self.token.get_or_insert_with(|| {
-            let tokens = self.cast.iter().flatten().filter_map(Ballot::token);
-            tokens.max().unwrap_or(FencingToken::from_u64(0))
-        });
-        let is_low = |ballot: &Ballot| counts(ballot) && ballot.token() < Some(token);
-        if self.count(counts) - self.count(is_low) >= majority {
+        let mut tokens: Vec<_> = self.votes().map(|vote| vote.token).collect();
+        tokens.sort_unstable();
+        // If a majority gives the same number, it is this one.
+        self.token = tokens[majority - 1];
+        if self.token.is_some() && self.votes_for_the_token().count() >= majority {
             return State::Won;
         }
+        let highest = tokens.last().copied().flatten().unwrap_or(FencingToken::from_u64(0));
+        if self.raised_to < Some(highest) {
+            self.raised_to = far_above(highest, self.targets);
+            self.targets += 1;
+        }
+        // What is on its way to members is not asked for anew, so that all give the same number.
+        let to = self.raised_to;
+        let is_low = |ballot: &Ballot| counts(ballot) && ballot.token() < to;
         let low = (0..self.cast.len()).filter(|&m| self.cast[m].as_ref().is_some_and(is_low));
         State::Raise(low.collect())
+    }
+
+    /// Returns the votes that count.
+    fn votes(&self) -> impl Iterator<Item = &Vote> {
+        self.cast.iter().flatten().filter(|ballot| counts(ballot)).filter_map(Ballot::vote)
+    }
+
+    /// Returns the votes that a grant rests on: its token and its lease come from the same ones.
+    fn votes_for_the_token(&self) -> impl Iterator<Item = &Vote> {
+        self.votes().filter(|vote| self.token.is_none() || vote.token == self.token)
     }
 
     fn count(&self, is: impl Fn(&Ballot) -> bool) -> usize {
@@ -392,8 +429,7 @@ impl<'a> Round<'a> {
         if !not_asked.is_empty() {
             self.inner.ask_later(self.candidacy, self.claim, self.token, not_asked);
         }
-        let votes = self.cast.iter().flatten().filter(|b| counts(b)).filter_map(Ballot::vote);
-        let grant = together(votes, self.inner.majority);
+        let grant = together(self.votes_for_the_token(), self.inner.majority);
         let grant = grant.with_ticket(Ticket::new(Arc::clone(self.candidacy)));
         match self.token {
             Some(token) => grant.with_token(token),
@@ -458,7 +494,7 @@ impl<'a> Round<'a> {
 
     fn lapses(&self) -> impl Iterator<Item = Option<Duration>> {
         self.cast.iter().flatten().filter_map(|ballot| match ballot {
-            Ballot::Against { lapses_in } => Some(*lapses_in),
+            Ballot::Against { lapses_in, .. } => Some(*lapses_in),
             _ => None,
         })
     }
@@ -496,6 +532,14 @@ impl Ballot {
         match self {
             Self::For(vote, _) => Some(vote),
             _ => None,
+        }
+    }
+
+    fn origin(&self) -> Option<&Origin> {
+        match self {
+            Self::For(vote, _) => Some(&vote.origin),
+            Self::Against { origin, .. } => Some(origin),
+            Self::Failed(_) => None,
         }
     }
 }
@@ -545,6 +589,13 @@ fn floor(inner: &Inner, candidacy: &Candidacy, claim: &Claim) -> Option<FencingT
     claim.floor.max(clock.and_then(FencingToken::from_backend))
 }
 
+/// Returns the number that members are asked to store, after so many others that were not enough.
+fn far_above(token: FencingToken, targets: u32) -> Option<FencingToken> {
+    // The second one may be due to a vote that came late.
+    let leap = if targets < 2 { 0 } else { LEAP << targets.min(MAX_RAISES) };
+    FencingToken::from_backend(token.backend_number().saturating_add(leap)).or(Some(token))
+}
+
 pub(crate) fn just_below(token: FencingToken) -> Option<FencingToken> {
     FencingToken::from_backend(token.backend_number().checked_sub(1)?)
 }
@@ -574,45 +625,36 @@ impl Inner {
         floor: Option<FencingToken>,
         standing: Standing,
     ) -> Ballot {
-        let backend = match self.backend(member, claim.ttl).await {
-            Ok(backend) => backend,
-            Err(fault) => return Ballot::Failed(fault),
-        };
         let asked = seat.claim(claim, floor);
         let before = (seat.asked, seat.uncertain);
-        // Until there is an answer, and if nobody hears it.
-        (seat.asked, seat.uncertain) = (true, true);
         let limit = self.settings.member_timeout.min(claim.ttl);
+        let mut began = Moment::now();
         let verb = bounded(limit, async {
-            let (answer, identity) = self.attempt_and_identify(member, &*backend, &asked).await;
-            answer.map(|answer| (answer, identity))
+            let reached = self.reach(member, limit).await?;
+            began = Moment::now();
+            // Until there is an answer, and if nobody hears it.
+            (seat.asked, seat.uncertain) = (true, true);
+            let answer = reached.backend.try_acquire(&asked).await?;
+            Ok((answer, reached.origin().await?))
         });
         match verb.await {
-            Ok((Attempt::Acquired(grant), identity)) => {
-                let is_young = match self.examine(member, identity) {
-                    Ok(is_young) => is_young,
-                    Err(twin) => {
-                        // What stands there is the other one's vote.
-                        *seat = Seat::default();
-                        return Ballot::Failed(twin);
-                    }
-                };
+            Ok((Attempt::Acquired(grant), origin)) => {
+                let is_young = self.young(&origin, began);
                 (seat.asked, seat.uncertain) = (true, before.1);
                 let standing = if is_young.is_some() { Standing::New } else { standing };
                 // A vote that is confirmed stays what it was.
-                let vote = match &seat.vote {
-                    Some(vote) if vote.token == grant.token => vote.renewed(&grant),
-                    _ => Vote::of(&grant, standing),
+                let vote = match seat.vote_of(&origin) {
+                    Some(vote) if vote.token == grant.token => vote.renewed(&grant, origin),
+                    _ => Vote::of(&grant, origin, standing),
                 };
                 seat.vote = Some(vote.clone());
                 Ballot::For(vote, is_young)
             }
-            Ok((Attempt::Contended { lapses_in }, _)) => {
+            Ok((Attempt::Contended { lapses_in }, origin)) => {
                 *seat = Seat { asked: before.1, uncertain: before.1, vote: None };
-                Ballot::Against { lapses_in }
+                Ballot::Against { lapses_in, origin }
             }
             Err(fault) => {
-                self.members[member].may_be_another();
                 if fault.effect() == lock_core::Effect::NotApplied {
                     (seat.asked, seat.uncertain) = before;
                 }
@@ -621,65 +663,20 @@ impl Inner {
         }
     }
 
-    /// On the same connection, and the attempt first: the server that says who it is has voted as well, or
-    /// is a newer one.
-    async fn attempt_and_identify(
-        &self,
-        member: usize,
-        backend: &dyn Backend,
-        claim: &Claim,
-    ) -> (Result<Attempt, Fault>, Option<Result<Option<Identity>, Fault>>) {
-        if !self.members[member].is_to_be_identified(self.settings.longest_lease.is_some()) {
-            return (backend.try_acquire(claim).await, None);
-        }
-        let (answer, identity) =
-            tokio::join!(biased; backend.try_acquire(claim), backend.identity());
-        (answer, Some(identity))
-    }
-
-    /// Why a member is not counted because it may have forgotten what it had granted.
-    ///
-    /// # Errors
-    ///
-    /// It is another one under a second address.
-    fn examine(
-        &self,
-        member: usize,
-        identity: Option<Result<Option<Identity>, Fault>>,
-    ) -> Result<Option<Fault>, Fault> {
-        let identity = match identity {
-            None => return Ok(None),
-            Some(Err(fault)) => return Ok(Some(fault)),
-            Some(Ok(identity)) => identity,
-        };
-        if let Some(twin) = identity.as_ref().and_then(|identity| self.twin(member, identity)) {
-            // It may be the other one that has moved, and then it is asked anew.
-            self.members[member].may_be_another();
-            let why = format!("it is the same server as {twin}, and counted once");
-            return Err(Fault::not_applied(FaultKind::Invalid, why));
-        }
-        self.members[member].is(identity.as_ref());
-        let up_for = identity.and_then(|identity| identity.up_for);
-        let (Some(longest), Some(up_for)) = (self.settings.longest_lease, up_for) else {
-            return Ok(None);
-        };
+    /// Says why a vote is not counted: the member had been started lately when it was asked, and
+    /// may have forgotten what it had granted. No server is started again on the same connection,
+    /// so it tells only once for each.
+    fn young(&self, origin: &Origin, asked: Moment) -> Option<Fault> {
+        let (longest, up_for) = (self.settings.longest_lease?, origin.up_for_at(asked)?);
         // As everywhere, clocks may differ by one per cent.
         let stays_out = (longest + longest / 100).saturating_sub(up_for);
         if stays_out.is_zero() {
-            return Ok(None);
+            return None;
         }
         let (up_for, stays_out) = (up_for.as_secs(), stays_out.as_secs_f64().ceil());
         let why = format!(
             "it was started {up_for} s ago and may have forgotten locks; it is counted in {stays_out} s"
         );
-        Ok(Some(Fault::unknown(FaultKind::Unavailable, why)))
-    }
-
-    fn twin(&self, member: usize, identity: &Identity) -> Option<&str> {
-        let mut known = self.members.iter().enumerate();
-        let is_twin = |(place, other): &(usize, &Arc<Member>)| {
-            *place != member && other.is_known_as(&identity.id)
-        };
-        known.find(is_twin).map(|(_, twin)| &*twin.name)
+        Some(Fault::unknown(FaultKind::Unavailable, why))
     }
 }

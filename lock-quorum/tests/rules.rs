@@ -16,6 +16,7 @@ use lock_core::{
     Capabilities, Effect, Error, ErrorKind, FencingToken, LockName, Locker, Memory, OwnerId,
 };
 use lock_quorum::{Quorum, QuorumBuilder};
+use tokio::task::JoinHandle;
 
 const TTL: Duration = Duration::from_secs(10);
 
@@ -996,47 +997,91 @@ async fn a_way_that_has_become_longer_is_got_used_to() {
     assert_eq!(asked.load(Ordering::SeqCst) - before, 3);
 }
 
-/// A majority has voted and is to store the token; then a member of it is lost, and gained again with a number that is
-/// higher by then: the token is above that of whoever had the lock there in between.
-#[tokio::test(start_paused = true)]
-async fn the_token_is_that_of_the_majority_that_wins() {
-    let millis = Duration::from_millis;
-    let usual = Members::of(3);
-    win(&usual.quorum().await, &mut claim()).await;
-    let first = match (usual.holder(0).await, usual.holder(1).await, usual.holder(2).await) {
+/// The members in the order in which they are asked for the lock: the first two are asked together.
+async fn in_order() -> [usize; 3] {
+    let members = Members::of(3);
+    win(&members.quorum().await, &mut claim()).await;
+    let first = match (members.holder(0).await, members.holder(1).await, members.holder(2).await) {
         (Some(_), Some(_), None) => 0,
         (None, Some(_), Some(_)) => 1,
         _ => 2,
     };
-    let [first, second, third] = [first, (first + 1) % 3, (first + 2) % 3];
-    let members = Members::of(3);
+    [first, (first + 1) % 3, (first + 2) % 3]
+}
+
+/// A majority has voted, and the request to raise the number of the second member takes so long.
+/// Meanwhile that member loses the vote to a rival, which wins there and at the third member.
+/// Returns the task that acquires, and the rival's claim, whose floor is its token.
+async fn loses_a_vote_during_a_raise(
+    members: &Members,
+    raise_takes: Duration,
+) -> (JoinHandle<Grant>, Claim) {
+    let [first, second, third] = in_order().await;
     members.be_ahead(first, 2).await;
     let servers: Vec<_> = members.0.iter().map(|(member, _)| member.clone()).collect();
     let attempts = Arc::new(AtomicU64::new(0));
-    // The request to raise the number is on its way while the member is lost.
     let how = move |nth, verb| match (nth == second, verb) {
         (true, Verb::TryAcquire) if attempts.fetch_add(1, Ordering::SeqCst) == 1 => {
-            Disturbance::DelayRequest(millis(5))
+            Disturbance::DelayRequest(raise_takes)
         }
         _ => Disturbance::None,
     };
     let quorum = disturbed(&servers, how).build().await.unwrap();
-    let mut ours = claim();
-    let winning = tokio::spawn(async move { win(&quorum, &mut ours).await });
-    sleep(millis(2)).await;
+    let winning = tokio::spawn(async move { granted(quorum.try_acquire(&claim()).await) });
+    sleep(Duration::from_millis(2)).await;
     members.0[second].0.evict(&name());
     let mut rival = claim();
     let number = u64::try_from(lock_core::clock::wall().as_micros()).unwrap();
     rival.floor = FencingToken::from_backend(number + 5 * 3600 * 1_000_000);
     let rivals = granted(members.0[second].0.try_acquire(&rival).await).token;
-    granted(members.0[third].0.try_acquire(&rival).await);
+    assert_eq!(granted(members.0[third].0.try_acquire(&rival).await).token, rivals);
+    assert!(!winning.is_finished(), "it was won without the raise");
+    rival.floor = rivals;
+    (winning, rival)
+}
+
+/// The member is gained again with a number that is higher by then, when the claim insists.
+#[tokio::test(start_paused = true)]
+async fn the_token_is_that_of_the_majority_that_wins() {
+    let members = Members::of(3);
+    let (winning, rival) = loses_a_vote_during_a_raise(&members, Duration::from_millis(5)).await;
+    let [_, second, _] = in_order().await;
     while winning.is_finished() || members.holder(second).await == Some(rival.owner) {
         assert!(!winning.is_finished(), "it was won without them");
-        sleep(millis(4)).await;
+        sleep(Duration::from_millis(4)).await;
         members.0[second].0.release(&rival, LetGo::now()).await.unwrap();
     }
-    let token = winning.await.unwrap();
-    assert!(Some(token) > rivals, "{token} after {rivals:?}");
+    let token = winning.await.unwrap().token;
+    assert!(token > rival.floor, "{token:?} after {:?}", rival.floor);
+}
+
+/// The member is free again when the raise arrives, and votes anew with a number that is higher by
+/// then.
+#[tokio::test(start_paused = true)]
+async fn a_vote_that_is_cast_anew_during_a_raise_gives_the_token() {
+    the_highest_vote_gives_the_token(Duration::from_millis(5)).await;
+}
+
+/// The raise is so late that the third member is asked, whose number is higher by then.
+#[tokio::test(start_paused = true)]
+async fn a_vote_that_is_cast_instead_of_a_raise_gives_the_token() {
+    the_highest_vote_gives_the_token(Duration::from_millis(500)).await;
+}
+
+async fn the_highest_vote_gives_the_token(raise_takes: Duration) {
+    let members = Members::of(3);
+    let (winning, rival) = loses_a_vote_during_a_raise(&members, raise_takes).await;
+    for (member, _) in &members.0 {
+        member.release(&rival, LetGo::now()).await.unwrap();
+    }
+    let grant = winning.await.unwrap();
+    assert!(grant.token > rival.floor, "{:?} after {:?}", grant.token, rival.floor);
+    let mut storing = 0;
+    for (member, _) in &members.0 {
+        let state = member.inspect(&name()).await.unwrap();
+        storing += state.holders.iter().filter(|holder| holder.token >= grant.token).count();
+    }
+    assert!(storing >= 2, "{storing} members have stored the token");
 }
 
 /// Forty claims at once on five members: votes are split, and still somebody wins each time.

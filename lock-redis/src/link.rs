@@ -18,7 +18,7 @@ use std::time::Duration;
 use lock_core::backend::FaultKind::{Unavailable, Unsupported};
 use lock_core::backend::{Effect, Fault, Identity};
 use lock_core::clock::{Moment, sleep};
-use lock_core::dial::{Dialer, Epoch};
+use lock_core::dial::Dialer;
 use lock_core::{Error, ErrorKind, Order, OwnerId};
 use redis::aio::{AsyncPushSender, ConnectionLike, MultiplexedConnection, SendError};
 use redis::{
@@ -205,16 +205,8 @@ impl Link {
         let up_for = info.get("uptime_in_seconds").and_then(|secs| secs.parse().ok());
         // The difference of two whole seconds, which may be one more than what has passed.
         let up_for = up_for.map(|uptime: u64| Duration::from_secs(uptime.saturating_sub(1)));
-        let epoch = self.epoch_of(&connection);
+        let epoch = self.dialer.epoch_of(|current| current.id() == connection.id());
         Ok(info.get("run_id").map(|id| Identity::new(id, up_for).during(epoch)))
-    }
-
-    fn epoch_of(&self, connection: &Connection) -> Epoch {
-        match self.replicas {
-            None => self.dialer.epoch_of(|current| current.id() == connection.id()),
-            // Writes have connections of their own.
-            Some(_) => Epoch::unknown(),
-        }
     }
 
     /// A section of what the server tells of itself; `None` if this user may not ask.
@@ -486,10 +478,31 @@ impl Link {
                 redis => redis.map(|redis| (redis, gone)),
             };
             let (redis, gone) = redis.map_err(|error| fault::no_connection(address, &error))?;
+            self.check_that_it_leads_alike(beside, &redis).await?;
             Ok(Own { redis, beside: beside.id(), gone })
         };
         let silent = || Err(fault::silent_from_the_start(&self.config.place));
         within(CONNECT_TIMEOUT, connecting).await.unwrap_or_else(silent)
+    }
+
+    /// Refuses a new connection that leads to another server than the one `beside` it: the address
+    /// has moved. What has been written is let go on the old one. A user who may not ask cannot
+    /// tell.
+    async fn check_that_it_leads_alike(
+        &self,
+        beside: &Connection,
+        redis: &MultiplexedConnection,
+    ) -> Result<(), Fault> {
+        let (mut redis, mut info) = (redis.clone(), redis::cmd("INFO"));
+        let info = &*info.arg("server");
+        let (here, there) =
+            tokio::join!(beside.ask::<String>(info), info.query_async::<String>(&mut redis));
+        let (Ok(here), Ok(there)) = (here, there) else { return Ok(()) };
+        if Info(here).get("run_id") == Info(there).get("run_id") {
+            return Ok(());
+        }
+        let why = "the address leads to another server than a moment ago";
+        Err(Fault::not_applied(Unavailable, why))
     }
 
     /// True if the locks may be on another server one day.

@@ -260,7 +260,7 @@ static LAWS: &[Law] = &[
         offer.caps.notices == Support::Present && (offer.can_evict || offer.caps.breaking == Support::Present)
     }),
     law!("4.1", release::a_release_frees_the_lock).promise(
-        "After a release is answered Released, or a guard is dropped, the lock is free.",
+        "After a release is answered Released, or a guard is dropped, the lock is free. A try before that answer may be answered Contended.",
         "Otherwise each release costs the next one a lease.",
     ),
     law!("4.2", release::a_release_touches_nobody_else).promise(

@@ -47,6 +47,13 @@ fn failures_never_add_up_to_a_majority_that_nobody_has_had() {
     finds("two members that forget", &Rules::forgetting(), NO_OVERLAP);
 }
 
+/// A client whose addresses come to lead to members that it has asked already.
+#[test]
+fn a_member_is_counted_once_whatever_leads_to_it() {
+    keeps("an address that moves", &Rules::moving(), &[NO_OVERLAP, TOKENS_GROW]);
+    keeps("while the lock is held", &Rules::moving_while_held(), &[NO_OVERLAP, RENEWED]);
+}
+
 /// Two may hold it then, and the one that was granted later may have the lower token. It is refused.
 #[test]
 fn clocks_that_step_do_no_harm_to_a_resource_that_checks_tokens() {
@@ -76,6 +83,9 @@ fn every_mistake_is_found_out() {
         (Mistake::CountsTheYoungTooSoon, NO_OVERLAP, Rules::rejoining),
         (Mistake::NeverRaises, TOKENS_GROW, Rules::uneven),
         (Mistake::TakesTheLowest, TOKENS_GROW, Rules::uneven),
+        (Mistake::KeepsTheFirstToken, TOKENS_GROW, Rules::raising),
+        (Mistake::CountsAddresses, NO_OVERLAP, Rules::moving),
+        (Mistake::RenewsByAddresses, NO_OVERLAP, Rules::moving_while_held),
         (Mistake::CountsTheNew, RENEWED, Rules::forgetting),
         (Mistake::ConfirmsWhatLandsMeanwhile, RENEWED, Rules::straying),
         (Mistake::RenewsByOne, NO_OVERLAP, Rules::renewals),
@@ -92,6 +102,7 @@ fn every_mistake_is_found_out() {
 #[test]
 fn members_that_disagree_are_raised() {
     keeps("uneven", &Rules::uneven(), &[NO_OVERLAP, TOKENS_GROW]);
+    keeps("votes that fall away", &Rules::raising(), &[NO_OVERLAP, TOKENS_GROW]);
 }
 
 fn keeps(run: &str, rules: &Rules, promises: &[&'static str]) {

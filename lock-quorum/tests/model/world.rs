@@ -45,6 +45,10 @@ pub(crate) struct Rules {
     renewals: u8,
     /// How often a member may forget a lock, and nobody can tell.
     forgets: u8,
+    /// A member forgets only a vote that it is asked to raise: one that is not counted yet.
+    forgets_what_is_raised: bool,
+    /// How often an address of the first claim may come to lead to another member.
+    moves: u8,
     /// An attempt of the first claim at a member that has no vote of it was given up, and may still land.
     has_stray: bool,
     /// Whether answers may be late as well. The deadline counts from before the requests, so they only postpone
@@ -67,6 +71,12 @@ pub(crate) enum Mistake {
     /// The token is the highest number, and nobody else stores it.
     NeverRaises,
     TakesTheLowest,
+    /// The token is the highest number of the first majority, whoever votes when it is stored.
+    KeepsTheFirstToken,
+    /// A member that answers by two addresses votes twice.
+    CountsAddresses,
+    /// It renews twice.
+    RenewsByAddresses,
     /// Votes that were won back count at once.
     CountsTheNew,
     /// What a renewal finds is confirmed by it, also if it was not there when the renewal began.
@@ -91,6 +101,8 @@ impl Rules {
             held_by: 0,
             renewals: 0,
             forgets: 0,
+            forgets_what_is_raised: false,
+            moves: 0,
             has_stray: false,
             late_answers: deep(),
             mistake: None,
@@ -153,6 +165,25 @@ impl Rules {
         Self { fences: [0, 20, 40], end, ..Self::sound() }
     }
 
+    /// Votes fall away while they are raised, and answers are late.
+    pub(crate) fn raising() -> Self {
+        let forgets = if deep() { 2 } else { 1 };
+        Self { forgets, forgets_what_is_raised: true, late_answers: true, end: 0, ..Self::uneven() }
+    }
+
+    /// An address moves while the lock is taken.
+    pub(crate) fn moving() -> Self {
+        let moves = if deep() { 2 } else { 1 };
+        Self { moves, end: 0, ..Self::sound() }
+    }
+
+    /// An address moves while the lock is held at a bare majority.
+    pub(crate) fn moving_while_held() -> Self {
+        let moves = if deep() { 2 } else { 1 };
+        let renewals = if deep() { 2 } else { 1 };
+        Self { held_by: MEMBERS / 2 + 1, moves, renewals, ..Self::renewals() }
+    }
+
     pub(crate) fn with(self, mistake: Mistake) -> Self {
         Self { mistake: Some(mistake), ..self }
     }
@@ -184,6 +215,7 @@ pub(crate) struct World {
     steps: u8,
     restarts: u8,
     forgets: u8,
+    moves: u8,
     /// Grants so far, and the highest token of one.
     grants: u8,
     top: Number,
@@ -217,6 +249,10 @@ struct Client {
     deadline: Time,
     grant: u8,
     votes: [Vote; MEMBERS],
+    /// To which member each address leads.
+    leads_to: [usize; MEMBERS],
+    /// Which member has answered there last.
+    origins: [usize; MEMBERS],
     attempts: [Call; MEMBERS],
     /// Attempts that nobody waits for any more.
     strays: [Stray; MEMBERS],
@@ -312,6 +348,8 @@ pub(crate) enum Action {
     Write(Id),
     Step(usize),
     Restart(usize),
+    /// An address of the first claim leads to this member.
+    Move(usize, usize),
 }
 
 impl Model for Rules {
@@ -323,11 +361,12 @@ impl Model for Rules {
         let mut world = World {
             now: 0,
             members: self.fences.map(member),
-            clients: vec![Client::default(); self.claims],
+            clients: vec![Client::new(); self.claims],
             resource: Resource::default(),
             steps: self.steps,
             restarts: self.restarts,
             forgets: self.forgets,
+            moves: self.moves,
             grants: 0,
             top: 0,
             broke: Vec::new(),
@@ -398,7 +437,14 @@ impl Model for Rules {
             if world.restarts > 0 {
                 actions.push(Action::Restart(member));
             }
-            if world.forgets > 0 && world.members[member].held.is_some() {
+            let is_live = matches!(world.clients[0].phase, Phase::Asking | Phase::Holding);
+            if world.moves > 0 && is_live {
+                // Until then members are alike, so it does not matter which one it is.
+                let last = if deep() { MEMBERS } else { 1 };
+                let others = (0..last).filter(|to| *to != world.clients[0].leads_to[member]);
+                actions.extend(others.map(|to| Action::Move(member, to)));
+            }
+            if world.forgets > 0 && world.may_forget(self, member) {
                 actions.push(Action::Forget(member));
             }
         }
@@ -439,8 +485,12 @@ impl Model for Rules {
                 (member.held, member.fence, member.started) = (None, 0, Some(world.now));
                 next.restarts -= 1;
             }
+            Action::Move(address, member) => {
+                next.clients[0].leads_to[address] = member;
+                next.moves -= 1;
+            }
         }
-        next.forget_what_cannot_matter();
+        next.forget_what_cannot_matter(self);
         next.note_interruptions();
         Some(next)
     }
@@ -475,6 +525,12 @@ impl Model for Rules {
 }
 
 impl World {
+    fn may_forget(&self, rules: &Rules, member: usize) -> bool {
+        let Some(held) = &self.members[member].held else { return false };
+        let is_raised = || matches!(self.clients[held.owner].attempts[member], Call::Asked(_));
+        !rules.forgets_what_is_raised || is_raised()
+    }
+
     /// By the first claim: what is of interest comes after that.
     fn be_held(&mut self, rules: &Rules) {
         self.begin(rules, 0);
@@ -516,16 +572,25 @@ impl World {
         self.clients[id].attempts[nth] = answer;
     }
 
+    /// The member to which an address leads now: it is the one that answers.
+    fn reached(&mut self, id: Id, address: usize) -> &mut Member {
+        let client = &mut self.clients[id];
+        let member = client.leads_to[address];
+        client.origins[address] = member;
+        &mut self.members[member]
+    }
+
     fn vote(&mut self, rules: &Rules, id: Id, nth: usize, floor: Number) -> Vote {
-        let member = &mut self.members[nth];
-        let now = self.now + member.ahead;
+        let this_moment = self.now;
+        let member = self.reached(id, nth);
+        let now = this_moment + member.ahead;
         member.held.take_if(|held| held.until <= now);
         // A restarted one stays out until every lease of before is over; the margin of a clock is added.
         let stays_out = match rules.has(Mistake::CountsTheYoungTooSoon) {
             true => LEASE - MARGIN,
             false => LEASE + MARGIN,
         };
-        let is_young = member.started.is_some_and(|started| self.now < started + stays_out);
+        let is_young = member.started.is_some_and(|started| this_moment < started + stays_out);
         match &mut member.held {
             Some(held) if held.owner != id => Vote::Against,
             held => {
@@ -558,9 +623,9 @@ impl World {
 
     /// The number of the lock of `id`, if the member still has it: then it does for a lease from now.
     fn prolong(&mut self, rules: &Rules, id: Id, nth: usize) -> Option<Number> {
-        let token = self.clients[id].token.unwrap_or(0);
-        let member = &mut self.members[nth];
-        let now = self.now + member.ahead;
+        let (this_moment, token) = (self.now, self.clients[id].token.unwrap_or(0));
+        let member = self.reached(id, nth);
+        let now = this_moment + member.ahead;
         member.held.take_if(|held| held.until <= now);
         if member.held.is_none() && rules.has(Mistake::RenewsWhatIsGone) {
             member.held = Some(Held { owner: id, until: now, number: token });
@@ -615,7 +680,11 @@ impl World {
         };
         renewal.held[member] = number.is_some() && confirms;
         let counts = |m: &usize| !client.new[*m] || rules.has(Mistake::CountsTheNew);
-        let held = (0..MEMBERS).filter(|&m| renewal.held[m]).filter(counts).count();
+        let counted: Vec<_> = (0..MEMBERS).filter(|&m| renewal.held[m]).filter(counts).collect();
+        let held = match rules.has(Mistake::RenewsByAddresses) {
+            true => counted.len(),
+            false => once_each(&counted, &client.origins).count(),
+        };
         // Of those that had no vote there is none to be counted.
         let is_open =
             |m: &usize| client.attempts[*m] == Call::Renew && client.votes[*m].number().is_some();
@@ -645,15 +714,25 @@ impl World {
         let now = self.now;
         let client = &mut self.clients[id];
         client.votes[member] = vote;
-        let numbers: Vec<_> = client.votes.iter().filter_map(Vote::number).collect();
+        let given: Vec<_> = (0..MEMBERS).filter(|&m| client.votes[m].number().is_some()).collect();
+        let once: Vec<_> = once_each(&given, &client.origins).collect();
+        let counted = if rules.has(Mistake::CountsAddresses) { &given } else { &once };
+        let mut numbers: Vec<_> =
+            counted.iter().filter_map(|&m| client.votes[m].number()).collect();
         if numbers.len() < rules.majority() {
             return;
         }
-        let choice = match rules.has(Mistake::TakesTheLowest) {
-            true => numbers.iter().min(),
-            false => numbers.iter().max(),
+        numbers.sort_unstable();
+        let (lowest, middle) = (numbers[0], numbers[rules.majority() - 1]);
+        let highest = numbers.iter().copied().max().unwrap_or(lowest);
+        let agree = numbers.iter().filter(|number| **number == middle).count();
+        let token = match rules.mistake {
+            Some(Mistake::TakesTheLowest) => lowest,
+            Some(Mistake::KeepsTheFirstToken) => *client.token.get_or_insert(highest),
+            _ if agree >= rules.majority() => middle,
+            _ => highest,
         };
-        let token = *client.token.get_or_insert(*choice.expect("a majority is somebody"));
+        client.token = Some(token);
         let stored = numbers.iter().filter(|number| **number >= token).count();
         if stored < rules.majority() && !rules.has(Mistake::NeverRaises) {
             for nth in 0..MEMBERS {
@@ -690,7 +769,7 @@ impl World {
 
     fn release(&mut self, id: Id, member: usize) {
         self.clients[id].releases[member] = false;
-        self.members[member].held.take_if(|held| held.owner == id);
+        self.reached(id, member).held.take_if(|held| held.owner == id);
     }
 
     fn write(&mut self, id: Id) {
@@ -727,9 +806,10 @@ impl World {
         }
     }
 
-    fn forget_what_cannot_matter(&mut self) {
+    fn forget_what_cannot_matter(&mut self, rules: &Rules) {
         for client in &mut self.clients {
             if client.phase == Phase::Gone {
+                client.origins = [0; MEMBERS];
                 client.votes = [Vote::None; MEMBERS];
                 (client.began, client.floor, client.deadline) = (0, 0, 0);
                 (client.renewals, client.renewal, client.new) = (0, None, [false; MEMBERS]);
@@ -757,7 +837,10 @@ impl World {
         }
         self.broke.sort_unstable();
         self.broke.dedup();
-        self.sort_members();
+        // Addresses tell them apart.
+        if rules.moves == 0 {
+            self.sort_members();
+        }
     }
 
     /// Members are alike: what differs by their order only is one state.
@@ -784,6 +867,21 @@ impl World {
             }
         }
     }
+}
+
+impl Client {
+    fn new() -> Self {
+        let each = std::array::from_fn(|member| member);
+        Self { leads_to: each, origins: each, ..Self::default() }
+    }
+}
+
+/// Of these addresses, the first one of each member that has answered there.
+fn once_each(addresses: &[usize], origins: &[usize; MEMBERS]) -> impl Iterator<Item = usize> {
+    let is_first = |&(at, address): &(usize, &usize)| {
+        !addresses[..at].iter().any(|before| origins[*before] == origins[*address])
+    };
+    addresses.iter().enumerate().filter(is_first).map(|(_, address)| *address)
 }
 
 impl Vote {

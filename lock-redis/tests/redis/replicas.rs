@@ -45,6 +45,22 @@ async fn cut(group: &SentinelGroup) {
     eventually(|| !group.is_replicated()).await;
 }
 
+/// The address of a server leads to another one when the connection for renewals is made: the other
+/// server knows nothing of the lock.
+#[tokio::test]
+async fn no_renewal_goes_to_another_server_than_the_attempt() {
+    let [server, other] = [(); 2].map(|()| Server::start(RedisOptions::new()));
+    let proxy = Proxy::start(server.addr()).unwrap();
+    let url = format!("redis://{}?min_replicas=1&min_replicas_timeout=20ms", proxy.addr());
+    let locks = Redis::connect(url).await.unwrap();
+    proxy.repoint(other.addr());
+    let fault = locks.try_acquire(&claim("n", 60_000)).await.expect_err("it has no replica");
+    assert_eq!(fault.kind(), FaultKind::Unavailable, "{fault:?}");
+    let asked = other.command(&["INFO", "commandstats"]).text();
+    assert!(!asked.contains("cmdstat_eval"), "it was renewed elsewhere: {asked}");
+    assert!(server.command(&["EXISTS", "n"]).text() == "0", "the attempt was not undone");
+}
+
 #[tokio::test]
 async fn a_grant_waits_for_the_replica() {
     let group = group().await;

@@ -1,0 +1,151 @@
+//! Which server has given an answer. A vote belongs to a server, and not to an address, which may
+//! lead to another one any time that a connection is made.
+//!
+//! A server is asked who it is once for each connection. A verb that began and ended while that
+//! connection was used was answered by it. If the connection was replaced meanwhile, the answer
+//! came from one of two servers: it is counted only where neither has been counted already.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lock_core::Backend;
+use lock_core::backend::{Fault, FaultKind, Identity};
+use lock_core::clock::Moment;
+use lock_core::dial::Epoch;
+
+use crate::member::Member;
+use crate::quorum::Inner;
+
+/// A server, as it was told on one connection.
+#[derive(Debug)]
+pub(crate) struct Server {
+    kind: &'static str,
+    /// `None` if it cannot tell.
+    id: Option<String>,
+    up_for: Option<Duration>,
+    told_at: Moment,
+    epoch: Epoch,
+}
+
+impl Server {
+    pub(crate) fn new(kind: &'static str, identity: Option<Identity>) -> Self {
+        let told_at = Moment::now();
+        match identity {
+            Some(Identity { id, up_for, epoch, .. }) => {
+                Self { kind, id: Some(id), up_for, told_at, epoch }
+            }
+            // Asking again would not help.
+            None => Self { kind, id: None, up_for: None, told_at, epoch: Epoch::fixed() },
+        }
+    }
+
+    pub(crate) fn is_current(&self) -> bool {
+        self.epoch.is_current()
+    }
+
+    /// Returns true unless both are certainly different servers. Those that cannot tell may be any
+    /// of their kind.
+    pub(crate) fn may_be(&self, other: &Self) -> bool {
+        match (&self.id, &other.id) {
+            (Some(id), Some(other)) => id == other,
+            _ => self.kind == other.kind,
+        }
+    }
+
+    pub(crate) fn can_tell(&self) -> bool {
+        self.id.is_some()
+    }
+
+    /// Returns for how long it had been running at `moment`, at least.
+    fn up_for_at(&self, moment: Moment) -> Option<Duration> {
+        let up_for = self.up_for? + moment.saturating_since(self.told_at);
+        Some(up_for.saturating_sub(self.told_at.saturating_since(moment)))
+    }
+}
+
+/// The server that gave an answer; one of two, if the connection was replaced meanwhile.
+#[derive(Clone, Debug)]
+pub(crate) struct Origin {
+    server: Arc<Server>,
+    or: Option<Arc<Server>>,
+}
+
+impl Origin {
+    /// Returns true unless both are certainly different servers.
+    pub(crate) fn may_be(&self, other: &Self) -> bool {
+        self.servers().any(|server| other.servers().any(|other| server.may_be(other)))
+    }
+
+    /// Returns for how long the server had been running at `moment`, at least; `None` if it cannot
+    /// tell.
+    pub(crate) fn up_for_at(&self, moment: Moment) -> Option<Duration> {
+        self.servers().filter_map(|server| server.up_for_at(moment)).min()
+    }
+
+    fn servers(&self) -> impl Iterator<Item = &Server> {
+        [Some(&self.server), self.or.as_ref()].into_iter().flatten().map(|server| &**server)
+    }
+}
+
+/// A member that is about to be asked, and the server to which its connection leads.
+pub(crate) struct Reached<'a> {
+    member: &'a Member,
+    pub(crate) backend: Arc<dyn Backend>,
+    server: Arc<Server>,
+}
+
+impl Reached<'_> {
+    /// Returns the server that has answered what was asked since.
+    ///
+    /// # Errors
+    ///
+    /// It is not known, so the answer is nobody's.
+    pub(crate) async fn origin(self) -> Result<Origin, Fault> {
+        let server = self.server;
+        if server.is_current() {
+            return Ok(Origin { server, or: None });
+        }
+        // The verb may have been applied, also if the next connection fails.
+        let in_doubt = |fault: Fault| Fault::unknown(fault.kind(), fault.into_source());
+        let next = self.member.server(&*self.backend).await.map_err(in_doubt)?;
+        if !server.epoch.is_next_to(&next.epoch) {
+            let why = "its connection was replaced more than once while it was asked";
+            return Err(Fault::unknown(FaultKind::Unavailable, why));
+        }
+        Ok(Origin { server, or: Some(next) })
+    }
+}
+
+impl Inner {
+    /// Connects a member if need be, and makes sure to which server the connection leads.
+    pub(crate) async fn reach(&self, member: usize, limit: Duration) -> Result<Reached<'_>, Fault> {
+        let backend = self.backend(member, limit).await?;
+        let member = &*self.members[member];
+        match member.server(&*backend).await {
+            Ok(server) => Ok(Reached { member, backend, server }),
+            Err(fault) => Err(Fault::not_applied(fault.kind(), fault.into_source())),
+        }
+    }
+
+    /// Says why an answer does not count: the server has answered by the address of the `other`
+    /// member, too.
+    pub(crate) fn is_counted_as(&self, other: usize) -> Fault {
+        let why =
+            format!("it is the same server as {}, and counted once", self.members[other].name);
+        Fault::unknown(FaultKind::Unavailable, why)
+    }
+}
+
+/// Returns the member, of those that have answered by these servers, that may be the one that
+/// answers for `member`.
+pub(crate) fn twin<'o>(
+    member: usize,
+    origin: &Origin,
+    answered: impl IntoIterator<Item = Option<&'o Origin>>,
+) -> Option<usize> {
+    let mut answered = answered.into_iter().enumerate();
+    let is_twin = |&(other, known): &(usize, Option<&Origin>)| {
+        other != member && known.is_some_and(|known| known.may_be(origin))
+    };
+    answered.find(is_twin).map(|(other, _)| other)
+}

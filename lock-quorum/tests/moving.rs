@@ -1,0 +1,431 @@
+//! Members whose addresses lead to other servers while clients use them: DNS, a virtual IP, an
+//! address that is used again. A vote belongs to a server, however many addresses lead to it.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lock_core::backend::{
+    Attempt, Backend, Claim, Fault, FaultKind, Identity, LetGo, Listed, LockState, Release,
+    Renewal, Wake,
+};
+use lock_core::clock::sleep;
+use lock_core::dial::{Dialer, Epoch};
+use lock_core::{Capabilities, Effect, Error, ErrorKind, LockName, Locker, Memory, OwnerId};
+use lock_quorum::{Quorum, QuorumBuilder};
+
+const TTL: Duration = Duration::from_secs(10);
+
+/// When an address moves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum When {
+    /// The next connection is there before the verb.
+    Before,
+    /// The connection has turned out to be broken when the verb uses it: the next one carries the
+    /// verb.
+    AtTheBeginning,
+    /// The old server answers the verb, and the next connection is there before the answer.
+    AtTheEnd,
+    /// The old server tells which one it is, and the next connection is there before that is heard.
+    WhileItTells,
+    /// The old server answers the verb, and there is no next connection.
+    Never,
+}
+
+const ALWAYS: [When; 3] = [When::Before, When::AtTheBeginning, When::AtTheEnd];
+
+/// An address, and the server in memory to which it leads.
+#[derive(Clone, Debug)]
+struct Address(Arc<Way>);
+
+#[derive(Debug)]
+struct Way {
+    dialer: Dialer<(u64, Memory)>,
+    connections: AtomicU64,
+    /// To where it moves with the next verb.
+    moves: Mutex<Option<(When, Memory)>>,
+    is_cut: AtomicBool,
+}
+
+impl Address {
+    fn of(server: &Memory) -> Self {
+        let address = Self(Arc::new(Way {
+            dialer: Dialer::default(),
+            connections: AtomicU64::default(),
+            moves: Mutex::default(),
+            is_cut: AtomicBool::default(),
+        }));
+        address.connect(server.clone());
+        address
+    }
+
+    fn connect(&self, server: Memory) {
+        let id = self.0.connections.fetch_add(1, Ordering::SeqCst);
+        self.0.dialer.put((id, server));
+    }
+
+    fn moves(&self, when: When, server: &Memory) {
+        match when {
+            When::Before => self.connect(server.clone()),
+            _ => *self.0.moves.lock().unwrap() = Some((when, server.clone())),
+        }
+    }
+
+    fn is_cut(&self, is_cut: bool) {
+        self.0.is_cut.store(is_cut, Ordering::SeqCst);
+    }
+
+    fn connection(&self) -> Result<(u64, Memory), Fault> {
+        match self.0.is_cut.load(Ordering::SeqCst) {
+            true => Err(Fault::not_applied(FaultKind::Unavailable, "cut off")),
+            false => Ok(self.0.dialer.current().expect("it is connected from the beginning")),
+        }
+    }
+
+    /// Returns the server that carries a verb out, and what happens when it has.
+    fn carrier(&self) -> Result<(Memory, Then<'_>), Fault> {
+        let mut moves = self.0.moves.lock().unwrap().take();
+        if let Some((_, server)) = moves.take_if(|(when, _)| *when == When::AtTheBeginning) {
+            self.connect(server);
+        }
+        let (_, server) = self.connection()?;
+        Ok((server, Then(self, moves)))
+    }
+}
+
+/// Moves the address when it is dropped.
+struct Then<'a>(&'a Address, Option<(When, Memory)>);
+
+impl Drop for Then<'_> {
+    fn drop(&mut self) {
+        if let Some((when, server)) = self.1.take() {
+            self.0.is_cut(when == When::Never);
+            self.0.connect(server);
+        }
+    }
+}
+
+#[async_trait]
+impl Backend for Address {
+    fn capabilities(&self) -> Capabilities {
+        Memory::new().capabilities()
+    }
+
+    async fn identity(&self) -> Result<Option<Identity>, Fault> {
+        let (id, server) = self.connection()?;
+        let told = self.0.moves.lock().unwrap().take_if(|(when, _)| *when == When::WhileItTells);
+        told.into_iter().for_each(|(_, server)| self.connect(server));
+        let epoch: Epoch = self.0.dialer.epoch_of(|(current, _)| *current == id);
+        Ok(server.identity().await?.map(|identity| identity.during(epoch)))
+    }
+
+    async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, Fault> {
+        let (server, _then) = self.carrier()?;
+        server.try_acquire(claim).await
+    }
+
+    async fn wait(&self, claim: &Claim) -> Result<Wake, Fault> {
+        self.connection()?.1.wait(claim).await
+    }
+
+    async fn renew(&self, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
+        match self.carrier() {
+            Ok((server, _then)) => server.renew(claims).await,
+            Err(fault) => claims.iter().map(|_| Err(fault.repeated())).collect(),
+        }
+    }
+
+    async fn release(&self, claim: &Claim, how: LetGo) -> Result<Release, Fault> {
+        let (server, _then) = self.carrier()?;
+        server.release(claim, how).await
+    }
+
+    async fn inspect(&self, name: &LockName) -> Result<LockState, Fault> {
+        let (server, _then) = self.carrier()?;
+        server.inspect(name).await
+    }
+
+    async fn list(&self, p: &str, a: Option<&LockName>, l: usize) -> Result<Vec<Listed>, Fault> {
+        self.connection()?.1.list(p, a, l).await
+    }
+
+    async fn break_lock(&self, name: &LockName, expected: &OwnerId) -> Result<bool, Fault> {
+        let (server, _then) = self.carrier()?;
+        server.break_lock(name, expected).await
+    }
+}
+
+/// Three servers, a client with an address for each of them, and one that is next to them.
+struct Moving {
+    servers: [Memory; 3],
+    addresses: [Address; 3],
+    ours: Quorum,
+    theirs: Quorum,
+}
+
+impl Moving {
+    async fn start() -> Self {
+        let servers: [Memory; 3] = std::array::from_fn(|_| Memory::new());
+        let addresses = servers.each_ref().map(Address::of);
+        let built = async |builder: QuorumBuilder| builder.members_remember().build().await;
+        let ours = addresses.iter().cloned().fold(Quorum::builder(), QuorumBuilder::member);
+        let theirs = servers.iter().cloned().fold(Quorum::builder(), QuorumBuilder::member);
+        let (ours, theirs) = (built(ours).await.unwrap(), built(theirs).await.unwrap());
+        Self { servers, addresses, ours, theirs }
+    }
+
+    /// Wins on the first two servers only, and the third one cannot be reached.
+    async fn hold_on_two(&self) -> Claim {
+        self.addresses[2].is_cut(true);
+        let mut claim = claim();
+        match self.ours.try_acquire(&claim).await {
+            Ok(Attempt::Acquired(grant)) => claim.ticket = grant.ticket,
+            other => panic!("not granted: {other:?}"),
+        }
+        claim
+    }
+
+    async fn renew(&self, claim: &Claim) -> Result<Renewal, Fault> {
+        self.ours.renew(&[claim]).await.pop().expect("one answer for one claim")
+    }
+
+    /// Moves the address of the second member to the first server.
+    fn second_leads_to_first(&self, when: When) {
+        self.addresses[1].moves(when, &self.servers[0]);
+    }
+}
+
+fn name() -> LockName {
+    LockName::new("n").expect("a good name")
+}
+
+fn claim() -> Claim {
+    Claim::new(name(), OwnerId::mint(), TTL)
+}
+
+fn is_granted(answer: &Result<Attempt, Fault>) -> bool {
+    matches!(answer, Ok(Attempt::Acquired(_)))
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_attempt_counts_a_server_once() {
+    for when in ALWAYS {
+        let moving = Moving::start().await;
+        moving.addresses[2].is_cut(true);
+        moving.second_leads_to_first(when);
+        let answer = moving.ours.try_acquire(&claim()).await;
+        assert!(!is_granted(&answer), "{when:?}: one server has voted twice");
+        assert!(is_granted(&moving.theirs.try_acquire(&claim()).await), "{when:?}: it is free");
+    }
+}
+
+/// What was told on a connection that is replaced by then is nobody's identity.
+#[tokio::test(start_paused = true)]
+async fn an_identity_that_is_told_late_does_not_count() {
+    let moving = Moving::start().await;
+    moving.addresses[2].is_cut(true);
+    moving.addresses[1].moves(When::Before, &moving.servers[1]);
+    moving.second_leads_to_first(When::WhileItTells);
+    let answer = moving.ours.try_acquire(&claim()).await;
+    assert!(!is_granted(&answer), "one server has voted twice");
+}
+
+/// A vote may be there, and so it is given back.
+#[tokio::test(start_paused = true)]
+async fn an_answer_of_unknown_origin_is_in_doubt() {
+    let moving = Moving::start().await;
+    moving.addresses[2].is_cut(true);
+    moving.addresses[1].moves(When::Never, &moving.servers[1]);
+    let ours = claim();
+    let fault = moving.ours.try_acquire(&ours).await.expect_err("two are away");
+    assert_eq!(fault.effect(), Effect::Unknown, "{fault:?}");
+    moving.addresses[1].is_cut(false);
+    // The third one may have a vote as well, for all we know.
+    drop(moving.ours.release(&ours, LetGo::uncertain()).await);
+    assert!(moving.servers[1].inspect(&name()).await.unwrap().holders.is_empty(), "a vote is left");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewal_counts_a_server_once() {
+    for when in ALWAYS {
+        let moving = Moving::start().await;
+        let held = moving.hold_on_two().await;
+        moving.second_leads_to_first(when);
+        let answer = moving.renew(&held).await;
+        assert!(answer.is_err(), "{when:?}: one server has renewed twice: {answer:?}");
+        // The second server's vote ends; the first one's is renewed.
+        for _ in 0..5 {
+            sleep(TTL / 3).await;
+            let answer = moving.renew(&held).await;
+            assert!(!matches!(answer, Ok(Renewal::Held(_))), "{when:?}: {answer:?}");
+        }
+        assert!(is_granted(&moving.theirs.try_acquire(&claim()).await), "{when:?}: it is free");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_holder_learns_that_one_server_is_left() {
+    let moving = Moving::start().await;
+    let (ours, theirs) = (Locker::new(moving.ours.clone()), Locker::new(moving.theirs.clone()));
+    moving.addresses[2].is_cut(true);
+    let guard = ours.lock("n").unwrap().ttl(TTL).acquire().await.unwrap();
+    moving.second_leads_to_first(When::AtTheBeginning);
+    guard.verify().await.expect_err("one server has confirmed it twice");
+    let theirs = theirs.lock("n").unwrap().ttl(TTL).acquire().await.unwrap();
+    assert!(!guard.is_held() && theirs.is_held(), "two holders");
+    guard.lost().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_counts_a_server_once() {
+    for when in ALWAYS {
+        let moving = Moving::start().await;
+        let held = moving.hold_on_two().await;
+        moving.second_leads_to_first(when);
+        let answer = moving.ours.release(&held, LetGo::now()).await;
+        let is_clear = when == When::AtTheEnd && matches!(answer, Ok(Release::Released));
+        assert!(is_clear || answer.is_err(), "{when:?}: one server has said it twice: {answer:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_look_from_outside_counts_a_server_once() {
+    for when in ALWAYS {
+        let moving = Moving::start().await;
+        moving.hold_on_two().await;
+        moving.servers[1].evict(&name());
+        moving.addresses[2].is_cut(false);
+        moving.second_leads_to_first(when);
+        let state = moving.ours.inspect(&name()).await;
+        assert!(state.is_err(), "{when:?}: {state:?}");
+
+        let moving = Moving::start().await;
+        let held = moving.hold_on_two().await;
+        moving.servers[1].evict(&name());
+        moving.addresses[2].is_cut(false);
+        moving.second_leads_to_first(when);
+        let broken = moving.ours.break_lock(&name(), &held.owner).await;
+        assert!(broken.is_err(), "{when:?}: {broken:?}");
+    }
+}
+
+/// Each server is still counted, and only once.
+#[tokio::test(start_paused = true)]
+async fn members_may_swap_their_addresses() {
+    for when in ALWAYS {
+        let moving = Moving::start().await;
+        let held = moving.hold_on_two().await;
+        moving.addresses[0].moves(when, &moving.servers[1]);
+        moving.addresses[1].moves(when, &moving.servers[0]);
+        // While they move, a server may have answered for either of them.
+        let answer = moving.renew(&held).await;
+        assert!(when != When::Before || matches!(answer, Ok(Renewal::Held(_))), "{answer:?}");
+        let answer = moving.renew(&held).await;
+        assert!(matches!(answer, Ok(Renewal::Held(_))), "{when:?}: {answer:?}");
+        let answer = moving.ours.release(&held, LetGo::now()).await;
+        assert!(matches!(answer, Ok(Release::Released)), "{when:?}: {answer:?}");
+        assert!(is_granted(&moving.theirs.try_acquire(&claim()).await), "{when:?}: it is free");
+    }
+}
+
+/// An address that is back at its server in time costs nothing.
+#[tokio::test(start_paused = true)]
+async fn a_lock_outlives_an_address_that_comes_back() {
+    let moving = Moving::start().await;
+    let held = moving.hold_on_two().await;
+    moving.second_leads_to_first(When::Before);
+    moving.renew(&held).await.expect_err("one server has renewed twice");
+    moving.addresses[1].moves(When::Before, &moving.servers[1]);
+    let answer = moving.renew(&held).await;
+    assert!(matches!(answer, Ok(Renewal::Held(_))), "{answer:?}");
+}
+
+/// A server that is no member has no vote of what was granted before.
+#[tokio::test(start_paused = true)]
+async fn a_vote_does_not_move_with_an_address() {
+    let moving = Moving::start().await;
+    let held = moving.hold_on_two().await;
+    let fourth = Memory::new();
+    moving.addresses[1].moves(When::Before, &fourth);
+    let answer = moving.renew(&held).await;
+    assert!(matches!(answer, Ok(Renewal::NotHeld)), "{answer:?}");
+}
+
+/// A memory that does not tell which server it is.
+#[derive(Clone, Debug)]
+struct Nameless(Memory);
+
+#[async_trait]
+impl Backend for Nameless {
+    fn capabilities(&self) -> Capabilities {
+        self.0.capabilities()
+    }
+
+    async fn identity(&self) -> Result<Option<Identity>, Fault> {
+        Ok(None)
+    }
+
+    async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, Fault> {
+        self.0.try_acquire(claim).await
+    }
+
+    async fn wait(&self, claim: &Claim) -> Result<Wake, Fault> {
+        self.0.wait(claim).await
+    }
+
+    async fn renew(&self, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
+        self.0.renew(claims).await
+    }
+
+    async fn release(&self, claim: &Claim, how: LetGo) -> Result<Release, Fault> {
+        self.0.release(claim, how).await
+    }
+
+    async fn inspect(&self, name: &LockName) -> Result<LockState, Fault> {
+        self.0.inspect(name).await
+    }
+
+    async fn list(&self, p: &str, a: Option<&LockName>, l: usize) -> Result<Vec<Listed>, Fault> {
+        self.0.list(p, a, l).await
+    }
+
+    async fn break_lock(&self, name: &LockName, expected: &OwnerId) -> Result<bool, Fault> {
+        self.0.break_lock(name, expected).await
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn members_that_may_be_the_same_server_are_refused() {
+    let [one, other, third] = [(); 3].map(|()| Memory::new());
+    let builder = Quorum::builder().member(one).member(other).member(Nameless(third));
+    let error = builder.build().await.expect_err("the third may be the first");
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+    let text = error.to_string();
+    assert!(text.contains("member 1 (memory) and member 3 (memory)"), "{text}");
+    assert!(text.contains("cannot tell which server it is"), "{text}");
+}
+
+/// One that comes later is not asked when the quorum is made.
+#[tokio::test(start_paused = true)]
+async fn a_member_that_may_be_another_one_is_not_counted() {
+    let servers = [Memory::new(), Memory::new()];
+    let late = Nameless(Memory::new());
+    let up = Arc::new(AtomicBool::default());
+    let is_up = Arc::clone(&up);
+    let connect = move || {
+        let (late, is_up) = (late.clone(), is_up.load(Ordering::SeqCst));
+        async move {
+            match is_up {
+                true => Ok(Arc::new(late) as Arc<dyn Backend>),
+                false => Err(Error::new(ErrorKind::Unavailable, "not there yet")),
+            }
+        }
+    };
+    let builder = servers.iter().cloned().fold(Quorum::builder(), QuorumBuilder::member);
+    let quorum = builder.member_by("late", connect).members_remember().build().await.unwrap();
+    up.store(true, Ordering::SeqCst);
+    assert!(is_granted(&servers[0].try_acquire(&claim()).await));
+    let answer = quorum.try_acquire(&claim()).await;
+    assert!(!is_granted(&answer), "it may be the second member: {answer:?}");
+}
