@@ -41,6 +41,10 @@ pub(crate) async fn run(url: &str, order: &Run) -> Result<Exit, Failure> {
     let ended = attendance.until_the_end(&mut signals).await?;
     if let Some(stop) = ended.stop {
         let failure = stop.failure(&guard);
+        if !guard.is_held() {
+            // There is nothing left to release.
+            return Err(failure);
+        }
         drop(guard);
         return leave(&locks, failure).await;
     }

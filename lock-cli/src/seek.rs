@@ -1,5 +1,8 @@
 //! What verbs share that wait for a lock.
 
+use std::time::Duration;
+
+use lock_any::clock::sleep;
 use lock_any::{Lock, LockGuard, Locker};
 
 use crate::cli::Patience;
@@ -30,9 +33,14 @@ async fn seek(lock: &Lock, patience: &Patience) -> Result<Option<LockGuard>, loc
     }
 }
 
-/// A place in line, or what is left of a lost lock, goes in the background: waits for that. If it
-/// cannot be done in time, it ends with the lease, and there is nothing that the caller could do.
+/// Waits a moment until the place in line is given up, and the lock with it. A server that does not
+/// answer must not keep lockctl: what is left there ends by itself, as after a crash.
 pub(crate) async fn leave(locks: &Locker, failure: Failure) -> Result<Exit, Failure> {
-    let _ = locks.close().await;
+    const MOMENT: Duration = Duration::from_millis(500);
+    tokio::select! {
+        biased;
+        _ = locks.close() => {}
+        () = sleep(MOMENT) => {}
+    }
     Err(failure)
 }

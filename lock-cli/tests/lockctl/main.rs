@@ -6,6 +6,8 @@ mod examples;
 mod files;
 #[cfg(feature = "redis")]
 mod fleets;
+#[cfg(feature = "redis")]
+mod hung;
 #[cfg(feature = "zookeeper")]
 mod line;
 mod loss;
