@@ -3,13 +3,15 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt::Write;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use conformance_tests::servers::{
     Memcached, MemcachedOptions, Redis, RedisOptions, ZooKeeper, ZooKeeperOptions,
 };
 use conformance_tests::{Law, Level, laws, sabotage};
-use lock_core::{Backend, Capabilities, Memory, Support, Takeover};
+use lock_core::{Backend, Capabilities, Locker, Memory, Support, Takeover};
 
 /// Replaces what stands between the two marks of `part` in `file`, or demands that it stands there.
 fn generated(file: &str, part: &str, text: &str) {
@@ -145,10 +147,8 @@ fn table(columns: &[Capabilities]) -> String {
         Takeover::AtOnce => "at once".into(),
         Takeover::LeasePlus(slack) => format!("lease + {slack:?}"),
     });
-    text += &row("ttl", &|caps| {
-        let longest = caps.ttl_max.as_secs() / (24 * 3600);
-        format!("{:?} to {longest} days", caps.ttl_min)
-    });
+    text += &row("ttl", &|caps| span(&default_ttl_range(caps)));
+    text += &row("ttl, if `max_ttl` is raised", &|caps| span(&(caps.ttl_min..=caps.ttl_max)));
     for (what, support) in [
         ("detached holds", (|caps| caps.detached) as fn(&Capabilities) -> Support),
         ("minimum hold that outlives the process", |caps| caps.minimum_hold),
@@ -164,6 +164,20 @@ fn table(columns: &[Capabilities]) -> String {
         });
     }
     text
+}
+
+/// The leases that a locker accepts whose builder was told nothing else.
+fn default_ttl_range(caps: &Capabilities) -> RangeInclusive<Duration> {
+    let usual = Locker::new(Memory::new()).ttl_range();
+    caps.ttl_min..=caps.ttl_max.min(*usual.end())
+}
+
+fn span(range: &RangeInclusive<Duration>) -> String {
+    let hours = range.end().as_secs() / 3600;
+    match hours {
+        ..=24 => format!("{:?} to {hours} h", range.start()),
+        _ => format!("{:?} to {} days", range.start(), hours / 24),
+    }
 }
 
 /// What the README shows first is code that compiles: it stands, line for line, in an example.

@@ -250,7 +250,7 @@ pub(crate) struct Man {
 
 #[derive(Args)]
 pub(crate) struct Patience {
-    /// Give up after that long; a plain number is seconds [default: wait for ever]
+    /// Give up after that long [default: wait for ever]
     #[arg(short, long, value_name = "DURATION", value_parser = patience, allow_hyphen_values = true)]
     pub(crate) wait: Option<Duration>,
 

@@ -8,7 +8,7 @@ them can do is checked before it is tried.
 Options follow the URL as ?ttl=30s&timeout=5s. A URL can hold a password, and other users see the \
 arguments of a command: put such a one into $LOCK_BACKEND.
 
-Durations are written as 500ms, 30s, 2h or '1h 30m'.
+Durations are written as 500ms, 30s, 2h or '1h 30m'; a plain number is seconds.
 
 Examples:
   lockctl run nightly -- ./backup.sh

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use humantime::format_duration;
+
 use crate::exit::Exit;
 
 const SHORTEST_LEASE: Duration = Duration::from_millis(10);
@@ -9,34 +11,35 @@ const LONGEST_LEASE: Duration = Duration::from_secs(24 * 3600);
 const LONGEST_SPAN: Duration = Duration::from_secs(30 * 24 * 3600);
 
 pub(crate) fn lease(text: &str) -> Result<Duration, String> {
-    let lease = humantime::parse_duration(text).unwrap_or_default();
-    if (SHORTEST_LEASE..=LONGEST_LEASE).contains(&lease) {
-        return Ok(lease);
-    }
-    Err("write a duration from 10ms to 24h, such as 500ms, 30s or 2h".to_owned())
-}
-
-pub(crate) fn span(text: &str) -> Result<Duration, String> {
-    let span = humantime::parse_duration(text).unwrap_or_default();
-    bounded(span).filter(|span| !span.is_zero()).ok_or_else(|| {
-        "write a positive duration of at most 30days, such as 500ms or 2h".to_owned()
+    let range = SHORTEST_LEASE..=LONGEST_LEASE;
+    duration(text).filter(|lease| range.contains(lease)).ok_or_else(|| {
+        let (shortest, longest) = (format_duration(SHORTEST_LEASE), format_duration(LONGEST_LEASE));
+        format!("write a duration from {shortest} to {longest}, such as 30 (seconds), 500ms or 2h")
     })
 }
 
-/// As in flock(1), a plain number is seconds, and zero means not to wait.
+pub(crate) fn span(text: &str) -> Result<Duration, String> {
+    let span = duration(text).and_then(bounded);
+    span.filter(|span| !span.is_zero()).ok_or_else(|| {
+        "write a positive duration of at most 30days, such as 10 (seconds), 500ms or 2h".to_owned()
+    })
+}
+
+/// As in flock(1), zero means not to wait.
 pub(crate) fn patience(text: &str) -> Result<Duration, String> {
-    let is_plain = text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
-    let wait = if is_plain {
-        let seconds = text.parse().ok();
-        seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
-    } else {
-        humantime::parse_duration(text).ok()
-    };
-    wait.and_then(bounded).ok_or_else(|| {
+    duration(text).and_then(bounded).ok_or_else(|| {
         "write a duration of at most 30days, such as 10 (seconds), 0.5, 10s or 2h, or leave it out \
          to wait for ever"
             .to_owned()
     })
+}
+
+/// Reads a duration. As in flock(1), a plain number is seconds.
+fn duration(text: &str) -> Option<Duration> {
+    if text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') {
+        return Duration::try_from_secs_f64(text.parse().ok()?).ok();
+    }
+    humantime::parse_duration(text).ok()
 }
 
 fn bounded(span: Duration) -> Option<Duration> {
@@ -69,9 +72,26 @@ mod tests {
     }
 
     #[test]
+    fn a_plain_number_is_seconds_in_every_option() {
+        for value in [lease, span, patience] {
+            assert_eq!(value("10"), Ok(Duration::from_secs(10)));
+            assert_eq!(value("0.5"), Ok(Duration::from_millis(500)));
+        }
+    }
+
+    /// The README says what is accepted.
+    #[test]
+    fn the_readme_has_the_limits_of_a_lease() {
+        let why = lease("0").unwrap_err();
+        let range = why.split("duration ").nth(1).and_then(|text| text.split(',').next()).unwrap();
+        let readme = include_str!("../../README.md").replace('\n', " ");
+        assert!(readme.contains(&format!("`lockctl` takes a ttl {range}")), "{range}");
+    }
+
+    #[test]
     fn spans_are_positive_and_not_absurd() {
         assert_eq!(span("1m 30s"), Ok(Duration::from_secs(90)));
-        for text in ["", "0", "0s", "-5s", "30", "1year", "99999999999999999999s", "s"] {
+        for text in ["", "0", "0s", "-5s", "1e3", "1year", "99999999999999999999s", "s"] {
             assert!(span(text).is_err(), "{text}");
         }
         assert!(lease("25h").is_err() && lease("1ns").is_err() && lease("24h").is_ok());

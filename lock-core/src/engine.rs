@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::future::Future;
+use std::ops::RangeInclusive;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -111,13 +112,18 @@ impl Engine {
         }
     }
 
+    /// The leases that can be asked for.
+    pub(crate) fn ttl_range(&self) -> RangeInclusive<Duration> {
+        self.caps.ttl_min..=self.caps.ttl_max.min(self.settings.max_ttl)
+    }
+
     /// Is `ttl` a lease that can be asked for?
     pub(crate) fn check_ttl(&self, ttl: Duration) -> Result<(), Error> {
-        let (min, max) = (self.caps.ttl_min, self.caps.ttl_max.min(self.settings.max_ttl));
-        if (min..=max).contains(&ttl) {
+        let range = self.ttl_range();
+        if range.contains(&ttl) {
             return Ok(());
         }
-        let backend = self.caps.backend;
+        let (backend, min, max) = (self.caps.backend, range.start(), range.end());
         let message = format!(
             "a ttl of {ttl:?} is out of range; with {backend} it is from {min:?} to {max:?}"
         );

@@ -2,6 +2,7 @@
 
 use std::convert::Infallible;
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -87,6 +88,13 @@ impl Locker {
     #[must_use]
     pub fn capabilities(&self) -> &Capabilities {
         &self.engine.caps
+    }
+
+    /// Returns the leases that can be asked for: those of the backend, up to
+    /// [`max_ttl`](LockerBuilder::max_ttl).
+    #[must_use]
+    pub fn ttl_range(&self) -> RangeInclusive<Duration> {
+        self.engine.ttl_range()
     }
 
     /// This locker, if its backend declares at least `requirements`: so that a wrong backend fails

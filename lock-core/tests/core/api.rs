@@ -1,8 +1,10 @@
 //! What the types promise to the compiler and to serialisers.
 
+use std::time::Duration;
+
 use lock_core::backend::{Claim, Fault, Grant, Ticket};
 use lock_core::{
-    Detached, Error, FencingToken, Lock, LockGuard, LockName, Locker, LossSignal, OwnerId,
+    Detached, Error, FencingToken, Lock, LockGuard, LockName, Locker, LossSignal, Memory, OwnerId,
 };
 
 #[test]
@@ -26,6 +28,26 @@ fn plain_values_are_small() {
     assert_eq!(size_of::<OwnerId>(), 16);
     assert_eq!(size_of::<LockGuard>(), 8);
     assert_eq!(size_of::<LockName>(), 16);
+}
+
+#[tokio::test]
+async fn the_ttl_range_is_what_is_accepted() {
+    let day = Duration::from_secs(24 * 3600);
+    for (locks, longest) in [
+        (Locker::new(Memory::new()), day),
+        (Locker::builder(Memory::new()).max_ttl(2 * day).build(), 2 * day),
+        (Locker::builder(Memory::new()).max_ttl(1000 * day).build(), 365 * day),
+    ] {
+        let range = locks.ttl_range();
+        assert_eq!(*range.end(), longest);
+        let (below, above) = (*range.start() / 2, *range.end() + Duration::from_nanos(1));
+        for (ttl, is_accepted) in
+            [(*range.start(), true), (*range.end(), true), (below, false), (above, false)]
+        {
+            let lock = locks.lock("n").unwrap().ttl(ttl);
+            assert_eq!(lock.try_acquire().await.is_ok(), is_accepted, "{ttl:?} in {range:?}");
+        }
+    }
 }
 
 #[test]
