@@ -48,7 +48,9 @@ pub enum Reach {
     /// Tasks and threads of one process.
     #[default]
     Process,
-    /// Processes of one host.
+    /// Processes of one user on one host.
+    User,
+    /// Processes of one host, of several users.
     Host,
     /// Everyone who can reach the server.
     Network,
