@@ -60,7 +60,13 @@ pub(crate) fn holders(file: &File, path: &Path, record: &Record) -> Result<Vec<H
             holder.label = Some(Label::new(&format!("pid {pid}")));
             return holder;
         };
-        described(ours, record)
+        let mut holder = described(ours, record);
+        if let Some(heir) = kernel::heir_of(pid, &inode) {
+            // The one to end: whoever has signed is dead, and its lock is kept by what it started.
+            let of = ours.label.as_ref().map_or("", Label::as_str);
+            holder.label = Some(Label::new(&format!("pid {heir}, started by {of}")));
+        }
+        holder
     });
     Ok(holders.collect())
 }
@@ -152,6 +158,22 @@ mod kernel {
         let all = std::fs::read_dir("/proc").into_iter().flatten().flatten();
         let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
         pids.filter(|&pid| inherits(pid, inode)).collect()
+    }
+
+    /// The oldest process that keeps the lock of `pid`, if that one does not have it open any more.
+    pub(super) fn heir_of(pid: u32, inode: &Inode) -> Option<u32> {
+        if inherits(pid, inode) {
+            return None;
+        }
+        heirs_of(inode).into_iter().min_by_key(|&heir| (started(heir), heir))
+    }
+
+    /// When a process was started, see proc(5).
+    fn started(pid: u32) -> u64 {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        // The program's name, in parentheses, may hold anything.
+        let fields = stat.rsplit_once(") ").map_or("", |(_, fields)| fields);
+        fields.split(' ').nth(19).and_then(|ticks| ticks.parse().ok()).unwrap_or(u64::MAX)
     }
 
     fn inherits(pid: u32, inode: &Inode) -> bool {

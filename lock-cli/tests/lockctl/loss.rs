@@ -35,6 +35,28 @@ fn a_command_whose_lockctl_was_killed_keeps_a_kernel_lock_to_its_end() {
     assert!(took < Duration::from_secs(5), "at once, not after a lease: {took:?}");
 }
 
+/// The process that has to be killed is the one that is shown.
+#[cfg(feature = "file")]
+#[test]
+fn inspect_names_the_command_that_keeps_the_lock_of_a_dead_lockctl() {
+    let scratch = Scratch::new();
+    let url = scratch.url();
+    let first = Running::start(&mut scratch.run(&url, &["n", "--", "sh", "-c", &stays()]));
+    let (lockctl, command) = (first.pid(), scratch.read("pid").trim().to_owned());
+    let inspect = || outcome(&mut scratch.lockctl(&["--backend", &url, "inspect", "n"]));
+    let (code, text, _) = inspect();
+    assert!(code == 0 && text.contains(&format!(":{lockctl} (")), "{text}");
+    first.signal(Signal::SIGKILL);
+    assert_eq!(first.end().0.code(), None);
+    let (code, text, _) = inspect();
+    assert_eq!(code, 0, "{text}");
+    assert!(text.contains(&format!("pid {command}, ")), "not the command {command}: {text}");
+    let broken = outcome(&mut scratch.lockctl(&["--backend", &url, "break", "--force", "n"]));
+    assert_eq!(broken.0, 0, "its owner is still known: {}", broken.2);
+    std::fs::write(scratch.path("go"), "").unwrap();
+    scratch.read("done");
+}
+
 #[cfg(feature = "file")]
 #[test]
 fn killing_lockctl_and_its_command_frees_a_kernel_lock() {
