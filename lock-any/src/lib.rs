@@ -104,14 +104,29 @@ pub async fn connect_with(
     defaults: impl FnOnce(LockerBuilder) -> LockerBuilder,
 ) -> Result<Locker, Error> {
     let (url, common) = parse(url)?;
-    let builder = match url.scheme() {
-        #[cfg(feature = "quorum")]
-        "quorum" => quorum_url::builder(url, common.max_ttl()).await?,
-        #[cfg(not(feature = "quorum"))]
-        "quorum" => return Err(feature_is_off("quorum", "quorum")),
-        _ => server(url, common.max_ttl()).await?,
-    };
+    let builder = open(url, common.max_ttl()).await.map_err(|error| with_causes(&error))?;
     Ok(common.apply(defaults(builder)).build())
+}
+
+/// Puts the causes into the text: often it is all that is logged.
+fn with_causes(error: &Error) -> Error {
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(source) = cause {
+        text.push_str(&format!(": {source}"));
+        cause = source.source();
+    }
+    Error::new(error.kind(), text)
+}
+
+async fn open(url: Url, max_ttl: Option<Duration>) -> Result<LockerBuilder, Error> {
+    match url.scheme() {
+        #[cfg(feature = "quorum")]
+        "quorum" => quorum_url::builder(url, max_ttl).await,
+        #[cfg(not(feature = "quorum"))]
+        "quorum" => Err(feature_is_off("quorum", "quorum")),
+        _ => server(url, max_ttl).await,
+    }
 }
 
 /// A backend that is no quorum.

@@ -9,6 +9,25 @@ async fn refused(url: &str) -> (ErrorKind, String) {
     (error.kind(), error.to_string())
 }
 
+/// All that many programs log of an error is its text.
+#[tokio::test]
+async fn a_failed_connection_says_where_and_why_by_itself() {
+    for (url, place) in [
+        #[cfg(feature = "redis")]
+        ("redis://u:hunter2@127.0.0.1:1", "127.0.0.1:1"),
+        #[cfg(feature = "memcache")]
+        ("memcache://u:hunter2@127.0.0.1:1", "127.0.0.1:1"),
+        #[cfg(feature = "file")]
+        ("file:///proc/locks-of-nobody", "/proc/locks-of-nobody"),
+    ] {
+        let (_, text) = refused(url).await;
+        let why = text.to_lowercase();
+        let has_cause = ["refused", "no such file"].iter().any(|it| why.contains(it));
+        assert!(text.contains(place) && has_cause && !text.contains("hunter2"), "{url}: {text}");
+        assert_eq!(text.matches(place).count(), 1, "{url}: {text}");
+    }
+}
+
 #[tokio::test]
 async fn memory_is_one_lock_space_per_process() {
     let (one, other) = (connect("memory:").await.unwrap(), connect("memory://").await.unwrap());
