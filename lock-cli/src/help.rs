@@ -52,8 +52,8 @@ their clocks differ by less than that: others are kept out from the moment the l
 out by itself (redis: can), lockctl ends with its command; elsewhere it stays until then, and a signal \
 ends it earlier. A crash lets others in when the lease ends, or at once with file:.
 
-With file:, a lock file that is deleted by hand, and a break, let others in for up to a third of the ttl, \
-until that is noticed. Who waits is served in turn; flock(1) and --no-wait take what is free.
+With file:, a lock file that is deleted by hand, and a break, let others in at once. lockctl notices that \
+at once, too, or after a third of the ttl where the limit on inotify instances is reached. Who waits is served in turn; flock(1) and --no-wait take what is free.
 
 Examples:
   lockctl run nightly -- ./backup.sh
@@ -182,8 +182,8 @@ keep its writes out. So make sure that it is gone, or wait for its lease: inspec
 
 With file:, a process that holds a lock has no lease that ends: rather kill it, and its command with it, \
 which frees the lock at once. A break leaves the two with the lock file that they have locked, and puts a \
-new one in its place. Until the holder looks after a third of its ttl, and lockctl run then kills its \
-command, both work. A command whose lockctl is gone does not look any more: it is never told \
+new one in its place. lockctl run notices and kills its command, at once or after a third of its ttl; until \
+then both work. A command whose lockctl is gone does not look any more: it is never told \
 (and inside a container it has no owner any more who could be ended: inspect shows its process, kill that).
 
 With --force, lockctl looks who holds the lock, ends the hold of just that one, and says whose it was. \

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lock_core::backend::{
-    Attempt, Backend, Claim, Fault, Grant, Hold, Identity, LetGo, Listed, LockState, Release,
-    Renewal, Wake,
+    Attempt, Backend, Claim, Fault, FaultKind, Grant, Hold, Identity, LetGo, Listed, LockState,
+    Release, Renewal, Wake,
 };
 use lock_core::clock::{Moment, sleep_between};
 use lock_core::{
@@ -136,7 +136,7 @@ impl Backend for FileLocks {
             minimum_hold: Support::Absent,
             late_attempts_refused: Support::Present,
             raisable: Support::Present,
-            notices: Support::Absent,
+            notices: if bell::can_ring() { Support::Present } else { Support::Absent },
             inspecting: if listed_by_kernel { Support::Present } else { Support::Absent },
             listing: Support::Absent,
             breaking: Support::Present,
@@ -164,6 +164,9 @@ impl Backend for FileLocks {
     }
 
     async fn wait(&self, claim: &Claim) -> Result<Wake, Fault> {
+        if claim.held {
+            return self.await_removal(claim).await.map(|()| Wake::Look);
+        }
         self.check(claim)?;
         self.wait_in_line(claim).await.map(Wake::Granted)
     }
@@ -277,6 +280,28 @@ impl FileLocks {
                 () = sleep_between(pause / 2, pause) => sitting.seat.oversleeps(),
             }
         }
+    }
+
+    /// Waits until a lock that is held was removed or broken.
+    async fn await_removal(&self, claim: &Claim) -> Result<(), Fault> {
+        let path = self.path_of(&claim.name);
+        let is_detached = claim.hold == Hold::Detached;
+        // A break of a kernel lock replaces the file; one of a detached hold writes to it.
+        let bell = if is_detached { Bell::on_lock(&path) } else { Bell::on_removal(&path) };
+        while match is_detached {
+            true => self.is_leased_to(&path, &claim.owner)?,
+            false => match self.inner.claims.find(claim) {
+                Some((held, _)) => held.file.is_in_place()?,
+                None => false,
+            },
+        } {
+            let Some(bell) = &bell else {
+                let why = "no more files can be watched; raise fs.inotify.max_user_watches";
+                return Err(Fault::not_applied(FaultKind::Unavailable, why));
+            };
+            bell.rung().await;
+        }
+        Ok(())
     }
 
     fn look_after(&self, claim: &Claim) -> Result<Renewal, Fault> {

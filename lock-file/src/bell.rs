@@ -17,6 +17,11 @@ use tokio::sync::Notify;
 /// Whether waiters are woken at all here.
 pub(crate) const IS_THERE: bool = true;
 
+/// Whether this process gets what it takes to be woken.
+pub(crate) fn can_ring() -> bool {
+    tower().is_some()
+}
+
 /// Rings when the file it hangs on may have been let go. Dropping it takes it down.
 #[derive(Debug)]
 pub(crate) struct Bell {
@@ -40,10 +45,18 @@ impl Bell {
         Self::on(path, left)
     }
 
+    /// On a lock file: rings when it is deleted, replaced or moved away.
+    pub(crate) fn on_removal(path: &Path) -> Option<Self> {
+        let removed = WatchFlags::ATTRIB | WatchFlags::DELETE_SELF | WatchFlags::MOVE_SELF;
+        Self::on(path, removed)
+    }
+
     fn on(path: &Path, events: WatchFlags) -> Option<Self> {
         let tower = tower()?;
         let mut ropes = tower.ropes();
         // Under the same lock as its removal, or a watch of the same file could go with another one.
+        // Holders and waiters of one file have one watch, and it must not forget what others want.
+        let events = events | WatchFlags::MASK_ADD;
         let watch = inotify::add_watch(&tower.inotify, path, events).ok()?;
         let rope = Arc::new(Notify::new());
         ropes.entry(watch).or_default().push(Arc::clone(&rope));

@@ -73,6 +73,16 @@ impl FileLocks {
         }
     }
 
+    /// Whether the lease in the file is that of `owner`. A record that is just being written is not
+    /// one, and then a renewal looks closer.
+    pub(crate) fn is_leased_to(&self, path: &Path, owner: &OwnerId) -> Result<bool, Fault> {
+        let Some(file) = LockFile::look_at(path)? else {
+            return Ok(false);
+        };
+        let lease = self.live_lease(&file.read()?);
+        Ok(lease.is_some_and(|(holder, _)| holder == *owner))
+    }
+
     async fn end_lease(&self, path: &Path, owner: &OwnerId) -> Result<bool, Fault> {
         let Some((file, record)) = self.open_lease(path, owner).await? else {
             return Ok(false);

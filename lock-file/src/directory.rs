@@ -179,10 +179,14 @@ fn no_parent(path: &Path, why: io::Error) -> Error {
     if why.kind() != io::ErrorKind::NotFound {
         return error("create the lock directory", path, why);
     }
-    let message = format!(
-        "cannot create the lock directory {}; its parent directory does not exist: create it first",
-        path.display()
-    );
+    let why_not = match path.parent() {
+        // As procfs has it.
+        Some(parent) if parent.is_dir() => {
+            "its parent takes no directories: give one on another file system"
+        }
+        _ => "its parent directory does not exist: create it first",
+    };
+    let message = format!("cannot create the lock directory {}; {why_not}", path.display());
     Error::new(ErrorKind::Invalid, message).with_source(why)
 }
 

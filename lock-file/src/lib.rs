@@ -30,8 +30,9 @@
 //!   `/etc/passwd` and `/etc/group` show that it has no other member.
 //! * **No lease of a guard.** A lock lasts as long as its holder has it open, be it stopped for hours:
 //!   the ttl is only the rhythm in which the holder looks, three times per ttl, whether its file is
-//!   still the one in the directory. Until then, a lock file that was deleted or replaced by hand lets
-//!   others in.
+//!   still the one in the directory. A lock file that was deleted or replaced by hand lets others in.
+//!   The holder is notified at once ([`notices`]) if the process got an inotify instance, and by its
+//!   next look otherwise.
 //! * **No strict order among processes**, see below.
 //! * **`inspect` sees what `/proc/locks` shows**: nothing of holders in a pid namespace that this
 //!   process cannot look into. Inside a container, a lock that only an inherited descriptor keeps is
@@ -79,8 +80,8 @@
 //!
 //! A detached hold is erased from the file. A kernel lock cannot be taken from a living process, so its
 //! file is replaced: whoever comes now is let in, with a higher token, although the old holder's process
-//! may still be at work. The holder is told at its next look, a third of its ttl later at most, or as soon
-//! as it goes on if it was stopped. Until then only a resource that checks fencing tokens tells the two
+//! may still be at work. The holder is notified at once, without inotify at its next look, a third of
+//! its ttl later at most, or as soon as it goes on if it was stopped. Until then only a resource that checks fencing tokens tells the two
 //! apart, as after a break on any backend. Where the holder's process can be killed, do that: its lock is
 //! free at once, and no two overlap. A flock(1) that was waiting for the old file gets the old file.
 //!
@@ -111,6 +112,7 @@
 //! [flock(1)]: https://man7.org/linux/man-pages/man1/flock.1.html
 //! [`Fencing::Durable`]: lock_core::Fencing::Durable
 //! [`Fencing::Seeded`]: lock_core::Fencing::Seeded
+//! [`notices`]: lock_core::Capabilities::notices
 //! [`detachable`]: lock_core::Lock::detachable
 
 mod attempt;

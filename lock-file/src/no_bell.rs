@@ -6,6 +6,11 @@ use std::path::Path;
 /// Whether waiters are woken at all here.
 pub(crate) const IS_THERE: bool = false;
 
+/// Never here.
+pub(crate) fn can_ring() -> bool {
+    false
+}
+
 /// There is none.
 #[derive(Debug)]
 pub(crate) struct Bell(Infallible);
@@ -16,6 +21,10 @@ impl Bell {
     }
 
     pub(crate) fn on_place(_: &Path) -> Option<Self> {
+        None
+    }
+
+    pub(crate) fn on_removal(_: &Path) -> Option<Self> {
         None
     }
 

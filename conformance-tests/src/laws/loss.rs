@@ -48,7 +48,7 @@ pub(super) async fn what_is_taken_away_is_told_at_once(ctx: Arc<Ctx>) -> Verdict
         let lock = name(&format!("n{nth}"));
         let guard = locks.lock(lock.clone())?.ttl(ctx.ttl() * 4).acquire().await?;
         // The next renewal is due after seven to eight eighths of this.
-        let (won, interval) = (Moment::now(), guard.valid_for().unwrap_or_default() / 3);
+        let (won, interval) = (Moment::now(), guard.valid_for().unwrap_or(ctx.ttl() * 4) / 3);
         // Removed when its holder listens already, and before.
         sleep(interval / 4 * (nth % 2)).await;
         ensure!(ctx.take_away(&lock, guard.owner()).await?, "the lock could not be taken away");

@@ -71,6 +71,14 @@ fn links_files_and_other_paths_are_refused() {
 }
 
 #[test]
+fn a_parent_that_takes_no_directories_is_not_said_to_be_missing() {
+    let error = refusal("/proc/locks-of-nobody");
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+    let text = error.to_string();
+    assert!(text.contains("takes no directories") && !text.contains("does not exist"), "{text}");
+}
+
+#[test]
 fn a_directory_that_others_could_move_away_is_refused() {
     let scratch = scratch();
     let parent = scratch.path().join("open");

@@ -64,6 +64,29 @@ async fn a_lock_file_that_was_deleted_or_replaced_is_lost() {
     }
 }
 
+/// Not by the next renewal, which is due in minutes.
+#[tokio::test]
+async fn a_holder_is_told_at_once_that_its_lock_was_removed_or_broken() {
+    let dir = scratch();
+    let locks = locker(dir.path());
+    for is_detachable in [false, true] {
+        for is_broken in [false, true] {
+            // A removed file does not know how far its tokens were.
+            let of = format!("n-{is_detachable}-{is_broken}");
+            let lock = locks.lock(of.as_str()).unwrap().ttl(Duration::from_secs(1800));
+            let lock = if is_detachable { lock.detachable() } else { lock };
+            let guard = lock.acquire().await.unwrap();
+            if is_broken {
+                assert!(locks.break_lock(&name(&of), guard.owner()).await.unwrap());
+            } else {
+                std::fs::remove_file(dir.path().join(format!("{of}.lock"))).unwrap();
+            }
+            let told = tokio::time::timeout(Duration::from_secs(10), guard.lost()).await;
+            assert!(told.is_ok(), "detachable: {is_detachable}, broken: {is_broken}");
+        }
+    }
+}
+
 #[tokio::test]
 async fn the_release_of_a_replaced_file_says_so() {
     let dir = scratch();
