@@ -2,12 +2,13 @@
 
 use std::collections::HashSet;
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::common::{acquire, attempt, claim, files_in, is_free, locker, name, scratch};
+use crate::common::{acquire, attempt, claim, files_in, is_free, locker, name, scratch, until};
 use lock_core::backend::{Backend, FaultKind, LetGo, Release, Renewal};
 use lock_core::clock::wall;
 use lock_core::{ErrorKind, FencingToken, Label, Locker, Loss};
@@ -76,15 +77,26 @@ async fn a_holder_is_told_at_once_that_its_lock_was_removed_or_broken() {
             let lock = locks.lock(of.as_str()).unwrap().ttl(Duration::from_secs(1800));
             let lock = if is_detachable { lock.detachable() } else { lock };
             let guard = lock.acquire().await.unwrap();
+            let file = dir.path().join(format!("{of}.lock"));
+            until("its holder listens", async || is_watched(&file)).await;
             if is_broken {
                 assert!(locks.break_lock(&name(&of), guard.owner()).await.unwrap());
             } else {
-                std::fs::remove_file(dir.path().join(format!("{of}.lock"))).unwrap();
+                std::fs::remove_file(&file).unwrap();
             }
             let told = tokio::time::timeout(Duration::from_secs(10), guard.lost()).await;
             assert!(told.is_ok(), "detachable: {is_detachable}, broken: {is_broken}");
         }
     }
+}
+
+/// Whether this process has an inotify watch on a file.
+fn is_watched(file: &Path) -> bool {
+    let watch = format!(" ino:{:x} ", std::fs::metadata(file).unwrap().ino());
+    files_in(Path::new("/proc/self/fdinfo")).iter().any(|info| {
+        let info = std::fs::read_to_string(info).unwrap_or_default();
+        info.lines().any(|line| line.starts_with("inotify ") && line.contains(&watch))
+    })
 }
 
 #[tokio::test]
