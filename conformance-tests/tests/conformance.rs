@@ -1,11 +1,12 @@
 //! Every law on every backend.
 
+use std::os::unix::fs::PermissionsExt;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use conformance_tests::{Harness, Pace, Suite};
-use lock_core::{Backend, LockName};
+use lock_core::{Backend, Error, LockName};
 use lock_file::FileLocks;
 
 mod common;
@@ -13,11 +14,26 @@ mod common;
 use common::InMemory;
 
 /// A directory of its own, and a backend of its own for each client: as many processes would have.
-struct InFiles(tempfile::TempDir);
+struct InFiles {
+    directory: tempfile::TempDir,
+    is_shared: bool,
+}
 
 impl InFiles {
-    fn new() -> Self {
-        Self(tempfile::tempdir().expect("a temporary directory can be made"))
+    fn new(is_shared: bool) -> Self {
+        let directory = tempfile::tempdir().expect("a temporary directory can be made");
+        if is_shared {
+            let mode = std::fs::Permissions::from_mode(0o3770);
+            std::fs::set_permissions(directory.path(), mode).expect("it is ours");
+        }
+        Self { directory, is_shared }
+    }
+
+    fn locks(&self) -> Result<FileLocks, Error> {
+        match self.is_shared {
+            true => FileLocks::shared_with_group(self.directory.path()),
+            false => FileLocks::at(self.directory.path()),
+        }
     }
 }
 
@@ -28,12 +44,12 @@ impl Harness for InFiles {
     }
 
     async fn client(&self) -> Arc<dyn Backend> {
-        Arc::new(FileLocks::at(self.0.path()).expect("the directory is fit for locks"))
+        Arc::new(self.locks().expect("the directory is fit for locks"))
     }
 
     async fn evict(&self, name: &LockName) -> bool {
         // What `rm` does. The names of the checks are plain, so they are the file's.
-        std::fs::remove_file(self.0.path().join(format!("{}.lock", name.as_str()))).is_ok()
+        std::fs::remove_file(self.directory.path().join(format!("{}.lock", name.as_str()))).is_ok()
     }
 
     fn can_evict(&self) -> bool {
@@ -42,8 +58,13 @@ impl Harness for InFiles {
 }
 
 fn main() -> ExitCode {
-    conformance_tests::run(&[
+    let mut suites = vec![
         Suite::new("memory", || Box::new(InMemory::new())),
-        Suite::new("file", || Box::new(InFiles::new())),
-    ])
+        Suite::new("file", || Box::new(InFiles::new(false))),
+    ];
+    match InFiles::new(true).locks() {
+        Ok(_) => suites.push(Suite::new("file-shared", || Box::new(InFiles::new(true)))),
+        Err(error) => eprintln!("file-shared is not run, it needs the rights of root: {error}"),
+    }
+    conformance_tests::run(&suites)
 }

@@ -11,7 +11,8 @@
 //! | URL | backend | feature |
 //! |---|---|---|
 //! | `memory:` | the tasks of this process; one lock space per process | always there |
-//! | `file:`, `file:///dir` | the processes of this host; default directory, or `/dir` | `file` (default) |
+//! | `file:`, `file:///dir` | the processes of this user on this host; in `/run/lock/locks-<uid>`, or in `/dir` | `file` (default) |
+//! | `file:///dir?share=group` | the processes of this host whose users are in the group of `/dir` | `file` (default) |
 //! | `redis://[user:password@]host[:port][/database]` | a Redis server | `redis` |
 //! | `rediss://…` | the same, encrypted; options `ca`, `cert`, `key` | `redis` and `tls` |
 //! | `redis+unix:///path` | the same, through a socket; options `db`, `user`, `password` | `redis` |
@@ -134,7 +135,7 @@ async fn server(url: Url, max_ttl: Option<Duration>) -> Result<LockerBuilder, Er
     Ok(match url.scheme() {
         "memory" => memory(&url)?,
         #[cfg(feature = "file")]
-        "file" => file_backend(&url)?,
+        "file" => file_backend(url)?,
         #[cfg(not(feature = "file"))]
         "file" => return Err(feature_is_off("file", "file")),
         #[cfg(feature = "redis")]
@@ -212,13 +213,33 @@ fn memory(url: &Url) -> Result<LockerBuilder, Error> {
 }
 
 #[cfg(feature = "file")]
-fn file_backend(url: &Url) -> Result<LockerBuilder, Error> {
+fn file_backend(mut url: Url) -> Result<LockerBuilder, Error> {
+    let share = url.take("share")?;
     url.no_more_options()?;
-    let backend = match url.path()? {
-        Some(dir) => lock_file::FileLocks::at(dir)?,
-        None => lock_file::FileLocks::for_this_user()?,
+    let backend = match (url.path()?, share.as_deref()) {
+        (Some(dir), None) => lock_file::FileLocks::at(dir)?,
+        (None, None) => lock_file::FileLocks::for_this_user()?,
+        (Some(dir), Some("group")) => lock_file::FileLocks::shared_with_group(dir)?,
+        _ => {
+            let why =
+                "the URL option share is group, and needs a directory: file:///dir?share=group";
+            return Err(Error::new(ErrorKind::Invalid, why));
+        }
     };
     Ok(Locker::builder(backend))
+}
+
+/// Returns the directory in which the locks of a `file:` URL are, without touching it; `None` for
+/// other backends, and if the URL cannot be understood.
+#[cfg(feature = "file")]
+#[must_use]
+pub fn directory_of(url: &str) -> Option<std::path::PathBuf> {
+    let (url, _) = parse(url).ok()?;
+    if url.scheme() != "file" {
+        return None;
+    }
+    let given = url.path().ok()?.map(std::path::PathBuf::from);
+    Some(given.unwrap_or_else(lock_file::FileLocks::directory_of_this_user))
 }
 
 #[cfg(feature = "redis")]

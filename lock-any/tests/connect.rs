@@ -28,6 +28,23 @@ async fn a_failed_connection_says_where_and_why_by_itself() {
     }
 }
 
+#[cfg(feature = "file")]
+#[tokio::test]
+async fn a_shared_directory_is_asked_for_by_an_option() {
+    for (url, hint) in [
+        ("file:?share=group", "needs a directory"),
+        ("file:///nosuch/locks?share=all", "share=group"),
+        ("file:///tmp/nosuch-locks?share=group", "install -d -o root -g GROUP -m 3770"),
+    ] {
+        let (_, text) = refused(url).await;
+        assert!(text.contains(hint), "{url}: {text}");
+    }
+    let dir = |url| lock_any::directory_of(url).map(|dir| dir.to_str().unwrap().to_owned());
+    assert_eq!(dir("file:///a%20b?share=group&ttl=10s").as_deref(), Some("/a b"));
+    assert!(dir("file:").unwrap().starts_with("/run/lock/locks-"));
+    assert_eq!(dir("memory:"), None);
+}
+
 #[tokio::test]
 async fn memory_is_one_lock_space_per_process() {
     let (one, other) = (connect("memory:").await.unwrap(), connect("memory://").await.unwrap());

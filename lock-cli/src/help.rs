@@ -2,8 +2,10 @@
 
 pub(crate) const AFTER_ALL: &str = "\
 A lock is a lease on a name, and is known to everybody who uses the same backend. The default one \
-needs no server: file:, for the processes of one host. Redis and others lock among hosts; what each of \
-them can do is checked before it is tried.
+needs no server: file:, for the processes of this user on this host, in /run/lock/locks-<uid>. Other users \
+have other locks there; file:///dir?share=group is for the users in the group of a directory that root has \
+made by: install -d -o root -g GROUP -m 3770 /dir. Redis and others lock among hosts; what each of them can \
+do is checked before it is tried.
 
 Options follow the URL as ?ttl=30s&timeout=5s. A URL can hold a password, and other users see the \
 arguments of a command: put such a one into $LOCK_BACKEND.
@@ -144,8 +146,8 @@ owner id. Takes no lock and disturbs nobody. It is only a look: a moment later t
 one, so it is no way to decide whether to begin.
 
 With --json, one line: name, held, holders (a list, each with owner_short, label, held_for_ms, \
-lapses_in_ms and fencing_token, which may be null; and with owner if asked for) and waiting (a number, or \
-null).
+lapses_in_ms and fencing_token, which may be null; and with owner if asked for), waiting (a number, or \
+null) and with file: directory, which other users may not share.
 
 Examples:
   lockctl inspect nightly

@@ -10,15 +10,19 @@ use serde::Serialize;
 use crate::cli::{Inspect, List};
 use crate::exit::{Exit, Failure};
 use crate::output::{self, json, millis, print, rounded};
-use crate::reach::{Need, connect_for};
+use crate::reach::{Need, connect_for, directory_of};
 
 pub(crate) async fn inspect(url: &str, order: &Inspect) -> Result<Exit, Failure> {
     let name = order.name.get();
     let locks = connect_for("inspect", &[Need::Inspecting], url).await?;
     let state = locks.inspect(name).await?;
+    let directory = directory_of(url);
     print(&match order.json {
-        true => json(&Seen::of(name, &state, order.show_owner))?,
-        false => text(name, &state, order.show_owner),
+        true => json(&Seen { directory, ..Seen::of(name, &state, order.show_owner) })?,
+        false => {
+            text(name, &state, order.show_owner)
+                + &directory.as_deref().map(row_of).unwrap_or_default()
+        }
     })?;
     Ok(match state.holders.is_empty() {
         true => Exit::NOTHING,
@@ -71,6 +75,9 @@ struct Seen<'a> {
     held: bool,
     holders: Vec<SeenHolder<'a>>,
     waiting: Option<u64>,
+    /// Of locks on files.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    directory: Option<String>,
     /// Of a quorum.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     members: Vec<SeenMember<'a>>,
@@ -112,6 +119,7 @@ impl<'a> Seen<'a> {
             held: !state.holders.is_empty(),
             holders: seen(&state.holders),
             waiting: state.waiting,
+            directory: None,
             members: members.collect(),
         }
     }
@@ -158,6 +166,10 @@ fn text(name: &LockName, state: &LockState, show_owner: bool) -> String {
         let _ = writeln!(text, "  {}: {sees}", member.name);
     }
     text
+}
+
+fn row_of(directory: &str) -> String {
+    format!("  {:<8} {}\n", "in", directory.escape_debug())
 }
 
 fn line(name: &LockName, state: &LockState) -> String {

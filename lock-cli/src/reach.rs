@@ -52,6 +52,17 @@ pub(crate) fn ttl(url: &str, option: Option<Duration>) -> Result<Duration, Failu
     Ok(option.or(from_url).unwrap_or(DEFAULT_TTL))
 }
 
+/// Returns the directory of the locks, where they are files: other users may have another one.
+#[cfg(feature = "file")]
+pub(crate) fn directory_of(url: &str) -> Option<String> {
+    lock_any::directory_of(url).map(|directory| directory.to_string_lossy().into_owned())
+}
+
+#[cfg(not(feature = "file"))]
+pub(crate) fn directory_of(_: &str) -> Option<String> {
+    None
+}
+
 /// Connects; `label` is what others see of a holder.
 pub(crate) async fn connect_as(label: Label, url: &str) -> Result<Locker, Failure> {
     Ok(lock_any::connect_with(url, |builder| builder.label(label)).await?)

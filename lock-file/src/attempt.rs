@@ -81,7 +81,7 @@ impl FileLocks {
             floor = floor.max(Some(token));
         }
         let path = self.path_of(&claim.name);
-        let line = Line::beside(&path);
+        let line = self.line_of(&path);
         // Not even a look: it could keep the one whose turn it is from the lock.
         if manners == Manners::Polite
             && line.exists()

@@ -73,19 +73,34 @@ impl FileLocks {
         Directory::open(directory.as_ref()).map(Self::in_directory)
     }
 
-    /// Locks for all processes of this user, in `/run/lock/locks-<uid>`, or in `/tmp/locks-<uid>` on
-    /// systems that have no `/run/lock` for users. If the first one cannot be made for another reason,
-    /// such as a full or read-only file system, that is an error: other processes may have it.
+    /// Locks for all processes of this user, in `/run/lock/locks-<uid>`. Other users have other locks.
     ///
-    /// No environment variable has a say: sessions, jobs of cron and services would not agree.
-    /// Services with a `/tmp` of their own need a directory given by [`at`](Self::at) if it comes to
-    /// `/tmp`.
+    /// No environment variable has a say: sessions, jobs of cron and services would not agree. Where
+    /// this directory cannot be made, that is an error, and no other one is tried: the processes that
+    /// came to it would not see those that did not.
     ///
     /// # Errors
     ///
     /// As [`at`](Self::at).
     pub fn for_this_user() -> Result<Self, Error> {
         Directory::of_this_user().map(Self::in_directory)
+    }
+
+    /// Returns the directory of [`for_this_user`](Self::for_this_user), without touching it.
+    #[must_use]
+    pub fn directory_of_this_user() -> PathBuf {
+        Directory::path_of_this_user()
+    }
+
+    /// Locks for the members of the group of `directory`, whatever user they are. The directory must
+    /// be there, belong to root, and have mode 3770. See [the model](crate#several-users).
+    ///
+    /// # Errors
+    ///
+    /// As [`at`](Self::at); and [`ErrorKind::Denied`](lock_core::ErrorKind::Denied) if the directory
+    /// is missing or has another owner or mode, or this user is not in its group.
+    pub fn shared_with_group(directory: impl AsRef<Path>) -> Result<Self, Error> {
+        Directory::of_group(directory.as_ref()).map(Self::in_directory)
     }
 
     /// The directory of the lock files.
@@ -99,6 +114,10 @@ impl FileLocks {
     pub fn path_of(&self, name: &LockName) -> PathBuf {
         let file_name = self.inner.encoding.encode(name) + SUFFIX;
         self.directory().join(file_name)
+    }
+
+    pub(crate) fn line_of(&self, lock_file: &Path) -> Line {
+        Line::beside(&self.inner.directory, lock_file)
     }
 
     fn in_directory(directory: Directory) -> Self {
@@ -127,7 +146,10 @@ impl Backend for FileLocks {
             order: Order::PerProcess,
             wakeup: if bell::IS_THERE { Wakeup::Signal } else { Wakeup::Poll },
             durability: Durability::Durable,
-            reach: Reach::Host,
+            reach: match self.inner.directory.share() {
+                Some(_) => Reach::Host,
+                None => Reach::User,
+            },
             ttl_min: Duration::from_millis(1),
             ttl_max: Duration::from_secs(365 * 24 * 3600),
             margin: Duration::ZERO,
@@ -195,7 +217,7 @@ impl Backend for FileLocks {
 
     async fn inspect(&self, name: &LockName) -> Result<LockState, Fault> {
         let path = self.path_of(name);
-        let Some(file) = LockFile::look_at(&path)? else {
+        let Some(file) = LockFile::look_at(&self.inner.directory, &path)? else {
             return Ok(LockState::new(Vec::new(), Some(0)));
         };
         // Who locks a file of other data, as flock(1) may, is shown as well.
@@ -204,7 +226,7 @@ impl Backend for FileLocks {
             Some((_, left)) => holders::detached(&record, left),
             None => holders::holders(file.as_file(), &path, &record)?,
         };
-        Ok(LockState::new(holders, Some(Line::beside(&path).len()?)))
+        Ok(LockState::new(holders, self.line_of(&path).len()?))
     }
 
     async fn list(
@@ -225,7 +247,7 @@ impl FileLocks {
     /// Waits in the line, and looks when the lock may be free.
     async fn wait_in_line(&self, claim: &Claim) -> Result<Grant, Fault> {
         let path = self.path_of(&claim.name);
-        let line = Line::beside(&path);
+        let line = self.line_of(&path);
         let mut sitting = self.inner.claims.sit(claim);
         let mut known: Option<String> = None;
         loop {

@@ -186,7 +186,8 @@ mod tests {
     async fn a_bell_can_be_rung_while_others_have_the_file_open() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("n");
-        let file = crate::lock_file::LockFile::draft(&path).unwrap();
+        let directory = crate::directory::Directory::open(dir.path()).unwrap();
+        let file = crate::lock_file::LockFile::draft(&directory, &path).unwrap();
         let bell = Bell::on_lock(&path).unwrap();
         assert!(!rang(&bell, dir.path()).await);
         file.ring();

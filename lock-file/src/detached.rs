@@ -61,7 +61,7 @@ impl FileLocks {
         expected: &OwnerId,
     ) -> Result<bool, Fault> {
         let path = self.path_of(name);
-        let Some(file) = LockFile::find(&path)? else {
+        let Some(file) = LockFile::find(&self.inner.directory, &path)? else {
             return Ok(false);
         };
         let holder = file.read()?.holder.filter(|holder| holder.owner == *expected);
@@ -76,7 +76,7 @@ impl FileLocks {
     /// Whether the lease in the file is that of `owner`. A record that is just being written is not
     /// one, and then a renewal looks closer.
     pub(crate) fn is_leased_to(&self, path: &Path, owner: &OwnerId) -> Result<bool, Fault> {
-        let Some(file) = LockFile::look_at(path)? else {
+        let Some(file) = LockFile::look_at(&self.inner.directory, path)? else {
             return Ok(false);
         };
         let lease = self.live_lease(&file.read()?);
@@ -99,7 +99,7 @@ impl FileLocks {
     ) -> Result<Option<(LockFile, Record)>, Fault> {
         let end = Moment::now() + PATIENCE;
         loop {
-            let Some(file) = LockFile::find(path)? else {
+            let Some(file) = LockFile::find(&self.inner.directory, path)? else {
                 return Ok(None);
             };
             let locked = file.flock()?;
@@ -120,10 +120,10 @@ impl FileLocks {
     }
 
     async fn replace_file(&self, path: &Path, expected: &OwnerId) -> Result<bool, Fault> {
-        let line = Line::beside(path);
+        let line = self.line_of(path);
         // From here on nobody wins the lock on the file that is there: see `attempt`.
         let breaking = announce(&line, path).await?;
-        let Some(file) = LockFile::find(path)? else {
+        let Some(file) = LockFile::find(&self.inner.directory, path)? else {
             return Ok(false);
         };
         let record = file.read()?;
@@ -132,9 +132,12 @@ impl FileLocks {
         if !holders.iter().any(|holder| holder.owner == Some(*expected)) {
             return Ok(false);
         }
+        if self.inner.directory.share().is_some() && !file.is_replaceable()? {
+            return Err(is_anothers(path));
+        }
         let highest = record.reserved.as_ref().map(|it| it.up_to).max(record.number);
         let highest = file.reserved()?.max(highest);
-        let new = LockFile::draft(&line.draft())?;
+        let new = LockFile::draft(&self.inner.directory, &line.draft())?;
         let (path, durable) = (path.to_owned(), self.inner.durable);
         off_the_runtime(move || {
             new.write(&Record { number: highest, ..Record::BLANK })?;
@@ -160,6 +163,15 @@ async fn announce(line: &Line, path: &Path) -> Result<Breaking, Fault> {
             None => sleep_between(PAUSE / 2, PAUSE).await,
         }
     }
+}
+
+/// In a shared directory: the kernel lets only the owner of a file, and root, replace it.
+fn is_anothers(path: &Path) -> Fault {
+    let message = format!(
+        "{} belongs to another user, who can break this lock, as root can; or end its holder",
+        path.display()
+    );
+    Fault::not_applied(FaultKind::Denied, message)
 }
 
 fn is_locked(path: &Path) -> Fault {

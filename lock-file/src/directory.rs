@@ -1,64 +1,74 @@
 //! The directory of the lock files, and whether it can be trusted.
 
-use std::fs::{DirBuilder, Metadata};
+use std::fs::{DirBuilder, File, Metadata};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use lock_core::{Error, ErrorKind};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::fault::error;
+use crate::share::Share;
 
-/// A directory in which nobody else can replace our files: a real one, not a link, on this host,
-/// owned by this user or root, writable by its owner alone, and in directories from which others
-/// cannot move it away.
+/// A directory in which no stranger can replace our files: a real one, not a link, on this host, and
+/// in directories from which others cannot move it away. Either of one user, writable by its owner
+/// alone, or [of a group](crate::share).
 #[derive(Clone, Debug)]
 pub(crate) struct Directory {
     /// Without links in it: the lock space stays where it is when somebody turns a link.
     path: PathBuf,
+    share: Option<Share>,
 }
 
 impl Directory {
     /// `path`, created with mode 0700 if it is missing. Its parents are not created: a mistyped
     /// path would make a lock space that nobody else looks into.
     pub(crate) fn open(path: &Path) -> Result<Self, Error> {
-        let refuse = |why: &str| {
-            let message = format!("the lock directory {path:?} {why}");
-            Err(Error::new(ErrorKind::Invalid, message))
-        };
-        if !path.is_absolute() {
-            return refuse("must be an absolute path, so that it is the same for every process");
-        }
-        if path.as_os_str().as_bytes().contains(&0) {
-            return refuse("has a NUL byte in its path; no path has");
-        }
-        let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
-            return refuse("must have a name: neither / nor a path that ends in ..");
-        };
-        let parent = match parent.canonicalize() {
-            Ok(parent) => parent,
-            Err(e) => return Err(no_parent(path, e)),
-        };
-        // The last name as it is: a link in its place is refused.
-        let directory = Self { path: parent.join(name) };
+        let directory = Self { path: resolve(path)?, share: None };
         directory.prepare()?;
         Ok(directory)
     }
 
-    /// `/run/lock/locks-<uid>`, or `/tmp/locks-<uid>` on systems whose `/run/lock` is not for users.
+    /// `path`, which must be there, for the members of its group.
+    pub(crate) fn of_group(path: &Path) -> Result<Self, Error> {
+        let path = resolve(path)?;
+        let directory = Self { share: Some(Share::of(&path)?), path };
+        directory.prepare()?;
+        Ok(directory)
+    }
+
+    /// `/run/lock/locks-<uid>`.
     ///
     /// Not `$XDG_RUNTIME_DIR` and not `$TMPDIR`: sessions have them and jobs of cron do not, and the
-    /// two would each have a lock of their own. And not the second directory because somebody else
-    /// has made the first one: that would let them split us.
+    /// two would each have a lock of their own. And no other directory where this one cannot be made:
+    /// services have a `/tmp` of their own, and processes that came to it would not see each other.
     pub(crate) fn of_this_user() -> Result<Self, Error> {
-        let name = format!("locks-{}", user());
-        let preferred = Path::new("/run/lock").join(&name);
-        match make(&preferred) {
-            Err(why) if is_not_for_users(&why) => Self::open(&Path::new("/tmp").join(&name)),
-            Err(other) => Err(error("create the lock directory", &preferred, other)),
-            Ok(()) => Self::open(&preferred),
+        let path = Self::path_of_this_user();
+        match make(&path) {
+            Err(why) => Err(no_default(&path, why)),
+            Ok(()) => Self::open(&path),
+        }
+    }
+
+    pub(crate) fn path_of_this_user() -> PathBuf {
+        Path::new("/run/lock").join(format!("locks-{}", user()))
+    }
+
+    /// How it is shared, if it is.
+    pub(crate) fn share(&self) -> Option<&Share> {
+        self.share.as_ref()
+    }
+
+    /// Opens a file in it, and makes that if `how` says so and it is missing. Non-blocking, or a named
+    /// pipe in the place of the file could hold us up.
+    pub(crate) fn open_file(&self, path: &Path, how: OFlags) -> Result<File, Errno> {
+        let how = how | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NOCTTY | OFlags::NONBLOCK;
+        match &self.share {
+            None => rustix::fs::open(path, how, Mode::RUSR | Mode::WUSR).map(File::from),
+            Some(share) => share.open_file(&self.path, path, how),
         }
     }
 
@@ -69,9 +79,13 @@ impl Directory {
     /// Makes sure that it is there and can be trusted. Again when it turns out to be gone: runtime
     /// directories are removed when their user logs out.
     pub(crate) fn prepare(&self) -> Result<(), Error> {
-        match make(&self.path) {
-            Ok(()) => {}
-            Err(e) => return Err(no_parent(&self.path, e)),
+        match &self.share {
+            Some(share) => {
+                share.check(&self.path)?;
+                self.check_parents()?;
+                return self.check_file_system();
+            }
+            None => make(&self.path).map_err(|e| no_parent(&self.path, e))?,
         }
         let found = std::fs::symlink_metadata(&self.path)
             .map_err(|e| error("examine the lock directory", &self.path, e))?;
@@ -166,12 +180,37 @@ fn make(path: &Path) -> io::Result<()> {
     }
 }
 
-/// True if the error of making a directory in `/run/lock` means that this system has none, or none
-/// for users: that is so for every process of this user, today and tomorrow. A full or read-only file
-/// system is not: a process that came to `/tmp` for that would not see the locks of those that came
-/// before or after it.
-fn is_not_for_users(error: &io::Error) -> bool {
-    matches!(Errno::from_io_error(error), Some(Errno::NOENT | Errno::NOTDIR | Errno::ACCESS))
+/// `path` without links above its last name, which stays as it is: a link in its place is refused.
+fn resolve(path: &Path) -> Result<PathBuf, Error> {
+    let refuse = |why: &str| {
+        let message = format!("the lock directory {path:?} {why}");
+        Err(Error::new(ErrorKind::Invalid, message))
+    };
+    if !path.is_absolute() {
+        return refuse("must be an absolute path, so that it is the same for every process");
+    }
+    if path.as_os_str().as_bytes().contains(&0) {
+        return refuse("has a NUL byte in its path; no path has");
+    }
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+        return refuse("must have a name: neither / nor a path that ends in ..");
+    };
+    match parent.canonicalize() {
+        Ok(parent) => Ok(parent.join(name)),
+        Err(e) => Err(no_parent(path, e)),
+    }
+}
+
+fn no_default(path: &Path, why: io::Error) -> Error {
+    let kind = match why.kind() {
+        io::ErrorKind::PermissionDenied => ErrorKind::Denied,
+        _ => ErrorKind::Unavailable,
+    };
+    let message = format!(
+        "cannot create the default lock directory {}; give a directory that all processes of this user see, as file:///dir",
+        path.display()
+    );
+    Error::new(kind, message).with_source(why)
 }
 
 /// Why the directory at `path` cannot be made, or its parent not be found.
@@ -260,7 +299,7 @@ fn network_file_system(number: u64, kind: Option<&str>) -> Option<String> {
 fn mount_of(path: &Path) -> Option<String> {
     use std::os::fd::AsRawFd;
 
-    let directory = std::fs::File::open(path).ok()?;
+    let directory = File::open(path).ok()?;
     let info = format!("/proc/self/fdinfo/{}", directory.as_raw_fd());
     let info = std::fs::read_to_string(info).ok()?;
     let id = info.lines().find_map(|line| line.strip_prefix("mnt_id:"))?;
@@ -336,28 +375,6 @@ fn user() -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn only_a_system_without_run_lock_for_users_uses_tmp() {
-        let is_not_for_users = |errno: Errno| is_not_for_users(&errno.into());
-        for errno in [Errno::NOENT, Errno::NOTDIR, Errno::ACCESS] {
-            assert!(is_not_for_users(errno), "{errno:?}");
-        }
-        for errno in [
-            Errno::ROFS,
-            Errno::NOSPC,
-            Errno::DQUOT,
-            Errno::IO,
-            Errno::LOOP,
-            Errno::MLINK,
-            Errno::NOMEM,
-            Errno::PERM,
-            Errno::MFILE,
-            Errno::INTR,
-        ] {
-            assert!(!is_not_for_users(errno), "{errno:?} would split the lock space");
-        }
-    }
 
     #[test]
     fn a_group_is_private_if_it_is_known_to_have_one_member() {

@@ -1,4 +1,4 @@
-//! Locks among the processes of one host: kernel locks on files, no server.
+//! Locks among the processes of one user, or of a group, on one host: kernel locks on files, no server.
 //!
 //! Each lock is a file in one directory, locked with `flock(2)`. The kernel frees it when the last
 //! descriptor of the holder is closed, so the lock of a process that was killed is free at once.
@@ -24,10 +24,12 @@
 //!   those on FUSE, as sshfs). Another FUSE file system does not tell what is behind it and is
 //!   accepted: it excludes the processes that use this mount. Containers exclude each other only if
 //!   they share the directory.
-//! * **One user.** Lock files have mode 0600. A directory in which others can replace files is
-//!   refused, and so is one that they can move away because they can write to a directory above it
-//!   that is not sticky. A group is not others if the user's own directory belongs to it and
-//!   `/etc/passwd` and `/etc/group` show that it has no other member.
+//! * **One user, unless a directory is shared.** Each user has a directory of its own, so root and
+//!   another user hold the lock of one name at the same time. Lock files have mode 0600. A directory
+//!   in which others can replace files is refused, and so is one that they can move away because they
+//!   can write to a directory above it that is not sticky. A group is not others if the user's own
+//!   directory belongs to it and `/etc/passwd` and `/etc/group` show that it has no other member.
+//!   See [several users](#several-users).
 //! * **No lease of a guard.** A lock lasts as long as its holder has it open, be it stopped for hours:
 //!   the ttl is only the rhythm in which the holder looks, three times per ttl, whether its file is
 //!   still the one in the directory. A lock file that was deleted or replaced by hand lets others in.
@@ -39,6 +41,28 @@
 //!   shown as that of the process which has the descriptor, without an owner, and cannot be broken: end
 //!   that process. On a machine with hundreds of locks that come and go, a holder can be missed.
 //! * **Names that differ only in case** are one lock on file systems that ignore case.
+//!
+//! # Several users
+//!
+//! [`FileLocks::shared_with_group`], `file:///dir?share=group`, is for the users in the group of a
+//! directory that root has made: `install -d -o root -g GROUP -m 3770 /var/lib/locks`. Its reach is
+//! the host, [`Reach::Host`], as far as its users are in the group.
+//!
+//! | | can | cannot |
+//! |---|---|---|
+//! | members of the group | hold locks; write anything into a lock file: each holder writes its record and advances the counter; refuse locks to others, by holding them or by planting a file | make a process of another user open, create, change or delete anything outside of the directory; delete or replace the files of others |
+//! | everybody else | nothing | read or lock the files, see their names |
+//!
+//! What a member plants under the name of a lock file is refused, with its path: a link, a pipe, a
+//! file with a second name, another group or another mode than 0660. Spoiled contents are noticed: a
+//! record has a checksum, and a token that is lower than one that a process has seen is
+//! [`ErrorKind::FenceRegressed`](lock_core::ErrorKind::FenceRegressed). Files get their mode after
+//! they are created, whatever the umask, and work with `fs.protected_regular=2`.
+//!
+//! Three things differ there. Processes do not queue: all waiters are woken, and one of them wins.
+//! A kernel lock is broken by the owner of its file, who was its first holder, and by root. And
+//! flock(1) excludes our holders, but must not create the file: with another mode than 0660 it is
+//! refused.
 //!
 //! # Fencing tokens
 //!
@@ -110,6 +134,7 @@
 //!
 //! [flock(2)]: https://man7.org/linux/man-pages/man2/flock.2.html
 //! [flock(1)]: https://man7.org/linux/man-pages/man1/flock.1.html
+//! [`Reach::Host`]: lock_core::Reach::Host
 //! [`Fencing::Durable`]: lock_core::Fencing::Durable
 //! [`Fencing::Seeded`]: lock_core::Fencing::Seeded
 //! [`notices`]: lock_core::Capabilities::notices
@@ -135,6 +160,7 @@ mod holders;
 mod line;
 mod lock_file;
 mod record;
+mod share;
 
 pub use backend::FileLocks;
 pub use claims::descriptor;

@@ -21,10 +21,14 @@ use lock_core::clock::since_boot;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 use rustix::io::Errno;
 
+use crate::directory::Directory;
 use crate::fault::fault;
-use crate::lock_file::is_missing;
+use crate::lock_file::{gone, is_missing};
+use crate::share;
 
 const SUFFIX: &str = ".d";
+/// In a shared directory: of the mark alone.
+const SHARED_SUFFIX: &str = ".breaking";
 const BREAKING: &str = "breaking";
 const DRAFT: &str = "draft";
 
@@ -32,9 +36,15 @@ const DRAFT: &str = "draft";
 const TRIES: u32 = 100;
 
 /// The directory beside a lock file.
+///
+/// A shared directory has none: it would belong to the member that made it, who could delete the
+/// places of the others. There, processes do not queue, and the mark of a break is a file beside the
+/// lock file.
 #[derive(Clone, Debug)]
 pub(crate) struct Line {
     path: PathBuf,
+    /// Where the lock file is, if that is shared.
+    shared: Option<Directory>,
 }
 
 /// A place in the line. Dropping it gives it up.
@@ -53,10 +63,11 @@ pub(crate) struct Breaking {
 }
 
 impl Line {
-    pub(crate) fn beside(lock_file: &Path) -> Self {
+    pub(crate) fn beside(directory: &Directory, lock_file: &Path) -> Self {
+        let shared = directory.share().map(|_| directory.clone());
         let mut path = OsString::from(lock_file);
-        path.push(SUFFIX);
-        Self { path: path.into() }
+        path.push(if shared.is_some() { SHARED_SUFFIX } else { SUFFIX });
+        Self { path: path.into(), shared }
     }
 
     /// False if nobody waits and nobody breaks the lock.
@@ -66,6 +77,9 @@ impl Line {
 
     /// Takes the last place.
     pub(crate) fn join(&self, owner: OwnerId) -> Result<Place, Fault> {
+        if self.shared.is_some() {
+            return Err(Fault::unsupported("queues in a shared directory"));
+        }
         let name = format!("{:020}-{}", since_boot().as_nanos(), owner.short());
         let locked = self.lock(&name)?.ok_or_else(|| self.is_busy())?;
         Ok(Place { name, line: self.clone(), _locked: locked })
@@ -97,9 +111,23 @@ impl Line {
         Ok(None)
     }
 
-    /// The file of a place.
-    pub(crate) fn file_of(&self, place: &str) -> PathBuf {
-        self.path.join(place)
+    /// The file of a place, or the mark of a break.
+    pub(crate) fn file_of(&self, name: &str) -> PathBuf {
+        match self.shared {
+            Some(_) => self.path.clone(),
+            None => self.path.join(name),
+        }
+    }
+
+    fn open(&self, path: &Path, how: OFlags) -> Result<File, Errno> {
+        let Some(directory) = &self.shared else {
+            let how = how | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+            return rustix::fs::open(path, how, Mode::RUSR | Mode::WUSR).map(File::from);
+        };
+        let file = directory.open_file(path, how)?;
+        let found = file.metadata().map_err(|_| Errno::IO)?;
+        let is_ours = directory.share().is_some_and(|share| share.distrusts(&found).is_none());
+        if is_ours && found.is_file() { Ok(file) } else { Err(Errno::INVAL) }
     }
 
     /// Sends the first one away: the lock was free, and it did not come.
@@ -110,22 +138,32 @@ impl Line {
         Ok(())
     }
 
-    /// How many wait.
-    pub(crate) fn len(&self) -> Result<u64, Fault> {
+    /// How many wait; `None` if they do not queue.
+    pub(crate) fn len(&self) -> Result<Option<u64>, Fault> {
+        if self.shared.is_some() {
+            return Ok(None);
+        }
         let mut waiting = 0;
         for place in self.places()? {
             waiting += u64::from(self.is_taken(&place)?);
         }
-        Ok(waiting)
+        Ok(Some(waiting))
     }
 
     /// Where a file can be prepared that is to replace the lock file.
     pub(crate) fn draft(&self) -> PathBuf {
-        self.path.join(DRAFT)
+        match &self.shared {
+            // What another user has left cannot be used.
+            Some(directory) => directory.path().join(share::name_of_draft()),
+            None => self.path.join(DRAFT),
+        }
     }
 
     /// The places, the first one first; also those of the dead.
     fn places(&self) -> Result<Vec<String>, Fault> {
+        if self.shared.is_some() {
+            return Ok(Vec::new());
+        }
         let entries = match std::fs::read_dir(&self.path) {
             Ok(entries) => entries,
             Err(e) if is_missing(&e) => return Ok(Vec::new()),
@@ -146,10 +184,9 @@ impl Line {
 
     /// Whether somebody has locked this file. Nobody can, while it does what is to be done then.
     fn is_locked(&self, name: &str, if_not: impl FnOnce()) -> Result<bool, Fault> {
-        let path = self.path.join(name);
+        let path = self.file_of(name);
         // Not for writing: closing it must not wake who waits for the one who has it.
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
-        let file = match rustix::fs::open(&path, flags, Mode::empty()) {
+        let file = match self.open(&path, OFlags::RDONLY) {
             Ok(file) => file,
             Err(Errno::NOENT | Errno::NOTDIR) => return Ok(false),
             Err(e) => return Err(fault("open", &path, e.into())),
@@ -166,9 +203,9 @@ impl Line {
 
     /// Makes a file and locks it. `None` if somebody else has it.
     fn lock(&self, name: &str) -> Result<Option<File>, Fault> {
-        let path = self.path.join(name);
+        let path = self.file_of(name);
         for _ in 0..TRIES {
-            let file = match create(&path) {
+            let file = match self.open(&path, OFlags::RDWR | OFlags::CREATE) {
                 Ok(file) => file,
                 Err(Errno::NOENT) => {
                     self.make()?;
@@ -193,6 +230,9 @@ impl Line {
     }
 
     fn make(&self) -> Result<(), Fault> {
+        if let Some(directory) = &self.shared {
+            return directory.prepare().map_err(gone);
+        }
         match DirBuilder::new().mode(0o700).create(&self.path) {
             Err(e) if e.kind() != io::ErrorKind::AlreadyExists => {
                 Err(fault("create", &self.path, e))
@@ -203,8 +243,10 @@ impl Line {
 
     /// Removes a file of ours, and the directory if it was the last one.
     fn remove(&self, name: &str) {
-        let _ = std::fs::remove_file(self.path.join(name));
-        let _ = std::fs::remove_dir(&self.path);
+        let _ = std::fs::remove_file(self.file_of(name));
+        if self.shared.is_none() {
+            let _ = std::fs::remove_dir(&self.path);
+        }
     }
 
     fn is_busy(&self) -> Fault {
@@ -229,12 +271,9 @@ impl Drop for Place {
 
 impl Drop for Breaking {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(self.line.draft());
+        if self.line.shared.is_none() {
+            let _ = std::fs::remove_file(self.line.draft());
+        }
         self.line.remove(BREAKING);
     }
-}
-
-fn create(path: &Path) -> Result<File, Errno> {
-    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR).map(File::from)
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use lock_core::backend::{Fault, FaultKind};
 use lock_core::{Error, ErrorKind};
-use rustix::fs::{FlockOperation, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, flock, futimens};
+use rustix::fs::{FlockOperation, OFlags, Timespec, Timestamps, UTIME_NOW, flock, futimens};
 use rustix::io::Errno;
 
 use crate::counter::{self, FILE_LEN, SLOTS, Whose};
@@ -32,44 +32,48 @@ pub(crate) struct LockFile {
 impl LockFile {
     /// Opens the file at `path`, and makes it if it is missing.
     pub(crate) fn make(directory: &Directory, path: &Path) -> Result<Self, Fault> {
-        let file = match open(path, OFlags::RDWR | OFlags::CREATE) {
+        let how = OFlags::RDWR | OFlags::CREATE;
+        let file = match directory.open_file(path, how) {
             Err(Errno::NOENT) => {
                 directory.prepare().map_err(gone)?;
-                open(path, OFlags::RDWR | OFlags::CREATE)
+                directory.open_file(path, how)
             }
             other => other,
         };
-        Self::of(file.map_err(|e| fault("open the lock file", path, e.into()))?, path)
+        Self::of(directory, file.map_err(|e| fault("open the lock file", path, e.into()))?, path)
     }
 
     /// Opens the file at `path` if it is there.
-    pub(crate) fn find(path: &Path) -> Result<Option<Self>, Fault> {
-        Self::if_there(open(path, OFlags::RDWR), path)
+    pub(crate) fn find(directory: &Directory, path: &Path) -> Result<Option<Self>, Fault> {
+        Self::if_there(directory, OFlags::RDWR, path)
     }
 
     /// The same, to read it.
-    pub(crate) fn look_at(path: &Path) -> Result<Option<Self>, Fault> {
-        Self::if_there(open(path, OFlags::RDONLY), path)
+    pub(crate) fn look_at(directory: &Directory, path: &Path) -> Result<Option<Self>, Fault> {
+        Self::if_there(directory, OFlags::RDONLY, path)
     }
 
-    fn if_there(opened: Result<File, Errno>, path: &Path) -> Result<Option<Self>, Fault> {
-        match opened {
-            Ok(file) => Self::of(file, path).map(Some),
+    fn if_there(directory: &Directory, how: OFlags, path: &Path) -> Result<Option<Self>, Fault> {
+        match directory.open_file(path, how) {
+            Ok(file) => Self::of(directory, file, path).map(Some),
             Err(e) if is_missing(&e.into()) => Ok(None),
             Err(e) => Err(fault("open the lock file", path, e.into())),
         }
     }
 
     /// A new file at `path`, to be moved to where it belongs.
-    pub(crate) fn draft(path: &Path) -> Result<Self, Fault> {
-        let file = open(path, OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC);
-        Self::of(file.map_err(|e| fault("create", path, e.into()))?, path)
+    pub(crate) fn draft(directory: &Directory, path: &Path) -> Result<Self, Fault> {
+        let file = directory.open_file(path, OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC);
+        Self::of(directory, file.map_err(|e| fault("create", path, e.into()))?, path)
     }
 
-    fn of(file: File, path: &Path) -> Result<Self, Fault> {
+    fn of(directory: &Directory, file: File, path: &Path) -> Result<Self, Fault> {
         let found = file.metadata().map_err(|e| fault("examine the lock file", path, e))?;
         if !found.is_file() {
             let why = "is not a regular file; remove it or use another directory";
+            return Err(refused(path, why));
+        }
+        if let Some(why) = directory.share().and_then(|share| share.distrusts(&found)) {
             return Err(refused(path, why));
         }
         let id = (found.dev(), found.ino());
@@ -172,13 +176,23 @@ impl LockFile {
         let _ = futimens(&self.file, &Timestamps { last_access: now, last_modification: now });
     }
 
+    /// Whether the kernel lets this user replace it in a sticky directory.
+    pub(crate) fn is_replaceable(&self) -> Result<bool, Fault> {
+        let found = self.file.metadata().map_err(|e| fault("examine", &self.path, e))?;
+        let user = rustix::process::geteuid().as_raw();
+        Ok(user == 0 || user == found.uid())
+    }
+
     pub(crate) fn as_file(&self) -> &File {
         &self.file
     }
 
     /// Puts this file in the place of the one at `path`, for good.
     pub(crate) fn move_to(mut self, path: &Path) -> Result<(), Fault> {
-        std::fs::rename(&self.path, path).map_err(|e| fault("replace", path, e))?;
+        if let Err(why) = std::fs::rename(&self.path, path) {
+            let _ = std::fs::remove_file(&self.path);
+            return Err(fault("replace", path, why));
+        }
         path.clone_into(&mut self.path);
         self.sync_name().map_err(in_doubt)
     }
@@ -226,16 +240,10 @@ pub(crate) fn is_missing(error: &io::Error) -> bool {
 }
 
 /// The directory is not there any more, and could not be made again.
-fn gone(error: Error) -> Fault {
+pub(crate) fn gone(error: Error) -> Fault {
     let kind = match error.kind() {
         ErrorKind::Denied => FaultKind::Denied,
         _ => FaultKind::Unavailable,
     };
     Fault::not_applied(kind, error)
-}
-
-/// Non-blocking, or a named pipe in the place of the file could hold us up.
-fn open(path: &Path, how: OFlags) -> Result<File, Errno> {
-    let flags = OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NOCTTY | OFlags::NONBLOCK;
-    rustix::fs::open(path, flags | how, Mode::RUSR | Mode::WUSR).map(File::from)
 }

@@ -85,6 +85,19 @@ fn words(line: &str) -> Vec<String> {
 }
 
 #[test]
+fn inspect_shows_the_directory_of_the_locks() {
+    let scratch = Scratch::new();
+    let directory = scratch.locks().to_str().unwrap().to_owned();
+    let inspect = |more: &[&str]| {
+        let url = scratch.url();
+        outcome(&mut scratch.lockctl(&[&["--backend", &*url, "inspect", "n"], more].concat())).1
+    };
+    assert!(inspect(&[]).contains(&format!("  in       {directory}\n")), "{}", inspect(&[]));
+    let json = inspect(&["--json"]);
+    assert!(json.contains(&format!("\"directory\":\"{directory}\"")), "{json}");
+}
+
+#[test]
 fn a_dead_acquire_leaves_a_lease_that_ends_or_nothing() {
     let set = |stage: &Stage| {
         stage.token();

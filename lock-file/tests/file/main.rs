@@ -10,3 +10,4 @@ mod line;
 mod locks;
 mod mounts;
 mod processes;
+mod share;

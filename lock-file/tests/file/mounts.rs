@@ -20,6 +20,10 @@ fn child() {
             Ok(locks) => say(format!("{:?}", locks.capabilities().fencing)),
             Err(error) => say(format!("{:?}: {error}", error.kind())),
         },
+        ("default", [_]) => match FileLocks::for_this_user() {
+            Ok(locks) => say(locks.directory().display()),
+            Err(error) => say(format!("{:?}: {error}", error.kind())),
+        },
         ("serve", []) => serve(),
         other => panic!("no such job: {other:?}"),
     });
@@ -94,6 +98,16 @@ async fn read_only(dir: &Path) {
     // Looking is allowed.
     assert!(backend.inspect(&crate::common::name("n0")).await.unwrap().holders.is_empty());
     say("well");
+}
+
+/// Not another directory, such as one in `/tmp`, which a service may have for itself.
+#[test]
+fn where_the_default_directory_cannot_be_made_there_is_no_other_one() {
+    let scratch = scratch();
+    let mount = "mount -t tmpfs none \"$DIR\"; mount -t tmpfs none /run";
+    let said = behind(mount, "default", scratch.path());
+    assert!(said.starts_with("Unavailable: "), "{said}");
+    assert!(said.contains("/run/lock/locks-0; give a directory"), "{said}");
 }
 
 #[tokio::test]

@@ -1,0 +1,161 @@
+//! A directory that the members of a group share.
+//!
+//! Members trust each other with the contents of lock files: every holder writes its record and
+//! advances the counter. They do not trust each other with anything else. A member can plant whatever
+//! it likes under the name of a lock file: a link, a pipe, a file with a second name elsewhere. So
+//! nothing is opened outside of the directory, and what is opened must be a regular file with one
+//! name, the group and the mode of our own files, before it is locked or read.
+//!
+//! The kernel does the rest: the directory belongs to root and is sticky, so no member can delete or
+//! replace the file of another one; and it is closed to everybody who is not in the group.
+//!
+//! No file is opened with `O_CREAT` under the name of a lock: `fs.protected_regular` refuses that in
+//! sticky directories if the file belongs to another user, for root as well. A new file gets its mode
+//! and group under a name of its own, whatever the umask, and is then renamed, unless another one
+//! was faster. So it is never seen half made.
+
+use std::ffi::OsStr;
+use std::fs::{File, Metadata};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+use lock_core::{Error, ErrorKind, OwnerId};
+use rustix::fs::{AtFlags, Gid, Mode, OFlags, RenameFlags, Stat, fchmod, fchown, fstat};
+use rustix::io::Errno;
+
+use crate::fault::error;
+
+/// What the directory has: its group may write, it is sticky, and its files get its group.
+const DIRECTORY_MODE: u32 = 0o3770;
+const FILE_MODE: u32 = 0o660;
+
+/// Begins the name of a file that is not in its place yet. No lock file is called so.
+const DRAFT: &str = ".new-";
+
+/// The group that shares a directory.
+#[derive(Clone, Debug)]
+pub(crate) struct Share {
+    group: u32,
+}
+
+impl Share {
+    pub(crate) fn of(directory: &Path) -> Result<Self, Error> {
+        let found = std::fs::symlink_metadata(directory).map_err(|e| match e.kind() {
+            std::io::ErrorKind::NotFound => refusal(directory, "is missing"),
+            _ => error("examine the lock directory", directory, e),
+        })?;
+        Ok(Self { group: found.gid() })
+    }
+
+    /// Makes sure that the directory can be trusted.
+    pub(crate) fn check(&self, directory: &Path) -> Result<(), Error> {
+        let handle = open_directory(directory).map_err(|e| match e {
+            Errno::NOTDIR | Errno::LOOP => refusal(directory, "is not a directory"),
+            Errno::NOENT => refusal(directory, "is missing"),
+            other => error("open the lock directory", directory, other.into()),
+        })?;
+        let found =
+            fstat(&handle).map_err(|e| error("examine the lock directory", directory, e.into()))?;
+        if !self.trusts(&found) {
+            let (owner, mode) = (found.st_uid, found.st_mode & 0o7777);
+            let why = format!("belongs to user {owner} and has mode {mode:04o}");
+            return Err(refusal(directory, &why));
+        }
+        rustix::fs::accessat(
+            &handle,
+            ".",
+            rustix::fs::Access::WRITE_OK | rustix::fs::Access::EXEC_OK,
+            AtFlags::EACCESS,
+        )
+        .map_err(|e| {
+            let message = format!(
+                "this user is not in group {}, which shares the lock directory {}",
+                self.group,
+                directory.display()
+            );
+            Error::new(ErrorKind::Denied, message).with_source(std::io::Error::from(e))
+        })
+    }
+
+    fn trusts(&self, found: &Stat) -> bool {
+        found.st_uid == 0 && found.st_gid == self.group && found.st_mode & 0o7777 == DIRECTORY_MODE
+    }
+
+    /// Why a file is not one of ours; it must not be touched then.
+    pub(crate) fn distrusts(&self, found: &Metadata) -> Option<&'static str> {
+        match () {
+            // None is left of a file that has just been replaced.
+            () if found.nlink() > 1 => Some("has a second name; remove it"),
+            () if found.gid() != self.group => Some("is not in the directory's group; remove it"),
+            () if found.mode() & 0o7777 != FILE_MODE => Some("has not mode 0660; remove it"),
+            () => None,
+        }
+    }
+
+    /// Opens the file at `path`, which is in `directory`.
+    pub(crate) fn open_file(
+        &self,
+        directory: &Path,
+        path: &Path,
+        how: OFlags,
+    ) -> Result<File, Errno> {
+        let handle = open_directory(directory)?;
+        if !self.trusts(&fstat(&handle)?) {
+            return Err(Errno::PERM);
+        }
+        let name = path.file_name().ok_or(Errno::INVAL)?;
+        let is_made = how.contains(OFlags::CREATE);
+        let how = how.difference(OFlags::CREATE);
+        match rustix::fs::openat(&handle, name, how, Mode::empty()) {
+            Err(Errno::NOENT) if is_made => {
+                self.make_file(&handle, name)?;
+                rustix::fs::openat(&handle, name, how, Mode::empty()).map(File::from)
+            }
+            opened => opened.map(File::from),
+        }
+    }
+
+    fn make_file(&self, directory: &OwnedFd, name: &OsStr) -> Result<(), Errno> {
+        let draft = name_of_draft();
+        let how = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let file = rustix::fs::openat(directory, &draft, how, Mode::RUSR | Mode::WUSR)?;
+        let placed = self.dress(&file).and_then(|()| {
+            let only_if_missing = RenameFlags::NOREPLACE;
+            rustix::fs::renameat_with(directory, &draft, directory, name, only_if_missing)
+        });
+        if placed.is_err() {
+            let _ = rustix::fs::unlinkat(directory, &draft, AtFlags::empty());
+        }
+        match placed {
+            // Another process was faster.
+            Err(Errno::EXIST) => Ok(()),
+            placed => placed,
+        }
+    }
+
+    fn dress(&self, file: impl AsFd) -> Result<(), Errno> {
+        if fstat(&file)?.st_gid != self.group {
+            fchown(&file, None, Some(Gid::from_raw(self.group)))?;
+        }
+        fchmod(&file, Mode::from_raw_mode(FILE_MODE))
+    }
+}
+
+/// A name that no other file has.
+pub(crate) fn name_of_draft() -> String {
+    format!("{DRAFT}{}", OwnerId::mint().expose())
+}
+
+fn open_directory(path: &Path) -> Result<OwnedFd, Errno> {
+    let how = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::fs::open(path, how, Mode::empty())
+}
+
+fn refusal(directory: &Path, why: &str) -> Error {
+    let message = format!(
+        "the lock directory {path} {why}; to share it with a group, run `install -d -o root -g GROUP -m 3770 {path}`",
+        path = directory.display()
+    );
+    Error::new(ErrorKind::Denied, message)
+}
