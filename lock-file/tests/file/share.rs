@@ -83,6 +83,13 @@ impl Stage {
         self.scratch.path().join("victim")
     }
 
+    /// Makes the victim an empty file of the group, as a lock file is one.
+    fn lend_victim(&self) {
+        std::fs::write(self.victim(), "").unwrap();
+        chown(self.victim(), None, Some(GROUP)).unwrap();
+        std::fs::set_permissions(self.victim(), Permissions::from_mode(0o660)).unwrap();
+    }
+
     fn locker(&self) -> Locker {
         Locker::new(FileLocks::shared_with_group(self.dir()).unwrap())
     }
@@ -215,14 +222,19 @@ async fn a_link_in_the_place_of_a_lock_leads_nowhere() {
         std::fs::remove_file(stage.lock()).unwrap();
     }
     assert!(!missing.exists(), "nothing was created through the link");
+
+    // Nor to a file that the group may use elsewhere.
+    stage.lend_victim();
+    symlink(stage.victim(), stage.lock()).unwrap();
+    let attempt = stage.locker().lock("n").unwrap().try_acquire().await;
+    attempt.expect_err("it is a symbolic link");
+    assert_eq!(std::fs::read_to_string(stage.victim()).unwrap(), "", "it was written to");
 }
 
 #[tokio::test]
 async fn a_second_name_of_a_file_elsewhere_is_not_locked() {
     let Some(stage) = Stage::set() else { return };
-    chown(stage.victim(), None, Some(GROUP)).unwrap();
-    std::fs::set_permissions(stage.victim(), Permissions::from_mode(0o660)).unwrap();
-    std::fs::write(stage.victim(), "").unwrap();
+    stage.lend_victim();
     std::fs::hard_link(stage.victim(), stage.lock()).unwrap();
     let attempt = stage.locker().lock("n").unwrap().try_acquire().await;
     let error = format!("{:?}", attempt.expect_err("it has a second name"));
