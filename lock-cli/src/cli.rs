@@ -105,6 +105,14 @@ pub(crate) struct Run {
     #[arg(long, value_name = "DURATION", value_parser = span, allow_hyphen_values = true)]
     pub(crate) grace: Option<Duration>,
 
+    /// Show on stderr who holds the lock while lockctl waits; a terminal shows that anyway
+    #[arg(short, long, conflicts_with = "json")]
+    pub(crate) verbose: bool,
+
+    /// Lines of JSON on stderr: when lockctl waited, and acquired and lost the lock
+    #[arg(long)]
+    pub(crate) json: bool,
+
     #[command(flatten)]
     pub(crate) name: Name,
 

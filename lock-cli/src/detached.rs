@@ -7,6 +7,7 @@ use serde::Serialize;
 use crate::cli::{Acquire, Release, Renew};
 use crate::exit::{Exit, Failure};
 use crate::output::{self, json, millis, unwritable};
+use crate::progress::Progress;
 use crate::reach::{self, Need};
 use crate::seek::{self, leave};
 use crate::signals::{ENDING, Signals};
@@ -36,7 +37,8 @@ pub(crate) async fn acquire(url: &str, order: &Acquire) -> Result<Exit, Failure>
     };
     reach::demand(&locks, "acquire", &[Need::Detached])?;
     let lock = wanted(&locks, order)?;
-    let won = match seek::win(&lock, &order.patience, &mut signals).await {
+    let progress = Progress::silent(order.name.get());
+    let won = match seek::win(url, &locks, &lock, &order.patience, &progress, &mut signals).await {
         Ok(guard) => hand_over(guard, &mut signals).await,
         Err(failure) => Err(failure),
     };

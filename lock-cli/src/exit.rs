@@ -102,6 +102,11 @@ impl Failure {
         Self::new(Exit::INTERNAL, format!("{what}: {}", chain(why)))
     }
 
+    /// Why the lock was lost, if it was.
+    pub(crate) fn of_a_loss(&self) -> Option<&str> {
+        self.message.as_deref().filter(|_| self.exit == Exit::LOST)
+    }
+
     pub(crate) fn report(self) -> Exit {
         if let Some(message) = &self.message {
             say(message);

@@ -57,6 +57,11 @@ ends it earlier. A crash lets others in when the lease ends, or at once with fil
 With file:, a lock file that is deleted by hand, and a break, let others in at once. lockctl notices that \
 at once, too, or after a third of the ttl where the limit on inotify instances is reached. Who waits is served in turn; flock(1) and --no-wait take what is free.
 
+A wait of more than a moment is shown on a terminal, and with -v elsewhere: who holds the lock, and for how \
+long. With --json, each line on stderr that begins with '{' is an event: event (waiting, acquired or lost), \
+time and name; waited_ms and holders (as in inspect --json) while it waits, waited_ms and fencing_token when \
+it has acquired, why when it has lost. The command writes to the same stderr.
+
 Examples:
   lockctl run nightly -- ./backup.sh
   lockctl run --no-wait deploy -- make deploy || echo 'somebody else deploys'

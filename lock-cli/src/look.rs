@@ -93,7 +93,7 @@ struct SeenMember<'a> {
 }
 
 #[derive(Serialize)]
-struct SeenHolder<'a> {
+pub(crate) struct SeenHolder<'a> {
     owner_short: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     owner: Option<String>,
@@ -126,7 +126,7 @@ impl<'a> Seen<'a> {
 }
 
 impl<'a> SeenHolder<'a> {
-    fn of(holder: &'a Holder, show_owner: bool) -> Self {
+    pub(crate) fn of(holder: &'a Holder, show_owner: bool) -> Self {
         Self {
             owner_short: holder.owner.map(|owner| owner.short()),
             owner: holder.owner.filter(|_| show_owner).map(|owner| owner.expose()),

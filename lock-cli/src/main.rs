@@ -12,7 +12,8 @@
 //!
 //! `detached.rs` has the verbs of a lock that outlives lockctl, `look.rs` those that only look, and
 //! `break_lock.rs` the one that ends a hold by force. `seek.rs` is what verbs share that wait for a
-//! lock, `reach.rs` how a backend is found that can do what a verb needs, `output.rs` is stdout.
+//! lock, `reach.rs` how a backend is found that can do what a verb needs, `output.rs` is stdout, and
+//! `progress.rs` what a wait shows.
 
 mod advice;
 mod bound;
@@ -27,6 +28,7 @@ mod job;
 mod look;
 mod manual;
 mod output;
+mod progress;
 mod reach;
 mod run;
 mod seek;

@@ -14,12 +14,22 @@ use crate::cli::Run;
 use crate::exit::{Exit, Failure, chain, say};
 use crate::group;
 use crate::job::{Job, Tie};
+use crate::progress::Progress;
 use crate::reach;
 use crate::seek::{self, leave};
 use crate::signals::{Children, ENDING, FORWARDED, Signals};
 use crate::terminal::Terminal;
 
 pub(crate) async fn run(url: &str, order: &Run) -> Result<Exit, Failure> {
+    let progress = Progress::of(order);
+    let outcome = run_under(url, order, &progress).await;
+    if let Some(why) = outcome.as_ref().err().and_then(Failure::of_a_loss) {
+        progress.lost(why);
+    }
+    outcome
+}
+
+async fn run_under(url: &str, order: &Run, progress: &Progress<'_>) -> Result<Exit, Failure> {
     let grace = grace(url, order)?;
     let mut signals = Signals::catch(ENDING)?;
     let locks = tokio::select! {
@@ -27,10 +37,12 @@ pub(crate) async fn run(url: &str, order: &Run) -> Result<Exit, Failure> {
         signal = signals.next() => return Err(Failure::signalled(signal)),
     };
     let lock = wanted(&locks, order)?;
-    let guard = match seek::win(&lock, &order.patience, &mut signals).await {
+    let won = seek::win(url, &locks, &lock, &order.patience, progress, &mut signals).await;
+    let guard = match won {
         Ok(guard) => guard,
         Err(failure) => return leave(&locks, failure).await,
     };
+    progress.acquired(&guard);
     signals.also(FORWARDED)?;
     let children = Children::watch()?;
     let job = match start(&guard, order).await {

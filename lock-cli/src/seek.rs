@@ -7,22 +7,35 @@ use lock_any::{Lock, LockGuard, Locker};
 
 use crate::cli::Patience;
 use crate::exit::{Exit, Failure};
+use crate::progress::{self, Progress};
+use crate::reach::directory_of;
 use crate::signals::Signals;
 
 /// Waits for the lock for as long as `patience` says. After a failure, [`leave`].
 pub(crate) async fn win(
+    url: &str,
+    locks: &Locker,
     lock: &Lock,
     patience: &Patience,
+    progress: &Progress<'_>,
     signals: &mut Signals,
 ) -> Result<LockGuard, Failure> {
     let won = tokio::select! {
+        biased;
         won = seek(lock, patience) => won?,
         signal = signals.next() => return Err(Failure::signalled(signal)),
+        never = progress.show_wait(locks) => match never {},
     };
-    won.ok_or_else(|| {
-        let message = format!("lock {} is held by somebody else", lock.name());
-        Failure::new(patience.conflict_exit_code, message)
-    })
+    match won {
+        Some(guard) => Ok(guard),
+        None => {
+            let by = progress::held_by(&progress::holders(locks, lock.name()).await);
+            let by = by.unwrap_or_else(|| "held by somebody else".to_owned());
+            let place = directory_of(url).map(|it| format!(", in {it}")).unwrap_or_default();
+            let message = format!("lock {} is {by}{place}", lock.name());
+            Err(Failure::new(patience.conflict_exit_code, message))
+        }
+    }
 }
 
 async fn seek(lock: &Lock, patience: &Patience) -> Result<Option<LockGuard>, lock_any::Error> {

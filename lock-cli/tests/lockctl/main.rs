@@ -15,6 +15,7 @@ mod manual;
 #[cfg(feature = "memcache")]
 mod memcache;
 mod places;
+mod progress;
 #[cfg(all(feature = "quorum", feature = "redis"))]
 mod quorum;
 mod refusals;

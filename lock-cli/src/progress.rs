@@ -1,0 +1,201 @@
+//! What `lockctl run` tells about its lock on stderr while it waits, and afterwards.
+
+use std::convert::Infallible;
+use std::io::{IsTerminal as _, Write as _, stderr};
+use std::time::{Duration, UNIX_EPOCH};
+
+use lock_any::backend::Holder;
+use lock_any::clock::{Moment, sleep, wall};
+use lock_any::{LockGuard, LockName, Locker, Support};
+use nix::unistd::{getpgrp, tcgetpgrp};
+use serde::Serialize;
+
+use crate::cli::Run;
+use crate::exit::say;
+use crate::look::{self, SeenHolder};
+use crate::output::{json, millis, rounded};
+
+/// A wait that is shorter is not shown.
+const FIRST: Duration = Duration::from_millis(200);
+/// How often the line on a terminal is written anew.
+const TICK: Duration = Duration::from_secs(1);
+/// Elsewhere each pause is twice as long as the one before, up to this.
+const LONGEST: Duration = Duration::from_secs(60);
+/// A server that does not say who holds the lock is not waited for.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// How it is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    Silent,
+    /// One line, which changes and goes.
+    Terminal,
+    Lines,
+    Json,
+}
+
+/// Tells about one lock.
+pub(crate) struct Progress<'a> {
+    form: Form,
+    name: &'a LockName,
+    began: Moment,
+}
+
+/// A line of JSON.
+#[derive(Serialize)]
+struct Event<'a> {
+    event: &'a str,
+    time: String,
+    name: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    waited_ms: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    holders: Option<Vec<SeenHolder<'a>>>,
+    /// A string, because readers of JSON round numbers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fencing_token: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    why: Option<&'a str>,
+}
+
+impl<'a> Progress<'a> {
+    pub(crate) fn of(order: &'a Run) -> Self {
+        let form = match (order.json, order.verbose) {
+            (true, _) => Form::Json,
+            (_, true) if !stderr().is_terminal() => Form::Lines,
+            _ if stderr().is_terminal() => Form::Terminal,
+            _ => Form::Silent,
+        };
+        Self::new(form, order.name.get())
+    }
+
+    pub(crate) fn silent(name: &'a LockName) -> Self {
+        Self::new(Form::Silent, name)
+    }
+
+    fn new(form: Form, name: &'a LockName) -> Self {
+        Self { form, name, began: Moment::now() }
+    }
+
+    /// Shows the wait until it is dropped.
+    pub(crate) async fn show_wait(&self, locks: &Locker) -> Infallible {
+        if self.form == Form::Silent {
+            std::future::pending::<()>().await;
+        }
+        let _erased = Erased(self.form);
+        let mut pause = FIRST;
+        loop {
+            sleep(pause).await;
+            self.waits(&holders(locks, self.name).await);
+            pause = match self.form {
+                Form::Terminal => TICK,
+                _ => (pause * 2).min(LONGEST),
+            };
+        }
+    }
+
+    fn waits(&self, holders: &[Holder]) {
+        let (name, waited) = (self.name, self.waited());
+        let text = || {
+            let by = held_by(holders).map(|by| format!(", {by}")).unwrap_or_default();
+            format!("waiting for lock {name}{by}, waited for {}", rounded(waited))
+        };
+        match self.form {
+            Form::Silent => {}
+            Form::Terminal if is_in_foreground() => write(&format!("\r\x1b[K{}", text())),
+            Form::Terminal => {}
+            Form::Lines => say(&text()),
+            Form::Json => {
+                let seen = holders.iter().map(|holder| SeenHolder::of(holder, false)).collect();
+                Self::tell(&Event {
+                    waited_ms: Some(millis(waited)),
+                    holders: Some(seen),
+                    ..self.event("waiting")
+                });
+            }
+        }
+    }
+
+    pub(crate) fn acquired(&self, guard: &LockGuard) {
+        let waited = self.waited();
+        match self.form {
+            Form::Silent | Form::Terminal => {}
+            Form::Lines => say(&format!("acquired lock {} after {}", self.name, rounded(waited))),
+            Form::Json => Self::tell(&Event {
+                waited_ms: Some(millis(waited)),
+                fencing_token: guard.fencing_token().map(|token| token.to_string()),
+                ..self.event("acquired")
+            }),
+        }
+    }
+
+    pub(crate) fn lost(&self, why: &str) {
+        if self.form == Form::Json {
+            Self::tell(&Event { why: Some(why), ..self.event("lost") });
+        }
+    }
+
+    fn event(&self, event: &'a str) -> Event<'a> {
+        Event {
+            event,
+            time: humantime::format_rfc3339_millis(UNIX_EPOCH + wall()).to_string(),
+            name: self.name.as_str(),
+            waited_ms: None,
+            holders: None,
+            fencing_token: None,
+            why: None,
+        }
+    }
+
+    fn tell(event: &Event<'_>) {
+        if let Ok(line) = json(event) {
+            write(&line);
+        }
+    }
+
+    fn waited(&self) -> Duration {
+        Moment::now().saturating_since(self.began)
+    }
+}
+
+/// The line on a terminal, which goes when this is dropped.
+struct Erased(Form);
+
+impl Drop for Erased {
+    fn drop(&mut self) {
+        if self.0 == Form::Terminal && is_in_foreground() {
+            write("\r\x1b[K");
+        }
+    }
+}
+
+/// The holders, as far as the backend tells them, and soon.
+pub(crate) async fn holders(locks: &Locker, name: &LockName) -> Vec<Holder> {
+    if locks.capabilities().inspecting == Support::Absent {
+        return Vec::new();
+    }
+    tokio::select! {
+        state = locks.inspect(name) => state.map(|state| state.holders).unwrap_or_default(),
+        () = sleep(LOOK) => Vec::new(),
+    }
+}
+
+/// "held by …", if that is known.
+pub(crate) fn held_by(holders: &[Holder]) -> Option<String> {
+    let each = holders.iter().map(|holder| {
+        let since = holder.held_for.map(|span| format!(", for {}", rounded(span)));
+        look::who(holder, false) + &since.unwrap_or_default()
+    });
+    let all = each.collect::<Vec<_>>().join("; ");
+    (!all.is_empty()).then(|| format!("held by {all}"))
+}
+
+/// Written at once: others may write there too. If nobody can read it, so be it.
+fn write(text: &str) {
+    let _ = stderr().write_all(text.as_bytes());
+}
+
+/// A shell that has put lockctl into the background uses the terminal itself.
+fn is_in_foreground() -> bool {
+    tcgetpgrp(stderr()) == Ok(getpgrp())
+}
