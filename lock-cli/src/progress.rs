@@ -1,4 +1,4 @@
-//! What `lockctl run` tells about its lock on stderr while it waits, and afterwards.
+//! The progress of `lockctl run` on stderr: a wait, an acquisition, a loss.
 
 use std::convert::Infallible;
 use std::io::{IsTerminal as _, Write as _, stderr};
@@ -24,7 +24,7 @@ const LONGEST: Duration = Duration::from_secs(60);
 /// A server that does not say who holds the lock is not waited for.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// How it is told.
+/// The form of the messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
     Silent,

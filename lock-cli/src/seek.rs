@@ -46,8 +46,8 @@ async fn seek(lock: &Lock, patience: &Patience) -> Result<Option<LockGuard>, loc
     }
 }
 
-/// Waits a moment until the place in line is given up, and the lock with it. A server that does not
-/// answer must not keep lockctl: what is left there ends by itself, as after a crash.
+/// Waits a moment until the queue entry and the lock are released. A server that does not answer must
+/// not keep lockctl: after that moment they end by themselves, as after a crash.
 pub(crate) async fn leave(locks: &Locker, failure: Failure) -> Result<Exit, Failure> {
     const MOMENT: Duration = Duration::from_millis(500);
     tokio::select! {

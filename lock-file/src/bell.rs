@@ -56,7 +56,7 @@ impl Bell {
         let mut ropes = tower.ropes();
         // Under the same lock as its removal, or a watch of the same file could go with another one.
         // Holders and waiters of one file have one watch, and it must not forget what others want.
-        let events = events | WatchFlags::MASK_ADD;
+        let events = events | WatchFlags::MASK_ADD | WatchFlags::DONT_FOLLOW;
         let watch = inotify::add_watch(&tower.inotify, path, events).ok()?;
         let rope = Arc::new(Notify::new());
         ropes.entry(watch).or_default().push(Arc::clone(&rope));

@@ -62,7 +62,7 @@ pub(crate) fn holders(file: &File, path: &Path, record: &Record) -> Result<Vec<H
         };
         let mut holder = described(ours, record);
         if let Some(heir) = kernel::heir_of(pid, &inode) {
-            // The one to end: whoever has signed is dead, and its lock is kept by what it started.
+            // The process that signed the record has ended. This one keeps its lock, and is the one to end.
             let of = ours.label.as_ref().map_or("", Label::as_str);
             holder.label = Some(Label::new(&format!("pid {heir}, started by {of}")));
         }

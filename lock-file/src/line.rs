@@ -153,7 +153,7 @@ impl Line {
     /// Where a file can be prepared that is to replace the lock file.
     pub(crate) fn draft(&self) -> PathBuf {
         match &self.shared {
-            // What another user has left cannot be used.
+            // The draft that another user has left cannot be used.
             Some(directory) => directory.path().join(share::name_of_draft()),
             None => self.path.join(DRAFT),
         }

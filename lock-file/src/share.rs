@@ -3,16 +3,16 @@
 //! Members trust each other with the contents of lock files: every holder writes its record and
 //! advances the counter. They do not trust each other with anything else. A member can plant whatever
 //! it likes under the name of a lock file: a link, a pipe, a file with a second name elsewhere. So
-//! nothing is opened outside of the directory, and what is opened must be a regular file with one
-//! name, the group and the mode of our own files, before it is locked or read.
+//! nothing is opened outside of the directory. An opened file is neither locked nor read unless it is
+//! a regular file with one name, and has the group and the mode of our own files.
 //!
 //! The kernel does the rest: the directory belongs to root and is sticky, so no member can delete or
 //! replace the file of another one; and it is closed to everybody who is not in the group.
 //!
 //! No file is opened with `O_CREAT` under the name of a lock: `fs.protected_regular` refuses that in
 //! sticky directories if the file belongs to another user, for root as well. A new file gets its mode
-//! and group under a name of its own, whatever the umask, and is then renamed, unless another one
-//! was faster. So it is never seen half made.
+//! and group under a name of its own. Then it is renamed, unless another process was faster. So
+//! no process sees it half made, and the umask does not matter.
 
 use std::ffi::OsStr;
 use std::fs::{File, Metadata};
@@ -26,7 +26,7 @@ use rustix::io::Errno;
 
 use crate::fault::error;
 
-/// What the directory has: its group may write, it is sticky, and its files get its group.
+/// The mode of the directory: its group may write, it is sticky, and its files get its group.
 const DIRECTORY_MODE: u32 = 0o3770;
 const FILE_MODE: u32 = 0o660;
 

@@ -1,4 +1,4 @@
-//! What a wait shows: who holds the lock, and for how long lockctl has waited.
+//! A wait is shown: the holder, and the time.
 
 use serde_json::Value;
 

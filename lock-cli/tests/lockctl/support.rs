@@ -130,7 +130,7 @@ impl Running {
         (status.unwrap(), self.said())
     }
 
-    /// What it has said on stderr until now.
+    /// Returns its messages on stderr until now.
     pub(crate) fn said(&self) -> String {
         let mut said = vec![0; 1 << 16];
         // Not by its own offset, at which lockctl writes.

@@ -1,4 +1,4 @@
-//! Locks that several users share through a group: what works, and what no member can do.
+//! Locks that several users share through a group, and attacks of its members.
 //!
 //! These tests need other users, and so the rights of root. Without, they say that they did not run.
 
@@ -110,8 +110,8 @@ impl Stage {
         self.start(user, &GROUP.to_string(), "hold", &[])
     }
 
-    /// What a member finds under a name that it has been told to use, planted by another one. It must
-    /// be refused, and nothing outside may be touched.
+    /// Attempts to lock a file that a member has planted. It must be refused, and the victim must stay
+    /// as it is.
     async fn refuses(&self, planted: &Path, what: &str) -> Error {
         let attempt = self.locker().lock("n").unwrap().try_acquire().await;
         let error = attempt.expect_err(what);
