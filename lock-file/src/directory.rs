@@ -218,8 +218,8 @@ fn no_parent(path: &Path, why: io::Error) -> Error {
     if why.kind() != io::ErrorKind::NotFound {
         return error("create the lock directory", path, why);
     }
+    // procfs says the same of a directory that cannot be made.
     let why_not = match path.parent() {
-        // As procfs has it.
         Some(parent) if parent.is_dir() => {
             "its parent takes no directories: give one on another file system"
         }

@@ -82,10 +82,10 @@ impl Share {
         found.st_uid == 0 && found.st_gid == self.group && found.st_mode & 0o7777 == DIRECTORY_MODE
     }
 
-    /// Why a file is not one of ours; it must not be touched then.
+    /// Why a file is not one of ours; it must not be touched then. One that has just been replaced
+    /// has no name at all.
     pub(crate) fn distrusts(&self, found: &Metadata) -> Option<&'static str> {
         match () {
-            // None is left of a file that has just been replaced.
             () if found.nlink() > 1 => Some("has a second name; remove it"),
             () if found.gid() != self.group => Some("is not in the directory's group; remove it"),
             () if found.mode() & 0o7777 != FILE_MODE => Some("has not mode 0660; remove it"),
