@@ -89,6 +89,9 @@
 //! by itself, and goes to the end of the line. Inside one process, a locker serves first come, first
 //! served, and has one place in the line.
 //!
+//! A process takes one inotify instance and one thread when its first backend is asked what it can do,
+//! and keeps them. A user has 128 instances unless `fs.inotify.max_user_instances` says otherwise.
+//!
 //! A lock that is held keeps one file open, and one that a locker waits for two. Where the limit on open
 //! files is reached, that is an error, and the wait ends.
 //!
