@@ -74,7 +74,7 @@ fn json_carries_tokens_as_strings_because_readers_round_numbers() {
 #[test]
 fn a_detached_lock_survives_the_trip_to_another_process() {
     let name = LockName::new("orders/42").unwrap();
-    let detached = Detached::new(name, OwnerId::mint(), std::time::Duration::from_secs(30));
+    let detached = Detached::new(name, OwnerId::mint(), Duration::from_secs(30));
     let json = serde_json::to_string(&detached).unwrap();
     assert_eq!(serde_json::from_str::<Detached>(&json).unwrap(), detached);
     assert!(serde_json::from_str::<LockName>("\"\"").is_err());
