@@ -90,6 +90,7 @@ static SABOTEURS: &[Saboteur] = &[
     saboteur!(ExaggeratesItsLease, "3.2", "1.4"),
     saboteur!(KeepsTheNewsToItself, "3.3"),
     saboteur!(ReleasesInName, "4.1", "7.2", "14.3", "14.6"),
+    saboteur!(KeepsTheCancelled, "7.1", "7.3"),
     saboteur!(ReleasesAnyone, "4.2", "4.7"),
     saboteur!(AlwaysReleased, "4.3", "4.7", "12.2"),
     saboteur!(LeavesGhostsInLine, "4.4", "7.1"),
@@ -577,6 +578,30 @@ struct ReleasesInName;
 impl Sabotage for ReleasesInName {
     async fn release(&self, _: &dyn Backend, _: &Claim, _: LetGo) -> Result<Release, Fault> {
         Ok(Release::Released)
+    }
+}
+
+/// Answers the release of a claim that was granted a moment ago, and leaves it to its lease.
+#[derive(Debug, Default)]
+struct KeepsTheCancelled(Mutex<HashMap<OwnerId, Moment>>);
+#[async_trait]
+impl Sabotage for KeepsTheCancelled {
+    async fn try_acquire(&self, inner: &dyn Backend, claim: &Claim) -> Result<Attempt, Fault> {
+        let answer = inner.try_acquire(claim).await?;
+        self.0.lock().unwrap().insert(claim.owner, Moment::now());
+        Ok(answer)
+    }
+    async fn release(
+        &self,
+        inner: &dyn Backend,
+        claim: &Claim,
+        how: LetGo,
+    ) -> Result<Release, Fault> {
+        let asked = self.0.lock().unwrap().remove(&claim.owner);
+        if asked.is_some_and(|at| !(at + Duration::from_millis(10)).has_passed()) {
+            return Ok(Release::Released);
+        }
+        inner.release(claim, how).await
     }
 }
 

@@ -162,9 +162,13 @@ impl Seeker {
 
     /// Makes a guard of a lock that was won, and lets go of everything else.
     pub(crate) fn settle(
-        self,
+        mut self,
         won: Result<Option<Won>, Error>,
     ) -> Result<Option<LockGuard>, Error> {
+        // The guard is dropped at once. No caller had it, so it has no minimum hold to keep.
+        if self.caller.gone.initialized() {
+            self.terms = Arc::clone(&self.engine.usual_terms);
+        }
         match won {
             Ok(Some(won)) => Ok(Some(self.into_guard(won))),
             Ok(None) => {

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use lock_core::Wakeup;
 use lock_core::backend::LetGo;
 use lock_core::clock::sleep;
 use lock_core::faults::{Call, Disturbance};
+use lock_core::{LockGuard, LockName, Wakeup};
 
-use crate::context::{Ctx, Verdict, ensure, violated};
+use crate::context::{Ctx, Verdict, Violation, ensure, violated};
 use crate::words::name;
 
 /// More polls than any operation in these checks needs.
@@ -24,17 +24,22 @@ fn slow(_: &Call<'_>) -> Disturbance {
 
 /// Polls `future` `polls` times and drops it. True if it had ended by then.
 pub(super) async fn poll_and_drop<F: Future>(future: F, polls: usize) -> bool {
+    poll_at_most(future, polls).await.is_some()
+}
+
+/// Polls `future` `polls` times and drops it. Returns its output if it had ended by then.
+async fn poll_at_most<F: Future>(future: F, polls: usize) -> Option<F::Output> {
     let mut future = pin!(future);
     let mut polled = 0;
     std::future::poll_fn(|cx| {
         if polled == polls {
-            return Poll::Ready(false);
+            return Poll::Ready(None);
         }
         polled += 1;
         match future.as_mut().poll(cx) {
-            Poll::Ready(_) => Poll::Ready(true),
+            Poll::Ready(output) => Poll::Ready(Some(output)),
             // The last poll is followed by the drop at once.
-            Poll::Pending if polled == polls => Poll::Ready(false),
+            Poll::Pending if polled == polls => Poll::Ready(None),
             Poll::Pending => Poll::Pending,
         }
     })
@@ -103,5 +108,57 @@ pub(super) async fn a_dropped_release_is_finished(ctx: Arc<Ctx>) -> Verdict {
             "a dropped guard kept its lock"
         );
     }
+    Ok(())
+}
+
+pub(super) async fn a_dropped_acquisition_keeps_no_minimum_hold(ctx: Arc<Ctx>) -> Verdict {
+    let locks = ctx.disturbed(slow).await.build();
+    let mut delivered = None;
+    for polls in 1..MOST_POLLS {
+        // A delivered guard keeps its minimum hold, so each trial has a lock of its own.
+        let free = name(&format!("free {polls}"));
+        let lock = locks.lock(&free)?.ttl(ctx.ttl()).release_no_earlier_than(ctx.ttl() * 3);
+        if let Some(guard) = poll_at_most(lock.acquire(), polls).await {
+            delivered = Some((polls, guard?));
+            break;
+        }
+        kept_by_none(&ctx, &free, polls).await?;
+    }
+    let Some((polls, guard)) = delivered else {
+        violated!("an acquisition of a free lock did not end within {MOST_POLLS} polls");
+    };
+    ensure!(polls > 1, "the answer to an attempt is delayed, and the first poll had it");
+    ensure!(guard.is_held(), "a guard was delivered after {polls} polls and does not hold");
+    a_dropped_waiter_keeps_no_minimum_hold(&ctx).await
+}
+
+/// Drops a waiter while the lock passes to it.
+async fn a_dropped_waiter_keeps_no_minimum_hold(ctx: &Ctx) -> Verdict {
+    let locks = ctx.disturbed(slow).await.build();
+    for moment in 0..5 {
+        let held = name(&format!("held {moment}"));
+        let client = ctx.client().await;
+        let mut holder = ctx.claim(&held, false);
+        ctx.win(&*client, &mut holder).await?;
+        let lock = locks.lock(&held)?.ttl(ctx.ttl()).release_no_earlier_than(ctx.ttl() * 3);
+        let waiting = tokio::spawn(async move { lock.acquire().await });
+        sleep(Duration::from_millis(5)).await;
+        client.release(&holder, LetGo::now()).await?;
+        sleep(Duration::from_millis(moment)).await;
+        waiting.abort();
+        let won: Option<LockGuard> = waiting.await.ok().transpose()?;
+        if won.is_none() {
+            kept_by_none(ctx, &held, 0).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Less than the minimum hold, and than a lease.
+async fn kept_by_none(ctx: &Ctx, name: &LockName, polls: usize) -> Result<(), Violation> {
+    ensure!(
+        ctx.becomes_free(name, ctx.ttl() / 3).await?,
+        "{name}: an acquisition dropped after {polls} polls (0: while it waited) keeps others out"
+    );
     Ok(())
 }

@@ -335,6 +335,10 @@ static LAWS: &[Law] = &[
         "A release whose future is dropped at any await is finished in the background.",
         "The caller who does not wait for the answer still wants the lock to be free.",
     ),
+    law!("7.3", cancellation::a_dropped_acquisition_keeps_no_minimum_hold).promise(
+        "An acquisition that asked for a minimum hold and is dropped at any await keeps nobody out: the minimum begins with a guard that its caller has.",
+        "A caller that gives up after 50 ms shuts the job's lock for an hour, and no host runs the job.",
+    ),
     law!("8.1", outcomes::a_lost_reply_locks_nobody_out).promise(
         "An attempt that was applied and whose reply was lost ends in a grant to a waiter, or in nothing at all: never in a lock that nobody has.",
         "A client that is contended by its own ghost waits for a lease.",

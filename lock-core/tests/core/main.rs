@@ -2,6 +2,7 @@
 
 mod adversity;
 mod api;
+mod cancelled;
 mod guard;
 mod handover;
 mod keeper;
@@ -9,5 +10,6 @@ mod names;
 mod notices;
 mod oddities;
 mod places;
+mod support;
 mod traces;
 mod urls;

@@ -1,0 +1,108 @@
+//! Support for the tests: a backend around a backend whose capabilities and grants a test alters.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lock_core::backend::{
+    Attempt, Claim, Fault, Grant, Identity, LetGo, Listed, LockState, Release, Renewal, Wake,
+};
+use lock_core::clock::sleep;
+use lock_core::{Backend, Capabilities, LockName, Order, OwnerId, Wakeup};
+use tokio::runtime::{Builder, Runtime};
+
+pub(crate) const fn secs(secs: u64) -> Duration {
+    Duration::from_secs(secs)
+}
+
+pub(crate) const fn millis(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+/// A runtime with one worker thread.
+pub(crate) fn runtime() -> Runtime {
+    Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
+}
+
+/// A backend that forwards every verb to another one.
+pub(crate) struct Altered {
+    inner: Arc<dyn Backend>,
+    caps: fn(&mut Capabilities),
+    grant: Box<dyn Fn(Grant) -> Grant + Send + Sync>,
+}
+
+impl Altered {
+    pub(crate) fn new(inner: impl Backend, caps: fn(&mut Capabilities)) -> Self {
+        Self { inner: Arc::new(inner), caps, grant: Box::new(|grant| grant) }
+    }
+
+    /// Without a queue on the backend: waiters poll.
+    pub(crate) fn polled(inner: impl Backend) -> Self {
+        Self::new(inner, |caps| {
+            caps.order = Order::PerProcess;
+            caps.wakeup = Wakeup::Poll;
+        })
+    }
+
+    /// Alters each grant, of attempts and of renewals.
+    pub(crate) fn grants(mut self, alter: impl Fn(Grant) -> Grant + Send + Sync + 'static) -> Self {
+        self.grant = Box::new(alter);
+        self
+    }
+}
+
+impl std::fmt::Debug for Altered {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Altered").field(&self.inner).finish()
+    }
+}
+
+#[async_trait]
+impl Backend for Altered {
+    fn capabilities(&self) -> Capabilities {
+        let mut caps = self.inner.capabilities();
+        (self.caps)(&mut caps);
+        caps
+    }
+    async fn identity(&self) -> Result<Option<Identity>, Fault> {
+        self.inner.identity().await
+    }
+    async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, Fault> {
+        Ok(match self.inner.try_acquire(claim).await? {
+            Attempt::Acquired(grant) => Attempt::Acquired((self.grant)(grant)),
+            contended @ Attempt::Contended { .. } => contended,
+        })
+    }
+    async fn wait(&self, claim: &Claim) -> Result<Wake, Fault> {
+        if self.capabilities().wakeup == Wakeup::Poll {
+            sleep(millis(20)).await;
+            return Ok(Wake::Look);
+        }
+        self.inner.wait(claim).await
+    }
+    async fn renew(&self, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
+        let answers = self.inner.renew(claims).await.into_iter();
+        let altered = answers.map(|answer| match answer {
+            Ok(Renewal::Held(grant)) => Ok(Renewal::Held((self.grant)(grant))),
+            other => other,
+        });
+        altered.collect()
+    }
+    async fn release(&self, claim: &Claim, how: LetGo) -> Result<Release, Fault> {
+        self.inner.release(claim, how).await
+    }
+    async fn inspect(&self, name: &LockName) -> Result<LockState, Fault> {
+        self.inner.inspect(name).await
+    }
+    async fn list(
+        &self,
+        prefix: &str,
+        after: Option<&LockName>,
+        limit: usize,
+    ) -> Result<Vec<Listed>, Fault> {
+        self.inner.list(prefix, after, limit).await
+    }
+    async fn break_lock(&self, name: &LockName, expected: &OwnerId) -> Result<bool, Fault> {
+        self.inner.break_lock(name, expected).await
+    }
+}
