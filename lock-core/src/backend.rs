@@ -244,7 +244,7 @@ pub struct Grant {
     pub ticket: Option<Ticket>,
     /// How long the grant lasts.
     pub lease: Lease,
-    /// From when the lease counts. Never later than the moment at which the server began to count:
+    /// From when the lease counts: a lower bound, for deadlines. Never later than the moment at which the server began to count:
     /// read the clock *before* the first byte of the request is written. An absolute moment, because
     /// a relative age goes stale while a process is stopped.
     pub since: Moment,

@@ -71,7 +71,7 @@ impl RenewalPolicy {
         Self { off: true, ..Self::default() }
     }
 
-    /// The lock ends at the latest this long after it was won, whatever is renewed or extended.
+    /// Ends the lock at the latest this long after its grant arrived, whatever is renewed or extended.
     #[must_use]
     pub fn max_hold(mut self, limit: Duration) -> Self {
         self.max_hold = Some(limit);
@@ -141,15 +141,16 @@ pub(crate) struct Hold {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tenure {
     pub(crate) owner: OwnerId,
+    /// When the grant arrived here. The server may have made it earlier, and never later.
     pub(crate) won_at: Moment,
     /// How often the lock was handed over in this process since the backend gave it to the claim.
     pub(crate) handed_over: u8,
 }
 
 impl Tenure {
-    /// Of the claim that the backend gave the lock to.
-    pub(crate) fn first(owner: OwnerId, grant: &Grant) -> Self {
-        Self { owner, won_at: grant.since, handed_over: 0 }
+    /// Of the claim that the backend gave the lock to, just now.
+    pub(crate) fn first(owner: OwnerId) -> Self {
+        Self { owner, won_at: Moment::now(), handed_over: 0 }
     }
 
     /// From now on.
@@ -218,7 +219,9 @@ impl Hold {
         grant: &Grant,
         tenure: Tenure,
     ) -> Arc<Self> {
-        let asked = Grant::new(Lease::For(wire.claim.ttl), tenure.won_at);
+        // The claim asked before its grant. An heir asked now, and its grant is older.
+        let asked_at = if tenure.handed_over == 0 { grant.since } else { tenure.won_at };
+        let asked = Grant::new(Lease::For(wire.claim.ttl), asked_at);
         let asked_until = Self::deadline_of(&engine, &asked);
         let hold = Arc::new(Self {
             name: wire.claim.name.clone(),
@@ -315,7 +318,8 @@ impl Hold {
             );
             let parting = Parting(Arc::clone(self));
             self.engine.spawn(&self.runtime, async move {
-                Leaving::of(&parting.0, None).await.persist().await;
+                let keep_until = parting.0.kept_by_server_until();
+                Leaving::of(&parting.0, keep_until).await.persist().await;
             });
         }
     }
@@ -372,6 +376,14 @@ impl Hold {
     /// What is left of the minimum hold, if this process has to see to it.
     fn kept_here_until(&self) -> Option<Moment> {
         self.not_before().filter(|_| self.engine.caps.minimum_hold != Support::Present)
+    }
+
+    /// When the minimum hold is over also by a server's clock that runs fast, if the server has to see
+    /// to it.
+    fn kept_by_server_until(&self) -> Option<Moment> {
+        let until =
+            self.not_before().filter(|_| self.engine.caps.minimum_hold == Support::Present)?;
+        Some(until + self.engine.margin(until.remaining()))
     }
 
     /// When the server will have let the lock go by itself.
@@ -595,7 +607,7 @@ impl Parting {
             }
         }
         match hold.ended.get() {
-            Some(Loss::Released) => Some(Leaving::of(hold, hold.not_before()).await),
+            Some(Loss::Released) => Some(Leaving::of(hold, hold.kept_by_server_until()).await),
             _ => None,
         }
     }

@@ -421,7 +421,7 @@ impl Seeker {
             Won::Granted(grant) => {
                 let mut claim = self.claim;
                 claim.ticket.clone_from(&grant.ticket);
-                let tenure = Tenure::first(claim.owner, &grant);
+                let tenure = Tenure::first(claim.owner);
                 let wire = Wire::new(claim, self.traces.uncertain);
                 Inherited { wire, grant, tenure }
             }

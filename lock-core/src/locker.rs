@@ -157,7 +157,7 @@ impl Locker {
         let (claim, grant) = self.confirm(&detached).await?;
         let wire = Wire::new(claim, true);
         let terms = Arc::clone(&engine.usual_terms);
-        let tenure = Tenure::first(detached.owner, &grant);
+        let tenure = Tenure::first(detached.owner);
         let hold = Hold::new(Arc::clone(engine), runtime, terms, wire, None, &grant, tenure);
         Ok(LockGuard::new(hold))
     }
@@ -523,12 +523,14 @@ impl Lock {
         self
     }
 
-    /// Keeps others out for at least this long after the lock was won, even if it is released
+    /// Keeps others out for at least this long after the grant arrived, even if the lock is released
     /// earlier: for jobs that must run once per period although the hosts' clocks differ.
     ///
     /// Where the backend declares [`minimum_hold`](Capabilities::minimum_hold), a release keeps the
-    /// lease until then. Where it does not, the release is held back until then, in this process.
-    /// Neither survives a crash of the holder for longer than its lease.
+    /// lease until then, and up to one per cent longer, since the server's clock may run fast. Where it
+    /// does not, the release is held back until then, in this process. Neither survives a crash of the
+    /// holder for longer than its lease. An acquisition that is dropped keeps nobody out: without a
+    /// guard there is no minimum.
     pub fn release_no_earlier_than(mut self, min_hold: Duration) -> Self {
         Arc::make_mut(&mut self.terms).min_hold = Some(min_hold);
         self

@@ -280,7 +280,7 @@ static LAWS: &[Law] = &[
         "A request that was still in a socket would lock the name for a whole lease, for nobody.",
     ).if_declared(|offer| offer.caps.late_attempts_refused == Support::Present),
     law!("4.6", release::a_minimum_hold_is_kept_and_not_longer).promise(
-        "A lock with a minimum hold that is released early stays shut until then, and not longer.",
+        "A lock with a minimum hold that is released early stays shut until then, also if it was waited for: at least for the minimum, counted from when the holder before began to release, and not longer than the margin.",
         "A cron job that ends in a second runs again on the host whose clock is two seconds behind.",
     ),
     law!("4.7", release::after_a_lost_reply_the_truth_is_told).promise(

@@ -10,6 +10,7 @@ mod names;
 mod notices;
 mod oddities;
 mod places;
+mod policies;
 mod support;
 mod traces;
 mod urls;

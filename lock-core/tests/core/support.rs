@@ -29,11 +29,13 @@ pub(crate) struct Altered {
     inner: Arc<dyn Backend>,
     caps: fn(&mut Capabilities),
     grant: Box<dyn Fn(Grant) -> Grant + Send + Sync>,
+    release: Box<dyn Fn(&Claim, LetGo) + Send + Sync>,
 }
 
 impl Altered {
     pub(crate) fn new(inner: impl Backend, caps: fn(&mut Capabilities)) -> Self {
-        Self { inner: Arc::new(inner), caps, grant: Box::new(|grant| grant) }
+        let (grant, release) = (Box::new(|grant| grant), Box::new(|_: &Claim, _| ()));
+        Self { inner: Arc::new(inner), caps, grant, release }
     }
 
     /// Without a queue on the backend: waiters poll.
@@ -44,9 +46,15 @@ impl Altered {
         })
     }
 
-    /// Alters each grant, of attempts and of renewals.
+    /// Alters each grant: of attempts, of renewals, and pushed.
     pub(crate) fn grants(mut self, alter: impl Fn(Grant) -> Grant + Send + Sync + 'static) -> Self {
         self.grant = Box::new(alter);
+        self
+    }
+
+    /// Shows each release before it is forwarded.
+    pub(crate) fn releases(mut self, show: impl Fn(&Claim, LetGo) + Send + Sync + 'static) -> Self {
+        self.release = Box::new(show);
         self
     }
 }
@@ -78,7 +86,10 @@ impl Backend for Altered {
             sleep(millis(20)).await;
             return Ok(Wake::Look);
         }
-        self.inner.wait(claim).await
+        Ok(match self.inner.wait(claim).await? {
+            Wake::Granted(grant) => Wake::Granted((self.grant)(grant)),
+            other => other,
+        })
     }
     async fn renew(&self, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
         let answers = self.inner.renew(claims).await.into_iter();
@@ -89,6 +100,7 @@ impl Backend for Altered {
         altered.collect()
     }
     async fn release(&self, claim: &Claim, how: LetGo) -> Result<Release, Fault> {
+        (self.release)(claim, how);
         self.inner.release(claim, how).await
     }
     async fn inspect(&self, name: &LockName) -> Result<LockState, Fault> {

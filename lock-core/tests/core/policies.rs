@@ -1,0 +1,80 @@
+//! How long a lock is held and renewed: minimum holds, longest holds, renewal policies.
+
+use std::sync::{Arc, Mutex};
+
+use lock_core::clock::{Moment, sleep, sleep_until};
+use lock_core::{Locker, Loss, Memory, RenewalPolicy};
+
+use crate::support::{Altered, millis, secs};
+
+/// A backend that knows of each grant only that it was made within the last 600 ms.
+fn vague(memory: &Memory) -> Altered {
+    Altered::new(memory.clone(), |_| ()).grants(|mut grant| {
+        grant.since = grant.since.saturating_sub(millis(600));
+        grant
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_minimum_hold_counts_from_the_arrival_of_the_grant() {
+    let memory = Memory::new();
+    let (locks, others) = (Locker::new(vague(&memory)), Locker::new(memory));
+    let first = others.lock("n").unwrap().acquire().await.unwrap();
+    let lock = locks.lock("n").unwrap().release_no_earlier_than(secs(10));
+    let second = tokio::spawn(async move { lock.acquire().await });
+    sleep(secs(1)).await;
+    let released = Moment::now();
+    first.release().await.unwrap();
+    second.await.unwrap().unwrap().release().await.unwrap();
+    sleep_until(released + millis(9_999)).await;
+    let early = others.lock("n").unwrap().try_acquire().await.unwrap();
+    assert!(early.is_none(), "free before the minimum hold was over");
+    sleep_until(released + millis(10_101)).await;
+    let late = others.lock("n").unwrap().try_acquire().await.unwrap();
+    assert!(late.is_some(), "kept for more than one per cent longer");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_keeps_a_minimum_hold_for_one_per_cent_longer() {
+    let kept = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&kept);
+    let backend = Altered::new(Memory::new(), |caps| caps.margin = millis(2))
+        .releases(move |_, how| seen.lock().unwrap().push(how.keep));
+    let locks = Locker::new(backend);
+    let lock = locks.lock("n").unwrap().release_no_earlier_than(secs(10));
+    lock.acquire().await.unwrap().release().await.unwrap();
+    assert_eq!(*kept.lock().unwrap(), [Some(millis(10_102))]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_that_is_lost_keeps_what_is_left_of_its_minimum_hold() {
+    let memory = Memory::new();
+    let locks = Locker::new(memory.clone());
+    let lock = locks.lock("n").unwrap().ttl(secs(100)).renewal(RenewalPolicy::off());
+    let guard = lock.release_no_earlier_than(secs(100)).acquire().await.unwrap();
+    assert_eq!(guard.lost().await, Loss::Expired);
+    sleep(millis(900)).await;
+    let other = Locker::new(memory).lock("n").unwrap().try_acquire().await.unwrap();
+    assert!(other.is_none(), "lost at 99 s, and free before the minimum hold of 100 s was over");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_longest_hold_counts_from_the_arrival_of_the_grant() {
+    let locks = Locker::new(vague(&Memory::new()));
+    let policy = RenewalPolicy::default().max_hold(millis(500));
+    let guard = locks.lock("n").unwrap().renewal(policy).acquire().await.unwrap();
+    let won = Moment::now();
+    assert_eq!(guard.loss(), None, "over before it began");
+    assert_eq!(guard.lost().await, Loss::HoldLimit);
+    let held = Moment::now().saturating_since(won);
+    assert!((millis(500)..millis(505)).contains(&held), "{held:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_renewals_a_lock_ends_with_its_lease_however_late_the_grant_arrived() {
+    let locks = Locker::new(vague(&Memory::new()));
+    let lock = locks.lock("n").unwrap().ttl(secs(30)).renewal(RenewalPolicy::off());
+    let guard = lock.acquire().await.unwrap();
+    sleep(millis(29_200)).await;
+    assert_eq!(guard.loss(), Some(Loss::Expired), "renewed although the policy is off");
+}
