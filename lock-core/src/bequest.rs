@@ -93,7 +93,7 @@ impl Drop for Bequest {
     /// be gone, or end now, but not both, unless the process does.
     fn drop(&mut self) {
         let Some(estate) = self.0.take() else { return };
-        let won_by = estate.hold.runtime.clone();
+        let won_by = estate.hold.runtime().clone();
         match Handle::try_current() {
             Ok(here) => Returning { estate: Some(estate), otherwise: Some(won_by) }.start(&here),
             Err(_) => Returning { estate: Some(estate), otherwise: None }.start(&won_by),

@@ -20,6 +20,7 @@ use crate::hold::Terms;
 use crate::line::Lines;
 use crate::name::LockName;
 use crate::owner::Label;
+use crate::runtime::Runtimes;
 use crate::token::FencingToken;
 use crate::wheel::Wheel;
 
@@ -40,6 +41,7 @@ pub(crate) struct Engine {
     pub(crate) usual_terms: Arc<Terms>,
     pub(crate) lines: Arc<Lines>,
     pub(crate) wheel: Arc<Wheel>,
+    pub(crate) runtimes: Runtimes,
     pub(crate) pending: Arc<Semaphore>,
     /// Turns for releases in the background.
     pub(crate) cleaners: Semaphore,
@@ -75,6 +77,7 @@ impl Engine {
             usual_terms: Arc::default(),
             lines: Arc::default(),
             wheel: Arc::default(),
+            runtimes: Runtimes::default(),
             pending: Arc::new(Semaphore::new(settings.max_pending)),
             cleaners: Semaphore::new(MAX_CLEANERS),
             tasks: TaskTracker::new(),

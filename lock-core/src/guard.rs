@@ -14,7 +14,7 @@ use crate::bequest::Bequest;
 use crate::carry::Carried;
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
-use crate::hold::{Hold, Loss, Parting};
+use crate::hold::{Hold, Loss, OnWire, Parting};
 use crate::keeper::Farewell;
 use crate::name::LockName;
 use crate::owner::OwnerId;
@@ -207,7 +207,7 @@ impl LockGuard {
             return Ok(());
         }
         let explained = Arc::clone(&hold);
-        let (tasks, runtime) = (hold.engine.tasks.clone(), hold.runtime.clone());
+        let (tasks, runtime) = (hold.engine.tasks.clone(), hold.runtime().clone());
         let parting = Parting::begin(&hold);
         let parting = async move {
             let Some(mut leaving) = parting.leave().await else {
@@ -222,7 +222,7 @@ impl LockGuard {
                 Ok(Farewell::Gone) => Err(gone()),
                 Err(fault) => {
                     let bound = leaving.gone_within();
-                    hold.engine.spawn(&hold.runtime, leaving.persist());
+                    hold.engine.spawn(hold.runtime(), leaving.persist());
                     Err(Error::from_fault(fault).applied(Effect::Unknown).gone_in(bound))
                 }
             }
@@ -282,7 +282,7 @@ impl LockGuard {
         if hold.loss().is_some() {
             return Err(hold.loss_error(doing));
         }
-        let (tasks, runtime) = (hold.engine.tasks.clone(), hold.runtime.clone());
+        let (tasks, runtime) = (hold.engine.tasks.clone(), hold.runtime().clone());
         let gone = Arc::new(SetOnce::new());
         let renewing = renew_now(hold, ttl, doing, Arc::clone(&gone));
         Carried::new(renewing, Some(gone), tasks, runtime)
@@ -302,7 +302,7 @@ async fn renew_now(
     gone: Arc<SetOnce<()>>,
 ) -> Result<(), Error> {
     let engine = Arc::clone(&hold.engine);
-    let mut wire = tokio::select! {
+    let wire = tokio::select! {
         biased;
         // Nothing was sent: nothing has to come to its end.
         _ = gone.wait() => return Ok(()),
@@ -311,24 +311,18 @@ async fn renew_now(
     if hold.loss().is_some() {
         return Err(hold.loss_error(doing));
     }
-    let usual = std::mem::replace(&mut wire.claim.ttl, ttl);
-    let mut wires = [wire];
+    let mut wires = [OnWire::new(Arc::clone(&hold), wire)];
     let answers = tokio::select! {
         biased;
         // Lost meanwhile, perhaps with its runtime: no answer counts any more.
         _ = hold.ended.wait() => Vec::new(),
-        answers = wheel::renew(&engine, &mut wires, engine.settings.timeout) => answers,
+        answers = wheel::renew(&engine, &mut wires, Some(ttl), engine.settings.timeout) => answers,
     };
-    let answer = answers.into_iter().next();
-    let [mut wire] = wires;
-    wire.claim.ttl = usual;
-    let Some(answer) = answer else {
-        hold.clear_if_abandoned(&mut wire.claim);
+    let Some(answer) = answers.into_iter().next() else {
         return Err(hold.loss_error(doing));
     };
-    let taken = hold.renewed(&mut wire.claim, Some(ttl), answer);
-    hold.clear_if_abandoned(&mut wire.claim);
-    taken.map_err(|fault| match fault {
+    let [mut wire] = wires;
+    hold.renewed(&mut wire.claim, Some(ttl), answer).map_err(|fault| match fault {
         Some(fault) => engine.explain(Error::from_fault(fault), doing, Some(&hold.name)),
         None => hold.loss_error(doing),
     })

@@ -2,12 +2,15 @@
 
 use std::fmt;
 use std::future::Future;
+use std::ops::{Deref, DerefMut};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tokio::sync::SetOnce;
+use tokio::sync::{OwnedMutexGuard, SetOnce};
 
 use crate::backend::{Claim, Fault, Grant, Lease, Renewal};
 use crate::bequest::Wish;
@@ -21,6 +24,7 @@ use crate::line::Place;
 use crate::name::LockName;
 use crate::notice::{self, LISTENED_FOR_AFTER};
 use crate::owner::OwnerId;
+use crate::runtime::WatchedRuntime;
 use crate::token::FencingToken;
 
 /// Why a lock is not held any more. Terminal: a late acknowledgement never revives a lost lock.
@@ -99,7 +103,7 @@ impl RenewalPolicy {
         let Some(probe) = &self.probe else {
             return true;
         };
-        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| probe())).unwrap_or(false)
+        catch_unwind(AssertUnwindSafe(|| probe())).unwrap_or(false)
     }
 }
 
@@ -123,7 +127,8 @@ pub(crate) struct Terms {
 /// One grant in force. Shared by the guard, its signals and the wheel.
 pub(crate) struct Hold {
     pub(crate) engine: Arc<Engine>,
-    pub(crate) runtime: Handle,
+    /// The one that won the lock: what is done for the guard runs there.
+    pub(crate) won_by: Arc<WatchedRuntime>,
     pub(crate) name: LockName,
     pub(crate) token: Option<FencingToken>,
     pub(crate) ttl: Duration,
@@ -174,6 +179,42 @@ pub(crate) struct Wire {
 impl Wire {
     pub(crate) fn new(claim: Claim, uncertain: bool) -> Self {
         Self { claim, uncertain, may_end: None, doubtful: false }
+    }
+}
+
+/// The wire of a hold while a renewal is under way there.
+pub(crate) struct OnWire {
+    pub(crate) hold: Arc<Hold>,
+    /// `None` only while it is dropped.
+    wire: Option<OwnedMutexGuard<Wire>>,
+}
+
+impl OnWire {
+    pub(crate) fn new(hold: Arc<Hold>, wire: OwnedMutexGuard<Wire>) -> Self {
+        Self { hold, wire: Some(wire) }
+    }
+}
+
+impl Deref for OnWire {
+    type Target = Wire;
+
+    fn deref(&self) -> &Wire {
+        self.wire.as_ref().expect("there until it is dropped")
+    }
+}
+
+impl DerefMut for OnWire {
+    fn deref_mut(&mut self) -> &mut Wire {
+        self.wire.as_mut().expect("there until it is dropped")
+    }
+}
+
+impl Drop for OnWire {
+    /// Also with the runtime that renews, before any answer. The wire is unlocked first: whichever of
+    /// this and the hold's leave comes second drops the ticket.
+    fn drop(&mut self) {
+        self.wire = None;
+        self.hold.drop_ticket_if_abandoned();
     }
 }
 
@@ -243,8 +284,8 @@ impl Hold {
                 abandoned: false,
                 slot: None,
             }),
+            won_by: engine.runtimes.watch(runtime, &engine.wheel),
             engine,
-            runtime,
             terms,
         });
         hold.extend_to(grant, Some(hold.ttl));
@@ -262,8 +303,12 @@ impl Hold {
     /// Why the lock is not held any more, if so. Computed from the clock: right at the first look,
     /// whatever was stopped, starved or suspended meanwhile.
     pub(crate) fn loss(self: &Arc<Self>) -> Option<Loss> {
-        if self.ended.get().is_none() && self.deadline().is_some_and(Moment::has_passed) {
-            self.lose(self.reason_at_deadline());
+        if self.ended.get().is_none() {
+            if self.won_by.has_ended() {
+                self.lose(Loss::RuntimeGone);
+            } else if self.deadline().is_some_and(Moment::has_passed) {
+                self.lose(self.reason_at_deadline());
+            }
         }
         self.ended.get().copied()
     }
@@ -281,7 +326,23 @@ impl Hold {
     /// no wheel that runs.
     pub(crate) async fn lost(self: &Arc<Self>) -> Loss {
         let mut watch = pin!(self.watch());
-        std::future::poll_fn(|cx| within(&self.runtime, || watch.as_mut().poll(cx))).await
+        std::future::poll_fn(|cx| {
+            // First: the timers of a runtime that has ended panic.
+            if let Some(loss) = self.loss() {
+                return Poll::Ready(loss);
+            }
+            let mut poll = || within(self.runtime(), || watch.as_mut().poll(cx));
+            catch_unwind(AssertUnwindSafe(&mut poll)).unwrap_or_else(|_| {
+                // It has ended since.
+                self.lose(Loss::RuntimeGone);
+                Poll::Ready(self.loss().unwrap_or(Loss::RuntimeGone))
+            })
+        })
+        .await
+    }
+
+    pub(crate) fn runtime(&self) -> &Handle {
+        self.won_by.handle()
     }
 
     async fn watch(self: &Arc<Self>) -> Loss {
@@ -298,7 +359,6 @@ impl Hold {
             };
             tokio::select! {
                 biased;
-                // First: the timer may belong to a runtime that is gone by now.
                 loss = self.ended.wait() => return *loss,
                 () = at_deadline => {}
             }
@@ -317,7 +377,7 @@ impl Hold {
                 "lost"
             );
             let parting = Parting(Arc::clone(self));
-            self.engine.spawn(&self.runtime, async move {
+            self.engine.spawn(self.runtime(), async move {
                 let keep_until = parting.0.kept_by_server_until();
                 Leaving::of(&parting.0, keep_until).await.persist().await;
             });
@@ -327,7 +387,7 @@ impl Hold {
     /// Lets the claim go in the background.
     pub(crate) fn part(self: &Arc<Self>) {
         let parting = Parting::begin(self);
-        self.engine.spawn(&self.runtime, async move {
+        self.engine.spawn(self.runtime(), async move {
             if let Some(leaving) = parting.leave().await {
                 leaving.persist().await;
             }
@@ -351,10 +411,13 @@ impl Hold {
         self.place.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// For who has the wire: drops what the backend keeps with a claim that nobody lets go any more.
-    pub(crate) fn clear_if_abandoned(&self, claim: &mut Claim) {
-        if self.state().abandoned {
-            claim.ticket = None;
+    /// Drops what the backend keeps with a claim that no task releases any more. A verb that is under
+    /// way does so at its end.
+    fn drop_ticket_if_abandoned(&self) {
+        if self.state().abandoned
+            && let Ok(mut wire) = self.wire.try_lock()
+        {
+            wire.claim.ticket = None;
         }
     }
 
@@ -514,7 +577,7 @@ impl Hold {
             return Step::Nothing;
         }
         if now >= self.listened_for_at() && std::mem::take(&mut self.state().unheard) {
-            notice::listen(&self.runtime, Arc::clone(self));
+            notice::listen(self.runtime(), Arc::clone(self));
         }
         let due = self.state().next_renewal.is_some_and(|due| due <= now);
         if due {
@@ -617,10 +680,7 @@ impl Drop for Parting {
     fn drop(&mut self) {
         self.0.leave_line();
         self.0.state().abandoned = true;
-        // Busy with a verb: then that verb's sender clears up when it has its answer.
-        if let Ok(mut wire) = self.0.wire.try_lock() {
-            wire.claim.ticket = None;
-        }
+        self.0.drop_ticket_if_abandoned();
     }
 }
 

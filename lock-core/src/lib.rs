@@ -64,6 +64,7 @@ mod memory;
 mod name;
 mod notice;
 mod owner;
+mod runtime;
 mod token;
 pub mod url;
 mod wheel;

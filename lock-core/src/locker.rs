@@ -231,9 +231,9 @@ impl Locker {
         engine.check_open()?;
         engine.handle()?;
         // What its attempts left on the way is not known here.
-        let wire = Wire::new(claim_of(detached), true);
-        let mut wires = [Arc::new(tokio::sync::Mutex::new(wire)).lock_owned().await];
-        let answer = wheel::renew(engine, &mut wires, engine.settings.timeout).await.pop();
+        let mut wire = Wire::new(claim_of(detached), true);
+        let wires = &mut [&mut wire];
+        let answer = wheel::renew(engine, wires, None, engine.settings.timeout).await.pop();
         let mut grant = match answer {
             // A later grant of the same owner is what an attempt of it has taken that was late. It keeps the
             // lock shut for nobody.
@@ -254,9 +254,8 @@ impl Locker {
             let message = "the fencing token is lower than the one that was detached";
             return Err(Error::new(ErrorKind::FenceRegressed, message));
         }
-        let mut claim = wires[0].claim.clone();
-        claim.ticket.clone_from(&grant.ticket);
-        Ok((claim, grant))
+        wire.claim.ticket.clone_from(&grant.ticket);
+        Ok((wire.claim, grant))
     }
 
     /// Who holds a lock, and how many wait. Takes nothing and disturbs nobody.

@@ -1,18 +1,21 @@
 //! The wheel: one task per locker that renews everything it holds, in batches, and notices
 //! deadlines. Its memory is the locks that are held, nothing more.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::error::Error as _;
+use std::ops::DerefMut;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::sync::{Notify, OwnedMutexGuard};
+use tokio::sync::Notify;
 use tracing::Instrument;
 
 use crate::backend::{Claim, Fault, FaultKind, Renewal};
 use crate::clock::{Moment, sleep_until};
 use crate::engine::Engine;
-use crate::hold::{Hold, Loss, Step, Wire};
+use crate::hold::{Hold, Loss, OnWire, Step, Wire};
+use crate::runtime::WatchedRuntime;
 
 /// Claims in one call of [`Backend::renew`](crate::backend::Backend::renew).
 const MAX_BATCH: usize = 64;
@@ -48,6 +51,8 @@ impl Wheel {
     /// Looks at `hold` at `at`, and not when it was to be looked at before.
     pub(crate) fn schedule(self: &Arc<Self>, hold: &Arc<Hold>, at: Moment) {
         let mut slots = self.slots();
+        // Under the lock that `lose_all_of` takes afterwards: one of the two notices.
+        let at = if hold.won_by.has_ended() { Moment::now() } else { at };
         let slot = (at, slots.next_id);
         slots.next_id += 1;
         if let Some(old) = hold.swap_slot(Some(slot)) {
@@ -64,7 +69,7 @@ impl Wheel {
         drop(slots);
         if start {
             // A dead runtime drops the runner at once, which ends all holds: outside of the lock.
-            hold.runtime.spawn(Runner(Arc::clone(self)).run());
+            hold.runtime().spawn(Runner(Arc::clone(self)).run());
         } else if nudge {
             self.nudge.notify_one();
         }
@@ -74,6 +79,15 @@ impl Wheel {
         let mut slots = self.slots();
         if let Some(slot) = hold.swap_slot(None) {
             slots.due.remove(&slot);
+        }
+    }
+
+    /// Ends the holds of a runtime that has ended.
+    pub(crate) fn lose_all_of(&self, runtime: &Arc<WatchedRuntime>) {
+        let is_of_it = |hold: &&Arc<Hold>| Arc::ptr_eq(&hold.won_by, runtime);
+        let lost: Vec<_> = self.slots().due.values().filter(is_of_it).cloned().collect();
+        for hold in lost {
+            hold.lose(Loss::RuntimeGone);
         }
     }
 
@@ -194,52 +208,62 @@ async fn renew_batch(holds: Vec<Arc<Hold>>) {
     };
     // A busy wire is tried again soon: its user may be a verb of the guard's own, which settles the
     // next renewal itself, or somebody who only looks. A hold that has ended is left to its leave.
-    let (holds, mut wires): (Vec<_>, Vec<_>) = holds
+    let mut wires: Vec<_> = holds
         .into_iter()
         .filter_map(|hold| match Arc::clone(&hold.wire).try_lock_owned() {
-            Ok(wire) => hold.ended.get().is_none().then_some((hold, wire)),
+            Ok(wire) => hold.ended.get().is_none().then(|| OnWire::new(hold, wire)),
             Err(_) => {
                 hold.renew_again_soon();
                 None
             }
         })
-        .unzip();
-    if holds.is_empty() {
+        .collect();
+    if wires.is_empty() {
         return;
     }
-    let answers = renew(&engine, &mut wires, limit(&engine, &holds)).await;
+    let limit = limit(&engine, &wires);
+    let answers = renew(&engine, &mut wires, None, limit).await;
     let overdue = wires.len() > 1 && answers.iter().all(is_timeout);
-    for ((hold, mut wire), answer) in holds.into_iter().zip(wires).zip(answers) {
+    for (mut wire, answer) in wires.into_iter().zip(answers) {
         if overdue {
-            tokio::spawn(renew_one(hold, wire));
+            tokio::spawn(renew_one(wire));
         } else {
-            take_in(&hold, &mut wire.claim, answer);
+            take_in(&mut wire, answer);
         }
     }
 }
 
-async fn renew_one(hold: Arc<Hold>, mut wire: OwnedMutexGuard<Wire>) {
-    let limit = limit(&hold.engine, std::slice::from_ref(&hold));
-    let answer = renew(&hold.engine, std::slice::from_mut(&mut wire), limit).await.pop();
-    if let Some(answer) = answer {
-        take_in(&hold, &mut wire.claim, answer);
+async fn renew_one(mut wire: OnWire) {
+    let engine = Arc::clone(&wire.hold.engine);
+    let wires = std::slice::from_mut(&mut wire);
+    let limit = limit(&engine, wires);
+    if let Some(answer) = renew(&engine, wires, None, limit).await.pop() {
+        take_in(&mut wire, answer);
     }
 }
 
-/// One call of the backend: as many answers as claims, whatever the backend does.
-pub(crate) async fn renew(
+/// One call of the backend: as many answers as claims, whatever the backend does. It asks for `ttl`, or
+/// for what each claim asks for.
+pub(crate) async fn renew<W: DerefMut<Target = Wire>>(
     engine: &Engine,
-    wires: &mut [OwnedMutexGuard<Wire>],
+    wires: &mut [W],
+    ttl: Option<Duration>,
     limit: Duration,
 ) -> Vec<Result<Renewal, Fault>> {
     // Whatever is not answered may be applied, until the bound of the call at the latest. Noted before
     // it is sent, because this future may be dropped; taken back by an answer, which tells the lease.
     let before: Vec<_> = wires.iter().map(|wire| wire.may_end).collect();
     for wire in wires.iter_mut() {
-        wire.may_end = wire.may_end.max(Some(Moment::now() + limit + wire.claim.ttl));
+        let ttl = ttl.unwrap_or(wire.claim.ttl);
+        wire.may_end = wire.may_end.max(Some(Moment::now() + limit + ttl));
         wire.doubtful = true;
     }
-    let answers = ask(engine, wires, limit).await;
+    let mut claims: Vec<_> = wires.iter().map(|wire| Cow::Borrowed(&wire.claim)).collect();
+    if let Some(ttl) = ttl {
+        claims.iter_mut().for_each(|claim| claim.to_mut().ttl = ttl);
+    }
+    let claims: Vec<&Claim> = claims.iter().map(|claim| &**claim).collect();
+    let answers = ask(engine, &claims, limit).await;
     for ((wire, answer), before) in wires.iter_mut().zip(&answers).zip(before) {
         if answer.is_ok() {
             wire.may_end = before;
@@ -249,12 +273,7 @@ pub(crate) async fn renew(
     answers
 }
 
-async fn ask(
-    engine: &Engine,
-    wires: &[OwnedMutexGuard<Wire>],
-    limit: Duration,
-) -> Vec<Result<Renewal, Fault>> {
-    let claims: Vec<&Claim> = wires.iter().map(|wire| &wire.claim).collect();
+async fn ask(engine: &Engine, claims: &[&Claim], limit: Duration) -> Vec<Result<Renewal, Fault>> {
     let span = tracing::debug_span!(
         "renew",
         lock.backend = engine.caps.backend,
@@ -263,7 +282,7 @@ async fn ask(
         lock.name = claims.first().map(|claim| tracing::field::display(&claim.name)),
         lock.owner = claims.first().map(|claim| tracing::field::display(claim.owner.short())),
     );
-    let verb = async { Ok(engine.backend.renew(&claims).await) };
+    let verb = async { Ok(engine.backend.renew(claims).await) };
     let fault = match engine.call(limit, verb).instrument(span).await {
         Ok(answers) if answers.len() == claims.len() => return answers,
         Ok(_) => {
@@ -274,10 +293,9 @@ async fn ask(
     claims.iter().map(|_| Err(fault.repeated())).collect()
 }
 
-fn take_in(hold: &Arc<Hold>, claim: &mut Claim, answer: Result<Renewal, Fault>) {
-    let taken = hold.renewed(claim, None, answer);
-    hold.clear_if_abandoned(claim);
-    if let Err(Some(fault)) = taken {
+fn take_in(wire: &mut OnWire, answer: Result<Renewal, Fault>) {
+    let hold = Arc::clone(&wire.hold);
+    if let Err(Some(fault)) = hold.renewed(&mut wire.claim, None, answer) {
         tracing::warn!(
             lock.name = %hold.name,
             lock.backend = hold.engine.caps.backend,
@@ -291,9 +309,10 @@ fn take_in(hold: &Arc<Hold>, claim: &mut Claim, answer: Result<Renewal, Fault>) 
 
 /// Long enough for a slow backend, short enough to try again before the earliest deadline; but not ever
 /// shorter as that comes nearer, or a backend that is slower than that is never heard.
-fn limit(engine: &Engine, holds: &[Arc<Hold>]) -> Duration {
-    let left = holds.iter().filter_map(|hold| hold.deadline()).map(Moment::remaining).min();
-    let slow = holds.iter().map(|hold| hold.interval()).min().unwrap_or_default() / 2;
+fn limit(engine: &Engine, wires: &[OnWire]) -> Duration {
+    let holds = || wires.iter().map(|wire| &wire.hold);
+    let left = holds().filter_map(|hold| hold.deadline()).map(Moment::remaining).min();
+    let slow = holds().map(|hold| hold.interval()).min().unwrap_or_default() / 2;
     left.map_or(engine.settings.timeout, |left| (left / 4).max(slow.min(left)))
         .min(engine.settings.timeout)
         .max(Duration::from_millis(1))

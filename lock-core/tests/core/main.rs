@@ -11,6 +11,7 @@ mod notices;
 mod oddities;
 mod places;
 mod policies;
+mod runtimes;
 mod support;
 mod traces;
 mod urls;

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use lock_core::clock::{Moment, sleep, sleep_until};
+use lock_core::faults::{Disturbance, Faulty, Verb};
 use lock_core::{Locker, Loss, Memory, RenewalPolicy};
 
 use crate::support::{Altered, millis, secs};
@@ -77,4 +78,23 @@ async fn without_renewals_a_lock_ends_with_its_lease_however_late_the_grant_arri
     let guard = lock.acquire().await.unwrap();
     sleep(millis(29_200)).await;
     assert_eq!(guard.loss(), Some(Loss::Expired), "renewed although the policy is off");
+}
+
+#[tokio::test(start_paused = true)]
+async fn renewals_after_an_extension_ask_for_the_original_ttl() {
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let seen = Arc::clone(&asked);
+    let faulty = Faulty::new(Arc::new(Memory::new()), move |call| {
+        if call.verb == Verb::Renew {
+            seen.lock().unwrap().push(call.claim.ttl);
+        }
+        Disturbance::None
+    });
+    let locks = Locker::new(faulty);
+    let guard = locks.lock("n").unwrap().ttl(secs(30)).acquire().await.unwrap();
+    guard.extend(secs(60)).await.unwrap();
+    sleep(secs(60)).await;
+    let asked = asked.lock().unwrap().clone();
+    assert_eq!(asked[0], secs(60));
+    assert!(asked.len() > 3 && asked[1..].iter().all(|ttl| *ttl == secs(30)), "{asked:?}");
 }
