@@ -376,6 +376,9 @@ impl Hold {
                 lock.reason = %loss,
                 "lost"
             );
+            if let Some(place) = &*self.place() {
+                place.is_lost();
+            }
             let parting = Parting(Arc::clone(self));
             self.engine.spawn(self.runtime(), async move {
                 let keep_until = parting.0.kept_by_server_until();
@@ -396,6 +399,13 @@ impl Hold {
 
     pub(crate) fn leave_line(&self) {
         drop(self.take_place());
+    }
+
+    /// Tells those who wait behind us in this process that the release is sent.
+    pub(crate) fn asks(&self) {
+        if let Some(place) = &*self.place() {
+            place.asks(Some(Moment::now()));
+        }
     }
 
     pub(crate) fn take_place(&self) -> Option<Place> {

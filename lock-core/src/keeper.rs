@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tokio::sync::{OwnedMutexGuard, OwnedSemaphorePermit, SetOnce};
+use tokio::sync::{Notify, OwnedMutexGuard, OwnedSemaphorePermit, SetOnce};
 use tracing::Instrument;
 
 use crate::backend::{
@@ -15,7 +15,7 @@ use crate::backend::{
 };
 use crate::bequest::{Inherited, Wish};
 use crate::capabilities::{Fencing, Order};
-use crate::clock::{Moment, sleep};
+use crate::clock::{Moment, sleep, sleep_until};
 use crate::engine::{Engine, MAX_CLEANERS, unpanicking};
 use crate::entropy;
 use crate::error::{Error, ErrorKind};
@@ -32,9 +32,9 @@ const MAX_STALE_GRANTS: u32 = 3;
 pub(crate) struct Caller {
     /// Set when nobody waits for the result any more.
     pub(crate) gone: Arc<SetOnce<()>>,
-    /// Set when the backend has answered the first attempt, by whatever.
-    pub(crate) answered: SetOnce<()>,
     progress: Mutex<Progress>,
+    /// Notifies of each change of the progress.
+    changed: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -43,53 +43,99 @@ struct Progress {
     line: Option<Visit>,
     /// When the attempt was sent that has no answer yet.
     unanswered_since: Option<Moment>,
+    /// The backend has answered the first attempt, by whatever.
+    answered: bool,
     /// The fault that keeps a waiter from being served; `None` while it is contention.
     outage: Option<Error>,
 }
 
 /// How a bounded wait ends without the lock.
-pub(crate) enum Verdict {
+enum Verdict {
     Contended,
     Failed(Error),
-    /// The first attempt, sent then, has to be answered first.
+    /// What was sent then has to be answered first; without an answer, it is this error.
     Unknown {
         since: Moment,
+        unanswered: Error,
     },
 }
 
 impl Caller {
-    pub(crate) fn verdict(&self, timeout: Duration) -> Verdict {
+    /// Says how a wait ends that is over: `Ok` if it is contention. If the backend has not answered
+    /// anything yet, it gets as long as any call gets, so that even the shortest wait is one whole
+    /// attempt; and silence is no contention.
+    pub(crate) async fn cut(&self, timeout: Duration) -> Result<(), Error> {
+        let mut limit = None;
+        loop {
+            let line = self.progress().line.as_ref().map(Visit::again);
+            // Before the verdict: no change is missed.
+            let changed = self.changed.notified();
+            let line_changed = line.as_ref().map(Visit::changed);
+            let (since, unanswered) = match self.verdict(timeout) {
+                Verdict::Contended => return Ok(()),
+                Verdict::Failed(error) => return Err(error),
+                Verdict::Unknown { since, unanswered } => (since, unanswered),
+            };
+            let limit = *limit.get_or_insert(since + timeout);
+            tokio::select! {
+                biased;
+                () = changed => {}
+                Some(()) = async { Some(line_changed?.await) } => {}
+                () = sleep_until(limit) => return Err(unanswered),
+            }
+        }
+    }
+
+    fn verdict(&self, timeout: Duration) -> Verdict {
         let progress = self.progress();
         if let Some(line) = &progress.line {
+            // Nothing was sent for this one.
+            let not_sent = |error: Error| error.applied(Effect::NotApplied);
             return match line.standing() {
-                Standing::Held | Standing::Contended => Verdict::Contended,
-                Standing::Outage(_, error) => Verdict::Failed(error),
-                Standing::Unknown => Verdict::Failed(unanswered()),
+                (Standing::Outage(_, error), _) => Verdict::Failed(not_sent(error)),
+                (Standing::Unknown, since) => Verdict::Unknown {
+                    since: since.unwrap_or_else(Moment::now),
+                    unanswered: not_sent(unanswered()),
+                },
+                (_, Some(since)) if is_silent(since, timeout) => {
+                    Verdict::Failed(not_sent(unanswered()))
+                }
+                (Standing::Held | Standing::Contended, _) => Verdict::Contended,
             };
         }
         match (progress.unanswered_since, &progress.outage) {
             (_, Some(error)) => Verdict::Failed(error.clone()),
-            (Some(since), None) if self.answered.get().is_none() => Verdict::Unknown { since },
-            // Contended before; but silent for so long by now that it is a fault.
-            (Some(since), None) if (since + timeout / 2).has_passed() => {
-                Verdict::Failed(unanswered())
+            (Some(since), None) if !progress.answered => {
+                Verdict::Unknown { since, unanswered: unanswered() }
             }
+            (Some(since), None) if is_silent(since, timeout) => Verdict::Failed(unanswered()),
             (_, None) => Verdict::Contended,
         }
     }
 
     fn waits_in(&self, line: Option<Visit>) {
-        let before = std::mem::replace(&mut self.progress().line, line);
+        let before = self.changes(|progress| std::mem::replace(&mut progress.line, line));
         // Outside of the lock on the progress.
         drop(before);
     }
 
     fn asks(&self, since: Option<Moment>) {
-        self.progress().unanswered_since = since;
+        self.changes(|progress| progress.unanswered_since = since);
+    }
+
+    /// An attempt was answered. True if it was the first one.
+    fn hears(&self) -> bool {
+        self.changes(|progress| !std::mem::replace(&mut progress.answered, true))
     }
 
     fn report(&self, outage: Option<Error>) {
-        self.progress().outage = outage;
+        self.changes(|progress| progress.outage = outage);
+    }
+
+    fn changes<T>(&self, change: impl FnOnce(&mut Progress) -> T) -> T {
+        let result = change(&mut self.progress());
+        self.changed.notify_waiters();
+        result
     }
 
     fn progress(&self) -> MutexGuard<'_, Progress> {
@@ -198,8 +244,13 @@ impl Seeker {
         };
         if !self.waits {
             // A neighbour that holds the lock is contention. One that is only trying proves
-            // nothing: the backend is asked.
-            return Ok(!matches!(visit.standing(), Standing::Held));
+            // nothing, nor does one whose release is not answered: the backend is asked.
+            let timeout = self.engine.settings.timeout;
+            let is_held = match visit.standing() {
+                (Standing::Held, since) => since.is_none_or(|since| !is_silent(since, timeout)),
+                _ => false,
+            };
+            return Ok(!is_held);
         }
         Box::pin(self.wait_in_line(visit)).await
     }
@@ -227,9 +278,9 @@ impl Seeker {
         let inherited = bequest.accept(&self.claim).map(Box::new);
         if let Some(leaving) = bequest.give_back() {
             // Silence here is no contention: no attempt was made yet.
-            self.caller.asks(Some(Moment::now()));
+            self.asks(Some(Moment::now()));
             Box::pin(self.part_from(leaving)).await;
-            self.caller.asks(None);
+            self.asks(None);
         }
         inherited
     }
@@ -302,15 +353,23 @@ impl Seeker {
 
     /// One attempt; and whether it was the first one.
     async fn attempt(&mut self, started: Moment) -> (Result<Attempt, Fault>, bool) {
-        self.caller.asks(Some(started));
+        self.asks(Some(started));
         let verb = async { self.engine.backend.try_acquire(&self.claim).await };
         let answer = self.engine.call(self.engine.settings.timeout, verb).await;
-        self.caller.asks(None);
-        let first = self.caller.answered.set(()).is_ok();
+        self.asks(None);
+        let first = self.caller.hears();
         if answer.as_ref().is_err_and(|fault| fault.effect() == Effect::Unknown) {
             self.traces = Traces { left: true, uncertain: true };
         }
         (answer, first)
+    }
+
+    /// Tells the caller, and those behind this one in its process, since when an answer is awaited.
+    fn asks(&self, since: Option<Moment>) {
+        self.caller.asks(since);
+        if let Some(place) = &self.place {
+            place.asks(since);
+        }
     }
 
     /// Waits for a signal, and looks by itself when the holder's lease ends, or after a lease.
@@ -647,6 +706,7 @@ impl Leaving {
             lock.owner = %claim.owner.short(),
             lock.outcome = tracing::field::Empty,
         );
+        self.wire.asks();
         let verb = async { self.engine.backend.release(claim, how).await };
         let answer = self.engine.call(limit, verb).instrument(span.clone()).await;
         let farewell = match answer {
@@ -760,6 +820,15 @@ impl Departing {
         }
     }
 
+    /// Tells those behind in the line that an answer is awaited from now on.
+    fn asks(&self) {
+        match self {
+            Self::Held(hold, _) => hold.asks(),
+            Self::Sought(_, Some(place)) => place.asks(Some(Moment::now())),
+            Self::Sought(_, None) => {}
+        }
+    }
+
     fn leave_line(&mut self) {
         match self {
             Self::Held(hold, _) => hold.leave_line(),
@@ -773,6 +842,11 @@ impl Departing {
             Self::Sought(wire, _) => wire.claim.ticket = None,
         }
     }
+}
+
+/// Contended before; but silent for so long by now that it is a fault.
+fn is_silent(since: Moment, timeout: Duration) -> bool {
+    (since + timeout / 2).has_passed()
 }
 
 fn closed() -> Error {

@@ -6,7 +6,8 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::futures::Notified;
+use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 
 use crate::bequest::{Bequest, Wish};
 use crate::clock::Moment;
@@ -25,11 +26,15 @@ struct Line {
     /// One permit: who takes it is the head, until its [`Place`] is dropped.
     head: Semaphore,
     state: Mutex<State>,
+    /// Notifies those who look at the line that the head has asked or learned something.
+    changed: Notify,
 }
 
 #[derive(Debug, Default)]
 struct State {
     standing: Standing,
+    /// When the head has sent the request that has no answer yet.
+    asked_since: Option<Moment>,
     /// What those who wait for the permit ask for, and how many ask for the same.
     waiting: Vec<(Wish, usize)>,
     /// What the head before has left to the next one. If nobody comes any more, it goes with the line.
@@ -90,9 +95,15 @@ impl Visit {
         }
     }
 
-    /// What the head has learned last.
-    pub(crate) fn standing(&self) -> Standing {
-        self.line.state().standing.clone()
+    /// What the head has learned last, and since when it waits for an answer.
+    pub(crate) fn standing(&self) -> (Standing, Option<Moment>) {
+        let state = self.line.state();
+        (state.standing.clone(), state.asked_since)
+    }
+
+    /// Resolves when the head has asked or learned something since this call.
+    pub(crate) fn changed(&self) -> Notified<'_> {
+        self.line.changed.notified()
     }
 
     /// For who waits in the line: [`enter`](Self::enter) takes the visit itself.
@@ -114,7 +125,13 @@ impl Drop for Visit {
 
 impl Line {
     fn new(name: LockName) -> Self {
-        Self { name, visits: AtomicUsize::new(0), head: Semaphore::new(1), state: Mutex::default() }
+        Self {
+            name,
+            visits: AtomicUsize::new(0),
+            head: Semaphore::new(1),
+            state: Mutex::default(),
+            changed: Notify::new(),
+        }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -154,11 +171,28 @@ pub(crate) struct Place(Visit);
 
 impl Place {
     pub(crate) fn holds(&self) {
-        self.0.line.state().standing = Standing::Held;
+        self.learns(Standing::Held);
     }
 
     pub(crate) fn is_contended(&self) {
-        self.0.line.state().standing = Standing::Contended;
+        self.learns(Standing::Contended);
+    }
+
+    /// Who has the lock now is unknown until the backend answers what is asked from here on.
+    pub(crate) fn is_lost(&self) {
+        self.0.line.state().asked_since = Some(Moment::now());
+        self.learns(Standing::Unknown);
+    }
+
+    /// A request was sent then and has no answer yet; or none is under way.
+    pub(crate) fn asks(&self, since: Option<Moment>) {
+        self.0.line.state().asked_since = since;
+        self.0.line.changed.notify_waiters();
+    }
+
+    fn learns(&self, standing: Standing) {
+        self.0.line.state().standing = standing;
+        self.0.line.changed.notify_waiters();
     }
 
     /// Whether somebody waits behind, and everybody who does asks for `wish`: whoever of them is the head next
@@ -180,12 +214,13 @@ impl Place {
 
     /// Tells since when the backend fails, whoever was the head then.
     pub(crate) fn fails(&self, since: Moment, error: &Error) -> Moment {
-        let mut state = self.0.line.state();
+        let state = self.0.line.state();
         let since = match state.standing {
             Standing::Outage(before, _) => before,
             _ => since,
         };
-        state.standing = Standing::Outage(since, error.clone());
+        drop(state);
+        self.learns(Standing::Outage(since, error.clone()));
         since
     }
 }
@@ -196,7 +231,9 @@ impl Drop for Place {
         if matches!(state.standing, Standing::Held) {
             state.standing = Standing::Contended;
         }
+        state.asked_since = None;
         drop(state);
+        self.0.line.changed.notify_waiters();
         self.0.line.head.add_permits(1);
     }
 }

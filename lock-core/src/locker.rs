@@ -13,12 +13,12 @@ use crate::backend::{
 };
 use crate::capabilities::{Capabilities, Requirements, Support};
 use crate::carry::Carried;
-use crate::clock::{Moment, sleep_until};
+use crate::clock::{Moment, sleep, sleep_until};
 use crate::engine::{Engine, Settings};
 use crate::error::{Error, ErrorKind};
 use crate::guard::{Detached, LockGuard, gone};
 use crate::hold::{Hold, RenewalPolicy, Tenure, Terms, Wire};
-use crate::keeper::{Caller, Farewell, Leaving, Seeker, Verdict, too_slow, unanswered};
+use crate::keeper::{Caller, Farewell, Leaving, Seeker, too_slow};
 use crate::name::LockName;
 use crate::owner::{Label, OwnerId};
 use crate::token::FencingToken;
@@ -590,7 +590,8 @@ impl Lock {
     /// Waits for the lock for at most `wait`; `None` if somebody else had it all the time.
     ///
     /// Returns within `wait`, or within the locker's timeout from the first attempt if the backend does
-    /// not answer that one before. A `wait` of zero is [`try_acquire`](Self::try_acquire).
+    /// not answer that one before. Behind a neighbour in this process, the first attempt is the
+    /// neighbour's. A `wait` of zero is [`try_acquire`](Self::try_acquire).
     ///
     /// # Errors
     ///
@@ -624,7 +625,10 @@ impl Lock {
                     tokio::select! {
                         biased;
                         result = &mut seeking => result.unwrap_or_else(interrupted),
-                        cut = Box::pin(self.cut(Moment::now() + wait, &caller)) => cut.map(|()| None),
+                        cut = Box::pin(async {
+                            sleep(wait).await;
+                            caller.cut(self.engine.settings.timeout).await
+                        }) => cut.map(|()| None),
                     }
                 }
             }
@@ -688,26 +692,6 @@ impl Lock {
             seeker.settle(won)
         };
         Ok(Carried::new(seeking, Some(gone), engine.tasks.clone(), runtime))
-    }
-
-    /// The end of a bounded wait: `Ok` if it is contention. If the backend has not answered the
-    /// first attempt yet, it gets as long as any call gets, so that even the shortest wait is one
-    /// whole attempt; and silence is no contention.
-    async fn cut(&self, end: Moment, caller: &Caller) -> Result<(), Error> {
-        sleep_until(end).await;
-        let timeout = self.engine.settings.timeout;
-        if let Verdict::Unknown { since } = caller.verdict(timeout) {
-            tokio::select! {
-                biased;
-                _ = caller.answered.wait() => {}
-                () = sleep_until(since + timeout) => {}
-            }
-        }
-        match caller.verdict(timeout) {
-            Verdict::Contended => Ok(()),
-            Verdict::Failed(error) => Err(error),
-            Verdict::Unknown { .. } => Err(unanswered()),
-        }
     }
 
     fn explain(&self, error: Error) -> Error {

@@ -3,6 +3,7 @@
 mod adversity;
 mod api;
 mod cancelled;
+mod contention;
 mod guard;
 mod handover;
 mod keeper;
