@@ -24,7 +24,7 @@ use crate::runtime::Runtimes;
 use crate::token::FencingToken;
 use crate::wheel::Wheel;
 
-/// Releases that are repeated in the background at the same time.
+/// Turns for releases that are repeated in the background.
 pub(crate) const MAX_CLEANERS: usize = 64;
 
 /// One backend and everything that its locks have in common. Lives as long as its lockers, locks
@@ -45,6 +45,8 @@ pub(crate) struct Engine {
     pub(crate) pending: Arc<Semaphore>,
     /// Turns for releases in the background.
     pub(crate) cleaners: Semaphore,
+    /// Shared by the releases that are repeated, which counts them.
+    pub(crate) repeated: Arc<()>,
     pub(crate) tasks: TaskTracker,
     pub(crate) closing: SetOnce<()>,
     seen: Mutex<SeenTokens>,
@@ -80,6 +82,7 @@ impl Engine {
             runtimes: Runtimes::default(),
             pending: Arc::new(Semaphore::new(settings.max_pending)),
             cleaners: Semaphore::new(MAX_CLEANERS),
+            repeated: Arc::default(),
             tasks: TaskTracker::new(),
             closing: SetOnce::new(),
             seen: Mutex::default(),

@@ -2,6 +2,7 @@
 //! ends in [`Leaving`]; there is no second clean-up path.
 
 use std::error::Error as _;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -20,7 +21,7 @@ use crate::engine::{Engine, MAX_CLEANERS, unpanicking};
 use crate::entropy;
 use crate::error::{Error, ErrorKind};
 use crate::guard::LockGuard;
-use crate::hold::{Hold, Tenure, Terms, Wire};
+use crate::hold::{Hold, Loss, Tenure, Terms, Wire};
 use crate::line::{Place, Standing, Visit};
 use crate::owner::OwnerId;
 
@@ -505,7 +506,7 @@ enum Next {
 
 const RECHECK_JITTER: Duration = Duration::from_millis(20);
 
-/// What a turn lasts at least while releases fail and many are to be repeated: with
+/// What a turn lasts while releases fail or hang and many are to be repeated: with
 /// [`MAX_CLEANERS`] turns at a time, about 170 calls a second.
 const CLEANER_PAUSE: Duration = Duration::from_millis(500);
 
@@ -750,7 +751,18 @@ impl Leaving {
     /// Asks until the backend has answered, or has forgotten the claim by itself.
     pub(crate) async fn persist(mut self) {
         let mut tries = 0;
-        while let Err(fault) = self.once_in_turn().await {
+        // The first release of a lock that is let go waits for no other. After an outage, thousands may be
+        // lost at once; their leases are over.
+        let first = match self.is_lost() {
+            false => Some(self.once(self.engine.settings.timeout).await),
+            true => None,
+        };
+        let _repeated = Arc::clone(&self.engine.repeated);
+        let mut answer = match first {
+            Some(answer) => answer,
+            None => self.once_in_turn().await,
+        };
+        while let Err(fault) = answer {
             if self.forgotten_at.has_passed() {
                 let claim = &self.wire.get().claim;
                 tracing::warn!(
@@ -766,19 +778,36 @@ impl Leaving {
             let ttl = self.wire.get().claim.ttl;
             let longest = (ttl / 10).clamp(Pace::LONGEST, PERSIST_AT_LEAST_EVERY);
             sleep(back_off_to(longest, Duration::from_millis(10), tries)).await;
+            answer = self.once_in_turn().await;
         }
     }
 
-    /// A bounded number at a time: after an outage there may be thousands.
+    /// A bounded number in a given time: after an outage there may be thousands. A call that hangs gives
+    /// its turn to another one.
     async fn once_in_turn(&mut self) -> Result<Farewell, Fault> {
         let engine = Arc::clone(&self.engine);
-        let _turn = engine.cleaners.acquire().await;
-        let answer = self.once(engine.settings.timeout).await;
-        if answer.is_err() && engine.tasks.len() > MAX_CLEANERS {
-            // Others wait for their turns, and will fare no better: slowly.
-            sleep(entropy::between(CLEANER_PAUSE / 2, CLEANER_PAUSE)).await;
+        let turn = engine.cleaners.acquire().await;
+        let mut lasts = pin!(sleep(entropy::between(CLEANER_PAUSE / 2, CLEANER_PAUSE)));
+        let mut call = pin!(self.once(engine.settings.timeout));
+        tokio::select! {
+            biased;
+            answer = &mut call => {
+                if answer.is_err() && Arc::strong_count(&engine.repeated) > MAX_CLEANERS {
+                    // Others wait for their turns, and will fare no better: slowly.
+                    lasts.await;
+                }
+                return answer;
+            }
+            () = &mut lasts => drop(turn),
         }
-        answer
+        call.await
+    }
+
+    fn is_lost(&self) -> bool {
+        match &self.wire {
+            Departing::Held(hold, _) => hold.ended.get() != Some(&Loss::Released),
+            Departing::Sought(..) => false,
+        }
     }
 
     /// For a bequest that goes back: its holder was told that it is released.

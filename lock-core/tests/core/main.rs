@@ -3,6 +3,7 @@
 mod adversity;
 mod api;
 mod cancelled;
+mod clean_up;
 mod contention;
 mod guard;
 mod handover;
