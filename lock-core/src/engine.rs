@@ -152,6 +152,12 @@ impl Engine {
                 );
                 Err(Error::new(ErrorKind::Invalid, message))
             }
+            (Some(min_hold), Some(max_hold)) if min_hold > max_hold => {
+                let message = format!(
+                    "a minimum hold of {min_hold:?} outlasts the longest hold of {max_hold:?}"
+                );
+                Err(Error::new(ErrorKind::Invalid, message))
+            }
             (Some(min_hold), _) if min_hold > max => {
                 let message = format!(
                     "a minimum hold of {min_hold:?} is out of range; it is at most {max:?}"

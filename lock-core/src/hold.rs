@@ -64,11 +64,12 @@ pub struct RenewalPolicy {
 }
 
 impl RenewalPolicy {
-    /// No renewals: the lock ends with its ttl, unless
+    /// No renewals: the lock ends with its ttl, also on backends without leases, unless
     /// [`extend`](crate::LockGuard::extend) is called.
     ///
     /// Where leases can be shorter than what was asked for, because they are those of a session, they are
-    /// renewed until then all the same. Nothing else is asked meanwhile: if the lock is removed, the holder
+    /// renewed until then all the same; and where a minimum hold is kept in this process, until that is
+    /// over. Nothing else is asked meanwhile: if the lock is removed, the holder
     /// is told at its deadline.
     #[must_use]
     pub fn off() -> Self {
@@ -263,7 +264,10 @@ impl Hold {
         // The claim asked before its grant. An heir asked now, and its grant is older.
         let asked_at = if tenure.handed_over == 0 { grant.since } else { tenure.won_at };
         let asked = Grant::new(Lease::For(wire.claim.ttl), asked_at);
-        let asked_until = Self::deadline_of(&engine, &asked);
+        // A minimum hold that is kept here needs the lock until its release is sent.
+        let kept_here = terms.min_hold.filter(|_| engine.caps.minimum_hold != Support::Present);
+        let kept_until = kept_here.map(|kept| tenure.won_at + kept + engine.settings.timeout);
+        let asked_until = Self::deadline_of(&engine, &asked).max(kept_until);
         let hold = Arc::new(Self {
             name: wire.claim.name.clone(),
             token: grant.token,
@@ -566,6 +570,7 @@ impl Hold {
             Lease::WhileProcessLives => {
                 state.leased_at = grant.since;
                 state.interval = sensible(self.ttl / 3);
+                state.deadline = state.asked_until.filter(|_| self.terms.renewal.is_off());
             }
         }
         if self.terms.renewal.is_off() && state.deadline.is_some() {
@@ -573,6 +578,7 @@ impl Hold {
         }
         if let Some(limit) = limit {
             state.deadline = Some(state.deadline.map_or(limit, |deadline| deadline.min(limit)));
+            state.asked_until = state.asked_until.min(Some(limit));
         }
         if self.is_to_be_renewed(&state) {
             state.next_renewal = Some(grant.since + state.interval);

@@ -792,8 +792,9 @@ impl Leaving {
         tokio::select! {
             biased;
             answer = &mut call => {
-                if answer.is_err() && Arc::strong_count(&engine.repeated) > MAX_CLEANERS {
-                    // Others wait for their turns, and will fare no better: slowly.
+                let others_wait = Arc::strong_count(&engine.repeated) > MAX_CLEANERS;
+                if answer.is_err() && others_wait {
+                    // They will fare no better: slowly.
                     lasts.await;
                 }
                 return answer;

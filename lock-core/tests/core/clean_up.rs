@@ -40,7 +40,7 @@ async fn a_release_does_not_wait_for_those_that_hang() {
     });
     let locks = Locker::new(faulty);
     let mut bad = Vec::new();
-    for i in 0..400 {
+    for i in 0..2000 {
         bad.push(locks.lock(format!("bad{i}")).unwrap().ttl(secs(600)).acquire().await.unwrap());
     }
     let [good, late] = ["good", "late"].map(|name| locks.lock(name).unwrap().ttl(secs(600)));
@@ -53,7 +53,7 @@ async fn a_release_does_not_wait_for_those_that_hang() {
     let took = passes_on(&memory, &names[0]).await;
     assert!(took < millis(10), "the server of this one answers, and the release took {took:?}");
     let took = passes_on(&memory, &names[1]).await;
-    assert!(took < secs(5), "repeated once, and it took {took:?}");
+    assert!(took < secs(20), "repeated once, and it took {took:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -106,9 +106,9 @@ async fn locks_that_are_lost_together_are_released_in_turn() {
 async fn a_failed_release_is_repeated_soon_however_many_wait() {
     for waiters in [10, 1000] {
         let memory = Memory::new();
-        let fails = AtomicBool::new(true);
+        let releases = AtomicUsize::new(0);
         let faulty = Faulty::new(Arc::new(memory.clone()), move |call| match call.verb {
-            Verb::Release if fails.swap(false, Ordering::SeqCst) => {
+            Verb::Release if releases.fetch_add(1, Ordering::SeqCst) < 3 => {
                 Disturbance::Refuse(FaultKind::Unavailable)
             }
             _ => Disturbance::None,
@@ -123,6 +123,6 @@ async fn a_failed_release_is_repeated_soon_however_many_wait() {
         let name = guard.name().clone();
         drop(guard);
         let took = passes_on(&memory, &name).await;
-        assert!(took < millis(100), "repeated after {took:?}, while {waiters} wait");
+        assert!(took < millis(200), "repeated three times after {took:?}, while {waiters} wait");
     }
 }

@@ -1,10 +1,13 @@
 //! How long a lock is held and renewed: minimum holds, longest holds, renewal policies.
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
+use lock_core::backend::Lease;
 use lock_core::clock::{Moment, sleep, sleep_until};
 use lock_core::faults::{Disturbance, Faulty, Verb};
-use lock_core::{Locker, Loss, Memory, RenewalPolicy};
+use lock_core::{ErrorKind, Locker, Loss, Memory, RenewalPolicy, Support};
+use tokio::time::timeout;
 
 use crate::support::{Altered, millis, secs};
 
@@ -97,4 +100,79 @@ async fn renewals_after_an_extension_ask_for_the_original_ttl() {
     let asked = asked.lock().unwrap().clone();
     assert_eq!(asked[0], secs(60));
     assert!(asked.len() > 3 && asked[1..].iter().all(|ttl| *ttl == secs(30)), "{asked:?}");
+}
+
+/// A backend that counts renewals; without leases if so asked.
+fn counted(renewals: &Arc<AtomicU32>, lease: Option<Lease>) -> Altered {
+    let counted = Arc::clone(renewals);
+    let faulty = Faulty::new(Arc::new(Memory::new()), move |call| {
+        counted.fetch_add(u32::from(call.verb == Verb::Renew), Ordering::SeqCst);
+        Disturbance::None
+    });
+    Altered::new(faulty, |caps| caps.minimum_hold = Support::Absent).grants(move |mut grant| {
+        grant.lease = lease.unwrap_or(grant.lease);
+        grant
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn off_renews_nothing_also_with_a_longest_hold() {
+    for (limit, loss, after) in
+        [(25, Loss::HoldLimit, millis(25_000)), (60, Loss::Expired, millis(29_700))]
+    {
+        let renewals = Arc::default();
+        let locks = Locker::new(counted(&renewals, None));
+        let policy = RenewalPolicy::off().max_hold(secs(limit));
+        let guard = locks.lock("n").unwrap().ttl(secs(30)).renewal(policy).acquire().await.unwrap();
+        let won = Moment::now();
+        assert_eq!(guard.lost().await, loss);
+        let held = Moment::now().saturating_since(won);
+        assert!((after..after + millis(5)).contains(&held), "{held:?}");
+        assert_eq!(renewals.load(Ordering::SeqCst), 0, "renewed although the policy is off");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn off_ends_with_the_ttl_also_without_leases() {
+    let renewals = Arc::default();
+    let locks = Locker::new(counted(&renewals, Some(Lease::WhileProcessLives)));
+    let lock = locks.lock("n").unwrap().ttl(secs(30)).renewal(RenewalPolicy::off());
+    let guard = lock.acquire().await.unwrap();
+    sleep(secs(20)).await;
+    assert!(guard.is_held());
+    guard.extend(secs(60)).await.unwrap();
+    let extended = Moment::now();
+    assert_eq!(timeout(secs(600), guard.lost()).await, Ok(Loss::Expired));
+    let held = Moment::now().saturating_since(extended);
+    assert!((millis(59_400)..millis(59_405)).contains(&held), "{held:?}");
+    assert_eq!(renewals.load(Ordering::SeqCst), 1, "only the extension");
+    sleep(secs(1)).await;
+    assert!(lock.try_acquire().await.unwrap().is_some(), "lost, and not released");
+}
+
+#[tokio::test(start_paused = true)]
+async fn off_keeps_a_minimum_hold_of_the_whole_ttl_in_this_process() {
+    for lease in [None, Some(Lease::WhileProcessLives)] {
+        let locks = Locker::new(counted(&Arc::default(), lease));
+        let lock = locks.lock("n").unwrap().ttl(secs(100)).renewal(RenewalPolicy::off());
+        drop(lock.clone().release_no_earlier_than(secs(100)).acquire().await.unwrap());
+        let won = Moment::now();
+        sleep_until(won + millis(99_999)).await;
+        assert!(
+            lock.try_acquire().await.unwrap().is_none(),
+            "free before the minimum hold was over"
+        );
+        sleep_until(won + millis(100_010)).await;
+        assert!(lock.try_acquire().await.unwrap().is_some(), "kept for longer");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_minimum_hold_beyond_the_longest_is_refused() {
+    let lock = Locker::new(Memory::new()).lock("n").unwrap().release_no_earlier_than(secs(60));
+    let policy = |limit| RenewalPolicy::default().max_hold(limit);
+    let error = lock.clone().renewal(policy(secs(59))).acquire().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+    assert!(error.to_string().contains("59s"), "{error}");
+    assert!(lock.renewal(policy(secs(60))).acquire().await.is_ok());
 }
