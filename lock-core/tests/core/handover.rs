@@ -17,6 +17,8 @@ use lock_core::{
 };
 use tokio::task::JoinHandle;
 
+use crate::support::Altered;
+
 const TTL: Duration = Duration::from_secs(30);
 
 const fn secs(secs: u64) -> Duration {
@@ -648,4 +650,31 @@ fn random(seed: u64) -> impl FnMut() -> u64 {
         state ^= state << 17;
         state
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_heir_releases_what_may_still_land() {
+    let memory = Memory::new();
+    let attempts = AtomicUsize::new(0);
+    let faulty = Faulty::new(Arc::new(memory.clone()), move |call| match call.verb {
+        // The second one of the first waiter is still on its way when the third one wins.
+        Verb::TryAcquire if attempts.fetch_add(1, Ordering::SeqCst) == 1 => {
+            Disturbance::LandLate(secs(3600))
+        }
+        Verb::Wait => Disturbance::Hang,
+        _ => Disturbance::None,
+    });
+    let releases = Arc::new(Mutex::new(Vec::new()));
+    let shown = Arc::clone(&releases);
+    let backend = Altered::new(faulty, |_| ())
+        .releases(move |_, how| shown.lock().unwrap().push(how.uncertain));
+    let locks = Locker::builder(backend).local_handovers(9).build();
+    let other = Locker::new(memory).lock("n").unwrap().ttl(TTL).acquire().await.unwrap();
+    let first = waiter(&locks).await;
+    other.release().await.unwrap();
+    let first = first.await.unwrap();
+    let heir = waiter(&locks).await;
+    first.release().await.unwrap();
+    heir.await.unwrap().release().await.unwrap();
+    assert_eq!(*releases.lock().unwrap(), [true], "an attempt that lands later takes the lock");
 }

@@ -13,6 +13,7 @@ mod notices;
 mod oddities;
 mod places;
 mod policies;
+mod renewals;
 mod runtimes;
 mod support;
 mod traces;

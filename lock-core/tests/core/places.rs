@@ -181,6 +181,37 @@ fn a_stopped_process_finds_the_loss_at_its_first_look() {
     assert!(child.wait().unwrap().success());
 }
 
+/// Not a test by itself: what the child process of the next one runs.
+#[test]
+fn child_that_tells_the_time() {
+    if std::env::var_os("LOCK_CORE_CHILD").is_none() {
+        return;
+    }
+    let uptime = std::fs::read_to_string("/proc/uptime").unwrap();
+    let uptime = uptime.split(' ').next().unwrap();
+    say(&format!("{} {uptime}", lock_core::clock::since_boot().as_secs_f64()));
+}
+
+/// A machine that was suspended for a day: in a time namespace, as for a container that was moved, the
+/// clock that counts since the boot is ahead of the one that stands still meanwhile.
+#[test]
+fn the_time_since_the_boot_counts_suspensions() {
+    let child = Command::new("unshare")
+        .args(["--user", "--map-root-user", "--time", "--boottime", "86400"])
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", "places::child_that_tells_the_time", "--nocapture"])
+        .env("LOCK_CORE_CHILD", "1")
+        .output()
+        .expect("unshare is missing; install it: apt-get install util-linux");
+    let said = String::from_utf8_lossy(&child.stderr).into_owned();
+    let times = said.lines().find_map(|line| line.strip_prefix("child: "));
+    let times = times.unwrap_or_else(|| panic!("no time namespace, or no child: {said}"));
+    let (since_boot, uptime) = times.split_once(' ').unwrap();
+    let [since_boot, uptime] = [since_boot, uptime].map(|time| time.parse::<f64>().unwrap());
+    assert!(uptime > 86400.0, "set-up: the namespace has an offset");
+    assert!((since_boot - uptime).abs() < 60.0, "{since_boot} s since a boot {uptime} s ago");
+}
+
 fn signal(child: &Child, name: &str) {
     let pid = rustix::process::Pid::from_child(child);
     let signal = match name {

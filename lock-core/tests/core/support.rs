@@ -30,12 +30,16 @@ pub(crate) struct Altered {
     caps: fn(&mut Capabilities),
     grant: Box<dyn Fn(Grant) -> Grant + Send + Sync>,
     release: Box<dyn Fn(&Claim, LetGo) + Send + Sync>,
+    renewal: Box<dyn Fn(&[&Claim], Answers) -> Answers + Send + Sync>,
 }
+
+type Answers = Vec<Result<Renewal, Fault>>;
 
 impl Altered {
     pub(crate) fn new(inner: impl Backend, caps: fn(&mut Capabilities)) -> Self {
         let (grant, release) = (Box::new(|grant| grant), Box::new(|_: &Claim, _| ()));
-        Self { inner: Arc::new(inner), caps, grant, release }
+        let renewal = Box::new(|_: &[&Claim], answers| answers);
+        Self { inner: Arc::new(inner), caps, grant, release, renewal }
     }
 
     /// Without a queue on the backend: waiters poll.
@@ -49,6 +53,15 @@ impl Altered {
     /// Alters each grant: of attempts, of renewals, and pushed.
     pub(crate) fn grants(mut self, alter: impl Fn(Grant) -> Grant + Send + Sync + 'static) -> Self {
         self.grant = Box::new(alter);
+        self
+    }
+
+    /// Alters the answers to each batch of renewals.
+    pub(crate) fn renewals(
+        mut self,
+        alter: impl Fn(&[&Claim], Answers) -> Answers + Send + Sync + 'static,
+    ) -> Self {
+        self.renewal = Box::new(alter);
         self
     }
 
@@ -97,7 +110,7 @@ impl Backend for Altered {
             Ok(Renewal::Held(grant)) => Ok(Renewal::Held((self.grant)(grant))),
             other => other,
         });
-        altered.collect()
+        (self.renewal)(claims, altered.collect())
     }
     async fn release(&self, claim: &Claim, how: LetGo) -> Result<Release, Fault> {
         (self.release)(claim, how);

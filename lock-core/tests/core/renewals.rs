@@ -1,0 +1,89 @@
+//! Renewals: when they are sent, and what becomes of their answers.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+
+use lock_core::backend::{Fault, FaultKind, Ticket};
+use lock_core::clock::sleep;
+use lock_core::{Locker, Memory};
+
+use crate::support::{Altered, millis, secs};
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_that_is_won_while_nothing_is_renewed_is_renewed() {
+    let locks = Locker::new(Memory::new());
+    drop(locks.lock("n").unwrap().acquire().await.unwrap());
+    // Longer than the renewals linger.
+    sleep(secs(60)).await;
+    let guard = locks.lock("n").unwrap().ttl(secs(30)).acquire().await.unwrap();
+    sleep(secs(300)).await;
+    assert!(guard.is_held(), "{:?}", guard.loss());
+}
+
+#[tokio::test(start_paused = true)]
+async fn verbs_carry_the_ticket_of_the_last_renewal() {
+    let (last, seen) = (Arc::new(AtomicU32::new(0)), Arc::new(Mutex::new(None)));
+    let (number, shown) = (Arc::clone(&last), Arc::clone(&seen));
+    let backend = Altered::new(Memory::new(), |_| ())
+        .grants(move |grant| {
+            grant.with_ticket(Ticket::new(number.fetch_add(1, Ordering::SeqCst) + 1))
+        })
+        .releases(move |claim, _| {
+            *shown.lock().unwrap() = claim.ticket.as_ref().and_then(Ticket::get::<u32>).copied();
+        });
+    let locks = Locker::new(backend);
+    let guard = locks.lock("n").unwrap().ttl(secs(30)).acquire().await.unwrap();
+    sleep(secs(60)).await;
+    guard.release().await.unwrap();
+    let last = last.load(Ordering::SeqCst);
+    assert!(last > 4, "{last} grants in two leases");
+    assert_eq!(*seen.lock().unwrap(), Some(last), "the release carries an old ticket");
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_claim_that_times_out_discards_no_answer_of_the_others() {
+    let asked: Arc<Mutex<HashMap<String, u32>>> = Arc::default();
+    let counted = Arc::clone(&asked);
+    let backend = Altered::new(Memory::new(), |_| ()).renewals(move |claims, mut answers| {
+        for (claim, answer) in claims.iter().zip(&mut answers) {
+            *counted.lock().unwrap().entry(claim.name.as_str().to_owned()).or_default() += 1;
+            if claim.name.as_str() == "slow" {
+                *answer = Err(Fault::unknown(FaultKind::TimedOut, "this one only"));
+            }
+        }
+        answers
+    });
+    let locks = Locker::new(backend);
+    let mut guards = Vec::new();
+    for name in ["a", "b", "slow", "c"] {
+        guards.push(locks.lock(name).unwrap().ttl(secs(30)).acquire().await.unwrap());
+    }
+    sleep(millis(10_100)).await;
+    let asked = asked.lock().unwrap().clone();
+    assert_eq!(asked["slow"], 1, "the batch was sent once: {asked:?}");
+    for name in ["a", "b", "c"] {
+        assert_eq!(asked[name], 1, "{name} was answered, and asked again: {asked:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_batch_that_times_out_is_asked_again_one_by_one() {
+    let backend = Altered::new(Memory::new(), |_| ()).renewals(|claims, answers| {
+        let late = || Fault::unknown(FaultKind::TimedOut, "too many at once");
+        match claims.len() {
+            1 => answers,
+            _ => claims.iter().map(|_| Err(late())).collect(),
+        }
+    });
+    let locks = Locker::new(backend);
+    let mut guards = Vec::new();
+    for name in ["a", "b", "c"] {
+        guards.push(locks.lock(name).unwrap().ttl(secs(30)).acquire().await.unwrap());
+    }
+    sleep(millis(10_100)).await;
+    for guard in &guards {
+        let left = guard.valid_for().unwrap();
+        assert!(left > secs(28), "{:?} has {left:?} left, renewed by no request", guard.name());
+    }
+}
