@@ -183,8 +183,17 @@ impl Engine {
         lease / 100 + self.caps.margin
     }
 
-    /// False if a higher token of this lock was seen before.
+    /// False if this token of this lock, or a higher one, was seen before.
     pub(crate) fn has_grown(&self, name: &LockName, token: FencingToken) -> bool {
+        self.saw(name, token).is_none_or(|before| token > before)
+    }
+
+    /// False if a higher token of this lock was seen before. The same one is the same grant.
+    pub(crate) fn has_not_shrunk(&self, name: &LockName, token: FencingToken) -> bool {
+        self.saw(name, token).is_none_or(|before| token >= before)
+    }
+
+    fn saw(&self, name: &LockName, token: FencingToken) -> Option<FencingToken> {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner).raise(name, token)
     }
 
@@ -196,6 +205,18 @@ impl Engine {
         lock: Option<&LockName>,
     ) -> Error {
         error.during(doing, lock, self.caps.backend)
+    }
+
+    /// Can calls be bounded here? Tokio does not tell whether a runtime has timers; making one panics.
+    pub(crate) fn check_timers(&self) -> Result<(), Error> {
+        self.handle()?;
+        let timer = || drop(tokio::time::timeout(Duration::ZERO, async {}));
+        catch_unwind(timer).map_err(|_| {
+            Error::new(
+                ErrorKind::NoRuntime,
+                "locks need a tokio runtime with timers; call enable_time on its builder",
+            )
+        })
     }
 
     pub(crate) fn handle(&self) -> Result<Handle, Error> {
@@ -238,20 +259,17 @@ struct SeenTokens {
 impl SeenTokens {
     const GENERATION: usize = 1024;
 
-    fn raise(&mut self, name: &LockName, token: FencingToken) -> bool {
+    /// Returns the highest one before.
+    fn raise(&mut self, name: &LockName, token: FencingToken) -> Option<FencingToken> {
         if let Some(highest) = self.young.get_mut(name) {
-            let grows = token > *highest;
-            *highest = token.max(*highest);
-            return grows;
+            return Some(std::mem::replace(highest, token.max(*highest)));
         }
-        if self.old.get(name).is_some_and(|highest| token <= *highest) {
-            return false;
-        }
+        let before = self.old.get(name).copied();
         if self.young.len() >= Self::GENERATION {
             self.old = std::mem::take(&mut self.young);
         }
-        self.young.insert(name.clone(), token);
-        true
+        self.young.insert(name.clone(), before.map_or(token, |before| before.max(token)));
+        before
     }
 }
 
@@ -263,10 +281,14 @@ mod tests {
     fn a_token_may_stay_or_grow_but_not_shrink() {
         let mut seen = SeenTokens::default();
         let (a, token) = (LockName::new("a").unwrap(), FencingToken::from_u64);
-        assert!(seen.raise(&a, token(2)));
-        assert!(!seen.raise(&a, token(2)));
-        assert!(!seen.raise(&a, token(1)));
-        assert!(seen.raise(&a, token(3)));
+        assert_eq!(seen.raise(&a, token(2)), None);
+        assert_eq!(seen.raise(&a, token(2)), Some(token(2)));
+        assert_eq!(seen.raise(&a, token(1)), Some(token(2)));
+        assert_eq!(seen.raise(&a, token(3)), Some(token(2)));
+        // Nor does a name that is remembered among the old ones.
+        seen.old = std::mem::take(&mut seen.young);
+        assert_eq!(seen.raise(&a, token(1)), Some(token(3)));
+        assert_eq!(seen.raise(&a, token(2)), Some(token(3)));
     }
 
     #[test]

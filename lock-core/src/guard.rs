@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use tokio::runtime::Handle;
 use tokio::sync::SetOnce;
 
 use crate::backend::{Effect, Hold as HoldKind, Ticket};
@@ -337,10 +338,22 @@ pub(crate) fn gone() -> Error {
 impl Drop for LockGuard {
     fn drop(&mut self) {
         let Some(hold) = self.hold.take() else { return };
-        // A lost lock is let go by whoever noticed the loss.
-        if hold.loss().is_none() && !Bequest::leave(&hold) {
-            hold.part();
+        // In a thread that ends, what tokio's clock may ask has gone.
+        match Handle::try_current() {
+            Err(error) if error.is_thread_local_destroyed() => {
+                let (engine, runtime) = (Arc::clone(&hold.engine), hold.runtime().clone());
+                engine.spawn(&runtime, async move { let_go(&hold) });
+            }
+            _ => let_go(&hold),
         }
+    }
+}
+
+/// Releases the lock in the background, or leaves it to the next waiter.
+fn let_go(hold: &Arc<Hold>) {
+    // A lost lock is let go by whoever noticed the loss.
+    if hold.loss().is_none() && !Bequest::leave(hold) {
+        hold.part();
     }
 }
 

@@ -339,6 +339,7 @@ impl Seeker {
                 Next::Pushed(grant) | Next::Granted(grant) => grant,
             };
             self.traces.left = true;
+            self.claim.ticket.clone_from(&grant.ticket);
             if self.arrives_in_time(&grant) {
                 self.check_token(&grant)?;
                 return Ok(Some(grant));
@@ -479,10 +480,8 @@ impl Seeker {
         let Inherited { wire, grant, tenure } = match won {
             Won::Inherited(inherited) => *inherited,
             Won::Granted(grant) => {
-                let mut claim = self.claim;
-                claim.ticket.clone_from(&grant.ticket);
-                let tenure = Tenure::first(claim.owner);
-                let wire = Wire::new(claim, self.traces.uncertain);
+                let tenure = Tenure::first(self.claim.owner);
+                let wire = Wire::new(self.claim, self.traces.uncertain);
                 Inherited { wire, grant, tenure }
             }
         };

@@ -138,7 +138,8 @@ impl Locker {
     ///
     /// * [`ErrorKind::NotHeld`]: the backend does not know the owner as the holder any more.
     /// * [`ErrorKind::Unsupported`]: the backend has no detached holds.
-    /// * [`ErrorKind::FenceRegressed`]: the token is lower than the one that was detached.
+    /// * [`ErrorKind::FenceRegressed`]: the token is lower than the one that was detached, or than
+    ///   another one of this lock that this locker has seen.
     /// * Any other kind: the backend did not say. The lock stays detached.
     ///
     /// # Cancel safety
@@ -214,7 +215,7 @@ impl Locker {
     async fn let_go(&self, detached: &Detached) -> Result<(), Error> {
         let engine = &self.engine;
         self.demand(engine.caps.detached, "detached holds")?;
-        engine.handle()?;
+        engine.check_timers()?;
         match Leaving::of_detached(engine, claim_of(detached)).insist().await {
             Ok(Farewell::Released) => Ok(()),
             Ok(Farewell::NotHeld) => Err(not_held()),
@@ -229,7 +230,7 @@ impl Locker {
         self.demand(engine.caps.detached, "detached holds")?;
         engine.check_ttl(detached.ttl)?;
         engine.check_open()?;
-        engine.handle()?;
+        engine.check_timers()?;
         // What its attempts left on the way is not known here.
         let mut wire = Wire::new(claim_of(detached), true);
         let wires = &mut [&mut wire];
@@ -254,6 +255,11 @@ impl Locker {
             let message = "the fencing token is lower than the one that was detached";
             return Err(Error::new(ErrorKind::FenceRegressed, message));
         }
+        if grant.token.is_some_and(|token| !engine.has_not_shrunk(&detached.name, token)) {
+            let message =
+                "the fencing token is lower than one seen before; did the backend lose its data?";
+            return Err(Error::new(ErrorKind::FenceRegressed, message));
+        }
         wire.claim.ticket.clone_from(&grant.ticket);
         Ok((wire.claim, grant))
     }
@@ -270,7 +276,7 @@ impl Locker {
     pub async fn inspect(&self, name: &LockName) -> Result<LockState, Error> {
         let explain = |error| self.engine.explain(error, "inspect", Some(name));
         self.demand(self.engine.caps.inspecting, "inspect").map_err(explain)?;
-        self.engine.handle().map_err(explain)?;
+        self.engine.check_timers().map_err(explain)?;
         let verb = async { self.engine.backend.inspect(name).await };
         let answer = self.engine.call(self.engine.settings.timeout, verb).await;
         answer.map_err(|fault| explain(Error::from_fault(fault)))
@@ -294,7 +300,7 @@ impl Locker {
     ) -> Result<Vec<Listed>, Error> {
         let explain = |error| self.engine.explain(error, "list the locks", None);
         self.demand(self.engine.caps.listing, "list").map_err(explain)?;
-        self.engine.handle().map_err(explain)?;
+        self.engine.check_timers().map_err(explain)?;
         let verb = async { self.engine.backend.list(prefix, after, limit).await };
         let answer = self.engine.call(self.engine.settings.timeout, verb).await;
         answer.map_err(|fault| explain(Error::from_fault(fault)))
@@ -315,7 +321,7 @@ impl Locker {
     pub async fn break_lock(&self, name: &LockName, expected: &OwnerId) -> Result<bool, Error> {
         let explain = |error| self.engine.explain(error, "break", Some(name));
         self.demand(self.engine.caps.breaking, "break").map_err(explain)?;
-        self.engine.handle().map_err(explain)?;
+        self.engine.check_timers().map_err(explain)?;
         let verb = async { self.engine.backend.break_lock(name, expected).await };
         let answer = self.engine.call(self.engine.settings.timeout, verb).await;
         answer.map_err(|fault| explain(Error::from_fault(fault)))
@@ -332,7 +338,7 @@ impl Locker {
     /// Dropping the future changes nothing.
     pub async fn identity(&self) -> Result<Option<Identity>, Error> {
         let explain = |error| self.engine.explain(error, "identify the server", None);
-        self.engine.handle().map_err(explain)?;
+        self.engine.check_timers().map_err(explain)?;
         let verb = async { self.engine.backend.identity().await };
         let answer = self.engine.call(self.engine.settings.timeout, verb).await;
         answer.map_err(|fault| explain(Error::from_fault(fault)))
@@ -353,18 +359,13 @@ impl Locker {
     pub async fn close(&self) -> Result<(), Error> {
         let engine = &self.engine;
         let explain = |error| engine.explain(error, "close the locker", None);
-        engine.handle().map_err(explain)?;
+        engine.check_timers().map_err(explain)?;
         let _ = engine.closing.set(());
         engine.tasks.close();
-        let all = u32::try_from(engine.settings.max_pending).unwrap_or(u32::MAX);
-        let done = async {
-            // First the seekers, which may leave releases behind.
-            drop(engine.pending.acquire_many(all).await);
-            engine.tasks.wait().await;
-        };
         tokio::select! {
             biased;
-            () = done => Ok(()),
+            // Acquisitions as well: each is one of the tasks until what it leaves behind is another.
+            () = engine.tasks.wait() => Ok(()),
             () = sleep_until(Moment::now() + engine.settings.timeout) => {
                 let message = format!(
                     "{} acquisitions and {} releases did not end within {:?}; what they leave ends with its lease",

@@ -1,15 +1,15 @@
 //! Releases in the background: soon for those whose server answers, bounded for the others.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use lock_core::backend::FaultKind;
+use lock_core::backend::{FaultKind, Ticket};
 use lock_core::clock::{Moment, sleep};
 use lock_core::faults::{Disturbance, Faulty, Verb};
-use lock_core::{Backend, LockName, Locker, Memory, OwnerId};
+use lock_core::{Backend, ErrorKind, FencingToken, LockName, Locker, Memory, OwnerId};
 
-use crate::support::{millis, secs};
+use crate::support::{Altered, millis, secs};
 
 async fn owner(memory: &Memory, name: &LockName) -> Option<OwnerId> {
     memory.inspect(name).await.unwrap().holders.first().and_then(|holder| holder.owner)
@@ -125,4 +125,26 @@ async fn a_failed_release_is_repeated_soon_however_many_wait() {
         let took = passes_on(&memory, &name).await;
         assert!(took < millis(200), "repeated three times after {took:?}, while {waiters} wait");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_grant_that_is_refused_is_released_with_its_ticket() {
+    let released = Arc::new(Mutex::new(Vec::new()));
+    let (shown, regresses) = (Arc::clone(&released), Arc::new(AtomicBool::new(false)));
+    let asked = Arc::clone(&regresses);
+    let backend = Altered::new(Memory::new(), |_| ())
+        .grants(move |mut grant| {
+            if asked.load(Ordering::SeqCst) {
+                grant.token = FencingToken::from_backend(1);
+            }
+            grant.with_ticket(Ticket::new(7_u32))
+        })
+        .releases(move |claim, _| shown.lock().unwrap().push(claim.ticket.is_some()));
+    let locks = Locker::new(backend);
+    locks.lock("n").unwrap().acquire().await.unwrap().release().await.unwrap();
+    regresses.store(true, Ordering::SeqCst);
+    let error = locks.lock("n").unwrap().acquire().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::FenceRegressed);
+    locks.close().await.unwrap();
+    assert_eq!(*released.lock().unwrap(), [true, true], "without what the backend gave");
 }

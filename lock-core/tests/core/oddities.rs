@@ -1,6 +1,6 @@
 //! Promises of core with odd backends and odd callers.
 use std::future::Future;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Waker};
 use std::time::Duration;
@@ -10,6 +10,8 @@ use lock_core::backend::*;
 use lock_core::clock::{Moment, sleep};
 use lock_core::faults::{Disturbance, Faulty, Verb};
 use lock_core::*;
+
+use crate::support::Altered;
 
 const fn secs(secs: u64) -> Duration {
     Duration::from_secs(secs)
@@ -640,4 +642,48 @@ async fn spans_and_events_carry_the_documented_fields() {
             );
         }
     }
+}
+
+/// A backend whose tokens go back by `shift` from when that is set.
+fn shifted(shift: &Arc<AtomicU64>) -> Arc<dyn Backend> {
+    let by = Arc::clone(shift);
+    Arc::new(Altered::new(Memory::new(), |_| ()).grants(move |mut grant| {
+        let less = |token: FencingToken| token.backend_number() - by.load(Ordering::SeqCst);
+        grant.token = grant.token.map(less).and_then(FencingToken::from_backend);
+        grant
+    }))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_token_below_that_of_an_adopted_lock_is_no_grant() {
+    let shift = Arc::default();
+    let backend = shifted(&shift);
+    let one = Locker::builder_from(Arc::clone(&backend)).build();
+    let lock = one.lock("n").unwrap().detachable();
+    let detached = lock.acquire().await.unwrap().detach().await.unwrap();
+    let other = Locker::builder_from(backend).build();
+    // The same one again is the same grant.
+    let detached = other.adopt(detached).await.unwrap().detach().await.unwrap();
+    other.renew_detached(&detached).await.unwrap();
+    other.adopt(detached).await.unwrap().release().await.unwrap();
+    // A lower one is a server that has lost its data.
+    shift.store(1_000_000, Ordering::SeqCst);
+    let next = other.lock("n").unwrap().acquire().await.map(|guard| guard.fencing_token());
+    assert_eq!(next.map_err(|error| error.kind()), Err(ErrorKind::FenceRegressed));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_detached_lock_below_a_token_that_was_seen_is_refused() {
+    let shift = Arc::default();
+    let backend = shifted(&shift);
+    let locks = Locker::builder_from(Arc::clone(&backend)).build();
+    locks.lock("n").unwrap().acquire().await.unwrap().release().await.unwrap();
+    shift.store(1_000_000, Ordering::SeqCst);
+    let other = Locker::builder_from(backend).build();
+    let lock = other.lock("n").unwrap().detachable();
+    let told = lock.acquire().await.unwrap().detach().await.unwrap();
+    // Another process was not told the token.
+    let detached = Detached::new(told.name, told.owner, told.ttl);
+    let error = locks.adopt(detached).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::FenceRegressed);
 }

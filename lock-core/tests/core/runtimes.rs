@@ -239,3 +239,53 @@ fn a_ticket_goes_with_the_runtime_also_while_a_renewal_is_under_way() {
         assert_eq!(Arc::strong_count(&ticket), 2, "the guard of a lost lock keeps its ticket");
     }
 }
+
+#[test]
+fn every_verb_on_a_runtime_without_timers_is_an_error() {
+    let memory = Memory::new();
+    let locks = Locker::new(memory);
+    let detached = runtime().block_on(async {
+        let lock = locks.lock("n").unwrap().detachable();
+        lock.acquire().await.unwrap().detach().await.unwrap()
+    });
+    let (name, owner) = (detached.name.clone(), detached.owner);
+    let bare = Builder::new_current_thread().build().unwrap();
+    bare.block_on(async {
+        let seen = [
+            locks.lock("m").unwrap().acquire().await.err(),
+            locks.inspect(&name).await.err(),
+            locks.list("", None, 1).await.err(),
+            locks.break_lock(&name, &owner).await.err(),
+            locks.identity().await.err(),
+            locks.renew_detached(&detached).await.err(),
+            locks.release_detached(&detached).await.err(),
+            locks.adopt(detached).await.err(),
+            locks.close().await.err(),
+        ];
+        let kinds = seen.map(|error| error.map(|error| error.kind()));
+        assert_eq!(kinds, [Some(ErrorKind::NoRuntime); 9]);
+    });
+}
+
+#[test]
+fn a_guard_in_a_thread_local_is_released_without_a_panic() {
+    thread_local! {
+        static KEPT: std::cell::RefCell<Option<LockGuard>> = const { std::cell::RefCell::new(None) };
+    }
+    // Once a clock of this process has been paused, tokio's asks a thread-local whether it is.
+    drop(Builder::new_current_thread().enable_all().start_paused(true).build().unwrap());
+    let memory = Memory::new();
+    let home = runtime();
+    for handovers in [0, 9] {
+        let locks = Locker::builder(memory.clone()).local_handovers(handovers).build();
+        let handle = home.handle().clone();
+        let ended = std::thread::spawn(move || {
+            // Before the runtime's own, which is gone then when this one is dropped.
+            KEPT.with(|_| ());
+            let guard = handle.block_on(locks.lock("n").unwrap().acquire()).unwrap();
+            KEPT.with(|kept| *kept.borrow_mut() = Some(guard));
+        });
+        assert!(ended.join().is_ok());
+        until("the release", || is_free(&memory));
+    }
+}
