@@ -27,6 +27,9 @@ use crate::wheel::Wheel;
 /// Turns for releases that are repeated in the background.
 pub(crate) const MAX_CLEANERS: usize = 64;
 
+/// From one look of a process for signals that were lost to the next.
+const RECHECK: Duration = Duration::from_secs(30);
+
 /// One backend and everything that its locks have in common. Lives as long as its lockers, locks
 /// and guards.
 #[derive(Debug)]
@@ -88,6 +91,13 @@ impl Engine {
             seen: Mutex::default(),
             settings,
         }
+    }
+
+    /// How long a waiter relies on signals, at most. However many wait, the process asks about once in
+    /// [`RECHECK`].
+    pub(crate) fn recheck_every(&self) -> Duration {
+        let pending = self.settings.max_pending - self.pending.available_permits();
+        RECHECK * u32::try_from(pending.max(1)).unwrap_or(u32::MAX)
     }
 
     /// Calls a verb: within `limit`, and without letting a panic through.

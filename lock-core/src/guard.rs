@@ -56,7 +56,7 @@ impl LockGuard {
 
     /// The owner id of this acquisition: the right to release it. If the lock was
     /// [handed over](crate::LockerBuilder::local_handovers) inside this process, the backend knows that of the first
-    /// holder only.
+    /// holder only; [`break_lock`](crate::Locker::break_lock) of the same locker knows both.
     #[must_use]
     pub fn owner(&self) -> &OwnerId {
         &self.hold().tenure.owner
@@ -84,12 +84,12 @@ impl LockGuard {
         self.hold().loss()
     }
 
-    /// How long the lock is ours if no renewal succeeds any more. `None` if it is lost, and on
-    /// backends without leases (see [`is_held`](Self::is_held)).
+    /// How long the lock is ours if no renewal succeeds any more: zero if it is lost, `None` if it has
+    /// no end, as on backends without leases.
     #[must_use]
     pub fn valid_for(&self) -> Option<Duration> {
         if !self.is_held() {
-            return None;
+            return Some(Duration::ZERO);
         }
         self.hold().deadline().map(Moment::remaining)
     }

@@ -374,7 +374,8 @@ impl Seeker {
         }
     }
 
-    /// Waits for a signal, and looks by itself when the holder's lease ends, or after a lease.
+    /// Waits for a signal, and looks by itself when the holder's lease ends, or after a lease, or earlier:
+    /// a signal may have been lost.
     async fn wait(&mut self, lapses_in: Option<Duration>, pace: &mut Pace) -> Result<Next, Error> {
         let span = tracing::debug_span!(
             "wait",
@@ -383,7 +384,7 @@ impl Seeker {
             lock.owner = %self.claim.owner.short(),
         );
         pace.sees(lapses_in);
-        let at_most = self.claim.ttl;
+        let at_most = self.claim.ttl.min(self.engine.recheck_every());
         let recheck = lapses_in.map_or(at_most, |lapses_in| lapses_in.min(at_most));
         let jitter = entropy::between(Duration::from_millis(1), RECHECK_JITTER.min(at_most / 10));
         let recheck = recheck + jitter + pace.before_look_in(recheck);

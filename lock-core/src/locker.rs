@@ -309,6 +309,9 @@ impl Locker {
     /// Ends the hold of `expected` by force, and of nobody else: a holder that came after the one
     /// inspected is left alone. The holder is told at its next renewal. True if this call ended it.
     ///
+    /// If the lock was [handed over](LockerBuilder::local_handovers) in this locker, `expected` may be the owner of its
+    /// guard as well as the one that the backend knows.
+    ///
     /// # Errors
     ///
     /// [`ErrorKind::Unsupported`] if the backend cannot break locks, before anything is sent. After one whose
@@ -322,7 +325,17 @@ impl Locker {
         let explain = |error| self.engine.explain(error, "break", Some(name));
         self.demand(self.engine.caps.breaking, "break").map_err(explain)?;
         self.engine.check_timers().map_err(explain)?;
-        let verb = async { self.engine.backend.break_lock(name, expected).await };
+        let verb = async {
+            let Some(heir) = self.engine.wheel.heir(name, expected) else {
+                return self.engine.backend.break_lock(name, expected).await;
+            };
+            // While this is under way, the lock is not left to the next one.
+            let wire = heir.wire.lock().await;
+            match heir.ended.get() {
+                None => self.engine.backend.break_lock(name, &wire.claim.owner).await,
+                Some(_) => Ok(false),
+            }
+        };
         let answer = self.engine.call(self.engine.settings.timeout, verb).await;
         answer.map_err(|fault| explain(Error::from_fault(fault)))
     }

@@ -11,9 +11,16 @@ const LOCAL_BITS: u32 = 8;
 
 /// A number that grows with every grant of a lock.
 ///
-/// Send it along with each write; a resource that remembers the highest token it has seen can then
+/// Send it along with each access; a resource that remembers the highest token it has seen can then
 /// refuse a holder that was paused past its lease and woke up too late. No lock service can refuse
 /// it for you: the write does not pass through the lock.
+///
+/// It is the first checked access of the new holder that shuts the old one out, and not the grant:
+/// until the resource has seen the new token, it takes writes with the old one. A holder that reads
+/// before it writes therefore shows its token with the read.
+///
+/// Tokens of different backends are not comparable. Where the locks of a resource move to another
+/// backend, the resource has to forget the highest token, or start again above it.
 ///
 /// The idea is known as a *sequencer* from Burrows, "The Chubby lock service", OSDI 2006.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -111,6 +118,9 @@ impl<'de> serde::Deserialize<'de> for FencingToken {
 /// `UPDATE … SET fence = $t WHERE id = $id AND fence <= $t`. The check and the write must be one
 /// atomic step: here the gate stays shut for others while the admitted closure runs.
 ///
+/// The first checked access of a new holder shuts the old one out, and nothing before does. A holder
+/// that reads first and decides by what it has read admits the read, too.
+///
 /// ```
 /// use lock_core::{FenceGate, FencingToken};
 ///
@@ -137,12 +147,16 @@ impl<T> FenceGate<T> {
     /// # Errors
     ///
     /// [`ErrorKind::FenceRegressed`] if a higher token was admitted; `access` is not run then.
+    ///
+    /// # Panics
+    ///
+    /// If an `access` before has panicked: what it changed half-way is shown to no other holder.
     pub fn admit<R>(
         &self,
         token: FencingToken,
         access: impl FnOnce(&mut T) -> R,
     ) -> Result<R, Error> {
-        let mut guarded = self.guarded.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut guarded = self.guarded.lock().expect("no access has panicked half-way before");
         let (highest, resource) = &mut *guarded;
         if highest.is_some_and(|highest| token < highest) {
             return Err(Error::new(
@@ -188,5 +202,23 @@ mod tests {
         assert!(gate.admit(token(4), |n| *n += 1).is_err());
         assert_eq!(gate.admit(token(6), |n| *n).unwrap(), 2);
         assert_eq!(gate.highest(), Some(token(6)));
+    }
+
+    #[test]
+    fn a_resource_whose_change_panicked_half_way_is_not_shown_to_the_next() {
+        let gate = FenceGate::new((1, 1));
+        let token = FencingToken::from_u64;
+        let torn = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            gate.admit(token(5), |(left, _)| {
+                *left = 2;
+                panic!("half-way");
+            })
+        }));
+        assert!(torn.is_err());
+        let next = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            gate.admit(token(6), |pair| *pair)
+        }));
+        assert!(next.is_err(), "a half-made change is shown: {next:?}");
+        assert_eq!(gate.highest(), Some(token(5)), "the bar can still be asked for");
     }
 }

@@ -15,6 +15,8 @@ use crate::backend::{Claim, Fault, FaultKind, Renewal};
 use crate::clock::{Moment, sleep_until};
 use crate::engine::Engine;
 use crate::hold::{Hold, Loss, OnWire, Step, Wire};
+use crate::name::LockName;
+use crate::owner::OwnerId;
 use crate::runtime::WatchedRuntime;
 
 /// Claims in one call of [`Backend::renew`](crate::backend::Backend::renew).
@@ -89,6 +91,14 @@ impl Wheel {
         for hold in lost {
             hold.lose(Loss::RuntimeGone);
         }
+    }
+
+    /// The hold of a lock that was handed over to `owner`, whom the backend does not know.
+    pub(crate) fn heir(&self, name: &LockName, owner: &OwnerId) -> Option<Arc<Hold>> {
+        let is_it = |hold: &&Arc<Hold>| {
+            hold.tenure.handed_over > 0 && hold.tenure.owner == *owner && hold.name == *name
+        };
+        self.slots().due.values().find(is_it).cloned()
     }
 
     /// A moment at or a little before `at` at which other renewals happen too: renewals fall on a

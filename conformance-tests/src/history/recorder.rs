@@ -224,9 +224,9 @@ impl Recorder {
     fn valid_until(&self, guard: &LockGuard) -> Option<u64> {
         // The clock first: whatever time passes in between makes the claim shorter, never longer.
         let now = self.0.clock.now();
-        match guard.valid_for() {
-            Some(left) => Some(now.saturating_add(nanos_of(left))),
-            None => (!guard.is_held()).then_some(0),
+        match guard.is_held() {
+            true => guard.valid_for().map(|left| now.saturating_add(nanos_of(left))),
+            false => Some(0),
         }
     }
 }

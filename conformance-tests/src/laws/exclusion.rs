@@ -138,11 +138,16 @@ async fn a_push_counts_from_before_it_was_sent(ctx: &Ctx) -> Verdict {
 
 /// The absence of leases: kernel locks last as long as their process.
 pub(super) async fn there_are_no_leases(ctx: Arc<Ctx>) -> Verdict {
-    let locks = ctx.locker().await;
-    let guard = locks.lock("n")?.ttl(ctx.ttl()).renewal(RenewalPolicy::off()).acquire().await?;
-    ensure!(guard.valid_for().is_none(), "no leases are declared, and the grant has a deadline");
+    let client = ctx.client().await;
+    let mut claim = ctx.claim(&name("n"), false);
+    let grant = ctx.win(&*client, &mut claim).await?;
+    let is_endless = grant.lease == Lease::WhileProcessLives;
+    ensure!(is_endless, "no leases are declared, and the grant has one: {:?}", grant.lease);
     sleep(ctx.ttl() + Duration::from_millis(100)).await;
-    ensure!(guard.is_held(), "no leases are declared, and the lock was lost after its ttl");
+    ensure!(!ctx.is_free(&name("n")).await?, "no leases are declared, and the lock lapsed");
+    client.release(&claim, LetGo::now()).await?;
+    let guard = ctx.locker().await.lock("n")?.ttl(ctx.ttl()).acquire().await?;
+    ensure!(guard.valid_for().is_none(), "no leases are declared, and the guard has a deadline");
     ensure!(!ctx.is_free(&name("n")).await?, "the lock was free although its holder lives");
     guard.release().await?;
     Ok(())

@@ -201,3 +201,47 @@ async fn the_next_one_of_a_process_asks_when_the_release_before_was_sent() {
         assert_eq!(attempts.load(Ordering::SeqCst), 1, "one attempt after the release");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_waiter_that_missed_its_signal_asks_again_soon_however_long_the_lease() {
+    let memory = Memory::new();
+    let deaf = scripted(&memory, |call| match call.verb {
+        Verb::Wait => Disturbance::Hang,
+        _ => Disturbance::None,
+    });
+    let holder = Locker::new(memory).lock("n").unwrap().ttl(secs(3600)).acquire().await.unwrap();
+    let lock = Locker::new(deaf).lock("n").unwrap().ttl(secs(3600));
+    let waiter = tokio::spawn(async move { lock.acquire().await.map(|_| Moment::now()) });
+    sleep(secs(1)).await;
+    holder.release().await.unwrap();
+    let freed = Moment::now();
+    let waited = waiter.await.unwrap().unwrap().saturating_since(freed);
+    assert!(waited < secs(31), "{waited:?} beside a free lock");
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_waiters_of_a_process_ask_again_as_often_as_one() {
+    let memory = Memory::new();
+    let attempts = Arc::new(AtomicU32::new(0));
+    let counted = Arc::clone(&attempts);
+    let deaf = scripted(&memory, move |call| match call.verb {
+        Verb::Wait => Disturbance::Hang,
+        Verb::TryAcquire => {
+            counted.fetch_add(1, Ordering::SeqCst);
+            Disturbance::None
+        }
+        _ => Disturbance::None,
+    });
+    let holder = Locker::new(memory).lock("n").unwrap().ttl(secs(3600)).acquire().await.unwrap();
+    let locks = Locker::new(deaf);
+    for _ in 0..100 {
+        let lock = locks.lock("n").unwrap().ttl(secs(3600));
+        tokio::spawn(async move { lock.acquire().await });
+    }
+    sleep(secs(60)).await;
+    attempts.store(0, Ordering::SeqCst);
+    sleep(secs(3000)).await;
+    let attempts = attempts.load(Ordering::SeqCst);
+    assert!(attempts <= 110, "{attempts} requests in 100 times half a minute");
+    drop(holder);
+}

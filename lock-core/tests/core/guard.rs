@@ -317,3 +317,13 @@ fn without_a_runtime_there_is_an_error_and_no_panic() {
         other => panic!("{other:?}"),
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_is_lost_is_valid_for_no_time() {
+    let locks = Locker::new(Memory::new());
+    let lock = locks.lock("n").unwrap().ttl(secs(30)).renewal(RenewalPolicy::off());
+    let guard = lock.acquire().await.unwrap();
+    assert!(guard.valid_for().is_some_and(|left| left > secs(29)));
+    assert_eq!(guard.lost().await, Loss::Expired);
+    assert_eq!(guard.valid_for(), Some(Duration::ZERO), "None is a lock without a lease");
+}

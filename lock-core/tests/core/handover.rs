@@ -321,7 +321,6 @@ async fn a_break_ends_the_hold_of_whoever_has_the_lock_by_then() {
     let heir = heir.await.unwrap();
     assert_eq!(holder_in(&memory).await, Some(first), "the backend knows the first one only");
     let name = LockName::new("n").unwrap();
-    assert!(!locks.break_lock(&name, heir.owner()).await.unwrap());
     assert!(locks.break_lock(&name, &first).await.unwrap());
     assert_eq!(heir.lost().await, Loss::NotHeld);
     assert_eq!(heir.release().await.unwrap_err().kind(), ErrorKind::Lost);
@@ -677,4 +676,31 @@ async fn an_heir_releases_what_may_still_land() {
     first.release().await.unwrap();
     heir.await.unwrap().release().await.unwrap();
     assert_eq!(*releases.lock().unwrap(), [true], "an attempt that lands later takes the lock");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_heir_is_broken_by_its_own_owner_id() {
+    let memory = Memory::new();
+    let locks = handing_over(&memory, 9);
+    let first = acquire(&locks).await;
+    let waiting = waiters(&locks, 2).await;
+    let name = first.name().clone();
+    let earlier = *first.owner();
+    first.release().await.unwrap();
+    let mut waiting = waiting.into_iter();
+    let second = waiting.next().unwrap().await.unwrap();
+    let owner = *second.owner();
+    assert_ne!(holder_in(&memory).await, Some(owner), "set-up: the backend knows the first one");
+    second.release().await.unwrap();
+    let third = waiting.next().unwrap().await.unwrap();
+    // Of those whose lock has passed on, the backend knows the first: that one is the whole cohort's.
+    assert!(
+        !locks.break_lock(&name, &owner).await.unwrap(),
+        "it has left the lock to the next one"
+    );
+    assert!(third.verify().await.is_ok());
+    assert!(locks.break_lock(&name, third.owner()).await.unwrap());
+    assert_eq!(holder_in(&memory).await, None);
+    assert_eq!(third.verify().await.unwrap_err().kind(), ErrorKind::Lost);
+    assert!(!locks.break_lock(&name, &earlier).await.unwrap(), "it is broken already");
 }
