@@ -81,7 +81,7 @@ impl Caller {
             tokio::select! {
                 biased;
                 () = changed => {}
-                Some(()) = async { Some(line_changed?.await) } => {}
+                Some(()) = async { line_changed?.await; Some(()) } => {}
                 () = sleep_until(limit) => return Err(unanswered),
             }
         }

@@ -29,10 +29,12 @@ pub(crate) struct Altered {
     inner: Arc<dyn Backend>,
     caps: fn(&mut Capabilities),
     grant: Box<dyn Fn(Grant) -> Grant + Send + Sync>,
-    release: Box<dyn Fn(&Claim, LetGo) + Send + Sync>,
-    renewal: Box<dyn Fn(&[&Claim], Answers) -> Answers + Send + Sync>,
+    release: Box<Releases>,
+    renewal: Box<Renewals>,
 }
 
+type Releases = dyn Fn(&Claim, LetGo) + Send + Sync;
+type Renewals = dyn Fn(&[&Claim], Answers) -> Answers + Send + Sync;
 type Answers = Vec<Result<Renewal, Fault>>;
 
 impl Altered {
