@@ -68,8 +68,8 @@ impl RenewalPolicy {
     /// [`extend`](crate::LockGuard::extend) is called.
     ///
     /// Where leases can be shorter than what was asked for, because they are those of a session, they are
-    /// renewed until then all the same; and where a minimum hold is kept in this process, until that is
-    /// over. Nothing else is asked meanwhile: if the lock is removed, the holder
+    /// renewed until then all the same. A minimum hold that is kept in this process is renewed until it
+    /// is over, too. Nothing else is asked meanwhile: if the lock is removed, the holder
     /// is told at its deadline.
     #[must_use]
     pub fn off() -> Self {
