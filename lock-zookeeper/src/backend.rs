@@ -355,6 +355,9 @@ async fn line_before(
         None => session.line(&place.lock).await?,
     };
     let ours = place.state().node.as_ref().map(|node| node.name.clone());
+    if let Some(ours) = &ours {
+        session.must_be_ordered(&place.lock, ours, &line)?;
+    }
     match line.iter().position(|node| Some(node) == ours.as_ref()) {
         Some(0) => {
             place.is_first();
@@ -400,21 +403,30 @@ async fn look_at(
 async fn state_of(session: &Session, lock: &str) -> Result<LockState, Fault> {
     loop {
         let line = session.line(lock).await?;
-        let Some(first) = line.first() else {
-            return Ok(LockState::new(Vec::new(), Some(0)));
-        };
-        let (data, stat) = match session.client().get_data(&format!("{lock}/{first}")).await {
-            Ok(seen) => seen,
-            // It has left meanwhile.
-            Err(ZkError::NoNode) => continue,
-            Err(error) => return Err(fault("reading the holder's node", &error)),
-        };
-        // What others write there is their own business.
-        let card = Card::parse(&data);
-        let mut holder = Holder::new(card.as_ref().map(|card| card.owner));
-        holder.label = card.and_then(|card| card.label);
-        holder.token = token(stat.czxid);
-        let waiting = u64::try_from(line.len() - 1).unwrap_or(u64::MAX);
-        return Ok(LockState::new(vec![holder], Some(waiting)));
+        let first = session.first(&line);
+        let mut holders = Vec::with_capacity(first.len());
+        for node in first {
+            holders.extend(holder_of(session, &format!("{lock}/{node}")).await?);
+        }
+        // If they have left meanwhile, others may have come to be first.
+        if !holders.is_empty() || line.is_empty() {
+            let waiting = u64::try_from(line.len() - first.len()).unwrap_or(u64::MAX);
+            return Ok(LockState::new(holders, Some(waiting)));
+        }
     }
+}
+
+/// What the node of a holder tells; `None` if it has left.
+async fn holder_of(session: &Session, path: &str) -> Result<Option<Holder>, Fault> {
+    let (data, stat) = match session.client().get_data(path).await {
+        Ok(seen) => seen,
+        Err(ZkError::NoNode) => return Ok(None),
+        Err(error) => return Err(fault("reading the holder's node", &error)),
+    };
+    // What others write there is their own business.
+    let card = Card::parse(&data);
+    let mut holder = Holder::new(card.as_ref().map(|card| card.owner));
+    holder.label = card.and_then(|card| card.label);
+    holder.token = token(stat.czxid);
+    Ok(Some(holder))
 }

@@ -63,9 +63,12 @@
 //! # What is not promised
 //!
 //! * **Detached locks.** Nobody else can take a session over: they are refused.
-//! * **The end of the numbers.** The line of a lock has 2³¹ of them, which begin anew when the empty node of
-//!   the lock is removed: the server does that by itself, with containers, after a minute or so. A line that
-//!   has passed the end is refused, by name, until its node is deleted: never two holders.
+//! * **The end of the numbers.** The queue of a lock has 2³¹ of them. They begin anew when the empty node of the
+//!   lock is removed: the server does that by itself, with containers, after a minute or so. A node that never
+//!   stands empty for so long comes to the end, where ZooKeeper gives every node the same number, 2 147 483 647.
+//!   Claims are refused from one million numbers before the end on, also on a free lock, until the lock's node is
+//!   deleted. Claims are also refused behind any node that has the last number. `inspect` then shows each
+//!   node that may be the holder's.
 //! * **Long lines.** A waiter reads the line when it comes, 59 bytes for each place, and again when the second
 //!   before it leaves: 0.6 kB behind ten others, 59 kB behind a thousand, 0.6 MB behind ten thousand. We read
 //!   lists of any length, and servers send them; Java clients in the same line break their connection at

@@ -6,6 +6,13 @@ use lock_core::{Encoding, Error, ErrorKind, FencingToken, Label, LockName, Owner
 const PUNCTUATION: &str = "!\"#$&'()*+,-.:;<=>?@[\\]^_`{|}~";
 const MAX_ELEMENT: usize = 200;
 
+/// The last of a line's numbers: ZooKeeper gives it to every node from there on, and their order is lost.
+const LAST_NUMBER: i64 = i32::MAX as i64;
+
+/// How many numbers before the last one are left unused. The claims that are refused use them up, and
+/// clients of other libraries go on with them meanwhile.
+const UNUSED_NUMBERS: i64 = 1_000_000;
+
 /// The one element that the server keeps for itself, at its root.
 const RESERVED: (&str, &str) = ("zookeeper", "%7Aookeeper");
 
@@ -114,12 +121,30 @@ impl Layout {
         (digits.len() >= 10).then(|| digits.parse().ok()).flatten()
     }
 
+    /// Whether `ours` may take its turn in `line`, which is in order: its number is not near the end of all numbers, and
+    /// none of the others has reached it.
+    pub(crate) fn is_ordered(self, ours: &str, line: &[String]) -> bool {
+        let is_near_end = self.sequence(ours).is_none_or(|at| at >= LAST_NUMBER - UNUSED_NUMBERS);
+        !is_near_end && !line.last().is_some_and(|last| self.has_last_number(last))
+    }
+
+    /// The first in `line`, and those besides that may be: nobody can tell which of those with the last number is
+    /// first.
+    pub(crate) fn first(self, line: &[String]) -> &[String] {
+        let tied = line.iter().take_while(|node| self.has_last_number(node)).count();
+        &line[..tied.max(1).min(line.len())]
+    }
+
+    fn has_last_number(self, node: &str) -> bool {
+        self.sequence(node).is_some_and(|number| number >= LAST_NUMBER)
+    }
+
     /// Who is in line, first come first. What is not in line, or out of order, is told.
     pub(crate) fn line(self, children: Vec<String>) -> Result<Vec<String>, OddLine> {
         let mut line = Vec::with_capacity(children.len());
         for node in children {
             match self.sequence(&node) {
-                Some(number) if number < 0 => return Err(OddLine::Wrapped),
+                Some(number) if number < 0 => return Err(OddLine::Exhausted),
                 Some(number) => line.push((number, node)),
                 // Curator would count it; kazoo does not.
                 None if self == Self::Curator => return Err(OddLine::Stranger(node)),
@@ -134,8 +159,9 @@ impl Layout {
 /// Why nobody can say who is first.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum OddLine {
-    /// The numbers have passed the end of 32 bits, and the youngest look like the oldest.
-    Wrapped,
+    /// The numbers have passed the end of 32 bits, and the youngest look like the oldest. ZooKeeper stops
+    /// there and does not do this.
+    Exhausted,
     /// Something else is there.
     Stranger(String),
 }
@@ -230,10 +256,25 @@ mod tests {
         let line = Layout::Curator.line(nodes(&["b-lock-0000000003", "c-lock-0000000001"]));
         assert_eq!(line, Ok(nodes(&["c-lock-0000000001", "b-lock-0000000003"])));
         let wrapped = nodes(&["a-lock-2147483647", "b-lock--2147483648"]);
-        assert_eq!(Layout::Curator.line(wrapped), Err(OddLine::Wrapped));
+        assert_eq!(Layout::Curator.line(wrapped), Err(OddLine::Exhausted));
         let odd = nodes(&["leases"]);
         assert_eq!(Layout::Curator.line(odd.clone()), Err(OddLine::Stranger("leases".into())));
         assert_eq!(Layout::Kazoo.line(odd), Ok(Vec::new()));
+    }
+
+    #[test]
+    fn at_the_end_of_the_numbers_there_is_no_order() {
+        let nodes = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
+        let layout = Layout::Curator;
+        let before = nodes(&["b-lock-0000000003", "a-lock-2146483646"]);
+        assert!(layout.is_ordered("a-lock-2146483646", &before));
+        assert!(!layout.is_ordered("a-lock-2146483647", &nodes(&["a-lock-2146483647"])));
+        let tied = nodes(&["a-lock-2147483647", "b-lock-2147483647"]);
+        assert!(!layout.is_ordered("b-lock-2147483647", &tied));
+        assert!(!layout.is_ordered("b-lock-0000000003", &[&before[..1], &tied[..]].concat()));
+        assert_eq!(layout.first(&tied), tied);
+        assert_eq!(layout.first(&before), &before[..1]);
+        assert_eq!(layout.first(&[]), &[] as &[String]);
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,6 +27,9 @@ const LOGGER: &str = "/usr/share/java/slf4j-simple.jar";
 
 /// What encrypted connections need besides, and the jar does not name.
 const NETTY: &str = "/usr/share/java/netty-codec.jar:/usr/share/java/netty-resolver.jar";
+
+/// Runs the script that edits a snapshot.
+const BEANSHELL: &str = "/usr/share/java/bsh.jar";
 
 /// How many members an ensemble has.
 const MEMBERS: usize = 3;
@@ -208,6 +212,29 @@ impl ZooKeeper {
             run(&self.properties, directory)
         });
         self.wait_until_ready().unwrap_or_else(|error| panic!("{error}"));
+    }
+
+    /// Kills the server, sets the number that the next sequential child of `node` gets, and starts the server
+    /// again with these data.
+    ///
+    /// # Panics
+    ///
+    /// BeanShell is not installed, there is no such node, or the server does not come up.
+    pub fn restart_with_sequence(&self, node: &str, next: i32) {
+        self.kill();
+        let directory = self.directory();
+        let script = concat!(env!("CARGO_MANIFEST_DIR"), "/src/servers/sequence.bsh");
+        let edited = Command::new("java")
+            .args(["-cp", &format!("{BEANSHELL}:{JAR}:{LOGGER}"), "bsh.Interpreter", script])
+            .arg(data(directory))
+            .args([node, &next.to_string()])
+            .output()
+            .expect("java runs: apt-get install default-jre-headless");
+        assert!(
+            edited.stdout.ends_with(b"done\n"),
+            "the sequence of {node} is set (apt-get install libbsh-java): {edited:?}"
+        );
+        self.restart(KeepData::Yes);
     }
 
     fn wait_until_ready(&self) -> Result<(), ServerError> {

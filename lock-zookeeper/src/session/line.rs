@@ -134,15 +134,27 @@ impl Session {
             Err(error) => return Err(fault("looking at the line", &error)),
         };
         self.layout.line(children).map_err(|odd| match odd {
-            OddLine::Wrapped => Fault::not_applied(
-                FaultKind::Invalid,
-                format!("the numbers of the line {lock} have passed the end of 32 bits, so nobody can say who is first: let its holder finish, then delete the node"),
-            ),
+            OddLine::Exhausted => exhausted(lock),
             OddLine::Stranger(node) => Fault::not_applied(
                 FaultKind::Invalid,
                 format!("the node {lock} holds {node:?}, which is no place in a line: what else uses it?"),
             ),
         })
+    }
+
+    /// Whether there is an order in which `ours` may wait for its turn.
+    pub(crate) fn must_be_ordered(
+        &self,
+        lock: &str,
+        ours: &str,
+        line: &[String],
+    ) -> Result<(), Fault> {
+        if self.layout.is_ordered(ours, line) { Ok(()) } else { Err(exhausted(lock)) }
+    }
+
+    /// The nodes of those who may hold the lock, in a line that is in order: one, but at the end of the numbers.
+    pub(crate) fn first<'a>(&self, line: &'a [String]) -> &'a [String] {
+        self.layout.first(line)
     }
 
     /// The nodes of `place` on the server. There may be two if a request was carried out late.
@@ -212,4 +224,13 @@ impl Session {
             Err(error) => Err(fault("leaving the line", &error)),
         }
     }
+}
+
+/// Nobody can tell, or soon could, who is first in this line.
+fn exhausted(lock: &str) -> Fault {
+    let why = format!(
+        "the line {lock} has come to the end of its numbers, 32 bits, where nobody can tell who is first: let its \
+         holder finish, then delete the node, and its numbers begin anew"
+    );
+    Fault::not_applied(FaultKind::Invalid, why)
 }

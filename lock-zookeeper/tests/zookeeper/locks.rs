@@ -266,6 +266,77 @@ async fn a_line_whose_numbers_have_wrapped_is_refused_loudly() {
     assert!(fault.into_source().to_string().contains("leases"));
 }
 
+/// ZooKeeper 3.8 does not wrap: from 2 147 483 647 on every node gets that number, and the random part of its name
+/// would decide.
+#[tokio::test]
+async fn near_the_end_of_the_numbers_nobody_is_let_in() {
+    let server = server();
+    let first = claim("n", true);
+    {
+        let client = client(server.addr()).await;
+        win(&client, &first).await;
+        client.release(&first, LetGo::now()).await.unwrap();
+    }
+    for next in [i32::MAX - 999_999, i32::MAX - 1, i32::MAX] {
+        server.restart_with_sequence("/n", next);
+        let operator = operator(server.addr()).await;
+        let clients = [client(server.addr()).await, client(server.addr()).await];
+        for (client, queue) in [(&clients[0], false), (&clients[1], true), (&clients[0], true)] {
+            let fault = client.try_acquire(&claim("n", queue)).await.unwrap_err();
+            assert_eq!(fault.kind(), FaultKind::Invalid, "{next}");
+            let text = fault.into_source().to_string();
+            assert!(text.contains("numbers") && text.contains("delete the node"), "{text}");
+            assert!(line(&operator, "n").await.is_empty(), "the refused node is removed");
+            assert_eq!(client.inspect(&name("n")).await.unwrap().waiting, Some(0));
+        }
+        // The remedy.
+        operator.delete("/n", None).await.unwrap();
+        let again = claim("n", true);
+        win(&clients[0], &again).await;
+        clients[0].release(&again, LetGo::now()).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn up_to_the_margin_the_numbers_are_used() {
+    let server = server();
+    let first = claim("n", true);
+    {
+        let client = client(server.addr()).await;
+        win(&client, &first).await;
+        client.release(&first, LetGo::now()).await.unwrap();
+    }
+    server.restart_with_sequence("/n", i32::MAX - 1_000_002);
+    let client = client(server.addr()).await;
+    let [holder, waiter] = [claim("n", true), claim("n", true)];
+    win(&client, &holder).await;
+    assert!(is_contended(&client, &waiter).await);
+    client.try_acquire(&claim("n", true)).await.unwrap_err();
+    // Those who came before are served.
+    client.release(&holder, LetGo::now()).await.unwrap();
+    soon(client.wait(&waiter)).await.unwrap();
+    win(&client, &waiter).await;
+}
+
+/// Of several nodes with the largest number each may be a holder's.
+#[tokio::test]
+async fn behind_nodes_that_have_the_largest_number_nobody_is_first() {
+    let server = server();
+    let (client, operator) = (client(server.addr()).await, operator(server.addr()).await);
+    let open = CreateMode::Persistent.with_acls(Acls::anyone_all());
+    operator.create("/n", b"", &open).await.unwrap();
+    for node in ["_c_x-lock-2147483647", "_c_y-lock-2147483647"] {
+        operator.create(&format!("/n/{node}"), b"", &open).await.unwrap();
+    }
+    for queue in [false, true] {
+        let fault = client.try_acquire(&claim("n", queue)).await.unwrap_err();
+        assert_eq!(fault.kind(), FaultKind::Invalid);
+        assert_eq!(line(&operator, "n").await.len(), 2, "nothing of ours stays in it");
+    }
+    let seen = client.inspect(&name("n")).await.unwrap();
+    assert_eq!((seen.holders.len(), seen.waiting), (2, Some(0)), "nobody can tell which");
+}
+
 #[tokio::test]
 async fn a_held_lock_stays_held_and_each_lease_is_long_enough() {
     let server = server();
