@@ -222,15 +222,21 @@ impl Backend for ZooKeeper {
             name.as_str().starts_with(prefix) && after.is_none_or(|after| name > after)
         });
         wanted.sort_unstable();
-        let mut listed = Vec::new();
+        let (mut listed, mut skipped) = (Vec::new(), 0);
         for name in wanted {
             if listed.len() == limit {
                 break;
             }
-            let state = state_of(&session, &names.path(&name)).await?;
-            if !state.holders.is_empty() {
-                listed.push(Listed::new(name, state));
+            match state_of(&session, &names.path(&name)).await {
+                Ok(state) if state.holders.is_empty() => {}
+                Ok(state) => listed.push(Listed::new(name, state)),
+                // Something else is there; the others are locks.
+                Err(fault) if fault.kind() == FaultKind::Invalid => skipped += 1,
+                Err(fault) => return Err(fault),
             }
+        }
+        if skipped > 0 {
+            tracing::warn!(skipped, "not listed: nodes that hold something other than a line");
         }
         Ok(listed)
     }

@@ -97,13 +97,19 @@
 //!
 //! | layout | excludes, in one line first come first served | as seen in |
 //! |---|---|---|
-//! | `curator` (default) | Apache Curator, `InterProcessMutex` and what builds on it (Spring Integration: `<root>/<key>`) | tests with 5.4 |
+//! | `curator` (default) | Apache Curator, `InterProcessMutex`, `LeaderSelector`, and libraries that build on them (Spring Integration: `<root>/<key>`) | tests with 5.4 |
 //! | | go-zookeeper | its source |
-//! | `kazoo` | kazoo, `Lock` | tests with 2.8 |
+//! | `kazoo` | kazoo, `Lock`, `ReadLock` and `WriteLock` | tests with 2.8 |
 //!
-//! Their holders have no proofs: one that is cut off believes in its lock for longer than the ensemble does, and
-//! only a resource that checks our tokens has protection from it, if theirs are checked as well. Children
-//! of a lock's node that are no places in line are an error, and none of ours puts any there.
+//! **Other recipes do not exclude ours on the same path: both hold.** These are Curator's
+//! `InterProcessSemaphoreMutex`, `InterProcessReadWriteLock`, `InterProcessSemaphoreV2` and `LeaderLatch`, and
+//! kazoo's `Semaphore`. kazoo's `Lock` ignores Curator and go-zookeeper, and they count its nodes by other rules. Where
+//! such nodes are there first, a claim of ours is refused, in both layouts: children of a lock's node that are no
+//! places in its queue are an error, and none of ours puts any there. Where ours comes first, nothing tells the other.
+//!
+//! Their holders have no proofs. One that is cut off takes the lock for held for longer than the ensemble does, and
+//! only a resource that checks our tokens has protection from it, if theirs are checked as well. `list` leaves
+//! out nodes with foreign children, and traces a warning with their number.
 //!
 //! # Encryption
 //!

@@ -13,6 +13,9 @@ const LAST_NUMBER: i64 = i32::MAX as i64;
 /// clients of other libraries go on with them meanwhile.
 const UNUSED_NUMBERS: i64 = 1_000_000;
 
+/// What the nodes of kazoo's `ReadLock` have in their names before the number.
+const KAZOO_READER: &str = "__rlock__";
+
 /// The one element that the server keeps for itself, at its root.
 const RESERVED: (&str, &str) = ("zookeeper", "%7Aookeeper");
 
@@ -23,7 +26,8 @@ pub enum Layout {
     /// As Apache Curator's `InterProcessMutex` does it: `_c_<uuid>-lock-<sequence>`.
     #[default]
     Curator,
-    /// As kazoo's `Lock` does it: `<32 hex digits>__lock__<sequence>`.
+    /// As kazoo's `Lock` does it: `<32 hex digits>__lock__<sequence>`. Its readers, `<32 hex
+    /// digits>__rlock__<sequence>`, are waited for as well.
     Kazoo,
 }
 
@@ -113,11 +117,11 @@ impl Layout {
 
     /// The number behind the name of a node in line; `None` for nodes that are not in line.
     pub(crate) fn sequence(self, node: &str) -> Option<i64> {
-        let mark = match self {
-            Self::Curator => "lock-",
-            Self::Kazoo => "__lock__",
+        let marks: &[&str] = match self {
+            Self::Curator => &["lock-"],
+            Self::Kazoo => &["__lock__", KAZOO_READER],
         };
-        let (_, digits) = node.rsplit_once(mark)?;
+        let (_, digits) = marks.iter().find_map(|mark| node.rsplit_once(mark))?;
         (digits.len() >= 10).then(|| digits.parse().ok()).flatten()
     }
 
@@ -128,11 +132,13 @@ impl Layout {
         !is_near_end && !line.last().is_some_and(|last| self.has_last_number(last))
     }
 
-    /// The first in `line`, and those besides that may be: nobody can tell which of those with the last number is
-    /// first.
+    /// The first in `line`, and those that hold or may hold the lock besides: other readers, and at the end of
+    /// the numbers those with the same one.
     pub(crate) fn first(self, line: &[String]) -> &[String] {
         let tied = line.iter().take_while(|node| self.has_last_number(node)).count();
-        &line[..tied.max(1).min(line.len())]
+        let is_reader = |node: &&String| self == Self::Kazoo && node.contains(KAZOO_READER);
+        let readers = line.iter().take_while(is_reader).count();
+        &line[..tied.max(readers).max(1).min(line.len())]
     }
 
     fn has_last_number(self, node: &str) -> bool {
@@ -146,9 +152,8 @@ impl Layout {
             match self.sequence(&node) {
                 Some(number) if number < 0 => return Err(OddLine::Exhausted),
                 Some(number) => line.push((number, node)),
-                // Curator would count it; kazoo does not.
-                None if self == Self::Curator => return Err(OddLine::Stranger(node)),
-                None => {}
+                // Whose client counts it, and whose does not, nobody can tell.
+                None => return Err(OddLine::Stranger(node)),
             }
         }
         line.sort_unstable();
@@ -259,7 +264,12 @@ mod tests {
         assert_eq!(Layout::Curator.line(wrapped), Err(OddLine::Exhausted));
         let odd = nodes(&["leases"]);
         assert_eq!(Layout::Curator.line(odd.clone()), Err(OddLine::Stranger("leases".into())));
-        assert_eq!(Layout::Kazoo.line(odd), Ok(Vec::new()));
+        assert_eq!(Layout::Kazoo.line(odd), Err(OddLine::Stranger("leases".into())));
+        let readers =
+            nodes(&["b__lock__0000000003", "c__rlock__0000000002", "a__rlock__0000000001"]);
+        let line = Layout::Kazoo.line(readers.clone()).unwrap();
+        assert_eq!(line, readers.iter().rev().cloned().collect::<Vec<_>>());
+        assert_eq!(Layout::Kazoo.first(&line), &line[..2]);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 """Locks with kazoo's Lock as the lines on stdin say, and answers each with a line on stdout.
 
-Told nothing, it only loads the library.
+The first line names the hosts, the path, and the class if it is not Lock. Told nothing, it only loads the library.
 """
 
 import sys
@@ -10,10 +10,10 @@ from kazoo.exceptions import LockTimeout
 
 first = sys.stdin.readline()
 if first:
-    hosts, path = first.split()
+    hosts, path, *kind = first.split()
     client = KazooClient(hosts=hosts, timeout=10)
     client.start()
-    lock = client.Lock(path, "kazoo")
+    lock = getattr(client, *kind or ["Lock"])(path, "kazoo")
     for line in sys.stdin:
         verb, *args = line.split()
         if verb == "acquire":

@@ -3,12 +3,13 @@
 use conformance_tests::peers::Library::{self, Curator, Kazoo};
 use conformance_tests::peers::Peer;
 use conformance_tests::servers::ZooKeeper as Server;
+use lock_core::backend::FaultKind;
 use lock_core::{Backend, FencingToken, LockGuard, Locker};
 use lock_zookeeper::{Config, Layout, ZooKeeper};
 use tokio::task::JoinHandle;
-use zookeeper_client::Client;
+use zookeeper_client::{Acls, Client, CreateMode};
 
-use crate::support::{line, name, operator, server, soon, until};
+use crate::support::{claim, line, name, operator, server, soon, until, win};
 
 /// Makes a test of each function for each library.
 macro_rules! with_each_library {
@@ -49,8 +50,13 @@ async fn fleet(library: Library) -> Fleet {
 impl Fleet {
     /// One of theirs, for the same lock as ours.
     fn theirs(&self) -> Peer {
+        self.theirs_of("")
+    }
+
+    /// One of theirs that is of another kind than usual.
+    fn theirs_of(&self, kind: &str) -> Peer {
         let mut peer = self.library.start(&[]);
-        peer.tell(&format!("{} /n", self.server.addr()));
+        peer.tell(&format!("{} /n {kind}", self.server.addr()));
         peer
     }
 
@@ -140,4 +146,52 @@ async fn their_death_lets_us_in(library: Library) {
     let waiter = fleet.waiter().await;
     drop(theirs);
     soon(waiter).await.unwrap().release().await.unwrap();
+}
+
+#[tokio::test]
+async fn readers_of_kazoo_keep_us_out_and_we_keep_out_its_readers() {
+    let fleet = fleet(Kazoo).await;
+    let mut readers = [fleet.theirs_of("ReadLock"), fleet.theirs_of("ReadLock")];
+    for reader in &mut readers {
+        assert_eq!(reader.ask("acquire 30000").await, "held");
+    }
+    assert!(fleet.locks.lock("n").unwrap().try_acquire().await.unwrap().is_none());
+    let seen = fleet.client.inspect(&name("n")).await.unwrap();
+    assert_eq!((seen.holders.len(), seen.waiting), (2, Some(0)));
+    let waiter = fleet.waiter().await;
+    let mut behind = fleet.theirs_of("ReadLock");
+    behind.tell("acquire 60000");
+    fleet.until_in_line(4).await;
+    for reader in &mut readers {
+        assert!(!waiter.is_finished());
+        assert_eq!(reader.ask("release").await, "done");
+    }
+    let guard = soon(waiter).await.unwrap();
+    guard.verify().await.unwrap();
+    guard.release().await.unwrap();
+    assert_eq!(behind.answer().await, "held");
+    assert_eq!(behind.ask("release").await, "done");
+}
+
+/// go-zookeeper and Curator count every child; kazoo counts its own alone. Who is first is nobody's to tell.
+#[tokio::test]
+async fn a_line_with_places_of_other_libraries_is_refused_in_kazoos_layout() {
+    let fleet = fleet(Kazoo).await;
+    let open = Acls::anyone_all();
+    let persistent = CreateMode::Persistent.with_acls(open);
+    fleet.operator.create("/n", b"", &persistent).await.unwrap();
+    let theirs = format!("/n/_c_{:032x}-lock-", 7);
+    let place = CreateMode::EphemeralSequential.with_acls(open);
+    fleet.operator.create(&theirs, b"", &place).await.unwrap();
+    for queue in [false, true] {
+        let fault = fleet.client.try_acquire(&claim("n", queue)).await.unwrap_err();
+        assert_eq!(fault.kind(), FaultKind::Invalid);
+        assert!(fault.into_source().to_string().contains("-lock-"));
+        assert_eq!(fleet.in_line().await, 1, "nothing of ours stays in it");
+    }
+    // The locks beside it are listed all the same.
+    let held = claim("m", true);
+    win(&fleet.client, &held).await;
+    let listed = fleet.client.list("", None, 10).await.unwrap();
+    assert_eq!(listed.iter().map(|listed| &listed.name).collect::<Vec<_>>(), [&held.name]);
 }

@@ -264,6 +264,13 @@ async fn a_line_whose_numbers_have_wrapped_is_refused_loudly() {
     operator.create("/m/leases", b"", &open).await.unwrap();
     let fault = client.try_acquire(&claim("m", true)).await.unwrap_err();
     assert!(fault.into_source().to_string().contains("leases"));
+    // The locks beside the two are listed all the same.
+    let output = Output::default();
+    let _tracing = output.listen();
+    win(&client, &claim("o", true)).await;
+    let listed = client.list("", None, 10).await.unwrap();
+    assert_eq!(listed.iter().map(|listed| listed.name.as_str()).collect::<Vec<_>>(), ["o"]);
+    assert!(output.text().contains("skipped=2"), "{}", output.text());
 }
 
 /// ZooKeeper 3.8 does not wrap: from 2 147 483 647 on every node gets that number, and the random part of its name
