@@ -82,7 +82,8 @@
 //! # Nodes
 //!
 //! `/<chroot>/<prefix>/<name>/_c_<uuid>-lock-<number>`, ephemeral and sequential, with `<owner id>[ <label>]` as
-//! data; the nodes above are containers. Names of ASCII letters, digits and punctuation stay as they are, but
+//! data; the nodes above are containers. With `layout=kazoo` they are persistent, because an object of kazoo fails when its path is
+//! removed: such a node stays until it is deleted. A node that holds data is refused there. Names of ASCII letters, digits and punctuation stay as they are, but
 //! for `%`, `/` and a leading dot, which are escaped. With credentials in the URL every node belongs to that
 //! user alone. Without, nodes belong to the world: whoever reaches the server can read owner ids and delete
 //! nodes. On the node of a lock that somebody else made our user needs the rights to read, write, create and

@@ -48,6 +48,8 @@ pub(crate) struct Session {
     barrier: Barrier,
     /// Locks that were held by others when they were looked at last. A hint.
     contended: Mutex<HashSet<String>>,
+    /// Nodes of locks that have been seen to hold no data, in kazoo's layout.
+    without_data: Mutex<HashSet<String>>,
     watches: Watches,
 }
 
@@ -82,6 +84,7 @@ impl Session {
             over: SetOnce::new(),
             barrier: Barrier::default(),
             contended: Mutex::default(),
+            without_data: Mutex::default(),
             watches: Watches::default(),
         })
     }

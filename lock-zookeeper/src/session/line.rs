@@ -1,6 +1,7 @@
 //! The line before a lock: nodes that enter it, are found in it again, and leave it.
 
-use std::sync::Arc;
+use std::collections::HashSet;
+use std::sync::{Arc, MutexGuard, PoisonError};
 
 use lock_core::OwnerId;
 use lock_core::backend::{Effect, Fault, FaultKind};
@@ -9,11 +10,14 @@ use zookeeper_client::{CreateMode, Error as ZkError, MultiWriteResult};
 
 use super::{Session, expired};
 use crate::fault::fault;
-use crate::names::OddLine;
+use crate::names::{Layout, OddLine};
 use crate::place::{Node, Place};
 
 /// How often the lock's node is made anew when it vanishes under our hands.
 const ATTEMPTS: u32 = 5;
+
+/// Nodes that are remembered to hold no data.
+const MAX_WITHOUT_DATA: usize = 1000;
 
 /// What became of a node that was put into the line.
 struct Entered {
@@ -48,6 +52,9 @@ impl Session {
     }
 
     async fn create(&self, place: &Place, data: &[u8]) -> Result<Vec<String>, Fault> {
+        if self.layout == Layout::Kazoo {
+            self.must_hold_no_data(&place.lock).await?;
+        }
         for _ in 0..ATTEMPTS {
             match self.create_and_count(place, data).await {
                 Ok(Entered { owner: Some(owner), .. }) if owner != self.id => {
@@ -104,18 +111,43 @@ impl Session {
         })
     }
 
-    /// Makes the node of a lock and those above it: containers, which the server removes when they are
-    /// empty.
-    async fn make_lock(&self, lock: &str) -> Result<(), Fault> {
-        let options = CreateMode::Container.with_acls(self.acls);
-        let failed = |error: ZkError| match fault("making the node of the lock", &error) {
-            // Nothing of the claim is there.
-            fault if fault.is_transient() => {
-                Fault::not_applied(FaultKind::Unavailable, fault.into_source())
+    /// Refuses a node with data, which entering the line would write over: kazoo's `Semaphore` keeps its maximum
+    /// there. Looks once for each node.
+    async fn must_hold_no_data(&self, lock: &str) -> Result<(), Fault> {
+        if self.without_data().contains(lock) {
+            return Ok(());
+        }
+        match self.client.get_data(lock).await {
+            Ok((data, _)) if !data.is_empty() => {
+                let why = format!(
+                    "the node {lock} holds data, which a lock's does not: what else uses it?"
+                );
+                return Err(Fault::not_applied(FaultKind::Invalid, why));
             }
-            fault => fault,
+            Ok(_) | Err(ZkError::NoNode) => {}
+            Err(error) => return Err(before_entering("looking at the node of the lock", &error)),
+        }
+        let mut without_data = self.without_data();
+        if without_data.len() >= MAX_WITHOUT_DATA {
+            without_data.clear();
+        }
+        without_data.insert(lock.to_owned());
+        Ok(())
+    }
+
+    fn without_data(&self) -> MutexGuard<'_, HashSet<String>> {
+        self.without_data.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes the node of a lock and those above it: containers, which the server removes when they are
+    /// empty. kazoo makes a path once for each of its locks, and fails when that is removed.
+    async fn make_lock(&self, lock: &str) -> Result<(), Fault> {
+        let mode = match self.layout {
+            Layout::Curator => CreateMode::Container,
+            Layout::Kazoo => CreateMode::Persistent,
         };
-        self.client.mkdir(lock, &options).await.map_err(failed)
+        let made = self.client.mkdir(lock, &mode.with_acls(self.acls)).await;
+        made.map_err(|error| before_entering("making the node of the lock", &error))
     }
 
     /// The line before a lock, first come first; empty if there is none.
@@ -233,4 +265,14 @@ fn exhausted(lock: &str) -> Fault {
          holder finish, then delete the node, and its numbers begin anew"
     );
     Fault::not_applied(FaultKind::Invalid, why)
+}
+
+/// What failed before there is anything of the claim.
+fn before_entering(doing: &str, error: &ZkError) -> Fault {
+    match fault(doing, error) {
+        fault if fault.is_transient() => {
+            Fault::not_applied(FaultKind::Unavailable, fault.into_source())
+        }
+        fault => fault,
+    }
 }

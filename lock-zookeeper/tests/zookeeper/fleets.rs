@@ -2,8 +2,8 @@
 
 use conformance_tests::peers::Library::{self, Curator, Kazoo};
 use conformance_tests::peers::Peer;
-use conformance_tests::servers::ZooKeeper as Server;
-use lock_core::backend::FaultKind;
+use conformance_tests::servers::{ZooKeeper as Server, ZooKeeperOptions};
+use lock_core::backend::{FaultKind, LetGo};
 use lock_core::{Backend, FencingToken, LockGuard, Locker};
 use lock_zookeeper::{Config, Layout, ZooKeeper};
 use tokio::task::JoinHandle;
@@ -39,7 +39,10 @@ struct Fleet {
 }
 
 async fn fleet(library: Library) -> Fleet {
-    let server = server();
+    fleet_on(server(), library).await
+}
+
+async fn fleet_on(server: Server, library: Library) -> Fleet {
     let layout = if library == Curator { Layout::Curator } else { Layout::Kazoo };
     let config = Config::new(&crate::support::url(server.addr())).unwrap().layout(layout);
     let client = ZooKeeper::connect(config).await.unwrap();
@@ -194,4 +197,48 @@ async fn a_line_with_places_of_other_libraries_is_refused_in_kazoos_layout() {
     win(&fleet.client, &held).await;
     let listed = fleet.client.list("", None, 10).await.unwrap();
     assert_eq!(listed.iter().map(|listed| &listed.name).collect::<Vec<_>>(), [&held.name]);
+}
+
+/// A `Lock` of kazoo makes its path once: it fails for good when that is removed under it.
+#[tokio::test]
+async fn in_kazoos_layout_the_nodes_of_locks_stay() {
+    let options = ZooKeeperOptions::new().property("znode.container.checkIntervalMs", "200");
+    let fleet = fleet_on(Server::start(&options), Kazoo).await;
+    let held = claim("n", true);
+    win(&fleet.client, &held).await;
+    let mut theirs = fleet.theirs();
+    theirs.tell("acquire 60000");
+    fleet.until_in_line(2).await;
+    fleet.client.release(&held, LetGo::now()).await.unwrap();
+    assert_eq!(theirs.answer().await, "held");
+    assert_eq!(theirs.ask("release").await, "done");
+    // Containers that come to stand empty now are removed by the look after that of this one.
+    for container in ["/first", "/second"] {
+        let open = Acls::anyone_all();
+        let make = CreateMode::Container.with_acls(open);
+        fleet.operator.create(container, b"", &make).await.unwrap();
+        let child = format!("{container}/child");
+        let make = CreateMode::Persistent.with_acls(open);
+        fleet.operator.create(&child, b"", &make).await.unwrap();
+        fleet.operator.delete(&child, None).await.unwrap();
+        let is_gone = async || fleet.operator.check_stat(container).await.unwrap().is_none();
+        until("the server has looked for empty containers", is_gone).await;
+    }
+    assert_eq!(theirs.ask("acquire 30000").await, "held");
+    assert_eq!(theirs.ask("release").await, "done");
+}
+
+/// kazoo's `Semaphore` keeps its maximum in the node that would be ours.
+#[tokio::test]
+async fn in_kazoos_layout_the_data_of_a_node_are_left_alone() {
+    let fleet = fleet(Kazoo).await;
+    let persistent = CreateMode::Persistent.with_acls(Acls::anyone_all());
+    fleet.operator.create("/n", b"3", &persistent).await.unwrap();
+    for queue in [false, true] {
+        let fault = fleet.client.try_acquire(&claim("n", queue)).await.unwrap_err();
+        assert_eq!(fault.kind(), FaultKind::Invalid);
+        assert!(fault.into_source().to_string().contains("holds data"));
+    }
+    assert_eq!(fleet.operator.get_data("/n").await.unwrap().0, b"3");
+    assert_eq!(fleet.in_line().await, 0);
 }
