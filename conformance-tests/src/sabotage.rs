@@ -1267,7 +1267,7 @@ struct BlocksItsThread;
 #[async_trait]
 impl Sabotage for BlocksItsThread {
     async fn try_acquire(&self, inner: &dyn Backend, claim: &Claim) -> Result<Attempt, Fault> {
-        match tokio::time::timeout(Duration::from_millis(200), inner.try_acquire(claim)).await {
+        match tokio::time::timeout(Duration::from_secs(1), inner.try_acquire(claim)).await {
             Ok(answer) => answer,
             Err(_) => {
                 #[expect(clippy::disallowed_methods, reason = "that is the sabotage")]
