@@ -89,6 +89,7 @@ static SABOTEURS: &[Saboteur] = &[
     saboteur!(RenewAlwaysHeld, "3.1", "2.2", "2.3", "14.5"),
     saboteur!(ExaggeratesItsLease, "3.2", "1.4"),
     saboteur!(KeepsTheNewsToItself, "3.3"),
+    saboteur!(ReleasesAtTheDeadline, "3.4"),
     saboteur!(ReleasesInName, "4.1", "7.2", "14.3", "14.6"),
     saboteur!(KeepsTheCancelled, "7.1", "7.3"),
     saboteur!(ReleasesAnyone, "4.2", "4.7"),
@@ -569,6 +570,30 @@ impl Sabotage for ExaggeratesItsLease {
     }
     async fn wait(&self, inner: &dyn Backend, claim: &Claim) -> Result<Wake, Fault> {
         rewake(inner.wait(claim).await, Self::exaggerate)
+    }
+}
+
+/// Lets a lock go as soon as the deadline of its first lease has passed.
+#[derive(Debug, Default)]
+struct ReleasesAtTheDeadline(Lapses);
+#[async_trait]
+impl Sabotage for ReleasesAtTheDeadline {
+    async fn try_acquire(&self, inner: &dyn Backend, claim: &Claim) -> Result<Attempt, Fault> {
+        let attempt = inner.try_acquire(claim).await?;
+        if let Attempt::Acquired(grant) = &attempt {
+            let margin = claim.ttl / 100 + inner.capabilities().margin;
+            self.0.set(claim, grant.since + claim.ttl.saturating_sub(margin));
+        }
+        Ok(attempt)
+    }
+    async fn wait(&self, inner: &dyn Backend, claim: &Claim) -> Result<Wake, Fault> {
+        loop {
+            self.0.reap(inner).await?;
+            let tick = tokio::time::timeout(Duration::from_millis(1), inner.wait(claim));
+            if let Ok(wake) = tick.await {
+                return wake;
+            }
+        }
     }
 }
 

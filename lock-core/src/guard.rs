@@ -96,6 +96,10 @@ impl LockGuard {
 
     /// Waits until the lock is lost: at the latest at the deadline, earlier on evidence.
     ///
+    /// After the deadline the lock stays shut for the backend's [`margin`](crate::Capabilities::margin) and
+    /// one per cent of the lease, as long as the guard is there. A task that is polled within that time
+    /// learns of the loss before another client holds the lock. Drop the guard to let it go earlier.
+    ///
     /// After the machine was suspended, the timer behind this may be late by the time until the next
     /// renewal; [`is_held`](Self::is_held) is right at once.
     ///
@@ -199,6 +203,7 @@ impl LockGuard {
         let Some(hold) = self.hold.take() else {
             return Ok(());
         };
+        hold.guard_is_gone();
         if hold.loss().is_some() {
             return Err(hold.loss_error("release"));
         }
@@ -351,6 +356,7 @@ impl Drop for LockGuard {
 
 /// Releases the lock in the background, or leaves it to the next waiter.
 fn let_go(hold: &Arc<Hold>) {
+    hold.guard_is_gone();
     // A lost lock is let go by whoever noticed the loss.
     if hold.loss().is_none() && !Bequest::leave(hold) {
         hold.part();

@@ -10,7 +10,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tokio::sync::{OwnedMutexGuard, SetOnce};
+use tokio::sync::{OwnedMutexGuard, SetOnce, oneshot};
 
 use crate::backend::{Claim, Fault, Grant, Lease, Renewal};
 use crate::bequest::Wish;
@@ -240,6 +240,10 @@ struct State {
     unheard: bool,
     /// Nobody is going to let the claim go any more: its runtime is gone.
     abandoned: bool,
+    /// The guard was dropped or released: nothing runs under the lock any more.
+    guard_gone: bool,
+    /// Dropped with the guard, if the lock was lost before.
+    kept_for_guard: Option<oneshot::Sender<()>>,
     /// Where the wheel keeps this hold.
     slot: Option<(Moment, u64)>,
 }
@@ -286,6 +290,8 @@ impl Hold {
                 refused: false,
                 unheard: engine.caps.notices == Support::Present,
                 abandoned: false,
+                guard_gone: false,
+                kept_for_guard: None,
                 slot: None,
             }),
             won_by: engine.runtimes.watch(runtime, &engine.wheel),
@@ -369,7 +375,8 @@ impl Hold {
         }
     }
 
-    /// Ends the hold as lost and lets the claim go in the background. The first reason stays.
+    /// Ends the hold as lost and lets the claim go in the background: at once if the lock is not ours any
+    /// more, otherwise when the holder has had the margin to learn of it. The first reason stays.
     pub(crate) fn lose(self: &Arc<Self>, loss: Loss) {
         if self.end(loss) {
             tracing::warn!(
@@ -384,11 +391,46 @@ impl Hold {
                 place.is_lost();
             }
             let parting = Parting(Arc::clone(self));
+            let from = Moment::now();
             self.engine.spawn(self.runtime(), async move {
+                if loss != Loss::NotHeld {
+                    parting.0.let_holder_learn(from).await;
+                }
                 let keep_until = parting.0.kept_by_server_until();
                 Leaving::of(&parting.0, keep_until).await.persist().await;
             });
         }
+    }
+
+    /// Waits until the margin after `from` has passed, or the guard is gone.
+    async fn let_holder_learn(&self, from: Moment) {
+        let (keeper, gone) = oneshot::channel();
+        {
+            let mut state = self.state();
+            if state.guard_gone {
+                return;
+            }
+            state.kept_for_guard = Some(keeper);
+        }
+        let lease = match self.acknowledged().lease {
+            Lease::For(lease) => lease.max(self.ttl),
+            Lease::WhileProcessLives => self.ttl,
+        };
+        tokio::select! {
+            biased;
+            _ = gone => {}
+            () = sleep_until(from + self.engine.margin(lease)) => {}
+        }
+    }
+
+    /// Nothing runs under the lock any more: if it is lost, nothing has to wait for the holder.
+    pub(crate) fn guard_is_gone(&self) {
+        let keeper = {
+            let mut state = self.state();
+            state.guard_gone = true;
+            state.kept_for_guard.take()
+        };
+        drop(keeper);
     }
 
     /// Lets the claim go in the background.

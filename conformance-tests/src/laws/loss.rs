@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lock_core::clock::{Moment, sleep, sleep_until};
 use lock_core::faults::{Disturbance, Verb};
-use lock_core::{ErrorKind, LockGuard, Loss};
+use lock_core::{ErrorKind, LockGuard, Loss, RenewalPolicy};
 
 use crate::context::{Ctx, Verdict, Violation, ensure, violated};
 use crate::words::name;
@@ -114,4 +114,49 @@ pub(super) async fn gives_up_in_time(ctx: &Ctx, guard: &LockGuard) -> Result<Loc
         told.saturating_since(taken_at)
     );
     Ok(taken)
+}
+
+pub(super) async fn a_holder_learns_of_its_loss_within_the_margin(ctx: Arc<Ctx>) -> Verdict {
+    let (ends, limited) = tokio::join!(
+        learns_first(&ctx, "n", RenewalPolicy::off(), Loss::Expired),
+        learns_first(&ctx, "m", RenewalPolicy::default().max_hold(ctx.ttl() / 2), Loss::HoldLimit),
+    );
+    ends.and(limited)
+}
+
+/// A busy machine may poll later than within the margin. Such a trial does not tell the order, and is
+/// repeated.
+async fn learns_first(ctx: &Ctx, lock: &str, renewal: RenewalPolicy, why: Loss) -> Verdict {
+    const TRIALS: usize = 10;
+
+    // What the clocks' rates may differ by. The server's own end may use the rest up.
+    let margin = ctx.ttl() / 100;
+    let mut late = Vec::new();
+    for _ in 0..TRIALS {
+        let holder = ctx.locker().await.lock(lock)?.ttl(ctx.ttl()).renewal(renewal.clone());
+        let guard = holder.acquire().await?;
+        let deadline = Moment::now() + guard.valid_for().unwrap_or_default();
+        let next = ctx.locker().await.lock(lock)?.ttl(ctx.ttl());
+        let taking = tokio::spawn(async move {
+            let taken = next.acquire().await;
+            (Moment::now(), taken)
+        });
+        let loss = guard.lost().await;
+        let told = Moment::now();
+        let (taken_at, taken) = taking.await.expect("the other side does not panic");
+        taken?.release().await?;
+        ensure!(loss == why, "the loss is {loss:?}, and not {why:?}");
+        ensure!(
+            taken_at >= deadline + margin,
+            "the next one held the lock {:?} after the deadline ({why:?}), within the margin of {margin:?}",
+            taken_at.saturating_since(deadline)
+        );
+        if told <= taken_at {
+            return Ok(());
+        }
+        late.push((told.saturating_since(deadline), taken_at.saturating_since(deadline)));
+    }
+    violated!(
+        "after the deadline ({why:?}) the holder was told later than the next one held the lock: {late:?}"
+    );
 }

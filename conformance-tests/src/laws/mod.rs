@@ -259,6 +259,10 @@ static LAWS: &[Law] = &[
     ).if_declared(|offer| {
         offer.caps.notices == Support::Present && (offer.can_evict || offer.caps.breaking == Support::Present)
     }),
+    law!("3.4", loss::a_holder_learns_of_its_loss_within_the_margin).promise(
+        "After a holder's deadline, also one by a longest hold, its lock stays shut for the margin as long as the guard is there. A task that polls `lost()` within the margin learns of the loss before the next one holds the lock.",
+        "A holder that is told a moment after its successor was let in writes beside it.",
+    ),
     law!("4.1", release::a_release_frees_the_lock).promise(
         "After a release is answered Released, or a guard is dropped, the lock is free. A try before that answer may be answered Contended.",
         "Otherwise each release costs the next one a lease.",

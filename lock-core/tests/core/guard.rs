@@ -51,6 +51,39 @@ async fn the_longest_hold_is_a_bound_whatever_is_renewed() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_lost_lock_stays_shut_for_the_margin_as_long_as_its_guard_is_there() {
+    const fn millis(millis: u64) -> Duration {
+        Duration::from_millis(millis)
+    }
+    let memory = Memory::new();
+    let others = Locker::new(memory.clone());
+    let other = others.lock("n").unwrap();
+    for drops in [false, true] {
+        let locks = Locker::new(memory.clone());
+        // A margin of a second, and most of the lease is left on the server.
+        let policy = RenewalPolicy::default().max_hold(secs(10));
+        let lock = locks.lock("n").unwrap().ttl(secs(100)).renewal(policy);
+        let guard = lock.acquire().await.unwrap();
+        assert_eq!(
+            guard.run(std::future::pending::<()>()).await.unwrap_err().kind(),
+            ErrorKind::Lost
+        );
+        sleep(millis(980)).await;
+        assert!(other.try_acquire().await.unwrap().is_none(), "free within the margin");
+        if drops {
+            drop(guard);
+        }
+        // The release is one of the tasks that this waits for.
+        let began = Moment::now();
+        locks.close().await.unwrap();
+        let waited = Moment::now().saturating_since(began);
+        assert_eq!(waited < millis(10), drops, "close() has waited for {waited:?}");
+        let taken = other.try_acquire().await.unwrap().expect("free after the margin");
+        taken.release().await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_probe_that_fails_or_panics_ends_the_renewals() {
     let healthy = Arc::new(AtomicBool::new(true));
     let asked = Arc::clone(&healthy);
