@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::sync::SetOnce;
@@ -40,11 +41,32 @@ impl<T: Send + 'static> Carried<T> {
         let under_way = tasks.token();
         Self { work: Some(Box::pin(work)), caller_gone, tasks, runtime, _under_way: under_way }
     }
+
+    /// Awaits the work for `limit` at most, by the timers of the caller's runtime if that is another one: the
+    /// timers of a runtime that nobody drives do not fire. The work is carried on afterwards.
+    pub(crate) async fn at_most(self, limit: Duration) -> Result<T, Interrupted> {
+        let is_elsewhere = Handle::try_current().is_ok_and(|here| here.id() != self.runtime.id());
+        if !is_elsewhere || !has_timers() {
+            return self.await;
+        }
+        let timed = tokio::time::timeout(limit, self).await;
+        timed.unwrap_or(Err(Interrupted::NotDriven(limit)))
+    }
 }
 
-/// Carried work ended in a panic: its runtime was shut down, and its timers with it.
-#[derive(Debug)]
-pub(crate) struct Interrupted;
+/// Whether the runtime here has timers. Tokio does not tell; making one panics.
+pub(crate) fn has_timers() -> bool {
+    catch_unwind(|| drop(tokio::time::timeout(Duration::ZERO, async {}))).is_ok()
+}
+
+/// Why carried work has no answer for its caller.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Interrupted {
+    /// It ended in a panic: its runtime was shut down, and its timers with it.
+    ShutDown,
+    /// Its own bounds did not end it within this time: nobody drives its runtime.
+    NotDriven(Duration),
+}
 
 impl<T: Send + 'static> Future for Carried<T> {
     type Output = Result<T, Interrupted>;
@@ -59,7 +81,7 @@ impl<T: Send + 'static> Future for Carried<T> {
                 self.work = Some(work);
                 Poll::Pending
             }
-            Err(_) => Poll::Ready(Err(Interrupted)),
+            Err(_) => Poll::Ready(Err(Interrupted::ShutDown)),
         }
     }
 }

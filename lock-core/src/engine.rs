@@ -15,6 +15,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::backend::{Backend, Fault, FaultKind, Hold as HoldKind};
 use crate::capabilities::{Capabilities, Order, Support};
+use crate::carry::has_timers;
 use crate::error::{Error, ErrorKind};
 use crate::hold::Terms;
 use crate::line::Lines;
@@ -217,16 +218,21 @@ impl Engine {
         error.during(doing, lock, self.caps.backend)
     }
 
-    /// Can calls be bounded here? Tokio does not tell whether a runtime has timers; making one panics.
+    /// Can calls be bounded here?
     pub(crate) fn check_timers(&self) -> Result<(), Error> {
         self.handle()?;
-        let timer = || drop(tokio::time::timeout(Duration::ZERO, async {}));
-        catch_unwind(timer).map_err(|_| {
-            Error::new(
-                ErrorKind::NoRuntime,
-                "locks need a tokio runtime with timers; call enable_time on its builder",
-            )
-        })
+        if has_timers() {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::NoRuntime,
+            "locks need a tokio runtime with timers; call enable_time on its builder",
+        ))
+    }
+
+    /// The bound of a call of a guard: a renewal that is under way ends first.
+    pub(crate) fn bound(&self) -> Duration {
+        self.settings.timeout.saturating_mul(3)
     }
 
     pub(crate) fn handle(&self) -> Result<Handle, Error> {

@@ -139,8 +139,11 @@ impl LockGuard {
         .ok_or_else(|| self.hold().loss_error("go on under"))
     }
 
-    /// Asks the backend whether the lock is still ours. It is a renewal that can be waited for: the
-    /// lease afterwards lasts at least the ttl.
+    /// Asks the backend whether the lock is still ours. It is a renewal that can be waited for.
+    ///
+    /// `Ok` says that the backend acknowledged it before the deadline, and no more: the lease counts from
+    /// before the request was sent. After a slow answer, or if the backend's leases are shorter than the
+    /// ttl, little may be left of it. Ask [`valid_for`](Self::valid_for) before the work begins.
     ///
     /// # Errors
     ///
@@ -155,8 +158,12 @@ impl LockGuard {
         self.renew(self.hold().ttl, "verify").await
     }
 
-    /// Makes the lease last at least `ttl` from now, once. Later renewals ask for the original ttl
-    /// again, and never shorten what was acknowledged here.
+    /// Asks for a lease of `ttl` from now, once. Later renewals ask for the original ttl again, and never
+    /// shorten what was acknowledged here.
+    ///
+    /// A backend whose leases are shorter than `ttl` acknowledges one of its own, and it is renewed until
+    /// `ttl` is over, unless the policy's probe says no. `Ok` promises as much as that of [`verify`](Self::verify):
+    /// [`valid_for`](Self::valid_for) tells how much is left.
     ///
     /// # Errors
     ///
@@ -233,7 +240,9 @@ impl LockGuard {
                 }
             }
         };
+        let kept = explained.not_before().map_or(Duration::ZERO, Moment::remaining);
         Carried::new(parting, None, tasks, runtime)
+            .at_most(explained.engine.bound().saturating_add(kept))
             .await
             .unwrap_or_else(|interrupted| Err(Error::interrupted(interrupted)))
             .map_err(|error| explained.engine.explain(error, "release", Some(&explained.name)))
@@ -290,10 +299,14 @@ impl LockGuard {
         }
         let (tasks, runtime) = (hold.engine.tasks.clone(), hold.runtime().clone());
         let gone = Arc::new(SetOnce::new());
+        let (explained, bound) = (Arc::clone(&hold), hold.engine.bound());
         let renewing = renew_now(hold, ttl, doing, Arc::clone(&gone));
-        Carried::new(renewing, Some(gone), tasks, runtime)
-            .await
-            .unwrap_or_else(|interrupted| Err(Error::interrupted(interrupted)))
+        Carried::new(renewing, Some(gone), tasks, runtime).at_most(bound).await.unwrap_or_else(
+            |interrupted| {
+                let error = Error::interrupted(interrupted);
+                Err(explained.engine.explain(error, doing, Some(&explained.name)))
+            },
+        )
     }
 
     fn hold(&self) -> &Arc<Hold> {

@@ -568,6 +568,10 @@ impl Lock {
     /// goes on waiting through an outage, up to the locker's
     /// [patience](LockerBuilder::patience).
     ///
+    /// The grant arrived before its deadline, and no more is promised: the lease counts from before the
+    /// attempt was sent, so little may be left of it after a slow answer.
+    /// [`valid_for`](LockGuard::valid_for) tells how much.
+    ///
     /// # Errors
     ///
     /// See [`ErrorKind`]. What a failed acquisition may have left on the backend is cleaned up in

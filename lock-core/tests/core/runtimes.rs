@@ -13,8 +13,8 @@ use lock_core::backend::{
 use lock_core::clock::{Moment, sleep};
 use lock_core::faults::{Disturbance, Faulty, Verb};
 use lock_core::{
-    Backend, Capabilities, ErrorKind, LockGuard, LockName, Locker, Loss, Memory, OwnerId, Support,
-    Takeover,
+    Backend, Capabilities, Effect, ErrorKind, LockGuard, LockName, Locker, Loss, Memory, OwnerId,
+    Support, Takeover,
 };
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::timeout;
@@ -288,4 +288,27 @@ fn a_guard_in_a_thread_local_is_released_without_a_panic() {
         assert!(ended.join().is_ok());
         until("the release", || is_free(&memory));
     }
+}
+
+#[test]
+fn calls_are_bounded_while_the_runtime_that_won_the_lock_is_not_driven() {
+    let hangs = Arc::new(AtomicBool::new(false));
+    let hanging = Arc::clone(&hangs);
+    let faulty = Faulty::new(Arc::new(Memory::new()), move |_| {
+        if hanging.load(Ordering::SeqCst) { Disturbance::Hang } else { Disturbance::None }
+    });
+    let locks = Locker::builder(faulty).timeout(millis(100)).build();
+    let (here, home) = (runtime(), single());
+    let lock = |name: &str| locks.lock(name).unwrap().ttl(secs(3600));
+    let guard = home.block_on(lock("n").acquire()).unwrap();
+    let kept = home.block_on(lock("m").acquire()).unwrap();
+    hangs.store(true, Ordering::SeqCst);
+    // From here on nothing drives the timers of the home runtime.
+    let released = here.block_on(async { timeout(secs(5), guard.release()).await });
+    let error = released.expect("release() has no bound").unwrap_err();
+    assert_eq!((error.kind(), error.effect()), (ErrorKind::Timeout, Effect::Unknown));
+    let verified = here.block_on(async { timeout(secs(5), kept.verify()).await });
+    let error = verified.expect("verify() has no bound").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Timeout);
+    assert!(kept.is_held());
 }
