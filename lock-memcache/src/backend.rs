@@ -389,6 +389,7 @@ impl Inner {
         let known = |number| Known { attempt, number, cas, connection, until };
         match drawn(draw)? {
             Some(number) if short_of(claim, number).is_none() && claim.hold == Hold::Guarded => {
+                fence::check(&taking.connection, &self.fence_key, number).await?;
                 self.grant(claim.owner, known(number), since).map(Some)
             }
             Some(number) => Box::pin(self.tell(taking, known(number))).await,
@@ -498,6 +499,7 @@ impl Inner {
                     let number = if step.draws { drawn(replies.next())? } else { step.number };
                     match self.raised(prolonging, number).await? {
                         Some(number) if tells(claim, &value, number) => {
+                            fence::check(connection, &self.fence_key, number).await?;
                             let (attempt, connection) = (value.attempt, connection.id());
                             let known = Known { attempt, number, cas: item.cas, connection, until };
                             return self.grant(claim.owner, known, since).map(Some);
@@ -574,7 +576,7 @@ impl Server {
         let connection = self.link.connection().await?;
         let reply = connection.ask_one(&Request::new().draw(key, 1, fence::LASTS)).await?;
         match drawn(Some(reply))? {
-            Some(_) => Ok(()),
+            Some(number) => fence::check(&connection, key, number).await,
             None => self.fence.begin(&self.link, key).await,
         }
     }

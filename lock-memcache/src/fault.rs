@@ -46,6 +46,15 @@ pub(crate) fn odd_answer(doing: &'static str, what: impl fmt::Display) -> Fault 
     Fault::unknown(Broken, said)
 }
 
+/// The counter of the fencing tokens is none of ours any more. It was drawn from.
+pub(crate) fn rewritten(key: &str, number: u64, why: &str) -> Fault {
+    let said = format!(
+        "cannot draw a fencing token: the counter {key} says {number}, which {why} (somebody else wrote to \
+         the key {key}: delete it, and the next lock begins it anew with the server's clock)"
+    );
+    Fault::unknown(Invalid, said)
+}
+
 /// The same fault, before there is a backend.
 pub(crate) fn error(fault: Fault) -> Error {
     let message = match fault.kind() {
@@ -68,7 +77,11 @@ fn classify(said: &str) -> (Effect, FaultKind, &'static str) {
     } else if said.contains("authentication failure") {
         (NotApplied, Denied, "check user and password")
     } else if said.contains("non-numeric") {
-        (NotApplied, Invalid, "somebody else writes to the key of the fencing tokens: delete it")
+        (
+            NotApplied,
+            Invalid,
+            "somebody else writes to <prefix>%fence, the key of the fencing tokens: delete it",
+        )
     } else if said == "ERROR" {
         (NotApplied, Unsupported, "the server must be memcached 1.6 or newer")
     } else {

@@ -9,6 +9,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use lock_core::FencingToken;
 use lock_core::backend::{Fault, FaultKind};
 use lock_core::clock::{Moment, sleep_between};
 use lock_core::dial::Together;
@@ -76,6 +77,26 @@ async fn second(connection: &Connection) -> Result<u64, Fault> {
     let stats = connection.stats("").await?;
     let time = stat(&stats, "time").and_then(|time| time.parse().ok());
     time.ok_or_else(|| fault::odd_answer("read the server's clock", "no time"))
+}
+
+/// Refuses a number that the counter cannot have come to by itself: above all tokens, or far below the server's
+/// clock, with which it began. The clock is asked only about numbers that no server of our days begins with.
+pub(crate) async fn check(connection: &Connection, key: &str, number: u64) -> Result<(), Fault> {
+    /// In the year 2020, when the first memcached appeared that can be used for locks.
+    const OLDEST: u64 = 1_577_836_800;
+    /// Nobody's counter is drawn from for as long.
+    const YEARS: u64 = 10 * 365 * 24 * 3600;
+
+    let why = if FencingToken::from_backend(number).is_none() {
+        "is above all fencing tokens"
+    } else if number < OLDEST * 1_000_000
+        && number / 1_000_000 + YEARS < Box::pin(second(connection)).await?
+    {
+        "is far below the server's clock"
+    } else {
+        return Ok(());
+    };
+    Err(fault::rewritten(key, number, why))
 }
 
 /// The number that was drawn; `None` if there is no counter.

@@ -161,6 +161,35 @@ async fn a_counter_that_is_none_is_an_error_and_leaves_no_lock() {
     eventually(|| server.value("n").is_none()).await;
 }
 
+#[tokio::test]
+async fn a_counter_that_was_rewritten_is_refused_and_leaves_no_lock() {
+    let server = start();
+    let mut floor = None;
+    for rewritten in ["5", "18446744073709551615", "9223372036854775808"] {
+        // Of a process that has seen no token yet.
+        let locks = Locker::new(client(&server).await);
+        let set = format!("set %fence 0 0 {}\r\n{rewritten}", rewritten.len());
+        assert_eq!(server.command(&set), "STORED");
+        let granted = locks.lock("n").unwrap().acquire().await.map(|guard| guard.fencing_token());
+        let error = granted.expect_err(rewritten);
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{rewritten}");
+        let text = chain(&error);
+        for part in ["lock \"n\"", "%fence", "delete it"] {
+            assert!(text.contains(part), "{text}");
+        }
+        eventually(|| server.value("n").is_none()).await;
+        // Nor is a new client connected.
+        let error = Memcached::connect(server.url()).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{rewritten}");
+
+        assert_eq!(server.command("delete %fence"), "DELETED");
+        let guard = locks.lock("n").unwrap().acquire().await.unwrap();
+        assert!(guard.fencing_token() > floor, "a counter that is begun anew goes back");
+        floor = guard.fencing_token();
+        guard.release().await.unwrap();
+    }
+}
+
 fn chain(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(error.source(), |cause| cause.source());
     causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
