@@ -596,6 +596,71 @@ fn hand_written(fields: &str, lines: &[&str]) -> Result<Report, String> {
     Ok(history::check(&history))
 }
 
+/// Another client is granted the lock at `at`, with the next token.
+fn second_holder(lines: &mut Vec<Line>, at: u64) {
+    let given = holds(lines).pop().expect("a lock was granted");
+    let answer = call(lines, given.ok, at, at + 1, Op::Try, Kind::Ok);
+    let record = record_mut(&mut lines[answer]);
+    (record.fence, record.valid_until) = (given.fence.map(|fence| fence + 256), Some(at + MS));
+    sort(lines);
+}
+
+/// The lock is renewed in the background, and its holder asks nothing. A second holder is seen at any time.
+#[test]
+fn a_second_holder_is_seen_beside_one_that_is_renewed() {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    let runtime = builder.enable_time().start_paused(true).build().unwrap();
+    let (ttl, locks) = (Duration::from_secs(3), Locker::new(Memory::new()));
+    let recorder =
+        Recorder::in_memory(Clock::core(), Header::new("renewed", 1, locks.capabilities(), ttl));
+    let mut client = recorder.client("p1/a");
+    runtime.block_on(async {
+        let lock = locks.lock("one").unwrap().ttl(ttl);
+        // The first is released, and the second is cut off while it holds the lock.
+        let held = client.acquire(&lock).await.unwrap();
+        held.sleep(ttl * 4).await;
+        client.release(held).await.unwrap();
+        let held = client.acquire(&lock).await.unwrap();
+        held.sleep(ttl * 4).await;
+        std::mem::forget(held);
+    });
+    assert!(judge(&recorder.lines()).is_legal());
+    let mut seen = Vec::new();
+    for at in (0..12).map(|n| 500 * MS + n * 1000 * MS) {
+        for from in [0, 12_000 * MS] {
+            let mut lines = recorder.lines();
+            second_holder(&mut lines, from + at);
+            seen.push(judge(&lines).broken.contains_key(&Rule::K1));
+        }
+    }
+    assert!(seen.iter().all(|&seen| seen), "{seen:?}");
+}
+
+/// The deadline that the guard knew when it was released says up to when the lock was held.
+#[test]
+fn a_release_tells_how_long_the_lock_was_held() {
+    let call = written;
+    let judge = |event: &str, told: &str| {
+        let lines = [
+            call(10, "invoke", "p1/a", "acquire", ""),
+            call(20, "ok", "p1/a", "acquire", r#","fence":1,"valid_until":2980"#),
+            call(2000, "event", "p1/a", "renew", event),
+            call(4000, "invoke", "p2/b", "acquire", ""),
+            call(4010, "ok", "p2/b", "acquire", r#","fence":2,"valid_until":6980"#),
+            call(4500, "invoke", "p1/a", "release", told),
+            call(4510, "info", "p1/a", "release", ""),
+        ];
+        hand_written("", &lines.each_ref().map(String::as_str)).unwrap()
+    };
+    let later = r#","valid_until":4900"#;
+    for (event, told) in [(later, ""), ("", later)] {
+        let report = judge(event, told);
+        assert!(report.broken.contains_key(&Rule::K1), "{event} {told}: {report}");
+    }
+    // As far as anybody knows, it was over by then.
+    assert!(!judge("", "").broken.contains_key(&Rule::K1));
+}
+
 /// A line about the grant that is called as who asked for it.
 fn written(t: u64, kind: &str, who: &str, op: &str, more: &str) -> String {
     let grant = who.replace('/', "");

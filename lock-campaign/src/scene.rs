@@ -260,7 +260,7 @@ fn rows(lines: &[Line], faults: &[Fault<'_>], lock: &str, from: u64, until: u64)
             }
             (Op::Write | Op::Read, Kind::Fail) => mark(MarkKind::Refused, fence),
             (Op::Write, Kind::Ok) => mark(MarkKind::Write, fence),
-            (_, Kind::Ok) => {
+            (_, Kind::Ok | Kind::Event) => {
                 if let Some(claim) = record.grant.as_deref().and_then(|grant| claims.get_mut(grant))
                 {
                     claim.2 = claim.2.max(record.valid_until.unwrap_or(0));

@@ -122,7 +122,8 @@ pub enum Grade {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Renewals {
-    /// Some may be missing: core renews in the background. The last `valid_until` may be too early.
+    /// Some may be missing: core renews in the background. The last `valid_until` may be too early, by what was learned
+    /// since the guard was asked.
     #[default]
     Background,
     /// All of them, or there are none: the last `valid_until` is the deadline.
@@ -180,7 +181,8 @@ pub struct Record {
     /// Of an acquisition: nobody renews its lease, so that its end has a reason.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unrenewed: bool,
-    /// Up to when the lock was ours at least, on the recorder's clock.
+    /// Up to when the lock was ours at least, on the recorder's clock. Of a release when it is called: what the guard
+    /// knew then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub valid_until: Option<u64>,
     /// What the guarded counter was after a write, or at a read.
@@ -221,7 +223,7 @@ pub enum Op {
     Acquire,
     /// Takes the lock if it is free.
     Try,
-    /// Makes the lease last longer.
+    /// Makes the lease last longer. As an event: the guard has learned of a later deadline by itself.
     Renew,
     /// Asks the guard whether the lock is held: `ok` if so, `fail` if not.
     Check,

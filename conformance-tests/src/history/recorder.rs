@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use lock_core::backend::Effect;
-use lock_core::clock::Moment;
+use lock_core::clock::{Moment, sleep};
 use lock_core::{Error, ErrorKind, Lock, LockGuard, Loss};
 use rustix::time::{ClockId, clock_gettime};
 
@@ -16,6 +16,10 @@ use super::record::{
     nanos_of,
 };
 use super::timeline::{History, Unreadable};
+
+/// A deadline is read again if its reading took longer: a task that stood still meanwhile would seem to have learned an
+/// earlier one.
+const PRECISE: u64 = 1_000_000;
 
 /// The clock of a recorder.
 #[derive(Clone, Copy, Debug)]
@@ -222,11 +226,16 @@ impl Recorder {
     /// Up to when a guard is held at least, on the recorder's clock: zero if it is not known to be held
     /// at all, `None` if it has no lease.
     fn valid_until(&self, guard: &LockGuard) -> Option<u64> {
-        // The clock first: whatever time passes in between makes the claim shorter, never longer.
-        let now = self.0.clock.now();
-        match guard.is_held() {
-            true => guard.valid_for().map(|left| now.saturating_add(nanos_of(left))),
-            false => Some(0),
+        loop {
+            // The clock first: whatever time passes in between makes the claim shorter, never longer.
+            let now = self.0.clock.now();
+            let until = match guard.is_held() {
+                true => guard.valid_for().map(|left| now.saturating_add(nanos_of(left))),
+                false => Some(0),
+            };
+            if self.0.clock.now().saturating_sub(now) <= PRECISE {
+                return until;
+            }
         }
     }
 }
@@ -334,17 +343,58 @@ pub struct Held {
 }
 
 impl Held {
-    /// Waits until the lock is lost, and notes it.
+    /// Waits until the lock is lost, and notes it and each deadline that the guard learns meanwhile.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future notes nothing.
+    /// Dropping the future notes no loss.
     pub async fn lost(&self) -> Loss {
-        let loss = self.guard.lost().await;
+        let loss = tokio::select! {
+            biased;
+            loss = self.guard.lost() => loss,
+            () = self.follow() => unreachable!("it has no end"),
+        };
         if loss != Loss::Released {
             self.id.lost(loss);
         }
         loss
+    }
+
+    /// Sleeps, and notes each deadline that the guard learns meanwhile.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future changes nothing.
+    pub async fn sleep(&self, duration: Duration) {
+        tokio::select! {
+            biased;
+            () = sleep(duration) => {}
+            () = self.follow() => unreachable!("it has no end"),
+        }
+    }
+
+    /// Notes the deadline of the guard each time that half of what was left of the one before is over: so the history
+    /// has no gap between two of them.
+    async fn follow(&self) {
+        let mut noted = self.deadline();
+        loop {
+            match self.guard.valid_for() {
+                Some(left) if !left.is_zero() => sleep(left / 2).await,
+                _ => std::future::pending().await,
+            }
+            let until = self.deadline();
+            if until > noted.map(|noted| noted + PRECISE) {
+                noted = until;
+                let mut record = self.id.record(Kind::Event, Op::Renew);
+                record.valid_until = until;
+                self.id.recorder.record(record);
+            }
+        }
+    }
+
+    /// Up to when the guard is held at least, if it is, and if it has a lease.
+    fn deadline(&self) -> Option<u64> {
+        self.id.recorder.valid_until(&self.guard).filter(|&until| until > 0)
     }
 }
 
@@ -462,9 +512,8 @@ impl Client {
     ///
     /// As that of the guard; the outcome is noted as unknown.
     pub async fn release(&mut self, held: Held) -> Result<(), Error> {
-        let Held { guard, id } = held;
-        let pending = self.invoke_on(Op::Release, &id);
-        let result = guard.release().await;
+        let pending = self.invoke_release(&held);
+        let result = held.guard.release().await;
         match &result {
             Ok(()) => pending.ok(),
             // Core lets go of a lost lock by itself, whenever it can.
@@ -475,9 +524,8 @@ impl Client {
 
     /// Drops the guard, recorded: it is released in the background, some time.
     pub fn drop(&mut self, held: Held) {
-        let Held { guard, id } = held;
-        let pending = self.invoke_on(Op::Release, &id);
-        drop(guard);
+        let pending = self.invoke_release(&held);
+        drop(held);
         pending.info(Why::Dropped);
     }
 
@@ -499,6 +547,14 @@ impl Client {
         self.begin(record)
     }
 
+    /// The same for the end of a hold, with the deadline that its guard knows.
+    fn invoke_release(&mut self, held: &Held) -> Pending<'_> {
+        let mut record = held.id.record(Kind::Invoke, Op::Release);
+        record.process.clone_from(&self.name);
+        record.valid_until = held.deadline();
+        self.begin(record)
+    }
+
     /// Notes a write to the resource that a lock guards, with the fence that is shown to it.
     pub fn invoke_write(&mut self, resource: &str, fence: Option<u64>) -> Pending<'_> {
         let mut record = blank(Kind::Invoke, Op::Write, &self.name, resource);
@@ -515,7 +571,8 @@ impl Client {
 
     fn begin(&mut self, record: Record) -> Pending<'_> {
         self.recorder.record(record.clone());
-        Pending { client: self, record, answered: false }
+        // Answers say themselves what is known then.
+        Pending { client: self, record: Record { valid_until: None, ..record }, answered: false }
     }
 }
 

@@ -87,6 +87,8 @@ pub(super) struct Grant {
     pub(super) acquire: usize,
     /// The last that is known: up to here the lock was held at least, if it was not given back.
     pub(super) valid_until: Option<u64>,
+    /// Each that was told: when, up to when, and in which line.
+    pub(super) deadlines: Vec<(At, u64, u32)>,
     /// At this point the guard still said that it was held.
     pub(super) known_held: At,
     pub(super) releases: Vec<usize>,
@@ -384,6 +386,13 @@ impl Window {
     }
 }
 
+impl Grant {
+    fn learn(&mut self, at: At, valid_until: Option<u64>, line: u32) {
+        self.valid_until = self.valid_until.max(valid_until);
+        self.deadlines.extend(valid_until.map(|until| (at, until, line)));
+    }
+}
+
 impl LockLine {
     /// Finds out for holds that were passed on when they were asked for.
     fn trace_holds(&mut self) {
@@ -541,15 +550,16 @@ impl Builder {
         if lock == self.locks.len() {
             self.locks.push(LockLine { name: record.lock.clone(), ..LockLine::default() });
         }
-        if (record.kind == Kind::Event) != (record.op == Op::Lost) {
-            return Err("`lost` is an event, and the only one".into());
-        }
-        match record.kind {
-            Kind::Event => self.lost(at, lock, record),
-            Kind::Invoke => self.invoke(at, process, lock, record),
-            Kind::Ok => self.answer(at, process, lock, record, Outcome::Ok),
-            Kind::Fail => self.answer(at, process, lock, record, Outcome::Fail),
-            Kind::Info => self.answer(at, process, lock, record, Outcome::Info),
+        match (record.kind, record.op) {
+            (Kind::Event, Op::Lost) => self.lost(at, lock, record),
+            (Kind::Event, Op::Renew) => self.learned(at, lock, record),
+            (Kind::Event, _) | (_, Op::Lost) => {
+                Err("`lost` is an event, and no other call is one but `renew`".into())
+            }
+            (Kind::Invoke, _) => self.invoke(at, process, lock, record),
+            (Kind::Ok, _) => self.answer(at, process, lock, record, Outcome::Ok),
+            (Kind::Fail, _) => self.answer(at, process, lock, record, Outcome::Fail),
+            (Kind::Info, _) => self.answer(at, process, lock, record, Outcome::Info),
         }
     }
 
@@ -581,7 +591,10 @@ impl Builder {
                     return Err(format!("there is a grant {grant} already"));
                 }
             }
-            Some(grant) if of_a_grant => drop(self.known(grant, lock)?),
+            Some(grant) if of_a_grant => {
+                let grant = self.known(grant, lock)?;
+                self.locks[lock].grants[grant].learn(at, r.valid_until, self.line);
+            }
             None if of_a_grant || r.op.acquires() => return Err("it names no grant".into()),
             _ => {}
         }
@@ -642,14 +655,17 @@ impl Builder {
             if call.outcome == Outcome::Ok {
                 let acquisition = self.grants.get_mut(name).expect("it was named by the call");
                 acquisition.grant = Some(line.grants.len());
-                line.grants.push(Grant {
+                let mut grant = Grant {
                     acquire: index,
-                    valid_until: call.valid_until,
+                    valid_until: None,
+                    deadlines: Vec::new(),
                     known_held: call.invoke,
                     releases: Vec::new(),
                     asked: Vec::new(),
                     lost: None,
-                });
+                };
+                grant.learn(call.ret, call.valid_until, call.lines[1]);
+                line.grants.push(grant);
             }
             return Ok(());
         }
@@ -666,8 +682,14 @@ impl Builder {
         grant.asked.push(index);
         if call.outcome == Outcome::Ok {
             grant.known_held = grant.known_held.max(call.invoke);
-            grant.valid_until = grant.valid_until.max(call.valid_until);
+            grant.learn(call.ret, call.valid_until, call.lines[1]);
         }
+        Ok(())
+    }
+
+    fn learned(&mut self, at: At, lock: usize, r: Record) -> Result<(), String> {
+        let grant = self.known(&r.grant.ok_or("it names no grant")?, lock)?;
+        self.locks[lock].grants[grant].learn(at, r.valid_until, self.line);
         Ok(())
     }
 

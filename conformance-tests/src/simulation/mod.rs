@@ -627,7 +627,7 @@ impl Player {
 
     async fn hold(&mut self, held: Held, number: usize) {
         for _ in 0..self.rng.usize(..4) {
-            self.rest(2).await;
+            held.sleep(self.up_to(self.world.plan.ttl * 2)).await;
             match self.rng.u8(..5) {
                 0 => _ = self.client.verify(&held).await,
                 1 => _ = self.client.check(&held),
@@ -652,7 +652,7 @@ impl Player {
             Arc::clone(&self.world),
             self.client.invoke_write(name(number).as_str(), Some(token.as_u64())),
         );
-        sleep(delay).await;
+        held.sleep(delay).await;
         match world.resources[number].admit(token, |counter| {
             *counter += 1;
             *counter

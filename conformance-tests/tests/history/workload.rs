@@ -144,7 +144,7 @@ impl User {
             0 => {
                 let _ = self.client.verify(&held).await;
             }
-            1 => self.pause(30_000).await,
+            1 => held.sleep(Duration::from_millis(self.dice.roll(30_000))).await,
             2 => return self.client.drop(held),
             _ => {}
         }

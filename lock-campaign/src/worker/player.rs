@@ -78,7 +78,7 @@ impl Player {
 
     async fn work(&mut self, held: Held, is_short: bool, gives_up: bool) {
         let read = if self.rng.bool() { self.read(&held) } else { None };
-        sleep(self.hold_for(is_short)).await;
+        held.sleep(self.hold_for(is_short)).await;
         let goes_on = match self.rng.u8(..8) {
             0 => self.client.verify(&held).await.is_ok(),
             1..=3 => self.client.check(&held),
@@ -88,7 +88,7 @@ impl Player {
         if let Some(read) = read.filter(|_| goes_on) {
             if self.rng.u8(..4) == 0 {
                 // The write is on its way for a while: no check can help here.
-                sleep(self.up_to(self.duty.ttl / 4)).await;
+                held.sleep(self.up_to(self.duty.ttl / 4)).await;
             }
             self.write(&held, &read);
         }
