@@ -430,6 +430,38 @@ mod tests {
         assert_eq!((traffic.calls_of("p1.2"), traffic.under_way_of("p1.2")), (1, 1));
     }
 
+    /// The word of a grant comes 20 ms late, when the lock was given back.
+    #[test]
+    fn a_delay_on_the_way_hides_no_second_holder() {
+        use conformance_tests::history::{Clock, Header, History, Rule, check};
+        use lock_core::{Locker, Memory};
+
+        let locks = Locker::new(Memory::new());
+        let mut header =
+            Header::new("late", 1, locks.capabilities(), std::time::Duration::from_secs(30));
+        header.sequential = false;
+        let office = Office::new(Recorder::in_memory(Clock::raw(), header), 1);
+        let (said, _hears) = mpsc::channel();
+        let hear = |t: u64, kind: &str, who: &str, op: &str, more: &str| {
+            let line = format!(
+                r#"{{"kind":"{kind}","t":{t},"proc":"{who}/t0","lock":"n00","op":"{op}","grant":"{who}"{more}}}"#
+            );
+            office.hear(line.as_bytes(), &said).unwrap();
+        };
+        let (now, lasts) = (Clock::raw().now(), 20_000_000_000);
+        let held = |fence: u64| format!(r#","fence":{fence},"valid_until":{}"#, now + lasts);
+        for who in ["p1", "p2"] {
+            hear(now, "invoke", who, "acquire", "");
+        }
+        hear(Clock::raw().now(), "ok", "p1", "acquire", &held(256));
+        let granted = Clock::raw().now();
+        hear(granted, "invoke", "p1", "release", "");
+        hear(Clock::raw().now(), "ok", "p1", "release", "");
+        hear(granted, "ok", "p2", "acquire", &held(512));
+        let report = check(&History::new(office.recorder().lines()).unwrap());
+        assert!(report.broken.contains_key(&Rule::K1), "{report}");
+    }
+
     #[test]
     fn no_lock_has_a_name_that_is_a_part_of_another_one() {
         let names: Vec<String> = (0..100).map(lock_name).collect();

@@ -262,6 +262,10 @@ fn header(
     header.drain += header.absent.unwrap_or_default() * tasks;
     header.recovers = Some(SLACK + terms.timeout);
     header.votes = site.votes();
+    // Clients stamp their answers, which arrive later.
+    header.sequential = false;
+    // A process that does not answer a lock that it is sent loses its places. Threads have no such connection.
+    header.passes_over = caps.wakeup == Wakeup::HandOff && site.shared().is_none();
     header.fifo_after = header.fifo_after.map(|_| terms.timeout + IN_LINE);
     // Where nobody can look, nothing is promised.
     let documented = site.documented();
@@ -390,4 +394,24 @@ async fn look_what_is_left(
         sleep(Duration::from_millis(50)).await;
     }
     recorder.residue(left);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A process that is sent a lock and does not answer within the claim lease loses its places. Redis documents that.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn only_processes_that_are_sent_locks_are_passed_over() {
+        for (name, is_passed_over) in [("redis", true), ("file", false), ("memory", false)] {
+            let backing = sites::all().iter().find(|backing| backing.name == name).unwrap();
+            let site = tokio::task::block_in_place(|| (backing.start)());
+            let backend = match site.shared() {
+                Some(shared) => shared,
+                None => worker::reach(&site.url(&[]), backing.connect).await.unwrap(),
+            };
+            let header = header(name, 1, &Settings::default(), &*site, &*backend, false);
+            assert_eq!(header.passes_over, is_passed_over, "{name}");
+        }
+    }
 }

@@ -157,10 +157,16 @@ impl Recorder {
         FaultNote { recorder: self, fault }
     }
 
-    /// Notes what another process says that it does, or that came of it: at the time of now, as part of
-    /// this run.
-    pub fn note(&self, record: Record) {
-        self.record(record);
+    /// Notes what another process says that it does, at the time of now, or that came of it, at the time that it has
+    /// stamped itself, on the same clock. The header of such a history says `sequential: false`.
+    pub fn note(&self, mut record: Record) {
+        let stamped = record.t;
+        self.name_run(&mut record);
+        self.put(|now| {
+            let is_call = record.kind == Kind::Invoke;
+            record.t = if is_call { now } else { stamped.min(now) };
+            Line::Record(record)
+        });
     }
 
     /// Notes what is left on the server after the run.
@@ -177,13 +183,16 @@ impl Recorder {
         History::new(self.lines())
     }
 
-    /// The lines that were kept in memory so far.
+    /// The lines that were kept in memory so far, by their time.
     #[must_use]
     pub fn lines(&self) -> Vec<Line> {
-        match &*self.0.sink.lock().unwrap_or_else(PoisonError::into_inner) {
+        let mut lines = match &*self.0.sink.lock().unwrap_or_else(PoisonError::into_inner) {
             Sink::Memory(lines) => lines.clone(),
             Sink::Stream(_) | Sink::Broken(_) => Vec::new(),
-        }
+        };
+        // What other processes have stamped arrives later.
+        lines.sort_by_key(Line::t);
+        lines
     }
 
     /// Writes out what may be buffered.
@@ -215,12 +224,16 @@ impl Recorder {
     }
 
     fn record(&self, mut record: Record) {
-        record.run.clone_from(&self.0.run);
-        record.seed = Some(self.0.seed);
+        self.name_run(&mut record);
         self.put(|t| {
             record.t = t;
             Line::Record(record)
         });
+    }
+
+    fn name_run(&self, record: &mut Record) {
+        record.run.clone_from(&self.0.run);
+        record.seed = Some(self.0.seed);
     }
 
     /// Up to when a guard is held at least, on the recorder's clock: zero if it is not known to be held
