@@ -1,8 +1,8 @@
-//! K1, and whether each holder was told of its loss: what the library said to the application.
+//! K1 and deadlines, and whether each holder was told of its loss: what the library said to the application.
 
 use super::holds::{Hold, gave_up, is_fenced};
 use super::order::may_go_back;
-use super::record::{Renewals, Why};
+use super::record::{Header, Renewals, Why};
 use super::report::{Report, Rule};
 use super::timeline::{At, Grant, History, LockLine};
 
@@ -50,6 +50,32 @@ pub(super) fn exclusion(history: &History, lock: &LockLine, order: &[Hold], repo
         under_way.push(claim);
         let at_risk = history.exposed(&lock.name, claim.begun, claim.until).next().is_some();
         report.claims_at_risk += u64::from(at_risk);
+    }
+}
+
+/// K1: no deadline lies farther away than a lease, and none goes back.
+pub(super) fn deadlines(history: &History, lock: &LockLine, report: &mut Report) {
+    let Header { lease, margin, .. } = history.header;
+    for grant in &lock.grants {
+        let mut latest = 0;
+        for &(at, until, line) in &grant.deadlines {
+            let farthest = lease.map_or(At::NEVER, |lease| at.plus(lease + margin)).t;
+            // The recorder's clock need not run exactly as that of the guard.
+            let goes_back = At::first(until).plus(margin).t < latest;
+            if until > farthest || goes_back {
+                report.violation(Rule::K1, &lock.name, &[line], || {
+                    let name = history.name_of(lock.acquire_of(grant));
+                    let than = if goes_back { latest } else { farthest };
+                    let how =
+                        if goes_back { "before" } else { "farther than a lease, which ends at" };
+                    format!(
+                        "{name} was told at {} ns that it holds up to {until} ns, {how} {than} ns",
+                        at.t
+                    )
+                });
+            }
+            latest = latest.max(until);
+        }
     }
 }
 

@@ -1,6 +1,8 @@
 //! K3: what the guarded resource let pass. Its counter is recorded under the name of its lock; one that
 //! checks no fence, under a name of its own.
 
+use std::collections::HashSet;
+
 use super::record::{Op, Why};
 use super::report::{Report, Rule};
 use super::timeline::{Call, History, LockLine, Outcome};
@@ -29,6 +31,7 @@ pub(super) fn effects(history: &History, lock: &LockLine, report: &mut Report) {
     page.in_time(shown.iter().copied().filter(ok).collect(), report);
     page.in_value(&mut passed, report);
     page.refusals(report);
+    page.strangers(report);
     page.counts(&passed, report);
 }
 
@@ -118,6 +121,23 @@ impl Page<'_> {
                 report.violation(Rule::K3, &self.lock.name, &call.lines, || {
                     let fence = call.fence.unwrap_or_default();
                     format!("the resource refused fence {fence}, but no higher one can have passed")
+                });
+            }
+        }
+    }
+
+    /// What is shown was granted. Where no grants of the lock are recorded, nobody can say.
+    fn strangers(&self, report: &mut Report) {
+        let fences = self.lock.grants.iter().map(|grant| self.lock.acquire_of(grant).fence);
+        let Some(granted) = fences.collect::<Option<HashSet<u64>>>().filter(|all| !all.is_empty())
+        else {
+            return;
+        };
+        for call in self.shown {
+            if let Some(fence) = call.fence.filter(|fence| !granted.contains(fence)) {
+                report.violation(Rule::K3, &self.lock.name, &call.lines, || {
+                    let name = self.history.name_of(call);
+                    format!("{name} showed fence {fence}, which nobody was granted")
                 });
             }
         }

@@ -2,7 +2,7 @@
 
 use super::holds::{Hold, earliest_expiry, is_fenced};
 use super::order::may_go_back;
-use super::record::{Op, Why};
+use super::record::{Assumption, Op, Why};
 use super::report::{Report, Rule};
 use super::timeline::{At, Call, Grant, History, LockLine, Outcome};
 
@@ -68,7 +68,11 @@ fn renewed_beside_the_next(h: &History, lock: &LockLine, order: &[Hold], report:
                 continue;
             };
             let acquire = lock.acquire_of(grant);
-            let is_lost = h.broken(&lock.name, next.asked, renewal.ret).next().is_some();
+            // By a restart with older data, also while it waited. A removal may be what gave it the lock.
+            let goes_back = |broken| matches!(broken, Assumption::A2 | Assumption::Minority);
+            let mut broken = h.broken(&lock.name, next.ret, renewal.ret);
+            let mut older = h.broken_by(goes_back, &lock.name, next.asked, renewal.ret);
+            let is_lost = broken.next().or_else(|| older.next()).is_some();
             if is_lost || next.fence == acquire.fence || may_go_back(h, lock, acquire, next) {
                 continue;
             }

@@ -99,6 +99,7 @@ fn check_lock(
     order::fences(history, lock, &order, report);
     order::sweep(history, lock, &mut order, report);
     claims::exclusion(history, lock, &order, report);
+    claims::deadlines(history, lock, report);
     order::first_come(history, lock, &order, report);
 
     let mut holding = holders(history, lock, &order);

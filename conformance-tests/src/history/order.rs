@@ -187,6 +187,17 @@ pub(super) fn fences(history: &History, lock: &LockLine, order: &[Hold], report:
             });
         }
     }
+    let is_counted = history.header.counts_hand_overs && !history.header.passes_on;
+    let calls = lock.grants.iter().map(|grant| lock.acquire_of(grant));
+    for call in calls.filter(|call| is_counted && call.fence.is_some_and(|fence| fence & 0xff > 0))
+    {
+        report.violation(Rule::K4, &lock.name, &call.lines, || {
+            let (name, fence) = (history.name_of(call), call.fence.unwrap_or_default());
+            format!(
+                "{name} got fence {fence}, whose low byte counts hand-overs, and there are none"
+            )
+        });
+    }
     for call in lock.calls.iter().filter(|call| call.op.acquires()) {
         if call.err == Some(Why::Fenced) {
             refused(history, lock, call, report);

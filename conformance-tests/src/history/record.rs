@@ -96,6 +96,9 @@ pub struct Header {
     /// often its hold was passed on.
     #[serde(default)]
     pub passes_on: bool,
+    /// The low byte of a token counts hand-overs: it is zero where nothing is passed on.
+    #[serde(default)]
+    pub counts_hand_overs: bool,
     /// Locks are pushed: who is sent one and lets its lease run out without a word is taken for gone, and so are those
     /// of its process who wait. Others may be served before them.
     #[serde(default)]
@@ -370,6 +373,7 @@ impl Header {
             residue: None,
             breaks: Vec::new(),
             passes_on: false,
+            counts_hand_overs: true,
             passes_over: false,
             votes: false,
         }

@@ -20,12 +20,13 @@ const STALLS: u64 = 3;
 /// The rules that a history is judged by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 pub enum Rule {
-    /// Claims of one lock never overlap.
+    /// Claims of one lock never overlap, and none goes beyond its lease.
     K1,
     /// There is an order in which a lock with leases gives these answers: no grant before the one
     /// before it can have ended, no contention without a contender.
     K2,
-    /// A resource that checks fences lets no lower one pass after a higher one, and counts right.
+    /// A resource that checks fences lets no lower one pass after a higher one, and counts right. It is shown those that
+    /// were granted.
     K3,
     /// Fencing tokens are unique and grow in the order of grants.
     K4,

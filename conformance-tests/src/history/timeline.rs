@@ -389,7 +389,8 @@ impl Window {
 impl Grant {
     fn learn(&mut self, at: At, valid_until: Option<u64>, line: u32) {
         self.valid_until = self.valid_until.max(valid_until);
-        self.deadlines.extend(valid_until.map(|until| (at, until, line)));
+        let held = valid_until.filter(|&until| until > 0);
+        self.deadlines.extend(held.map(|until| (at, until, line)));
     }
 }
 

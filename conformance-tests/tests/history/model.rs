@@ -76,6 +76,7 @@ pub(crate) fn header(play: &Play) -> Header {
         breaks: Vec::new(),
         passes_on: false,
         passes_over: false,
+        counts_hand_overs: false,
         votes: false,
     }
 }
