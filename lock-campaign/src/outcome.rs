@@ -28,7 +28,9 @@ use crate::times::{Losses, Spread};
 ///   by the bound of a call. A token that a client itself refuses has gone back. A fault that hit nothing does not count and
 ///   excuses nothing, and neither do a client's wall clock and leases that are not renewed.
 /// * 4: what was given back is not held, whatever a later renewal or check is told. A kill that did not happen ends nothing.
-pub const VERDICT: u32 = 4;
+/// * 5: a lock that is renewed is claimed up to its release, and grants count from the client's own stamp. Deadlines beyond a
+///   lease, tokens that nobody was granted and renewals after a removal are judged.
+pub const VERDICT: u32 = 5;
 
 /// What a run is started with, besides its seed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
