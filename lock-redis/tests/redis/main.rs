@@ -23,6 +23,7 @@ mod rights;
 mod sentinel;
 mod soak;
 mod stale;
+mod standstill;
 mod support;
 #[cfg(feature = "tls")]
 mod tls;
