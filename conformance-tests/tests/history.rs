@@ -932,6 +932,33 @@ fn a_wait_of_which_nobody_knows_what_came_is_judged_as_well() {
 }
 
 #[test]
+fn a_contended_lock_stands_still_after_a_failover_for_the_declared_bound_at_most() {
+    let failover = r#"{"kind":"fault","t":100,"id":1,"what":"failover"}"#;
+    let resumes = [
+        r#"{"kind":"fault","t":400,"id":2,"what":"resumes"}"#,
+        r#"{"kind":"heal","t":400,"id":2}"#,
+        r#"{"kind":"heal","t":450,"id":1}"#,
+    ];
+    for (until, is_legal) in [(1400, true), (1401, false)] {
+        let lines = [
+            written(10, "invoke", "p1/a", "acquire", ""),
+            written(20, "ok", "p1/a", "acquire", r#","fence":1,"valid_until":2980"#),
+            written(30, "invoke", "p2/b", "acquire", ""),
+            written(110, "invoke", "p1/a", "release", ""),
+            written(120, "ok", "p1/a", "release", ""),
+            written(until, "ok", "p2/b", "acquire", r#","fence":2,"valid_until":4300"#),
+        ];
+        let mut lines = lines.each_ref().map(String::as_str).to_vec();
+        lines.insert(3, failover);
+        lines.splice(6..6, resumes);
+        let declared = r#","recovers":2000,"resumes":1000"#;
+        let report = hand_written(declared, &lines).unwrap();
+        assert_eq!(!report.broken.contains_key(&Rule::K5), is_legal, "{until}: {report}");
+        assert_eq!(report.standstills["failover"].max, until - 400, "{report}");
+    }
+}
+
+#[test]
 fn a_kill_that_did_not_happen_ends_nothing() {
     for (happened, is_legal) in [("", true), (r#","happened":false"#, false)] {
         let killed = r#"{"kind":"fault","t":100,"id":1,"what":"kill","proc":"p1"}"#;

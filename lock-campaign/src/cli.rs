@@ -12,6 +12,7 @@ use conformance_tests::history::Line;
 use lock_core::clock::Moment;
 
 use crate::bugs::{self, Finding, Hunt};
+use crate::kind::Kind;
 use crate::outcome::{Outcome, REMOTE, Settings, VERDICT};
 use crate::run::{self, Run};
 use crate::sites::{self, Backing};
@@ -102,6 +103,12 @@ struct RunArgs {
     /// Tasks in each client
     #[arg(long, default_value_t = Settings::default().tasks)]
     tasks: usize,
+    /// How many locks, if not as many as are usual: fewer are contended more
+    #[arg(long)]
+    locks: Option<usize>,
+    /// Only faults of this kind, such as leader-replaced; may be given several times
+    #[arg(long, value_name = "KIND", value_parser = kind)]
+    only: Vec<Kind>,
     /// Plant a bug in all clients
     #[arg(long)]
     bug: Option<String>,
@@ -166,6 +173,11 @@ fn duration(text: &str) -> Result<Duration, String> {
     Ok(Duration::from_secs(number * seconds))
 }
 
+fn kind(name: &str) -> Result<Kind, String> {
+    let found = Kind::ALL.into_iter().find(|kind| kind.name() == name);
+    found.ok_or_else(|| "there is no such kind of fault".to_owned())
+}
+
 /// Proxies and servers' lanes need threads that may block.
 fn runtime() -> io::Result<tokio::runtime::Runtime> {
     tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build()
@@ -177,6 +189,8 @@ fn run(backings: &[Backing], args: &RunArgs) -> io::Result<bool> {
         grants: args.grants,
         clients: args.clients,
         tasks: args.tasks,
+        locks: args.locks,
+        only: args.only.clone(),
         bug: args.bug.clone(),
     };
     let (backing, url) = chosen(backings, &args.backend)?;

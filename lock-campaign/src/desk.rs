@@ -190,6 +190,11 @@ impl Office {
         Arc::new(Self { recorder, guarded, refused, traffic: Traffic::default() })
     }
 
+    /// How many locks there are.
+    pub(crate) fn locks(&self) -> usize {
+        self.guarded.len()
+    }
+
     pub(crate) fn recorder(&self) -> &Recorder {
         &self.recorder
     }

@@ -39,10 +39,12 @@ pub enum Kind {
     ServerStopped,
     ServerRestarted,
     ServerEmptied,
+    ServerAged,
     ServerClockStepped,
     ServerFull,
     LeaderKilled,
     LeaderStopped,
+    LeaderReplaced,
     FollowerCut,
     SlotMoved,
     MemberStopped,
@@ -77,7 +79,7 @@ pub enum Offer {
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 43] = [
+    pub const ALL: [Self; 45] = [
         Self::ClientKilled,
         Self::ClientStopped,
         Self::ClientStarved,
@@ -109,10 +111,12 @@ impl Kind {
         Self::ServerStopped,
         Self::ServerRestarted,
         Self::ServerEmptied,
+        Self::ServerAged,
         Self::ServerClockStepped,
         Self::ServerFull,
         Self::LeaderKilled,
         Self::LeaderStopped,
+        Self::LeaderReplaced,
         Self::FollowerCut,
         Self::SlotMoved,
         Self::MemberStopped,
@@ -160,10 +164,12 @@ impl Kind {
             Self::ServerStopped => "server stopped and continued",
             Self::ServerRestarted => "server killed, restarted with its data",
             Self::ServerEmptied => "server killed, restarted without its data",
+            Self::ServerAged => "server killed, restarted with older data",
             Self::ServerClockStepped => "server's clock stepped",
             Self::ServerFull => "server at its memory limit",
             Self::LeaderKilled => "leader killed, restarted later",
             Self::LeaderStopped => "leader stopped and continued",
+            Self::LeaderReplaced => "leader replaced by hand (SENTINEL FAILOVER)",
             Self::FollowerCut => "a follower cut off from its leader, and from nobody else",
             Self::SlotMoved => "a slot moved to another server, with its keys",
             Self::MemberStopped => "one member of a quorum stopped and continued",
@@ -182,9 +188,11 @@ impl Kind {
             Self::ServerStopped
             | Self::ServerRestarted
             | Self::ServerEmptied
+            | Self::ServerAged
             | Self::ServerFull
             | Self::LeaderKilled
-            | Self::LeaderStopped => Scope::Outage,
+            | Self::LeaderStopped
+            | Self::LeaderReplaced => Scope::Outage,
             Self::ServerClockStepped
             | Self::FollowerCut
             | Self::SlotMoved

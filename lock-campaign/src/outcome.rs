@@ -29,7 +29,8 @@ use crate::times::{Losses, Spread};
 ///   excuses nothing, and neither do a client's wall clock and leases that are not renewed.
 /// * 4: what was given back is not held, whatever a later renewal or check is told. A kill that did not happen ends nothing.
 /// * 5: a lock that is renewed is claimed up to its release, and grants count from the client's own stamp. Deadlines beyond a
-///   lease, tokens that nobody was granted and renewals after a removal are judged.
+///   lease, tokens that nobody was granted and renewals after a removal are judged. How long contended locks stand still is
+///   judged after failovers and restarts with older data.
 pub const VERDICT: u32 = 5;
 
 /// What a run is started with, besides its seed.
@@ -43,6 +44,12 @@ pub struct Settings {
     pub clients: usize,
     /// How many tasks in each of them.
     pub tasks: usize,
+    /// How many locks, if not as many as are usual for the backend: fewer are contended more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub locks: Option<usize>,
+    /// The kinds of fault; all that the backend can have, if there are none here.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub only: Vec<Kind>,
     /// The bug that all clients have.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bug: Option<String>,
@@ -50,7 +57,15 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { faults: 60, grants: 200, clients: 4, tasks: 6, bug: None }
+        Self {
+            faults: 60,
+            grants: 200,
+            clients: 4,
+            tasks: 6,
+            locks: None,
+            only: Vec::new(),
+            bug: None,
+        }
     }
 }
 
@@ -68,6 +83,12 @@ impl Settings {
         add("grants", self.grants, usual.grants);
         add("clients", self.clients as u64, usual.clients as u64);
         add("tasks", self.tasks as u64, usual.tasks as u64);
+        if let Some(locks) = self.locks {
+            text += &format!(" --locks {locks}");
+        }
+        for kind in &self.only {
+            text += &format!(" --only {}", kind.name());
+        }
         if let Some(bug) = &self.bug {
             text += &format!(" --bug {bug}");
         }
@@ -179,6 +200,13 @@ pub struct Outcome {
     pub prompt: Option<Prompt>,
     /// From the fault that ended a holder until the next waiter held.
     pub takeovers: Spread,
+    /// After each failover and restart with older data, by its kind: the longest time for which a lock
+    /// was contended, and no client relied on it.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub standstills: BTreeMap<String, Spread>,
+    /// The bound on that: what is promised, and what the run allows for the machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub resumes: Option<[Duration; 2]>,
     /// Losses that holders were told of.
     pub losses: Losses,
     /// A piece of the history to look at.

@@ -26,6 +26,12 @@ use crate::worker::{self, Duty, Order};
 /// What a loaded machine may need wherever a bound is promised.
 const SLACK: Duration = Duration::from_secs(4);
 
+/// For how long a lock stays with a waiter that was sent it and does not answer; for its lease, if that is shorter.
+const CLAIM_LEASE: Duration = Duration::from_secs(3);
+
+/// What passing over all stale queue entries may take besides a claim lease.
+const PASSING_OVER: Duration = Duration::from_millis(100);
+
 /// Half of the hand-offs that no fault disturbed take no longer, and nine in ten of them: a message or two, and what the
 /// load of the machine adds to them, while four clients with six tasks each, their proxies and the servers share it.
 const PROMPT: [Duration; 2] = [Duration::from_millis(50), Duration::from_millis(200)];
@@ -81,7 +87,8 @@ pub async fn on(
     let started = Moment::now();
     let mut rng = Rng::with_seed(seed);
     // Two runs in three break nothing that all exclusion rests on.
-    let breaks_all = rng.u8(..3) == 0;
+    let breaks_all = rng.u8(..3) == 0 || !settings.only.is_empty();
+    has_all(&*site, settings)?;
     let url = site.url(&[]);
     let operator = match site.shared() {
         Some(shared) => shared,
@@ -90,7 +97,7 @@ pub async fn on(
     until_ready(&*operator).await?;
     let header = header(backing.name, seed, settings, &*site, &*operator, breaks_all);
     let recorder = Recorder::in_memory(Clock::raw(), header.clone());
-    let office = Office::new(recorder.clone(), site.terms().locks);
+    let office = Office::new(recorder.clone(), locks(&*site, settings));
     let director = Arc::new(Director::new(&office, &site, &operator, settings, breaks_all));
 
     let mut failures = Vec::new();
@@ -171,6 +178,15 @@ async fn verdict(
         hand_offs: times::Spread::of(&report.hand_offs.all),
         prompt: prompt(&header, &report),
         takeovers: times::Spread::of(&report.takeovers.all),
+        standstills: report
+            .standstills
+            .iter()
+            .map(|(what, longest)| (what.clone(), times::Spread::of(&longest.all)))
+            .collect(),
+        resumes: header.resumes.map(|bound| {
+            let promised = promised(&*site);
+            [promised, bound.saturating_sub(promised)]
+        }),
         losses: times::losses(&lines),
         scene: scene::best(&lines),
     };
@@ -229,6 +245,27 @@ fn refused_kinds(site: &dyn Site) -> BTreeMap<Kind, String> {
     refused.collect()
 }
 
+/// A kind of fault that a site cannot have is not left out without a word.
+fn has_all(site: &dyn Site, settings: &Settings) -> io::Result<()> {
+    for &kind in &settings.only {
+        if let Offer::No(why) = sites::offer(site, kind) {
+            return Err(io::Error::other(format!("no {}: {why}", kind.name())));
+        }
+    }
+    Ok(())
+}
+
+fn locks(site: &dyn Site, settings: &Settings) -> usize {
+    settings.locks.unwrap_or(site.terms().locks)
+}
+
+/// How long a contended lock may stand still after a failover or a restart with older data, in
+/// total: the claim lease counts from the end of the lease of a holder that the data may name.
+fn promised(site: &dyn Site) -> Duration {
+    let ttl = site.terms().ttl;
+    ttl + ttl.min(CLAIM_LEASE) + PASSING_OVER
+}
+
 /// What is promised in such a run.
 fn header(
     name: &str,
@@ -252,6 +289,9 @@ fn header(
         Takeover::AtOnce => Duration::ZERO,
         Takeover::LeasePlus(more) => more,
     };
+    let gets_old = [Kind::LeaderReplaced, Kind::ServerAged];
+    let gets_old = gets_old.into_iter().any(|kind| site.offer(kind).is_there());
+    header.resumes = gets_old.then(|| promised(site) + SLACK + terms.timeout);
     header.fades = Some(declared + terms.timeout);
     header.timeout = Some(terms.timeout);
     let looks_away = if caps.wakeup == Wakeup::Poll { LOOKS_AWAY } else { Duration::ZERO };
@@ -300,7 +340,7 @@ fn crew(
             ttl: terms.ttl,
             beat: terms.beat,
             timeout: terms.timeout,
-            locks: terms.locks,
+            locks: locks(site, settings),
             tasks: settings.tasks,
             draw: rng.u64(..),
             calls: Kind::ALL.iter().any(|kind| kind.is_in_calls() && site.offer(*kind).is_there()),

@@ -1,5 +1,6 @@
 //! K5: nobody waits for a free lock, and every call returns.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::holds::{Hold, Presence, Span};
@@ -21,14 +22,9 @@ pub(super) fn waits(history: &History, lock: &LockLine, holders: &Presence, repo
         }
         let begun = gaps.partition_point(|gap| gap.until <= call.invoke);
         let gaps = gaps[begun..].iter().take_while(|gap| gap.from < call.ret);
-        // Up to its own grant, others may have had it; from then on, only its answer is missing.
         let others = holders.last_until(call.ret, index);
-        let own = others.map_or(call.invoke, |span| span.until).max(call.invoke);
-        let lapsed = others.is_some_and(|span| span.lapsed && span.until > call.invoke);
         count_wait(history, lock, call, others, report);
-        let own = Span { from: own, until: call.ret, lapsed, call: index };
-        // Where nobody knows what came of it, it may have had the lock itself, and was to hear of that.
-        let own = matches!(call.outcome, Outcome::Ok | Outcome::Info).then_some(own);
+        let own = own(call, others, index);
         if let Some((free, late)) = gaps.copied().chain(own).find_map(|free| {
             let late = too_long(history, lock, call, free)?;
             Some((free, late))
@@ -47,6 +43,16 @@ pub(super) fn waits(history: &History, lock: &LockLine, holders: &Presence, repo
             );
         }
     }
+}
+
+/// The last part of a wait, in which no other call had the lock: up to its own grant, others may have
+/// had it, and from then on only its answer is missing.
+fn own(call: &Call, others: Option<Span>, index: usize) -> Option<Span> {
+    let from = others.map_or(call.invoke, |span| span.until).max(call.invoke);
+    let lapsed = others.is_some_and(|span| span.lapsed && span.until > call.invoke);
+    // Where nobody knows what came of it, it may have had the lock itself, and was to hear of that.
+    let is_own = matches!(call.outcome, Outcome::Ok | Outcome::Info);
+    is_own.then_some(Span { from, until: call.ret, lapsed, call: index })
 }
 
 /// A wait is judged if, had it gone on, it would have been seen that nobody else had the lock.
@@ -80,6 +86,94 @@ fn too_long(history: &History, lock: &LockLine, call: &Call, free: Span) -> Opti
     }
     quiet += until.since(calm_from);
     (until > latest || quiet > bound + recovers).then(|| until.since(from))
+}
+
+/// How long contended locks stand still after a server takes writes again, perhaps with older data:
+/// for [`Header::resumes`] at the most, however many of the queue entries are stale.
+pub(super) struct Standstills<'a> {
+    /// Of each resumption: when, after what, and the longest standstill of a lock.
+    longest: Vec<(At, &'a str, Duration)>,
+}
+
+impl<'a> Standstills<'a> {
+    pub(super) fn new(history: &'a History) -> Self {
+        let resumptions = history.resumptions().map(|(at, what)| (at, what, Duration::ZERO));
+        let is_judged = history.header.resumes.is_some();
+        Self { longest: resumptions.filter(|_| is_judged).collect() }
+    }
+
+    pub(super) fn add(&mut self, h: &History, lock: &LockLine, r: &mut Report) {
+        let waits = waits_after_claims(lock);
+        for (at, what, longest) in &mut self.longest {
+            let latest = at.plus(recovers(h));
+            let spans = waits.iter().filter(|(from, call)| call.ret > *at && *from < latest);
+            let spans = spans.filter_map(|(from, call)| stood_still(h, lock, call, *from, *at));
+            let Some((took, call)) = spans.max_by_key(|(took, _)| *took) else { continue };
+            *longest = took.max(*longest);
+            // One that is silent costs the others as much as all stale entries together.
+            let silent = h.count_silent(at.minus(recovers(h)), call.ret);
+            let bound =
+                h.header.resumes.unwrap_or_default() + h.header.absent.unwrap_or_default() * silent;
+            if took > bound {
+                r.violation(Rule::K5, &lock.name, &call.lines, || {
+                    let name = h.name_of(call);
+                    format!("{name} waited for {took:?} after {what} while no client held the lock: the bound is {bound:?}")
+                });
+            }
+        }
+    }
+
+    pub(super) fn tell(self, report: &mut Report) {
+        let mut nanos: BTreeMap<String, Vec<u64>> = BTreeMap::new();
+        for (_, what, longest) in self.longest {
+            nanos.entry(what.to_owned()).or_default().push(super::record::nanos_of(longest));
+        }
+        report.standstills = nanos.into_iter().map(|(what, of)| (what, Times::of(of))).collect();
+    }
+}
+
+fn recovers(history: &History) -> Duration {
+    history.header.recovers.unwrap_or(history.header.drain)
+}
+
+/// Each wait that ended with a grant, from when on no client relied on the lock. A server with older
+/// data may know less: what it still thinks of the last holder is part of a standstill.
+fn waits_after_claims(lock: &LockLine) -> Vec<(At, &Call)> {
+    let mut grants: Vec<(&Call, At)> = lock
+        .grants
+        .iter()
+        .map(|grant| {
+            let lost = grant.lost.as_ref().map(|(at, _, _)| *at);
+            let released = lock.first_release(grant).map(|release| release.invoke);
+            let lapsed = grant.valid_until.map(At::last);
+            let end = lost.into_iter().chain(released).min().or(lapsed);
+            (lock.acquire_of(grant), end.unwrap_or(At::NEVER))
+        })
+        .collect();
+    grants.sort_by_key(|(acquire, _)| acquire.ret);
+    let mut free_from = At::START;
+    let mut waits = Vec::with_capacity(grants.len());
+    for (acquire, end) in grants {
+        if acquire.op == Op::Acquire {
+            waits.push((free_from.max(acquire.invoke), acquire));
+        }
+        free_from = free_from.max(end);
+    }
+    waits
+}
+
+/// How long such a wait lasted after `at`, unless its own process was disturbed.
+fn stood_still<'a>(
+    h: &History,
+    lock: &LockLine,
+    call: &'a Call,
+    from: At,
+    at: At,
+) -> Option<(Duration, &'a Call)> {
+    let from = from.max(at);
+    let mut felt = h.felt(&lock.name, call.process, at.minus(recovers(h)), call.ret);
+    let is_judged = felt.all(|fault| !fault.is_of_a_client() && fault.from <= at);
+    (is_judged && from < call.ret).then(|| (call.ret.since(from), call))
 }
 
 /// What fails although who it happens to has felt nothing, neither then nor for as long before as it may take to

@@ -74,6 +74,7 @@ use timeline::{LockLine, Outcome};
 pub fn check(history: &History) -> Report {
     let mut report = Report::default();
     let (mut clocked, mut unexplained) = <(liveness::Clocked, liveness::Unexplained)>::default();
+    let mut standstills = liveness::Standstills::new(history);
     for lock in &history.locks {
         report.locks += 1;
         report.operations += lock.calls.len();
@@ -81,9 +82,11 @@ pub fn check(history: &History) -> Report {
         let unknown = lock.calls.iter().filter(|call| call.outcome == Outcome::Info);
         report.unknown += unknown.count();
         check_lock(history, lock, &mut report, &mut clocked);
+        standstills.add(history, lock, &mut report);
         unexplained.add(history, lock, &mut report);
     }
     clocked.tell(&history.header, &mut report);
+    standstills.tell(&mut report);
     unexplained.tell(&history.header, &mut report);
     residue(history, &mut report);
     report

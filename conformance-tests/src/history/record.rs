@@ -80,6 +80,11 @@ pub struct Header {
     /// off.
     #[serde(default, with = "nanos_option")]
     pub absent: Option<Duration>,
+    /// From the point where a server takes writes again, perhaps with older data
+    /// ([`Trouble::Resumes`]), until a contended lock is granted again. Not judged if it is not
+    /// there.
+    #[serde(default, with = "nanos_option")]
+    pub resumes: Option<Duration>,
     /// The bound on a call of the backend. What fails within one of it has failed in one moment.
     #[serde(default, with = "nanos_option")]
     pub timeout: Option<Duration>,
@@ -304,6 +309,9 @@ pub enum Trouble {
     /// Somebody has the lock whose calls are not recorded: a client of another library. That disturbs nobody, but
     /// for the locks that it is taken from.
     Foreign,
+    /// A server takes writes again after a failover or a restart, perhaps with older data. A point
+    /// in time inside of the fault that it is named after, and no fault itself.
+    Resumes,
     /// Anything else, in words: a slow network, a restart, a step of the clock.
     #[serde(untagged)]
     Other(String),
@@ -368,6 +376,7 @@ impl Header {
             recovers: None,
             fades: None,
             absent: None,
+            resumes: None,
             timeout: None,
             renewals: Renewals::default(),
             residue: None,

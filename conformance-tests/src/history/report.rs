@@ -30,7 +30,10 @@ pub enum Rule {
     K3,
     /// Fencing tokens are unique and grow in the order of grants.
     K4,
-    /// Nobody waits for a free lock for longer than is declared, and every call returns.
+    /// Nobody waits for a free lock for longer than is declared, and every call returns. A contended
+    /// lock is granted again within the declared bound after a failover or a restart with older
+    /// data: within a claim lease and 100 ms where that is declared, and what the run allows for
+    /// the machine.
     K5,
     /// Nothing is left on the server but what is documented.
     K6,
@@ -201,6 +204,9 @@ pub struct Report {
     pub calm: Times,
     /// From the fault that ended a holder until the next waiter held.
     pub takeovers: Times,
+    /// After each failover and restart with older data, by what was done: the longest span in which
+    /// a lock was contended, and no client relied on it.
+    pub standstills: BTreeMap<String, Times>,
     /// How many violations there are of each rule.
     pub broken: BTreeMap<Rule, u64>,
     /// The first ones of each rule.
@@ -259,6 +265,9 @@ impl fmt::Display for Report {
         writeln!(f, "hand-offs: {}", self.hand_offs)?;
         writeln!(f, "without a fault: {}, nine in ten {:.1?}", self.calm, self.calm.at(90))?;
         writeln!(f, "takeovers: {}", self.takeovers)?;
+        for (what, longest) in &self.standstills {
+            writeln!(f, "longest standstill after each {what}: {longest}")?;
+        }
         writeln!(
             f,
             "while assumptions were broken: {} overlaps of {} claims, {} fences that went back",

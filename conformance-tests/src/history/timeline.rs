@@ -1,7 +1,7 @@
 //! Lines put together: calls with their outcomes, grants with what became of them, faults with their
 //! ends. What is not a history (an answer without a call, time that runs backwards) is found here.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::io::{BufRead, Read as _};
 use std::time::Duration;
@@ -238,7 +238,7 @@ impl History {
         let host = self.hosts[process as usize];
         self.during(from, until).filter(move |window| {
             window.happened
-                && window.what != Trouble::Foreign
+                && !matches!(window.what, Trouble::Foreign | Trouble::Resumes)
                 && window.host.is_none_or(|of| of == host)
                 && window.is_about(lock)
         })
@@ -248,6 +248,19 @@ impl History {
     pub(super) fn foreign(&self, lock: &str) -> impl Iterator<Item = &Window> {
         self.windows.iter().filter(move |window| {
             window.what == Trouble::Foreign && window.locks.is_some() && window.is_about(lock)
+        })
+    }
+
+    /// Each point where a server took writes again, with what was done to it before.
+    pub(super) fn resumptions(&self) -> impl Iterator<Item = (At, &str)> {
+        let points = self.windows.iter().filter(|window| window.what == Trouble::Resumes);
+        points.map(|point| {
+            let mut around = self.during(point.from, point.from);
+            let what = around.find_map(|window| match &window.what {
+                Trouble::Other(what) if window.host.is_none() => Some(what.as_str()),
+                _ => None,
+            });
+            (point.from, what.unwrap_or_default())
         })
     }
 
@@ -274,6 +287,17 @@ impl History {
         until: At,
     ) -> impl Iterator<Item = &Window> {
         self.silenced(lock, process, from, until).filter(|window| window.what == Trouble::Stop)
+    }
+
+    /// How many processes were silent at some time between two points.
+    pub(super) fn count_silent(&self, from: At, until: At) -> u32 {
+        let silent = self.during(from, until).filter(|window| {
+            window.happened
+                && window.host.is_some()
+                && matches!(window.what, Trouble::Stop | Trouble::Kill | Trouble::Partition)
+        });
+        let hosts: BTreeSet<_> = silent.map(|window| window.host).collect();
+        u32::try_from(hosts.len()).unwrap_or(u32::MAX)
     }
 
     /// Both are of one process of the operating system.
@@ -381,6 +405,11 @@ impl History {
 }
 
 impl Window {
+    /// True if it hits processes of clients, and no server.
+    pub(super) fn is_of_a_client(&self) -> bool {
+        self.host.is_some()
+    }
+
     fn is_about(&self, lock: &str) -> bool {
         self.locks.as_ref().is_none_or(|locks| locks.iter().any(|one| one == lock))
     }

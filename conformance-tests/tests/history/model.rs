@@ -74,6 +74,7 @@ pub(crate) fn header(play: &Play) -> Header {
         renewals: Renewals::Recorded,
         residue: None,
         breaks: Vec::new(),
+        resumes: None,
         passes_on: false,
         passes_over: false,
         counts_hand_overs: false,

@@ -36,7 +36,7 @@ impl Director {
         post: &mut Post,
     ) -> Result<bool, Failure> {
         let way = sites::way(&*self.site, kind).ok_or("there is no way to do it")?;
-        let lock = rng.usize(..self.terms.locks);
+        let lock = rng.usize(..self.office.locks());
         let beyond = self.lease().mul_f64(1.2 + rng.f64());
         let host = post.host().to_owned();
         let begin = |what: Trouble| self.recorder().fault(what).process(&host).begin();

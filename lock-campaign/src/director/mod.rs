@@ -83,6 +83,8 @@ pub(crate) struct Director {
     terms: Terms,
     /// Whether what breaks an assumption for all locks at once may be done.
     breaks_all: bool,
+    /// The kinds of fault, unless all.
+    only: Vec<Kind>,
     /// So many grants come between the end of a fault and the next one of its lane.
     grants_between: u64,
     /// How many faults are still to come.
@@ -127,6 +129,7 @@ impl Director {
             site: Arc::clone(site),
             terms: site.terms(),
             breaks_all,
+            only: settings.only.clone(),
             grants_between: settings.grants,
             left: AtomicU32::new(settings.faults),
             operator: Arc::clone(operator),
@@ -152,7 +155,11 @@ impl Director {
     /// The kinds of one lane that this run can have.
     fn deck(&self, clients: bool) -> Vec<Kind> {
         let kinds = Kind::ALL.into_iter().filter(|kind| (kind.scope() == Scope::Client) == clients);
-        kinds.filter(|&kind| self.allows(kind)).collect()
+        kinds.filter(|&kind| self.allows(kind) && self.is_wanted(kind)).collect()
+    }
+
+    fn is_wanted(&self, kind: Kind) -> bool {
+        self.only.is_empty() || self.only.contains(&kind)
     }
 
     fn allows(&self, kind: Kind) -> bool {

@@ -41,6 +41,10 @@ impl Director {
                 let outlasts = rng.usize(..4) > 0;
                 self.hit_leader(kind, leader, span, outlasts).await?;
             }
+            Kind::LeaderReplaced => {
+                self.replace_leader(leader.ok_or("nobody leads")?).await?;
+            }
+            Kind::ServerAged => self.age_server(span).await?,
             Kind::FollowerCut => {
                 let heal = block_in_place(|| self.site.cut_follower()).ok_or("nobody follows")?;
                 let lasted = self.last(self.site.scope(kind), span * 2).await;
@@ -58,6 +62,7 @@ impl Director {
         }
         if let Offer::Breaks(assumption) = sites::offer(&*self.site, kind)
             && assumption.guards_exclusion()
+            && kind != Kind::LeaderReplaced
         {
             sleep(self.site.aftermath()).await;
             if matches!(kind, Kind::LeaderKilled | Kind::LeaderStopped) {
@@ -65,6 +70,9 @@ impl Director {
             }
         }
         fault.heal();
+        if matches!(kind, Kind::LeaderReplaced | Kind::ServerAged) {
+            self.each_lock_is_served().await?;
+        }
         if matches!(kind, Kind::MemberRestarted | Kind::MemberEmptied) {
             // Until whoever holds a lock has it there again: a minority may fail, and not one after the other.
             sleep(self.lease() * 3).await;
@@ -166,6 +174,57 @@ impl Director {
         self.someone_leads().await.map(drop)
     }
 
+    /// By hand, while clients go on.
+    async fn replace_leader(&self, leader: usize) -> Result<(), Failure> {
+        let deadline = Moment::now() + QUIET_FOR;
+        while !block_in_place(|| self.site.has_replaced(leader)) {
+            if deadline.has_passed() {
+                return Err("nobody could be made the leader".into());
+            }
+            // One that is under way is not begun again, and one that was given up is.
+            block_in_place(|| self.site.replace_leader(leader));
+            sleep(Duration::from_millis(50)).await;
+        }
+        if self.site.cuts_leaders_off_first() {
+            // Without a replica it gives no lock.
+            self.someone_leads().await?;
+        }
+        self.resumes();
+        self.someone_leads().await.map(drop)
+    }
+
+    /// Kills the server, and starts it again with the data that it had a while before.
+    async fn age_server(&self, span: Duration) -> Result<(), Failure> {
+        let server = *self.site.servers().first().ok_or("there is no server")?;
+        let put_back = block_in_place(|| self.site.keep_data()).ok_or("it keeps no data")?;
+        self.last(Scope::Nuisance, span).await?;
+        block_in_place(|| {
+            server.kill();
+            put_back();
+            server.restart(KeepData::Yes);
+        });
+        self.resumes();
+        Ok(())
+    }
+
+    /// Notes that a server takes writes again, perhaps with older data.
+    fn resumes(&self) {
+        self.recorder().fault(Trouble::Resumes).begin().heal();
+    }
+
+    /// Waits for a grant of each lock: one that stands still is not taken for one under the next fault.
+    async fn each_lock_is_served(&self) -> Result<(), Failure> {
+        for number in 0..self.office.locks() {
+            let lock = [lock_name(number)];
+            let before = self.office.traffic.grants_of(&lock);
+            let is_served = || self.office.traffic.grants_of(&lock) > before;
+            self.until(is_served).await.map_err(|()| {
+                format!("minimum traffic: no grant of {} in {QUIET_FOR:?} afterwards", lock[0])
+            })?;
+        }
+        Ok(())
+    }
+
     /// One of several servers that know nothing of each other; the others make a majority.
     async fn hit_member(&self, kind: Kind, span: Duration, rng: &mut Rng) -> Result<(), Failure> {
         if kind == Kind::MemberCut {
@@ -192,8 +251,15 @@ impl Director {
     /// Waits until another server leads: for a while, since an election may find nobody fit.
     async fn is_replaced(&self, leader: usize) {
         let deadline = Moment::now() + ELECTION;
-        while !block_in_place(|| self.site.has_replaced(leader)) && !deadline.has_passed() {
+        while !block_in_place(|| self.site.has_replaced(leader)) {
+            if deadline.has_passed() {
+                return;
+            }
             sleep(Duration::from_millis(50)).await;
+        }
+        // Without a replica, who waits for one goes on later.
+        if !self.site.cuts_leaders_off_first() {
+            self.resumes();
         }
     }
 
@@ -217,7 +283,7 @@ impl Director {
             if self.has_leases { None } else { Some(self.undisturbed.write().await) };
         let deadline = Moment::now() + QUIET_FOR;
         loop {
-            let lock = lock_name(rng.usize(..self.terms.locks));
+            let lock = lock_name(rng.usize(..self.office.locks()));
             let name = lock.clone();
             let fault = self.recorder().fault(Trouble::Other(kind.name()));
             let fault = fault.lock(&name).breaks(Assumption::A3).begin();

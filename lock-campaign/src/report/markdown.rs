@@ -50,6 +50,7 @@ pub fn markdown(outcomes: &[Outcome], findings: &[Finding]) -> String {
     text += WHAT_IS_COUNTED;
     text += &fences(&sums);
     text += &times(&sums);
+    text += &standstills(&sums);
     text += &faults(&sums);
     text += &unclean(&sums);
     text += &bugs(findings);
@@ -136,6 +137,37 @@ fn times(sums: &[Sum<'_>]) -> String {
         *Without a fault* are hand-offs where neither who let go nor who waited felt a fault, from a lease before on: what half\n\
         of them took, and nine in ten. A run in which that is more than 50 ms and 200 ms, with a pause between two looks (two, of\n\
         nine in ten) where waiters look from time to time, is not clean, unless there were fewer than 100. `–`: nobody looked.\n";
+    text
+}
+
+fn standstills(sums: &[Sum<'_>]) -> String {
+    if sums.iter().all(|sum| sum.standstills.is_empty()) {
+        return String::new();
+    }
+    let mut text = "\n## Standstill\n\n\
+        The longest time after each failover and each restart with older data in which a waiter waited and no client relied\n\
+        on the lock, of all locks, counted from when the server takes writes again. Promised is one claim lease and 100 ms\n\
+        in total, however many queue entries are stale, after the lease of a holder that the data may name. A run in which it\n\
+        was longer than that and what is allowed for the load of the machine (four seconds and the bound of a call) is not clean; a client that was killed, stopped or cut off\n\
+        then or shortly before adds a lease. Waits of clients that were disturbed themselves are not counted.\n\n\
+        | backend | fault | how many | half below | longest | promised | allowed for load |\n\
+        |---|---|--:|--:|--:|--:|--:|\n"
+        .to_owned();
+    for sum in sums {
+        let Some([promised, load]) = sum.resumes else { continue };
+        for (what, longest) in &sum.standstills {
+            let _ = writeln!(
+                text,
+                "| {} | {what} | {} | {} | {} | {} | {} |",
+                sum.backend,
+                longest.count,
+                short(longest.percentile(50)),
+                nanos(longest.most),
+                short(promised),
+                short(load)
+            );
+        }
+    }
     text
 }
 

@@ -30,6 +30,10 @@ pub(super) struct Sum<'a> {
     pub(super) losses: Losses,
     pub(super) takeovers: Spread,
     pub(super) hand_offs: Spread,
+    /// After each failover and restart with older data, by its kind.
+    pub(super) standstills: BTreeMap<String, Spread>,
+    /// What is promised for them, and what is allowed besides.
+    pub(super) resumes: Option<[Duration; 2]>,
     /// Those that no fault disturbed.
     pub(super) prompt: Spread,
     /// In so many runs they were judged.
@@ -74,6 +78,8 @@ impl<'a> Sum<'a> {
             losses: Losses::default(),
             takeovers: Spread::default(),
             hand_offs: Spread::default(),
+            standstills: BTreeMap::new(),
+            resumes: None,
             prompt: Spread::default(),
             judged: 0,
             excused_overlaps: 0,
@@ -100,6 +106,10 @@ impl<'a> Sum<'a> {
         self.losses.add(&outcome.losses);
         self.takeovers.add(&outcome.takeovers);
         self.hand_offs.add(&outcome.hand_offs);
+        for (what, longest) in &outcome.standstills {
+            self.standstills.entry(what.clone()).or_default().add(longest);
+        }
+        self.resumes = outcome.resumes.or(self.resumes);
         if let Some(prompt) = &outcome.prompt {
             self.prompt.add(&prompt.took);
             self.judged += usize::from(prompt.judged);

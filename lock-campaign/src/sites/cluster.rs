@@ -66,7 +66,10 @@ impl Site for Cluster {
             Kind::ServerStopped | Kind::ServerRestarted | Kind::ServerEmptied => {
                 Offer::No("a master is stopped and killed instead")
             }
-            Kind::ServerClockStepped | Kind::ServerFull => Offer::No("see the run of one server"),
+            Kind::ServerAged | Kind::ServerClockStepped | Kind::ServerFull => {
+                Offer::No("see the run of one server")
+            }
+            Kind::LeaderReplaced => Offer::No("see the runs with Sentinels"),
             kind if kind.is_of_a_member() => Offer::No("masters and replicas are hit"),
             kind if kind.is_in_calls() => Offer::No(BY_NETWORK),
             _ => Offer::Yes,

@@ -39,7 +39,9 @@ impl Site for OneMemcached {
             Kind::ServerStopped => Offer::Breaks(Assumption::A1),
             Kind::ServerEmptied => Offer::Breaks(Assumption::A2),
             Kind::Evicted | Kind::Broken => Offer::Breaks(Assumption::A3),
-            Kind::ServerRestarted => Offer::No("it keeps nothing over a restart"),
+            Kind::ServerRestarted | Kind::ServerAged => {
+                Offer::No("it keeps nothing over a restart")
+            }
             Kind::ServerClockStepped => Offer::No("it counts leases by a monotonic clock"),
             Kind::ServerFull => Offer::No("its limit cannot be moved below what is in use"),
             kind if kind.takes_several_servers() => Offer::No("there is one server"),

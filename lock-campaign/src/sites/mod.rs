@@ -47,7 +47,7 @@ impl fmt::Debug for Backing {
     }
 }
 
-/// Heals a cut.
+/// Heals a cut, or undoes something else.
 pub type Cut<'a> = Box<dyn FnOnce() + Send + 'a>;
 
 /// What is fixed for a site's runs.
@@ -154,6 +154,16 @@ pub trait Site: Send + Sync {
 
     /// Cuts one that follows off from its leader, until the cut is called.
     fn cut_follower(&self) -> Option<Cut<'_>> {
+        None
+    }
+
+    /// Begins to make another server the leader instead of `leader`, unless that is under way.
+    fn replace_leader(&self, leader: usize) {
+        let _ = leader;
+    }
+
+    /// Keeps the data of now: they are put back under a killed server when the cut is called.
+    fn keep_data(&self) -> Option<Cut<'_>> {
         None
     }
 

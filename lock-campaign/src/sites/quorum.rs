@@ -94,10 +94,14 @@ impl Site for Quorum {
             Kind::ClientClockStepped => {
                 Offer::No("a member that has lost its data counts by it: within the longest lease")
             }
-            Kind::ServerClockStepped | Kind::ServerFull => Offer::No("see the members' own runs"),
-            Kind::LeaderKilled | Kind::LeaderStopped | Kind::FollowerCut | Kind::SlotMoved => {
-                Offer::No("no member leads")
+            Kind::ServerAged | Kind::ServerClockStepped | Kind::ServerFull => {
+                Offer::No("see the members' own runs")
             }
+            Kind::LeaderKilled
+            | Kind::LeaderStopped
+            | Kind::LeaderReplaced
+            | Kind::FollowerCut
+            | Kind::SlotMoved => Offer::No("no member leads"),
             kind if kind.is_in_calls() => Offer::No(BY_NETWORK),
             _ => Offer::Yes,
         }

@@ -8,7 +8,7 @@ use conformance_tests::history::Assumption;
 use conformance_tests::servers::{Persistence, Redis, RedisOptions, Reply, Step};
 use lock_core::LockName;
 
-use super::{BY_NETWORK, Backing, Removal, Site, Terms, connect};
+use super::{BY_NETWORK, Backing, Cut, Removal, Site, Terms, connect};
 use crate::kind::{Kind, Offer};
 
 pub(super) const BACKING: Backing = Backing { name: "redis", start, connect };
@@ -34,7 +34,7 @@ impl Site for OneRedis {
     fn offer(&self, kind: Kind) -> Offer {
         match kind {
             Kind::ServerClockStepped => Offer::Breaks(Assumption::A1),
-            Kind::ServerEmptied => Offer::Breaks(Assumption::A2),
+            Kind::ServerEmptied | Kind::ServerAged => Offer::Breaks(Assumption::A2),
             Kind::Evicted | Kind::Broken => Offer::Breaks(Assumption::A3),
             kind if kind.takes_several_servers() => Offer::No("there is one server"),
             kind if kind.is_in_calls() => Offer::No(BY_NETWORK),
@@ -52,6 +52,11 @@ impl Site for OneRedis {
 
     fn servers(&self) -> Vec<&dyn ServerProcess> {
         vec![&self.0]
+    }
+
+    fn keep_data(&self) -> Option<Cut<'_>> {
+        let written = self.0.aof_len();
+        Some(Box::new(move || self.0.truncate_aof(written)))
     }
 
     fn step_clock(&self, step: Step) {

@@ -55,18 +55,22 @@ impl Site for Group {
     fn offer(&self, kind: Kind) -> Offer {
         match kind {
             // The replica knows all locks, and not who has let go a moment ago.
-            Kind::LeaderKilled | Kind::LeaderStopped if self.lasting => {
+            Kind::LeaderKilled | Kind::LeaderStopped | Kind::LeaderReplaced if self.lasting => {
                 Offer::Breaks(Assumption::Releases)
             }
             // Replication is asynchronous: who takes over may not know the newest locks.
-            Kind::LeaderKilled | Kind::LeaderStopped => Offer::Breaks(Assumption::A2),
+            Kind::LeaderKilled | Kind::LeaderStopped | Kind::LeaderReplaced => {
+                Offer::Breaks(Assumption::A2)
+            }
             Kind::Evicted | Kind::Broken => Offer::Breaks(Assumption::A3),
             Kind::FollowerCut | Kind::MemberStopped | Kind::MemberRestarted => Offer::Yes,
             Kind::ServerStopped | Kind::ServerRestarted | Kind::ServerEmptied => {
                 Offer::No("the primary is stopped and killed instead")
             }
             Kind::MemberEmptied | Kind::MemberCut => Offer::No("Sentinels have no locks"),
-            Kind::ServerClockStepped | Kind::ServerFull => Offer::No("see the run of one server"),
+            Kind::ServerAged | Kind::ServerClockStepped | Kind::ServerFull => {
+                Offer::No("see the run of one server")
+            }
             Kind::SlotMoved => Offer::No("there are no slots"),
             kind if kind.is_in_network() || kind.ways().iter().any(|way| way.is_in_network()) => {
                 Offer::No(
@@ -106,6 +110,14 @@ impl Site for Group {
 
     fn leader(&self) -> Option<usize> {
         self.group.settled()
+    }
+
+    fn replace_leader(&self, leader: usize) {
+        let sentinel = self.group.sentinel(0);
+        if sentinel.named() == Some(self.group.server(leader).addr().port()) {
+            // Refused if one is under way, or the replica was not heard lately.
+            sentinel.command(&["SENTINEL", "FAILOVER", self.group.service()]);
+        }
     }
 
     fn has_replaced(&self, lost: usize) -> bool {

@@ -53,6 +53,7 @@ fn offer(kind: Kind) -> Offer {
         Kind::Broken => Offer::Breaks(Assumption::A3),
         Kind::Evicted => Offer::No("the operator's break deletes the node: it is the same"),
         Kind::ServerEmptied => Offer::No("durable tokens rest on its log, and go back without it"),
+        Kind::ServerAged => Offer::No("tokens go back with its log"),
         Kind::ServerClockStepped => Offer::No("it counts sessions by a monotonic clock"),
         Kind::ServerFull => Offer::No("it has no such limit"),
         Kind::SlotMoved => Offer::No("there are no slots"),
@@ -136,6 +137,7 @@ impl Site for Ensemble {
 
     fn offer(&self, kind: Kind) -> Offer {
         match kind {
+            Kind::LeaderReplaced => Offer::No("nobody can tell it who leads"),
             Kind::ServerStopped | Kind::ServerRestarted => {
                 Offer::No("the leader is stopped and killed instead")
             }
