@@ -175,8 +175,8 @@ mod tests {
         let ask_beside = || async {
             link.send_lasting::<Value>(&shared, &call, None).await.unwrap().answer.unwrap()
         };
-        // From here on one is idle.
-        ask_beside().await;
+        // From here on two are idle. One more would ask the shared one which server it has.
+        tokio::join!(ask_beside(), ask_beside());
         assert!(!link.is_in_doubt());
         server.stop();
         let hanging = tokio::time::timeout(Duration::from_millis(10), ask_beside()).await;
