@@ -11,6 +11,7 @@ mod run;
 mod topologies;
 
 use std::process::ExitCode;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
@@ -34,9 +35,9 @@ struct Arguments {
     /// Runs the tests of all topologies, also of those whose files have not changed.
     #[arg(long)]
     all_topologies: bool,
-    /// Compiles the tests and stops.
-    #[arg(long)]
-    compile: bool,
+    /// A command to run while tests wait, such as lints: it has to succeed.
+    #[arg(long, value_name = "COMMAND")]
+    meanwhile: Option<String>,
     /// Leaves out the examples in the documentation.
     #[arg(long)]
     no_docs: bool,
@@ -79,11 +80,13 @@ fn execute(arguments: &Arguments) -> Result<bool, String> {
         }
     }
     println!("compiled in {} s", build.elapsed().as_secs());
-    if arguments.compile {
-        return Ok(true);
-    }
     let test = Instant::now();
-    let mut results = run::all(&programs, &skips, arguments.at_once);
+    let mut results = thread::scope(|scope| {
+        let meanwhile = arguments.meanwhile.as_ref().map(|it| scope.spawn(|| run::command(it)));
+        let mut results = run::all(&programs, &skips, arguments.at_once);
+        results.extend(meanwhile.map(|it| it.join().expect("it does not panic")));
+        results
+    });
     if !arguments.no_docs {
         results.push(cargo::documentation(&selection));
     }

@@ -93,6 +93,15 @@ pub(crate) fn all(programs: &[Program], skips: &[Skip], at_once: usize) -> Vec<O
     outcomes.into_inner().expect("no program panics here")
 }
 
+/// Runs a command of the shell and prints what it said.
+pub(crate) fn command(command: &str) -> Outcome {
+    let start = Instant::now();
+    let output = Command::new("bash").args(["-c", command]).output().expect("bash is there");
+    let outcome = Outcome::of(command, &output, start.elapsed());
+    report::said(&outcome);
+    outcome
+}
+
 /// Runs a program, unless all of it is left out.
 fn run(program: &Program, skips: &[Skip]) -> Option<Outcome> {
     let mut command = Command::new("timeout");
