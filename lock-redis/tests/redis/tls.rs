@@ -296,6 +296,8 @@ async fn a_queued_claim_waits_while_certificates_are_replaced() {
     let waiting = tokio::spawn(async move { lock.acquire().await });
     let queued = async || holder.inspect(&held.name).await.unwrap().waiting == Some(1);
     conformance_tests::words::until("it is queued", queued).await;
+    // Behind the answer that says so: an attempt that was never answered may fail.
+    locks.inspect(&held.name).await.unwrap();
     for (file, half, whole) in
         [("own.pem", "employee.pem", "chain.pem"), ("own-ca.pem", "other.pem", "trusted.pem")]
     {
