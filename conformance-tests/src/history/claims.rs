@@ -2,7 +2,7 @@
 
 use super::holds::{Hold, gave_up, is_fenced};
 use super::order::may_go_back;
-use super::record::{Header, Renewals, Why};
+use super::record::{Assumption, Header, Renewals, Why};
 use super::report::{Report, Rule};
 use super::timeline::{At, Grant, History, LockLine};
 
@@ -62,7 +62,11 @@ pub(super) fn deadlines(history: &History, lock: &LockLine, report: &mut Report)
             let farthest = lease.map_or(At::NEVER, |lease| at.plus(lease + margin)).t;
             // The recorder's clock need not run exactly as that of the guard.
             let goes_back = At::first(until).plus(margin).t < latest;
-            if until > farthest || goes_back {
+            // A server whose clock is set back keeps a lock for longer, and says so.
+            let begun = lock.acquire_of(grant).invoke;
+            let too_far =
+                until > farthest && !history.breaks(Assumption::A1, &lock.name, begun, at);
+            if too_far || goes_back {
                 report.violation(Rule::K1, &lock.name, &[line], || {
                     let name = history.name_of(lock.acquire_of(grant));
                     let than = if goes_back { latest } else { farthest };
