@@ -136,6 +136,14 @@ pub trait ServerProcess: Send + Sync {
 
     /// Starts it again at the same address, without its data if so asked. It answers when this returns.
     fn restart(&self, keep_data: KeepData);
+
+    /// Whether a restart that keeps data brings back those of the last [`save`](Self::save).
+    fn can_save(&self) -> bool {
+        false
+    }
+
+    /// Saves its data.
+    fn save(&self) {}
 }
 
 /// What a check can count on: what the backend declares, and what the harness brings along.
@@ -149,6 +157,8 @@ pub struct Offer {
     pub network: bool,
     /// There is a [`Harness::server`].
     pub server: bool,
+    /// [`ServerProcess::save`] works.
+    pub can_save: bool,
 }
 
 impl Offer {
@@ -159,6 +169,7 @@ impl Offer {
             can_evict: harness.can_evict(),
             network: harness.network().is_some(),
             server: harness.server().is_some(),
+            can_save: harness.server().is_some_and(ServerProcess::can_save),
         }
     }
 }

@@ -443,6 +443,10 @@ static LAWS: &[Law] = &[
         "When the server is killed, every holder is told by its deadline; when it is back without its data, or where tokens are durable with them, every waiter is served within seconds or a lease, and tokens still grow.",
         "The restart after which some waiters never come back, or the old holder and the new one share a number.",
     ).if_declared(server_and_leases),
+    law!("13.4", server::older_data_cost_one_lease_in_all).promise(
+        "A server that restarts with older data grants a contended lock again within one lease and 100 ms in total, however many waiters of those data were served long ago.",
+        "After a failover each stale entry of the queue costs a lease of its own, and a busy lock stands still for minutes.",
+    ).if_declared(|offer| leases(offer) && offer.can_save),
     law!("14.1", handover::a_lock_is_handed_over_and_nobody_is_asked).promise(
         "With local hand-overs, a lock that is let go passes to the next waiter of the process without an attempt or a release, under an owner id of its own; and it stays shut for everyone else until the last one gives it back.",
         "Sixty waiters of one process cost the server as much as sixty processes, and their lock travels to it and back each time.",

@@ -100,6 +100,39 @@ pub(super) async fn a_killed_server_is_waited_for(ctx: Arc<Ctx>) -> Verdict {
     Ok(())
 }
 
+pub(super) async fn older_data_cost_one_lease_in_all(ctx: Arc<Ctx>) -> Verdict {
+    const WAITERS: usize = 12;
+
+    let processes = [ctx.locker().await, ctx.locker().await];
+    let holder = processes[0].lock("n")?.acquire().await?;
+    let mut waiting = JoinSet::new();
+    for waiter in 0..WAITERS {
+        let lock = processes[waiter % processes.len()].lock("n")?;
+        waiting.spawn(async move { lock.acquire().await?.release().await });
+    }
+    // So that all of them are in the queue.
+    sleep(Duration::from_millis(300)).await;
+    ctx.server().save();
+    let saved = Moment::now();
+    holder.release().await?;
+    while let Some(served) = waiting.join_next().await {
+        served.expect("a waiter does not panic")?;
+    }
+
+    // The saved data name the holder, too: its lease ends first.
+    sleep((saved + ctx.takeover_bound()).remaining()).await;
+    ctx.server().kill();
+    ctx.server().restart(KeepData::Yes);
+    let next = ctx.locker().await.lock("n")?;
+    let bound = ctx.takeover_bound() + Duration::from_millis(100);
+    let granted = tokio::time::timeout(bound + ctx.slack(), next.acquire()).await;
+    ensure!(
+        matches!(granted, Ok(Ok(_))),
+        "{WAITERS} waiters of older data were served long ago, and nobody was granted the lock within {bound:?}: {granted:?}"
+    );
+    Ok(())
+}
+
 /// Each holder is told that its lock is lost: by its deadline.
 async fn told_in_time(ctx: &Ctx, held: &[LockGuard]) -> Result<(), Violation> {
     for guard in held {

@@ -386,6 +386,17 @@ impl ServerProcess for Redis {
     fn restart(&self, keep_data: KeepData) {
         self.restart(keep_data);
     }
+    /// Where an append-only file exists, a restart ignores what `SAVE` wrote.
+    fn can_save(&self) -> bool {
+        self.options.persistence == Persistence::None
+    }
+    fn save(&self) {
+        assert_eq!(
+            self.command(&["SAVE"]),
+            Reply::Simple("OK".into()),
+            "the server saves its data"
+        );
+    }
 }
 
 fn launch(

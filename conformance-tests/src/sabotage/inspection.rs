@@ -1,0 +1,130 @@
+//! Saboteurs of chapter 9.
+
+use std::collections::HashSet;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lock_core::backend::{Claim, Fault, Hold, LetGo, Listed, LockState, Release, Renewal};
+use lock_core::{Backend, Capabilities, LockName, OwnerId, Support};
+
+use super::{Sabotage, Saboteur, holder, saboteur};
+
+pub(super) static SABOTEURS: &[Saboteur] = &[
+    saboteur!(HidesWhatItCan, "9.1", "9.2", "9.3", "9.4"),
+    saboteur!(InspectSeesNothing, "9.1"),
+    saboteur!(InspectTakesTheLock, "9.1"),
+    saboteur!(BreaksAnyone, "9.2"),
+    saboteur!(ListsInAnyOrder, "9.3"),
+    saboteur!(ListsWithoutLimit, "9.3"),
+    saboteur!(ReleasesOnlyWhatItRenewed, "9.4"),
+];
+
+#[derive(Debug, Default)]
+struct HidesWhatItCan;
+#[async_trait]
+impl Sabotage for HidesWhatItCan {
+    fn capabilities(&self, inner: &dyn Backend) -> Capabilities {
+        Capabilities {
+            detached: Support::Absent,
+            inspecting: Support::Absent,
+            listing: Support::Absent,
+            breaking: Support::Absent,
+            ..inner.capabilities()
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct InspectSeesNothing;
+#[async_trait]
+impl Sabotage for InspectSeesNothing {
+    async fn inspect(&self, _: &dyn Backend, _: &LockName) -> Result<LockState, Fault> {
+        Ok(LockState::default())
+    }
+}
+
+#[derive(Debug, Default)]
+struct InspectTakesTheLock;
+#[async_trait]
+impl Sabotage for InspectTakesTheLock {
+    async fn inspect(&self, inner: &dyn Backend, name: &LockName) -> Result<LockState, Fault> {
+        // The usual way to ask a kernel lock: try it.
+        let state = inner.inspect(name).await?;
+        inner
+            .try_acquire(&Claim::new(name.clone(), OwnerId::mint(), Duration::from_secs(60)))
+            .await?;
+        Ok(state)
+    }
+}
+
+#[derive(Debug, Default)]
+struct BreaksAnyone;
+#[async_trait]
+impl Sabotage for BreaksAnyone {
+    async fn break_lock(
+        &self,
+        inner: &dyn Backend,
+        name: &LockName,
+        _: &OwnerId,
+    ) -> Result<bool, Fault> {
+        match holder(inner, name).await {
+            Some(owner) => inner.break_lock(name, &owner).await,
+            None => Ok(false),
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct ListsInAnyOrder;
+#[async_trait]
+impl Sabotage for ListsInAnyOrder {
+    async fn list(
+        &self,
+        inner: &dyn Backend,
+        prefix: &str,
+        after: Option<&LockName>,
+        limit: usize,
+    ) -> Result<Vec<Listed>, Fault> {
+        let mut lines = inner.list(prefix, after, limit).await?;
+        lines.reverse();
+        Ok(lines)
+    }
+}
+
+#[derive(Debug, Default)]
+struct ListsWithoutLimit;
+#[async_trait]
+impl Sabotage for ListsWithoutLimit {
+    async fn list(
+        &self,
+        inner: &dyn Backend,
+        prefix: &str,
+        after: Option<&LockName>,
+        _: usize,
+    ) -> Result<Vec<Listed>, Fault> {
+        inner.list(prefix, after, usize::MAX).await
+    }
+}
+
+/// What it needs for the release of a detached lock, it has learned from a renewal.
+#[derive(Debug, Default)]
+struct ReleasesOnlyWhatItRenewed(Mutex<HashSet<OwnerId>>);
+#[async_trait]
+impl Sabotage for ReleasesOnlyWhatItRenewed {
+    async fn renew(&self, inner: &dyn Backend, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
+        self.0.lock().unwrap().extend(claims.iter().map(|claim| claim.owner));
+        inner.renew(claims).await
+    }
+    async fn release(
+        &self,
+        inner: &dyn Backend,
+        claim: &Claim,
+        how: LetGo,
+    ) -> Result<Release, Fault> {
+        if claim.hold == Hold::Detached && !self.0.lock().unwrap().contains(&claim.owner) {
+            return Ok(Release::NotHeld);
+        }
+        inner.release(claim, how).await
+    }
+}

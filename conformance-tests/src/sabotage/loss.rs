@@ -1,0 +1,108 @@
+//! Saboteurs of chapter 3.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use lock_core::backend::{Attempt, Claim, Fault, Grant, Lease, Renewal, Wake};
+use lock_core::{Backend, OwnerId};
+
+use super::{Lapses, Sabotage, Saboteur, forged, regrant, rewake, saboteur};
+
+pub(super) static SABOTEURS: &[Saboteur] = &[
+    saboteur!(RenewAlwaysHeld, "3.1", "2.2", "2.3", "14.5"),
+    saboteur!(ExaggeratesItsLease, "3.2", "1.4"),
+    saboteur!(KeepsTheNewsToItself, "3.3"),
+    saboteur!(ReleasesAtTheDeadline, "3.4"),
+];
+
+/// With the token of the grant: another one would be told from it.
+#[derive(Debug, Default)]
+struct RenewAlwaysHeld(Mutex<HashMap<OwnerId, Grant>>);
+impl RenewAlwaysHeld {
+    fn note(&self, claim: &Claim, grant: Grant) -> Grant {
+        self.0.lock().unwrap().insert(claim.owner, grant.clone());
+        grant
+    }
+}
+#[async_trait]
+impl Sabotage for RenewAlwaysHeld {
+    async fn try_acquire(&self, inner: &dyn Backend, claim: &Claim) -> Result<Attempt, Fault> {
+        regrant(inner.try_acquire(claim).await, |grant| self.note(claim, grant))
+    }
+    async fn wait(&self, inner: &dyn Backend, claim: &Claim) -> Result<Wake, Fault> {
+        rewake(inner.wait(claim).await, |grant| self.note(claim, grant))
+    }
+    async fn renew(&self, inner: &dyn Backend, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
+        let answers = inner.renew(claims).await.into_iter().zip(claims);
+        answers
+            .map(|(answer, claim)| match answer {
+                Ok(Renewal::NotHeld) => {
+                    let mut grant = forged(claim.ttl);
+                    if let Some(won) = self.0.lock().unwrap().get(&claim.owner) {
+                        grant.token = won.token;
+                    }
+                    Ok(Renewal::Held(grant))
+                }
+                other => other,
+            })
+            .collect()
+    }
+}
+
+#[derive(Debug, Default)]
+struct ExaggeratesItsLease;
+impl ExaggeratesItsLease {
+    fn exaggerate(mut grant: Grant) -> Grant {
+        if let Lease::For(lease) = grant.lease {
+            grant.lease = Lease::For(lease * 3);
+        }
+        grant
+    }
+}
+#[async_trait]
+impl Sabotage for ExaggeratesItsLease {
+    async fn try_acquire(&self, inner: &dyn Backend, claim: &Claim) -> Result<Attempt, Fault> {
+        regrant(inner.try_acquire(claim).await, Self::exaggerate)
+    }
+    async fn wait(&self, inner: &dyn Backend, claim: &Claim) -> Result<Wake, Fault> {
+        rewake(inner.wait(claim).await, Self::exaggerate)
+    }
+}
+
+/// Lets a lock go as soon as the deadline of its first lease has passed.
+#[derive(Debug, Default)]
+struct ReleasesAtTheDeadline(Lapses);
+#[async_trait]
+impl Sabotage for ReleasesAtTheDeadline {
+    async fn try_acquire(&self, inner: &dyn Backend, claim: &Claim) -> Result<Attempt, Fault> {
+        let attempt = inner.try_acquire(claim).await?;
+        if let Attempt::Acquired(grant) = &attempt {
+            let margin = claim.ttl / 100 + inner.capabilities().margin;
+            self.0.set(claim, grant.since + claim.ttl.saturating_sub(margin));
+        }
+        Ok(attempt)
+    }
+    async fn wait(&self, inner: &dyn Backend, claim: &Claim) -> Result<Wake, Fault> {
+        loop {
+            self.0.reap(inner).await?;
+            let tick = tokio::time::timeout(Duration::from_millis(1), inner.wait(claim));
+            if let Ok(wake) = tick.await {
+                return wake;
+            }
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct KeepsTheNewsToItself;
+#[async_trait]
+impl Sabotage for KeepsTheNewsToItself {
+    async fn wait(&self, inner: &dyn Backend, claim: &Claim) -> Result<Wake, Fault> {
+        match claim.held {
+            true => std::future::pending().await,
+            false => inner.wait(claim).await,
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! Saboteurs of chapter 8.
+
+use async_trait::async_trait;
+use lock_core::Backend;
+use lock_core::backend::{Attempt, Claim, Fault, LetGo, Release};
+
+use super::{Sabotage, Saboteur, saboteur};
+
+pub(super) static SABOTEURS: &[Saboteur] = &[
+    saboteur!(SwallowsUncertainReleases, "8.1", "12.1", "12.5", "13.1"),
+    saboteur!(CallsFaultsContention, "8.2", "12.9"),
+];
+
+#[derive(Debug, Default)]
+struct SwallowsUncertainReleases;
+#[async_trait]
+impl Sabotage for SwallowsUncertainReleases {
+    async fn release(
+        &self,
+        inner: &dyn Backend,
+        claim: &Claim,
+        how: LetGo,
+    ) -> Result<Release, Fault> {
+        if how.uncertain {
+            return Ok(Release::NotHeld);
+        }
+        inner.release(claim, how).await
+    }
+}
+
+#[derive(Debug, Default)]
+struct CallsFaultsContention;
+#[async_trait]
+impl Sabotage for CallsFaultsContention {
+    async fn try_acquire(&self, inner: &dyn Backend, claim: &Claim) -> Result<Attempt, Fault> {
+        Ok(inner.try_acquire(claim).await.unwrap_or(Attempt::Contended { lapses_in: None }))
+    }
+}

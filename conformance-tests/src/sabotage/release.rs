@@ -1,0 +1,171 @@
+//! Saboteurs of chapter 4.
+
+use async_trait::async_trait;
+use lock_core::Backend;
+use lock_core::backend::{Claim, Fault, LetGo, Release};
+
+use super::{Sabotage, Saboteur, holder, saboteur, unavailable};
+
+pub(super) static SABOTEURS: &[Saboteur] = &[
+    saboteur!(ReleasesInName, "4.1", "7.2", "14.3", "14.6"),
+    saboteur!(ReleasesAnyone, "4.2", "4.7"),
+    saboteur!(AlwaysReleased, "4.3", "4.7", "12.2"),
+    saboteur!(LeavesGhostsInLine, "4.4", "7.1"),
+    saboteur!(AdmitsLateAttempts, "4.5"),
+    saboteur!(ForgetsWhomItKnew, "4.5"),
+    saboteur!(IgnoresMinimumHolds, "4.6", "14.7"),
+    saboteur!(KeepsTheWholeLease, "4.6"),
+];
+
+#[derive(Debug, Default)]
+struct ReleasesInName;
+#[async_trait]
+impl Sabotage for ReleasesInName {
+    async fn release(&self, _: &dyn Backend, _: &Claim, _: LetGo) -> Result<Release, Fault> {
+        Ok(Release::Released)
+    }
+}
+
+#[derive(Debug, Default)]
+struct ReleasesAnyone;
+#[async_trait]
+impl Sabotage for ReleasesAnyone {
+    async fn release(
+        &self,
+        inner: &dyn Backend,
+        claim: &Claim,
+        how: LetGo,
+    ) -> Result<Release, Fault> {
+        let answer = inner.release(claim, how).await?;
+        if let (Release::NotHeld, Some(owner)) = (answer, holder(inner, &claim.name).await) {
+            inner.break_lock(&claim.name, &owner).await?;
+            return Ok(Release::Released);
+        }
+        Ok(answer)
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct NeverReleases;
+#[async_trait]
+impl Sabotage for NeverReleases {
+    async fn release(&self, _: &dyn Backend, _: &Claim, _: LetGo) -> Result<Release, Fault> {
+        Err(unavailable())
+    }
+}
+
+/// A release that was not answered may have been done, and somebody else may have the lock by now.
+#[derive(Debug, Default)]
+pub(super) struct RetriesReleasesBlindly;
+#[async_trait]
+impl Sabotage for RetriesReleasesBlindly {
+    async fn release(
+        &self,
+        inner: &dyn Backend,
+        claim: &Claim,
+        how: LetGo,
+    ) -> Result<Release, Fault> {
+        let failed = match inner.release(claim, how).await {
+            Ok(answer) => return Ok(answer),
+            Err(fault) => fault,
+        };
+        match holder(inner, &claim.name).await {
+            Some(owner) if inner.break_lock(&claim.name, &owner).await? => Ok(Release::Released),
+            _ => Err(failed),
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct AlwaysReleased;
+#[async_trait]
+impl Sabotage for AlwaysReleased {
+    async fn release(
+        &self,
+        inner: &dyn Backend,
+        claim: &Claim,
+        how: LetGo,
+    ) -> Result<Release, Fault> {
+        inner.release(claim, how).await.map(|_| Release::Released)
+    }
+}
+
+#[derive(Debug, Default)]
+struct LeavesGhostsInLine;
+#[async_trait]
+impl Sabotage for LeavesGhostsInLine {
+    async fn release(
+        &self,
+        inner: &dyn Backend,
+        claim: &Claim,
+        how: LetGo,
+    ) -> Result<Release, Fault> {
+        if holder(inner, &claim.name).await == Some(claim.owner) {
+            return inner.release(claim, how).await;
+        }
+        Ok(Release::NotHeld)
+    }
+}
+
+#[derive(Debug, Default)]
+struct AdmitsLateAttempts;
+#[async_trait]
+impl Sabotage for AdmitsLateAttempts {
+    async fn release(
+        &self,
+        inner: &dyn Backend,
+        claim: &Claim,
+        mut how: LetGo,
+    ) -> Result<Release, Fault> {
+        how.uncertain = false;
+        inner.release(claim, how).await
+    }
+}
+
+/// Remembers only those claims as let go that it never knew.
+#[derive(Debug, Default)]
+struct ForgetsWhomItKnew;
+#[async_trait]
+impl Sabotage for ForgetsWhomItKnew {
+    async fn release(
+        &self,
+        inner: &dyn Backend,
+        claim: &Claim,
+        mut how: LetGo,
+    ) -> Result<Release, Fault> {
+        how.uncertain &= holder(inner, &claim.name).await != Some(claim.owner);
+        inner.release(claim, how).await
+    }
+}
+
+#[derive(Debug, Default)]
+struct IgnoresMinimumHolds;
+#[async_trait]
+impl Sabotage for IgnoresMinimumHolds {
+    async fn release(
+        &self,
+        inner: &dyn Backend,
+        claim: &Claim,
+        mut how: LetGo,
+    ) -> Result<Release, Fault> {
+        how.keep = None;
+        inner.release(claim, how).await
+    }
+}
+
+#[derive(Debug, Default)]
+struct KeepsTheWholeLease;
+#[async_trait]
+impl Sabotage for KeepsTheWholeLease {
+    async fn release(
+        &self,
+        inner: &dyn Backend,
+        claim: &Claim,
+        how: LetGo,
+    ) -> Result<Release, Fault> {
+        if how.keep.is_some() {
+            return Ok(Release::Released);
+        }
+        inner.release(claim, how).await
+    }
+}

@@ -1,0 +1,93 @@
+//! Saboteurs of chapter 2.
+
+use async_trait::async_trait;
+use lock_core::Backend;
+use lock_core::backend::{Attempt, Claim, Fault, Renewal};
+use lock_core::clock::Moment;
+
+use super::{Lapses, Sabotage, Saboteur, forged, holder, saboteur, unavailable};
+
+pub(super) static SABOTEURS: &[Saboteur] = &[
+    saboteur!(RenewsInName, "2.1"),
+    saboteur!(RenewRecreates, "2.2"),
+    saboteur!(RenewAdopts, "2.3", "9.4"),
+    saboteur!(RenewShortens, "2.4"),
+    saboteur!(AnswersOutOfOrder, "2.5"),
+];
+
+#[derive(Debug, Default)]
+struct RenewsInName;
+#[async_trait]
+impl Sabotage for RenewsInName {
+    async fn renew(&self, _: &dyn Backend, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
+        claims.iter().map(|claim| Ok(Renewal::Held(forged(claim.ttl)))).collect()
+    }
+}
+
+#[derive(Debug, Default)]
+struct RenewRecreates;
+#[async_trait]
+impl Sabotage for RenewRecreates {
+    async fn renew(&self, inner: &dyn Backend, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
+        let mut answers = Vec::new();
+        for claim in claims {
+            answers.push(inner.try_acquire(claim).await.map(|attempt| match attempt {
+                Attempt::Acquired(grant) => Renewal::Held(grant),
+                Attempt::Contended { .. } => Renewal::NotHeld,
+            }));
+        }
+        answers
+    }
+}
+
+#[derive(Debug, Default)]
+struct RenewAdopts;
+#[async_trait]
+impl Sabotage for RenewAdopts {
+    async fn renew(&self, inner: &dyn Backend, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
+        let mut answers = Vec::new();
+        for claim in claims {
+            // Exists? Prolong it.
+            let mut found = (*claim).clone();
+            found.owner = holder(inner, &claim.name).await.unwrap_or(claim.owner);
+            answers.extend(inner.renew(&[&found]).await);
+        }
+        answers
+    }
+}
+
+#[derive(Debug, Default)]
+struct RenewShortens(Lapses);
+#[async_trait]
+impl Sabotage for RenewShortens {
+    async fn try_acquire(&self, inner: &dyn Backend, claim: &Claim) -> Result<Attempt, Fault> {
+        self.0.reap(inner).await?;
+        inner.try_acquire(claim).await
+    }
+    async fn renew(&self, inner: &dyn Backend, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
+        for claim in claims {
+            self.0.set(claim, Moment::now() + claim.ttl);
+        }
+        inner.renew(claims).await
+    }
+}
+
+#[derive(Debug, Default)]
+struct AnswersOutOfOrder;
+#[async_trait]
+impl Sabotage for AnswersOutOfOrder {
+    async fn renew(&self, inner: &dyn Backend, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
+        let mut answers = inner.renew(claims).await;
+        answers.sort_by_key(|answer| matches!(answer, Ok(Renewal::NotHeld)));
+        answers
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct NeverRenews;
+#[async_trait]
+impl Sabotage for NeverRenews {
+    async fn renew(&self, _: &dyn Backend, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
+        claims.iter().map(|_| Err(unavailable())).collect()
+    }
+}
