@@ -3,7 +3,7 @@
 use std::fmt;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use lock_core::Reach;
@@ -60,7 +60,7 @@ impl Suite {
                 let number = law.number.replace('.', "_");
                 let title = format!("{}::law_{number}_catches_{}", self.name, saboteur.name);
                 let make = Arc::clone(&self.make);
-                trials.push(Trial::test(title, move || catches(law, saboteur, &*make)));
+                trials.push(timed(title, move || catches(law, saboteur, &*make)));
             }
         }
         trials
@@ -78,7 +78,7 @@ impl Suite {
             Applies::Absent => "undeclared: absence",
             Applies::Unpromised => "not promised",
         };
-        Trial::test(title, move || check(law, &*make).map_err(|v| Failed::from(v.to_string())))
+        timed(title, move || check(law, &*make).map_err(|v| Failed::from(v.to_string())))
             .with_kind(kind)
             .with_ignored_flag(applies == Applies::Unpromised)
     }
@@ -111,6 +111,19 @@ fn run_all(trials: Vec<Trial>) -> ExitCode {
     let mut arguments = Arguments::from_args();
     arguments.test_threads.get_or_insert(AT_ONCE);
     libtest_mimic::run(&arguments, trials).exit_code()
+}
+
+/// Makes a trial. With `TEST_TIMES` in the environment, it says how long it took, as libtest does with `--report-time`.
+fn timed(title: String, check: impl FnOnce() -> Result<(), Failed> + Send + 'static) -> Trial {
+    let name = title.clone();
+    Trial::test(title, move || {
+        let start = Instant::now();
+        let verdict = check();
+        if std::env::var_os("TEST_TIMES").is_some() {
+            println!("test {name} ... took <{:.3}s>", start.elapsed().as_secs_f64());
+        }
+        verdict
+    })
 }
 
 fn catches(

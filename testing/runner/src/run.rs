@@ -106,7 +106,8 @@ pub(crate) fn command(command: &str) -> Outcome {
 fn run(program: &Program, skips: &[Skip]) -> Option<Outcome> {
     let mut command = Command::new("timeout");
     command.arg(BOUND.as_secs().to_string()).arg(&program.executable);
-    // Only on request does libtest say how long each test took, and only where it may use what is not stable.
+    // Only on request do the programs say how long each test took, and libtest only where it may use what is not stable.
+    command.env("TEST_TIMES", "1");
     if says_times(program) {
         command.args(["-Zunstable-options", "--report-time"]).env("RUSTC_BOOTSTRAP", "1");
     }
