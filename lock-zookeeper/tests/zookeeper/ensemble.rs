@@ -12,6 +12,7 @@ use conformance_tests::servers::{ZooKeeperEnsemble, ZooKeeperOptions};
 use lock_core::clock::{Moment, sleep};
 use lock_core::{LockGuard, LockName, Locker, Loss};
 use lock_zookeeper::ZooKeeper;
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 const NAME: &str = "orders";
@@ -66,9 +67,11 @@ async fn a_leader_that_stood_still() {
         claims.grow_to(3).await;
         for stall in [timeout * 9 / 10, timeout * 11 / 10, timeout * 13 / 10] {
             let before = claims.count();
+            claims.keep_one().await;
             ensemble.member(leader).stop();
             sleep(stall).await;
             ensemble.member(leader).cont();
+            claims.keep_none();
             claims.grow_to(before + 3).await;
         }
         clients.iter().for_each(JoinHandle::abort);
@@ -239,9 +242,14 @@ impl HandOver {
     }
 }
 
-/// Who held from when until when, by what the clients were told.
+/// When each client held the lock, by its own knowledge.
 #[derive(Clone, Debug, Default)]
-struct Claims(Arc<Mutex<Vec<Claim>>>);
+struct Claims {
+    ended: Arc<Mutex<Vec<Claim>>>,
+    held: Arc<watch::Sender<bool>>,
+    /// The holder does not release the lock.
+    kept: Arc<watch::Sender<bool>>,
+}
 
 #[derive(Clone, Copy, Debug)]
 struct Claim {
@@ -252,24 +260,41 @@ struct Claim {
 }
 
 impl Claims {
-    /// Takes the lock again and again, and keeps it for a while or until it is lost.
+    /// Acquires the lock again and again, and keeps it for a while or until it is lost.
     async fn make(self, who: usize, locker: Locker, keep: Duration) {
         let lock = locker.lock(NAME).expect("a name").ttl(TTL);
+        let is_over = async || {
+            sleep(keep).await;
+            let _ = self.kept.subscribe().wait_for(|kept| !kept).await;
+        };
         loop {
             let Ok(guard) = lock.acquire().await else { continue };
             let from = Moment::now();
+            self.held.send_replace(true);
             let lost = tokio::select! {
                 loss = guard.lost() => Some(loss),
-                () = sleep(keep) => guard.loss(),
+                () = is_over() => guard.loss(),
             };
+            self.held.send_replace(false);
             let until = Moment::now();
-            self.0.lock().expect("nobody panics").push(Claim { who, from, until, lost });
+            self.ended.lock().expect("nobody panics").push(Claim { who, from, until, lost });
             let _ = guard.release().await;
         }
     }
 
+    /// Waits for a holder, which keeps the lock from now on.
+    async fn keep_one(&self) {
+        self.kept.send_replace(true);
+        let mut held = self.held.subscribe();
+        held.wait_for(|held| *held).await.expect("the claims have the sender");
+    }
+
+    fn keep_none(&self) {
+        self.kept.send_replace(false);
+    }
+
     fn count(&self) -> usize {
-        self.0.lock().expect("nobody panics").len()
+        self.ended.lock().expect("nobody panics").len()
     }
 
     async fn grow_to(&self, count: usize) {
@@ -277,7 +302,7 @@ impl Claims {
     }
 
     fn never_overlap(&self) {
-        let mut claims = self.0.lock().expect("nobody panics").clone();
+        let mut claims = self.ended.lock().expect("nobody panics").clone();
         claims.sort_by_key(|claim| claim.from);
         for pair in claims.windows(2) {
             let [one, next] = pair else { unreachable!("windows of two") };
