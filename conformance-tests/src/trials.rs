@@ -3,10 +3,11 @@
 use std::fmt;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use libtest_mimic::{Arguments, Failed, Trial};
 use lock_core::Reach;
+use lock_core::clock::Moment;
 use tokio::runtime::{Builder, Runtime};
 
 use crate::context::{Ctx, Verdict, Violation};
@@ -117,10 +118,13 @@ fn run_all(trials: Vec<Trial>) -> ExitCode {
 fn timed(title: String, check: impl FnOnce() -> Result<(), Failed> + Send + 'static) -> Trial {
     let name = title.clone();
     Trial::test(title, move || {
-        let start = Instant::now();
+        let start = Moment::now();
         let verdict = check();
         if std::env::var_os("TEST_TIMES").is_some() {
-            println!("test {name} ... took <{:.3}s>", start.elapsed().as_secs_f64());
+            println!(
+                "test {name} ... took <{:.3}s>",
+                Moment::now().saturating_since(start).as_secs_f64()
+            );
         }
         verdict
     })

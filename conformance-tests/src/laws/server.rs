@@ -15,10 +15,11 @@ use crate::words::name;
 const LONG: Duration = Duration::from_secs(300);
 
 pub(super) async fn a_stopped_server_strands_no_lock(ctx: Arc<Ctx>) -> Verdict {
-    let locks = ctx.locker().await;
-    locks.lock("first use")?.acquire().await?.release().await?;
+    let lock = ctx.locker().await.lock("n")?.ttl(LONG);
+    // So that there is a connection: in a cluster, to the very member that has this lock.
+    lock.acquire().await?.release().await?;
     ctx.server().stop();
-    let ended = locks.lock("n")?.ttl(LONG).try_acquire().await;
+    let ended = lock.try_acquire().await;
     ctx.server().cont();
     let Err(error) = &ended else { violated!("a stopped server answered: {ended:?}") };
     ensure!(error.is_retryable(), "a server that did not answer in time ended as {error:?}");
