@@ -1,4 +1,4 @@
-//! The documents say what the code says: the laws in LAWS.md, the capability table in README.md.
+//! The documents agree with the code: the laws in LAWS.md, the capability table in docs/backends.md.
 //! With `BLESS=1` the generated parts are written instead of compared.
 
 use std::collections::{BTreeSet, HashMap};
@@ -88,13 +88,13 @@ fn laws_md_holds_the_laws() {
 }
 
 #[test]
-fn readme_and_comparison_hold_the_capabilities() {
+fn backends_and_comparison_hold_the_capabilities() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let mut columns = runtime.block_on(declared());
     generated("docs/comparison.md", "capabilities", &table(&columns));
     // A quorum is what its members are, and is told of where it is explained.
     columns.retain(|caps| caps.backend != "quorum");
-    generated("README.md", "capabilities", &table(&columns));
+    generated("docs/backends.md", "capabilities", &table(&columns));
 }
 
 /// What each backend declares, on real servers.
@@ -180,7 +180,7 @@ fn span(range: &RangeInclusive<Duration>) -> String {
     }
 }
 
-/// What the README shows first is code that compiles: it stands, line for line, in an example.
+/// The README's program is an example, line for line, so it compiles.
 #[test]
 fn readme_shows_the_example() {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("..");
@@ -190,6 +190,9 @@ fn readme_shows_the_example() {
     let (block, _) = block.split_once("```").expect("the block ends");
     let lines =
         |text: &str| text.lines().map(|line| format!("{}\n", line.trim())).collect::<String>();
-    let example = lines(&read("lock-any/examples/orders.rs"));
-    assert!(example.contains(&lines(block)), "README.md and lock-any/examples/orders.rs differ");
+    let example = lines(&read("lock-any/examples/quickstart.rs"));
+    assert!(
+        example.contains(&lines(block)),
+        "README.md and lock-any/examples/quickstart.rs differ"
+    );
 }

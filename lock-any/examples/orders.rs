@@ -1,4 +1,4 @@
-//! Pays an order once, however many processes try: the README's example, whole.
+//! Pays an order once, however many processes try, with a resource that checks fencing tokens.
 //!
 //! Run it in two terminals: `cargo run -p lock-any --example orders`.
 

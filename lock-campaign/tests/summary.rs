@@ -30,7 +30,7 @@ fn the_summary_and_the_page_are_those_of_the_results() {
         let told = std::fs::read_to_string(docs.join(file)).expect("it is there");
         assert!(
             told == text,
-            "docs/{file} is not what the results in docs/campaign say: make it anew, by the command in README.md"
+            "docs/{file} is not what the results in docs/campaign say: make it anew, by its last command"
         );
     }
 }

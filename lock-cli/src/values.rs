@@ -79,13 +79,13 @@ mod tests {
         }
     }
 
-    /// The README says what is accepted.
+    /// The page about backends states the limits.
     #[test]
-    fn the_readme_has_the_limits_of_a_lease() {
+    fn the_docs_have_the_limits_of_a_lease() {
         let why = lease("0").unwrap_err();
         let range = why.split("duration ").nth(1).and_then(|text| text.split(',').next()).unwrap();
-        let readme = include_str!("../../README.md").replace('\n', " ");
-        assert!(readme.contains(&format!("`lockctl` takes a ttl {range}")), "{range}");
+        let page = include_str!("../../docs/backends.md").replace('\n', " ");
+        assert!(page.contains(&format!("`lockctl` takes a ttl {range}")), "{range}");
     }
 
     #[test]
