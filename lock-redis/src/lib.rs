@@ -37,8 +37,9 @@
 //! * **By force.** Whoever deletes the key of a lock of ours by hand lets others in; the holder is told
 //!   by its next renewal, and that renewal serves who is next. [`break_lock`] does so at once.
 //! * **Databases.** Signals do not tell databases apart: with `order=any`, a lock that is busy under the same
-//!   name in another one makes waiters look needlessly. After `SWAPDB` a holder is told by its next
-//!   renewal, and a waiter polls within two of its leases and a tenth.
+//!   name in another one makes waiters look needlessly. `SWAPDB` takes all locks away, so two holders are
+//!   possible: a holder is told by its next renewal, and a waiter polls within two of its leases and a
+//!   tenth. A waiter that is granted the lock in the other database is told within a third of the claim lease, a second.
 //! * **Replicas** are refused when connecting, and do not say of a lock that it is taken. What becomes of locks when one
 //!   takes over stands [below](#sentinel).
 //! * **Members of a cluster** are refused as single servers. See [below](#clusters).

@@ -144,8 +144,8 @@ pub(crate) struct Told {
 pub(crate) struct Unclaimed {
     pub(crate) lock: Box<str>,
     pub(crate) owner: OwnerId,
-    /// The server's time then, in µs.
-    pub(crate) granted: u64,
+    /// Its stale entries arrived by then, in µs of the server's clock.
+    pub(crate) arrived_by: u64,
     /// The owners of this client that wait for the lock, one after the other.
     pub(crate) waiting: String,
 }
@@ -374,14 +374,17 @@ impl Lines {
         let words: Vec<_> = message.split(' ').collect();
         let mut table = self.table();
         match words[..] {
-            ["grant", lock, owner, number, lease, now] => {
+            ["grant", lock, owner, number, lease, now, ref last_arrival @ ..] => {
                 let (owner, number, now) =
                     (owner.parse().ok()?, number.parse().ok()?, now.parse().ok()?);
                 let lease = Duration::from_millis(lease.parse().ok()?);
                 if table.is_unclaimed(lock, &owner) {
                     let waiting = table.locks.get(lock).into_iter().flat_map(|lock| &lock.owners);
                     let waiting = waiting.map(|(_, owner)| owner.expose()).collect();
-                    return Some(Unclaimed { lock: lock.into(), owner, granted: now, waiting });
+                    // Entries may be dated by a clock that was ahead of the server's.
+                    let arrived_by =
+                        last_arrival.first().map_or(Some(now), |at| at.parse().ok())?;
+                    return Some(Unclaimed { lock: lock.into(), owner, arrived_by, waiting });
                 }
                 table.is_sent(owner, number, lease, now, clock, arrived);
             }

@@ -312,11 +312,11 @@ impl Link {
     /// Gives back a lock whose new owner does not wait for it here, and removes the stale entries
     /// of this client. If that fails, the claim lease ends by itself.
     async fn give_back(self: Arc<Self>, unclaimed: Unclaimed) {
-        let Unclaimed { lock, owner, granted, waiting } = unclaimed;
+        let Unclaimed { lock, owner, arrived_by, waiting } = unclaimed;
         let Some(keys) = Keys::of_key(&lock) else { return };
         let Some(channel) = self.ours.channel(&keys) else { return };
         let mut call = Call::new(&self.ours.scripts().refuse, &keys.all());
-        call.arg(owner.expose()).arg(&*channel).arg(granted).arg(waiting);
+        call.arg(owner.expose()).arg(&*channel).arg(arrived_by).arg(waiting);
         if let Ok(connection) = self.connection().await {
             let _ = self.run::<Answer>(&connection, "give back", &call).await;
         }

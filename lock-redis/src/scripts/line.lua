@@ -142,7 +142,8 @@ local function line()
     --
     -- Nothing is taken out of the line before the lock is given, but for those who are gone: where a write is
     -- refused, the lock stays free and the line as it is. A process that hears an empty message
-    -- hears the grant, too.
+    -- hears the grant, too. A former primary may have dated entries ahead of this server's clock: then the
+    -- grant carries the latest arrival, and a later claim arrives after that.
     local function serve(lock, fence, queue, places, mine, lapsed)
         local now = clock()
         local sent = silent(places)
@@ -177,6 +178,10 @@ local function line()
                 return nil, err
             end
             local message = 'grant ' .. lock .. ' ' .. owner .. ' ' .. number .. ' ' .. lease .. ' ' .. now
+            local last = redis.call('ZRANGE', queue, '-1', '-1', 'WITHSCORES')[2]
+            if last - now > 0 then
+                message = message .. ' ' .. last
+            end
             local lasts = redis.call('ZSCORE', places, channel)
             local heard = redis.pcall('PUBLISH', channel .. ':' .. string.sub(lasts, -3), message)
             if type(heard) == 'table' then
@@ -195,16 +200,15 @@ local function line()
         return nil, nil, true
     end
 
-    -- Removes the entries of a process that are not newer than `granted`, but for those of `known`
-    -- owners.
-    local function sweep(queue, process, granted, known)
+    -- Removes the entries of a process that arrived by a point in time, except those of `known` owners.
+    local function sweep(queue, process, arrived_by, known)
         local from = 0
         while budget > SERVING do
             local entries, stale = redis.call('ZRANGE', queue, from, from + BATCH - 1, 'WITHSCORES'), {}
             for i = 1, #entries, 2 do
                 local member, arrival = entries[i], entries[i + 1]
                 local is_stale = channel_of(member) == process and not known[string.sub(member, 1, 32)]
-                if is_stale and arrival - granted <= 0 then
+                if is_stale and arrival - arrived_by <= 0 then
                     stale[#stale + 1] = member
                 end
             end

@@ -31,8 +31,8 @@ local is_let_go = false -- here, and nobody has it yet
 local sent_to -- the process that was sent the lock here, if others are still to be told
 if is_plain then
     -- All that is read is read before the lock is let go. What is unusual is left to those who go on from there.
-    local heads = redis.pcall('ZRANGE', queue, '0', '1')
-    local head, behind = heads[1], heads[2]
+    local heads = redis.pcall('ZRANGE', queue, '0', '1', 'WITHSCORES')
+    local head, arrival, behind = heads[1], heads[2], heads[3]
     local channel, ttl, label = string.match(head or '', '^(%S+) (%d+) %- ?(.*)$', 34)
     local lasts = channel and redis.pcall('ZSCORE', places, channel)
     local other = behind and string.match(behind, '^%S+', 34)
@@ -40,7 +40,8 @@ if is_plain then
     local last = lasts and redis.pcall('GETRANGE', fence, '0', '16')
     local now = last and redis.pcall('TIME')
     now = now and now[1] and now[1] .. string.sub('00000' .. now[2], -6)
-    if now and #lasts == #now and #last == #now and last < now and now < lasts and string.find(last, '^%d+$') then
+    if now and #lasts == #now and #last == #now and last < now and now < lasts and #arrival == #now and arrival < now
+        and string.find(last, '^%d+$') then
         local known = redis.pcall('ZRANGE', places, '-3', '-1')
         local silent = string.find(known[#known] or '', '@', 1, true) == 1 and known[#known]
         local next, lease = string.sub(head, 1, 32), ttl - CLAIM_LEASE < 0 and ttl or CLAIM_LEASE

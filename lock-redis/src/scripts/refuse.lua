@@ -3,12 +3,12 @@
 -- them.
 --
 -- KEYS  1 the lock   2 its fence   3 its queue   4 its places   5 its bell
--- ARGV  1 the owner   2 the channel of its process   3 the server's time of the grant in µs
+-- ARGV  1 the owner   2 the channel of its process   3 the latest arrival of an entry at the grant in µs
 --       4 the owners of this process that wait for the lock, one after the other
 -- Answers 1: the owner held the lock until now   0: it did not
 
 local lock, fence, queue, places, bell = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local owner, channel, granted, known = ARGV[1], ARGV[2], ARGV[3], {}
+local owner, channel, arrived_by, known = ARGV[1], ARGV[2], ARGV[3], {}
 for at = 1, #ARGV[4], 32 do
     known[string.sub(ARGV[4], at, at + 31)] = true
 end
@@ -18,7 +18,7 @@ if is_held then
 end
 local line = line()
 line.hears(places, owner, channel)
-line.sweep(queue, channel, granted, known)
+line.sweep(queue, channel, arrived_by, known)
 if is_held then
     line.serve(lock, fence, queue, places, nil, false)
 end

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use conformance_tests::proxy::{Fault, Proxy};
+use conformance_tests::servers::Step;
 use lock_core::backend::{Attempt, Claim, LetGo, Release, Wake};
 use lock_core::clock::Moment;
 use lock_core::{Backend, Locker};
@@ -42,7 +43,10 @@ const PARTS: [&str; 2] = ["{n}%queue", "{n}%places"];
 
 impl Scene {
     async fn new() -> Self {
-        let server = Server::start();
+        Self::on(Server::start()).await
+    }
+
+    async fn on(server: Server) -> Self {
         let (relay, url) = server.proxied();
         let holder = server.client().await;
         let mut held = claim("n", LONG);
@@ -139,6 +143,23 @@ async fn stale_entries_of_a_live_process_cost_one_round_trip() {
         let woken = tokio::time::timeout(TOO_LATE, other.wait(&last)).await.expect("it is called");
         assert!(matches!(woken.unwrap(), Wake::Granted(_)));
     }
+}
+
+/// The arrivals of the entries are those of the former primary's clock.
+#[tokio::test]
+async fn stale_entries_that_are_ahead_of_the_clock_cost_no_round_trip_each() {
+    let scene = Scene::on(Server::with_log_and_clock()).await;
+    let locks = scene.client().await;
+    let stale = queued(&locks, 450).await;
+    let next = queued(&locks, 1).await.remove(0);
+    let snapshot = scene.snapshot();
+    gone(&locks, stale).await;
+    scene.restore(&snapshot);
+    scene.server.step_clock(Step::Back(Duration::from_secs(8)));
+    scene.relay.set(Fault::delay(ONE_WAY));
+    let took = scene.standstill(&locks, &next).await;
+    println!("450 stale entries that are ahead of the clock: {took:?}");
+    assert!(took < CLAIM_LEASE, "{took:?}");
 }
 
 /// The state of the processes whose waiters a restarted server knows, though they were served.
