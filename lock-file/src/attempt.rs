@@ -13,6 +13,7 @@
 //!    that one of the two sees the other.
 //! 7. Make sure that the file is still the one in the directory. After 6: the break may be over.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,10 +23,10 @@ use lock_core::{FencingToken, OwnerId};
 use tokio::sync::{Semaphore, oneshot};
 
 use crate::backend::FileLocks;
+use crate::breaking::Mark;
 use crate::claims::{Held, Seat};
 use crate::counter;
 use crate::fault::in_doubt;
-use crate::line::Line;
 use crate::lock_file::LockFile;
 use crate::record::{HolderRecord, LeaseRecord, Record, Reserved};
 
@@ -81,15 +82,11 @@ impl FileLocks {
             floor = floor.max(Some(token));
         }
         let path = self.path_of(&claim.name);
-        let line = self.line_of(&path);
         // Not even a look: it could keep the one whose turn it is from the lock.
-        if manners == Manners::Polite
-            && line.exists()
-            && !self.inner.claims.has_turn(&claim.name)
-            && line.before(seat.place.as_ref())?.is_some()
-        {
+        if manners == Manners::Polite && self.others_come_first(claim, seat, &path) {
             return Ok(Attempt::Contended { lapses_in: None });
         }
+        let mark = self.mark_of(&path);
         for _ in 0..MAX_REPLACEMENTS {
             let file = match seat.file.take() {
                 Some(file) if file.is_in_place()? => file,
@@ -111,7 +108,7 @@ impl FileLocks {
             let file = self.number(file, &mut record, mine, floor).await?;
             self.sign(&mut record, claim);
             let signed = file.write(&record);
-            let stands = match signed.and_then(|()| stands(&file, &line, mine)) {
+            let stands = match signed.and_then(|()| stands(&file, &mark, mine)) {
                 // It may have been extended, or half written.
                 Err(e) if mine => return Err(in_doubt(e)),
                 stands => stands,
@@ -130,6 +127,16 @@ impl FileLocks {
         let message =
             format!("{} is being deleted again and again; let lock files stay", path.display());
         Err(Fault::not_applied(FaultKind::Unavailable, message))
+    }
+
+    fn others_come_first(&self, claim: &Claim, seat: &mut Seat, path: &Path) -> bool {
+        let queue = self.queue_of(path);
+        queue.exists()
+            && !self.inner.claims.has_turn(&claim.name)
+            && match &mut seat.place {
+                Some(place) => place.ahead().is_some(),
+                None => queue.is_occupied(),
+            }
     }
 
     pub(crate) fn check(&self, claim: &Claim) -> Result<(), Fault> {
@@ -273,8 +280,8 @@ enum Stands {
     Elsewhere,
 }
 
-fn stands(file: &LockFile, line: &Line, mine: bool) -> Result<Stands, Fault> {
-    if !mine && line.exists() && line.is_breaking()? {
+fn stands(file: &LockFile, mark: &Mark, mine: bool) -> Result<Stands, Fault> {
+    if !mine && mark.is_breaking()? {
         return Ok(Stands::Back);
     }
     // Whoever deletes or replaces the file opens a second lock beside ours. The one that counts is the

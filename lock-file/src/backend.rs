@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lock_core::backend::{
-    Attempt, Backend, Claim, Fault, FaultKind, Grant, Hold, Identity, LetGo, Listed, LockState,
+    Attempt, Backend, Claim, Fault, Grant, Hold, Identity, LetGo, Listed, LockState,
     Release, Renewal, Wake,
 };
 use lock_core::clock::{Moment, sleep_between};
@@ -22,12 +22,13 @@ use lock_core::{
 
 use crate::attempt::Manners;
 use crate::bell::{self, Bell};
-use crate::claims::Claims;
+use crate::breaking::Mark;
+use crate::claims::{Claims, Seat, Sitting};
 use crate::directory::Directory;
 use crate::fault::{fault, in_doubt};
 use crate::holders;
-use crate::line::{Line, Place};
 use crate::lock_file::LockFile;
+use crate::queue::{Place, Queue};
 use crate::record::Record;
 
 const SUFFIX: &str = ".lock";
@@ -35,6 +36,9 @@ const SUFFIX: &str = ".lock";
 /// What is left as it is, beside letters and digits: harmless in every shell.
 const PUNCTUATION: &str = "-_.:@+=,";
 const MAX_FILE_NAME: usize = 200;
+
+/// How often a holder looks whether its file was removed, where no more files can be watched.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Locks in one directory of this host. Clones share everything.
 ///
@@ -116,8 +120,12 @@ impl FileLocks {
         self.directory().join(file_name)
     }
 
-    pub(crate) fn line_of(&self, lock_file: &Path) -> Line {
-        Line::beside(&self.inner.directory, lock_file)
+    pub(crate) fn queue_of(&self, lock_file: &Path) -> Queue {
+        Queue::beside(&self.inner.directory, lock_file)
+    }
+
+    pub(crate) fn mark_of(&self, lock_file: &Path) -> Mark {
+        Mark::beside(&self.inner.directory, lock_file)
     }
 
     fn in_directory(directory: Directory) -> Self {
@@ -158,7 +166,7 @@ impl Backend for FileLocks {
             minimum_hold: Support::Absent,
             late_attempts_refused: Support::Present,
             raisable: Support::Present,
-            notices: if bell::can_ring() { Support::Present } else { Support::Absent },
+            notices: if bell::IS_THERE { Support::Present } else { Support::Absent },
             inspecting: if listed_by_kernel { Support::Present } else { Support::Absent },
             listing: Support::Absent,
             breaking: Support::Present,
@@ -180,7 +188,7 @@ impl Backend for FileLocks {
         let mut sitting = self.inner.claims.sit(claim);
         let answer = self.attempt(claim, &mut sitting.seat, manners).await?;
         if matches!(answer, Attempt::Acquired(_)) {
-            sitting.leave();
+            self.settle(claim, &mut sitting);
         }
         Ok(answer)
     }
@@ -226,7 +234,7 @@ impl Backend for FileLocks {
             Some((_, left)) => holders::detached(&record, left),
             None => holders::holders(file.as_file(), &path, &record)?,
         };
-        Ok(LockState::new(holders, self.line_of(&path).len()?))
+        Ok(LockState::new(holders, self.queue_of(&path).len()))
     }
 
     async fn list(
@@ -244,44 +252,37 @@ impl Backend for FileLocks {
 }
 
 impl FileLocks {
-    /// Waits in the line, and looks when the lock may be free.
+    /// Waits in the queue, and looks when the lock may be free.
     async fn wait_in_line(&self, claim: &Claim) -> Result<Grant, Fault> {
         let path = self.path_of(&claim.name);
-        let line = self.line_of(&path);
+        let queue = self.queue_of(&path);
         let mut sitting = self.inner.claims.sit(claim);
-        let mut known: Option<String> = None;
+        let mut watches_lock = false;
         loop {
             let seat = &mut sitting.seat;
-            if !seat.place.as_ref().is_some_and(Place::stands) {
+            if seat.place.as_ref().is_none_or(Place::was_passed_over) {
                 // Without a place, as on a full disk, it waits with the first one.
-                seat.place = line.join(claim.owner).ok();
-                known = None;
+                seat.place = queue.join().await.ok();
             }
-            let ahead = match (known.take(), &seat.place) {
-                (Some(place), _) if line.is_taken(&place)? => Some(place),
-                (_, Some(mine)) => line.before(Some(mine))?,
-                (_, None) => None,
-            };
+            let ahead = seat.place.as_mut().and_then(Place::ahead);
             let bell = match &ahead {
-                Some(place) => Bell::on_place(&line.file_of(place)),
-                None => Bell::on_lock(&path),
+                Some(pipe) => Bell::on_pipe(pipe),
+                // Hung up before the look: what is let go from here on is heard.
+                None if watches_lock => Bell::on_lock(&path),
+                None => None,
             };
-            // Hung up before the look: what is let go from here on is heard.
-            if let Some(place) = &ahead
-                && !line.is_taken(place)?
-            {
-                continue;
-            }
-            let mut pause = seat.pause(bell.is_some());
-            if ahead.is_none() || seat.is_due(pause) {
+            let can_ring = bell.is_some();
+            let mut pause = seat.pause(can_ring);
+            let looks = match &ahead {
+                None => true,
+                Some(_) => seat.is_due(pause) && self.stands_still(seat, &path, &mut pause)?,
+            };
+            if looks {
                 seat.looks();
                 match self.attempt(claim, seat, Manners::Bold).await? {
                     Attempt::Acquired(grant) => {
-                        if let Some(mine) = seat.place.as_ref().filter(|_| ahead.is_some()) {
-                            line.pass_over_first(mine)?;
-                        }
+                        self.settle(claim, &mut sitting);
                         self.inner.claims.begin_turn(&claim.name);
-                        sitting.leave();
                         return Ok(grant);
                     }
                     Attempt::Contended { lapses_in } => {
@@ -289,7 +290,11 @@ impl FileLocks {
                     }
                 }
             }
-            known = ahead;
+            if ahead.is_none() && !watches_lock {
+                // The holder is none of this queue.
+                watches_lock = true;
+                continue;
+            }
             let rings = async {
                 match &bell {
                     Some(bell) => bell.rung().await,
@@ -298,9 +303,48 @@ impl FileLocks {
             };
             tokio::select! {
                 biased;
-                () = rings => {}
+                () = rings => if ahead.is_some() { sitting.seat.moves_up() },
                 () = sleep_between(pause / 2, pause) => sitting.seat.oversleeps(),
             }
+        }
+    }
+
+    /// True if the lock was not taken since the last look from behind others: then the first one does
+    /// not come. That it was released just now is no reason to overtake, but one to look again soon.
+    fn stands_still(
+        &self,
+        seat: &mut Seat,
+        path: &Path,
+        pause: &mut Duration,
+    ) -> Result<bool, Fault> {
+        let file = match seat.file.take() {
+            Some(file) if file.is_in_place()? => file,
+            _ => match LockFile::find(&self.inner.directory, path)? {
+                Some(file) => file,
+                None => return Ok(true),
+            },
+        };
+        let record = file.parse()?.unwrap_or(Record::BLANK);
+        seat.file = Some(file);
+        let is_free = record.holder.is_none();
+        let stands_still = seat.has_seen(record);
+        if !stands_still {
+            seat.looks();
+            if is_free {
+                *pause = seat.shortest_pause();
+            }
+        }
+        Ok(stands_still)
+    }
+
+    /// Who has won leaves the queue, or stays at its front as the holder.
+    fn settle(&self, claim: &Claim, sitting: &mut Sitting<'_>) {
+        let Some(mut place) = sitting.leave() else { return };
+        if place.ahead().is_some() {
+            place.overtakes();
+        } else if let Some((held, _)) = self.inner.claims.find(claim) {
+            place.comes_to_hold();
+            *held.place() = Some(place);
         }
     }
 
@@ -317,11 +361,10 @@ impl FileLocks {
                 None => false,
             },
         } {
-            let Some(bell) = &bell else {
-                let why = "no more files can be watched; raise fs.inotify.max_user_watches";
-                return Err(Fault::not_applied(FaultKind::Unavailable, why));
-            };
-            bell.rung().await;
+            match &bell {
+                Some(bell) => bell.rung().await,
+                None => sleep_between(LOOK_EVERY / 2, LOOK_EVERY).await,
+            }
         }
         Ok(())
     }
@@ -354,8 +397,12 @@ impl FileLocks {
             let _ = held.file.write(&record);
         }
         held.file.unlock()?;
-        if held.is_lent() {
+        // Others may have the file open as well: child processes, and what still waits for its removal.
+        if held.is_lent() || self.queue_of(&self.path_of(&claim.name)).exists() {
             held.file.ring();
+        }
+        if let Some(place) = held.place().take() {
+            place.leave();
         }
         match in_place {
             Ok(true) => Ok(Release::Released),

@@ -1,15 +1,21 @@
-//! Who waits for a file to be closed: `inotify(7)`, and one thread that listens for all.
+//! Wake-ups: `epoll(7)` for the pipes of the queue, `inotify(7)` for lock files, and one thread that
+//! listens for all.
 //!
-//! A thread and not the runtime's own reactor, because a process has only so many inotify instances
-//! (128 per user by default) and may have many runtimes, and because these need no more than timers.
-//! It is started by the first waiter, sleeps in the kernel, and stays.
+//! A thread and not the runtime's own reactor, because a process may have many runtimes, and because
+//! these need no more than timers. It is started by the first waiter, sleeps in the kernel, and stays.
+//!
+//! A user has only so many inotify instances, 128 by default. So a process takes one when it first
+//! watches a lock file: at the front of a queue, behind a holder that has no pipe, or as a holder after
+//! a moment. Whoever stands further back needs none.
 
 use std::collections::HashMap;
+use std::fs::File;
 use std::mem::MaybeUninit;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
+use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 use rustix::io::Errno;
 use tokio::sync::Notify;
@@ -17,17 +23,25 @@ use tokio::sync::Notify;
 /// Whether waiters are woken at all here.
 pub(crate) const IS_THERE: bool = true;
 
-/// Whether this process gets what it takes to be woken.
-pub(crate) fn can_ring() -> bool {
-    tower().is_some()
-}
+/// The listener needs little of it.
+const STACK: usize = 64 << 10;
 
-/// Rings when the file it hangs on may have been let go. Dropping it takes it down.
+/// Marks the events of inotify. Pipes are numbered from 1.
+const OF_INOTIFY: u64 = 0;
+
+/// Rings when a lock may be had. Dropping it takes it down.
 #[derive(Debug)]
 pub(crate) struct Bell {
     tower: &'static Tower,
-    watch: i32,
+    hook: Hook,
     rope: Arc<Notify>,
+}
+
+/// What a bell hangs on.
+#[derive(Debug)]
+enum Hook {
+    File(i32),
+    Pipe(u64, Arc<File>),
 }
 
 impl Bell {
@@ -39,10 +53,18 @@ impl Bell {
         Self::on(path, closed | WatchFlags::ATTRIB | WatchFlags::DELETE_SELF)
     }
 
-    /// On a place in the line: rings when it is given up. Not when somebody looks whether it is.
-    pub(crate) fn on_place(path: &Path) -> Option<Self> {
-        let left = WatchFlags::CLOSE_WRITE | WatchFlags::ATTRIB | WatchFlags::DELETE_SELF;
-        Self::on(path, left)
+    /// On the pipe of the process ahead: rings when that one has left.
+    pub(crate) fn on_pipe(pipe: &Arc<File>) -> Option<Self> {
+        let tower = tower()?;
+        let rope = Arc::new(Notify::new());
+        let mut ropes = tower.ropes();
+        ropes.last_pipe += 1;
+        let number = ropes.last_pipe;
+        // Once: what is not taken down in time does not keep the listener busy.
+        let events = EventFlags::IN | EventFlags::ONESHOT;
+        epoll::add(&tower.epoll, pipe, EventData::new_u64(number), events).ok()?;
+        ropes.pipes.insert(number, Arc::clone(&rope));
+        Some(Self { tower, hook: Hook::Pipe(number, Arc::clone(pipe)), rope })
     }
 
     /// On a lock file: rings when it is deleted, replaced or moved away.
@@ -53,14 +75,15 @@ impl Bell {
 
     fn on(path: &Path, events: WatchFlags) -> Option<Self> {
         let tower = tower()?;
+        let inotify = tower.inotify()?;
         let mut ropes = tower.ropes();
         // Under the same lock as its removal, or a watch of the same file could go with another one.
         // Holders and waiters of one file have one watch, and it must not forget what others want.
         let events = events | WatchFlags::MASK_ADD | WatchFlags::DONT_FOLLOW;
-        let watch = inotify::add_watch(&tower.inotify, path, events).ok()?;
+        let watch = inotify::add_watch(inotify, path, events).ok()?;
         let rope = Arc::new(Notify::new());
-        ropes.entry(watch).or_default().push(Arc::clone(&rope));
-        Some(Self { tower, watch, rope })
+        ropes.files.entry(watch).or_default().push(Arc::clone(&rope));
+        Some(Self { tower, hook: Hook::File(watch), rope })
     }
 
     /// Waits until it rings. What rang since it was hung up counts.
@@ -72,12 +95,21 @@ impl Bell {
 impl Drop for Bell {
     fn drop(&mut self) {
         let mut ropes = self.tower.ropes();
-        if let Some(hung) = ropes.get_mut(&self.watch) {
-            hung.retain(|rope| !Arc::ptr_eq(rope, &self.rope));
-            if hung.is_empty() {
-                ropes.remove(&self.watch);
-                // Fails if the file is gone, and the watch with it.
-                let _ = inotify::remove_watch(&self.tower.inotify, self.watch);
+        match &self.hook {
+            Hook::Pipe(number, pipe) => {
+                ropes.pipes.remove(number);
+                let _ = epoll::delete(&self.tower.epoll, pipe);
+            }
+            Hook::File(watch) => {
+                let Some(hung) = ropes.files.get_mut(watch) else { return };
+                hung.retain(|rope| !Arc::ptr_eq(rope, &self.rope));
+                if hung.is_empty() {
+                    ropes.files.remove(watch);
+                    if let Some(inotify) = self.tower.inotify.get() {
+                        // Fails if the file is gone, and the watch with it.
+                        let _ = inotify::remove_watch(inotify, *watch);
+                    }
+                }
             }
         }
     }
@@ -86,65 +118,111 @@ impl Drop for Bell {
 /// All bells of this process.
 #[derive(Debug)]
 struct Tower {
-    inotify: OwnedFd,
-    ropes: Mutex<HashMap<i32, Vec<Arc<Notify>>>>,
+    epoll: OwnedFd,
+    inotify: OnceLock<OwnedFd>,
+    ropes: Mutex<Ropes>,
 }
 
-/// `None` if this process gets no inotify instance or no thread. It is asked again by the next one.
+#[derive(Debug, Default)]
+struct Ropes {
+    files: HashMap<i32, Vec<Arc<Notify>>>,
+    pipes: HashMap<u64, Arc<Notify>>,
+    last_pipe: u64,
+}
+
+/// One is built at a time, of what there is one of.
+static BUILDING: Mutex<()> = Mutex::new(());
+
+/// `None` if this process gets no thread. It is asked again by the next one.
 fn tower() -> Option<&'static Tower> {
     static TOWER: OnceLock<Tower> = OnceLock::new();
-    static BUILDING: Mutex<()> = Mutex::new(());
 
     if let Some(tower) = TOWER.get() {
         return Some(tower);
     }
     let _one_builds = BUILDING.lock().unwrap_or_else(PoisonError::into_inner);
     if TOWER.get().is_none() {
-        let inotify = inotify::init(CreateFlags::CLOEXEC).ok()?;
-        let listening = std::thread::Builder::new().name("lock-file".to_owned());
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).ok()?;
+        let listening = std::thread::Builder::new().name("lock-file".to_owned()).stack_size(STACK);
         let (here, hears) = std::sync::mpsc::channel::<&'static Tower>();
         listening.spawn(move || hears.recv().map(Tower::listen)).ok()?;
-        let tower = TOWER.get_or_init(|| Tower { inotify, ropes: Mutex::default() });
+        let tower = TOWER.get_or_init(|| Tower {
+            epoll,
+            inotify: OnceLock::new(),
+            ropes: Mutex::default(),
+        });
         here.send(tower).ok()?;
     }
     TOWER.get()
 }
 
 impl Tower {
+    /// `None` if this process gets no instance. It is asked again by the next one.
+    fn inotify(&self) -> Option<&OwnedFd> {
+        if let Some(inotify) = self.inotify.get() {
+            return Some(inotify);
+        }
+        let _one_builds = BUILDING.lock().unwrap_or_else(PoisonError::into_inner);
+        if self.inotify.get().is_none() {
+            let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).ok()?;
+            let data = EventData::new_u64(OF_INOTIFY);
+            epoll::add(&self.epoll, &inotify, data, EventFlags::IN).ok()?;
+            let _ = self.inotify.set(inotify);
+        }
+        self.inotify.get()
+    }
+
     fn listen(&self) {
-        let mut buffer = [MaybeUninit::uninit(); 4096];
-        let mut reader = Reader::new(&self.inotify, &mut buffer);
+        let mut events = Vec::with_capacity(16);
         loop {
-            match reader.next() {
-                Ok(event) => self.ring(event.wd(), event.events()),
-                Err(Errno::INTR) => {}
+            match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), None) {
+                Ok(_) | Err(Errno::INTR) => {}
                 // Not on a descriptor that nobody else has. Waiters look by themselves after a while.
                 Err(_) => return,
             }
+            for event in events.drain(..) {
+                match event.data.u64() {
+                    OF_INOTIFY => self.hear(),
+                    pipe => {
+                        if let Some(rope) = self.ropes().pipes.get(&pipe) {
+                            rope.notify_one();
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn hear(&self) {
+        let Some(inotify) = self.inotify.get() else { return };
+        let mut buffer = [MaybeUninit::uninit(); 4096];
+        let mut reader = Reader::new(inotify, &mut buffer);
+        while let Ok(event) = reader.next() {
+            self.ring(event.wd(), event.events());
         }
     }
 
     fn ring(&self, watch: i32, events: ReadFlags) {
         let mut ropes = self.ropes();
         if events.contains(ReadFlags::QUEUE_OVERFLOW) {
-            ropes.values().flatten().for_each(|rope| rope.notify_one());
+            ropes.files.values().flatten().for_each(|rope| rope.notify_one());
         }
-        if let Some(hung) = ropes.get(&watch) {
+        if let Some(hung) = ropes.files.get(&watch) {
             hung.iter().for_each(|rope| rope.notify_one());
         }
         if events.contains(ReadFlags::IGNORED) {
-            ropes.remove(&watch);
+            ropes.files.remove(&watch);
         }
     }
 
-    fn ropes(&self) -> MutexGuard<'_, HashMap<i32, Vec<Arc<Notify>>>> {
+    fn ropes(&self) -> MutexGuard<'_, Ropes> {
         self.ropes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::fs::{File, OpenOptions};
+    use std::fs::File;
     use std::time::Duration;
 
     use super::*;
@@ -195,14 +273,17 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_place_does_not_ring_when_it_is_looked_at() {
+    async fn a_pipe_rings_when_its_last_writer_is_gone() {
+        let (reader, writer) = std::io::pipe().unwrap();
+        let pipe = Arc::new(File::from(OwnedFd::from(reader)));
+        let other = writer.try_clone().unwrap();
+        let bell = Bell::on_pipe(&pipe).unwrap();
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("n");
-        let taken = OpenOptions::new().write(true).create(true).truncate(true).open(&path).unwrap();
-        let bell = Bell::on_place(&path).unwrap();
-        drop(File::open(&path).unwrap());
-        assert!(!rang(&bell, dir.path()).await);
-        drop(taken);
-        assert!(rang(&bell, dir.path()).await);
+        drop(writer);
+        assert!(!rang(&bell, dir.path()).await, "a child has it too");
+        drop(other);
+        bell.rung().await;
+        drop(bell);
+        Bell::on_pipe(&pipe).unwrap().rung().await;
     }
 }

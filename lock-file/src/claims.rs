@@ -19,7 +19,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -29,8 +29,8 @@ use lock_core::clock::{Moment, sleep};
 use lock_core::{FencingToken, LockName, OwnerId};
 use tokio::runtime::Handle;
 
-use crate::line::Place;
 use crate::lock_file::LockFile;
+use crate::queue::Place;
 use crate::record::Record;
 
 /// How long a claim that was let go is remembered, so that a late attempt of it is refused. Longer
@@ -63,6 +63,16 @@ pub fn descriptor(ticket: &Ticket) -> Option<BorrowedFd<'_>> {
     (!held.let_go.load(Ordering::Acquire)).then(|| held.file.as_fd())
 }
 
+/// A copy of what the next waiter watches: for a child process that is given the [`descriptor`].
+///
+/// With both, the next waiter sleeps until the child has closed them or ends. With the lock alone it
+/// looks by itself from then on, many times a second where the limits on inotify are used up. `None`
+/// if the lock was not waited for, or was released. The copy is close-on-exec.
+#[must_use]
+pub fn place_descriptor(ticket: &Ticket) -> Option<OwnedFd> {
+    ticket.get::<Stub>()?.held.place().as_ref()?.copy()
+}
+
 /// A lock that is held.
 #[derive(Debug)]
 pub(crate) struct Held {
@@ -72,13 +82,21 @@ pub(crate) struct Held {
     name: LockName,
     let_go: AtomicBool,
     lent: AtomicBool,
+    /// Of a lock that was won in its turn. After the file: the one behind it comes when that is closed.
+    place: Mutex<Option<Place>>,
 }
 
 impl Held {
     pub(crate) fn new(file: LockFile, name: LockName, record: Record) -> Self {
         file.leave_locked();
         let (let_go, lent) = (AtomicBool::new(false), AtomicBool::new(false));
-        Self { file, record: Mutex::new(record), name, let_go, lent }
+        let place = Mutex::default();
+        Self { file, record: Mutex::new(record), name, let_go, lent, place }
+    }
+
+    /// Where it stands in the queue.
+    pub(crate) fn place(&self) -> MutexGuard<'_, Option<Place>> {
+        self.place.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn record(&self) -> MutexGuard<'_, Record> {
@@ -106,12 +124,21 @@ pub(crate) struct Seat {
     looked_at: Moment,
     overslept: bool,
     pauses: u32,
+    /// What stood in the lock file at the last look from further back.
+    seen: Option<Record>,
 }
 
 impl Default for Seat {
     /// Of who comes.
     fn default() -> Self {
-        Self { place: None, file: None, looked_at: Moment::now(), overslept: false, pauses: 0 }
+        Self {
+            place: None,
+            file: None,
+            looked_at: Moment::now(),
+            overslept: false,
+            pauses: 0,
+            seen: None,
+        }
     }
 }
 
@@ -120,6 +147,11 @@ impl Seat {
     pub(crate) fn pause(&self, can_ring: bool) -> Duration {
         let (shortest, longest) = if can_ring { PAUSES } else { PAUSES_WITHOUT_BELL };
         (shortest * 2_u32.pow(self.pauses.min(16))).min(longest)
+    }
+
+    /// Until a look at a lock that was free just now.
+    pub(crate) fn shortest_pause(&self) -> Duration {
+        PAUSES.0
     }
 
     /// True if it has not looked for so long that it may, whoever comes first.
@@ -137,6 +169,18 @@ impl Seat {
         self.overslept = false;
         self.looked_at = Moment::now();
     }
+
+    /// The one ahead has left, so a look is less likely to be in vain.
+    pub(crate) fn moves_up(&mut self) {
+        self.pauses = 0;
+    }
+
+    /// True if the lock file says the same as at the last look.
+    pub(crate) fn has_seen(&mut self, record: Record) -> bool {
+        let has_seen = self.seen.as_ref() == Some(&record);
+        self.seen = Some(record);
+        has_seen
+    }
 }
 
 /// A seat that is sat on. Stays in the table when it is dropped with a place in the line.
@@ -149,9 +193,9 @@ pub(crate) struct Sitting<'a> {
 }
 
 impl Sitting<'_> {
-    /// Gives up the place, if there is one.
-    pub(crate) fn leave(&mut self) {
-        drop(std::mem::take(&mut self.seat));
+    /// Stands up, with the place if there is one.
+    pub(crate) fn leave(&mut self) -> Option<Place> {
+        std::mem::take(&mut self.seat).place
     }
 }
 

@@ -15,9 +15,9 @@ use lock_core::{FencingToken, LockName, OwnerId};
 
 use crate::attempt::{Asked, off_the_runtime};
 use crate::backend::FileLocks;
+use crate::breaking::{Breaking, Mark};
 use crate::fault::in_doubt;
 use crate::holders;
-use crate::line::{Breaking, Line};
 use crate::lock_file::LockFile;
 use crate::record::Record;
 
@@ -120,9 +120,9 @@ impl FileLocks {
     }
 
     async fn replace_file(&self, path: &Path, expected: &OwnerId) -> Result<bool, Fault> {
-        let line = self.line_of(path);
+        let mark = self.mark_of(path);
         // From here on nobody wins the lock on the file that is there: see `attempt`.
-        let breaking = announce(&line, path).await?;
+        let breaking = announce(&mark, path).await?;
         let Some(file) = LockFile::find(&self.inner.directory, path)? else {
             return Ok(false);
         };
@@ -137,7 +137,8 @@ impl FileLocks {
         }
         let highest = record.reserved.as_ref().map(|it| it.up_to).max(record.number);
         let highest = file.reserved()?.max(highest);
-        let new = LockFile::draft(&self.inner.directory, &line.draft())?;
+        let new = LockFile::draft(&self.inner.directory, &mark.draft())?;
+        let queue = self.queue_of(path);
         let (path, durable) = (path.to_owned(), self.inner.durable);
         off_the_runtime(move || {
             new.write(&Record { number: highest, ..Record::BLANK })?;
@@ -146,7 +147,10 @@ impl FileLocks {
             }
             // Still announced.
             let _breaking = breaking;
-            new.move_to(&path)
+            new.move_to(&path)?;
+            // The holder may be the one at the front, for whose end the others wait.
+            queue.pass_over_first();
+            Ok(())
         })
         .await?;
         Ok(true)
@@ -154,10 +158,10 @@ impl FileLocks {
 }
 
 /// Waits for others who break the same lock.
-async fn announce(line: &Line, path: &Path) -> Result<Breaking, Fault> {
+async fn announce(mark: &Mark, path: &Path) -> Result<Breaking, Fault> {
     let end = Moment::now() + PATIENCE;
     loop {
-        match line.announce_break()? {
+        match mark.announce_break()? {
             Some(breaking) => return Ok(breaking),
             None if end.has_passed() => return Err(is_locked(path)),
             None => sleep_between(PAUSE / 2, PAUSE).await,

@@ -2,6 +2,7 @@
 
 use std::fs::{DirBuilder, File, Metadata};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -69,6 +70,23 @@ impl Directory {
         match &self.share {
             None => rustix::fs::open(path, how, Mode::RUSR | Mode::WUSR).map(File::from),
             Some(share) => share.open_file(&self.path, path, how),
+        }
+    }
+
+    /// Opens the directory of a queue in it. That has to be one that its users may all change.
+    pub(crate) fn open_queue(&self, path: &Path) -> Result<OwnedFd, Errno> {
+        let how = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        match &self.share {
+            None => rustix::fs::open(path, how, Mode::empty()),
+            Some(share) => share.open_queue(&self.path, path, how),
+        }
+    }
+
+    /// Makes the directory of a queue in it.
+    pub(crate) fn make_queue(&self, path: &Path) -> Result<(), Errno> {
+        match &self.share {
+            None => rustix::fs::mkdir(path, Mode::RWXU),
+            Some(share) => share.make_queue(&self.path, path),
         }
     }
 

@@ -150,6 +150,7 @@ mod bell;
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 #[path = "no_bell.rs"]
 mod bell;
+mod breaking;
 mod claims;
 mod counter;
 mod detached;
@@ -160,10 +161,10 @@ mod holders;
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 #[path = "no_holders.rs"]
 mod holders;
-mod line;
 mod lock_file;
+mod queue;
 mod record;
 mod share;
 
 pub use backend::FileLocks;
-pub use claims::descriptor;
+pub use claims::{descriptor, place_descriptor};

@@ -1,15 +1,12 @@
 //! Systems without `inotify(7)`: who waits looks by itself.
 
 use std::convert::Infallible;
+use std::fs::File;
 use std::path::Path;
+use std::sync::Arc;
 
 /// Whether waiters are woken at all here.
 pub(crate) const IS_THERE: bool = false;
-
-/// Never here.
-pub(crate) fn can_ring() -> bool {
-    false
-}
 
 /// There is none.
 #[derive(Debug)]
@@ -20,7 +17,7 @@ impl Bell {
         None
     }
 
-    pub(crate) fn on_place(_: &Path) -> Option<Self> {
+    pub(crate) fn on_pipe(_: &Arc<File>) -> Option<Self> {
         None
     }
 

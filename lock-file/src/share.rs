@@ -13,6 +13,13 @@
 //! sticky directories if the file belongs to another user, for root as well. A new file gets its mode
 //! and group under a name of its own. Then it is renamed, unless another process was faster. So
 //! no process sees it half made, and the umask does not matter.
+//!
+//! The directory of a [queue](crate::queue) is not sticky, because each newcomer exchanges its own
+//! entry and that of the last one, whoever made it. So members can disorder a queue, as they can keep
+//! others out by holding a lock. They can do no more by it: a queue is used only if each member may do
+//! there all that we do, and only through its descriptor, with names that have no slash in them. What
+//! is planted there is opened without following links, without blocking and without making it, and is
+//! not read unless it is a pipe with one name and the group and mode of ours.
 
 use std::ffi::OsStr;
 use std::fs::{File, Metadata};
@@ -29,6 +36,8 @@ use crate::fault::error;
 /// The mode of the directory: its group may write, it is sticky, and its files get its group.
 const DIRECTORY_MODE: u32 = 0o3770;
 const FILE_MODE: u32 = 0o660;
+/// The mode of the directory of a queue, in which members exchange each other's entries.
+const QUEUE_MODE: u32 = 0o2770;
 
 /// Begins the name of a file that is not in its place yet. No lock file is called so.
 const DRAFT: &str = ".new-";
@@ -85,10 +94,20 @@ impl Share {
     /// Why a file is not one of ours; it must not be touched then. One that has just been replaced
     /// has no name at all.
     pub(crate) fn distrusts(&self, found: &Metadata) -> Option<&'static str> {
+        self.distrust(found.nlink(), found.gid(), found.mode())
+    }
+
+    /// True if a pipe of a queue is one of ours.
+    pub(crate) fn trusts_pipe(&self, found: &Stat) -> bool {
+        let names = found.st_nlink as u64;
+        self.distrust(names, found.st_gid, found.st_mode).is_none()
+    }
+
+    fn distrust(&self, names: u64, group: u32, mode: u32) -> Option<&'static str> {
         match () {
-            () if found.nlink() > 1 => Some("has a second name; remove it"),
-            () if found.gid() != self.group => Some("is not in the directory's group; remove it"),
-            () if found.mode() & 0o7777 != FILE_MODE => Some("has not mode 0660; remove it"),
+            () if names > 1 => Some("has a second name; remove it"),
+            () if group != self.group => Some("is not in the directory's group; remove it"),
+            () if mode & 0o7777 != FILE_MODE => Some("has not mode 0660; remove it"),
             () => None,
         }
     }
@@ -100,11 +119,7 @@ impl Share {
         path: &Path,
         how: OFlags,
     ) -> Result<File, Errno> {
-        let handle = open_directory(directory)?;
-        if !self.trusts(&fstat(&handle)?) {
-            return Err(Errno::PERM);
-        }
-        let name = path.file_name().ok_or(Errno::INVAL)?;
+        let (handle, name) = self.enter(directory, path)?;
         let is_made = how.contains(OFlags::CREATE);
         let how = how.difference(OFlags::CREATE);
         match rustix::fs::openat(&handle, name, how, Mode::empty()) {
@@ -116,11 +131,56 @@ impl Share {
         }
     }
 
+    /// Opens the directory of a queue at `path`, which is in `directory`.
+    pub(crate) fn open_queue(
+        &self,
+        directory: &Path,
+        path: &Path,
+        how: OFlags,
+    ) -> Result<OwnedFd, Errno> {
+        let (handle, name) = self.enter(directory, path)?;
+        let queue = rustix::fs::openat(&handle, name, how, Mode::empty())?;
+        let found = fstat(&queue)?;
+        let is_ours = found.st_gid == self.group && found.st_mode & 0o7777 == QUEUE_MODE;
+        if is_ours { Ok(queue) } else { Err(Errno::PERM) }
+    }
+
+    /// Makes the directory of a queue at `path`, which is in `directory`.
+    pub(crate) fn make_queue(&self, directory: &Path, path: &Path) -> Result<(), Errno> {
+        let (handle, name) = self.enter(directory, path)?;
+        let draft = name_of_draft();
+        rustix::fs::mkdirat(&handle, &draft, Mode::RWXU)?;
+        let how = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let made = rustix::fs::openat(&handle, &draft, how, Mode::empty());
+        let placed = made.and_then(|queue| self.dress(&queue, QUEUE_MODE)).and_then(|()| {
+            let only_if_missing = RenameFlags::NOREPLACE;
+            rustix::fs::renameat_with(&handle, &draft, &handle, name, only_if_missing)
+        });
+        if placed.is_err() {
+            let _ = rustix::fs::unlinkat(&handle, &draft, AtFlags::REMOVEDIR);
+        }
+        placed
+    }
+
+    /// Gives a pipe that this process has just made to the group.
+    pub(crate) fn dress_pipe(&self, pipe: impl AsFd) -> Result<(), Errno> {
+        self.dress(pipe, FILE_MODE)
+    }
+
+    /// The directory, and a name in it.
+    fn enter<'a>(&self, directory: &Path, path: &'a Path) -> Result<(OwnedFd, &'a OsStr), Errno> {
+        let handle = open_directory(directory)?;
+        if !self.trusts(&fstat(&handle)?) {
+            return Err(Errno::PERM);
+        }
+        Ok((handle, path.file_name().ok_or(Errno::INVAL)?))
+    }
+
     fn make_file(&self, directory: &OwnedFd, name: &OsStr) -> Result<(), Errno> {
         let draft = name_of_draft();
         let how = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let file = rustix::fs::openat(directory, &draft, how, Mode::RUSR | Mode::WUSR)?;
-        let placed = self.dress(&file).and_then(|()| {
+        let placed = self.dress(&file, FILE_MODE).and_then(|()| {
             let only_if_missing = RenameFlags::NOREPLACE;
             rustix::fs::renameat_with(directory, &draft, directory, name, only_if_missing)
         });
@@ -134,17 +194,22 @@ impl Share {
         }
     }
 
-    fn dress(&self, file: impl AsFd) -> Result<(), Errno> {
+    fn dress(&self, file: impl AsFd, mode: u32) -> Result<(), Errno> {
         if fstat(&file)?.st_gid != self.group {
             fchown(&file, None, Some(Gid::from_raw(self.group)))?;
         }
-        fchmod(&file, Mode::from_raw_mode(FILE_MODE))
+        fchmod(&file, Mode::from_raw_mode(mode))
     }
 }
 
 /// A name that no other file has.
 pub(crate) fn name_of_draft() -> String {
     format!("{DRAFT}{}", OwnerId::mint().expose())
+}
+
+/// True if a file with this name was not put into its place.
+pub(crate) fn is_draft(name: &str) -> bool {
+    name.starts_with(DRAFT)
 }
 
 fn open_directory(path: &Path) -> Result<OwnedFd, Errno> {

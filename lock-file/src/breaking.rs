@@ -1,0 +1,150 @@
+//! The mark of whoever breaks a lock: a file beside the lock file, in the directory of the
+//! [queue](crate::queue) where there is one.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use lock_core::backend::{Fault, FaultKind};
+use rustix::fs::{Access, FlockOperation, Mode, OFlags, flock};
+use rustix::io::Errno;
+
+use crate::directory::Directory;
+use crate::fault::fault;
+use crate::lock_file::gone;
+use crate::queue;
+use crate::share;
+
+/// In a shared directory, where the directory of the queue may belong to a member.
+const SHARED_SUFFIX: &str = ".breaking";
+const BREAKING: &str = "breaking";
+const DRAFT: &str = "draft";
+
+/// How often in a row the directory may vanish under a newcomer.
+const TRIES: u32 = 100;
+
+/// Where the mark of a break is.
+#[derive(Clone, Debug)]
+pub(crate) struct Mark {
+    path: PathBuf,
+    /// Where the lock file is, if that is shared.
+    shared: Option<Directory>,
+}
+
+/// Says that the lock is being broken, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Breaking {
+    mark: Mark,
+    _locked: File,
+}
+
+impl Mark {
+    pub(crate) fn beside(directory: &Directory, lock_file: &Path) -> Self {
+        let shared = directory.share().map(|_| directory.clone());
+        let mut path = OsString::from(lock_file);
+        path.push(if shared.is_some() { SHARED_SUFFIX } else { queue::SUFFIX });
+        Self { path: path.into(), shared }
+    }
+
+    /// Announces a break. `None` if somebody else is at it.
+    pub(crate) fn announce_break(&self) -> Result<Option<Breaking>, Fault> {
+        let locked = self.lock()?;
+        Ok(locked.map(|locked| Breaking { mark: self.clone(), _locked: locked }))
+    }
+
+    /// True while somebody breaks the lock.
+    pub(crate) fn is_breaking(&self) -> Result<bool, Fault> {
+        if rustix::fs::access(&self.path, Access::EXISTS).is_err() {
+            return Ok(false);
+        }
+        let path = self.file();
+        let file = match self.open(&path, OFlags::RDONLY) {
+            Ok(file) => file,
+            Err(Errno::NOENT | Errno::NOTDIR) => return Ok(false),
+            Err(e) => return Err(fault("open", &path, e.into())),
+        };
+        match flock(&file, FlockOperation::NonBlockingLockShared) {
+            Err(Errno::WOULDBLOCK) => Ok(true),
+            Err(e) => Err(fault("lock", &path, e.into())),
+            // What a dead one left is used by the next: to remove it could take a newer one's away.
+            Ok(()) => Ok(false),
+        }
+    }
+
+    /// Where a file can be prepared that is to replace the lock file.
+    pub(crate) fn draft(&self) -> PathBuf {
+        match &self.shared {
+            // The draft that another user has left cannot be used.
+            Some(directory) => directory.path().join(share::name_of_draft()),
+            None => self.path.join(DRAFT),
+        }
+    }
+
+    fn file(&self) -> PathBuf {
+        match self.shared {
+            Some(_) => self.path.clone(),
+            None => self.path.join(BREAKING),
+        }
+    }
+
+    fn open(&self, path: &Path, how: OFlags) -> Result<File, Errno> {
+        let Some(directory) = &self.shared else {
+            let how = how | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+            return rustix::fs::open(path, how, Mode::RUSR | Mode::WUSR).map(File::from);
+        };
+        let file = directory.open_file(path, how)?;
+        let found = file.metadata().map_err(|_| Errno::IO)?;
+        let is_ours = directory.share().is_some_and(|share| share.distrusts(&found).is_none());
+        if is_ours && found.is_file() { Ok(file) } else { Err(Errno::INVAL) }
+    }
+
+    /// Makes the mark and locks it. `None` if somebody else has it.
+    fn lock(&self) -> Result<Option<File>, Fault> {
+        let path = self.file();
+        for _ in 0..TRIES {
+            let file = match self.open(&path, OFlags::RDWR | OFlags::CREATE) {
+                Ok(file) => file,
+                Err(Errno::NOENT) => {
+                    self.make()?;
+                    continue;
+                }
+                Err(e) => return Err(fault("create", &path, e.into())),
+            };
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => {}
+                Err(Errno::WOULDBLOCK) => return Ok(None),
+                Err(e) => return Err(fault("lock", &path, e.into())),
+            }
+            let found = file.metadata().map_err(|e| fault("examine", &path, e))?;
+            // Not if the one before has just removed it.
+            if found.nlink() > 0 {
+                return Ok(Some(file));
+            }
+        }
+        let message =
+            format!("{} is being deleted again and again; let it stay", self.path.display());
+        Err(Fault::not_applied(FaultKind::Unavailable, message))
+    }
+
+    fn make(&self) -> Result<(), Fault> {
+        if let Some(directory) = &self.shared {
+            return directory.prepare().map_err(gone);
+        }
+        match rustix::fs::mkdir(&self.path, Mode::RWXU) {
+            Err(Errno::EXIST) | Ok(()) => Ok(()),
+            Err(e) => Err(fault("create", &self.path, e.into())),
+        }
+    }
+}
+
+impl Drop for Breaking {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(self.mark.file());
+        if self.mark.shared.is_none() {
+            let _ = std::fs::remove_file(self.mark.draft());
+            // Stays if somebody queues.
+            let _ = std::fs::remove_dir(&self.mark.path);
+        }
+    }
+}

@@ -1,0 +1,425 @@
+//! The queue of the processes that wait for one lock: named pipes in a directory beside the lock file.
+//!
+//! This is a queue lock after Craig, and Landin and Hagersten ("Queue locks on cache coherent
+//! multiprocessors", 1994), made of directory entries. Each process in the queue has a pipe of its own,
+//! which is open for writing as long as it waits and, if it was granted in its turn, as long as it
+//! holds. The process behind it has that pipe open for reading. The kernel hangs up when the last copy
+//! of the writing end is closed: at the release, at a cancellation, or when the process dies. So a
+//! release wakes one process, needs no inotify, and costs the same however many wait.
+//!
+//! `tail` names the pipe of the last process. A newcomer exchanges its own pipe and that one in one
+//! step (`RENAME_EXCHANGE`). Then the entry that is called by the inode of a process's pipe *is* the
+//! pipe ahead of it. A process that leaves before its turn leaves this entry, and the one behind it
+//! takes that over. One that is granted in its turn removes it: a pipe that is gone and has no entry
+//! ends the queue.
+//!
+//! Joining takes a shared kernel lock on the directory for some system calls, so that joins do not wait
+//! for each other. Only who takes the dead off the end takes an exclusive one, and nobody blocks in
+//! either.
+//!
+//! The queue excludes nobody. It tells who goes first; the lock on the lock file decides.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use lock_core::backend::{Fault, FaultKind};
+use lock_core::clock::sleep_between;
+use rustix::fs::{
+    Access, AtFlags, FileType, FlockOperation, Mode, OFlags, RenameFlags, flock, fstat,
+    mkfifoat, openat, renameat, renameat_with, unlinkat,
+};
+use rustix::io::{Errno, ioctl_fionread, read, write};
+
+use crate::directory::Directory;
+use crate::fault::fault;
+use crate::share;
+
+/// Of its directory.
+pub(crate) const SUFFIX: &str = ".d";
+const TAIL: &str = "tail";
+
+/// How often in a row a newcomer finds the directory removed, or being tidied.
+const TRIES: u32 = 200;
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// How often who tidies asks for the directory while others join.
+const TIDYING_TRIES: u32 = 20;
+
+/// A queue that a member of a group has tied into a ring has no end.
+const MAX_HOPS: u32 = 20_000;
+
+/// What says that a process has left while a child of it may have its pipe. More than a byte, because
+/// a reader that looks just then takes one away.
+const LEFT: [u8; 64] = [b'.'; 64];
+
+/// The queue before one lock.
+#[derive(Clone, Debug)]
+pub(crate) struct Queue {
+    path: PathBuf,
+    /// Where the lock file is.
+    parent: Directory,
+}
+
+/// A place in the queue. Dropping it leaves the queue: if it waits, for everybody; if it has come to
+/// hold the lock, as far as no child process has inherited it.
+#[derive(Debug)]
+pub(crate) struct Place {
+    queue: Queue,
+    /// `None` only while it is dropped.
+    ours: Option<Pipe>,
+    ahead: Option<Pipe>,
+    waits: bool,
+}
+
+/// An open pipe, and its inode, which belongs to no other pipe as long as this one is open.
+#[derive(Debug)]
+struct Pipe {
+    file: Arc<File>,
+    id: u64,
+}
+
+impl Queue {
+    pub(crate) fn beside(directory: &Directory, lock_file: &Path) -> Self {
+        let mut path = OsString::from(lock_file);
+        path.push(SUFFIX);
+        Self { path: path.into(), parent: directory.clone() }
+    }
+
+    /// False if no process waits.
+    pub(crate) fn exists(&self) -> bool {
+        rustix::fs::access(&self.path, Access::EXISTS).is_ok()
+    }
+
+    /// Takes the last place.
+    pub(crate) async fn join(&self) -> Result<Place, Fault> {
+        for _ in 0..TRIES {
+            match self.try_join() {
+                Ok(place) => return Ok(place),
+                // The last process has just left, or others take the dead away.
+                Err(Errno::NOENT) => {
+                    self.make().map_err(|e| fault("create", &self.path, e.into()))?;
+                }
+                Err(Errno::WOULDBLOCK) => sleep_between(PAUSE / 2, PAUSE).await,
+                Err(e) => return Err(fault("queue in", &self.path, e.into())),
+            }
+        }
+        let message = format!("{} is being deleted again and again", self.path.display());
+        Err(Fault::not_applied(FaultKind::Unavailable, message))
+    }
+
+    /// True if a process is in the queue. Removes what the dead have left.
+    pub(crate) fn is_occupied(&self) -> bool {
+        let Ok(directory) = self.open() else { return false };
+        let nearest = match self.look_at(&directory, TAIL) {
+            Ok(Some(tail)) => self.nearest(&directory, tail),
+            other => other,
+        };
+        let is_occupied = matches!(nearest, Ok(Some(_)));
+        if !is_occupied {
+            self.tidy();
+        }
+        is_occupied
+    }
+
+    /// How many wait; `None` where there can be no queue.
+    pub(crate) fn len(&self) -> Option<u64> {
+        let directory = match self.open() {
+            Ok(directory) => directory,
+            Err(Errno::NOENT) => return Some(0),
+            Err(_) => return None,
+        };
+        let mut waiting = 0;
+        let mut pipe = self.look_at(&directory, TAIL).ok()?;
+        for _ in 0..MAX_HOPS {
+            let Some(last) = pipe else { break };
+            pipe = self.look_at(&directory, &last.name()).ok()?;
+            // Without an entry it holds the lock.
+            waiting += u64::from(pipe.is_some() && !last.is_gone());
+        }
+        Some(waiting)
+    }
+
+    /// Sends away the process at the front, who is stopped or whose lock was broken. The one behind it
+    /// is the first one then.
+    pub(crate) fn pass_over_first(&self) {
+        if let Ok(directory) = self.open() {
+            let _ = self.pass_over_from(&directory, TAIL.to_owned());
+        }
+    }
+
+    /// The same, as seen from the process whose entry this is.
+    fn pass_over_from(&self, directory: &OwnedFd, mut entry: String) -> Result<(), Errno> {
+        let mut first = None;
+        for _ in 0..MAX_HOPS {
+            let Some(pipe) = self.look_at(directory, &entry)? else { break };
+            let next = pipe.name();
+            if !pipe.is_gone() {
+                first = Some((entry, pipe));
+            }
+            entry = next;
+        }
+        let Some((entry, first)) = first else { return Ok(()) };
+        let _ = unlinkat(directory, first.name(), AtFlags::empty());
+        let how = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let again = self.admit(openat(directory, entry, how, Mode::empty())?)?;
+        if again.id == first.id {
+            again.says_that_it_left();
+        }
+        Ok(())
+    }
+
+    fn try_join(&self) -> Result<Place, Errno> {
+        let directory = Locked::lock(self.open()?, FlockOperation::NonBlockingLockShared)?;
+        let directory = &directory.0;
+        let ours = self.make_pipe(directory)?;
+        let name = ours.name();
+        let swapped = match self.swap(directory, &name) {
+            Err(Errno::NOENT) => self.begin(directory).and_then(|()| self.swap(directory, &name)),
+            swapped => swapped,
+        };
+        if let Err(why) = swapped {
+            let _ = unlinkat(directory, &name, AtFlags::empty());
+            // Where names cannot be exchanged, there is no queue.
+            return Err(if why == Errno::NOENT { Errno::IO } else { why });
+        }
+        let ahead = self.look_at(directory, &name).unwrap_or_default();
+        Ok(Place { queue: self.clone(), ours: Some(ours), ahead, waits: true })
+    }
+
+    /// From here on the entry `name` is the pipe that was the last one.
+    fn swap(&self, directory: &OwnedFd, name: &str) -> Result<(), Errno> {
+        renameat_with(directory, name, directory, TAIL, RenameFlags::EXCHANGE)
+    }
+
+    /// Puts a pipe of nobody at the end of a new queue.
+    fn begin(&self, directory: &OwnedFd) -> Result<(), Errno> {
+        let name = self.make_pipe(directory)?.name();
+        match renameat_with(directory, &name, directory, TAIL, RenameFlags::NOREPLACE) {
+            Err(Errno::EXIST) => unlinkat(directory, &name, AtFlags::empty()),
+            begun => begun,
+        }
+    }
+
+    /// A pipe with an entry of its own name. That is made under another one, because an earlier pipe of
+    /// the same inode may have left its entry.
+    fn make_pipe(&self, directory: &OwnedFd) -> Result<Pipe, Errno> {
+        let draft = share::name_of_draft();
+        mkfifoat(directory, &draft, Mode::RUSR | Mode::WUSR)?;
+        let how = OFlags::RDWR | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let made = openat(directory, &draft, how, Mode::empty()).and_then(|pipe| {
+            if let Some(share) = self.parent.share() {
+                share.dress_pipe(&pipe)?;
+            }
+            let pipe = self.admit(pipe)?;
+            renameat(directory, &draft, directory, pipe.name()).map(|()| pipe)
+        });
+        if made.is_err() {
+            let _ = unlinkat(directory, &draft, AtFlags::empty());
+        }
+        made
+    }
+
+    /// The nearest process that has not left, from `pipe` on.
+    fn nearest(&self, directory: &OwnedFd, mut pipe: Pipe) -> Result<Option<Pipe>, Errno> {
+        for _ in 0..MAX_HOPS {
+            if !pipe.is_gone() {
+                return Ok(Some(pipe));
+            }
+            match self.look_at(directory, &pipe.name())? {
+                Some(ahead) => pipe = ahead,
+                None => return Ok(None),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Takes those that have left off the end of the queue, and removes it if there is no other one.
+    fn tidy(&self) {
+        let Ok(directory) = self.open() else { return };
+        // Most of the time others wait, and nobody who joins is to be disturbed.
+        if self.look_at(&directory, TAIL).is_ok_and(|tail| tail.is_some_and(|it| !it.is_gone())) {
+            return;
+        }
+        let Some(directory) = Locked::soon(directory) else { return };
+        let directory = &directory.0;
+        for _ in 0..MAX_HOPS {
+            match self.look_at(directory, TAIL) {
+                Ok(Some(tail)) if tail.is_gone() => {
+                    if renameat(directory, tail.name(), directory, TAIL).is_err() {
+                        let _ = unlinkat(directory, TAIL, AtFlags::empty());
+                    }
+                }
+                Ok(None) => break,
+                // In use, or none of ours.
+                _ => return,
+            }
+        }
+        if rustix::fs::rmdir(&self.path) == Err(Errno::NOTEMPTY) {
+            self.sweep();
+            let _ = rustix::fs::rmdir(&self.path);
+        }
+    }
+
+    /// Removes what processes have left that died while they joined. Nobody joins now.
+    fn sweep(&self) {
+        let entries = std::fs::read_dir(&self.path).into_iter().flatten().flatten();
+        for name in entries.filter_map(|entry| entry.file_name().into_string().ok()) {
+            if name.starts_with(|c: char| c.is_ascii_digit()) || share::is_draft(&name) {
+                let _ = std::fs::remove_file(self.path.join(name));
+            }
+        }
+    }
+
+    fn open(&self) -> Result<OwnedFd, Errno> {
+        self.parent.open_queue(&self.path)
+    }
+
+    fn make(&self) -> Result<(), Errno> {
+        match self.parent.make_queue(&self.path) {
+            Err(Errno::EXIST) => Ok(()),
+            made => made,
+        }
+    }
+
+    /// The pipe that an entry names; `None` if there is no such entry.
+    fn look_at(&self, directory: &OwnedFd, entry: &str) -> Result<Option<Pipe>, Errno> {
+        let how = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        match openat(directory, entry, how | OFlags::NOCTTY, Mode::empty()) {
+            Ok(file) => self.admit(file).map(Some),
+            Err(Errno::NOENT) => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Refuses what is no pipe of ours. Nothing of it was read.
+    fn admit(&self, file: OwnedFd) -> Result<Pipe, Errno> {
+        let found = fstat(&file)?;
+        let is_ours = self.parent.share().is_none_or(|share| share.trusts_pipe(&found));
+        if is_ours && FileType::from_raw_mode(found.st_mode) == FileType::Fifo {
+            Ok(Pipe { file: Arc::new(file.into()), id: found.st_ino })
+        } else {
+            Err(Errno::INVAL)
+        }
+    }
+}
+
+impl Place {
+    /// The pipe that hangs up when there is something to do; `None` for the first one. Closes ranks if
+    /// the process ahead has left.
+    pub(crate) fn ahead(&mut self) -> Option<Arc<File>> {
+        loop {
+            let ahead = self.ahead.as_ref()?;
+            if !ahead.is_gone() {
+                return Some(Arc::clone(&ahead.file));
+            }
+            self.ahead = self.take_over(ahead).unwrap_or_default();
+        }
+    }
+
+    /// True if it did not come when it was the first one. It has no place any more.
+    pub(crate) fn was_passed_over(&self) -> bool {
+        self.ours.as_ref().is_none_or(|ours| ours.has_left())
+    }
+
+    /// It holds the lock, in its turn.
+    pub(crate) fn comes_to_hold(&mut self) {
+        self.waits = false;
+        if let (Some(ours), Ok(directory)) = (&self.ours, self.queue.open()) {
+            let _ = unlinkat(&directory, ours.name(), AtFlags::empty());
+        }
+    }
+
+    /// It took the lock before its turn, because the first one did not.
+    pub(crate) fn overtakes(self) {
+        if let (Some(ours), Ok(directory)) = (&self.ours, self.queue.open()) {
+            let _ = self.queue.pass_over_from(&directory, ours.name());
+        }
+    }
+
+    /// Leaves the queue, also where child processes have inherited the place.
+    pub(crate) fn leave(self) {
+        if let Some(ours) = &self.ours {
+            ours.says_that_it_left();
+        }
+    }
+
+    /// For a child process, which keeps the place with it.
+    pub(crate) fn copy(&self) -> Option<OwnedFd> {
+        self.ours.as_ref()?.file.as_fd().try_clone_to_owned().ok()
+    }
+
+    /// Takes the entry of who was ahead, if that one left before its turn.
+    fn take_over(&self, gone: &Pipe) -> Result<Option<Pipe>, Errno> {
+        let directory = self.queue.open()?;
+        let next = self.queue.look_at(&directory, &gone.name())?;
+        if let (Some(_), Some(ours)) = (&next, &self.ours) {
+            renameat(&directory, gone.name(), &directory, ours.name())?;
+        }
+        Ok(next)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if let Some(ours) = self.ours.take()
+            && self.waits
+        {
+            // A child process that is being started has a copy until it executes its program.
+            ours.says_that_it_left();
+        }
+        self.queue.tidy();
+    }
+}
+
+impl Pipe {
+    /// The entry of the process that has it.
+    fn name(&self) -> String {
+        self.id.to_string()
+    }
+
+    /// True if the process that had it is gone, or has said that it left.
+    fn is_gone(&self) -> bool {
+        self.has_left() || !matches!(read(&self.file, &mut [0_u8; 1]), Err(Errno::AGAIN))
+    }
+
+    fn has_left(&self) -> bool {
+        ioctl_fionread(&self.file).is_ok_and(|bytes| bytes > 0)
+    }
+
+    fn says_that_it_left(&self) {
+        // A full pipe says so already.
+        let _ = write(&self.file, &LEFT);
+    }
+}
+
+/// A directory with a kernel lock on it. Closing alone would leave that to a child process that is
+/// being started.
+struct Locked(OwnedFd);
+
+impl Locked {
+    fn lock(directory: OwnedFd, how: FlockOperation) -> Result<Self, Errno> {
+        flock(&directory, how).map(|()| Self(directory))
+    }
+
+    /// Exclusively, unless others join for longer than a moment.
+    fn soon(directory: OwnedFd) -> Option<Self> {
+        for _ in 0..TIDYING_TRIES {
+            match flock(&directory, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return Some(Self(directory)),
+                Err(Errno::WOULDBLOCK) => std::thread::yield_now(),
+                Err(_) => return None,
+            }
+        }
+        None
+    }
+}
+
+impl Drop for Locked {
+    fn drop(&mut self) {
+        let _ = flock(&self.0, FlockOperation::Unlock);
+    }
+}
