@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use clap::error::ErrorKind;
-use clap::{ArgGroup, Args, CommandFactory as _, Parser, Subcommand};
+use clap::{ArgGroup, Args, CommandFactory as _, Parser, Subcommand, ValueHint};
 use clap_complete::Shell;
 use lock_any::{LockName, OwnerId};
 
@@ -117,7 +117,7 @@ pub(crate) struct Run {
     pub(crate) name: Name,
 
     /// The command, and its arguments
-    #[arg(last = true, required = true, value_name = "CMD")]
+    #[arg(last = true, required = true, value_name = "CMD", value_hint = ValueHint::CommandWithArguments)]
     pub(crate) command: Vec<OsString>,
 }
 

@@ -22,8 +22,9 @@ static RUNNING: AtomicI32 = AtomicI32::new(0);
 
 /// What keeps a command from running unlocked when its lockctl was killed.
 pub(crate) enum Tie<'a> {
-    /// It inherits this descriptor, and with it the kernel's lock, which ends with the last copy.
-    Descriptor(BorrowedFd<'a>),
+    /// It inherits these descriptors, and with them the kernel's lock, which ends with the last copy,
+    /// and the place in the queue.
+    Descriptors(&'a [BorrowedFd<'a>]),
     /// It is killed as well.
     Death,
 }
@@ -64,13 +65,13 @@ impl Job {
         };
         let child = match tie {
             Tie::Death => spawn_bound(Some(std::process::id())),
-            Tie::Descriptor(lock) if bound::is_bound() => {
+            Tie::Descriptors(lock) if bound::is_bound() => {
                 // As the command of a lockctl around this one, whose lease ends with it.
-                let _copy = Inherited::copy_of(*lock)?;
+                let _copies = Inherited::copies_of(lock)?;
                 spawn_bound(Some(std::process::id()))
             }
-            Tie::Descriptor(lock) => {
-                let _copy = Inherited::copy_of(*lock)?;
+            Tie::Descriptors(lock) => {
+                let _copies = Inherited::copies_of(lock)?;
                 match spawn(Command::new(program).args(arguments)) {
                     // A script without #! is for the shell, as everywhere. execvp(3) knows that,
                     // posix_spawn(3) does not.
@@ -141,6 +142,10 @@ fn on_its_way(parent: Option<u32>, command: &[OsString]) -> Command {
 struct Inherited(RawFd);
 
 impl Inherited {
+    fn copies_of(descriptors: &[BorrowedFd<'_>]) -> Result<Vec<Self>, Failure> {
+        descriptors.iter().map(|descriptor| Self::copy_of(*descriptor)).collect()
+    }
+
     fn copy_of(descriptor: BorrowedFd<'_>) -> Result<Self, Failure> {
         // Out of the way of the numbers that scripts use for themselves: a script that happens to
         // reuse ours would let the lock go.

@@ -1,5 +1,6 @@
 //! `lockctl completions` and `man`: what is made from the definition of the arguments.
 
+use clap_complete::Shell;
 use clap_mangen::Man as Page;
 use clap_mangen::roff::{Roff, roman};
 
@@ -13,9 +14,74 @@ const DATE: &str = "2026-11-20";
 pub(crate) fn completions(order: &Completions) -> Result<Exit, Failure> {
     let mut script = Vec::new();
     clap_complete::generate(order.shell, &mut definition(), "lockctl", &mut script);
-    print(&String::from_utf8_lossy(&script))?;
+    let script = String::from_utf8_lossy(&script);
+    print(&match order.shell {
+        Shell::Bash => {
+            script.replace("complete -F _lockctl ", "complete -F _lockctl_or_command ")
+                + BASH_COMMAND
+        }
+        // What clap calls takes the "--" for the command.
+        Shell::Zsh => match script.split_once(ZSH_SCRIPT_ENDS) {
+            Some((script, end)) => {
+                script.replace(":_cmdambivalent'", ":_lockctl_command'")
+                    + ZSH_COMMAND
+                    + ZSH_SCRIPT_ENDS
+                    + end
+            }
+            None => script.into_owned(),
+        },
+        Shell::Fish => script.into_owned() + FISH_COMMAND,
+        _ => script.into_owned(),
+    })?;
     Ok(Exit::SUCCESS)
 }
+
+/// Completes the command after `--`, and leaves everything before it to `_lockctl`. The functions that
+/// know how to complete another command's arguments come with the package bash-completion.
+const BASH_COMMAND: &str = r#"
+_lockctl_or_command() {
+    local at
+    for ((at = 2; at < COMP_CWORD; at++)); do
+        [[ ${COMP_WORDS[at]} == -- ]] && break
+    done
+    if ((at >= COMP_CWORD)); then
+        _lockctl "$@"
+    elif declare -F _comp_command_offset >/dev/null; then
+        _comp_command_offset $((at + 1))
+    elif declare -F _command_offset >/dev/null; then
+        _command_offset $((at + 1))
+    elif ((at + 1 == COMP_CWORD)); then
+        COMPREPLY=($(compgen -c -- "$2"))
+    else
+        # The names of files, by default.
+        COMPREPLY=()
+    fi
+}
+"#;
+
+/// Completes the command after `--`.
+const ZSH_COMMAND: &str = r#"
+_lockctl_command() {
+    local -i at=${words[(I)--]}
+    words=("${(@)words[at+1,-1]}")
+    (( CURRENT -= at ))
+    _normal
+}
+"#;
+
+/// Where functions have to be defined by then.
+const ZSH_SCRIPT_ENDS: &str = "\nif [ \"$funcstack[1]\"";
+
+/// Completes the command after `--`.
+const FISH_COMMAND: &str = r#"
+function __fish_lockctl_command
+    set -l words (commandline -opc)
+    set -l at (contains -i -- -- $words); or return 1
+    set -l command (string escape -- $words) (commandline -ct)
+    complete -C (string join -- ' ' $command[(math $at + 1)..])
+end
+complete -c lockctl -n 'contains -- -- (commandline -opc)' -k -x -a '(__fish_lockctl_command)'
+"#;
 
 pub(crate) fn man(order: &Man) -> Result<Exit, Failure> {
     let definition = definition();

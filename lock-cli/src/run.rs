@@ -1,6 +1,6 @@
 //! `lockctl run`: hold a lock while a command runs.
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::ExitStatus;
 use std::time::Duration;
@@ -123,8 +123,11 @@ async fn start(guard: &LockGuard, order: &Run) -> Result<Job, Failure> {
         ("LOCK_FENCING_TOKEN", token),
     ];
     let ticket = guard.ticket().await;
-    let tie = match ticket.as_ref().and_then(descriptor) {
-        Some(descriptor) => Tie::Descriptor(descriptor),
+    let place = ticket.as_ref().and_then(place_descriptor);
+    let lock = ticket.as_ref().and_then(descriptor);
+    let both: Vec<_> = lock.into_iter().chain(place.as_ref().map(AsFd::as_fd)).collect();
+    let tie = match lock {
+        Some(_) => Tie::Descriptors(&both),
         None => Tie::Death,
     };
     Job::start(&order.command, &variables, &tie)
@@ -138,6 +141,17 @@ fn descriptor(ticket: &Ticket) -> Option<BorrowedFd<'_>> {
 
 #[cfg(not(feature = "file"))]
 fn descriptor(_: &Ticket) -> Option<BorrowedFd<'_>> {
+    None
+}
+
+/// What a command inherits so that the next waiter sleeps until it ends.
+#[cfg(feature = "file")]
+fn place_descriptor(ticket: &Ticket) -> Option<OwnedFd> {
+    lock_any::file::place_descriptor(ticket)
+}
+
+#[cfg(not(feature = "file"))]
+fn place_descriptor(_: &Ticket) -> Option<OwnedFd> {
     None
 }
 
@@ -452,7 +466,6 @@ async fn wait(pause: Option<Duration>) {
 #[cfg(test)]
 mod tests {
     use std::fs::File;
-    use std::os::fd::AsFd as _;
 
     use lock_any::clock::Moment;
     use lock_any::{Memory, RenewalPolicy};
@@ -474,7 +487,7 @@ mod tests {
         let children = Children::watch().unwrap();
         let command = ["sh", "-c", script].map(Into::into);
         let inherited = File::open("/dev/null").unwrap();
-        let job = Job::start(&command, &[], &Tie::Descriptor(inherited.as_fd())).unwrap();
+        let job = Job::start(&command, &[], &Tie::Descriptors(&[inherited.as_fd()])).unwrap();
         let attendance = Attendance::new(&guard, job, children, GRACE);
         let Ok(ended) = attendance.until_the_end(&mut signals).await else {
             panic!("the command's end was not seen");

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lock_core::backend::{
-    Attempt, Backend, Claim, Fault, Grant, Hold, Identity, LetGo, Listed, LockState,
-    Release, Renewal, Wake,
+    Attempt, Backend, Claim, Fault, Grant, Hold, Identity, LetGo, Listed, LockState, Release,
+    Renewal, Wake,
 };
 use lock_core::clock::{Moment, sleep_between};
 use lock_core::{

@@ -33,8 +33,8 @@
 //! * **No lease of a guard.** A lock lasts as long as its holder has it open, be it stopped for hours:
 //!   the ttl is only the rhythm in which the holder looks, three times per ttl, whether its file is
 //!   still the one in the directory. A lock file that was deleted or replaced by hand lets others in.
-//!   The holder is notified at once ([`notices`]) if the process got an inotify instance, and by its
-//!   next look otherwise.
+//!   The holder is notified at once ([`notices`]) if the process got an inotify instance, and within a
+//!   second otherwise; not in the first 0.1 s of its hold.
 //! * **No strict order among processes**, see below.
 //! * **`inspect` sees what `/proc/locks` shows**: nothing of holders in a pid namespace that this
 //!   process cannot look into. Inside a container, a lock that only an inherited descriptor keeps is
@@ -59,10 +59,13 @@
 //! [`ErrorKind::FenceRegressed`](lock_core::ErrorKind::FenceRegressed). Files get their mode after
 //! they are created, whatever the umask, and work with `fs.protected_regular=2`.
 //!
-//! Three things differ there. Processes do not queue: all waiters are woken, and one of them wins.
-//! A kernel lock is broken by the owner of its file, who was its first holder, and by root. And
-//! flock(1) excludes our holders, but must not create the file: with another mode than 0660 it is
-//! refused.
+//! Processes queue there as elsewhere, but members can disorder a queue: each of them may change its
+//! directory. A queue that is not such a directory of the group is not used. Then all waiters watch the
+//! lock file, and one of them wins.
+//!
+//! Two things differ. A kernel lock is broken by the owner of its file, who was its first holder, and
+//! by root. And flock(1) excludes our holders, but must not create the file: with another mode than
+//! 0660 it is refused. The directory of a queue stays, empty, if another user has made it.
 //!
 //! # Fencing tokens
 //!
@@ -77,23 +80,32 @@
 //!
 //! # Waiting
 //!
-//! Processes that wait stand in a line: each in a file in `<name>.lock.d`, which is there only while
-//! somebody waits. The first one is woken when the lock file is closed, by whomever; each other one
-//! when the one before it leaves. All of them also look by themselves, after 0.1 s first and then at
-//! ever longer intervals of up to 4 s: so no wake-up that is lost costs more than that. Where the system's
-//! limits on inotify are used up, they look every 1 to 50 ms.
+//! Processes that wait queue. Each has a named pipe in `<name>.lock.d`, a directory which is there only
+//! while somebody waits, and the process behind it reads that pipe. It hangs up when its process
+//! releases the lock, gives up waiting or dies. So a hand-over wakes one process and costs the same
+//! however many wait, with or without inotify. Joining costs the same, too.
+//!
+//! The first one of the queue has nobody ahead of it. If the holder is none of the queue, because it
+//! came to a free lock, is flock(1) or keeps a detached hold, the first one watches the lock file by
+//! inotify. Without an instance it looks every 1 to 50 ms; it alone. Where there can be no queue, as on
+//! a full disk or on a file system that cannot exchange two names, all waiters do as the first one.
+//!
+//! Each waiter also looks by itself, after 0.1 s first and then at ever longer intervals of up to 4 s:
+//! so no wake-up that is lost costs more than that.
 //!
 //! Who comes later leaves a free lock to who waits, with four exceptions: a try takes what is free; so
 //! do flock(1) and its like; a process that has come to its turn may take the lock again for 5 ms; and
-//! a waiter that does not take a free lock, because it is stopped, is passed over by whoever looks next
-//! by itself, and goes to the end of the line. Inside one process, a locker serves first come, first
-//! served, and has one place in the line.
+//! a waiter that does not take a free lock, because it is stopped, is passed over by whoever looks by
+//! itself and finds that nothing has changed since its last look. It goes to the end of the queue.
+//! Inside one process, a locker serves first come, first served, and has one place in the queue.
 //!
-//! A process takes one inotify instance and one thread when its first backend is asked what it can do,
-//! and keeps them. A user has 128 instances unless `fs.inotify.max_user_instances` says otherwise.
+//! A process starts one thread when it first waits, or when it has held a lock for 0.1 s, and keeps it.
+//! It takes an inotify instance when it first watches a lock file: as the first of a queue, or as a
+//! holder after 0.1 s. A user has 128 instances unless `fs.inotify.max_user_instances` says otherwise.
+//! Where they are used up, a holder looks once a second whether its file was removed or replaced.
 //!
-//! A lock that is held keeps one file open, and one that a locker waits for two. Where the limit on open
-//! files is reached, that is an error, and the wait ends.
+//! A lock that is held keeps one file open, and two if it was waited for; one that a locker waits for,
+//! three or four. Where the limit on open files is reached, that is an error, and the wait ends.
 //!
 //! # Detached holds
 //!
@@ -107,8 +119,8 @@
 //!
 //! A detached hold is erased from the file. A kernel lock cannot be taken from a living process, so its
 //! file is replaced: whoever comes now is let in, with a higher token, although the old holder's process
-//! may still be at work. The holder is notified at once, without inotify at its next look, a third of
-//! its ttl later at most, or as soon as it goes on if it was stopped. Until then only a resource that checks fencing tokens tells the two
+//! may still be at work. The holder is notified at once, without inotify within a second, or as soon as
+//! it goes on if it was stopped. Until then only a resource that checks fencing tokens tells the two
 //! apart, as after a break on any backend. Where the holder's process can be killed, do that: its lock is
 //! free at once, and no two overlap. A flock(1) that was waiting for the old file gets the old file.
 //!
@@ -118,8 +130,8 @@
 //! # Descriptors and child processes
 //!
 //! Descriptors are close-on-exec. A process that was given one on purpose, through [`descriptor`],
-//! keeps the lock when the guard's process is gone without having released it. A release unlocks
-//! for all of them. A process that forks without `exec` shares its locks with the child, and in the
+//! keeps the lock when the guard's process is gone without having released it. Given the copy of
+//! [`place_descriptor`] as well, it keeps the next waiter asleep. A release unlocks for all of them. A process that forks without `exec` shares its locks with the child, and in the
 //! child waiters are not woken. A child that closes what it inherits, as `sudo` and daemons do, keeps
 //! nothing.
 //!

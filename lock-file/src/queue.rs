@@ -29,8 +29,8 @@ use std::time::Duration;
 use lock_core::backend::{Fault, FaultKind};
 use lock_core::clock::sleep_between;
 use rustix::fs::{
-    Access, AtFlags, FileType, FlockOperation, Mode, OFlags, RenameFlags, flock, fstat,
-    mkfifoat, openat, renameat, renameat_with, unlinkat,
+    Access, AtFlags, FileType, FlockOperation, Mode, OFlags, RenameFlags, flock, fstat, mkfifoat,
+    openat, renameat, renameat_with, unlinkat,
 };
 use rustix::io::{Errno, ioctl_fionread, read, write};
 

@@ -2,6 +2,7 @@
 
 #[cfg(feature = "redis")]
 mod crash;
+mod crowd;
 mod examples;
 mod files;
 #[cfg(feature = "redis")]

@@ -84,7 +84,10 @@ fn bash_completes_verbs_and_options() {
     std::fs::write(scratch.path("completions"), script).unwrap();
     let complete = |words: &[&str]| {
         let asks = "set -eu; source \"$0\"; COMP_WORDS=(\"$@\"); COMP_CWORD=$(($# - 1)); \
-            _lockctl lockctl \"${COMP_WORDS[COMP_CWORD]}\" \"${COMP_WORDS[COMP_CWORD-1]}\" || :; \
+            read -ra words <<<\"$(complete -p lockctl)\"; \
+            for ((at = 0; at < ${#words[@]}; at++)); do \
+                [[ ${words[at]} == -F ]] && completes=${words[at + 1]}; done; \
+            $completes lockctl \"${COMP_WORDS[COMP_CWORD]}\" \"${COMP_WORDS[COMP_CWORD-1]}\" || :; \
             echo \"${COMPREPLY[*]}\"";
         let mut bash = Command::new("bash");
         bash.args(["--norc", "-c", asks]).arg(scratch.path("completions"));
@@ -97,17 +100,32 @@ fn bash_completes_verbs_and_options() {
     assert_eq!(complete(&["lockctl", "inspect", "--sh"]), "--show-owner");
     assert_eq!(complete(&["lockctl", "run", "--at"]), "--at-least");
     assert_eq!(complete(&["lockctl", "completions", "b"]), "bash");
+    let after = |words: &[&str]| complete(&[&["lockctl", "run", "n", "--"], words].concat());
+    // Twice where /bin is /usr/bin.
+    let commands = after(&["rmdi"]);
+    assert!(commands.split(' ').all(|command| command == "rmdir"), "{commands}");
+    assert_eq!(after(&["env", "--"]), "", "its arguments are not those of lockctl");
+    assert_eq!(complete(&["lockctl", "run", "n", "--"]).split(' ').next(), Some("--ttl"));
     assert_eq!(complete(&["lockctl", "__"]), "", "what lockctl says to itself is not offered");
 }
 
 #[test]
 fn other_shells_have_completions_too() {
     let scratch = Scratch::new();
-    for (shell, begins) in [("zsh", "#compdef lockctl"), ("fish", "# Print an optspec")] {
+    for (shell, begins, command) in [
+        (
+            "zsh",
+            "#compdef lockctl",
+            "*::command -- The command, and its arguments:_lockctl_command'",
+        ),
+        ("fish", "# Print an optspec", "-k -x -a '(__fish_lockctl_command)'"),
+    ] {
         let (code, script, stderr) = outcome(&mut scratch.lockctl(&["completions", shell]));
         assert_eq!((code, stderr.as_str()), (0, ""), "{shell}");
         assert!(script.starts_with(begins), "{script}");
         assert!(script.contains("show-owner") && !script.contains("__bound"), "{shell}");
+        assert!(shell == "fish" || script.contains("\n_lockctl_command() {\n"), "{script}");
+        assert!(script.contains(command), "{shell} completes the command of run: {script}");
     }
     let (code, stdout, stderr) = outcome(&mut scratch.lockctl(&["completions", "tcsh"]));
     assert_eq!((code, stdout.as_str(), stderr.lines().count()), (64, "", 1), "{stderr}");

@@ -10,4 +10,5 @@ mod line;
 mod locks;
 mod mounts;
 mod processes;
+mod queue;
 mod share;

@@ -1,0 +1,283 @@
+//! The queue of waiting processes: a hand-over wakes one of them, whoever leaves it and however.
+
+use std::mem::MaybeUninit;
+use std::path::Path;
+use std::process::Command;
+
+use crate::common::{
+    Process, acquire, files_in, hold, listen, locker, name, path_text, run_if_child, say, scratch,
+    token, until,
+};
+use lock_core::Locker;
+use lock_file::{descriptor, place_descriptor};
+use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
+
+#[test]
+fn child() {
+    run_if_child(async |job, args| match job {
+        "hold" => hold(args).await,
+        "hold twice" => hold_twice(args).await,
+        "lend" => lend(args).await,
+        other => panic!("no such job: {other}"),
+    });
+}
+
+/// Two lockers of one process wait for the lock, each in a place of its own.
+async fn hold_twice(args: &[&str]) {
+    let dir = Path::new(args[0]);
+    let again = tokio::spawn({
+        let lock = locker(dir).lock(args[1]).unwrap();
+        async move {
+            let guard = lock.acquire().await.unwrap();
+            say(guard.fencing_token().unwrap());
+            guard.release().await.unwrap();
+        }
+    });
+    let guard = acquire(&locker(dir), args[1]).await;
+    say(guard.fencing_token().unwrap());
+    guard.release().await.unwrap();
+    again.await.unwrap();
+}
+
+/// Waits, and gives the lock and the place to a child that lives until our standard input ends.
+async fn lend(args: &[&str]) {
+    say("comes");
+    let guard = acquire(&locker(Path::new(args[0])), args[1]).await;
+    let ticket = guard.ticket().await.unwrap();
+    let lock = descriptor(&ticket).unwrap().try_clone_to_owned().unwrap();
+    let place = place_descriptor(&ticket).expect("it was waited for");
+    let mut child = Command::new("cat").stdout(lock).stderr(place).spawn().unwrap();
+    say(child.id());
+    listen();
+    let _ = child.wait();
+}
+
+async fn waiting(locks: &Locker) -> u64 {
+    locks.inspect(&name("n")).await.unwrap().waiting.unwrap()
+}
+
+async fn until_waiting(locks: &Locker, count: u64) {
+    until("they wait", async || waiting(locks).await == count).await;
+}
+
+/// Children that wait, one after another.
+async fn queue(locks: &Locker, dir: &Path, jobs: &[(&str, u64)]) -> Vec<Process> {
+    let mut children = Vec::new();
+    let mut count = 0;
+    for (job, places) in jobs {
+        children.push(Process::start(module_path!(), job, &[&path_text(dir), "n"]));
+        count += places;
+        until_waiting(locks, count).await;
+    }
+    children
+}
+
+fn signal(process: &Process, signal: Signal) {
+    kill_process(Pid::from_raw(process.id().try_into().unwrap()).unwrap(), signal).unwrap();
+}
+
+/// How often the process was put to sleep.
+fn wake_ups(process: &Process) -> u64 {
+    let tasks = files_in(format!("/proc/{}/task", process.id()).as_ref());
+    let switches = tasks.iter().map(|task| {
+        let status = std::fs::read_to_string(task.join("status")).unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+        line.map_or(0, |number| number.trim().parse::<u64>().unwrap())
+    });
+    switches.sum()
+}
+
+/// The pipes of the queue that a process has open.
+fn pipes(process: &Process, dir: &Path) -> usize {
+    let open = files_in(format!("/proc/{}/fd", process.id()).as_ref());
+    let open = open.iter().filter_map(|file| std::fs::read_link(file).ok());
+    open.filter(|file| file.starts_with(dir.join("n.lock.d"))).count()
+}
+
+fn watches_files(process: &Process) -> bool {
+    let open = files_in(format!("/proc/{}/fd", process.id()).as_ref());
+    let mut open = open.iter().filter_map(|file| std::fs::read_link(file).ok());
+    open.any(|file| file.ends_with("anon_inode:inotify"))
+}
+
+#[tokio::test]
+async fn only_the_first_waiter_watches_the_lock_and_the_others_a_pipe() {
+    let dir = scratch();
+    let locks = locker(dir.path());
+    let guard = acquire(&locks, "n").await;
+    let children = queue(&locks, dir.path(), &[("hold", 1); 3]).await;
+    until("the first one watches", async || watches_files(&children[0])).await;
+    for child in &children[1..] {
+        until("it has its own pipe and one to read", async || pipes(child, dir.path()) == 2).await;
+        assert!(!watches_files(child), "inotify instances are few");
+    }
+    guard.release().await.unwrap();
+    for mut child in children {
+        child.hear();
+        assert!(!locks.inspect(&name("n")).await.unwrap().holders.is_empty());
+        child.finish();
+    }
+    assert_eq!(files_in(dir.path()), [dir.path().join("n.lock")], "nothing is left of the queue");
+}
+
+#[tokio::test]
+async fn a_waiter_that_dies_or_is_cancelled_between_others_holds_nobody_up() {
+    let dir = scratch();
+    let locks = locker(dir.path());
+    let guard = acquire(&locks, "n").await;
+    let mut children = queue(&locks, dir.path(), &[("hold", 1); 2]).await;
+    // Cancelled: in a place of its own, between processes.
+    let cancelled = tokio::spawn({
+        let lock = locker(dir.path()).lock("n").unwrap();
+        async move { lock.acquire().await }
+    });
+    until_waiting(&locks, 3).await;
+    children.push(Process::start(module_path!(), "hold", &[&path_text(dir.path()), "n"]));
+    until_waiting(&locks, 4).await;
+    cancelled.abort();
+    children.remove(1).kill();
+    until_waiting(&locks, 2).await;
+    guard.release().await.unwrap();
+    let mut last = None;
+    for mut child in children {
+        let theirs = token(&child.hear());
+        assert!(Some(theirs) > last, "in the order in which they came");
+        last = Some(theirs);
+        child.finish();
+    }
+    until("it is removed", async || !dir.path().join("n.lock.d").exists()).await;
+}
+
+#[tokio::test]
+async fn waiters_of_one_process_have_a_place_each() {
+    let dir = scratch();
+    let locks = locker(dir.path());
+    let guard = acquire(&locks, "n").await;
+    let mut children =
+        queue(&locks, dir.path(), &[("hold", 1), ("hold twice", 2), ("hold", 1)]).await;
+    guard.release().await.unwrap();
+    let mut last = token(&children[0].hear());
+    children.remove(0).finish();
+    for _ in 0..2 {
+        let theirs = token(&children[0].hear());
+        assert!(theirs > last);
+        last = theirs;
+    }
+    assert!(token(&children[1].hear()) > last);
+}
+
+#[tokio::test]
+async fn a_thousand_waits_are_cancelled() {
+    let limit = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();
+    let dir = scratch();
+    let locks = locker(dir.path());
+    let guard = acquire(&locks, "n").await;
+    let front = queue(&locks, dir.path(), &[("hold", 1)]).await.remove(0);
+    let waits: Vec<_> = (0..1000)
+        .map(|_| {
+            let lock = locker(dir.path()).lock("n").unwrap();
+            tokio::spawn(async move { lock.acquire().await })
+        })
+        .collect();
+    until_waiting(&locks, 1001).await;
+    let last = Process::start(module_path!(), "hold", &[&path_text(dir.path()), "n"]);
+    until_waiting(&locks, 1002).await;
+    waits.iter().for_each(tokio::task::JoinHandle::abort);
+    until_waiting(&locks, 2).await;
+    let entries = || files_in(&dir.path().join("n.lock.d")).len();
+    until("two entries and the tail", async || entries() == 3).await;
+    guard.release().await.unwrap();
+    for mut child in [front, last] {
+        child.hear();
+        child.finish();
+    }
+    assert_eq!(files_in(dir.path()), [dir.path().join("n.lock")]);
+}
+
+#[tokio::test]
+async fn a_child_that_inherits_the_lock_of_a_killed_holder_keeps_the_next_one_asleep() {
+    let dir = scratch();
+    let locks = locker(dir.path());
+    let guard = acquire(&locks, "n").await;
+    let mut holder = Process::start(module_path!(), "lend", &[&path_text(dir.path()), "n"]);
+    assert_eq!(holder.hear(), "comes");
+    until_waiting(&locks, 1).await;
+    let mut next = Process::start(module_path!(), "hold", &[&path_text(dir.path()), "n"]);
+    until_waiting(&locks, 2).await;
+    guard.release().await.unwrap();
+    holder.hear();
+    let before = wake_ups(&next);
+    holder.kill();
+    until("it has looked by itself", async || wake_ups(&next) >= before + 2).await;
+    // At the front it would watch the lock.
+    assert!(!watches_files(&next), "its pipe did not hang up");
+    assert_eq!(waiting(&locks).await, 1);
+    holder.hang_up();
+    next.hear();
+    assert_eq!(pipes(&next, dir.path()), 1, "in its turn");
+    next.finish();
+}
+
+#[tokio::test]
+async fn a_release_wakes_the_next_one_although_a_child_has_the_pipe() {
+    let dir = scratch();
+    let locks = locker(dir.path());
+    let guard = acquire(&locks, "n").await;
+    let waits = tokio::spawn({
+        let lock = locker(dir.path()).lock("n").unwrap();
+        async move { lock.acquire().await.unwrap() }
+    });
+    until_waiting(&locks, 1).await;
+    guard.release().await.unwrap();
+    let held = waits.await.unwrap();
+    let mut next = Process::start(module_path!(), "hold", &[&path_text(dir.path()), "n"]);
+    until_waiting(&locks, 1).await;
+    let ticket = held.ticket().await.unwrap();
+    let inherited = place_descriptor(&ticket).expect("it was waited for");
+    held.release().await.unwrap();
+    next.hear();
+    assert_eq!(pipes(&next, dir.path()), 1, "it was woken, and has overtaken nobody");
+    drop(inherited);
+    next.finish();
+}
+
+#[tokio::test]
+async fn several_that_do_not_come_are_overtaken_and_served_later() {
+    let dir = scratch();
+    let locks = locker(dir.path());
+    let guard = acquire(&locks, "n").await;
+    let mut children = queue(&locks, dir.path(), &[("hold", 1); 3]).await;
+    let mut last = children.pop().unwrap();
+    children.iter().for_each(|child| signal(child, Signal::STOP));
+    guard.release().await.unwrap();
+    last.hear();
+    last.finish();
+    // The first one may have lost its place, so the two come in any order.
+    children.iter_mut().for_each(|child| child.tell("go on"));
+    children.iter().for_each(|child| signal(child, Signal::CONT));
+    for mut child in children {
+        child.hear();
+        assert_eq!(child.rest().len(), 0, "it ends");
+    }
+    assert_eq!(files_in(dir.path()), [dir.path().join("n.lock")]);
+}
+
+/// The runtime of a holder may do something else before it closes the file.
+#[tokio::test]
+async fn a_release_wakes_the_first_waiter_although_the_file_stays_open() {
+    let dir = scratch();
+    let locks = locker(dir.path());
+    let guard = acquire(&locks, "n").await;
+    let ticket = guard.ticket().await.unwrap();
+    let mut first = queue(&locks, dir.path(), &[("hold", 1)]).await.remove(0);
+    let watching = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC).unwrap();
+    inotify::add_watch(&watching, dir.path().join("n.lock"), WatchFlags::ATTRIB).unwrap();
+    guard.release().await.unwrap();
+    let mut buffer = [MaybeUninit::uninit(); 512];
+    assert!(inotify::Reader::new(&watching, &mut buffer).next().is_ok(), "rung");
+    first.hear();
+    first.finish();
+    drop(ticket);
+}
