@@ -50,13 +50,13 @@ async fn queue(locks: &Locker, dir: &Path, count: u64) -> Vec<Process> {
     children
 }
 
-fn signal(process: &Process, signal: Signal) {
+pub(crate) fn signal(process: &Process, signal: Signal) {
     let id = Pid::from_raw(process.id().try_into().unwrap()).unwrap();
     kill_process(id, signal).unwrap();
 }
 
 /// Until none of its threads runs any more.
-async fn stop(process: &Process) {
+pub(crate) async fn stop(process: &Process) {
     signal(process, Signal::STOP);
     until("it has stopped", async || {
         crate::common::files_in(format!("/proc/{}/task", process.id()).as_ref()).iter().all(

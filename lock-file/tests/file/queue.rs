@@ -8,10 +8,11 @@ use crate::common::{
     Process, acquire, files_in, hold, listen, locker, name, path_text, run_if_child, say, scratch,
     token, until,
 };
+use crate::line::{signal, stop};
 use lock_core::Locker;
 use lock_file::{descriptor, place_descriptor};
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
-use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
+use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 
 #[test]
 fn child() {
@@ -73,10 +74,6 @@ async fn queue(locks: &Locker, dir: &Path, jobs: &[(&str, u64)]) -> Vec<Process>
     children
 }
 
-fn signal(process: &Process, signal: Signal) {
-    kill_process(Pid::from_raw(process.id().try_into().unwrap()).unwrap(), signal).unwrap();
-}
-
 /// How often the process was put to sleep.
 fn wake_ups(process: &Process) -> u64 {
     let tasks = files_in(format!("/proc/{}/task", process.id()).as_ref());
@@ -95,6 +92,11 @@ fn pipes(process: &Process, dir: &Path) -> usize {
     open.filter(|file| file.starts_with(dir.join("n.lock.d"))).count()
 }
 
+fn opens(process: &Process, file: &Path) -> bool {
+    let open = files_in(format!("/proc/{}/fd", process.id()).as_ref());
+    open.iter().any(|it| std::fs::read_link(it).is_ok_and(|it| it == file))
+}
+
 fn watches_files(process: &Process) -> bool {
     let open = files_in(format!("/proc/{}/fd", process.id()).as_ref());
     let mut open = open.iter().filter_map(|file| std::fs::read_link(file).ok());
@@ -109,7 +111,8 @@ async fn only_the_first_waiter_watches_the_lock_and_the_others_a_pipe() {
     let children = queue(&locks, dir.path(), &[("hold", 1); 3]).await;
     until("the first one watches", async || watches_files(&children[0])).await;
     for child in &children[1..] {
-        until("it has its own pipe and one to read", async || pipes(child, dir.path()) == 2).await;
+        until("it has looked by itself", async || opens(child, &dir.path().join("n.lock"))).await;
+        assert_eq!(pipes(child, dir.path()), 2, "its own one, and that of the process ahead");
         assert!(!watches_files(child), "inotify instances are few");
     }
     guard.release().await.unwrap();
@@ -250,7 +253,9 @@ async fn several_that_do_not_come_are_overtaken_and_served_later() {
     let guard = acquire(&locks, "n").await;
     let mut children = queue(&locks, dir.path(), &[("hold", 1); 3]).await;
     let mut last = children.pop().unwrap();
-    children.iter().for_each(|child| signal(child, Signal::STOP));
+    for child in &children {
+        stop(child).await;
+    }
     guard.release().await.unwrap();
     last.hear();
     last.finish();

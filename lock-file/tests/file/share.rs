@@ -3,16 +3,19 @@
 //! These tests need other users, and so the rights of root. Without, they say that they did not run.
 
 use std::fs::{OpenOptions, Permissions};
+use std::io::{Read, Write};
+use std::mem::MaybeUninit;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Duration;
 
 use crate::common::{
-    Process, files_in, is_free, listen, path_text, run_if_child, say, scratch, token,
+    Process, files_in, is_free, listen, path_text, run_if_child, say, scratch, token, until,
 };
 use lock_core::{Error, ErrorKind, FencingToken, Locker, Reach, Requirements};
 use lock_file::FileLocks;
+use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use tempfile::TempDir;
 
 /// Numbers without names are enough for the kernel.
@@ -38,6 +41,13 @@ fn child() {
                 Ok(None) => say("taken"),
                 Err(error) => say(format!("{:?}: {error}", error.kind())),
             }
+        }
+        "wait" => {
+            let locks = Locker::new(FileLocks::shared_with_group(args[0]).unwrap());
+            let guard = locks.lock("n").unwrap().acquire().await.unwrap();
+            say(guard.fencing_token().unwrap());
+            listen();
+            guard.release().await.unwrap();
         }
         "break" => {
             let locks = Locker::new(FileLocks::shared_with_group(args[0]).unwrap());
@@ -286,6 +296,120 @@ async fn links_beside_a_lock_lead_nowhere() {
     assert_eq!(std::fs::read_to_string(stage.victim()).unwrap(), "precious");
     assert_eq!(files_in(&outside), [] as [PathBuf; 0]);
     guard.release().await.unwrap();
+}
+
+/// Waits for a lock that another user holds, until that one releases it.
+async fn waits_and_gets_it(stage: &Stage, what: &str) {
+    let mut ann = stage.member(ANN);
+    ann.hear();
+    let lock = stage.locker().lock("n").unwrap();
+    let wait = lock.try_acquire_for(Duration::from_millis(150)).await.unwrap();
+    assert!(wait.is_none(), "{what}");
+    let waits = tokio::spawn(async move { lock.acquire().await.unwrap().release().await });
+    ann.finish();
+    let got = tokio::time::timeout(Duration::from_secs(30), waits).await;
+    got.expect(what).unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn users_of_a_group_queue_and_count_each_other() {
+    let Some(stage) = Stage::set() else { return };
+    let locks = stage.locker();
+    let guard = locks.lock("n").unwrap().acquire().await.unwrap();
+    let waiting = async || locks.inspect(&"n".try_into().unwrap()).await.unwrap().waiting.unwrap();
+    let mut children = Vec::new();
+    for (user, before) in [(ANN, 0), (BOB, 1), (ANN, 2)] {
+        children.push(stage.start(user, &GROUP.to_string(), "wait", &[]));
+        until("it waits", async || waiting().await == before + 1).await;
+    }
+    // Killed between two users.
+    children.remove(1).kill();
+    until("two are left", async || waiting().await == 2).await;
+    guard.release().await.unwrap();
+    let mut last = None;
+    for mut child in children {
+        let theirs = token(&child.hear());
+        assert!(Some(theirs) > last, "in the order in which they came");
+        last = Some(theirs);
+        child.finish();
+    }
+    assert_eq!(waiting().await, 0);
+}
+
+#[tokio::test]
+async fn a_link_in_the_place_of_a_queue_leads_nowhere() {
+    let Some(stage) = Stage::set() else { return };
+    // It could be a queue.
+    let outside = stage.scratch.path().join("outside");
+    std::fs::create_dir(&outside).unwrap();
+    chown(&outside, None, Some(GROUP)).unwrap();
+    std::fs::set_permissions(&outside, Permissions::from_mode(0o2770)).unwrap();
+    let watching = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC).unwrap();
+    inotify::add_watch(&watching, &outside, WatchFlags::CREATE | WatchFlags::DELETE).unwrap();
+    symlink(&outside, stage.dir().join("n.lock.d")).unwrap();
+    waits_and_gets_it(&stage, "a link").await;
+    let mut buffer = [MaybeUninit::uninit(); 512];
+    let mut touched = inotify::Reader::new(&watching, &mut buffer);
+    assert!(touched.next().is_err(), "nothing was created or deleted outside");
+}
+
+#[tokio::test]
+async fn a_queue_that_not_all_members_may_change_is_not_used() {
+    let Some(stage) = Stage::set() else { return };
+    let queue = stage.dir().join("n.lock.d");
+    for (group, mode) in [(GROUP, 0o700), (GROUP, 0o3770), (GROUP, 0o777), (ANN, 0o2770)] {
+        std::fs::create_dir(&queue).unwrap();
+        chown(&queue, Some(ANN), Some(group)).unwrap();
+        std::fs::set_permissions(&queue, Permissions::from_mode(mode)).unwrap();
+        waits_and_gets_it(&stage, &format!("{mode:o}")).await;
+        assert_eq!(files_in(&queue), [] as [PathBuf; 0], "{mode:o}");
+        std::fs::remove_dir(&queue).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn what_members_plant_in_a_queue_harms_nobody() {
+    let Some(stage) = Stage::set() else { return };
+    let queue = stage.dir().join("n.lock.d");
+    let pipe = stage.scratch.path().join("pipe");
+    let make = |path: &Path| {
+        assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
+        chown(path, Some(ANN), Some(GROUP)).unwrap();
+        std::fs::set_permissions(path, Permissions::from_mode(0o660)).unwrap();
+    };
+    make(&pipe);
+    let mut outside = OpenOptions::new().read(true).write(true).open(&pipe).unwrap();
+    outside.write_all(b"precious").unwrap();
+    let tail = queue.join("tail");
+    type Plants<'a> = &'a dyn Fn();
+    let plants: [(&str, Plants<'_>); 4] = [
+        ("a link", &|| symlink(stage.victim(), &tail).unwrap()),
+        ("a file", &|| std::fs::write(&tail, "").unwrap()),
+        ("a pipe that is elsewhere as well", &|| std::fs::hard_link(&pipe, &tail).unwrap()),
+        ("a ring", &|| {
+            for entry in [&tail, &queue.join("a"), &queue.join("b")] {
+                make(entry);
+            }
+            let id = |entry: &Path| std::fs::metadata(entry).unwrap().ino().to_string();
+            let (a, b) = (id(&queue.join("a")), id(&queue.join("b")));
+            // Behind the last one is a, behind a is b, and behind b is a.
+            std::fs::rename(queue.join("a"), queue.join(id(&tail))).unwrap();
+            std::fs::rename(queue.join("b"), queue.join(&a)).unwrap();
+            std::fs::hard_link(queue.join(id(&tail)), queue.join(b)).unwrap();
+        }),
+    ];
+    for (what, plant) in plants {
+        std::fs::create_dir(&queue).unwrap();
+        chown(&queue, Some(ANN), Some(GROUP)).unwrap();
+        std::fs::set_permissions(&queue, Permissions::from_mode(0o2770)).unwrap();
+        plant();
+        waits_and_gets_it(&stage, what).await;
+        assert_eq!(std::fs::read_to_string(stage.victim()).unwrap(), "precious", "{what}");
+        std::fs::remove_dir_all(&queue).unwrap_or_default();
+    }
+    let mut left = [0; 8];
+    outside.read_exact(&mut left).unwrap();
+    assert_eq!(&left, b"precious", "it was not read");
 }
 
 #[test]
