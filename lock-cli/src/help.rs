@@ -55,7 +55,7 @@ out by itself (redis: can), lockctl ends with its command; elsewhere it stays un
 ends it earlier. A crash lets others in when the lease ends, or at once with file:.
 
 With file:, a lock file that is deleted by hand, and a break, let others in at once. lockctl notices that \
-at once, too, or after a third of the ttl where the limit on inotify instances is reached. Who waits is served in turn; flock(1) and --no-wait take what is free.
+at once, too, or within a second where the limit on inotify instances is reached. Who waits is served in turn; flock(1) and --no-wait take what is free.
 
 A wait of more than a moment is shown on a terminal, and with -v elsewhere: who holds the lock, and for how \
 long. With --json, each line on stderr that begins with '{' is an event: event (waiting, acquired or lost), \
