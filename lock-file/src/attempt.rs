@@ -331,7 +331,7 @@ mod tests {
     const LONG: Duration = Duration::from_secs(600);
 
     /// The backend as it is after a restart of the machine.
-    fn at_boot(dir: &std::path::Path, boot: char) -> FileLocks {
+    fn at_boot(dir: &Path, boot: char) -> FileLocks {
         let mut locks = FileLocks::at(dir).unwrap();
         let inner = Arc::get_mut(&mut locks.inner).unwrap();
         (inner.boot, inner.durable) = (Some(boot.to_string().repeat(36)), true);

@@ -322,7 +322,7 @@ impl Place {
 
     /// True if it did not come when it was the first one. It has no place any more.
     pub(crate) fn was_passed_over(&self) -> bool {
-        self.ours.as_ref().is_none_or(|ours| ours.has_left())
+        self.ours.as_ref().is_none_or(Pipe::has_left)
     }
 
     /// It holds the lock, in its turn.

@@ -94,18 +94,17 @@ impl Share {
     /// Why a file is not one of ours; it must not be touched then. One that has just been replaced
     /// has no name at all.
     pub(crate) fn distrusts(&self, found: &Metadata) -> Option<&'static str> {
-        self.distrust(found.nlink(), found.gid(), found.mode())
+        self.distrust(found.nlink() > 1, found.gid(), found.mode())
     }
 
     /// True if a pipe of a queue is one of ours.
     pub(crate) fn trusts_pipe(&self, found: &Stat) -> bool {
-        let names = found.st_nlink as u64;
-        self.distrust(names, found.st_gid, found.st_mode).is_none()
+        self.distrust(found.st_nlink > 1, found.st_gid, found.st_mode).is_none()
     }
 
-    fn distrust(&self, names: u64, group: u32, mode: u32) -> Option<&'static str> {
+    fn distrust(&self, has_second_name: bool, group: u32, mode: u32) -> Option<&'static str> {
         match () {
-            () if names > 1 => Some("has a second name; remove it"),
+            () if has_second_name => Some("has a second name; remove it"),
             () if group != self.group => Some("is not in the directory's group; remove it"),
             () if mode & 0o7777 != FILE_MODE => Some("has not mode 0660; remove it"),
             () => None,

@@ -9,12 +9,14 @@ use std::time::Duration;
 use lock_any::clock::Moment;
 use serde_json::Value;
 
-use crate::support::{Running, Scratch, outcome};
+use crate::support::{Running, Scratch, outcome, until};
 
 const USUAL: usize = 100;
 /// From the start of the first process to the end of the last one: 2 000 in 20 s, 5 000 in 60 s.
 const EACH: Duration = Duration::from_millis(12);
 const AT_LEAST: Duration = Duration::from_secs(20);
+/// How long it is measured what they cost.
+const WATCHED: Duration = Duration::from_secs(2);
 
 fn sizes() -> Vec<usize> {
     let sizes = std::env::var("CROWD").unwrap_or_else(|_| USUAL.to_string());
@@ -59,16 +61,9 @@ fn inspect(scratch: &Scratch) -> (i32, String, String) {
     outcome(&mut scratch.lockctl(&["--backend", &scratch.url(), "inspect", "n", "--json"]))
 }
 
-fn until_waiting(scratch: &Scratch, size: usize, end: Moment) {
-    loop {
-        let (_, json, _) = inspect(scratch);
-        let seen: Value = serde_json::from_str(&json).unwrap();
-        if seen["waiting"] == size {
-            return;
-        }
-        assert!(!end.has_passed(), "{} of {size} wait in time", seen["waiting"]);
-        std::thread::sleep(Duration::from_millis(100));
-    }
+fn waiting(scratch: &Scratch) -> Value {
+    let seen: Value = serde_json::from_str(&inspect(scratch).1).unwrap();
+    seen["waiting"].clone()
 }
 
 /// Every one is served once, with or without inotify, and while they wait they cost nothing.
@@ -76,7 +71,7 @@ fn is_served(size: usize, prefix: &[&str]) {
     let scratch = Scratch::new();
     let job = ["n", "--", "sh", "-c", "while [ ! -e go ]; do sleep 0.05; done"];
     let holder = Running::start(&mut scratch.run(&scratch.url(), &job));
-    crate::support::until("the lock is held", || inspect(&scratch).0 == 0);
+    until("the lock is held", || inspect(&scratch).0 == 0);
     let began = Moment::now();
     let passed = || Moment::now().saturating_since(began);
     let ours = scratch.run(&scratch.url(), &["n", "--", "sh", "-c", "echo >>jobs"]);
@@ -89,11 +84,12 @@ fn is_served(size: usize, prefix: &[&str]) {
         command.spawn().unwrap()
     };
     let mut crowd = Crowd((0..size).map(|_| start()).collect());
-    until_waiting(&scratch, size, began + limit(size));
+    until("all wait", || waiting(&scratch) == size);
     let memory = crowd.0.iter().map(memory).sum::<u64>() / size as u64;
     let before = cpu(&crowd.0);
-    std::thread::sleep(Duration::from_secs(2));
-    let idle = (cpu(&crowd.0) - before) / 2.0;
+    let end = Moment::now() + WATCHED;
+    until("they have been watched", || end.has_passed());
+    let idle = (cpu(&crowd.0) - before) / WATCHED.as_secs_f64();
     let came = passed();
     std::fs::write(scratch.path("go"), "").unwrap();
     for process in &mut crowd.0 {
@@ -106,7 +102,7 @@ fn is_served(size: usize, prefix: &[&str]) {
         "{size} processes {prefix:?}: all wait after {came:.1?}, all served after {took:.1?}, \
          {memory} kB each, {idle:.3} CPUs while they wait"
     );
-    assert!(took <= limit(size) + Duration::from_secs(2), "{size} were served in {took:?}");
+    assert!(took <= limit(size) + WATCHED, "{size} were served in {took:?}");
     assert!(idle < 0.3, "{idle} CPUs are busy while {size} processes wait");
 }
 
