@@ -24,6 +24,7 @@ use async_trait::async_trait;
 use crate::capabilities::Capabilities;
 use crate::clock::Moment;
 use crate::dial::Epoch;
+use crate::executor::Executor;
 use crate::name::LockName;
 use crate::owner::{Label, OwnerId};
 use crate::token::FencingToken;
@@ -33,7 +34,7 @@ pub const PLACE_LASTS: Duration = Duration::from_secs(5);
 
 /// A place where locks live.
 ///
-/// No method has a default: a forgotten verb is a compile error. Verbs of one claim are never called
+/// No verb has a default: a forgotten one is a compile error. Verbs of one claim are never called
 /// concurrently, but for the `wait` of a claim that is [held](Claim::held); verbs of different claims are.
 #[async_trait]
 pub trait Backend: fmt::Debug + Send + Sync + 'static {
@@ -95,6 +96,19 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// Ends the hold of `expected`, and only of that owner: a newer holder than the one inspected
     /// is left alone. True if it was ended by this call, false if it certainly was not.
     async fn break_lock(&self, name: &LockName, expected: &OwnerId) -> Result<bool, Fault>;
+
+    /// Returns where the tasks of this backend run. Asked once, before the first verb.
+    ///
+    /// The caller's task polls every verb [within](Executor::within) this executor. So tasks that a
+    /// verb spawns, and timers and sockets that it makes, are the executor's, and need no line here. A
+    /// backend that spawns tasks or opens sockets *before* its first verb, as in `connect`, does so
+    /// within [`Executor::current_or_new`], keeps it, and returns it here. A backend around another
+    /// one returns that one's. `None`: core makes one for each locker.
+    ///
+    /// A verb that blocks its thread delays its caller, or the renewals of its own lockers.
+    fn executor(&self) -> Option<Executor> {
+        None
+    }
 }
 
 /// One acquisition, from the first attempt to the release. Built by core; a backend reads it.

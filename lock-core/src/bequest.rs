@@ -9,7 +9,6 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::runtime::Handle;
 use tokio::sync::OwnedMutexGuard;
 
 use crate::backend::{Claim, Grant, Hold as HoldKind, Mode};
@@ -89,44 +88,11 @@ impl Bequest {
 }
 
 impl Drop for Bequest {
-    /// Nobody has come for it. It goes back by the runtime that it is dropped in, or by the one that won it: either may
-    /// be gone, or end now, but not both, unless the process does.
+    /// Nobody has come for it: it goes back.
     fn drop(&mut self) {
-        let Some(estate) = self.0.take() else { return };
-        let won_by = estate.hold.runtime().clone();
-        match Handle::try_current() {
-            Ok(here) => Returning { estate: Some(estate), otherwise: Some(won_by) }.start(&here),
-            Err(_) => Returning { estate: Some(estate), otherwise: None }.start(&won_by),
-        }
-    }
-}
-
-/// A bequest on its way back.
-struct Returning {
-    estate: Option<Estate>,
-    /// What sees to it if the first runtime drops it, unpolled.
-    otherwise: Option<Handle>,
-}
-
-impl Returning {
-    fn start(mut self, runtime: &Handle) {
-        let Some(engine) = self.estate.as_ref().map(|estate| Arc::clone(&estate.hold.engine))
-        else {
-            return;
-        };
-        let returning = async move {
-            if let Some(estate) = self.estate.take() {
-                estate.leaving().persist().await;
-            }
-        };
-        engine.spawn(runtime, returning);
-    }
-}
-
-impl Drop for Returning {
-    fn drop(&mut self) {
-        if let Some((estate, runtime)) = self.estate.take().zip(self.otherwise.take()) {
-            Self { estate: Some(estate), otherwise: None }.start(&runtime);
+        if let Some(estate) = self.0.take() {
+            let engine = Arc::clone(&estate.hold.engine);
+            engine.spawn(estate.leaving().persist());
         }
     }
 }

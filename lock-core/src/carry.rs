@@ -5,12 +5,13 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use tokio::runtime::Handle;
 use tokio::sync::SetOnce;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
+
+use crate::executor::shield;
 
 /// Work on the backend that must come to its end: polled by the caller for as long as the caller
 /// wants to know, carried on by a task of its own when the caller drops it half-way.
@@ -30,8 +31,7 @@ impl<T: Send + 'static> Carried<T> {
     /// `caller_gone` is set before the work is polled by its own task, so that it can stop waiting;
     /// `None` if it goes on as it would.
     ///
-    /// Timers of the work belong to `runtime`, wherever it is polled: its caller's runtime may not
-    /// live as long as the work.
+    /// Timers of the work belong to `runtime`, the executor's, wherever it is polled.
     pub(crate) fn new(
         work: impl Future<Output = T> + Send + 'static,
         caller_gone: Option<Arc<SetOnce<()>>>,
@@ -41,32 +41,12 @@ impl<T: Send + 'static> Carried<T> {
         let under_way = tasks.token();
         Self { work: Some(Box::pin(work)), caller_gone, tasks, runtime, _under_way: under_way }
     }
-
-    /// Awaits the work for `limit` at most, by the timers of the caller's runtime if that is another one: the
-    /// timers of a runtime that nobody drives do not fire. The work is carried on afterwards.
-    pub(crate) async fn at_most(self, limit: Duration) -> Result<T, Interrupted> {
-        let is_elsewhere = Handle::try_current().is_ok_and(|here| here.id() != self.runtime.id());
-        if !is_elsewhere || !has_timers() {
-            return self.await;
-        }
-        let timed = tokio::time::timeout(limit, self).await;
-        timed.unwrap_or(Err(Interrupted::NotDriven(limit)))
-    }
 }
 
-/// Whether the runtime here has timers. Tokio does not tell; making one panics.
-pub(crate) fn has_timers() -> bool {
-    catch_unwind(|| drop(tokio::time::timeout(Duration::ZERO, async {}))).is_ok()
-}
-
-/// Why carried work has no answer for its caller.
+/// Why carried work has no answer for its caller: it panicked, because the runtime of the executor was
+/// shut down, and its timers with it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Interrupted {
-    /// It ended in a panic: its runtime was shut down, and its timers with it.
-    ShutDown,
-    /// Its own bounds did not end it within this time: nobody drives its runtime.
-    NotDriven(Duration),
-}
+pub(crate) struct Interrupted;
 
 impl<T: Send + 'static> Future for Carried<T> {
     type Output = Result<T, Interrupted>;
@@ -74,22 +54,19 @@ impl<T: Send + 'static> Future for Carried<T> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         // Taken out meanwhile: work that panics is not carried on.
         let mut work = self.work.take().expect("not polled after it was ready");
-        let poll = || within(&self.runtime, || work.as_mut().poll(cx));
+        let poll = || {
+            let _inside = self.runtime.enter();
+            work.as_mut().poll(&mut Context::from_waker(&shield(cx)))
+        };
         match catch_unwind(AssertUnwindSafe(poll)) {
             Ok(Poll::Ready(answer)) => Poll::Ready(Ok(answer)),
             Ok(Poll::Pending) => {
                 self.work = Some(work);
                 Poll::Pending
             }
-            Err(_) => Poll::Ready(Err(Interrupted::ShutDown)),
+            Err(_) => Poll::Ready(Err(Interrupted)),
         }
     }
-}
-
-/// Polls with the timers of `runtime`.
-pub(crate) fn within<R>(runtime: &Handle, poll: impl FnOnce() -> R) -> R {
-    let _inside = runtime.enter();
-    poll()
 }
 
 impl<T: Send + 'static> Drop for Carried<T> {

@@ -118,6 +118,14 @@ pub async fn sleep_until(deadline: Moment) {
     }
 }
 
+/// Returns true in a runtime whose clock is paused: the machine's goes on, and tokio's does not.
+#[allow(clippy::disallowed_methods, reason = "both clocks are compared")]
+pub(crate) fn is_paused() -> bool {
+    let (before, machine) = (Instant::now(), std::time::Instant::now());
+    while std::time::Instant::now() == machine {}
+    Instant::now() == before
+}
+
 /// The wall clock, as time since 1970. For seeding fencing tokens and for showing dates, never for
 /// leases.
 #[must_use]

@@ -5,7 +5,7 @@ use std::future::Future;
 use std::ops::RangeInclusive;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
 
@@ -15,13 +15,12 @@ use tokio_util::task::TaskTracker;
 
 use crate::backend::{Backend, Fault, FaultKind, Hold as HoldKind};
 use crate::capabilities::{Capabilities, Order, Support};
-use crate::carry::has_timers;
 use crate::error::{Error, ErrorKind};
+use crate::executor::Executor;
 use crate::hold::Terms;
 use crate::line::Lines;
 use crate::name::LockName;
 use crate::owner::Label;
-use crate::runtime::Runtimes;
 use crate::token::FencingToken;
 use crate::wheel::Wheel;
 
@@ -45,7 +44,7 @@ pub(crate) struct Engine {
     pub(crate) usual_terms: Arc<Terms>,
     pub(crate) lines: Arc<Lines>,
     pub(crate) wheel: Arc<Wheel>,
-    pub(crate) runtimes: Runtimes,
+    executor: OnceLock<Executor>,
     pub(crate) pending: Arc<Semaphore>,
     /// Turns for releases in the background.
     pub(crate) cleaners: Semaphore,
@@ -63,6 +62,7 @@ pub(crate) struct Settings {
     pub(crate) max_ttl: Duration,
     pub(crate) patience: Duration,
     pub(crate) max_pending: usize,
+    pub(crate) executor: Option<Executor>,
     pub(crate) label: Option<Label>,
     /// How often in a row a lock may be handed over inside this process.
     pub(crate) local_handovers: u8,
@@ -83,7 +83,7 @@ impl Engine {
             usual_terms: Arc::default(),
             lines: Arc::default(),
             wheel: Arc::default(),
-            runtimes: Runtimes::default(),
+            executor: OnceLock::new(),
             pending: Arc::new(Semaphore::new(settings.max_pending)),
             cleaners: Semaphore::new(MAX_CLEANERS),
             repeated: Arc::default(),
@@ -118,8 +118,40 @@ impl Engine {
     }
 
     /// Runs clean-up that [`close`](crate::Locker::close) waits for.
-    pub(crate) fn spawn(&self, runtime: &Handle, work: impl Future<Output = ()> + Send + 'static) {
-        self.tasks.spawn_on(work, runtime);
+    pub(crate) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+        self.tasks.spawn_on(work, self.executor().handle());
+    }
+
+    /// Returns what carries work on when its caller drops it.
+    pub(crate) fn background(&self) -> (TaskTracker, Handle) {
+        (self.tasks.clone(), self.executor().handle().clone())
+    }
+
+    /// Returns where the work of this engine runs, and starts it before the first verb.
+    pub(crate) fn start(&self) -> Result<&Executor, Error> {
+        let executor = match self.executor.get() {
+            Some(executor) => executor,
+            None => {
+                let given = self.settings.executor.clone().or_else(|| self.backend.executor());
+                let executor = given.map_or_else(Executor::current_or_new, Ok)?;
+                self.executor.get_or_init(|| executor)
+            }
+        };
+        executor.check()?;
+        Ok(executor)
+    }
+
+    /// Returns where the work of this engine runs, after its first verb.
+    pub(crate) fn executor(&self) -> &Executor {
+        self.executor.get().expect("started before the first verb")
+    }
+
+    /// Polls calls of verbs within the executor.
+    pub(crate) async fn within<T>(
+        &self,
+        work: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
+        self.start()?.within(work).await
     }
 
     pub(crate) fn check_open(&self) -> Result<(), Error> {
@@ -217,37 +249,15 @@ impl Engine {
     ) -> Error {
         error.during(doing, lock, self.caps.backend)
     }
-
-    /// Can calls be bounded here?
-    pub(crate) fn check_timers(&self) -> Result<(), Error> {
-        self.handle()?;
-        if has_timers() {
-            return Ok(());
-        }
-        Err(Error::new(
-            ErrorKind::NoRuntime,
-            "locks need a tokio runtime with timers; call enable_time on its builder",
-        ))
-    }
-
-    /// The bound of a call of a guard: a renewal that is under way ends first.
-    pub(crate) fn bound(&self) -> Duration {
-        self.settings.timeout.saturating_mul(3)
-    }
-
-    pub(crate) fn handle(&self) -> Result<Handle, Error> {
-        Handle::try_current().map_err(|_| {
-            Error::new(
-                ErrorKind::NoRuntime,
-                "locks need a tokio runtime; call this from inside one",
-            )
-        })
-    }
 }
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        self.wheel.stop();
+        match self.executor.get().is_some_and(Executor::is_gone) {
+            false => self.wheel.stop(),
+            // Its descriptors are the parent's as well: it is never dropped in a fork.
+            true => std::mem::forget(Arc::clone(&self.backend)),
+        }
     }
 }
 

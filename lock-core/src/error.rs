@@ -60,7 +60,8 @@ pub enum ErrorKind {
     Exhausted,
     /// The locker was closed.
     Closed,
-    /// There is no tokio runtime here to run timers and renewals.
+    /// There is no [`Executor`](crate::Executor): this process is a fork of the one that connected, or the
+    /// runtime that was given to the locker has ended.
     NoRuntime,
     /// The backend broke its contract: it panicked, or answered what the trait forbids.
     BackendBroken,
@@ -160,21 +161,9 @@ impl Error {
         Self::new(fault.kind().into(), message).applied(effect).with_source(fault.into_source())
     }
 
-    pub(crate) fn interrupted(why: Interrupted) -> Self {
-        let error = match why {
-            Interrupted::ShutDown => {
-                let message = "the runtime that works for this lock was shut down meanwhile";
-                Self::new(ErrorKind::NoRuntime, message)
-            }
-            Interrupted::NotDriven(limit) => {
-                let message = format!(
-                    "no answer within {limit:?}, which only a runtime that nobody drives lets pass: keep the one \
-                     that won the lock running"
-                );
-                Self::new(ErrorKind::Timeout, message)
-            }
-        };
-        error.applied(Effect::Unknown)
+    pub(crate) fn interrupted(_: Interrupted) -> Self {
+        let message = "the runtime that works for this lock was shut down meanwhile";
+        Self::new(ErrorKind::NoRuntime, message).applied(Effect::Unknown)
     }
 
     pub(crate) fn applied(mut self, effect: Effect) -> Self {

@@ -15,6 +15,7 @@ use crate::backend::{
 };
 use crate::capabilities::Capabilities;
 use crate::clock::sleep;
+use crate::executor::Executor;
 use crate::name::LockName;
 use crate::owner::OwnerId;
 
@@ -144,6 +145,10 @@ impl Backend for Faulty {
 
     async fn identity(&self) -> Result<Option<Identity>, Fault> {
         self.inner.identity().await
+    }
+
+    fn executor(&self) -> Option<Executor> {
+        self.inner.executor()
     }
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, Fault> {

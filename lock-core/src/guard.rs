@@ -33,10 +33,14 @@ use crate::wheel;
 ///
 /// # Dropping
 ///
-/// Dropping the guard releases the lock in a task on the runtime that won it. It never blocks or
-/// panics, wherever it happens: outside of a runtime, during shutdown, while unwinding. If that
-/// runtime is gone, the lock was lost with it ([`Loss::RuntimeGone`]) and ends with its lease, or at
-/// once on backends without leases.
+/// Dropping the guard releases the lock in the background, on the [executor](crate::Executor). It never
+/// blocks or panics, wherever it happens: outside of a runtime, after its end, while unwinding. In a
+/// process that was forked from the holder's, it does nothing.
+///
+/// # When the application hangs
+///
+/// The lock is renewed as long as the process lives and the guard exists, also while the runtime that
+/// won it is idle, blocked or gone. A [policy](crate::RenewalPolicy::while_runtime_responds) ends that.
 #[must_use = "the lock is released as soon as the guard is dropped"]
 pub struct LockGuard {
     /// `None` only in between `release` or `detach` and the drop that follows.
@@ -220,7 +224,7 @@ impl LockGuard {
             return Ok(());
         }
         let explained = Arc::clone(&hold);
-        let (tasks, runtime) = (hold.engine.tasks.clone(), hold.runtime().clone());
+        let (tasks, runtime) = hold.engine.background();
         let parting = Parting::begin(&hold);
         let parting = async move {
             let Some(mut leaving) = parting.leave().await else {
@@ -235,14 +239,12 @@ impl LockGuard {
                 Ok(Farewell::Gone) => Err(gone()),
                 Err(fault) => {
                     let bound = leaving.gone_within();
-                    hold.engine.spawn(hold.runtime(), leaving.persist());
+                    hold.engine.spawn(leaving.persist());
                     Err(Error::from_fault(fault).applied(Effect::Unknown).gone_in(bound))
                 }
             }
         };
-        let kept = explained.not_before().map_or(Duration::ZERO, Moment::remaining);
         Carried::new(parting, None, tasks, runtime)
-            .at_most(explained.engine.bound().saturating_add(kept))
             .await
             .unwrap_or_else(|interrupted| Err(Error::interrupted(interrupted)))
             .map_err(|error| explained.engine.explain(error, "release", Some(&explained.name)))
@@ -297,16 +299,14 @@ impl LockGuard {
         if hold.loss().is_some() {
             return Err(hold.loss_error(doing));
         }
-        let (tasks, runtime) = (hold.engine.tasks.clone(), hold.runtime().clone());
+        let (tasks, runtime) = hold.engine.background();
         let gone = Arc::new(SetOnce::new());
-        let (explained, bound) = (Arc::clone(&hold), hold.engine.bound());
+        let explained = Arc::clone(&hold);
         let renewing = renew_now(hold, ttl, doing, Arc::clone(&gone));
-        Carried::new(renewing, Some(gone), tasks, runtime).at_most(bound).await.unwrap_or_else(
-            |interrupted| {
-                let error = Error::interrupted(interrupted);
-                Err(explained.engine.explain(error, doing, Some(&explained.name)))
-            },
-        )
+        Carried::new(renewing, Some(gone), tasks, runtime).await.unwrap_or_else(|interrupted| {
+            let error = Error::interrupted(interrupted);
+            Err(explained.engine.explain(error, doing, Some(&explained.name)))
+        })
     }
 
     fn hold(&self) -> &Arc<Hold> {
@@ -356,11 +356,15 @@ pub(crate) fn gone() -> Error {
 impl Drop for LockGuard {
     fn drop(&mut self) {
         let Some(hold) = self.hold.take() else { return };
+        if hold.engine.executor().is_gone() {
+            // The parent's. Nor is what it consists of dropped here.
+            return std::mem::forget(hold);
+        }
         // In a thread that ends, what tokio's clock may ask has gone.
         match Handle::try_current() {
             Err(error) if error.is_thread_local_destroyed() => {
-                let (engine, runtime) = (Arc::clone(&hold.engine), hold.runtime().clone());
-                engine.spawn(&runtime, async move { let_go(&hold) });
+                let engine = Arc::clone(&hold.engine);
+                engine.spawn(async move { let_go(&hold) });
             }
             _ => let_go(&hold),
         }

@@ -1,12 +1,9 @@
 //! A lock that was won, until it ends: its deadline, its loss, and its renewals' answers.
 
 use std::fmt;
-use std::future::Future;
 use std::ops::{Deref, DerefMut};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::Poll;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -15,16 +12,16 @@ use tokio::sync::{OwnedMutexGuard, SetOnce, oneshot};
 use crate::backend::{Claim, Fault, Grant, Lease, Renewal};
 use crate::bequest::Wish;
 use crate::capabilities::Support;
-use crate::carry::within;
 use crate::clock::{Moment, sleep_until};
 use crate::engine::Engine;
 use crate::entropy;
+use crate::error::{Error, ErrorKind};
 use crate::keeper::Leaving;
 use crate::line::Place;
 use crate::name::LockName;
 use crate::notice::{self, LISTENED_FOR_AFTER};
 use crate::owner::OwnerId;
-use crate::runtime::WatchedRuntime;
+use crate::runtime_probe::RuntimeProbe;
 use crate::token::FencingToken;
 
 /// Why a lock is not held any more. Terminal: a late acknowledgement never revives a lost lock.
@@ -37,7 +34,8 @@ pub enum Loss {
     NotHeld,
     /// The longest total hold that the renewal policy allows is over.
     HoldLimit,
-    /// The runtime that renewed the lock was shut down.
+    /// Nothing renews the lock: this process is a fork of the one that won it, or the runtime that was
+    /// given to the locker was shut down.
     RuntimeGone,
     /// Not a loss: the guard let the lock go. Seen by signals that outlive their guard.
     Released,
@@ -49,7 +47,9 @@ impl fmt::Display for Loss {
             Self::Expired => "the lease ended before a renewal was acknowledged",
             Self::NotHeld => "the backend says that it is not held by us any more",
             Self::HoldLimit => "the longest hold that was allowed is over",
-            Self::RuntimeGone => "the runtime that renewed it was shut down",
+            Self::RuntimeGone => {
+                "what renewed it is gone: this process is a fork, or a runtime was shut down"
+            }
             Self::Released => "it was released",
         })
     }
@@ -61,6 +61,9 @@ pub struct RenewalPolicy {
     off: bool,
     max_hold: Option<Duration>,
     probe: Option<Arc<dyn Fn() -> bool + Send + Sync>>,
+    responds_within: Option<Duration>,
+    /// Of one acquisition.
+    runtime: Option<Arc<RuntimeProbe>>,
 }
 
 impl RenewalPolicy {
@@ -84,11 +87,24 @@ impl RenewalPolicy {
     }
 
     /// Asks `probe` before each renewal, and renews no more once it has said `false` or panicked. The
-    /// lock then ends with its lease, or at once on backends without leases. It runs on the runtime:
-    /// it must not block.
+    /// lock then ends with its lease, or at once on backends without leases. It runs on the
+    /// [executor](crate::Executor): it must not block.
     #[must_use]
     pub fn only_while(mut self, probe: impl Fn() -> bool + Send + Sync + 'static) -> Self {
         self.probe = Some(Arc::new(probe));
+        self
+    }
+
+    /// Renews no more once the runtime on which the lock was won has not run a task for `limit`: the
+    /// application hangs, or has dropped that runtime. Without this, a lock is renewed as long as the
+    /// process lives and the guard exists.
+    ///
+    /// Each renewal asks the runtime, and looks whether it has answered the one before. So the lock
+    /// ends within `limit`, two intervals of renewals, and a lease; at once after the first two on
+    /// backends without leases. An acquisition outside of any tokio runtime is refused.
+    #[must_use]
+    pub fn while_runtime_responds(mut self, limit: Duration) -> Self {
+        self.responds_within = Some(limit);
         self
     }
 
@@ -101,10 +117,11 @@ impl RenewalPolicy {
     }
 
     fn allows(&self) -> bool {
-        let Some(probe) = &self.probe else {
-            return true;
+        let allows = |probe: &Arc<dyn Fn() -> bool + Send + Sync>| {
+            catch_unwind(AssertUnwindSafe(|| probe())).unwrap_or(false)
         };
-        catch_unwind(AssertUnwindSafe(|| probe())).unwrap_or(false)
+        self.probe.as_ref().is_none_or(allows)
+            && self.runtime.as_ref().is_none_or(|runtime| runtime.responds())
     }
 }
 
@@ -114,6 +131,7 @@ impl fmt::Debug for RenewalPolicy {
             .field("off", &self.off)
             .field("max_hold", &self.max_hold)
             .field("probe", &self.probe.is_some())
+            .field("responds_within", &self.responds_within)
             .finish()
     }
 }
@@ -125,11 +143,23 @@ pub(crate) struct Terms {
     pub(crate) min_hold: Option<Duration>,
 }
 
+impl Terms {
+    /// Returns these terms for an acquisition on the runtime of the caller.
+    pub(crate) fn here(self: &Arc<Self>) -> Result<Arc<Self>, Error> {
+        let Some(limit) = self.renewal.responds_within else { return Ok(Arc::clone(self)) };
+        let Ok(runtime) = Handle::try_current() else {
+            let message = "the policy asks for a runtime that responds, and there is none here";
+            return Err(Error::new(ErrorKind::Invalid, message));
+        };
+        let mut terms = Self::clone(self);
+        terms.renewal.runtime = Some(Arc::new(RuntimeProbe::new(runtime, limit)));
+        Ok(Arc::new(terms))
+    }
+}
+
 /// One grant in force. Shared by the guard, its signals and the wheel.
 pub(crate) struct Hold {
     pub(crate) engine: Arc<Engine>,
-    /// The one that won the lock: what is done for the guard runs there.
-    pub(crate) won_by: Arc<WatchedRuntime>,
     pub(crate) name: LockName,
     pub(crate) token: Option<FencingToken>,
     pub(crate) ttl: Duration,
@@ -258,7 +288,6 @@ pub(crate) enum Step {
 impl Hold {
     pub(crate) fn new(
         engine: Arc<Engine>,
-        runtime: Handle,
         terms: Arc<Terms>,
         wire: Wire,
         place: Option<Place>,
@@ -294,7 +323,6 @@ impl Hold {
                 kept_for_guard: None,
                 slot: None,
             }),
-            won_by: engine.runtimes.watch(runtime, &engine.wheel),
             engine,
             terms,
         });
@@ -314,9 +342,10 @@ impl Hold {
     /// whatever was stopped, starved or suspended meanwhile.
     pub(crate) fn loss(self: &Arc<Self>) -> Option<Loss> {
         if self.ended.get().is_none() {
-            if self.won_by.has_ended() {
-                self.lose(Loss::RuntimeGone);
-            } else if self.deadline().is_some_and(Moment::has_passed) {
+            if self.engine.executor().is_gone() {
+                return Some(Loss::RuntimeGone);
+            }
+            if self.deadline().is_some_and(Moment::has_passed) {
                 self.lose(self.reason_at_deadline());
             }
         }
@@ -332,46 +361,12 @@ impl Hold {
         self.state().interval
     }
 
-    /// Resolves when the lock is not held any more. Watches the deadline by itself, so that it needs
-    /// no wheel that runs.
+    /// Resolves when the lock is not held any more. The wheel watches the deadline, by a clock that no
+    /// caller can stop.
     pub(crate) async fn lost(self: &Arc<Self>) -> Loss {
-        let mut watch = pin!(self.watch());
-        std::future::poll_fn(|cx| {
-            // First: the timers of a runtime that has ended panic.
-            if let Some(loss) = self.loss() {
-                return Poll::Ready(loss);
-            }
-            let mut poll = || within(self.runtime(), || watch.as_mut().poll(cx));
-            catch_unwind(AssertUnwindSafe(&mut poll)).unwrap_or_else(|_| {
-                // It has ended since.
-                self.lose(Loss::RuntimeGone);
-                Poll::Ready(self.loss().unwrap_or(Loss::RuntimeGone))
-            })
-        })
-        .await
-    }
-
-    pub(crate) fn runtime(&self) -> &Handle {
-        self.won_by.handle()
-    }
-
-    async fn watch(self: &Arc<Self>) -> Loss {
-        loop {
-            if let Some(loss) = self.loss() {
-                return loss;
-            }
-            let deadline = self.deadline();
-            let at_deadline = async {
-                match deadline {
-                    Some(deadline) => sleep_until(deadline).await,
-                    None => std::future::pending().await,
-                }
-            };
-            tokio::select! {
-                biased;
-                loss = self.ended.wait() => return *loss,
-                () = at_deadline => {}
-            }
+        match self.loss() {
+            Some(loss) => loss,
+            None => *self.ended.wait().await,
         }
     }
 
@@ -392,7 +387,7 @@ impl Hold {
             }
             let parting = Parting(Arc::clone(self));
             let from = Moment::now();
-            self.engine.spawn(self.runtime(), async move {
+            self.engine.spawn(async move {
                 if loss != Loss::NotHeld {
                     parting.0.let_holder_learn(from).await;
                 }
@@ -436,7 +431,7 @@ impl Hold {
     /// Lets the claim go in the background.
     pub(crate) fn part(self: &Arc<Self>) {
         let parting = Parting::begin(self);
-        self.engine.spawn(self.runtime(), async move {
+        self.engine.spawn(async move {
             if let Some(leaving) = parting.leave().await {
                 leaving.persist().await;
             }
@@ -635,7 +630,7 @@ impl Hold {
             return Step::Nothing;
         }
         if now >= self.listened_for_at() && std::mem::take(&mut self.state().unheard) {
-            notice::listen(self.runtime(), Arc::clone(self));
+            notice::listen(Arc::clone(self));
         }
         let due = self.state().next_renewal.is_some_and(|due| due <= now);
         if due {

@@ -6,7 +6,6 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tokio::runtime::Handle;
 use tokio::sync::{Notify, OwnedMutexGuard, OwnedSemaphorePermit, SetOnce};
 use tracing::Instrument;
 
@@ -147,7 +146,6 @@ impl Caller {
 /// A claim on its way to a grant.
 pub(crate) struct Seeker {
     engine: Arc<Engine>,
-    runtime: Handle,
     claim: Claim,
     terms: Arc<Terms>,
     caller: Arc<Caller>,
@@ -170,7 +168,6 @@ struct Traces {
 impl Seeker {
     pub(crate) fn new(
         engine: Arc<Engine>,
-        runtime: Handle,
         claim: Claim,
         terms: Arc<Terms>,
         caller: Arc<Caller>,
@@ -180,7 +177,6 @@ impl Seeker {
         let (place, traces) = (None, Traces::default());
         Self {
             engine,
-            runtime,
             claim,
             terms,
             caller,
@@ -462,7 +458,7 @@ impl Seeker {
 
     async fn part_from(&self, mut leaving: Leaving) {
         if leaving.once(self.engine.settings.timeout).await.is_err() {
-            self.engine.spawn(&self.runtime, leaving.persist());
+            self.engine.spawn(leaving.persist());
         }
     }
 
@@ -470,7 +466,7 @@ impl Seeker {
         if self.traces.left {
             let place = self.place.take();
             let leaving = Leaving::of_claim(&self, self.claim.clone(), self.traces, place);
-            self.engine.spawn(&self.runtime, leaving.persist());
+            self.engine.spawn(leaving.persist());
         }
     }
 
@@ -486,8 +482,8 @@ impl Seeker {
                 Inherited { wire, grant, tenure }
             }
         };
-        let (engine, runtime, terms, place) = (self.engine, self.runtime, self.terms, self.place);
-        LockGuard::new(Hold::new(engine, runtime, terms, wire, place, &grant, tenure))
+        let (engine, terms, place) = (self.engine, self.terms, self.place);
+        LockGuard::new(Hold::new(engine, terms, wire, place, &grant, tenure))
     }
 }
 

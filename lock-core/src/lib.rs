@@ -54,6 +54,7 @@ pub mod dial;
 mod engine;
 mod entropy;
 mod error;
+mod executor;
 pub mod faults;
 mod guard;
 mod hold;
@@ -64,7 +65,7 @@ mod memory;
 mod name;
 mod notice;
 mod owner;
-mod runtime;
+mod runtime_probe;
 mod token;
 pub mod url;
 mod wheel;
@@ -74,6 +75,7 @@ pub use capabilities::{
     Capabilities, Durability, Fencing, Order, Reach, Requirements, Support, Takeover, Wakeup,
 };
 pub use error::{Error, ErrorKind};
+pub use executor::Executor;
 pub use guard::{Detached, LockGuard, LossSignal};
 pub use hold::{Loss, RenewalPolicy};
 pub use locker::{Lock, Locker, LockerBuilder};

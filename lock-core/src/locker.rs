@@ -9,13 +9,14 @@ use std::time::Duration;
 use tracing::Instrument;
 
 use crate::backend::{
-    Backend, Claim, Effect, Grant, Hold as HoldKind, Identity, Listed, LockState, Renewal,
+    Backend, Claim, Effect, Fault, Grant, Hold as HoldKind, Identity, Listed, LockState, Renewal,
 };
 use crate::capabilities::{Capabilities, Requirements, Support};
 use crate::carry::Carried;
 use crate::clock::{Moment, sleep, sleep_until};
 use crate::engine::{Engine, Settings};
 use crate::error::{Error, ErrorKind};
+use crate::executor::Executor;
 use crate::guard::{Detached, LockGuard, gone};
 use crate::hold::{Hold, RenewalPolicy, Tenure, Terms, Wire};
 use crate::keeper::{Caller, Farewell, Leaving, Seeker, too_slow};
@@ -28,9 +29,9 @@ const DAY: Duration = Duration::from_secs(24 * 3600);
 
 /// Gives out locks on one backend. Cloning is cheap; clones share everything.
 ///
-/// Waiters of one locker are served first come, first served. Everything runs on tokio runtimes with
-/// timers (`enable_time`). Renewals of everything that a locker holds run in one task, on the runtime
-/// of its first acquisition, and a guard works on the runtime that won it: keep those running.
+/// Waiters of one locker are served first come, first served. Its methods can be awaited on any runtime.
+/// Renewals, notices of losses and releases in the background run on an [`Executor`], a thread of the
+/// backend's own: they go on when the runtime that won a lock is idle, blocked or gone.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
@@ -78,6 +79,7 @@ impl Locker {
                 max_ttl: DAY,
                 patience: Duration::from_secs(300),
                 max_pending: 100_000,
+                executor: None,
                 label: None,
                 local_handovers: 0,
             },
@@ -147,19 +149,19 @@ impl Locker {
     /// Dropping the future may leave the lease renewed. The lock stays detached.
     pub async fn adopt(&self, detached: Detached) -> Result<LockGuard, Error> {
         let name = detached.name.clone();
-        self.take_over(detached)
+        self.engine
+            .within(self.take_over(detached))
             .await
             .map_err(|error| self.engine.explain(error, "adopt", Some(&name)))
     }
 
     async fn take_over(&self, detached: Detached) -> Result<LockGuard, Error> {
         let engine = &self.engine;
-        let runtime = engine.handle()?;
         let (claim, grant) = self.confirm(&detached).await?;
         let wire = Wire::new(claim, true);
         let terms = Arc::clone(&engine.usual_terms);
         let tenure = Tenure::first(detached.owner);
-        let hold = Hold::new(Arc::clone(engine), runtime, terms, wire, None, &grant, tenure);
+        let hold = Hold::new(Arc::clone(engine), terms, wire, None, &grant, tenure);
         Ok(LockGuard::new(hold))
     }
 
@@ -186,7 +188,8 @@ impl Locker {
             })?;
             Ok(deadline.remaining())
         };
-        renewed.await.map_err(|error| self.engine.explain(error, "renew", Some(&detached.name)))
+        let renewed = self.engine.within(renewed).await;
+        renewed.map_err(|error| self.engine.explain(error, "renew", Some(&detached.name)))
     }
 
     /// Releases a [detached](LockGuard::detach) lock, and waits for the answer for at most the
@@ -207,7 +210,8 @@ impl Locker {
     ///
     /// Dropping the future leaves open whether the lock was released.
     pub async fn release_detached(&self, detached: &Detached) -> Result<(), Error> {
-        self.let_go(detached)
+        self.engine
+            .within(self.let_go(detached))
             .await
             .map_err(|error| self.engine.explain(error, "release", Some(&detached.name)))
     }
@@ -215,7 +219,6 @@ impl Locker {
     async fn let_go(&self, detached: &Detached) -> Result<(), Error> {
         let engine = &self.engine;
         self.demand(engine.caps.detached, "detached holds")?;
-        engine.check_timers()?;
         match Leaving::of_detached(engine, claim_of(detached)).insist().await {
             Ok(Farewell::Released) => Ok(()),
             Ok(Farewell::NotHeld) => Err(not_held()),
@@ -230,7 +233,6 @@ impl Locker {
         self.demand(engine.caps.detached, "detached holds")?;
         engine.check_ttl(detached.ttl)?;
         engine.check_open()?;
-        engine.check_timers()?;
         // What its attempts left on the way is not known here.
         let mut wire = Wire::new(claim_of(detached), true);
         let wires = &mut [&mut wire];
@@ -240,7 +242,7 @@ impl Locker {
             // lock shut for nobody.
             Some(Ok(Renewal::Held(grant))) if is_later(grant.token, detached.token) => {
                 let leaving = Leaving::of_detached(engine, claim_of(detached));
-                engine.spawn(&engine.handle()?, leaving.persist());
+                engine.spawn(leaving.persist());
                 return Err(not_held());
             }
             Some(Ok(Renewal::Held(grant))) => grant,
@@ -276,10 +278,8 @@ impl Locker {
     pub async fn inspect(&self, name: &LockName) -> Result<LockState, Error> {
         let explain = |error| self.engine.explain(error, "inspect", Some(name));
         self.demand(self.engine.caps.inspecting, "inspect").map_err(explain)?;
-        self.engine.check_timers().map_err(explain)?;
         let verb = async { self.engine.backend.inspect(name).await };
-        let answer = self.engine.call(self.engine.settings.timeout, verb).await;
-        answer.map_err(|fault| explain(Error::from_fault(fault)))
+        self.ask(verb).await.map_err(explain)
     }
 
     /// Locks held now whose names start with `prefix`, sorted by name: at most `limit` that come
@@ -300,10 +300,8 @@ impl Locker {
     ) -> Result<Vec<Listed>, Error> {
         let explain = |error| self.engine.explain(error, "list the locks", None);
         self.demand(self.engine.caps.listing, "list").map_err(explain)?;
-        self.engine.check_timers().map_err(explain)?;
         let verb = async { self.engine.backend.list(prefix, after, limit).await };
-        let answer = self.engine.call(self.engine.settings.timeout, verb).await;
-        answer.map_err(|fault| explain(Error::from_fault(fault)))
+        self.ask(verb).await.map_err(explain)
     }
 
     /// Ends the hold of `expected` by force, and of nobody else: a holder that came after the one
@@ -324,7 +322,6 @@ impl Locker {
     pub async fn break_lock(&self, name: &LockName, expected: &OwnerId) -> Result<bool, Error> {
         let explain = |error| self.engine.explain(error, "break", Some(name));
         self.demand(self.engine.caps.breaking, "break").map_err(explain)?;
-        self.engine.check_timers().map_err(explain)?;
         let verb = async {
             let Some(heir) = self.engine.wheel.heir(name, expected) else {
                 return self.engine.backend.break_lock(name, expected).await;
@@ -336,8 +333,7 @@ impl Locker {
                 Some(_) => Ok(false),
             }
         };
-        let answer = self.engine.call(self.engine.settings.timeout, verb).await;
-        answer.map_err(|fault| explain(Error::from_fault(fault)))
+        self.ask(verb).await.map_err(explain)
     }
 
     /// Which server this really is, and up since when; `None` if the backend cannot tell.
@@ -351,10 +347,8 @@ impl Locker {
     /// Dropping the future changes nothing.
     pub async fn identity(&self) -> Result<Option<Identity>, Error> {
         let explain = |error| self.engine.explain(error, "identify the server", None);
-        self.engine.check_timers().map_err(explain)?;
         let verb = async { self.engine.backend.identity().await };
-        let answer = self.engine.call(self.engine.settings.timeout, verb).await;
-        answer.map_err(|fault| explain(Error::from_fault(fault)))
+        self.ask(verb).await.map_err(explain)
     }
 
     /// Refuses new acquisitions, ends the waiting ones with [`ErrorKind::Closed`], and waits until
@@ -363,7 +357,7 @@ impl Locker {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Timeout`] if some were not done. They go on as long as the runtime lives; what
+    /// [`ErrorKind::Timeout`] if some were not done. They go on as long as the process lives; what
     /// they leave ends with its lease.
     ///
     /// # Cancel safety
@@ -372,23 +366,34 @@ impl Locker {
     pub async fn close(&self) -> Result<(), Error> {
         let engine = &self.engine;
         let explain = |error| engine.explain(error, "close the locker", None);
-        engine.check_timers().map_err(explain)?;
-        let _ = engine.closing.set(());
-        engine.tasks.close();
-        tokio::select! {
-            biased;
-            // Acquisitions as well: each is one of the tasks until what it leaves behind is another.
-            () = engine.tasks.wait() => Ok(()),
-            () = sleep_until(Moment::now() + engine.settings.timeout) => {
-                let message = format!(
-                    "{} acquisitions and {} releases did not end within {:?}; what they leave ends with its lease",
-                    engine.settings.max_pending - engine.pending.available_permits(),
-                    engine.tasks.len(),
-                    engine.settings.timeout
-                );
-                Err(explain(Error::new(ErrorKind::Timeout, message)))
+        let closing = async {
+            let _ = engine.closing.set(());
+            engine.tasks.close();
+            tokio::select! {
+                biased;
+                // Acquisitions as well: each is one of the tasks until what it leaves behind is another.
+                () = engine.tasks.wait() => Ok(()),
+                () = sleep_until(Moment::now() + engine.settings.timeout) => {
+                    let message = format!(
+                        "{} acquisitions and {} releases did not end within {:?}; what they leave ends with its lease",
+                        engine.settings.max_pending - engine.pending.available_permits(),
+                        engine.tasks.len(),
+                        engine.settings.timeout
+                    );
+                    Err(Error::new(ErrorKind::Timeout, message))
+                }
             }
-        }
+        };
+        engine.within(closing).await.map_err(explain)
+    }
+
+    /// Calls a verb within the locker's timeout.
+    async fn ask<T>(&self, verb: impl Future<Output = Result<T, Fault>>) -> Result<T, Error> {
+        let answer = async {
+            let answer = self.engine.call(self.engine.settings.timeout, verb).await;
+            answer.map_err(Error::from_fault)
+        };
+        self.engine.within(answer).await
     }
 
     fn demand(&self, support: Support, what: &str) -> Result<(), Error> {
@@ -465,6 +470,15 @@ impl LockerBuilder {
     #[must_use]
     pub fn max_pending(mut self, limit: usize) -> Self {
         self.settings.max_pending = limit.min(1 << 24);
+        self
+    }
+
+    /// Where renewals, notices of losses and releases in the background run. Default: on the backend's
+    /// [executor](Backend::executor), or on a thread that is started with the first lock; and in a
+    /// runtime whose clock is paused, on that one. A test may give its own runtime here.
+    #[must_use]
+    pub fn executor(mut self, executor: Executor) -> Self {
+        self.settings.executor = Some(executor);
         self
     }
 
@@ -643,10 +657,10 @@ impl Lock {
                     tokio::select! {
                         biased;
                         result = &mut seeking => result.unwrap_or_else(interrupted),
-                        cut = Box::pin(async {
+                        cut = Box::pin(self.engine.within(async {
                             sleep(wait).await;
                             caller.cut(self.engine.settings.timeout).await
-                        }) => cut.map(|()| None),
+                        })) => cut.map(|()| None),
                     }
                 }
             }
@@ -683,12 +697,14 @@ impl Lock {
         let explain = |error| self.explain(error);
         engine.check_ttl(self.ttl).map_err(explain)?;
         engine.check_terms(&self.terms, self.ttl, self.hold).map_err(explain)?;
+        let terms = self.terms.here().map_err(explain)?;
         if self.hold == HoldKind::Detached && engine.caps.detached == Support::Absent {
             let message = format!("the {} backend has no detached holds", engine.caps.backend);
             return Err(explain(Error::new(ErrorKind::Unsupported, message)));
         }
         engine.check_open().map_err(explain)?;
-        let runtime = engine.handle().map_err(explain)?;
+        engine.start().map_err(explain)?;
+        let (tasks, runtime) = engine.background();
         let pending = Arc::clone(&engine.pending).try_acquire_owned().map_err(|_| {
             explain(Error::new(
                 ErrorKind::Exhausted,
@@ -697,9 +713,8 @@ impl Lock {
         })?;
         let mut seeker = Seeker::new(
             Arc::clone(engine),
-            runtime.clone(),
             claim,
-            Arc::clone(&self.terms),
+            terms,
             Arc::clone(caller),
             !matches!(waits, Waits::Not),
             pending,
@@ -709,7 +724,7 @@ impl Lock {
             let won = seeker.seek().await;
             seeker.settle(won)
         };
-        Ok(Carried::new(seeking, Some(gone), engine.tasks.clone(), runtime))
+        Ok(Carried::new(seeking, Some(gone), tasks, runtime))
     }
 
     fn explain(&self, error: Error) -> Error {

@@ -6,8 +6,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::runtime::Handle;
-
 use crate::backend::{Claim, Fault, Wake};
 use crate::clock::{Moment, sleep};
 use crate::engine::unpanicking;
@@ -22,8 +20,9 @@ pub(crate) const LISTENED_FOR_AFTER: Duration = Duration::from_millis(100);
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 
 /// Listens until `hold` has ended.
-pub(crate) fn listen(runtime: &Handle, hold: Arc<Hold>) {
-    runtime.spawn(async move {
+pub(crate) fn listen(hold: Arc<Hold>) {
+    let executor = hold.engine.executor().clone();
+    executor.handle().spawn(async move {
         tokio::select! {
             biased;
             _ = hold.ended.wait() => {}

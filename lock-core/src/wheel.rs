@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::error::Error as _;
 use std::ops::DerefMut;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -17,7 +18,6 @@ use crate::engine::Engine;
 use crate::hold::{Hold, Loss, OnWire, Step, Wire};
 use crate::name::LockName;
 use crate::owner::OwnerId;
-use crate::runtime::WatchedRuntime;
 
 /// Claims in one call of [`Backend::renew`](crate::backend::Backend::renew).
 const MAX_BATCH: usize = 64;
@@ -53,8 +53,6 @@ impl Wheel {
     /// Looks at `hold` at `at`, and not when it was to be looked at before.
     pub(crate) fn schedule(self: &Arc<Self>, hold: &Arc<Hold>, at: Moment) {
         let mut slots = self.slots();
-        // Under the lock that `lose_all_of` takes afterwards: one of the two notices.
-        let at = if hold.won_by.has_ended() { Moment::now() } else { at };
         let slot = (at, slots.next_id);
         slots.next_id += 1;
         if let Some(old) = hold.swap_slot(Some(slot)) {
@@ -70,8 +68,9 @@ impl Wheel {
         let nudge = slots.asleep_until.is_none_or(|until| at < until);
         drop(slots);
         if start {
-            // A dead runtime drops the runner at once, which ends all holds: outside of the lock.
-            hold.runtime().spawn(Runner(Arc::clone(self)).run());
+            // A runtime that was given and has ended drops the runner at once, which ends all holds:
+            // outside of the lock.
+            hold.engine.executor().handle().spawn(Runner(Arc::clone(self)).run());
         } else if nudge {
             self.nudge.notify_one();
         }
@@ -81,15 +80,6 @@ impl Wheel {
         let mut slots = self.slots();
         if let Some(slot) = hold.swap_slot(None) {
             slots.due.remove(&slot);
-        }
-    }
-
-    /// Ends the holds of a runtime that has ended.
-    pub(crate) fn lose_all_of(&self, runtime: &Arc<WatchedRuntime>) {
-        let is_of_it = |hold: &&Arc<Hold>| Arc::ptr_eq(&hold.won_by, runtime);
-        let lost: Vec<_> = self.slots().due.values().filter(is_of_it).cloned().collect();
-        for hold in lost {
-            hold.lose(Loss::RuntimeGone);
         }
     }
 
@@ -156,7 +146,8 @@ impl Runner {
         loop {
             let (ready, next) = wheel.take_due(Moment::now());
             if !ready.is_empty() {
-                self.turn(ready);
+                // A panic, of a subscriber of `tracing` say, is no reason to renew nothing any more.
+                let _ = catch_unwind(AssertUnwindSafe(|| self.turn(ready)));
                 continue;
             }
             if wheel.slots().stopped {

@@ -11,7 +11,7 @@ use lock_core::backend::{
 };
 use lock_core::clock::Moment;
 use lock_core::{
-    Capabilities, Durability, Error, Fencing, FencingToken, LockName, Order, OwnerId, Reach,
+    Capabilities, Durability, Error, Executor, Fencing, FencingToken, LockName, Order, OwnerId, Reach,
     Support, Takeover, Wakeup,
 };
 use tokio::task::JoinSet;
@@ -72,6 +72,7 @@ struct Inner {
     servers: Vec<Server>,
     holds: Arc<Holds>,
     waiters: Waiters,
+    executor: Executor,
 }
 
 #[derive(Clone, Debug)]
@@ -117,11 +118,14 @@ impl Memcached {
         let Config { servers: names, credentials, keys } =
             config.try_into().map_err(Error::from)?;
         let fence_key = keys.fence();
+        let executor = Executor::current_or_new()?;
         let servers: Vec<Server> =
             names.iter().map(|address| Server::at(address, credentials.as_ref())).collect();
-        connect_all(&servers, &fence_key).await.map_err(fault::error)?;
+        let connecting = connect_all(&servers, &fence_key);
+        executor.within(connecting).await.map_err(fault::error)?;
         let (holds, waiters) = (Arc::default(), Waiters::default());
-        Ok(Self { inner: Arc::new(Inner { keys, fence_key, names, servers, holds, waiters }) })
+        let inner = Inner { keys, fence_key, names, servers, holds, waiters, executor };
+        Ok(Self { inner: Arc::new(inner) })
     }
 }
 
@@ -155,6 +159,10 @@ async fn connect_all(servers: &[Server], fence_key: &str) -> Result<(), Fault> {
 
 #[async_trait]
 impl Backend for Memcached {
+    fn executor(&self) -> Option<Executor> {
+        Some(self.inner.executor.clone())
+    }
+
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             backend: "memcache",

@@ -5,13 +5,17 @@ use lock_core::backend::{
     Attempt, Backend, Claim, Fault, Hold, Identity, LetGo, Listed, LockState, Release, Renewal,
     Wake,
 };
-use lock_core::{Capabilities, LockName, OwnerId, Support};
+use lock_core::{Capabilities, Executor, LockName, OwnerId, Support};
 
 use crate::quorum::Quorum;
 use crate::round::Round;
 
 #[async_trait]
 impl Backend for Quorum {
+    fn executor(&self) -> Option<Executor> {
+        Some(self.inner.executor.clone())
+    }
+
     fn capabilities(&self) -> Capabilities {
         self.inner.caps
     }

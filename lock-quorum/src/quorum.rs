@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use lock_core::backend::{Fault, FaultKind};
 use lock_core::clock::Moment;
-use lock_core::{Backend, Capabilities, Error, ErrorKind, Fencing, LockName};
+use lock_core::{Backend, Capabilities, Error, ErrorKind, Executor, Fencing, LockName};
 
 use crate::candidacy::Book;
 use crate::capabilities;
@@ -59,6 +59,7 @@ pub(crate) struct Inner {
     pub(crate) later: Later,
     /// One more, so that zero is none.
     usual_round_micros: AtomicU64,
+    pub(crate) executor: Executor,
 }
 
 impl Quorum {
@@ -152,6 +153,13 @@ impl QuorumBuilder {
             );
             return Err(Error::new(ErrorKind::Invalid, message));
         }
+        // Members that it connects share it.
+        let executor = Executor::current_or_new()?;
+        executor.within(self.connect(executor.clone())).await
+    }
+
+    async fn connect(self, executor: Executor) -> Result<Quorum, Error> {
+        let size = self.candidates.len();
         let timeout = self.settings.member_timeout.max(MEMBER_TIMEOUT) * 5;
         let connected = connect_all(self.candidates, timeout).await;
         let majority = size / 2 + 1;
@@ -184,6 +192,7 @@ impl QuorumBuilder {
             book: Arc::default(),
             later: Later::default(),
             usual_round_micros: AtomicU64::new(0),
+            executor,
         };
         took.sort_unstable();
         took.get(majority - 1).into_iter().for_each(|took| inner.round_took(*took));

@@ -13,8 +13,8 @@ use lock_core::backend::{
 };
 use lock_core::clock::{Moment, sleep_between};
 use lock_core::{
-    Capabilities, Durability, Error, Fencing, FencingToken, LockName, Order, OwnerId, Reach,
-    Support, Takeover, Wakeup,
+    Capabilities, Durability, Error, Executor, Fencing, FencingToken, LockName, Order, OwnerId,
+    Reach, Support, Takeover, Wakeup,
 };
 use redis::{FromRedisValue, ParsingError, from_redis_value};
 
@@ -59,6 +59,7 @@ struct Inner {
     min_ttl: Duration,
     max_ttl: Duration,
     stuck: Stuck,
+    executor: Executor,
 }
 
 /// The keys of locks that were warned of: once each, until we get the lock. Beyond a limit nothing more
@@ -112,7 +113,8 @@ impl Redis {
         let waits_for_replicas = config.replicas.is_some();
         let min_ttl = config.min_ttl();
         // Large, and done once.
-        let (servers, connection) = Box::pin(Servers::connect(config)).await?;
+        let executor = Executor::current_or_new()?;
+        let (servers, connection) = executor.within(Box::pin(Servers::connect(config))).await?;
         let wakeup = match servers.ours.order() {
             // Who is handed the lock asks whether replicas know of it.
             Order::Fifo if waits_for_replicas => Wakeup::Signal,
@@ -126,14 +128,28 @@ impl Redis {
             false => Support::Absent,
         };
         let stuck = Stuck::default();
-        let inner =
-            Inner { keys, servers, wakeup, notices, waits_for_replicas, min_ttl, max_ttl, stuck };
-        Ok(Self { inner: Arc::new(inner) })
+        Ok(Self {
+            inner: Arc::new(Inner {
+                keys,
+                servers,
+                wakeup,
+                notices,
+                waits_for_replicas,
+                min_ttl,
+                max_ttl,
+                stuck,
+                executor,
+            }),
+        })
     }
 }
 
 #[async_trait]
 impl Backend for Redis {
+    fn executor(&self) -> Option<Executor> {
+        Some(self.inner.executor.clone())
+    }
+
     fn capabilities(&self) -> Capabilities {
         Capabilities {
             backend: "redis",

@@ -10,7 +10,7 @@ use lock_core::backend::{
 };
 use lock_core::clock::Moment;
 use lock_core::{
-    Capabilities, Durability, Error, Fencing, LockName, Order, OwnerId, Reach, Support, Takeover,
+    Capabilities, Durability, Error, Executor, Fencing, LockName, Order, OwnerId, Reach, Support, Takeover,
     Wakeup,
 };
 use zookeeper_client::Error as ZkError;
@@ -38,6 +38,7 @@ pub struct ZooKeeper {
 struct Inner {
     names: Names,
     link: Link,
+    executor: Executor,
 }
 
 impl ZooKeeper {
@@ -65,13 +66,18 @@ impl ZooKeeper {
     {
         let config = config.try_into().map_err(Error::from)?;
         let names = config.names.clone();
-        let link = Link::open(config).await?;
-        Ok(Self { inner: Arc::new(Inner { names, link }) })
+        let executor = Executor::current_or_new()?;
+        let link = executor.within(Link::open(config)).await?;
+        Ok(Self { inner: Arc::new(Inner { names, link, executor }) })
     }
 }
 
 #[async_trait]
 impl Backend for ZooKeeper {
+    fn executor(&self) -> Option<Executor> {
+        Some(self.inner.executor.clone())
+    }
+
     fn capabilities(&self) -> Capabilities {
         let timeout = self.inner.link.timeout();
         Capabilities {
@@ -106,7 +112,7 @@ impl Backend for ZooKeeper {
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, Fault> {
         check(claim)?;
-        let Inner { names, link } = &*self.inner;
+        let Inner { names, link, .. } = &*self.inner;
         let asked = Moment::now();
         let session = link.session().await?;
         let lock = names.path(&claim.name);
@@ -209,7 +215,7 @@ impl Backend for ZooKeeper {
         after: Option<&LockName>,
         limit: usize,
     ) -> Result<Vec<Listed>, Fault> {
-        let Inner { names, link } = &*self.inner;
+        let Inner { names, link, .. } = &*self.inner;
         let session = link.session().await?;
         let elements = match session.client().list_children(names.directory()).await {
             Ok(elements) => elements,

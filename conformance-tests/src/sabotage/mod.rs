@@ -13,7 +13,7 @@ use lock_core::backend::{
     Renewal, Wake,
 };
 use lock_core::clock::Moment;
-use lock_core::{Backend, Capabilities, FencingToken, LockName, OwnerId};
+use lock_core::{Backend, Capabilities, Executor, FencingToken, LockName, OwnerId};
 
 use crate::harness::{Harness, Pace, Script, ServerProcess};
 use crate::network::Network;
@@ -217,6 +217,10 @@ impl fmt::Debug for Sabotaged {
 
 #[async_trait]
 impl Backend for Sabotaged {
+    fn executor(&self) -> Option<Executor> {
+        self.inner.executor()
+    }
+
     fn capabilities(&self) -> Capabilities {
         self.sabotage.capabilities(&*self.inner)
     }

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use lock_core::backend::{
     Attempt, Claim, Fault, Grant, Identity, Lease, LetGo, Listed, LockState, Release, Renewal, Wake,
 };
-use lock_core::{Backend, Capabilities, LockName, OwnerId};
+use lock_core::{Backend, Capabilities, Executor, LockName, OwnerId};
 
 /// A client of such a server: asks for what it wants, and is told so; the server counts faster.
 #[derive(Debug)]
@@ -38,6 +38,10 @@ impl Drifting {
 
 #[async_trait]
 impl Backend for Drifting {
+    fn executor(&self) -> Option<Executor> {
+        self.inner.executor()
+    }
+
     fn capabilities(&self) -> Capabilities {
         self.inner.capabilities()
     }

@@ -5,6 +5,8 @@ mod api;
 mod cancelled;
 mod clean_up;
 mod contention;
+mod executor;
+mod fork;
 mod guard;
 mod handover;
 mod keeper;

@@ -338,12 +338,13 @@ fn lost_moves_between_runtimes() {
     };
     let (a, b) = (build(), build());
     let locks = Locker::new(Memory::new());
-    let guard = a.block_on(locks.lock("n").unwrap().ttl(secs(30)).acquire()).unwrap();
+    let lock = locks.lock("n").unwrap().ttl(millis(300)).renewal(RenewalPolicy::off());
+    let guard = a.block_on(lock.acquire()).unwrap();
     let signal = guard.loss_signal();
     let mut lost = Box::pin(async move { signal.lost().await });
     a.block_on(async { assert!(tokio::time::timeout(millis(10), &mut lost).await.is_err()) });
     a.shutdown_timeout(secs(5));
-    assert_eq!(b.block_on(lost), Loss::RuntimeGone);
+    assert_eq!(b.block_on(lost), Loss::Expired);
 }
 
 #[tokio::test(start_paused = true)]

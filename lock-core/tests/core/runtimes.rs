@@ -1,9 +1,8 @@
-//! Locks of one locker on several runtimes, of which one ends. On the real clock.
+//! Locks and the runtimes of their callers: idle, blocked, ended, without timers. On the real clock.
 
 use std::future::pending;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 use async_trait::async_trait;
 use lock_core::backend::{
@@ -13,13 +12,13 @@ use lock_core::backend::{
 use lock_core::clock::{Moment, sleep};
 use lock_core::faults::{Disturbance, Faulty, Verb};
 use lock_core::{
-    Backend, Capabilities, Effect, ErrorKind, LockGuard, LockName, Locker, Loss, Memory, OwnerId,
-    Support, Takeover,
+    Backend, Capabilities, Effect, ErrorKind, Executor, LockGuard, LockName, Locker, Loss, Memory,
+    OwnerId, RenewalPolicy, Support, Takeover,
 };
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::timeout;
 
-use crate::support::{Altered, millis, runtime, secs};
+use crate::support::{Altered, millis, pass, runtime, secs};
 
 fn single() -> Runtime {
     Builder::new_current_thread().enable_all().build().unwrap()
@@ -40,128 +39,221 @@ fn is_free(memory: &Memory) -> bool {
     single().block_on(memory.inspect(&name)).unwrap().holders.is_empty()
 }
 
-/// A guard of a runtime of its own, while the renewals of its locker run on the first one.
-fn elsewhere(locks: &Locker, ttl: Duration) -> (Runtime, LockGuard, Runtime, LockGuard) {
-    let (first, second) = (runtime(), runtime());
-    let kept = first.block_on(locks.lock("first").unwrap().acquire()).unwrap();
-    let guard = second.block_on(locks.lock("n").unwrap().ttl(ttl).acquire()).unwrap();
-    (first, kept, second, guard)
-}
+/// Ends a runtime, or leaves it as it is.
+type End = fn(Runtime) -> Option<Runtime>;
+
+/// All that can become of a runtime after it has won a lock.
+const ENDS: [(&str, fn() -> Runtime, End); 5] = [
+    ("is idle", single, Some),
+    ("was dropped", single, |it| {
+        drop(it);
+        None
+    }),
+    ("was dropped, with threads", runtime, |it| {
+        drop(it);
+        None
+    }),
+    ("was shut down in the background", runtime, |it| {
+        it.shutdown_background();
+        None
+    }),
+    ("had its only thread blocked", runtime, |it| {
+        it.spawn(async { pass(secs(5)) });
+        Some(it)
+    }),
+];
 
 #[test]
-fn a_lock_is_lost_with_the_runtime_that_won_it() {
-    for dies in [runtime as fn() -> Runtime, single] {
-        let locks = Locker::new(Memory::new());
-        let (first, second) = (runtime(), dies());
-        let kept = first.block_on(locks.lock("first").unwrap().acquire()).unwrap();
-        let guard = second.block_on(locks.lock("n").unwrap().acquire()).unwrap();
-        drop(second);
-        assert_eq!(guard.loss(), Some(Loss::RuntimeGone));
-        let signal = guard.loss_signal();
-        assert_eq!(first.block_on(signal.lost()), Loss::RuntimeGone);
-        let late = first.block_on(guard.extend(secs(60)));
-        assert_eq!(late.unwrap_err().kind(), ErrorKind::Lost);
-        assert!(kept.is_held(), "its own runtime lives");
-    }
-}
-
-#[test]
-fn work_under_a_lock_whose_runtime_is_gone_ends_and_does_not_panic() {
-    let locks = Locker::new(Memory::new());
-    let (first, _kept, second, guard) = elsewhere(&locks, secs(30));
-    second.shutdown_timeout(secs(5));
-    let work = first.spawn(async move { guard.run(pending::<()>()).await.map_err(|e| e.kind()) });
-    assert_eq!(first.block_on(work).expect("it does not panic"), Err(ErrorKind::Lost));
-}
-
-#[test]
-fn work_under_way_ends_when_the_runtime_of_its_lock_does() {
-    // With a lease, and without: then no timer wakes the one that waits for the loss.
-    for lease in [Lease::For(secs(30)), Lease::WhileProcessLives] {
-        let backend = Altered::new(Memory::new(), |_| ()).grants(move |mut grant| {
-            grant.lease = lease;
-            grant
-        });
-        let locks = Locker::new(backend);
-        let (first, _kept, second, guard) = elsewhere(&locks, secs(30));
-        let signal = guard.loss_signal();
-        let told = first.spawn(async move { signal.lost().await });
-        let began = Arc::new(AtomicBool::new(false));
-        let begun = Arc::clone(&began);
-        let work = first.spawn(async move {
-            let work = async move {
-                begun.store(true, Ordering::SeqCst);
-                pending::<()>().await;
-            };
-            guard.run(work).await.map_err(|error| error.kind())
-        });
-        until("the work begins", || began.load(Ordering::SeqCst));
-        second.shutdown_timeout(secs(5));
-        let ended = first.block_on(async { timeout(secs(5), work).await });
-        assert_eq!(ended.expect("in time").expect("no panic"), Err(ErrorKind::Lost));
-        let told = first.block_on(async { timeout(secs(5), told).await });
-        assert_eq!(told.expect("in time").expect("no panic"), Loss::RuntimeGone);
-    }
-}
-
-#[test]
-fn a_lock_whose_runtime_is_gone_is_renewed_no_more() {
-    let memory = Memory::new();
-    let renewals = Arc::new(AtomicU32::new(0));
-    let counted = Arc::clone(&renewals);
-    let faulty = Faulty::new(Arc::new(memory.clone()), move |call| {
-        let is_renewed = call.verb == Verb::Renew && call.claim.name.as_str() == "n";
-        counted.fetch_add(u32::from(is_renewed), Ordering::SeqCst);
-        Disturbance::None
+fn a_lock_outlives_the_runtime_that_won_it_by_ten_leases() {
+    let ttl = millis(300);
+    let kept = ENDS.map(|(what, runtime, end)| {
+        let memory = Memory::new();
+        let locks = Locker::new(memory.clone());
+        let won_by = runtime();
+        let guard = won_by.block_on(locks.lock("n").unwrap().ttl(ttl).acquire()).unwrap();
+        (what, memory, guard, end(won_by))
     });
-    let locks = Locker::new(faulty);
-    let (_first, _kept, second, guard) = elsewhere(&locks, millis(300));
-    until("a renewal", || renewals.load(Ordering::SeqCst) > 0);
-    second.shutdown_timeout(secs(5));
-    until("the end of the lease", || is_free(&memory));
-    drop(guard);
+    let here = single();
+    here.block_on(sleep(ttl * 10));
+    for (what, memory, guard, won_by) in kept {
+        assert_eq!(guard.loss(), None, "the runtime that won it {what}");
+        let mut work = Box::pin(guard.run(async { "done" }));
+        assert_eq!(here.block_on(&mut work).unwrap(), "done");
+        drop(work);
+        here.block_on(guard.verify()).unwrap();
+        here.block_on(guard.release()).unwrap();
+        assert!(is_free(&memory));
+        won_by.map_or((), Runtime::shutdown_background);
+    }
 }
 
 #[test]
-fn a_minimum_hold_that_is_kept_here_ends_with_its_runtime() {
+fn a_lock_outlives_the_local_set_that_won_it() {
+    let locks = Locker::new(Memory::new());
+    let (here, set) = (single(), tokio::task::LocalSet::new());
+    let lock = locks.lock("n").unwrap().ttl(millis(300));
+    let winning = async { tokio::task::spawn_local(async move { lock.acquire().await }).await };
+    let guard = set.block_on(&here, winning).unwrap().unwrap();
+    drop(set);
+    pass(secs(3));
+    assert_eq!(guard.loss(), None);
+}
+
+#[test]
+fn a_loss_is_told_at_the_deadline_whatever_became_of_the_runtime_that_won_the_lock() {
+    for (what, runtime, end) in ENDS {
+        let locks = Locker::new(Memory::new());
+        let lock = locks.lock("n").unwrap().ttl(millis(300)).renewal(RenewalPolicy::off());
+        let won_by = runtime();
+        let guard = won_by.block_on(lock.acquire()).unwrap();
+        let signal = guard.loss_signal();
+        let won_by = end(won_by);
+        // Neither has timers of its own.
+        let bare = Builder::new_multi_thread().worker_threads(1).build().unwrap();
+        let work =
+            bare.spawn(async move { guard.run(pending::<()>()).await.map_err(|e| e.kind()) });
+        let lost = bare.spawn(async move { signal.lost().await });
+        until(&format!("told, though the runtime that won it {what}"), || {
+            work.is_finished() && lost.is_finished()
+        });
+        assert_eq!(bare.block_on(lost).unwrap(), Loss::Expired);
+        assert_eq!(bare.block_on(work).unwrap(), Err(ErrorKind::Lost));
+        won_by.map_or((), Runtime::shutdown_background);
+    }
+}
+
+#[test]
+fn a_guard_is_released_wherever_it_is_dropped() {
+    for (what, runtime, end) in ENDS {
+        let memory = Memory::new();
+        let locks = Locker::new(memory.clone());
+        let won_by = runtime();
+        let guard = won_by.block_on(locks.lock("n").unwrap().acquire()).unwrap();
+        let won_by = end(won_by);
+        drop(guard);
+        until(&format!("the release, though the runtime that won it {what}"), || is_free(&memory));
+        won_by.map_or((), Runtime::shutdown_background);
+    }
+}
+
+#[test]
+fn locks_are_renewed_although_the_first_runtime_of_the_locker_is_not_driven() {
+    for (what, runtime, end) in ENDS {
+        let locks = Locker::new(Memory::new());
+        let first = runtime();
+        let migrated = first.block_on(locks.lock("first").unwrap().acquire()).unwrap();
+        first.block_on(migrated.release()).unwrap();
+        let first = end(first);
+        let here = single();
+        let guard = here.block_on(locks.lock("n").unwrap().ttl(millis(300)).acquire()).unwrap();
+        here.block_on(sleep(secs(1)));
+        assert_eq!(guard.loss(), None, "the first runtime {what}");
+        first.map_or((), Runtime::shutdown_background);
+    }
+}
+
+#[test]
+fn a_minimum_hold_that_is_kept_here_outlives_the_runtime_and_ends() {
     let memory = Memory::new();
     let backend = Altered::new(memory.clone(), |caps| caps.minimum_hold = Support::Absent);
     let locks = Locker::new(backend);
-    let (first, second) = (runtime(), runtime());
-    let _kept = first.block_on(locks.lock("first").unwrap().acquire()).unwrap();
-    let lock = locks.lock("n").unwrap().ttl(millis(300)).release_no_earlier_than(secs(3600));
-    let guard = second.block_on(lock.acquire()).unwrap();
+    let won_by = runtime();
+    let lock = locks.lock("n").unwrap().ttl(millis(300)).release_no_earlier_than(secs(1));
+    let began = Moment::now();
+    let guard = won_by.block_on(lock.acquire()).unwrap();
     let signal = guard.loss_signal();
     drop(guard);
+    drop(won_by);
     assert_eq!(signal.loss(), None, "it is kept");
-    second.shutdown_timeout(secs(5));
-    assert_eq!(signal.loss(), Some(Loss::RuntimeGone));
-    until("the end of the lease", || is_free(&memory));
+    until("the release", || is_free(&memory));
+    assert_eq!(signal.loss(), Some(Loss::Released));
+    assert!(Moment::now().saturating_since(began) >= secs(1), "kept for as long as was asked");
 }
 
 #[test]
-fn an_extension_that_was_interrupted_changes_no_renewal() {
+fn an_extension_whose_runtime_ends_changes_no_renewal() {
     let ttls = Arc::new(Mutex::new(Vec::new()));
     let seen = Arc::clone(&ttls);
-    let faulty = Faulty::new(Arc::new(Memory::new()), move |call| match call.verb {
-        Verb::Renew if call.claim.name.as_str() == "n" => {
-            seen.lock().unwrap().push(call.claim.ttl);
-            if call.claim.ttl > secs(1) { Disturbance::Hang } else { Disturbance::None }
+    let faulty = Faulty::new(Arc::new(Memory::new()), move |call| {
+        seen.lock().unwrap().push(call.claim.ttl);
+        if call.verb == Verb::Renew && call.claim.ttl > secs(1) {
+            Disturbance::Hang
+        } else {
+            Disturbance::None
         }
-        _ => Disturbance::None,
     });
-    let locks = Locker::new(faulty);
-    let (first, _kept, second, guard) = elsewhere(&locks, secs(1));
-    let asked = Arc::clone(&ttls);
-    let extending = first.spawn(async move {
-        let extended = guard.extend(secs(3600)).await.map_err(|e| e.kind());
-        (guard, extended)
-    });
-    until("the extension is sent", || asked.lock().unwrap().contains(&secs(3600)));
+    let locks = Locker::builder(faulty).timeout(millis(100)).build();
+    let (first, second) = (runtime(), runtime());
+    let guard = first.block_on(locks.lock("n").unwrap().ttl(secs(1)).acquire()).unwrap();
+    let guard = Arc::new(guard);
+    let extended = Arc::clone(&guard);
+    second.spawn(async move { extended.extend(secs(3600)).await });
+    until("the extension is sent", || ttls.lock().unwrap().contains(&secs(3600)));
     second.shutdown_timeout(secs(5));
-    let (guard, extended) = first.block_on(extending).expect("it does not panic");
-    assert!(extended.is_err());
-    assert_eq!(guard.loss(), Some(Loss::RuntimeGone));
+    ttls.lock().unwrap().clear();
+    until("two renewals", || ttls.lock().unwrap().len() > 1);
+    assert!(ttls.lock().unwrap().iter().all(|ttl| *ttl == secs(1)));
+    assert_eq!(guard.loss(), None);
+}
+
+#[test]
+fn a_lock_is_lost_with_the_runtime_that_was_given_to_its_locker() {
+    for dies in [runtime as fn() -> Runtime, single] {
+        let given = dies();
+        let executor = Executor::of(given.handle().clone());
+        let locks = Locker::builder(Memory::new()).executor(executor).build();
+        let here = runtime();
+        let guard = given.block_on(locks.lock("n").unwrap().acquire()).unwrap();
+        let signal = guard.loss_signal();
+        let told = here.spawn(async move { signal.lost().await });
+        let guard = Arc::new(guard);
+        let working = Arc::clone(&guard);
+        let work = here
+            .spawn(async move { working.run(pending::<()>()).await.map_err(|error| error.kind()) });
+        // The task of the renewals is dropped with it.
+        given.block_on(tokio::task::yield_now());
+        drop(given);
+        until("told", || told.is_finished() && work.is_finished());
+        assert_eq!(here.block_on(told).unwrap(), Loss::RuntimeGone);
+        assert_eq!(here.block_on(work).unwrap(), Err(ErrorKind::Lost));
+        let late = here.block_on(guard.extend(secs(60)));
+        assert_eq!(late.unwrap_err().kind(), ErrorKind::Lost);
+    }
+}
+
+#[test]
+fn a_locker_with_a_paused_clock_needs_no_setting() {
+    let paused = Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+    paused.block_on(async {
+        let locks = Locker::new(Memory::new());
+        let guard = locks.lock("n").unwrap().acquire().await.unwrap();
+        sleep(secs(24 * 3600)).await;
+        assert!(guard.is_held(), "renewed by the paused clock");
+    });
+}
+
+#[test]
+fn a_policy_ends_the_lock_of_a_runtime_that_does_not_respond() {
+    let locks = Locker::new(Memory::new());
+    let policy = RenewalPolicy::default().while_runtime_responds(millis(100));
+    let lock = |name: &str| locks.lock(name).unwrap().ttl(millis(300)).renewal(policy.clone());
+    let (idle, runs, ended) = (single(), runtime(), runtime());
+    let [hung, gone] = [(&idle, "hung"), (&ended, "gone")]
+        .map(|(runtime, name)| runtime.block_on(lock(name).acquire()).unwrap());
+    let kept = runs.block_on(lock("kept").acquire()).unwrap();
+    drop(ended);
+    let signals = [hung.loss_signal(), gone.loss_signal()];
+    let told = runs.block_on(async {
+        let both = async { [signals[0].lost().await, signals[1].lost().await] };
+        timeout(secs(10), both).await
+    });
+    assert_eq!(told.expect("in time"), [Loss::Expired; 2]);
+    assert_eq!(kept.loss(), None, "its runtime responds");
+    let outside = lock("n");
+    let outside = std::pin::pin!(outside.acquire());
+    let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+    let refused = Future::poll(outside, &mut cx);
+    assert!(matches!(refused, std::task::Poll::Ready(Err(e)) if e.kind() == ErrorKind::Invalid));
 }
 
 /// Grants a ticket with each lock, and answers no renewal.
@@ -225,8 +317,9 @@ fn a_ticket_goes_with_the_runtime_also_while_a_renewal_is_under_way() {
             ticket: Arc::clone(&ticket),
             renewing: Arc::clone(&renewing),
         };
-        let locks = Locker::new(backend);
         let home = dies();
+        let locks_on = Executor::of(home.handle().clone());
+        let locks = Locker::builder(backend).executor(locks_on).build();
         let guard = home.block_on(locks.lock("n").unwrap().ttl(millis(60)).acquire()).unwrap();
         let end = Moment::now() + secs(10);
         while !renewing.load(Ordering::SeqCst) {
@@ -241,29 +334,26 @@ fn a_ticket_goes_with_the_runtime_also_while_a_renewal_is_under_way() {
 }
 
 #[test]
-fn every_verb_on_a_runtime_without_timers_is_an_error() {
-    let memory = Memory::new();
-    let locks = Locker::new(memory);
-    let detached = runtime().block_on(async {
-        let lock = locks.lock("n").unwrap().detachable();
-        lock.acquire().await.unwrap().detach().await.unwrap()
-    });
-    let (name, owner) = (detached.name.clone(), detached.owner);
+fn every_verb_works_on_a_runtime_without_timers() {
+    let locks = Locker::new(Memory::new());
     let bare = Builder::new_current_thread().build().unwrap();
     bare.block_on(async {
-        let seen = [
-            locks.lock("m").unwrap().acquire().await.err(),
-            locks.inspect(&name).await.err(),
-            locks.list("", None, 1).await.err(),
-            locks.break_lock(&name, &owner).await.err(),
-            locks.identity().await.err(),
-            locks.renew_detached(&detached).await.err(),
-            locks.release_detached(&detached).await.err(),
-            locks.adopt(detached).await.err(),
-            locks.close().await.err(),
-        ];
-        let kinds = seen.map(|error| error.map(|error| error.kind()));
-        assert_eq!(kinds, [Some(ErrorKind::NoRuntime); 9]);
+        let lock = locks.lock("n").unwrap().detachable();
+        let detached = lock.acquire().await.unwrap().detach().await.unwrap();
+        let (name, owner) = (detached.name.clone(), detached.owner);
+        assert_eq!(locks.inspect(&name).await.unwrap().holders.len(), 1);
+        assert_eq!(locks.list("", None, 1).await.unwrap().len(), 1);
+        locks.identity().await.unwrap();
+        locks.renew_detached(&detached).await.unwrap();
+        let held = lock.try_acquire_for(millis(20)).await.unwrap();
+        assert!(held.is_none(), "detached, and held");
+        let guard = locks.adopt(detached.clone()).await.unwrap();
+        guard.extend(secs(60)).await.unwrap();
+        let detached = guard.detach().await.unwrap();
+        assert!(locks.break_lock(&name, &owner).await.unwrap());
+        let gone = locks.release_detached(&detached).await;
+        assert_eq!(gone.unwrap_err().kind(), ErrorKind::NotHeld);
+        locks.close().await.unwrap();
     });
 }
 

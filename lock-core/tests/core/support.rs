@@ -19,6 +19,12 @@ pub(crate) const fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
+/// Lets time pass, and blocks this thread meanwhile.
+#[expect(clippy::disallowed_methods, reason = "no runtime is driven meanwhile")]
+pub(crate) fn pass(duration: Duration) {
+    std::thread::sleep(duration);
+}
+
 /// A runtime with one worker thread.
 pub(crate) fn runtime() -> Runtime {
     Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()

@@ -30,7 +30,10 @@ fn child() {
 
 /// Wins and releases twice. Says what it got.
 async fn two_rounds(args: &[&str]) {
-    let locks = locker(Path::new(args[0]));
+    // It may get no thread, and needs one for the disk alone.
+    let executor = Executor::of(Handle::current());
+    let backend = FileLocks::at(args[0]).unwrap();
+    let locks = Locker::builder(backend).executor(executor).build();
     for _ in 0..2 {
         match locks.lock("n").unwrap().acquire().await {
             Ok(guard) => {

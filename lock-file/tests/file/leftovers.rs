@@ -114,11 +114,13 @@ async fn a_fork_that_is_alive_keeps_a_lock_that_was_not_released() {
 }
 
 #[test]
-fn a_lock_is_free_when_the_runtime_of_its_guard_is_gone() {
+fn a_lock_is_free_when_the_runtime_that_was_given_to_its_locker_is_gone() {
     for renewed in [false, true] {
         let dir = scratch();
-        let locks = locker(dir.path());
         let doomed = tokio::runtime::Runtime::new().unwrap();
+        let executor = Executor::of(doomed.handle().clone());
+        let backend = FileLocks::at(dir.path()).unwrap();
+        let locks = Locker::builder(backend).executor(executor).build();
         let guard = doomed.block_on(acquire(&locks, "n"));
         if renewed {
             doomed.block_on(guard.verify()).unwrap();

@@ -1,0 +1,137 @@
+//! The thread of a locker: blocked by a backend, through panics, to its end, and in a fork.
+
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Wake, Waker};
+
+use lock_core::clock::{Moment, sleep};
+use lock_core::faults::{Disturbance, Faulty, Verb};
+use lock_core::{Executor, LockGuard, Locker, Loss, Memory, RenewalPolicy};
+use tokio::runtime::Builder;
+
+use crate::support::{Altered, millis, pass, runtime, secs};
+
+fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let end = Moment::now() + secs(10);
+    let clock = Builder::new_current_thread().enable_all().build().unwrap();
+    while !condition() {
+        assert!(!end.has_passed(), "{what}: did not happen within ten seconds");
+        clock.block_on(sleep(millis(2)));
+    }
+}
+
+/// Holds a lock on a runtime that has ended since.
+fn hold(locks: &Locker) -> LockGuard {
+    runtime().block_on(locks.lock("n").unwrap().ttl(millis(300)).acquire()).unwrap()
+}
+
+#[test]
+fn a_backend_that_blocks_its_thread_costs_no_other_locker_its_locks() {
+    let (ends, end) = channel::<()>();
+    let (end, blocked) = (Mutex::new(end), Arc::new(AtomicBool::new(false)));
+    let blocks = Arc::clone(&blocked);
+    let blocking = Altered::new(Memory::new(), |_| ()).renewals(move |_, answers| {
+        blocks.store(true, Ordering::SeqCst);
+        // As a resolver or a lock of the system's does.
+        let _ = Receiver::recv_timeout(&end.lock().unwrap(), secs(10));
+        answers
+    });
+    let (bad, good) = (Locker::new(blocking), Locker::new(Memory::new()));
+    let (blocked_guard, kept) = (hold(&bad), hold(&good));
+    until("it blocks", || blocked.load(Ordering::SeqCst));
+    pass(secs(3));
+    assert_eq!(kept.loss(), None);
+    assert_eq!(blocked_guard.loss(), Some(Loss::Expired), "by its own clock");
+    drop(kept);
+    drop(ends);
+}
+
+#[test]
+fn a_backend_that_panics_loses_nothing_that_a_later_renewal_keeps() {
+    let panics = Arc::new(AtomicU32::new(0));
+    let counted = Arc::clone(&panics);
+    let faulty = Faulty::new(Arc::new(Memory::new()), move |call| match call.verb {
+        // Of two in a row, which are two twelfths of the lease apart.
+        Verb::Renew if counted.fetch_add(1, Ordering::SeqCst) % 2 == 0 => Disturbance::Panic,
+        _ => Disturbance::None,
+    });
+    let locks = Locker::new(faulty);
+    let guard = hold(&locks);
+    pass(secs(3));
+    assert_eq!(guard.loss(), None);
+    assert!(panics.load(Ordering::SeqCst) > 5, "set-up: it panics");
+}
+
+/// A caller's waker that panics, on the thread that wakes it.
+struct Panics(AtomicBool);
+
+impl Wake for Panics {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::SeqCst);
+        panic!("a waker of the caller's");
+    }
+}
+
+#[test]
+fn the_thread_goes_on_after_a_panic() {
+    let executor = Executor::new().unwrap();
+    let locks = Locker::builder(Memory::new()).executor(executor.clone()).build();
+    let guard = hold(&locks);
+    let off = locks.lock("m").unwrap().ttl(millis(300)).renewal(RenewalPolicy::off());
+    let short = runtime().block_on(off.acquire()).unwrap();
+    // Woken by the clock, and by the end of a lock.
+    let wakers = [(); 2].map(|()| Arc::new(Panics(AtomicBool::new(false))));
+    let mut timer = Box::pin(executor.within(async { sleep(millis(50)).await }));
+    let mut lost = Box::pin(short.lost());
+    let [clock, ends] = wakers.clone().map(Waker::from);
+    assert_eq!(timer.as_mut().poll(&mut Context::from_waker(&clock)), Poll::Pending);
+    assert_eq!(lost.as_mut().poll(&mut Context::from_waker(&ends)), Poll::Pending);
+    until("both panic", || wakers.iter().all(|waker| waker.0.load(Ordering::SeqCst)));
+    pass(secs(3));
+    assert_eq!(guard.loss(), None, "renewed by the same thread");
+}
+
+/// Tells when the task that has it is dropped.
+struct Dropped(Arc<AtomicBool>);
+
+impl Drop for Dropped {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn the_thread_ends_with_its_last_user() {
+    let executor = Executor::new().unwrap();
+    let ended = Arc::new(AtomicBool::new(false));
+    let dropped = Dropped(Arc::clone(&ended));
+    executor.handle().spawn(async move {
+        let _dropped = dropped;
+        std::future::pending::<()>().await;
+    });
+    let memory = Memory::new();
+    let locks = Locker::builder(memory.clone()).executor(executor).build();
+    let guard = hold(&locks);
+    drop(locks);
+    pass(millis(1500));
+    assert!(!ended.load(Ordering::SeqCst), "the guard uses it");
+    assert_eq!(guard.loss(), None);
+    drop(guard);
+    until("the release", || memory.is_empty());
+    until("the end of the thread", || ended.load(Ordering::SeqCst));
+}
+
+#[test]
+fn what_is_connected_within_an_executor_shares_it() {
+    let executor = Executor::new().unwrap();
+    let here = runtime();
+    let is_shared = |other: &Executor| other.handle().id() == executor.handle().id();
+    let inside = here.block_on(executor.within(async {
+        let spawned = tokio::spawn(async { Executor::current_or_new().unwrap() });
+        (Executor::current_or_new().unwrap(), spawned.await.unwrap())
+    }));
+    assert!(is_shared(&inside.0) && is_shared(&inside.1));
+    let outside = here.block_on(async { Executor::current_or_new().unwrap() });
+    assert!(!is_shared(&outside));
+}
