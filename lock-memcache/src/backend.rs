@@ -11,8 +11,8 @@ use lock_core::backend::{
 };
 use lock_core::clock::Moment;
 use lock_core::{
-    Capabilities, Durability, Error, Executor, Fencing, FencingToken, LockName, Order, OwnerId, Reach,
-    Support, Takeover, Wakeup,
+    Capabilities, Durability, Error, Executor, Fencing, FencingToken, LockName, Order, OwnerId,
+    Reach, Support, Takeover, Wakeup,
 };
 use tokio::task::JoinSet;
 use tracing::instrument::WithSubscriber;

@@ -10,8 +10,8 @@ use lock_core::backend::{
 };
 use lock_core::clock::Moment;
 use lock_core::{
-    Capabilities, Durability, Error, Executor, Fencing, LockName, Order, OwnerId, Reach, Support, Takeover,
-    Wakeup,
+    Capabilities, Durability, Error, Executor, Fencing, LockName, Order, OwnerId, Reach, Support,
+    Takeover, Wakeup,
 };
 use zookeeper_client::Error as ZkError;
 

@@ -431,6 +431,10 @@ static LAWS: &[Law] = &[
         "A waiter that the server gave the lock, and that hears of it late, holds it for no longer than it is there on the server.",
         "A lease that counts from when the word of it came outlives the lock by as long as the word took.",
     ).if_declared(sent_over_a_network),
+    law!("12.14", network::a_lock_outlives_the_runtimes_of_its_callers).slow().promise(
+        "A lock whose backend was connected on one runtime and that was won on another is held for ten leases after both have ended, on the same connection, and can be released then.",
+        "A service that connects in one runtime and works in another loses its locks when the first one is idle, blocked or gone.",
+    ).if_declared(network),
     law!("13.1", server::a_stopped_server_strands_no_lock).promise(
         "An attempt that a stopped server runs after its client has given up leaves the lock free within the bound of a call.",
         "The request waits in the server's socket, and is run when nobody wants it any more.",

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use lock_core::backend::{Effect, Holder, LetGo, Release};
 use lock_core::clock::{Moment, sleep};
-use lock_core::{Error, ErrorKind, LockGuard, Locker, Loss, Support, Wakeup};
+use lock_core::{Error, ErrorKind, LockGuard, Locker, Loss, Support, Takeover, Wakeup};
+use tokio::runtime::{Builder, Runtime};
 
 use crate::context::{Ctx, Verdict, Violation, ensure, violated};
 use crate::network::Holds;
@@ -447,4 +448,41 @@ async fn soon<T>(ctx: &Ctx, work: impl IntoFuture<Output = T>) -> Result<T, Viol
 
 async fn within<T>(bound: Duration, work: impl Future<Output = T>) -> Option<T> {
     tokio::time::timeout(bound, work).await.ok()
+}
+
+pub(super) async fn a_lock_outlives_the_runtimes_of_its_callers(ctx: Arc<Ctx>) -> Verdict {
+    let ttl = Duration::from_secs(1).max(ctx.caps.ttl_min);
+    let won_elsewhere = {
+        let ctx = Arc::clone(&ctx);
+        move || {
+            let (connects, wins) = (runtime(), runtime());
+            let client = connects.block_on(ctx.distant_client());
+            let locks = Locker::builder_from(Arc::clone(&client)).timeout(ctx.timeout()).build();
+            let guard = wins.block_on(locks.lock("runtimes")?.ttl(ttl).acquire())?;
+            let server = wins.block_on(locks.identity())?;
+            Ok::<_, Violation>((guard, server))
+        }
+    };
+    let won = tokio::task::spawn_blocking(won_elsewhere).await;
+    let (guard, server) = won.map_err(|error| Violation(format!("to win it {error}")))??;
+    let leases = match ctx.caps.takeover {
+        // Of the session that the lock hangs on, if that is longer.
+        Takeover::LeasePlus(slack) => ttl.max(slack) * 10,
+        Takeover::AtOnce => ttl * 10,
+    };
+    let lost = tokio::time::timeout(leases.min(ctx.ttl() * 8), guard.lost()).await;
+    ensure!(lost.is_err(), "the lock was lost when the runtimes had ended: {lost:?}");
+    ensure!(
+        server.is_none_or(|server| server.epoch.is_current()),
+        "the connection ended with the runtime that made it"
+    );
+    ensure!(!ctx.is_free(&name("runtimes")).await?, "a lock that is held is free on the server");
+    guard.release().await?;
+    ensure!(ctx.is_free(&name("runtimes")).await?, "the lock is taken after its release");
+    Ok(())
+}
+
+/// A runtime of a caller's.
+fn runtime() -> Runtime {
+    Builder::new_current_thread().enable_all().build().expect("a runtime can be made")
 }

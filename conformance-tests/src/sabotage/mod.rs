@@ -110,6 +110,8 @@ static SABOTEURS: LazyLock<Vec<Saboteur>> = LazyLock::new(|| {
 /// What a saboteur changes: every verb does what the inner backend does, unless overridden.
 #[async_trait]
 trait Sabotage: fmt::Debug + Send + Sync + 'static {
+    /// A client is connected, on the runtime of the caller.
+    fn connects(&self) {}
     fn capabilities(&self, inner: &dyn Backend) -> Capabilities {
         inner.capabilities()
     }
@@ -162,6 +164,7 @@ struct Infiltrated {
 
 impl Infiltrated {
     fn sabotaged(&self, inner: Arc<dyn Backend>) -> Arc<dyn Backend> {
+        self.sabotage.connects();
         Arc::new(Sabotaged { inner, sabotage: Arc::clone(&self.sabotage) })
     }
 }

@@ -1,6 +1,6 @@
 //! Saboteurs of chapter 12.
 
-use std::sync::Mutex;
+use std::sync::{Mutex, PoisonError};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -10,6 +10,7 @@ use lock_core::backend::{
     Attempt, Claim, Fault, FaultKind, Grant, Lease, LetGo, Release, Renewal, Wake,
 };
 use lock_core::clock::Moment;
+use tokio::runtime::Handle;
 
 use super::{Sabotage, Saboteur, saboteur};
 
@@ -21,6 +22,7 @@ pub(super) static SABOTEURS: &[Saboteur] = &[
     saboteur!(BlocksItsThread, "12.10"),
     saboteur!(ForgetsFailedReleases, "12.11"),
     saboteur!(CountsFromTheWord, "12.13"),
+    saboteur!(DependsOnWhoConnected, "12.14"),
 ];
 
 #[derive(Debug, Default)]
@@ -116,6 +118,30 @@ impl Sabotage for BlocksItsThread {
                 #[expect(clippy::disallowed_methods, reason = "that is the sabotage")]
                 std::thread::sleep(Duration::from_secs(8));
                 Err(Fault::unknown(FaultKind::TimedOut, "at last"))
+            }
+        }
+    }
+}
+
+/// Renews by a task of the runtime that connected last, as a connection that lives there does.
+#[derive(Debug, Default)]
+struct DependsOnWhoConnected(Mutex<Option<Handle>>);
+#[async_trait]
+impl Sabotage for DependsOnWhoConnected {
+    fn connects(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Handle::try_current().ok();
+    }
+    async fn renew(&self, inner: &dyn Backend, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
+        let runtime = self.0.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let is_alive = match runtime {
+            Some(runtime) => runtime.spawn(async {}).await.is_ok(),
+            None => true,
+        };
+        match is_alive {
+            true => inner.renew(claims).await,
+            false => {
+                let fault = || Fault::unknown(FaultKind::Unavailable, "no connection");
+                claims.iter().map(|_| Err(fault())).collect()
             }
         }
     }

@@ -11,7 +11,7 @@ use crate::common::{
 };
 use lock_core::backend::{Backend, Renewal};
 use lock_core::clock::wall;
-use lock_core::{FencingToken, OwnerId};
+use lock_core::{Executor, FencingToken, Locker, OwnerId};
 use lock_file::FileLocks;
 use rustix::fs::{FlockOperation, flock};
 
@@ -31,7 +31,7 @@ fn child() {
 /// Wins and releases twice. Says what it got.
 async fn two_rounds(args: &[&str]) {
     // It may get no thread, and needs one for the disk alone.
-    let executor = Executor::of(Handle::current());
+    let executor = Executor::of(tokio::runtime::Handle::current());
     let backend = FileLocks::at(args[0]).unwrap();
     let locks = Locker::builder(backend).executor(executor).build();
     for _ in 0..2 {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::common::{acquire, attempt, claim, is_free, locker, scratch, until};
 use lock_core::backend::{Attempt, Backend, LetGo, Release, Renewal};
 use lock_core::faults::{Disturbance, Faulty, Verb};
-use lock_core::{Effect, Locker, Loss, RenewalPolicy};
+use lock_core::{Effect, Executor, Locker, Loss, RenewalPolicy};
 use lock_file::FileLocks;
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 
