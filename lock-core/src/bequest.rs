@@ -92,7 +92,7 @@ impl Drop for Bequest {
     fn drop(&mut self) {
         if let Some(estate) = self.0.take() {
             let engine = Arc::clone(&estate.hold.engine);
-            engine.spawn(estate.leaving().persist());
+            engine.spawn(async move { estate.leaving().persist().await });
         }
     }
 }
