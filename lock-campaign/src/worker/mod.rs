@@ -18,7 +18,7 @@ use conformance_tests::history::{Clock, Recorder};
 use fastrand::Rng;
 use lock_core::clock::{Moment, sleep};
 use lock_core::faults::Faulty;
-use lock_core::{Backend, Error, Locker};
+use lock_core::{Backend, Error, Executor, Locker};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::task::JoinSet;
@@ -130,7 +130,7 @@ pub(crate) fn process(duty: Duty, connect: for<'a> fn(&'a str) -> Connecting<'a>
     let desk = Desk::new(UnixStream::from(desk)).expect("its standard output is a socket");
     let runtime = runtime();
     let backend = runtime.block_on(reach(&duty.url, connect)).unwrap_or_else(|e| panic!("{e}"));
-    runtime.block_on(live(duty, backend, desk, std::io::stdin()));
+    runtime.block_on(live(duty, backend, None, desk, std::io::stdin()));
     // Whatever is left of it, the campaign does not wait for.
     runtime.shutdown_background();
 }
@@ -148,7 +148,9 @@ fn end_with_any_panic() {
 pub(crate) fn thread(duty: Duty, backend: Arc<dyn Backend>, desk: UnixStream, orders: UnixStream) {
     let desk = Desk::new(desk).expect("a socket can be cloned");
     let runtime = runtime();
-    runtime.block_on(live(duty, backend, desk.clone(), orders));
+    // A thread of the locker's own would let go what the dead held.
+    let executor = Executor::of(runtime.handle().clone());
+    runtime.block_on(live(duty, backend, Some(executor), desk.clone(), orders));
     desk.shut();
     runtime.shutdown_background();
 }
@@ -176,6 +178,7 @@ pub(crate) async fn reach(
 async fn live(
     duty: Duty,
     mut backend: Arc<dyn Backend>,
+    executor: Option<Executor>,
     desk: Desk,
     told: impl Read + Send + 'static,
 ) {
@@ -193,8 +196,11 @@ async fn live(
     let locks = Locker::builder_from(backend)
         .timeout(duty.timeout)
         .default_ttl(duty.ttl)
-        .patience(Duration::from_secs(120))
-        .build();
+        .patience(Duration::from_secs(120));
+    let locks = match executor {
+        Some(executor) => locks.executor(executor).build(),
+        None => locks.build(),
+    };
     let recorder = Recorder::joining(Clock::raw(), &duty.run, duty.seed, desk.clone());
     let mut players = JoinSet::new();
     for task in 0..duty.tasks {
