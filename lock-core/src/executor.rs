@@ -16,6 +16,8 @@ use std::time::Duration;
 
 use tokio::runtime::{Builder, EnterGuard, Handle, Runtime};
 use tokio::sync::SetOnce;
+use tracing::dispatcher::{self, Dispatch};
+use tracing::subscriber::NoSubscriber;
 
 use crate::clock::{self, Moment, sleep};
 use crate::error::{Error, ErrorKind};
@@ -63,7 +65,13 @@ impl Executor {
         let stop = Arc::<SetOnce<()>>::default();
         let stopped = Arc::clone(&stop);
         let thread = thread::Builder::new().name("lock-core".to_owned());
-        thread.spawn(move || runtime.drive(&stopped)).map_err(|e| no(&e))?;
+        let traces = dispatcher::get_default(Dispatch::clone);
+        let drive = move || match traces.is::<NoSubscriber>() {
+            true => runtime.drive(&stopped),
+            // One of this thread alone, perhaps.
+            false => dispatcher::with_default(&traces, || runtime.drive(&stopped)),
+        };
+        thread.spawn(drive).map_err(|e| no(&e))?;
         Ok(Self::known(handle, Some(stop)))
     }
 

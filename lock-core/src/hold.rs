@@ -1,9 +1,12 @@
 //! A lock that was won, until it ends: its deadline, its loss, and its renewals' answers.
 
 use std::fmt;
+use std::future::{Future, poll_fn};
 use std::ops::{Deref, DerefMut};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Context;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
@@ -16,6 +19,7 @@ use crate::clock::{Moment, sleep_until};
 use crate::engine::Engine;
 use crate::entropy;
 use crate::error::{Error, ErrorKind};
+use crate::executor::shield;
 use crate::keeper::Leaving;
 use crate::line::Place;
 use crate::name::LockName;
@@ -366,7 +370,13 @@ impl Hold {
     pub(crate) async fn lost(self: &Arc<Self>) -> Loss {
         match self.loss() {
             Some(loss) => loss,
-            None => *self.ended.wait().await,
+            None => {
+                let mut ended = pin!(self.ended.wait());
+                let poll = |cx: &mut Context<'_>| {
+                    ended.as_mut().poll(&mut Context::from_waker(&shield(cx)))
+                };
+                *poll_fn(poll).await
+            }
         }
     }
 

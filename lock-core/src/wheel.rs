@@ -146,8 +146,7 @@ impl Runner {
         loop {
             let (ready, next) = wheel.take_due(Moment::now());
             if !ready.is_empty() {
-                // A panic, of a subscriber of `tracing` say, is no reason to renew nothing any more.
-                let _ = catch_unwind(AssertUnwindSafe(|| self.turn(ready)));
+                self.turn(ready);
                 continue;
             }
             if wheel.slots().stopped {
@@ -170,7 +169,9 @@ impl Runner {
     fn turn(&self, ready: Vec<Arc<Hold>>) {
         let mut renewals = Vec::new();
         for hold in ready {
-            match hold.step(Moment::now()) {
+            // A panic, of a subscriber of `tracing` say, is no reason to renew nothing any more.
+            let step = catch_unwind(AssertUnwindSafe(|| hold.step(Moment::now())));
+            match step.unwrap_or_else(|_| Step::LookAgain(hold.next_look())) {
                 Step::Nothing => {}
                 Step::LookAgain(at) => self.0.schedule(&hold, at),
                 Step::Renew => {

@@ -10,7 +10,7 @@ use lock_core::clock::sleep;
 use lock_core::faults::{Disturbance, Faulty};
 use lock_core::{Locker, Loss, Memory};
 
-use crate::support::{millis, runtime, secs};
+use crate::support::{runtime, secs};
 
 fn say(line: &str) {
     // Past the capture of the test harness.
@@ -35,7 +35,7 @@ fn child_that_forks_while_it_holds_locks() {
     let memory = Memory::new();
     let faulty = Faulty::new(Arc::new(memory.clone()), |_| Disturbance::None);
     let locks = Locker::new(faulty.clone());
-    let win = |name: &str| locks.lock(name).unwrap().ttl(millis(300));
+    let win = |name: &str| locks.lock(name).unwrap().ttl(secs(1));
     let [kept, dropped, released, verified] = ["kept", "dropped", "released", "verified"]
         .map(|name| runtime.block_on(win(name).acquire()).unwrap());
     let signal = kept.loss_signal();
@@ -56,7 +56,7 @@ fn child_that_forks_while_it_holds_locks() {
     }
     let child = rustix::process::wait(rustix::process::WaitOptions::empty()).unwrap();
     say(&format!("parent: the fork ended {:?}", child.and_then(|(_, how)| how.exit_status())));
-    runtime.block_on(sleep(secs(3)));
+    runtime.block_on(sleep(secs(4)));
     let losses = [&kept, &dropped, &released, &verified].map(|guard| guard.loss());
     say(&format!("parent {losses:?} {}", memory.len()));
 }

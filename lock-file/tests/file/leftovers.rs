@@ -191,14 +191,14 @@ fn a_lock_outlives_the_runtimes_of_its_callers() {
     let dir = scratch();
     let [connects, wins] = [(); 2].map(|()| tokio::runtime::Runtime::new().unwrap());
     let locks = connects.block_on(async { locker(dir.path()) });
-    let lock = locks.lock("n").unwrap().ttl(Duration::from_millis(300));
+    let lock = locks.lock("n").unwrap().ttl(Duration::from_millis(500));
     let guard = wins.block_on(lock.acquire()).unwrap();
     drop(connects);
     wins.shutdown_background();
     let here = tokio::runtime::Runtime::new().unwrap();
     here.block_on(async {
         // Ten times the ttl, at which the backend looks.
-        let lost = tokio::time::timeout(Duration::from_secs(3), guard.lost()).await;
+        let lost = tokio::time::timeout(Duration::from_secs(5), guard.lost()).await;
         assert!(lost.is_err(), "{lost:?}");
         assert!(!is_free(&locker(dir.path()), "n").await);
         guard.release().await.unwrap();

@@ -8,7 +8,7 @@ use conformance_tests::proxy::{Fault, Match, Proxy};
 use conformance_tests::servers::RedisOptions;
 use lock_core::backend::{Attempt, Claim, LetGo, Release, Wake};
 use lock_core::clock::Moment;
-use lock_core::{Backend, Effect, Label, Locker};
+use lock_core::{Backend, Effect, Executor, Label, Locker};
 use lock_redis::Redis;
 
 use crate::least_rights::{LEAST_RIGHTS, rights_to_delete};
@@ -149,7 +149,7 @@ impl Failover {
     async fn begun(order: &str) -> Self {
         let (older, newer) = (older(), Server::start());
         let way = Proxy::start(older.addr()).unwrap();
-        let locks = Redis::connect(format!("redis://{}?order={order}", way.addr())).await.unwrap();
+        let locks = connect(format!("redis://{}?order={order}", way.addr())).await;
         let elsewhere = newer.client().await;
         let mut held = claim("n", LONG);
         win(&elsewhere, &mut held).await;
@@ -175,6 +175,12 @@ fn older() -> Server {
         true => options.setting("rename-command", "delifeq").and(""),
         false => options,
     })
+}
+
+/// With a connection that is made anew on the runtime of the test, and only while that waits.
+async fn connect(url: String) -> Redis {
+    let here = Executor::of(tokio::runtime::Handle::current());
+    here.within(Redis::connect(url)).await.unwrap()
 }
 
 /// The way leads to another server from now on, as soon as it is [healed](Proxy::heal).
@@ -248,7 +254,7 @@ async fn an_attempt_that_was_half_done_does_not_say_that_it_did_nothing() {
 async fn who_is_back_at_an_older_server_rests_without_a_mark() {
     let newer = Server::start();
     let way = Proxy::start(newer.addr()).unwrap();
-    let locks = Redis::connect(format!("redis://{}", way.addr())).await.unwrap();
+    let locks = connect(format!("redis://{}", way.addr())).await;
     let older = older();
     let way = moved(way, &locks, &older).await;
     way.heal();
@@ -294,7 +300,7 @@ async fn a_lock_that_is_marked_is_not_marked_again() {
 async fn the_lock_of_another_library_is_not_marked() {
     let server = Server::start();
     let way = Proxy::start(server.addr()).unwrap();
-    let locks = Redis::connect(format!("redis://{}", way.addr())).await.unwrap();
+    let locks = connect(format!("redis://{}", way.addr())).await;
     let waiter = claim("n", LONG);
     // Each look asks twice for what is there, first for what is watched: the bell, and then the lock, which passes from one
     // to another in the middle. A look takes seconds to get through.
@@ -323,7 +329,7 @@ async fn the_lock_of_another_library_is_not_marked() {
 async fn who_has_to_let_go_again_asks_the_script() {
     let server = Server::start();
     let way = Proxy::start(server.addr()).unwrap();
-    let locks = Redis::connect(format!("redis://{}", way.addr())).await.unwrap();
+    let locks = connect(format!("redis://{}", way.addr())).await;
     let mut held = claim("n", LONG);
     win(&locks, &mut held).await;
     let elsewhere = server.client().await;
