@@ -53,7 +53,9 @@ fn a_backend_that_panics_loses_nothing_that_a_later_renewal_keeps() {
     let counted = Arc::clone(&panics);
     let faulty = Faulty::new(Arc::new(Memory::new()), move |call| match call.verb {
         // Of two in a row, which are two twelfths of the lease apart.
-        Verb::Renew if counted.fetch_add(1, Ordering::SeqCst) % 2 == 0 => Disturbance::Panic,
+        Verb::Renew if counted.fetch_add(1, Ordering::SeqCst).is_multiple_of(2) => {
+            Disturbance::Panic
+        }
         _ => Disturbance::None,
     });
     let locks = Locker::new(faulty);

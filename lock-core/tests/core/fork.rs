@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 
 use lock_core::clock::sleep;
 use lock_core::faults::{Disturbance, Faulty};
-use lock_core::{Locker, Loss, Memory};
+use lock_core::{LockGuard, Locker, Loss, Memory};
 
 use crate::support::{runtime, secs};
 
@@ -57,7 +57,7 @@ fn child_that_forks_while_it_holds_locks() {
     let child = rustix::process::wait(rustix::process::WaitOptions::empty()).unwrap();
     say(&format!("parent: the fork ended {:?}", child.and_then(|(_, how)| how.exit_status())));
     runtime.block_on(sleep(secs(4)));
-    let losses = [&kept, &dropped, &released, &verified].map(|guard| guard.loss());
+    let losses = [&kept, &dropped, &released, &verified].map(LockGuard::loss);
     say(&format!("parent {losses:?} {}", memory.len()));
 }
 

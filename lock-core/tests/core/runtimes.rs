@@ -41,9 +41,10 @@ fn is_free(memory: &Memory) -> bool {
 
 /// Ends a runtime, or leaves it as it is.
 type End = fn(Runtime) -> Option<Runtime>;
+type Make = fn() -> Runtime;
 
 /// All that can become of a runtime after it has won a lock.
-const ENDS: [(&str, fn() -> Runtime, End); 5] = [
+const ENDS: [(&str, Make, End); 5] = [
     ("is idle", single, Some),
     ("was dropped", single, |it| {
         drop(it);
