@@ -26,6 +26,9 @@ use crate::session::Session;
 const TTL_MIN: Duration = Duration::from_millis(10);
 const TTL_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
 
+/// How often one attempt enters the line if its answer is lost again and again. Core bounds the time.
+const ATTEMPTS: u32 = 5;
+
 /// Locks on a ZooKeeper ensemble. Clones share one session.
 ///
 /// See the [crate's documentation](crate) for what they promise.
@@ -339,10 +342,22 @@ async fn stand_in_line(
             return Ok(None);
         }
     }
-    if place.state().may_land_until.is_some() && session.recover(place).await? {
-        return Ok(None);
-    }
-    let entered = session.enter(place, Card::text(&claim.owner, claim.label.as_ref())).await;
+    let data = Card::text(&claim.owner, claim.label.as_ref());
+    let mut attempts = 0;
+    let entered = loop {
+        if place.state().may_land_until.is_some() && session.recover(place).await? {
+            return Ok(None);
+        }
+        let entered = session.enter(place, data.clone()).await;
+        // The answer was lost with its connection. On the next one the node is found again, if it was made. A
+        // try does not wait for that.
+        let is_lost = entered.as_ref().is_err_and(|fault| fault.effect() == Effect::Unknown);
+        attempts += 1;
+        let goes_on = is_lost && claim.queue && attempts < ATTEMPTS;
+        if !goes_on || !session.connected().await {
+            break entered;
+        }
+    };
     let is_nowhere = {
         let state = place.state();
         state.node.is_none() && state.may_land_until.is_none()

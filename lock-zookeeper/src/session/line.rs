@@ -211,7 +211,8 @@ impl Session {
 
     /// Finds a node again whose creation went unanswered.
     pub(crate) async fn recover(&self, place: &Place) -> Result<bool, Fault> {
-        let Some(name) = self.find(place).await?.into_iter().next() else {
+        let found = self.insist(|| self.find(place)).await.ok_or_else(expired)?;
+        let Some(name) = found.into_iter().next() else {
             return Ok(false);
         };
         let stat = self.client.check_stat(&format!("{}/{name}", place.lock)).await;

@@ -44,15 +44,49 @@ async fn a_node_whose_creation_went_unanswered_is_found_again() {
     for _ in 0..5 {
         let claim = claim("n", true);
         let hit = network.cut_after("_c_");
-        soon(client.try_acquire(&claim)).await.unwrap_err();
+        let attempt = soon(win(&client, &claim)).await;
         soon(hit.into_future()).await.unwrap();
         let node = line(&operator, "n").await;
-        assert_eq!(node.len(), 1, "it was created");
-        win(&client, &claim).await;
+        assert_eq!(node.len(), 1, "it was created once");
+        assert_eq!(win(&client, &claim).await.token, attempt.token);
         assert_eq!(line(&operator, "n").await, node, "and is the one that was found");
         assert_eq!(client.release(&claim, LetGo::now()).await.unwrap(), Release::Released);
         assert!(line(&operator, "n").await.is_empty());
     }
+}
+
+#[tokio::test]
+async fn an_acquisition_whose_answer_is_lost_finds_its_node_again() {
+    let Far { server: _server, line: network, client, operator } = far_away().await;
+    let locks = Locker::new(client);
+    for _ in 0..3 {
+        let hit = network.cut_after("_c_");
+        let guard = soon(locks.lock("n").unwrap().acquire()).await.unwrap();
+        soon(hit.into_future()).await.unwrap();
+        assert_eq!(line(&operator, "n").await.len(), 1, "and makes no other one");
+        guard.verify().await.unwrap();
+        guard.release().await.unwrap();
+        assert!(line(&operator, "n").await.is_empty());
+    }
+}
+
+/// The outcome is unknown then, and nothing of it outlasts the outage.
+#[tokio::test]
+async fn an_acquisition_that_is_given_up_in_an_outage_is_cleared_away_after_it() {
+    let Far { server: _server, line: network, client, operator } = far_away().await;
+    let locks = Locker::builder(client).timeout(Duration::from_millis(500)).build();
+    let hit = network.cut_after("_c_");
+    network.set(Fault::Refuse);
+    let error = soon(locks.lock("n").unwrap().acquire()).await.unwrap_err();
+    assert!(error.is_retryable(), "{error:?}");
+    soon(hit.into_future()).await.unwrap();
+    assert_eq!(line(&operator, "n").await.len(), 1, "it was created");
+    network.heal();
+    let healed = Moment::now();
+    until("it is cleared away", async || line(&operator, "n").await.is_empty()).await;
+    let took = Moment::now().saturating_since(healed);
+    println!("cleared away {took:?} after the outage");
+    assert!(took < TIMEOUT / 2, "by the client, and not by the end of its session: {took:?}");
 }
 
 #[tokio::test]
