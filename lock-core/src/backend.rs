@@ -20,6 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use tokio::sync::watch;
 
 use crate::capabilities::Capabilities;
 use crate::clock::Moment;
@@ -262,13 +263,15 @@ pub struct Grant {
     /// read the clock *before* the first byte of the request is written. An absolute moment, because
     /// a relative age goes stale while a process is stopped.
     pub since: Moment,
+    /// The limit of the session that the lease lives in. `None` where each lease stands by itself.
+    pub limit: Option<LeaseLimit>,
 }
 
 impl Grant {
     /// A grant without token and ticket.
     #[must_use]
     pub fn new(lease: Lease, since: Moment) -> Self {
-        Self { token: None, ticket: None, lease, since }
+        Self { token: None, ticket: None, lease, since, limit: None }
     }
 
     /// Adds the fencing token.
@@ -283,6 +286,53 @@ impl Grant {
     pub fn with_ticket(mut self, ticket: Ticket) -> Self {
         self.ticket = Some(ticket);
         self
+    }
+
+    /// Adds the limit of the session that the lease lives in.
+    #[must_use]
+    pub fn with_limit(mut self, limit: LeaseLimit) -> Self {
+        self.limit = Some(limit);
+        self
+    }
+}
+
+/// The end of a session that leases live in, as far as it is known now. Clones share it.
+///
+/// No lease counts beyond its limit, whatever was acknowledged before. For a backend whose session
+/// may turn out to be shorter than it was, as when a server grants it less at a reconnect: guards
+/// see the earlier end at once, without a task that has to run. All grants of one claim have the
+/// same limit. A backend with limits declares [`notices`](Capabilities::notices).
+#[derive(Clone, Debug)]
+pub struct LeaseLimit(watch::Sender<Moment>);
+
+impl LeaseLimit {
+    /// Creates a limit.
+    #[must_use]
+    pub fn new(at: Moment) -> Self {
+        Self(watch::Sender::new(at))
+    }
+
+    /// Returns the moment beyond which no lease counts.
+    #[must_use]
+    pub fn at(&self) -> Moment {
+        *self.0.borrow()
+    }
+
+    /// Moves the limit, to an earlier or a later moment. Returns false if it has passed: then it
+    /// stays, because holders have given up.
+    #[must_use]
+    pub fn move_to(&self, at: Moment) -> bool {
+        let mut may_move = false;
+        self.0.send_if_modified(|limit| {
+            may_move = !limit.has_passed();
+            may_move && std::mem::replace(limit, at) != at
+        });
+        may_move
+    }
+
+    /// Returns a receiver that hears of each move from now on.
+    pub(crate) fn moves(&self) -> watch::Receiver<Moment> {
+        self.0.subscribe()
     }
 }
 

@@ -98,6 +98,16 @@ impl LockGuard {
         self.hold().deadline().map(Moment::remaining)
     }
 
+    /// Returns the moment at which the holder gives up if no renewal succeeds any more. Of a lost
+    /// lock, the last one that was known; `None` if it has no end, as on backends without leases.
+    ///
+    /// An acknowledged renewal moves it later. It moves earlier only where the lease lives in a
+    /// session with the server, and the server grants that session less than before.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Moment> {
+        self.hold().deadline()
+    }
+
     /// Waits until the lock is lost: at the latest at the deadline, earlier on evidence.
     ///
     /// After the deadline the lock stays shut for the backend's [`margin`](crate::Capabilities::margin) and
@@ -396,6 +406,12 @@ impl LossSignal {
     #[must_use]
     pub fn loss(&self) -> Option<Loss> {
         self.0.loss()
+    }
+
+    /// Returns the same as [`LockGuard::deadline`].
+    #[must_use]
+    pub fn deadline(&self) -> Option<Moment> {
+        self.0.deadline()
     }
 
     /// Waits until the lock is not held any more.

@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedMutexGuard, SetOnce, oneshot};
 
-use crate::backend::{Claim, Fault, Grant, Lease, Renewal};
+use crate::backend::{Claim, Fault, Grant, Lease, LeaseLimit, Renewal};
 use crate::bequest::Wish;
 use crate::capabilities::Support;
 use crate::clock::{Moment, sleep_until};
@@ -172,6 +172,8 @@ pub(crate) struct Hold {
     /// Invariant: a verb of this claim is on the wire only while its sender holds this lock.
     pub(crate) wire: Arc<tokio::sync::Mutex<Wire>>,
     pub(crate) ended: SetOnce<Loss>,
+    /// Of all grants of the claim.
+    limit: Option<LeaseLimit>,
     /// Our head of the line inside this process.
     place: Mutex<Option<Place>>,
     state: Mutex<State>,
@@ -312,6 +314,7 @@ impl Hold {
             tenure,
             wire: Arc::new(tokio::sync::Mutex::new(wire)),
             ended: SetOnce::new(),
+            limit: grant.limit.clone(),
             place: Mutex::new(place),
             state: Mutex::new(State {
                 deadline: None,
@@ -337,7 +340,10 @@ impl Hold {
     /// The moment up to which `grant` may be relied on; `None` without a lease.
     pub(crate) fn deadline_of(engine: &Engine, grant: &Grant) -> Option<Moment> {
         match grant.lease {
-            Lease::For(lease) => Some(grant.since + lease.saturating_sub(engine.margin(lease))),
+            Lease::For(lease) => {
+                let deadline = grant.since + lease.saturating_sub(engine.margin(lease));
+                Some(within_limit(deadline, grant.limit.as_ref()))
+            }
             Lease::WhileProcessLives => None,
         }
     }
@@ -357,7 +363,7 @@ impl Hold {
     }
 
     pub(crate) fn deadline(&self) -> Option<Moment> {
-        self.state().deadline
+        self.state().deadline.map(|deadline| within_limit(deadline, self.limit.as_ref()))
     }
 
     /// From one renewal to the next.
@@ -377,6 +383,17 @@ impl Hold {
                 };
                 *poll_fn(poll).await
             }
+        }
+    }
+
+    /// Tells the wheel of each move of the limit. Never resolves.
+    pub(crate) async fn follow_limit(self: &Arc<Self>) {
+        let Some(limit) = &self.limit else { return std::future::pending().await };
+        let mut moves = limit.moves();
+        loop {
+            self.reschedule();
+            // The hold has a sender.
+            let _ = moves.changed().await;
         }
     }
 
@@ -519,7 +536,10 @@ impl Hold {
     pub(crate) fn acknowledged(&self) -> Grant {
         let state = self.state();
         let lease = state.lease_ends.map(|ends| ends.saturating_since(state.leased_at));
-        Grant::new(lease.map_or(Lease::WhileProcessLives, Lease::For), state.leased_at)
+        let lease = lease.map_or(Lease::WhileProcessLives, Lease::For);
+        let mut grant = Grant::new(lease, state.leased_at);
+        grant.limit.clone_from(&self.limit);
+        grant
     }
 
     /// Takes in the answer to a renewal, which somebody `asked` for or the policy. Only an acknowledged
@@ -662,7 +682,8 @@ impl Hold {
     pub(crate) fn next_look(&self) -> Moment {
         let state = self.state();
         let listening = state.unheard.then(|| self.listened_for_at());
-        let next = earlier(earlier(state.next_renewal, state.deadline), listening);
+        let deadline = state.deadline.map(|at| within_limit(at, self.limit.as_ref()));
+        let next = earlier(earlier(state.next_renewal, deadline), listening);
         next.unwrap_or_else(|| Moment::now() + IDLE)
     }
 
@@ -756,6 +777,10 @@ impl fmt::Debug for Hold {
             .field("ended", &self.ended.get())
             .finish_non_exhaustive()
     }
+}
+
+fn within_limit(deadline: Moment, limit: Option<&LeaseLimit>) -> Moment {
+    limit.map_or(deadline, |limit| deadline.min(limit.at()))
 }
 
 fn sensible(interval: Duration) -> Duration {

@@ -27,6 +27,7 @@ pub(crate) fn listen(hold: Arc<Hold>) {
             biased;
             _ = hold.ended.wait() => {}
             () = heed(&hold) => {}
+            () = hold.follow_limit() => {}
         }
     });
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lock_core::backend::{
-    Attempt, Claim, Fault, FaultKind, Grant, Identity, Lease, LetGo, Listed, LockState, Release,
-    Renewal, Wake,
+    Attempt, Claim, Fault, FaultKind, Grant, Identity, Lease, LeaseLimit, LetGo, Listed, LockState,
+    Release, Renewal, Wake,
 };
 use lock_core::clock::{Moment, sleep};
 use lock_core::faults::{Disturbance, Faulty, Verb};
@@ -633,4 +633,65 @@ async fn an_extension_that_the_loss_cut_short_is_let_go_for_as_long_as_it_may_la
     sleep(secs(60)).await;
     let free = locks.lock("n").unwrap().try_acquire().await.unwrap();
     assert!(free.is_some(), "a minute after the outage nobody has let the lock go");
+}
+
+/// Leases live in a session, whose end moves.
+#[derive(Debug)]
+struct InASession(LeaseLimit);
+impl Oddity for InASession {
+    fn grant(&self, grant: Grant) -> Grant {
+        grant.with_limit(self.0.clone())
+    }
+}
+
+/// A lock for ten seconds, which is not renewed, in a session for a minute.
+async fn in_a_session() -> (Memory, LeaseLimit, LockGuard) {
+    let limit = LeaseLimit::new(Moment::now() + secs(60));
+    let inner = Memory::new().with_notices();
+    let locks = Locker::new(Odd { inner: inner.clone(), odd: InASession(limit.clone()) });
+    let lock = locks.lock("n").unwrap().ttl(secs(10)).renewal(RenewalPolicy::off());
+    (inner, limit, lock.acquire().await.unwrap())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deadline_is_moved_back_with_the_session() {
+    let (_, limit, guard) = in_a_session().await;
+    let before = guard.deadline().unwrap();
+    let lost = tokio::spawn({
+        let signal = guard.loss_signal();
+        async move { (signal.lost().await, Moment::now()) }
+    });
+    sleep(secs(1)).await;
+    let earlier = Moment::now() + secs(2);
+    assert!(limit.move_to(earlier));
+    assert_eq!(guard.deadline(), Some(earlier), "no task has to run for that");
+    assert_eq!(guard.valid_for(), Some(secs(2)));
+    let (loss, at) = lost.await.unwrap();
+    assert_eq!(loss, Loss::Expired);
+    assert!(at >= earlier && at < earlier + millis(10), "{at:?} and not at {before:?}");
+    assert!(!limit.move_to(before), "it has passed");
+    assert_eq!((guard.is_held(), guard.deadline()), (false, Some(earlier)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_that_lives_on_gives_the_deadline_back_and_no_more() {
+    let (_, limit, guard) = in_a_session().await;
+    let before = guard.deadline();
+    assert!(limit.move_to(Moment::now() + secs(2)));
+    sleep(secs(1)).await;
+    assert!(limit.move_to(Moment::now() + secs(120)));
+    assert_eq!(guard.deadline(), before);
+}
+
+/// Whether or not somebody waits for the loss.
+#[tokio::test(start_paused = true)]
+async fn a_lock_that_is_lost_with_its_session_is_let_go_by_then() {
+    for held_for in [millis(1), secs(1)] {
+        let (inner, limit, guard) = in_a_session().await;
+        sleep(held_for).await;
+        assert!(limit.move_to(Moment::now() + secs(2)));
+        sleep(secs(2) + millis(500)).await;
+        assert!(inner.is_empty(), "held for {held_for:?} before");
+        assert!(!guard.is_held());
+    }
 }
