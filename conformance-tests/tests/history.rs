@@ -1446,6 +1446,44 @@ fn who_waits_beside_a_holder_whose_lease_ran_out_may_be_passed_over() {
     }
 }
 
+/// A session that gets shorter takes its leases with it.
+#[test]
+fn a_deadline_that_moves_back_ends_the_claim_where_that_is_said() {
+    let call = written;
+    let held = |fence: u64, until: u64| format!(r#","fence":{fence},"valid_until":{until}"#);
+    let judge = |fields: &str, sampled: bool, next: u64| {
+        let mut lines = vec![
+            call(10, "invoke", "p1/a", "acquire", ""),
+            call(20, "ok", "p1/a", "acquire", &held(1, 2900)),
+            call(30, "invoke", "p2/b", "acquire", ""),
+        ];
+        if sampled {
+            lines.push(call(500, "event", "p1/a", "renew", r#","valid_until":1000"#));
+        }
+        lines.extend([
+            call(1050, "event", "p1/a", "lost", r#","err":"expired","valid_until":1000"#),
+            call(next, "ok", "p2/b", "acquire", &held(2, 3900)),
+        ]);
+        lines.sort_by_key(|line| Line::parse(line.as_bytes()).unwrap().t());
+        let lines: Vec<_> = lines.iter().map(String::as_str).collect();
+        hand_written(fields, &lines).unwrap()
+    };
+    let moves_back = r#","moves_back":true"#;
+    for sampled in [true, false] {
+        // The task that hears of the loss may run a little later than it.
+        for next in [1001, 1100] {
+            let report = judge(moves_back, sampled, next);
+            assert!(report.is_legal(), "{sampled} {next}: {report}");
+        }
+        let early = judge(moves_back, sampled, 900);
+        assert!(early.broken.contains_key(&Rule::K1), "{sampled}: {early}");
+        assert!(early.broken.contains_key(&Rule::K2), "{sampled}: {early}");
+        let report = judge("", sampled, 1100);
+        assert!(report.broken.contains_key(&Rule::K2), "{sampled}: {report}");
+        assert_eq!(report.broken.contains_key(&Rule::K1), sampled, "it goes back: {report}");
+    }
+}
+
 /// The word of a release comes late; meanwhile another one had the lock, and has let it go.
 #[test]
 fn who_is_letting_go_keeps_its_neighbours_from_the_lock() {

@@ -305,6 +305,8 @@ fn header(
     // Clients stamp their answers, which arrive later.
     header.sequential = false;
     // A process that does not answer a lock that it is sent loses its places. Threads have no such connection.
+    // The server counts another lease than the one asked for: that of the session.
+    header.moves_back = terms.lease.is_some();
     header.passes_over = caps.wakeup == Wakeup::HandOff && site.shared().is_none();
     header.fifo_after = header.fifo_after.map(|_| terms.timeout + IN_LINE);
     // Where nobody can look, nothing is promised.

@@ -53,15 +53,15 @@ pub(super) fn exclusion(history: &History, lock: &LockLine, order: &[Hold], repo
     }
 }
 
-/// K1: no deadline lies farther away than a lease, and none goes back.
+/// K1: no deadline lies farther away than a lease, and none goes back, unless the session may get shorter.
 pub(super) fn deadlines(history: &History, lock: &LockLine, report: &mut Report) {
-    let Header { lease, margin, .. } = history.header;
+    let Header { lease, margin, moves_back, .. } = history.header;
     for grant in &lock.grants {
         let mut latest = 0;
         for &(at, until, line) in &grant.deadlines {
             let farthest = lease.map_or(At::NEVER, |lease| at.plus(lease + margin)).t;
             // The recorder's clock need not run exactly as that of the guard.
-            let goes_back = At::first(until).plus(margin).t < latest;
+            let goes_back = !moves_back && At::first(until).plus(margin).t < latest;
             // A server whose clock is set back keeps a lock for longer, and says so.
             let begun = lock.acquire_of(grant).invoke;
             let too_far =

@@ -108,6 +108,10 @@ pub struct Header {
     /// of its process who wait. Others may be served before them.
     #[serde(default)]
     pub passes_over: bool,
+    /// Leases live in a session that may get shorter: a deadline may move back, and the one that was
+    /// told last counts.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub moves_back: bool,
     /// Who has a lock is decided by a majority of servers: one that could not be told of a release may keep others out who
     /// do not reach another one. Where they reach all of them, one is too few.
     #[serde(default)]
@@ -384,6 +388,7 @@ impl Header {
             passes_on: false,
             counts_hand_overs: true,
             passes_over: false,
+            moves_back: false,
             votes: false,
         }
     }

@@ -251,6 +251,17 @@ impl Recorder {
             }
         }
     }
+
+    /// A deadline that has passed, on the recorder's clock.
+    fn at_deadline(&self, deadline: Moment) -> u64 {
+        loop {
+            let now = self.0.clock.now();
+            let ago = Moment::now().saturating_since(deadline);
+            if self.0.clock.now().saturating_sub(now) <= PRECISE {
+                return now.saturating_sub(nanos_of(ago));
+            }
+        }
+    }
 }
 
 /// A fault that is about to be noted.
@@ -332,9 +343,11 @@ pub struct GrantId {
 }
 
 impl GrantId {
-    /// Notes that the holder was told of its loss.
-    pub fn lost(&self, why: impl Into<Why>) {
+    /// Notes that the holder was told of its loss, and the deadline that had passed, if it had.
+    pub fn lost(&self, why: Loss, deadline: Option<Moment>) {
         let mut record = self.record(Kind::Event, Op::Lost);
+        let deadline = deadline.filter(|deadline| deadline.has_passed());
+        record.valid_until = deadline.map(|deadline| self.recorder.at_deadline(deadline));
         record.err = Some(why.into());
         self.recorder.record(record);
     }
@@ -368,7 +381,7 @@ impl Held {
             () = self.follow() => unreachable!("it has no end"),
         };
         if loss != Loss::Released {
-            self.id.lost(loss);
+            self.id.lost(loss, self.guard.deadline());
         }
         loss
     }
@@ -387,7 +400,7 @@ impl Held {
     }
 
     /// Notes the deadline of the guard each time that half of what was left of the one before is over: so the history
-    /// has no gap between two of them.
+    /// has no gap between two of them. A deadline that has moved back is noted too.
     async fn follow(&self) {
         let mut noted = self.deadline();
         loop {
@@ -396,7 +409,9 @@ impl Held {
                 _ => std::future::pending().await,
             }
             let until = self.deadline();
-            if until > noted.map(|noted| noted + PRECISE) {
+            let is_later = until > noted.map(|noted| noted + PRECISE);
+            let is_earlier = until.map(|until| until + PRECISE) < noted && until.is_some();
+            if is_later || is_earlier {
                 noted = until;
                 let mut record = self.id.record(Kind::Event, Op::Renew);
                 record.valid_until = until;

@@ -416,9 +416,12 @@ impl Window {
 }
 
 impl Grant {
-    fn learn(&mut self, at: At, valid_until: Option<u64>, line: u32) {
-        self.valid_until = self.valid_until.max(valid_until);
+    fn learn(&mut self, at: At, valid_until: Option<u64>, line: u32, moves_back: bool) {
         let held = valid_until.filter(|&until| until > 0);
+        self.valid_until = match held {
+            Some(_) if moves_back => held,
+            _ => self.valid_until.max(valid_until),
+        };
         self.deadlines.extend(held.map(|until| (at, until, line)));
     }
 }
@@ -623,7 +626,8 @@ impl Builder {
             }
             Some(grant) if of_a_grant => {
                 let grant = self.known(grant, lock)?;
-                self.locks[lock].grants[grant].learn(at, r.valid_until, self.line);
+                let moves_back = self.moves_back();
+                self.locks[lock].grants[grant].learn(at, r.valid_until, self.line, moves_back);
             }
             None if of_a_grant || r.op.acquires() => return Err("it names no grant".into()),
             _ => {}
@@ -679,6 +683,7 @@ impl Builder {
 
     /// Adds a call that has its answer to the grant that it is about.
     fn tell_grant(&mut self, name: &str, lock: usize, index: usize) -> Result<(), String> {
+        let moves_back = self.moves_back();
         let line = &mut self.locks[lock];
         let call = &line.calls[index];
         if call.op.acquires() {
@@ -694,7 +699,7 @@ impl Builder {
                     asked: Vec::new(),
                     lost: None,
                 };
-                grant.learn(call.ret, call.valid_until, call.lines[1]);
+                grant.learn(call.ret, call.valid_until, call.lines[1], moves_back);
                 line.grants.push(grant);
             }
             return Ok(());
@@ -712,14 +717,19 @@ impl Builder {
         grant.asked.push(index);
         if call.outcome == Outcome::Ok {
             grant.known_held = grant.known_held.max(call.invoke);
-            grant.learn(call.ret, call.valid_until, call.lines[1]);
+            grant.learn(call.ret, call.valid_until, call.lines[1], moves_back);
         }
         Ok(())
     }
 
+    fn moves_back(&self) -> bool {
+        self.header.as_ref().is_some_and(|header| header.moves_back)
+    }
+
     fn learned(&mut self, at: At, lock: usize, r: Record) -> Result<(), String> {
         let grant = self.known(&r.grant.ok_or("it names no grant")?, lock)?;
-        self.locks[lock].grants[grant].learn(at, r.valid_until, self.line);
+        let moves_back = self.moves_back();
+        self.locks[lock].grants[grant].learn(at, r.valid_until, self.line, moves_back);
         Ok(())
     }
 
@@ -727,8 +737,12 @@ impl Builder {
         let name = r.grant.ok_or("it names no grant")?;
         let grant = self.known(&name, lock)?;
         let why = r.err.unwrap_or(Why::Expired);
-        let line = self.line;
-        self.locks[lock].grants[grant].lost.get_or_insert((at, why, line));
+        let (line, moves_back) = (self.line, self.moves_back());
+        let grant = &mut self.locks[lock].grants[grant];
+        if moves_back && grant.lost.is_none() && r.valid_until.is_some() {
+            grant.valid_until = r.valid_until;
+        }
+        grant.lost.get_or_insert((at, why, line));
         Ok(())
     }
 

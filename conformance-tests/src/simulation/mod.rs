@@ -619,7 +619,7 @@ impl Player {
         tokio::spawn(self.stopped.task(async move {
             let loss = signal.lost().await;
             if loss != lock_core::Loss::Released {
-                id.lost(loss);
+                id.lost(loss, signal.deadline());
             }
         }));
         Some(held)

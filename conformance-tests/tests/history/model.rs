@@ -77,6 +77,7 @@ pub(crate) fn header(play: &Play) -> Header {
         resumes: None,
         passes_on: false,
         passes_over: false,
+        moves_back: false,
         counts_hand_overs: false,
         votes: false,
     }

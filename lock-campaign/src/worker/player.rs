@@ -157,7 +157,7 @@ pub(super) fn tell_of_loss(held: &Held) {
     tokio::spawn(async move {
         let loss = signal.lost().await;
         if loss != Loss::Released {
-            id.lost(loss);
+            id.lost(loss, signal.deadline());
         }
     });
 }
