@@ -26,7 +26,8 @@ use crate::session::Session;
 const TTL_MIN: Duration = Duration::from_millis(10);
 const TTL_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// How often one attempt enters the line if its answer is lost again and again. Core bounds the time.
+/// How often one attempt enters the line if its answer is lost again and again. Core bounds the
+/// time.
 const ATTEMPTS: u32 = 5;
 
 /// Locks on a ZooKeeper ensemble. Clones share one session.
@@ -173,10 +174,7 @@ impl Backend for ZooKeeper {
         };
         let mut answers = Vec::with_capacity(claims.len());
         for (claim, place) in claims.iter().zip(places) {
-            let held = place.filter(|place| {
-                let state = place.state();
-                state.granted && !state.gone && !state.leaving
-            });
+            let held = place.filter(|place| place.is_held());
             answers.push(match (held, &seen) {
                 (None, _) => Ok(Renewal::NotHeld),
                 (Some(_), Err(fault)) => Err(fault.repeated()),
@@ -204,7 +202,8 @@ impl Backend for ZooKeeper {
     async fn inspect(&self, name: &LockName) -> Result<LockState, Fault> {
         let session = self.inner.link.session().await?;
         // One after the other on the connection, without waiting.
-        let sync = session.client().sync("/");
+        let client = session.client();
+        let sync = client.sync("/");
         let lock = self.inner.names.path(name);
         let state = state_of(&session, &lock);
         let (sync, state) = tokio::join!(sync, state);
@@ -338,19 +337,20 @@ async fn stand_in_line(
         if !state.granted {
             state.lapses = queued_until(claim);
         }
-        if state.node.is_some() {
-            return Ok(None);
-        }
     }
     let data = Card::text(&claim.owner, claim.label.as_ref());
     let mut attempts = 0;
     let entered = loop {
+        // The answer that was lost may be that to the look at the line which follows.
+        if place.state().node.is_some() {
+            return Ok(None);
+        }
         if place.state().may_land_until.is_some() && session.recover(place).await? {
             return Ok(None);
         }
         let entered = session.enter(place, data.clone()).await;
-        // The answer was lost with its connection. On the next one the node is found again, if it was made. A
-        // try does not wait for that.
+        // The answer was lost with its connection. On the next one the node is found again, if it
+        // was made. A try does not wait for that.
         let is_lost = entered.as_ref().is_err_and(|fault| fault.effect() == Effect::Unknown);
         attempts += 1;
         let goes_on = is_lost && claim.queue && attempts < ATTEMPTS;

@@ -25,10 +25,12 @@
 //!   leader and goes on answering, and if the leader stalls. See below.
 //! * **A waiter or a holder whose node is deleted by hand** is told at once, by a watch (of locks that are held for
 //!   longer than a tenth of a second), and nothing is made anew behind the operator's back.
-//! * **Nothing is left behind**: what a dropped future, a lost reply or a connection that breaks may have left
-//!   in line is looked for, by the random id in its name, and removed while the session lives; and at its end
-//!   by the server. A session that this library gives up, because its connection is out of step, is closed as
-//!   soon as no holder may rely on it any more, also where there is no other one yet.
+//! * **Nothing is left behind**: what a dropped future, a lost reply or a connection that breaks
+//!   may have left in line is looked for, by the random id in its name, and removed while the
+//!   session lives; and at its end by the server. A session that this library gives up, because its
+//!   connection is out of step, is closed as soon as no holder may rely on it any more, also where
+//!   there is no other one yet. A client that is dropped while it has no connection leaves the end
+//!   of its session to the server.
 //!
 //! # Leases
 //!
@@ -45,12 +47,30 @@
 //! guards often have less time left than their ttl; renewals come all the sooner, a third of what is left
 //! apart, and cost one round trip for all locks of a client.
 //!
-//! A lease is proven by a chain of committed no-ops, one every `T/6`: it counts from the sending of the last one
-//! but three. Pings prove nothing, and a single commit does not either. Proofs cost the same whatever the
-//! number of locks and waiters: `6/T` requests a second for each client, and up to as many pings, which the client
-//! crate sends when it has sent nothing for `0.15 T`; 0.6 to 1.2 a second with `T` = 10 s. A new connection counts once a proof has committed on it. It is assumed
-//! that a tick is at most `T/2`, which is the servers' own default limit, that all members have the same
-//! limits for session timeouts, and that clocks run at one rate to a hundredth.
+//! A lease is proven by a chain of committed no-ops, one every `T/6`: it counts from the sending of
+//! the last one but three. Pings prove nothing, and a single commit does not either. Proofs cost
+//! the same whatever the number of locks and waiters: `6/T` requests a second for each client, and
+//! up to as many pings, which the client crate sends when it has sent nothing for `0.15 T`; 0.6 to
+//! 1.2 a second with `T` = 10 s. A new connection counts once a proof has committed on it. It is
+//! assumed that a tick is at most `T/2`, which is the servers' own default limit, and that clocks
+//! run at one rate to a hundredth.
+//!
+//! Members may have different limits for timeouts, as while they are restarted one by one with a
+//! lower `maxSessionTimeout` or `tickTime`. The session then lives as long as the last connection
+//! was granted. From the moment a reconnect may have reached a server, no lease counts beyond that
+//! moment plus what was granted. `T` is from then on the least that was granted in this session: a
+//! timeout that grows again counts in the next session. Less than was asked for is warned about.
+//!
+//! Where the answer to a reconnect is lost, a fifth of the session's first timeout counts from the
+//! request on, until a proof commits on another connection. The lost request may still arrive, so
+//! for `1.5 T` more that fifth counts from each proof. **It is assumed that no member grants less
+//! than that fifth**, and that such a request arrives within `1.5 T` or not at all.
+//!
+//! A lock survives a connection that breaks if another one is made in time. A server that refuses
+//! the connection costs nothing. One that takes it and does not answer leaves `T/5` from then on,
+//! and each is tried for `T/10` at first, then for longer. So a deadline can move back: the guard
+//! sees it at once, also in a process that was stopped meanwhile, and it moves forward again when
+//! the session turns out to live on.
 //!
 //! Let `T` be four ticks or more: 8 s where `tickTime` is 2000. A model of the ensemble, in which everything may be late or
 //! stall, finds no overlap from 3.4 ticks on. At two ticks it finds one: a leader that stalls, its loop of pings that
@@ -63,12 +83,13 @@
 //! # What is not promised
 //!
 //! * **Detached locks.** Nobody else can take a session over: they are refused.
-//! * **The end of the numbers.** The queue of a lock has 2³¹ of them. They begin anew when the empty node of the
-//!   lock is removed: the server does that by itself, with containers, after a minute or so. A node that never
-//!   stands empty for so long comes to the end, where ZooKeeper gives every node the same number, 2 147 483 647.
-//!   Claims are refused from one million numbers before the end on, also on a free lock, until the lock's node is
-//!   deleted. Claims are also refused behind any node that has the last number. `inspect` then shows each
-//!   node that may be the holder's.
+//! * **The end of the numbers.** The queue of a lock has 2³¹ of them. They begin anew when the
+//!   empty node of the lock is removed: the server does that by itself, with containers, after a
+//!   minute or so. A node that never stands empty for so long comes to the end, where ZooKeeper
+//!   gives every node the same number, 2 147 483 647. Claims are refused from one million numbers
+//!   before the end on, also on a free lock, until the lock's node is deleted. Claims are also
+//!   refused behind any node that has the last number. `inspect` then shows each node that may be
+//!   the holder's.
 //! * **Long lines.** A waiter reads the line when it comes, 59 bytes for each place, and again when the second
 //!   before it leaves: 0.6 kB behind ten others, 59 kB behind a thousand, 0.6 MB behind ten thousand. We read
 //!   lists of any length, and servers send them; Java clients in the same line break their connection at
@@ -81,14 +102,16 @@
 //!
 //! # Nodes
 //!
-//! `/<chroot>/<prefix>/<name>/_c_<uuid>-lock-<number>`, ephemeral and sequential, with `<owner id>[ <label>]` as
-//! data; the nodes above are containers. With `layout=kazoo` they are persistent, because an object of kazoo fails when its path is
-//! removed: such a node stays until it is deleted. A node that holds data is refused there. Names of ASCII letters, digits and punctuation stay as they are, but
-//! for `%`, `/` and a leading dot, which are escaped. With credentials in the URL every node belongs to that
-//! user alone. Without, nodes belong to the world: whoever reaches the server can read owner ids and delete
-//! nodes. On the node of a lock that somebody else made our user needs the rights to read, write, create and
-//! delete: whoever enters the line empties that node's data. Without the right to read the chroot (or `/`, if
-//! there is none) no session is begun: a look at it is what proves that the session lives.
+//! `/<chroot>/<prefix>/<name>/_c_<uuid>-lock-<number>`, ephemeral and sequential, with `<owner id>[
+//! <label>]` as data; the nodes above are containers. With `layout=kazoo` they are persistent,
+//! because an object of kazoo fails when its path is removed: such a node stays until it is
+//! deleted. A node that holds data is refused there. Names of ASCII letters, digits and punctuation
+//! stay as they are, but for `%`, `/` and a leading dot, which are escaped. With credentials in the
+//! URL every node belongs to that user alone. Without, nodes belong to the world: whoever reaches
+//! the server can read owner ids and delete nodes. On the node of a lock that somebody else made
+//! our user needs the rights to read, write, create and delete: whoever enters the line empties
+//! that node's data. Without the right to read the chroot (or `/`, if there is none) no session is
+//! begun: a look at it is what proves that the session lives.
 //!
 //! A free lock is taken by one request and given back by another. Who waits sends four: it enters the line, reads it,
 //! watches its own node, and leaves; and up to three more where those before it belong to other processes: a watch
@@ -103,14 +126,16 @@
 //! | `kazoo` | kazoo, `Lock`, `ReadLock` and `WriteLock` | tests with 2.8 |
 //!
 //! **Other recipes do not exclude ours on the same path: both hold.** These are Curator's
-//! `InterProcessSemaphoreMutex`, `InterProcessReadWriteLock`, `InterProcessSemaphoreV2` and `LeaderLatch`, and
-//! kazoo's `Semaphore`. kazoo's `Lock` ignores Curator and go-zookeeper, and they count its nodes by other rules. Where
-//! such nodes are there first, a claim of ours is refused, in both layouts: children of a lock's node that are no
-//! places in its queue are an error, and none of ours puts any there. Where ours comes first, nothing tells the other.
+//! `InterProcessSemaphoreMutex`, `InterProcessReadWriteLock`, `InterProcessSemaphoreV2` and
+//! `LeaderLatch`, and kazoo's `Semaphore`. kazoo's `Lock` ignores Curator and go-zookeeper, and
+//! they count its nodes by other rules. Where such nodes are there first, a claim of ours is
+//! refused, in both layouts: children of a lock's node that are no places in its queue are an
+//! error, and none of ours puts any there. Where ours comes first, nothing tells the other.
 //!
-//! Their holders have no proofs. One that is cut off takes the lock for held for longer than the ensemble does, and
-//! only a resource that checks our tokens has protection from it, if theirs are checked as well. `list` leaves
-//! out nodes with foreign children, and traces a warning with their number.
+//! Their holders have no proofs. One that is cut off takes the lock for held for longer than the
+//! ensemble does, and only a resource that checks our tokens has protection from it, if theirs are
+//! checked as well. `list` leaves out nodes with foreign children, and traces a warning with their
+//! number.
 //!
 //! # Encryption
 //!
@@ -126,7 +151,7 @@
 //! | setting | for locks |
 //! |---|---|
 //! | `tickTime` | sessions are expired once a tick; from 2 to 20 of them are granted as timeouts; 4 or more are to be preferred |
-//! | `minSessionTimeout`, `maxSessionTimeout` | other limits; the same on all members, and not less than 2 ticks |
+//! | `minSessionTimeout`, `maxSessionTimeout` | other limits, not less than 2 ticks; lower them to no less than a fifth of the sessions there are |
 //! | `maxClientCnxns` | one connection for each client (each `ZooKeeper` and its clones) |
 //! | `forceSync` | `yes`: a lock is as durable as the log |
 //! | `readonlymode.enabled` | members without a quorum are refused whatever it says |

@@ -5,19 +5,16 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use lock_core::backend::{Fault, FaultKind};
-use lock_core::clock::{Moment, sleep_between, sleep_until};
+use lock_core::clock::{Moment, sleep_between};
 use lock_core::{Error, ErrorKind};
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 use zookeeper_client::Error as ZkError;
-use zookeeper_client::{Acls, Client, Connector};
+use zookeeper_client::{Acls, Client};
 
 use crate::config::Config;
 use crate::fault::error;
-use crate::session::{Session, commit_nothing, expired};
-
-/// How often a connection with credentials is tried, see [`connect`].
-const ATTEMPTS: u32 = 16;
+use crate::session::{Connection, Session, commit_nothing, expired, warn_of_less};
 
 /// From one try to open a session to the next: longer and longer.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
@@ -106,19 +103,13 @@ async fn keep(config: Config, mut session: Arc<Session>, current: watch::Sender<
             zookeeper.servers = %config.servers,
             "the session has ended, and all locks that it held are lost"
         );
-        closing.spawn(close(session));
+        closing.spawn(session.close());
         session = reopen(&config).await;
         while closing.try_join_next().is_some() {}
         if current.send(Arc::downgrade(&session)).is_err() {
             return;
         }
     }
-}
-
-/// What was given up and lives on at the server is closed there, if it can be reached: others are waiting.
-/// Not before its deadline: whoever has not looked yet may believe until then that a lock is held.
-async fn close(session: Arc<Session>) {
-    sleep_until(session.deadline()).await;
 }
 
 async fn reopen(config: &Config) -> Arc<Session> {
@@ -139,16 +130,21 @@ async fn reopen(config: &Config) -> Arc<Session> {
 async fn open(config: &Config) -> Result<Arc<Session>, Error> {
     // Before the first byte: the session lives its timeout from some moment after this.
     let asked = Moment::now();
-    let client = connect(config).await?;
-    if client.session_timeout().is_zero() {
+    let connection = Connection::open(config, &config.servers, None).await?;
+    let connection = connection.map_err(|e| error(&e))?;
+    let granted = connection.client().session_timeout();
+    if granted.is_zero() {
         return Err(Error::new(ErrorKind::Unavailable, "the server grants no session timeout"));
     }
-    look_at_root(&client, &config.chroot).await?;
+    if granted < config.session_timeout {
+        warn_of_less(config, granted);
+    }
+    look_at_root(connection.client(), &config.chroot).await?;
     let acls = match config.credentials {
         Some(_) => Acls::creator_all(),
         None => Acls::anyone_all(),
     };
-    Ok(Session::new(client, asked, config.names.layout, acls))
+    Ok(Session::new(connection, asked, config.clone(), acls))
 }
 
 /// By what proves the session later on. If that is refused, all its locks would be lost, and nobody told why.
@@ -172,38 +168,4 @@ async fn look_at_root(client: &Client, chroot: &str) -> Result<(), Error> {
         Err(_) => ZkError::Timeout,
     };
     Err(error(&why))
-}
-
-async fn connect(config: &Config) -> Result<Client, Error> {
-    // Servers on Netty, as all that encrypt are, sometimes answer the credentials before the connection
-    // itself, which the crate takes for garbage. That comes at once, unlike a server that is not there.
-    let soon = Moment::now() + config.session_timeout / 10;
-    let mut attempts = 0;
-    loop {
-        attempts += 1;
-        match connect_once(config).await? {
-            Err(ZkError::NoHosts)
-                if config.credentials.is_some() && attempts < ATTEMPTS && !soon.has_passed() => {}
-            connected => return connected.map_err(|e| error(&e)),
-        }
-    }
-}
-
-async fn connect_once(config: &Config) -> Result<Result<Client, ZkError>, Error> {
-    let servers = format!("{}{}", config.servers, config.chroot);
-    #[cfg(feature = "tls")]
-    if let Some(certificates) = &config.certificates {
-        let options = certificates.read().await?;
-        return Ok(connector(config).with_tls(options).secure_connect(&servers).await);
-    }
-    Ok(connector(config).connect(&servers).await)
-}
-
-fn connector(config: &Config) -> Connector {
-    let connector =
-        Client::connector().with_session_timeout(config.session_timeout).with_fail_eagerly();
-    match &config.credentials {
-        Some(credentials) => connector.with_auth("digest", credentials.as_bytes()),
-        None => connector,
-    }
 }

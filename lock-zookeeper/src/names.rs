@@ -6,11 +6,12 @@ use lock_core::{Encoding, Error, ErrorKind, FencingToken, Label, LockName, Owner
 const PUNCTUATION: &str = "!\"#$&'()*+,-.:;<=>?@[\\]^_`{|}~";
 const MAX_ELEMENT: usize = 200;
 
-/// The last of a line's numbers: ZooKeeper gives it to every node from there on, and their order is lost.
+/// The last of a line's numbers: ZooKeeper gives it to every node from there on, and their order is
+/// lost.
 const LAST_NUMBER: i64 = i32::MAX as i64;
 
-/// How many numbers before the last one are left unused. The claims that are refused use them up, and
-/// clients of other libraries go on with them meanwhile.
+/// How many numbers before the last one are left unused. The claims that are refused use them up,
+/// and clients of other libraries go on with them meanwhile.
 const UNUSED_NUMBERS: i64 = 1_000_000;
 
 /// What the nodes of kazoo's `ReadLock` have in their names before the number.
@@ -125,15 +126,15 @@ impl Layout {
         (digits.len() >= 10).then(|| digits.parse().ok()).flatten()
     }
 
-    /// Whether `ours` may take its turn in `line`, which is in order: its number is not near the end of all numbers, and
-    /// none of the others has reached it.
+    /// Whether `ours` may take its turn in `line`, which is in order: its number is not near the
+    /// end of all numbers, and none of the others has reached it.
     pub(crate) fn is_ordered(self, ours: &str, line: &[String]) -> bool {
         let is_near_end = self.sequence(ours).is_none_or(|at| at >= LAST_NUMBER - UNUSED_NUMBERS);
         !is_near_end && !line.last().is_some_and(|last| self.has_last_number(last))
     }
 
-    /// The first in `line`, and those that hold or may hold the lock besides: other readers, and at the end of
-    /// the numbers those with the same one.
+    /// The first in `line`, and those that hold or may hold the lock besides: other readers, and at
+    /// the end of the numbers those with the same one.
     pub(crate) fn first(self, line: &[String]) -> &[String] {
         let tied = line.iter().take_while(|node| self.has_last_number(node)).count();
         let is_reader = |node: &&String| self == Self::Kazoo && node.contains(KAZOO_READER);
@@ -145,14 +146,14 @@ impl Layout {
         self.sequence(node).is_some_and(|number| number >= LAST_NUMBER)
     }
 
-    /// Who is in line, first come first. What is not in line, or out of order, is told.
+    /// Who is in line, first come first. What is not in line, or out of order, is told: some
+    /// clients count such nodes, and others do not.
     pub(crate) fn line(self, children: Vec<String>) -> Result<Vec<String>, OddLine> {
         let mut line = Vec::with_capacity(children.len());
         for node in children {
             match self.sequence(&node) {
                 Some(number) if number < 0 => return Err(OddLine::Exhausted),
                 Some(number) => line.push((number, node)),
-                // Whose client counts it, and whose does not, nobody can tell.
                 None => return Err(OddLine::Stranger(node)),
             }
         }
@@ -164,8 +165,8 @@ impl Layout {
 /// Why nobody can say who is first.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum OddLine {
-    /// The numbers have passed the end of 32 bits, and the youngest look like the oldest. ZooKeeper stops
-    /// there and does not do this.
+    /// The numbers have passed the end of 32 bits, and the youngest look like the oldest. ZooKeeper
+    /// stops there and does not do this.
     Exhausted,
     /// Something else is there.
     Stranger(String),

@@ -94,6 +94,12 @@ impl Place {
         });
     }
 
+    /// The claim was told that it holds the lock, and has not let it go.
+    pub(crate) fn is_held(&self) -> bool {
+        let state = self.state();
+        state.granted && !state.gone && !state.leaving
+    }
+
     /// The node is gone, and no other will come.
     pub(crate) fn is_spent(&self) -> bool {
         let state = self.state();

@@ -7,6 +7,7 @@ mod line;
 mod watched;
 
 use std::collections::{HashMap, HashSet};
+use std::ops::Deref;
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -14,14 +15,16 @@ use std::time::Duration;
 
 use lock_core::OwnerId;
 use lock_core::backend::{Fault, FaultKind, Grant, Lease};
-use lock_core::clock::{Moment, sleep, sleep_until};
-use tokio::sync::{Notify, SetOnce};
-use zookeeper_client::{Acls, Client, Error as ZkError, SessionState};
+use lock_core::clock::{Moment, sleep, sleep_between, sleep_until};
+use tokio::net::TcpStream;
+use tokio::sync::{Notify, SetOnce, watch};
+use zookeeper_client::{Acls, Client, Error as ZkError};
 
-use self::connection::{Connection, Look};
+pub(crate) use self::connection::Connection;
 pub(crate) use self::watched::Watched;
 use self::watched::Watches;
 use crate::chain::Chain;
+use crate::config::Config;
 use crate::fault::fault;
 use crate::names::{Layout, token};
 use crate::place::Place;
@@ -29,15 +32,19 @@ use crate::place::Place;
 /// Locks that are remembered as contended.
 const MAX_CONTENDED: usize = 1000;
 
+/// From one try to reconnect to the next.
+const RECONNECT_PAUSE: Duration = Duration::from_millis(20);
+
 /// A session and everything in it. Over when the server has expired it, or nobody uses it any more.
 pub(crate) struct Session {
-    client: Client,
+    /// The one that is used, or was last.
+    connection: watch::Sender<Arc<Connection>>,
+    config: Config,
     id: i64,
-    timeout: Duration,
     layout: Layout,
     acls: Acls<'static>,
     chain: Mutex<Chain>,
-    /// The chain has grown.
+    /// The chain has changed.
     proven: Notify,
     places: Mutex<HashMap<OwnerId, Arc<Place>>>,
     /// There is something to clear away, sooner than thought.
@@ -62,21 +69,21 @@ struct Barrier {
 }
 
 impl Session {
-    /// A session that `client` has opened; it was asked for at `asked`.
+    /// A session that was opened on `connection`; it was asked for at `asked`.
     pub(crate) fn new(
-        client: Client,
+        connection: Connection,
         asked: Moment,
-        layout: Layout,
+        config: Config,
         acls: Acls<'static>,
     ) -> Arc<Self> {
-        let timeout = client.session_timeout();
+        let client = &connection.client;
         Arc::new(Self {
             id: client.session_id().0,
-            client,
-            timeout,
-            layout,
+            chain: Mutex::new(Chain::new(client.session_timeout(), asked)),
+            connection: watch::Sender::new(Arc::new(connection)),
+            layout: config.names.layout,
+            config,
             acls,
-            chain: Mutex::new(Chain::new(timeout, asked)),
             proven: Notify::new(),
             places: Mutex::default(),
             sweep: Notify::new(),
@@ -89,32 +96,40 @@ impl Session {
         })
     }
 
-    pub(crate) fn client(&self) -> &Client {
-        &self.client
+    fn connection(&self) -> Arc<Connection> {
+        Arc::clone(&self.connection.borrow())
     }
 
-    /// As negotiated, whatever was asked for.
+    /// Of the connection that is used, or was last. Requests in order take the same one.
+    pub(crate) fn client(&self) -> impl Deref<Target = Client> + use<> {
+        InUse(self.connection())
+    }
+
+    /// The least that the servers have granted, whatever was asked for.
     pub(crate) fn timeout(&self) -> Duration {
-        self.timeout
+        self.chain().timeout()
     }
 
     pub(crate) fn is_over(&self) -> bool {
-        self.over.get().is_some() || self.client.state().is_terminated()
+        self.over.get().is_some() || self.connection.borrow().client.state().is_terminated()
+    }
+
+    fn is_connected(&self) -> bool {
+        self.connection.borrow().is_up()
     }
 
     /// Waits for a connection to a server; false if there will be none.
     pub(crate) async fn connected(&self) -> bool {
-        let mut states = self.client.state_watcher();
-        let mut state = self.client.state();
+        let mut connections = self.connection.subscribe();
         loop {
-            if self.is_over() || state.is_terminated() {
+            if self.is_over() {
                 return false;
             }
-            if state == SessionState::SyncConnected {
+            if connections.borrow_and_update().is_up() {
                 return true;
             }
             tokio::select! {
-                changed = states.changed() => state = changed,
+                _ = connections.changed() => {}
                 () = self.over() => return false,
             }
         }
@@ -123,7 +138,7 @@ impl Session {
     /// Waits for a connection, and not for long: an outage is an error, not a wait. True if the session
     /// goes on.
     pub(crate) async fn ready(&self) -> Result<bool, Fault> {
-        let patience = self.timeout / 20;
+        let patience = self.timeout() / 20;
         let connected = tokio::time::timeout(patience, self.connected()).await;
         connected.map_err(|_| {
             let why = "there is no connection to a server that has a quorum";
@@ -147,11 +162,6 @@ impl Session {
         }
     }
 
-    /// Until then its locks may be taken for held.
-    pub(crate) fn deadline(&self) -> Moment {
-        self.chain().deadline()
-    }
-
     /// Keeps the session proven and tidy, until it is over.
     pub(crate) async fn run(&self) {
         tokio::select! {
@@ -160,6 +170,18 @@ impl Session {
             () = self.over() => {}
         }
         self.end();
+    }
+
+    /// Closes the session at the server, if that can be reached: others are waiting. Not before its
+    /// holders have given up by themselves: until then they may rely on it.
+    pub(crate) async fn close(self: Arc<Self>) {
+        let until = self.chain().deadline();
+        sleep_until(until).await;
+        let has_expired = self.connection().client.state().is_terminated();
+        if !has_expired && !self.is_connected() {
+            // Closed by dropping it.
+            self.reconnect().await;
+        }
     }
 
     /// Every lock of it is lost, and nothing of it is taken for ours again.
@@ -186,45 +208,117 @@ impl Session {
 /// Proofs.
 impl Session {
     async fn prove(&self) {
-        let mut connection = Connection::of(&self.client);
-        let mut next = Moment::now();
+        // From then on a write that commits is a proof of the chain.
+        let mut link_at = Moment::now();
+        let mut next = link_at;
         loop {
+            let connection = self.connection();
+            let is_link = next >= link_at;
             tokio::select! {
                 biased;
-                () = connection.changed() => {}
-                () = sleep_until(next) => {}
-            }
-            match connection.look() {
-                Look::Over => return,
-                Look::Down => {
-                    connection.changed().await;
-                    next = Moment::now();
-                }
-                Look::Anew(not_before) => {
-                    self.chain().reconnected(not_before);
-                    next = Moment::now();
-                }
-                Look::Same if next.has_passed() => {
-                    if self.prove_once(&mut connection).await {
-                        next = Moment::now() + self.chain().spacing();
-                    } else {
-                        next = Moment::now() + self.chain().spacing() / 4;
+                () = connection.lost() => {
+                    if self.is_over() || !self.reconnect().await {
+                        return;
                     }
+                    link_at = Moment::now() + self.chain().spacing();
                 }
-                Look::Same => {}
+                () = sleep_until(next) => match self.prove_once(&connection, is_link).await {
+                    true if is_link => link_at = Moment::now() + self.chain().spacing(),
+                    true => {}
+                    false => link_at = Moment::now() + self.chain().spacing() / 4,
+                }
+            }
+            next = link_at.min(Moment::now() + self.chain().pace());
+        }
+    }
+
+    /// Takes the session up on another connection; false if that cannot be any more. A server that
+    /// stalls costs little time at first, so that another one is asked early.
+    async fn reconnect(&self) -> bool {
+        let servers: Vec<&str> = self.config.servers.split(',').collect();
+        // Not all clients of a server that is gone go to the same one.
+        let first = self.id.unsigned_abs() as usize;
+        let gives_up = Moment::now() + self.timeout() * 3 / 2;
+        let mut stalled = 0;
+        for attempt in 0.. {
+            let server = servers[first.wrapping_add(attempt) % servers.len()];
+            let bound = self.timeout() / 10 * (1 << (stalled / servers.len()).min(2));
+            let ends = Moment::now() + bound;
+            let reconnected = self.reconnect_to(server, bound).await;
+            stalled += usize::from(ends.has_passed());
+            match reconnected {
+                Ok(Some(connection)) => {
+                    self.connection.send_replace(Arc::new(connection));
+                    return true;
+                }
+                Ok(None) if !gives_up.has_passed() => {
+                    sleep_between(RECONNECT_PAUSE / 2, RECONNECT_PAUSE).await;
+                }
+                Ok(None) | Err(Expired) => break,
             }
         }
+        false
+    }
+
+    /// `None` if there is no connection to this server. The one that is returned has been proven.
+    async fn reconnect_to(
+        &self,
+        server: &str,
+        bound: Duration,
+    ) -> Result<Option<Connection>, Expired> {
+        // A server that is not there has not taken the session over.
+        let is_there = tokio::time::timeout(bound, TcpStream::connect(server)).await;
+        if !matches!(is_there, Ok(Ok(_))) {
+            return Ok(None);
+        }
+        let asked = Moment::now();
+        self.chain().asked(asked);
+        self.proven.notify_waiters();
+        let info = self.connection().client.session().clone();
+        let opened = Connection::open(&self.config, server, Some(&info));
+        let connection = match tokio::time::timeout(bound, opened).await {
+            Ok(Ok(Ok(connection))) => connection,
+            Ok(Ok(Err(ZkError::SessionExpired))) => return Err(Expired),
+            Ok(Ok(Err(error))) => {
+                tracing::debug!(lock.error = %error, "no connection yet");
+                return Ok(None);
+            }
+            Ok(Err(error)) => {
+                tracing::warn!(lock.error = %error, "there cannot be another connection");
+                return Ok(None);
+            }
+            Err(_) => return Ok(None),
+        };
+        if connection.client.session_id().0 != self.id {
+            // A server that replaces sessions behind our back.
+            return Err(Expired);
+        }
+        let granted = connection.client.session_timeout();
+        if granted < self.timeout() {
+            warn_of_less(&self.config, granted);
+        }
+        self.chain().granted(asked, granted);
+        // It may have joined a member that lags behind: after this that has caught up.
+        let sent = Moment::now();
+        let proven = tokio::time::timeout(self.timeout() / 2, commit_nothing(&connection.client));
+        if !matches!(proven.await, Ok(Ok(()))) {
+            connection.hang_up().await;
+            return Ok(None);
+        }
+        self.chain().proven(sent);
+        self.proven.notify_waiters();
+        Ok(Some(connection))
     }
 
     /// [Commits nothing](commit_nothing), once. False unless it was acknowledged on the connection that
     /// it was sent on.
-    async fn prove_once(&self, connection: &mut Connection) -> bool {
+    async fn prove_once(&self, connection: &Connection, is_link: bool) -> bool {
         let sent = Moment::now();
         let answer = tokio::select! {
             biased;
-            () = connection.changed() => return false,
-            answer = commit_nothing(&self.client) => answer,
-            () = sleep(self.timeout / 2) => {
+            () = connection.lost() => return false,
+            answer = commit_nothing(&connection.client) => answer,
+            () = sleep(self.timeout() / 2) => {
                 // A silent server is noticed sooner, and then the connection changes. This one talks, and
                 // does not answer: it is out of step for good.
                 tracing::warn!("the connection to ZooKeeper is out of step, and its session given up");
@@ -232,12 +326,12 @@ impl Session {
                 return false;
             }
         };
-        if connection.has_changed() {
-            return false;
-        }
         match answer {
-            Ok(_) => {
-                self.chain().proven(sent);
+            Ok(()) => {
+                match is_link {
+                    true => self.chain().proven(sent),
+                    false => self.chain().committed(sent),
+                }
                 self.proven.notify_waiters();
                 true
             }
@@ -293,9 +387,10 @@ impl Session {
     /// From `asked` until `lapses` or the session's own deadline, whichever comes first. Core gives a
     /// hundredth of it up.
     fn lease_until(&self, lapses: Moment, asked: Moment) -> Grant {
-        let proven = self.chain().deadline().saturating_since(asked) * 100 / 99;
+        let limit = self.chain().limit();
+        let proven = limit.at().saturating_since(asked) * 100 / 99;
         let lease = lapses.saturating_since(asked).min(proven);
-        Grant::new(Lease::For(lease), asked)
+        Grant::new(Lease::For(lease), asked).with_limit(limit)
     }
 
     /// A round trip after which everything is known that had happened on the ensemble before it: the events
@@ -307,7 +402,7 @@ impl Session {
             return Ok(());
         }
         let all = self.barrier.asked.load(Ordering::SeqCst);
-        self.client.sync("/").await.map_err(|error| fault("asking the ensemble", &error))?;
+        self.client().sync("/").await.map_err(|error| fault("asking the ensemble", &error))?;
         self.barrier.done.store(all, Ordering::SeqCst);
         Ok(())
     }
@@ -368,11 +463,34 @@ impl Session {
 impl std::fmt::Debug for Session {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Session")
-            .field("id", &self.client.session_id())
-            .field("timeout", &self.timeout)
-            .field("state", &self.client.state())
+            .field("id", &self.client().session_id())
+            .field("timeout", &self.timeout())
+            .field("state", &self.client().state())
             .finish_non_exhaustive()
     }
+}
+
+/// The client of a connection, which it keeps open meanwhile.
+struct InUse(Arc<Connection>);
+
+impl Deref for InUse {
+    type Target = Client;
+
+    fn deref(&self) -> &Client {
+        &self.0.client
+    }
+}
+
+/// The session has ended, or is another one.
+struct Expired;
+
+pub(crate) fn warn_of_less(config: &Config, granted: Duration) {
+    tracing::warn!(
+        asked = ?config.session_timeout,
+        granted = ?granted,
+        "the server grants no longer session than this: it is its maxSessionTimeout, which is twenty ticks unless set; \
+         its locks are lost the sooner when its connection breaks"
+    );
 }
 
 /// A write that changes nothing, and is committed as any other.

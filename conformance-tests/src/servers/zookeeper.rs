@@ -214,6 +214,26 @@ impl ZooKeeper {
         self.wait_until_ready().unwrap_or_else(|error| panic!("{error}"));
     }
 
+    /// Restarts the server with its data and another value of a setting. A member of an ensemble is back when it
+    /// has a quorum again.
+    ///
+    /// # Panics
+    ///
+    /// The new one does not come up.
+    pub fn restart_with(&self, name: &str, value: &str) {
+        let config = self.directory().join("zoo.cfg");
+        let text = fs::read_to_string(&config).expect("the configuration is there");
+        let old = format!("{name}=");
+        let mut lines: Vec<&str> = text.lines().filter(|line| !line.starts_with(&old)).collect();
+        let new = format!("{old}{value}");
+        lines.push(&new);
+        fs::write(&config, lines.join("\n")).expect("the configuration can be written");
+        self.restart(KeepData::Yes);
+        self.server()
+            .wait_until(READY, || self.mode().is_some())
+            .unwrap_or_else(|error| panic!("{error}"));
+    }
+
     /// Kills the server, sets the number that the next sequential child of `node` gets, and starts the server
     /// again with these data.
     ///

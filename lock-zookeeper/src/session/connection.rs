@@ -1,62 +1,212 @@
-//! The connection of a session, as far as proofs have to know it.
+//! One connection of a session. It never connects again by itself: what a reconnect is granted is
+//! known only to the one that asks.
 
-use std::future::Future;
-use std::pin::pin;
-use std::task::{Context, Waker};
+use std::future::{Future, poll_fn};
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::task::{Context, Poll};
 
+use lock_core::Error;
 use lock_core::clock::Moment;
-use zookeeper_client::{Client, SessionState, StateWatcher};
+use spawns_core::{Spawn, Task};
+use tokio::sync::SetOnce;
+use tokio::task::JoinHandle;
+use zookeeper_client::{
+    Client, Connector, Error as ZkError, SessionInfo, SessionState, StateWatcher,
+};
 
-/// Whether it is still the same one.
-pub(super) struct Connection {
-    states: StateWatcher,
-    state: SessionState,
-    /// At that moment it was the same as now, or as before it went down: no other had been asked for.
-    same_at: Moment,
-    has_changed: bool,
-}
+use crate::config::Config;
 
-pub(super) enum Look {
-    Same,
-    /// Another one, which was not asked for before then.
-    Anew(Moment),
-    Down,
-    Over,
+/// How often a connection with credentials is tried, see [`Connection::open`].
+const ATTEMPTS: u32 = 16;
+
+/// A client of the crate that ends with its connection.
+pub(crate) struct Connection {
+    pub(super) client: Client,
+    line: Arc<Line>,
+    serving: JoinHandle<()>,
 }
 
 impl Connection {
-    pub(super) fn of(client: &Client) -> Self {
-        let same_at = Moment::now();
-        let states = client.state_watcher();
-        // What the watcher has not seen comes as a change.
-        let state = client.state();
-        Self { states, state, same_at, has_changed: state != SessionState::SyncConnected }
-    }
-
-    /// Resolves when the connection is lost or made.
-    pub(super) async fn changed(&mut self) {
-        self.state = self.states.changed().await;
-        self.has_changed = true;
-    }
-
-    /// True if the connection was lost or made since it was last seen connected.
-    pub(super) fn has_changed(&mut self) -> bool {
-        let mut context = Context::from_waker(Waker::noop());
-        while pin!(self.changed()).poll(&mut context).is_ready() {}
-        self.has_changed
-    }
-
-    pub(super) fn look(&mut self) -> Look {
-        let now = Moment::now();
-        let has_changed = self.has_changed();
-        match self.state {
-            state if state.is_terminated() => Look::Over,
-            SessionState::SyncConnected => {
-                self.has_changed = false;
-                let same_at = std::mem::replace(&mut self.same_at, now);
-                if has_changed { Look::Anew(same_at) } else { Look::Same }
+    /// Opens a session at one of the servers, or takes `session` up again.
+    pub(crate) async fn open(
+        config: &Config,
+        servers: &str,
+        session: Option<&SessionInfo>,
+    ) -> Result<Result<Self, ZkError>, Error> {
+        // Servers on Netty, as all that encrypt are, sometimes answer the credentials before the
+        // connection itself, which the crate takes for garbage. That comes at once, unlike a server
+        // that is not there.
+        let soon = Moment::now() + config.session_timeout / 10;
+        let mut attempts = 0;
+        loop {
+            attempts += 1;
+            match Self::open_once(config, servers, session).await? {
+                Err(ZkError::NoHosts)
+                    if config.credentials.is_some()
+                        && attempts < ATTEMPTS
+                        && !soon.has_passed() => {}
+                opened => return Ok(opened),
             }
-            _ => Look::Down,
         }
+    }
+
+    async fn open_once(
+        config: &Config,
+        servers: &str,
+        session: Option<&SessionInfo>,
+    ) -> Result<Result<Self, ZkError>, Error> {
+        let servers = format!("{servers}{}", config.chroot);
+        let connector = connector(config, session);
+        let caught = Caught::default();
+        #[cfg(feature = "tls")]
+        if let Some(certificates) = &config.certificates {
+            let options = certificates.read().await?;
+            let connected = connector.with_tls(options).secure_connect(&servers);
+            return Ok(caught
+                .during(Box::pin(connected))
+                .await
+                .map(|client| Self::of(client, caught)));
+        }
+        let connected = caught.during(Box::pin(connector.connect(&servers))).await;
+        Ok(connected.map(|client| Self::of(client, caught)))
+    }
+
+    fn of(client: Client, caught: Caught) -> Self {
+        let line = Arc::new(Line { is_up: RwLock::new(true), down: SetOnce::new() });
+        let serving = Serving {
+            task: caught.task(),
+            states: client.state_watcher(),
+            line: Arc::clone(&line),
+        };
+        Self { client, line, serving: tokio::spawn(serving) }
+    }
+
+    pub(crate) fn client(&self) -> &Client {
+        &self.client
+    }
+
+    pub(super) fn line(&self) -> Arc<Line> {
+        Arc::clone(&self.line)
+    }
+
+    pub(super) fn is_up(&self) -> bool {
+        self.line.down.get().is_none() && self.client.state() == SessionState::SyncConnected
+    }
+
+    /// Resolves when the connection is lost.
+    pub(super) async fn lost(&self) {
+        self.line.down.wait().await;
+    }
+
+    /// Hangs up, and does not close the session, as dropping an open connection does.
+    pub(super) async fn hang_up(self) {
+        self.serving.abort();
+        // Only a task that has ended cannot close the session any more.
+        let _ = self.serving.await;
+    }
+}
+
+fn connector(config: &Config, session: Option<&SessionInfo>) -> Connector {
+    let mut connector =
+        Client::connector().with_session_timeout(config.session_timeout).with_fail_eagerly();
+    if let Some(session) = session {
+        connector = connector.with_session(session.clone());
+    }
+    match &config.credentials {
+        Some(credentials) => connector.with_auth("digest", credentials.as_bytes()),
+        None => connector,
+    }
+}
+
+/// Whether a connection is there, as those who watch something on it have to know.
+#[derive(Debug)]
+pub(super) struct Line {
+    /// Held while a watch is polled: the crate panics in watches whose connection is gone.
+    is_up: RwLock<bool>,
+    down: SetOnce<()>,
+}
+
+impl Line {
+    /// What a watch on this connection tells; `None` once the connection is lost.
+    pub(super) async fn while_up<T>(&self, watch: impl Future<Output = T>) -> Option<T> {
+        let mut watch = pin!(watch);
+        poll_fn(|context| {
+            let is_up = self.is_up.read().unwrap_or_else(PoisonError::into_inner);
+            match *is_up {
+                true => watch.as_mut().poll(context).map(Some),
+                false => Poll::Ready(None),
+            }
+        })
+        .await
+    }
+
+    fn end(&self) {
+        *self.is_up.write().unwrap_or_else(PoisonError::into_inner) = false;
+        let _ = self.down.set(());
+    }
+}
+
+/// The task by which a client of the crate serves its connection, until that is lost. The crate
+/// would then connect again in the same task. Sending a request for that takes another poll, which
+/// there is not.
+struct Serving {
+    task: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+    states: StateWatcher,
+    line: Arc<Line>,
+}
+
+impl Future for Serving {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let has_ended = match &mut self.task {
+            Some(task) => task.as_mut().poll(context).is_ready(),
+            None => true,
+        };
+        if has_ended || self.states.peek_state() != SessionState::SyncConnected {
+            self.end();
+            return Poll::Ready(());
+        }
+        Poll::Pending
+    }
+}
+
+impl Serving {
+    fn end(&mut self) {
+        self.line.end();
+        self.task = None;
+    }
+}
+
+impl Drop for Serving {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Catches the task that the crate spawns when it has connected.
+#[derive(Default)]
+struct Caught(Mutex<Option<Task>>);
+
+impl Caught {
+    async fn during<T>(&self, work: impl Future<Output = T>) -> T {
+        let mut work = pin!(work);
+        poll_fn(|context| {
+            let _scope = spawns_core::enter(self);
+            work.as_mut().poll(context)
+        })
+        .await
+    }
+
+    fn task(self) -> Option<Pin<Box<dyn Future<Output = ()> + Send>>> {
+        let task = self.0.into_inner().unwrap_or_else(PoisonError::into_inner);
+        task.map(|task| Box::into_pin(task.future))
+    }
+}
+
+impl Spawn for Caught {
+    fn spawn(&self, task: Task) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(task);
     }
 }

@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use lock_core::OwnerId;
 use lock_core::clock::{Moment, sleep_until};
-use zookeeper_client::SessionState;
 
 use super::Session;
 use crate::place::Place;
@@ -77,8 +76,8 @@ impl Session {
         }
         // A creation without an answer ends with its connection at the latest, and others are waiting.
         let is_idle = !place.state().entering;
-        if is_idle && self.client.state() == SessionState::SyncConnected {
-            let bound = self.timeout / 3;
+        if is_idle && self.is_connected() {
+            let bound = self.timeout() / 3;
             let _ = tokio::time::timeout(bound, self.leave(owner, place)).await;
         }
         place.state().lapses = Moment::now() + SWEEP_PAUSE;

@@ -76,7 +76,7 @@ impl Session {
                     if fault.effect() == Effect::Unknown {
                         // An old connection may still deliver it, until the server closes that for its
                         // silence.
-                        let until = Moment::now() + self.timeout * 3 / 2;
+                        let until = Moment::now() + self.timeout() * 3 / 2;
                         place.update(|state| state.may_land_until = Some(until));
                     }
                     return Err(fault);
@@ -91,7 +91,8 @@ impl Session {
     /// says how many children there are, so whoever is alone is first, and knows it without asking again.
     async fn create_and_count(&self, place: &Place, data: &[u8]) -> Result<Entered, ZkError> {
         let options = CreateMode::EphemeralSequential.with_acls(self.acls);
-        let mut write = self.client.new_multi_writer();
+        let client = self.client();
+        let mut write = client.new_multi_writer();
         write.add_create(&format!("{}/{}", place.lock, place.stem), data, &options)?;
         write.add_set_data(&place.lock, b"", None)?;
         let answers = write.commit().await?;
@@ -111,13 +112,13 @@ impl Session {
         })
     }
 
-    /// Refuses a node with data, which entering the line would write over: kazoo's `Semaphore` keeps its maximum
-    /// there. Looks once for each node.
+    /// Refuses a node with data, which entering the line would write over: kazoo's `Semaphore`
+    /// keeps its maximum there. Looks once for each node.
     async fn must_hold_no_data(&self, lock: &str) -> Result<(), Fault> {
         if self.without_data().contains(lock) {
             return Ok(());
         }
-        match self.client.get_data(lock).await {
+        match self.client().get_data(lock).await {
             Ok((data, _)) if !data.is_empty() => {
                 let why = format!(
                     "the node {lock} holds data, which a lock's does not: what else uses it?"
@@ -146,13 +147,13 @@ impl Session {
             Layout::Curator => CreateMode::Container,
             Layout::Kazoo => CreateMode::Persistent,
         };
-        let made = self.client.mkdir(lock, &mode.with_acls(self.acls)).await;
+        let made = self.client().mkdir(lock, &mode.with_acls(self.acls)).await;
         made.map_err(|error| before_entering("making the node of the lock", &error))
     }
 
     /// The line before a lock, first come first; empty if there is none.
     pub(crate) async fn line(&self, lock: &str) -> Result<Vec<String>, Fault> {
-        self.in_order(lock, self.client.list_children(lock).await)
+        self.in_order(lock, self.client().list_children(lock).await)
     }
 
     fn in_order(
@@ -184,7 +185,8 @@ impl Session {
         if self.layout.is_ordered(ours, line) { Ok(()) } else { Err(exhausted(lock)) }
     }
 
-    /// The nodes of those who may hold the lock, in a line that is in order: one, but at the end of the numbers.
+    /// The nodes of those who may hold the lock, in a line that is in order: one, but at the end of
+    /// the numbers.
     pub(crate) fn first<'a>(&self, line: &'a [String]) -> &'a [String] {
         self.layout.first(line)
     }
@@ -192,8 +194,9 @@ impl Session {
     /// The nodes of `place` on the server. There may be two if a request was carried out late.
     async fn find(&self, place: &Place) -> Result<Vec<String>, Fault> {
         // In this order on the connection; the first makes the second one see everything.
-        let sync = self.client.sync(&place.lock);
-        let list = self.client.list_children(&place.lock);
+        let client = self.client();
+        let sync = client.sync(&place.lock);
+        let list = client.list_children(&place.lock);
         match sync.await {
             Ok(()) | Err(ZkError::NoNode) => {}
             Err(error) => return Err(fault("looking for our node", &error)),
@@ -215,7 +218,7 @@ impl Session {
         let Some(name) = found.into_iter().next() else {
             return Ok(false);
         };
-        let stat = self.client.check_stat(&format!("{}/{name}", place.lock)).await;
+        let stat = self.client().check_stat(&format!("{}/{name}", place.lock)).await;
         match stat.map_err(|error| fault("looking at our node", &error))? {
             Some(stat) if stat.ephemeral_owner == self.id => {
                 place.update(|state| state.node = Some(Node { name, czxid: stat.czxid }));
@@ -251,7 +254,7 @@ impl Session {
     }
 
     async fn delete(&self, path: &str) -> Result<bool, Fault> {
-        match self.client.delete(path, None).await {
+        match self.client().delete(path, None).await {
             Ok(()) => Ok(true),
             Err(ZkError::NoNode) => Ok(false),
             Err(error) => Err(fault("leaving the line", &error)),

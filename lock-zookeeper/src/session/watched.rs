@@ -9,6 +9,7 @@ use lock_core::backend::Fault;
 use tokio::sync::{SetOnce, mpsc, oneshot};
 use zookeeper_client::{Error as ZkError, EventType, OneshotWatcher, WatchedEvent};
 
+use super::connection::Line;
 use super::{Session, expired};
 use crate::fault::fault;
 use crate::place::Place;
@@ -137,17 +138,12 @@ impl Session {
     }
 
     /// `None` if nobody cares any more.
-    async fn end_of_node(
-        &self,
-        path: &str,
-        mut watch: OneshotWatcher,
-        asked: &mut Asked,
-    ) -> Option<End> {
+    async fn end_of_node(&self, path: &str, mut watch: Watch, asked: &mut Asked) -> Option<End> {
         loop {
-            match changed(watch, asked).await?.event_type {
-                EventType::NodeDeleted => return Some(End::Gone),
-                EventType::Session => return Some(End::Untold),
-                // Somebody wrote to it.
+            match changed(watch, asked).await?.map(|event| event.event_type) {
+                Some(EventType::NodeDeleted) => return Some(End::Gone),
+                Some(EventType::Session) => return Some(End::Untold),
+                // Somebody wrote to it, or the connection is another one.
                 _ => match self.insist(|| self.watch(path)).await {
                     Some(Some((_, again))) => watch = again,
                     Some(None) => return Some(End::Gone),
@@ -183,9 +179,13 @@ impl Session {
 
     /// A watch on a node that is there, and the session that the node belongs to. By reading it: a watch on
     /// what is not there would stay behind.
-    async fn watch(&self, path: &str) -> Result<Option<(i64, OneshotWatcher)>, Fault> {
-        match self.client.get_and_watch_data(path).await {
-            Ok((_, stat, watch)) => Ok(Some((stat.ephemeral_owner, watch))),
+    async fn watch(&self, path: &str) -> Result<Option<(i64, Watch)>, Fault> {
+        let connection = self.connection();
+        match connection.client.get_and_watch_data(path).await {
+            Ok((_, stat, watcher)) => {
+                let line = connection.line();
+                Ok(Some((stat.ephemeral_owner, Watch { watcher, line })))
+            }
             Err(ZkError::NoNode) => Ok(None),
             Err(error) => Err(fault("watching the line", &error)),
         }
@@ -196,9 +196,17 @@ impl Session {
     }
 }
 
-/// What a watch tells, and until then an answer to all who ask whether it has; `None` if nobody cares any more.
-async fn changed(watch: OneshotWatcher, asked: &mut Asked) -> Option<WatchedEvent> {
-    let mut changed = std::pin::pin!(watch.changed());
+/// A watch, and the connection that it is on.
+struct Watch {
+    watcher: OneshotWatcher,
+    line: Arc<Line>,
+}
+
+/// What a watch tells, or that its connection is lost, and until then an answer to all who ask
+/// whether it has; `None` if nobody cares any more.
+async fn changed(watch: Watch, asked: &mut Asked) -> Option<Option<WatchedEvent>> {
+    let Watch { watcher, line } = watch;
+    let mut changed = std::pin::pin!(line.while_up(watcher.changed()));
     loop {
         tokio::select! {
             // What has come already is told before it is said that nothing has.

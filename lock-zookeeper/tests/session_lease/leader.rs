@@ -40,7 +40,7 @@ impl<'a> Leader<'a> {
 
     pub(crate) fn open(&mut self, member: usize, now: Time) {
         self.owner = member;
-        self.bucket = Some(self.bucket_of(now));
+        self.bucket = Some(self.bucket_of(now, member));
     }
 
     pub(crate) fn known(&self) -> bool {
@@ -55,11 +55,11 @@ impl<'a> Leader<'a> {
         }
     }
 
-    /// Whether there is a session to be touched.
-    pub(crate) fn touch(&mut self, now: Time) -> bool {
+    /// Whether there is a session to be touched, with the timeout of the member that reports it.
+    pub(crate) fn touch(&mut self, now: Time, by: usize) -> bool {
         let lives = self.known() && self.expired.is_none();
         if lives {
-            self.bucket = Some(self.bucket_of(now));
+            self.bucket = Some(self.bucket_of(now, by));
         }
         lives
     }
@@ -119,9 +119,9 @@ impl<'a> Leader<'a> {
     }
 
     /// `roundToNextInterval` of Java's clock and the timeout.
-    fn bucket_of(&self, now: Time) -> u64 {
+    fn bucket_of(&self, now: Time, member: usize) -> u64 {
         let shows = self.scenario.leader_clock + now * self.scenario.leader_rate / 10_000;
         let tick = self.scenario.tick_ms;
-        ((shows / 1000 + self.scenario.timeout_ms) / tick + 1) * tick
+        ((shows / 1000 + self.scenario.grants_ms[member]) / tick + 1) * tick
     }
 }

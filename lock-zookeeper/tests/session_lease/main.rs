@@ -31,10 +31,12 @@
 //!   from a client of the leader's own is touched.
 //! * Commits, pings and other answers to a follower are one stream, in order; so is what it sends.
 //!
-//! Besides: each direction of each connection is slow for a while or cut for good; client, follower or
-//! leader stands still, and its threads wake one by one; the two clocks that matter are off by 1 %; a
-//! client that hears nothing, or whose connection breaks, goes on to the next member, starts a new chain,
-//! and its old deadline stands; its predecessor goes away at some time, and its proofs run before and after.
+//! Besides: each direction of each connection is slow for a while or cut for good; client, follower
+//! or leader stands still, and its threads wake one by one; the two clocks that matter are off by 1
+//! %; a client that hears nothing, or whose connection breaks, goes on to the next member and
+//! starts a new chain; its predecessor goes away at some time, and its proofs run before and after.
+//! In one world (`Limited`) each member has limits of its own, so that a connection may be granted
+//! less than the one before; `GRANTS_COUNT` is the rule there, and `GRANT_MISSES` are found broken.
 //!
 //! # What it leaves out
 //!
@@ -62,7 +64,7 @@ mod world;
 
 use std::ops::Range;
 
-use rules::{LAST_BUT_THREE, NEAR_MISSES, REOPENED_COUNTS, Rule};
+use rules::{GRANT_MISSES, GRANTS_COUNT, LAST_BUT_THREE, NEAR_MISSES, REOPENED_COUNTS, Rule};
 use scenario::{Disturbance, Kind, Party, Scenario, World};
 use world::{Look, Outcome, moment, run};
 
@@ -110,6 +112,19 @@ fn drawn_schedules_with_a_late_ping_loop_leave_the_rule_unharmed() {
 #[test]
 fn drawn_schedules_with_short_ticks_need_no_excuse() {
     never_breaks(&LAST_BUT_THREE, World::LateWithShortTicks, RUNS / 5, Look::default());
+}
+
+#[test]
+fn drawn_schedules_with_different_limits_leave_the_rule_unharmed() {
+    let tally = never_breaks(&GRANTS_COUNT, World::Limited, RUNS, Look::default());
+    assert!(tally.runs == 1 || tally.expired * 100 > tally.runs, "{tally:?}");
+}
+
+#[test]
+fn who_makes_less_of_different_limits_is_broken() {
+    for rule in &GRANT_MISSES {
+        println!("{}\n", find(rule, World::Limited, 0..NEAR_ENOUGH));
+    }
 }
 
 #[test]

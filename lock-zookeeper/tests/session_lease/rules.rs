@@ -30,6 +30,25 @@ pub(crate) enum Reopened {
     FromAnswer,
 }
 
+/// What a client makes of the timeouts that its connections were granted, where members have limits
+/// of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Grants {
+    /// From when a connection was asked for, nothing counts for longer than it was granted, or may
+    /// have been if the answer is lost or late. The least timeout counts to the end.
+    Counted,
+    /// The first one is for good.
+    FirstStands,
+    /// The new one counts for new proofs, and old ones go on by the old one.
+    DeadlineStands,
+    /// A connection without an answer was granted nothing.
+    LostIsNone,
+    /// A connection that was given up is not granted later.
+    NothingLate,
+    /// A longer one counts again.
+    GrowsAgain,
+}
+
 /// How a client gets from answers to a deadline.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rule {
@@ -39,6 +58,7 @@ pub(crate) struct Rule {
     /// The lease counts from the sending of the answered proof (0), of the one before (1), …
     pub(crate) back: usize,
     pub(crate) reopened: Reopened,
+    pub(crate) grants: Grants,
     /// How much of the timeout the lease is, in thousandths: the rest is for clocks of unlike speed.
     pub(crate) share: u64,
     /// Whether the lease of a new session counts from the answer, not from the sending.
@@ -55,6 +75,7 @@ pub(crate) const LAST_BUT_THREE: Rule = Rule {
     spacing: Spacing::FromAnswer,
     back: 3,
     reopened: Reopened::StartsAnew,
+    grants: Grants::FirstStands,
     share: 980,
     created_at_answer: false,
     event_proves: false,
@@ -76,4 +97,17 @@ pub(crate) const NEAR_MISSES: [Rule; 10] = [
     Rule { name: "created at the answer", created_at_answer: true, ..LAST_BUT_THREE },
     Rule { name: "reopened at the answer", reopened: Reopened::FromAnswer, ..LAST_BUT_THREE },
     Rule { name: "the event proves", event_proves: true, ..LAST_BUT_THREE },
+];
+
+/// For members with limits of their own.
+pub(crate) const GRANTS_COUNT: Rule =
+    Rule { name: "grants count", grants: Grants::Counted, ..REOPENED_COUNTS };
+
+/// Each differs from that one in what is made of a grant, and is wrong.
+pub(crate) const GRANT_MISSES: [Rule; 5] = [
+    Rule { name: "the first timeout stands", grants: Grants::FirstStands, ..GRANTS_COUNT },
+    Rule { name: "the old deadline stands", grants: Grants::DeadlineStands, ..GRANTS_COUNT },
+    Rule { name: "a lost answer is none", grants: Grants::LostIsNone, ..GRANTS_COUNT },
+    Rule { name: "nothing comes late", grants: Grants::NothingLate, ..GRANTS_COUNT },
+    Rule { name: "a timeout grows again", grants: Grants::GrowsAgain, ..GRANTS_COUNT },
 ];

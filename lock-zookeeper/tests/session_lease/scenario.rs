@@ -62,6 +62,8 @@ pub(crate) struct Scenario {
     pub(crate) seed: u64,
     /// The negotiated session timeout, in milliseconds: `T`.
     pub(crate) timeout_ms: u64,
+    /// What each member grants of that.
+    pub(crate) grants_ms: [u64; MEMBERS],
     /// The server's `tickTime`.
     pub(crate) tick_ms: u64,
     /// Ticks of a clock in 10 000 of real time.
@@ -99,6 +101,8 @@ pub(crate) enum World {
     LongTicks,
     /// The ping loop stands still while all else goes on.
     Muted,
+    /// As the first one, with members that grant different timeouts, and connections that break.
+    Limited,
 }
 
 impl Scenario {
@@ -114,7 +118,10 @@ impl Scenario {
         let mut rng = Rng::with_seed(seed);
         let timeout_ms = *of(&mut rng, &[1000, 2000, 4000, 5000, 10_000, 15_000]);
         let member = if rng.u8(..10) == 0 { LEADER } else { rng.usize(..FOLLOWERS) };
-        Draw { world, member, timeout: timeout_ms * 1000, narrow: rng.bool(), rng }.scenario(seed)
+        let narrow = rng.bool();
+        let mut draw = Draw { world, member, timeout: timeout_ms * 1000, narrow, rng };
+        let scenario = draw.scenario(seed);
+        if world == World::Limited { draw.limited(scenario) } else { scenario }
     }
 }
 
@@ -139,6 +146,7 @@ impl Draw {
         Scenario {
             seed,
             timeout_ms,
+            grants_ms: [timeout_ms; MEMBERS],
             tick_ms,
             client_rate: *of(rng, &[9900, 9900, 10_000, 10_100]),
             leader_rate: *of(rng, &[9900, 10_000, 10_100, 10_100]),
@@ -154,6 +162,31 @@ impl Draw {
             disturbances,
             horizon,
         }
+    }
+
+    /// The same, with members that grant less than the one on which the session is made.
+    fn limited(&mut self, mut scenario: Scenario) -> Scenario {
+        let timeout_ms = scenario.timeout_ms;
+        for member in 0..MEMBERS {
+            if member != self.member {
+                scenario.grants_ms[member] = timeout_ms / *of(&mut self.rng, &[1, 2, 4, 5, 5]);
+            }
+        }
+        let least_ms = scenario.grants_ms.into_iter().min().expect("there are members");
+        scenario.tick_ms = scenario.tick_ms.min(least_ms / 2);
+        scenario.first_ping = scenario.first_ping.min(scenario.tick_ms * 500);
+        scenario.wake = scenario.wake.min(least_ms * 1000 / 50);
+        for _ in 0..self.rng.usize(1..4) {
+            let from = self.rng.u64(..scenario.horizon);
+            scenario.disturbances.push(Disturbance { kind: Kind::Reset, from, length: 0 });
+        }
+        if self.rng.bool() {
+            let (member, from) = (self.rng.usize(..MEMBERS), self.rng.u64(..scenario.horizon));
+            let link = *of(&mut self.rng, &[Link::ClientTo(member), Link::ToClient(member)]);
+            let length = Time::MAX / 2;
+            scenario.disturbances.push(Disturbance { kind: Kind::Cut(link), from, length });
+        }
+        scenario
     }
 
     fn tick_ms(&mut self, timeout_ms: u64) -> u64 {

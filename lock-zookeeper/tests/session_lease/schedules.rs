@@ -1,6 +1,6 @@
 //! Every schedule of a few disturbances from a small set, at every place of a coarse grid.
 
-use crate::scenario::{Disturbance, Kind, Link, Party, Scenario, Time};
+use crate::scenario::{Disturbance, Kind, Link, MEMBERS, Party, Scenario, Time};
 
 const TIMEOUT_MS: u64 = 6000;
 const TIMEOUT: Time = TIMEOUT_MS * 1000;
@@ -85,6 +85,7 @@ fn quiet(ping_phase: u64, tick_phase: u64, tick_ms: u64) -> Scenario {
     Scenario {
         seed: 0,
         timeout_ms: TIMEOUT_MS,
+        grants_ms: [TIMEOUT_MS; MEMBERS],
         tick_ms,
         client_rate: 9900,
         leader_rate: 10_100,

@@ -332,10 +332,13 @@ impl<'a> World<'a> {
         match answer {
             Answer::Opened { new } => {
                 self.note("client", || "has its session".into());
+                let granted = self.scenario.grants_ms[self.client.member] * 1000;
                 if new {
+                    self.client.is_made(granted);
                     self.claim(self.client.deadline_by_creation(self.now), true);
                 } else {
-                    self.client.is_open_again(self.now);
+                    self.client.is_open_again(self.now, granted);
+                    self.judge();
                 }
                 self.push(self.now, Event::Send { connection, request: self.client.first() });
                 if self.scenario.pings {
@@ -365,6 +368,7 @@ impl<'a> World<'a> {
     fn proved(&mut self, number: usize) {
         let connection = self.client.connection;
         self.note("client", || format!("has the answer to proof {number}"));
+        self.client.is_proven(number);
         if let Some(until) = self.client.deadline_by(number) {
             let counts = self.leader.loop_kept_up(self.client.member, number);
             self.claim(until, counts);
@@ -470,7 +474,7 @@ impl<'a> World<'a> {
     }
 
     fn touch(&mut self, by: usize) {
-        if self.leader.touch(self.now) {
+        if self.leader.touch(self.now, by) {
             let ends = self.leader.ends();
             self.note("leader", || {
                 format!("has a touch from {}: the session lasts until {}", name(by), moment(ends))
@@ -574,7 +578,7 @@ impl<'a> World<'a> {
     // Verdict and faults.
 
     fn judge(&mut self) {
-        let (Some(expired), Some(deadline)) = (self.leader.expired, self.client.deadline) else {
+        let (Some(expired), Some(deadline)) = (self.leader.expired, self.client.believes()) else {
             return;
         };
         let from = expired.max(self.now);

@@ -196,8 +196,8 @@ async fn a_minority_with_the_holder_in_it() {
 }
 
 /// One holds, in the steady state of its proofs, and another one waits.
-struct HandOver {
-    holder: LockGuard,
+pub(crate) struct HandOver {
+    pub(crate) holder: LockGuard,
     waiter: JoinHandle<(Moment, LockGuard)>,
     /// As long as they live, so do their sessions.
     _lockers: [Locker; 2],
@@ -209,7 +209,7 @@ impl HandOver {
         Self::between(holder, waiter, timeout).await
     }
 
-    async fn between(first: Locker, second: Locker, timeout: Duration) -> Self {
+    pub(crate) async fn between(first: Locker, second: Locker, steady: Duration) -> Self {
         let lock = |locker: &Locker| locker.lock(NAME).expect("a name").ttl(TTL);
         let holder = lock(&first).acquire().await.expect("the lock is free");
         let next = lock(&second);
@@ -219,19 +219,19 @@ impl HandOver {
         });
         wait_until_there_wait(1, &first).await;
         // So long it takes until the chain of proofs alone says how long the lease is.
-        sleep(timeout).await;
+        sleep(steady).await;
         assert!(holder.is_held());
         Self { holder, waiter, _lockers: [first, second] }
     }
 
-    async fn lost(&self) -> Moment {
+    pub(crate) async fn lost(&self) -> Moment {
         self.holder.lost().await;
         let lost = Moment::now();
         assert!(!self.waiter.is_finished(), "two holders: another was granted before the loss");
         lost
     }
 
-    async fn granted_after(self, lost: Moment) -> Duration {
+    pub(crate) async fn granted_after(self, lost: Moment) -> Duration {
         let (granted, _guard) = self.waiter.await.expect("the waiter's members live");
         assert!(
             granted > lost,
@@ -339,21 +339,21 @@ fn ensemble(tick: Duration) -> ZooKeeperEnsemble {
 
 /// With a line from each member to each other one. These lines are there before the one who leads is, so that
 /// elections take longer: who calls a leader that is not ready yet is hung up on, and not refused.
-fn ensemble_with_links(tick: Duration) -> ZooKeeperEnsemble {
+pub(crate) fn ensemble_with_links(tick: Duration) -> ZooKeeperEnsemble {
     ZooKeeperEnsemble::start(&options(tick).links())
 }
 
 /// The leader, a follower, and the other one.
-fn roles(ensemble: &ZooKeeperEnsemble) -> (usize, usize, usize) {
+pub(crate) fn roles(ensemble: &ZooKeeperEnsemble) -> (usize, usize, usize) {
     let (leader, follower) = (ensemble.leader(), ensemble.follower());
     (leader, follower, 3 - leader - follower)
 }
 
-async fn locker(member: SocketAddr, timeout: Duration) -> Locker {
+pub(crate) async fn locker(member: SocketAddr, timeout: Duration) -> Locker {
     connect(&member.to_string(), timeout).await
 }
 
-async fn connect(members: &str, timeout: Duration) -> Locker {
+pub(crate) async fn connect(members: &str, timeout: Duration) -> Locker {
     let url = format!("zookeeper://{members}?session_timeout={}ms", timeout.as_millis());
     let backend = ZooKeeper::connect(&*url).await.expect("the ensemble takes us");
     Locker::builder(backend).patience(TTL * 2).build()
@@ -368,7 +368,7 @@ async fn wait_until_there_wait(count: u64, locker: &Locker) {
     }
 }
 
-async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+pub(crate) async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let deadline = Moment::now() + Duration::from_secs(90);
     while !holds() {
         assert!(!deadline.has_passed(), "in time: {what}");

@@ -176,7 +176,8 @@ async fn readers_of_kazoo_keep_us_out_and_we_keep_out_its_readers() {
     assert_eq!(behind.ask("release").await, "done");
 }
 
-/// go-zookeeper and Curator count every child; kazoo counts its own alone. Who is first is nobody's to tell.
+/// go-zookeeper and Curator count every child; kazoo counts its own alone. Who is first is nobody's
+/// to tell.
 #[tokio::test]
 async fn a_line_with_places_of_other_libraries_is_refused_in_kazoos_layout() {
     let fleet = fleet(Kazoo).await;

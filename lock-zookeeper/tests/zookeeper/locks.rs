@@ -273,8 +273,8 @@ async fn a_line_whose_numbers_have_wrapped_is_refused_loudly() {
     assert!(output.text().contains("skipped=2"), "{}", output.text());
 }
 
-/// ZooKeeper 3.8 does not wrap: from 2 147 483 647 on every node gets that number, and the random part of its name
-/// would decide.
+/// ZooKeeper 3.8 does not wrap: from 2 147 483 647 on every node gets that number, and the random
+/// part of its name would decide.
 #[tokio::test]
 async fn near_the_end_of_the_numbers_nobody_is_let_in() {
     let server = server();

@@ -5,6 +5,7 @@ mod fleets;
 mod locks;
 mod outages;
 mod refusals;
+mod shrinking;
 mod support;
 #[cfg(feature = "tls")]
 mod tls;

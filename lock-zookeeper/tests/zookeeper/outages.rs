@@ -107,6 +107,23 @@ async fn a_creation_that_lands_late_is_cleared_away() {
     assert!(!is_contended(&client, &crate::support::claim("n", false)).await);
 }
 
+/// Its node is there, and known: it is the answer to the question after it that is lost.
+#[tokio::test]
+async fn a_claim_makes_one_node_when_its_first_sight_of_the_queue_is_lost() {
+    let Far { server: _server, line: network, client, operator } = far_away().await;
+    let (holder, waiter) = (claim("n", true), claim("n", true));
+    win(&client, &holder).await;
+    let hit = network.cut_after(b"\0\0\0\x08\0\0\0\x02/n");
+    let attempt = soon(client.try_acquire(&waiter)).await;
+    soon(hit.into_future()).await.unwrap();
+    assert!(matches!(attempt, Ok(Attempt::Contended { .. })), "{attempt:?}");
+    assert_eq!(line(&operator, "n").await.len(), 2, "one node for each claim");
+    assert_eq!(client.release(&holder, LetGo::now()).await.unwrap(), Release::Released);
+    win(&client, &waiter).await;
+    assert_eq!(client.release(&waiter, LetGo::now()).await.unwrap(), Release::Released);
+    until("nothing is left", async || line(&operator, "n").await.is_empty()).await;
+}
+
 #[tokio::test]
 async fn dropped_at_any_await_nothing_is_left() {
     let server = server();
