@@ -187,17 +187,20 @@ pub(crate) struct Tenure {
     pub(crate) won_at: Moment,
     /// How often the lock was handed over in this process since the backend gave it to the claim.
     pub(crate) handed_over: u8,
+    /// The backend handed the lock over to a claim that waited for it.
+    pub(crate) pushed: bool,
 }
 
 impl Tenure {
     /// Of the claim that the backend gave the lock to, just now.
     pub(crate) fn first(owner: OwnerId) -> Self {
-        Self { owner, won_at: Moment::now(), handed_over: 0 }
+        Self { owner, won_at: Moment::now(), handed_over: 0, pushed: false }
     }
 
     /// From now on.
     pub(crate) fn next(&self, owner: OwnerId) -> Self {
-        Self { owner, won_at: Moment::now(), handed_over: self.handed_over.saturating_add(1) }
+        let handed_over = self.handed_over.saturating_add(1);
+        Self { owner, won_at: Moment::now(), handed_over, pushed: false }
     }
 }
 
@@ -687,8 +690,10 @@ impl Hold {
         next.unwrap_or_else(|| Moment::now() + IDLE)
     }
 
+    /// A claim that waited has listened until now: its wait goes on.
     fn listened_for_at(&self) -> Moment {
-        self.tenure.won_at + LISTENED_FOR_AFTER
+        let after = if self.tenure.pushed { Duration::ZERO } else { LISTENED_FOR_AFTER };
+        self.tenure.won_at + after
     }
 
     /// Tells the wheel when to look at this hold next.

@@ -151,6 +151,8 @@ pub(crate) struct Seeker {
     caller: Arc<Caller>,
     waits: bool,
     stood_in_line: bool,
+    /// The backend handed the lock over while the claim waited.
+    pushed: bool,
     _pending: OwnedSemaphorePermit,
     place: Option<Place>,
     traces: Traces,
@@ -182,6 +184,7 @@ impl Seeker {
             caller,
             waits,
             stood_in_line: false,
+            pushed: false,
             _pending: pending,
             place,
             traces,
@@ -332,7 +335,11 @@ impl Seeker {
                     self.traces.left = true;
                     continue;
                 }
-                Next::Pushed(grant) | Next::Granted(grant) => grant,
+                Next::Pushed(grant) => {
+                    self.pushed = true;
+                    grant
+                }
+                Next::Granted(grant) => grant,
             };
             self.traces.left = true;
             self.claim.ticket.clone_from(&grant.ticket);
@@ -477,7 +484,7 @@ impl Seeker {
         let Inherited { wire, grant, tenure } = match won {
             Won::Inherited(inherited) => *inherited,
             Won::Granted(grant) => {
-                let tenure = Tenure::first(self.claim.owner);
+                let tenure = Tenure { pushed: self.pushed, ..Tenure::first(self.claim.owner) };
                 let wire = Wire::new(self.claim, self.traces.uncertain);
                 Inherited { wire, grant, tenure }
             }

@@ -130,6 +130,25 @@ async fn a_lock_that_is_removed_by_hand_is_lost_at_once() {
     }
 }
 
+/// An operator removes one node after the other, in the order of the queue.
+#[tokio::test(start_paused = true)]
+async fn a_waiter_that_was_just_granted_hears_of_a_removal_at_once() {
+    let backend = Counted::new(Support::Present, Manner::AsInMemory);
+    let first = hold(&backend, secs(3600)).await;
+    let next = tokio::spawn({
+        let backend = backend.clone();
+        async move { hold(&backend, secs(3600)).await }
+    });
+    sleep(secs(1)).await;
+    backend.memory.evict(first.name());
+    let guard = next.await.unwrap();
+    backend.memory.evict(guard.name());
+    let removed = Moment::now();
+    assert_eq!(guard.lost().await, Loss::NotHeld);
+    let told = Moment::now().saturating_since(removed);
+    assert!(told < Duration::from_millis(20), "told after {told:?}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn while_nothing_happens_nobody_is_asked_again() {
     let backend = Counted::new(Support::Present, Manner::Never);
