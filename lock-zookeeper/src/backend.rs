@@ -120,7 +120,7 @@ impl Backend for ZooKeeper {
         let asked = Moment::now();
         let session = link.session().await?;
         let lock = names.path(&claim.name);
-        let place = match session.usable_place(&claim.owner) {
+        let place = match session.usable_place(&claim.owner).await? {
             Some(place) => place,
             // Who may not wait does not disturb those who do, if it can be foreseen.
             None if !claim.queue

@@ -23,8 +23,10 @@
 //!   lock's own node. One transaction makes one place in line.
 //! * **The holder gives up before others get in**, also if the member that it talks to is cut off from its
 //!   leader and goes on answering, and if the leader stalls. See below.
-//! * **A waiter or a holder whose node is deleted by hand** is told at once, by a watch (of locks that are held for
-//!   longer than a tenth of a second), and nothing is made anew behind the operator's back.
+//! * **A waiter or a holder whose node is deleted by hand** is notified at once, by a watch (a lock
+//!   that was free: once it is held for a tenth of a second). A waiter fails with
+//!   [`ErrorKind::Invalid`](lock_core::ErrorKind::Invalid) and does not enter the queue again, so that
+//!   an operator can remove it. After the end of its session a waiter does enter again, at the end.
 //! * **Nothing is left behind**: what a dropped future, a lost reply or a connection that breaks
 //!   may have left in line is looked for, by the random id in its name, and removed while the
 //!   session lives; and at its end by the server. A session that this library gives up, because its

@@ -415,13 +415,30 @@ impl Session {
     }
 
     /// As [`place`](Self::place), unless all that there was of it is gone.
-    pub(crate) fn usable_place(&self, owner: &OwnerId) -> Option<Arc<Place>> {
-        let place = self.place(owner)?;
-        if place.is_spent() {
-            self.forget(owner, &place);
-            return None;
+    ///
+    /// Fails if an operator has removed the node of a claim that waits. The node goes with its
+    /// session, too: a write that commits afterwards shows that this is not the reason.
+    pub(crate) async fn usable_place(&self, owner: &OwnerId) -> Result<Option<Arc<Place>>, Fault> {
+        let Some(place) = self.place(owner) else { return Ok(None) };
+        if !place.is_spent() {
+            return Ok(Some(place));
         }
-        Some(place)
+        let has_waited = {
+            let state = place.state();
+            !state.granted && !state.leaving
+        };
+        if has_waited {
+            let client = self.client();
+            let alive = self.meanwhile(async {
+                commit_nothing(&client).await.map_err(|error| fault("proving the session", &error))
+            });
+            let unknown = |fault: Fault| {
+                Fault::not_applied(FaultKind::Unavailable, fault.into_source())
+            };
+            alive.await.map_err(unknown)?;
+        }
+        self.forget(owner, &place);
+        if has_waited { Err(removed()) } else { Ok(None) }
     }
 
     /// A place for a claim that has none yet.
@@ -499,6 +516,11 @@ pub(crate) async fn commit_nothing(client: &Client) -> Result<(), ZkError> {
     write.add_check_version("/", -1)?;
     write.commit().await?;
     Ok(())
+}
+
+fn removed() -> Fault {
+    let why = "an operator removed this claim's node from the queue: it does not wait any more";
+    Fault::not_applied(FaultKind::Invalid, why)
 }
 
 pub(crate) fn expired() -> Fault {

@@ -149,14 +149,39 @@ async fn what_an_operator_deletes_is_lost_and_not_made_again() {
     assert_eq!(soon(guard.lost()).await, Loss::NotHeld);
     assert!(line(&operator, "n").await.is_empty());
 
-    // Waiting, it notices too, and stands in line again.
+    // Waiting, it notices too, and does not come back.
     let holder = claim("m", false);
     win(&client, &holder).await;
     let waiter = tokio::spawn(async move { locks.lock("m").unwrap().acquire().await });
     until("it waits", async || line(&operator, "m").await.len() == 2).await;
     let node = line(&operator, "m").await.remove(1);
     operator.delete(&format!("/m/{node}"), None).await.unwrap();
+    let error = soon(waiter).await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), lock_core::ErrorKind::Invalid, "{error}");
+    assert!(format!("{error:?}").contains("an operator removed"), "{error:?}");
+    assert_eq!(line(&operator, "m").await.len(), 1, "the holder stays");
+    client.release(&holder, LetGo::now()).await.unwrap();
+}
+
+/// The server removes the nodes of a session that has ended: nobody wants the waiter gone.
+#[tokio::test]
+async fn a_waiter_whose_session_ends_waits_again() {
+    let server = server();
+    let (client, operator) = (client(server.addr()).await, operator(server.addr()).await);
+    let holder = claim("m", false);
+    win(&client, &holder).await;
+    let far = Proxy::start(server.addr()).unwrap();
+    let url = format!("zookeeper://{}?session_timeout=2s", far.addr());
+    let locks = Locker::new(ZooKeeper::connect(&*url).await.unwrap());
+    let waiter = tokio::spawn(async move { locks.lock("m").unwrap().acquire().await });
+    until("it waits", async || line(&operator, "m").await.len() == 2).await;
+    let before = line(&operator, "m").await.remove(1);
+    far.set(Fault::Refuse);
+    far.reset_connections().await;
+    until("its session has ended", async || line(&operator, "m").await.len() == 1).await;
+    far.heal();
     until("it waits again", async || line(&operator, "m").await.len() == 2).await;
+    assert_ne!(line(&operator, "m").await.remove(1), before);
     assert!(!waiter.is_finished());
     client.release(&holder, LetGo::now()).await.unwrap();
     soon(waiter).await.unwrap().unwrap().release().await.unwrap();
