@@ -19,7 +19,7 @@ use crate::config::Config;
 use crate::fault::fault;
 use crate::link::Link;
 use crate::names::{Card, Names, token};
-use crate::place::Place;
+use crate::place::{Following, Place};
 use crate::session::Session;
 
 /// Leases shorter than the session's are counted here, on our own clock.
@@ -58,7 +58,9 @@ impl ZooKeeper {
     ///   one that was has no quorum, refuses another connection, or does not answer;
     /// * [`ErrorKind::Denied`](lock_core::ErrorKind::Denied): wrong credentials, or no right to read the chroot
     ///   (without one, `/`), by which the session is proven;
-    /// * [`ErrorKind::Invalid`](lock_core::ErrorKind::Invalid): the chroot does not exist.
+    /// * [`ErrorKind::Invalid`](lock_core::ErrorKind::Invalid): the chroot does not exist, or members
+    ///   keep sessions to themselves (`localSessionsEnabled`) and do not make them global for nodes
+    ///   that end with them (`localSessionsUpgradingEnabled`).
     ///
     /// # Cancel safety
     ///
@@ -305,6 +307,9 @@ async fn compete(
     asked: Moment,
 ) -> Result<Attempt, Fault> {
     let line = stand_in_line(session, place, claim).await?;
+    if place.state().is_awaited() {
+        return Ok(Attempt::Contended { lapses_in: None });
+    }
     let others = line_before(session, place, line).await?;
     session.note_contended(&place.lock, others.is_some());
     let Some(line) = others else {
@@ -402,7 +407,8 @@ async fn line_before(
 fn follow(session: &Arc<Session>, place: &Arc<Place>, line: Vec<String>) {
     let is_followed = std::mem::replace(&mut place.state().followed, true);
     if !is_followed {
-        tokio::spawn(Arc::clone(session).follow(Arc::clone(place), line));
+        let following = Following(Arc::clone(place));
+        tokio::spawn(Arc::clone(session).follow(following, line));
     }
 }
 

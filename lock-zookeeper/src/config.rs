@@ -134,8 +134,8 @@ impl Config {
     /// grant what is within their limits (from two to twenty ticks unless they are told otherwise), and
     /// what they grant counts.
     ///
-    /// A crashed holder is replaced after that time, and a holder that is cut off gives up after a third
-    /// to a half of it.
+    /// A crashed holder is replaced after that time, and a holder that is cut off gives up within half
+    /// of it, sometimes within a tenth.
     ///
     /// Four ticks or more are to be preferred, for reasons that the [crate's documentation](crate#leases) has. Servers do not tell
     /// clients their tick; but when they grant more than was asked for, it is their least, two ticks as a rule, and a

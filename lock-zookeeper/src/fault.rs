@@ -4,6 +4,9 @@ use lock_core::backend::{Fault, FaultKind};
 use lock_core::{Error, ErrorKind};
 use zookeeper_client::Error as ZkError;
 
+/// A code that the client crate has no name for.
+pub(crate) const EPHEMERAL_ON_LOCAL_SESSION: i32 = -120;
+
 /// What became of a request that ended as `error`, while `doing`.
 pub(crate) fn fault(doing: &str, error: &ZkError) -> Fault {
     let text = format!("{doing}: {}", explained(error));
@@ -15,6 +18,9 @@ pub(crate) fn fault(doing: &str, error: &ZkError) -> Fault {
             Fault::not_applied(FaultKind::Unavailable, text)
         }
         ZkError::Unimplemented => Fault::not_applied(FaultKind::Unsupported, text),
+        &ZkError::UnexpectedErrorCode(EPHEMERAL_ON_LOCAL_SESSION) => {
+            Fault::not_applied(FaultKind::Invalid, text)
+        }
         error if is_refusal(error) => Fault::not_applied(FaultKind::Invalid, text),
         _ => Fault::unknown(FaultKind::Unavailable, text),
     }
@@ -24,7 +30,9 @@ pub(crate) fn fault(doing: &str, error: &ZkError) -> Fault {
 pub(crate) fn error(error: &ZkError) -> Error {
     let kind = match error {
         ZkError::NoAuth | ZkError::AuthFailed => ErrorKind::Denied,
-        ZkError::BadArguments(_) => ErrorKind::Invalid,
+        ZkError::BadArguments(_) | &ZkError::UnexpectedErrorCode(EPHEMERAL_ON_LOCAL_SESSION) => {
+            ErrorKind::Invalid
+        }
         _ => ErrorKind::Unavailable,
     };
     Error::new(kind, format!("connecting to ZooKeeper: {}", explained(error)))
@@ -56,6 +64,12 @@ fn explained(error: &ZkError) -> String {
         ZkError::QuotaExceeded => "the quota of a node above the lock is used up",
         ZkError::NoChildrenForEphemerals => "where the lock's node should be is an ephemeral node",
         ZkError::NoNode => "the chroot does not exist, or was deleted",
+        ZkError::Unimplemented => {
+            "the server does not know this kind of request: containers need ZooKeeper 3.5 or newer"
+        }
+        ZkError::UnexpectedErrorCode(EPHEMERAL_ON_LOCAL_SESSION) => {
+            "the session is local to its member, which does not make it a global one for a node that ends with it: set localSessionsUpgradingEnabled=true, or localSessionsEnabled=false"
+        }
         ZkError::NotReadOnly => "the server is cut off from its quorum and only answers reads",
         other => return other.to_string(),
     };
@@ -79,6 +93,8 @@ mod tests {
             (ZkError::NoAuth, Effect::NotApplied, FaultKind::Denied),
             (ZkError::QuotaExceeded, Effect::NotApplied, FaultKind::Invalid),
             (ZkError::NotReadOnly, Effect::NotApplied, FaultKind::Unavailable),
+            (ZkError::UnexpectedErrorCode(-120), Effect::NotApplied, FaultKind::Invalid),
+            (ZkError::UnexpectedErrorCode(-99), Effect::Unknown, FaultKind::Unavailable),
         ] {
             let fault = fault("testing", &error);
             assert_eq!((fault.effect(), fault.kind()), (effect, kind), "{error}");

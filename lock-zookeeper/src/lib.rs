@@ -41,7 +41,7 @@
 //! | | |
 //! |---|---|
 //! | a crashed holder is replaced | after at most `T` and one tick |
-//! | a holder that is cut off gives up | `T/3` to `T/2` after the cut (a young session: at most `0.98 T`) |
+//! | a holder that is cut off gives up | `0.09 T` to `T/2` after the cut, by how long ago its lease was renewed (a young session: at most `0.98 T`) |
 //! | and from then to the next grant it takes | `T/2` or longer (a young session: `T/50`) |
 //!
 //! What a lock asks for as its `ttl` bounds its lease from above: who does not renew for so long lets go, by
@@ -156,9 +156,10 @@
 //! | `minSessionTimeout`, `maxSessionTimeout` | other limits, not less than 2 ticks; lower them to no less than a fifth of the sessions there are |
 //! | `maxClientCnxns` | one connection for each client (each `ZooKeeper` and its clones) |
 //! | `forceSync` | `yes`: a lock is as durable as the log |
+//! | `localSessionsEnabled` | only with `localSessionsUpgradingEnabled`, else connecting is refused |
 //! | `readonlymode.enabled` | members without a quorum are refused whatever it says |
 //!
-//! Tested with ZooKeeper 3.8.
+//! The least version is ZooKeeper 3.5, which has containers. Tested with 3.8.
 //!
 //! # Sources
 //!

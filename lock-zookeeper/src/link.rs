@@ -10,10 +10,11 @@ use lock_core::{Error, ErrorKind};
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 use zookeeper_client::Error as ZkError;
-use zookeeper_client::{Acls, Client};
+use zookeeper_client::{Acls, Client, CreateMode};
 
 use crate::config::Config;
-use crate::fault::error;
+use crate::fault::{EPHEMERAL_ON_LOCAL_SESSION, error};
+use crate::names::Layout;
 use crate::session::{Connection, Session, commit_nothing, expired, warn_of_less};
 
 /// From one try to open a session to the next: longer and longer.
@@ -139,12 +140,29 @@ async fn open(config: &Config) -> Result<Arc<Session>, Error> {
     if granted < config.session_timeout {
         warn_of_less(config, granted);
     }
-    look_at_root(connection.client(), &config.chroot).await?;
+    let client = connection.client();
+    let (is_readable, is_global) =
+        tokio::join!(look_at_root(client, &config.chroot), must_be_global(client));
+    is_readable?;
+    is_global?;
     let acls = match config.credentials {
         Some(_) => Acls::creator_all(),
         None => Acls::anyone_all(),
     };
     Ok(Session::new(connection, asked, config.clone(), acls))
+}
+
+/// Refuses a session that its member keeps to itself. The leader takes the nodes of such a one for
+/// those of a session that has expired, at each acquisition, for as long as the setting stands.
+/// Nothing is made: there is no such parent.
+async fn must_be_global(client: &Client) -> Result<(), Error> {
+    let path = format!("/{}/none", Layout::default().mint());
+    let ephemeral = CreateMode::Ephemeral.with_acls(Acls::anyone_all());
+    let created = client.create(&path, b"", &ephemeral);
+    match tokio::time::timeout(client.session_timeout() / 2, created).await {
+        Ok(Err(why @ ZkError::UnexpectedErrorCode(EPHEMERAL_ON_LOCAL_SESSION))) => Err(error(&why)),
+        _ => Ok(()),
+    }
 }
 
 /// By what proves the session later on. If that is refused, all its locks would be lost, and nobody told why.

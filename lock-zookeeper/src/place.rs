@@ -42,6 +42,22 @@ pub(crate) struct State {
     pub(crate) lapses: Moment,
 }
 
+impl State {
+    /// Its turn has not come, and somebody watches for it: nobody has to be asked.
+    pub(crate) fn is_awaited(&self) -> bool {
+        self.followed && self.first.is_none() && !self.gone && !self.leaving
+    }
+}
+
+/// A place for which somebody follows the line, until this is dropped, also with its runtime.
+pub(crate) struct Following(pub(crate) Arc<Place>);
+
+impl Drop for Following {
+    fn drop(&mut self) {
+        self.0.state().followed = false;
+    }
+}
+
 #[derive(Clone, Debug)]
 pub(crate) struct Node {
     pub(crate) name: String,

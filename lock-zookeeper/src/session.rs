@@ -432,9 +432,8 @@ impl Session {
             let alive = self.meanwhile(async {
                 commit_nothing(&client).await.map_err(|error| fault("proving the session", &error))
             });
-            let unknown = |fault: Fault| {
-                Fault::not_applied(FaultKind::Unavailable, fault.into_source())
-            };
+            let unknown =
+                |fault: Fault| Fault::not_applied(FaultKind::Unavailable, fault.into_source());
             alive.await.map_err(unknown)?;
         }
         self.forget(owner, &place);

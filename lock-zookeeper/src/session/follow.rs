@@ -9,7 +9,7 @@ use lock_core::clock::sleep;
 
 use super::Session;
 use super::watched::Watched;
-use crate::place::Place;
+use crate::place::{Following, Place};
 
 impl Session {
     /// Waits until our own node is gone, or is to go.
@@ -22,10 +22,11 @@ impl Session {
     /// Follows the line until our node is the first one, and notes that and its end. `line` is what it was
     /// like when we stood in it. If it cannot be followed, our node must not stay there: everybody behind it
     /// would wait for it.
-    pub(crate) async fn follow(self: Arc<Self>, place: Arc<Place>, line: Vec<String>) {
+    pub(crate) async fn follow(self: Arc<Self>, following: Following, line: Vec<String>) {
+        let place = &following.0;
         let ours = async {
-            self.insist(|| self.watch_own(&place)).await?;
-            self.advance(&place, line).await
+            self.insist(|| self.watch_own(place)).await?;
+            self.advance(place, line).await
         };
         let gone = place.until(|state| state.gone.then_some(()));
         let is_first = tokio::select! {
@@ -35,7 +36,7 @@ impl Session {
         };
         match is_first {
             Some(()) => place.is_first(),
-            None => self.let_go(&place),
+            None => self.let_go(place),
         }
     }
 

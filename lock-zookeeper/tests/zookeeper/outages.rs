@@ -107,6 +107,28 @@ async fn a_creation_that_lands_late_is_cleared_away() {
     assert!(!is_contended(&client, &crate::support::claim("n", false)).await);
 }
 
+/// The watches on those before it tell: it does not read the queue again, which may be long.
+#[tokio::test]
+async fn a_waiter_asks_nothing_while_nothing_changes() {
+    let Far { server, line: network, client, operator } = far_away().await;
+    let (holder, waiter) = (claim("n", true), claim("n", true));
+    win(&client, &holder).await;
+    assert!(is_contended(&client, &waiter).await);
+    let watches = || server.word("wchp").map_or(0, |watches| watches.matches("/n/").count());
+    until("both nodes are watched", async || watches() == 2).await;
+    let listed = network.count(b"\0\0\0\x08\0\0\0\x02/n");
+    let named = network.count("/n/");
+    for _ in 0..5 {
+        assert!(is_contended(&client, &waiter).await);
+    }
+    assert_eq!((listed.seen(), named.seen()), (0, 0), "requests about the queue");
+    assert_eq!(client.release(&holder, LetGo::now()).await.unwrap(), Release::Released);
+    soon(client.wait(&waiter)).await.unwrap();
+    win(&client, &waiter).await;
+    assert_eq!(client.release(&waiter, LetGo::now()).await.unwrap(), Release::Released);
+    assert!(line(&operator, "n").await.is_empty());
+}
+
 /// Its node is there, and known: it is the answer to the question after it that is lost.
 #[tokio::test]
 async fn a_claim_makes_one_node_when_its_first_sight_of_the_queue_is_lost() {

@@ -44,6 +44,17 @@ async fn with_credentials_nodes_are_ours_alone() {
     assert_eq!(error.kind(), ErrorKind::Denied);
 }
 
+/// A setting of the servers, which waiting does not change.
+#[tokio::test]
+async fn sessions_that_are_local_to_a_member_are_refused_for_good() {
+    let options = ZooKeeperOptions::new().setting("localSessionsEnabled", "true");
+    let ensemble = ZooKeeperEnsemble::start(&options);
+    let member = ensemble.member(ensemble.follower()).addr();
+    let error = soon(ZooKeeper::connect(crate::support::url(member))).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid, "{error:?}");
+    assert!(error.to_string().contains("localSessionsUpgradingEnabled"), "{error}");
+}
+
 #[tokio::test]
 async fn a_used_up_quota_is_no_contention() {
     let server = Server::start(&ZooKeeperOptions::new().setting("enforceQuota", "true"));
