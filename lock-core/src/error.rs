@@ -115,8 +115,12 @@ impl Error {
         matches!(self.kind(), ErrorKind::Unavailable | ErrorKind::Timeout | ErrorKind::Exhausted)
     }
 
-    /// After a release with unknown outcome: the lock is free at the latest this long after the
-    /// error was made. `None` if nothing is left to wait for, or if the backend has no leases.
+    /// Returns how long the lock can stay after a release with unknown outcome, counted from when
+    /// the error was made. Where the lease lives in a session, this includes the backend's
+    /// [`takeover`](crate::Capabilities::takeover).
+    ///
+    /// `None` if nothing is left to wait for, if the backend has no leases, or if it refuses to let
+    /// the lock go and keeps it for as long as its session goes on.
     #[must_use]
     pub fn gone_within(&self) -> Option<Duration> {
         self.0.gone_within

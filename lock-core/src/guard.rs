@@ -248,7 +248,7 @@ impl LockGuard {
                 )),
                 Ok(Farewell::Gone) => Err(gone()),
                 Err(fault) => {
-                    let bound = leaving.gone_within();
+                    let bound = leaving.gone_within(&fault);
                     hold.engine.spawn(leaving.persist());
                     Err(Error::from_fault(fault).applied(Effect::Unknown).gone_in(bound))
                 }

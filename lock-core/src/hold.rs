@@ -530,6 +530,11 @@ impl Hold {
         Some(until + self.engine.margin(until.remaining()))
     }
 
+    /// True if the lease lives in a session that may outlast it.
+    pub(crate) fn is_in_session(&self) -> bool {
+        self.limit.is_some()
+    }
+
     /// When the server will have let the lock go by itself.
     pub(crate) fn lease_ends(&self) -> Option<Moment> {
         self.state().lease_ends

@@ -14,7 +14,7 @@ use crate::backend::{
     Release, Wake,
 };
 use crate::bequest::{Inherited, Wish};
-use crate::capabilities::{Fencing, Order};
+use crate::capabilities::{Fencing, Order, Takeover};
 use crate::clock::{Moment, sleep, sleep_until};
 use crate::engine::{Engine, MAX_CLEANERS, unpanicking};
 use crate::entropy;
@@ -612,6 +612,8 @@ pub(crate) struct Leaving {
     /// From then on the backend has forgotten the claim by itself.
     forgotten_at: Moment,
     has_leases: bool,
+    /// The server keeps the lock for as long as the session goes on, whatever the lease was.
+    in_session: bool,
     /// A release went unanswered.
     unsure: bool,
     /// Whoever held it was told already that it is released.
@@ -655,6 +657,7 @@ impl Leaving {
             insists_until: in_a_call,
             forgotten_at: ends.map_or(in_a_call, |ends| ends.max(in_a_call)),
             has_leases: hold.lease_ends().is_some(),
+            in_session: hold.is_in_session(),
             unsure: false,
             is_told: false,
         }
@@ -675,6 +678,7 @@ impl Leaving {
             insists_until: lands,
             forgotten_at,
             has_leases: true,
+            in_session: false,
             unsure: false,
             is_told: false,
         }
@@ -693,6 +697,7 @@ impl Leaving {
             insists_until: lands,
             forgotten_at,
             has_leases: false,
+            in_session: false,
             unsure: false,
             is_told: false,
         }
@@ -831,9 +836,15 @@ impl Leaving {
         );
     }
 
-    /// By when the lock is free whatever happens.
-    pub(crate) fn gone_within(&self) -> Option<Duration> {
-        self.has_leases.then(|| self.forgotten_at.remaining())
+    /// Returns how soon the lock is free whatever happens, after a release that failed by `fault`.
+    /// `None` if no bound is known: nothing lapses, or the session goes on and its server refuses to
+    /// let the lock go.
+    pub(crate) fn gone_within(&self, fault: &Fault) -> Option<Duration> {
+        let lapses = self.has_leases && (fault.is_transient() || !self.in_session);
+        lapses.then(|| match self.engine.caps.takeover {
+            Takeover::LeasePlus(more) if self.in_session => self.forgotten_at.remaining() + more,
+            _ => self.forgotten_at.remaining(),
+        })
     }
 }
 

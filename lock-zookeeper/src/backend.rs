@@ -1,5 +1,6 @@
 //! The verbs.
 
+use std::error::Error as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -196,7 +197,17 @@ impl Backend for ZooKeeper {
         if !session.ready().await? {
             return Ok(Release::NotHeld);
         }
-        let was_there = session.meanwhile(session.leave(&claim.owner, &place)).await?;
+        let was_there = session.meanwhile(session.leave(&claim.owner, &place)).await;
+        if let Err(refusal) = &was_there
+            && !refusal.is_transient()
+        {
+            tracing::warn!(
+                lock.name = %claim.name,
+                lock.error = refusal.source().map(tracing::field::display),
+                "the server refuses to remove a released lock, which stays taken for as long as this session"
+            );
+        }
+        let was_there = was_there?;
         let granted = place.state().granted;
         Ok(if was_there && granted { Release::Released } else { Release::NotHeld })
     }

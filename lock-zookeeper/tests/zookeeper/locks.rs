@@ -172,17 +172,21 @@ async fn a_waiter_whose_session_ends_waits_again() {
     win(&client, &holder).await;
     let far = Proxy::start(server.addr()).unwrap();
     let url = format!("zookeeper://{}?session_timeout=2s", far.addr());
-    let locks = Locker::new(ZooKeeper::connect(&*url).await.unwrap());
-    let waiter = tokio::spawn(async move { locks.lock("m").unwrap().acquire().await });
-    until("it waits", async || line(&operator, "m").await.len() == 2).await;
+    let far_client = ZooKeeper::connect(&*url).await.unwrap();
+    let locks = Locker::builder(far_client).patience(Duration::from_secs(60)).build();
+    let mut waiter = tokio::spawn(async move { locks.lock("m").unwrap().acquire().await });
+    let watches = || server.word("wchp").map_or(0, |watches| watches.matches("/m/").count());
+    until("it waits, and both nodes are watched", async || watches() == 2).await;
     let before = line(&operator, "m").await.remove(1);
     far.set(Fault::Refuse);
     far.reset_connections().await;
     until("its session has ended", async || line(&operator, "m").await.len() == 1).await;
     far.heal();
-    until("it waits again", async || line(&operator, "m").await.len() == 2).await;
+    tokio::select! {
+        () = until("it waits again", async || line(&operator, "m").await.len() == 2) => {}
+        ended = &mut waiter => panic!("{ended:?}"),
+    }
     assert_ne!(line(&operator, "m").await.remove(1), before);
-    assert!(!waiter.is_finished());
     client.release(&holder, LetGo::now()).await.unwrap();
     soon(waiter).await.unwrap().unwrap().release().await.unwrap();
 }

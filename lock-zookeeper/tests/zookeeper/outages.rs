@@ -89,6 +89,28 @@ async fn an_acquisition_that_is_given_up_in_an_outage_is_cleared_away_after_it()
     assert!(took < TIMEOUT / 2, "by the client, and not by the end of its session: {took:?}");
 }
 
+/// The server counts from the last sign of life, and the holder from a proof before that.
+#[tokio::test]
+async fn a_release_that_cannot_get_through_says_when_the_lock_is_free() {
+    const SESSION: Duration = Duration::from_secs(4);
+    let server = server();
+    let network = Proxy::start(server.addr()).unwrap();
+    let url = format!("zookeeper://{}?session_timeout=4s", network.addr());
+    let far = ZooKeeper::connect(&*url).await.unwrap();
+    let locks = Locker::builder(far).timeout(Duration::from_secs(1)).build();
+    let guard = locks.lock("n").unwrap().acquire().await.unwrap();
+    let next = Locker::new(client(server.addr()).await);
+    let waiter = tokio::spawn(async move { next.lock("n").unwrap().acquire().await });
+    until("it is renewed", async || guard.valid_for().unwrap() < SESSION / 2).await;
+    network.set(Fault::BlackHole);
+    let error = soon(guard.release()).await.unwrap_err();
+    let (failed, bound) = (Moment::now(), error.gone_within().expect("it lapses"));
+    drop(soon(waiter).await.unwrap().unwrap());
+    let took = Moment::now().saturating_since(failed);
+    println!("free {took:?} after the error, which said {bound:?}");
+    assert!(took <= bound, "{took:?} and not within {bound:?}");
+}
+
 #[tokio::test]
 async fn a_creation_that_lands_late_is_cleared_away() {
     let Far { server: _server, line: network, client, operator } = far_away().await;
@@ -141,6 +163,7 @@ async fn a_claim_makes_one_node_when_its_first_sight_of_the_queue_is_lost() {
     assert!(matches!(attempt, Ok(Attempt::Contended { .. })), "{attempt:?}");
     assert_eq!(line(&operator, "n").await.len(), 2, "one node for each claim");
     assert_eq!(client.release(&holder, LetGo::now()).await.unwrap(), Release::Released);
+    soon(client.wait(&waiter)).await.unwrap();
     win(&client, &waiter).await;
     assert_eq!(client.release(&waiter, LetGo::now()).await.unwrap(), Release::Released);
     until("nothing is left", async || line(&operator, "n").await.is_empty()).await;

@@ -55,6 +55,24 @@ async fn sessions_that_are_local_to_a_member_are_refused_for_good() {
     assert!(error.to_string().contains("localSessionsUpgradingEnabled"), "{error}");
 }
 
+/// Its session goes on, and so does the lock: nobody can say how long.
+#[tokio::test]
+async fn a_release_that_is_refused_promises_no_bound_and_is_warned_of() {
+    let output = Output::default();
+    let _tracing = output.listen();
+    let server = server();
+    let (client, operator) = (client(server.addr()).await, operator(server.addr()).await);
+    let guard = Locker::new(client).lock("n").unwrap().acquire().await.unwrap();
+    let rights = |rights| [Acl::new(rights, AuthId::anyone())];
+    let fixed = rights(Permission::READ | Permission::ADMIN);
+    operator.set_acl("/n", &fixed, None).await.unwrap();
+    let error = soon(guard.release()).await.unwrap_err();
+    assert_eq!((error.kind(), error.gone_within()), (ErrorKind::Denied, None), "{error:?}");
+    assert!(output.text().contains("stays taken"), "{}", output.text());
+    operator.set_acl("/n", &rights(Permission::ALL), None).await.unwrap();
+    until("it is removed", async || crate::support::line(&operator, "n").await.is_empty()).await;
+}
+
 #[tokio::test]
 async fn a_used_up_quota_is_no_contention() {
     let server = Server::start(&ZooKeeperOptions::new().setting("enforceQuota", "true"));
