@@ -288,7 +288,7 @@ static LAWS: &[Law] = &[
         "A cron job that ends in a second runs again on the host whose clock is two seconds behind.",
     ),
     law!("4.7", release::after_a_lost_reply_the_truth_is_told).promise(
-        "A release whose first answer was lost ends as Gone, not as Ok and not as NotHeld, and a newer holder is not touched by it.",
+        "A release whose first answer was lost ends as Gone, not as Ok and not as NotHeld, and a newer holder is not touched by it. A release that meets a removal by force (A3) may end as NotHeld, though it freed what was left.",
         "The retry that frees a newer holder; the retry that claims what it cannot know.",
     ),
     law!("5.1", fencing::tokens_grow).promise(
