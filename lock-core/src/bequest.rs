@@ -141,6 +141,9 @@ fn has_enough_left(hold: &Hold, wire: &Wire) -> bool {
     let Some(deadline) = Hold::deadline_of(&hold.engine, &grant) else {
         return true;
     };
+    if !Hold::leaves_enough(&hold.engine, &grant, wire.claim.ttl) {
+        return false;
+    }
     let now = Moment::now();
     let ends = hold.lease_ends().max(wire.may_end);
     let lease = deadline.saturating_since(grant.since);

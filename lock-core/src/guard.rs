@@ -16,7 +16,7 @@ use crate::carry::Carried;
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
 use crate::hold::{Hold, Loss, OnWire, Parting};
-use crate::keeper::Farewell;
+use crate::keeper::{Farewell, too_slow};
 use crate::name::LockName;
 use crate::owner::OwnerId;
 use crate::token::FencingToken;
@@ -155,14 +155,15 @@ impl LockGuard {
 
     /// Asks the backend whether the lock is still ours. It is a renewal that can be waited for.
     ///
-    /// `Ok` says that the backend acknowledged it before the deadline, and no more: the lease counts from
-    /// before the request was sent. After a slow answer, or if the backend's leases are shorter than the
-    /// ttl, little may be left of it. Ask [`valid_for`](Self::valid_for) before the work begins.
+    /// After `Ok` a tenth of the ttl is left, or 100 ms if that is less, unless the longest hold that the
+    /// policy allows ends before. The lease counts from before the request was sent, and may be shorter
+    /// than the ttl: if an answer leaves less, the backend is asked once more.
+    /// [`valid_for`](Self::valid_for) tells how much is left.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Lost`] if it is not; any other kind if the backend did not say: the lock is then
-    /// still held until its deadline.
+    /// [`ErrorKind::Lost`] if it is not; any other kind if the backend did not say, or too late: the lock
+    /// is then still held until its deadline.
     ///
     /// # Cancel safety
     ///
@@ -176,8 +177,8 @@ impl LockGuard {
     /// shorten what was acknowledged here.
     ///
     /// A backend whose leases are shorter than `ttl` acknowledges one of its own, and it is renewed until
-    /// `ttl` is over, unless the policy's probe says no. `Ok` promises as much as that of [`verify`](Self::verify):
-    /// [`valid_for`](Self::valid_for) tells how much is left.
+    /// `ttl` is over, unless the policy's probe says no. `Ok` promises as much as that of
+    /// [`verify`](Self::verify), of this `ttl`.
     ///
     /// # Errors
     ///
@@ -337,24 +338,42 @@ async fn renew_now(
         _ = gone.wait() => return Ok(()),
         wire = Arc::clone(&hold.wire).lock_owned() => wire,
     };
+    let mut wires = [OnWire::new(Arc::clone(&hold), wire)];
+    // An answer that leaves too little of the lease is asked for once more.
+    let is_enough =
+        ask(&hold, &mut wires, ttl, doing).await? || ask(&hold, &mut wires, ttl, doing).await?;
+    match is_enough {
+        true => Ok(()),
+        false => Err(engine.explain(too_slow(), doing, Some(&hold.name))),
+    }
+}
+
+/// Renews once. Returns whether the answer leaves enough of the lease.
+async fn ask(
+    hold: &Arc<Hold>,
+    wires: &mut [OnWire; 1],
+    ttl: Duration,
+    doing: &'static str,
+) -> Result<bool, Error> {
+    let engine = &hold.engine;
     if hold.loss().is_some() {
         return Err(hold.loss_error(doing));
     }
-    let mut wires = [OnWire::new(Arc::clone(&hold), wire)];
     let answers = tokio::select! {
         biased;
         // Lost meanwhile, perhaps with its runtime: no answer counts any more.
         _ = hold.ended.wait() => Vec::new(),
-        answers = wheel::renew(&engine, &mut wires, Some(ttl), engine.settings.timeout) => answers,
+        answers = wheel::renew(engine, wires, Some(ttl), engine.settings.timeout) => answers,
     };
     let Some(answer) = answers.into_iter().next() else {
         return Err(hold.loss_error(doing));
     };
-    let [mut wire] = wires;
-    hold.renewed(&mut wire.claim, Some(ttl), answer).map_err(|fault| match fault {
+    let renewed = hold.renewed(&mut wires[0].claim, Some(ttl), answer);
+    renewed.map_err(|fault| match fault {
         Some(fault) => engine.explain(Error::from_fault(fault), doing, Some(&hold.name)),
         None => hold.loss_error(doing),
-    })
+    })?;
+    Ok(Hold::leaves_enough(engine, &hold.acknowledged(), ttl))
 }
 
 /// After a release whose answer was lost.

@@ -351,6 +351,13 @@ impl Hold {
         }
     }
 
+    /// True if `grant` leaves a caller that asked for `ttl` the least that is promised: a tenth of the ttl,
+    /// or 100 ms if that is less.
+    pub(crate) fn leaves_enough(engine: &Engine, grant: &Grant, ttl: Duration) -> bool {
+        let deadline = Self::deadline_of(engine, grant);
+        deadline.is_none_or(|deadline| deadline.remaining() >= (ttl / 10).min(LEAST_LEFT))
+    }
+
     /// Why the lock is not held any more, if so. Computed from the clock: right at the first look,
     /// whatever was stopped, starved or suspended meanwhile.
     pub(crate) fn loss(self: &Arc<Self>) -> Option<Loss> {
@@ -796,6 +803,10 @@ fn within_limit(deadline: Moment, limit: Option<&LeaseLimit>) -> Moment {
 fn sensible(interval: Duration) -> Duration {
     interval.clamp(Duration::from_millis(1), IDLE)
 }
+
+/// No caller is told of a lease of which less is left, unless the ttl is short itself. Sessions may
+/// be much shorter than a ttl, so a part of that alone would refuse their leases.
+const LEAST_LEFT: Duration = Duration::from_millis(100);
 
 /// From one renewal to the next, at least, unless the ttl is short itself.
 const HASTE: Duration = Duration::from_millis(100);

@@ -343,11 +343,15 @@ impl Seeker {
             };
             self.traces.left = true;
             self.claim.ticket.clone_from(&grant.ticket);
-            if self.arrives_in_time(&grant) {
+            if Hold::leaves_enough(&self.engine, &grant, self.claim.ttl) {
                 self.check_token(&grant)?;
                 return Ok(Some(grant));
             }
             stale_grants += 1;
+            if self.waits && stale_grants == 1 && self.is_in_force(&grant) {
+                // The same acquisition, asked for once more, keeps the lock and has the whole lease.
+                continue;
+            }
             self.caller.report(Some(too_slow()));
             Box::pin(self.start_afresh()).await;
             if !self.waits || stale_grants == MAX_STALE_GRANTS {
@@ -427,7 +431,7 @@ impl Seeker {
         }
     }
 
-    fn arrives_in_time(&self, grant: &Grant) -> bool {
+    fn is_in_force(&self, grant: &Grant) -> bool {
         Hold::deadline_of(&self.engine, grant).is_none_or(|deadline| !deadline.has_passed())
     }
 
@@ -904,7 +908,7 @@ pub(crate) fn unanswered() -> Error {
 pub(crate) fn too_slow() -> Error {
     Error::from_fault(Fault::unknown(
         FaultKind::TimedOut,
-        "the grant arrived after its lease had ended; ask for a longer ttl",
+        "the answer arrived when its lease had ended, or nearly so; ask for a longer ttl",
     ))
 }
 

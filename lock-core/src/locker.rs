@@ -249,7 +249,7 @@ impl Locker {
             Some(Err(fault)) => return Err(Error::from_fault(fault)),
             Some(Ok(Renewal::NotHeld)) | None => return Err(not_held()),
         };
-        if Hold::deadline_of(engine, &grant).is_some_and(Moment::has_passed) {
+        if !Hold::leaves_enough(engine, &grant, detached.ttl) {
             return Err(too_slow());
         }
         grant.token = grant.token.or(detached.token);
@@ -582,9 +582,9 @@ impl Lock {
     /// goes on waiting through an outage, up to the locker's
     /// [patience](LockerBuilder::patience).
     ///
-    /// The grant arrived before its deadline, and no more is promised: the lease counts from before the
-    /// attempt was sent, so little may be left of it after a slow answer.
-    /// [`valid_for`](LockGuard::valid_for) tells how much.
+    /// A tenth of the ttl is left when this returns a guard, or 100 ms if that is less. The lease counts
+    /// from before the attempt was sent: if a slow answer leaves less, the backend is asked once more.
+    /// After that, the claim is released and made anew. [`valid_for`](LockGuard::valid_for) tells how much is left.
     ///
     /// # Errors
     ///
@@ -606,7 +606,8 @@ impl Lock {
         }
     }
 
-    /// Takes the lock if it is free; `None` if somebody else has it. Takes no place in line.
+    /// Takes the lock if it is free; `None` if somebody else has it. Takes no place in line. As much of
+    /// the lease is left as by [`acquire`](Self::acquire), or it is an error.
     ///
     /// # Errors
     ///

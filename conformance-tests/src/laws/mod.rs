@@ -245,6 +245,10 @@ static LAWS: &[Law] = &[
         "A batch of renewals gets one answer for each claim, in the order of the claims.",
         "With answers in another order, the wrong holder is told that its lock is lost, and the right one is not.",
     ),
+    law!("2.6", renewal::an_answer_leaves_time_to_work).promise(
+        "When acquire, verify or extend succeeds, a tenth of the ttl is left, or 100 ms if that is less; on a backend that answers at once, they succeed.",
+        "A caller that is told that it holds the lock, and has a millisecond of it, writes after the end of its lease.",
+    ),
     law!("3.1", loss::what_is_taken_away_is_told).promise(
         "The holder of a lock that was removed behind its back is told by its next renewal, and its release does not say Released.",
         "The lost lock that nobody is told of.",

@@ -1,6 +1,7 @@
 //! Chapter 2: renewals.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use lock_core::backend::{LetGo, Renewal};
 use lock_core::clock::sleep;
@@ -103,5 +104,27 @@ pub(super) async fn a_batch_is_answered_claim_by_claim(ctx: Arc<Ctx>) -> Verdict
         ensure!(held == (i % 3 != 0), "claim {i} of the batch got another claim's answer");
     }
     ensure!(client.renew(&[]).await.is_empty(), "an empty batch got an answer");
+    Ok(())
+}
+
+pub(super) async fn an_answer_leaves_time_to_work(ctx: Arc<Ctx>) -> Verdict {
+    let least = (ctx.ttl() / 10).min(Duration::from_millis(100));
+    let lock = ctx.locker().await.lock("n")?;
+    let guard = match lock.acquire().await {
+        Ok(guard) => guard,
+        Err(error) => violated!("acquire failed: {error}"),
+    };
+    let mut answer = Ok(());
+    for what in ["acquire", "verify", "extend"] {
+        match what {
+            "verify" => answer = guard.verify().await,
+            "extend" => answer = guard.extend(ctx.ttl()).await,
+            _ => {}
+        }
+        let left = guard.valid_for();
+        ensure!(answer.is_ok(), "{what} ended as {answer:?}");
+        ensure!(left.is_none_or(|left| left >= least), "{left:?} was left after {what}");
+    }
+    guard.release().await?;
     Ok(())
 }

@@ -2,10 +2,10 @@
 
 use async_trait::async_trait;
 use lock_core::Backend;
-use lock_core::backend::{Attempt, Claim, Fault, Renewal};
+use lock_core::backend::{Attempt, Claim, Fault, Grant, Lease, Renewal};
 use lock_core::clock::Moment;
 
-use super::{Lapses, Sabotage, Saboteur, forged, holder, saboteur, unavailable};
+use super::{Lapses, Sabotage, Saboteur, forged, holder, regrant, rerenew, saboteur, unavailable};
 
 pub(super) static SABOTEURS: &[Saboteur] = &[
     saboteur!(RenewsInName, "2.1"),
@@ -13,6 +13,7 @@ pub(super) static SABOTEURS: &[Saboteur] = &[
     saboteur!(RenewAdopts, "2.3", "9.4"),
     saboteur!(RenewShortens, "2.4"),
     saboteur!(AnswersOutOfOrder, "2.5"),
+    saboteur!(LeavesNextToNothing, "2.6"),
 ];
 
 #[derive(Debug, Default)]
@@ -80,6 +81,27 @@ impl Sabotage for AnswersOutOfOrder {
         let mut answers = inner.renew(claims).await;
         answers.sort_by_key(|answer| matches!(answer, Ok(Renewal::NotHeld)));
         answers
+    }
+}
+
+/// Proves no more of a lease than its first moment.
+#[derive(Debug, Default)]
+struct LeavesNextToNothing;
+impl LeavesNextToNothing {
+    fn shorten(mut grant: Grant) -> Grant {
+        if let Lease::For(lease) = grant.lease {
+            grant.lease = Lease::For(lease / 200);
+        }
+        grant
+    }
+}
+#[async_trait]
+impl Sabotage for LeavesNextToNothing {
+    async fn try_acquire(&self, inner: &dyn Backend, claim: &Claim) -> Result<Attempt, Fault> {
+        regrant(inner.try_acquire(claim).await, Self::shorten)
+    }
+    async fn renew(&self, inner: &dyn Backend, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
+        rerenew(inner.renew(claims).await, Self::shorten)
     }
 }
 

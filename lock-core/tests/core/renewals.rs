@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex};
 
 use lock_core::backend::{Fault, FaultKind, Ticket};
 use lock_core::clock::sleep;
-use lock_core::{Locker, Memory};
+use lock_core::faults::{Call, Disturbance, Faulty, Verb};
+use lock_core::{ErrorKind, Locker, Memory, RenewalPolicy};
 
 use crate::support::{Altered, millis, secs};
 
@@ -19,6 +20,49 @@ async fn a_lock_that_is_won_while_nothing_is_renewed_is_renewed() {
     let guard = locks.lock("n").unwrap().ttl(secs(30)).acquire().await.unwrap();
     sleep(secs(300)).await;
     assert!(guard.is_held(), "{:?}", guard.loss());
+}
+
+/// Answers of `verb` come when less than a tenth of a lease of 1 s is left, the first `times` of them.
+fn slow_answers(verb: Verb, times: u32) -> Faulty {
+    let answered = AtomicU32::new(0);
+    Faulty::new(Arc::new(Memory::new()), move |call: &Call<'_>| {
+        let is_slow = call.verb == verb && answered.fetch_add(1, Ordering::SeqCst) < times;
+        if is_slow { Disturbance::DelayReply(millis(950)) } else { Disturbance::None }
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_is_nearly_over_when_the_answer_comes_is_asked_for_once_more() {
+    let locks = |verb| Locker::builder(slow_answers(verb, 1)).timeout(secs(20)).build();
+    let lock = locks(Verb::TryAcquire).lock("n").unwrap().ttl(secs(1));
+    let guard = lock.acquire().await.unwrap();
+    assert!(guard.valid_for().unwrap() > millis(900), "acquired with {:?} left", guard.valid_for());
+    let lock = locks(Verb::Renew).lock("n").unwrap().ttl(secs(1)).renewal(RenewalPolicy::off());
+    for verifies in [true, false] {
+        let guard = lock.acquire().await.unwrap();
+        match verifies {
+            true => guard.verify().await.unwrap(),
+            false => guard.extend(secs(1)).await.unwrap(),
+        }
+        assert!(
+            guard.valid_for().unwrap() > millis(900),
+            "renewed with {:?} left",
+            guard.valid_for()
+        );
+        guard.release().await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_answer_is_ok_that_leaves_less_than_a_tenth_of_the_ttl() {
+    let locks = |verb| Locker::builder(slow_answers(verb, 9)).timeout(secs(20)).build();
+    let lock = locks(Verb::TryAcquire).lock("n").unwrap().ttl(secs(1));
+    let error = lock.try_acquire().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Timeout, "{error}");
+    let lock = locks(Verb::Renew).lock("n").unwrap().ttl(secs(1)).renewal(RenewalPolicy::off());
+    let guard = lock.acquire().await.unwrap();
+    let error = guard.verify().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Lost, "its lease ends before the second answer: {error}");
 }
 
 #[tokio::test(start_paused = true)]
