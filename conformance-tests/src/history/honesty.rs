@@ -15,6 +15,31 @@ pub(super) fn honesty(history: &History, lock: &LockLine, order: &[Hold], report
         released_once(history, lock, grant, report);
         not_held_has_a_reason(history, lock, grant, report);
         stays_lost(history, lock, grant, report);
+        ends_with_a_removal(history, lock, grant, report);
+    }
+}
+
+/// A lock that was removed from its holder is not confirmed to that, also if nobody has taken it since.
+fn ends_with_a_removal(h: &History, lock: &LockLine, grant: &Grant, report: &mut Report) {
+    let acquire = lock.acquire_of(grant);
+    // Who passes a lock on inside of its process does not ask.
+    let asked = grant.asked.iter().chain(&grant.releases).map(|&index| &lock.calls[index]);
+    let confirmed = asked.filter(|call| {
+        let is_asked = call.op == Op::Renew || (call.op == Op::Release && !h.header.passes_on);
+        is_asked && call.outcome == Outcome::Ok
+    });
+    for call in confirmed {
+        let removal = h.removals(&lock.name, acquire.ret, call.invoke).next();
+        // Older data bring it back, and a member that has them.
+        let comes_back = |from| {
+            let brings = |broken| matches!(broken, Assumption::A2 | Assumption::Minority);
+            h.broken_by(brings, &lock.name, from, call.ret).next().is_some()
+        };
+        let Some(removal) = removal.filter(|removal| !comes_back(removal.from)) else { continue };
+        report.violation(Rule::K7, &lock.name, &[acquire.lines[1], call.lines[1]], || {
+            let (name, op, at) = (h.name_of(acquire), call.op, removal.until.t);
+            format!("the {op:?} of {name} was confirmed, but its lock had been removed by {at} ns")
+        });
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::holds::{Hold, Presence, Span};
 use super::order::is_busy;
 use super::record::{Header, Op, Why};
-use super::report::{Report, Rule, Times};
+use super::report::{Report, Rule, Tally, Times};
 use super::timeline::{At, Call, Grant, History, LockLine, Outcome};
 
 /// So many waits without a fault have to bring enough hand-offs without a fault to judge them.
@@ -231,18 +231,28 @@ impl Unexplained {
 
     pub(super) fn tell(self, header: &Header, report: &mut Report) {
         let timeout = header.timeout.unwrap_or_default();
+        let all = [&self.acquisitions, &self.returns, &self.holds];
+        let all = all.into_iter().flatten().cloned().collect();
         report.acquisitions.fail(self.acquisitions, timeout);
         report.returns.fail(self.returns, timeout);
         report.holds.fail(self.holds, timeout);
         if header.recovers.is_none() {
             return;
         }
-        let told = report.tallies().map(|(what, tally)| {
-            tally.fails_too_often().then(|| {
-                let first: Vec<&str> = tally.failures.iter().take(3).map(String::as_str).collect();
-                format!("{what} without a fault: {tally}: {}", first.join(", "))
+        // What is rare in each of them need not be so in all.
+        let count = report.tallies().iter().map(|(_, tally)| tally.count).sum();
+        let mut together = Tally { count, ..Tally::default() };
+        together.fail(all, timeout);
+        let told = report.tallies().into_iter().chain([("calls and holds", &together)]);
+        let told: Vec<_> = told
+            .map(|(what, tally)| {
+                tally.fails_too_often().then(|| {
+                    let first: Vec<&str> =
+                        tally.failures.iter().take(3).map(String::as_str).collect();
+                    format!("{what} without a fault: {tally}: {}", first.join(", "))
+                })
             })
-        });
+            .collect();
         for message in told.into_iter().flatten() {
             report.violation(Rule::Unexplained, "", &[], || message);
         }
@@ -297,7 +307,13 @@ pub(super) struct Clocked {
 }
 
 impl Clocked {
-    pub(super) fn add(&mut self, history: &History, lock: &LockLine, order: &[Hold]) {
+    pub(super) fn add(
+        &mut self,
+        history: &History,
+        lock: &LockLine,
+        order: &[Hold],
+        report: &mut Report,
+    ) {
         for pair in order.windows(2) {
             let (before, next) = (&lock.grants[pair[0].grant], lock.acquire(pair[1].grant));
             let nanos = |from| super::record::nanos_of(next.ret.since(from));
@@ -307,6 +323,7 @@ impl Clocked {
                     if is_calm(history, lock, release, next) {
                         self.calm.push(nanos(release.invoke));
                     }
+                    is_in_time(history, lock, release, next, report);
                 }
                 continue;
             }
@@ -356,4 +373,22 @@ fn is_calm(history: &History, lock: &LockLine, release: &Call, next: &Call) -> b
         history.felt(&lock.name, call.process, call.invoke.minus(before), call.ret)
     });
     felt.next().is_none()
+}
+
+/// A hand-off ends within the bound on all of them, if neither of the two felt a fault from a lease before until then.
+fn is_in_time(h: &History, lock: &LockLine, release: &Call, next: &Call, report: &mut Report) {
+    let Some(bound) = h.header.all else { return };
+    let latest = release.invoke.plus(bound);
+    let from = release.invoke.minus(h.header.lease.unwrap_or_default());
+    let mut felt =
+        [release, next].into_iter().flat_map(|call| h.felt(&lock.name, call.process, from, latest));
+    if next.ret <= latest || felt.next().is_some() {
+        return;
+    }
+    report.violation(Rule::K5, &lock.name, &[release.lines[0], next.lines[1]], || {
+        let (name, took) = (h.name_of(next), next.ret.since(release.invoke));
+        format!(
+            "{name} got the lock {took:?} after the call of its release, and not within {bound:?}"
+        )
+    });
 }

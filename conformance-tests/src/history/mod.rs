@@ -116,7 +116,7 @@ fn check_lock(
     holding.extend(&foreigners);
     liveness::waits(history, lock, &Presence::new(holding), report);
     liveness::returns(history, lock, report);
-    clocked.add(history, lock, &order);
+    clocked.add(history, lock, &order, report);
 
     let ordered =
         [Rule::K1, Rule::K2, Rule::K7].iter().all(|rule| !report.broken.contains_key(rule));

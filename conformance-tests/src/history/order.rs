@@ -279,40 +279,46 @@ fn fences_may_go_back(h: &History, lock: &LockLine, from: At, until: At) -> bool
     h.header.fencing == Grade::Seeded && broken(Assumption::A1) && broken(Assumption::A2)
 }
 
-/// Whether somebody of its process let a lease run out while it waited.
-fn is_passed_over(history: &History, lock: &LockLine, waiter: &Call) -> bool {
-    let while_it_waits = waiter.invoke..waiter.ret;
-    let ran_out = |grant: &Grant| matches!(&grant.lost, Some((at, Why::Expired, _)) if while_it_waits.contains(at));
+/// Whether a waiter certainly stood in line before `other` began, and up to its grant: it felt no fault then, nor shortly
+/// before. Where locks are sent, it may also have lost its place with others of its process who let a lease run out.
+fn stood_in_line(history: &History, lock: &LockLine, waiter: &Call, other: &Call) -> bool {
+    let after = history.header.fifo_after.unwrap_or_default();
+    let recovers = history.header.recovers.unwrap_or(history.header.drain);
+    let from = other.invoke.minus(after + recovers).max(waiter.invoke);
+    let ran_out = |grant: &Grant| matches!(&grant.lost, Some((at, Why::Expired, _)) if (from..other.ret).contains(at));
     let mut of_its_process =
         lock.grants.iter().filter(|grant| history.are_together(lock.acquire_of(grant), waiter));
-    history.header.passes_over && of_its_process.any(ran_out)
+    let is_passed_over = history.header.passes_over && of_its_process.any(ran_out);
+    !is_passed_over && history.felt(&lock.name, waiter.process, from, other.ret).next().is_none()
 }
 
 /// Who certainly stood in line before another began to wait is served before it.
 pub(super) fn first_come(history: &History, lock: &LockLine, order: &[Hold], report: &mut Report) {
     let Some(after) = history.header.fifo_after else { return };
-    let mut latest: Option<&Call> = None;
-    for hold in order {
+    let mut latest = At::START;
+    for (place, hold) in order.iter().enumerate() {
         let acquire = lock.acquire(hold.grant);
-        let overtaker = latest.filter(|other| other.invoke > acquire.invoke.plus(after));
-        if let Some(other) = overtaker.filter(|_| acquire.op == Op::Acquire)
-            && history
-                .felt(&lock.name, acquire.process, acquire.invoke, acquire.ret)
-                .next()
-                .is_none()
-            && !is_passed_over(history, lock, acquire)
-        {
-            let lines = [acquire.lines[0], acquire.lines[1], other.lines[0], other.lines[1]];
-            report.violation(Rule::Fifo, &lock.name, &lines, || {
-                let (waiter, overtaker) = (history.name_of(acquire), history.name_of(other));
-                format!(
-                    "{overtaker} began {:?} after {waiter} and got the lock before it",
-                    other.invoke.since(acquire.invoke)
-                )
-            });
+        let is_later = |other: &Call| other.invoke > acquire.invoke.plus(after);
+        if acquire.op == Op::Acquire && latest > acquire.invoke.plus(after) {
+            let earlier = order[..place].iter().rev().map(|hold| lock.acquire(hold.grant));
+            let mut meanwhile = earlier.take_while(|other| other.ret >= acquire.invoke);
+            let overtaker = meanwhile
+                .find(|other| is_later(other) && stood_in_line(history, lock, acquire, other));
+            if let Some(other) = overtaker {
+                overtaken(history, lock, acquire, other, report);
+            }
         }
-        if latest.is_none_or(|latest| acquire.invoke > latest.invoke) {
-            latest = Some(acquire);
-        }
+        latest = latest.max(acquire.invoke);
     }
+}
+
+fn overtaken(h: &History, lock: &LockLine, waiter: &Call, other: &Call, report: &mut Report) {
+    let lines = [waiter.lines[0], waiter.lines[1], other.lines[0], other.lines[1]];
+    report.violation(Rule::Fifo, &lock.name, &lines, || {
+        let (name, overtaker) = (h.name_of(waiter), h.name_of(other));
+        format!(
+            "{overtaker} began {:?} after {name} and got the lock before it",
+            other.invoke.since(waiter.invoke)
+        )
+    });
 }

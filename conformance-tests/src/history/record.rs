@@ -62,6 +62,10 @@ pub struct Header {
     /// The same, for nine in ten of them.
     #[serde(default, with = "nanos_option")]
     pub most: Option<Duration>,
+    /// The same, for all of them: none whose holder and waiter felt no fault, from a lease before its release on, takes
+    /// longer.
+    #[serde(default, with = "nanos_option")]
+    pub all: Option<Duration>,
     /// From the end of a lease until its holder is told, if it runs.
     #[serde(with = "nanos")]
     pub told_within: Duration,
@@ -331,6 +335,9 @@ pub struct Heal {
     /// False if it came to nothing, as when there was no lock to remove: then nothing is excused by it.
     #[serde(default = "yes", skip_serializing_if = "Clone::clone")]
     pub happened: bool,
+    /// It has certainly removed the lock that it names: who held that until then does not hold it any more.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub removed: bool,
 }
 
 /// What was left on the server when all was over.
@@ -375,6 +382,7 @@ impl Header {
             hand_off: slack,
             half: None,
             most: None,
+            all: None,
             told_within: slack,
             drain: 2 * ttl + Duration::from_secs(5),
             recovers: None,

@@ -324,12 +324,21 @@ pub struct UnderFault {
 impl UnderFault {
     /// Notes that it is over. To be called after it is.
     pub fn heal(self) {
-        self.recorder.put(|t| Line::Heal(Heal { t, id: self.id, happened: true }));
+        self.end(true, false);
+    }
+
+    /// The same of a removal that certainly has removed its lock.
+    pub fn has_removed(self) {
+        self.end(true, true);
     }
 
     /// Notes that it came to nothing.
     pub fn never_happened(self) {
-        self.recorder.put(|t| Line::Heal(Heal { t, id: self.id, happened: false }));
+        self.end(false, false);
+    }
+
+    fn end(self, happened: bool, removed: bool) {
+        self.recorder.put(|t| Line::Heal(Heal { t, id: self.id, happened, removed }));
     }
 }
 

@@ -120,6 +120,8 @@ pub(super) struct Window {
     hidden: bool,
     /// False: it came to nothing, and explains nothing.
     happened: bool,
+    /// It has certainly removed its lock.
+    removed: bool,
 }
 
 /// A history, read and put together. [`check`](super::check) judges it.
@@ -248,6 +250,18 @@ impl History {
     pub(super) fn foreign(&self, lock: &str) -> impl Iterator<Item = &Window> {
         self.windows.iter().filter(move |window| {
             window.what == Trouble::Foreign && window.locks.is_some() && window.is_about(lock)
+        })
+    }
+
+    /// The removals of `lock` that began after `from` and were over by `until`.
+    pub(super) fn removals(
+        &self,
+        lock: &str,
+        from: At,
+        until: At,
+    ) -> impl Iterator<Item = &Window> {
+        self.during(from, until).filter(move |window| {
+            window.removed && window.is_about(lock) && window.from > from && window.until < until
         })
     }
 
@@ -526,6 +540,7 @@ impl Builder {
                 let index = self.faults.remove(&heal.id);
                 let index = index.ok_or(format!("no fault {} is under way", heal.id))?;
                 self.windows[index].until = at;
+                self.windows[index].removed = heal.removed;
                 if !heal.happened {
                     self.windows[index].happened = false;
                     self.windows[index].breaks.clear();
@@ -569,6 +584,7 @@ impl Builder {
             breaks: fault.breaks,
             hidden: fault.hidden,
             happened: true,
+            removed: false,
         });
         Ok(())
     }

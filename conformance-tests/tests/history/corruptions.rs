@@ -3,7 +3,9 @@
 
 use std::time::Duration;
 
-use conformance_tests::history::{Assumption, History, Kind, Line, Op, Rule, check};
+use conformance_tests::history::{
+    Assumption, Fault, Header, History, Kind, Line, Op, Rule, Why, check,
+};
 
 use super::{Hold, MS, call, holds, record, record_mut, released, sort, t};
 
@@ -36,7 +38,23 @@ const CORRUPTIONS: &[(&str, Corruption, &[Rule], &[&str])] = &[
     ("a release twice", released_twice, &[Rule::K7], &[]),
     ("a verification beside the next holder", verified_beside, &[Rule::K7], &[]),
     ("the same after a removal", verified_after_removal, &[Rule::K7], &[]),
+    ("a release after a removal", released_after_removal, &[Rule::K7], &[]),
+    ("a verification after a removal", renewed_after_removal, &[Rule::K7], &[]),
+    ("a hand-off that is late", late_hand_off, &[Rule::K5], &[]),
+    ("one error in a hundred", one_error_in_a_hundred, &[Rule::Unexplained], &[]),
+    (
+        "a waiter that starves after a fault",
+        starved_after_fault,
+        &[Rule::Fifo],
+        &["file", "memcache", "quorum"],
+    ),
 ];
+
+/// A hand-off is late by three seconds, or by so many leases.
+const LATE: u64 = 4;
+
+/// So many calls and holds that no fault disturbed are about as many as in a run of the default length.
+const UNDISTURBED: u64 = 600;
 
 struct Recorded {
     lines: Vec<Line>,
@@ -85,27 +103,27 @@ fn spread(places: Vec<Vec<Line>>) -> Vec<Vec<Line>> {
 }
 
 impl Recorded {
-    /// Holds that were given back, for longer than a moment, of locks that nothing was done to by force meanwhile.
+    /// Those that lasted for longer than a moment.
     fn sound(&self) -> impl Iterator<Item = (&Hold, usize, usize)> {
-        let ended = self.holds.iter().filter_map(|hold| {
-            let (invoke, ok) = released(hold)?;
-            let is_long = t(&self.lines, invoke) > t(&self.lines, hold.ok) + 2 * MS;
-            (is_long && hold.lost.is_none()).then_some((hold, invoke, ok))
-        });
+        let is_long =
+            |hold: &Hold, invoke| t(&self.lines, invoke) > t(&self.lines, hold.ok) + 2 * MS;
+        self.ended().filter(move |(hold, invoke, _)| is_long(hold, *invoke))
+    }
+
+    /// Holds that were given back, of locks that nothing was done to by force meanwhile.
+    fn ended(&self) -> impl Iterator<Item = (&Hold, usize, usize)> {
+        let ended = self.holds.iter().filter(|hold| hold.lost.is_none());
+        let ended = ended.filter_map(|hold| released(hold).map(|(invoke, ok)| (hold, invoke, ok)));
         ended.filter(|(hold, _, ok)| !self.is_broken(&hold.lock, hold.invoke, *ok))
     }
 
     fn is_broken(&self, lock: &str, from: usize, until: usize) -> bool {
         let (from, until) = (t(&self.lines, from), t(&self.lines, until));
-        let heals = |id: u64| {
-            let heal = |line: &Line| matches!(line, Line::Heal(heal) if heal.id == id);
-            self.lines.iter().find(|line| heal(line)).and_then(Line::t).unwrap_or(u64::MAX)
-        };
         self.lines.iter().any(|line| {
             let Line::Fault(fault) = line else { return false };
             let is_about =
                 fault.locks.as_ref().is_none_or(|all| all.iter().any(|one| *one == *lock));
-            is_about && !fault.breaks.is_empty() && fault.t <= until && heals(fault.id) >= from
+            is_about && !fault.breaks.is_empty() && fault.t <= until && self.heals(fault.id) >= from
         })
     }
 
@@ -121,6 +139,77 @@ impl Recorded {
         lines
     }
 
+    fn header(&self) -> &Header {
+        let Some(Line::Header(header)) = self.lines.first() else { panic!("a header comes first") };
+        header
+    }
+
+    /// When something was done to this process, or to all of them, that its client may have felt.
+    fn faults(&self, process: Option<&str>, lock: &str) -> impl Iterator<Item = (u64, u64)> {
+        let is_about = move |fault: &Fault| {
+            let host = fault.process.as_deref();
+            !fault.hidden
+                && (host.is_none() || host == process)
+                && fault.locks.as_ref().is_none_or(|all| all.iter().any(|one| *one == *lock))
+        };
+        self.lines.iter().filter_map(move |line| {
+            let Line::Fault(fault) = line else { return None };
+            is_about(fault).then(|| (fault.t, self.heals(fault.id)))
+        })
+    }
+
+    fn heals(&self, id: u64) -> u64 {
+        let heal = |line: &&Line| matches!(line, Line::Heal(heal) if heal.id == id);
+        self.lines.iter().find(heal).and_then(Line::t).unwrap_or(u64::MAX)
+    }
+
+    fn feels(&self, hold: &Hold, since: u64, at: u64) -> bool {
+        let process = &record(&self.lines[hold.ok]).unwrap().process;
+        let host = process.split('/').next();
+        self.faults(host, &hold.lock).any(|(from, until)| from <= at && until >= since)
+    }
+
+    /// The same again and again, by other clients each time, for as long as a run of the default length takes.
+    fn repeated(&self) -> Self {
+        let rounds = UNDISTURBED.div_ceil(undisturbed(&self.lines).max(1)).max(10);
+        let mut lines = vec![self.lines[0].clone()];
+        let times = self.lines.iter().filter_map(Line::t);
+        let (first, last) = (times.clone().min().unwrap(), times.max().unwrap());
+        let header = self.header();
+        let rest = header.recovers.unwrap() + header.lease.unwrap_or_default();
+        let length = last - first + u64::try_from(rest.as_nanos()).unwrap();
+        let fences = self.holds.iter().filter_map(|hold| hold.fence);
+        let fences = fences.clone().max().unwrap() - fences.min().unwrap();
+        // What one round may have without a reason, many may not.
+        let failed = self.lines.iter().filter_map(record);
+        let failed = failed.filter(|r| r.op.acquires() && matches!(r.err, Some(Why::Other(_))));
+        let failed: Vec<_> = failed.map(|r| r.grant.clone()).collect();
+        for round in 0..rounds {
+            for line in &self.lines[1..] {
+                let mut line = line.clone();
+                shift(&mut line, length * round);
+                match &mut line {
+                    Line::Record(r) if matches!(r.op, Op::Read | Op::Write) => continue,
+                    Line::Record(r) if r.grant.is_some() && failed.contains(&r.grant) => continue,
+                    Line::Residue(_) if round + 1 < rounds => continue,
+                    Line::Record(r) => {
+                        r.process = format!("r{round}{}", r.process);
+                        r.grant = r.grant.take().map(|grant| format!("r{round}{grant}"));
+                        r.fence = r.fence.map(|fence| fence + ((fences | 0xff) + 1) * round);
+                    }
+                    Line::Fault(fault) => {
+                        fault.id += 1_000_000 * round;
+                        fault.process = fault.process.take().map(|host| format!("r{round}{host}"));
+                    }
+                    Line::Heal(heal) => heal.id += 1_000_000 * round,
+                    _ => {}
+                }
+                lines.push(line);
+            }
+        }
+        Self { holds: holds(&lines), lines }
+    }
+
     /// Another client has the lock for a moment from `at` on.
     fn granted_too(&self, hold: &Hold, at: u64) -> Vec<Line> {
         self.edit(|lines| {
@@ -133,7 +222,14 @@ impl Recorded {
 
     /// Holds with the one that came next, which waited for it.
     fn followed(&self) -> impl Iterator<Item = (&Hold, usize, usize, &Hold)> {
-        self.sound().filter_map(|(hold, invoke, ok)| {
+        self.with_next(self.sound())
+    }
+
+    fn with_next<'a>(
+        &'a self,
+        holds: impl Iterator<Item = (&'a Hold, usize, usize)>,
+    ) -> impl Iterator<Item = (&'a Hold, usize, usize, &'a Hold)> {
+        holds.filter_map(|(hold, invoke, ok)| {
             let mut later = self.holds.iter().filter(|next| next.lock == hold.lock);
             let next = later.find(|next| next.fence > hold.fence)?;
             let is_next = t(&self.lines, next.invoke) < t(&self.lines, invoke);
@@ -220,8 +316,7 @@ fn deadline_too_far(of: &Recorded) -> Vec<Vec<Line>> {
 }
 
 fn deadline_back(of: &Recorded) -> Vec<Vec<Line>> {
-    let Some(Line::Header(header)) = of.lines.first() else { panic!("a header comes first") };
-    let by = u64::try_from((header.margin + Duration::from_millis(1)).as_nanos()).unwrap();
+    let by = u64::try_from((of.header().margin + Duration::from_millis(1)).as_nanos()).unwrap();
     let edit = |(index, before): (usize, Option<u64>)| {
         let until = before? - by;
         Some(of.edit(|lines| record_mut(&mut lines[index]).valid_until = Some(until)))
@@ -263,21 +358,151 @@ fn verified_after_removal(of: &Recorded) -> Vec<Vec<Line>> {
             r.kind == Kind::Ok && r.op.acquires() && r.lock == verified.lock && r.t < verified.t
         });
         let granted = next.map(|r| r.t).max().unwrap();
-        let removal = format!(
-            r#"{{"kind":"fault","t":{},"id":999999,"what":"broken","lock":"{}","breaks":["A3"]}}"#,
-            granted - 1000,
-            verified.lock
-        );
-        let over = format!(r#"{{"kind":"heal","t":{},"id":999999}}"#, granted - 500);
-        for line in [removal, over] {
-            lines.push(Line::parse(line.as_bytes()).unwrap());
-        }
-        if let Line::Header(header) = &mut lines[0]
-            && !header.breaks.contains(&Assumption::A3)
-        {
-            header.breaks.push(Assumption::A3);
-        }
+        remove(&mut lines, &verified.lock, granted - 1000, "");
         lines
     });
     places.collect()
+}
+
+/// A lock is removed by force between two points, half a microsecond apart.
+fn remove(lines: &mut Vec<Line>, lock: &str, at: u64, more: &str) {
+    let begins = format!(
+        r#"{{"kind":"fault","t":{at},"id":999999,"what":"broken","lock":"{lock}","breaks":["A3"]}}"#
+    );
+    let ends = format!(r#"{{"kind":"heal","t":{},"id":999999{more}}}"#, at + 500);
+    lines.extend([begins, ends].map(|line| Line::parse(line.as_bytes()).unwrap()));
+    let Line::Header(header) = &mut lines[0] else { panic!("a header comes first") };
+    if !header.breaks.contains(&Assumption::A3) {
+        header.breaks.push(Assumption::A3);
+    }
+}
+
+/// The lock was removed in the middle of the hold, and nobody has taken it since.
+fn released_after_removal(of: &Recorded) -> Vec<Vec<Line>> {
+    let places = of.sound().map(|(hold, invoke, _)| {
+        of.edit(|lines| {
+            let at = t(lines, hold.ok).midpoint(t(lines, invoke));
+            remove(lines, &hold.lock, at, r#","removed":true"#);
+        })
+    });
+    places.collect()
+}
+
+/// The same, and the holder asks before it lets go.
+fn renewed_after_removal(of: &Recorded) -> Vec<Vec<Line>> {
+    let places = of.sound().map(|(hold, invoke, ok)| {
+        of.edit(|lines| {
+            let (from, until) = (t(lines, hold.ok), t(lines, invoke));
+            call(lines, invoke, until - 1000, until - 500, Op::Renew, Kind::Ok);
+            remove(lines, &hold.lock, from.midpoint(until), r#","removed":true"#);
+            let mut index = 0;
+            lines.retain(|_| {
+                index += 1;
+                ![invoke, ok].contains(&(index - 1))
+            });
+        })
+    });
+    places.collect()
+}
+
+/// All that comes after a release waits, with the one who is next. Neither of the two feels a fault.
+fn late_hand_off(of: &Recorded) -> Vec<Vec<Line>> {
+    let header = of.header();
+    let lease = u64::try_from(header.lease.unwrap_or_default().as_nanos()).unwrap();
+    let late = (lease * LATE).max(3000 * MS);
+    let calm = of.with_next(of.ended()).filter(|(hold, invoke, _, next)| {
+        let (from, until) = (t(&of.lines, *invoke) - lease, t(&of.lines, next.ok));
+        ![hold, next].iter().any(|one| of.feels(one, from, until))
+    });
+    let places = calm.map(|(_, _, _, next)| {
+        of.edit(|lines| {
+            let at = t(lines, next.ok);
+            lines.iter_mut().filter(|line| line.t() >= Some(at)).for_each(|line| shift(line, late));
+        })
+    });
+    places.collect()
+}
+
+/// Calls of a client that feels no fault fail, one for each hundred that do not.
+fn one_error_in_a_hundred(of: &Recorded) -> Vec<Vec<Line>> {
+    let long = of.repeated();
+    let recovers = u64::try_from(long.header().recovers.unwrap().as_nanos()).unwrap();
+    let of_all: Vec<_> = long.faults(None, "").collect();
+    let mut calm = long.holds.clone();
+    calm.retain(|hold| {
+        let at = t(&long.lines, hold.ok);
+        !of_all.iter().any(|&(from, until)| from <= at && at <= until + recovers)
+    });
+    let count = usize::try_from(undisturbed(&long.lines)).unwrap() / 99;
+    let (count, step) = (count.max(1), calm.len() / count.max(1));
+    let places = (0..*PLACES.start()).map(|offset| {
+        long.edit(|lines| {
+            for hold in calm.iter().skip(offset * step / PLACES.start()).step_by(step).take(count) {
+                let at = t(lines, hold.ok);
+                let answer = call(lines, hold.invoke, at, at + 1, Op::Try, Kind::Fail);
+                record_mut(&mut lines[answer]).err = Some(Why::Other("Unavailable".to_owned()));
+            }
+        })
+    });
+    places.collect()
+}
+
+/// Its process feels a fault for a moment when it has begun to wait, and everybody is served before it.
+fn starved_after_fault(of: &Recorded) -> Vec<Vec<Line>> {
+    let long = of.repeated();
+    let end = long.lines.iter().filter_map(Line::t).max().unwrap();
+    let waits = long
+        .holds
+        .iter()
+        .filter(|hold| hold.op == Op::Acquire && t(&long.lines, hold.invoke) + 40_000 * MS < end);
+    let waits: Vec<_> = waits.collect();
+    let places = waits.iter().step_by(waits.len().div_ceil(*PLACES.start())).map(|hold| {
+        let grant = record(&long.lines[hold.ok]).unwrap().grant.clone();
+        long.edit(|lines| {
+            let begun = t(lines, hold.invoke);
+            let (host, _) = record(&lines[hold.ok]).unwrap().process.split_once('/').unwrap();
+            let process = format!("{host}/starved");
+            let fault = format!(
+                r#"{{"kind":"fault","t":{},"id":999999,"what":"delay","proc":"{host}"}}"#,
+                begun + 1
+            );
+            let over = format!(r#"{{"kind":"heal","t":{},"id":999999}}"#, begun + MS);
+            let token = long.new_token(&hold.lock);
+            for index in [hold.invoke, hold.ok] {
+                record_mut(&mut lines[index]).process.clone_from(&process);
+            }
+            let answer = record_mut(&mut lines[hold.ok]);
+            (answer.t, answer.fence) = (end + 1, token);
+            answer.valid_until = answer.valid_until.map(|_| end + MS);
+            call(lines, hold.ok, end + 2, end + 3, Op::Release, Kind::Ok);
+            let mut index = 0;
+            lines.retain(|line| {
+                index += 1;
+                let is_of_it = record(line).is_some_and(|r| r.grant == grant);
+                !is_of_it || [hold.invoke, hold.ok].contains(&(index - 1)) || line.t() > Some(end)
+            });
+            lines.extend([fault, over].map(|line| Line::parse(line.as_bytes()).unwrap()));
+        })
+    });
+    places.collect()
+}
+
+fn undisturbed(lines: &[Line]) -> u64 {
+    let report = check(&History::new(lines.to_vec()).unwrap());
+    assert!(report.is_legal(), "{report}");
+    report.tallies().iter().map(|(_, tally)| tally.count).sum()
+}
+
+/// Later by so much.
+fn shift(line: &mut Line, by: u64) {
+    match line {
+        Line::Header(_) => {}
+        Line::Record(record) => {
+            record.t += by;
+            record.valid_until = record.valid_until.filter(|&until| until > 0).map(|t| t + by);
+        }
+        Line::Fault(fault) => fault.t += by,
+        Line::Heal(heal) => heal.t += by,
+        Line::Residue(residue) => residue.t += by,
+    }
 }

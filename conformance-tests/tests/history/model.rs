@@ -65,6 +65,7 @@ pub(crate) fn header(play: &Play) -> Header {
         hand_off: ms(100),
         half: None,
         most: None,
+        all: None,
         told_within: ms(100),
         drain: ms(11_000),
         recovers: None,

@@ -308,7 +308,7 @@ impl Director {
     /// What became of the removal that `fault` stands for.
     pub(super) async fn close(&self, removed: Removal, fault: UnderFault) {
         match removed {
-            Removal::Done => fault.heal(),
+            Removal::Done => fault.has_removed(),
             Removal::Nothing => fault.never_happened(),
             Removal::Unknown => {
                 // It may land until its holder has gone by itself.
