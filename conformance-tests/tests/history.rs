@@ -591,9 +591,10 @@ fn saboteurs_are_caught_by_their_history() {
 fn hand_written(fields: &str, lines: &[&str]) -> Result<Report, String> {
     let fencing = if fields.contains("fencing") { "" } else { r#","fencing":"seeded""# };
     let header = r#"{"kind":"header","version":1,"run":"r","seed":7,"backend":"b","clock":"moment","sequential":true,
-        "lease":3000,"margin":30,"takeover":200,"hand_off":100,"told_within":100,"drain":10000"#;
+        "margin":30,"takeover":200,"hand_off":100,"told_within":100,"drain":10000"#;
     let header = header.replace('\n', " ");
-    let text = format!("{header}{fencing}{fields}}}\n{}\n", lines.join("\n"));
+    let lease = if fields.contains(r#""lease""#) { "" } else { r#","lease":3000"# };
+    let text = format!("{header}{fencing}{lease}{fields}}}\n{}\n", lines.join("\n"));
     let history = History::read(text.as_bytes()).map_err(|error| error.to_string())?;
     Ok(history::check(&history))
 }
@@ -1117,17 +1118,19 @@ fn releases_that_fail_without_a_fault_are_seen() {
     let report = judge("", r#""Unavailable""#, "");
     assert!(report.broken.contains_key(&Rule::Unexplained), "{report}");
     assert_eq!((report.returns.count, report.returns.failed, report.returns.moments), (8, 8, 8));
+    let at_once = judge(r#","timeout":7000"#, r#""Unavailable""#, "");
+    assert!(at_once.broken.contains_key(&Rule::Unexplained), "it met no bound: {at_once}");
     // All of it in one moment, or under a fault; or nothing but a loss, which is judged by itself.
     let slow = r#"{"kind":"fault","t":150,"id":1,"what":"slow","proc":"p1"}"#;
     for (fields, err, fault) in [
-        (r#","timeout":7000"#, r#""Unavailable""#, ""),
+        (r#","timeout":7000"#, r#""Timeout""#, ""),
         ("", r#""Unavailable""#, slow),
         ("", r#""lost""#, ""),
     ] {
         let report = judge(fields, err, fault);
         assert!(!report.broken.contains_key(&Rule::Unexplained), "{fields} {err}: {report}");
     }
-    assert_eq!(judge(r#","timeout":3500"#, r#""Unavailable""#, "").returns.moments, 2);
+    assert_eq!(judge(r#","timeout":3500"#, r#""Timeout""#, "").returns.moments, 2);
 }
 
 #[test]
@@ -1378,6 +1381,27 @@ fn a_stopped_holder_is_taken_over_from_within_the_bound() {
         let lines = [TAKEN[0], TAKEN[1], fault, wait, &taken(3100), one, other, end];
         let report = hand_written("", &lines).unwrap();
         assert_eq!(!report.broken.contains_key(&Rule::Told), legal, "{t}: {report}");
+    }
+}
+
+/// Without leases, a lock that is not renewed has a deadline of its holder's own, and ends with that.
+#[test]
+fn a_killed_holder_without_a_lease_is_followed_at_once() {
+    let held = r#","fence":1,"valid_until":900,"unrenewed":true"#;
+    let killed = r#"{"kind":"fault","t":200,"id":1,"what":"kill","proc":"p1"}"#;
+    let lines = [
+        written(100, "invoke", "p1/a", "acquire", ""),
+        written(101, "ok", "p1/a", "acquire", held),
+        killed.to_owned(),
+        written(210, "invoke", "p2/b", "acquire", ""),
+        written(220, "ok", "p2/b", "acquire", r#","fence":2,"valid_until":900"#),
+        written(230, "invoke", "p2/b", "release", ""),
+        written(231, "ok", "p2/b", "release", ""),
+    ];
+    for (lease, is_legal) in [("null", true), ("1000", false)] {
+        let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+        let report = hand_written(&format!(r#","lease":{lease}"#), &lines).unwrap();
+        assert_eq!(report.is_legal(), is_legal, "{lease}: {report}");
     }
 }
 

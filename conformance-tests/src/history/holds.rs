@@ -106,11 +106,15 @@ impl LockLine {
 /// When its lease can have ended at the earliest, if nothing else ended it.
 pub(super) fn earliest_expiry(history: &History, lock: &LockLine, grant: &Grant) -> At {
     let header = &history.header;
-    let invoke = lock.acquire_of(grant).invoke;
+    let acquire = lock.acquire_of(grant);
+    let killed = history.killed(acquire.process).unwrap_or(At::NEVER);
     match (grant.valid_until, header.lease) {
-        (Some(valid_until), _) => At::first(valid_until),
-        (None, Some(lease)) => At::first(invoke.plus(lease.saturating_sub(header.margin)).t),
-        (None, None) => history.killed(lock.acquire_of(grant).process).unwrap_or(At::NEVER),
+        (Some(valid_until), Some(_)) => At::first(valid_until),
+        (None, Some(lease)) => {
+            At::first(acquire.invoke.plus(lease.saturating_sub(header.margin)).t)
+        }
+        // It ends with its process, also if that has said up to when it would hold it.
+        (until, None) => until.map_or(At::NEVER, At::first).min(killed),
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::holds::{Hold, Presence, Span};
 use super::order::is_busy;
 use super::record::{Header, Op, Why};
-use super::report::{Report, Rule, Tally, Times};
+use super::report::{Failure, Report, Rule, Tally, Times};
 use super::timeline::{At, Call, Grant, History, LockLine, Outcome};
 
 /// So many waits without a fault have to bring enough hand-offs without a fault to judge them.
@@ -180,10 +180,9 @@ fn stood_still<'a>(
 /// recover.
 #[derive(Default)]
 pub(super) struct Unexplained {
-    /// When, and what, in words.
-    acquisitions: Vec<(u64, String)>,
-    returns: Vec<(u64, String)>,
-    holds: Vec<(u64, String)>,
+    acquisitions: Vec<Failure>,
+    returns: Vec<Failure>,
+    holds: Vec<Failure>,
 }
 
 impl Unexplained {
@@ -199,7 +198,7 @@ impl Unexplained {
             }
             tally.count += 1;
             if let Some(why) = call.err.as_ref().filter(|why| is_failure(call.op, why)) {
-                failures.push((call.ret.t, failure(history, lock, call, why, call.lines[1])));
+                failures.push(failure(history, lock, call, (call.ret, why, call.lines[1])));
             }
         }
         for grant in &lock.grants {
@@ -225,7 +224,7 @@ impl Unexplained {
         }
         report.holds.count += 1;
         if let Some((at, why, line)) = lost {
-            self.holds.push((at.t, failure(h, lock, acquire, why, *line)));
+            self.holds.push(failure(h, lock, acquire, (*at, why, *line)));
         }
     }
 
@@ -274,11 +273,18 @@ fn is_failure(op: Op, why: &Why) -> bool {
     }
 }
 
-fn failure(history: &History, lock: &LockLine, call: &Call, why: &Why, line: u32) -> String {
-    let (name, op, lock) = (history.name_of(call), call.op, &lock.name);
-    match why {
-        Why::Other(words) => format!("{op:?} of {name}, lock {lock} (line {line}): {words}"),
-        why => format!("{op:?} of {name}, lock {lock} (line {line}): {why:?}"),
+fn failure(h: &History, lock: &LockLine, call: &Call, (at, why, line): (At, &Why, u32)) -> Failure {
+    let (name, op, lock) = (h.name_of(call), call.op, &lock.name);
+    let words = match why {
+        Why::Other(words) => words.clone(),
+        why => format!("{why:?}"),
+    };
+    // A lease that ran out is a bound, too.
+    let is_late = *why == Why::Expired || words.starts_with("Timeout");
+    Failure {
+        t: at.t,
+        is_late,
+        words: format!("{op:?} of {name}, lock {lock} (line {line}): {words}"),
     }
 }
 

@@ -89,7 +89,7 @@ pub struct Header {
     /// there.
     #[serde(default, with = "nanos_option")]
     pub resumes: Option<Duration>,
-    /// The bound on a call of the backend. What fails within one of it has failed in one moment.
+    /// The bound on a call of the backend. What meets a bound within one of it has failed in one moment.
     #[serde(default, with = "nanos_option")]
     pub timeout: Option<Duration>,
     /// Which renewals stand in the history.

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use lock_core::backend::Effect;
 use lock_core::clock::{Moment, sleep};
-use lock_core::{Error, ErrorKind, Lock, LockGuard, Loss};
+use lock_core::{Detached, Error, ErrorKind, Lock, LockGuard, Locker, Loss};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::record::{
@@ -520,11 +520,104 @@ impl Client {
     pub async fn verify(&mut self, held: &Held) -> Result<(), Error> {
         let pending = self.invoke_on(Op::Renew, &held.id);
         let result = held.guard.verify().await;
-        match &result {
-            Ok(()) => pending.still_held(&held.guard),
-            Err(error) => pending.failed(error),
+        pending.renewed(result, &held.guard)
+    }
+
+    /// [`LockGuard::extend`], recorded as a renewal.
+    ///
+    /// # Errors
+    ///
+    /// Those of the guard.
+    ///
+    /// # Cancel safety
+    ///
+    /// As that of the guard; the outcome is noted as unknown.
+    pub async fn extend(&mut self, held: &Held, ttl: Duration) -> Result<(), Error> {
+        let pending = self.invoke_on(Op::Renew, &held.id);
+        let result = held.guard.extend(ttl).await;
+        pending.renewed(result, &held.guard)
+    }
+
+    /// [`LockGuard::detach`]. Nothing is noted of it but that it failed: the lock stays held up to its deadline.
+    ///
+    /// # Errors
+    ///
+    /// Those of the guard, which is dropped then.
+    ///
+    /// # Cancel safety
+    ///
+    /// As that of the guard; nothing is noted.
+    pub async fn detach(&mut self, held: Held) -> Result<(Detached, GrantId), Error> {
+        let Held { guard, id } = held;
+        let detached = guard.detach().await;
+        if detached.is_err() {
+            self.invoke_on(Op::Release, &id).info(Why::Dropped);
         }
-        result
+        detached.map(|detached| (detached, id))
+    }
+
+    /// [`Locker::adopt`], recorded as a renewal.
+    ///
+    /// # Errors
+    ///
+    /// Those of the locker.
+    ///
+    /// # Cancel safety
+    ///
+    /// As that of the locker; the outcome is noted as unknown.
+    pub async fn adopt(
+        &mut self,
+        locks: &Locker,
+        (detached, id): (Detached, GrantId),
+    ) -> Result<Held, Error> {
+        let pending = self.invoke_on(Op::Renew, &id);
+        let result = locks.adopt(detached).await;
+        match result {
+            Ok(guard) => {
+                pending.still_held(&guard);
+                Ok(Held { guard, id })
+            }
+            Err(error) => {
+                pending.failed(&error);
+                Err(error)
+            }
+        }
+    }
+
+    /// [`Locker::renew_detached`], recorded without its deadline.
+    ///
+    /// # Errors
+    ///
+    /// Those of the locker.
+    ///
+    /// # Cancel safety
+    ///
+    /// As that of the locker; the outcome is noted as unknown.
+    pub async fn renew_detached(
+        &mut self,
+        locks: &Locker,
+        (detached, id): (&Detached, &GrantId),
+    ) -> Result<Duration, Error> {
+        let pending = self.invoke_on(Op::Renew, id);
+        pending.answered(locks.renew_detached(detached).await)
+    }
+
+    /// [`Locker::release_detached`], recorded.
+    ///
+    /// # Errors
+    ///
+    /// Those of the locker.
+    ///
+    /// # Cancel safety
+    ///
+    /// As that of the locker; the outcome is noted as unknown.
+    pub async fn release_detached(
+        &mut self,
+        locks: &Locker,
+        (detached, id): (&Detached, &GrantId),
+    ) -> Result<(), Error> {
+        let pending = self.invoke_on(Op::Release, id);
+        pending.answered(locks.release_detached(detached).await)
     }
 
     /// [`LockGuard::is_held`], recorded.
@@ -550,13 +643,8 @@ impl Client {
     /// As that of the guard; the outcome is noted as unknown.
     pub async fn release(&mut self, held: Held) -> Result<(), Error> {
         let pending = self.invoke_release(&held);
-        let result = held.guard.release().await;
-        match &result {
-            Ok(()) => pending.ok(),
-            // Core lets go of a lost lock by itself, whenever it can.
-            Err(error) => pending.failed(error),
-        }
-        result
+        // Core lets go of a lost lock by itself, whenever it can.
+        pending.answered(held.guard.release().await)
     }
 
     /// Drops the guard, recorded: it is released in the background, some time.
@@ -654,6 +742,22 @@ impl Pending<'_> {
     /// Nobody knows. The client goes on under a new name.
     pub fn info(self, why: Why) {
         self.answer(Kind::Info, |record| record.err = Some(why));
+    }
+
+    fn answered<T>(self, result: Result<T, Error>) -> Result<T, Error> {
+        match &result {
+            Ok(_) => self.ok(),
+            Err(error) => self.failed(error),
+        }
+        result
+    }
+
+    fn renewed(self, result: Result<(), Error>, guard: &LockGuard) -> Result<(), Error> {
+        match &result {
+            Ok(()) => self.still_held(guard),
+            Err(error) => self.failed(error),
+        }
+        result
     }
 
     fn still_held(self, guard: &LockGuard) {

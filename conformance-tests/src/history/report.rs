@@ -124,6 +124,17 @@ impl fmt::Display for Times {
     }
 }
 
+/// What failed without a fault.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Failure {
+    /// When.
+    pub(super) t: u64,
+    /// It met a bound: the machine may have stood still.
+    pub(super) is_late: bool,
+    /// What, in words.
+    pub(super) words: String,
+}
+
 /// What no fault explains, of what no fault disturbed.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Tally {
@@ -131,7 +142,8 @@ pub struct Tally {
     pub count: u64,
     /// Of these, so many failed all the same.
     pub failed: u64,
-    /// In so many moments: what fails together, within the bound of a call, may have one cause.
+    /// In so many moments: what meets a bound together, within that of a call, may have one cause. Anything else counts by
+    /// itself.
     pub moments: u64,
     /// The first ones of them, in words.
     pub failures: Vec<String>,
@@ -145,18 +157,20 @@ impl Tally {
         self.failed > (self.count / MEETS_A_BOUND).max(STALLS) && self.moments > STALLS
     }
 
-    /// Counts what failed, and when.
-    pub(super) fn fail(&mut self, mut failures: Vec<(u64, String)>, timeout: Duration) {
+    /// Counts what failed, and when. What met no bound is no matter of a moment.
+    pub(super) fn fail(&mut self, mut failures: Vec<Failure>, timeout: Duration) {
         failures.sort_unstable();
         let mut moment: Option<u64> = None;
-        for (t, _) in &failures {
-            if moment.is_none_or(|began| *t - began > nanos_of(timeout)) {
+        for Failure { t, is_late, .. } in &failures {
+            if !is_late {
+                self.moments += 1;
+            } else if moment.is_none_or(|began| *t - began > nanos_of(timeout)) {
                 self.moments += 1;
                 moment = Some(*t);
             }
         }
         self.failed += failures.len() as u64;
-        let first = failures.into_iter().map(|(_, words)| words).take(TOLD as usize);
+        let first = failures.into_iter().map(|failure| failure.words).take(TOLD as usize);
         self.failures.extend(first);
     }
 }
