@@ -10,8 +10,9 @@
 //! | `write LOCK FENCE VALUE` | `ok` or `refused` |
 //! | `put LOCK VALUE` | `ok` |
 //! | `says WORD` | none |
+//! | `did WORD` | none; it is counted |
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -177,6 +178,8 @@ pub(crate) struct Office {
     recorder: Recorder,
     guarded: Vec<Guarded>,
     refused: AtomicU64,
+    /// What clients say that they did, and how often.
+    deeds: Mutex<BTreeMap<String, u64>>,
     pub(crate) traffic: Traffic,
 }
 
@@ -187,7 +190,13 @@ impl Office {
             unfenced: Mutex::default(),
         });
         let (guarded, refused) = (guarded.collect(), AtomicU64::new(0));
-        Arc::new(Self { recorder, guarded, refused, traffic: Traffic::default() })
+        let deeds = Mutex::default();
+        Arc::new(Self { recorder, guarded, refused, deeds, traffic: Traffic::default() })
+    }
+
+    /// What clients have said that they did.
+    pub(crate) fn deeds(&self) -> BTreeMap<String, u64> {
+        lock(&self.deeds).clone()
     }
 
     /// How many locks there are.
@@ -260,6 +269,10 @@ impl Office {
             ["look", lock, fence] => self.look(lock, fence),
             ["write", lock, fence, value] => self.write(lock, fence, value),
             ["put", lock, value] => self.put(lock, value),
+            ["did", word] => {
+                *lock(&self.deeds).entry(word.to_owned()).or_default() += 1;
+                return Ok(None);
+            }
             ["says", word] => {
                 // The campaign may have stopped listening.
                 let _ = said.send(word.to_owned());
@@ -343,6 +356,11 @@ impl Desk {
 
     pub(crate) fn says(&self, word: &str) {
         self.send(format!("says {word}\n").as_bytes(), false);
+    }
+
+    /// It is counted.
+    pub(crate) fn did(&self, word: &str) {
+        self.send(format!("did {word}\n").as_bytes(), false);
     }
 
     fn ask(&self, line: &str) -> String {

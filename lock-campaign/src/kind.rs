@@ -35,6 +35,7 @@ pub enum Kind {
     LateGrant,
     CutFromGrant,
     StoppedFromGrant,
+    KilledFromGrant,
     BrokenFromGrant,
     ServerStopped,
     ServerRestarted,
@@ -79,7 +80,7 @@ pub enum Offer {
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 45] = [
+    pub const ALL: [Self; 46] = [
         Self::ClientKilled,
         Self::ClientStopped,
         Self::ClientStarved,
@@ -107,6 +108,7 @@ impl Kind {
         Self::LateGrant,
         Self::CutFromGrant,
         Self::StoppedFromGrant,
+        Self::KilledFromGrant,
         Self::BrokenFromGrant,
         Self::ServerStopped,
         Self::ServerRestarted,
@@ -158,6 +160,7 @@ impl Kind {
             Self::LateGrant => "aimed: a grant told late, not renewed, and held to its end",
             Self::CutFromGrant => "aimed: nothing passes from a grant on, beyond its lease",
             Self::StoppedFromGrant => "aimed: client stopped from a grant on, beyond its lease",
+            Self::KilledFromGrant => "aimed: client killed that has just been granted a lock",
             Self::BrokenFromGrant => {
                 "aimed: a lock broken, and held on to until its holder is told"
             }
@@ -236,6 +239,7 @@ impl Kind {
             Self::LateGrant => &[Self::Delay, Self::CallsRepliesLate],
             Self::CutFromGrant => &[Self::BlackHole, Self::CallsCutOff],
             Self::StoppedFromGrant => &[Self::ClientStopped, Self::ClientStarved],
+            Self::KilledFromGrant => &[Self::ClientKilled],
             Self::BrokenFromGrant => &[Self::Broken],
             _ => &[],
         }

@@ -28,6 +28,7 @@ mod cli;
 mod crew;
 mod desk;
 mod director;
+mod draws;
 mod kind;
 mod outcome;
 pub mod report;

@@ -16,6 +16,7 @@ use tokio::task::JoinSet;
 use crate::crew::{Post, Program};
 use crate::desk::{Effects, Office, lock_name};
 use crate::director::Director;
+use crate::draws;
 use crate::kind::{Kind, Offer};
 use crate::outcome::{Outcome, Prompt, Settings, VERDICT};
 use crate::scene;
@@ -144,6 +145,9 @@ async fn verdict(
     let judged = Moment::now();
     let report = history::check(&history);
     failures.extend(what_failed(&report, &effects));
+    let draws = draws::of(&lines, office.deeds());
+    let caps = operator.capabilities();
+    failures.extend(draws::missing(&draws, report.grants as u64, settings, &caps));
     let (undisturbed, unexplained) = report
         .tallies()
         .iter()
@@ -168,6 +172,7 @@ async fn verdict(
         around: director.around().await,
         missed: director.missed().await,
         refused_kinds: refused_kinds(&*site),
+        draws,
         effects,
         failures,
         violations: report.violations.iter().map(ToString::to_string).collect(),
@@ -259,6 +264,11 @@ fn has_all(site: &dyn Site, settings: &Settings) -> io::Result<()> {
     Ok(())
 }
 
+/// In one run of four, locks are handed over inside of clients.
+fn handovers(seed: u64) -> u8 {
+    if seed % 4 == 3 { 4 } else { 0 }
+}
+
 fn locks(site: &dyn Site, settings: &Settings) -> usize {
     settings.locks.unwrap_or(site.terms().locks)
 }
@@ -314,6 +324,10 @@ fn header(
     header.moves_back = terms.lease.is_some();
     header.passes_over = caps.wakeup == Wakeup::HandOff && site.shared().is_none();
     header.fifo_after = header.fifo_after.map(|_| terms.timeout + IN_LINE);
+    if handovers(seed) > 0 {
+        // Others are overtaken by as many.
+        (header.passes_on, header.fifo_after) = (true, None);
+    }
     // Where nobody can look, nothing is promised.
     let documented = site.documented();
     header.residue = documented.map(|names| names.into_iter().map(str::to_owned).collect());
@@ -352,6 +366,7 @@ fn crew(
             draw: rng.u64(..),
             calls: Kind::ALL.iter().any(|kind| kind.is_in_calls() && site.offer(*kind).is_there()),
             bug: settings.bug.clone(),
+            handovers: handovers(seed),
         };
         let program = match site.shared() {
             Some(backend) => Program::Thread(backend),

@@ -85,6 +85,8 @@ pub const ALL: &[Bug] = &[
         Campaign("redis"),
     )
     .breaking(&[Rule::K2, Rule::K7]),
+    bug("UsesLowBits", "tokens have low bits, which count hand-overs", Campaign("memory"))
+        .breaking(&[Rule::K4]),
     bug("CountsFromTheReply", "the lease is counted from the reply", Campaign("memory"))
         .breaking(&[Rule::K1]),
     bug(
@@ -114,6 +116,44 @@ pub const ALL: &[Bug] = &[
     bug("KeepsPlaces", "who waited once stands in line for ever", Law("6.7")),
     bug("NeverWakes", "no release wakes a waiter", Law("6.2")),
     bug("ForgetsFailedReleases", "a release that fails is told as done", Network("12.11")),
+    // Clients of a run do not do what shows these, or no answer tells of it: they repeat no attempt that was answered, ask
+    // for no floor and no other names, and nothing judges what they see when they inspect and list.
+    bug("AttemptShortens", "a repeated attempt shortens the lease", Law("1.2")),
+    bug("IgnoresFloors", "an attempt with a floor gets a token below it", Law("5.2")),
+    bug("InspectSeesNothing", "a held lock is shown as free", Law("9.1")),
+    bug("InspectTakesTheLock", "inspecting a lock takes it", Law("9.1")),
+    bug("HidesWhatItCan", "what works is declared absent", Law("9.1")),
+    bug("ListsInAnyOrder", "a list is not sorted", Law("9.3")),
+    bug("ListsWithoutLimit", "a page has all locks", Law("9.3")),
+    bug("FoldsCase", "names that differ in case are one lock", Law("10.1")),
+    bug("CutsNames", "long names are cut", Law("10.1")),
+    bug("ReadsLongLeasesAsDates", "a lease of a month is over at once", Law("10.2")),
+    bug("RoundsShortLeasesToForever", "a lease below a second has no end", Law("10.2")),
+    bug("ShowsOwners", "an error shows an owner id", Law("11.1")),
+    bug("KeepsTheWholeLease", "a minimum hold lasts as long as the lease", Law("4.6")),
+    // These end a wait or a hold a little late or early, within what a run allows for the load of the machine, or need a
+    // batch, a late packet or a removal at one certain moment.
+    bug("AnswersOutOfOrder", "a batch of renewals is answered in another order", Law("2.5")),
+    bug("LeavesNextToNothing", "a grant leaves next to nothing of its lease", Law("2.6")),
+    bug("KeepsTheNewsToItself", "no holder is notified of a removal", Law("3.3")),
+    bug("ReleasesAtTheDeadline", "a lost lock is released at its deadline", Law("3.4")),
+    bug("ForgetsWhomItKnew", "a late attempt is let in after a while", Law("4.5")),
+    bug("CachesContention", "contention is answered from a cache", Law("6.1")),
+    bug("QueuesTries", "a try stands in line", Law("6.5")),
+    bug("KeepsTheCancelled", "what a cancelled acquisition won is kept", Law("7.1")),
+    bug("ForgetsItsOwner", "a claim is contended by itself", Law("1.2")),
+    bug("ReleasesOnlyWhatItRenewed", "a detached lock is released by its renewer only", Law("9.4")),
+    bug("RenewsInName", "a renewal is acknowledged and not done", Law("2.1")),
+    bug("AssumesItsRenewals", "a renewal without an answer counts", Law("14.4")),
+    // What is declared is wrong, and the first grant would fail.
+    bug("HidesItsLeases", "leases are not declared", Law("2.1")),
+    bug("LosesTokens", "some grants have no token", Law("5.1")),
+    bug("RenewsWithoutToken", "a renewal has no token", Law("5.1")),
+    bug("IssuesUndeclaredTokens", "tokens are not declared", Law("5.3")),
+    // Their checks cut, hold and delay what is on the wire at one certain moment.
+    bug("BlocksItsThread", "a call blocks the thread of its runtime", Network("12.10")),
+    bug("CountsFromTheWord", "a late word of a grant prolongs it", Network("12.13")),
+    bug("ServesTheServedAgain", "older data cost a lease for each stale entry", Network("13.4")),
     bug(
         "LossUnhappens",
         "a holder that was told of its loss holds again",
@@ -317,6 +357,17 @@ impl Harness for Only {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_saboteur_is_in_the_catalogue_with_a_law_that_sees_it() {
+        for saboteur in sabotage::all() {
+            let bug = ALL.iter().find(|bug| bug.name == saboteur.name);
+            let bug = bug.unwrap_or_else(|| panic!("{} is not in the catalogue", saboteur.name));
+            if let Law(number) | Network(number) = bug.seen_by {
+                assert!(saboteur.caught_by.contains(&number), "{}: {number}", bug.name);
+            }
+        }
+    }
 
     #[test]
     fn the_campaign_sees_a_bug_by_a_rule_that_it_breaks() {

@@ -80,6 +80,12 @@ impl Director {
                 self.silence(way, beyond, post).await?;
                 fault.heal();
             }
+            Kind::KilledFromGrant => {
+                wins(post, lock, true)?;
+                let _ = begin(Trouble::Kill);
+                self.kill(self.span(rng) / 4, post).await?;
+                return Ok(true);
+            }
             _ => return self.hold_on_to_what_is_broken(lock, post).await,
         }
         tell(post, &Order::LetGo)?;

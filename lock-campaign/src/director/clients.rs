@@ -44,9 +44,7 @@ impl Director {
         let mut hit = true;
         match kind {
             Kind::ClientKilled => {
-                block_in_place(|| post.kill()).map_err(text)?;
-                self.last(Scope::Client, span / 4).await?;
-                block_in_place(|| post.start().and_then(|()| post.ready())).map_err(text)?;
+                self.kill(span / 4, post).await?;
                 // The dead stay dead: who comes next has another name.
                 return Ok(true);
             }
@@ -90,6 +88,13 @@ impl Director {
         }
         let from = rng.usize(..all);
         &post.lines[from..rng.usize(from + 1..=all)]
+    }
+
+    /// Kills the client, and starts another one in its place after a while.
+    pub(super) async fn kill(&self, span: Duration, post: &mut Post) -> Result<(), Failure> {
+        block_in_place(|| post.kill()).map_err(text)?;
+        self.last(Scope::Client, span).await?;
+        block_in_place(|| post.start().and_then(|()| post.ready())).map_err(text)
     }
 
     /// The client does nothing for a while.

@@ -408,10 +408,16 @@ fn text(error: std::io::Error) -> Failure {
 
 /// All kinds of a deck in any order. Every other one is aimed: chance alone seldom finds the moment.
 fn shuffled(deck: &[Kind], rng: &mut Rng) -> Vec<Kind> {
-    let (aimed, mut others): (Vec<Kind>, _) = deck.iter().partition(|kind| kind.is_aimed());
+    let (mut aimed, mut others): (Vec<Kind>, Vec<Kind>) =
+        deck.iter().partition(|kind| kind.is_aimed());
     rng.shuffle(&mut others);
-    let with_aimed = |kind| [Some(kind), rng.choice(&aimed).copied()];
-    others.into_iter().flat_map(with_aimed).flatten().collect()
+    rng.shuffle(&mut aimed);
+    if others.is_empty() || aimed.is_empty() {
+        return [others, aimed].concat();
+    }
+    let count = others.len().max(aimed.len());
+    let both = others.into_iter().cycle().zip(aimed.into_iter().cycle()).take(count);
+    both.flat_map(|(other, aimed)| [other, aimed]).collect()
 }
 
 enum Target<'a> {

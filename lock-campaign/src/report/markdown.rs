@@ -11,7 +11,8 @@ use crate::times::Spread;
 const WHAT_IS_COUNTED: &str = "\n*Verdict* is the version of the rules that a run was judged by: results of an older one have not been judged by\n\
     what came since (`outcome.rs` says what that is). *Failed without a fault* are calls whose clients felt no fault, neither\n\
     then nor shortly before, and that ended with an error all the same, and holds that were lost though they are renewed: more\n\
-    than one in a hundred of acquisitions, of releases or of holds, at more than three moments, and the run is not clean.\n\
+    than one in two hundred (up to verdict 5, one in a hundred) of acquisitions, of releases, of holds or of all of them, at\n\
+    more than three moments, and the run is not clean.\n\
     *Waits judged* are those that no fault disturbed and after which certainly nobody else had the lock any more, so that they\n\
     would have been found late: fewer than one in twenty and the run is not clean. `–`: not counted.\n";
 
@@ -52,6 +53,7 @@ pub fn markdown(outcomes: &[Outcome], findings: &[Finding]) -> String {
     text += &times(&sums);
     text += &standstills(&sums);
     text += &faults(&sums);
+    text += &draws(&sums);
     text += &unclean(&sums);
     text += &bugs(findings);
     text += "\n## Commands\n\n";
@@ -209,6 +211,24 @@ fn faults(sums: &[Sum<'_>]) -> String {
         for (why, kinds) in reasons {
             let _ = writeln!(text, "* {}: {why}", kinds.join(", "));
         }
+    }
+    text
+}
+
+fn draws(sums: &[Sum<'_>]) -> String {
+    let counted: Vec<_> = sums.iter().filter(|sum| sum.drawn_grants > 0).collect();
+    if counted.is_empty() {
+        return String::new();
+    }
+    let mut text = "\n## Draws\n\n\
+        How often clients did what, and holders were hit, per 1 000 grants; of the runs since verdict 6. A run of the\n\
+        default length in which a verb that the backend has comes less than once is not clean.\n\n\
+        | backend | per 1 000 grants |\n|---|---|\n"
+        .to_owned();
+    for sum in counted {
+        let rates = crate::draws::rates(&sum.draws, sum.drawn_grants);
+        let rates: Vec<_> = rates.iter().map(|(what, rate)| format!("{what} {rate}")).collect();
+        let _ = writeln!(text, "| {} | {} |", sum.backend, rates.join(", "));
     }
     text
 }

@@ -11,6 +11,7 @@ use std::time::Duration;
 pub use html::html;
 pub use markdown::markdown;
 
+use crate::draws;
 use crate::outcome::{Bound, Outcome, Prompt};
 use sums::Origin;
 
@@ -42,6 +43,11 @@ pub fn line(outcome: &Outcome) -> String {
         let count = all.took.count;
         let few = if all.judged { "" } else { ", too few to judge" };
         let _ = write!(text, "; hand-offs without a fault: {} of {count}{few}", prompt(all));
+    }
+    let rates = draws::rates(&outcome.draws, outcome.grants as u64);
+    for (index, (what, rate)) in rates.into_iter().enumerate() {
+        let before = if index == 0 { "; per 1000 grants: " } else { ", " };
+        let _ = write!(text, "{before}{what} {rate}");
     }
     text
 }

@@ -26,6 +26,9 @@ pub(super) struct Sum<'a> {
     pub(super) unknown: u64,
     pub(super) faults: u64,
     pub(super) around: BTreeMap<Kind, Around>,
+    /// How often clients did what, and the grants of the runs that have counted it.
+    pub(super) draws: BTreeMap<String, u64>,
+    pub(super) drawn_grants: u64,
     pub(super) effects: Effects,
     pub(super) losses: Losses,
     pub(super) takeovers: Spread,
@@ -74,6 +77,8 @@ impl<'a> Sum<'a> {
             unknown: 0,
             faults: 0,
             around: BTreeMap::new(),
+            draws: BTreeMap::new(),
+            drawn_grants: 0,
             effects: Effects::default(),
             losses: Losses::default(),
             takeovers: Spread::default(),
@@ -102,6 +107,11 @@ impl<'a> Sum<'a> {
         for (kind, around) in &outcome.around {
             self.around.entry(*kind).or_default().add(around);
         }
+        for (what, count) in &outcome.draws {
+            *self.draws.entry(what.clone()).or_default() += count;
+        }
+        let is_counted = !outcome.draws.is_empty();
+        self.drawn_grants += if is_counted { outcome.grants as u64 } else { 0 };
         self.effects.add(&outcome.effects);
         self.losses.add(&outcome.losses);
         self.takeovers.add(&outcome.takeovers);

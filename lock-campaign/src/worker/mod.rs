@@ -28,6 +28,7 @@ use crate::desk::{Desk, orders};
 use crate::kind::Kind;
 use crate::sites::Connecting;
 use player::Player;
+pub(crate) use player::can_detach;
 use soloist::Cue;
 use weather::Weather;
 
@@ -52,6 +53,9 @@ pub(crate) struct Duty {
     /// Whether calls of the backend may be disturbed.
     pub(crate) calls: bool,
     pub(crate) bug: Option<String>,
+    /// So often in a row locks are handed over inside of the client.
+    #[serde(default)]
+    pub(crate) handovers: u8,
 }
 
 /// What the campaign orders, as a line each.
@@ -196,7 +200,8 @@ async fn live(
     let locks = Locker::builder_from(backend)
         .timeout(duty.timeout)
         .default_ttl(duty.ttl)
-        .patience(Duration::from_secs(120));
+        .patience(Duration::from_secs(120))
+        .local_handovers(duty.handovers);
     let locks = match executor {
         Some(executor) => locks.executor(executor).build(),
         None => locks.build(),

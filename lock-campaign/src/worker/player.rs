@@ -7,7 +7,9 @@ use std::time::Duration;
 use conformance_tests::history::{Client, Held, Why};
 use fastrand::Rng;
 use lock_core::clock::sleep;
-use lock_core::{FencingToken, Locker, Loss, RenewalPolicy};
+use lock_core::{
+    Capabilities, FencingToken, LockName, Locker, Loss, RenewalPolicy, Support, Takeover,
+};
 
 use super::{Duty, State};
 use crate::desk::{Desk, lock_name, unfenced};
@@ -27,6 +29,15 @@ pub(super) struct Read {
     unfenced: u64,
 }
 
+/// What is special about an acquisition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Extra {
+    Nothing,
+    OtherTtl,
+    LongestHold,
+    Detached,
+}
+
 impl Player {
     pub(super) fn new(client: Client, rng: Rng, desk: Desk, state: Arc<State>, duty: Duty) -> Self {
         Self { client, rng, desk, state, duty }
@@ -38,19 +49,103 @@ impl Player {
             let number = self.rng.usize(..self.duty.locks);
             // Some leases are never renewed: whoever counts them wrongly is found out.
             let is_short = self.rng.u8(..16) == 0 || self.state.short.load(Ordering::SeqCst);
-            self.client.leaves_unrenewed(is_short);
-            if let Some(held) = self.win(&locks, number, is_short).await {
-                self.work(held, is_short, gives_up(number)).await;
+            let extra = self.extra(&locks, is_short);
+            self.client.leaves_unrenewed(is_short || extra == Extra::LongestHold);
+            if self.rng.u8(..32) == 0 {
+                self.look_around(&locks, number).await;
+            }
+            if let Some(held) = self.win(&locks, number, is_short, extra).await {
+                let held = match extra {
+                    Extra::Detached => self.pass_on(&locks, held).await,
+                    _ => Some(held),
+                };
+                if let Some(held) = held {
+                    self.work(held, is_short, gives_up(number)).await;
+                }
             }
         }
     }
 
-    async fn win(&mut self, locks: &Locker, number: usize, is_short: bool) -> Option<Held> {
-        let lock = locks.lock(lock_name(number)).expect("a good name").ttl(self.duty.ttl);
-        let lock = if is_short { lock.renewal(RenewalPolicy::off()) } else { lock };
+    /// What is special about an acquisition, if anything.
+    fn extra(&mut self, locks: &Locker, is_short: bool) -> Extra {
+        match self.rng.u8(..24) {
+            0 => Extra::OtherTtl,
+            1 if !is_short => Extra::LongestHold,
+            2 | 3 if !is_short && can_detach(locks.capabilities()) => Extra::Detached,
+            _ => Extra::Nothing,
+        }
+    }
+
+    /// As an operator does. Nobody is disturbed by it.
+    async fn look_around(&mut self, locks: &Locker, number: usize) {
+        let (caps, name) = (locks.capabilities(), lock_name(number));
+        if caps.inspecting == Support::Present {
+            let name = LockName::new(name).expect("a good name");
+            let _ = locks.inspect(&name).await;
+            self.desk.did("inspect");
+        }
+        if caps.listing == Support::Present {
+            let _ = locks.list("n", None, 100).await;
+            self.desk.did("list");
+        }
+    }
+
+    /// Detaches the lock, and adopts it, or releases it as it is. Returns it if it is still held.
+    async fn pass_on(&mut self, locks: &Locker, held: Held) -> Option<Held> {
+        let (detached, id) = self.client.detach(held).await.ok()?;
+        self.desk.did("detach");
+        sleep(self.up_to(self.duty.beat * 4)).await;
+        let is_renewed = self.rng.bool();
+        if is_renewed {
+            let renewed = self.client.renew_detached(locks, (&detached, &id)).await;
+            self.desk.did("renew-detached");
+            if renewed.is_err() {
+                let _ = self.client.release_detached(locks, (&detached, &id)).await;
+                return None;
+            }
+        }
+        if self.rng.bool() {
+            self.desk.did("release-detached");
+            let _ = self.client.release_detached(locks, (&detached, &id)).await;
+            return None;
+        }
+        self.desk.did("adopt");
+        match self.client.adopt(locks, (detached.clone(), id.clone())).await {
+            Ok(held) => {
+                tell_of_loss(&held);
+                Some(held)
+            }
+            Err(_) => {
+                // Whatever is left of it is let go, or ends with its lease.
+                let _ = self.client.release_detached(locks, (&detached, &id)).await;
+                None
+            }
+        }
+    }
+
+    async fn win(
+        &mut self,
+        locks: &Locker,
+        number: usize,
+        is_short: bool,
+        extra: Extra,
+    ) -> Option<Held> {
+        let ttl = match extra {
+            Extra::OtherTtl => (self.duty.ttl / 2).max(locks.capabilities().ttl_min),
+            _ => self.duty.ttl,
+        };
+        let lock = locks.lock(lock_name(number)).expect("a good name").ttl(ttl);
+        let limit = self.duty.beat + self.up_to(self.duty.ttl / 4);
+        let lock = match extra {
+            Extra::LongestHold => lock.renewal(RenewalPolicy::default().max_hold(limit)),
+            _ if is_short => lock.renewal(RenewalPolicy::off()),
+            Extra::Detached => lock.detachable(),
+            _ => lock,
+        };
         let (way, wait) = (self.rng.u8(..8), self.up_to(self.duty.ttl));
-        // Some calls are dropped after a while, wherever they are.
-        let given_up = (self.rng.u8(..16) == 0).then(|| self.up_to(self.duty.ttl));
+        // Some calls are dropped after a while, wherever they are: half of them soon.
+        let longest = [self.duty.beat * 8, self.duty.ttl][usize::from(self.rng.bool())];
+        let given_up = (self.rng.u8(..8) == 0).then(|| self.up_to(longest));
         let given_up = given_up.filter(|_| gives_up(number));
         let client = &mut self.client;
         let winning = async {
@@ -62,7 +157,13 @@ impl Player {
         };
         let won = match given_up {
             None => winning.await,
-            Some(bound) => tokio::time::timeout(bound, winning).await.ok()?,
+            Some(bound) => match tokio::time::timeout(bound, winning).await {
+                Ok(won) => won,
+                Err(_) => {
+                    self.desk.did("cancel");
+                    return None;
+                }
+            },
         };
         let held = match won {
             Ok(held) => held?,
@@ -73,15 +174,32 @@ impl Player {
             }
         };
         tell_of_loss(&held);
+        match extra {
+            Extra::OtherTtl => self.desk.did("other-ttl"),
+            Extra::LongestHold => self.desk.did("longest-hold"),
+            Extra::Detached | Extra::Nothing => {}
+        }
         Some(held)
     }
 
     async fn work(&mut self, held: Held, is_short: bool, gives_up: bool) {
         let read = if self.rng.bool() { self.read(&held) } else { None };
-        held.sleep(self.hold_for(is_short)).await;
-        let goes_on = match self.rng.u8(..8) {
-            0 => self.client.verify(&held).await.is_ok(),
-            1..=3 => self.client.check(&held),
+        let long = self.hold_for(is_short);
+        held.sleep(long).await;
+        if long > self.duty.ttl {
+            self.desk.did("outlast");
+        }
+        let goes_on = match self.rng.u8(..16) {
+            0 | 1 => {
+                self.desk.did("verify");
+                self.client.verify(&held).await.is_ok()
+            }
+            2 => {
+                self.desk.did("extend");
+                let ttl = self.duty.ttl.mul_f64(0.5 + self.rng.f64() / 2.0);
+                self.client.extend(&held, ttl).await.is_ok()
+            }
+            3..=8 => self.client.check(&held),
             // Most programs look only at the beginning.
             _ => true,
         };
@@ -106,7 +224,7 @@ impl Player {
     fn hold_for(&mut self, is_short: bool) -> Duration {
         let ttl = self.duty.ttl;
         match self.rng.u8(..32) {
-            0 => self.up_to(ttl * 3 / 2),
+            0 => self.up_to(ttl * 2),
             1..=4 => self.up_to(ttl / 20),
             5..=12 if is_short => self.up_to(ttl * 3 / 2),
             _ => self.up_to(self.duty.beat),
@@ -149,6 +267,11 @@ impl Player {
 /// long as anybody could say, and meanwhile nobody could say either that a waiter should have it.
 fn gives_up(number: usize) -> bool {
     !number.is_multiple_of(2)
+}
+
+/// Where holds end with their process, a detached one does not, and the verdict knows one kind of hold.
+pub(crate) fn can_detach(caps: &Capabilities) -> bool {
+    caps.detached == Support::Present && caps.takeover != Takeover::AtOnce
 }
 
 /// The loss is noted even while its holder looks elsewhere.

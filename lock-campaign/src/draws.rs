@@ -1,0 +1,136 @@
+//! What a run has drawn: how often clients did what, and how often holders were hit.
+
+use std::collections::{BTreeMap, HashMap};
+
+use conformance_tests::history::{Kind, Line, Op, Trouble};
+use lock_core::{Capabilities, Support};
+
+use crate::outcome::Settings;
+use crate::worker::can_detach;
+
+/// Holders that were killed, of those that held just then.
+const KILLED: &str = "killed-holder";
+
+/// Holders that were stopped beyond the deadline that they knew.
+const STOPPED: &str = "stopped-beyond";
+
+/// Of so many grants, one at least comes with each verb.
+const GRANTS: u64 = 1000;
+
+/// Adds what the history tells to what clients say that they did.
+pub(crate) fn of(lines: &[Line], mut deeds: BTreeMap<String, u64>) -> BTreeMap<String, u64> {
+    let heals: HashMap<u64, u64> = lines
+        .iter()
+        .filter_map(|line| if let Line::Heal(heal) = line { Some((heal.id, heal.t)) } else { None })
+        .collect();
+    // Of each grant that is held now: whose it is, and up to when.
+    let mut held: HashMap<&str, (&str, u64)> = HashMap::new();
+    for line in lines {
+        match line {
+            Line::Record(record) => {
+                let Some(grant) = record.grant.as_deref() else { continue };
+                let until = record.valid_until.unwrap_or(u64::MAX);
+                if record.op.acquires() && record.kind == Kind::Ok {
+                    if record.fence.is_some_and(|fence| fence & 0xff > 0) {
+                        *deeds.entry("handed-over".to_owned()).or_default() += 1;
+                    }
+                    held.insert(grant, (record.process.split('/').next().unwrap_or(""), until));
+                } else if matches!(record.op, Op::Release | Op::Lost) {
+                    held.remove(grant);
+                } else if let (Some(known), Some(until)) = (held.get_mut(grant), record.valid_until)
+                {
+                    known.1 = known.1.max(until);
+                }
+            }
+            Line::Fault(fault) => {
+                let Some(host) = fault.process.as_deref() else { continue };
+                let over = heals.get(&fault.id).copied().unwrap_or(u64::MAX);
+                let of_host = held.values().filter(|(of, _)| *of == host);
+                let (what, hit) = match fault.what {
+                    Trouble::Kill => (KILLED, of_host.count()),
+                    Trouble::Stop => (STOPPED, of_host.filter(|(_, until)| *until < over).count()),
+                    _ => continue,
+                };
+                *deeds.entry(what.to_owned()).or_default() += hit as u64;
+            }
+            _ => {}
+        }
+    }
+    deeds
+}
+
+/// What a run of the default length has drawn too seldom.
+pub(crate) fn missing(
+    deeds: &BTreeMap<String, u64>,
+    grants: u64,
+    settings: &Settings,
+    caps: &Capabilities,
+) -> Vec<String> {
+    let usual = Settings::default();
+    if settings.faults < usual.faults || settings.grants < usual.grants {
+        return Vec::new();
+    }
+    let optional = [
+        ("inspect", caps.inspecting == Support::Present),
+        ("list", caps.listing == Support::Present),
+        ("detach", can_detach(caps)),
+        ("adopt", can_detach(caps)),
+        ("renew-detached", can_detach(caps)),
+        ("release-detached", can_detach(caps)),
+        // Any kind of fault may hit a holder, if all kinds are drawn.
+        (KILLED, settings.only.is_empty()),
+    ];
+    let always = ["verify", "extend", "cancel", "outlast", "other-ttl", "longest-hold"];
+    let optional = optional.iter().filter(|(_, is_there)| *is_there).map(|(what, _)| *what);
+    let wanted = always.into_iter().chain(optional);
+    let seldom = wanted.filter(|&what| {
+        let least = if what == KILLED { 1 } else { grants / GRANTS };
+        deeds.get(what).copied().unwrap_or(0) < least
+    });
+    let seldom = seldom.map(|what| {
+        let count = deeds.get(what).copied().unwrap_or(0);
+        format!("minimum traffic: {what} came {count} times in {grants} grants")
+    });
+    seldom.collect()
+}
+
+/// How often each came, per 1 000 grants.
+pub(crate) fn rates(deeds: &BTreeMap<String, u64>, grants: u64) -> Vec<(&str, String)> {
+    #[allow(clippy::cast_precision_loss, reason = "a rate needs no more than three digits")]
+    let rate = |count: u64| 1000.0 * count as f64 / grants.max(1) as f64;
+    deeds.iter().map(|(what, count)| (what.as_str(), format!("{:.1}", rate(*count)))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn holders_that_are_hit_are_counted() {
+        let lines = [
+            r#"{"kind":"invoke","t":1,"proc":"p1.1/t0","lock":"n01","op":"acquire","grant":"a"}"#,
+            r#"{"kind":"ok","t":2,"proc":"p1.1/t0","lock":"n01","op":"acquire","grant":"a","valid_until":50}"#,
+            r#"{"kind":"fault","t":10,"id":1,"what":"stop","proc":"p1.1"}"#,
+            r#"{"kind":"heal","t":20,"id":1}"#,
+            r#"{"kind":"fault","t":30,"id":2,"what":"stop","proc":"p1.1"}"#,
+            r#"{"kind":"heal","t":60,"id":2}"#,
+            r#"{"kind":"fault","t":61,"id":3,"what":"kill","proc":"p1.1"}"#,
+            r#"{"kind":"fault","t":62,"id":4,"what":"kill","proc":"p2.1"}"#,
+        ];
+        let lines: Vec<Line> =
+            lines.iter().map(|line| Line::parse(line.as_bytes()).unwrap()).collect();
+        let deeds = of(&lines, BTreeMap::from([("extend".to_owned(), 3)]));
+        let wanted = [("extend", 3), (KILLED, 1), (STOPPED, 1)];
+        assert_eq!(deeds, wanted.map(|(what, count)| (what.to_owned(), count)).into());
+    }
+
+    #[test]
+    fn a_run_that_never_calls_a_verb_fails() {
+        let caps = *lock_core::Locker::new(lock_core::Memory::new()).capabilities();
+        let missing = missing(&BTreeMap::new(), 2000, &Settings::default(), &caps);
+        assert!(
+            missing.contains(&"minimum traffic: extend came 0 times in 2000 grants".to_owned())
+        );
+        assert_eq!(missing.len(), 13, "{missing:?}");
+    }
+}
