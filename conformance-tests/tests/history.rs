@@ -1384,6 +1384,30 @@ fn a_stopped_holder_is_taken_over_from_within_the_bound() {
     }
 }
 
+#[test]
+fn a_minimum_hold_keeps_others_out_after_the_release_and_no_longer() {
+    let held = |kept: &str| {
+        written(101, "ok", "p1/a", "acquire", &format!(r#","fence":1,"valid_until":3000{kept}"#))
+    };
+    for (kept, at, is_legal) in [
+        ("", 150, false),
+        (r#","kept_until":300"#, 150, true),
+        (r#","kept_until":300"#, 500, false),
+    ] {
+        let lines = [
+            written(100, "invoke", "p1/a", "acquire", ""),
+            held(kept),
+            written(110, "invoke", "p1/a", "release", ""),
+            written(111, "ok", "p1/a", "release", ""),
+            written(at, "invoke", "p2/b", "try", ""),
+            written(at + 1, "fail", "p2/b", "try", r#","err":"busy""#),
+        ];
+        let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+        let report = hand_written("", &lines).unwrap();
+        assert_eq!(report.is_legal(), is_legal, "{kept} {at}: {report}");
+    }
+}
+
 /// Without leases, a lock that is not renewed has a deadline of its holder's own, and ends with that.
 #[test]
 fn a_killed_holder_without_a_lease_is_followed_at_once() {

@@ -80,7 +80,8 @@ pub(crate) fn missing(
         // Any kind of fault may hit a holder, if all kinds are drawn.
         (KILLED, settings.only.is_empty()),
     ];
-    let always = ["verify", "extend", "cancel", "outlast", "other-ttl", "longest-hold"];
+    let always =
+        ["verify", "extend", "cancel", "outlast", "other-ttl", "longest-hold", "shortest-hold"];
     let optional = optional.iter().filter(|(_, is_there)| *is_there).map(|(what, _)| *what);
     let wanted = always.into_iter().chain(optional);
     let seldom = wanted.filter(|&what| {
@@ -131,6 +132,6 @@ mod tests {
         assert!(
             missing.contains(&"minimum traffic: extend came 0 times in 2000 grants".to_owned())
         );
-        assert_eq!(missing.len(), 13, "{missing:?}");
+        assert_eq!(missing.len(), 14, "{missing:?}");
     }
 }

@@ -99,7 +99,7 @@ pub async fn on(
         Some(shared) => shared,
         None => worker::reach(&url, backing.connect).await.map_err(io::Error::other)?,
     };
-    until_ready(&*operator).await?;
+    until_ready(&*site, &url, backing).await?;
     let header = header(backing.name, seed, settings, &*site, &*operator, breaks_all);
     let recorder = Recorder::in_memory(Clock::raw(), header.clone());
     let office = Office::new(recorder.clone(), locks(&*site, settings));
@@ -202,17 +202,22 @@ async fn verdict(
     Ok(Run { outcome, lines })
 }
 
-/// Members of a quorum count only when they have run for a while.
-async fn until_ready(operator: &dyn Backend) -> io::Result<()> {
+/// Members of a quorum count only when they have run for a while, and each client finds out by itself, to the second, for
+/// how long they have: it is ready when a new one gets a lock.
+async fn until_ready(site: &dyn Site, url: &str, backing: &Backing) -> io::Result<()> {
     let deadline = Moment::now() + READY_WITHIN;
     let name = LockName::new(lock_name(0)).expect("a good name");
-    while let Err(why) = probe(operator, &name).await {
+    loop {
+        let client = match site.shared() {
+            Some(shared) => shared,
+            None => worker::reach(url, backing.connect).await.map_err(io::Error::other)?,
+        };
+        let Err(why) = probe(&*client, &name).await else { return Ok(()) };
         if deadline.has_passed() {
             return Err(io::Error::other(format!("it is not ready: {why}")));
         }
-        sleep(Duration::from_millis(20)).await;
+        sleep(Duration::from_millis(100)).await;
     }
-    Ok(())
 }
 
 /// What is wrong besides broken rules.

@@ -1,6 +1,8 @@
 //! How long a server may have kept a lock for a grant: what the rules about order, contention and
 //! waiting start from.
 
+use std::time::Duration;
+
 use super::record::{Assumption, Grade, Header, Op, Renewals, Why};
 use super::timeline::{At, Call, Grant, History, LockLine, Outcome, Window};
 
@@ -210,7 +212,14 @@ pub(super) fn latest_end(history: &History, lock: &LockLine, grant: &Grant) -> (
             lapsed = lapsed.min(from.plus(lease));
         }
     }
-    (answered.min(lapsed), lapsed < answered)
+    let ended = answered.min(lapsed);
+    // A minimum hold keeps it shut for longer: by the server's clock, from when the release arrived there.
+    let late = lock.first_release(grant).map_or(Duration::ZERO, |r| r.ret.since(r.invoke));
+    let kept = acquire.kept_until.map(|until| At::last(until).plus(history.header.margin + late));
+    match kept.filter(|kept| *kept > ended) {
+        Some(kept) => (kept, false),
+        None => (ended, lapsed < answered),
+    }
 }
 
 /// A span of time in which somebody may have had the lock, or stood in line for it.

@@ -324,7 +324,8 @@ impl Clocked {
             let (before, next) = (&lock.grants[pair[0].grant], lock.acquire(pair[1].grant));
             let nanos = |from| super::record::nanos_of(next.ret.since(from));
             if let Some(release) = lock.released(before) {
-                if next.op == Op::Acquire && next.invoke <= release.invoke {
+                let is_kept = lock.acquire_of(before).kept_until > Some(release.invoke.t);
+                if next.op == Op::Acquire && next.invoke <= release.invoke && !is_kept {
                     self.hand_offs.push(nanos(release.invoke));
                     if is_calm(history, lock, release, next) {
                         self.calm.push(nanos(release.invoke));

@@ -201,6 +201,9 @@ pub struct Record {
     /// knew then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub valid_until: Option<u64>,
+    /// Of an acquisition with a minimum hold: the lock may stay shut until then, also if it is given back before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kept_until: Option<u64>,
     /// What the guarded counter was after a write, or at a read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<u64>,

@@ -145,7 +145,8 @@ impl Recorder {
     pub fn client(&self, process: impl Into<String>) -> Client {
         let process = process.into();
         let name = process.clone();
-        Client { recorder: self.clone(), process, name, unrenewed: false, retired: 0, grants: 0 }
+        let recorder = self.clone();
+        Client { recorder, process, name, unrenewed: false, kept: None, retired: 0, grants: 0 }
     }
 
     /// Notes that something is going to be broken. To be called before it is, so that the fault lies
@@ -447,6 +448,8 @@ pub struct Client {
     name: String,
     /// Leases that it asks for from now on are not renewed.
     unrenewed: bool,
+    /// What it acquires from now on is kept at least so long.
+    kept: Option<Duration>,
     retired: u64,
     grants: u64,
 }
@@ -456,6 +459,11 @@ impl Client {
     /// other reason.
     pub fn leaves_unrenewed(&mut self, yes: bool) {
         self.unrenewed = yes;
+    }
+
+    /// Notes the minimum hold of what it acquires from now on.
+    pub fn keeps_for(&mut self, minimum: Option<Duration>) {
+        self.kept = minimum;
     }
 
     /// [`Lock::acquire`], recorded.
@@ -728,8 +736,11 @@ impl Pending<'_> {
             lock: self.record.lock.as_str().into(),
             id: self.record.grant.as_deref().unwrap_or_default().into(),
         };
+        let now = self.client.recorder.0.clock.now();
+        let kept_until = self.client.kept.map(|kept| now + nanos_of(kept));
         self.answer(Kind::Ok, |record| {
             (record.fence, record.valid_until) = (fence, valid_until);
+            record.kept_until = kept_until;
         });
         id
     }
@@ -832,6 +843,7 @@ fn blank(kind: Kind, op: Op, process: &str, lock: &str) -> Record {
         unrenewed: false,
         fence: None,
         valid_until: None,
+        kept_until: None,
         value: None,
         err: None,
         run: String::new(),

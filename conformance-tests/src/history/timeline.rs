@@ -75,6 +75,7 @@ pub(super) struct Call {
     pub(super) fence: Option<u64>,
     pub(super) unrenewed: bool,
     pub(super) valid_until: Option<u64>,
+    pub(super) kept_until: Option<u64>,
     pub(super) value: Option<u64>,
     pub(super) err: Option<Why>,
     /// Of its invocation and of its answer; zero if there is none.
@@ -659,6 +660,7 @@ impl Builder {
             fence: r.fence,
             unrenewed: r.unrenewed,
             valid_until: None,
+            kept_until: None,
             value: None,
             err: None,
             lines: [self.line, 0],
@@ -690,7 +692,7 @@ impl Builder {
         }
         (call.ret, call.outcome, call.lines[1]) = (at, outcome, self.line);
         (call.valid_until, call.value, call.err) = (r.valid_until, r.value, r.err);
-        call.fence = call.fence.or(r.fence);
+        (call.fence, call.kept_until) = (call.fence.or(r.fence), r.kept_until);
         match grant {
             Some(grant) => self.tell_grant(&grant, lock, index),
             None => Ok(()),

@@ -258,6 +258,7 @@ fn record(n: usize, op: Op, t: u64) -> Record {
         unrenewed: false,
         fence: None,
         valid_until: None,
+        kept_until: None,
         value: None,
         err: None,
         run: String::new(),

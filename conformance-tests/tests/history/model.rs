@@ -465,6 +465,7 @@ impl World {
             unrenewed: false,
             fence: None,
             valid_until: None,
+            kept_until: None,
             value: None,
             err: None,
             run: String::new(),

@@ -85,6 +85,8 @@ pub const ALL: &[Bug] = &[
         Campaign("redis"),
     )
     .breaking(&[Rule::K2, Rule::K7]),
+    bug("RenewsInName", "a renewal is acknowledged and not done", Campaign("memory"))
+        .breaking(&[Rule::K2]),
     bug("UsesLowBits", "tokens have low bits, which count hand-overs", Campaign("memory"))
         .breaking(&[Rule::K4]),
     bug("CountsFromTheReply", "the lease is counted from the reply", Campaign("memory"))
@@ -143,7 +145,6 @@ pub const ALL: &[Bug] = &[
     bug("KeepsTheCancelled", "what a cancelled acquisition won is kept", Law("7.1")),
     bug("ForgetsItsOwner", "a claim is contended by itself", Law("1.2")),
     bug("ReleasesOnlyWhatItRenewed", "a detached lock is released by its renewer only", Law("9.4")),
-    bug("RenewsInName", "a renewal is acknowledged and not done", Law("2.1")),
     bug("AssumesItsRenewals", "a renewal without an answer counts", Law("14.4")),
     // What is declared is wrong, and the first grant would fail.
     bug("HidesItsLeases", "leases are not declared", Law("2.1")),

@@ -96,9 +96,12 @@ impl Director {
         fault.begin()
     }
 
-    /// All of them.
+    /// All of them or, where votes decide, as often all but one: no majority is left.
     async fn hit_servers(&self, kind: Kind, span: Duration, rng: &mut Rng) -> Result<(), Failure> {
-        let servers = self.site.servers();
+        let mut servers = self.site.servers();
+        if self.site.votes() && rng.bool() {
+            servers.swap_remove(rng.usize(..servers.len()));
+        }
         match kind {
             Kind::ServerStopped => {
                 block_in_place(|| servers.iter().for_each(|server| server.stop()));

@@ -35,6 +35,7 @@ enum Extra {
     Nothing,
     OtherTtl,
     LongestHold,
+    ShortestHold,
     Detached,
 }
 
@@ -51,10 +52,12 @@ impl Player {
             let is_short = self.rng.u8(..16) == 0 || self.state.short.load(Ordering::SeqCst);
             let extra = self.extra(&locks, is_short);
             self.client.leaves_unrenewed(is_short || extra == Extra::LongestHold);
+            let shortest = (extra == Extra::ShortestHold).then(|| self.up_to(self.duty.ttl / 8));
+            self.client.keeps_for(shortest);
             if self.rng.u8(..32) == 0 {
                 self.look_around(&locks, number).await;
             }
-            if let Some(held) = self.win(&locks, number, is_short, extra).await {
+            if let Some(held) = self.win(&locks, number, (is_short, extra, shortest)).await {
                 let held = match extra {
                     Extra::Detached => self.pass_on(&locks, held).await,
                     _ => Some(held),
@@ -71,6 +74,7 @@ impl Player {
         match self.rng.u8(..24) {
             0 => Extra::OtherTtl,
             1 if !is_short => Extra::LongestHold,
+            4 => Extra::ShortestHold,
             2 | 3 if !is_short && can_detach(locks.capabilities()) => Extra::Detached,
             _ => Extra::Nothing,
         }
@@ -127,8 +131,7 @@ impl Player {
         &mut self,
         locks: &Locker,
         number: usize,
-        is_short: bool,
-        extra: Extra,
+        (is_short, extra, shortest): (bool, Extra, Option<Duration>),
     ) -> Option<Held> {
         let ttl = match extra {
             Extra::OtherTtl => (self.duty.ttl / 2).max(locks.capabilities().ttl_min),
@@ -138,15 +141,19 @@ impl Player {
         let limit = self.duty.beat + self.up_to(self.duty.ttl / 4);
         let lock = match extra {
             Extra::LongestHold => lock.renewal(RenewalPolicy::default().max_hold(limit)),
-            _ if is_short => lock.renewal(RenewalPolicy::off()),
+            _ if is_short && shortest.is_none() => lock.renewal(RenewalPolicy::off()),
             Extra::Detached => lock.detachable(),
-            _ => lock,
+            _ => match shortest {
+                Some(shortest) => lock.release_no_earlier_than(shortest),
+                None => lock,
+            },
         };
         let (way, wait) = (self.rng.u8(..8), self.up_to(self.duty.ttl));
         // Some calls are dropped after a while, wherever they are: half of them soon.
         let longest = [self.duty.beat * 8, self.duty.ttl][usize::from(self.rng.bool())];
         let given_up = (self.rng.u8(..8) == 0).then(|| self.up_to(longest));
-        let given_up = given_up.filter(|_| gives_up(number));
+        // Seldom where the waits of others are judged.
+        let given_up = given_up.filter(|_| gives_up(number) || self.rng.u8(..8) == 0);
         let client = &mut self.client;
         let winning = async {
             match way {
@@ -177,6 +184,7 @@ impl Player {
         match extra {
             Extra::OtherTtl => self.desk.did("other-ttl"),
             Extra::LongestHold => self.desk.did("longest-hold"),
+            Extra::ShortestHold => self.desk.did("shortest-hold"),
             Extra::Detached | Extra::Nothing => {}
         }
         Some(held)
@@ -263,7 +271,7 @@ impl Player {
     }
 }
 
-/// On every other lock nobody gives up. What is left of a call that is given up may have the lock, or stand in line, for as
+/// On every other lock hardly anybody gives up. What is left of a call that is given up may have the lock, or stand in line, for as
 /// long as anybody could say, and meanwhile nobody could say either that a waiter should have it.
 fn gives_up(number: usize) -> bool {
     !number.is_multiple_of(2)
