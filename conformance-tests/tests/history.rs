@@ -1384,6 +1384,33 @@ fn a_stopped_holder_is_taken_over_from_within_the_bound() {
     }
 }
 
+/// A process that was not told of a removal hands the lock over, and who gets it is told by its next renewal.
+#[test]
+fn who_was_handed_a_lock_that_was_removed_before_is_told_with_reason() {
+    let held = |fence: u64| format!(r#","fence":{fence},"valid_until":2000"#);
+    let broken = r#"{"kind":"fault","t":100,"id":1,"what":"break","lock":"l","breaks":["A3"]}"#;
+    let lines = [
+        written(10, "invoke", "p1/a", "acquire", ""),
+        written(20, "ok", "p1/a", "acquire", &held(0x100)),
+        broken.to_owned(),
+        r#"{"kind":"heal","t":101,"id":1,"removed":true}"#.to_owned(),
+        written(120, "invoke", "p1/b", "acquire", ""),
+        written(130, "invoke", "p1/a", "release", ""),
+        written(130, "ok", "p1/a", "release", ""),
+        written(131, "ok", "p1/b", "acquire", &held(0x101)),
+        written(140, "event", "p1/b", "lost", r#","err":"not_held""#),
+    ];
+    let judge = |lines: &[String]| {
+        let lines: Vec<&str> = lines.iter().map(String::as_str).collect();
+        hand_written(r#","breaks":["A3"],"passes_on":true"#, &lines).unwrap()
+    };
+    let report = judge(&lines);
+    assert!(report.is_legal(), "{report}");
+    let unbroken: Vec<String> =
+        lines.iter().filter(|line| !line.contains(r#""id":1"#)).cloned().collect();
+    assert!(judge(&unbroken).broken.contains_key(&Rule::K7));
+}
+
 #[test]
 fn a_minimum_hold_keeps_others_out_after_the_release_and_no_longer() {
     let held = |kept: &str| {

@@ -64,8 +64,8 @@ struct BugsArgs {
     /// How many faults each has to get through
     #[arg(long, default_value_t = Settings::default().faults)]
     faults: u32,
-    /// Grants between two of them
-    #[arg(long, default_value_t = 20)]
+    /// Grants between two of them: with fewer, hardly a call is undisturbed
+    #[arg(long, default_value_t = 60)]
     grants: u64,
     /// So many seeds are tried before one counts as not seen
     #[arg(long, default_value_t = 5)]

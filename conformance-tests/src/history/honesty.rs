@@ -65,7 +65,8 @@ fn not_held_has_a_reason(history: &History, lock: &LockLine, grant: &Grant, repo
         release.invoke < at && release.lines[1] != line && release.err != Some(Why::NotHeld)
     });
     let gave_up = grant.lost.as_ref().is_some_and(|(lost, _, _)| *lost < at);
-    let broken = history.broken(&lock.name, acquire.invoke, at).next().is_some();
+    // Who was handed the lock inside of its process may have been handed one that was gone.
+    let broken = history.broken(&lock.name, acquire.asked, at).next().is_some();
     if let_go || gave_up || broken || earliest_expiry(history, lock, grant) <= At::last(at.t) {
         return;
     }
