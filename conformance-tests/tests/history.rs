@@ -548,7 +548,7 @@ fn judged(harness: &dyn Harness, load: Load) -> (Report, String) {
 fn the_memory_backend_is_legal() {
     for seed in 0..20 {
         let disturbed = seed % 2 == 1;
-        let load = Load { seed, clients: 12, rounds: 25, disturbed };
+        let load = Load { seed, clients: 12, rounds: 30, disturbed };
         let (report, lines) = judged(&InMemory(Memory::new()), load);
         assert!(report.is_legal(), "{load:?} {report}\n{lines}");
         assert!(report.grants > 100 && report.hand_offs.count > 50, "{report}");
@@ -1384,7 +1384,8 @@ fn a_stopped_holder_is_taken_over_from_within_the_bound() {
     }
 }
 
-/// A process that was not told of a removal hands the lock over, and who gets it is told by its next renewal.
+/// A holder that was not told of a removal hands the lock over, and the next holder is told by its
+/// next renewal.
 #[test]
 fn who_was_handed_a_lock_that_was_removed_before_is_told_with_reason() {
     let held = |fence: u64| format!(r#","fence":{fence},"valid_until":2000"#);

@@ -178,7 +178,7 @@ pub(crate) struct Office {
     recorder: Recorder,
     guarded: Vec<Guarded>,
     refused: AtomicU64,
-    /// What clients say that they did, and how often.
+    /// How often clients called each verb, as they say.
     deeds: Mutex<BTreeMap<String, u64>>,
     pub(crate) traffic: Traffic,
 }
@@ -194,7 +194,7 @@ impl Office {
         Arc::new(Self { recorder, guarded, refused, deeds, traffic: Traffic::default() })
     }
 
-    /// What clients have said that they did.
+    /// How often clients have called each verb so far.
     pub(crate) fn deeds(&self) -> BTreeMap<String, u64> {
         lock(&self.deeds).clone()
     }

@@ -1,4 +1,4 @@
-//! What a run has drawn: how often clients did what, and how often holders were hit.
+//! Counts of a run: how often clients called each verb, and how often a fault hit a holder.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -17,7 +17,7 @@ const STOPPED: &str = "stopped-beyond";
 /// Of so many grants, one at least comes with each verb.
 const GRANTS: u64 = 1000;
 
-/// Adds what the history tells to what clients say that they did.
+/// Adds the holders that were hit, by the history, to the verbs that clients have counted.
 pub(crate) fn of(lines: &[Line], mut deeds: BTreeMap<String, u64>) -> BTreeMap<String, u64> {
     let heals: HashMap<u64, u64> = lines
         .iter()
@@ -59,7 +59,7 @@ pub(crate) fn of(lines: &[Line], mut deeds: BTreeMap<String, u64>) -> BTreeMap<S
     deeds
 }
 
-/// What a run of the default length has drawn too seldom.
+/// Lists the verbs and faults that a run of the default length has drawn too seldom.
 pub(crate) fn missing(
     deeds: &BTreeMap<String, u64>,
     grants: u64,
@@ -95,7 +95,7 @@ pub(crate) fn missing(
     seldom.collect()
 }
 
-/// How often each came, per 1 000 grants.
+/// Returns how often each came, per 1 000 grants.
 pub(crate) fn rates(deeds: &BTreeMap<String, u64>, grants: u64) -> Vec<(&str, String)> {
     #[allow(clippy::cast_precision_loss, reason = "a rate needs no more than three digits")]
     let rate = |count: u64| 1000.0 * count as f64 / grants.max(1) as f64;

@@ -804,8 +804,8 @@ fn sensible(interval: Duration) -> Duration {
     interval.clamp(Duration::from_millis(1), IDLE)
 }
 
-/// No caller is told of a lease of which less is left, unless the ttl is short itself. Sessions may
-/// be much shorter than a ttl, so a part of that alone would refuse their leases.
+/// The least that is left of a lease when a caller is told of it, unless the ttl is short. Sessions may
+/// be much shorter than a ttl, so a part of the ttl alone would refuse their leases.
 const LEAST_LEFT: Duration = Duration::from_millis(100);
 
 /// From one renewal to the next, at least, unless the ttl is short itself.

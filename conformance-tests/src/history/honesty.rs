@@ -22,7 +22,7 @@ pub(super) fn honesty(history: &History, lock: &LockLine, order: &[Hold], report
 /// A lock that was removed from its holder is not confirmed to that, also if nobody has taken it since.
 fn ends_with_a_removal(h: &History, lock: &LockLine, grant: &Grant, report: &mut Report) {
     let acquire = lock.acquire_of(grant);
-    // Who passes a lock on inside of its process does not ask.
+    // A lock that is handed over inside a process is not released on the server.
     let asked = grant.asked.iter().chain(&grant.releases).map(|&index| &lock.calls[index]);
     let confirmed = asked.filter(|call| {
         let is_asked = call.op == Op::Renew || (call.op == Op::Release && !h.header.passes_on);
@@ -65,7 +65,7 @@ fn not_held_has_a_reason(history: &History, lock: &LockLine, grant: &Grant, repo
         release.invoke < at && release.lines[1] != line && release.err != Some(Why::NotHeld)
     });
     let gave_up = grant.lost.as_ref().is_some_and(|(lost, _, _)| *lost < at);
-    // Who was handed the lock inside of its process may have been handed one that was gone.
+    // The lock may have been removed before it was handed over inside the process.
     let broken = history.broken(&lock.name, acquire.asked, at).next().is_some();
     if let_go || gave_up || broken || earliest_expiry(history, lock, grant) <= At::last(at.t) {
         return;

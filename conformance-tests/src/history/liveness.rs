@@ -238,7 +238,7 @@ impl Unexplained {
         if header.recovers.is_none() {
             return;
         }
-        // What is rare in each of them need not be so in all.
+        // Failures that are rare in each of them may be frequent in all.
         let count = report.tallies().iter().map(|(_, tally)| tally.count).sum();
         let mut together = Tally { count, ..Tally::default() };
         together.fail(all, timeout);

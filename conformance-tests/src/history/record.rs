@@ -89,7 +89,7 @@ pub struct Header {
     /// there.
     #[serde(default, with = "nanos_option")]
     pub resumes: Option<Duration>,
-    /// The bound on a call of the backend. What meets a bound within one of it has failed in one moment.
+    /// The bound on a call of the backend. Calls that meet a bound within one timeout count as one moment.
     #[serde(default, with = "nanos_option")]
     pub timeout: Option<Duration>,
     /// Which renewals stand in the history.
@@ -338,7 +338,7 @@ pub struct Heal {
     /// False if it came to nothing, as when there was no lock to remove: then nothing is excused by it.
     #[serde(default = "yes", skip_serializing_if = "Clone::clone")]
     pub happened: bool,
-    /// It has certainly removed the lock that it names: who held that until then does not hold it any more.
+    /// It has certainly removed the lock that it names: its holder does not hold it any more.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub removed: bool,
 }

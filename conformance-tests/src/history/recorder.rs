@@ -448,7 +448,7 @@ pub struct Client {
     name: String,
     /// Leases that it asks for from now on are not renewed.
     unrenewed: bool,
-    /// What it acquires from now on is kept at least so long.
+    /// The minimum hold of its acquisitions from now on.
     kept: Option<Duration>,
     retired: u64,
     grants: u64,
@@ -461,7 +461,7 @@ impl Client {
         self.unrenewed = yes;
     }
 
-    /// Notes the minimum hold of what it acquires from now on.
+    /// Notes the minimum hold of the acquisitions that follow.
     pub fn keeps_for(&mut self, minimum: Option<Duration>) {
         self.kept = minimum;
     }

@@ -124,14 +124,14 @@ impl fmt::Display for Times {
     }
 }
 
-/// What failed without a fault.
+/// A failure without a fault.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Failure {
     /// When.
     pub(super) t: u64,
     /// It met a bound: the machine may have stood still.
     pub(super) is_late: bool,
-    /// What, in words.
+    /// The call and its error.
     pub(super) words: String,
 }
 
@@ -142,8 +142,8 @@ pub struct Tally {
     pub count: u64,
     /// Of these, so many failed all the same.
     pub failed: u64,
-    /// In so many moments: what meets a bound together, within that of a call, may have one cause. Anything else counts by
-    /// itself.
+    /// In so many moments. Calls that meet a bound within one timeout may have one cause; any other
+    /// failure counts by itself.
     pub moments: u64,
     /// The first ones of them, in words.
     pub failures: Vec<String>,
@@ -157,7 +157,7 @@ impl Tally {
         self.failed > (self.count / MEETS_A_BOUND).max(STALLS) && self.moments > STALLS
     }
 
-    /// Counts what failed, and when. What met no bound is no matter of a moment.
+    /// Counts what failed, and when. An error that met no bound counts as a moment of its own.
     pub(super) fn fail(&mut self, mut failures: Vec<Failure>, timeout: Duration) {
         failures.sort_unstable();
         let mut moment: Option<u64> = None;

@@ -180,7 +180,7 @@ impl Recorded {
         let length = last - first + u64::try_from(rest.as_nanos()).unwrap();
         let fences = self.holds.iter().filter_map(|hold| hold.fence);
         let fences = fences.clone().max().unwrap() - fences.min().unwrap();
-        // What one round may have without a reason, many may not.
+        // One failure without a reason is legal in one round, and too many in all rounds.
         let failed = self.lines.iter().filter_map(record);
         let failed = failed.filter(|r| r.op.acquires() && matches!(r.err, Some(Why::Other(_))));
         let failed: Vec<_> = failed.map(|r| r.grant.clone()).collect();

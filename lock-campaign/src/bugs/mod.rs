@@ -146,7 +146,7 @@ pub const ALL: &[Bug] = &[
     bug("ForgetsItsOwner", "a claim is contended by itself", Law("1.2")),
     bug("ReleasesOnlyWhatItRenewed", "a detached lock is released by its renewer only", Law("9.4")),
     bug("AssumesItsRenewals", "a renewal without an answer counts", Law("14.4")),
-    // What is declared is wrong, and the first grant would fail.
+    // The declaration is wrong, so the first grant of a run would fail.
     bug("HidesItsLeases", "leases are not declared", Law("2.1")),
     bug("LosesTokens", "some grants have no token", Law("5.1")),
     bug("RenewsWithoutToken", "a renewal has no token", Law("5.1")),

@@ -29,7 +29,7 @@ pub(super) struct Read {
     unfenced: u64,
 }
 
-/// What is special about an acquisition.
+/// A rare way to ask for a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Extra {
     Nothing,
@@ -69,7 +69,7 @@ impl Player {
         }
     }
 
-    /// What is special about an acquisition, if anything.
+    /// Draws whether the next acquisition is a rare one.
     fn extra(&mut self, locks: &Locker, is_short: bool) -> Extra {
         match self.rng.u8(..24) {
             0 => Extra::OtherTtl,
@@ -80,7 +80,7 @@ impl Player {
         }
     }
 
-    /// As an operator does. Nobody is disturbed by it.
+    /// Inspects and lists, as an operator does.
     async fn look_around(&mut self, locks: &Locker, number: usize) {
         let (caps, name) = (locks.capabilities(), lock_name(number));
         if caps.inspecting == Support::Present {
@@ -120,7 +120,7 @@ impl Player {
                 Some(held)
             }
             Err(_) => {
-                // Whatever is left of it is let go, or ends with its lease.
+                // The lock is released, or ends with its lease.
                 let _ = self.client.release_detached(locks, (&detached, &id)).await;
                 None
             }
