@@ -27,6 +27,9 @@ enum When {
     AtTheBeginning,
     /// The old server answers the verb, and the next connection is there before the answer.
     AtTheEnd,
+    /// The connection breaks before the verb, and the next one carries it and breaks as well: the
+    /// address leads back to the old server before the answer.
+    ThereAndBack,
     /// The old server tells which one it is, and the next connection is there before that is heard.
     WhileItTells,
     /// The old server answers the verb, and there is no next connection.
@@ -34,6 +37,12 @@ enum When {
 }
 
 const ALWAYS: [When; 3] = [When::Before, When::AtTheBeginning, When::AtTheEnd];
+
+/// When a verb may have been answered by either server.
+const MEANWHILE: [When; 2] = [When::AtTheBeginning, When::AtTheEnd];
+
+/// How long the answer of a slow address takes.
+const SLOW: Duration = Duration::from_millis(5);
 
 /// An address, and the server in memory to which it leads.
 #[derive(Clone, Debug)]
@@ -46,6 +55,7 @@ struct Way {
     /// To where it moves with the next verb.
     moves: Mutex<Option<(When, Memory)>>,
     is_cut: AtomicBool,
+    is_slow: AtomicBool,
 }
 
 impl Address {
@@ -55,6 +65,7 @@ impl Address {
             connections: AtomicU64::default(),
             moves: Mutex::default(),
             is_cut: AtomicBool::default(),
+            is_slow: AtomicBool::default(),
         }));
         address.connect(server.clone());
         address
@@ -76,6 +87,17 @@ impl Address {
         self.0.is_cut.store(is_cut, Ordering::SeqCst);
     }
 
+    fn is_slow(&self, is_slow: bool) {
+        self.0.is_slow.store(is_slow, Ordering::SeqCst);
+    }
+
+    /// Delays the answer to a verb that a server has carried out.
+    async fn answer(&self) {
+        if self.0.is_slow.load(Ordering::SeqCst) {
+            sleep(SLOW).await;
+        }
+    }
+
     fn connection(&self) -> Result<(u64, Memory), Fault> {
         match self.0.is_cut.load(Ordering::SeqCst) {
             true => Err(Fault::not_applied(FaultKind::Unavailable, "cut off")),
@@ -86,8 +108,13 @@ impl Address {
     /// Returns the server that carries a verb out, and what happens when it has.
     fn carrier(&self) -> Result<(Memory, Then<'_>), Fault> {
         let mut moves = self.0.moves.lock().unwrap().take();
-        if let Some((_, server)) = moves.take_if(|(when, _)| *when == When::AtTheBeginning) {
-            self.connect(server);
+        match moves.take() {
+            Some((When::AtTheBeginning, server)) => self.connect(server),
+            Some((When::ThereAndBack, server)) => {
+                moves = Some((When::AtTheEnd, self.connection()?.1));
+                self.connect(server);
+            }
+            later => moves = later,
         }
         let (_, server) = self.connection()?;
         Ok((server, Then(self, moves)))
@@ -122,7 +149,9 @@ impl Backend for Address {
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, Fault> {
         let (server, _then) = self.carrier()?;
-        server.try_acquire(claim).await
+        let answer = server.try_acquire(claim).await;
+        self.answer().await;
+        answer
     }
 
     async fn wait(&self, claim: &Claim) -> Result<Wake, Fault> {
@@ -131,19 +160,27 @@ impl Backend for Address {
 
     async fn renew(&self, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
         match self.carrier() {
-            Ok((server, _then)) => server.renew(claims).await,
+            Ok((server, _then)) => {
+                let answers = server.renew(claims).await;
+                self.answer().await;
+                answers
+            }
             Err(fault) => claims.iter().map(|_| Err(fault.repeated())).collect(),
         }
     }
 
     async fn release(&self, claim: &Claim, how: LetGo) -> Result<Release, Fault> {
         let (server, _then) = self.carrier()?;
-        server.release(claim, how).await
+        let answer = server.release(claim, how).await;
+        self.answer().await;
+        answer
     }
 
     async fn inspect(&self, name: &LockName) -> Result<LockState, Fault> {
         let (server, _then) = self.carrier()?;
-        server.inspect(name).await
+        let answer = server.inspect(name).await;
+        self.answer().await;
+        answer
     }
 
     async fn list(&self, p: &str, a: Option<&LockName>, l: usize) -> Result<Vec<Listed>, Fault> {
@@ -186,8 +223,34 @@ impl Moving {
         claim
     }
 
+    /// Wins on the first two servers, and then on the third one.
+    async fn hold_on_all(&self) -> Claim {
+        let held = self.hold_on_two().await;
+        self.addresses[2].is_cut(false);
+        let answer = self.ours.try_acquire(&held).await;
+        assert!(is_granted(&answer), "{answer:?}");
+        sleep(TTL / 100).await;
+        for server in &self.servers {
+            let state = server.inspect(&name()).await.unwrap();
+            assert!(
+                state.holders.iter().any(|holder| holder.owner == Some(held.owner)),
+                "{state:?}"
+            );
+        }
+        held
+    }
+
     async fn renew(&self, claim: &Claim) -> Result<Renewal, Fault> {
         self.ours.renew(&[claim]).await.pop().expect("one answer for one claim")
+    }
+
+    /// Lets the address of the second member lead to the first server, as the quorum knows, and
+    /// moves it back.
+    async fn second_leads_back(&self, when: When) {
+        self.second_leads_to_first(When::Before);
+        let state = self.ours.inspect(&name()).await;
+        state.expect_err("one server is left, and the third is cut off");
+        self.addresses[1].moves(when, &self.servers[1]);
     }
 
     /// Moves the address of the second member to the first server.
@@ -218,6 +281,68 @@ async fn an_attempt_counts_a_server_once() {
         assert!(!is_granted(&answer), "{when:?}: one server has voted twice");
         assert!(is_granted(&moving.theirs.try_acquire(&claim()).await), "{when:?}: it is free");
     }
+}
+
+/// An address that led to the first server may have done so while it was asked.
+#[tokio::test(start_paused = true)]
+async fn an_attempt_counts_a_server_once_while_an_address_moves_away() {
+    for when in MEANWHILE {
+        let moving = Moving::start().await;
+        moving.addresses[2].is_cut(true);
+        moving.second_leads_back(when).await;
+        let answer = moving.ours.try_acquire(&claim()).await;
+        let theirs = moving.theirs.try_acquire(&claim()).await;
+        assert!(!is_granted(&answer), "{when:?}: one server has voted twice; theirs: {theirs:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewal_counts_a_server_once_while_an_address_moves_away() {
+    for when in MEANWHILE {
+        let moving = Moving::start().await;
+        let held = moving.hold_on_two().await;
+        moving.second_leads_back(when).await;
+        let answer = moving.renew(&held).await;
+        assert!(answer.is_err(), "{when:?}: one server has renewed twice: {answer:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_counts_a_server_once_while_an_address_moves_away() {
+    for when in MEANWHILE {
+        let moving = Moving::start().await;
+        let held = moving.hold_on_all().await;
+        moving.servers[0].evict(&name());
+        moving.addresses[2].is_cut(true);
+        moving.second_leads_back(when).await;
+        let answer = moving.ours.release(&held, LetGo::now()).await;
+        assert!(answer.is_err(), "{when:?}: one server has said it twice: {answer:?}");
+    }
+}
+
+/// A third server may have answered, though both that are known are others.
+#[tokio::test(start_paused = true)]
+async fn a_connection_that_was_replaced_twice_proves_nothing() {
+    let when = When::ThereAndBack;
+    let moving = Moving::start().await;
+    moving.addresses[2].is_cut(true);
+    moving.second_leads_to_first(when);
+    let answer = moving.ours.try_acquire(&claim()).await;
+    assert!(!is_granted(&answer), "one server has voted twice: {answer:?}");
+
+    let moving = Moving::start().await;
+    let held = moving.hold_on_two().await;
+    moving.second_leads_to_first(when);
+    let answer = moving.renew(&held).await;
+    assert!(answer.is_err(), "one server has renewed twice: {answer:?}");
+
+    let moving = Moving::start().await;
+    let held = moving.hold_on_all().await;
+    moving.servers[0].evict(&name());
+    moving.addresses[2].is_cut(true);
+    moving.second_leads_to_first(when);
+    let answer = moving.ours.release(&held, LetGo::now()).await;
+    assert!(answer.is_err(), "one server has said it twice: {answer:?}");
 }
 
 /// What was told on a connection that is replaced by then is nobody's identity.
@@ -289,6 +414,17 @@ async fn a_release_counts_a_server_once() {
     }
 }
 
+/// The server lets go what it is asked for first, and the answer to that arrives last.
+#[tokio::test(start_paused = true)]
+async fn a_release_counts_a_server_that_let_go_by_its_slow_address() {
+    let moving = Moving::start().await;
+    let held = moving.hold_on_all().await;
+    moving.addresses[0].is_slow(true);
+    moving.addresses[2].moves(When::Before, &moving.servers[0]);
+    let answer = moving.ours.release(&held, LetGo::now()).await;
+    assert!(matches!(answer, Ok(Release::Released)), "two servers let it go: {answer:?}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_look_from_outside_counts_a_server_once() {
     for when in ALWAYS {
@@ -339,6 +475,25 @@ async fn a_lock_outlives_an_address_that_comes_back() {
     moving.addresses[1].moves(When::Before, &moving.servers[1]);
     let answer = moving.renew(&held).await;
     assert!(matches!(answer, Ok(Renewal::Held(_))), "{answer:?}");
+}
+
+/// An attempt that was not answered may land late, and by then the address leads to a server that
+/// has not held the lock all the time.
+#[tokio::test(start_paused = true)]
+async fn a_vote_that_landed_late_elsewhere_does_not_count_as_the_one_before() {
+    let moving = Moving::start().await;
+    let held = moving.hold_on_two().await;
+    moving.addresses[2].is_cut(false);
+    let fourth = Memory::new();
+    moving.addresses[0].moves(When::Before, &fourth);
+    moving.addresses[0].moves(When::Never, &fourth);
+    let answer = moving.ours.try_acquire(&held).await;
+    assert!(is_granted(&answer), "the second and the third vote: {answer:?}");
+    assert!(!fourth.inspect(&name()).await.unwrap().holders.is_empty(), "it has landed");
+    moving.addresses[0].is_cut(false);
+    moving.addresses[2].is_cut(true);
+    let answer = moving.renew(&held).await;
+    assert!(answer.is_err(), "the fourth server was not asked before: {answer:?}");
 }
 
 /// A server that is no member has no vote of what was granted before.
