@@ -9,7 +9,7 @@ use tokio::time::timeout;
 
 use crate::calls::Calls;
 use crate::candidacy::{Candidacy, Seat, Standing, Vote};
-use crate::origin::{Origin, twin};
+use crate::origin::{Origin, counted_twice};
 use crate::quorum::{Inner, bounded, no_majority};
 use crate::round::{GRACE, LAST_WORD};
 
@@ -210,18 +210,14 @@ impl<'a> Leave<'a> {
     /// A server that answers by two addresses is counted once. It has held the lock if it says so
     /// by one of them.
     fn take_in(&mut self, member: usize, answer: Answer) {
-        let twin = origin(&answer).and_then(|server| {
-            let answered = self.answers.iter().map(|answer| origin(answer.as_ref()?));
-            twin(member, server, answered)
+        self.answers[member] = Some(answer);
+        let answers = self.answers.iter().map(|answer| match answer {
+            Some(Ok((release, Some(origin)))) => Some((origin, *release == Release::Released)),
+            _ => None,
         });
-        let Some(other) = twin else {
-            self.answers[member] = Some(answer);
-            return;
-        };
-        if matches!(answer, Ok((Release::Released, _))) {
-            self.answers[other] = Some(answer);
+        for (twin, counted) in counted_twice(member, answers) {
+            self.answers[twin] = Some(Err(self.inner.is_counted_as(counted)));
         }
-        self.answers[member] = Some(Err(self.inner.is_counted_as(other)));
     }
 
     /// Hears the rest as well, unless it is behind.
@@ -288,10 +284,6 @@ impl<'a> Leave<'a> {
         let answers = std::mem::take(&mut self.answers).into_iter().enumerate();
         answers.filter_map(|(member, answer)| Some((member, answer?.err()?))).collect()
     }
-}
-
-fn origin(answer: &Answer) -> Option<&Origin> {
-    answer.as_ref().ok()?.1.as_ref()
 }
 
 /// What is left of a release that a majority has answered.

@@ -6,7 +6,7 @@ use lock_core::backend::{Backend, Effect, Fault, FaultKind, Holder, LockState, M
 use lock_core::{LockName, OwnerId};
 
 use crate::calls::Calls;
-use crate::origin::twin;
+use crate::origin::counted_twice;
 use crate::quorum::{Inner, bounded, no_majority};
 
 const ENDED_IN_PART: &str = "most members do not know this holder; others have ended its hold, or may have: look who holds the lock now";
@@ -111,19 +111,14 @@ impl Inner {
         }
         let silent = || Err(Fault::unknown(FaultKind::TimedOut, "no answer"));
         let mut answers: Vec<_> = self.members.iter().map(|_| silent()).collect();
-        let mut origins: Vec<_> = self.members.iter().map(|_| None).collect();
         while let Some((member, answer)) = calls.next().await {
-            answers[member] = answer.and_then(|(answer, origin)| {
-                match twin(member, &origin, origins.iter().map(Option::as_ref)) {
-                    Some(other) => Err(self.is_counted_as(other)),
-                    None => {
-                        origins[member] = Some(origin);
-                        Ok(answer)
-                    }
-                }
-            });
+            answers[member] = answer;
+            let origins = answers.iter().map(|answer| Some((&answer.as_ref().ok()?.1, false)));
+            for (twin, counted) in counted_twice(member, origins) {
+                answers[twin] = Err(self.is_counted_as(counted));
+            }
         }
-        answers
+        answers.into_iter().map(|answer| answer.map(|(answer, _)| answer)).collect()
     }
 }
 

@@ -76,6 +76,12 @@ impl Origin {
         self.servers().any(|server| other.servers().any(|other| server.may_be(other)))
     }
 
+    /// Returns true if only one server can have answered, and it is known which.
+    fn is_certain(&self) -> bool {
+        let id = &self.server.id;
+        id.is_some() && self.servers().all(|server| server.id == *id)
+    }
+
     /// Returns for how long the server had been running at `moment`, at least; `None` if it cannot
     /// tell.
     pub(crate) fn up_for_at(&self, moment: Moment) -> Option<Duration> {
@@ -136,16 +142,24 @@ impl Inner {
     }
 }
 
-/// Returns the member, of those that have answered by these servers, that may be the one that
-/// answers for `member`.
-pub(crate) fn twin<'o>(
+/// Finds the answers that no longer count now that `member` has answered: two that may be of one
+/// server never count both. Of such two, the preferred one counts, then the one whose server is
+/// certain, then the earlier one. Returns the members whose answers do not count, each with the
+/// member as which it is counted.
+pub(crate) fn counted_twice<'o>(
     member: usize,
-    origin: &Origin,
-    answered: impl IntoIterator<Item = Option<&'o Origin>>,
-) -> Option<usize> {
-    let mut answered = answered.into_iter().enumerate();
-    let is_twin = |&(other, known): &(usize, Option<&Origin>)| {
-        other != member && known.is_some_and(|known| known.may_be(origin))
-    };
-    answered.find(is_twin).map(|(other, _)| other)
+    answers: impl Iterator<Item = Option<(&'o Origin, bool)>> + Clone,
+) -> Vec<(usize, usize)> {
+    let weight = |(origin, preferred): (&Origin, bool)| (preferred, origin.is_certain());
+    let mut less = Vec::new();
+    let Some(last) = answers.clone().nth(member).flatten() else { return less };
+    for (other, answer) in answers.enumerate() {
+        let is_twin = |&(origin, _): &(&Origin, bool)| other != member && origin.may_be(last.0);
+        match answer.filter(is_twin) {
+            Some(twin) if weight(twin) >= weight(last) => return vec![(member, other)],
+            Some(_) => less.push((other, member)),
+            None => {}
+        }
+    }
+    less
 }

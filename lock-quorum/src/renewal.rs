@@ -9,7 +9,7 @@ use lock_core::{Effect, FencingToken};
 
 use crate::calls::Calls;
 use crate::candidacy::{Candidacy, Seat, Standing, Vote};
-use crate::origin::{Origin, twin};
+use crate::origin::{Origin, counted_twice};
 use crate::quorum::{Inner, bounded, no_majority};
 use crate::round::{just_below, together};
 
@@ -213,7 +213,8 @@ impl<'a> Batch<'a> {
         match words {
             Ok(words) => {
                 for (claim, word) in words.into_iter().enumerate() {
-                    self.words[claim][member] = Some(self.counted_once(claim, member, word));
+                    self.words[claim][member] = Some(word);
+                    self.count_once(claim, member);
                 }
             }
             Err(fault) => {
@@ -225,12 +226,16 @@ impl<'a> Batch<'a> {
         true
     }
 
-    /// Replaces what a server says of a claim of which it has spoken by another address, too.
-    fn counted_once(&self, claim: usize, member: usize, word: Word) -> Word {
-        let answered = self.words[claim].iter().map(|word| word.as_ref()?.origin());
-        match word.origin().and_then(|origin| twin(member, origin, answered)) {
-            Some(other) => Word::Failed(self.inner.is_counted_as(other)),
-            None => word,
+    /// Counts a server once that has spoken of the claim by the address of another member, too: its
+    /// vote of old is known by one of them only.
+    fn count_once(&mut self, claim: usize, member: usize) {
+        let words = &mut self.words[claim];
+        let answers = words.iter().map(|word| {
+            let word = word.as_ref()?;
+            Some((word.origin()?, word.full_vote().is_some()))
+        });
+        for (twin, counted) in counted_twice(member, answers) {
+            words[twin] = Some(Word::Failed(self.inner.is_counted_as(counted)));
         }
     }
 

@@ -21,7 +21,7 @@ use tokio::time::timeout;
 use crate::calls::Calls;
 use crate::candidacy::{Candidacy, Seat, Standing, Vote};
 use crate::member::Member;
-use crate::origin::{Origin, twin};
+use crate::origin::{Origin, counted_twice};
 use crate::quorum::{Inner, bounded, no_majority};
 
 /// How far ahead of our own clock numbers are asked for: members and clients whose clocks differ by less
@@ -324,7 +324,8 @@ impl<'a> Round<'a> {
                 if has_answered(&ballot) {
                     self.inner.members[member].has_answered();
                 }
-                self.cast[member] = Some(self.counted_once(member, ballot));
+                self.cast[member] = Some(ballot);
+                self.count_once(member);
                 let answered = self.count(has_answered) >= self.inner.majority;
                 if answered && self.majority_answered_at.is_none() {
                     let now = Moment::now();
@@ -345,12 +346,11 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Replaces what a server says that has answered by another address, too.
-    fn counted_once(&self, member: usize, ballot: Ballot) -> Ballot {
-        let answered = self.cast.iter().map(|cast| cast.as_ref()?.origin());
-        match ballot.origin().and_then(|origin| twin(member, origin, answered)) {
-            Some(other) => Ballot::Failed(self.inner.is_counted_as(other)),
-            None => ballot,
+    /// Counts a server once that has answered by the address of another member, too.
+    fn count_once(&mut self, member: usize) {
+        let answers = self.cast.iter().map(|cast| Some((cast.as_ref()?.origin()?, false)));
+        for (twin, counted) in counted_twice(member, answers) {
+            self.cast[twin] = Some(Ballot::Failed(self.inner.is_counted_as(counted)));
         }
     }
 

@@ -56,6 +56,7 @@ struct Way {
     moves: Mutex<Option<(When, Memory)>>,
     is_cut: AtomicBool,
     is_slow: AtomicBool,
+    is_nameless: AtomicBool,
 }
 
 impl Address {
@@ -66,6 +67,7 @@ impl Address {
             moves: Mutex::default(),
             is_cut: AtomicBool::default(),
             is_slow: AtomicBool::default(),
+            is_nameless: AtomicBool::default(),
         }));
         address.connect(server.clone());
         address
@@ -89,6 +91,12 @@ impl Address {
 
     fn is_slow(&self, is_slow: bool) {
         self.0.is_slow.store(is_slow, Ordering::SeqCst);
+    }
+
+    /// Makes a new connection, on which the server tells which one it is, or cannot.
+    fn is_nameless(&self, is_nameless: bool) {
+        self.0.is_nameless.store(is_nameless, Ordering::SeqCst);
+        self.connect(self.connection().expect("it is not cut off").1);
     }
 
     /// Delays the answer to a verb that a server has carried out.
@@ -143,6 +151,9 @@ impl Backend for Address {
         let (id, server) = self.connection()?;
         let told = self.0.moves.lock().unwrap().take_if(|(when, _)| *when == When::WhileItTells);
         told.into_iter().for_each(|(_, server)| self.connect(server));
+        if self.0.is_nameless.load(Ordering::SeqCst) {
+            return Ok(None);
+        }
         let epoch: Epoch = self.0.dialer.epoch_of(|(current, _)| *current == id);
         Ok(server.identity().await?.map(|identity| identity.during(epoch)))
     }
@@ -477,6 +488,30 @@ async fn a_lock_outlives_an_address_that_comes_back() {
     assert!(matches!(answer, Ok(Renewal::Held(_))), "{answer:?}");
 }
 
+/// The third member took no part, and its address leads to a server that is counted already. The
+/// vote there is the old one, whichever address is answered first.
+#[tokio::test(start_paused = true)]
+async fn a_lock_outlives_the_move_of_an_address_without_a_vote() {
+    for (slow, third) in [(0, 0), (1, 1), (2, 0), (2, 1)] {
+        let moving = Moving::start().await;
+        let held = moving.hold_on_two().await;
+        moving.addresses[2].moves(When::Before, &moving.servers[third]);
+        moving.addresses[2].is_cut(false);
+        moving.addresses[slow].is_slow(true);
+        for nth in 1..=5 {
+            sleep(TTL / 3).await;
+            let answer = moving.renew(&held).await;
+            assert!(
+                matches!(answer, Ok(Renewal::Held(_))),
+                "renewal {nth}, {third} answers twice, {slow} is slow: {answer:?}"
+            );
+        }
+        assert!(!is_granted(&moving.theirs.try_acquire(&claim()).await), "two holders");
+        let answer = moving.ours.release(&held, LetGo::now()).await;
+        assert!(matches!(answer, Ok(Release::Released)), "{third}, {slow} is slow: {answer:?}");
+    }
+}
+
 /// An attempt that was not answered may land late, and by then the address leads to a server that
 /// has not held the lock all the time.
 #[tokio::test(start_paused = true)]
@@ -583,4 +618,28 @@ async fn a_member_that_may_be_another_one_is_not_counted() {
     assert!(is_granted(&servers[0].try_acquire(&claim()).await));
     let answer = quorum.try_acquire(&claim()).await;
     assert!(!is_granted(&answer), "it may be the second member: {answer:?}");
+}
+
+/// Three healthy servers, of which one cannot tell which it is, and answers first.
+#[tokio::test(start_paused = true)]
+async fn a_member_that_cannot_tell_costs_no_other_vote() {
+    for nameless in 0..3 {
+        let moving = Moving::start().await;
+        moving.addresses[nameless].is_nameless(true);
+        let others = (0..3).filter(|&other| other != nameless);
+        others.for_each(|other| moving.addresses[other].is_slow(true));
+        let state = moving.ours.inspect(&name()).await;
+        assert!(state.is_ok(), "member {nameless} cannot tell: {state:?}");
+        let mut held = claim();
+        match moving.ours.try_acquire(&held).await {
+            Ok(Attempt::Acquired(grant)) => held.ticket = grant.ticket,
+            other => panic!("member {nameless} cannot tell: {other:?}"),
+        }
+        // Now the third one votes, too.
+        sleep(TTL / 100).await;
+        let answer = moving.renew(&held).await;
+        assert!(matches!(answer, Ok(Renewal::Held(_))), "member {nameless}: {answer:?}");
+        let answer = moving.ours.release(&held, LetGo::now()).await;
+        assert!(matches!(answer, Ok(Release::Released)), "member {nameless}: {answer:?}");
+    }
 }
