@@ -32,7 +32,7 @@
 //!   answered: the answer counts only if neither has been counted. Two members of a kind of which
 //!   one cannot tell are refused: Redis clusters, fleets of memcached servers, ZooKeeper, a Redis
 //!   user without `INFO`. If that turns out later, such a member counts only where no other member of
-//!   its kind does.
+//!   its kind does, and it is asked again after a second.
 //! * **The lease** is what the majority's leases have in common, counted from before the first request was sent. Core
 //!   takes off one per cent, and the largest margin of any member.
 //! * **A missed majority gives everything back**, also at members that did not answer, whose answer is waited for

@@ -16,6 +16,10 @@ use lock_core::dial::Epoch;
 use crate::member::Member;
 use crate::quorum::Inner;
 
+/// For how long a server is taken for one that cannot tell which it is. Nothing says when that
+/// ends: it has no epoch, and its connection may be replaced by one to a server that can.
+const NAMELESS_FOR: Duration = Duration::from_secs(1);
+
 /// A server, as it was told on one connection.
 #[derive(Debug)]
 pub(crate) struct Server {
@@ -34,13 +38,15 @@ impl Server {
             Some(Identity { id, up_for, epoch, .. }) => {
                 Self { kind, id: Some(id), up_for, told_at, epoch }
             }
-            // Asking again would not help.
-            None => Self { kind, id: None, up_for: None, told_at, epoch: Epoch::fixed() },
+            None => Self { kind, id: None, up_for: None, told_at, epoch: Epoch::unknown() },
         }
     }
 
     pub(crate) fn is_current(&self) -> bool {
-        self.epoch.is_current()
+        match self.can_tell() {
+            true => self.epoch.is_current(),
+            false => !(self.told_at + NAMELESS_FOR).has_passed(),
+        }
     }
 
     /// Returns true unless both are certainly different servers. Those that cannot tell may be any
@@ -108,7 +114,8 @@ impl Reached<'_> {
     /// It is not known, so the answer is nobody's.
     pub(crate) async fn origin(self) -> Result<Origin, Fault> {
         let server = self.server;
-        if server.is_current() {
+        // One that cannot tell may be any server of its kind, and the next one is of that kind.
+        if !server.can_tell() || server.is_current() {
             return Ok(Origin { server, or: None });
         }
         // The verb may have been applied, also if the next connection fails.

@@ -643,3 +643,18 @@ async fn a_member_that_cannot_tell_costs_no_other_vote() {
         assert!(matches!(answer, Ok(Release::Released)), "member {nameless}: {answer:?}");
     }
 }
+
+/// A Redis user that was not allowed `INFO` for a moment, for one.
+#[tokio::test(start_paused = true)]
+async fn a_member_that_could_not_tell_is_asked_again() {
+    let moving = Moving::start().await;
+    moving.addresses[0].is_nameless(true);
+    drop(moving.ours.inspect(&name()).await);
+    moving.addresses[0].is_nameless(false);
+    moving.addresses[2].is_cut(true);
+    let answer = moving.ours.try_acquire(&claim()).await;
+    assert!(!is_granted(&answer), "it may be the second one, for all that is known: {answer:?}");
+    sleep(Duration::from_secs(1)).await;
+    let answer = moving.ours.try_acquire(&claim()).await;
+    assert!(is_granted(&answer), "two members have told which they are: {answer:?}");
+}
