@@ -186,16 +186,21 @@ impl Backend for Memcached {
         }
     }
 
-    /// Of several servers none is *the* server.
+    /// Of several servers none is *the* server. One that has been flushed has forgotten which one it
+    /// was: older connections know an identity that no new one learns.
     async fn identity(&self) -> Result<Option<Identity>, Fault> {
         let [server] = self.inner.servers.as_slice() else { return Ok(None) };
         let connection = server.link.connection().await?;
-        let stats = connection.stats("").await?;
         let request = Request::new().add(IDENTITY, 0, &OwnerId::mint().expose()).look(IDENTITY);
         let (_, mut replies) = connection.ask(&request).await?;
         let Some(Reply::Value(Item { value: Some(id), .. })) = replies.pop() else {
             return Ok(None);
         };
+        // Asked afterwards: until now, no flush has deleted the key.
+        let stats = connection.stats("").await?;
+        if stat(&stats, "cmd_flush") != Some("0") {
+            return Ok(None);
+        }
         let up_for = stat(&stats, "uptime").and_then(|seconds| seconds.parse().ok());
         let up_for = up_for.map(|uptime: u64| Duration::from_secs(uptime.saturating_sub(AHEAD)));
         let identity = Identity::new(String::from_utf8_lossy(&id), up_for);

@@ -96,7 +96,10 @@
 //! |---|---|---|
 //! | `<prefix><name>` | `<owner id> <attempt> <number>[ <label>]`; the number of the token is `-` until the first renewal, but for detached locks | with the lease, see above |
 //! | `<prefix>%fence` | the number of the last token | thirty days after the last draw |
-//! | `%server` | what [`identity`] tells | never |
+//! | `%server` | what [`identity`] tells; nothing once the server has been flushed | never |
+//!
+//! `stats reset` hides a flush from [`identity`]: where a memcached is a member of a quorum, restart it
+//! in place of a flush.
 //!
 //! The key of a name of printable ASCII but `%` is the name itself. Every other character is escaped, the
 //! one that ends the prefix too, and a key of more than 200 bytes ends in a digest: see [`Encoding`]. So

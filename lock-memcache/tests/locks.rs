@@ -274,6 +274,9 @@ async fn a_server_is_known_again() {
     let c = client(&other).await.identity().await.unwrap().unwrap();
     assert_eq!(b.identity().await.unwrap().unwrap().id, a.id);
     assert_ne!(a.id, c.id);
+    // The key is gone, and another one would make two servers of it.
+    assert_eq!(one.command("flush_all"), "OK");
+    assert!(client(&one).await.identity().await.unwrap().is_none());
     one.restart();
     assert_ne!(client(&one).await.identity().await.unwrap().unwrap().id, a.id);
 }

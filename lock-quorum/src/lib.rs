@@ -30,9 +30,9 @@
 //!   A server that answers by two addresses is counted once, by attempts, renewals, releases and
 //!   from outside. If a connection is replaced while a member is asked, either server may have
 //!   answered: the answer counts only if neither has been counted. Two members of a kind of which
-//!   one cannot tell are refused: Redis clusters, fleets of memcached servers, ZooKeeper, a Redis
-//!   user without `INFO`. If that turns out later, such a member counts only where no other member of
-//!   its kind does, and it is asked again after a second.
+//!   one cannot tell are refused: Redis clusters, fleets of memcached servers, a memcached that
+//!   was flushed, ZooKeeper, a Redis user without `INFO`. If that turns out later, such a member
+//!   counts only where no other member of its kind does, and it is asked again after a second.
 //! * **The lease** is what the majority's leases have in common, counted from before the first request was sent. Core
 //!   takes off one per cent, and the largest margin of any member.
 //! * **A missed majority gives everything back**, also at members that did not answer, whose answer is waited for

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use conformance_tests::proxy::{Count, Fault as Broken, Proxy};
-use conformance_tests::servers::{Redis, RedisOptions};
+use conformance_tests::servers::{Memcached, MemcachedOptions, Redis, RedisOptions};
 use lock_core::clock::{Moment, sleep};
 use lock_core::{ErrorKind, Locker, RenewalPolicy};
 use lock_quorum::Quorum;
@@ -134,4 +134,35 @@ async fn real_servers_are_counted_once_by_a_renewal() {
         let unrenewed = ours.lock("m").unwrap().ttl(ttl).renewal(RenewalPolicy::off());
         unrenewed.try_acquire().await.expect_err("one server has voted twice");
     }
+}
+
+/// The identity of a memcached is a key, so after a flush an older connection and a new one would
+/// know different ones.
+#[tokio::test]
+async fn a_flushed_memcached_is_counted_once() {
+    let nodes: [_; 3] = std::array::from_fn(|_| {
+        let server = Memcached::start(MemcachedOptions::new());
+        let proxy = Proxy::start(server.addr()).expect("a proxy can be started");
+        (server, proxy)
+    });
+    let mut builder = Quorum::builder();
+    for (server, proxy) in &nodes {
+        let url = server.url().replace(&server.addr().to_string(), &proxy.addr().to_string());
+        builder = builder.member(lock_memcache::Memcached::connect(url.as_str()).await.unwrap());
+    }
+    let ours = Locker::new(builder.members_remember().build().await.unwrap());
+    let [(flushed, _), (_, second), (_, third)] = &nodes;
+    assert_eq!(flushed.command("flush_all"), "OK");
+    second.repoint(flushed.addr());
+    second.reset_connections().await;
+    third.set(Broken::Refuse);
+    third.reset_connections().await;
+    let mut has_answered_twice = false;
+    for nth in 0..20 {
+        let lock = ours.lock(format!("{nth}")).unwrap().ttl(TTL);
+        let error = lock.try_acquire().await.expect_err("one server has voted twice");
+        let why = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
+        has_answered_twice |= why.contains("counted once");
+    }
+    assert!(has_answered_twice, "the address of the second member leads elsewhere");
 }
