@@ -12,8 +12,8 @@ async fn main() -> Result<(), lock_any::Error> {
         println!("another process pays this order");
         return Ok(());
     };
-    guard.run(pay_order()).await?; // stops the work if the lock is lost
-    guard.release().await?; // Ok if the lock was held until now
+    guard.run(pay_order()).await?; // drops the work and fails if the lock is lost
+    guard.release().await?; // fails if the lock was lost before this
     locks.close().await?;
     Ok(())
 }

@@ -1,5 +1,5 @@
-//! The mark of whoever breaks a lock: a file beside the lock file, in the directory of the
-//! [queue](crate::queue) where there is one.
+//! The mark of a client that breaks a lock: a file beside the lock file, in the directory of the
+//! [queue] where there is one.
 
 use std::ffi::OsString;
 use std::fs::File;
