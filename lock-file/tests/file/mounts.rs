@@ -76,7 +76,11 @@ async fn full(dir: &Path) {
     let holder = locks.lock("n0").unwrap().acquire().await.unwrap();
     let waiter = tokio::spawn({
         let lock = locker(dir).lock("n0").unwrap();
-        async move { lock.acquire().await.map(|guard| guard.fencing_token()) }
+        async move {
+            let guard = lock.acquire().await?;
+            let token = guard.fencing_token();
+            guard.release().await.map(|()| token)
+        }
     });
     tokio::task::yield_now().await;
     holder.release().await.unwrap();
