@@ -117,7 +117,10 @@ async fn who_leaves_from_the_middle_lets_nobody_in() {
     }
     assert_eq!(line(&operator, "n").await.len(), 3);
     client.release(&line_up[0], LetGo::now()).await.unwrap();
-    assert!(matches!(soon(client.wait(&line_up[1])).await, Ok(Wake::Granted(_))));
+    // The end of the first node may be seen before the wait.
+    if matches!(soon(client.wait(&line_up[1])).await.unwrap(), Wake::Look) {
+        win(&client, &line_up[1]).await;
+    }
     assert!(!last.is_finished());
     client.release(&line_up[1], LetGo::now()).await.unwrap();
     assert!(matches!(soon(last).await.unwrap(), Ok(Wake::Granted(_))));
