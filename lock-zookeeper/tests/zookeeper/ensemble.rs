@@ -4,7 +4,7 @@
 //! `ENSEMBLE_TIMEOUTS=4,5,6,8,10,15` says with which session timeouts, in seconds.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use conformance_tests::proxy::{Fault, Proxy};
@@ -199,6 +199,7 @@ async fn a_minority_with_the_holder_in_it() {
 pub(crate) struct HandOver {
     pub(crate) holder: LockGuard,
     waiter: JoinHandle<(Moment, LockGuard)>,
+    granted: Arc<OnceLock<Moment>>,
     /// As long as they live, so do their sessions.
     _lockers: [Locker; 2],
 }
@@ -213,23 +214,30 @@ impl HandOver {
         let lock = |locker: &Locker| locker.lock(NAME).expect("a name").ttl(TTL);
         let holder = lock(&first).acquire().await.expect("the lock is free");
         let next = lock(&second);
+        let granted = Arc::new(OnceLock::new());
+        let noted = Arc::clone(&granted);
         let waiter = tokio::spawn(async move {
             let guard = next.acquire().await.expect("the waiter's members live");
-            (Moment::now(), guard)
+            (*noted.get_or_init(Moment::now), guard)
         });
         wait_until_there_wait(1, &first).await;
         // So long it takes until the chain of proofs alone says how long the lease is.
         sleep(steady).await;
         assert!(holder.is_held());
-        Self { holder, waiter, _lockers: [first, second] }
+        Self { holder, waiter, granted, _lockers: [first, second] }
     }
 
-    /// Waits for the loss, and returns when the holder stopped treating the lock as held. On a busy
-    /// machine the notification comes later.
+    /// Waits until the holder is notified, which comes before anyone else is granted the lock.
     pub(crate) async fn lost(&self) -> Moment {
-        self.holder.lost().await;
-        let notified = Moment::now();
-        self.holder.deadline().map_or(notified, |deadline| deadline.min(notified))
+        let loss = self.holder.lost().await;
+        let lost = Moment::now();
+        if let Some(granted) = self.granted.get() {
+            let deadline = self.holder.deadline();
+            panic!(
+                "two holders: granted at {granted:?}, {loss:?} notified at {lost:?}, deadline {deadline:?}"
+            );
+        }
+        lost
     }
 
     pub(crate) async fn granted_after(self, lost: Moment) -> Duration {
@@ -338,8 +346,8 @@ fn ensemble(tick: Duration) -> ZooKeeperEnsemble {
     ZooKeeperEnsemble::start(&options(tick))
 }
 
-/// With a line from each member to each other one. These lines are there before the one who leads is, so that
-/// elections take longer: who calls a leader that is not ready yet is hung up on, and not refused.
+/// Starts an ensemble with a proxy from each member to each other one. The proxies listen before there is
+/// a leader, so elections take longer: a connection to a leader that is not ready is closed, not refused.
 pub(crate) fn ensemble_with_links(tick: Duration) -> ZooKeeperEnsemble {
     ZooKeeperEnsemble::start(&options(tick).links())
 }
