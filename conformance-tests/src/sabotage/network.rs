@@ -105,6 +105,13 @@ impl Sabotage for NeverReconnects {
         self.pass()?;
         self.note(inner.wait(claim).await)
     }
+    /// Fails while the server is down, even where each wait survives that without an error.
+    async fn renew(&self, inner: &dyn Backend, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
+        match self.pass() {
+            Ok(()) => inner.renew(claims).await.into_iter().map(|one| self.note(one)).collect(),
+            Err(_) => claims.iter().map(|_| Err(super::unavailable())).collect(),
+        }
+    }
 }
 
 #[derive(Debug, Default)]
