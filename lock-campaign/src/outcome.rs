@@ -16,24 +16,30 @@ use crate::kind::Kind;
 use crate::scene::Scene;
 use crate::times::{Losses, Spread};
 
-/// The version of the verdict. What an older one has let pass, a newer one may not:
+/// The version of the verdict: the rules that a run is judged by. A run that passed an older version
+/// may fail a newer one:
 ///
 /// * 1: results that name no version.
-/// * 2: a fault of one master of a cluster excuses its locks only, one of a member of a quorum nothing. Errors that no fault
-///   explains are judged, and how long hand-offs take that none disturbed. That a server is away is no reason not to tell
-///   a holder of its loss. Whoever was hit has to get locks before and after it, and not the others only.
-/// * 3: releases that fail, and holds that are lost although they are renewed, need a fault that explains them, as
-///   acquisitions do. Waits are judged on locks where nobody gives up, what is left of a call that was given up excuses
-///   others for as long as is declared, and the dead in line only where somebody has died. Who comes first is served first
-///   by the bound of a call. A token that a client itself refuses has gone back. A fault that hit nothing does not count and
-///   excuses nothing, and neither do a client's wall clock and leases that are not renewed.
-/// * 4: what was given back is not held, whatever a later renewal or check is told. A kill that did not happen ends nothing.
-/// * 5: a lock that is renewed is claimed up to its release, and grants count from the client's own stamp. Deadlines beyond a
-///   lease, tokens that nobody was granted and renewals after a removal are judged. How long contended locks stand still is
-///   judged after failovers and restarts with older data.
-/// * 6: what is confirmed after a removal is judged without a successor, too. A fault excuses a waiter that is overtaken until
-///   it has recovered. No hand-off without a fault takes longer than three leases and a second. One failure in two hundred is
-///   the machine, in three moments where it met a bound, and all kinds of calls are also counted together. Each verb is called often enough.
+/// * 2: a fault of one master of a cluster excuses that master's locks only. A fault of one member of
+///   a quorum excuses nothing. Errors without a fault are judged, and so is the duration of
+///   undisturbed hand-offs. A holder is notified of its loss even if its server is away. A client
+///   that was hit by a fault has to get locks before and after it.
+/// * 3: failed releases, and lost holds that are renewed, need a fault that explains them. Waits are
+///   judged on locks whose waiters do not cancel. The residue of a cancelled call excuses other
+///   waiters for as long as is declared, and dead waiters excuse them only after a death. Order is
+///   judged by the bound of a call. A token that a client refuses has gone back. A fault without an
+///   effect does not count and excuses nothing. Neither do a client's wall clock and leases that are
+///   not renewed.
+/// * 4: a released lock is not held, even if a later renewal or check confirms it. A kill that did not
+///   happen ends nothing.
+/// * 5: a renewed lock is claimed up to its release. Grants count from the client's own stamp.
+///   Deadlines beyond a lease, tokens without a grant and renewals after a removal are judged. The
+///   standstill of contended locks is judged after failovers and restarts with older data.
+/// * 6: a confirmation after a removal is judged even without a successor. A fault excuses an
+///   overtaken waiter until it has recovered. A hand-off without a fault takes at most three leases
+///   and a second. One failure in two hundred, at up to three moments that met a bound, is attributed
+///   to the machine. All kinds of calls are also counted together. Each verb has a minimum number of
+///   calls.
 pub const VERDICT: u32 = 6;
 
 /// What a run is started with, besides its seed.
@@ -210,7 +216,7 @@ pub struct Outcome {
     /// was contended, and no client relied on it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub standstills: BTreeMap<String, Spread>,
-    /// The bound on that: what is promised, and what the run allows for the machine.
+    /// The promised bound of a standstill, and the time that the run adds for the load of the machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resumes: Option<[Duration; 2]>,
     /// Losses that holders were told of.

@@ -33,8 +33,8 @@ const CLAIM_LEASE: Duration = Duration::from_secs(3);
 /// What passing over all stale queue entries may take besides a claim lease.
 const PASSING_OVER: Duration = Duration::from_millis(100);
 
-/// Half of the hand-offs that no fault disturbed take no longer, and nine in ten of them: a message or two, and what the
-/// load of the machine adds to them, while four clients with six tasks each, their proxies and the servers share it.
+/// The largest median and 90th percentile of undisturbed hand-offs. A hand-off takes a message or two,
+/// and the load of the machine adds to it: four clients with six tasks each, their proxies and the servers.
 const PROMPT: [Duration; 2] = [Duration::from_millis(50), Duration::from_millis(200)];
 
 /// No hand-off that no fault disturbed takes longer than this, and three leases: those before the waiter in line may be

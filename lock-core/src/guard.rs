@@ -176,9 +176,9 @@ impl LockGuard {
     /// Asks for a lease of `ttl` from now, once. Later renewals ask for the original ttl again, and never
     /// shorten what was acknowledged here.
     ///
-    /// A backend whose leases are shorter than `ttl` acknowledges one of its own, and it is renewed until
-    /// `ttl` is over, unless the policy's probe says no. `Ok` promises as much as that of
-    /// [`verify`](Self::verify), of this `ttl`.
+    /// A backend whose leases are shorter than `ttl` acknowledges a shorter one. It is renewed until `ttl`
+    /// is over, unless the policy's probe returns `false`. `Ok` promises the same as
+    /// [`verify`](Self::verify) does, for this `ttl`.
     ///
     /// # Errors
     ///

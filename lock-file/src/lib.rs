@@ -24,15 +24,15 @@
 //!   those on FUSE, as sshfs). Another FUSE file system does not tell what is behind it and is
 //!   accepted: it excludes the processes that use this mount. Containers exclude each other only if
 //!   they share the directory.
-//! * **One user, unless a directory is shared.** Each user has a directory of its own, so root and
+//! * **One user, unless a directory is shared.** Each user has a separate directory, so root and
 //!   another user hold the lock of one name at the same time. Lock files have mode 0600. A directory
 //!   in which others can replace files is refused, and so is one that they can move away because they
 //!   can write to a directory above it that is not sticky. A group is not others if the user's own
 //!   directory belongs to it and `/etc/passwd` and `/etc/group` show that it has no other member.
 //!   See [several users](#several-users).
-//! * **No lease of a guard.** A lock lasts as long as its holder has it open, be it stopped for hours:
-//!   the ttl is only the rhythm in which the holder looks, three times per ttl, whether its file is
-//!   still the one in the directory. A lock file that was deleted or replaced by hand lets others in.
+//! * **No lease of a guard.** A lock lasts as long as its holder keeps the file open, even if the
+//!   holder is stopped for hours. Three times per ttl the holder checks that its file is still the one
+//!   in the directory. A lock file that was deleted or replaced by hand lets others in.
 //!   The holder is notified at once ([`notices`]) if the process got an inotify instance, and within a
 //!   second otherwise; not in the first 0.1 s of its hold.
 //! * **No strict order among processes**, see below.
@@ -53,8 +53,8 @@
 //! | members of the group | hold locks; write anything into a lock file: each holder writes its record and advances the counter; refuse locks to others, by holding them or by planting a file | make a process of another user open, create, change or delete anything outside of the directory; delete or replace the files of others |
 //! | everybody else | nothing | read or lock the files, see their names |
 //!
-//! What a member plants under the name of a lock file is refused, with its path: a link, a pipe, a
-//! file with a second name, another group or another mode than 0660. Spoiled contents are noticed: a
+//! A planted object under the name of a lock file is refused, and the error names its path: a link, a
+//! pipe, a file with a second name, another group or another mode than 0660. Spoiled contents are noticed: a
 //! record has a checksum, and a token that is lower than one that a process has seen is
 //! [`ErrorKind::FenceRegressed`](lock_core::ErrorKind::FenceRegressed). Files get their mode after
 //! they are created, whatever the umask, and work with `fs.protected_regular=2`.
@@ -70,10 +70,11 @@
 //! # Fencing tokens
 //!
 //! [`Fencing::Durable`]: up to which number tokens may be given out is synced to the disk before the
-//! first of them is. Numbers are reserved for a minute of the wall clock at a time, so a busy lock is
-//! synced once a minute, and one that is taken less often each time: some milliseconds, on a thread of
-//! its own, of which there are 64 at most. A crash of a process loses no number, one of the machine
-//! skips the rest of the minute. A sync that fails is an error, and no grant.
+//! first of them is. A sync reserves tokens for a minute of the wall clock. A busy lock is therefore
+//! synced once a minute, and a lock that is acquired less often is synced at each acquisition. A
+//! sync takes some milliseconds and runs on a thread of its own; there are at most 64 such threads.
+//! The crash of a process loses no token, and the crash of the machine skips the rest of the minute.
+//! A failed sync is an error, and the lock is not granted.
 //!
 //! On tmpfs, as `/run/lock` is, nothing outlasts the machine: tokens are [`Fencing::Seeded`] there, and
 //! declared so. After a restart the wall clock keeps them growing, unless it was set back.
@@ -85,19 +86,25 @@
 //! releases the lock, gives up waiting or dies. So a hand-over wakes one process and costs the same
 //! however many wait, with or without inotify. Joining costs the same, too.
 //!
-//! The first one of the queue has nobody ahead of it. If the holder is none of the queue, because it
-//! came to a free lock, is flock(1) or keeps a detached hold, the first one watches the lock file by
-//! inotify. Without an instance it looks every 1 to 50 ms; it alone. Where there can be no queue, as on
-//! a full disk or on a file system that cannot exchange two names, all waiters do as the first one.
+//! The first process of the queue has no predecessor. If the holder did not queue, because it came to
+//! a free lock, is flock(1) or keeps a detached hold, the first process watches the lock file by
+//! inotify. Without an instance the first one alone polls every 1 to 50 ms. Where there can be no
+//! queue, as on a full disk or on a file system that cannot exchange two names, all waiters do as the
+//! first one.
 //!
-//! Each waiter also looks by itself, after 0.1 s first and then at ever longer intervals of up to 4 s:
-//! so no wake-up that is lost costs more than that.
+//! Each waiter also polls, after 0.1 s first and then at longer and longer intervals of up to 4 s. A
+//! lost wake-up costs no more than that.
 //!
-//! Who comes later leaves a free lock to who waits, with four exceptions: a try takes what is free; so
-//! do flock(1) and its like; a process that has come to its turn may take the lock again for 5 ms; and
-//! a waiter that does not take a free lock, because it is stopped, is passed over by whoever looks by
-//! itself and finds that nothing has changed since its last look. It goes to the end of the queue.
-//! Inside one process, a locker serves first come, first served, and has one place in the queue.
+//! A newcomer leaves a free lock to the queue, with four exceptions:
+//!
+//! * A try takes a free lock.
+//! * flock(1) and similar programs take a free lock.
+//! * A process whose turn has come may take the lock again for 5 ms.
+//! * A waiter that does not take a free lock, because it is stopped, is passed over. The next waiter
+//!   polls, finds the queue unchanged since its last poll, and takes the lock. The stopped waiter
+//!   goes to the end of the queue.
+//!
+//! Inside one process, a locker serves first come, first served, and has one position in the queue.
 //!
 //! A process starts one thread when it first waits, or when it has held a lock for 0.1 s, and keeps it.
 //! It takes an inotify instance when it first watches a lock file: as the first of a queue, or as a
@@ -118,8 +125,8 @@
 //! # Breaking a lock
 //!
 //! A detached hold is erased from the file. A kernel lock cannot be taken from a living process, so its
-//! file is replaced: whoever comes now is let in, with a higher token, although the old holder's process
-//! may still be at work. The holder is notified at once, without inotify within a second, or as soon as
+//! file is replaced. The next acquisition succeeds, with a higher token, although the old holder's
+//! process may still be at work. The holder is notified at once, without inotify within a second, or as soon as
 //! it goes on if it was stopped. Until then only a resource that checks fencing tokens tells the two
 //! apart, as after a break on any backend. Where the holder's process can be killed, do that: its lock is
 //! free at once, and no two overlap. A flock(1) that was waiting for the old file gets the old file.

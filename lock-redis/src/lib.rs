@@ -34,12 +34,14 @@
 //!   server's data or because a lock was idle for ten minutes, or if the clock of a successor is behind by
 //!   more than the gap between two grants.
 //! * **Order is that of the line on the server**, and [lost](#the-line) where that is lost.
-//! * **By force.** Whoever deletes the key of a lock of ours by hand lets others in; the holder is told
-//!   by its next renewal, and that renewal serves who is next. [`break_lock`] does so at once.
+//! * **Removal by force.** A client that deletes a lock's key by hand lets others in. The holder is
+//!   notified by its next renewal, and that renewal grants the lock to the next waiter.
+//!   [`break_lock`] grants it at once.
 //! * **Databases.** Signals do not tell databases apart: with `order=any`, a lock that is busy under the same
-//!   name in another one makes waiters look needlessly. `SWAPDB` takes all locks away, so two holders are
-//!   possible: a holder is told by its next renewal, and a waiter polls within two of its leases and a
-//!   tenth. A waiter that is granted the lock in the other database is told within a third of the claim lease, a second.
+//!   name in another one makes waiters poll needlessly. `SWAPDB` takes all locks away, so two holders are
+//!   possible: a holder is notified by its next renewal, and a waiter polls within 2.1 of its leases.
+//!   A waiter that is granted the lock in the other database is notified within a third of the claim
+//!   lease, which is a second.
 //! * **Replicas** are refused when connecting, and do not say of a lock that it is taken. What becomes of locks when one
 //!   takes over stands [below](#sentinel).
 //! * **Members of a cluster** are refused as single servers. See [below](#clusters).

@@ -21,18 +21,19 @@
 //! * **Tokens are [`Fencing::Durable`]**: the number of the transaction that made the holder's node. It was
 //!   logged by a quorum before the lock was granted, and survives leaders, restarts, and the end of the
 //!   lock's own node. One transaction makes one place in line.
-//! * **The holder gives up before others get in**, also if the member that it talks to is cut off from its
-//!   leader and goes on answering, and if the leader stalls. See below.
+//! * **The holder stops treating the lock as held before another client is granted it.** This also
+//!   holds if the holder's member is cut off from its leader and goes on answering, and if the leader
+//!   stalls. See below.
 //! * **A waiter or a holder whose node is deleted by hand** is notified at once, by a watch (a lock
 //!   that was free: once it is held for a tenth of a second). A waiter fails with
 //!   [`ErrorKind::Invalid`](lock_core::ErrorKind::Invalid) and does not enter the queue again, so that
 //!   an operator can remove it. After the end of its session a waiter does enter again, at the end.
-//! * **Nothing is left behind**: what a dropped future, a lost reply or a connection that breaks
-//!   may have left in line is looked for, by the random id in its name, and removed while the
-//!   session lives; and at its end by the server. A session that this library gives up, because its
-//!   connection is out of step, is closed as soon as no holder may rely on it any more, also where
-//!   there is no other one yet. A client that is dropped while it has no connection leaves the end
-//!   of its session to the server.
+//! * **Nothing is left behind.** A dropped future, a lost reply or a broken connection may leave a
+//!   node in the queue. The client finds that node by the random id in its name and removes it while
+//!   the session lives. At the end of the session the server removes it. A session whose connection
+//!   is out of step is abandoned: it is closed as soon as no holder may rely on it any more, even if
+//!   there is no new session yet. A client that is dropped without a connection leaves the end of its
+//!   session to the server.
 //!
 //! # Leases
 //!
@@ -44,10 +45,11 @@
 //! | a holder that is cut off gives up | `0.09 T` to `T/2` after the cut, by how long ago its lease was renewed (a young session: at most `0.98 T`) |
 //! | and from then to the next grant it takes | `T/2` or longer (a young session: `T/50`) |
 //!
-//! What a lock asks for as its `ttl` bounds its lease from above: who does not renew for so long lets go, by
-//! this library's own doing. It does not keep the lock shut for longer after a crash, nor for less. So
-//! guards often have less time left than their ttl; renewals come all the sooner, a third of what is left
-//! apart, and cost one round trip for all locks of a client.
+//! The `ttl` of a lock bounds its lease from above: a holder that does not renew for that long stops
+//! treating the lock as held. This is enforced by the client. After a crash the server keeps the lock
+//! for the session timeout, whatever the ttl. Guards therefore often have less time left than their
+//! ttl. A renewal is due after a third of the time left, and costs one round trip for all locks of a
+//! client.
 //!
 //! A lease is proven by a chain of committed no-ops, one every `T/6`: it counts from the sending of
 //! the last one but three. Pings prove nothing, and a single commit does not either. Proofs cost
@@ -92,14 +94,15 @@
 //!   before the end on, also on a free lock, until the lock's node is deleted. Claims are also
 //!   refused behind any node that has the last number. `inspect` then shows each node that may be
 //!   the holder's.
-//! * **Long lines.** A waiter reads the line when it comes, 59 bytes for each place, and again when the second
-//!   before it leaves: 0.6 kB behind ten others, 59 kB behind a thousand, 0.6 MB behind ten thousand. We read
-//!   lists of any length, and servers send them; Java clients in the same line break their connection at
-//!   their own `jute.maxbuffer` (1 MB, some 17 700 places).
-//! * **What a server replaces behind our back.** Where it answers a reconnecting client with another session
-//!   (ZooKeeper does not), this is noticed at the next attempt, if the server tells the owner of a node made
-//!   in a transaction (3.7.2, 3.8.2 and later), and else when a node of ours is watched: by whoever waits, and for
-//!   what is held at its first renewal, or after a tenth of a second.
+//! * **Long queues.** A waiter reads the queue when it enters, 59 bytes for each node, and again when
+//!   the second waiter before it leaves: 0.6 kB behind ten others, 59 kB behind a thousand, 0.6 MB
+//!   behind ten thousand. This client reads lists of any length, and servers send them. Java clients
+//!   in the same queue break their connection at their `jute.maxbuffer` (1 MB, some 17 700 nodes).
+//! * **A session that the server replaces without saying so.** A server other than ZooKeeper may
+//!   answer a reconnecting client with another session. If the server names the owner of a node that
+//!   was created in a transaction (3.7.2, 3.8.2 and later), the next attempt notices the change.
+//!   Otherwise it is noticed when a node of this client is watched: by a waiter at once, by a holder
+//!   at its first renewal or after a tenth of a second.
 //! * **Names of more than 200 bytes** end in a digest, and `list` does not show them.
 //!
 //! # Nodes
@@ -109,15 +112,16 @@
 //! because an object of kazoo fails when its path is removed: such a node stays until it is
 //! deleted. A node that holds data is refused there. Names of ASCII letters, digits and punctuation
 //! stay as they are, but for `%`, `/` and a leading dot, which are escaped. With credentials in the
-//! URL every node belongs to that user alone. Without, nodes belong to the world: whoever reaches
-//! the server can read owner ids and delete nodes. On the node of a lock that somebody else made
-//! our user needs the rights to read, write, create and delete: whoever enters the line empties
-//! that node's data. Without the right to read the chroot (or `/`, if there is none) no session is
-//! begun: a look at it is what proves that the session lives.
+//! URL every node belongs to that user alone. Without credentials, nodes belong to the world: every
+//! client of the server can read owner ids and delete nodes. On a lock's node that another user
+//! created, this client's user needs the rights to read, write, create and delete, because a claim
+//! empties that node's data. Without the right to read the chroot (or `/`, if there is none) no
+//! session is begun, because the client reads that node to prove that the session lives.
 //!
-//! A free lock is taken by one request and given back by another. Who waits sends four: it enters the line, reads it,
-//! watches its own node, and leaves; and up to three more where those before it belong to other processes: a watch
-//! on each of the two before, and the line once more.
+//! A free lock is acquired by one request and released by another. A waiter sends four: it creates
+//! its node, reads the queue, watches its own node, and deletes it. It sends up to three more if the
+//! nodes before it belong to other processes: a watch on each of the two before, and a second read of
+//! the queue.
 //!
 //! # Other libraries
 //!

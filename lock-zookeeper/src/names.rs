@@ -146,8 +146,8 @@ impl Layout {
         self.sequence(node).is_some_and(|number| number >= LAST_NUMBER)
     }
 
-    /// Who is in line, first come first. What is not in line, or out of order, is told: some
-    /// clients count such nodes, and others do not.
+    /// Returns the queued nodes in order. A node that is not queued, or out of order, is an error,
+    /// because some clients count such nodes and others do not.
     pub(crate) fn line(self, children: Vec<String>) -> Result<Vec<String>, OddLine> {
         let mut line = Vec::with_capacity(children.len());
         for node in children {

@@ -108,16 +108,16 @@ pub struct Header {
     /// The low byte of a token counts hand-overs: it is zero where nothing is passed on.
     #[serde(default)]
     pub counts_hand_overs: bool,
-    /// Locks are pushed: who is sent one and lets its lease run out without a word is taken for gone, and so are those
-    /// of its process who wait. Others may be served before them.
+    /// Locks are pushed to waiters. A waiter that lets a pushed lease expire without an answer counts
+    /// as dead, and so do the other waiters of its process. Others may be served before them.
     #[serde(default)]
     pub passes_over: bool,
-    /// Leases live in a session that may get shorter: a deadline may move back, and the one that was
-    /// told last counts.
+    /// Leases depend on a session whose timeout may shrink: a deadline may move back, and the latest
+    /// one counts.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub moves_back: bool,
-    /// Who has a lock is decided by a majority of servers: one that could not be told of a release may keep others out who
-    /// do not reach another one. Where they reach all of them, one is too few.
+    /// A majority of servers grants a lock. A server that missed a release may keep out the clients
+    /// that cannot reach another one. It cannot keep out clients that reach all servers.
     #[serde(default)]
     pub votes: bool,
 }

@@ -409,8 +409,8 @@ impl Held {
         }
     }
 
-    /// Notes the deadline of the guard each time that half of what was left of the one before is over: so the history
-    /// has no gap between two of them. A deadline that has moved back is noted too.
+    /// Records the guard's deadline each time that half of the remaining lease is over, so the history has
+    /// no gap between two deadlines. A deadline that has moved back is recorded, too.
     async fn follow(&self) {
         let mut noted = self.deadline();
         loop {

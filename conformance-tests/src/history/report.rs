@@ -33,10 +33,9 @@ pub enum Rule {
     K3,
     /// Fencing tokens are unique and grow in the order of grants.
     K4,
-    /// Nobody waits for a free lock for longer than is declared, and every call returns. A contended
-    /// lock is granted again within the declared bound after a failover or a restart with older
-    /// data: within a claim lease and 100 ms where that is declared, and what the run allows for
-    /// the machine.
+    /// No client waits for a free lock longer than is declared, and every call returns. After a failover
+    /// or a restart with older data, a contended lock is granted again within the declared bound. Where
+    /// that is declared, the bound is a claim lease and 100 ms, plus the run's allowance for the machine.
     K5,
     /// Nothing is left on the server but what is documented.
     K6,
@@ -150,8 +149,9 @@ pub struct Tally {
 }
 
 impl Tally {
-    /// True if more failed than a busy machine explains: one in two hundred may meet a bound now and then, and three may in
-    /// a short history; and what stands still for a moment takes everybody with it, which may happen three times.
+    /// Returns true if more calls failed than a busy machine explains. One call in two hundred may meet a
+    /// bound, and three may in a short history. A stall of the machine fails many calls at one moment,
+    /// which may happen three times.
     #[must_use]
     pub fn fails_too_often(&self) -> bool {
         self.failed > (self.count / MEETS_A_BOUND).max(STALLS) && self.moments > STALLS

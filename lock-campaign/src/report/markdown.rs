@@ -8,13 +8,14 @@ use crate::bugs::Finding;
 use crate::outcome::Outcome;
 use crate::times::Spread;
 
-const WHAT_IS_COUNTED: &str = "\n*Verdict* is the version of the rules that a run was judged by: results of an older one have not been judged by\n\
-    what came since (`outcome.rs` says what that is). *Failed without a fault* are calls whose clients felt no fault, neither\n\
-    then nor shortly before, and that ended with an error all the same, and holds that were lost though they are renewed: more\n\
-    than one in two hundred (up to verdict 5, one in a hundred) of acquisitions, of releases, of holds or of all of them, at\n\
-    more than three moments, and the run is not clean.\n\
-    *Waits judged* are those that no fault disturbed and after which certainly nobody else had the lock any more, so that they\n\
-    would have been found late: fewer than one in twenty and the run is not clean. `–`: not counted.\n";
+const WHAT_IS_COUNTED: &str = "\n*Verdict* is the version of the rules that a run was judged by. A result of an older version was not judged by the\n\
+    rules that were added since (`outcome.rs` lists them).\n\n\
+    *Failed without a fault* are calls that returned an error although their client felt no fault then or shortly before.\n\
+    Renewed holds that were lost without a fault are counted, too. A run is not clean if more than one in two hundred\n\
+    acquisitions, releases, holds or calls in all failed so, at more than three moments. Up to verdict 5 the limit was one in\n\
+    a hundred.\n\n\
+    *Waits judged* are undisturbed waits at whose end certainly no other client had the lock, so a late grant would have been\n\
+    found. A run is not clean if fewer than one wait in twenty could be judged. `–`: not counted.\n";
 
 /// The summary.
 #[must_use]
@@ -98,11 +99,11 @@ fn fences(sums: &[Sum<'_>]) -> String {
 
 fn times(sums: &[Sum<'_>]) -> String {
     let mut text = "\n## Times\n\n\
-        Half below, 99 % below, and the longest; of how many. *Takeover* is from the fault that ended a holder to the next\n\
-        holder, *loss* from a loss that was told to the next grant, *hand-off* from a release to the next holder. Other faults\n\
-        go on meanwhile, the next in line may be hit itself, and the machine was busy: these are no measurements of speed, and\n\
-        a takeover may take longer than is declared for a server and a waiter that are well. Where locks have no lease, a\n\
-        holder that is stopped keeps them.\n\n\
+        Each cell has the median, the 99th percentile, the maximum and the count. *Takeover* is from the fault that ended a\n\
+        holder to the next holder, *loss* from the notification of a loss to the next grant, *hand-off* from a release to the\n\
+        next holder. Other faults go on meanwhile, the next waiter may be hit itself, and the machine was busy. So these are\n\
+        no measurements of speed, and a takeover may take longer than is declared for a healthy server and a healthy waiter.\n\
+        Where locks have no lease, a stopped holder keeps them.\n\n\
         | backend | takeover | declared | allowed for load | loss to next grant | told after it | hand-off | without a fault |\n\
         |---|---|---|--:|---|--:|---|---|\n"
         .to_owned();
@@ -130,14 +131,14 @@ fn times(sums: &[Sum<'_>]) -> String {
             sum.promptness()
         );
     }
-    text += "\nWhat the verdict allows beyond what is declared is six seconds and the bound of a call, for the load of the machine.\n\
-        Where the server hands locks over and somebody who stood in line was killed or stopped meanwhile, a lease for each of\n\
-        its process who waited comes on top (up to the second verdict, always). A fault that a waiter felt itself puts its\n\
-        bound off until it has recovered from it; what it waited between faults is counted. Losses are told after the next\n\
-        grant to holders that were stopped (what they may rely on ends by itself), or whose lock was removed by force, or with\n\
-        the server's data.\n\n\
-        *Without a fault* are hand-offs where neither who let go nor who waited felt a fault, from a lease before on: what half\n\
-        of them took, and nine in ten. A run in which that is more than 50 ms and 200 ms, with a pause between two looks (two, of\n\
+    text += "\nBeyond the declared bounds the verdict allows six seconds and the bound of a call, for the load of the machine. Where\n\
+        the server hands locks over and a queued client was killed or stopped, one lease for each waiter of its process is\n\
+        added (up to verdict 2, always). A fault that a waiter felt itself extends its bound until the waiter has recovered;\n\
+        the time that it waited between faults counts. Three kinds of holders are notified only after the next grant: a holder\n\
+        that was stopped (its deadline passes by itself), a holder whose lock was removed by force, and a holder whose lock\n\
+        was lost with the server's data.\n\n\
+        *Without a fault* are hand-offs in which neither the releasing client nor the waiter felt a fault, from a lease before\n\
+        on: their median and their 90th percentile. A run in which these are more than 50 ms and 200 ms, with a pause between two looks (two, of\n\
         nine in ten) where waiters look from time to time, is not clean, unless there were fewer than 100. `–`: nobody looked.\n";
     text
 }

@@ -35,7 +35,7 @@ pub(super) struct Sum<'a> {
     pub(super) hand_offs: Spread,
     /// After each failover and restart with older data, by its kind.
     pub(super) standstills: BTreeMap<String, Spread>,
-    /// What is promised for them, and what is allowed besides.
+    /// The promised bound of standstills, and the time that is allowed besides.
     pub(super) resumes: Option<[Duration; 2]>,
     /// Those that no fault disturbed.
     pub(super) prompt: Spread,

@@ -271,8 +271,8 @@ impl Player {
     }
 }
 
-/// On every other lock hardly anybody gives up. What is left of a call that is given up may have the lock, or stand in line, for as
-/// long as anybody could say, and meanwhile nobody could say either that a waiter should have it.
+/// Returns true if clients often cancel acquisitions of this lock, which is every other one. The residue of a cancelled
+/// call may hold the lock or a position in the queue for an unknown time, and during that time no wait can be judged.
 fn gives_up(number: usize) -> bool {
     !number.is_multiple_of(2)
 }

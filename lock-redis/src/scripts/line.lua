@@ -135,14 +135,15 @@ local function line()
         end
     end
 
-    -- Gives the lock, which is free, to the first one in line whose process is there, and sends it word.
-    -- `mine`: who asks; it is not sent to, but answered, and gets the lock from the caller. `lapsed`: nobody let
-    -- the lock go, its lease ended. Answers the member that is next, or nil if there is none; an error; and whether
-    -- it is for others to go on: the lock is free, and there are more in line.
+    -- Grants the free lock to the first queued owner whose process listens, and publishes the grant.
+    -- `mine`: the calling owner. It receives no message, because the script's reply tells it.
+    -- `lapsed`: the lock became free by the end of a lease, not by a release.
+    -- Returns the next owner or nil; an error or nil; and true if another client has to go on, because
+    -- the lock is free and the queue is not empty.
     --
-    -- Nothing is taken out of the line before the lock is given, but for those who are gone: where a write is
-    -- refused, the lock stays free and the line as it is. A process that hears an empty message
-    -- hears the grant, too. A former primary may have dated entries ahead of this server's clock: then the
+    -- Only entries of dead processes leave the queue before the lock is granted. If a write is refused,
+    -- the lock stays free and the queue unchanged. A process that receives an empty message also
+    -- receives the grant. A former primary may have dated entries ahead of this server's clock: then the
     -- grant carries the latest arrival, and a later claim arrives after that.
     local function serve(lock, fence, queue, places, mine, lapsed)
         local now = clock()

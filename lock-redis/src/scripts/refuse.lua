@@ -1,11 +1,17 @@
--- Gives back a lock that was granted to an owner which does not wait for it, and removes the stale
--- entries of its process from the queue: a server that came back to older data may have many of
--- them.
+-- Releases a lock that was granted to an owner that does not wait for it. Removes the stale entries of
+-- the owner's process from the queue: a server that came back to older data may have many of them.
 --
--- KEYS  1 the lock   2 its fence   3 its queue   4 its places   5 its bell
--- ARGV  1 the owner   2 the channel of its process   3 the latest arrival of an entry at the grant in µs
---       4 the owners of this process that wait for the lock, one after the other
--- Answers 1: the owner held the lock until now   0: it did not
+-- KEYS[1]  the lock
+-- KEYS[2]  its token counter
+-- KEYS[3]  its queue
+-- KEYS[4]  the processes that wait
+-- KEYS[5]  the release key
+-- ARGV[1]  the owner
+-- ARGV[2]  the channel of its process
+-- ARGV[3]  the latest arrival of an entry at the grant, in µs
+-- ARGV[4]  the owners of this process that wait for the lock, 32 characters each, without separators
+--
+-- Returns 1 if the owner held the lock, else 0.
 
 local lock, fence, queue, places, bell = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local owner, channel, arrived_by, known = ARGV[1], ARGV[2], ARGV[3], {}

@@ -31,12 +31,15 @@
 //!   from a client of the leader's own is touched.
 //! * Commits, pings and other answers to a follower are one stream, in order; so is what it sends.
 //!
-//! Besides: each direction of each connection is slow for a while or cut for good; client, follower
-//! or leader stands still, and its threads wake one by one; the two clocks that matter are off by 1
-//! %; a client that hears nothing, or whose connection breaks, goes on to the next member and
-//! starts a new chain; its predecessor goes away at some time, and its proofs run before and after.
-//! In one world (`Limited`) each member has limits of its own, so that a connection may be granted
-//! less than the one before; `GRANTS_COUNT` is the rule there, and `GRANT_MISSES` are found broken.
+//! These disturbances are played, too:
+//!
+//! * Each direction of each connection is slow for a while or cut for good.
+//! * The client, the follower or the leader stands still, and its threads wake one by one.
+//! * The two clocks that matter differ by 1 %.
+//! * A client that receives no answer, or whose connection breaks, connects to the next member and
+//!   starts a new chain. Its predecessor leaves at some time, and its proofs run before and after.
+//! * In one world (`Limited`) each member has its own limits, so a connection may be granted less than
+//!   the one before. `GRANTS_COUNT` is the rule there, and the `GRANT_MISSES` are found broken.
 //!
 //! # What it leaves out
 //!

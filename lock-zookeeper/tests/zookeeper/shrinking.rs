@@ -11,7 +11,7 @@ use lock_core::clock::{Moment, sleep};
 use crate::ensemble::{HandOver, connect, ensemble_with_links, eventually, locker, roles};
 use crate::support::soon;
 
-/// What is asked for, and what the one member grants and the other one does.
+/// The requested timeout, which one member grants. The other member grants [`SHORT`].
 const TIMEOUT: Duration = Duration::from_secs(20);
 const SHORT: Duration = Duration::from_secs(4);
 const TICK: Duration = Duration::from_millis(500);
