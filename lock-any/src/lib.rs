@@ -30,8 +30,9 @@
 //! an outage) and `max_ttl`, all as durations like `500ms`, `30s` or `2h`, `label` (what
 //! `inspect` shows of a holder) and `handovers` (how often in a row a lock passes on
 //! [inside this process](LockerBuilder::local_handovers), without a request; up to 255). Redis and memcached know `prefix` (put before every key; it ends in `:` or
-//! `/`), and Redis warns of locks that are taken for longer than `max_ttl` and knows `order` (`fifo`, or `any`
-//! for a race), `min_replicas` (how many replicas must know of a lock) and `min_replicas_timeout`. ZooKeeper knows `prefix` (a path that
+//! `/`). Redis warns of locks that are taken for longer than `max_ttl`, and knows `order` (`fifo`, or `any`
+//! for a race), `names` (`exact` for keys byte by byte, as other libraries have them, with any prefix),
+//! `min_replicas` (how many replicas must know of a lock) and `min_replicas_timeout`. ZooKeeper knows `prefix` (a path that
 //! ends in `/`), `session_timeout` and `layout`. An option that a backend does not know is an error.
 //!
 //! The members of `quorum:` are URLs of this table, percent-encoded where they have options of their own: an odd

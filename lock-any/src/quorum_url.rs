@@ -1,5 +1,6 @@
 //! `quorum:` URLs, and the shortest way to them.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,7 +28,9 @@ use crate::server;
 ///
 /// As [`connect`](crate::connect).
 pub async fn redlock<U: AsRef<str>>(urls: impl IntoIterator<Item = U>) -> Result<Locker, Error> {
-    let members = urls.into_iter().map(|url| member(url.as_ref())).collect::<Result<_, _>>()?;
+    let members: Vec<_> =
+        urls.into_iter().map(|url| member(url.as_ref())).collect::<Result<_, _>>()?;
+    must_agree(&members)?;
     Ok(Locker::new(quorum_of(members, None).build().await?))
 }
 
@@ -35,8 +38,9 @@ pub(crate) async fn builder(
     mut url: Url,
     max_ttl: Option<Duration>,
 ) -> Result<LockerBuilder, Error> {
-    let members =
+    let members: Vec<_> =
         url.take_all("member")?.iter().map(|url| member(url)).collect::<Result<_, _>>()?;
+    must_agree(&members)?;
     let remember = match url.take("restarts")?.as_deref() {
         None | Some("forget") => false,
         Some("remember") => true,
@@ -83,6 +87,26 @@ fn member(url: &str) -> Result<Url, Error> {
         }
     }
     Ok(url)
+}
+
+/// Refuses members of one kind that would keep one lock under different keys: they exclude nobody
+/// who uses other members.
+fn must_agree(members: &[Url]) -> Result<(), Error> {
+    for option in ["names", "prefix"] {
+        let mut first = HashMap::new();
+        for member in members {
+            let kind = member.scheme().split(['+', ':']).next().unwrap_or_default();
+            let kind = if kind == "rediss" { "redis" } else { kind };
+            let value = member.clone().take(option)?;
+            let value = value.filter(|value| value != "encoded").unwrap_or_default();
+            if *first.entry(kind.to_owned()).or_insert_with(|| value.clone()) != value {
+                return Err(invalid(format!(
+                    "the members of a quorum have different values of {option}: write the same for each {kind}: member"
+                )));
+            }
+        }
+    }
+    Ok(())
 }
 
 /// For messages: where it is, without credentials.

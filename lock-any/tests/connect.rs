@@ -296,6 +296,9 @@ mod quorum {
             ("quorum:?member=memory:%3Fcolour=red", "no URL option \"colour\""),
             ("quorum:?member=quorum:%3Fmember=memory:", "no quorum itself"),
             ("memory:?member=memory:", "no URL option \"member\""),
+            // Nothing is asked before.
+            ("quorum:?member=redis://a%3Fprefix=p:&member=redis://b&member=redis://c", "of prefix"),
+            ("quorum:?member=rediss://a%3Fnames=exact&member=redis://b", "values of names"),
         ] {
             let (kind, text) = refused(url).await;
             assert_eq!(kind, ErrorKind::Invalid, "{url}: {text}");

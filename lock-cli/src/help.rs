@@ -152,7 +152,9 @@ one, so it is no way to decide whether to begin.
 
 With --json, one line: name, held, holders (a list, each with owner_short, label, held_for_ms, \
 lapses_in_ms and fencing_token, which may be null; and with owner if asked for), waiting (a number, or \
-null) and with file: directory, which other users may not share.
+null), key (on redis and memcache: what clients of other libraries lock) and with file: directory, \
+which other users may not share. A name with other characters than printable ASCII is encoded in the key; \
+with redis, names=exact in the URL carries it byte for byte.
 
 Examples:
   lockctl inspect nightly

@@ -75,6 +75,9 @@ struct Seen<'a> {
     held: bool,
     holders: Vec<SeenHolder<'a>>,
     waiting: Option<u64>,
+    /// On the server.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    key: Option<&'a str>,
     /// Of locks on files.
     #[serde(skip_serializing_if = "Option::is_none")]
     directory: Option<String>,
@@ -119,6 +122,7 @@ impl<'a> Seen<'a> {
             held: !state.holders.is_empty(),
             holders: seen(&state.holders),
             waiting: state.waiting,
+            key: state.key.as_deref(),
             directory: None,
             members: members.collect(),
         }
@@ -155,6 +159,7 @@ fn text(name: &LockName, state: &LockState, show_owner: bool) -> String {
         row("token", holder.token.map(|token| token.to_string()));
     }
     row("waiting", state.waiting.map(|waiting| waiting.to_string()));
+    row("key", state.key.as_deref().map(|key| shown_key(name, key)));
     for member in &state.members {
         let sees = match &member.holders {
             Ok(holders) if holders.is_empty() => "free".to_owned(),
@@ -166,6 +171,13 @@ fn text(name: &LockName, state: &LockState, show_owner: bool) -> String {
         let _ = writeln!(text, "  {}: {sees}", member.name);
     }
     text
+}
+
+/// Shows the key under which clients of other libraries find the lock.
+pub(crate) fn shown_key(name: &LockName, key: &str) -> String {
+    let note = if key.ends_with(name.as_str()) { "" } else { " (the name is encoded)" };
+    // A prefix may contain anything.
+    format!("{}{note}", key.escape_debug())
 }
 
 fn row_of(directory: &str) -> String {

@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::io::{IsTerminal as _, Write as _, stderr};
 use std::time::{Duration, UNIX_EPOCH};
 
-use lock_any::backend::Holder;
+use lock_any::backend::{Holder, LockState};
 use lock_any::clock::{Moment, sleep, wall};
 use lock_any::{LockGuard, LockName, Locker, Support};
 use nix::unistd::{getpgrp, tcgetpgrp};
@@ -86,7 +86,7 @@ impl<'a> Progress<'a> {
         let mut pause = FIRST;
         loop {
             sleep(pause).await;
-            self.waits(&holders(locks, self.name).await);
+            self.waits(&seen(locks, self.name).await);
             pause = match self.form {
                 Form::Terminal => TICK,
                 _ => (pause * 2).min(LONGEST),
@@ -94,11 +94,14 @@ impl<'a> Progress<'a> {
         }
     }
 
-    fn waits(&self, holders: &[Holder]) {
-        let (name, waited) = (self.name, self.waited());
+    fn waits(&self, seen: &LockState) {
+        let (name, waited, holders) = (self.name, self.waited(), &seen.holders);
         let text = || {
+            let key = seen.key.as_deref().filter(|key| !key.ends_with(name.as_str()));
+            let key = key.map(|key| format!(", key {}", look::shown_key(name, key)));
             let by = held_by(holders).map(|by| format!(", {by}")).unwrap_or_default();
-            format!("waiting for lock {name}{by}, waited for {}", rounded(waited))
+            let waited = rounded(waited);
+            format!("waiting for lock {name}{}{by}, waited for {waited}", key.unwrap_or_default())
         };
         match self.form {
             Form::Silent => {}
@@ -169,14 +172,14 @@ impl Drop for Erased {
     }
 }
 
-/// The holders, as far as the backend tells them, and soon.
-pub(crate) async fn holders(locks: &Locker, name: &LockName) -> Vec<Holder> {
+/// Inspects the lock, if the backend can do that and answers soon.
+pub(crate) async fn seen(locks: &Locker, name: &LockName) -> LockState {
     if locks.capabilities().inspecting == Support::Absent {
-        return Vec::new();
+        return LockState::default();
     }
     tokio::select! {
-        state = locks.inspect(name) => state.map(|state| state.holders).unwrap_or_default(),
-        () = sleep(LOOK) => Vec::new(),
+        state = locks.inspect(name) => state.unwrap_or_default(),
+        () = sleep(LOOK) => LockState::default(),
     }
 }
 

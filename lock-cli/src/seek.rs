@@ -29,7 +29,7 @@ pub(crate) async fn win(
     match won {
         Some(guard) => Ok(guard),
         None => {
-            let by = progress::held_by(&progress::holders(locks, lock.name()).await);
+            let by = progress::held_by(&progress::seen(locks, lock.name()).await.holders);
             let by = by.unwrap_or_else(|| "held by somebody else".to_owned());
             let place = directory_of(url).map(|it| format!(", in {it}")).unwrap_or_default();
             let message = format!("lock {} is {by}{place}", lock.name());

@@ -427,13 +427,22 @@ pub struct LockState {
     pub waiting: Option<u64>,
     /// What each member of a quorum sees; empty if there is only one server to ask.
     pub members: Vec<MemberState>,
+    /// The key of the lock on its server, for clients of other libraries; `None` if it has none.
+    pub key: Option<String>,
 }
 
 impl LockState {
     /// The state of a lock.
     #[must_use]
     pub fn new(holders: Vec<Holder>, waiting: Option<u64>) -> Self {
-        Self { holders, waiting, members: Vec::new() }
+        Self { holders, waiting, members: Vec::new(), key: None }
+    }
+
+    /// Adds the key of the lock on its server.
+    #[must_use]
+    pub fn with_key(mut self, key: impl Into<String>) -> Self {
+        self.key = Some(key.into());
+        self
     }
 }
 
@@ -461,7 +470,8 @@ impl MemberState {
 pub struct Holder {
     /// Whose it is; `None` if the holder is not one of ours and left no owner id.
     pub owner: Option<OwnerId>,
-    /// What the holder wants to be seen as.
+    /// The label that the holder gave. Of a foreign holder, the kind of record that stands in place of
+    /// the usual one, as `a Redis hash`.
     pub label: Option<Label>,
     /// For how long it has been held.
     pub held_for: Option<Duration>,

@@ -297,7 +297,7 @@ impl Backend for Memcached {
         // Whose value it is, if it is not ours, is nobody's business: it may be the right to unlock.
         let mut holder = Holder::new(None);
         let item = match seen(Some(reply), "inspect a lock")? {
-            Seen::Nothing => return Ok(LockState::new(Vec::new(), None)),
+            Seen::Nothing => return Ok(LockState::new(Vec::new(), None).with_key(key)),
             Seen::Foreign(item) => item,
             Seen::Ours(value, item) => {
                 holder.owner = Some(value.owner);
@@ -307,7 +307,7 @@ impl Backend for Memcached {
             }
         };
         holder.lapses_in = item.lapses_in.map(Duration::from_secs);
-        Ok(LockState::new(vec![holder], None))
+        Ok(LockState::new(vec![holder], None).with_key(key))
     }
 
     /// Servers have no index of keys, and list them all only to who may slow them down.

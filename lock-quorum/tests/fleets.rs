@@ -66,6 +66,20 @@ async fn they_keep_us_out_and_their_release_lets_us_in() {
     guard.unwrap().unwrap().release().await.unwrap();
 }
 
+#[tokio::test]
+async fn a_member_whose_key_is_a_hash_votes_against() {
+    let fleet = Fleet::start().await;
+    let take = |node: &Redis| {
+        node.command(&["HSET", "n", "8743c9c0:1", "1"]);
+        node.command(&["PEXPIRE", "n", "20000"]);
+    };
+    take(&fleet.nodes[0]);
+    let lock = fleet.ours.lock("n").unwrap().ttl(TTL);
+    lock.try_acquire().await.unwrap().expect("two members are free").release().await.unwrap();
+    take(&fleet.nodes[1]);
+    assert!(lock.try_acquire().await.unwrap().is_none(), "a vote for a lock that others hold");
+}
+
 /// What comes too late, theirs or ours, leaves the new holder alone.
 #[tokio::test]
 async fn late_releases_touch_nobody_else() {

@@ -13,8 +13,8 @@ use lock_core::backend::{
 };
 use lock_core::clock::{Moment, sleep_between};
 use lock_core::{
-    Capabilities, Durability, Error, Executor, Fencing, FencingToken, LockName, Order, OwnerId,
-    Reach, Support, Takeover, Wakeup,
+    Capabilities, Durability, Error, Executor, Fencing, FencingToken, Label, LockName, Order,
+    OwnerId, Reach, Support, Takeover, Wakeup,
 };
 use redis::{FromRedisValue, ParsingError, from_redis_value};
 
@@ -181,7 +181,7 @@ impl Backend for Redis {
         claim.must_be_exclusive()?;
         let attempt = match claim.queue && self.inner.servers.ours.stands_in_line() {
             true => self.stand_in_line(claim).await?,
-            false => self.attempt(claim, &self.inner.keys.of(&claim.name), None).await?.attempt,
+            false => self.attempt(claim, &self.inner.keys.of(&claim.name)?, None).await?.attempt,
         };
         match attempt {
             Attempt::Acquired(grant) if self.inner.waits_for_replicas => {
@@ -268,7 +268,7 @@ impl Backend for Redis {
         let Ours { waiters, lines, .. } = &*servers.ours;
         waiters.leave(&claim.owner);
         lines.leave(&claim.owner);
-        let keys = keys.of(&claim.name);
+        let keys = keys.of(&claim.name)?;
         let script = &servers.ours.scripts().release;
         // Whoever was granted the lock does not stand in line any more.
         let may_wait = claim.queue && claim.ticket.is_none();
@@ -302,10 +302,10 @@ impl Backend for Redis {
     }
 
     async fn inspect(&self, name: &LockName) -> Result<LockState, Fault> {
-        type Seen = (Option<u64>, Option<Vec<u8>>, i64, u64);
+        type Seen = (Option<u64>, Option<Vec<u8>>, i64, u64, String);
 
         let Inner { keys, servers, .. } = &*self.inner;
-        let keys = keys.of(name);
+        let keys = keys.of(name)?;
         let script = &servers.ours.scripts().inspect;
         let alone = Call::new(script, &[keys.lock()]);
         let errand = Errand::new("inspect", &keys, &alone);
@@ -318,9 +318,9 @@ impl Backend for Redis {
             // Others wait without a place, and are not known.
             false => errand,
         };
-        let (waiting, value, remaining, now) = servers.run::<Seen>(&errand).await?.answer;
+        let (waiting, value, remaining, now, kind) = servers.run::<Seen>(&errand).await?.answer;
         let Some(value) = value else {
-            return Ok(LockState::new(Vec::new(), waiting));
+            return Ok(LockState::new(Vec::new(), waiting).with_key(keys.lock()));
         };
         // Whose value it is, if it is not ours, is nobody's business: it may be the right to unlock.
         let mut holder = Holder::new(None);
@@ -329,9 +329,11 @@ impl Backend for Redis {
             holder.token = value.token();
             holder.held_for = now.checked_sub(value.number).map(Duration::from_micros);
             holder.label = value.label;
+        } else if !matches!(&*kind, "" | "string") {
+            holder.label = Some(Label::new(&format!("a Redis {kind}")));
         }
         holder.lapses_in = duration(remaining);
-        Ok(LockState::new(vec![holder], waiting))
+        Ok(LockState::new(vec![holder], waiting).with_key(keys.lock()))
     }
 
     /// Servers have no index of keys, and a scan over all of them is no way to find the locks.
@@ -346,7 +348,7 @@ impl Backend for Redis {
 
     async fn break_lock(&self, name: &LockName, expected: &OwnerId) -> Result<bool, Fault> {
         let Inner { keys, servers, .. } = &*self.inner;
-        let keys = keys.of(name);
+        let keys = keys.of(name)?;
         let mut call = Call::new(&servers.ours.scripts().break_lock, &keys.all());
         call.arg(expected.expose());
         match servers.run(&Errand::new("break", &keys, &call)).await?.answer {
@@ -362,7 +364,7 @@ impl Redis {
     /// is not asked: one of this process asks for all.
     async fn stand_in_line(&self, claim: &Claim) -> Result<Attempt, Fault> {
         let Inner { servers, keys, .. } = &*self.inner;
-        let (lines, keys) = (&servers.ours.lines, keys.of(&claim.name));
+        let (lines, keys) = (&servers.ours.lines, keys.of(&claim.name)?);
         let channel = servers.ours.channel(&keys).unwrap_or_default();
         let knows_nothing = lines.enter(claim, keys.lock(), channel);
         let turn = if knows_nothing { None } else { lines.turn(&claim.owner) };
@@ -548,45 +550,55 @@ impl Redis {
     /// Asks the server to tell of a change, looks once, and then costs nothing until it tells.
     async fn wait_for_signal(&self, claim: &Claim) -> Result<Wake, Fault> {
         let Inner { keys, servers, .. } = &*self.inner;
-        let (keys, Ours { waiters, .. }) = (keys.of(&claim.name), &*servers.ours);
+        let (keys, Ours { waiters, .. }) = (keys.of(&claim.name)?, &*servers.ours);
         // Most have one since their attempt was contended.
         let _seat = waiters.seat(claim.owner, keys.bell());
         // An attempt that does not queue leaves no trace, and so no bell.
         let mut has_bell = claim.queue;
-        while let Some((watched, signals)) = waiters.not_armed(&claim.owner) {
-            let (link, connection) = servers.reach(&keys).await?;
-            if !connection.has_signals {
-                return Ok(self.pause(&claim.owner).await);
+        let mut is_string = true;
+        loop {
+            if let Some((watched, signals)) = waiters.not_armed(&claim.owner) {
+                let (link, connection) = servers.reach(&keys).await?;
+                if !connection.has_signals {
+                    return Ok(self.pause(&claim.owner).await);
+                }
+                let seen = link.watch(&connection, &watched, keys.lock()).await?;
+                let Some((is_there, value)) = seen else {
+                    return Ok(Wake::Look);
+                };
+                is_string = value.is_some();
+                let value = value.unwrap_or_default();
+                let holder = Value::parse(&value);
+                if holder.as_ref().is_some_and(|holder| holder.owner == claim.owner) {
+                    return Ok(Wake::Look);
+                }
+                let telling = keys.telling(holder.is_some());
+                // Who has not seen a mark may let go and ring no bell.
+                let is_marked = !connection.deletes_if_equal()
+                    || holder.as_ref().is_none_or(|holder| holder.is_marked);
+                if telling != watched {
+                    waiters.enter(claim.owner, telling);
+                    continue;
+                } else if is_there && is_marked {
+                    waiters.arm(&claim.owner, signals);
+                } else if !has_bell && holder.is_some() {
+                    has_bell = true;
+                    let unmarked = (!is_marked).then_some(&*value);
+                    link.hang_up(&connection, &keys, unmarked).await?;
+                    continue;
+                } else {
+                    // Nobody rings a bell that is not there, or knows nothing of it: it has been rung, or the server did not
+                    // let us hang it up.
+                    return Ok(self.pause(&claim.owner).await);
+                }
             }
-            let seen = link.watch(&connection, &watched, keys.lock()).await?;
-            let Some((is_there, value)) = seen else {
+            waiters.woken(&claim.owner).await;
+            if is_string {
+                // At once: a foreign client may leave the lock free for a moment only.
                 return Ok(Wake::Look);
-            };
-            let holder = Value::parse(&value);
-            if holder.as_ref().is_some_and(|holder| holder.owner == claim.owner) {
-                return Ok(Wake::Look);
             }
-            let telling = keys.telling(holder.is_some());
-            // Who has not seen a mark may let go and ring no bell.
-            let is_marked = !connection.deletes_if_equal()
-                || holder.as_ref().is_none_or(|holder| holder.is_marked);
-            if telling == watched && is_there && is_marked {
-                waiters.arm(&claim.owner, signals);
-                break;
-            } else if telling == watched && !has_bell && holder.is_some() {
-                has_bell = true;
-                let unmarked = (!is_marked).then_some(&*value);
-                link.hang_up(&connection, &keys, unmarked).await?;
-                continue;
-            } else if telling == watched {
-                // Nobody rings a bell that is not there, or knows nothing of it: it has been rung, or the server did not
-                // let us hang it up.
-                return Ok(self.pause(&claim.owner).await);
-            }
-            waiters.enter(claim.owner, telling);
+            // Redisson renews often, and each renewal changes its hash.
         }
-        waiters.woken(&claim.owner).await;
-        Ok(Wake::Look)
     }
 
     /// For those who are told nothing.
@@ -600,7 +612,7 @@ impl Redis {
     /// proven is gone, and with it perhaps the server that had it.
     async fn wait_for_loss(&self, claim: &Claim) -> Result<Wake, Fault> {
         let Inner { keys, servers, .. } = &*self.inner;
-        let (keys, Ours { waiters, .. }) = (keys.of(&claim.name), &*servers.ours);
+        let (keys, Ours { waiters, .. }) = (keys.of(&claim.name)?, &*servers.ours);
         let proven_by = held(claim).map(|held| held.connection);
         let _seat = waiters.seat(claim.owner, keys.lock());
         loop {
@@ -615,7 +627,7 @@ impl Redis {
                     continue;
                 };
                 // Our own renewals change the key as well.
-                let value = seen.and_then(|(_, value)| Value::parse(&value));
+                let value = seen.and_then(|(_, value)| Value::parse(&value?));
                 if value.is_none_or(|value| value.owner != claim.owner) {
                     return Ok(Wake::Look);
                 }
@@ -684,7 +696,8 @@ impl Redis {
         batch: &[(usize, &Held)],
     ) -> Result<Vec<Option<Result<Renewal, Fault>>>, Fault> {
         let Inner { keys, servers, .. } = &*self.inner;
-        let locks: Vec<_> = batch.iter().map(|&(at, _)| keys.of(&claims[at].name)).collect();
+        let locks = batch.iter().map(|&(at, _)| keys.of(&claims[at].name));
+        let locks = locks.collect::<Result<Vec<_>, _>>()?;
         let (Some(some), Some(&(first, _))) = (locks.first(), batch.first()) else {
             return Ok(Vec::new());
         };
@@ -708,7 +721,8 @@ impl Redis {
     async fn renew_batch(&self, claims: &[&Claim]) -> Result<Vec<Result<Renewal, Fault>>, Fault> {
         let Inner { keys, servers, .. } = &*self.inner;
         let Ours { lines, .. } = &*servers.ours;
-        let keys: Vec<_> = claims.iter().map(|claim| keys.of(&claim.name)).collect();
+        let keys = claims.iter().map(|claim| keys.of(&claim.name));
+        let keys = keys.collect::<Result<Vec<_>, _>>()?;
         let Some(some) = keys.first() else { return Ok(Vec::new()) };
         let all: Vec<_> = keys.iter().flat_map(LockKeys::all).collect();
         let mut call = Call::new(&servers.ours.scripts().renew, &all);
@@ -732,7 +746,7 @@ impl Redis {
     /// member, one after the other, its own key is renewed alone: it is always somewhere.
     async fn renew_alone(&self, claim: &Claim) -> Result<Renewal, Fault> {
         let Inner { keys, servers, .. } = &*self.inner;
-        let keys = keys.of(&claim.name);
+        let keys = keys.of(&claim.name)?;
         let script = &servers.ours.scripts().renew;
         let mut call = Call::new(script, &keys.all());
         let prolonged = self.add(&mut call, claim);

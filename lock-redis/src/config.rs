@@ -7,7 +7,7 @@ use lock_core::url::{Authority, Host, Url};
 use lock_core::{Error, ErrorKind, Order};
 
 use crate::address::{Address, Login};
-use crate::keys::Keys;
+use crate::keys::{Keys, Names};
 use crate::replicas::Wanted;
 use crate::sentinel::Sentinels;
 #[cfg(feature = "tls")]
@@ -84,6 +84,7 @@ impl Config {
     /// | option | with | what it is |
     /// |---|---|---|
     /// | `prefix` | all | put before every key, see [`prefix`](Self::prefix) |
+    /// | `names` | all | `encoded`, or `exact` for keys byte by byte, see [`names`](Self::names) |
     /// | `max_ttl` | all | the longest lease, like `1h`, see [`max_ttl`](Self::max_ttl) |
     /// | `order` | all | `fifo`, or `any` for a race, see [`order`](Self::order) |
     /// | `min_replicas` | all | how many replicas must know of a lock, see [`min_replicas`](Self::min_replicas) |
@@ -129,6 +130,11 @@ impl Config {
                 ));
             }
         };
+        config = match url.take("names")?.as_deref() {
+            None | Some("encoded") => config,
+            Some("exact") => config.names(Names::Exact)?,
+            Some(_) => return Err(invalid("the URL option names is encoded or exact")),
+        };
         if let Some(prefix) = url.take("prefix")? {
             config = config.prefix(&prefix)?;
         }
@@ -163,13 +169,37 @@ impl Config {
     }
 
     /// Puts `prefix` before every key. It ends in `:` or `/`, and a pair of braces in it makes all
-    /// locks of this prefix share a cluster slot.
+    /// locks of this prefix share a cluster slot. With [`Names::Exact`], chosen before, every prefix is
+    /// accepted.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`] if it does not.
+    /// [`ErrorKind::Invalid`] if the prefix ends in another character, or if its braces are no hash tag.
     pub fn prefix(mut self, prefix: &str) -> Result<Self, Error> {
-        self.keys = Keys::with_prefix(prefix)?;
+        self.keys = Keys::new(self.keys.names(), prefix)?;
+        Ok(self)
+    }
+
+    /// Chooses how names become keys. All clients of one lock need the same choice, also those in the
+    /// members of a quorum.
+    ///
+    /// [`Names::Exact`] is for locks that clients of other libraries share: the key is the prefix and
+    /// the name, byte for byte, however long. An attempt on one of these names fails as
+    /// [`ErrorKind::Invalid`], before any request:
+    ///
+    /// * a name whose braces leave no companion key in its cluster slot: `a}b`, `{}a`. A pair of braces
+    ///   with text in it is a hash tag: `{user}:1`;
+    /// * the companion key of another lock: `{a}%fence`, `{a}%:queue`;
+    /// * a name that begins with `%~rights`.
+    ///
+    /// A client with exact names and one with encoded names may use one key for two names: the exact
+    /// name `a%7Db` and the encoded name `a}b`.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Invalid`] if the prefix does not fit [`Names::Encoded`].
+    pub fn names(mut self, names: Names) -> Result<Self, Error> {
+        self.keys = Keys::new(names, self.keys.prefix())?;
         Ok(self)
     }
 
@@ -275,7 +305,7 @@ impl Config {
             members: Vec::new(),
             login: Login::default(),
             database: 0,
-            keys: Keys::with_prefix("")?,
+            keys: Keys::new(Names::default(), "")?,
             max_ttl: TTL_MAX,
             order: None,
             replicas: None,
@@ -364,6 +394,7 @@ impl fmt::Debug for Config {
             shown.field("members", &self.members);
         }
         shown.field("database", &self.database).field("prefix", &self.keys.prefix());
+        shown.field("names", &self.keys.names());
         shown.field("max_ttl", &self.max_ttl).field("order", &self.order);
         shown.field("replicas", &self.replicas);
         #[cfg(feature = "tls")]

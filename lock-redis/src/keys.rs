@@ -3,8 +3,10 @@
 //! A lock has up to six keys: its own, its fence, two for those who wait in line, one for those who wait and not in
 //! line, and a tombstone for each owner whose attempt may still arrive after it was let go. All of them hash to one cluster slot, and no key of one lock is a
 //! key of another: a companion holds a `%` that is followed by something other than upper-case hex
-//! digits or `~`, which no encoded name does.
+//! digits or `~`, which no encoded name does. Exact names could, so those that end like a companion
+//! are refused.
 
+use lock_core::backend::{Fault, FaultKind};
 use lock_core::{Encoding, Error, ErrorKind, LockName, OwnerId};
 
 use crate::slots::{slot_of, tag_in};
@@ -15,14 +17,35 @@ const PUNCTUATION: &str = "!\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~";
 const WITHOUT_BRACES: &str = "!\"#$&'()*+,-./:;<=>?@[\\]^_`|~";
 const MAX_KEY: usize = 200;
 
+/// How the name of a lock becomes its key.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Names {
+    /// Each name has a key: bytes other than printable ASCII are escaped, and a long key ends in a
+    /// digest. A name with such bytes is another key for a client of another library.
+    #[default]
+    Encoded,
+    /// The key is the prefix and the name, byte for byte, as in other libraries. Some names cannot be
+    /// carried and are refused as [`ErrorKind::Invalid`]; see [`Config::names`](crate::Config::names).
+    Exact,
+}
+
 /// The keys of locks under one prefix.
 #[derive(Clone, Debug)]
 pub(crate) struct Keys {
+    /// `None` for exact names.
+    encodings: Option<Encodings>,
+    prefix: String,
+    /// What channels begin with. They stand in lists of words.
+    channels: String,
+}
+
+#[derive(Clone, Debug)]
+struct Encodings {
     plain: Encoding,
     /// For names whose braces would put their companions into another slot. It yields `%7B` or `%7D`
     /// where the plain one never does, so the two never give one key to two names.
     without_braces: Encoding,
-    prefix: String,
 }
 
 /// The keys of one lock. Each verb makes them, so all are in one text.
@@ -34,9 +57,27 @@ pub(crate) struct LockKeys {
 }
 
 const COMPANIONS: [&str; 5] = ["fence", "queue", "places", "bell", ""];
+/// What the key of a tombstone has before its owner.
+const TOMBSTONE: &str = "gone:";
+/// What the keys begin with by which rights are tried out, after the prefix.
+const TRIAL: &str = "%~rights";
 
 impl Keys {
-    pub(crate) fn with_prefix(prefix: &str) -> Result<Self, Error> {
+    pub(crate) fn new(names: Names, prefix: &str) -> Result<Self, Error> {
+        match names {
+            Names::Encoded => Self::encoded(prefix),
+            Names::Exact => Ok(Self::exact(prefix)),
+        }
+    }
+
+    fn exact(prefix: &str) -> Self {
+        let encoding = Encoding::new(WITHOUT_BRACES, MAX_KEY);
+        let channels =
+            LockName::new(prefix).map_or_else(|_| String::new(), |it| encoding.encode(&it));
+        Self { encodings: None, prefix: prefix.to_owned(), channels }
+    }
+
+    fn encoded(prefix: &str) -> Result<Self, Error> {
         let plain = Encoding::new(PUNCTUATION, MAX_KEY).with_prefix(prefix)?;
         let mut without_braces = Encoding::new(WITHOUT_BRACES, MAX_KEY);
         if !prefix.contains(['{', '}']) {
@@ -47,18 +88,44 @@ impl Keys {
                 format!("the braces of the prefix {prefix:?} must make up a hash tag: {{app}}:");
             return Err(Error::new(ErrorKind::Invalid, why));
         }
-        Ok(Self { plain, without_braces, prefix: prefix.to_owned() })
+        let encodings = Some(Encodings { plain, without_braces });
+        Ok(Self { encodings, prefix: prefix.to_owned(), channels: prefix.to_owned() })
+    }
+
+    pub(crate) fn names(&self) -> Names {
+        if self.encodings.is_some() { Names::Encoded } else { Names::Exact }
     }
 
     pub(crate) fn prefix(&self) -> &str {
         &self.prefix
     }
 
-    /// The keys of the lock `name`.
-    pub(crate) fn of(&self, name: &LockName) -> LockKeys {
-        LockKeys::of(self.plain.encode(name))
-            .or_else(|| LockKeys::of(self.without_braces.encode(name)))
-            .expect("a key without braces has companions")
+    /// Returns the keys of the lock `name`.
+    ///
+    /// # Errors
+    ///
+    /// `Invalid` if names are exact and this one cannot be carried.
+    pub(crate) fn of(&self, name: &LockName) -> Result<LockKeys, Fault> {
+        let Some(Encodings { plain, without_braces }) = &self.encodings else {
+            return self.exactly(name);
+        };
+        let keys =
+            LockKeys::of(plain.encode(name)).or_else(|| LockKeys::of(without_braces.encode(name)));
+        Ok(keys.expect("a key without braces has companions"))
+    }
+
+    fn exactly(&self, name: &LockName) -> Result<LockKeys, Fault> {
+        let key = [&self.prefix, name.as_str()].concat();
+        let why = if is_companion(&key) || name.as_str().starts_with(TRIAL) {
+            "this library uses keys of that form beside its locks"
+        } else if let Some(keys) = LockKeys::of(key) {
+            return Ok(keys);
+        } else {
+            "its braces leave no key for the fencing token in the same cluster slot; \
+             a hash tag needs {, some text and }, in this order"
+        };
+        let said = format!("names=exact cannot carry the name {name}: {why}");
+        Err(Fault::not_applied(FaultKind::Invalid, said))
     }
 
     /// The keys of the lock under the key `lock`; `None` if that is no key of a lock.
@@ -68,15 +135,15 @@ impl Keys {
 
     /// Where the process `id` hears of locks that were given to it: no key, and no other prefix's.
     pub(crate) fn channel(&self, id: &str) -> String {
-        format!("{}%~to:{id}", self.prefix)
+        format!("{}%~to:{id}", self.channels)
     }
 
     /// The same in a cluster, for the locks in `slot`: it is in that slot itself, so it is where they are.
     pub(crate) fn channel_in(&self, slot: u16, id: &str) -> String {
-        match hash_tag(&self.prefix) {
+        match hash_tag(&self.channels) {
             // Then there is no other slot.
             Some(_) => self.channel(id),
-            None => format!("{}{{{}}}%~to:{id}", self.prefix, tag_in(slot)),
+            None => format!("{}{{{}}}%~to:{id}", self.channels, tag_in(slot)),
         }
     }
 
@@ -84,7 +151,8 @@ impl Keys {
     /// elsewhere, unless there is a hash tag in the prefix.
     pub(crate) fn for_trial(&self, number: usize) -> LockKeys {
         let number = if number == 0 { String::new() } else { number.to_string() };
-        LockKeys::of(format!("{}%~rights{number}", self.prefix)).expect("the prefix was checked")
+        let trial = |prefix| LockKeys::of(format!("{prefix}{TRIAL}{number}"));
+        trial(&self.prefix).or_else(|| trial(&self.channels)).expect("channels have no odd braces")
     }
 }
 
@@ -147,8 +215,20 @@ impl LockKeys {
 
     /// The key that tells that `owner` was let go.
     pub(crate) fn tombstone(&self, owner: &OwnerId) -> String {
-        [self.part(5), "gone:", &owner.expose()].concat()
+        [self.part(5), TOMBSTONE, &owner.expose()].concat()
     }
+}
+
+/// Returns true if `key` ends like a companion of some lock.
+fn is_companion(key: &str) -> bool {
+    let plain =
+        key.rsplit_once('%').filter(|(lock, _)| lock.starts_with('{') && lock.ends_with('}'));
+    let tagged = key.rsplit_once("%:").filter(|(lock, _)| hash_tag(lock).is_some());
+    [plain, tagged].into_iter().flatten().any(|(_, what)| {
+        let is_tombstone =
+            what.strip_prefix(TOMBSTONE).is_some_and(|owner| owner.parse::<OwnerId>().is_ok());
+        is_tombstone || (!what.is_empty() && COMPANIONS.contains(&what))
+    })
 }
 
 /// What a cluster hashes instead of the whole key.
@@ -164,12 +244,73 @@ mod tests {
 
     use super::*;
 
+    fn with_prefix(prefix: &str) -> Result<Keys, Error> {
+        Keys::new(Names::Encoded, prefix)
+    }
+
     fn keys() -> Keys {
-        Keys::with_prefix("").unwrap()
+        with_prefix("").unwrap()
     }
 
     fn of(name: &str) -> LockKeys {
-        keys().of(&LockName::new(name).unwrap())
+        keys().of(&LockName::new(name).unwrap()).unwrap()
+    }
+
+    fn exactly(prefix: &str, name: &str) -> Result<LockKeys, Fault> {
+        Keys::new(Names::Exact, prefix).unwrap().of(&LockName::new(name).unwrap())
+    }
+
+    #[test]
+    fn exact_names_are_carried_byte_by_byte() {
+        let long = "x".repeat(500);
+        for (prefix, name) in [
+            ("", "nightly backup"),
+            ("laravel_cache_", "é 1%"),
+            ("a b", "%41"),
+            ("{app} ", "}{"),
+            ("", "{user}:1"),
+            ("", "a{b"),
+            ("", &long),
+            ("", "a%fence"),
+        ] {
+            let keys = exactly(prefix, name).unwrap();
+            assert_eq!(keys.lock(), format!("{prefix}{name}"));
+            for key in keys.all() {
+                assert_eq!(slot_of(key), keys.slot(), "{key}");
+            }
+        }
+    }
+
+    #[test]
+    fn exact_names_that_cannot_be_carried_are_refused() {
+        let owner = OwnerId::mint();
+        for name in ["a}b", "{}a", "}", "a{}{b}", "%~rights", "%~rights3"] {
+            assert!(exactly("", name).is_err(), "{name}");
+        }
+        assert!(exactly("a}", "b").is_err());
+        for lock in ["a", "a b", "{a}b", "a{b"] {
+            let keys = exactly("p ", lock).unwrap();
+            let tombstone = keys.tombstone(&owner);
+            let companions = keys.all().into_iter().skip(1).chain([tombstone.as_str()]);
+            for key in companions {
+                assert!(exactly("", key).is_err(), "{key}");
+                let (start, end) = key.split_at(1);
+                assert!(exactly(start, end).is_err(), "{key}");
+            }
+        }
+    }
+
+    #[test]
+    fn channels_of_exact_names_are_words_in_the_slot_of_their_locks() {
+        for prefix in ["", "app:", "{a b}", "a } b"] {
+            let keys = Keys::new(Names::Exact, prefix).unwrap();
+            for slot in [0, 7, 16383] {
+                let channel = keys.channel_in(slot, "1");
+                assert!(!channel.contains(' ') && channel.ends_with("%~to:1"), "{channel}");
+                assert_eq!(slot_of(&channel), slot, "{channel}");
+            }
+        }
+        assert_eq!(Keys::new(Names::Exact, "app:").unwrap().channel("1"), "app:%~to:1");
     }
 
     /// What a cluster hashes.
@@ -199,16 +340,16 @@ mod tests {
         assert_eq!(of("a").tombstone(&owner), "{a}%gone:00112233445566778899aabbccddeeff");
         assert_eq!(of("a").all()[2..], ["{a}%queue", "{a}%places", "{a}%bell"]);
         assert_eq!(keys().channel("1"), "%~to:1");
-        assert_eq!(Keys::with_prefix("app:").unwrap().channel("1"), "app:%~to:1");
+        assert_eq!(with_prefix("app:").unwrap().channel("1"), "app:%~to:1");
         assert_eq!(of(&"x".repeat(500)).lock().len(), MAX_KEY);
     }
 
     #[test]
     fn a_channel_is_in_the_slot_of_its_locks() {
         for prefix in ["", "app:", "{app}:"] {
-            let keys = Keys::with_prefix(prefix).unwrap();
+            let keys = with_prefix(prefix).unwrap();
             for name in ["a", "{a}", "a}b", "orders/42"] {
-                let slot = keys.of(&LockName::new(name).unwrap()).slot();
+                let slot = keys.of(&LockName::new(name).unwrap()).unwrap().slot();
                 let channel = keys.channel_in(slot, "1");
                 assert_eq!(slot_of(&channel), slot, "{channel}");
                 assert!(channel.starts_with(prefix) && channel.ends_with("%~to:1"), "{channel}");
@@ -219,14 +360,10 @@ mod tests {
     #[test]
     fn prefixes_with_braces_must_have_a_tag() {
         for prefix in ["{:", "}:", "{}:", "a{}b:", "}{:"] {
-            assert_eq!(
-                Keys::with_prefix(prefix).unwrap_err().kind(),
-                ErrorKind::Invalid,
-                "{prefix}"
-            );
+            assert_eq!(with_prefix(prefix).unwrap_err().kind(), ErrorKind::Invalid, "{prefix}");
         }
-        let keys = Keys::with_prefix("{app}:").unwrap();
-        let keys = keys.of(&LockName::new("}{}").unwrap());
+        let keys = with_prefix("{app}:").unwrap();
+        let keys = keys.of(&LockName::new("}{}").unwrap()).unwrap();
         assert_eq!(keys.all()[..2], ["{app}:}{}", "{app}:}{}%:fence"]);
     }
 
@@ -249,10 +386,10 @@ mod tests {
     fn no_two_locks_share_a_key_and_all_keys_of_one_share_a_slot() {
         let owner = OwnerId::mint();
         for prefix in ["", "p:", "{p}:"] {
-            let keys = Keys::with_prefix(prefix).unwrap();
+            let keys = with_prefix(prefix).unwrap();
             let mut seen = HashSet::new();
             for name in small_names() {
-                let keys = keys.of(&LockName::new(&name).unwrap());
+                let keys = keys.of(&LockName::new(&name).unwrap()).unwrap();
                 assert!(keys.lock().starts_with(prefix) && keys.lock().len() <= MAX_KEY);
                 for key in keys.all().into_iter().chain([keys.tombstone(&owner).as_str()]) {
                     assert_eq!(hashed(keys.lock()), hashed(key), "{name}");

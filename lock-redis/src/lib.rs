@@ -340,8 +340,11 @@
 //!
 //! # Other libraries
 //!
-//! Who takes a lock with `SET <key> … NX`, and lets it go by compare-and-delete, excludes us and is
-//! excluded, on the same key of the same server and database:
+//! A client that acquires with `SET <key> … NX`, and releases by compare-and-delete, excludes ours and is
+//! excluded, on the same key of the same server and database. By default a name with other characters
+//! than printable ASCII, with `%` or with more than 200 bytes is encoded in the key, and then the two
+//! sides hold at once. With [`names=exact`](Config::names) the key is the prefix and the name, byte for
+//! byte. [`inspect`] shows the key.
 //!
 //! | library | its key | as seen in |
 //! |---|---|---|
@@ -356,11 +359,18 @@
 //! extension that comes too late, theirs or ours, leaves the new holder alone. Forcing (`forceRelease`,
 //! `reset`) does not.
 //!
-//! Who keeps something else under the key does not let us in, nor we them, but nobody waits: **Symfony**'s
-//! Lock has a sorted set there since 5.2 (tests with 5.4), and **Redisson** a hash (its source). Where one
-//! of them holds the lock, our attempts and our waiters fail with [`ErrorKind::Invalid`]; where we hold it,
-//! Symfony sees it as held, and Redisson fails. A quorum library that asks **several servers** does not
-//! exclude who locks on one of them.
+//! A key of another type that expires is the lock of a foreign client, too: **Symfony**'s Lock keeps a
+//! sorted set since 5.2 (tests with 5.4), **Redisson** a hash. Attempts of ours are contended, waiters
+//! wait and are woken by its release, [`inspect`] names the type (with the right to `TYPE`), and
+//! [`break_lock`] refuses. Without an expiry such a key is [`ErrorKind::Invalid`]: no lease of a
+//! lock ends it. Where ours hold the lock, Symfony sees it as held.
+//!
+//! **Do not share a name with Redisson.** Where ours hold the lock, its `lock` and `tryLock` throw
+//! `WRONGTYPE`. Worse, one script of its watchdog renews up to 100 locks and fails at the first key that
+//! is no hash: if one lock of a Redisson client is lost and ours take it, other locks of that client
+//! expire while they are held. One name, one layout: give ours a prefix.
+//!
+//! A quorum library that asks **several servers** does not exclude a client that locks on one of them.
 //!
 //! In a mixed fleet,
 //!
@@ -397,6 +407,7 @@
 //! needed. With a database other than 0, `+select` too. With `order=any`, neither the last line nor the channel is
 //! needed, if nobody stands in line for the same locks: otherwise such a release sends the lock to nobody, and they find it
 //! free when the lease would have ended; and an attempt that finds a free lock with a line is [`ErrorKind::Denied`].
+//! [`inspect`] names the type of a foreign client's key with `+type`.
 //! Where the server knows `DELIFEQ` (Valkey 9), grant `+delifeq`, too; without it a release costs the server more, and is
 //! asked for twice once on each connection.
 //! Without `+info` there is no warning about eviction and no [`identity`]; without the two of
@@ -480,3 +491,4 @@ mod waiters;
 
 pub use backend::Redis;
 pub use config::Config;
+pub use keys::Names;

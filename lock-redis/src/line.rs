@@ -371,24 +371,25 @@ impl Lines {
     /// connection. Returns the lock to give back, if its new owner does not wait for it here.
     pub(crate) fn hear(&self, message: &str, clock: Option<Said>) -> Option<Unclaimed> {
         let arrived = Moment::now();
-        let words: Vec<_> = message.split(' ').collect();
+        // A key comes last: it may contain spaces.
+        let (verb, rest) = message.split_once(' ')?;
+        let parts = if verb == "grant" { 6 } else { 4 };
+        let words: Vec<_> = rest.splitn(parts, ' ').collect();
         let mut table = self.table();
-        match words[..] {
-            ["grant", lock, owner, number, lease, now, ref last_arrival @ ..] => {
+        match (verb, &words[..]) {
+            ("grant", &[owner, number, lease, now, arrived_by, lock]) => {
                 let (owner, number, now) =
                     (owner.parse().ok()?, number.parse().ok()?, now.parse().ok()?);
                 let lease = Duration::from_millis(lease.parse().ok()?);
                 if table.is_unclaimed(lock, &owner) {
                     let waiting = table.locks.get(lock).into_iter().flat_map(|lock| &lock.owners);
                     let waiting = waiting.map(|(_, owner)| owner.expose()).collect();
-                    // Entries may be dated by a clock that was ahead of the server's.
-                    let arrived_by =
-                        last_arrival.first().map_or(Some(now), |at| at.parse().ok())?;
+                    let arrived_by = arrived_by.parse().ok()?;
                     return Some(Unclaimed { lock: lock.into(), owner, arrived_by, waiting });
                 }
                 table.is_sent(owner, number, lease, now, clock, arrived);
             }
-            ["next", lock, left, now, is_ours] => {
+            ("next", &[left, now, is_ours, lock]) => {
                 let (left, now) = (left.parse::<i64>().ok()?, now.parse().ok()?);
                 let left = u64::try_from(left).ok().map(Duration::from_millis);
                 let Table { waiters, locks, .. } = &mut *table;
@@ -585,7 +586,7 @@ mod tests {
     }
 
     fn grant(owner: &OwnerId, now: u64) -> String {
-        format!("grant n {} 7 3000 {now}", owner.expose())
+        format!("grant {} 7 3000 {now} {now} n", owner.expose())
     }
 
     fn said(said: u64) -> Option<Said> {
@@ -693,7 +694,7 @@ mod tests {
         let (lines, owners) = line_of(2);
         // What one was sent is over, and so is the lease of which the other one was told.
         lines.hear(&grant(&owners[1], 1000), None);
-        lines.hear("next n 0 1000 1", None);
+        lines.hear("next 0 1000 1 n", None);
         lock_core::clock::sleep(ROUNDING * 2).await;
         assert!(owners.iter().all(|owner| lines.answer(owner).is_none()));
         for owner in &owners {
@@ -723,13 +724,13 @@ mod tests {
         let is_given_back = |grant: &str| lines.hear(grant, said(1)).is_some();
         assert!(is_given_back(&grant(&strange, 9)));
         assert!(!is_given_back(&grant(&owners[0], 9)));
-        let of_another_lock = grant(&owners[1], 9).replace("grant n", "grant m");
+        let of_another_lock = grant(&owners[1], 9).replace(" n", " m");
         assert!(is_given_back(&of_another_lock));
         assert!(lines.answer(&owners[1]).is_none(), "it has to look where it stands");
         // A connection that was given up may bring a grant that another one has shown already.
         lines.hold(&owners[2]);
         assert!(!is_given_back(&grant(&owners[2], 9)));
-        assert!(is_given_back(&grant(&owners[2], 9).replace("grant n", "grant m")));
+        assert!(is_given_back(&grant(&owners[2], 9).replace(" n", " m")));
         lines.leave(&owners[2]);
         assert!(is_given_back(&grant(&owners[2], 9)));
     }

@@ -240,14 +240,15 @@ impl Link {
         Ok(())
     }
 
-    /// Has the server tell of the next change of the key `watched`, and then looks what stands under
-    /// `lock`: whether `watched` is there, and that. `None`: there is nothing, or something that is no string.
+    /// Asks the server for an invalidation at the next change of the key `watched`, and then reads the
+    /// key `lock`. Returns whether `watched` exists, and the value of `lock`, if that key is a string.
+    /// `None`: there is no such lock, or it could not be read.
     pub(crate) async fn watch(
         &self,
         connection: &Connection,
         watched: &str,
         lock: &str,
-    ) -> Result<Option<(bool, Vec<u8>)>, Fault> {
+    ) -> Result<Option<Watched>, Fault> {
         let mut redis = connection.redis.clone();
         let mut pipe = redis::pipe();
         pipe.cmd("CLIENT").arg("CACHING").arg("YES").ignore();
@@ -255,9 +256,9 @@ impl Link {
         // What holds a lock is short; who knows what else is there.
         pipe.cmd("GETRANGE").arg(lock).arg(0).arg(Value::MAX_LEN);
         pipe.cmd("EXISTS").arg(lock);
-        let asking = pipe.query_async::<(bool, Vec<u8>, bool)>(&mut redis);
+        let asking = pipe.ignore_errors().query_async::<Vec<Answer>>(&mut redis);
         match connection.health.watch(asking).await.1 {
-            Ok((is_there, value, is_held)) => Ok(is_held.then_some((is_there, value))),
+            Ok(answers) => Ok(watched_of(answers)),
             Err(error) if fault::is_broken(&error) => Err(self.failed(connection, "watch", &error)),
             Err(_) => Ok(None),
         }
@@ -1209,6 +1210,22 @@ impl Info {
 }
 
 /// True if the server does not speak the protocol that has signals.
+/// Whether the watched key exists, and the value of the lock; `None` for a key of another type.
+type Watched = (bool, Option<Vec<u8>>);
+
+/// Reads the answers of [`Link::watch`].
+fn watched_of(answers: Vec<Answer>) -> Option<Watched> {
+    let [Answer::Int(is_there), value, Answer::Int(1)] = <[Answer; 3]>::try_from(answers).ok()?
+    else {
+        return None;
+    };
+    match value {
+        Answer::BulkString(value) => Some((is_there == 1, Some(value))),
+        Answer::ServerError(error) if error.code() == "WRONGTYPE" => Some((is_there == 1, None)),
+        _ => None,
+    }
+}
+
 fn is_too_old(error: &RedisError) -> bool {
     let hides_hello = || {
         let said = error.to_string().to_lowercase();

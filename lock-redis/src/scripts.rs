@@ -35,7 +35,7 @@ scripts! {
     release: "quick_release.lua" "numbers.lua" "line.lua" "release.lua";
     refuse: "numbers.lua" "line.lua" "refuse.lua";
     break_lock: "numbers.lua" "line.lua" "break.lua";
-    inspect: "inspect.lua";
+    inspect: "numbers.lua" "inspect.lua";
     rights: "rights.lua";
 }
 

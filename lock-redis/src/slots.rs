@@ -66,7 +66,7 @@ mod tests {
     use proptest::test_runner::TestRunner;
 
     use super::*;
-    use crate::keys::Keys;
+    use crate::keys::{Keys, Names};
 
     #[test]
     fn all_keys_of_a_lock_and_its_channel_are_in_one_slot_of_the_server() {
@@ -75,8 +75,8 @@ mod tests {
         let names = prop_oneof!["[{}%:/a-c]{1,12}", "\\PC{1,40}", "[{}a]{190,260}"];
         let prefixes = prop::sample::select(vec!["", "app:", "{app}:"]);
         let law = |(prefix, name): (&str, String)| {
-            let keys = Keys::with_prefix(prefix).unwrap();
-            let lock = keys.of(&LockName::new(&*name).unwrap());
+            let keys = Keys::new(Names::Encoded, prefix).unwrap();
+            let lock = keys.of(&LockName::new(&*name).unwrap()).unwrap();
             let (tombstone, channel) =
                 (lock.tombstone(&OwnerId::mint()), keys.channel_in(lock.slot(), "1"));
             for key in lock.all().into_iter().chain([&*tombstone, &*channel]) {

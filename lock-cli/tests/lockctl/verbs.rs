@@ -302,6 +302,33 @@ fn the_hold_of_another_library_cannot_be_compared_and_stays() {
     assert!(text.contains("another kind") && !(text + &stderr).contains("secret"));
 }
 
+#[cfg(feature = "redis")]
+#[test]
+fn inspect_shows_the_key_and_the_type_of_a_foreign_lock() {
+    let scratch = Scratch::new();
+    let place = Place::redis();
+    let server = place.server.as_ref().unwrap();
+    let (code, text, _) = place.lockctl(&scratch, &["inspect", "nightly backup"]);
+    assert!(code == 1 && text.contains("nightly%20backup (the name is encoded)"), "{text}");
+    let (_, line, _) = place.lockctl(&scratch, &["inspect", "--json", "nightly"]);
+    assert_eq!(serde_json::from_str::<Value>(&line).unwrap()["key"].as_str(), Some("nightly"));
+
+    server.command(&["HSET", "n", "8743c9c0:1", "1"]);
+    server.command(&["PEXPIRE", "n", "60000"]);
+    assert_eq!(place.lockctl(&scratch, &["run", "-n", "n", "--", "true"]).0, 75);
+    let (code, text, _) = place.lockctl(&scratch, &["inspect", "n"]);
+    assert!(code == 0 && text.contains("a Redis hash"), "{text}");
+    let owner = "00112233445566778899aabbccddeeff";
+    for whom in [["--force", "n"].as_slice(), &["--owner", owner, "n"]] {
+        let (code, _, stderr) = place.lockctl(&scratch, &[&["break"], whom].concat());
+        assert!(
+            code == 64 && stderr.contains("held by a client")
+                || stderr.contains("a client of another kind"),
+            "{stderr}"
+        );
+    }
+}
+
 #[test]
 fn names_pass_untouched() {
     let scratch = Scratch::new();

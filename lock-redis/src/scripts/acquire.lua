@@ -6,7 +6,7 @@ ttl = tonumber(ttl)
 local patience = 2 * ttl + PLACE_LASTS
 local now = clock()
 
-local value, err = string_at(lock, 'the key of the lock holds something other than a string')
+local value, err = lock_at(lock)
 if err then
     return err
 elseif not value and redis.call('EXISTS', tombstone, queue) == 0 then

@@ -6,7 +6,11 @@
 -- Answers 1: ended   0: that owner does not hold the lock
 
 local lock, fence, queue, places, bell = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local value = redis.call('GETRANGE', lock, '0', '255')
+local value, err = string_at(lock, 'a client of another kind holds the lock, and its key is no string')
+if err then
+    return err
+end
+value = value or ''
 if string.sub(value, 1, 32) == ARGV[1] or string.sub(value, 1, 33) == '-' .. ARGV[1] then
     redis.call('DEL', lock, bell)
     if redis.pcall('EXISTS', queue) == 1 then

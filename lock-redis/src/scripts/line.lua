@@ -79,7 +79,7 @@ local function line()
 
     -- The message that makes a process look when so many ms have passed since then.
     local function look(lock, remaining, now, is_ours)
-        return 'next ' .. lock .. ' ' .. remaining .. ' ' .. now .. ' ' .. is_ours
+        return 'next ' .. remaining .. ' ' .. now .. ' ' .. is_ours .. ' ' .. lock
     end
 
     -- Sends a message to `most` of the processes whose places last longest. A thousand are tried:
@@ -178,11 +178,11 @@ local function line()
             if err then
                 return nil, err
             end
-            local message = 'grant ' .. lock .. ' ' .. owner .. ' ' .. number .. ' ' .. lease .. ' ' .. now
             local last = redis.call('ZRANGE', queue, '-1', '-1', 'WITHSCORES')[2]
-            if last - now > 0 then
-                message = message .. ' ' .. last
+            if last - now <= 0 then
+                last = now
             end
+            local message = 'grant ' .. owner .. ' ' .. number .. ' ' .. lease .. ' ' .. now .. ' ' .. last .. ' ' .. lock
             local lasts = redis.call('ZSCORE', places, channel)
             local heard = redis.pcall('PUBLISH', channel .. ':' .. string.sub(lasts, -3), message)
             if type(heard) == 'table' then

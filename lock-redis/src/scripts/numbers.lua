@@ -42,6 +42,16 @@ local function string_at(key, what)
     return value, nil
 end
 
+-- Returns the value of a lock's key, nil if the lock is free, or an error. A key of another type that expires is
+-- the lock of a foreign client: its value is ''.
+local function lock_at(lock)
+    local value, err = string_at(lock, 'the key of the lock holds something other than a string, without an expiry')
+    if err and string.find(err.err, 'LOCKTYPE', 1, true) and redis.call('PTTL', lock) >= 0 then
+        return '', nil
+    end
+    return value, err
+end
+
 -- Gives the lock away under a number above every one before, also if the counter was lost or is stale: see
 -- Fencing::Seeded. The fence is written first: whoever has the lock has a number that is stored.
 local function give(lock, fence, owner, label, lease, floor, now)

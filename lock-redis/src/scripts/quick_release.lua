@@ -52,10 +52,10 @@ if is_plain then
             and redis.pcall('SET', lock, label == '' and held or held .. ' ' .. label, 'PX', lease).ok
         -- Before the grant: the server writes first to whom it has last said something.
         local told = stored and type(stays) == 'string'
-            and redis.pcall('PUBLISH', other .. ':' .. string.sub(stays, -3), 'next ' .. lock .. ' ' .. lease .. ' ' .. now .. ' 1')
+            and redis.pcall('PUBLISH', other .. ':' .. string.sub(stays, -3), 'next ' .. lease .. ' ' .. now .. ' 1 ' .. lock)
         local heard = stored
             and redis.pcall('PUBLISH', channel .. ':' .. string.sub(lasts, -3),
-                'grant ' .. lock .. ' ' .. next .. ' ' .. now .. ' ' .. lease .. ' ' .. now)
+                'grant ' .. next .. ' ' .. now .. ' ' .. lease .. ' ' .. now .. ' ' .. now .. ' ' .. lock)
         if type(heard) == 'number' and heard > 0 then
             redis.pcall('ZREM', queue, head)
             if not behind then

@@ -548,15 +548,15 @@ async fn what_others_say_on_the_channel_is_no_grant() {
         for said in [
             "",
             "grant",
-            &format!("grant n {stranger} 1 3000 1"),
-            &format!("grant n {owner} x 3000 1"),
+            &format!("grant {stranger} 1 3000 1 1 n"),
+            &format!("grant {owner} x 3000 1 1 n"),
             // An owner id, from somebody who may read the keys, and a time that is long over.
-            &format!("grant n {owner} 1 3000 1"),
-            "next n x 1 1",
-            "next m 1 1 1",
+            &format!("grant {owner} 1 3000 1 1 n"),
+            "next x 1 1 n",
+            "next 1 1 1 m",
             // As large as numbers get.
-            &format!("grant n {owner} {0} {0} {0}", u64::MAX),
-            &format!("next n {} {} 1", i64::MAX, u64::MAX),
+            &format!("grant {owner} {0} {0} {0} {0} n", u64::MAX),
+            &format!("next {} {} 1 n", i64::MAX, u64::MAX),
         ] {
             let _: u64 = server.command(&["PUBLISH", &channel, said]);
         }

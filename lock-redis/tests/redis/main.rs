@@ -6,7 +6,9 @@ mod clocks;
 mod cluster;
 mod cluster_faults;
 mod crash;
+mod exact_names;
 mod fleets;
+mod foreign_types;
 #[cfg(feature = "tls")]
 mod groups_tls;
 mod least_rights;

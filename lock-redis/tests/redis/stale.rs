@@ -278,7 +278,7 @@ async fn entries_from_after_a_grant_are_not_taken_for_stale() {
     let _: u64 = scene.server.command(&["ZADD", "{n}%queue", "1", &earlier]);
     let _: u64 = scene.server.command(&["ZADD", "{n}%queue", "9000000000000000", &later]);
     let process = rest.split(' ').next().unwrap();
-    let grant = format!("grant n {:032x} 1 3000 {arrival}", 1);
+    let grant = format!("grant {:032x} 1 3000 {arrival} {arrival} n", 1);
     for channel in scene.server.run::<Vec<String>>("PUBSUB CHANNELS") {
         if channel.starts_with(process) {
             let _: u64 = scene.server.command(&["PUBLISH", &channel, &grant]);
