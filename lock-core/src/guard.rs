@@ -320,7 +320,7 @@ impl LockGuard {
         })
     }
 
-    fn hold(&self) -> &Arc<Hold> {
+    pub(crate) fn hold(&self) -> &Arc<Hold> {
         self.hold.as_ref().expect("a guard that was released is not reachable any more")
     }
 }

@@ -287,13 +287,6 @@ struct State {
     slot: Option<(Moment, u64)>,
 }
 
-/// What the wheel has to do for a hold.
-pub(crate) enum Step {
-    Nothing,
-    Renew,
-    LookAgain(Moment),
-}
-
 impl Hold {
     pub(crate) fn new(
         engine: Arc<Engine>,
@@ -669,10 +662,10 @@ impl Hold {
         self.reschedule();
     }
 
-    /// What is to be done now; asked by the wheel.
-    pub(crate) fn step(self: &Arc<Self>, now: Moment) -> Step {
+    /// Does what is due. Returns true if the wheel has to renew the lock now.
+    pub(crate) fn step(self: &Arc<Self>, now: Moment) -> bool {
         if self.loss().is_some() {
-            return Step::Nothing;
+            return false;
         }
         if now >= self.listened_for_at() && std::mem::take(&mut self.state().unheard) {
             notice::listen(Arc::clone(self));
@@ -681,16 +674,15 @@ impl Hold {
         if due {
             self.state().next_renewal = None;
             if self.terms.renewal.allows() {
-                return Step::Renew;
+                return true;
             }
             self.state().refused = true;
             if self.deadline().is_none() {
                 // Without a lease that could end, this is the end.
                 self.lose(Loss::Expired);
-                return Step::Nothing;
             }
         }
-        Step::LookAgain(self.next_look())
+        false
     }
 
     /// Also if nothing is to be done for long: the wheel tells all its holds when its runtime ends.
@@ -716,7 +708,7 @@ impl Hold {
             let interval = state.interval;
             state.next_renewal = state.next_renewal.map(|at| self.engine.wheel.align(at, interval));
         }
-        self.engine.wheel.schedule(self, self.next_look());
+        self.engine.wheel.schedule(self);
     }
 
     /// Where the wheel keeps this hold; for the wheel alone, under its own lock.

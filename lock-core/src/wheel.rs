@@ -15,7 +15,7 @@ use tracing::Instrument;
 use crate::backend::{Claim, Fault, FaultKind, Renewal};
 use crate::clock::{Moment, sleep_until};
 use crate::engine::Engine;
-use crate::hold::{Hold, Loss, OnWire, Step, Wire};
+use crate::hold::{Hold, Loss, OnWire, Wire};
 use crate::name::LockName;
 use crate::owner::OwnerId;
 
@@ -50,9 +50,11 @@ impl Default for Wheel {
 }
 
 impl Wheel {
-    /// Looks at `hold` at `at`, and not when it was to be looked at before.
-    pub(crate) fn schedule(self: &Arc<Self>, hold: &Arc<Hold>, at: Moment) {
+    /// Looks at `hold` when it has to be looked at next, and not when it had to be before. The hold is
+    /// asked under the lock: the second one of two calls knows what the first one did.
+    pub(crate) fn schedule(self: &Arc<Self>, hold: &Arc<Hold>) {
         let mut slots = self.slots();
+        let at = hold.next_look();
         let slot = (at, slots.next_id);
         slots.next_id += 1;
         if let Some(old) = hold.swap_slot(Some(slot)) {
@@ -170,15 +172,11 @@ impl Runner {
         let mut renewals = Vec::new();
         for hold in ready {
             // A panic, of a subscriber of `tracing` say, is no reason to renew nothing any more.
-            let step = catch_unwind(AssertUnwindSafe(|| hold.step(Moment::now())));
-            match step.unwrap_or_else(|_| Step::LookAgain(hold.next_look())) {
-                Step::Nothing => {}
-                Step::LookAgain(at) => self.0.schedule(&hold, at),
-                Step::Renew => {
-                    // Looked at again by its deadline, whatever becomes of the renewal.
-                    self.0.schedule(&hold, hold.next_look());
-                    renewals.push(hold);
-                }
+            let renews = catch_unwind(AssertUnwindSafe(|| hold.step(Moment::now())));
+            // Looked at again by its deadline, whatever becomes of a renewal.
+            self.0.schedule(&hold);
+            if renews.unwrap_or(false) {
+                renewals.push(hold);
             }
         }
         for batch in renewals.chunks(MAX_BATCH) {
@@ -322,4 +320,51 @@ fn limit(engine: &Engine, wires: &[OnWire]) -> Duration {
 
 fn is_timeout(answer: &Result<Renewal, Fault>) -> bool {
     matches!(answer, Err(fault) if fault.kind() == FaultKind::TimedOut)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+    use crate::backend::{Grant, Lease, LeaseLimit};
+
+    /// Two threads at once tell the wheel when to look at a hold. One of them has moved its limit back.
+    #[test]
+    fn a_limit_that_moves_back_is_looked_at_in_time() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let locks = crate::Locker::new(crate::Memory::new());
+        let guard = runtime.block_on(locks.lock("n").unwrap().acquire()).unwrap();
+        let (hour, minute) = (Duration::from_secs(3600), Duration::from_secs(60));
+        let limit = LeaseLimit::new(Moment::now() + hour);
+        let grant = Grant::new(Lease::For(hour), Moment::now()).with_limit(limit.clone());
+        let first = guard.hold();
+        let wire = first.wire.try_lock().unwrap().clone();
+        let (engine, terms) = (Arc::clone(&first.engine), Arc::clone(&first.terms));
+        let hold = Hold::new(engine, terms, wire, None, &grant, first.tenure);
+        let wheel = Arc::clone(&first.engine.wheel);
+        for round in 0..100 {
+            assert!(limit.move_to(Moment::now() + hour));
+            let runs = AtomicBool::new(false);
+            std::thread::scope(|scope| {
+                let slots = wheel.slots();
+                scope.spawn(|| {
+                    runs.store(true, Ordering::SeqCst);
+                    hold.renew_again_soon();
+                });
+                while !runs.load(Ordering::SeqCst) {
+                    std::thread::yield_now();
+                }
+                // It waits for the slots by now, or nearly so.
+                (0..100).for_each(|_| std::thread::yield_now());
+                assert!(limit.move_to(Moment::now() + minute));
+                drop(slots);
+                hold.renew_again_soon();
+            });
+            let slots = wheel.slots();
+            let looks_at = slots.due.iter().find(|(_, it)| Arc::ptr_eq(it, &hold));
+            let looks_at = looks_at.map(|(&(at, _), _)| at);
+            assert!(looks_at.is_some() && looks_at <= hold.deadline(), "in round {round}");
+        }
+    }
 }
