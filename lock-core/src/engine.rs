@@ -132,13 +132,16 @@ impl Engine {
         let executor = match self.executor.get() {
             Some(executor) => executor,
             None => {
-                let given = self.settings.executor.clone().or_else(|| self.backend.executor());
-                let executor = given.map_or_else(Executor::current_or_new, Ok)?;
+                let executor = self.given().map_or_else(Executor::current_or_new, Ok)?;
                 self.executor.get_or_init(|| executor)
             }
         };
         executor.check()?;
         Ok(executor)
+    }
+
+    fn given(&self) -> Option<Executor> {
+        self.settings.executor.clone().or_else(|| self.backend.executor())
     }
 
     /// Returns where the work of this engine runs, after its first verb.
@@ -253,7 +256,8 @@ impl Engine {
 
 impl Drop for Engine {
     fn drop(&mut self) {
-        match self.executor.get().is_some_and(Executor::is_gone) {
+        let executor = self.executor.get().cloned().or_else(|| self.given());
+        match executor.is_some_and(|it| it.is_gone()) {
             false => self.wheel.stop(),
             // Its descriptors are the parent's as well: it is never dropped in a fork.
             true => std::mem::forget(Arc::clone(&self.backend)),

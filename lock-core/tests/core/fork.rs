@@ -4,13 +4,14 @@ use std::io::Write;
 use std::pin::pin;
 use std::process::{Command, Output};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
 
 use lock_core::clock::sleep;
 use lock_core::faults::{Disturbance, Faulty};
-use lock_core::{LockGuard, Locker, Loss, Memory};
+use lock_core::{Executor, LockGuard, Locker, Loss, Memory};
 
-use crate::support::{runtime, secs};
+use crate::support::{Altered, runtime, secs};
 
 fn say(line: &str) {
     // Past the capture of the test harness.
@@ -23,6 +24,25 @@ fn at_once<T>(future: impl Future<Output = T>) -> Option<T> {
         Poll::Ready(answer) => Some(answer),
         Poll::Pending => None,
     }
+}
+
+struct Dropped(Arc<AtomicBool>);
+
+impl Drop for Dropped {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+/// A locker that has a connection and has not been used yet, and whether its backend was dropped.
+fn unused() -> (Locker, Arc<AtomicBool>) {
+    let was_dropped = Arc::new(AtomicBool::new(false));
+    let dropped = Dropped(Arc::clone(&was_dropped));
+    let backend = Altered::new(Memory::new(), |_| ()).within(Executor::new().unwrap());
+    let locks = Locker::new(backend.releases(move |_, _| {
+        let _ = &dropped;
+    }));
+    (locks, was_dropped)
 }
 
 /// Not a test by itself: what the child process of the next one runs.
@@ -39,6 +59,7 @@ fn child_that_forks_while_it_holds_locks() {
     let [kept, dropped, released, verified] = ["kept", "dropped", "released", "verified"]
         .map(|name| runtime.block_on(win(name).acquire()).unwrap());
     let signal = kept.loss_signal();
+    let (connected, dropped_here) = unused();
     let is_fork = std::fs::remove_file("/fork").is_err();
     if is_fork {
         let calls = faulty.calls();
@@ -51,6 +72,8 @@ fn child_that_forks_while_it_holds_locks() {
         say(&format!("fork acquire {acquired:?}"));
         drop((verified, locks, runtime.handle().clone()));
         say(&format!("fork sent {}", faulty.calls() - calls));
+        drop(connected);
+        say(&format!("fork dropped {}", dropped_here.load(Ordering::SeqCst)));
         // Nor is anything dropped that is the parent's.
         std::process::exit(i32::from(kept.is_held()));
     }
@@ -88,6 +111,7 @@ fn the_locks_of_the_parent_are_lost_in_a_fork_and_only_there() {
         "fork verify Some(Err(Lost))".to_owned(),
         "fork acquire Some(Err(NoRuntime))".to_owned(),
         "fork sent 0".to_owned(),
+        "fork dropped false".to_owned(),
         "parent: the fork ended Some(0)".to_owned(),
         "parent [None, None, None, None] 4".to_owned(),
     ];

@@ -8,7 +8,7 @@ use lock_core::backend::{
     Attempt, Claim, Fault, Grant, Identity, LetGo, Listed, LockState, Release, Renewal, Wake,
 };
 use lock_core::clock::sleep;
-use lock_core::{Backend, Capabilities, LockName, Order, OwnerId, Wakeup};
+use lock_core::{Backend, Capabilities, Executor, LockName, Order, OwnerId, Wakeup};
 use tokio::runtime::{Builder, Runtime};
 
 pub(crate) const fn secs(secs: u64) -> Duration {
@@ -37,6 +37,7 @@ pub(crate) struct Altered {
     grant: Box<dyn Fn(Grant) -> Grant + Send + Sync>,
     release: Box<Releases>,
     renewal: Box<Renewals>,
+    executor: Option<Executor>,
 }
 
 type Releases = dyn Fn(&Claim, LetGo) + Send + Sync;
@@ -47,7 +48,7 @@ impl Altered {
     pub(crate) fn new(inner: impl Backend, caps: fn(&mut Capabilities)) -> Self {
         let (grant, release) = (Box::new(|grant| grant), Box::new(|_: &Claim, _| ()));
         let renewal = Box::new(|_: &[&Claim], answers| answers);
-        Self { inner: Arc::new(inner), caps, grant, release, renewal }
+        Self { inner: Arc::new(inner), caps, grant, release, renewal, executor: None }
     }
 
     /// Without a queue on the backend: waiters poll.
@@ -73,6 +74,12 @@ impl Altered {
         self
     }
 
+    /// Its tasks run there.
+    pub(crate) fn within(mut self, executor: Executor) -> Self {
+        self.executor = Some(executor);
+        self
+    }
+
     /// Shows each release before it is forwarded.
     pub(crate) fn releases(mut self, show: impl Fn(&Claim, LetGo) + Send + Sync + 'static) -> Self {
         self.release = Box::new(show);
@@ -92,6 +99,9 @@ impl Backend for Altered {
         let mut caps = self.inner.capabilities();
         (self.caps)(&mut caps);
         caps
+    }
+    fn executor(&self) -> Option<Executor> {
+        self.executor.clone()
     }
     async fn identity(&self) -> Result<Option<Identity>, Fault> {
         self.inner.identity().await
