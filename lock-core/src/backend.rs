@@ -301,7 +301,8 @@ impl Grant {
 /// No lease counts beyond its limit, whatever was acknowledged before. For a backend whose session
 /// may turn out to be shorter than it was, as when a server grants it less at a reconnect: guards
 /// see the earlier end at once, without a task that has to run. All grants of one claim have the
-/// same limit. A backend with limits declares [`notices`](Capabilities::notices).
+/// same limit. A backend with limits declares [`notices`](Capabilities::notices). A task that awaits
+/// the loss learns of a move back once the lock has been held for a tenth of a second, not before.
 #[derive(Clone, Debug)]
 pub struct LeaseLimit(watch::Sender<Moment>);
 

@@ -336,10 +336,13 @@ impl Hold {
     /// The moment up to which `grant` may be relied on; `None` without a lease.
     pub(crate) fn deadline_of(engine: &Engine, grant: &Grant) -> Option<Moment> {
         match grant.lease {
-            Lease::For(lease) => {
-                let deadline = grant.since + lease.saturating_sub(engine.margin(lease));
-                Some(within_limit(deadline, grant.limit.as_ref()))
-            }
+        let deadline = Self::deadline_of_lease(engine, grant);
+        deadline.map(|deadline| within_limit(deadline, grant.limit.as_ref()))
+    }
+
+    /// As [`deadline_of`](Self::deadline_of), whatever the limit is now: it may move later.
+    fn deadline_of_lease(engine: &Engine, grant: &Grant) -> Option<Moment> {
+            Lease::For(lease) => Some(grant.since + lease.saturating_sub(engine.margin(lease))),
             Lease::WhileProcessLives => None,
         }
     }
@@ -626,13 +629,13 @@ impl Hold {
         let mut state = self.state();
         if let Some(ttl) = asked {
             let asked = Grant::new(Lease::For(ttl), grant.since);
-            let until = Self::deadline_of(&self.engine, &asked);
-            let granted = Self::deadline_of(&self.engine, grant);
+            let until = Self::deadline_of_lease(&self.engine, &asked);
+            let granted = Self::deadline_of_lease(&self.engine, grant);
             state.asked_until = state.asked_until.max(until).max(granted);
         }
         match grant.lease {
             Lease::For(lease) => {
-                let deadline = Self::deadline_of(&self.engine, grant);
+                let deadline = Self::deadline_of_lease(&self.engine, grant);
                 state.deadline = state.deadline.max(deadline);
                 let ends = Some(grant.since + lease);
                 if ends > state.lease_ends {

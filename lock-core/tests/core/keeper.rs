@@ -683,6 +683,21 @@ async fn a_session_that_lives_on_gives_the_deadline_back_and_no_more() {
     assert_eq!(guard.deadline(), before);
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_session_whose_end_was_near_at_the_grant_gives_the_lease_as_it_lives_on() {
+    let limit = LeaseLimit::new(Moment::now() + secs(2));
+    let inner = Memory::new().with_notices();
+    let locks = Locker::new(Odd { inner, odd: InASession(limit.clone()) });
+    let guard = locks.lock("n").unwrap().ttl(secs(30)).acquire().await.unwrap();
+    assert_eq!(guard.valid_for(), Some(secs(2)));
+    sleep(secs(1)).await;
+    assert!(limit.move_to(Moment::now() + secs(120)));
+    // Of the lease, less a hundredth.
+    assert_eq!(guard.valid_for(), Some(millis(28_700)));
+    sleep(secs(5)).await;
+    assert!(guard.is_held(), "before its first renewal is due");
+}
+
 /// Whether or not somebody waits for the loss.
 #[tokio::test(start_paused = true)]
 async fn a_lock_that_is_lost_with_its_session_is_let_go_by_then() {
