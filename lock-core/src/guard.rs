@@ -8,14 +8,14 @@ use std::task::Poll;
 use std::time::Duration;
 
 use tokio::runtime::Handle;
-use tokio::sync::SetOnce;
+use tokio::sync::{OwnedMutexGuard, oneshot};
 
 use crate::backend::{Effect, Hold as HoldKind, Ticket};
 use crate::bequest::Bequest;
-use crate::carry::Carried;
+use crate::carry::{Carried, Interrupted};
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
-use crate::hold::{Hold, Loss, OnWire, Parting};
+use crate::hold::{Hold, Loss, OnWire, Parting, Wire};
 use crate::keeper::{Farewell, too_slow};
 use crate::name::LockName;
 use crate::owner::OwnerId;
@@ -167,8 +167,7 @@ impl LockGuard {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future leaves the renewal to end in the background. The lock stays held. Do not
-    /// keep the future without polling it: no other renewal is sent before this one has ended.
+    /// Dropping the future leaves the renewal to end in the background. The lock stays held.
     pub async fn verify(&self) -> Result<(), Error> {
         self.renew(self.hold().ttl, "verify").await
     }
@@ -188,8 +187,7 @@ impl LockGuard {
     /// # Cancel safety
     ///
     /// Dropping the future leaves the renewal to end in the background; whether it succeeded shows
-    /// in [`valid_for`](Self::valid_for). The lock stays held. As with [`verify`](Self::verify), do
-    /// not keep the future without polling it.
+    /// in [`valid_for`](Self::valid_for). The lock stays held.
     pub async fn extend(&self, ttl: Duration) -> Result<(), Error> {
         let hold = self.hold();
         hold.engine
@@ -236,6 +234,8 @@ impl LockGuard {
         }
         let explained = Arc::clone(&hold);
         let (tasks, runtime) = hold.engine.background();
+        // Renewed until then, so its end is not left to a caller that may hang.
+        let is_kept_here = hold.kept_here_until().is_some();
         let parting = Parting::begin(&hold);
         let parting = async move {
             let Some(mut leaving) = parting.leave().await else {
@@ -255,8 +255,11 @@ impl LockGuard {
                 }
             }
         };
-        Carried::new(parting, None, tasks, runtime)
-            .await
+        let parted = match is_kept_here {
+            true => tasks.spawn_on(parting, &runtime).await.map_err(|_| Interrupted),
+            false => Carried::new(parting, None, tasks, runtime).await,
+        };
+        parted
             .unwrap_or_else(|interrupted| Err(Error::interrupted(interrupted)))
             .map_err(|error| explained.engine.explain(error, "release", Some(&explained.name)))
     }
@@ -275,8 +278,9 @@ impl LockGuard {
     /// Dropping the future releases the lock, as dropping the guard does.
     pub async fn detach(mut self) -> Result<Detached, Error> {
         let hold = Arc::clone(self.hold());
-        // After the renewal that may be under way.
-        let mut wire = Arc::clone(&hold.wire).lock_owned().await;
+        let Some(mut wire) = self.wire().await else {
+            return Err(hold.loss_error("detach"));
+        };
         if wire.claim.hold != HoldKind::Detached {
             let error =
                 Error::new(ErrorKind::Unsupported, "it was not asked for as a detachable lock");
@@ -296,13 +300,25 @@ impl LockGuard {
         })
     }
 
-    /// What the backend keeps with this grant, for functions of a backend's own crate.
+    /// Returns what the backend keeps with this grant, for functions of a backend's own crate. `None` if
+    /// that is nothing, or the lock is lost.
     ///
     /// # Cancel safety
     ///
     /// Dropping the future changes nothing.
     pub async fn ticket(&self) -> Option<Ticket> {
-        self.hold().wire.lock().await.claim.ticket.clone()
+        self.wire().await?.claim.ticket.clone()
+    }
+
+    /// Waits for the end of the verb that is under way. `None` if the lock is lost: its release has the
+    /// wire then, and is repeated for as long as the lease lasts. Within the executor, whose tasks wake
+    /// this one.
+    async fn wire(&self) -> Option<OwnedMutexGuard<Wire>> {
+        let hold = self.hold();
+        if hold.loss().is_some() {
+            return None;
+        }
+        Some(hold.engine.executor().within(Arc::clone(&hold.wire).lock_owned()).await)
     }
 
     async fn renew(&self, ttl: Duration, doing: &'static str) -> Result<(), Error> {
@@ -310,12 +326,13 @@ impl LockGuard {
         if hold.loss().is_some() {
             return Err(hold.loss_error(doing));
         }
+        // In a task of its own: a caller that polls it and hangs would stop all renewals of the lock.
         let (tasks, runtime) = hold.engine.background();
-        let gone = Arc::new(SetOnce::new());
         let explained = Arc::clone(&hold);
-        let renewing = renew_now(hold, ttl, doing, Arc::clone(&gone));
-        Carried::new(renewing, Some(gone), tasks, runtime).await.unwrap_or_else(|interrupted| {
-            let error = Error::interrupted(interrupted);
+        let (_caller, gone) = oneshot::channel();
+        let renewing = tasks.spawn_on(renew_now(hold, ttl, doing, gone), &runtime);
+        renewing.await.unwrap_or_else(|_| {
+            let error = Error::interrupted(Interrupted);
             Err(explained.engine.explain(error, doing, Some(&explained.name)))
         })
     }
@@ -329,13 +346,13 @@ async fn renew_now(
     hold: Arc<Hold>,
     ttl: Duration,
     doing: &'static str,
-    gone: Arc<SetOnce<()>>,
+    gone: oneshot::Receiver<()>,
 ) -> Result<(), Error> {
     let engine = Arc::clone(&hold.engine);
     let wire = tokio::select! {
         biased;
         // Nothing was sent: nothing has to come to its end.
-        _ = gone.wait() => return Ok(()),
+        _ = gone => return Ok(()),
         wire = Arc::clone(&hold.wire).lock_owned() => wire,
     };
     let mut wires = [OnWire::new(Arc::clone(&hold), wire)];

@@ -253,6 +253,7 @@ impl Drop for OnWire {
     /// Also with the runtime that renews, before any answer. The wire is unlocked first: whichever of
     /// this and the hold's leave comes second drops the ticket.
     fn drop(&mut self) {
+        self.hold.renew_if_unanswered();
         self.wire = None;
         self.hold.drop_ticket_if_abandoned();
     }
@@ -335,13 +336,13 @@ impl Hold {
 
     /// The moment up to which `grant` may be relied on; `None` without a lease.
     pub(crate) fn deadline_of(engine: &Engine, grant: &Grant) -> Option<Moment> {
-        match grant.lease {
         let deadline = Self::deadline_of_lease(engine, grant);
         deadline.map(|deadline| within_limit(deadline, grant.limit.as_ref()))
     }
 
     /// As [`deadline_of`](Self::deadline_of), whatever the limit is now: it may move later.
     fn deadline_of_lease(engine: &Engine, grant: &Grant) -> Option<Moment> {
+        match grant.lease {
             Lease::For(lease) => Some(grant.since + lease.saturating_sub(engine.margin(lease))),
             Lease::WhileProcessLives => None,
         }
@@ -521,7 +522,7 @@ impl Hold {
     }
 
     /// What is left of the minimum hold, if this process has to see to it.
-    fn kept_here_until(&self) -> Option<Moment> {
+    pub(crate) fn kept_here_until(&self) -> Option<Moment> {
         self.not_before().filter(|_| self.engine.caps.minimum_hold != Support::Present)
     }
 
@@ -605,6 +606,13 @@ impl Hold {
             state.next_renewal = Some(Moment::now() + entropy::between(pause / 2, pause));
         }
         self.reschedule();
+    }
+
+    /// After a renewal whose task has ended in a panic.
+    fn renew_if_unanswered(self: &Arc<Self>) {
+        if self.state().next_renewal.is_none() {
+            self.renew_again_soon();
+        }
     }
 
     /// On a notice. If a renewal is under way, the backend gives notice again.

@@ -5,10 +5,12 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 
+use lock_core::backend::FaultKind;
 use lock_core::clock::{Moment, sleep};
 use lock_core::faults::{Disturbance, Faulty, Verb};
 use lock_core::{Executor, LockGuard, Locker, Loss, Memory, RenewalPolicy};
 use tokio::runtime::Builder;
+use tracing::{Level, Metadata, Subscriber, span};
 
 use crate::support::{Altered, millis, pass, runtime, secs};
 
@@ -92,6 +94,78 @@ fn the_thread_goes_on_after_a_panic() {
     until("both panic", || wakers.iter().all(|waker| waker.0.load(Ordering::SeqCst)));
     pass(secs(4));
     assert_eq!(guard.loss(), None, "renewed by the same thread");
+}
+
+#[test]
+fn wakers_that_panic_when_a_renewal_ends_cost_no_other_lock() {
+    let renewing = Arc::new(AtomicBool::new(false));
+    let renews = Arc::clone(&renewing);
+    let slow = Faulty::new(Arc::new(Memory::new()), move |call| match call.verb {
+        Verb::Renew => {
+            renews.store(true, Ordering::SeqCst);
+            Disturbance::DelayReply(millis(400))
+        }
+        _ => Disturbance::None,
+    });
+    let locks = Locker::new(slow);
+    let here = runtime();
+    let lock = |name: &str| locks.lock(name).unwrap().ttl(secs(3)).detachable();
+    let [a, b, kept] = ["a", "b", "kept"].map(|name| here.block_on(lock(name).acquire()).unwrap());
+    until("they are renewed", || renewing.load(Ordering::SeqCst));
+    let waker = Arc::new(Panics(AtomicBool::new(false)));
+    let panics = Waker::from(Arc::clone(&waker));
+    // A panic while another one unwinds would be the end of the process.
+    let mut waiting = [a, b].map(|guard| Box::pin(guard.detach()));
+    for detaching in &mut waiting {
+        let polled = detaching.as_mut().poll(&mut Context::from_waker(&panics));
+        assert!(polled.is_pending(), "set-up: the renewal is under way");
+    }
+    until("they panic", || waker.0.load(Ordering::SeqCst));
+    pass(secs(4));
+    assert_eq!(kept.loss(), None);
+}
+
+/// A subscriber that panics at the first warning.
+#[derive(Debug)]
+struct PanicsOnce(AtomicBool);
+
+impl Subscriber for PanicsOnce {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        *metadata.level() == Level::WARN
+    }
+    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+        span::Id::from_u64(1)
+    }
+    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+    fn event(&self, _: &tracing::Event<'_>) {
+        assert!(self.0.swap(true, Ordering::SeqCst), "a subscriber of the user's");
+    }
+    fn enter(&self, _: &span::Id) {}
+    fn exit(&self, _: &span::Id) {}
+}
+
+#[test]
+fn a_panic_in_the_task_of_a_renewal_costs_no_lock() {
+    let renewals = Arc::new(AtomicU32::new(0));
+    let counted = Arc::clone(&renewals);
+    let faulty = Faulty::new(Arc::new(Memory::new()), move |call| match call.verb {
+        Verb::Renew if counted.fetch_add(1, Ordering::SeqCst) == 0 => {
+            Disturbance::Refuse(FaultKind::Unavailable)
+        }
+        _ => Disturbance::None,
+    });
+    // Everywhere, as a warning that comes first where there is none is never heard again. That one is calm.
+    let _ = tracing::subscriber::set_global_default(PanicsOnce(AtomicBool::new(true)));
+    let subscriber = Arc::new(PanicsOnce(AtomicBool::new(false)));
+    let executor = tracing::subscriber::with_default(Arc::clone(&subscriber), Executor::new);
+    let locks = Locker::builder(faulty).executor(executor.unwrap()).build();
+    let here = runtime();
+    let take = |name| here.block_on(locks.lock(name).unwrap().ttl(secs(2)).acquire()).unwrap();
+    let guards = ["a", "b", "c"].map(take);
+    until("a failed renewal is warned of", || subscriber.0.load(Ordering::SeqCst));
+    pass(secs(3));
+    assert_eq!(guards.each_ref().map(LockGuard::loss), [None; 3]);
 }
 
 /// Tells when the task that has it is dropped.

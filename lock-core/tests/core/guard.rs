@@ -360,3 +360,21 @@ async fn what_is_lost_is_valid_for_no_time() {
     assert_eq!(guard.lost().await, Loss::Expired);
     assert_eq!(guard.valid_for(), Some(Duration::ZERO), "None is a lock without a lease");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_lock_refuses_to_be_detached_at_once_while_its_release_is_repeated() {
+    let faulty = Faulty::new(Arc::new(Memory::new()), |call| match call.verb {
+        Verb::Release => Disturbance::Hang,
+        _ => Disturbance::None,
+    });
+    let locks = Locker::new(faulty);
+    let guard = locks.lock("n").unwrap().detachable().acquire().await.unwrap();
+    guard.extend(secs(3600)).await.unwrap();
+    assert!(locks.break_lock(guard.name(), guard.owner()).await.unwrap());
+    assert_eq!(guard.verify().await.unwrap_err().kind(), ErrorKind::Lost);
+    sleep(secs(1)).await;
+    let asked = Moment::now();
+    assert!(guard.ticket().await.is_none());
+    assert_eq!(guard.detach().await.unwrap_err().kind(), ErrorKind::Lost);
+    assert_eq!(Moment::now(), asked);
+}

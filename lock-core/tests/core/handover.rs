@@ -269,6 +269,8 @@ async fn in_doubt_a_lock_is_given_back() {
     let next = waiter(&locks).await;
     let mut verifying = Box::pin(guard.verify());
     assert!(poll(verifying.as_mut()).is_pending());
+    // The task that renews sends it.
+    tokio::task::yield_now().await;
     drop(verifying);
     guard.release().await.unwrap();
     let next = next.await.unwrap();

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
+use std::task::{Context, Waker};
 
 use lock_core::backend::Lease;
 use lock_core::clock::{Moment, sleep, sleep_until};
@@ -175,4 +176,31 @@ async fn a_minimum_hold_beyond_the_longest_is_refused() {
     assert_eq!(error.kind(), ErrorKind::Invalid);
     assert!(error.to_string().contains("59s"), "{error}");
     assert!(lock.renewal(policy(secs(60))).acquire().await.is_ok());
+}
+
+/// As of a caller that hangs.
+#[tokio::test(start_paused = true)]
+async fn a_minimum_hold_that_is_kept_here_ends_although_nobody_polls_the_release() {
+    for without_leases in [false, true] {
+        let memory = Memory::new();
+        let backend = Altered::new(memory.clone(), |caps| caps.minimum_hold = Support::Absent);
+        let backend = backend.grants(move |mut grant| {
+            if without_leases {
+                grant.lease = Lease::WhileProcessLives;
+            }
+            grant
+        });
+        let lock = Locker::new(backend).lock("n").unwrap().ttl(secs(300));
+        let guard = lock.release_no_earlier_than(secs(60)).acquire().await.unwrap();
+        let signal = guard.loss_signal();
+        let mut releasing = Box::pin(guard.release());
+        let mut nobody = Context::from_waker(Waker::noop());
+        assert!(releasing.as_mut().poll(&mut nobody).is_pending());
+        sleep(secs(59)).await;
+        assert_eq!(signal.loss(), None);
+        sleep(secs(2)).await;
+        assert_eq!(signal.loss(), Some(Loss::Released));
+        assert!(memory.is_empty());
+        releasing.await.unwrap();
+    }
 }

@@ -403,3 +403,30 @@ fn calls_are_bounded_while_the_runtime_that_won_the_lock_is_not_driven() {
     assert_eq!(error.kind(), ErrorKind::Timeout);
     assert!(kept.is_held());
 }
+
+#[test]
+fn a_renewal_that_a_caller_asked_for_needs_no_caller() {
+    let asked = Arc::new(AtomicBool::new(false));
+    let asks = Arc::clone(&asked);
+    let slow = Faulty::new(Arc::new(Memory::new()), move |call| match call.verb {
+        Verb::Renew => {
+            asks.store(true, Ordering::SeqCst);
+            Disturbance::DelayReply(millis(20))
+        }
+        _ => Disturbance::None,
+    });
+    let locks = Locker::new(slow);
+    let here = single();
+    let guard = here.block_on(locks.lock("n").unwrap().ttl(secs(1)).acquire()).unwrap();
+    {
+        let mut verifying = Box::pin(guard.verify());
+        let mut nobody = std::task::Context::from_waker(std::task::Waker::noop());
+        assert!(verifying.as_mut().poll(&mut nobody).is_pending());
+        until("it is sent", || asked.load(Ordering::SeqCst));
+        // Neither polled nor dropped: its caller hangs.
+        pass(secs(3));
+        assert_eq!(guard.loss(), None);
+        here.block_on(verifying).unwrap();
+    }
+    here.block_on(guard.release()).unwrap();
+}
