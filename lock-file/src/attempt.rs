@@ -10,7 +10,8 @@
 //! 5. Write down who we are. From here on every error takes that back, or leaves it in doubt: a
 //!    detached hold is what is written.
 //! 6. Give way to whoever breaks the lock. After 5: they announce it before they look whose it is, so
-//!    that one of the two sees the other.
+//!    that one of the two sees the other. A file that was [kept open](crate::open_files) had no queue
+//!    when it was released: step 1 is taken here.
 //! 7. Make sure that the file is still the one in the directory. After 6: the break may be over.
 
 use std::path::Path;
@@ -19,7 +20,7 @@ use std::time::Duration;
 
 use lock_core::backend::{Attempt, Claim, Fault, FaultKind, Grant, Hold, Lease};
 use lock_core::clock::{Moment, since_boot, wall};
-use lock_core::{FencingToken, OwnerId};
+use lock_core::{Effect, FencingToken, OwnerId};
 use tokio::sync::{Semaphore, oneshot};
 
 use crate::backend::FileLocks;
@@ -28,7 +29,8 @@ use crate::claims::{Held, Seat};
 use crate::counter;
 use crate::fault::in_doubt;
 use crate::lock_file::LockFile;
-use crate::record::{HolderRecord, LeaseRecord, Record, Reserved};
+use crate::queue::Queue;
+use crate::record::{HolderRecord, LeaseRecord, Record, Reserved, Written};
 
 /// How often in a row a file may be replaced between opening and locking it.
 const MAX_REPLACEMENTS: u32 = 16;
@@ -69,11 +71,26 @@ impl FileLocks {
         seat: &mut Seat,
         manners: Manners,
     ) -> Result<Attempt, Fault> {
+        match self.attempt_once(claim, seat, manners).await {
+            // The descriptors of the files that are kept may be what is missing.
+            Err(e) if e.effect() == Effect::NotApplied && self.inner.open_files.close() => {
+                self.attempt_once(claim, seat, manners).await
+            }
+            answer => answer,
+        }
+    }
+
+    async fn attempt_once(
+        &self,
+        claim: &Claim,
+        seat: &mut Seat,
+        manners: Manners,
+    ) -> Result<Attempt, Fault> {
         let asked = Asked::now();
         self.check(claim)?;
         let mut floor = claim.floor;
         if let Some((held, token)) = self.inner.claims.find(claim) {
-            if held.file.is_in_place()? {
+            if held.is_in_place()? {
                 let token = self.raise(claim, &held, token).await?;
                 return Ok(Attempt::Acquired(self.grant(claim, held, token, asked.at)));
             }
@@ -82,33 +99,40 @@ impl FileLocks {
             floor = floor.max(Some(token));
         }
         let path = self.path_of(&claim.name);
+        let beside = Beside { queue: self.queue_of(&path), mark: self.mark_of(&path) };
+        // Once in an attempt: it is a system call.
+        let process = std::process::id();
+        let kept = self.inner.open_files.take(&claim.name, process, asked.at);
+        let is_polite = manners == Manners::Polite;
+        // No queue was there when the file was kept. Step 6 finds one that has begun since then.
+        let is_polite_later = is_polite && kept.is_some();
         // Not even a look: it could keep the one whose turn it is from the lock.
-        if manners == Manners::Polite && self.others_come_first(claim, seat, &path) {
+        if is_polite && !is_polite_later && self.others_come_first(claim, seat, &beside.queue) {
             return Ok(Attempt::Contended { lapses_in: None });
         }
-        let mark = self.mark_of(&path);
+        let mut written = None;
+        if let Some((file, last)) = kept {
+            (seat.file, written) = (Some(file), Some(last));
+        }
         for _ in 0..MAX_REPLACEMENTS {
-            let file = match seat.file.take() {
-                Some(file) if file.is_in_place()? => file,
-                _ => LockFile::make(&self.inner.directory, &path)?,
+            let (file, mut record) = match self.lock_file(claim, seat, &path, written.take())? {
+                Locked::Ours(file, record) => (file, record),
+                Locked::Theirs(lapses_in) => return Ok(Attempt::Contended { lapses_in }),
+                Locked::Replaced => continue,
             };
-            if !file.flock()? {
-                seat.file = Some(file);
-                return Ok(Attempt::Contended { lapses_in: None });
-            }
-            let mut record = file.read()?;
-            let mine = match self.live_lease(&record) {
-                Some((owner, left)) if owner != claim.owner => {
-                    file.unlock()?;
-                    seat.file = Some(file);
-                    return Ok(Attempt::Contended { lapses_in: Some(left) });
-                }
-                lease => lease.is_some(),
-            };
+            let mine = self.live_lease(&record).is_some();
             let file = self.number(file, &mut record, mine, floor).await?;
-            self.sign(&mut record, claim);
+            self.sign(&mut record, claim, process);
             let signed = file.write(&record);
-            let stands = match signed.and_then(|()| stands(&file, &mark, mine)) {
+            let mut stands =
+                || match !mine && self.gives_way(claim, seat, &beside, is_polite_later)? {
+                    true => Ok(Stands::Back),
+                    // Whoever deletes or replaces the file opens a second lock beside ours. The one that
+                    // counts is the one in the directory.
+                    false if file.is_in_place()? => Ok(Stands::Here),
+                    false => Ok(Stands::Elsewhere),
+                };
+            let stands = match signed.and_then(|()| stands()) {
                 // It may have been extended, or half written.
                 Err(e) if mine => return Err(in_doubt(e)),
                 stands => stands,
@@ -129,8 +153,55 @@ impl FileLocks {
         Err(Fault::not_applied(FaultKind::Unavailable, message))
     }
 
-    fn others_come_first(&self, claim: &Claim, seat: &mut Seat, path: &Path) -> bool {
-        let queue = self.queue_of(path);
+    /// Locks the file at `path` and reads it. Uses the file of the seat if it is still that one.
+    fn lock_file(
+        &self,
+        claim: &Claim,
+        seat: &mut Seat,
+        path: &Path,
+        written: Option<Written>,
+    ) -> Result<Locked, Fault> {
+        let file = match seat.file.take() {
+            Some(file) => file,
+            None => LockFile::make(&self.inner.directory, path)?,
+        };
+        let is_locked = file.flock()?;
+        let record = if is_locked { file.read_after(written) } else { Ok(Record::BLANK) };
+        let lease = record.as_ref().ok().and_then(|record| self.live_lease(record));
+        let theirs = lease.filter(|(owner, _)| *owner != claim.owner);
+        if is_locked
+            && theirs.is_none()
+            && let Ok(record) = record
+        {
+            return Ok(Locked::Ours(file, record));
+        }
+        if is_locked {
+            file.unlock()?;
+        }
+        // A file that was deleted or replaced keeps no one out, and may be a file of others by now.
+        if !file.is_in_place()? {
+            return Ok(Locked::Replaced);
+        }
+        record?;
+        seat.file = Some(file);
+        Ok(Locked::Theirs(theirs.map(|(_, left)| left)))
+    }
+
+    /// True if another client comes first: one that breaks the lock, or one that waits for it.
+    fn gives_way(
+        &self,
+        claim: &Claim,
+        seat: &mut Seat,
+        beside: &Beside,
+        is_polite: bool,
+    ) -> Result<bool, Fault> {
+        let has_queue = beside.queue.exists();
+        let mut others =
+            || is_polite && has_queue && self.others_come_first(claim, seat, &beside.queue);
+        Ok(beside.mark.is_breaking(has_queue)? || others())
+    }
+
+    fn others_come_first(&self, claim: &Claim, seat: &mut Seat, queue: &Queue) -> bool {
         queue.exists()
             && !self.inner.claims.has_turn(&claim.name)
             && match &mut seat.place {
@@ -208,7 +279,7 @@ impl FileLocks {
     }
 
     /// Writes the holder into `record`.
-    fn sign(&self, record: &mut Record, claim: &Claim) {
+    fn sign(&self, record: &mut Record, claim: &Claim, process: u32) {
         let before = record.holder.take().filter(|before| before.owner == claim.owner);
         let lease = (claim.hold == Hold::Detached).then(|| {
             let until = before.as_ref().and_then(|before| before.lease.as_ref()).map(|it| it.until);
@@ -219,7 +290,7 @@ impl FileLocks {
         });
         record.holder = Some(HolderRecord {
             owner: claim.owner,
-            pid: std::process::id(),
+            pid: process,
             pid_space: self.inner.pid_space,
             since: before.map_or_else(wall, |before| before.since),
             label: claim.label.clone(),
@@ -255,19 +326,35 @@ impl FileLocks {
         if claim.floor.is_none_or(|floor| token > floor) {
             return Ok(token);
         }
+        let file = held.file().ok_or_else(released)?;
         let mut record = held.record().clone();
         let next = counter::next(Some(token.backend_number()), claim.floor).ok_or_else(used_up)?;
         let reserved = record.reserved.as_ref().map_or(0, |it| it.up_to);
         if self.inner.durable && next.backend_number() > reserved {
-            let (held, up_to) = (Arc::clone(held), counter::block_from(next));
-            off_the_runtime(move || held.file.reserve(up_to)).await?;
+            let (file, up_to) = (Arc::clone(&file), counter::block_from(next));
+            off_the_runtime(move || file.reserve(up_to)).await?;
             record.reserved = self.inner.boot.clone().map(|boot| Reserved { up_to, boot });
         }
         record.number = Some(next.backend_number());
-        held.file.write(&record)?;
+        file.write(&record)?;
         *held.record() = record;
         Ok(next)
     }
+}
+
+/// What is beside a lock file.
+struct Beside {
+    queue: Queue,
+    mark: Mark,
+}
+
+/// A lock file that was looked at.
+enum Locked {
+    Ours(LockFile, Record),
+    /// Another holder has it, with a lease that ends after this time.
+    Theirs(Option<Duration>),
+    /// It is not the one in the directory any more.
+    Replaced,
 }
 
 /// What became of a file while we signed it.
@@ -278,15 +365,6 @@ enum Stands {
     Back,
     /// It was deleted or replaced.
     Elsewhere,
-}
-
-fn stands(file: &LockFile, mark: &Mark, mine: bool) -> Result<Stands, Fault> {
-    if !mine && mark.is_breaking()? {
-        return Ok(Stands::Back);
-    }
-    // Whoever deletes or replaces the file opens a second lock beside ours. The one that counts is the
-    // one in the directory.
-    Ok(if file.is_in_place()? { Stands::Here } else { Stands::Elsewhere })
 }
 
 /// Waits for a disk without holding up the runtime. Whoever stops waiting leaves it to finish by
@@ -315,6 +393,10 @@ fn no_thread(why: &std::io::Error) -> Fault {
         "cannot start a thread that waits for the disk; raise the limit (ulimit -u): {why}"
     );
     Fault::not_applied(FaultKind::Unavailable, message)
+}
+
+fn released() -> Fault {
+    Fault::not_applied(FaultKind::Invalid, "the lock was released meanwhile")
 }
 
 fn used_up() -> Fault {

@@ -28,8 +28,9 @@ use crate::directory::Directory;
 use crate::fault::{fault, in_doubt};
 use crate::holders;
 use crate::lock_file::LockFile;
+use crate::open_files::OpenFiles;
 use crate::queue::{Place, Queue};
-use crate::record::Record;
+use crate::record::{Record, Written};
 
 const SUFFIX: &str = ".lock";
 
@@ -53,6 +54,7 @@ pub(crate) struct Inner {
     pub(crate) directory: Directory,
     encoding: Encoding,
     pub(crate) claims: Arc<Claims>,
+    pub(crate) open_files: Arc<OpenFiles>,
     pub(crate) pid_space: u64,
     /// Which boot of the machine this is.
     pub(crate) boot: Option<String>,
@@ -138,6 +140,7 @@ impl FileLocks {
                 directory,
                 encoding: encoding.escape_leading_dot(),
                 claims: Arc::default(),
+                open_files: Arc::default(),
                 pid_space: holders::pid_space(),
             }),
         }
@@ -262,13 +265,16 @@ impl FileLocks {
             let seat = &mut sitting.seat;
             if seat.place.as_ref().is_none_or(Place::was_passed_over) {
                 // Without a place, as on a full disk, it waits with the first one.
-                seat.place = queue.join().await.ok();
+                seat.place = self.join(&queue).await;
             }
             let ahead = seat.place.as_mut().and_then(Place::ahead);
             let bell = match &ahead {
                 Some(pipe) => Bell::on_pipe(pipe),
                 // Hung up before the look: what is let go from here on is heard.
-                None if watches_lock => Bell::on_lock(&path),
+                None if watches_lock => match &seat.place {
+                    Some(_) => Bell::on_lock(&path),
+                    None => Bell::on_lock_without_place(&path),
+                },
                 None => None,
             };
             let can_ring = bell.is_some();
@@ -303,9 +309,20 @@ impl FileLocks {
             };
             tokio::select! {
                 biased;
-                () = rings => if ahead.is_some() { sitting.seat.moves_up() },
+                () = rings => if ahead.is_some() || sitting.seat.place.is_none() {
+                    // Without a place it may look before the holder that rang has unlocked.
+                    sitting.seat.moves_up();
+                },
                 () = sleep_between(pause / 2, pause) => sitting.seat.oversleeps(),
             }
+        }
+    }
+
+    async fn join(&self, queue: &Queue) -> Option<Place> {
+        match queue.join().await {
+            // The descriptors of the files that are kept may be what is missing.
+            Err(_) if self.inner.open_files.close() => queue.join().await.ok(),
+            joined => joined.ok(),
         }
     }
 
@@ -357,7 +374,7 @@ impl FileLocks {
         while match is_detached {
             true => self.is_leased_to(&path, &claim.owner)?,
             false => match self.inner.claims.find(claim) {
-                Some((held, _)) => held.file.is_in_place()?,
+                Some((held, _)) => held.is_in_place()?,
                 None => false,
             },
         } {
@@ -374,7 +391,7 @@ impl FileLocks {
         let Some((held, token)) = self.inner.claims.find(claim) else {
             return Ok(Renewal::NotHeld);
         };
-        if !held.file.is_in_place()? {
+        if !held.is_in_place()? {
             return Ok(Renewal::NotHeld);
         }
         // Whoever has the ticket needs no other; who has lost it gets one.
@@ -389,20 +406,30 @@ impl FileLocks {
         let Some((held, _)) = self.inner.claims.remove(claim) else {
             return Ok(Release::NotHeld);
         };
-        held.let_go();
-        let in_place = held.file.is_in_place();
-        if matches!(in_place, Ok(true)) {
-            let record = Record { holder: None, ..held.record().clone() };
-            // For `inspect` alone, which asks the kernel as well.
-            let _ = held.file.write(&record);
-        }
-        held.file.unlock()?;
+        let Some(file) = held.take_file() else {
+            return Ok(Release::NotHeld);
+        };
+        let in_place = file.is_in_place();
+        let mut record = held.record().clone();
+        let process = record.holder.take().map(|holder| holder.pid);
+        let free = Written::from(record);
+        // For `inspect` alone, which asks the kernel as well.
+        let is_written = matches!(in_place, Ok(true)) && file.write_bytes(&free.bytes).is_ok();
+        file.unlock()?;
+        let has_queue = self.queue_of(&self.path_of(&claim.name)).exists();
         // Others may have the file open as well: child processes, and what still waits for its removal.
-        if held.is_lent() || self.queue_of(&self.path_of(&claim.name)).exists() {
-            held.file.ring();
+        if held.is_lent() || has_queue {
+            file.ring();
         }
         if let Some(place) = held.place().take() {
             place.leave();
+        }
+        // Where processes wait, each hold opens the file anew: closing it wakes them.
+        if let (Some(file), Some(process)) = (Arc::into_inner(file), process)
+            && is_written
+            && !has_queue
+        {
+            self.inner.open_files.keep(&claim.name, process, file, free);
         }
         match in_place {
             Ok(true) => Ok(Release::Released),

@@ -45,12 +45,22 @@ enum Hook {
 }
 
 impl Bell {
+    const ON_LOCK: WatchFlags = WatchFlags::CLOSE_WRITE
+        .union(WatchFlags::CLOSE_NOWRITE)
+        .union(WatchFlags::ATTRIB)
+        .union(WatchFlags::DELETE_SELF);
+
     /// On a lock file: rings when somebody closes it, whatever for; when it is deleted or replaced;
     /// and when it is [rung](crate::lock_file::LockFile::ring). `None` if it is not there, or if no
     /// more files can be watched: then who waits has to look by itself.
     pub(crate) fn on_lock(path: &Path) -> Option<Self> {
-        let closed = WatchFlags::CLOSE_WRITE | WatchFlags::CLOSE_NOWRITE;
-        Self::on(path, closed | WatchFlags::ATTRIB | WatchFlags::DELETE_SELF)
+        Self::on(path, Self::ON_LOCK)
+    }
+
+    /// The same, for a waiter that has no place in a queue. Rings also when the file is written to: the
+    /// holder sees no queue, so it writes that it releases, and leaves the file open.
+    pub(crate) fn on_lock_without_place(path: &Path) -> Option<Self> {
+        Self::on(path, Self::ON_LOCK | WatchFlags::MODIFY)
     }
 
     /// On the pipe of the process ahead: rings when that one has left.

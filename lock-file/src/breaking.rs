@@ -53,9 +53,14 @@ impl Mark {
         Ok(locked.map(|locked| Breaking { mark: self.clone(), _locked: locked }))
     }
 
-    /// True while somebody breaks the lock.
-    pub(crate) fn is_breaking(&self) -> Result<bool, Fault> {
-        if rustix::fs::access(&self.path, Access::EXISTS).is_err() {
+    /// True while another client breaks the lock. `has_queue` tells whether the directory of the queue
+    /// is there.
+    pub(crate) fn is_breaking(&self, has_queue: bool) -> Result<bool, Fault> {
+        let may_be_there = match self.shared {
+            None => has_queue,
+            Some(_) => rustix::fs::access(&self.path, Access::EXISTS).is_ok(),
+        };
+        if !may_be_there {
             return Ok(false);
         }
         let path = self.file();

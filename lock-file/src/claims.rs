@@ -21,10 +21,10 @@ use std::collections::{HashMap, VecDeque};
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use lock_core::backend::{Claim, PLACE_LASTS, Ticket};
+use lock_core::backend::{Claim, Fault, PLACE_LASTS, Ticket};
 use lock_core::clock::{Moment, sleep};
 use lock_core::{FencingToken, LockName, OwnerId};
 use tokio::runtime::Handle;
@@ -59,8 +59,8 @@ const MAX_TOMBSTONES: usize = 10_000;
 #[must_use]
 pub fn descriptor(ticket: &Ticket) -> Option<BorrowedFd<'_>> {
     let held = &ticket.get::<Stub>()?.held;
-    held.lent.store(true, Ordering::Release);
-    (!held.let_go.load(Ordering::Acquire)).then(|| held.file.as_fd())
+    let file = held.file()?;
+    Some(held.lent.get_or_init(|| file).as_fd())
 }
 
 /// A copy of what the next waiter watches: for a child process that is given the [`descriptor`].
@@ -76,12 +76,13 @@ pub fn place_descriptor(ticket: &Ticket) -> Option<OwnedFd> {
 /// A lock that is held.
 #[derive(Debug)]
 pub(crate) struct Held {
-    pub(crate) file: LockFile,
+    /// `None` once it is released.
+    file: Mutex<Option<Arc<LockFile>>>,
+    /// The same, once others may have the descriptor too.
+    lent: OnceLock<Arc<LockFile>>,
     /// What stands in the file.
     record: Mutex<Record>,
     name: LockName,
-    let_go: AtomicBool,
-    lent: AtomicBool,
     /// Of a lock that was won in its turn. After the file: the one behind it comes when that is closed.
     place: Mutex<Option<Place>>,
 }
@@ -89,9 +90,18 @@ pub(crate) struct Held {
 impl Held {
     pub(crate) fn new(file: LockFile, name: LockName, record: Record) -> Self {
         file.leave_locked();
-        let (let_go, lent) = (AtomicBool::new(false), AtomicBool::new(false));
-        let place = Mutex::default();
-        Self { file, record: Mutex::new(record), name, let_go, lent, place }
+        let (file, record) = (Mutex::new(Some(Arc::new(file))), Mutex::new(record));
+        Self { file, lent: OnceLock::new(), record, name, place: Mutex::default() }
+    }
+
+    /// The open file; `None` once it is released.
+    pub(crate) fn file(&self) -> Option<Arc<LockFile>> {
+        self.file.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// True while it is held by the file that others open under the same name.
+    pub(crate) fn is_in_place(&self) -> Result<bool, Fault> {
+        self.file().map_or(Ok(false), |file| file.is_in_place())
     }
 
     /// Where it stands in the queue.
@@ -103,43 +113,29 @@ impl Held {
         self.record.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From here on the descriptor is not given away any more.
-    pub(crate) fn let_go(&self) {
-        self.let_go.store(true, Ordering::Release);
+    /// Takes the file out. From here on the descriptor is not given away any more.
+    pub(crate) fn take_file(&self) -> Option<Arc<LockFile>> {
+        self.file.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
     /// True if others may have the descriptor too.
     pub(crate) fn is_lent(&self) -> bool {
-        self.lent.load(Ordering::Acquire)
+        self.lent.get().is_some()
     }
 }
 
 /// What a waiting claim keeps from one look to the next.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Seat {
     /// `None` before it waits, or where no place is to be had.
     pub(crate) place: Option<Place>,
     /// Open, so that a look is few system calls.
     pub(crate) file: Option<LockFile>,
-    looked_at: Moment,
+    looked_at: Option<Moment>,
     overslept: bool,
     pauses: u32,
     /// What stood in the lock file at the last look from further back.
     seen: Option<Record>,
-}
-
-impl Default for Seat {
-    /// Of who comes.
-    fn default() -> Self {
-        Self {
-            place: None,
-            file: None,
-            looked_at: Moment::now(),
-            overslept: false,
-            pauses: 0,
-            seen: None,
-        }
-    }
 }
 
 impl Seat {
@@ -155,8 +151,9 @@ impl Seat {
     }
 
     /// True if it has not looked for so long that it may, whoever comes first.
-    pub(crate) fn is_due(&self, pause: Duration) -> bool {
-        self.overslept || (self.looked_at + pause).has_passed()
+    pub(crate) fn is_due(&mut self, pause: Duration) -> bool {
+        let last = *self.looked_at.get_or_insert_with(Moment::now);
+        self.overslept || (last + pause).has_passed()
     }
 
     /// Nothing rang for a whole pause.
@@ -167,7 +164,7 @@ impl Seat {
 
     pub(crate) fn looks(&mut self) {
         self.overslept = false;
-        self.looked_at = Moment::now();
+        self.looked_at = Some(Moment::now());
     }
 
     /// The one ahead has left, so a look is less likely to be in vain.

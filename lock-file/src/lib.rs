@@ -112,7 +112,9 @@
 //! Where they are used up, a holder looks once a second whether its file was removed or replaced.
 //!
 //! A lock that is held keeps one file open, and two if it was waited for; one that a locker waits for,
-//! three or four. Where the limit on open files is reached, that is an error, and the wait ends.
+//! three or four. The file of a released lock stays open for up to two seconds, for the next hold, if no
+//! process waits: at most 64 files for each locker. They are closed where the limit on open files is
+//! reached. If that does not help, it is an error, and the wait ends.
 //!
 //! # Detached holds
 //!
@@ -138,8 +140,9 @@
 //!
 //! Descriptors are close-on-exec. A process that was given one on purpose, through [`descriptor`],
 //! keeps the lock when the guard's process is gone without having released it. Given the copy of
-//! [`place_descriptor`] as well, it keeps the next waiter asleep. A release unlocks for all of them. A process that forks without `exec` shares its locks with the child, and in the
-//! child waiters are not woken. A child that closes what it inherits, as `sudo` and daemons do, keeps
+//! [`place_descriptor`] as well, it keeps the next waiter asleep. A release unlocks for all of them. A process that forks
+//! without `exec` shares its locks with the child, and those that it takes again within a second on the
+//! files that it has open. In the child waiters are not woken. A child that closes what it inherits, as `sudo` and daemons do, keeps
 //! nothing.
 //!
 //! # Together with flock(1)
@@ -181,6 +184,7 @@ mod holders;
 #[path = "no_holders.rs"]
 mod holders;
 mod lock_file;
+mod open_files;
 mod queue;
 mod record;
 mod share;

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use lock_core::backend::{Fault, FaultKind};
+use lock_core::clock::Moment;
 use lock_core::{Error, ErrorKind};
 use rustix::fs::{FlockOperation, OFlags, Timespec, Timestamps, UTIME_NOW, flock, futimens};
 use rustix::io::Errno;
@@ -15,13 +16,14 @@ use rustix::io::Errno;
 use crate::counter::{self, FILE_LEN, SLOTS, Whose};
 use crate::directory::Directory;
 use crate::fault::{fault, in_doubt, refused, unsure};
-use crate::record::{self, Record};
+use crate::record::{self, Record, Written};
 
 /// An open lock file. Dropping it unlocks it, unless it is [left](Self::leave_locked), and closes it.
 #[derive(Debug)]
 pub(crate) struct LockFile {
     file: File,
     path: PathBuf,
+    opened: Moment,
     /// Closing alone would leave it to a child that is being started, which has a copy of the
     /// descriptor until it executes its program.
     is_locked: AtomicBool,
@@ -68,6 +70,7 @@ impl LockFile {
     }
 
     fn of(directory: &Directory, file: File, path: &Path) -> Result<Self, Fault> {
+        let opened = Moment::now();
         let found = file.metadata().map_err(|e| fault("examine the lock file", path, e))?;
         if !found.is_file() {
             let why = "is not a regular file; remove it or use another directory";
@@ -77,7 +80,11 @@ impl LockFile {
             return Err(refused(path, why));
         }
         let id = (found.dev(), found.ino());
-        Ok(Self { file, path: path.to_owned(), is_locked: AtomicBool::new(false), id })
+        Ok(Self { file, path: path.to_owned(), opened, is_locked: AtomicBool::new(false), id })
+    }
+
+    pub(crate) fn opened(&self) -> Moment {
+        self.opened
     }
 
     /// Locks it. False if somebody else has.
@@ -98,16 +105,29 @@ impl LockFile {
 
     /// True while this is the file that others open under the same name.
     pub(crate) fn is_in_place(&self) -> Result<bool, Fault> {
-        match std::fs::symlink_metadata(&self.path) {
-            Ok(found) => Ok((found.dev(), found.ino()) == self.id),
+        match id_at(&self.path) {
+            Ok(id) => Ok(id == self.id),
             Err(e) if is_missing(&e) => Ok(false),
             Err(e) => Err(fault("examine the lock file", &self.path, e)),
         }
     }
 
+    /// What stands in it. That is known if these are the bytes that were `written` last.
+    pub(crate) fn read_after(&self, written: Option<Written>) -> Result<Record, Fault> {
+        let bytes = self.read_at(0)?;
+        match written {
+            Some(written) if written.bytes[..] == bytes => Ok(written.record),
+            _ => self.understand(&bytes),
+        }
+    }
+
     /// What stands in it.
     pub(crate) fn read(&self) -> Result<Record, Fault> {
-        let record = self.parse()?;
+        self.read_after(None)
+    }
+
+    fn understand(&self, bytes: &[u8]) -> Result<Record, Fault> {
+        let record = Record::parse(bytes);
         match record {
             Some(record) if record != Record::BLANK => Ok(record),
             // Nothing, or the start of anything: then the slots tell whose it is.
@@ -133,7 +153,12 @@ impl LockFile {
 
     /// Replaces what stands in it. Only for whoever has locked it and found a record, or nothing.
     pub(crate) fn write(&self, record: &Record) -> Result<(), Fault> {
-        self.write_at(&record.to_bytes(), 0)
+        self.write_bytes(&record.to_bytes())
+    }
+
+    /// The same, as bytes.
+    pub(crate) fn write_bytes(&self, record: &[u8; record::LEN]) -> Result<(), Fault> {
+        self.write_at(record, 0)
     }
 
     /// Up to which number the counter was reserved; `None` if that is not known.
@@ -233,6 +258,31 @@ impl AsFd for LockFile {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
+}
+
+/// Device and inode of what is at `path`.
+///
+/// Only these are asked for. Since Linux 6.13, a file whose times were asked for gets a new time with
+/// its next write, and each write would change the inode, too.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn id_at(path: &Path) -> io::Result<(u64, u64)> {
+    use rustix::fs::{AtFlags, CWD, StatxFlags, makedev, statx};
+
+    match statx(CWD, path, AtFlags::SYMLINK_NOFOLLOW, StatxFlags::INO) {
+        Ok(found) => Ok((makedev(found.stx_dev_major, found.stx_dev_minor), found.stx_ino)),
+        // Before Linux 4.11, and in sandboxes that do not know it.
+        Err(Errno::NOSYS | Errno::PERM) => id_by_stat(path),
+        Err(e) => Err(e.into()),
+    }
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+fn id_at(path: &Path) -> io::Result<(u64, u64)> {
+    id_by_stat(path)
+}
+
+fn id_by_stat(path: &Path) -> io::Result<(u64, u64)> {
+    std::fs::symlink_metadata(path).map(|found| (found.dev(), found.ino()))
 }
 
 pub(crate) fn is_missing(error: &io::Error) -> bool {

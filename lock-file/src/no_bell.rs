@@ -17,6 +17,10 @@ impl Bell {
         None
     }
 
+    pub(crate) fn on_lock_without_place(_: &Path) -> Option<Self> {
+        None
+    }
+
     pub(crate) fn on_pipe(_: &Arc<File>) -> Option<Self> {
         None
     }

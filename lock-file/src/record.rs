@@ -61,6 +61,19 @@ pub(crate) struct LeaseRecord {
     pub(crate) boot: String,
 }
 
+/// A record, and its bytes in the file.
+#[derive(Debug)]
+pub(crate) struct Written {
+    pub(crate) record: Record,
+    pub(crate) bytes: [u8; LEN],
+}
+
+impl From<Record> for Written {
+    fn from(record: Record) -> Self {
+        Self { bytes: record.to_bytes(), record }
+    }
+}
+
 impl Record {
     /// Nothing is known.
     pub(crate) const BLANK: Self = Self { number: None, reserved: None, holder: None };
@@ -151,8 +164,10 @@ pub(crate) fn with_sum(mut text: String) -> [u8; LEN] {
 
 /// The text in front of the checksum, if that one is right.
 pub(crate) fn check_sum(bytes: &[u8]) -> Option<&str> {
-    let (body, sum) = std::str::from_utf8(bytes).ok()?.rsplit_once(SUM)?;
-    (u64::from_str_radix(sum.trim_end(), 16).ok()? == checksum(body)).then_some(body)
+    let text = std::str::from_utf8(bytes.trim_ascii_end()).ok()?;
+    let (body, sum) = text.split_at(text.rfind('\n')?);
+    let sum = u64::from_str_radix(sum.strip_prefix(SUM)?, 16).ok()?;
+    (sum == checksum(body)).then_some(body)
 }
 
 /// FNV-1a: against tearing, not against malice.

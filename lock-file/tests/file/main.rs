@@ -5,6 +5,7 @@ mod counter;
 mod crashes;
 mod detached;
 mod directory;
+mod kept;
 mod leftovers;
 mod line;
 mod locks;

@@ -6,8 +6,8 @@ use std::io::{Read, Write};
 use std::path::Path;
 use std::process::Command;
 
-use crate::common::{Process, claim, locker, on_disk, run_if_child, say, scratch};
-use lock_core::backend::{Backend, Hold};
+use crate::common::{DEADLINE, Process, claim, locker, on_disk, run_if_child, say, scratch};
+use lock_core::backend::{Backend, Hold, LetGo};
 use lock_core::{ErrorKind, Fencing, FencingToken, Locker};
 use lock_file::FileLocks;
 
@@ -15,6 +15,7 @@ use lock_file::FileLocks;
 fn child() {
     run_if_child(async |job, args| match (job, args) {
         ("full", [dir]) => full(Path::new(dir)).await,
+        ("no queue", [dir]) => no_queue(Path::new(dir)).await,
         ("read-only", [dir]) => read_only(Path::new(dir)).await,
         ("at", [dir]) => match FileLocks::at(dir) {
             Ok(locks) => say(format!("{:?}", locks.capabilities().fencing)),
@@ -90,6 +91,36 @@ async fn full(dir: &Path) {
     say("well");
 }
 
+/// A waiter without a place hears of the release, although the holder keeps the file open.
+async fn no_queue(dir: &Path) {
+    let (ours, theirs) = (FileLocks::at(dir).unwrap(), FileLocks::at(dir).unwrap());
+    let held = claim("n0");
+    let grant = theirs.try_acquire(&held).await.unwrap();
+    // It never waits by the clock as long as this task does something.
+    tokio::time::pause();
+    let waiter = tokio::spawn(async move { ours.wait(&claim("n0")).await.map(drop) });
+    let yields_until = async |what: &str, condition: &dyn Fn() -> bool| {
+        let (_goes_on, ends) = std::sync::mpsc::channel::<()>();
+        let end = std::thread::spawn(move || ends.recv_timeout(DEADLINE));
+        while !condition() {
+            assert!(!end.is_finished(), "in vain: {what}");
+            tokio::task::yield_now().await;
+        }
+    };
+    let watches = || {
+        let infos = crate::common::files_in("/proc/self/fdinfo".as_ref());
+        let mut infos = infos.iter().filter_map(|info| std::fs::read_to_string(info).ok());
+        infos.any(|info| info.contains("inotify wd:"))
+    };
+    yields_until("it watches the file", &watches).await;
+    assert!(!dir.join("n0.lock.d").exists(), "there is no room for a queue");
+    theirs.release(&held, LetGo::now()).await.unwrap();
+    drop(grant);
+    yields_until("it has come", &|| waiter.is_finished()).await;
+    waiter.await.unwrap().unwrap();
+    say("well");
+}
+
 async fn read_only(dir: &Path) {
     let backend = FileLocks::at(dir).unwrap();
     let mut detached = claim("n0");
@@ -119,6 +150,13 @@ async fn a_full_file_system_is_an_error_until_there_is_room() {
     let scratch = scratch();
     let mount = "mount -t tmpfs -o size=32k,mode=0700 none \"$DIR\"";
     assert_eq!(behind(mount, "full", scratch.path()), "well");
+}
+
+#[tokio::test]
+async fn a_waiter_hears_of_a_release_where_there_is_no_room_for_a_queue() {
+    let scratch = scratch();
+    let mount = "mount -t tmpfs -o nr_inodes=2,mode=0700 none \"$DIR\"";
+    assert_eq!(behind(mount, "no queue", scratch.path()), "well");
 }
 
 #[tokio::test]
