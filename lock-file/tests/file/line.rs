@@ -25,6 +25,9 @@ fn child() {
 }
 
 /// Has the lock nearly all the time: takes it again as soon as it has released it. Until it is killed.
+///
+/// It releases only once another process waits. Otherwise, on a busy machine, it would release before
+/// that process has joined the queue, and take a lock for which no process waits.
 async fn hog(args: &[&str]) {
     let locks = locker(Path::new(args[0]));
     say("ready");
@@ -32,6 +35,7 @@ async fn hog(args: &[&str]) {
         let guard = acquire(&locks, args[1]).await;
         say(guard.fencing_token().unwrap());
         sleep(HOLD).await;
+        until("another process waits", async || waiting(&locks).await > 0).await;
         guard.release().await.unwrap();
     }
 }
