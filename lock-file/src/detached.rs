@@ -149,7 +149,7 @@ impl FileLocks {
             let _breaking = breaking;
             new.move_to(&path)?;
             // The holder may be the one at the front, for whose end the others wait.
-            queue.pass_over_first();
+            queue.pass_over_holder();
             Ok(())
         })
         .await?;

@@ -143,16 +143,21 @@ impl Queue {
         Some(waiting)
     }
 
-    /// Sends away the process at the front, who is stopped or whose lock was broken. The one behind it
-    /// is the first one then.
-    pub(crate) fn pass_over_first(&self) {
+    /// Sends away the holder of a lock that was broken. The process behind it is the first one then. If
+    /// the holder did not come from the queue, all keep their places.
+    pub(crate) fn pass_over_holder(&self) {
         if let Ok(directory) = self.open() {
-            let _ = self.pass_over_from(&directory, TAIL.to_owned());
+            let _ = self.pass_over_from(&directory, TAIL.to_owned(), true);
         }
     }
 
-    /// The same, as seen from the process whose entry this is.
-    fn pass_over_from(&self, directory: &OwnedFd, mut entry: String) -> Result<(), Errno> {
+    /// Sends away the process at the front, as seen from the process whose entry this is.
+    fn pass_over_from(
+        &self,
+        directory: &OwnedFd,
+        mut entry: String,
+        only_holder: bool,
+    ) -> Result<(), Errno> {
         let mut first = None;
         for _ in 0..MAX_HOPS {
             let Some(pipe) = self.look_at(directory, &entry)? else { break };
@@ -162,7 +167,12 @@ impl Queue {
             }
             entry = next;
         }
+        let end = entry;
         let Some((entry, first)) = first else { return Ok(()) };
+        // A process that waits has an entry.
+        if only_holder && first.name() != end {
+            return Ok(());
+        }
         let _ = unlinkat(directory, first.name(), AtFlags::empty());
         let how = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let again = self.admit(openat(directory, entry, how, Mode::empty())?)?;
@@ -336,7 +346,7 @@ impl Place {
     /// It took the lock before its turn, because the first one did not.
     pub(crate) fn overtakes(self) {
         if let (Some(ours), Ok(directory)) = (&self.ours, self.queue.open()) {
-            let _ = self.queue.pass_over_from(&directory, ours.name());
+            let _ = self.queue.pass_over_from(&directory, ours.name(), false);
         }
     }
 

@@ -5,12 +5,13 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::common::{
-    Process, acquire, files_in, hold, listen, locker, name, path_text, run_if_child, say, scratch,
-    token, until,
+    Process, acquire, attempt, claim, files_in, hold, listen, locker, name, path_text,
+    run_if_child, say, scratch, token, until,
 };
 use crate::line::{signal, stop};
 use lock_core::Locker;
-use lock_file::{descriptor, place_descriptor};
+use lock_core::backend::Backend;
+use lock_file::{FileLocks, descriptor, place_descriptor};
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 
@@ -285,4 +286,47 @@ async fn a_release_wakes_the_first_waiter_although_the_file_stays_open() {
     first.hear();
     first.finish();
     drop(ticket);
+}
+
+/// The holder came to a free lock, so it is not the one at the front.
+#[tokio::test]
+async fn a_break_takes_no_waiter_its_turn() {
+    let dir = scratch();
+    let locks = locker(dir.path());
+    let backend = FileLocks::at(dir.path()).unwrap();
+    let held = claim("n");
+    let _grant = attempt(&backend, &held).await.unwrap();
+    let mut children = queue(&locks, dir.path(), &[("hold", 1); 2]).await;
+    for child in &mut children {
+        // So that the break is over before they look.
+        stop(child).await;
+        child.tell("go on");
+    }
+    assert!(backend.break_lock(&name("n"), &held.owner).await.unwrap());
+    children.iter().for_each(|child| signal(child, Signal::CONT));
+    let mut last = None;
+    for mut child in children {
+        let theirs = token(&child.hear());
+        assert!(Some(theirs) > last, "in the order in which they came");
+        last = Some(theirs);
+        assert_eq!(child.rest().len(), 0, "it ends");
+    }
+}
+
+#[tokio::test]
+async fn a_break_does_not_wait_for_the_holder_that_waited() {
+    let dir = scratch();
+    let locks = locker(dir.path());
+    let guard = acquire(&locks, "n").await;
+    let mut children = queue(&locks, dir.path(), &[("hold", 1); 2]).await;
+    guard.release().await.unwrap();
+    children[0].hear();
+    stop(&children[0]).await;
+    let owner = locks.inspect(&name("n")).await.unwrap().holders[0].owner.unwrap();
+    let backend = FileLocks::at(dir.path()).unwrap();
+    assert!(backend.break_lock(&name("n"), &owner).await.unwrap());
+    let mut second = children.pop().unwrap();
+    second.hear();
+    assert_eq!(pipes(&second, dir.path()), 1, "in its turn");
+    second.finish();
 }
