@@ -205,7 +205,7 @@ impl FileLocks {
         queue.exists()
             && !self.inner.claims.has_turn(&claim.name)
             && match &mut seat.place {
-                Some(place) => place.ahead().is_some(),
+                Some(place) => !matches!(place.ahead(), Ok(None)),
                 None => queue.is_occupied(),
             }
     }

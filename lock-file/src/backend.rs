@@ -265,9 +265,12 @@ impl FileLocks {
             let seat = &mut sitting.seat;
             if seat.place.as_ref().is_none_or(Place::was_passed_over) {
                 // Without a place, as on a full disk, it waits with the first one.
-                seat.place = self.join(&queue).await;
+                seat.place = self.join(&queue).await?;
             }
-            let ahead = seat.place.as_mut().and_then(Place::ahead);
+            let ahead = match &mut seat.place {
+                Some(place) => place.ahead()?,
+                None => None,
+            };
             let bell = match &ahead {
                 Some(pipe) => Bell::on_pipe(pipe),
                 // Hung up before the look: what is let go from here on is heard.
@@ -318,11 +321,11 @@ impl FileLocks {
         }
     }
 
-    async fn join(&self, queue: &Queue) -> Option<Place> {
+    async fn join(&self, queue: &Queue) -> Result<Option<Place>, Fault> {
         match queue.join().await {
             // The descriptors of the files that are kept may be what is missing.
-            Err(_) if self.inner.open_files.close() => queue.join().await.ok(),
-            joined => joined.ok(),
+            Err(_) if self.inner.open_files.close() => queue.join().await,
+            joined => joined,
         }
     }
 
@@ -357,7 +360,7 @@ impl FileLocks {
     /// Who has won leaves the queue, or stays at its front as the holder.
     fn settle(&self, claim: &Claim, sitting: &mut Sitting<'_>) {
         let Some(mut place) = sitting.leave() else { return };
-        if place.ahead().is_some() {
+        if !matches!(place.ahead(), Ok(None)) {
             place.overtakes();
         } else if let Some((held, _)) = self.inner.claims.find(claim) {
             place.comes_to_hold();

@@ -26,7 +26,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use lock_core::backend::{Fault, FaultKind};
+use lock_core::backend::Fault;
 use lock_core::clock::sleep_between;
 use rustix::fs::{
     Access, AtFlags, FileType, FlockOperation, Mode, OFlags, RenameFlags, flock, fstat, mkfifoat,
@@ -94,21 +94,35 @@ impl Queue {
         rustix::fs::access(&self.path, Access::EXISTS).is_ok()
     }
 
-    /// Takes the last place.
-    pub(crate) async fn join(&self) -> Result<Place, Fault> {
+    /// Takes the last place. `None` where there can be no queue, as on a full disk.
+    ///
+    /// A process without descriptors is refused: without a place it would overtake the others.
+    pub(crate) async fn join(&self) -> Result<Option<Place>, Fault> {
         for _ in 0..TRIES {
-            match self.try_join() {
-                Ok(place) => return Ok(place),
+            let why = match self.try_join() {
+                Ok(place) => return Ok(Some(place)),
                 // The last process has just left, or others take the dead away.
-                Err(Errno::NOENT) => {
-                    self.make().map_err(|e| fault("create", &self.path, e.into()))?;
+                Err(Errno::NOENT) => match self.make() {
+                    Ok(()) => continue,
+                    Err(why) => why,
+                },
+                Err(Errno::WOULDBLOCK) => {
+                    sleep_between(PAUSE / 2, PAUSE).await;
+                    continue;
                 }
-                Err(Errno::WOULDBLOCK) => sleep_between(PAUSE / 2, PAUSE).await,
-                Err(e) => return Err(fault("queue in", &self.path, e.into())),
-            }
+                Err(why) => why,
+            };
+            return self.unless_it_lacks_descriptors(why).map(|()| None);
         }
-        let message = format!("{} is being deleted again and again", self.path.display());
-        Err(Fault::not_applied(FaultKind::Unavailable, message))
+        Ok(None)
+    }
+
+    /// An error only for want of descriptors.
+    pub(crate) fn unless_it_lacks_descriptors(&self, why: Errno) -> Result<(), Fault> {
+        match lacks_descriptors(why) {
+            true => Err(fault("queue in", &self.path, why.into())),
+            false => Ok(()),
+        }
     }
 
     /// True if a process is in the queue. Removes what the dead have left.
@@ -196,8 +210,12 @@ impl Queue {
             // Where names cannot be exchanged, there is no queue.
             return Err(if why == Errno::NOENT { Errno::IO } else { why });
         }
-        let ahead = self.look_at(directory, &name).unwrap_or_default();
-        Ok(Place { queue: self.clone(), ours: Some(ours), ahead, waits: true })
+        let mut place = Place { queue: self.clone(), ours: Some(ours), ahead: None, waits: true };
+        place.ahead = match self.look_at(directory, &name) {
+            Err(why) if lacks_descriptors(why) => return Err(why),
+            ahead => ahead.unwrap_or_default(),
+        };
+        Ok(place)
     }
 
     /// From here on the entry `name` is the pipe that was the last one.
@@ -319,15 +337,21 @@ impl Queue {
 
 impl Place {
     /// The pipe that hangs up when there is something to do; `None` for the first one. Closes ranks if
-    /// the process ahead has left.
-    pub(crate) fn ahead(&mut self) -> Option<Arc<File>> {
-        loop {
-            let ahead = self.ahead.as_ref()?;
+    /// the process ahead has left. An error if that takes descriptors, and there are none.
+    pub(crate) fn ahead(&mut self) -> Result<Option<Arc<File>>, Fault> {
+        while let Some(ahead) = &self.ahead {
             if !ahead.is_gone() {
-                return Some(Arc::clone(&ahead.file));
+                return Ok(Some(Arc::clone(&ahead.file)));
             }
-            self.ahead = self.take_over(ahead).unwrap_or_default();
+            self.ahead = match self.take_over(ahead) {
+                Ok(next) => next,
+                Err(why) => {
+                    self.queue.unless_it_lacks_descriptors(why)?;
+                    None
+                }
+            };
         }
+        Ok(None)
     }
 
     /// True if it did not come when it was the first one. It has no place any more.
@@ -404,6 +428,10 @@ impl Pipe {
         // A full pipe says so already.
         let _ = write(&self.file, &LEFT);
     }
+}
+
+fn lacks_descriptors(why: Errno) -> bool {
+    matches!(why, Errno::MFILE | Errno::NFILE)
 }
 
 /// A directory with a kernel lock on it. Closing alone would leave that to a child process that is

@@ -1,8 +1,11 @@
 //! The queue of waiting processes: a hand-over wakes one of them, whoever leaves it and however.
 
+use std::future::poll_fn;
 use std::mem::MaybeUninit;
+use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::process::Command;
+use std::task::Poll;
 
 use crate::common::{
     Process, acquire, attempt, claim, files_in, hold, listen, locker, name, path_text,
@@ -10,9 +13,10 @@ use crate::common::{
 };
 use crate::line::{signal, stop};
 use lock_core::Locker;
-use lock_core::backend::Backend;
+use lock_core::backend::{Backend, LetGo};
 use lock_file::{FileLocks, descriptor, place_descriptor};
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
+use rustix::io::dup;
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 
 #[test]
@@ -21,6 +25,7 @@ fn child() {
         "hold" => hold(args).await,
         "hold twice" => hold_twice(args).await,
         "lend" => lend(args).await,
+        "wait with few descriptors" => wait_with_few_descriptors(args).await,
         other => panic!("no such job: {other}"),
     });
 }
@@ -53,6 +58,28 @@ async fn lend(args: &[&str]) {
     say(child.id());
     listen();
     let _ = child.wait();
+}
+
+/// Begins to wait with as many descriptors as we are told, until we are told to go on.
+async fn wait_with_few_descriptors(args: &[&str]) {
+    let limit = getrlimit(Resource::Nofile);
+    let backend = FileLocks::at(args[0]).unwrap();
+    // So that those that are open have the lowest numbers.
+    let _gaps: Vec<_> = (0..20).map(|_| dup(std::io::stdin()).unwrap()).collect();
+    loop {
+        let Ok(more) = listen().parse::<u64>() else { return };
+        let claim = claim(args[1]);
+        let used = dup(std::io::stdin()).unwrap().as_raw_fd() as u64;
+        setrlimit(Resource::Nofile, Rlimit { current: Some(used + more), ..limit }).unwrap();
+        let mut wait = backend.wait(&claim);
+        let begun = poll_fn(|context| Poll::Ready(wait.as_mut().poll(context))).await;
+        setrlimit(Resource::Nofile, limit).unwrap();
+        say(if begun.is_pending() { "waits" } else { "refused" });
+        listen();
+        drop(wait);
+        backend.release(&claim, LetGo::now()).await.unwrap();
+        say("left");
+    }
 }
 
 async fn waiting(locks: &Locker) -> u64 {
@@ -329,4 +356,27 @@ async fn a_break_does_not_wait_for_the_holder_that_waited() {
     second.hear();
     assert_eq!(pipes(&second, dir.path()), 1, "in its turn");
     second.finish();
+}
+
+/// Without a place it would take the lock before those that have one.
+#[tokio::test]
+async fn a_process_without_descriptors_waits_in_its_place_or_is_refused() {
+    let dir = scratch();
+    let locks = locker(dir.path());
+    let _guard = acquire(&locks, "n").await;
+    let _first = queue(&locks, dir.path(), &[("hold", 1)]).await;
+    let args = [&*path_text(dir.path()), "n"];
+    let mut child = Process::start(module_path!(), "wait with few descriptors", &args);
+    let mut all = Vec::new();
+    for more in 0..8 {
+        child.tell(&more.to_string());
+        let said = child.hear();
+        // Refused, it may have a place, and comes again.
+        let has_place = waiting(&locks).await == 2;
+        assert!(has_place || said == "refused", "it waits with {more} descriptors");
+        all.push(said);
+        child.tell("leave");
+        assert_eq!(child.hear(), "left");
+    }
+    assert_eq!((&*all[0], &*all[7]), ("refused", "waits"));
 }
