@@ -127,8 +127,8 @@ impl FileLocks {
             let mut stands =
                 || match !mine && self.gives_way(claim, seat, &beside, is_polite_later)? {
                     true => Ok(Stands::Back),
-                    // Whoever deletes or replaces the file opens a second lock beside ours. The one that
-                    // counts is the one in the directory.
+                    // A process that deletes or replaces the file opens a second lock beside this one.
+                    // The file in the directory counts.
                     false if file.is_in_place()? => Ok(Stands::Here),
                     false => Ok(Stands::Elsewhere),
                 };
@@ -342,7 +342,7 @@ impl FileLocks {
     }
 }
 
-/// What is beside a lock file.
+/// The queue and the mark of a break beside a lock file.
 struct Beside {
     queue: Queue,
     mark: Mark,

@@ -112,7 +112,7 @@ impl LockFile {
         }
     }
 
-    /// What stands in it. That is known if these are the bytes that were `written` last.
+    /// Reads the record. It is known if the file has the bytes that were `written` last.
     pub(crate) fn read_after(&self, written: Option<Written>) -> Result<Record, Fault> {
         let bytes = self.read_at(0)?;
         match written {
@@ -121,7 +121,7 @@ impl LockFile {
         }
     }
 
-    /// What stands in it.
+    /// Reads the record.
     pub(crate) fn read(&self) -> Result<Record, Fault> {
         self.read_after(None)
     }
@@ -260,7 +260,7 @@ impl AsFd for LockFile {
     }
 }
 
-/// Device and inode of what is at `path`.
+/// Returns the device and the inode of the file at `path`.
 ///
 /// Only these are asked for. Since Linux 6.13, a file whose times were asked for gets a new time with
 /// its next write, and each write would change the inode, too.

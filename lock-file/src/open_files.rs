@@ -1,12 +1,11 @@
-//! Lock files that stay open for a moment after a release: the next pair on the same name needs neither
-//! to open nor to close them.
+//! Lock files that stay open for a moment after a release, so that the next pair on the same name need
+//! neither open nor close them.
 //!
-//! An open file is no lock, and it may have been deleted or replaced meanwhile: each attempt checks that
-//! after it has locked the file, see [`attempt`](crate::attempt). What would differ from a file that is
-//! opened for each hold is bounded here:
+//! An open file is no lock, and it may have been deleted or replaced meanwhile. Each attempt checks that
+//! after it has locked the file, see [`attempt`](crate::attempt). These are the bounds:
 //!
-//! * A file is closed two [`KEPT`] after it was opened, whether it is in use or not. So an idle process
-//!   does not keep its file system busy.
+//! * A file is used again for [`KEPT`] after it was opened, and closed within twice that time. So an idle
+//!   process does not keep its file system busy.
 //! * A process that was forked does not use the files of its parent: both would have one kernel lock.
 //! * At most [`MAX`] files stay open, and none where another open fails for want of descriptors.
 

@@ -96,7 +96,7 @@ fn a_pair_on_a_known_name_is_nine_system_calls() {
     let calls = |pair: &str| {
         let lines = pair.lines().filter_map(|line| line.split_once(' ')?.1.trim().split_once('('));
         let calls = lines.map(|(call, _)| call.to_owned());
-        // Those of the test: it is told to go on, and sleeps between.
+        // The test calls these: it is told to go on, and sleeps between.
         let of_the_test = ["read", "write", "epoll_wait", "poll", "lseek"];
         calls.filter(|call| !of_the_test.contains(&call.as_str())).collect::<Vec<_>>().join(" ")
     };
