@@ -274,10 +274,7 @@ impl FileLocks {
             let bell = match &ahead {
                 Some(pipe) => Bell::on_pipe(pipe),
                 // Hung up before the look: what is let go from here on is heard.
-                None if watches_lock => match &seat.place {
-                    Some(_) => Bell::on_lock(&path),
-                    None => Bell::on_lock_without_place(&path),
-                },
+                None if watches_lock => Bell::on_lock(&path),
                 None => None,
             };
             let can_ring = bell.is_some();
@@ -312,10 +309,8 @@ impl FileLocks {
             };
             tokio::select! {
                 biased;
-                () = rings => if ahead.is_some() || sitting.seat.place.is_none() {
-                    // Without a place it may look before the holder that rang has unlocked.
-                    sitting.seat.moves_up();
-                },
+                // A write that is heard may come before the unlock that follows it: look again soon.
+                () = rings => sitting.seat.moves_up(),
                 () = sleep_between(pause / 2, pause) => sitting.seat.oversleeps(),
             }
         }

@@ -45,22 +45,14 @@ enum Hook {
 }
 
 impl Bell {
-    const ON_LOCK: WatchFlags = WatchFlags::CLOSE_WRITE
-        .union(WatchFlags::CLOSE_NOWRITE)
-        .union(WatchFlags::ATTRIB)
-        .union(WatchFlags::DELETE_SELF);
-
-    /// On a lock file: rings when somebody closes it, whatever for; when it is deleted or replaced;
-    /// and when it is [rung](crate::lock_file::LockFile::ring). `None` if it is not there, or if no
+    /// On a lock file: rings when a process closes it or writes to it, whatever for; when it is deleted
+    /// or replaced; and when it is [rung](crate::lock_file::LockFile::ring). A holder that sees no queue
+    /// writes that it releases the lock, and leaves the file open. `None` if it is not there, or if no
     /// more files can be watched: then who waits has to look by itself.
     pub(crate) fn on_lock(path: &Path) -> Option<Self> {
-        Self::on(path, Self::ON_LOCK)
-    }
-
-    /// The same, for a waiter that has no place in a queue. Rings also when the file is written to: the
-    /// holder sees no queue, so it writes that it releases, and leaves the file open.
-    pub(crate) fn on_lock_without_place(path: &Path) -> Option<Self> {
-        Self::on(path, Self::ON_LOCK | WatchFlags::MODIFY)
+        let closed = WatchFlags::CLOSE_WRITE | WatchFlags::CLOSE_NOWRITE;
+        let changed = WatchFlags::ATTRIB | WatchFlags::MODIFY | WatchFlags::DELETE_SELF;
+        Self::on(path, closed | changed)
     }
 
     /// On the pipe of the process ahead: rings when that one has left.

@@ -167,7 +167,7 @@ impl Seat {
         self.looked_at = Some(Moment::now());
     }
 
-    /// The one ahead has left, so a look is less likely to be in vain.
+    /// The process ahead has left, or the lock file was changed: a look is less likely to be in vain.
     pub(crate) fn moves_up(&mut self) {
         self.pauses = 0;
     }

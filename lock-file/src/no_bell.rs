@@ -17,10 +17,6 @@ impl Bell {
         None
     }
 
-    pub(crate) fn on_lock_without_place(_: &Path) -> Option<Self> {
-        None
-    }
-
     pub(crate) fn on_pipe(_: &Arc<File>) -> Option<Self> {
         None
     }

@@ -53,6 +53,16 @@ pub(crate) async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) 
     }
 }
 
+/// The same, without ever sleeping: a paused clock stands still.
+pub(crate) async fn yields_until(what: &str, condition: impl Fn() -> bool) {
+    let (_goes_on, ends) = std::sync::mpsc::channel::<()>();
+    let end = std::thread::spawn(move || ends.recv_timeout(DEADLINE));
+    while !condition() {
+        assert!(!end.is_finished(), "in vain: {what}");
+        tokio::task::yield_now().await;
+    }
+}
+
 /// Another process. Killed when dropped.
 #[derive(Debug)]
 pub(crate) struct Process {

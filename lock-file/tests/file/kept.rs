@@ -2,6 +2,7 @@
 
 use std::future::poll_fn;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::pin::pin;
 use std::process::Command;
@@ -9,7 +10,7 @@ use std::task::Poll;
 
 use crate::common::{
     Process, acquire, attempt, claim, files_in, is_free, listen, locker, name, path_text,
-    run_if_child, say, scratch, until,
+    run_if_child, say, scratch, until, yields_until,
 };
 use lock_core::backend::{Backend, LetGo, Release, Wake};
 use lock_file::{FileLocks, descriptor};
@@ -166,6 +167,30 @@ async fn a_kept_file_gives_no_precedence_over_a_waiter() {
     assert!(attempt(&ours, &polite()).await.is_none(), "the waiter comes first");
     drop(grant);
     let Ok(Wake::Granted(_)) = wait.await else { panic!("it is its turn") };
+}
+
+/// A holder that sees no queue leaves the file open.
+#[tokio::test]
+async fn a_waiter_hears_of_a_release_although_its_queue_was_deleted() {
+    let dir = scratch();
+    let (ours, theirs) = (FileLocks::at(dir.path()).unwrap(), FileLocks::at(dir.path()).unwrap());
+    let held = claim("n");
+    let grant = attempt(&theirs, &held).await.unwrap();
+    // It never waits by the clock as long as this task does something.
+    tokio::time::pause();
+    let waiter = tokio::spawn(async move { ours.wait(&claim("n")).await.map(drop) });
+    let inode = std::fs::metadata(dir.path().join("n.lock")).unwrap().ino();
+    yields_until("it watches the file", || {
+        let infos = files_in("/proc/self/fdinfo".as_ref());
+        let mut infos = infos.iter().filter_map(|info| std::fs::read_to_string(info).ok());
+        infos.any(|info| info.contains(&format!("ino:{inode:x} ")))
+    })
+    .await;
+    std::fs::remove_dir_all(dir.path().join("n.lock.d")).unwrap();
+    theirs.release(&held, LetGo::now()).await.unwrap();
+    drop(grant);
+    yields_until("it has come", || waiter.is_finished()).await;
+    waiter.await.unwrap().unwrap();
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use std::path::Path;
 use std::process::Command;
 
-use crate::common::{DEADLINE, Process, claim, locker, on_disk, run_if_child, say, scratch};
+use crate::common::{Process, claim, locker, on_disk, run_if_child, say, scratch, yields_until};
 use lock_core::backend::{Backend, Hold, LetGo};
 use lock_core::{ErrorKind, Fencing, FencingToken, Locker};
 use lock_file::FileLocks;
@@ -99,24 +99,16 @@ async fn no_queue(dir: &Path) {
     // It never waits by the clock as long as this task does something.
     tokio::time::pause();
     let waiter = tokio::spawn(async move { ours.wait(&claim("n0")).await.map(drop) });
-    let yields_until = async |what: &str, condition: &dyn Fn() -> bool| {
-        let (_goes_on, ends) = std::sync::mpsc::channel::<()>();
-        let end = std::thread::spawn(move || ends.recv_timeout(DEADLINE));
-        while !condition() {
-            assert!(!end.is_finished(), "in vain: {what}");
-            tokio::task::yield_now().await;
-        }
-    };
     let watches = || {
         let infos = crate::common::files_in("/proc/self/fdinfo".as_ref());
         let mut infos = infos.iter().filter_map(|info| std::fs::read_to_string(info).ok());
         infos.any(|info| info.contains("inotify wd:"))
     };
-    yields_until("it watches the file", &watches).await;
+    yields_until("it watches the file", watches).await;
     assert!(!dir.join("n0.lock.d").exists(), "there is no room for a queue");
     theirs.release(&held, LetGo::now()).await.unwrap();
     drop(grant);
-    yields_until("it has come", &|| waiter.is_finished()).await;
+    yields_until("it has come", || waiter.is_finished()).await;
     waiter.await.unwrap().unwrap();
     say("well");
 }
