@@ -1134,6 +1134,23 @@ fn releases_that_fail_without_a_fault_are_seen() {
 }
 
 #[test]
+fn one_failure_is_too_many_where_the_machine_takes_no_time() {
+    for (fields, is_legal) in [("", true), (r#","exact":true"#, false)] {
+        let report = holds_of(fields, |n, t| {
+            let who = format!("p1/t{n}");
+            let mut lines = taken(n, t, "").to_vec();
+            lines.push(written(t + 600, "invoke", &who, "release", ""));
+            let failed = r#","err":"Unavailable""#;
+            let (kind, why) = if n == 0 { ("info", failed) } else { ("ok", "") };
+            lines.push(written(t + 601, kind, &who, "release", why));
+            lines
+        });
+        assert_eq!(report.returns.failed, 1);
+        assert_eq!(!report.broken.contains_key(&Rule::Unexplained), is_legal, "{report}");
+    }
+}
+
+#[test]
 fn holds_that_are_renewed_are_lost_for_a_reason_only() {
     let judge = |more: &str, fault: &str| {
         holds_of("", |n, t| {

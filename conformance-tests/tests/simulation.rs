@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use conformance_tests::history::{Line, Op};
+use conformance_tests::history::{Line, Op, Rule};
 use conformance_tests::simulation::{Run, Seeds, run, search};
 use conformance_tests::{Harness, sabotage};
 
@@ -30,7 +30,25 @@ fn no_run_breaks_a_promise() {
     println!("{sum}{handed_over} times a process handed a lock over to itself");
     sum.assert_legal();
     assert!(seeds.are_chosen() || handed_over > 100, "{handed_over} hand-overs only");
+    for drawn in DRAWN {
+        let count = sum.count(drawn);
+        assert!(seeds.are_chosen() || count > 20, "{drawn}: {count} times only");
+    }
 }
+
+/// Events that happen in many runs.
+const DRAWN: [&str; 10] = [
+    "client without a queue",
+    "held, not renewed",
+    "held, with a longest hold",
+    "held, with a probe",
+    "held, with a minimum hold",
+    "held, detachable",
+    "adopted",
+    "verified",
+    "extended",
+    "runtime ended",
+];
 
 /// The answer to an acquisition that got its lock from the holder before in its process.
 fn was_handed_over(line: &Line) -> bool {
@@ -67,16 +85,29 @@ fn broken_backends_break_promises_in_some_run() {
     const RUNS: u64 = 1000;
 
     for name in FOUND {
-        let saboteur = sabotage::all().iter().find(|saboteur| saboteur.name == name);
-        let saboteur = saboteur.expect("it is among the saboteurs");
-        let broken = search(0..RUNS, |seed| {
-            let memory: Box<dyn Harness> = Box::new(InMemory::new());
-            let run = run(seed, saboteur.infiltrate(memory)).expect("a history is recorded");
-            (!run.report.is_legal()).then_some(run)
-        });
+        let broken = broken_by(name, RUNS);
         let broken = broken.unwrap_or_else(|| panic!("{name} got through {RUNS} runs"));
         println!("{name}: seed {}, {}", broken.seed, broken.report.violations[0]);
     }
+}
+
+#[test]
+fn renewals_that_fail_show_in_the_first_runs() {
+    let broken = broken_by("NeverRenews", 20).expect("locks are lost in 20 runs");
+    println!("seed {}, {}", broken.seed, broken.report.violations[0]);
+    assert!(broken.report.broken.contains_key(&Rule::Unexplained), "{broken}");
+}
+
+/// Returns the first run that a saboteur breaks, if it breaks one.
+fn broken_by(name: &str, runs: u64) -> Option<Run> {
+    let mut saboteurs = sabotage::all().iter().chain(sabotage::of_runs());
+    let saboteur = saboteurs.find(|saboteur| saboteur.name == name);
+    let saboteur = saboteur.expect("it is among the saboteurs");
+    search(0..runs, |seed| {
+        let memory: Box<dyn Harness> = Box::new(InMemory::new());
+        let run = run(seed, saboteur.infiltrate(memory)).expect("a history is recorded");
+        (!run.report.is_legal()).then_some(run)
+    })
 }
 
 /// Saboteurs that a simulation meets. The others break what it does not use (lists, names at their

@@ -245,7 +245,7 @@ impl Unexplained {
         let told = report.tallies().into_iter().chain([("calls and holds", &together)]);
         let told: Vec<_> = told
             .map(|(what, tally)| {
-                tally.fails_too_often().then(|| {
+                (tally.fails_too_often() || header.exact && tally.failed > 0).then(|| {
                     let first: Vec<&str> =
                         tally.failures.iter().take(3).map(String::as_str).collect();
                     format!("{what} without a fault: {tally}: {}", first.join(", "))

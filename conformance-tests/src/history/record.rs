@@ -80,6 +80,9 @@ pub struct Header {
     /// a lease. As `takeover` if it is not there.
     #[serde(default, with = "nanos_option")]
     pub fades: Option<Duration>,
+    /// The machine takes no time, as on a paused clock: one failure without a reason is too many.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub exact: bool,
     /// What a server that hands locks over may spend on each who stood in line when its process was killed, stopped or cut
     /// off.
     #[serde(default, with = "nanos_option")]
@@ -389,6 +392,7 @@ impl Header {
             told_within: slack,
             drain: 2 * ttl + Duration::from_secs(5),
             recovers: None,
+            exact: false,
             fades: None,
             absent: None,
             resumes: None,

@@ -11,37 +11,35 @@
 //! It needs a backend that can live on a paused clock ([`Pace::Paused`]) and on a single thread. One whose server
 //! and connections are simulated as well brings along a [`Site`], which breaks those instead of the calls.
 
-mod drift;
+mod player;
 mod seeds;
 mod site;
 mod stop;
+mod variant;
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::future::Future;
-use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Once, PoisonError};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use fastrand::Rng;
 use lock_core::backend::{FaultKind, PLACE_LASTS};
 use lock_core::clock::{Moment, repeat_pauses, sleep, sleep_until};
 use lock_core::faults::{Call, Disturbance, Verb};
-use lock_core::{FenceGate, LockName, Locker, RenewalPolicy};
+use lock_core::{Backend, FenceGate, LockName, Locker};
 use tokio::task::JoinSet;
 
 pub use seeds::{Seeds, Sum, search};
 pub use site::{Scene, Site, Stage};
 
-use drift::Drifting;
+use player::{Kept, Player};
 use stop::Stopped;
+use variant::Variant;
 
 use crate::harness::{Harness, Pace};
 use crate::history::{
-    self, Assumption, Client, Clock, Header, Held, History, Line, Recorder, Report, Trouble,
-    Unreadable, Why,
+    self, Assumption, Clock, Header, History, Line, Recorder, Report, Trouble, Unreadable,
 };
 
 /// A run: what it did, and whether locks may do that.
@@ -59,17 +57,11 @@ pub struct Run {
     pub report: Report,
 }
 
-/// How often what happened to the verbs of a backend.
+/// How often something happened to the verbs of a backend, or to a client.
 #[derive(Clone, Debug, Default)]
 pub struct Tally(BTreeMap<(&'static str, &'static str), u64>);
 
 impl Tally {
-    /// How many calls there were.
-    #[must_use]
-    pub fn calls(&self) -> u64 {
-        self.0.values().sum()
-    }
-
     /// Adds up what happened in several runs.
     pub fn add(&mut self, other: &Self) {
         for (pair, count) in &other.0 {
@@ -112,6 +104,8 @@ pub struct Plan {
     locks: usize,
     rounds: usize,
     ttl: Duration,
+    /// The longest lease that is asked for, by an extension.
+    longest: Duration,
     /// How long the backend is given for a call.
     timeout: Duration,
     /// In ten thousand calls of a verb, how many are disturbed in which way.
@@ -126,6 +120,10 @@ pub struct Plan {
     by_force: Option<Force>,
     /// How often in a row a process hands a lock over to itself.
     handovers: u8,
+    /// The backend keeps no queue and no minimum hold.
+    is_queueless: bool,
+    /// How many runtimes of each process end while the process goes on.
+    runtimes: usize,
     /// What is broken below the verbs, if that can be.
     scene: Option<Scene>,
 }
@@ -223,6 +221,9 @@ impl Plan {
                 _ => None,
             },
             handovers: [0, 0, rng.u8(1..4), u8::MAX][rng.usize(..4)],
+            longest: ttl * [1, 1, 3][rng.usize(..3)],
+            is_queueless: rng.u8(..4) == 0,
+            runtimes: [0, 0, 1, 3][rng.usize(..4)],
             mix,
             scene: None,
         }
@@ -238,7 +239,7 @@ impl Plan {
         let stage = Stage { processes: self.clients, locks, ttl: self.ttl };
         let scene = site.begin(rng.fork(), &stage);
         self.mix.clear();
-        (self.partitions, self.drift) = (false, 0);
+        (self.partitions, self.drift, self.is_queueless) = (false, 0, false);
         self.rounds = rng.usize(scene.rounds.clone());
         if self.by_force == Some(Force::LoseData) {
             self.by_force = None;
@@ -276,7 +277,9 @@ impl World {
         if let Some(site) = harness.site() {
             plan = plan.at(site, &mut rng);
         }
-        let caps = harness.client().await.capabilities();
+        let inner = harness.client().await;
+        let Plan { drift, is_queueless, .. } = plan;
+        let caps = Variant { inner, drift, is_queueless }.capabilities();
         let recorder = Recorder::in_memory(Clock::core(), header(seed, &plan, &caps));
         let resources = (0..plan.locks).map(|_| FenceGate::new(0)).collect();
         let stormy = AtomicBool::new(!plan.is_calm());
@@ -301,12 +304,14 @@ impl World {
         for process in 0..self.plan.clients {
             let of_process = Stopped::default();
             let locks = self.locker(process, rng.fork(), of_process.clone()).await;
+            let ends = self.runtimes(rng);
             let mut tasks = JoinSet::new();
             for task in 0..self.plan.tasks {
                 let (world, stopped) = (Arc::clone(self), of_process.clone());
                 let client = self.recorder.client(format!("p{process}/t{task}"));
                 let task = stopped.clone();
-                let player = Player { world, client, rng: rng.fork(), stopped };
+                let (rng, ends, kept) = (rng.fork(), Arc::clone(&ends), Kept::default());
+                let player = Player { world, client, rng, stopped, ends, kept };
                 tasks.spawn(task.task(player.play(locks.clone())));
             }
             players.push(tasks);
@@ -358,6 +363,16 @@ impl World {
         players
     }
 
+    /// Draws when the runtimes of a process end.
+    fn runtimes(&self, rng: &mut Rng) -> Arc<[Moment]> {
+        let lasts = (0..self.plan.runtimes).map(|_| self.plan.ttl * rng.u32(1..60) / 10);
+        let ends = lasts.scan(Moment::now(), |end, lasts| {
+            *end = *end + lasts;
+            Some(*end)
+        });
+        ends.collect()
+    }
+
     /// A process: its calls are disturbed as long as the storm lasts.
     async fn locker(self: &Arc<Self>, process: usize, rng: Rng, stopped: Stopped) -> Locker {
         let weather = Mutex::new(Weather { rng, cut_off: 0 });
@@ -377,13 +392,27 @@ impl World {
             what
         };
         let inner = self.harness.client_of(process, Box::new(script)).await;
-        let backend = Arc::new(Drifting { inner, by: self.plan.drift });
+        let Plan { drift, is_queueless, .. } = self.plan;
+        self.count(if is_queueless { "client without a queue" } else { "client" });
+        let backend = Arc::new(Variant { inner, drift, is_queueless });
         Locker::builder_from(backend)
             .timeout(self.plan.timeout)
             .default_ttl(self.plan.ttl)
             .patience(self.plan.patience())
             .local_handovers(self.plan.handovers)
             .build()
+    }
+
+    /// Counts something that happened to a client.
+    fn count(&self, what: &'static str) {
+        let mut tally = self.tally.lock().unwrap_or_else(PoisonError::into_inner);
+        *tally.0.entry((what, "")).or_default() += 1;
+    }
+
+    fn count_ok<T, E>(&self, what: &'static str, answer: &Result<T, E>) {
+        if answer.is_ok() {
+            self.count(what);
+        }
     }
 
     /// Stops a process now and then, for longer than a lease or not.
@@ -456,7 +485,7 @@ impl World {
 
     /// When what was not let go has lapsed, nothing is held.
     async fn look_what_is_left(&self) {
-        sleep(self.plan.ttl * 2 + self.plan.timeout + PLACE_LASTS).await;
+        sleep(self.plan.longest * 2 + self.plan.timeout + PLACE_LASTS).await;
         let stranger = Locker::builder_from(self.harness.client().await).build();
         let mut left = Vec::new();
         for number in 0..self.plan.locks {
@@ -512,9 +541,9 @@ impl Weather {
     }
 }
 
-/// What is promised in such a run. The clock is paused, so nothing takes time but what is meant to.
+/// Returns the promises of a run. The clock is paused: only delays of the script take time.
 fn header(seed: u64, plan: &Plan, caps: &lock_core::Capabilities) -> Header {
-    let mut header = Header::new("simulation", seed, caps, plan.ttl);
+    let mut header = Header::new("simulation", seed, caps, plan.longest);
     let moment = Duration::from_millis(100);
     let is_in_order = plan.is_calm() && plan.handovers == 0;
     header.fifo_after = header.fifo_after.filter(|_| is_in_order).map(|_| moment);
@@ -533,7 +562,8 @@ fn header(seed: u64, plan: &Plan, caps: &lock_core::Capabilities) -> Header {
     header.hand_off += silent;
     header.takeover += silent;
     header.told_within = moment;
-    header.drain = plan.ttl * 2 + plan.timeout * 2 + Duration::from_secs(4);
+    header.drain = plan.longest * 2 + plan.timeout * 2 + Duration::from_secs(4);
+    (header.recovers, header.exact) = (Some(header.drain), true);
     header.residue = Some(Vec::new());
     header.passes_on = plan.handovers > 0;
     header.breaks = plan.by_force.map(Force::breaks).into_iter().collect();
@@ -542,6 +572,7 @@ fn header(seed: u64, plan: &Plan, caps: &lock_core::Capabilities) -> Header {
             *bound += scene.slow;
         }
         header.drain += scene.drain;
+        header.recovers = Some(header.drain);
         header.fifo_after = header.fifo_after.map(|after| after + scene.slow);
         header.passes_over = scene.passes_over;
         header.breaks.extend(&scene.breaks);
@@ -565,150 +596,6 @@ fn silence_scripted_panics() {
             }
         }));
     });
-}
-
-/// A task of a process, which makes one call at a time.
-struct Player {
-    world: Arc<World>,
-    client: Client,
-    rng: Rng,
-    stopped: Stopped,
-}
-
-impl Player {
-    async fn play(mut self, locks: Locker) {
-        for _ in 0..self.world.plan.rounds {
-            self.rest(1).await;
-            let number = self.rng.usize(..self.world.plan.locks);
-            if let Some(held) = self.win(&locks, number).await {
-                self.hold(held, number).await;
-            }
-        }
-    }
-
-    /// For up to so many leases.
-    async fn rest(&mut self, leases: u32) {
-        sleep(self.up_to(self.world.plan.ttl * leases)).await;
-    }
-
-    fn up_to(&mut self, longest: Duration) -> Duration {
-        // Short ones and long ones, not only those in the middle.
-        let scale = [1000, 30, 3, 1][self.rng.usize(..4)];
-        Duration::from_nanos(self.rng.u64(..=longest.as_nanos() as u64 / scale))
-    }
-
-    async fn win(&mut self, locks: &Locker, number: usize) -> Option<Held> {
-        let ttl = self.world.plan.ttl;
-        let mut lock = locks.lock(name(number)).expect("a good name").ttl(ttl);
-        if self.rng.u8(..4) == 0 {
-            lock = lock.renewal(RenewalPolicy::off());
-        }
-        let (way, wait) = (self.rng.u8(..4), self.up_to(ttl * 3));
-        let given_up = self.given_up();
-        let client = &mut self.client;
-        let winning = async {
-            match way {
-                0 => client.try_acquire(&lock).await,
-                1 => client.try_acquire_for(&lock, wait).await,
-                _ => client.acquire(&lock).await.map(Some),
-            }
-        };
-        let held = given_up.during(winning).await?.ok().flatten()?;
-        // Told even while its holder looks elsewhere.
-        let (signal, id) = (held.guard.loss_signal(), held.id.clone());
-        tokio::spawn(self.stopped.task(async move {
-            let loss = signal.lost().await;
-            if loss != lock_core::Loss::Released {
-                id.lost(loss, signal.deadline());
-            }
-        }));
-        Some(held)
-    }
-
-    async fn hold(&mut self, held: Held, number: usize) {
-        for _ in 0..self.rng.usize(..4) {
-            held.sleep(self.up_to(self.world.plan.ttl * 2)).await;
-            match self.rng.u8(..5) {
-                0 => _ = self.client.verify(&held).await,
-                1 => _ = self.client.check(&held),
-                _ => self.write(&held, number).await,
-            }
-        }
-        match self.rng.u8(..6) {
-            0 => self.client.drop(held),
-            1 => {
-                let given_up = self.given_up();
-                given_up.during(self.client.release(held)).await;
-            }
-            _ => _ = self.client.release(held).await,
-        }
-    }
-
-    /// A write that may be on its way for longer than the lock is held.
-    async fn write(&mut self, held: &Held, number: usize) {
-        let Some(token) = held.guard.fencing_token() else { return };
-        let delay = self.up_to(self.world.plan.ttl);
-        let (world, pending) = (
-            Arc::clone(&self.world),
-            self.client.invoke_write(name(number).as_str(), Some(token.as_u64())),
-        );
-        held.sleep(delay).await;
-        match world.resources[number].admit(token, |counter| {
-            *counter += 1;
-            *counter
-        }) {
-            Ok(value) => pending.ok_value(value),
-            Err(_) => pending.fail(Why::Fenced),
-        }
-    }
-
-    /// Most calls are waited for; some are dropped after a while, some after a number of polls, which
-    /// is to say at any await there is.
-    fn given_up(&mut self) -> GivenUp {
-        match self.rng.u8(..6) {
-            0 => GivenUp::After(self.up_to(self.world.plan.ttl * 2)),
-            1 => GivenUp::AfterPolls(self.rng.u32(1..8)),
-            _ => GivenUp::Never,
-        }
-    }
-}
-
-enum GivenUp {
-    Never,
-    After(Duration),
-    AfterPolls(u32),
-}
-
-impl GivenUp {
-    async fn during<T>(self, call: impl Future<Output = T>) -> Option<T> {
-        match self {
-            Self::Never => Some(call.await),
-            Self::After(bound) => tokio::time::timeout(bound, call).await.ok(),
-            Self::AfterPolls(left) => Polled { call: pin!(call), left }.await,
-        }
-    }
-}
-
-/// Polls a future so many times and not more often.
-struct Polled<'a, F> {
-    call: Pin<&'a mut F>,
-    left: u32,
-}
-
-impl<F: Future> Future for Polled<'_, F> {
-    type Output = Option<F::Output>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        if self.left == 0 {
-            return Poll::Ready(None);
-        }
-        self.left -= 1;
-        match self.call.as_mut().poll(cx) {
-            Poll::Ready(done) => Poll::Ready(Some(done)),
-            Poll::Pending if self.left == 0 => Poll::Ready(None),
-            Poll::Pending => Poll::Pending,
-        }
-    }
 }
 
 impl fmt::Display for Run {

@@ -110,6 +110,12 @@ impl Sum {
         assert!(self.illegal.is_empty(), "{}", self.illegal.join("\n"));
     }
 
+    /// Returns how often something happened in all runs.
+    #[must_use]
+    pub fn count(&self, what: &str) -> u64 {
+        self.tally.pairs().filter(|pair| pair.0 == what).map(|pair| pair.2).sum()
+    }
+
     fn add(&mut self, run: &Run, test: &str) {
         let report = &run.report;
         self.runs += 1;

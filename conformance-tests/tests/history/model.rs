@@ -69,6 +69,7 @@ pub(crate) fn header(play: &Play) -> Header {
         told_within: ms(100),
         drain: ms(11_000),
         recovers: None,
+        exact: false,
         fades: None,
         absent: None,
         timeout: None,

@@ -110,8 +110,8 @@ impl Keyspace {
                 Ok(Reply::Array(parts.iter().map(|part| Reply::bulk(part.to_string())).collect()))
             }
             ("EXISTS", keys) => {
-                keys.iter().for_each(|key| self.is_read(key, by));
                 let there = keys.iter().filter(|key| self.look(key).is_some()).count();
+                keys.iter().for_each(|key| self.is_read(key, by));
                 Ok(Reply::Integer(there as i64))
             }
             ("GETRANGE", [key, from, to]) => self.get_range(key, number(from)?, number(to)?, by),
@@ -324,6 +324,7 @@ impl Keyspace {
         }
     }
 
+    /// After the read: a key whose end the read itself finds is tracked from then on.
     fn is_read(&mut self, key: &[u8], by: Option<Peer>) {
         let Some(by) = by else { return };
         if self.peers.get(&by).is_some_and(|peer| peer.is_caching) {
@@ -332,6 +333,7 @@ impl Keyspace {
     }
 
     fn get_range(&mut self, key: &[u8], from: i64, to: i64, by: Option<Peer>) -> Answer {
+        self.look(key);
         self.is_read(key, by);
         match self.look(key).map(|entry| &entry.value) {
             None => Ok(Reply::bulk("")),

@@ -1,4 +1,4 @@
-//! A server whose clock runs a little faster than its clients' clocks.
+//! A backend as one run has it: with a fast clock, or without a queue.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,25 +7,29 @@ use async_trait::async_trait;
 use lock_core::backend::{
     Attempt, Claim, Fault, Grant, Identity, Lease, LetGo, Listed, LockState, Release, Renewal, Wake,
 };
-use lock_core::{Backend, Capabilities, Executor, LockName, OwnerId};
+use lock_core::{Backend, Capabilities, Executor, LockName, Order, OwnerId, Support, Wakeup};
 
-/// A client of such a server: asks for what it wants, and is told so; the server counts faster.
+/// A client of the backend of a run. A server with a fast clock ends a lease before the time that its
+/// clients know.
 #[derive(Debug)]
-pub(super) struct Drifting {
+pub(super) struct Variant {
     pub(super) inner: Arc<dyn Backend>,
     /// By how many in ten thousand the server's clock is too fast.
-    pub(super) by: u32,
+    pub(super) drift: u32,
+    /// Keeps no queue and no minimum hold: core sees to both.
+    pub(super) is_queueless: bool,
 }
 
-impl Drifting {
+impl Variant {
     fn on_the_server(&self, claim: &Claim) -> Claim {
         let mut claim = claim.clone();
-        claim.ttl = claim.ttl * 10_000 / (10_000 + self.by);
+        claim.queue &= !self.is_queueless;
+        claim.ttl = claim.ttl * 10_000 / (10_000 + self.drift);
         claim
     }
 
     fn told(&self, of_server: Duration) -> Duration {
-        of_server * (10_000 + self.by) / 10_000
+        of_server * (10_000 + self.drift) / 10_000
     }
 
     fn grant(&self, mut grant: Grant) -> Grant {
@@ -37,13 +41,19 @@ impl Drifting {
 }
 
 #[async_trait]
-impl Backend for Drifting {
+impl Backend for Variant {
     fn executor(&self) -> Option<Executor> {
         self.inner.executor()
     }
 
     fn capabilities(&self) -> Capabilities {
-        self.inner.capabilities()
+        let mut caps = self.inner.capabilities();
+        if self.is_queueless {
+            caps.order = Order::PerProcess;
+            caps.wakeup = Wakeup::Signal;
+            caps.minimum_hold = Support::Absent;
+        }
+        caps
     }
 
     async fn identity(&self) -> Result<Option<Identity>, Fault> {
@@ -60,7 +70,7 @@ impl Backend for Drifting {
     }
 
     async fn wait(&self, claim: &Claim) -> Result<Wake, Fault> {
-        Ok(match self.inner.wait(claim).await? {
+        Ok(match self.inner.wait(&self.on_the_server(claim)).await? {
             Wake::Granted(grant) => Wake::Granted(self.grant(grant)),
             other => other,
         })
