@@ -24,8 +24,8 @@ use crate::hold::{Hold, Loss, Tenure, Terms, Wire};
 use crate::line::{Place, Standing, Visit};
 use crate::owner::OwnerId;
 
-/// Grants that arrive after their lease is over, before an acquisition gives up.
-const MAX_STALE_GRANTS: u32 = 3;
+/// Grants that arrive after their lease is over, within the patience of a waiter, before it gives up.
+const MAX_STALE_GRANTS: usize = 3;
 
 /// What a caller and the seeker that works for it tell each other.
 #[derive(Debug, Default)]
@@ -287,7 +287,7 @@ impl Seeker {
 
     async fn compete(&mut self) -> Result<Option<Grant>, Error> {
         let mut pace = Pace::default();
-        let mut stale_grants = 0;
+        let mut stale_grants = Vec::new();
         let mut outage_since = None;
         loop {
             let started = Moment::now();
@@ -347,14 +347,15 @@ impl Seeker {
                 self.check_token(&grant)?;
                 return Ok(Some(grant));
             }
-            stale_grants += 1;
-            if self.waits && stale_grants == 1 && self.is_in_force(&grant) {
+            stale_grants.retain(|at: &Moment| !(*at + self.engine.settings.patience).has_passed());
+            stale_grants.push(Moment::now());
+            if self.waits && stale_grants.len() == 1 && self.is_in_force(&grant) {
                 // The same acquisition, asked for once more, keeps the lock and has the whole lease.
                 continue;
             }
             self.caller.report(Some(too_slow()));
             Box::pin(self.start_afresh()).await;
-            if !self.waits || stale_grants == MAX_STALE_GRANTS {
+            if !self.waits || stale_grants.len() == MAX_STALE_GRANTS {
                 return Err(too_slow());
             }
         }

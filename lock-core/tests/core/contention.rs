@@ -245,3 +245,31 @@ async fn many_waiters_of_a_process_ask_again_as_often_as_one() {
     assert!(attempts <= 110, "{attempts} requests in 100 times half a minute");
     drop(holder);
 }
+
+/// Each pause of the network makes one answer late: the lease of its grant is over by then, and another
+/// client has the lock.
+#[tokio::test(start_paused = true)]
+async fn grants_that_come_late_now_and_then_do_not_end_a_wait() {
+    let (memory, is_slow) = (Memory::new(), Switch::default());
+    let slow = is_slow.clone();
+    let faulty = scripted(&memory, move |call| match call.verb {
+        Verb::TryAcquire if slow.is_on() => Disturbance::DelayReply(secs(3)),
+        _ => Disturbance::None,
+    });
+    let locks = Locker::new(Altered::polled(faulty));
+    let other = Locker::new(memory).lock("n").unwrap().ttl(secs(2));
+    let mut held = other.acquire().await.unwrap();
+    let lock = locks.lock("n").unwrap().ttl(secs(2));
+    let waiter = tokio::spawn(async move { lock.acquire().await.map(drop) });
+    for _ in 0..4 {
+        sleep(secs(600)).await;
+        is_slow.set(true);
+        held.release().await.unwrap();
+        sleep(secs(1)).await;
+        is_slow.set(false);
+        held = other.try_acquire_for(secs(10)).await.unwrap().unwrap();
+        assert!(!waiter.is_finished(), "{:?}", waiter.await);
+    }
+    held.release().await.unwrap();
+    waiter.await.unwrap().unwrap();
+}
