@@ -59,6 +59,21 @@ async fn an_acquisition_that_was_dropped_keeps_no_minimum_hold_in_this_process()
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_successor_that_was_dropped_keeps_no_minimum_hold() {
+    let memory = Memory::new();
+    let locks = Locker::builder(memory.clone()).local_handovers(9).build();
+    let holder = locks.lock("cron").unwrap().ttl(secs(30)).acquire().await.unwrap();
+    let lock = locks.lock("cron").unwrap().ttl(secs(30)).release_no_earlier_than(secs(3600));
+    let mut successor = Box::pin(lock.acquire());
+    assert!(timeout(millis(10), &mut successor).await.is_err());
+    holder.release().await.unwrap();
+    assert!(!is_free(&memory).await, "the lock is handed over, and not released");
+    drop(successor);
+    sleep(millis(50)).await;
+    assert!(is_free(&memory).await, "no caller had a guard, and the lock is unavailable");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_guard_that_was_delivered_keeps_its_minimum_hold() {
     let memory = Memory::new();
     let locks = Locker::new(slow(&memory, millis(100)));

@@ -8,6 +8,7 @@ use lock_core::backend::{Fault, FaultKind, Ticket};
 use lock_core::clock::sleep;
 use lock_core::faults::{Call, Disturbance, Faulty, Verb};
 use lock_core::{ErrorKind, Locker, Memory, RenewalPolicy};
+use tokio::runtime::Handle;
 
 use crate::support::{Altered, millis, secs};
 
@@ -20,6 +21,18 @@ async fn a_lock_that_is_won_while_nothing_is_renewed_is_renewed() {
     let guard = locks.lock("n").unwrap().ttl(secs(30)).acquire().await.unwrap();
     sleep(secs(300)).await;
     assert!(guard.is_held(), "{:?}", guard.loss());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_task_of_the_renewals_ends_with_its_locker() {
+    let locks = Locker::new(Memory::new());
+    let guard = locks.lock("n").unwrap().acquire().await.unwrap();
+    guard.release().await.unwrap();
+    sleep(secs(60)).await;
+    assert_eq!(Handle::current().metrics().num_alive_tasks(), 1);
+    drop(locks);
+    sleep(secs(1)).await;
+    assert_eq!(Handle::current().metrics().num_alive_tasks(), 0, "it waits without end");
 }
 
 /// Answers of `verb` come when less than a tenth of a lease of 1 s is left, the first `times` of them.
