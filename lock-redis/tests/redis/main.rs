@@ -9,6 +9,7 @@ mod crash;
 mod exact_names;
 mod fleets;
 mod foreign_types;
+mod fork;
 #[cfg(feature = "tls")]
 mod groups_tls;
 mod least_rights;
