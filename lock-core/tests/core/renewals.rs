@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
-use lock_core::backend::{Fault, FaultKind, Ticket};
+use lock_core::backend::{Fault, FaultKind, Lease, Ticket};
 use lock_core::clock::sleep;
 use lock_core::faults::{Call, Disturbance, Faulty, Verb};
 use lock_core::{ErrorKind, Locker, Memory, RenewalPolicy};
@@ -143,4 +143,56 @@ async fn a_batch_that_times_out_is_asked_again_one_by_one() {
         let left = guard.valid_for().unwrap();
         assert!(left > secs(28), "{:?} has {left:?} left, renewed by no request", guard.name());
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewal_that_is_not_answered_leaves_time_for_another_one() {
+    let renewals = Arc::new(AtomicU32::new(0));
+    let counted = Arc::clone(&renewals);
+    let faulty = Faulty::new(Arc::new(Memory::new()), move |call| match call.verb {
+        Verb::Renew if counted.fetch_add(1, Ordering::SeqCst) == 0 => Disturbance::Hang,
+        _ => Disturbance::None,
+    });
+    let locks = Locker::builder(faulty).timeout(secs(300)).build();
+    let guard = locks.lock("n").unwrap().ttl(secs(30)).acquire().await.unwrap();
+    sleep(secs(60)).await;
+    assert_eq!(guard.loss(), None, "the first renewal has used up the lease");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_grant_that_is_nearly_over_is_asked_for_once_more_and_not_released() {
+    let (grants, releases) = (AtomicU32::new(0), Arc::new(AtomicU32::new(0)));
+    let counted = Arc::clone(&releases);
+    let backend = Altered::new(Memory::new(), |_| ())
+        .grants(move |mut grant| {
+            if grants.fetch_add(1, Ordering::SeqCst) == 0 {
+                grant.lease = Lease::For(millis(50));
+            }
+            grant
+        })
+        .releases(move |_, _| drop(counted.fetch_add(1, Ordering::SeqCst)));
+    let locks = Locker::new(backend);
+    let guard = locks.lock("n").unwrap().ttl(secs(30)).acquire().await.unwrap();
+    assert!(guard.valid_for() > Some(secs(29)));
+    assert_eq!(releases.load(Ordering::SeqCst), 0, "another client may have had it in between");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewal_that_is_not_answered_is_not_repeated_at_once() {
+    let renewals = Arc::new(AtomicU32::new(0));
+    let counted = Arc::clone(&renewals);
+    let faulty = Faulty::new(Arc::new(Memory::new()), move |call| match call.verb {
+        Verb::Renew => {
+            counted.fetch_add(1, Ordering::SeqCst);
+            Disturbance::Hang
+        }
+        _ => Disturbance::None,
+    });
+    let locks = Locker::builder(faulty).timeout(secs(1)).build();
+    let _guard = locks.lock("n").unwrap().ttl(secs(30)).acquire().await.unwrap();
+    while renewals.load(Ordering::SeqCst) == 0 {
+        sleep(millis(1)).await;
+    }
+    sleep(millis(1100)).await;
+    assert_eq!(renewals.load(Ordering::SeqCst), 1, "repeated when the first one timed out");
 }
