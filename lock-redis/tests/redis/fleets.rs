@@ -7,7 +7,7 @@ use conformance_tests::peers::Peer;
 use lock_core::backend::{LetGo, Release, Renewal};
 use lock_core::clock::{Moment, sleep};
 use lock_core::{
-    Backend, Error, ErrorKind, FencingToken, Lock, LockGuard, Locker, OwnerId, Wakeup,
+    Backend, Error, ErrorKind, FencingToken, Label, Lock, LockGuard, Locker, OwnerId, Wakeup,
 };
 use lock_redis::Redis;
 use tokio::task::JoinHandle;
@@ -288,7 +288,7 @@ async fn symfony_and_we_keep_each_other_out() {
     assert!(lock.try_acquire().await.unwrap().is_none());
     let state = locks.inspect(&name("n")).await.unwrap();
     let [holder] = state.holders.as_slice() else { panic!("{state:?}") };
-    assert_eq!(holder.label.as_ref().map(|label| label.as_str()), Some("a Redis zset"));
+    assert_eq!(holder.label.as_ref().map(Label::as_str), Some("a Redis zset"));
     assert!(!locks.break_lock(&name("n"), &OwnerId::mint()).await.is_ok_and(|broken| broken));
     let waiter = resting(&server, &locks, &lock).await;
     assert_eq!(server.run::<u64>("ZCARD n"), 2);

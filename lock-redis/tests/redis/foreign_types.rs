@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lock_core::backend::{LetGo, Release, Renewal};
-use lock_core::{Backend, Error, ErrorKind, Locker, OwnerId};
+use lock_core::{Backend, Error, ErrorKind, Label, Locker, OwnerId};
 use lock_redis::Redis;
 
 use crate::fleets::{resting, served};
@@ -36,7 +36,7 @@ async fn a_hash_that_expires_is_the_lock_of_a_foreign_client() {
     let state = locks.inspect(&name("n")).await.unwrap();
     let [holder] = state.holders.as_slice() else { panic!("{state:?}") };
     assert_eq!((holder.owner, holder.token), (None, None));
-    assert_eq!(holder.label.as_ref().map(|label| label.as_str()), Some("a Redis hash"));
+    assert_eq!(holder.label.as_ref().map(Label::as_str), Some("a Redis hash"));
     assert!(holder.lapses_in.is_some_and(|left| left <= LONG), "{holder:?}");
     let broken = locks.break_lock(&name("n"), &OwnerId::mint()).await.unwrap_err();
     let text = format!("{}", std::error::Error::source(&broken).unwrap());
