@@ -1,6 +1,8 @@
 //! The client: its connection, its chain of proofs, and the deadline that the rule makes of them.
 
-use crate::rules::{Grants, Reopened, Rule, Spacing};
+use fastrand::Rng;
+
+use crate::rules::{Grants, Reopened, Rule, Spacing, Span, Start};
 use crate::scenario::{MEMBERS, Scenario, Time};
 use crate::world::{Connection, Request};
 
@@ -34,6 +36,7 @@ pub(crate) struct Client<'a> {
     reopened: Option<Time>,
     /// When each proof of this connection was sent: the `t0` of the rule.
     sent: Vec<Time>,
+    answered: Vec<Time>,
 }
 
 impl<'a> Client<'a> {
@@ -53,6 +56,7 @@ impl<'a> Client<'a> {
             late_until: None,
             reopened: None,
             sent: Vec::with_capacity(32),
+            answered: Vec::with_capacity(32),
         }
     }
 
@@ -103,7 +107,8 @@ impl<'a> Client<'a> {
     }
 
     /// A proof was answered: at its check, no other connection had been granted.
-    pub(crate) fn is_proven(&mut self, number: usize) {
+    pub(crate) fn is_proven(&mut self, number: usize, now: Time) {
+        self.answered.push(now);
         self.unanswered = self.may_come_after(number);
     }
 
@@ -137,6 +142,7 @@ impl<'a> Client<'a> {
         self.heard = now;
         self.reopened = None;
         self.sent.clear();
+        self.answered.clear();
     }
 
     /// Of a session that is told to be made.
@@ -146,9 +152,36 @@ impl<'a> Client<'a> {
 
     /// What the answer to a proof says, if the chain is long enough.
     pub(crate) fn deadline_by(&self, number: usize) -> Option<Time> {
-        let chain = number.checked_sub(self.rule.back).and_then(|first| self.sent.get(first));
-        let from = chain.copied().max(self.reopened)?;
+        let chain = self.start_of(number).map(|first| self.sent[first]);
+        let from = chain.max(self.reopened)?;
         Some(self.at_least(self.lease_from(from), self.may_come_after(number)))
+    }
+
+    /// The proof that the lease counts from once this one is answered.
+    pub(crate) fn start_of(&self, number: usize) -> Option<usize> {
+        match self.rule.start {
+            Start::Back(back) => number.checked_sub(back),
+            Start::Span(span) => (0..number).rev().find(|&first| self.spans(span, first, number)),
+        }
+        .filter(|&first| first < self.sent.len())
+    }
+
+    fn spans(&self, span: Span, first: usize, number: usize) -> bool {
+        let last = if span.to_one_before { number - 1 } else { number };
+        let from = if span.from_answer { self.answered[first] } else { self.sent[first] };
+        let until = self.sent[last];
+        let hole = (first..last).map(|before| {
+            let answered = self.answered.get(before + 1).map_or(until, |&at| at.min(until));
+            answered.saturating_sub(self.sent[before].max(from))
+        });
+        let length = until.saturating_sub(from);
+        let rest = length - hole.max().unwrap_or(0).min(length);
+        length >= self.part(span.length) && rest >= self.part(span.rest)
+    }
+
+    /// So many thousandths of the timeout.
+    fn part(&self, thousandths: Time) -> Time {
+        self.by_its_clock(self.timeout * thousandths / 1000)
     }
 
     pub(crate) fn lease_from(&self, from: Time) -> Time {
@@ -163,12 +196,20 @@ impl<'a> Client<'a> {
         self.rule.request(0)
     }
 
-    pub(crate) fn next(&self, answered: usize, now: Time) -> (Time, Request) {
-        let pause = self.by_its_clock(self.timeout / 6);
+    pub(crate) fn next(&self, answered: usize, now: Time, rng: &mut Rng) -> (Time, Request) {
         let at = match self.rule.spacing {
-            Spacing::FromAnswer => now + pause,
-            Spacing::FromSending => now.max(self.sent[answered] + pause),
+            Spacing::Even if now - self.sent[answered] > self.by_its_clock(self.timeout / 16) => {
+                now
+            }
+            Spacing::Even => now.max(self.sent[answered] + self.by_its_clock(self.timeout / 8)),
+            Spacing::Drawn if rng.bool() => now,
+            // Nothing depends on the session for a while.
+            Spacing::Drawn if rng.u8(..8) == 0 => now + rng.u64(..=self.timeout),
+            Spacing::Drawn => now + rng.u64(..=self.by_its_clock(self.timeout / 3)),
         };
+        // Before the deadline that a lost answer leaves.
+        let soon = now + self.by_its_clock(self.scenario.timeout() / 15);
+        let at = if self.unanswered.is_some() { at.min(soon) } else { at };
         (at, self.rule.request(answered + 1))
     }
 

@@ -43,7 +43,7 @@ impl<'a> Leader<'a> {
         self.bucket = Some(self.bucket_of(now, member));
     }
 
-    pub(crate) fn known(&self) -> bool {
+    fn known(&self) -> bool {
         self.bucket.is_some()
     }
 
@@ -105,13 +105,13 @@ impl<'a> Leader<'a> {
         }
     }
 
-    /// The assumption: it does not hold for a proof if the ping loop missed the two proof cycles before
-    /// the last one, that is, sent no ping between the check of the last proof but three and the commit of
-    /// the last but one.
-    pub(crate) fn loop_kept_up(&self, member: usize, number: usize) -> bool {
-        let (Some(from), Some(until)) =
-            (self.checks.get(number.wrapping_sub(3)), self.commits.get(number.wrapping_sub(1)))
-        else {
+    /// The assumption: it does not hold for a proof if the ping loop sent no ping between the check
+    /// of the proof that the lease counts from and the commit of the last one before.
+    pub(crate) fn loop_kept_up(&self, member: usize, first: Option<usize>, number: usize) -> bool {
+        let (Some(from), Some(until)) = (
+            first.and_then(|first| self.checks.get(first)),
+            self.commits.get(number.wrapping_sub(1)),
+        ) else {
             return true;
         };
         member == LEADER

@@ -154,7 +154,7 @@ impl Draw {
             first_ping: rng.u64(..=tick_ms * 500),
             member: self.member,
             pings: !self.narrow && rng.bool(),
-            delay: *of(rng, &[100, 300, 1000, 5000]),
+            delay: *of(rng, &[100, 300, 1000, 5000, self.timeout / 100, self.timeout / 50]),
             jitter: *of(rng, &[100, 1000, 5000]),
             wake: *of(rng, &[0, 2000, 20_000]).min(&(self.timeout / 50)),
             punctual: !matches!(self.world, World::Late | World::LateWithShortTicks),
@@ -246,7 +246,8 @@ impl Draw {
         let Self { timeout, narrow, .. } = *self;
         let rng = &mut self.rng;
         match rng.u8(..8) {
-            0..4 if narrow => timeout / 6 + rng.u64(..timeout / 20),
+            0..2 if narrow => timeout / 8 + rng.u64(..timeout / 20),
+            2..4 if narrow => timeout / 6 + rng.u64(..timeout / 20),
             0 => timeout / 12,
             1 => timeout / 4,
             2..4 => timeout / 3 + rng.u64(..timeout / 50),

@@ -4,9 +4,12 @@ use crate::scenario::{Disturbance, Kind, Link, MEMBERS, Party, Scenario, Time};
 
 const TIMEOUT_MS: u64 = 6000;
 const TIMEOUT: Time = TIMEOUT_MS * 1000;
-/// Of the timeout, in thousandths: a little more than a proof's pause, and than two.
-const LENGTHS: [Time; 2] = [180, 360];
-const STARTS: Time = 8;
+/// Of the timeout, in thousandths: a little more than a proof's pause, than what has to be left of a
+/// span, and than that span.
+const LENGTHS: [Time; 3] = [140, 180, 360];
+const STARTS: Time = 10;
+/// From the client to the leader and back, and to a quorum.
+const HOPS: Time = 5;
 const PING_PHASES: u64 = 3;
 const TICK_PHASES: u64 = 3;
 
@@ -47,22 +50,16 @@ pub(crate) fn all(together: u64) -> impl Iterator<Item = Scenario> {
     })
 }
 
-/// A ping right after the session is made, two proofs before the next one is due, and then a stall.
-pub(crate) fn late_after_a_stall() -> Scenario {
-    let disturbance = |kind, from, until| {
-        let [from, until] = [from, until].map(|ms: Time| ms * 1000);
-        Disturbance { kind, from, length: until - from }
-    };
-    let disturbances = vec![
-        disturbance(Kind::Slow(Link::ToClient(0), 300_000), 0, 100),
-        disturbance(Kind::Stall(Party::Leader), 1400, 2340),
-        disturbance(Kind::Mute, 1400, 2360),
-        disturbance(Kind::Slow(Link::FromLeader(0), 1_100_000), 2350, 2400),
-    ];
-    let quiet = quiet(0, 0, TIMEOUT_MS / 2);
-    // The session's last tick is over soon after its timeout.
-    let leader_clock = quiet.leader_clock - 30_000;
-    Scenario { leader_clock, first_ping: 10_000, disturbances, ..quiet }
+/// Nothing goes wrong, and a commit takes so many thousandths of the timeout.
+pub(crate) fn without_faults(commit: Time) -> impl Iterator<Item = Scenario> {
+    let delay = TIMEOUT * commit / 1000 / HOPS;
+    let phases = (0..PING_PHASES).flat_map(|ping| (0..TICK_PHASES).map(move |tick| (ping, tick)));
+    phases.flat_map(move |(ping, tick)| {
+        [2, 5].map(|ticks| {
+            let quiet = quiet(ping, tick, TIMEOUT_MS / ticks);
+            Scenario { delay, horizon: 20 * TIMEOUT, ..quiet }
+        })
+    })
 }
 
 fn picks(of: usize, together: u64) -> Vec<Vec<usize>> {

@@ -88,10 +88,12 @@ pub(crate) struct Outcome {
     pub(crate) overlap: Option<Overlap>,
     pub(crate) suspect: Option<Suspect>,
     /// Proofs by which the rule gave a deadline, and those of them that do not count because the ping
-    /// loop missed two proof cycles before them.
+    /// loop sent no ping before them.
     pub(crate) judged: u64,
     pub(crate) excused: u64,
     pub(crate) expired: bool,
+    /// What was left to the holder when the next proof was answered, at the least.
+    pub(crate) least_left: Option<Time>,
     pub(crate) trace: Vec<String>,
 }
 
@@ -100,7 +102,7 @@ pub(crate) struct Outcome {
 pub(crate) struct Look {
     /// Right after this check the member is cut off from the leader, and the client from all others.
     pub(crate) cut_after: Option<Suspect>,
-    /// Whether deadlines count that a ping loop is to blame for, which missed two proof cycles.
+    /// Whether deadlines count that a ping loop is to blame for, which sent no ping.
     pub(crate) excuse: bool,
     pub(crate) trace: bool,
 }
@@ -368,12 +370,17 @@ impl<'a> World<'a> {
     fn proved(&mut self, number: usize) {
         let connection = self.client.connection;
         self.note("client", || format!("has the answer to proof {number}"));
-        self.client.is_proven(number);
+        if let Some(deadline) = self.client.believes() {
+            let left = deadline.at.saturating_sub(self.now);
+            let least = self.outcome.least_left.get_or_insert(left);
+            *least = left.min(*least);
+        }
+        self.client.is_proven(number, self.now);
         if let Some(until) = self.client.deadline_by(number) {
-            let counts = self.leader.loop_kept_up(self.client.member, number);
+            let counts = self.loop_kept_up(number);
             self.claim(until, counts);
         }
-        let (at, request) = self.client.next(number, self.now);
+        let (at, request) = self.client.next(number, self.now, &mut self.rng);
         self.push(at, Event::Send { connection, request });
     }
 
@@ -409,8 +416,9 @@ impl<'a> World<'a> {
             self.arrivals[index_of_link(link)] = self.now;
         }
         let connection = self.client.connection;
-        let again = if self.leader.known() { Request::Reopen } else { Request::Create };
-        self.push(self.now, Event::Send { connection, request: again });
+        // Without an answer it has no session to take up, and asks for another one.
+        self.client.over = self.client.deadline.is_none();
+        self.push(self.now, Event::Send { connection, request: Request::Reopen });
         self.push(self.now + self.client.patience(), Event::LookForSilence { connection });
     }
 
@@ -507,11 +515,16 @@ impl<'a> World<'a> {
     fn suspect(&mut self, suspect: Suspect, ends: Time) {
         let Some(until) = self.client.deadline_by(suspect.number) else { return };
         self.outcome.judged += 1;
-        if self.look.excuse && !self.leader.loop_kept_up(self.client.member, suspect.number) {
+        if self.look.excuse && !self.loop_kept_up(suspect.number) {
             self.outcome.excused += 1;
         } else if until > ends && self.outcome.suspect.is_none() {
             self.outcome.suspect = Some(suspect);
         }
+    }
+
+    fn loop_kept_up(&self, number: usize) -> bool {
+        let first = self.client.start_of(number);
+        self.leader.loop_kept_up(self.client.member, first, number)
     }
 
     fn cut_off(&mut self, member: usize, ends: Time) {
