@@ -288,6 +288,17 @@ impl Grant {
         self
     }
 
+    /// Returns the end of the lease as far as it is known now, within its limit; `None` without a
+    /// lease.
+    #[must_use]
+    pub fn ends(&self) -> Option<Moment> {
+        match (self.lease, &self.limit) {
+            (Lease::For(lease), Some(limit)) => Some(limit.at().min(self.since + lease)),
+            (Lease::For(lease), None) => Some(self.since + lease),
+            (Lease::WhileProcessLives, _) => None,
+        }
+    }
+
     /// Adds the limit of the session that the lease lives in.
     #[must_use]
     pub fn with_limit(mut self, limit: LeaseLimit) -> Self {

@@ -138,7 +138,7 @@ impl Estate {
 /// prolonged it.
 fn has_enough_left(hold: &Hold, wire: &Wire) -> bool {
     let grant = hold.acknowledged();
-    let Some(deadline) = Hold::deadline_of(&hold.engine, &grant) else {
+    let Some(lapses) = Hold::deadline_of_lease(&hold.engine, &grant) else {
         return true;
     };
     if !Hold::leaves_enough(&hold.engine, &grant, wire.claim.ttl) {
@@ -146,6 +146,6 @@ fn has_enough_left(hold: &Hold, wire: &Wire) -> bool {
     }
     let now = Moment::now();
     let ends = hold.lease_ends().max(wire.may_end);
-    let lease = deadline.saturating_since(grant.since);
-    ends <= Some(now + wire.claim.ttl) && now + lease / LEAST_PART_LEFT <= deadline
+    let lease = lapses.saturating_since(grant.since);
+    ends <= Some(now + wire.claim.ttl) && now + lease / LEAST_PART_LEFT <= lapses
 }

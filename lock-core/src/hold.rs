@@ -341,7 +341,7 @@ impl Hold {
     }
 
     /// As [`deadline_of`](Self::deadline_of), whatever the limit is now: it may move later.
-    fn deadline_of_lease(engine: &Engine, grant: &Grant) -> Option<Moment> {
+    pub(crate) fn deadline_of_lease(engine: &Engine, grant: &Grant) -> Option<Moment> {
         match grant.lease {
             Lease::For(lease) => Some(grant.since + lease.saturating_sub(engine.margin(lease))),
             Lease::WhileProcessLives => None,
@@ -541,7 +541,7 @@ impl Hold {
 
     /// When the server will have let the lock go by itself.
     pub(crate) fn lease_ends(&self) -> Option<Moment> {
-        self.state().lease_ends
+        self.state().lease_ends.map(|ends| within_limit(ends, self.limit.as_ref()))
     }
 
     /// What the backend has acknowledged last, as far as it counts for the longest time.

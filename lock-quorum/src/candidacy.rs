@@ -6,7 +6,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use lock_core::backend::{Claim, Grant, Lease, Ticket};
+use lock_core::backend::{Claim, Grant, Ticket};
 use lock_core::clock::Moment;
 use lock_core::{FencingToken, OwnerId};
 use tokio::sync::Mutex as Lane;
@@ -124,10 +124,7 @@ impl Drop for Candidacy {
 impl Vote {
     /// One that we learn of now.
     pub(crate) fn of(grant: &Grant, origin: Origin, standing: Standing) -> Self {
-        let ends = match grant.lease {
-            Lease::For(lease) => Some(grant.since + lease),
-            _ => None,
-        };
+        let ends = grant.ends();
         let (token, ticket) = (grant.token, grant.ticket.clone());
         let (since, known_since) = (grant.since, Moment::now());
         Self { origin, token, ticket, since, known_since, ends, standing }

@@ -45,7 +45,7 @@ pub(super) async fn the_same_claim_is_the_same_acquisition(ctx: Arc<Ctx>) -> Ver
             first.token,
             second.token
         );
-        ensure!(ends(&second) >= ends(&first), "the lease became shorter");
+        ensure!(second.ends() >= first.ends(), "the lease became shorter");
     }
     client.release(&claim, LetGo::now()).await?;
     ensure!(ctx.is_free(&name("n")).await?, "two attempts of one claim needed two releases");
@@ -65,13 +65,6 @@ pub(super) async fn the_same_claim_is_the_same_acquisition(ctx: Arc<Ctx>) -> Ver
         client.release(&claim, LetGo::now()).await?;
     }
     Ok(())
-}
-
-fn ends(grant: &lock_core::backend::Grant) -> Option<Moment> {
-    match grant.lease {
-        Lease::For(lease) => Some(grant.since + lease),
-        _ => None,
-    }
 }
 
 pub(super) async fn the_lease_counts_from_before_the_request(ctx: Arc<Ctx>) -> Verdict {
