@@ -121,7 +121,10 @@ impl Backend for ZooKeeper {
         check(claim)?;
         let Inner { names, link, .. } = &*self.inner;
         let asked = Moment::now();
-        let session = link.session().await?;
+        let mut session = link.session().await?;
+        if !session.awake().await? {
+            session = link.session().await?;
+        }
         let lock = names.path(&claim.name);
         let place = match session.usable_place(&claim.owner).await? {
             Some(place) => place,

@@ -1,12 +1,17 @@
 //! How long the session is proven to live: the lease of every lock in it.
 //!
 //! Pings prove nothing: a follower that is cut off from its leader goes on answering them while the
-//! leader expires the session. Nor does one committed write: the leader checks the session of a write that
-//! a follower forwards, and does not touch it. What proves is a chain of committed writes, each sent a
-//! sixth of the session timeout after the *acknowledgement* of the one before. Between two commits so
-//! far apart the leader has pinged our follower, the answer carried a touch of our session no older than
-//! the earlier proof, and the check of the next proof came after it. So the session lives at least its
-//! timeout from the sending of the last proof but three; one ping cycle may be lost.
+//! leader expires the session. Nor does one committed write: the leader checks the session of a
+//! write that a follower forwards, and does not touch it. A chain of committed writes proves it,
+//! each sent after the answer to the one before. The follower notes that the session was used, and
+//! tells the leader so in its answer to each ping. A span is the time from the answer to one write
+//! to the sending of a later one. If it is a third of the timeout, the leader has sent a ping
+//! between the two commits. Our follower has answered that ping before it reads the next write. If
+//! that write commits too, the session lives its timeout from the sending of the first one.
+//!
+//! The leader may stall between two commits. So a sixth of the timeout has to be left of a span
+//! without the longest time between two of its commits. It does not matter when writes are sent:
+//! evenly, so that few of them make a long lease, and at once where a commit takes long.
 //!
 //! A new connection has the leader itself touch the session, as its creation does. If a write commits on
 //! that connection, then through that leader, and the session lives a timeout from any moment at which the
@@ -26,11 +31,31 @@ use std::time::Duration;
 use lock_core::backend::LeaseLimit;
 use lock_core::clock::Moment;
 
-/// How many proofs it takes: the last, and three before it.
-const LINKS: usize = 4;
+/// From the sending of one proof to that of the next: this part of the timeout.
+const SPACING: u32 = 8;
+
+/// A commit that takes longer than this part of the timeout is slow: the next proof is sent at once.
+const SLOW: u32 = 16;
+
+/// A commit that takes less than this part of the timeout is quick.
+const QUICK: u32 = 40;
 
 /// No member grants a session less than this part of its first timeout.
 const LEAST: u32 = 5;
+
+/// A write that has committed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Proof {
+    pub(crate) sent: Moment,
+    pub(crate) answered: Moment,
+}
+
+impl Proof {
+    /// Returns how long the commit took, as seen from here.
+    pub(crate) fn took(&self) -> Duration {
+        self.answered.saturating_since(self.sent)
+    }
+}
 
 /// The proofs of one session.
 #[derive(Debug)]
@@ -41,8 +66,10 @@ pub(crate) struct Chain {
     least: Duration,
     /// The session lives until then, by what was answered.
     deadline: Moment,
-    /// When the last proofs were sent, oldest first; all on one connection.
-    sent: VecDeque<Moment>,
+    /// The last proofs, oldest first; all on one connection, sent one after the other.
+    proofs: VecDeque<Proof>,
+    /// No proofs are sent: nothing depends on the session.
+    paused: bool,
     /// The connection was not asked for before then; until its first proof.
     connected_after: Option<Moment>,
     /// The last connection that was asked for has not been answered.
@@ -62,7 +89,8 @@ impl Chain {
             timeout,
             least: timeout / LEAST,
             deadline: asked + share(timeout),
-            sent: VecDeque::new(),
+            proofs: VecDeque::new(),
+            paused: false,
             connected_after: None,
             asking: None,
             unanswered: None,
@@ -75,40 +103,74 @@ impl Chain {
         self.timeout
     }
 
-    /// From the acknowledgement of one proof to the sending of the next.
-    pub(crate) fn spacing(&self) -> Duration {
-        self.timeout / 6
-    }
-
-    /// Returns how soon to prove again: before the deadline that a lost answer leaves.
-    pub(crate) fn pace(&self) -> Duration {
-        if self.unanswered.is_some() { self.least / 3 } else { self.spacing() }
-    }
-
-    /// A write that was sent at `sent` has committed: the request whose answer is lost had not
-    /// arrived when it was checked.
-    pub(crate) fn committed(&mut self, sent: Moment) {
-        self.unanswered = self.late_until.filter(|until| sent < *until).map(|_| sent);
-        self.move_limit();
-    }
-
-    /// A proof that was sent at `sent` was acknowledged.
-    pub(crate) fn proven(&mut self, sent: Moment) {
-        self.committed(sent);
-        let mut alive_at = self.connected_after.take();
-        self.sent.push_back(sent);
-        if self.sent.len() == LINKS {
-            alive_at = alive_at.max(self.sent.pop_front());
+    /// Returns when to send the next proof.
+    pub(crate) fn next_proof(&self) -> Moment {
+        let Some(last) = self.proofs.back() else { return Moment::now() };
+        let next = match last.took() > self.timeout / SLOW {
+            true => last.answered,
+            false => last.sent + self.timeout / SPACING,
+        };
+        match self.unanswered {
+            // Before the deadline that a lost answer leaves.
+            Some(_) => next.min(last.answered + self.least / 3),
+            None => next,
         }
+    }
+
+    /// Returns when to try again after a proof that has failed.
+    pub(crate) fn next_try(&self) -> Moment {
+        Moment::now() + self.timeout / SPACING / 4
+    }
+
+    /// Sends no proofs until further notice, and returns true, unless another connection may take
+    /// long.
+    pub(crate) fn pause(&mut self) -> bool {
+        self.paused = self.proofs.back().is_some_and(|last| last.took() < self.timeout / QUICK);
+        self.paused
+    }
+
+    /// Returns true if the deadline is not kept up: only another connection gives a new one soon.
+    pub(crate) fn is_paused(&self) -> bool {
+        self.paused
+    }
+
+    /// A proof was answered. The request whose answer is lost had not arrived when it was checked.
+    pub(crate) fn proven(&mut self, proof: Proof) {
+        self.unanswered = self.late_until.filter(|until| proof.sent < *until).map(|_| proof.sent);
+        let alive_at = self.connected_after.take().max(self.start());
         if let Some(alive_at) = alive_at {
             self.deadline = self.deadline.max(alive_at + share(self.timeout));
         }
+        self.proofs.push_back(proof);
+        self.paused = false;
         self.move_limit();
+    }
+
+    /// Returns when the last proof was sent from which there is a span. Those before are not needed
+    /// any more.
+    fn start(&mut self) -> Option<Moment> {
+        let start = (0..self.proofs.len()).rev().find(|&first| self.spans(first))?;
+        self.proofs.drain(..start);
+        self.proofs.front().map(|first| first.sent)
+    }
+
+    /// Returns true if the leader has sent a ping between the commits of this proof and the last one.
+    fn spans(&self, first: usize) -> bool {
+        let proofs = || self.proofs.range(first..);
+        let (Some(first), Some(last)) = (proofs().next(), proofs().next_back()) else {
+            return false;
+        };
+        let length = last.sent.saturating_since(first.answered);
+        let between_commits = proofs().zip(proofs().skip(1)).map(|(one, next)| {
+            next.answered.min(last.sent).saturating_since(one.sent.max(first.answered))
+        });
+        let rest = length.saturating_sub(between_commits.max().unwrap_or_default());
+        length >= self.timeout / 3 && rest >= self.timeout / 6
     }
 
     /// Another connection is asked for: from `at` on a server may have taken the session over.
     pub(crate) fn asked(&mut self, at: Moment) {
-        self.sent.clear();
+        self.proofs.clear();
         self.connected_after = None;
         if let Some(given_up) = self.asking.replace(at) {
             // A server that stood still meanwhile reads it, until it closes the connection for its
@@ -137,6 +199,12 @@ impl Chain {
             Some(asked) => self.deadline.min(asked + share(self.least)),
             None => self.deadline,
         }
+    }
+
+    /// Returns true if more is left than one commit takes.
+    pub(crate) fn is_good_for_a_grant(&self) -> bool {
+        let commit = self.proofs.back().map(Proof::took).unwrap_or_default();
+        self.deadline().remaining() > commit
     }
 
     /// Returns what a lease that is granted now has to keep to.
@@ -174,13 +242,69 @@ mod tests {
         chain.deadline().saturating_since(start).as_secs()
     }
 
+    /// Sent and answered at once, unless it took some seconds.
+    fn prove(chain: &mut Chain, start: Moment, sent: u64, took: u64) {
+        chain.proven(Proof { sent: at(start, sent), answered: at(start, sent + took) });
+    }
+
+    /// Each third of it is 17 s, rounded up, and each sixth 9 s.
     #[test]
-    fn the_last_proof_but_three_counts() {
+    fn the_last_proof_that_has_a_span_before_the_last_two_counts() {
         let start = Moment::now();
         let mut chain = Chain::new(T, start);
-        for (sent, alive_at) in [(1, 0), (2, 0), (3, 0), (4, 1), (5, 2), (9, 3)] {
-            chain.proven(at(start, sent));
+        for (sent, alive_at) in
+            [(1, 0), (10, 0), (19, 0), (28, 1), (29, 10), (36, 10), (44, 10), (60, 19)]
+        {
+            prove(&mut chain, start, sent, 0);
             assert_eq!(until(&chain, start), alive_at + SHARE, "after the proof sent at {sent}");
+        }
+    }
+
+    #[test]
+    fn a_span_begins_with_an_answer() {
+        let start = Moment::now();
+        let mut chain = Chain::new(T, start);
+        for (sent, took, alive_at) in [(1, 2, 0), (11, 0, 0), (19, 0, 0), (20, 0, 0), (21, 0, 1)] {
+            prove(&mut chain, start, sent, took);
+            assert_eq!(until(&chain, start), alive_at + SHARE, "after the proof sent at {sent}");
+        }
+    }
+
+    #[test]
+    fn a_stall_between_two_commits_is_no_part_of_a_span() {
+        let start = Moment::now();
+        let mut chain = Chain::new(T, start);
+        for (sent, alive_at) in [(1, 0), (5, 0), (20, 0), (21, 0), (30, 0), (31, 5)] {
+            prove(&mut chain, start, sent, 0);
+            assert_eq!(until(&chain, start), alive_at + SHARE, "after the proof sent at {sent}");
+        }
+    }
+
+    #[test]
+    fn proofs_are_evenly_sent_and_at_once_where_a_commit_is_slow() {
+        let start = Moment::now();
+        let mut chain = Chain::new(T, start);
+        let next = |chain: &Chain| chain.next_proof().saturating_since(start);
+        prove(&mut chain, start, 1, 3);
+        assert_eq!(next(&chain), Duration::from_millis(1000 + 6250));
+        prove(&mut chain, start, 8, 4);
+        assert_eq!(next(&chain), Duration::from_secs(12));
+        chain.asked(at(start, 13));
+        chain.granted(at(start, 13), T);
+        chain.asked(at(start, 14));
+        chain.asked(at(start, 15));
+        prove(&mut chain, start, 16, 1);
+        assert!(next(&chain) < Duration::from_secs(21), "before the deadline of a lost answer");
+    }
+
+    #[test]
+    fn a_grant_needs_more_time_than_a_commit_takes() {
+        let now = Moment::now();
+        let mut chain = Chain::new(T, now.saturating_sub(Duration::from_secs(SHARE - 2)));
+        for (took, is_good) in [(1, true), (3, false)] {
+            let sent = now.saturating_sub(Duration::from_secs(took));
+            chain.proven(Proof { sent, answered: now });
+            assert_eq!(chain.is_good_for_a_grant(), is_good, "took {took} s");
         }
     }
 
@@ -188,12 +312,12 @@ mod tests {
     fn a_new_connection_counts_once_something_has_committed_on_it() {
         let start = Moment::now();
         let mut chain = Chain::new(T, start);
-        (1..=4).for_each(|sent| chain.proven(at(start, sent)));
-        chain.asked(at(start, 5));
-        chain.granted(at(start, 5), T);
-        assert_eq!(until(&chain, start), 1 + SHARE, "nothing is proven on it yet");
-        for (sent, alive_at) in [(7, 5), (8, 5), (9, 5), (10, 7)] {
-            chain.proven(at(start, sent));
+        (1..=4).for_each(|turn| prove(&mut chain, start, 9 * turn, 0));
+        chain.asked(at(start, 37));
+        chain.granted(at(start, 37), T);
+        assert_eq!(until(&chain, start), 9 + SHARE, "nothing is proven on it yet");
+        for (sent, alive_at) in [(39, 37), (48, 37), (57, 37), (58, 39)] {
+            prove(&mut chain, start, sent, 0);
             assert_eq!(until(&chain, start), alive_at + SHARE, "after the proof sent at {sent}");
         }
     }
@@ -205,11 +329,11 @@ mod tests {
         chain.asked(at(start, 5));
         chain.granted(at(start, 5), T / 2);
         assert_eq!(until(&chain, start), 5 + 24);
-        chain.proven(at(start, 6));
+        prove(&mut chain, start, 6, 0);
         assert_eq!(until(&chain, start), 5 + 24);
         chain.asked(at(start, 10));
         chain.granted(at(start, 10), T);
-        chain.proven(at(start, 11));
+        prove(&mut chain, start, 11, 0);
         assert_eq!(until(&chain, start), 10 + 24, "a touch of before may be under way");
     }
 
@@ -222,11 +346,11 @@ mod tests {
         assert_eq!(until(&chain, start), 5 + 9);
         chain.granted(at(start, 7), T);
         assert_eq!(until(&chain, start), 5 + 9, "the first one may have been granted less");
-        chain.proven(at(start, 8));
+        prove(&mut chain, start, 8, 0);
         assert_eq!(until(&chain, start), 8 + 9, "the first one may come late");
-        chain.proven(at(start, 20));
+        prove(&mut chain, start, 20, 0);
         assert_eq!(until(&chain, start), 20 + 9);
-        chain.proven(at(start, 80));
+        prove(&mut chain, start, 80, 0);
         assert_eq!(until(&chain, start), 7 + SHARE, "and has not come");
     }
 
@@ -239,7 +363,7 @@ mod tests {
         chain.asked(at(start, 5));
         assert_eq!(limit.at(), at(start, 5) + Duration::from_millis(9800));
         chain.granted(at(start, 5), T);
-        chain.proven(at(start, 6));
+        prove(&mut chain, start, 6, 0);
         assert_eq!(limit.at(), at(start, 5 + SHARE));
     }
 
@@ -251,7 +375,7 @@ mod tests {
         let limit = chain.limit();
         chain.asked(start);
         chain.granted(start, T);
-        chain.proven(start);
+        prove(&mut chain, start, 0, 0);
         assert_eq!(limit.at(), at(long_ago, SHARE));
         assert_eq!(chain.limit().at(), at(start, SHARE));
     }

@@ -42,22 +42,33 @@
 //! | | |
 //! |---|---|
 //! | a crashed holder is replaced | after at most `T` and one tick |
-//! | a holder that is cut off gives up | `0.09 T` to `T/2` after the cut, by how long ago its lease was renewed (a young session: at most `0.98 T`) |
-//! | and from then to the next grant it takes | `T/2` or longer (a young session: `T/50`) |
+//! | a holder that is cut off gives up | `T/3` to `T/2` after the cut, by how long ago the session was proven (slow commits: `T/6`; a young session: at most `0.98 T`) |
+//! | and from then to the next grant it takes | `T/3` or longer (a young session: `T/50`) |
 //!
 //! The `ttl` of a lock bounds its lease from above: a holder that does not renew for that long stops
 //! treating the lock as held. This is enforced by the client. After a crash the server keeps the lock
 //! for the session timeout, whatever the ttl. Guards therefore often have less time left than their
-//! ttl. A renewal is due after a third of the time left, and costs one round trip for all locks of a
-//! client.
+//! ttl. Their deadline moves with each proof of the session, without a renewal. A renewal notices a
+//! node that was deleted by hand. It is due after a third of the ttl, and costs one round trip for
+//! all locks of a client.
 //!
-//! A lease is proven by a chain of committed no-ops, one every `T/6`: it counts from the sending of
-//! the last one but three. Pings prove nothing, and a single commit does not either. Proofs cost
-//! the same whatever the number of locks and waiters: `6/T` requests a second for each client, and
-//! up to as many pings, which the client crate sends when it has sent nothing for `0.15 T`; 0.6 to
-//! 1.2 a second with `T` = 10 s. A new connection counts once a proof has committed on it. It is
-//! assumed that a tick is at most `T/2`, which is the servers' own default limit, and that clocks
-//! run at one rate to a hundredth.
+//! A lease is proven by a chain of committed no-ops, one every `T/8`. Pings prove nothing, and a
+//! single commit does not either. A lease counts from the sending of the last proof that was
+//! answered `T/3` before the sending of the last but one; a pause between two commits, in which the
+//! leader may have stood still, is no part of that. Proofs cost the same whatever the number of
+//! locks and waiters: `8/T` requests a second for each client, 0.8 with `T` = 10 s. The client
+//! crate sends pings only when it has sent nothing for `0.15 T`. A new connection counts once a
+//! proof has committed on it. It is assumed that a tick is at most `T/2`, which is the servers' own
+//! default limit, and that clocks run at one rate to a hundredth.
+//!
+//! **A commit may take up to `T/10`**, with the way to the server and back. Then no lock is lost, and
+//! a grant leaves more than a commit takes; up to `T/50` it leaves `T/4`. Where a commit takes
+//! longer than `T/16`, each answer is followed by the next proof at once. [`ZooKeeper::connect`]
+//! warns of commits that take more than `T/20`.
+//!
+//! **An idle client sends pings and nothing else**: when there was no claim for the time of `T`, it
+//! sends no proofs, unless its commits take more than `T/40`. The next acquisition makes another
+//! connection for the session, which costs three round trips more, and five with TLS.
 //!
 //! Members may have different limits for timeouts, as while they are restarted one by one with a
 //! lower `maxSessionTimeout` or `tickTime`. The session then lives as long as the last connection
@@ -76,11 +87,12 @@
 //! sees it at once, also in a process that was stopped meanwhile, and it moves forward again when
 //! the session turns out to live on.
 //!
-//! Let `T` be four ticks or more: 8 s where `tickTime` is 2000. A model of the ensemble, in which everything may be late or
-//! stall, finds no overlap from 3.4 ticks on. At two ticks it finds one: a leader that stalls, its loop of pings that
-//! runs again 20 ms after the rest of it, and one slow message together give the lock away 0.27 s before its holder has
-//! given up. A client is not told the tick; but where the servers grant more than was asked for, that
-//! is their least, two ticks unless `minSessionTimeout` is set, and a warning is traced.
+//! Let `T` be four ticks or more: 8 s where `tickTime` is 2000, and 12 s where it is not set and so
+//! is 3000. A model of the ensemble, in which everything may be late or stall, finds no overlap from
+//! two ticks on. But at two ticks the leader's loop of pings may be late by no more than `T/12`
+//! while the leader goes on committing, and at four ticks by `T/5`. A client is not told the tick.
+//! But where the servers grant more than was asked for, that is their least, two ticks unless
+//! `minSessionTimeout` is set, and a warning is traced.
 //!
 //! When a session expires, all its locks are lost at once, and the next attempt has a new one.
 //!

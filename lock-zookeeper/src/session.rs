@@ -23,7 +23,7 @@ use zookeeper_client::{Acls, Client, Error as ZkError};
 pub(crate) use self::connection::Connection;
 pub(crate) use self::watched::Watched;
 use self::watched::Watches;
-use crate::chain::Chain;
+use crate::chain::{Chain, Proof};
 use crate::config::Config;
 use crate::fault::fault;
 use crate::names::{Layout, token};
@@ -46,6 +46,10 @@ pub(crate) struct Session {
     chain: Mutex<Chain>,
     /// The chain has changed.
     proven: Notify,
+    /// When an acquisition began last, or there was a claim.
+    used_at: Mutex<Moment>,
+    /// An acquisition has begun.
+    used: Notify,
     places: Mutex<HashMap<OwnerId, Arc<Place>>>,
     /// There is something to clear away, sooner than thought.
     sweep: Notify,
@@ -69,22 +73,27 @@ struct Barrier {
 }
 
 impl Session {
-    /// A session that was opened on `connection`; it was asked for at `asked`.
+    /// A session that was opened on `connection`; it was asked for at `asked`, and has `proofs`.
     pub(crate) fn new(
         connection: Connection,
         asked: Moment,
+        proofs: &[Proof],
         config: Config,
         acls: Acls<'static>,
     ) -> Arc<Self> {
         let client = &connection.client;
+        let mut chain = Chain::new(client.session_timeout(), asked);
+        proofs.iter().for_each(|proof| chain.proven(*proof));
         Arc::new(Self {
             id: client.session_id().0,
-            chain: Mutex::new(Chain::new(client.session_timeout(), asked)),
+            chain: Mutex::new(chain),
             connection: watch::Sender::new(Arc::new(connection)),
             layout: config.names.layout,
             config,
             acls,
             proven: Notify::new(),
+            used_at: Mutex::new(Moment::now()),
+            used: Notify::new(),
             places: Mutex::default(),
             sweep: Notify::new(),
             sweeps_at: Mutex::default(),
@@ -138,7 +147,10 @@ impl Session {
     /// Waits for a connection, and not for long: an outage is an error, not a wait. True if the session
     /// goes on.
     pub(crate) async fn ready(&self) -> Result<bool, Fault> {
-        let patience = self.timeout() / 20;
+        self.ready_within(self.timeout() / 20).await
+    }
+
+    async fn ready_within(&self, patience: Duration) -> Result<bool, Fault> {
         let connected = tokio::time::timeout(patience, self.connected()).await;
         connected.map_err(|_| {
             let why = "there is no connection to a server that has a quorum";
@@ -200,6 +212,10 @@ impl Session {
         self.sweeps_at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn used_at(&self) -> MutexGuard<'_, Moment> {
+        self.used_at.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn chain(&self) -> MutexGuard<'_, Chain> {
         self.chain.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -207,29 +223,60 @@ impl Session {
 
 /// Proofs.
 impl Session {
+    /// Sends one proof after the other.
     async fn prove(&self) {
-        // From then on a write that commits is a proof of the chain.
-        let mut link_at = Moment::now();
-        let mut next = link_at;
+        let mut next = self.chain().next_proof();
         loop {
             let connection = self.connection();
-            let is_link = next >= link_at;
-            tokio::select! {
+            let is_proven = tokio::select! {
                 biased;
                 () = connection.lost() => {
                     if self.is_over() || !self.reconnect().await {
                         return;
                     }
-                    link_at = Moment::now() + self.chain().spacing();
+                    true
                 }
-                () = sleep_until(next) => match self.prove_once(&connection, is_link).await {
-                    true if is_link => link_at = Moment::now() + self.chain().spacing(),
-                    true => {}
-                    false => link_at = Moment::now() + self.chain().spacing() / 4,
-                }
-            }
-            next = link_at.min(Moment::now() + self.chain().pace());
+                () = self.next_proof(next) => self.prove_once(&connection).await,
+            };
+            let chain = self.chain();
+            next = if is_proven { chain.next_proof() } else { chain.next_try() };
         }
+    }
+
+    /// Waits until the next proof is due at `next`, or for an acquisition in an idle session.
+    async fn next_proof(&self, next: Moment) {
+        sleep_until(next).await;
+        loop {
+            let mut used = pin!(self.used.notified());
+            used.as_mut().enable();
+            if !self.pauses() {
+                return;
+            }
+            used.await;
+        }
+    }
+
+    /// Sends no more proofs if there is no claim in this session, nor was for the time of its timeout.
+    /// Each of them is logged by a quorum.
+    fn pauses(&self) -> bool {
+        let places = self.places();
+        if !places.is_empty() {
+            *self.used_at() = Moment::now();
+            return false;
+        }
+        let mut chain = self.chain();
+        (*self.used_at() + chain.timeout()).has_passed() && chain.pause()
+    }
+
+    /// Before an acquisition: after a pause another connection is made. When that is taken up, the
+    /// leader touches the session. A chain on the old one would take a good part of a timeout. False
+    /// if the session is over.
+    pub(crate) async fn awake(&self) -> Result<bool, Fault> {
+        *self.used_at() = Moment::now();
+        if self.chain().is_paused() {
+            self.connection().hang_up().await;
+        }
+        self.ready_within(self.timeout() / 2).await
     }
 
     /// Takes the session up on another connection; false if that cannot be any more. A server that
@@ -266,10 +313,12 @@ impl Session {
         server: &str,
         bound: Duration,
     ) -> Result<Option<Connection>, Expired> {
-        // A server that is not there has not taken the session over.
-        let is_there = tokio::time::timeout(bound, TcpStream::connect(server)).await;
-        if !matches!(is_there, Ok(Ok(_))) {
-            return Ok(None);
+        // A server that is not there has not taken the session over, on which leases depend.
+        if !self.chain().is_paused() {
+            let is_there = tokio::time::timeout(bound, TcpStream::connect(server)).await;
+            if !matches!(is_there, Ok(Ok(_))) {
+                return Ok(None);
+            }
         }
         let asked = Moment::now();
         self.chain().asked(asked);
@@ -299,21 +348,19 @@ impl Session {
         }
         self.chain().granted(asked, granted);
         // It may have joined a member that lags behind: after this that has caught up.
-        let sent = Moment::now();
         let proven = tokio::time::timeout(self.timeout() / 2, commit_nothing(&connection.client));
-        if !matches!(proven.await, Ok(Ok(()))) {
+        let Ok(Ok(proof)) = proven.await else {
             connection.hang_up().await;
             return Ok(None);
-        }
-        self.chain().proven(sent);
+        };
+        self.chain().proven(proof);
         self.proven.notify_waiters();
         Ok(Some(connection))
     }
 
     /// [Commits nothing](commit_nothing), once. False unless it was acknowledged on the connection that
     /// it was sent on.
-    async fn prove_once(&self, connection: &Connection, is_link: bool) -> bool {
-        let sent = Moment::now();
+    async fn prove_once(&self, connection: &Connection) -> bool {
         let answer = tokio::select! {
             biased;
             () = connection.lost() => return false,
@@ -327,11 +374,8 @@ impl Session {
             }
         };
         match answer {
-            Ok(()) => {
-                match is_link {
-                    true => self.chain().proven(sent),
-                    false => self.chain().committed(sent),
-                }
+            Ok(proof) => {
+                self.chain().proven(proof);
                 self.proven.notify_waiters();
                 true
             }
@@ -349,8 +393,8 @@ impl Session {
         }
     }
 
-    /// The grant of a place that is first, to a claim that asked at `asked`. Waits for a proof if there is
-    /// none that is young enough.
+    /// The grant of a place that is first, to a claim that asked at `asked`. Waits for a proof if the
+    /// last one leaves less than another one takes.
     pub(crate) async fn grant(
         &self,
         place: &Place,
@@ -363,7 +407,7 @@ impl Session {
             if self.is_over() {
                 return Err(expired());
             }
-            if !self.chain().deadline().has_passed() {
+            if self.chain().is_good_for_a_grant() {
                 break;
             }
             proven.await;
@@ -381,16 +425,9 @@ impl Session {
         state.lapses = lapses;
         drop(state);
         self.sweep_by(lapses);
-        Ok(self.lease_until(lapses, asked).with_token(number))
-    }
-
-    /// From `asked` until `lapses` or the session's own deadline, whichever comes first. Core gives a
-    /// hundredth of it up.
-    fn lease_until(&self, lapses: Moment, asked: Moment) -> Grant {
-        let limit = self.chain().limit();
-        let proven = limit.at().saturating_since(asked) * 100 / 99;
-        let lease = lapses.saturating_since(asked).min(proven);
-        Grant::new(Lease::For(lease), asked).with_limit(limit)
+        // As long as the session is proven: its limit moves with each proof.
+        let lease = Lease::For(lapses.saturating_since(asked));
+        Ok(Grant::new(lease, asked).with_token(number).with_limit(self.chain().limit()))
     }
 
     /// A round trip after which everything is known that had happened on the ensemble before it: the events
@@ -401,6 +438,8 @@ impl Session {
         if self.barrier.done.load(Ordering::SeqCst) > number {
             return Ok(());
         }
+        // Renewals that were begun together ask together.
+        tokio::task::yield_now().await;
         let all = self.barrier.asked.load(Ordering::SeqCst);
         self.client().sync("/").await.map_err(|error| fault("asking the ensemble", &error))?;
         self.barrier.done.store(all, Ordering::SeqCst);
@@ -430,7 +469,8 @@ impl Session {
         if has_waited {
             let client = self.client();
             let alive = self.meanwhile(async {
-                commit_nothing(&client).await.map_err(|error| fault("proving the session", &error))
+                let proof = commit_nothing(&client).await;
+                proof.map_err(|error| fault("proving the session", &error))
             });
             let unknown =
                 |fault: Fault| Fault::not_applied(FaultKind::Unavailable, fault.into_source());
@@ -444,6 +484,7 @@ impl Session {
     pub(crate) fn new_place(&self, owner: OwnerId, lock: String, lapses: Moment) -> Arc<Place> {
         let place = Arc::new(Place::new(lock, self.layout.mint(), lapses));
         self.places().insert(owner, Arc::clone(&place));
+        self.used.notify_waiters();
         self.sweep_by(lapses);
         if self.is_over() {
             self.end();
@@ -510,11 +551,12 @@ pub(crate) fn warn_of_less(config: &Config, granted: Duration) {
 }
 
 /// A write that changes nothing, and is committed as any other.
-pub(crate) async fn commit_nothing(client: &Client) -> Result<(), ZkError> {
+pub(crate) async fn commit_nothing(client: &Client) -> Result<Proof, ZkError> {
+    let sent = Moment::now();
     let mut write = client.new_multi_writer();
     write.add_check_version("/", -1)?;
     write.commit().await?;
-    Ok(())
+    Ok(Proof { sent, answered: Moment::now() })
 }
 
 fn removed() -> Fault {

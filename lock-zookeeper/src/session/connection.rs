@@ -99,11 +99,11 @@ impl Connection {
         self.line.down.wait().await;
     }
 
-    /// Hangs up, and does not close the session, as dropping an open connection does.
-    pub(super) async fn hang_up(self) {
+    /// Hangs up, and does not close the session, as dropping an open connection does. Only a task
+    /// that has ended cannot close the session any more.
+    pub(super) async fn hang_up(&self) {
         self.serving.abort();
-        // Only a task that has ended cannot close the session any more.
-        let _ = self.serving.await;
+        self.lost().await;
     }
 }
 
@@ -141,9 +141,8 @@ impl Line {
         .await
     }
 
-    fn end(&self) {
+    fn is_ending(&self) {
         *self.is_up.write().unwrap_or_else(PoisonError::into_inner) = false;
-        let _ = self.down.set(());
     }
 }
 
@@ -174,8 +173,9 @@ impl Future for Serving {
 
 impl Serving {
     fn end(&mut self) {
-        self.line.end();
+        self.line.is_ending();
         self.task = None;
+        let _ = self.line.down.set(());
     }
 }
 

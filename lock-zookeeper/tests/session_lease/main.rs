@@ -109,8 +109,8 @@ fn drawn_schedules_without_a_ping_loop_leave_the_rule_unharmed() {
     assert!(tally.runs == 1 || tally.excused * 5 < tally.judged, "most is judged: {tally:?}");
 }
 
-/// With a tick of at most 0.3 timeouts, it does not matter either when proofs are sent: without the
-/// longest time between two commits, there is a ping in what is left of a span.
+/// With a tick of at most 0.3 timeouts, it does not matter when proofs are sent. There is a ping in
+/// a span without the longest time between two commits.
 #[test]
 fn drawn_schedules_with_short_ticks_need_no_excuse() {
     never_breaks(&AT_ANY_TIME, World::LateWithShortTicks, RUNS / 5, Look::default());

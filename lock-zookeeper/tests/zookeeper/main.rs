@@ -6,6 +6,7 @@ mod locks;
 mod outages;
 mod refusals;
 mod shrinking;
+mod slow;
 mod support;
 #[cfg(feature = "tls")]
 mod tls;

@@ -9,7 +9,7 @@ use conformance_tests::words::Output;
 use lock_core::clock::{Moment, sleep};
 
 use crate::ensemble::{HandOver, connect, ensemble_with_links, eventually, locker, roles};
-use crate::support::soon;
+use crate::support::until;
 
 /// The requested timeout, which one member grants. The other member grants [`SHORT`].
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -51,7 +51,7 @@ impl Limits {
         self.lines[1 - line].set(Fault::Refuse);
         self.lines[line].heal();
         self.lines[1 - line].reset_connections().await;
-        soon(async { while hand_over.holder.verify().await.is_err() {} }).await;
+        until("it has moved", async || hand_over.holder.verify().await.is_ok()).await;
         assert!(hand_over.holder.is_held(), "the lock survives the reconnect");
     }
 
