@@ -313,6 +313,18 @@ impl Proxy {
         self.order(|state| state.moved_to = Some(upstream));
     }
 
+    /// Replaces `old` by `new` in all that servers send, as an address that clients reach under another one.
+    /// Both have the same length, so that a length in front of them stays right. An `old` that is spread over
+    /// two reads is not found.
+    ///
+    /// # Panics
+    ///
+    /// The lengths differ.
+    pub fn rewrite(&self, old: &str, new: &str) {
+        assert_eq!(old.len(), new.len(), "{old} and {new}");
+        self.order(|state| state.rewrites.push([old, new].map(|text| text.as_bytes().to_vec())));
+    }
+
     /// Takes all faults away; what was held up by them arrives now. What waits to be cut, held or
     /// counted still does.
     pub fn heal(&self) {
@@ -743,9 +755,22 @@ struct State {
     counted: Stats,
     /// Where new connections lead, if no longer to the server that the proxy was started for.
     moved_to: Option<SocketAddr>,
+    /// Text of servers, each with its replacement.
+    rewrites: Vec<[Vec<u8>; 2]>,
 }
 
 impl State {
+    fn rewritten(&self, mut bytes: Vec<u8>) -> Vec<u8> {
+        for [old, new] in &self.rewrites {
+            for from in 0..(bytes.len() + 1).saturating_sub(old.len()) {
+                if bytes[from..].starts_with(old) {
+                    bytes[from..from + old.len()].copy_from_slice(new);
+                }
+            }
+        }
+        bytes
+    }
+
     fn fault_of(&self, connection: u64) -> Fault {
         let client = || self.live.get(&connection).and_then(|orders| orders.client);
         if !self.spared.is_empty() && client().is_some_and(|client| self.spared.contains(&client)) {
@@ -1144,7 +1169,12 @@ impl<'a> Lane<'a> {
         let due = Moment::now() + state.fault_of(self.live.connection).delay_of(self.direction);
         let (caught, forged) = match self.direction {
             Direction::ToServer => (self.scan(&mut state, bytes), None),
-            Direction::ToClient => (Vec::new(), answer(state.live.get_mut(&self.live.connection))?),
+            Direction::ToClient => {
+                let forged = answer(state.live.get_mut(&self.live.connection))?;
+                let is_changed = !state.rewrites.is_empty();
+                let rewritten = || is_changed.then(|| state.rewritten(bytes.to_vec()));
+                (Vec::new(), forged.or_else(rewritten))
+            }
         };
         drop(state);
         self.enqueue(due, forged.as_deref().unwrap_or(bytes), caught);

@@ -1364,6 +1364,77 @@ fn half_of_the_hand_offs_without_a_fault_are_prompt_and_nine_in_ten() {
     assert!(report.is_legal() && report.calm.count == 0, "{report}");
 }
 
+/// Renewals do not rest on the application, so a lock is lost to its starvation without a reason. A
+/// process that is stopped renews nothing.
+#[test]
+fn a_lock_whose_application_does_not_run_stays_held() {
+    let judge = |what: &str, more: &str| {
+        holds_of("", |n, t| {
+            let who = format!("p1/t{n}");
+            let [begins, ends] = [("fault", t + 10), ("heal", t + 700)].map(|(kind, t)| {
+                let more = format!(r#","what":"{what}","proc":"p1""#);
+                let more = if kind == "fault" { more } else { String::new() };
+                format!(r#"{{"kind":"{kind}","t":{t},"id":{n}{more}}}"#)
+            });
+            let lost = written(t + 701, "event", &who, "lost", r#","err":"expired""#);
+            taken(n, t, more).into_iter().chain([begins, ends, lost]).collect()
+        })
+    };
+    let report = judge("starve", "");
+    assert!(report.broken.contains_key(&Rule::Unexplained), "{report}");
+    assert_eq!((report.starved.count, report.starved.failed), (8, 8), "{report}");
+    assert_eq!(report.holds.count, 0, "{report}");
+    for (what, more) in [("stop", ""), ("starve", r#","unrenewed":true"#)] {
+        let report = judge(what, more);
+        assert!(!report.broken.contains_key(&Rule::Unexplained), "{what} {more}: {report}");
+        assert_eq!(report.starved.count, 0, "{report}");
+    }
+    // The server keeps it for as long as the application may rely on it: a waiter waits no longer than that.
+    let starve = r#"{"kind":"fault","t":100,"id":1,"what":"starve","proc":"p1"}"#;
+    let heal = r#"{"kind":"heal","t":9000,"id":1}"#;
+    let wait = r#"{"kind":"invoke","t":500,"proc":"p2/b","lock":"l","op":"acquire","grant":"b"}"#;
+    let release = [
+        r#"{"kind":"invoke","t":9001,"proc":"p1/a","lock":"l","op":"release","grant":"a","valid_until":11000}"#,
+        r#"{"kind":"ok","t":9002,"proc":"p1/a","lock":"l","op":"release","grant":"a"}"#,
+    ];
+    let taken = r#"{"kind":"ok","t":9003,"proc":"p2/b","lock":"l","op":"acquire","grant":"b","fence":2,"valid_until":11900}"#;
+    let lines = [TAKEN[0], TAKEN[1], starve, wait, heal, release[0], release[1], taken];
+    let report = hand_written("", &lines).unwrap();
+    assert!(report.is_legal(), "{report}");
+    let stop = starve.replace("starve", "stop");
+    let lines = [TAKEN[0], TAKEN[1], &stop, wait, heal, release[0], release[1], taken];
+    assert!(!hand_written("", &lines).unwrap().is_legal(), "it is not renewed while it is stopped");
+}
+
+/// Where locks end with their process, a detached one ends with its lease.
+#[test]
+fn a_detached_lock_outlives_its_process_for_its_lease() {
+    let kill = r#"{"kind":"fault","t":100,"id":1,"what":"kill","proc":"p1"}"#;
+    let judge = |lease: &str, t: u64| {
+        let begun = TAKEN[0].replace('}', &format!("{lease}}}"));
+        let wait =
+            r#"{"kind":"invoke","t":500,"proc":"p2/b","lock":"l","op":"acquire","grant":"b"}"#;
+        let taken = format!(
+            r#"{{"kind":"ok","t":{t},"proc":"p2/b","lock":"l","op":"acquire","grant":"b","fence":2}}"#
+        );
+        let lines = [&begun, TAKEN[1], kill, wait, &taken];
+        hand_written(r#","lease":null"#, &lines).unwrap()
+    };
+    let detached = r#","lease":3000"#;
+    for (lease, t, rule) in [
+        (detached, 2990, None),
+        (detached, 3299, None),
+        (detached, 650, Some(Rule::K2)),
+        (detached, 3400, Some(Rule::K5)),
+        ("", 590, None),
+        ("", 800, Some(Rule::K5)),
+    ] {
+        let report = judge(lease, t);
+        let broken: Vec<Rule> = report.broken.keys().copied().collect();
+        assert_eq!(broken, rule.into_iter().collect::<Vec<_>>(), "{lease} {t}: {report}");
+    }
+}
+
 #[test]
 fn a_stopped_holder_is_taken_over_from_within_the_bound() {
     let stop = r#"{"kind":"fault","t":100,"id":1,"what":"stop","proc":"p1"}"#;
@@ -1515,11 +1586,11 @@ fn a_hold_that_was_passed_on_was_asked_for_by_the_first_who_had_it() {
 fn who_waits_beside_a_holder_whose_lease_ran_out_may_be_passed_over() {
     let call = written;
     let held = |fence: u64, until: u64| format!(r#","fence":{fence},"valid_until":{until}"#);
-    let judge = |fields: &str, holder: &str| {
+    let judge = |fields: &str, holder: &str, queued: &str| {
         let lines = [
             call(10, "invoke", holder, "acquire", ""),
             call(20, "ok", holder, "acquire", &held(1, 900)),
-            call(30, "invoke", "p1/b", "acquire", ""),
+            call(30, "invoke", "p1/b", "acquire", queued),
             call(300, "invoke", "p2/c", "acquire", ""),
             call(900, "event", holder, "lost", r#","err":"expired""#),
             call(1000, "ok", "p2/c", "acquire", &held(2, 3900)),
@@ -1531,10 +1602,12 @@ fn who_waits_beside_a_holder_whose_lease_ran_out_may_be_passed_over() {
         hand_written(&fields, &lines.each_ref().map(String::as_str)).unwrap()
     };
     let pushed = r#","passes_over":true"#;
-    assert!(judge(pushed, "p1/a").is_legal());
+    assert!(judge(pushed, "p1/a", "").is_legal());
+    // Or one whose program has to start before it is queued.
+    assert!(judge("", "p3/a", r#","overtakable":true"#).is_legal());
     // Not where that is not said, nor beside others.
     for (fields, holder) in [("", "p1/a"), (pushed, "p3/a")] {
-        let report = judge(fields, holder);
+        let report = judge(fields, holder, "");
         assert!(report.broken.contains_key(&Rule::Fifo), "{fields} {holder}: {report}");
     }
 }

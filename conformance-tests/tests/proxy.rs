@@ -746,6 +746,16 @@ async fn new_connections_lead_where_the_address_has_moved() {
 }
 
 #[tokio::test]
+async fn answers_are_rewritten_and_requests_are_not() {
+    let (server, proxy) = line_server().await;
+    proxy.rewrite("127.0.0.1", "127.0.3.1");
+    let mut client = Client::connect(&proxy).await;
+    assert_eq!(client.ask("127.0.0.1:1 127.0.0.1:2").await, "re:127.0.3.1:1 127.0.3.1:2");
+    assert_eq!(client.ask("127.0.0.").await, "re:127.0.0.");
+    server.gets(&["connected", "127.0.0.1:1 127.0.0.1:2", "127.0.0."]).await;
+}
+
+#[tokio::test]
 async fn dropping_the_proxy_ends_everything() {
     let (server, proxy) = line_server().await;
     let mut client = Client::connect(&proxy).await;

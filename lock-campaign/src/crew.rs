@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, ExitStatus, Stdio};
 use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
@@ -14,7 +14,7 @@ use std::time::Duration;
 use conformance_tests::proxy::Proxy;
 use conformance_tests::servers::{Clock, spawn_bound};
 use lock_core::Backend;
-use nix::sys::signal::{Signal, kill};
+use nix::sys::signal::{Signal, killpg};
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use nix::unistd::Pid;
 
@@ -26,7 +26,7 @@ use crate::worker::{self, Duty, Order};
 const READY_WITHIN: Duration = Duration::from_secs(90);
 
 /// How long it may take to do what it is told.
-pub(crate) const OBEYS_WITHIN: Duration = Duration::from_secs(30);
+const OBEYS_WITHIN: Duration = Duration::from_secs(30);
 
 /// One place in the crew: who has it may be killed, and the next one takes it.
 pub(crate) struct Post {
@@ -121,6 +121,8 @@ impl Post {
                 let duty = serde_json::to_string(&duty)?;
                 let child = spawn_bound(std::env::current_exe()?, |command| {
                     command.args(["client", backing, &duty]);
+                    // With its own children, which are stopped and killed with it.
+                    command.process_group(0);
                     command.stdin(Stdio::from(OwnedFd::from(its_orders)));
                     command.stdout(Stdio::from(OwnedFd::from(its_desk)));
                     if let Some(clock) = &self.clock {
@@ -157,8 +159,28 @@ impl Post {
         writeln!(&self.client()?.orders, "{}", order.to_line())
     }
 
-    /// SIGSTOP; returns when it has stopped.
+    /// Blocks its application; returns when it is blocked.
+    pub(crate) fn freeze(&self) -> io::Result<()> {
+        self.order(&Order::Freeze)?;
+        self.hears("frozen", OBEYS_WITHIN)
+    }
+
+    /// Lets its application run again.
+    pub(crate) fn thaw(&self) -> io::Result<()> {
+        self.order(&Order::Thaw)?;
+        self.hears("thawed", OBEYS_WITHIN)
+    }
+
+    /// True for a thread, all of which runs on one runtime: to block that stops it.
+    fn is_thread(&self) -> bool {
+        matches!(self.program, Program::Thread(_))
+    }
+
+    /// SIGSTOP, to its children as well; returns when it has stopped.
     pub(crate) fn stop(&self) -> io::Result<()> {
+        if self.is_thread() {
+            return self.freeze();
+        }
         let pid = self.signal(Signal::SIGSTOP)?;
         let flags = WaitPidFlag::WSTOPPED | WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT;
         waitid(Id::Pid(pid), flags)?;
@@ -167,6 +189,9 @@ impl Post {
 
     /// SIGCONT.
     pub(crate) fn cont(&self) -> io::Result<()> {
+        if self.is_thread() {
+            return self.thaw();
+        }
         self.signal(Signal::SIGCONT).map(drop)
     }
 
@@ -177,17 +202,18 @@ impl Post {
         };
         // Not waited for yet, so that the id is still its own.
         let pid = Pid::from_raw(child.id().cast_signed());
-        kill(pid, signal)?;
+        killpg(pid, signal)?;
         Ok(pid)
     }
 
     /// SIGKILL; returns when all that it said has been taken down. Fails if it was dead already.
     pub(crate) fn kill(&mut self) -> io::Result<()> {
-        let Some(mut client) = self.client.take() else { return Ok(()) };
-        match &mut client.body {
-            Body::Process(child) => child.kill()?,
-            Body::Thread(_) => writeln!(&client.orders, "{}", Order::Die.to_line())?,
+        match self.client.as_ref().map(|client| &client.body) {
+            Some(Body::Process(_)) => drop(self.signal(Signal::SIGKILL)?),
+            Some(Body::Thread(_)) => self.order(&Order::Die)?,
+            None => {}
         }
+        let Some(client) = self.client.take() else { return Ok(()) };
         let host = client.host.clone();
         let ended = client.has_ended(|status| status.signal() == Some(Signal::SIGKILL as i32));
         self.office.traffic.is_gone(&host);

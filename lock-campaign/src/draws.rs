@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, HashMap};
 use conformance_tests::history::{Kind, Line, Op, Trouble};
 use lock_core::{Capabilities, Support};
 
-use crate::outcome::Settings;
+use crate::outcome::{REMOTE, Settings};
+use crate::sites::{self, Site};
 use crate::worker::can_detach;
 
 /// Holders that were killed, of those that held just then.
@@ -59,32 +60,65 @@ pub(crate) fn of(lines: &[Line], mut deeds: BTreeMap<String, u64>) -> BTreeMap<S
     deeds
 }
 
+/// Why `lockctl` is no client of a run.
+pub(crate) fn by_lockctl(backend: &str, site: &dyn Site) -> Result<(), &'static str> {
+    let is_ours = sites::all().iter().any(|one| one.name == backend) || backend.starts_with(REMOTE);
+    match (site.shared(), is_ours) {
+        (Some(_), _) => Err("the locks are in the memory of one process"),
+        (None, false) => Err("lockctl does not know the backend"),
+        (None, true) => Ok(()),
+    }
+}
+
+/// A verb, and why a run cannot have it.
+type Verb = (&'static str, Result<(), &'static str>);
+
+/// Lists the verbs that clients call, and the ways to be hit.
+pub(crate) fn verbs(caps: &Capabilities, lockctl: Result<(), &'static str>) -> Vec<Verb> {
+    let only_if = |yes: bool, why| if yes { Ok(()) } else { Err(why) };
+    let detached =
+        only_if(can_detach(caps), "a lock ends with its session: detaching is refused by design");
+    let inspecting = only_if(caps.inspecting == Support::Present, "it cannot inspect");
+    let listing = only_if(caps.listing == Support::Present, "it cannot list");
+    let always = [
+        "verify",
+        "extend",
+        "cancel",
+        "outlast",
+        "other-ttl",
+        "longest-hold",
+        "shortest-hold",
+        KILLED,
+    ];
+    let of_detached = ["detach", "adopt", "renew-detached", "release-detached"];
+    let mut verbs: Vec<Verb> = always.map(|verb| (verb, Ok(()))).into();
+    verbs.extend([("inspect", inspecting), ("list", listing), ("lockctl-run", lockctl)]);
+    verbs.extend(of_detached.map(|verb| (verb, detached)));
+    verbs.extend(["lockctl-acquire", "lockctl-release"].map(|verb| (verb, lockctl.and(detached))));
+    verbs
+}
+
+/// Lists those that the backend cannot have, with the reasons.
+pub(crate) fn refused(verbs: &[Verb]) -> BTreeMap<String, String> {
+    let refused = verbs.iter().filter_map(|(verb, is_there)| Some((*verb, is_there.err()?)));
+    refused.map(|(verb, why)| (verb.to_owned(), why.to_owned())).collect()
+}
+
 /// Lists the verbs and faults that a run of the default length has drawn too seldom.
 pub(crate) fn missing(
     deeds: &BTreeMap<String, u64>,
     grants: u64,
     settings: &Settings,
-    caps: &Capabilities,
+    verbs: &[Verb],
 ) -> Vec<String> {
     let usual = Settings::default();
     if settings.faults < usual.faults || settings.grants < usual.grants {
         return Vec::new();
     }
-    let optional = [
-        ("inspect", caps.inspecting == Support::Present),
-        ("list", caps.listing == Support::Present),
-        ("detach", can_detach(caps)),
-        ("adopt", can_detach(caps)),
-        ("renew-detached", can_detach(caps)),
-        ("release-detached", can_detach(caps)),
-        // Any kind of fault may hit a holder, if all kinds are drawn.
-        (KILLED, settings.only.is_empty()),
-    ];
-    let always =
-        ["verify", "extend", "cancel", "outlast", "other-ttl", "longest-hold", "shortest-hold"];
-    let optional = optional.iter().filter(|(_, is_there)| *is_there).map(|(what, _)| *what);
-    let wanted = always.into_iter().chain(optional);
-    let seldom = wanted.filter(|&what| {
+    // Any kind of fault may hit a holder, if all kinds are drawn.
+    let is_wanted = |verb| verb != KILLED || settings.only.is_empty();
+    let wanted = verbs.iter().filter(|(verb, is_there)| is_there.is_ok() && is_wanted(*verb));
+    let seldom = wanted.map(|(verb, _)| *verb).filter(|&what| {
         let least = if what == KILLED { 1 } else { grants / GRANTS };
         deeds.get(what).copied().unwrap_or(0) < least
     });
@@ -95,11 +129,11 @@ pub(crate) fn missing(
     seldom.collect()
 }
 
-/// Returns how often each came, per 1 000 grants.
-pub(crate) fn rates(deeds: &BTreeMap<String, u64>, grants: u64) -> Vec<(&str, String)> {
+/// Returns how often something came, per 1 000 grants.
+pub(crate) fn rate(count: u64, grants: u64) -> String {
     #[allow(clippy::cast_precision_loss, reason = "a rate needs no more than three digits")]
-    let rate = |count: u64| 1000.0 * count as f64 / grants.max(1) as f64;
-    deeds.iter().map(|(what, count)| (what.as_str(), format!("{:.1}", rate(*count)))).collect()
+    let rate = 1000.0 * count as f64 / grants.max(1) as f64;
+    format!("{rate:.1}")
 }
 
 #[cfg(test)]
@@ -128,10 +162,29 @@ mod tests {
     #[test]
     fn a_run_that_never_calls_a_verb_fails() {
         let caps = *lock_core::Locker::new(lock_core::Memory::new()).capabilities();
-        let missing = missing(&BTreeMap::new(), 2000, &Settings::default(), &caps);
+        let verbs = verbs(&caps, Ok(()));
+        let missing = missing(&BTreeMap::new(), 2000, &Settings::default(), &verbs);
         assert!(
             missing.contains(&"minimum traffic: extend came 0 times in 2000 grants".to_owned())
         );
-        assert_eq!(missing.len(), 14, "{missing:?}");
+        assert_eq!(missing.len(), 17, "{missing:?}");
+    }
+
+    /// The table of draws names what a backend cannot have. ZooKeeper refuses detached locks.
+    #[test]
+    fn what_a_backend_cannot_have_is_named_with_a_reason() {
+        let mut caps = *lock_core::Locker::new(lock_core::Memory::new()).capabilities();
+        assert_eq!(refused(&verbs(&caps, Ok(()))), BTreeMap::new());
+        caps.detached = Support::Absent;
+        let refused = refused(&verbs(&caps, Ok(())));
+        let names: Vec<&str> = refused.keys().map(String::as_str).collect();
+        let of_detached = ["adopt", "detach", "lockctl-acquire", "lockctl-release"];
+        assert_eq!(names, [&of_detached[..], &["release-detached", "renew-detached"]].concat());
+        assert!(refused["detach"].contains("refused by design"), "{refused:?}");
+        for (backend, is_client) in [("memory", false), ("file", true), ("another", false)] {
+            let backing = sites::all().iter().find(|one| one.name == backend);
+            let site = (backing.unwrap_or(&sites::all()[1]).start)();
+            assert_eq!(by_lockctl(backend, &*site).is_ok(), is_client, "{backend}");
+        }
     }
 }

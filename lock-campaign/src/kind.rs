@@ -35,6 +35,7 @@ pub enum Kind {
     LateGrant,
     CutFromGrant,
     StoppedFromGrant,
+    StarvedFromGrant,
     KilledFromGrant,
     BrokenFromGrant,
     ServerStopped,
@@ -48,6 +49,8 @@ pub enum Kind {
     LeaderReplaced,
     FollowerCut,
     SlotMoved,
+    TwoStopped,
+    TwoRestarted,
     MemberStopped,
     MemberRestarted,
     MemberEmptied,
@@ -80,7 +83,7 @@ pub enum Offer {
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 46] = [
+    pub const ALL: [Self; 49] = [
         Self::ClientKilled,
         Self::ClientStopped,
         Self::ClientStarved,
@@ -108,6 +111,7 @@ impl Kind {
         Self::LateGrant,
         Self::CutFromGrant,
         Self::StoppedFromGrant,
+        Self::StarvedFromGrant,
         Self::KilledFromGrant,
         Self::BrokenFromGrant,
         Self::ServerStopped,
@@ -121,6 +125,8 @@ impl Kind {
         Self::LeaderReplaced,
         Self::FollowerCut,
         Self::SlotMoved,
+        Self::TwoStopped,
+        Self::TwoRestarted,
         Self::MemberStopped,
         Self::MemberRestarted,
         Self::MemberEmptied,
@@ -134,8 +140,10 @@ impl Kind {
     pub fn what(self) -> &'static str {
         match self {
             Self::ClientKilled => "client killed (SIGKILL), another one started in its place",
-            Self::ClientStopped => "client stopped and continued (SIGSTOP, SIGCONT)",
-            Self::ClientStarved => "client's executor blocked",
+            Self::ClientStopped => {
+                "client stopped and continued (SIGSTOP, SIGCONT; a thread: blocked)"
+            }
+            Self::ClientStarved => "client's application blocked, its locks renewed",
             Self::ClientClockStepped => "client's wall clock stepped by an hour",
             Self::ShortLeases => "leases not renewed, and held beyond their end",
             Self::CallsRefused => "calls of the backend refused",
@@ -160,6 +168,9 @@ impl Kind {
             Self::LateGrant => "aimed: a grant told late, not renewed, and held to its end",
             Self::CutFromGrant => "aimed: nothing passes from a grant on, beyond its lease",
             Self::StoppedFromGrant => "aimed: client stopped from a grant on, beyond its lease",
+            Self::StarvedFromGrant => {
+                "aimed: client's application blocked from a grant on, and its lock held"
+            }
             Self::KilledFromGrant => "aimed: client killed that has just been granted a lock",
             Self::BrokenFromGrant => {
                 "aimed: a lock broken, and held on to until its holder is told"
@@ -175,6 +186,8 @@ impl Kind {
             Self::LeaderReplaced => "leader replaced by hand (SENTINEL FAILOVER)",
             Self::FollowerCut => "a follower cut off from its leader, and from nobody else",
             Self::SlotMoved => "a slot moved to another server, with its keys",
+            Self::TwoStopped => "two of three members stopped at once and continued",
+            Self::TwoRestarted => "two of three members killed at once, restarted with their data",
             Self::MemberStopped => "one member of a quorum stopped and continued",
             Self::MemberRestarted => "one member killed, restarted with its data",
             Self::MemberEmptied => "one member killed, restarted without its data",
@@ -195,7 +208,9 @@ impl Kind {
             | Self::ServerFull
             | Self::LeaderKilled
             | Self::LeaderStopped
-            | Self::LeaderReplaced => Scope::Outage,
+            | Self::LeaderReplaced
+            | Self::TwoStopped
+            | Self::TwoRestarted => Scope::Outage,
             Self::ServerClockStepped
             | Self::FollowerCut
             | Self::SlotMoved
@@ -238,7 +253,8 @@ impl Kind {
             Self::AttemptCut | Self::ReleaseCut => &[Self::CutBeforeReply, Self::CallsRepliesLost],
             Self::LateGrant => &[Self::Delay, Self::CallsRepliesLate],
             Self::CutFromGrant => &[Self::BlackHole, Self::CallsCutOff],
-            Self::StoppedFromGrant => &[Self::ClientStopped, Self::ClientStarved],
+            Self::StoppedFromGrant => &[Self::ClientStopped],
+            Self::StarvedFromGrant => &[Self::ClientStarved],
             Self::KilledFromGrant => &[Self::ClientKilled],
             Self::BrokenFromGrant => &[Self::Broken],
             _ => &[],
@@ -255,6 +271,12 @@ impl Kind {
     #[must_use]
     pub fn takes_a_leader(self) -> bool {
         self >= Self::LeaderKilled && self <= Self::SlotMoved
+    }
+
+    /// True if it hits two of several members at once.
+    #[must_use]
+    pub fn is_of_two_members(self) -> bool {
+        matches!(self, Self::TwoStopped | Self::TwoRestarted)
     }
 
     /// True if it hits one of several servers that know nothing of each other.

@@ -40,7 +40,9 @@ use crate::times::{Losses, Spread};
 ///   and a second. One failure in two hundred, at up to three moments that met a bound, is attributed
 ///   to the machine. All kinds of calls are also counted together. Each verb has a minimum number of
 ///   calls.
-pub const VERDICT: u32 = 6;
+/// * 7: a lock whose application does not run stays held. A detached lock is judged by its own lease,
+///   even where other locks end with their process. The results of `lockctl` are judged.
+pub const VERDICT: u32 = 7;
 
 /// What a run is started with, besides its seed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -171,6 +173,9 @@ pub struct Outcome {
     /// How often clients did what, and how often holders were hit. Since the sixth verdict.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub draws: BTreeMap<String, u64>,
+    /// The verbs that this backend cannot have, and why.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub refused_verbs: BTreeMap<String, String>,
     /// The guarded counters.
     pub effects: Effects,
     /// What is wrong with the run itself: too little traffic, clients that did not end.

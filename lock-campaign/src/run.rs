@@ -147,7 +147,8 @@ async fn verdict(
     failures.extend(what_failed(&report, &effects));
     let draws = draws::of(&lines, office.deeds());
     let caps = operator.capabilities();
-    failures.extend(draws::missing(&draws, report.grants as u64, settings, &caps));
+    let verbs = draws::verbs(&caps, draws::by_lockctl(backing.name, &*site));
+    failures.extend(draws::missing(&draws, report.grants as u64, settings, &verbs));
     let (undisturbed, unexplained) = report
         .tallies()
         .iter()
@@ -172,6 +173,7 @@ async fn verdict(
         around: director.around().await,
         missed: director.missed().await,
         refused_kinds: refused_kinds(&*site),
+        refused_verbs: draws::refused(&verbs),
         draws,
         effects,
         failures,
@@ -372,6 +374,7 @@ fn crew(
             calls: Kind::ALL.iter().any(|kind| kind.is_in_calls() && site.offer(*kind).is_there()),
             bug: settings.bug.clone(),
             handovers: handovers(seed),
+            lockctl: draws::by_lockctl(backing.name, site).is_ok(),
         };
         let program = match site.shared() {
             Some(backend) => Program::Thread(backend),

@@ -93,6 +93,19 @@ fn quorum_of_different_members() {
 }
 
 #[test]
+fn two_of_three_members_can_be_down_at_once() {
+    let kinds = [Kind::TwoStopped, Kind::TwoRestarted];
+    let only = ["--only", "two-stopped", "--only", "two-restarted"];
+    let outcome = run("quorum-mixed", 1, 4, &only);
+    assert!(outcome.is_clean(), "{:?} {:?}", outcome.failures, outcome.violations);
+    assert!(kinds.iter().all(|kind| outcome.around.contains_key(kind)), "{:?}", outcome.around);
+    for backing in lock_campaign::sites::all().iter().filter(|one| one.name == "quorum") {
+        let site = (backing.start)();
+        assert!(kinds.iter().all(|&kind| offer(&*site, kind).is_there()));
+    }
+}
+
+#[test]
 fn each_backend_has_twelve_kinds_of_fault_or_says_why_not() {
     for backing in lock_campaign::sites::all() {
         if backing.name.starts_with("zookeeper") {
@@ -128,7 +141,14 @@ fn what_hits_one_master_of_a_cluster_hits_its_locks_only() {
 /// What the verdict is worth: clients that are broken are told from those that are not, by a rule that
 /// they break.
 fn is_caught(backend: &str, bug: &str, rules: &[&str]) {
-    let outcome = run(backend, 1, 2 * FAULTS, &["--bug", bug]);
+    is_caught_under(backend, bug, rules, &[]);
+}
+
+/// The same where nothing is broken but what `kinds` say.
+fn is_caught_under(backend: &str, bug: &str, rules: &[&str], kinds: &[&str]) {
+    let only = kinds.iter().flat_map(|kind| ["--only", kind]);
+    let more: Vec<&str> = ["--bug", bug].into_iter().chain(only).collect();
+    let outcome = run(backend, 1, 2 * FAULTS, &more);
     println!("{bug} on {backend}: {:?} {:?}", outcome.broken, outcome.failures);
     let seen = rules.iter().any(|&rule| outcome.broken.contains_key(rule));
     assert!(seen, "{bug} on {backend} broke {:?}", outcome.broken);
@@ -152,4 +172,12 @@ fn tokens_that_come_again_are_caught() {
 #[test]
 fn leases_that_end_early_are_caught() {
     is_caught("memory", "LapsesEarly", &["K1", "K2"]);
+}
+
+#[test]
+fn renewals_that_need_the_application_are_caught() {
+    let starved = ["starved-from-grant"];
+    is_caught_under("redis", "DependsOnWhoConnected", &["Unexplained"], &starved);
+    let outcome = run("redis", 1, FAULTS, &["--only", starved[0]]);
+    assert!(outcome.is_clean(), "{:?} {:?}", outcome.failures, outcome.violations);
 }

@@ -4,7 +4,7 @@ use super::holds::{Hold, gave_up, is_fenced};
 use super::order::may_go_back;
 use super::record::{Assumption, Header, Renewals, Why};
 use super::report::{Report, Rule};
-use super::timeline::{At, Grant, History, LockLine};
+use super::timeline::{At, Call, Grant, History, LockLine};
 
 struct Claim {
     /// It may have been granted from here on. What it was told of that can have come much later.
@@ -55,8 +55,9 @@ pub(super) fn exclusion(history: &History, lock: &LockLine, order: &[Hold], repo
 
 /// K1: no deadline lies farther away than a lease, and none goes back, unless the session may get shorter.
 pub(super) fn deadlines(history: &History, lock: &LockLine, report: &mut Report) {
-    let Header { lease, margin, moves_back, .. } = history.header;
+    let Header { margin, moves_back, .. } = history.header;
     for grant in &lock.grants {
+        let lease = history.lease(lock.acquire_of(grant));
         let mut latest = 0;
         for &(at, until, line) in &grant.deadlines {
             let farthest = lease.map_or(At::NEVER, |lease| at.plus(lease + margin)).t;
@@ -146,13 +147,14 @@ fn runs(history: &History, lock: &str, process: u32, from: At) -> At {
 
 /// When it has to be told at the latest of what ended at `ended`. Whatever is wrong with its server, a holder counts its
 /// lease by itself; where there is none, it hears of its loss when it can ask again.
-fn told_by(history: &History, lock: &str, process: u32, ended: At) -> At {
+fn told_by(history: &History, lock: &str, acquire: &Call, ended: At) -> At {
+    let process = acquire.process;
     let within = history.header.told_within;
     let latest = runs(history, lock, process, ended).plus(within);
     let asks =
         history.felt(lock, process, ended, ended.plus(within)).map(|window| window.until).max();
     let Some(asks) = asks else { return latest };
-    let counts = match history.header.lease {
+    let counts = match history.lease(acquire) {
         Some(lease) => ended.plus(lease),
         None => asks,
     };
@@ -175,20 +177,19 @@ pub(super) fn told(history: &History, lock: &LockLine, order: &[Hold], report: &
         let Some(ended) = lapsed.into_iter().chain(taken.map(|taken| taken.ret)).min() else {
             continue;
         };
-        let process = lock.acquire_of(grant).process;
-        let ended = ended.max(lock.acquire_of(grant).ret);
-        let latest = told_by(history, &lock.name, process, ended);
+        let acquire = lock.acquire_of(grant);
+        let ended = ended.max(acquire.ret);
+        let latest = told_by(history, &lock.name, acquire, ended);
         let known = [
             lock.first_release(grant).map(|release| release.invoke),
             lock.told_gone(grant).map(|call| call.ret),
             grant.lost.as_ref().map(|(at, _, _)| *at),
-            history.killed(process),
+            history.killed(acquire.process),
         ];
         let known = known.into_iter().flatten().min().unwrap_or(At::NEVER);
         if known <= latest || history.end <= latest {
             continue;
         }
-        let acquire = lock.acquire_of(grant);
         let lost = grant.lost.as_ref().map_or(0, |(_, _, line)| *line);
         let lines = [acquire.lines[1], lost, taken.map_or(0, |taken| taken.lines[1])];
         report.violation(Rule::Told, &lock.name, &lines, || {

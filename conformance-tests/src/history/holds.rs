@@ -110,7 +110,7 @@ pub(super) fn earliest_expiry(history: &History, lock: &LockLine, grant: &Grant)
     let header = &history.header;
     let acquire = lock.acquire_of(grant);
     let killed = history.killed(acquire.process).unwrap_or(At::NEVER);
-    match (grant.valid_until, header.lease) {
+    match (grant.valid_until, history.lease(acquire)) {
         (Some(valid_until), Some(_)) => At::first(valid_until),
         (None, Some(lease)) => {
             At::first(acquire.invoke.plus(lease.saturating_sub(header.margin)).t)
@@ -170,34 +170,34 @@ fn lost_with_a_member(history: &History, lock: &LockLine, grant: &Grant) -> Opti
 
 pub(super) fn latest_end(history: &History, lock: &LockLine, grant: &Grant) -> (At, bool) {
     let acquire = lock.acquire_of(grant);
-    let process = acquire.process;
+    let (process, lease) = (acquire.process, history.lease(acquire));
     let mut answered = At::NEVER;
     let mut lapsed = At::NEVER;
     for release in lock.releases(grant) {
         // Nothing is renewed after a release was called, but for a renewal that was under way.
         let mut faults = history.felt(&lock.name, process, release.invoke, release.ret);
-        if history.header.lease.is_some() && faults.next().is_none() {
+        if lease.is_some() && faults.next().is_none() {
             lapsed = lapsed.min(release.invoke.plus(history.header.drain));
         }
         let gone = release.err == Some(Why::Gone) || release.err == Some(Why::NotHeld);
         if release.outcome == Outcome::Ok || gone {
             answered = answered.min(release.ret);
         } else if release.outcome != Outcome::Open {
-            let settled = history.settled(lock, process, release.invoke, release.ret);
+            let settled = history.settled(lock, acquire, release.invoke, release.ret);
             lapsed = lapsed.min(settled);
         }
     }
     match &grant.lost {
         Some((at, Why::NotHeld, _)) => answered = answered.min(*at),
         Some((at, _, _)) => {
-            lapsed = lapsed.min(history.settled(lock, process, acquire.invoke, *at));
+            lapsed = lapsed.min(history.settled(lock, acquire, acquire.invoke, *at));
         }
         None => {}
     }
     if let Some(killed) = history.killed(process) {
-        lapsed = lapsed.min(killed.plus(history.header.lease.unwrap_or_default()));
+        lapsed = lapsed.min(killed.plus(lease.unwrap_or_default()));
     }
-    if let Some(lease) = history.header.lease {
+    if let Some(lease) = lease {
         if history.header.renewals == Renewals::Recorded {
             let renewals = grant.asked.iter().map(|&index| &lock.calls[index]);
             let renewals = renewals.filter(|call| call.op == Op::Renew);
@@ -334,18 +334,15 @@ pub(super) fn foreigners(history: &History, lock: &LockLine) -> Vec<Span> {
 /// Up to when something that nobody knows of may have had the lock for this call.
 pub(super) fn ghost_until(history: &History, lock: &LockLine, call: &Call) -> Option<At> {
     let (unknown, known) = match call.outcome {
-        Outcome::Info => {
-            (Some(history.settled(lock, call.process, call.invoke, call.ret)), At::NEVER)
-        }
-        Outcome::Open => (history.buried(lock, call.process), At::NEVER),
+        Outcome::Info => (Some(history.settled(lock, call, call.invoke, call.ret)), At::NEVER),
+        Outcome::Open => (history.buried(lock, call), At::NEVER),
         // Then all is known again.
         Outcome::Ok => (None, call.ret),
         Outcome::Fail => (None, has_left(history, lock, call)),
     };
     // What is granted to a process that is silent lapses before the next one gets it.
-    let silenced = history.silenced(&lock.name, call.process, call.invoke, call.ret);
-    let lapsed =
-        silenced.map(|window| history.lapsed(lock, call.process, window.from).min(known)).max();
+    let silent = history.silent(&lock.name, call.process, call.invoke, call.ret);
+    let lapsed = silent.map(|window| history.lapsed(lock, call, window.from).min(known)).max();
     unknown.max(lapsed)
 }
 
@@ -357,7 +354,7 @@ pub(super) fn in_line(history: &History, lock: &LockLine) -> Vec<Span> {
     let spans = waits.map(|(index, call)| {
         let until = match call.outcome {
             Outcome::Ok => call.ret,
-            Outcome::Open => history.buried(lock, call.process).unwrap_or(call.ret),
+            Outcome::Open => history.buried(lock, call).unwrap_or(call.ret),
             Outcome::Fail => has_left(history, lock, call),
             Outcome::Info => ghost_until(history, lock, call).unwrap_or(call.ret),
         };
@@ -370,5 +367,5 @@ pub(super) fn in_line(history: &History, lock: &LockLine) -> Vec<Span> {
 fn has_left(history: &History, lock: &LockLine, call: &Call) -> At {
     let leaves = call.ret.plus(history.header.fades.unwrap_or(history.header.takeover));
     let faults = history.felt(&lock.name, call.process, call.invoke, leaves);
-    faults.map(|fault| history.healed(lock, call.process, fault)).fold(leaves, At::max)
+    faults.map(|fault| history.healed(lock, call, fault)).fold(leaves, At::max)
 }

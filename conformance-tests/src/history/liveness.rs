@@ -7,10 +7,14 @@ use super::holds::{Hold, Presence, Span};
 use super::order::is_busy;
 use super::record::{Header, Op, Why};
 use super::report::{Failure, Report, Rule, Tally, Times};
-use super::timeline::{At, Call, Grant, History, LockLine, Outcome};
+use super::timeline::{At, Call, Grant, History, LockLine, Outcome, Window};
 
 /// So many waits without a fault have to bring enough hand-offs without a fault to judge them.
 const EXPECTS: u64 = 2000;
+
+/// A machine that stands still may take one hold from an application that does not run either. More than
+/// one, and one of so many, rest on the application.
+const KEPT_OF_STARVED: u64 = 4;
 
 /// No wait goes on for longer than is declared while certainly nobody else has the lock.
 pub(super) fn waits(history: &History, lock: &LockLine, holders: &Presence, report: &mut Report) {
@@ -183,6 +187,7 @@ pub(super) struct Unexplained {
     acquisitions: Vec<Failure>,
     returns: Vec<Failure>,
     holds: Vec<Failure>,
+    starved: Vec<Failure>,
 }
 
 impl Unexplained {
@@ -193,7 +198,9 @@ impl Unexplained {
                 Op::Release | Op::Renew => (&mut report.returns, &mut self.returns),
                 _ => continue,
             };
-            if is_disturbed(history, lock, call, call.ret) {
+            let from = call.invoke.minus(recovers(history));
+            let until = call.ret.min(history.end);
+            if history.felt(&lock.name, call.process, from, until).next().is_some() {
                 continue;
             }
             tally.count += 1;
@@ -206,7 +213,8 @@ impl Unexplained {
         }
     }
 
-    /// A hold that is renewed is lost for a reason only. Those that were over before they needed a renewal say nothing.
+    /// A hold that is renewed is lost for a reason only; that its application does not run is none. Those that were
+    /// over before they needed a renewal say nothing.
     fn add_hold(&mut self, h: &History, lock: &LockLine, grant: &Grant, report: &mut Report) {
         let acquire = lock.acquire_of(grant);
         let lost = grant.lost.as_ref();
@@ -215,26 +223,36 @@ impl Unexplained {
         let ended = lost.map(|(at, _, _)| *at).or(given_back);
         let ended = ended.or(h.killed(acquire.process)).unwrap_or(h.end);
         let needs_renewal = acquire.valid_until.is_some_and(|until| until < ended.t);
+        // Nothing keeps its renewals from the server, if its application stopped running after the grant.
+        let only_starves = |window: &Window| window.starves() && window.from > acquire.ret;
+        let felt = |from: At| h.felt(&lock.name, acquire.process, from, ended.min(h.end));
+        let is_starved = felt(acquire.ret).any(only_starves);
+        let from = if is_starved { acquire.invoke } else { acquire.invoke.minus(recovers(h)) };
         if acquire.unrenewed
             || !(needs_renewal || lost.is_some())
-            || is_disturbed(h, lock, acquire, ended)
+            || felt(from).any(|window| !only_starves(window))
             || h.broken(&lock.name, acquire.invoke, ended).next().is_some()
         {
             return;
         }
-        report.holds.count += 1;
+        let (tally, failures) = match is_starved {
+            true => (&mut report.starved, &mut self.starved),
+            false => (&mut report.holds, &mut self.holds),
+        };
+        tally.count += 1;
         if let Some((at, why, line)) = lost {
-            self.holds.push(failure(h, lock, acquire, (*at, why, *line)));
+            failures.push(failure(h, lock, acquire, (*at, why, *line)));
         }
     }
 
     pub(super) fn tell(self, header: &Header, report: &mut Report) {
         let timeout = header.timeout.unwrap_or_default();
-        let all = [&self.acquisitions, &self.returns, &self.holds];
+        let all = [&self.acquisitions, &self.returns, &self.holds, &self.starved];
         let all = all.into_iter().flatten().cloned().collect();
         report.acquisitions.fail(self.acquisitions, timeout);
         report.returns.fail(self.returns, timeout);
         report.holds.fail(self.holds, timeout);
+        report.starved.fail(self.starved, timeout);
         if header.recovers.is_none() {
             return;
         }
@@ -252,16 +270,14 @@ impl Unexplained {
                 })
             })
             .collect();
-        for message in told.into_iter().flatten() {
+        let Tally { count, failed, .. } = report.starved;
+        let are_lost = failed > 1 && failed * KEPT_OF_STARVED > count;
+        let starved =
+            are_lost.then(|| format!("while applications were starved: {}", report.starved));
+        for message in told.into_iter().flatten().chain(starved) {
             report.violation(Rule::Unexplained, "", &[], || message);
         }
     }
-}
-
-fn is_disturbed(history: &History, lock: &LockLine, begun: &Call, until: At) -> bool {
-    let recovers = history.header.recovers.unwrap_or(history.header.drain);
-    let (from, until) = (begun.invoke.minus(recovers), until.min(history.end));
-    history.felt(&lock.name, begun.process, from, until).next().is_some()
 }
 
 /// Somebody who has lost the lock cannot give it back: the loss itself is judged.

@@ -299,7 +299,8 @@ pub(super) fn first_come(history: &History, lock: &LockLine, order: &[Hold], rep
     for (place, hold) in order.iter().enumerate() {
         let acquire = lock.acquire(hold.grant);
         let is_later = |other: &Call| other.invoke > acquire.invoke.plus(after);
-        if acquire.op == Op::Acquire && latest > acquire.invoke.plus(after) {
+        let is_queued = acquire.op == Op::Acquire && !acquire.overtakable;
+        if is_queued && latest > acquire.invoke.plus(after) {
             let earlier = order[..place].iter().rev().map(|hold| lock.acquire(hold.grant));
             let mut meanwhile = earlier.take_while(|other| other.ret >= acquire.invoke);
             let overtaker = meanwhile

@@ -200,6 +200,10 @@ pub struct Record {
     /// Of an acquisition: nobody renews its lease, so that its end has a reason.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unrenewed: bool,
+    /// Of an acquisition: later ones may be served before it. A program has to start before it is queued,
+    /// or its lease is so short that a busy machine misses the grant.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub overtakable: bool,
     /// Up to when the lock was ours at least, on the recorder's clock. Of a release when it is called: what the guard
     /// knew then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -207,6 +211,9 @@ pub struct Record {
     /// Of an acquisition with a minimum hold: the lock may stay shut until then, also if it is given back before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept_until: Option<u64>,
+    /// Of an acquisition whose hold outlasts its process, where others end with theirs: its lease.
+    #[serde(default, with = "nanos_option", skip_serializing_if = "Option::is_none")]
+    pub lease: Option<Duration>,
     /// What the guarded counter was after a write, or at a read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<u64>,
@@ -318,6 +325,9 @@ pub enum Trouble {
     Stop,
     /// The process was killed.
     Kill,
+    /// The runtime of the application was blocked: it called nothing and heard nothing, while its locks
+    /// were renewed.
+    Starve,
     /// Nothing passes between the process and its server.
     Partition,
     /// Somebody has the lock whose calls are not recorded: a client of another library. That disturbs nobody, but

@@ -146,7 +146,9 @@ impl Recorder {
         let process = process.into();
         let name = process.clone();
         let recorder = self.clone();
-        Client { recorder, process, name, unrenewed: false, kept: None, retired: 0, grants: 0 }
+        let (unrenewed, overtakable, kept, lease) = (false, false, None, None);
+        let (retired, grants) = (0, 0);
+        Client { recorder, process, name, unrenewed, overtakable, kept, lease, retired, grants }
     }
 
     /// Notes that something is going to be broken. To be called before it is, so that the fault lies
@@ -448,8 +450,12 @@ pub struct Client {
     name: String,
     /// Leases that it asks for from now on are not renewed.
     unrenewed: bool,
+    /// Later acquisitions may be served before its acquisitions from now on.
+    overtakable: bool,
     /// The minimum hold of its acquisitions from now on.
     kept: Option<Duration>,
+    /// The lease of its acquisitions from now on, where locks without one end with their process.
+    lease: Option<Duration>,
     retired: u64,
     grants: u64,
 }
@@ -464,6 +470,17 @@ impl Client {
     /// Notes the minimum hold of the acquisitions that follow.
     pub fn keeps_for(&mut self, minimum: Option<Duration>) {
         self.kept = minimum;
+    }
+
+    /// Notes that later acquisitions may be served before those that follow, or that they may not.
+    pub fn may_be_overtaken(&mut self, yes: bool) {
+        self.overtakable = yes;
+    }
+
+    /// Notes that the acquisitions that follow outlast their process for a lease, where others end with
+    /// theirs.
+    pub fn outlives_its_process(&mut self, lease: Option<Duration>) {
+        self.lease = lease;
     }
 
     /// [`Lock::acquire`], recorded.
@@ -668,7 +685,8 @@ impl Client {
         if op.acquires() {
             self.grants += 1;
             record.grant = Some(format!("{}#{}", self.process, self.grants));
-            record.unrenewed = self.unrenewed;
+            (record.unrenewed, record.lease) = (self.unrenewed, self.lease);
+            record.overtakable = self.overtakable;
         }
         self.begin(record)
     }
@@ -841,9 +859,11 @@ fn blank(kind: Kind, op: Op, process: &str, lock: &str) -> Record {
         op,
         grant: None,
         unrenewed: false,
+        overtakable: false,
         fence: None,
         valid_until: None,
         kept_until: None,
+        lease: None,
         value: None,
         err: None,
         run: String::new(),

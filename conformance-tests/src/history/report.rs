@@ -195,6 +195,8 @@ pub struct Report {
     /// Holds that lasted until they had to be renewed, and whose holders felt no fault all the while. Those that were lost
     /// have failed.
     pub holds: Tally,
+    /// The same of holds whose application did not run for a while, or was about to recover from that.
+    pub starved: Tally,
     /// Acquisitions that waited for another holder, and felt no fault.
     pub waits: u64,
     /// Of these, those after which certainly nobody else had the lock any more: they would have been found late.
@@ -238,11 +240,12 @@ impl Report {
     }
 
     /// What no fault disturbed, with what it is called.
-    pub fn tallies(&self) -> [(&'static str, &Tally); 3] {
+    pub fn tallies(&self) -> [(&'static str, &Tally); 4] {
         [
             ("acquisitions", &self.acquisitions),
             ("releases and renewals", &self.returns),
             ("holds that had to be renewed", &self.holds),
+            ("holds of applications that were starved", &self.starved),
         ]
     }
 

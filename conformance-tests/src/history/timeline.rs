@@ -74,8 +74,10 @@ pub(super) struct Call {
     pub(super) outcome: Outcome,
     pub(super) fence: Option<u64>,
     pub(super) unrenewed: bool,
+    pub(super) overtakable: bool,
     pub(super) valid_until: Option<u64>,
     pub(super) kept_until: Option<u64>,
+    lease: Option<Duration>,
     pub(super) value: Option<u64>,
     pub(super) err: Option<Why>,
     /// Of its invocation and of its answer; zero if there is none.
@@ -279,7 +281,18 @@ impl History {
         })
     }
 
-    /// The same, those that kept it from talking to its server, and not the others with it.
+    /// The same, only those that kept its calls from its server, and no other client's.
+    pub(super) fn silent(
+        &self,
+        lock: &str,
+        process: u32,
+        from: At,
+        until: At,
+    ) -> impl Iterator<Item = &Window> {
+        self.felt(lock, process, from, until).filter(|window| window.is_silent())
+    }
+
+    /// The same, only those that kept its renewals from its server, too.
     pub(super) fn silenced(
         &self,
         lock: &str,
@@ -287,13 +300,10 @@ impl History {
         from: At,
         until: At,
     ) -> impl Iterator<Item = &Window> {
-        self.felt(lock, process, from, until).filter(|window| {
-            window.host.is_some()
-                && matches!(window.what, Trouble::Stop | Trouble::Kill | Trouble::Partition)
-        })
+        self.silent(lock, process, from, until).filter(|window| !window.starves())
     }
 
-    /// The same, those in which it did not run.
+    /// The same, only those in which it did not run, or its application did not.
     pub(super) fn stopped(
         &self,
         lock: &str,
@@ -301,16 +311,15 @@ impl History {
         from: At,
         until: At,
     ) -> impl Iterator<Item = &Window> {
-        self.silenced(lock, process, from, until).filter(|window| window.what == Trouble::Stop)
+        self.felt(lock, process, from, until).filter(|window| {
+            window.host.is_some() && matches!(window.what, Trouble::Stop | Trouble::Starve)
+        })
     }
 
     /// How many processes were silent at some time between two points.
     pub(super) fn count_silent(&self, from: At, until: At) -> u32 {
-        let silent = self.during(from, until).filter(|window| {
-            window.happened
-                && window.host.is_some()
-                && matches!(window.what, Trouble::Stop | Trouble::Kill | Trouble::Partition)
-        });
+        let silent =
+            self.during(from, until).filter(|window| window.happened && window.is_silent());
         let hosts: BTreeSet<_> = silent.map(|window| window.host).collect();
         u32::try_from(hosts.len()).unwrap_or(u32::MAX)
     }
@@ -354,29 +363,37 @@ impl History {
         windows.any(|window| window.breaks.contains(&broken))
     }
 
-    /// When nothing can be left any more of what `process` did between two points in time, if nobody
-    /// holds it: the lease, or, after a fault, what the header allows for it.
-    pub(super) fn settled(&self, lock: &LockLine, process: u32, from: At, until: At) -> At {
-        let quiet = match (self.header.lease, self.header.fades) {
+    /// Returns how long the server keeps what `call` was granted, if it is not renewed. `None`: while
+    /// the process lives.
+    pub(super) fn lease(&self, call: &Call) -> Option<Duration> {
+        call.lease.or(self.header.lease)
+    }
+
+    /// Returns when no residue of `call` can be left, of all that its process did between two points in
+    /// time. Without a holder that takes a lease. After a fault it takes as long as the header allows.
+    pub(super) fn settled(&self, lock: &LockLine, call: &Call, from: At, until: At) -> At {
+        let quiet = match (self.lease(call), self.header.fades) {
             (lease, Some(fades)) => until.plus(lease.unwrap_or_default() + fades),
             (Some(lease), None) => until.plus(lease + self.header.takeover),
             (None, None) => until.plus(self.header.drain),
         };
         // What is let go in the background may meet a fault there. The dead do not come back.
-        let healed = self.felt(&lock.name, process, from, quiet).map(|window| match window.what {
-            Trouble::Kill => self.lapsed(lock, process, window.from),
-            _ => self.healed(lock, process, window),
+        let felt = self.felt(&lock.name, call.process, from, quiet);
+        let healed = felt.map(|window| match window.what {
+            Trouble::Kill => self.lapsed(lock, call, window.from),
+            _ => self.healed(lock, call, window),
         });
         healed.fold(quiet, At::max)
     }
 
-    /// When those of `process` are out of the way who stood in line when it was killed, or fell silent.
-    pub(super) fn lapsed(&self, lock: &LockLine, process: u32, silent: At) -> At {
+    /// Returns when the waiters of the process of `call` block no others, after it was killed or fell
+    /// silent.
+    pub(super) fn lapsed(&self, lock: &LockLine, call: &Call, silent: At) -> At {
         let header = &self.header;
         let each = header.absent.unwrap_or_default();
-        let count = if each.is_zero() { 0 } else { self.in_line_with(lock, process, silent) };
+        let count = if each.is_zero() { 0 } else { self.in_line_with(lock, call.process, silent) };
         let fades = header.fades.unwrap_or(header.takeover);
-        silent.plus(header.lease.unwrap_or_default() + fades + each * count)
+        silent.plus(self.lease(call).unwrap_or_default() + fades + each * count)
     }
 
     /// How many of the same process waited at `at`.
@@ -389,23 +406,23 @@ impl History {
         u32::try_from(count).unwrap_or(u32::MAX)
     }
 
-    /// When nothing is left of the calls of `process` that met a fault.
-    pub(super) fn healed(&self, lock: &LockLine, process: u32, fault: &Window) -> At {
+    /// Returns when no residue of `call` is left, which met a fault.
+    pub(super) fn healed(&self, lock: &LockLine, call: &Call, fault: &Window) -> At {
         match self.header.fades {
             // Whoever waited then may have its turn once more.
-            Some(_) => self.lapsed(lock, process, fault.until),
+            Some(_) => self.lapsed(lock, call, fault.until),
             None => fault.until.plus(self.header.drain),
         }
     }
 
-    /// When nothing can be left any more of those of `process` who stood in line, if it was killed: unless the servers
-    /// could not look meanwhile, when they have lapsed.
-    pub(super) fn buried(&self, lock: &LockLine, process: u32) -> Option<At> {
-        let killed = self.killed(process)?;
-        let lapsed = self.lapsed(lock, process, killed);
-        let felt = self.felt(&lock.name, process, killed, lapsed);
+    /// Returns when no waiter of the process of `call` is left, if the process was killed: when they have
+    /// lapsed, unless the servers were disturbed meanwhile.
+    pub(super) fn buried(&self, lock: &LockLine, call: &Call) -> Option<At> {
+        let killed = self.killed(call.process)?;
+        let lapsed = self.lapsed(lock, call, killed);
+        let felt = self.felt(&lock.name, call.process, killed, lapsed);
         let of_all = felt.filter(|window| window.host.is_none());
-        Some(of_all.map(|window| self.healed(lock, process, window)).fold(lapsed, At::max))
+        Some(of_all.map(|window| self.healed(lock, call, window)).fold(lapsed, At::max))
     }
 
     /// The windows that touch a span of time, by their start.
@@ -423,6 +440,17 @@ impl Window {
     /// True if it hits processes of clients, and no server.
     pub(super) fn is_of_a_client(&self) -> bool {
         self.host.is_some()
+    }
+
+    /// Returns true if it blocks the runtime of an application, and no renewal.
+    pub(super) fn starves(&self) -> bool {
+        self.what == Trouble::Starve
+    }
+
+    /// Returns true if no call of a process reaches its server meanwhile.
+    fn is_silent(&self) -> bool {
+        use Trouble::{Kill, Partition, Starve, Stop};
+        self.host.is_some() && matches!(self.what, Stop | Kill | Partition | Starve)
     }
 
     fn is_about(&self, lock: &str) -> bool {
@@ -659,8 +687,10 @@ impl Builder {
             outcome: Outcome::Open,
             fence: r.fence,
             unrenewed: r.unrenewed,
+            overtakable: r.overtakable,
             valid_until: None,
             kept_until: None,
+            lease: r.lease,
             value: None,
             err: None,
             lines: [self.line, 0],

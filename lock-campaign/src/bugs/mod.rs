@@ -97,6 +97,12 @@ pub const ALL: &[Bug] = &[
         Campaign("redis"),
     )
     .breaking(&[Rule::K1]),
+    bug(
+        "DependsOnWhoConnected",
+        "locks are renewed by the runtime that connected, which the application blocks",
+        Campaign("redis"),
+    )
+    .breaking(&[Rule::Unexplained]),
     bug("RenewAlwaysHeld", "a renewal of what was taken away says held", Law("3.1")),
     bug("GivesUpAtOnce", "one renewal that fails is a loss", Campaign("redis"))
         .breaking(&[Rule::K7]),
@@ -118,11 +124,6 @@ pub const ALL: &[Bug] = &[
     bug("KeepsPlaces", "who waited once stands in line for ever", Law("6.7")),
     bug("NeverWakes", "no release wakes a waiter", Law("6.2")),
     bug("ForgetsFailedReleases", "a release that fails is told as done", Network("12.11")),
-    bug(
-        "DependsOnWhoConnected",
-        "a connection ends with the runtime that made it",
-        Network("12.14"),
-    ),
     // Clients of a run do not do what shows these, or no answer tells of it: they repeat no attempt that was answered, ask
     // for no floor and no other names, and nothing judges what they see when they inspect and list.
     bug("AttemptShortens", "a repeated attempt shortens the lease", Law("1.2")),

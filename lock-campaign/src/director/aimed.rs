@@ -80,6 +80,12 @@ impl Director {
                 self.silence(way, beyond, post).await?;
                 fault.heal();
             }
+            Kind::StarvedFromGrant => {
+                wins(post, lock, true)?;
+                let fault = begin(Trouble::Starve);
+                self.silence(way, beyond, post).await?;
+                fault.heal();
+            }
             Kind::KilledFromGrant => {
                 wins(post, lock, true)?;
                 let _ = begin(Trouble::Kill);

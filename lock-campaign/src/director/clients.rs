@@ -12,7 +12,7 @@ use lock_core::clock::sleep;
 use tokio::task::block_in_place;
 
 use super::{Director, Failure, over, text};
-use crate::crew::{OBEYS_WITHIN, Post};
+use crate::crew::Post;
 use crate::kind::{Kind, Scope};
 use crate::worker::Order;
 
@@ -31,7 +31,8 @@ impl Director {
         let some = self.some_ways(kind, rng, post);
         let what = match kind {
             Kind::ClientKilled => Trouble::Kill,
-            Kind::ClientStopped | Kind::ClientStarved => Trouble::Stop,
+            Kind::ClientStopped => Trouble::Stop,
+            Kind::ClientStarved => Trouble::Starve,
             Kind::BlackHole if some.len() == post.lines.len() => Trouble::Partition,
             Kind::CallsCutOff => Trouble::Partition,
             other => Trouble::Other(other.name()),
@@ -104,17 +105,10 @@ impl Director {
         span: Duration,
         post: &mut Post,
     ) -> Result<(), Failure> {
-        if kind == Kind::ClientStopped {
-            block_in_place(|| post.stop()).map_err(text)?;
-            let lasted = self.last(Scope::Client, span).await;
-            post.cont().map_err(text)?;
-            return lasted;
-        }
-        post.order(&Order::Freeze).map_err(text)?;
-        block_in_place(|| post.hears("frozen", OBEYS_WITHIN)).map_err(text)?;
+        let starves = kind == Kind::ClientStarved;
+        block_in_place(|| if starves { post.freeze() } else { post.stop() }).map_err(text)?;
         let lasted = self.last(Scope::Client, span).await;
-        post.order(&Order::Thaw).map_err(text)?;
-        block_in_place(|| post.hears("thawed", OBEYS_WITHIN)).map_err(text)?;
+        block_in_place(|| if starves { post.thaw() } else { post.cont() }).map_err(text)?;
         lasted
     }
 

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use conformance_tests::ServerProcess;
 use conformance_tests::history::{Assumption, Trouble, UnderFault};
 use conformance_tests::proxy::Fault;
 use conformance_tests::servers::{KeepData, Step};
@@ -57,6 +58,7 @@ impl Director {
                 }
                 self.last(Scope::Nuisance, span).await?;
             }
+            kind if kind.is_of_two_members() => self.hit_two_members(kind, span, rng).await?,
             kind if kind.is_of_a_member() => self.hit_member(kind, span, rng).await?,
             kind => self.hit_servers(kind, span, rng).await?,
         }
@@ -96,12 +98,9 @@ impl Director {
         fault.begin()
     }
 
-    /// All of them or, where votes decide, as often all but one: no majority is left.
+    /// All of them.
     async fn hit_servers(&self, kind: Kind, span: Duration, rng: &mut Rng) -> Result<(), Failure> {
-        let mut servers = self.site.servers();
-        if self.site.votes() && rng.bool() {
-            servers.swap_remove(rng.usize(..servers.len()));
-        }
+        let servers = self.site.servers();
         match kind {
             Kind::ServerStopped => {
                 block_in_place(|| servers.iter().for_each(|server| server.stop()));
@@ -226,6 +225,27 @@ impl Director {
             })?;
         }
         Ok(())
+    }
+
+    /// Two of three members, so that no majority is left.
+    async fn hit_two_members(
+        &self,
+        kind: Kind,
+        span: Duration,
+        rng: &mut Rng,
+    ) -> Result<(), Failure> {
+        let mut members = self.site.members(kind);
+        rng.shuffle(&mut members);
+        let Some(two) = members.get(..2) else {
+            return Err("no two members are fit for it".into());
+        };
+        let is_stop = kind == Kind::TwoStopped;
+        let each =
+            |what: fn(&dyn ServerProcess)| block_in_place(|| two.iter().for_each(|one| what(*one)));
+        each(if is_stop { |one| one.stop() } else { |one| one.kill() });
+        let lasted = self.last(Scope::Outage, span).await;
+        each(if is_stop { |one| one.cont() } else { |one| one.restart(KeepData::Yes) });
+        lasted
     }
 
     /// One of several servers that know nothing of each other; the others make a majority.

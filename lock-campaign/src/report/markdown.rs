@@ -1,10 +1,12 @@
 //! The summary that is checked in.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use super::sums::{Sum, sums};
 use super::{bound, nanos, of_code, ranges, short};
 use crate::bugs::Finding;
+use crate::draws;
 use crate::outcome::Outcome;
 use crate::times::Spread;
 
@@ -24,9 +26,10 @@ pub fn markdown(outcomes: &[Outcome], findings: &[Finding]) -> String {
     let mut text = "# The fault campaign\n\n\
         Made by `lock-campaign report`; the last section has the commands. Client processes take locks on real servers and\n\
         write, under each lock, to two counters: one that checks fencing tokens and one that does not. Meanwhile they are\n\
-        stopped and killed, their network is broken, their servers are restarted. Everything is recorded and judged. The\n\
-        locks of `memory` live in one process, so its clients are threads with a runtime each: none is stopped, and *killed*\n\
-        there is a thread that was told to end where it is. `file` has processes, and no server.\n\n\
+        stopped and killed, their network is broken, their servers are restarted. Everything is recorded and judged. Some\n\
+        locks are taken with `lockctl`. An application that blocks its runtime has to keep its locks. The locks of `memory`\n\
+        live in one process, so its clients are threads with a runtime each: *stopped* there is a thread whose runtime is\n\
+        blocked, and *killed* one that was told to end where it is. `file` has processes, and no server.\n\n\
         ## What was run\n\n\
         | backend | runs | clean | verdict | time | operations | grants | faults | kinds | losses told | failed without a fault | waits judged |\n\
         |---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n"
@@ -54,7 +57,7 @@ pub fn markdown(outcomes: &[Outcome], findings: &[Finding]) -> String {
     text += &times(&sums);
     text += &standstills(&sums);
     text += &faults(&sums);
-    text += &draws(&sums);
+    text += &draw_table(&sums);
     text += &unclean(&sums);
     text += &bugs(findings);
     text += "\n## Commands\n\n";
@@ -201,35 +204,62 @@ fn faults(sums: &[Sum<'_>]) -> String {
         text += "\n";
     }
     for sum in sums {
-        let _ = writeln!(text, "\nNot with {}:", sum.backend);
-        let mut reasons: Vec<(&str, Vec<String>)> = Vec::new();
-        for (kind, why) in &sum.last().refused_kinds {
-            match reasons.iter_mut().find(|(reason, _)| reason == why) {
-                Some((_, kinds)) => kinds.push(kind.name()),
-                None => reasons.push((why, vec![kind.name()])),
-            }
-        }
-        for (why, kinds) in reasons {
-            let _ = writeln!(text, "* {}: {why}", kinds.join(", "));
-        }
+        let refused = &sum.last().refused_kinds;
+        text += &not_with(sum, refused.iter().map(|(kind, why)| (kind.name(), why)));
     }
     text
 }
 
-fn draws(sums: &[Sum<'_>]) -> String {
+/// Lists the kinds or verbs that a backend cannot have, by reason.
+fn not_with<'a>(sum: &Sum<'_>, refused: impl Iterator<Item = (String, &'a String)>) -> String {
+    let mut reasons: Vec<(&String, Vec<String>)> = Vec::new();
+    for (what, why) in refused {
+        match reasons.iter_mut().find(|(reason, _)| *reason == why) {
+            Some((_, whats)) => whats.push(what),
+            None => reasons.push((why, vec![what])),
+        }
+    }
+    if reasons.is_empty() {
+        return String::new();
+    }
+    let mut text = format!("\nNot with {}:\n", sum.backend);
+    for (why, whats) in reasons {
+        let _ = writeln!(text, "* {}: {why}", whats.join(", "));
+    }
+    text
+}
+
+fn draw_table(sums: &[Sum<'_>]) -> String {
     let counted: Vec<_> = sums.iter().filter(|sum| sum.drawn_grants > 0).collect();
     if counted.is_empty() {
         return String::new();
     }
     let mut text = "\n## Draws\n\n\
         How often clients did what, and holders were hit, per 1 000 grants; of the runs since verdict 6. A run of the\n\
-        default length in which a verb that the backend has comes less than once is not clean.\n\n\
-        | backend | per 1 000 grants |\n|---|---|\n"
+        default length in which a verb that the backend has comes less than once is not clean. `–`: not with this backend; why\n\
+        stands below the table.\n\n| draw |"
         .to_owned();
+    let verbs: BTreeSet<&String> = counted.iter().flat_map(|sum| sum.draws.keys()).collect();
+    for sum in &counted {
+        let _ = write!(text, " {} |", sum.backend);
+    }
+    text += "\n|---|";
+    text += &"--:|".repeat(counted.len());
+    text += "\n";
+    for verb in verbs {
+        let _ = write!(text, "| {verb} |");
+        for sum in &counted {
+            let rate = match sum.draws.get(verb) {
+                None if sum.last().refused_verbs.contains_key(verb) => "–".to_owned(),
+                count => draws::rate(count.copied().unwrap_or(0), sum.drawn_grants),
+            };
+            let _ = write!(text, " {rate} |");
+        }
+        text += "\n";
+    }
     for sum in counted {
-        let rates = crate::draws::rates(&sum.draws, sum.drawn_grants);
-        let rates: Vec<_> = rates.iter().map(|(what, rate)| format!("{what} {rate}")).collect();
-        let _ = writeln!(text, "| {} | {} |", sum.backend, rates.join(", "));
+        let refused = &sum.last().refused_verbs;
+        text += &not_with(sum, refused.iter().map(|(verb, why)| (verb.clone(), why)));
     }
     text
 }

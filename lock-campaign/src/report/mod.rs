@@ -44,8 +44,8 @@ pub fn line(outcome: &Outcome) -> String {
         let few = if all.judged { "" } else { ", too few to judge" };
         let _ = write!(text, "; hand-offs without a fault: {} of {count}{few}", prompt(all));
     }
-    let rates = draws::rates(&outcome.draws, outcome.grants as u64);
-    for (index, (what, rate)) in rates.into_iter().enumerate() {
+    for (index, (what, count)) in outcome.draws.iter().enumerate() {
+        let rate = draws::rate(*count, outcome.grants as u64);
         let before = if index == 0 { "; per 1000 grants: " } else { ", " };
         let _ = write!(text, "{before}{what} {rate}");
     }

@@ -133,9 +133,11 @@ impl<'a> Sum<'a> {
         self.verdicts.insert(outcome.verdict);
     }
 
-    /// The last result: kinds that are refused, and bounds, are the same in all.
+    /// Returns the last result of the newest verdict: refused kinds and verbs, and bounds, are the same in
+    /// all of that.
     pub(super) fn last(&self) -> &'a Outcome {
-        self.outcomes.last().expect("a sum is made for a result")
+        let last = self.outcomes.iter().max_by_key(|outcome| outcome.verdict);
+        last.expect("a sum is made for a result")
     }
 
     /// `1, 2`

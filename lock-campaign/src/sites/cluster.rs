@@ -70,7 +70,9 @@ impl Site for Cluster {
                 Offer::No("see the run of one server")
             }
             Kind::LeaderReplaced => Offer::No("see the runs with Sentinels"),
-            kind if kind.is_of_a_member() => Offer::No("masters and replicas are hit"),
+            kind if kind.is_of_a_member() || kind.is_of_two_members() => {
+                Offer::No("masters and replicas are hit, one at a time")
+            }
             kind if kind.is_in_calls() => Offer::No(BY_NETWORK),
             _ => Offer::Yes,
         }

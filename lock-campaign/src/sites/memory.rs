@@ -32,9 +32,9 @@ impl Site for InMemory {
         match kind {
             Kind::ServerEmptied => Offer::Breaks(Assumption::A2),
             Kind::Evicted | Kind::Broken => Offer::Breaks(Assumption::A3),
-            Kind::ClientKilled | Kind::ClientStarved | Kind::ShortLeases => Offer::Yes,
-            Kind::ClientStopped => {
-                Offer::No("one process has all clients; their executors are blocked instead")
+            Kind::ClientKilled | Kind::ClientStopped | Kind::ShortLeases => Offer::Yes,
+            Kind::ClientStarved => {
+                Offer::No("locks of a client are renewed on its own thread: see client-stopped")
             }
             Kind::ClientClockStepped => {
                 Offer::No("one process has all clients, and asks no wall clock")

@@ -59,8 +59,10 @@ impl Quorum {
 /// What has to happen to a member, if it were alone, and whether it can keep what it promises then.
 fn is_fit(member: &dyn Site, kind: Kind) -> bool {
     match kind {
-        Kind::MemberStopped => member.offer(Kind::ServerStopped) == Offer::Yes,
-        Kind::MemberRestarted => member.offer(Kind::ServerRestarted) == Offer::Yes,
+        Kind::MemberStopped | Kind::TwoStopped => member.offer(Kind::ServerStopped) == Offer::Yes,
+        Kind::MemberRestarted | Kind::TwoRestarted => {
+            member.offer(Kind::ServerRestarted) == Offer::Yes
+        }
         // It has forgotten its locks, and is not counted before they would have ended.
         Kind::MemberEmptied => member.offer(Kind::ServerEmptied).is_there(),
         _ => true,

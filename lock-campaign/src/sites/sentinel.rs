@@ -1,11 +1,13 @@
 //! A Redis primary, its replica, and three Sentinels that make the replica the primary when that is gone. With locks that
 //! the replica has to know of, a failover loses none.
 
-use std::net::SocketAddr;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use conformance_tests::ServerProcess;
 use conformance_tests::history::Assumption;
+use conformance_tests::proxy::Proxy;
 use conformance_tests::servers::{Persistence, RedisOptions, Reply, SentinelGroup};
 use lock_core::LockName;
 
@@ -28,6 +30,9 @@ const LONG_LEASE: Duration = Duration::from_secs(5);
 /// So that many holds outlast a failover, and not leases alone.
 const BEAT: Duration = Duration::from_secs(2);
 
+/// The primary, and its replica.
+const SERVERS: usize = 2;
+
 /// For how long a grant waits for the replica.
 const PATIENCE: Duration = Duration::from_millis(250);
 
@@ -45,11 +50,11 @@ struct Group {
 impl Site for Group {
     fn terms(&self) -> Terms {
         let moment = Duration::from_millis(1);
-        let (ttl, late, beat) = match self.lasting {
-            true => (LONG_LEASE, PATIENCE * 2, BEAT),
-            false => (LEASE, LEASE / 4, moment),
+        let (ttl, beat) = match self.lasting {
+            true => (LONG_LEASE, BEAT),
+            false => (LEASE, moment),
         };
-        Terms { ttl, lease: None, beat, timeout: LEASE, late, locks: 16 }
+        Terms { ttl, lease: None, beat, timeout: LEASE, late: LEASE / 4, locks: 16 }
     }
 
     fn offer(&self, kind: Kind) -> Offer {
@@ -72,11 +77,6 @@ impl Site for Group {
                 Offer::No("see the run of one server")
             }
             Kind::SlotMoved => Offer::No("there are no slots"),
-            kind if kind.is_in_network() || kind.ways().iter().any(|way| way.is_in_network()) => {
-                Offer::No(
-                    "clients go where Sentinels say that servers are, and this program has no way in between; the tests of lock-redis have",
-                )
-            }
             kind if kind.is_in_calls() => Offer::No(BY_NETWORK),
             _ => Offer::Yes,
         }
@@ -90,18 +90,44 @@ impl Site for Group {
         }
     }
 
-    fn url(&self, _: &[SocketAddr]) -> String {
+    fn url(&self, through: &[SocketAddr]) -> String {
         let patience = PATIENCE.as_millis();
-        match self.lasting {
-            true => {
-                format!("{}?min_replicas=1&min_replicas_timeout={patience}ms", self.group.url())
+        let url = match through.get(SERVERS..) {
+            Some(sentinels) => {
+                let hosts: Vec<_> = sentinels.iter().map(ToString::to_string).collect();
+                format!("redis+sentinel://{}/{}", hosts.join(","), self.group.service())
             }
-            false => self.group.url(),
+            None => self.group.url(),
+        };
+        match self.lasting {
+            true => format!("{url}?min_replicas=1&min_replicas_timeout={patience}ms"),
+            false => url,
         }
     }
 
+    /// The servers, and the Sentinels.
+    fn upstreams(&self) -> Vec<SocketAddr> {
+        let servers = (0..SERVERS).map(|number| self.group.server(number).addr());
+        servers.chain(self.group.sentinels().iter().map(|sentinel| sentinel.addr())).collect()
+    }
+
+    /// Each client reaches the servers at an address of its own, on their ports: Sentinels name them by it.
+    fn lines(&self, client: usize) -> io::Result<Vec<Proxy>> {
+        let client = u8::try_from(client + 1).expect("there are few clients");
+        let own = Ipv4Addr::new(127, 0, client, 1);
+        let line = |(place, upstream): (usize, SocketAddr)| {
+            if place < SERVERS {
+                return Proxy::start_at((own, upstream.port()).into(), upstream);
+            }
+            let line = Proxy::start(upstream)?;
+            line.rewrite(&upstream.ip().to_string(), &own.to_string());
+            Ok(line)
+        };
+        self.upstreams().into_iter().enumerate().map(line).collect()
+    }
+
     fn servers(&self) -> Vec<&dyn ServerProcess> {
-        [0, 1].map(|number| self.group.server(number) as &dyn ServerProcess).into()
+        (0..SERVERS).map(|number| self.group.server(number) as &dyn ServerProcess).collect()
     }
 
     fn members(&self, _: Kind) -> Vec<&dyn ServerProcess> {

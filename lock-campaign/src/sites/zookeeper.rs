@@ -139,7 +139,7 @@ impl Site for Ensemble {
         match kind {
             Kind::LeaderReplaced => Offer::No("nobody can tell it who leads"),
             Kind::ServerStopped | Kind::ServerRestarted => {
-                Offer::No("the leader is stopped and killed instead")
+                Offer::No("the leader, or two members at once, are stopped and killed instead")
             }
             kind if kind.is_of_a_member() => Offer::No("a leader and its followers are hit"),
             kind => offer(kind),
@@ -156,6 +156,10 @@ impl Site for Ensemble {
 
     fn servers(&self) -> Vec<&dyn ServerProcess> {
         self.0.members().iter().map(|member| member as &dyn ServerProcess).collect()
+    }
+
+    fn members(&self, _: Kind) -> Vec<&dyn ServerProcess> {
+        self.servers()
     }
 
     fn leader(&self) -> Option<usize> {

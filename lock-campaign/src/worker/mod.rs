@@ -3,6 +3,7 @@
 //! It is a process that the campaign can stop and kill or, where the locks are in memory, a thread with a
 //! runtime of its own.
 
+mod lockctl;
 mod player;
 mod soloist;
 mod weather;
@@ -56,6 +57,9 @@ pub(crate) struct Duty {
     /// So often in a row locks are handed over inside of the client.
     #[serde(default)]
     pub(crate) handovers: u8,
+    /// Whether it locks with `lockctl`, too.
+    #[serde(default)]
+    pub(crate) lockctl: bool,
 }
 
 /// What the campaign orders, as a line each.

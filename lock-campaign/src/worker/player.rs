@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use conformance_tests::history::{Client, Held, Why};
+use conformance_tests::history::{Client, GrantId, Held, Why};
 use fastrand::Rng;
 use lock_core::clock::sleep;
 use lock_core::{
-    Capabilities, FencingToken, LockName, Locker, Loss, RenewalPolicy, Support, Takeover,
+    Capabilities, Detached, FencingToken, LockName, Locker, Loss, RenewalPolicy, Support, Takeover,
 };
 
 use super::{Duty, State};
@@ -16,7 +16,7 @@ use crate::desk::{Desk, lock_name, unfenced};
 
 pub(super) struct Player {
     pub(super) client: Client,
-    rng: Rng,
+    pub(super) rng: Rng,
     pub(super) desk: Desk,
     pub(super) state: Arc<State>,
     pub(super) duty: Duty,
@@ -24,7 +24,7 @@ pub(super) struct Player {
 
 /// What was read under a lock, to be written back one higher.
 pub(super) struct Read {
-    fence: FencingToken,
+    fence: u64,
     fenced: Option<u64>,
     unfenced: u64,
 }
@@ -37,6 +37,8 @@ enum Extra {
     LongestHold,
     ShortestHold,
     Detached,
+    RunByLockctl,
+    AcquiredByLockctl,
 }
 
 impl Player {
@@ -54,24 +56,52 @@ impl Player {
             self.client.leaves_unrenewed(is_short || extra == Extra::LongestHold);
             let shortest = (extra == Extra::ShortestHold).then(|| self.up_to(self.duty.ttl / 8));
             self.client.keeps_for(shortest);
+            // A busy machine may stand still for longer than a short lease: its grant is missed then.
+            self.client.may_be_overtaken(extra == Extra::OtherTtl);
             if self.rng.u8(..32) == 0 {
                 self.look_around(&locks, number).await;
             }
-            if let Some(held) = self.win(&locks, number, (is_short, extra, shortest)).await {
-                let held = match extra {
-                    Extra::Detached => self.pass_on(&locks, held).await,
-                    _ => Some(held),
-                };
-                if let Some(held) = held {
-                    self.work(held, is_short, gives_up(number)).await;
-                }
+            let outlives = matches!(extra, Extra::Detached | Extra::AcquiredByLockctl)
+                && locks.capabilities().takeover == Takeover::AtOnce;
+            self.client.outlives_its_process(outlives.then_some(self.duty.ttl));
+            if let Some(held) = self.take(&locks, number, (is_short, extra, shortest)).await {
+                self.work(held, is_short, gives_up(number)).await;
             }
         }
     }
 
+    /// Gets the lock, perhaps by way of a detached hold. Returns it if it is held by a guard then.
+    async fn take(
+        &mut self,
+        locks: &Locker,
+        number: usize,
+        (is_short, extra, shortest): (bool, Extra, Option<Duration>),
+    ) -> Option<Held> {
+        let detached = match extra {
+            Extra::RunByLockctl => {
+                self.run_by_lockctl(number).await;
+                return None;
+            }
+            Extra::AcquiredByLockctl => self.acquire_by_lockctl(number).await?,
+            _ => {
+                let held = self.win(locks, number, (is_short, extra, shortest)).await?;
+                if extra != Extra::Detached {
+                    return Some(held);
+                }
+                let detached = self.client.detach(held).await.ok()?;
+                self.desk.did("detach");
+                detached
+            }
+        };
+        self.pass_on(locks, detached).await
+    }
+
     /// Draws whether the next acquisition is a rare one.
     fn extra(&mut self, locks: &Locker, is_short: bool) -> Extra {
+        let has_lockctl = self.duty.lockctl && self.rng.u8(..4) == 0;
         match self.rng.u8(..24) {
+            5 if !is_short && has_lockctl => Extra::RunByLockctl,
+            6 | 7 if has_lockctl && can_detach(locks.capabilities()) => Extra::AcquiredByLockctl,
             0 => Extra::OtherTtl,
             1 if !is_short => Extra::LongestHold,
             4 => Extra::ShortestHold,
@@ -94,10 +124,12 @@ impl Player {
         }
     }
 
-    /// Detaches the lock, and adopts it, or releases it as it is. Returns it if it is still held.
-    async fn pass_on(&mut self, locks: &Locker, held: Held) -> Option<Held> {
-        let (detached, id) = self.client.detach(held).await.ok()?;
-        self.desk.did("detach");
+    /// Adopts a detached lock, or releases it as it is. Returns it if it is still held.
+    async fn pass_on(
+        &mut self,
+        locks: &Locker,
+        (detached, id): (Detached, GrantId),
+    ) -> Option<Held> {
         sleep(self.up_to(self.duty.beat * 4)).await;
         let is_renewed = self.rng.bool();
         if is_renewed {
@@ -108,10 +140,17 @@ impl Player {
                 return None;
             }
         }
-        if self.rng.bool() {
-            self.desk.did("release-detached");
-            let _ = self.client.release_detached(locks, (&detached, &id)).await;
-            return None;
+        match self.rng.u8(..4) {
+            0 if self.duty.lockctl => {
+                self.release_by_lockctl((&detached, &id)).await;
+                return None;
+            }
+            0 | 1 => {
+                self.desk.did("release-detached");
+                let _ = self.client.release_detached(locks, (&detached, &id)).await;
+                return None;
+            }
+            _ => {}
         }
         self.desk.did("adopt");
         match self.client.adopt(locks, (detached.clone(), id.clone())).await {
@@ -185,13 +224,15 @@ impl Player {
             Extra::OtherTtl => self.desk.did("other-ttl"),
             Extra::LongestHold => self.desk.did("longest-hold"),
             Extra::ShortestHold => self.desk.did("shortest-hold"),
-            Extra::Detached | Extra::Nothing => {}
+            _ => {}
         }
         Some(held)
     }
 
     async fn work(&mut self, held: Held, is_short: bool, gives_up: bool) {
-        let read = if self.rng.bool() { self.read(&held) } else { None };
+        let name = held.guard.name().as_str().to_owned();
+        let fence = held.guard.fencing_token().map(FencingToken::as_u64);
+        let read = if self.rng.bool() { self.read(&name, fence) } else { None };
         let long = self.hold_for(is_short);
         held.sleep(long).await;
         if long > self.duty.ttl {
@@ -216,7 +257,7 @@ impl Player {
                 // The write is on its way for a while: no check can help here.
                 held.sleep(self.up_to(self.duty.ttl / 4)).await;
             }
-            self.write(&held, &read);
+            self.write(&name, &read);
         }
         match self.rng.u8(..16) {
             0 if gives_up => self.client.drop(held),
@@ -229,7 +270,7 @@ impl Player {
     }
 
     /// Mostly short, so that much happens; now and then longer than a lease.
-    fn hold_for(&mut self, is_short: bool) -> Duration {
+    pub(super) fn hold_for(&mut self, is_short: bool) -> Duration {
         let ttl = self.duty.ttl;
         match self.rng.u8(..32) {
             0 => self.up_to(ttl * 2),
@@ -239,11 +280,10 @@ impl Player {
         }
     }
 
-    pub(super) fn read(&mut self, held: &Held) -> Option<Read> {
-        let fence = held.guard.fencing_token()?;
-        let lock = held.guard.name().as_str();
-        let pending = self.client.invoke_read(lock, Some(fence.as_u64()));
-        let (fenced, unfenced) = self.desk.look(lock, fence.as_u64());
+    pub(super) fn read(&mut self, lock: &str, fence: Option<u64>) -> Option<Read> {
+        let fence = fence?;
+        let pending = self.client.invoke_read(lock, Some(fence));
+        let (fenced, unfenced) = self.desk.look(lock, fence);
         match fenced {
             Some(value) => pending.ok_value(value),
             None => pending.fail(Why::Fenced),
@@ -251,11 +291,10 @@ impl Player {
         Some(Read { fence, fenced, unfenced })
     }
 
-    pub(super) fn write(&mut self, held: &Held, read: &Read) {
-        let lock = held.guard.name().as_str();
+    pub(super) fn write(&mut self, lock: &str, read: &Read) {
         if let Some(value) = read.fenced {
-            let pending = self.client.invoke_write(lock, Some(read.fence.as_u64()));
-            if self.desk.write(lock, read.fence.as_u64(), value + 1) {
+            let pending = self.client.invoke_write(lock, Some(read.fence));
+            if self.desk.write(lock, read.fence, value + 1) {
                 pending.ok_value(value + 1);
             } else {
                 pending.fail(Why::Fenced);
@@ -266,20 +305,20 @@ impl Player {
         pending.ok_value(read.unfenced + 1);
     }
 
-    fn up_to(&mut self, longest: Duration) -> Duration {
+    pub(super) fn up_to(&mut self, longest: Duration) -> Duration {
         longest.mul_f64(self.rng.f64())
     }
 }
 
 /// Returns true if clients often cancel acquisitions of this lock, which is every other one. The residue of a cancelled
 /// call may hold the lock or a position in the queue for an unknown time, and during that time no wait can be judged.
-fn gives_up(number: usize) -> bool {
+pub(super) fn gives_up(number: usize) -> bool {
     !number.is_multiple_of(2)
 }
 
-/// Where holds end with their process, a detached one does not, and the verdict knows one kind of hold.
+/// True if a lock may outlast its process.
 pub(crate) fn can_detach(caps: &Capabilities) -> bool {
-    caps.detached == Support::Present && caps.takeover != Takeover::AtOnce
+    caps.detached == Support::Present
 }
 
 /// The loss is noted even while its holder looks elsewhere.

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use conformance_tests::history::Held;
 use lock_core::clock::sleep;
-use lock_core::{Locker, RenewalPolicy};
+use lock_core::{FencingToken, Locker, RenewalPolicy};
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::player::{Player, tell_of_loss};
@@ -46,7 +46,9 @@ impl Player {
 
     /// Looks again and again, and believes what it is told.
     async fn hold(&mut self, held: Held, cues: &mut UnboundedReceiver<Cue>) {
-        let read = self.read(&held);
+        let name = held.guard.name().as_str().to_owned();
+        let fence = held.guard.fencing_token().map(FencingToken::as_u64);
+        let read = self.read(&name, fence);
         loop {
             tokio::select! {
                 _ = cues.recv() => break,
@@ -58,7 +60,7 @@ impl Player {
         }
         // Too late if it was lost: only the fence can tell.
         if let Some(read) = read {
-            self.write(&held, &read);
+            self.write(&name, &read);
         }
         let _ = self.client.release(held).await;
     }

@@ -1,0 +1,7 @@
+//! `lockctl`, as a client of the campaign.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    lock_cli::main()
+}
