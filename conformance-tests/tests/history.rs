@@ -2084,3 +2084,28 @@ fn many_threads_share_a_recorder() {
     assert!(report.is_legal(), "{report}");
     assert_eq!((report.operations, report.grants, report.unknown), (6000, 2000, 0));
 }
+
+/// No guard remembers it: after a removal, an attempt that lands late gives the lock to its claim again.
+#[test]
+fn a_detached_lock_may_come_back_after_a_removal() {
+    let call = written;
+    let judge = |removal: &str, release: &str| {
+        let lines = [
+            call(10, "invoke", "p1/a", "acquire", ""),
+            call(20, "ok", "p1/a", "acquire", r#","fence":1,"valid_until":900"#),
+            removal.to_owned(),
+            call(200, "invoke", "p1/a", "renew", ""),
+            call(210, "fail", "p1/a", "renew", r#","err":"not_held""#),
+            call(220, "invoke", "p1/a", "release", release),
+            call(230, "ok", "p1/a", "release", ""),
+        ];
+        hand_written(r#","breaks":["A3"]"#, &lines.each_ref().map(String::as_str)).unwrap()
+    };
+    let removal = r#"{"kind":"fault","t":100,"id":1,"what":"break","lock":"l","breaks":["A3"]}"#;
+    assert!(judge(removal, "").is_legal());
+    let elsewhere = removal.replace(r#""lock":"l""#, r#""lock":"m""#);
+    for (removal, release) in [(removal, r#","valid_until":900"#), (elsewhere.as_str(), "")] {
+        let report = judge(removal, release);
+        assert!(report.broken.contains_key(&Rule::K7), "{release}: {report}");
+    }
+}

@@ -122,7 +122,16 @@ fn stays_lost(history: &History, lock: &LockLine, grant: &Grant, report: &mut Re
     // Two releases that are confirmed are looked at elsewhere.
     let is_told =
         |call: &&Call| call.op != Op::Release || ended.is_some_and(|(at, _)| call.invoke > at);
-    let revived = |call: &&Call| call.invoke > at && call.outcome == Outcome::Ok && is_told(call);
+    // No guard remembers the loss of a detached lock. After a removal, a late attempt may have given the
+    // lock to its claim again.
+    let asked = lock.acquire_of(grant).asked;
+    let may_be_back = |call: &&Call| {
+        let is_detached = call.op == Op::Release && !call.guarded;
+        is_detached && history.broken(&lock.name, asked, call.ret).next().is_some()
+    };
+    let revived = |call: &&Call| {
+        call.invoke > at && call.outcome == Outcome::Ok && is_told(call) && !may_be_back(call)
+    };
     let calls = grant.asked.iter().chain(&grant.releases).map(|&index| &lock.calls[index]);
     if let Some(call) = calls.filter(revived).min_by_key(|call| call.invoke) {
         report.violation(Rule::K7, &lock.name, &[line, call.lines[0], call.lines[1]], || {

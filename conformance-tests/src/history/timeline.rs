@@ -75,6 +75,8 @@ pub(super) struct Call {
     pub(super) fence: Option<u64>,
     pub(super) unrenewed: bool,
     pub(super) overtakable: bool,
+    /// It was made through a guard, which knows a deadline.
+    pub(super) guarded: bool,
     pub(super) valid_until: Option<u64>,
     pub(super) kept_until: Option<u64>,
     lease: Option<Duration>,
@@ -688,6 +690,7 @@ impl Builder {
             fence: r.fence,
             unrenewed: r.unrenewed,
             overtakable: r.overtakable,
+            guarded: r.valid_until.is_some(),
             valid_until: None,
             kept_until: None,
             lease: r.lease,
