@@ -25,15 +25,23 @@
 //! | `memcache://[user:password@]host[:port],…` | memcached servers; advisory | `memcache` |
 //! | `quorum:?member=<URL>&member=<URL>&…` | a majority of several of these; `redlock` makes one from URLs | `quorum` |
 //!
-//! Options follow as `?name=value&name=value`. Every backend knows `ttl` (the lease that locks ask for
-//! unless told otherwise), `timeout` (the bound of one call), `patience` (how long a waiter sits out
-//! an outage) and `max_ttl`, all as durations like `500ms`, `30s` or `2h`, `label` (what
-//! `inspect` shows of a holder) and `handovers` (how often in a row a lock passes on
-//! [inside this process](LockerBuilder::local_handovers), without a request; up to 255). Redis and memcached know `prefix` (put before every key; it ends in `:` or
-//! `/`). Redis warns of locks that are taken for longer than `max_ttl`, and knows `order` (`fifo`, or `any`
-//! for a race), `names` (`exact` for keys byte by byte, as other libraries have them, with any prefix),
-//! `min_replicas` (how many replicas must know of a lock) and `min_replicas_timeout`. ZooKeeper knows `prefix` (a path that
-//! ends in `/`), `session_timeout` and `layout`. An option that a backend does not know is an error.
+//! Options follow as `?name=value&name=value`. Durations are written like `500ms`, `30s` or `2h`. An
+//! option that a backend does not have is an error.
+//!
+//! | option | backends | meaning |
+//! |---|---|---|
+//! | `ttl` | all | the default lease |
+//! | `max_ttl` | all | the longest lease; Redis warns of locks that are held longer |
+//! | `timeout` | all | the time limit of one call |
+//! | `patience` | all | the longest outage that a waiter survives |
+//! | `label` | all | the text that `inspect` shows for a holder |
+//! | `handovers` | all | the number of [hand-overs inside this process](LockerBuilder::local_handovers) in a row, at most 255 |
+//! | `prefix` | Redis, memcached | the beginning of every key; it ends in `:` or `/` |
+//! | `order` | Redis | `fifo`, or `any` for a race |
+//! | `names` | Redis | `exact` stores names byte for byte, as other libraries do, with any prefix |
+//! | `min_replicas`, `min_replicas_timeout` | Redis | the number of replicas that must have a lock, and the time limit for that |
+//! | `prefix` | ZooKeeper | a path that ends in `/` |
+//! | `session_timeout`, `layout` | ZooKeeper | the session's timeout; the layout of the nodes |
 //!
 //! The members of `quorum:` are URLs of this table, percent-encoded where they have options of their own: an odd
 //! number of independent servers, in the same order for all clients. It knows `member_timeout` (the bound of one

@@ -133,9 +133,9 @@ impl Estate {
     }
 }
 
-/// True if the lease that was acknowledged is still good for a start, and not for longer than was asked for:
-/// who asks for a short lease wants the lock to be free soon after a crash. What went unanswered may have
-/// prolonged it.
+/// Returns true if enough of the acknowledged lease is left for a successor, and no more than it asked for. A
+/// short lease means that the lock should be free soon after a crash. A renewal without an answer may
+/// have prolonged the lease.
 fn has_enough_left(hold: &Hold, wire: &Wire) -> bool {
     let grant = hold.acknowledged();
     let Some(lapses) = Hold::deadline_of_lease(&hold.engine, &grant) else {

@@ -19,11 +19,11 @@
 //!
 //! # What is not promised
 //!
-//! * **One host.** A directory on a network file system is refused where its type tells (NFS, SMB, AFS,
-//!   Coda, Ceph, Lustre, 9P, file systems of clusters and of virtual machines, and what is known of
-//!   those on FUSE, as sshfs). Another FUSE file system does not tell what is behind it and is
-//!   accepted: it excludes the processes that use this mount. Containers exclude each other only if
-//!   they share the directory.
+//! * **One host.** A directory on a known network file system is refused: NFS, SMB, AFS, Coda, Ceph,
+//!   Lustre, 9P, file systems of clusters and of virtual machines, and some on FUSE, such as sshfs. Any
+//!   other FUSE file system is accepted, because its type does not show where its data are. It
+//!   excludes the processes that use this mount. Containers exclude each other only if they share the
+//!   directory.
 //! * **One user, unless a directory is shared.** Each user has a separate directory, so root and
 //!   another user hold the lock of one name at the same time. Lock files have mode 0600. A directory
 //!   in which others can replace files is refused, and so is one that they can move away because they

@@ -333,9 +333,9 @@
 //! | `CONFIG`, `DEBUG`, `KEYS`, `MONITOR` | everything | |
 //! | `EVALSHA`, `SCRIPT`, or what scripts call | nothing | an error when connecting |
 //!
-//! A connection that is closed because it was idle is made again by the next verb, which waits for that, and waiters
-//! look once; one that a proxy forgets without a word is noticed by keep-alive probes within 20 s, or by a request
-//! that is not answered. Certificates are checked against the host in the URL, or as [Sentinels](#sentinel) and
+//! If a connection is closed because it was idle, the next verb connects again and waits for that, and waiters poll
+//! once. If a proxy forgets a connection silently, keep-alive probes notice that within 20 s, or a request without
+//! an answer does. Certificates are checked against the host in the URL, or as [Sentinels](#sentinel) and
 //! [clusters](#clusters) announce it; that is also sent to servers that tell their names apart by it (SNI).
 //!
 //! # Other libraries
@@ -404,9 +404,10 @@
 //! ```
 //!
 //! In a cluster `+spublish +ssubscribe` take the place of `+publish +subscribe`, and `+cluster|slots +asking` are
-//! needed. With a database other than 0, `+select` too. With `order=any`, neither the last line nor the channel is
-//! needed, if nobody stands in line for the same locks: otherwise such a release sends the lock to nobody, and they find it
-//! free when the lease would have ended; and an attempt that finds a free lock with a line is [`ErrorKind::Denied`].
+//! needed. With a database other than 0, `+select` too. With `order=any`, the last line and the channel are not
+//! needed, unless other clients queue for the same locks. Then a release by such a user grants the lock to no waiter:
+//! the waiters find it free when its lease would have ended. An attempt on a free lock with a queue is
+//! [`ErrorKind::Denied`].
 //! [`inspect`] names the type of a foreign client's key with `+type`.
 //! Where the server knows `DELIFEQ` (Valkey 9), grant `+delifeq`, too; without it a release costs the server more, and is
 //! asked for twice once on each connection.

@@ -273,8 +273,10 @@ impl Session {
     /// if the session is over.
     pub(crate) async fn awake(&self) -> Result<bool, Fault> {
         *self.used_at() = Moment::now();
+        // Taken first: another acquisition may end the pause meanwhile, by a connection that stays.
+        let connection = self.connection();
         if self.chain().is_paused() {
-            self.connection().hang_up().await;
+            connection.hang_up().await;
         }
         self.ready_within(self.timeout() / 2).await
     }

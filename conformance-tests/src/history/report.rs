@@ -239,7 +239,7 @@ impl Report {
         self.broken.is_empty()
     }
 
-    /// What no fault disturbed, with what it is called.
+    /// Returns the counts of undisturbed calls and holds, each with its name.
     pub fn tallies(&self) -> [(&'static str, &Tally); 4] {
         [
             ("acquisitions", &self.acquisitions),

@@ -153,9 +153,9 @@ fn standstills(sums: &[Sum<'_>]) -> String {
     let mut text = "\n## Standstill\n\n\
         The longest time after each failover and each restart with older data in which a waiter waited and no client relied\n\
         on the lock, of all locks, counted from when the server takes writes again. Promised is one claim lease and 100 ms\n\
-        in total, however many queue entries are stale, after the lease of a holder that the data may name. A run in which it\n\
-        was longer than that and what is allowed for the load of the machine (four seconds and the bound of a call) is not clean; a client that was killed, stopped or cut off\n\
-        then or shortly before adds a lease. Waits of clients that were disturbed themselves are not counted.\n\n\
+        in total, however many queue entries are stale, after the lease of a holder that the data may name. The verdict\n\
+        allows four seconds and the bound of a call for the load of the machine. A client that was killed, stopped or cut off\n\
+        then or shortly before adds a lease. A run with a longer standstill is not clean. Waits of clients that were disturbed themselves are not counted.\n\n\
         | backend | fault | how many | half below | longest | promised | allowed for load |\n\
         |---|---|--:|--:|--:|--:|--:|\n"
         .to_owned();

@@ -84,7 +84,8 @@ fn child_that_forks_while_it_holds_locks() {
 fn a_fork_leaves_the_locks_and_the_connection_of_its_parent_alone() {
     let server = Server::start();
     let directory = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"));
-    let (source, library) = (directory.join("fork.c"), directory.join("fork.so"));
+    // The directory is that of the whole workspace.
+    let (source, library) = (directory.join("redis-fork.c"), directory.join("redis-fork.so"));
     std::fs::write(&source, include_str!("../../../lock-core/tests/core/fork.c")).unwrap();
     let mut compiler = Command::new("cc");
     let compiled = compiler.args(["-shared", "-fPIC", "-o"]).args([&library, &source]);

@@ -60,7 +60,7 @@ async fn a_grant_leaves_a_quarter_of_the_timeout_on_a_quick_link() {
     assert!(left >= TIMEOUT / 4, "a grant left {left:?}");
 }
 
-/// What comes then has a connection of its own, which proves the session at once.
+/// The next acquisition makes a new connection, which proves the session at once.
 #[tokio::test]
 async fn an_idle_session_commits_nothing() {
     let server = server();
