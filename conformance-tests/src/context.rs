@@ -4,9 +4,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lock_core::backend::{Attempt, Claim, Fault, Grant, LetGo};
+use lock_core::backend::{Attempt, Claim, Fault, Grant, OnContention, ReleaseMode};
 use lock_core::clock::{Moment, sleep};
-use lock_core::faults::{Call, Disturbance};
+use lock_core::faults::{Call, Injection};
 use lock_core::{Backend, Capabilities, Error, LockName, Locker, LockerBuilder, OwnerId, Takeover};
 
 use crate::harness::{Harness, Mortal, Offer, Pace, Script, ServerProcess};
@@ -90,10 +90,10 @@ impl Ctx {
         self.on(self.client().await).build()
     }
 
-    /// A locker whose backend is disturbed as `script` says.
-    pub async fn disturbed(
+    /// A locker whose backend is injected as `script` says.
+    pub async fn injected(
         &self,
-        script: impl Fn(&Call<'_>) -> Disturbance + Send + Sync + 'static,
+        script: impl Fn(&Call<'_>) -> Injection + Send + Sync + 'static,
     ) -> LockerBuilder {
         let script: Script = Box::new(script);
         self.on(self.harness.disturbed_client(script).await)
@@ -181,7 +181,7 @@ impl Ctx {
     #[must_use]
     pub fn claim(&self, name: &LockName, waits: bool) -> Claim {
         let mut claim = Claim::new(name.clone(), OwnerId::mint(), self.ttl());
-        claim.queue = waits;
+        claim.on_contention = if waits { OnContention::Queue } else { OnContention::Return };
         claim
     }
 
@@ -207,7 +207,7 @@ impl Ctx {
             Attempt::Acquired(grant) => {
                 let mut claim = claim;
                 claim.ticket = grant.ticket;
-                stranger.release(&claim, LetGo::now()).await?;
+                stranger.release(&claim, ReleaseMode::now()).await?;
                 Ok(true)
             }
         }

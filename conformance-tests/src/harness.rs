@@ -4,15 +4,15 @@ use std::fmt;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use lock_core::faults::{Call, Disturbance, Faulty};
+use lock_core::faults::{Call, FaultInjector, Injection};
 use lock_core::{Backend, Capabilities, LockName};
 
 use crate::network::Network;
 use crate::servers::KeepData;
 use crate::simulation::Site;
 
-/// Asked before each call of a disturbed client.
-pub type Script = Box<dyn Fn(&Call<'_>) -> Disturbance + Send + Sync>;
+/// Asked before each call of a injected client.
+pub type Script = Box<dyn Fn(&Call<'_>) -> Injection + Send + Sync>;
 
 /// Which clock the checks run on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,13 +38,13 @@ pub trait Harness: Send + Sync + 'static {
         Mortal::new(self.client().await, || ())
     }
 
-    /// A client whose calls are disturbed as `script` says.
+    /// A client whose calls are injected as `script` says.
     async fn disturbed_client(&self, script: Script) -> Arc<dyn Backend> {
-        Arc::new(Faulty::new(self.client().await, script))
+        Arc::new(FaultInjector::new(self.client().await, script))
     }
 
     /// The client of a process of a [simulation](crate::simulation), numbered from zero. By default one whose
-    /// calls are disturbed as `script` says.
+    /// calls are injected as `script` says.
     async fn client_of(&self, process: usize, script: Script) -> Arc<dyn Backend> {
         let _ = process;
         self.disturbed_client(script).await

@@ -375,7 +375,7 @@ impl Proxy {
         let mut last = None;
         self.order(|state| {
             last = state.live.keys().next_back().copied();
-            state.disturbed().for_each(|orders| orders.reset = true);
+            state.injected().for_each(|orders| orders.reset = true);
         });
         let Some(last) = last else { return };
         self.until_state(|state| !state.live.range(..=last).any(|(_, orders)| orders.reset)).await;
@@ -397,7 +397,7 @@ impl Proxy {
     /// and what it still sends is thrown away. The other direction goes on.
     pub fn half_close(&self, direction: Direction) {
         self.order(|state| {
-            state.disturbed().for_each(|orders| orders.close(direction));
+            state.injected().for_each(|orders| orders.close(direction));
         });
     }
 
@@ -781,7 +781,7 @@ impl State {
     }
 
     /// All live connections to which something may happen.
-    fn disturbed(&mut self) -> impl Iterator<Item = &mut Orders> {
+    fn injected(&mut self) -> impl Iterator<Item = &mut Orders> {
         let Self { live, spared, .. } = self;
         live.values_mut().filter(|orders| !orders.client.is_some_and(|it| spared.contains(&it)))
     }

@@ -73,7 +73,7 @@ pub fn granted(answer: Result<Attempt, Fault>) -> Grant {
 #[track_caller]
 pub fn contended(answer: Result<Attempt, Fault>) -> Option<Duration> {
     match answer {
-        Ok(Attempt::Contended { lapses_in }) => lapses_in,
+        Ok(Attempt::Contended { expires_in }) => expires_in,
         other => panic!("not contended: {other:?}"),
     }
 }

@@ -153,7 +153,7 @@ fn table(columns: &[Capabilities]) -> String {
         ("detached holds", (|caps| caps.detached) as fn(&Capabilities) -> Support),
         ("minimum hold that outlives the process", |caps| caps.minimum_hold),
         ("late attempts refused", |caps| caps.late_attempts_refused),
-        ("a holder is told at once of a removal", |caps| caps.notices),
+        ("a holder is told at once of a removal", |caps| caps.loss_push),
         ("inspect", |caps| caps.inspecting),
         ("list", |caps| caps.listing),
         ("break", |caps| caps.breaking),

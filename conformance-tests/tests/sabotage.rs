@@ -22,6 +22,6 @@ impl Harness for InMemory {
 }
 
 fn main() -> ExitCode {
-    let memory = Suite::new("memory", || Box::new(InMemory(Memory::new().with_notices())));
+    let memory = Suite::new("memory", || Box::new(InMemory(Memory::new().with_loss_push())));
     conformance_tests::run_saboteurs(&[memory.only(|law| !law.is_about_networks())])
 }

@@ -33,7 +33,7 @@
 //! | `ttl` | all | the default lease |
 //! | `max_ttl` | all | the longest lease; Redis warns of locks that are held longer |
 //! | `timeout` | all | the time limit of one call |
-//! | `patience` | all | the longest outage that a waiter survives |
+//! | `outage_timeout` | all | the longest outage that a waiter survives |
 //! | `label` | all | the text that `inspect` shows for a holder |
 //! | `handovers` | all | the number of [hand-overs inside this process](LockerBuilder::local_handovers) in a row, at most 255 |
 //! | `prefix` | Redis, memcached | the beginning of every key; it ends in `:` or `/` |

@@ -22,14 +22,14 @@ const DEFAULT_TTL: Duration = Duration::from_secs(30);
 /// What every backend can be told, by these options.
 #[cfg(feature = "quorum")]
 pub(crate) const COMMON: [&str; 6] =
-    ["ttl", "timeout", "patience", "max_ttl", "label", "handovers"];
+    ["ttl", "timeout", "outage_timeout", "max_ttl", "label", "handovers"];
 
 /// What every backend can be told.
 #[derive(Debug, Default)]
 pub(crate) struct CommonOptions {
     ttl: Option<Duration>,
     timeout: Option<Duration>,
-    patience: Option<Duration>,
+    outage_timeout: Option<Duration>,
     max_ttl: Option<Duration>,
     label: Option<Label>,
     handovers: Option<u8>,
@@ -40,7 +40,7 @@ impl CommonOptions {
         let options = Self {
             ttl: url.take_duration("ttl")?,
             timeout: take_within(url, "timeout", LONGEST_WAIT)?,
-            patience: take_within(url, "patience", LONGEST_WAIT)?,
+            outage_timeout: take_within(url, "outage_timeout", LONGEST_WAIT)?,
             max_ttl: take_within(url, "max_ttl", LONGEST_MAX_TTL)?,
             label: url.take("label")?.map(|label| Label::new(&label)),
             handovers: take_handovers(url)?,
@@ -68,8 +68,8 @@ impl CommonOptions {
         if let Some(timeout) = self.timeout {
             builder = builder.timeout(timeout);
         }
-        if let Some(patience) = self.patience {
-            builder = builder.patience(patience);
+        if let Some(outage_timeout) = self.outage_timeout {
+            builder = builder.outage_timeout(outage_timeout);
         }
         if let Some(max_ttl) = self.max_ttl {
             builder = builder.max_ttl(max_ttl);

@@ -56,8 +56,9 @@ async fn memory_is_one_lock_space_per_process() {
 
 #[tokio::test]
 async fn common_options_reach_the_locker() {
-    let locks =
-        connect("memory:?ttl=300ms&timeout=1s&patience=1m&max_ttl=1h&label=web%2D1").await.unwrap();
+    let locks = connect("memory:?ttl=300ms&timeout=1s&outage_timeout=1m&max_ttl=1h&label=web%2D1")
+        .await
+        .unwrap();
     let guard = locks.lock("options").unwrap().acquire().await.unwrap();
     assert!(guard.valid_for().unwrap() <= Duration::from_millis(300));
     let state = locks.inspect(guard.name()).await.unwrap();
@@ -100,8 +101,8 @@ async fn a_url_that_cannot_be_understood_says_what_to_do() {
         ("memory:?max_ttl=1ns", "out of range"),
         ("memory:?timeout=31days", "from 1ms to 30days"),
         ("memory:?timeout=1us", "out of range"),
-        ("memory:?patience=500000000000years", "out of range"),
-        ("memory:?patience=1ns", "out of range"),
+        ("memory:?outage_timeout=500000000000years", "out of range"),
+        ("memory:?outage_timeout=1ns", "out of range"),
         ("memory:?handovers=256", "from 0, which is off, to 255"),
         ("memory:?handovers=some", "from 0, which is off, to 255"),
         ("memory:?ttl=1s&ttl=2s", "given twice"),
@@ -169,7 +170,8 @@ mod file {
     async fn bad_options_are_refused_before_the_directory_is_touched() {
         let dir = tempfile::tempdir().unwrap();
         let missing = dir.path().join("locks");
-        for options in ["colour=red", "patience=500000000000years", "timeout=1ns", "max_ttl=2years"]
+        for options in
+            ["colour=red", "outage_timeout=500000000000years", "timeout=1ns", "max_ttl=2years"]
         {
             let (kind, _) = refused(&format!("file://{}?{options}", missing.display())).await;
             assert_eq!(kind, ErrorKind::Invalid);

@@ -212,7 +212,7 @@ pub struct Outcome {
     pub excused_fences: u64,
     /// From the call of a release until the next waiter held.
     pub hand_offs: Spread,
-    /// Those of them that no fault disturbed, and their bounds.
+    /// Those of them that no fault injected, and their bounds.
     #[serde(default)]
     pub prompt: Option<Prompt>,
     /// From the fault that ended a holder until the next waiter held.
@@ -230,7 +230,7 @@ pub struct Outcome {
     pub scene: Option<Scene>,
 }
 
-/// Hand-offs that no fault disturbed.
+/// Hand-offs that no fault injected.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Prompt {
     /// How long they took.

@@ -136,7 +136,7 @@ impl<'a> SeenHolder<'a> {
             owner: holder.owner.filter(|_| show_owner).map(|owner| owner.expose()),
             label: holder.label.as_ref().map(lock_any::Label::as_str),
             held_for_ms: holder.held_for.map(millis),
-            lapses_in_ms: holder.lapses_in.map(millis),
+            lapses_in_ms: holder.expires_in.map(millis),
             fencing_token: holder.token.map(|token| token.to_string()),
         }
     }
@@ -154,7 +154,7 @@ fn text(name: &LockName, state: &LockState, show_owner: bool) -> String {
     for holder in &state.holders {
         row("holder", Some(who(holder, show_owner)));
         row("since", holder.held_for.map(|span| format!("{} ago", rounded(span))));
-        let lapses = holder.lapses_in.map(|span| format!("in {} unless renewed", rounded(span)));
+        let lapses = holder.expires_in.map(|span| format!("in {} unless renewed", rounded(span)));
         row("lapses", lapses);
         row("token", holder.token.map(|token| token.to_string()));
     }
@@ -187,7 +187,7 @@ fn row_of(directory: &str) -> String {
 fn line(name: &LockName, state: &LockState) -> String {
     let holders = state.holders.iter().map(|holder| {
         let since = holder.held_for.map(|span| format!(", for {}", rounded(span)));
-        let lapses = holder.lapses_in.map(|span| format!(", lapses in {}", rounded(span)));
+        let lapses = holder.expires_in.map(|span| format!(", lapses in {}", rounded(span)));
         format!("{}{}{}", who(holder, false), since.unwrap_or_default(), lapses.unwrap_or_default())
     });
     let holders: Vec<_> = holders.collect();
@@ -283,7 +283,7 @@ mod tests {
         assert!(all.ends_with("waiting  3\n"), "{all}");
 
         state.waiting = None;
-        state.holders[0].lapses_in = None;
+        state.holders[0].expires_in = None;
         assert_eq!(titles(&text(guard.name(), &state, false)), ["holder", "since", "token"]);
         state.holders[0].owner = None;
         assert!(text(guard.name(), &state, true).contains("another kind"));

@@ -109,7 +109,7 @@ fn wanted(locks: &Locker, order: &Run) -> Result<Lock, Failure> {
         lock = lock.ttl(ttl);
     }
     if let Some(span) = order.at_least {
-        lock = lock.release_no_earlier_than(span);
+        lock = lock.min_hold(span);
     }
     Ok(lock)
 }
@@ -180,7 +180,7 @@ async fn part(
         // The command ran under the lock to its end: its status counts. What is not known is only
         // how soon the next one gets in.
         Err(error) => {
-            let bound = error.gone_within().map(|bound| {
+            let bound = error.free_within().map(|bound| {
                 format!("; it is free after {:.1} s at the latest", bound.as_secs_f64())
             });
             say(&format!("{}{}", chain(&error), bound.unwrap_or_default()));

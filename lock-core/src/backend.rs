@@ -31,12 +31,12 @@ use crate::owner::{Label, OwnerId};
 use crate::token::FencingToken;
 
 /// How long, besides two leases, a place in line lasts after the last attempt of its claim.
-pub const PLACE_LASTS: Duration = Duration::from_secs(5);
+pub const QUEUE_ENTRY_GRACE: Duration = Duration::from_secs(5);
 
 /// A place where locks live.
 ///
 /// No verb has a default: a forgotten one is a compile error. Verbs of one claim are never called
-/// concurrently, but for the `wait` of a claim that is [held](Claim::held); verbs of different claims are.
+/// concurrently, except for [`wait_lost`](Self::wait_lost); verbs of different claims are.
 #[async_trait]
 pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// What this backend promises. Asked once; what is declared here is checked by the laws, and
@@ -50,9 +50,9 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// One attempt to get the lock. Does not wait.
     ///
     /// The same claim again is the same acquisition: it is answered `Acquired` with the same token
-    /// (or a higher one if [`Claim::floor`] demands it) and a lease that is never shorter. With
-    /// `claim.queue` the claim may take a place in line; without, a `Contended` leaves no trace. A place
-    /// lapses [`PLACE_LASTS`] and two leases after the last attempt of its claim, and not before: core
+    /// (or a higher one if [`Claim::min_token`] demands it) and a lease that is never shorter. With
+    /// [`OnContention::Queue`] the claim may take a place in line; without, a `Contended` leaves no trace. A place
+    /// lapses [`QUEUE_ENTRY_GRACE`] and two leases after the last attempt of its claim, and not before: core
     /// attempts again once a lease, and who has vanished must not stand in line for ever.
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, Fault>;
 
@@ -65,13 +65,14 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     ///
     /// A claim that did not queue may wait as well: it is told to look when the lock may be free, and is
     /// handed nothing.
-    ///
-    /// Where [`Capabilities::notices`] declares it, core also calls this for a claim that is
-    /// [held](Claim::held), beside the other verbs of that claim: then it waits until the lock may have
-    /// been removed, and returns at once if it has been before. `Look` makes core renew now; anything else
-    /// means nothing. It only looks: it takes, renews and ends nothing. Core drops it when the hold ends, and
-    /// perhaps only after the `release` was sent.
     async fn wait(&self, claim: &Claim) -> Result<Wake, Fault>;
+
+    /// Waits until a claim that holds the lock may have lost it, so that core renews now.
+    ///
+    /// Called only where [`Capabilities::loss_push`] declares it, beside the other verbs of that claim.
+    /// Returns at once if the lock was removed before. It takes, renews and ends nothing. Core drops
+    /// the future when the hold ends, and perhaps only after the `release` was sent.
+    async fn wait_lost(&self, claim: &Claim) -> Result<(), Fault>;
 
     /// Renews the leases of `claims`, one answer for each, in order.
     ///
@@ -80,7 +81,7 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     async fn renew(&self, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>>;
 
     /// Removes every trace of the claim, held or queued, and nothing of any other owner's.
-    async fn release(&self, claim: &Claim, how: LetGo) -> Result<Release, Fault>;
+    async fn release(&self, claim: &Claim, how: ReleaseMode) -> Result<Release, Fault>;
 
     /// Who holds the lock, and how many wait. Takes no lock and disturbs nobody.
     async fn inspect(&self, name: &LockName) -> Result<LockState, Fault>;
@@ -126,19 +127,15 @@ pub struct Claim {
     pub ttl: Duration,
     /// How the lock is to be held.
     pub mode: Mode,
-    /// Whether the claim waits if it is contended: it may take a place in line, and what its signals
-    /// need may be set up with the attempt. A try may not. A contended claim that queued is released.
-    pub queue: bool,
+    /// How the claim responds to contention.
+    pub on_contention: OnContention,
     /// Whether the hold may pass to another process.
-    pub hold: Hold,
+    pub hold: HoldKind,
     /// The token must be higher than this. Only set where
-    /// [`Capabilities::raisable`] declares it.
-    pub floor: Option<FencingToken>,
+    /// [`Capabilities::min_token_supported`] declares it.
+    pub min_token: Option<FencingToken>,
     /// What the backend returned with the last grant of this claim.
     pub ticket: Option<Ticket>,
-    /// Core knows that the claim holds the lock, and asks [`wait`](Backend::wait) when to look whether it still
-    /// does. Set for nothing else.
-    pub held: bool,
 }
 
 impl Claim {
@@ -152,12 +149,17 @@ impl Claim {
             label: None,
             ttl,
             mode: Mode::Exclusive,
-            queue: false,
-            hold: Hold::Guarded,
-            floor: None,
+            on_contention: OnContention::Return,
+            hold: HoldKind::Guarded,
+            min_token: None,
             ticket: None,
-            held: false,
         }
+    }
+
+    /// Returns whether the claim waits if it is contended.
+    #[must_use]
+    pub fn queues(&self) -> bool {
+        self.on_contention == OnContention::Queue
     }
 
     /// For backends that know no other [`Mode`].
@@ -181,10 +183,21 @@ pub enum Mode {
     Exclusive,
 }
 
+/// The response of a claim to contention.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum OnContention {
+    /// The claim returns: a contended attempt leaves no residue on the server.
+    #[default]
+    Return,
+    /// The claim waits: it may enter the queue, and its wake-ups may be set up with the attempt. Core
+    /// releases the claim when the wait ends without the lock.
+    Queue,
+}
+
 /// Whether a hold is bound to the process that won it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Hold {
+pub enum HoldKind {
     /// By a guard in this process.
     #[default]
     Guarded,
@@ -226,7 +239,7 @@ pub enum Attempt {
     /// Somebody else has it, or is before us in line.
     Contended {
         /// When the holder's lease ends if it is not renewed; `None` if unknown or without lease.
-        lapses_in: Option<Duration>,
+        expires_in: Option<Duration>,
     },
 }
 
@@ -235,7 +248,7 @@ pub enum Attempt {
 #[non_exhaustive]
 pub enum Wake {
     /// Another attempt may succeed now.
-    Look,
+    Retry,
     /// The server handed the lock to this claim.
     Granted(Grant),
 }
@@ -312,7 +325,7 @@ impl Grant {
 /// No lease counts beyond its limit, whatever was acknowledged before. For a backend whose session
 /// may turn out to be shorter than it was, as when a server grants it less at a reconnect: guards
 /// see the earlier end at once, without a task that has to run. All grants of one claim have the
-/// same limit. A backend with limits declares [`notices`](Capabilities::notices). A task that awaits
+/// same limit. A backend with limits declares [`notices`](Capabilities::loss_push). A task that awaits
 /// the loss learns of a move back once the lock has been held for a tenth of a second, not before.
 #[derive(Clone, Debug)]
 pub struct LeaseLimit(watch::Sender<Moment>);
@@ -362,32 +375,53 @@ pub enum Lease {
 /// How to let a claim go.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct LetGo {
-    /// An attempt of this claim may still reach the server later; where the backend can, it makes
-    /// sure that such an attempt is refused.
-    pub uncertain: bool,
+pub struct ReleaseMode {
+    /// Whether an attempt of this claim may still reach the server.
+    pub late_attempt: LateAttempt,
     /// Keep others out for this much longer, and not longer, instead of letting them in now. Only
     /// set where [`Capabilities::minimum_hold`] declares it.
     pub keep: Option<Duration>,
 }
 
-impl LetGo {
+impl ReleaseMode {
     /// At once, and nothing of the claim is under way any more.
     #[must_use]
     pub fn now() -> Self {
         Self::default()
     }
 
-    /// Like [`now`](Self::now), but an attempt may still land.
+    /// Like [`now`](Self::now), after an attempt with an unknown outcome.
     #[must_use]
-    pub fn uncertain() -> Self {
-        Self { uncertain: true, ..Self::default() }
+    pub fn after_unknown_outcome() -> Self {
+        Self { late_attempt: LateAttempt::Possible, ..Self::default() }
+    }
+
+    /// Returns whether an attempt of this claim may still reach the server.
+    #[must_use]
+    pub fn expects_late_attempt(self) -> bool {
+        self.late_attempt == LateAttempt::Possible
     }
 
     /// After `keep` from now.
     #[must_use]
-    pub fn after(keep: Duration) -> Self {
+    pub fn keep_for(keep: Duration) -> Self {
         Self { keep: Some(keep), ..Self::default() }
+    }
+}
+
+/// Whether an attempt of a released claim may still reach the server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum LateAttempt {
+    /// Each attempt was answered.
+    #[default]
+    Excluded,
+    /// One may arrive later. A backend that can makes sure that it is refused.
+    Possible,
+}
+
+impl From<bool> for LateAttempt {
+    fn from(possible: bool) -> Self {
+        if possible { Self::Possible } else { Self::Excluded }
     }
 }
 
@@ -488,7 +522,7 @@ pub struct Holder {
     /// For how long it has been held.
     pub held_for: Option<Duration>,
     /// When the lease ends if it is not renewed.
-    pub lapses_in: Option<Duration>,
+    pub expires_in: Option<Duration>,
     /// The fencing token of the grant; `None` also if the server learns it with the first renewal only.
     pub token: Option<FencingToken>,
 }
@@ -497,7 +531,7 @@ impl Holder {
     /// A holder of whom only the owner is known; set the other fields from there.
     #[must_use]
     pub fn new(owner: Option<OwnerId>) -> Self {
-        Self { owner, label: None, held_for: None, lapses_in: None, token: None }
+        Self { owner, label: None, held_for: None, expires_in: None, token: None }
     }
 }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tokio::sync::OwnedMutexGuard;
 
-use crate::backend::{Claim, Grant, Hold as HoldKind, Mode};
+use crate::backend::{Claim, Grant, HoldKind, Mode};
 use crate::clock::Moment;
 use crate::hold::{Hold, Loss, Tenure, Wire};
 use crate::keeper::Leaving;

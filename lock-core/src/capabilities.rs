@@ -115,15 +115,15 @@ pub struct Capabilities {
     pub takeover: Takeover,
     /// Whether a hold can be handed to another process, which then knows the owner id.
     pub detached: Support,
-    /// Whether [`LetGo::keep`](crate::backend::LetGo::keep) is honoured by the server.
+    /// Whether [`ReleaseMode::keep`](crate::backend::ReleaseMode::keep) is honoured by the server.
     pub minimum_hold: Support,
     /// Whether an attempt that reaches the server after its claim was let go is refused.
     pub late_attempts_refused: Support,
-    /// Whether [`Claim::floor`](crate::backend::Claim::floor) is honoured.
-    pub raisable: Support,
+    /// Whether [`Claim::min_token`](crate::backend::Claim::min_token) is honoured.
+    pub min_token_supported: Support,
     /// Whether a holder is told at once that its lock was removed, and not by its next renewal: then
     /// [`wait`](crate::Backend::wait) is called for held claims too.
-    pub notices: Support,
+    pub loss_push: Support,
     /// Whether [`inspect`](crate::Locker::inspect) works.
     pub inspecting: Support,
     /// Whether [`list`](crate::Locker::list) works.
@@ -159,7 +159,7 @@ pub struct Requirements {
     /// Minimum holds that outlive the holder's process.
     pub minimum_hold: Support,
     /// Holders that are told at once if their lock is removed.
-    pub notices: Support,
+    pub loss_push: Support,
     /// `inspect`.
     pub inspecting: Support,
     /// `list`.
@@ -183,7 +183,7 @@ impl Requirements {
         demand(&mut missing, "reach", capabilities.reach, self.reach);
         demand(&mut missing, "detached", capabilities.detached, self.detached);
         demand(&mut missing, "minimum_hold", capabilities.minimum_hold, self.minimum_hold);
-        demand(&mut missing, "notices", capabilities.notices, self.notices);
+        demand(&mut missing, "loss_push", capabilities.loss_push, self.loss_push);
         demand(&mut missing, "inspecting", capabilities.inspecting, self.inspecting);
         demand(&mut missing, "listing", capabilities.listing, self.listing);
         demand(&mut missing, "breaking", capabilities.breaking, self.breaking);

@@ -20,11 +20,11 @@ const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_millis(200);
 
 /// Work that is done once for all who want its result meanwhile.
-pub struct Together<T>(Mutex<Option<Outcome<T>>>);
+pub struct SingleFlight<T>(Mutex<Option<Outcome<T>>>);
 
 type Outcome<T> = Arc<SetOnce<Result<T, Fault>>>;
 
-impl<T: Clone + Send + Sync + 'static> Together<T> {
+impl<T: Clone + Send + Sync + 'static> SingleFlight<T> {
     /// Waits for the work that is under way, or begins it: in a task of its own, which goes on if all who
     /// wait for it go away.
     ///
@@ -82,15 +82,15 @@ impl<T> Drop for Tells<T> {
     }
 }
 
-impl<T> Default for Together<T> {
+impl<T> Default for SingleFlight<T> {
     fn default() -> Self {
         Self(Mutex::default())
     }
 }
 
-impl<T> fmt::Debug for Together<T> {
+impl<T> fmt::Debug for SingleFlight<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Together(..)")
+        f.write_str("SingleFlight(..)")
     }
 }
 
@@ -152,7 +152,7 @@ impl Epoch {
 /// The connection that all verbs share, made anew when it is needed and not good any more.
 pub struct Dialer<C> {
     state: Arc<Mutex<State<C>>>,
-    attempt: Together<C>,
+    attempt: SingleFlight<C>,
 }
 
 struct State<C> {
@@ -171,7 +171,7 @@ struct Failure {
 impl<C> Default for Dialer<C> {
     fn default() -> Self {
         let state = State { connection: None, failure: None, count: Arc::default() };
-        Self { state: Arc::new(Mutex::new(state)), attempt: Together::default() }
+        Self { state: Arc::new(Mutex::new(state)), attempt: SingleFlight::default() }
     }
 }
 

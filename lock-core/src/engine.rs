@@ -13,7 +13,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, SetOnce};
 use tokio_util::task::TaskTracker;
 
-use crate::backend::{Backend, Fault, FaultKind, Hold as HoldKind};
+use crate::backend::{Backend, Fault, FaultKind, HoldKind};
 use crate::capabilities::{Capabilities, Order, Support};
 use crate::error::{Error, ErrorKind};
 use crate::executor::Executor;
@@ -60,7 +60,7 @@ pub(crate) struct Settings {
     pub(crate) timeout: Duration,
     pub(crate) default_ttl: Option<Duration>,
     pub(crate) max_ttl: Duration,
-    pub(crate) patience: Duration,
+    pub(crate) outage_timeout: Duration,
     pub(crate) max_pending: usize,
     pub(crate) executor: Option<Executor>,
     pub(crate) label: Option<Label>,

@@ -27,7 +27,7 @@ struct Inner {
     lock: Option<LockName>,
     backend: Option<&'static str>,
     message: Cow<'static, str>,
-    gone_within: Option<Duration>,
+    free_within: Option<Duration>,
     source: Option<Source>,
 }
 
@@ -91,7 +91,7 @@ impl Error {
             lock: None,
             backend: None,
             message: message.into(),
-            gone_within: None,
+            free_within: None,
             source: None,
         }))
     }
@@ -122,8 +122,8 @@ impl Error {
     /// `None` if nothing is left to wait for, if the backend has no leases, or if it refuses to let
     /// the lock go and keeps it for as long as its session goes on.
     #[must_use]
-    pub fn gone_within(&self) -> Option<Duration> {
-        self.0.gone_within
+    pub fn free_within(&self) -> Option<Duration> {
+        self.0.free_within
     }
 
     /// The lock it happened on.
@@ -176,7 +176,7 @@ impl Error {
     }
 
     pub(crate) fn gone_in(mut self, bound: Option<Duration>) -> Self {
-        self.0.gone_within = bound;
+        self.0.free_within = bound;
         self
     }
 

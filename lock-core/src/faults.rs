@@ -10,7 +10,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::backend::{
-    Attempt, Backend, Claim, Fault, FaultKind, Identity, LetGo, Listed, LockState, Release,
+    Attempt, Backend, Claim, Fault, FaultKind, Identity, Listed, LockState, Release, ReleaseMode,
     Renewal, Wake,
 };
 use crate::capabilities::Capabilities;
@@ -26,6 +26,8 @@ pub enum Verb {
     TryAcquire,
     /// [`Backend::wait`].
     Wait,
+    /// [`Backend::wait_lost`].
+    WaitLost,
     /// [`Backend::renew`].
     Renew,
     /// [`Backend::release`].
@@ -47,7 +49,7 @@ pub struct Call<'a> {
 /// What happens to a call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Disturbance {
+pub enum Injection {
     /// Nothing.
     #[default]
     None,
@@ -70,21 +72,21 @@ pub enum Disturbance {
     Panic,
 }
 
-type Script = dyn Fn(&Call<'_>) -> Disturbance + Send + Sync;
+type Script = dyn Fn(&Call<'_>) -> Injection + Send + Sync;
 
 /// A backend with scripted faults.
 #[derive(Clone)]
-pub struct Faulty {
+pub struct FaultInjector {
     inner: Arc<dyn Backend>,
     script: Arc<Script>,
     calls: Arc<AtomicU64>,
 }
 
-impl Faulty {
+impl FaultInjector {
     /// Asks `script` before each call.
     pub fn new(
         inner: Arc<dyn Backend>,
-        script: impl Fn(&Call<'_>) -> Disturbance + Send + Sync + 'static,
+        script: impl Fn(&Call<'_>) -> Injection + Send + Sync + 'static,
     ) -> Self {
         Self { inner, script: Arc::new(script), calls: Arc::default() }
     }
@@ -95,50 +97,50 @@ impl Faulty {
         self.calls.load(Ordering::Relaxed)
     }
 
-    fn disturbance(&self, verb: Verb, claim: &Claim) -> Disturbance {
+    fn injection(&self, verb: Verb, claim: &Claim) -> Injection {
         let nth = self.calls.fetch_add(1, Ordering::Relaxed);
         (self.script)(&Call { verb, nth, claim })
     }
 }
 
-/// Runs `verb` as `disturbance` says; `late` is the same call once more, owning what it needs.
-async fn disturbed<T>(
-    disturbance: Disturbance,
+/// Runs `verb` as `injection` says; `late` is the same call once more, owning what it needs.
+async fn injected<T>(
+    injection: Injection,
     verb: impl Future<Output = Result<T, Fault>>,
     late: impl Future<Output = ()> + Send + 'static,
 ) -> Result<T, Fault> {
     let lost = || Fault::unknown(FaultKind::Unavailable, "the reply was lost");
-    match disturbance {
-        Disturbance::None => verb.await,
-        Disturbance::Refuse(kind) => Err(Fault::not_applied(kind, "refused by the script")),
-        Disturbance::LoseReply => verb.await.and_then(|_| Err(lost())),
-        Disturbance::HangAfter => {
+    match injection {
+        Injection::None => verb.await,
+        Injection::Refuse(kind) => Err(Fault::not_applied(kind, "refused by the script")),
+        Injection::LoseReply => verb.await.and_then(|_| Err(lost())),
+        Injection::HangAfter => {
             let _ = verb.await;
             std::future::pending().await
         }
-        Disturbance::Hang => std::future::pending().await,
-        Disturbance::DelayRequest(delay) => {
+        Injection::Hang => std::future::pending().await,
+        Injection::DelayRequest(delay) => {
             sleep(delay).await;
             verb.await
         }
-        Disturbance::DelayReply(delay) => {
+        Injection::DelayReply(delay) => {
             let answer = verb.await;
             sleep(delay).await;
             answer
         }
-        Disturbance::LandLate(delay) => {
+        Injection::LandLate(delay) => {
             tokio::spawn(async move {
                 sleep(delay).await;
                 late.await;
             });
             Err(lost())
         }
-        Disturbance::Panic => panic!("the script said so"),
+        Injection::Panic => panic!("the script said so"),
     }
 }
 
 #[async_trait]
-impl Backend for Faulty {
+impl Backend for FaultInjector {
     fn capabilities(&self) -> Capabilities {
         self.inner.capabilities()
     }
@@ -154,12 +156,15 @@ impl Backend for Faulty {
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, Fault> {
         let (inner, owned) = (Arc::clone(&self.inner), claim.clone());
         let late = async move { drop(inner.try_acquire(&owned).await) };
-        disturbed(self.disturbance(Verb::TryAcquire, claim), self.inner.try_acquire(claim), late)
-            .await
+        injected(self.injection(Verb::TryAcquire, claim), self.inner.try_acquire(claim), late).await
     }
 
     async fn wait(&self, claim: &Claim) -> Result<Wake, Fault> {
-        disturbed(self.disturbance(Verb::Wait, claim), self.inner.wait(claim), async {}).await
+        injected(self.injection(Verb::Wait, claim), self.inner.wait(claim), async {}).await
+    }
+
+    async fn wait_lost(&self, claim: &Claim) -> Result<(), Fault> {
+        injected(self.injection(Verb::WaitLost, claim), self.inner.wait_lost(claim), async {}).await
     }
 
     async fn renew(&self, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
@@ -170,17 +175,16 @@ impl Backend for Faulty {
             (Arc::clone(&self.inner), claims.iter().map(|&c| c.clone()).collect::<Vec<_>>());
         let late = async move { drop(inner.renew(&owned.iter().collect::<Vec<_>>()).await) };
         let verb = async { Ok(self.inner.renew(claims).await) };
-        match disturbed(self.disturbance(Verb::Renew, first), verb, late).await {
+        match injected(self.injection(Verb::Renew, first), verb, late).await {
             Ok(answers) => answers,
             Err(fault) => claims.iter().map(|_| Err(fault.repeated())).collect(),
         }
     }
 
-    async fn release(&self, claim: &Claim, how: LetGo) -> Result<Release, Fault> {
+    async fn release(&self, claim: &Claim, how: ReleaseMode) -> Result<Release, Fault> {
         let (inner, owned) = (Arc::clone(&self.inner), claim.clone());
         let late = async move { drop(inner.release(&owned, how).await) };
-        disturbed(self.disturbance(Verb::Release, claim), self.inner.release(claim, how), late)
-            .await
+        injected(self.injection(Verb::Release, claim), self.inner.release(claim, how), late).await
     }
 
     async fn inspect(&self, name: &LockName) -> Result<LockState, Fault> {
@@ -201,8 +205,8 @@ impl Backend for Faulty {
     }
 }
 
-impl fmt::Debug for Faulty {
+impl fmt::Debug for FaultInjector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Faulty").field("inner", &self.inner).finish_non_exhaustive()
+        f.debug_struct("FaultInjector").field("inner", &self.inner).finish_non_exhaustive()
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedMutexGuard, oneshot};
 
-use crate::backend::{Effect, Hold as HoldKind, Ticket};
+use crate::backend::{Effect, HoldKind, Ticket};
 use crate::bequest::Bequest;
 use crate::carry::{Carried, Interrupted};
 use crate::clock::Moment;
@@ -214,7 +214,7 @@ impl LockGuard {
     /// * [`ErrorKind::NotHeld`]: the backend says that it was not ours any more.
     /// * [`ErrorKind::Gone`]: it is gone, but an answer was lost, and so was who ended it.
     /// * Any other kind: it is not known to be gone. The release goes on in the background, and
-    ///   [`gone_within`](Error::gone_within) bounds how long the lock can stay.
+    ///   [`free_within`](Error::free_within) bounds how long the lock can stay.
     ///
     /// # Cancel safety
     ///
@@ -249,7 +249,7 @@ impl LockGuard {
                 )),
                 Ok(Farewell::Gone) => Err(gone()),
                 Err(fault) => {
-                    let bound = leaving.gone_within(&fault);
+                    let bound = leaving.free_within(&fault);
                     hold.engine.spawn(leaving.persist());
                     Err(Error::from_fault(fault).applied(Effect::Unknown).gone_in(bound))
                 }
@@ -502,7 +502,7 @@ impl Hold {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::faults::{Disturbance, Faulty, Verb};
+    use crate::faults::{FaultInjector, Injection, Verb};
 
     fn sendable<T: Send>(value: T) -> T {
         value
@@ -548,9 +548,9 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_acknowledgement_that_comes_after_the_deadline_revives_nothing() {
-        let slow = Faulty::new(Arc::new(crate::Memory::new()), |call| match call.verb {
-            Verb::Renew => Disturbance::DelayReply(Duration::from_secs(1)),
-            _ => Disturbance::None,
+        let slow = FaultInjector::new(Arc::new(crate::Memory::new()), |call| match call.verb {
+            Verb::Renew => Injection::DelayReply(Duration::from_secs(1)),
+            _ => Injection::None,
         });
         let locks = crate::Locker::new(slow);
         let lock = locks.lock("n").unwrap().ttl(Duration::from_secs(30));

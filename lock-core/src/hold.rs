@@ -321,7 +321,7 @@ impl Hold {
                 asked_until,
                 interval: Duration::MAX,
                 refused: false,
-                unheard: engine.caps.notices == Support::Present,
+                unheard: engine.caps.loss_push == Support::Present,
                 abandoned: false,
                 guard_gone: false,
                 kept_for_guard: None,

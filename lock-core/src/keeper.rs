@@ -10,8 +10,8 @@ use tokio::sync::{Notify, OwnedMutexGuard, OwnedSemaphorePermit, SetOnce};
 use tracing::Instrument;
 
 use crate::backend::{
-    Attempt, Claim, Effect, Fault, FaultKind, Grant, Hold as HoldKind, Lease, LetGo, PLACE_LASTS,
-    Release, Wake,
+    Attempt, Claim, Effect, Fault, FaultKind, Grant, HoldKind, Lease, QUEUE_ENTRY_GRACE, Release,
+    ReleaseMode, Wake,
 };
 use crate::bequest::{Inherited, Wish};
 use crate::capabilities::{Fencing, Order, Takeover};
@@ -24,7 +24,7 @@ use crate::hold::{Hold, Loss, Tenure, Terms, Wire};
 use crate::line::{Place, Standing, Visit};
 use crate::owner::OwnerId;
 
-/// Grants that arrive after their lease is over, within the patience of a waiter, before it gives up.
+/// Grants that arrive after their lease is over, within the outage_timeout of a waiter, before it gives up.
 const MAX_STALE_GRANTS: usize = 3;
 
 /// What a caller and the seeker that works for it tell each other.
@@ -299,27 +299,27 @@ impl Seeker {
             }
             let next = match answer {
                 Ok(Attempt::Acquired(grant)) => Next::Granted(grant),
-                Ok(Attempt::Contended { lapses_in }) => {
+                Ok(Attempt::Contended { expires_in }) => {
                     if let Some(place) = &self.place {
                         place.is_contended();
                     }
                     if !self.waits {
                         return Ok(None);
                     }
-                    self.traces.left |= self.claim.queue;
-                    Box::pin(self.wait(lapses_in, &mut pace)).await?
+                    self.traces.left |= self.claim.queues();
+                    Box::pin(self.wait(expires_in, &mut pace)).await?
                 }
                 Err(fault) => {
                     // A newcomer is told at once; who has waited goes on waiting.
                     let waiting = self.waits && (!first || self.stood_in_line);
                     let may_wait = waiting && fault.is_transient();
                     let error = Error::from_fault(fault);
-                    // The patience of a line is one, however many stand in it.
+                    // The outage_timeout of a line is one, however many stand in it.
                     let since = match &self.place {
                         Some(place) => place.fails(started, &error),
                         None => *outage_since.get_or_insert(started),
                     };
-                    if !may_wait || (since + self.engine.settings.patience).has_passed() {
+                    if !may_wait || (since + self.engine.settings.outage_timeout).has_passed() {
                         return Err(error);
                     }
                     tracing::debug!(lock.name = %self.claim.name, lock.error = %error, "waiting through an outage");
@@ -347,7 +347,8 @@ impl Seeker {
                 self.check_token(&grant)?;
                 return Ok(Some(grant));
             }
-            stale_grants.retain(|at: &Moment| !(*at + self.engine.settings.patience).has_passed());
+            stale_grants
+                .retain(|at: &Moment| !(*at + self.engine.settings.outage_timeout).has_passed());
             stale_grants.push(Moment::now());
             if self.waits && stale_grants.len() == 1 && self.is_in_force(&grant) {
                 // The same acquisition, asked for once more, keeps the lock and has the whole lease.
@@ -384,16 +385,16 @@ impl Seeker {
 
     /// Waits for a signal, and looks by itself when the holder's lease ends, or after a lease, or earlier:
     /// a signal may have been lost.
-    async fn wait(&mut self, lapses_in: Option<Duration>, pace: &mut Pace) -> Result<Next, Error> {
+    async fn wait(&mut self, expires_in: Option<Duration>, pace: &mut Pace) -> Result<Next, Error> {
         let span = tracing::debug_span!(
             "wait",
             lock.name = %self.claim.name,
             lock.backend = self.engine.caps.backend,
             lock.owner = %self.claim.owner.short(),
         );
-        pace.sees(lapses_in);
+        pace.sees(expires_in);
         let at_most = self.claim.ttl.min(self.engine.recheck_every());
-        let recheck = lapses_in.map_or(at_most, |lapses_in| lapses_in.min(at_most));
+        let recheck = expires_in.map_or(at_most, |expires_in| expires_in.min(at_most));
         let jitter = entropy::between(Duration::from_millis(1), RECHECK_JITTER.min(at_most / 10));
         let recheck = recheck + jitter + pace.before_look_in(recheck);
         let began = Moment::now();
@@ -405,7 +406,7 @@ impl Seeker {
                 // Bounded by the sleep below.
                 wake = unpanicking(async { self.engine.backend.wait(&self.claim).await }) => match wake {
                     Ok(Wake::Granted(grant)) => Ok(Next::Pushed(grant)),
-                    Ok(Wake::Look) => Ok(Next::Look),
+                    Ok(Wake::Retry) => Ok(Next::Look),
                     // The attempt that follows tells whether something is wrong.
                     Err(_) => self.pause(pace.failed_wait().min(recheck)).await,
                 },
@@ -542,8 +543,8 @@ impl Pace {
 
     /// The holder's lease ends then. Another end is another holder, or a renewal: whatever woke us was not
     /// for nothing, however often it comes.
-    fn sees(&mut self, lapses_in: Option<Duration>) {
-        let at = lapses_in.map(|lapses_in| Moment::now() + lapses_in);
+    fn sees(&mut self, expires_in: Option<Duration>) {
+        let at = expires_in.map(|expires_in| Moment::now() + expires_in);
         let is_same = match (at, self.lapsed_at) {
             (Some(at), Some(before)) => at <= before + Self::SAME && before <= at + Self::SAME,
             (at, before) => at.is_some() == before.is_some(),
@@ -671,8 +672,8 @@ impl Leaving {
     fn of_claim(seeker: &Seeker, claim: Claim, traces: Traces, place: Option<Place>) -> Self {
         // The last attempt was sent before now, and lands within the bound of a call or never.
         let lands = Moment::now() + seeker.engine.settings.timeout;
-        let forgotten_at = match claim.queue && seeker.engine.has_places {
-            true => lands + claim.ttl + claim.ttl + PLACE_LASTS,
+        let forgotten_at = match claim.queues() && seeker.engine.has_places {
+            true => lands + claim.ttl + claim.ttl + QUEUE_ENTRY_GRACE,
             false => lands + claim.ttl,
         };
         let wire = Wire::new(claim, traces.uncertain);
@@ -712,7 +713,7 @@ impl Leaving {
     pub(crate) async fn once(&mut self, limit: Duration) -> Result<Farewell, Fault> {
         let keep = self.keep_until.map(Moment::remaining).filter(|keep| !keep.is_zero());
         let Wire { claim, uncertain, .. } = self.wire.get();
-        let how = LetGo { uncertain: *uncertain, keep };
+        let how = ReleaseMode { late_attempt: (*uncertain).into(), keep };
         let span = tracing::debug_span!(
             "release",
             lock.name = %claim.name,
@@ -844,7 +845,7 @@ impl Leaving {
     /// Returns how soon the lock is free whatever happens, after a release that failed by `fault`.
     /// `None` if no bound is known: nothing lapses, or the session goes on and its server refuses to
     /// let the lock go.
-    pub(crate) fn gone_within(&self, fault: &Fault) -> Option<Duration> {
+    pub(crate) fn free_within(&self, fault: &Fault) -> Option<Duration> {
         let lapses = self.has_leases && (fault.is_transient() || !self.in_session);
         lapses.then(|| match self.engine.caps.takeover {
             Takeover::LeasePlus(more) if self.in_session => self.forgotten_at.remaining() + more,
@@ -976,9 +977,9 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_wake_was_for_nothing_only_if_the_same_lease_is_in_the_way() {
         let mut pace = Pace::default();
-        let mut was_for_nothing = |lapses_in: Option<u64>| {
+        let mut was_for_nothing = |expires_in: Option<u64>| {
             pace.idle_wakes = 5;
-            pace.sees(lapses_in.map(millis));
+            pace.sees(expires_in.map(millis));
             pace.idle_wakes == 5
         };
         assert!(was_for_nothing(None));

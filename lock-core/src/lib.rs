@@ -59,6 +59,7 @@ pub mod faults;
 mod guard;
 mod hold;
 mod keeper;
+pub mod layer;
 mod line;
 mod locker;
 mod memory;

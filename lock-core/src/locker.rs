@@ -9,7 +9,8 @@ use std::time::Duration;
 use tracing::Instrument;
 
 use crate::backend::{
-    Backend, Claim, Effect, Fault, Grant, Hold as HoldKind, Identity, Listed, LockState, Renewal,
+    Backend, Claim, Effect, Fault, Grant, HoldKind, Identity, Listed, LockState, OnContention,
+    Renewal,
 };
 use crate::capabilities::{Capabilities, Requirements, Support};
 use crate::carry::Carried;
@@ -77,7 +78,7 @@ impl Locker {
                 timeout: Duration::from_secs(5),
                 default_ttl: None,
                 max_ttl: DAY,
-                patience: Duration::from_secs(300),
+                outage_timeout: Duration::from_secs(300),
                 max_pending: 100_000,
                 executor: None,
                 label: None,
@@ -461,8 +462,8 @@ impl LockerBuilder {
 
     /// How long a waiter goes on waiting while the backend does not answer at all. Default: 5 min.
     #[must_use]
-    pub fn patience(mut self, patience: Duration) -> Self {
-        self.settings.patience = patience;
+    pub fn outage_timeout(mut self, outage_timeout: Duration) -> Self {
+        self.settings.outage_timeout = outage_timeout;
         self
     }
 
@@ -505,7 +506,7 @@ impl LockerBuilder {
     /// first one only: [`inspect`](Locker::inspect) shows that one, and who [breaks](Locker::break_lock) its lock
     /// ends the hold of whoever has it by then. A lock is given back if one of those who wait asks for another ttl or a
     /// [detachable](Lock::detachable) lock, if it is one itself, if its lease is nearly over, if its last renewal was not
-    /// answered, and before the end of a [minimum hold](Lock::release_no_earlier_than).
+    /// answered, and before the end of a [minimum hold](Lock::min_hold).
     ///
     /// Await [`close`](Locker::close) before the process ends, also after releases that were awaited: a lock that was left to
     /// a waiter who is gone by then goes back in the background.
@@ -558,7 +559,7 @@ impl Lock {
     /// does not, the release is held back until then, in this process. Neither survives a crash of the
     /// holder for longer than its lease. An acquisition that is dropped keeps nobody out: without a
     /// guard there is no minimum.
-    pub fn release_no_earlier_than(mut self, min_hold: Duration) -> Self {
+    pub fn min_hold(mut self, min_hold: Duration) -> Self {
         Arc::make_mut(&mut self.terms).min_hold = Some(min_hold);
         self
     }
@@ -580,7 +581,7 @@ impl Lock {
     ///
     /// If the backend does not answer the first attempt, that is an error at once. Who waits already
     /// goes on waiting through an outage, up to the locker's
-    /// [patience](LockerBuilder::patience).
+    /// [outage_timeout](LockerBuilder::outage_timeout).
     ///
     /// A tenth of the ttl is left when this returns a guard, or 100 ms if that is less. The lease counts
     /// from before the attempt was sent: if a slow answer leaves less, the backend is asked once more.
@@ -682,7 +683,10 @@ impl Lock {
     fn claim(&self, waits: &Waits) -> Claim {
         let mut claim = Claim::new(self.name.clone(), OwnerId::mint(), self.ttl);
         claim.label.clone_from(&self.engine.settings.label);
-        claim.queue = !matches!(waits, Waits::Not);
+        claim.on_contention = match waits {
+            Waits::Not => OnContention::Return,
+            Waits::For(_) | Waits::ForEver => OnContention::Queue,
+        };
         claim.hold = self.hold;
         claim
     }

@@ -14,8 +14,8 @@ use async_trait::async_trait;
 use tokio::sync::Notify;
 
 use crate::backend::{
-    Attempt, Backend, Claim, Fault, FaultKind, Grant, Holder, Identity, Lease, LetGo, Listed,
-    LockState, PLACE_LASTS, Release, Renewal, Wake,
+    Attempt, Backend, Claim, Fault, FaultKind, Grant, Holder, Identity, Lease, Listed, LockState,
+    QUEUE_ENTRY_GRACE, Release, ReleaseMode, Renewal, Wake,
 };
 use crate::capabilities::{
     Capabilities, Durability, Fencing, Order, Reach, Support, Takeover, Wakeup,
@@ -41,7 +41,7 @@ const SWEEP_EVERY: Duration = Duration::from_secs(60);
 #[derive(Clone, Debug, Default)]
 pub struct Memory {
     space: Arc<Space>,
-    notices: Support,
+    loss_push: Support,
 }
 
 #[derive(Debug)]
@@ -116,11 +116,11 @@ impl Memory {
         Self::default()
     }
 
-    /// Declares and gives [notices](Capabilities::notices) of what is removed by hand. A lock that is held for more
+    /// Declares and gives [notices](Capabilities::loss_push) of what is removed by hand. A lock that is held for more
     /// than a moment then takes about a kilobyte more.
     #[must_use]
-    pub fn with_notices(mut self) -> Self {
-        self.notices = Support::Present;
+    pub fn with_loss_push(mut self) -> Self {
+        self.loss_push = Support::Present;
         self
     }
 
@@ -203,8 +203,8 @@ impl Backend for Memory {
             detached: Support::Present,
             minimum_hold: Support::Present,
             late_attempts_refused: Support::Present,
-            raisable: Support::Present,
-            notices: self.notices,
+            min_token_supported: Support::Present,
+            loss_push: self.loss_push,
             inspecting: Support::Present,
             listing: Support::Present,
             breaking: Support::Present,
@@ -223,20 +223,13 @@ impl Backend for Memory {
     }
 
     async fn wait(&self, claim: &Claim) -> Result<Wake, Fault> {
-        if claim.held {
-            let end = self.locks().end_of(claim);
-            if let Some(end) = end {
-                end.notified().await;
-            }
-            return Ok(Wake::Look);
-        }
         let mut onlooks = false;
         loop {
             let (wake, until) = {
                 let mut locks = self.locks();
                 locks.settle(&claim.name, Moment::now());
                 let Some(held) = locks.held.get(&claim.name) else {
-                    return Ok(Wake::Look);
+                    return Ok(Wake::Retry);
                 };
                 if held.is_of(claim) {
                     return Ok(Wake::Granted(held.grant(held.since)));
@@ -245,7 +238,7 @@ impl Backend for Memory {
                 match line.and_then(|line| line.waiters.get(&claim.owner)) {
                     Some(waiter) => (Arc::clone(&waiter.wake), until),
                     // It stood in line and does not any more.
-                    None if onlooks || claim.queue => return Ok(Wake::Look),
+                    None if onlooks || claim.queues() => return Ok(Wake::Retry),
                     None => {
                         onlooks = true;
                         (locks.onlooker(&claim.name), until)
@@ -262,13 +255,21 @@ impl Backend for Memory {
         }
     }
 
+    async fn wait_lost(&self, claim: &Claim) -> Result<(), Fault> {
+        let end = self.locks().end_of(claim);
+        if let Some(end) = end {
+            end.notified().await;
+        }
+        Ok(())
+    }
+
     async fn renew(&self, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
         let now = Moment::now();
         let mut locks = self.locks();
         claims.iter().map(|claim| Ok(locks.renew(claim, now))).collect()
     }
 
-    async fn release(&self, claim: &Claim, how: LetGo) -> Result<Release, Fault> {
+    async fn release(&self, claim: &Claim, how: ReleaseMode) -> Result<Release, Fault> {
         let now = Moment::now();
         Ok(self.locks().release(claim, how, now))
     }
@@ -330,7 +331,7 @@ impl Locks {
         let held = match self.held.entry(claim.name.clone()) {
             hash_map::Entry::Occupied(held) => held.into_mut(),
             hash_map::Entry::Vacant(free) => {
-                let token = self.numbers.next(claim.floor)?;
+                let token = self.numbers.next(claim.min_token)?;
                 let held = Held::new(claim.owner, claim.label.clone(), token, now, claim.ttl);
                 let grant = free.insert(held).grant(now);
                 self.sweep(now);
@@ -339,21 +340,21 @@ impl Locks {
         };
         if held.is_of(claim) {
             held.until = held.until.max(now + claim.ttl);
-            if claim.floor.is_some_and(|floor| held.token <= floor) {
-                held.token = self.numbers.next(claim.floor)?;
+            if claim.min_token.is_some_and(|min_token| held.token <= min_token) {
+                held.token = self.numbers.next(claim.min_token)?;
             }
             return Ok(Attempt::Acquired(held.grant(now)));
         }
-        let lapses_in = Some(held.until.saturating_since(now));
+        let expires_in = Some(held.until.saturating_since(now));
         let line = self.lines.get_mut(&claim.name);
         match line.and_then(|line| line.waiters.get_mut(&claim.owner)) {
             Some(waiter) => waiter.until = Waiter::lasts(claim, now),
-            None if claim.queue => {
+            None if claim.queues() => {
                 self.lines.entry(claim.name.clone()).or_default().add(claim, now);
             }
             None => {}
         }
-        Ok(Attempt::Contended { lapses_in })
+        Ok(Attempt::Contended { expires_in })
     }
 
     fn renew(&mut self, claim: &Claim, now: Moment) -> Renewal {
@@ -367,8 +368,8 @@ impl Locks {
         }
     }
 
-    fn release(&mut self, claim: &Claim, how: LetGo, now: Moment) -> Release {
-        if how.uncertain {
+    fn release(&mut self, claim: &Claim, how: ReleaseMode, now: Moment) -> Release {
+        if how.expects_late_attempt() {
             self.bury(claim.owner, now);
         }
         self.settle(&claim.name, now);
@@ -483,11 +484,11 @@ impl Locks {
 
 impl Numbers {
     /// At least the wall clock in microseconds, and more than every number before.
-    fn next(&mut self, floor: Option<FencingToken>) -> Result<FencingToken, Fault> {
+    fn next(&mut self, min_token: Option<FencingToken>) -> Result<FencingToken, Fault> {
         let clock = u64::try_from(wall().as_micros()).unwrap_or(u64::MAX);
-        let floor = floor.map_or(0, |floor| floor.backend_number() + 1);
-        let token =
-            FencingToken::from_backend((self.last + 1).max(clock).max(floor)).ok_or_else(|| {
+        let min_token = min_token.map_or(0, |min_token| min_token.backend_number() + 1);
+        let token = FencingToken::from_backend((self.last + 1).max(clock).max(min_token))
+            .ok_or_else(|| {
                 Fault::not_applied(FaultKind::Invalid, "the fencing tokens are used up")
             })?;
         self.last = token.backend_number();
@@ -550,7 +551,7 @@ impl Held {
         let mut holder = Holder::new(Some(self.owner));
         holder.label.clone_from(&self.label);
         holder.held_for = Some(now.saturating_since(self.since));
-        holder.lapses_in = Some(self.until.saturating_since(now));
+        holder.expires_in = Some(self.until.saturating_since(now));
         holder.token = Some(self.token);
         holder
     }
@@ -568,7 +569,7 @@ impl Waiter {
     }
 
     fn lasts(claim: &Claim, now: Moment) -> Moment {
-        now + claim.ttl + claim.ttl + PLACE_LASTS
+        now + claim.ttl + claim.ttl + QUEUE_ENTRY_GRACE
     }
 }
 
@@ -589,9 +590,9 @@ mod tests {
         let waiting = tokio::spawn(async move { onlooking.wait(&onlooker).await });
         tokio::task::yield_now().await;
         let keep = Duration::from_secs(1);
-        memory.release(&held, LetGo::after(keep)).await.unwrap();
+        memory.release(&held, ReleaseMode::keep_for(keep)).await.unwrap();
         let told = tokio::time::timeout(keep, waiting).await;
         let told = told.expect("it waits for the end of a lease that was given up");
-        assert!(matches!(told.unwrap(), Ok(Wake::Look)));
+        assert!(matches!(told.unwrap(), Ok(Wake::Retry)));
     }
 }

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::backend::{Claim, Fault, Wake};
+use crate::backend::Fault;
 use crate::clock::{Moment, sleep};
 use crate::engine::unpanicking;
 use crate::entropy;
@@ -37,7 +37,7 @@ async fn heed(hold: &Arc<Hold>) {
     loop {
         let began = Moment::now();
         // What goes wrong with a wait is no evidence of a loss: renewals tell.
-        if wait(hold).await.is_ok() {
+        if wait_lost(hold).await.is_ok() {
             hold.renew_at_once();
         }
         if Moment::now().saturating_since(began) > hold.interval() {
@@ -48,8 +48,8 @@ async fn heed(hold: &Arc<Hold>) {
     }
 }
 
-async fn wait(hold: &Hold) -> Result<Wake, Fault> {
+async fn wait_lost(hold: &Hold) -> Result<(), Fault> {
     // Not longer than for the copy: the wait goes on beside renewals and the release.
-    let claim = Claim { held: true, ..hold.wire.lock().await.claim.clone() };
-    unpanicking(async { hold.engine.backend.wait(&claim).await }).await
+    let claim = hold.wire.lock().await.claim.clone();
+    unpanicking(async { hold.engine.backend.wait_lost(&claim).await }).await
 }

@@ -8,14 +8,14 @@
 //! # fn main() -> Result<(), lock_core::Error> {
 //! use lock_core::url::Url;
 //!
-//! let mut url = Url::parse("chubby://bob:pass%20word@cell-1,cell-2:7000/ls?patience=10s")?;
+//! let mut url = Url::parse("chubby://bob:pass%20word@cell-1,cell-2:7000/ls?outage_timeout=10s")?;
 //! let authority = url.authority(6000)?;
 //! assert_eq!(authority.credentials, Some(("bob".into(), "pass word".into())));
 //! assert_eq!(authority.hosts[1].to_string(), "cell-2:7000");
 //! assert_eq!(authority.path, "ls");
-//! let patience = url.take_duration("patience")?; // each option that is known is taken,
+//! let outage_timeout = url.take_duration("outage_timeout")?; // each option that is known is taken,
 //! url.no_more_options()?; // and what is left is an error
-//! # assert_eq!((url.scheme(), patience), ("chubby", Some(std::time::Duration::from_secs(10))));
+//! # assert_eq!((url.scheme(), outage_timeout), ("chubby", Some(std::time::Duration::from_secs(10))));
 //! # Ok(()) }
 //! ```
 

@@ -18,7 +18,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lock_core::backend::{Attempt, Claim, Fault, FaultKind, Grant, Hold, Lease};
+use lock_core::backend::{Attempt, Claim, Fault, FaultKind, Grant, HoldKind, Lease};
 use lock_core::clock::{Moment, since_boot, wall};
 use lock_core::{Effect, FencingToken, OwnerId};
 use tokio::sync::{Semaphore, oneshot};
@@ -88,7 +88,7 @@ impl FileLocks {
     ) -> Result<Attempt, Fault> {
         let asked = Asked::now();
         self.check(claim)?;
-        let mut floor = claim.floor;
+        let mut min_token = claim.min_token;
         if let Some((held, token)) = self.inner.claims.find(claim) {
             if held.is_in_place()? {
                 let token = self.raise(claim, &held, token).await?;
@@ -96,7 +96,7 @@ impl FileLocks {
             }
             // Deleted or replaced: it keeps nobody out any more.
             self.inner.claims.remove(claim);
-            floor = floor.max(Some(token));
+            min_token = min_token.max(Some(token));
         }
         let path = self.path_of(&claim.name);
         let beside = Beside { queue: self.queue_of(&path), mark: self.mark_of(&path) };
@@ -108,7 +108,7 @@ impl FileLocks {
         let is_polite_later = is_polite && kept.is_some();
         // Not even a look: it could keep the one whose turn it is from the lock.
         if is_polite && !is_polite_later && self.others_come_first(claim, seat, &beside.queue) {
-            return Ok(Attempt::Contended { lapses_in: None });
+            return Ok(Attempt::Contended { expires_in: None });
         }
         let mut written = None;
         if let Some((file, last)) = kept {
@@ -117,11 +117,11 @@ impl FileLocks {
         for _ in 0..MAX_REPLACEMENTS {
             let (file, mut record) = match self.lock_file(claim, seat, &path, written.take())? {
                 Locked::Ours(file, record) => (file, record),
-                Locked::Theirs(lapses_in) => return Ok(Attempt::Contended { lapses_in }),
+                Locked::Theirs(expires_in) => return Ok(Attempt::Contended { expires_in }),
                 Locked::Replaced => continue,
             };
             let mine = self.live_lease(&record).is_some();
-            let file = self.number(file, &mut record, mine, floor).await?;
+            let file = self.number(file, &mut record, mine, min_token).await?;
             self.sign(&mut record, claim, process);
             let signed = file.write(&record);
             let mut stands =
@@ -144,7 +144,7 @@ impl FileLocks {
                 Stands::Here => {
                     return self.won(claim, file, &record, asked).map(Attempt::Acquired);
                 }
-                Stands::Back => return Ok(Attempt::Contended { lapses_in: None }),
+                Stands::Back => return Ok(Attempt::Contended { expires_in: None }),
                 Stands::Elsewhere => {}
             }
         }
@@ -212,7 +212,7 @@ impl FileLocks {
 
     pub(crate) fn check(&self, claim: &Claim) -> Result<(), Fault> {
         claim.must_be_exclusive()?;
-        if claim.hold == Hold::Detached && self.inner.boot.is_none() {
+        if claim.hold == HoldKind::Detached && self.inner.boot.is_none() {
             return Err(Fault::unsupported("detached holds"));
         }
         if self.inner.claims.is_buried(claim.owner) {
@@ -247,19 +247,19 @@ impl FileLocks {
     }
 
     /// Puts a number into `record` that may be given out: the one that is there if it is `mine` and
-    /// above the floor, else the next one.
+    /// above the min_token, else the next one.
     async fn number(
         &self,
         file: LockFile,
         record: &mut Record,
         mine: bool,
-        floor: Option<FencingToken>,
+        min_token: Option<FencingToken>,
     ) -> Result<LockFile, Fault> {
         let last = record.number;
-        if mine && last.and_then(FencingToken::from_backend) > floor {
+        if mine && last.and_then(FencingToken::from_backend) > min_token {
             return Ok(file);
         }
-        let mut next = counter::next(last, floor).ok_or_else(used_up)?;
+        let mut next = counter::next(last, min_token).ok_or_else(used_up)?;
         let reserved =
             record.reserved.as_ref().filter(|it| Some(&it.boot) == self.inner.boot.as_ref());
         if !self.inner.durable || reserved.is_some_and(|it| next.backend_number() <= it.up_to) {
@@ -268,7 +268,7 @@ impl FileLocks {
         }
         // What was reserved before may have been given out before a crash.
         let reserved = FencingToken::from_backend(file.reserved()?.unwrap_or(0));
-        next = counter::next(last, floor.max(reserved)).ok_or_else(used_up)?;
+        next = counter::next(last, min_token.max(reserved)).ok_or_else(used_up)?;
         let up_to = counter::block_from(next);
         // So that the file is ours at every moment.
         file.write(&Record { reserved: None, ..record.clone() })?;
@@ -281,7 +281,7 @@ impl FileLocks {
     /// Writes the holder into `record`.
     fn sign(&self, record: &mut Record, claim: &Claim, process: u32) {
         let before = record.holder.take().filter(|before| before.owner == claim.owner);
-        let lease = (claim.hold == Hold::Detached).then(|| {
+        let lease = (claim.hold == HoldKind::Detached).then(|| {
             let until = before.as_ref().and_then(|before| before.lease.as_ref()).map(|it| it.until);
             LeaseRecord {
                 until: until.unwrap_or_default().max(since_boot() + claim.ttl),
@@ -316,19 +316,20 @@ impl FileLocks {
         }
     }
 
-    /// The token of a lock that is held already, above the floor.
+    /// The token of a lock that is held already, above the min_token.
     async fn raise(
         &self,
         claim: &Claim,
         held: &Arc<Held>,
         token: FencingToken,
     ) -> Result<FencingToken, Fault> {
-        if claim.floor.is_none_or(|floor| token > floor) {
+        if claim.min_token.is_none_or(|min_token| token > min_token) {
             return Ok(token);
         }
         let file = held.file().ok_or_else(released)?;
         let mut record = held.record().clone();
-        let next = counter::next(Some(token.backend_number()), claim.floor).ok_or_else(used_up)?;
+        let next =
+            counter::next(Some(token.backend_number()), claim.min_token).ok_or_else(used_up)?;
         let reserved = record.reserved.as_ref().map_or(0, |it| it.up_to);
         if self.inner.durable && next.backend_number() > reserved {
             let (file, up_to) = (Arc::clone(&file), counter::block_from(next));
@@ -406,7 +407,7 @@ fn used_up() -> Fault {
 #[cfg(test)]
 mod tests {
     use lock_core::LockName;
-    use lock_core::backend::{Backend, LetGo};
+    use lock_core::backend::{Backend, HoldKind, ReleaseMode};
 
     use super::*;
 
@@ -429,7 +430,7 @@ mod tests {
         let Attempt::Acquired(grant) = locks.try_acquire(&claim).await.unwrap() else {
             panic!("it is free");
         };
-        locks.release(&claim, LetGo::now()).await.unwrap();
+        locks.release(&claim, ReleaseMode::now()).await.unwrap();
         grant.token.unwrap().backend_number()
     }
 
@@ -438,10 +439,10 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (before, after) = (at_boot(dir.path(), 'a'), at_boot(dir.path(), 'b'));
         let mut held = claim();
-        held.hold = Hold::Detached;
+        held.hold = HoldKind::Detached;
         assert!(matches!(before.try_acquire(&held).await, Ok(Attempt::Acquired(_))));
         let contended = before.try_acquire(&claim()).await.unwrap();
-        let Attempt::Contended { lapses_in: Some(left) } = contended else {
+        let Attempt::Contended { expires_in: Some(left) } = contended else {
             panic!("{contended:?}");
         };
         assert!(left > LONG / 2 && left <= LONG);
@@ -459,9 +460,9 @@ mod tests {
         let synced = std::fs::read(&path).unwrap();
         // Numbers far ahead of the clock, which would hide a number that is given out again.
         let mut raised = claim();
-        raised.floor = FencingToken::from_backend(last + (1 << 45));
+        raised.min_token = FencingToken::from_backend(last + (1 << 45));
         assert!(matches!(locks.try_acquire(&raised).await, Ok(Attempt::Acquired(_))));
-        locks.release(&raised, LetGo::now()).await.unwrap();
+        locks.release(&raised, ReleaseMode::now()).await.unwrap();
         let reserved = std::fs::read(&path).unwrap();
         assert_ne!(synced[4096..], reserved[4096..]);
         for boot in 'b'..='k' {

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lock_core::backend::{
-    Attempt, Backend, Claim, Fault, Grant, Hold, Identity, LetGo, Listed, LockState, Release,
-    Renewal, Wake,
+    Attempt, Backend, Claim, Fault, Grant, HoldKind, Identity, Listed, LockState, Release,
+    ReleaseMode, Renewal, Wake,
 };
 use lock_core::clock::{Moment, sleep_between};
 use lock_core::{
@@ -168,8 +168,8 @@ impl Backend for FileLocks {
             detached: if self.inner.boot.is_some() { Support::Present } else { Support::Absent },
             minimum_hold: Support::Absent,
             late_attempts_refused: Support::Present,
-            raisable: Support::Present,
-            notices: if bell::IS_THERE { Support::Present } else { Support::Absent },
+            min_token_supported: Support::Present,
+            loss_push: if bell::IS_THERE { Support::Present } else { Support::Absent },
             inspecting: if listed_by_kernel { Support::Present } else { Support::Absent },
             listing: Support::Absent,
             breaking: Support::Present,
@@ -187,7 +187,7 @@ impl Backend for FileLocks {
     }
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, Fault> {
-        let manners = if claim.queue { Manners::Polite } else { Manners::Bold };
+        let manners = if claim.queues() { Manners::Polite } else { Manners::Bold };
         let mut sitting = self.inner.claims.sit(claim);
         let answer = self.attempt(claim, &mut sitting.seat, manners).await?;
         if matches!(answer, Attempt::Acquired(_)) {
@@ -197,31 +197,32 @@ impl Backend for FileLocks {
     }
 
     async fn wait(&self, claim: &Claim) -> Result<Wake, Fault> {
-        if claim.held {
-            return self.await_removal(claim).await.map(|()| Wake::Look);
-        }
         self.check(claim)?;
         self.wait_in_line(claim).await.map(Wake::Granted)
+    }
+
+    async fn wait_lost(&self, claim: &Claim) -> Result<(), Fault> {
+        self.await_removal(claim).await
     }
 
     async fn renew(&self, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
         let mut answers = Vec::with_capacity(claims.len());
         for claim in claims {
             answers.push(match claim.hold {
-                Hold::Detached => self.renew_detached(claim).await,
+                HoldKind::Detached => self.renew_detached(claim).await,
                 _ => self.look_after(claim),
             });
         }
         answers
     }
 
-    async fn release(&self, claim: &Claim, how: LetGo) -> Result<Release, Fault> {
+    async fn release(&self, claim: &Claim, how: ReleaseMode) -> Result<Release, Fault> {
         self.inner.claims.stand_up(claim);
-        if how.uncertain {
+        if how.expects_late_attempt() {
             self.inner.claims.bury(claim.owner);
         }
         match claim.hold {
-            Hold::Detached => self.release_detached(claim).await,
+            HoldKind::Detached => self.release_detached(claim).await,
             _ => self.release_guarded(claim),
         }
     }
@@ -291,8 +292,8 @@ impl FileLocks {
                         self.inner.claims.begin_turn(&claim.name);
                         return Ok(grant);
                     }
-                    Attempt::Contended { lapses_in } => {
-                        pause = pause.min(lapses_in.unwrap_or(pause));
+                    Attempt::Contended { expires_in } => {
+                        pause = pause.min(expires_in.unwrap_or(pause));
                     }
                 }
             }
@@ -366,7 +367,7 @@ impl FileLocks {
     /// Waits until a lock that is held was removed or broken.
     async fn await_removal(&self, claim: &Claim) -> Result<(), Fault> {
         let path = self.path_of(&claim.name);
-        let is_detached = claim.hold == Hold::Detached;
+        let is_detached = claim.hold == HoldKind::Detached;
         // A break of a kernel lock replaces the file; one of a detached hold writes to it.
         let bell = if is_detached { Bell::on_lock(&path) } else { Bell::on_removal(&path) };
         while match is_detached {

@@ -24,7 +24,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use lock_core::backend::{Claim, Fault, PLACE_LASTS, Ticket};
+use lock_core::backend::{Claim, Fault, QUEUE_ENTRY_GRACE, Ticket};
 use lock_core::clock::{Moment, sleep};
 use lock_core::{FencingToken, LockName, OwnerId};
 use tokio::runtime::Handle;
@@ -263,7 +263,7 @@ impl Claims {
         Sitting {
             claims: self,
             owner: claim.owner,
-            lasts: claim.ttl.saturating_mul(2).saturating_add(PLACE_LASTS),
+            lasts: claim.ttl.saturating_mul(2).saturating_add(QUEUE_ENTRY_GRACE),
             seat: had.map(|(_, seat)| seat).unwrap_or_default(),
         }
     }

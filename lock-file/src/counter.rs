@@ -55,12 +55,12 @@ pub(crate) fn to_bytes(reserved: u64) -> [u8; record::LEN] {
     with_sum(format!("{MAGIC}\nreserved {reserved}"))
 }
 
-/// The number that follows `last` and `floor`: at least the wall clock in microseconds, so that it
+/// The number that follows `last` and `min_token`: at least the wall clock in microseconds, so that it
 /// carries on where the file was lost. `None` if the numbers are used up.
-pub(crate) fn next(last: Option<u64>, floor: Option<FencingToken>) -> Option<FencingToken> {
+pub(crate) fn next(last: Option<u64>, min_token: Option<FencingToken>) -> Option<FencingToken> {
     let clock = u64::try_from(wall().as_micros()).unwrap_or(u64::MAX);
-    let floor = floor.map(FencingToken::backend_number);
-    let next = last.max(floor).map_or(0, |highest| highest + 1);
+    let min_token = min_token.map(FencingToken::backend_number);
+    let next = last.max(min_token).map_or(0, |highest| highest + 1);
     FencingToken::from_backend(next.max(clock))
 }
 

@@ -24,7 +24,7 @@ const INITIAL: u64 = 0xefff_fffc;
 pub(crate) fn detached(record: &Record, left: Duration) -> Vec<Holder> {
     let holder = record.holder.iter().map(|ours| {
         let mut holder = described(ours, record);
-        holder.lapses_in = Some(left);
+        holder.expires_in = Some(left);
         holder
     });
     holder.collect()

@@ -145,7 +145,7 @@
 //! files that it has open. In the child waiters are not woken. A child that closes what it inherits, as `sudo` and daemons do, keeps
 //! nothing.
 //!
-//! # Together with flock(1)
+//! # SingleFlight with flock(1)
 //!
 //! The file of a lock with a plain name is `<directory>/<name>.lock`. Whoever locks it with
 //! `flock(2)`, as [flock(1)] does, excludes our holders and is excluded by them. Every other
@@ -162,7 +162,7 @@
 //! [`Reach::Host`]: lock_core::Reach::Host
 //! [`Fencing::Durable`]: lock_core::Fencing::Durable
 //! [`Fencing::Seeded`]: lock_core::Fencing::Seeded
-//! [`notices`]: lock_core::Capabilities::notices
+//! [`notices`]: lock_core::Capabilities::loss_push
 //! [`detachable`]: lock_core::Lock::detachable
 
 mod attempt;

@@ -268,7 +268,7 @@ impl Queue {
     /// Takes those that have left off the end of the queue, and removes it if there is no other one.
     fn tidy(&self) {
         let Ok(directory) = self.open() else { return };
-        // Most of the time others wait, and nobody who joins is to be disturbed.
+        // Most of the time others wait, and nobody who joins is to be injected.
         if self.look_at(&directory, TAIL).is_ok_and(|tail| tail.is_some_and(|it| !it.is_gone())) {
             return;
         }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lock_core::backend::{
-    Attempt, Backend, Claim, Fault, FaultKind, Grant, Hold, Holder, Identity, Lease, LetGo, Listed,
-    LockState, Release, Renewal, Ticket, Wake,
+    Attempt, Backend, Claim, Fault, FaultKind, Grant, HoldKind, Holder, Identity, Lease, Listed,
+    LockState, Release, ReleaseMode, Renewal, Ticket, Wake,
 };
 use lock_core::clock::Moment;
 use lock_core::{
@@ -178,8 +178,8 @@ impl Backend for Memcached {
             detached: Support::Present,
             minimum_hold: Support::Absent,
             late_attempts_refused: Support::Absent,
-            raisable: Support::Present,
-            notices: Support::Absent,
+            min_token_supported: Support::Present,
+            loss_push: Support::Absent,
             inspecting: Support::Present,
             listing: Support::Absent,
             breaking: Support::Present,
@@ -215,7 +215,7 @@ impl Backend for Memcached {
         let answer = self.inner.attempt(server, &key, claim).await;
         match &answer {
             Ok(Attempt::Acquired(_)) => self.inner.waiters.leave(&claim.owner, &key),
-            Ok(Attempt::Contended { .. }) if claim.queue => {
+            Ok(Attempt::Contended { .. }) if claim.queues() => {
                 self.inner.waiters.enter(claim.owner, &key);
             }
             _ => {}
@@ -225,7 +225,7 @@ impl Backend for Memcached {
 
     async fn wait(&self, claim: &Claim) -> Result<Wake, Fault> {
         let (key, server) = self.inner.place_of(&claim.name);
-        let room = match claim.queue {
+        let room = match claim.queues() {
             true => self.inner.waiters.enter(claim.owner, &key),
             false => Arc::new(Room::default()),
         };
@@ -238,10 +238,14 @@ impl Backend for Memcached {
             }
         };
         room.wait(is_free).await?;
-        Ok(Wake::Look)
+        Ok(Wake::Retry)
     }
 
     /// All requests are on their way before the first answer is waited for.
+    async fn wait_lost(&self, _: &Claim) -> Result<(), Fault> {
+        Err(Fault::unsupported("notifications of a loss"))
+    }
+
     async fn renew(&self, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
         let mut under_way = Vec::with_capacity(claims.len());
         for claim in claims {
@@ -274,7 +278,7 @@ impl Backend for Memcached {
         answers
     }
 
-    async fn release(&self, claim: &Claim, _: LetGo) -> Result<Release, Fault> {
+    async fn release(&self, claim: &Claim, _: ReleaseMode) -> Result<Release, Fault> {
         let (key, server) = self.inner.place_of(&claim.name);
         self.inner.waiters.leave(&claim.owner, &key);
         let connection = server.link.connection().await?;
@@ -306,7 +310,7 @@ impl Backend for Memcached {
                 item
             }
         };
-        holder.lapses_in = item.lapses_in.map(Duration::from_secs);
+        holder.expires_in = item.expires_in.map(Duration::from_secs);
         Ok(LockState::new(vec![holder], None).with_key(key))
     }
 
@@ -379,7 +383,7 @@ impl Inner {
                     }
                     Seen::Ours(_, item) | Seen::Foreign(item) => return Ok(contended(&item)),
                     Seen::Nothing if added == Reply::NotStored => {
-                        return Ok(Attempt::Contended { lapses_in: Some(Duration::ZERO) });
+                        return Ok(Attempt::Contended { expires_in: Some(Duration::ZERO) });
                     }
                     Seen::Nothing => return Err(added.odd(DOING)),
                 },
@@ -401,7 +405,9 @@ impl Inner {
         let (until, connection) = (since + claim.ttl, taking.connection.id());
         let known = |number| Known { attempt, number, cas, connection, until };
         match drawn(draw)? {
-            Some(number) if short_of(claim, number).is_none() && claim.hold == Hold::Guarded => {
+            Some(number)
+                if short_of(claim, number).is_none() && claim.hold == HoldKind::Guarded =>
+            {
                 fence::check(&taking.connection, &self.fence_key, number).await?;
                 self.grant(claim.owner, known(number), since).map(Some)
             }
@@ -464,7 +470,7 @@ impl Inner {
         let claim = prolonging.claim;
         let left = step.until.map(Moment::remaining).unwrap_or_default();
         // Never shorter than what is left of it on the server.
-        let left_there = item.lapses_in.unwrap_or(0).min(MAX_EXPTIME);
+        let left_there = item.expires_in.unwrap_or(0).min(MAX_EXPTIME);
         let exptime = exptime(claim.ttl.max(left)).max(left_there);
         let value = Value::format(claim, attempt, step.number);
         let mut request = Request::new();
@@ -695,7 +701,7 @@ fn tells(claim: &Claim, value: &Value, number: u64) -> bool {
     match value.number {
         // It may have been raised since.
         Some(told) => told == number,
-        None => claim.hold != Hold::Detached,
+        None => claim.hold != HoldKind::Detached,
     }
 }
 
@@ -712,13 +718,13 @@ fn seen(reply: Option<Reply>, doing: &'static str) -> Result<Seen, Fault> {
 }
 
 fn contended(item: &Item) -> Attempt {
-    Attempt::Contended { lapses_in: item.lapses_in.map(Duration::from_secs) }
+    Attempt::Contended { expires_in: item.expires_in.map(Duration::from_secs) }
 }
 
 /// By how much a number is too low for what the claim asks for, if it is.
 fn short_of(claim: &Claim, number: u64) -> Option<u64> {
-    let floor = claim.floor?.backend_number();
-    (number <= floor).then(|| floor - number + 1)
+    let min_token = claim.min_token?.backend_number();
+    (number <= min_token).then(|| min_token - number + 1)
 }
 
 /// In whole seconds, of which the server may take two off. Its clock is a number that is set once a

@@ -12,7 +12,7 @@ use std::time::Duration;
 use lock_core::FencingToken;
 use lock_core::backend::{Fault, FaultKind};
 use lock_core::clock::{Moment, sleep_between};
-use lock_core::dial::Together;
+use lock_core::dial::SingleFlight;
 
 use crate::fault;
 use crate::link::{Connection, Link, stat};
@@ -32,7 +32,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// The counter of one server.
 #[derive(Debug, Default)]
-pub(crate) struct Fence(Together<()>);
+pub(crate) struct Fence(SingleFlight<()>);
 
 impl Fence {
     /// Begins the counter, after it was missed: in one or two seconds. All who miss it wait for the same.

@@ -116,7 +116,7 @@ pub(crate) struct Item {
     pub(crate) value: Option<Vec<u8>>,
     pub(crate) cas: u64,
     /// In how many seconds of the server it will lapse, at the latest; `None`: never.
-    pub(crate) lapses_in: Option<u64>,
+    pub(crate) expires_in: Option<u64>,
 }
 
 impl Item {
@@ -282,7 +282,7 @@ fn announced(words: &str) -> Result<(Item, usize), Garbage> {
             item.cas = cas.parse().map_err(|_| Garbage)?;
         } else if let Some(seconds) = flag.strip_prefix('t') {
             let seconds: i64 = seconds.parse().map_err(|_| Garbage)?;
-            item.lapses_in = u64::try_from(seconds).ok();
+            item.expires_in = u64::try_from(seconds).ok();
         }
     }
     Ok((item, length))
@@ -323,8 +323,8 @@ mod tests {
         \r\nSTAT time 12\r\nSTAT version 1.6.18 x\r\nEND\r\nSERVER_ERROR out of memory\r\nNS\r\n";
 
     fn heard() -> Vec<Reply> {
-        let item = |value: &[u8], cas, lapses_in| {
-            Reply::Value(Item { value: Some(value.to_vec()), cas, lapses_in })
+        let item = |value: &[u8], cas, expires_in| {
+            Reply::Value(Item { value: Some(value.to_vec()), cas, expires_in })
         };
         let stat = |name: &str, value: &str| (name.to_owned(), value.to_owned());
         vec![
@@ -359,7 +359,7 @@ mod tests {
             assert!(parser.buffer().len() < 5000, "it is kept");
         }
         let replies = all(&mut parser, &[b"\r\nHD\r\n"]).unwrap();
-        let item = Item { value: None, cas: 1, lapses_in: Some(9) };
+        let item = Item { value: None, cas: 1, expires_in: Some(9) };
         assert_eq!(replies, [Reply::Value(item), Reply::Done]);
     }
 

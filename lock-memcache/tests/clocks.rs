@@ -6,7 +6,7 @@ use std::time::Duration;
 use conformance_tests::proxy::{Fault, Proxy};
 use conformance_tests::servers::{Memcached as Server, MemcachedOptions, Step};
 use conformance_tests::words::{claim, contended, eventually, granted, renew, win};
-use lock_core::backend::{Attempt, FaultKind, LetGo, Renewal};
+use lock_core::backend::{Attempt, FaultKind, ReleaseMode, Renewal};
 use lock_core::clock::{Moment, sleep};
 use lock_core::{Backend, ErrorKind, FenceGate, FencingToken, LockGuard, Locker, Loss};
 use lock_memcache::Memcached;
@@ -53,8 +53,8 @@ async fn a_step_of_the_wall_clock_moves_no_lease_and_no_token() {
         // Its own clock has ticked since.
         let now = time_of(&server);
         eventually(|| time_of(&server) > now + 1).await;
-        let lapses_in = contended(other.try_acquire(&claim("n", 1000)).await).unwrap();
-        assert!((Duration::from_secs(40)..=Duration::from_secs(63)).contains(&lapses_in));
+        let expires_in = contended(other.try_acquire(&claim("n", 1000)).await).unwrap();
+        assert!((Duration::from_secs(40)..=Duration::from_secs(63)).contains(&expires_in));
         assert!(matches!(renew(&locks, &ours).await, Ok(Renewal::Held(_))));
         // A counter that is begun goes by the same clock, and so does how long it waits for its first draw.
         assert_eq!(server.command("flush_all"), "OK");
@@ -95,16 +95,16 @@ async fn a_step_forward_lets_others_in_and_the_holder_is_told() {
     let (locks, other) = (client(&server).await, client(&server).await);
     let guard = hold(&locks, MINUTE).await;
     server.monotonic_clock().step(Step::Forward(MINUTE / 2));
-    let lapses_in =
+    let expires_in =
         || async { contended(other.try_acquire(&claim("n", 1000)).await).expect("it has an end") };
     let end = Moment::now() + SOON;
-    while lapses_in().await > Duration::from_secs(40) {
+    while expires_in().await > Duration::from_secs(40) {
         assert!(!end.has_passed(), "its clock has not moved");
         sleep(Duration::from_millis(20)).await;
     }
     // A renewal in time makes up for it.
     guard.verify().await.unwrap();
-    assert!(lapses_in().await > Duration::from_secs(55));
+    assert!(expires_in().await > Duration::from_secs(55));
     server.monotonic_clock().step(Step::Forward(MINUTE * 2));
     let next = hold(&other, MINUTE).await;
     assert!(guard.is_held(), "that the clock is right was assumed");
@@ -170,7 +170,7 @@ async fn overtake(server: &Server, name: &str, ttl: Duration) -> Overtaken {
         match other.try_acquire(&next).await.unwrap() {
             Attempt::Acquired(grant) => {
                 let early = deadline.saturating_since(Moment::now());
-                other.release(&next, LetGo::now()).await.unwrap();
+                other.release(&next, ReleaseMode::now()).await.unwrap();
                 let holder = guard.fencing_token().unwrap();
                 return Overtaken { holder, next: grant.token.unwrap(), early };
             }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use conformance_tests::peers::{Library, Peer};
 use conformance_tests::words::{claim, contended, name, renew, win};
-use lock_core::backend::{LetGo, Release, Renewal};
+use lock_core::backend::{Release, ReleaseMode, Renewal};
 use lock_core::clock::sleep;
 use lock_core::{Backend, Locker};
 
@@ -26,7 +26,10 @@ async fn what_they_hold_is_not_ours_and_never_touched() {
         let state = locks.inspect(&name("n")).await.unwrap();
         assert_eq!((state.holders[0].owner, state.holders[0].token), (None, None));
         assert!(matches!(renew(&locks, &ours).await, Ok(Renewal::NotHeld)));
-        assert_eq!(locks.release(&ours, LetGo::uncertain()).await.unwrap(), Release::NotHeld);
+        assert_eq!(
+            locks.release(&ours, ReleaseMode::after_unknown_outcome()).await.unwrap(),
+            Release::NotHeld
+        );
         assert!(!locks.break_lock(&name("n"), &ours.owner).await.unwrap());
         assert_eq!(server.value("n"), held);
         assert_eq!(theirs.ask(release).await, "done");
@@ -34,7 +37,7 @@ async fn what_they_hold_is_not_ours_and_never_touched() {
         win(&locks, &mut ours).await;
         assert_eq!(theirs.ask("try 300").await, "contended");
         assert_eq!(theirs.ask(release).await, "not owned");
-        assert_eq!(locks.release(&ours, LetGo::now()).await.unwrap(), Release::Released);
+        assert_eq!(locks.release(&ours, ReleaseMode::now()).await.unwrap(), Release::Released);
     }
 }
 
@@ -69,7 +72,7 @@ async fn their_touch_of_our_lock_harms_nobody() {
     assert_eq!(theirs.ask("touch 100").await, "done");
     assert!(matches!(renew(&locks, &ours).await, Ok(Renewal::Held(_))));
     assert_eq!(theirs.ask("touch 100").await, "done");
-    assert_eq!(locks.release(&ours, LetGo::now()).await.unwrap(), Release::Released);
+    assert_eq!(locks.release(&ours, ReleaseMode::now()).await.unwrap(), Release::Released);
     assert_eq!(theirs.ask("try 300").await, "held");
 }
 

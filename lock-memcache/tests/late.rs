@@ -1,7 +1,7 @@
 //! An attempt that is late: it reaches the server when its claim was granted by another attempt, has lost the
 //! lock, and somebody else has had it since.
 
-use lock_core::backend::{Claim, Hold, LetGo, Release, Renewal};
+use lock_core::backend::{Claim, HoldKind, Release, ReleaseMode, Renewal};
 use lock_core::{Backend, Detached, ErrorKind, FencingToken, Locker};
 use lock_memcache::Memcached;
 
@@ -25,7 +25,7 @@ struct Late {
 
 impl Late {
     /// A claim that holds the lock by its second attempt; its first one is on its way.
-    async fn new(hold: Hold) -> Self {
+    async fn new(hold: HoldKind) -> Self {
         let server = start();
         let (proxy, url) = server.proxied();
         let locks = Memcached::connect(url).await.unwrap();
@@ -54,7 +54,7 @@ impl Late {
         let mut next = claim("n", LONG);
         let theirs = win(&other, &mut next).await.token;
         assert!(theirs > self.token);
-        assert_eq!(other.release(&next, LetGo::now()).await.unwrap(), Release::Released);
+        assert_eq!(other.release(&next, ReleaseMode::now()).await.unwrap(), Release::Released);
         self.attempt.deliver().await.unwrap();
         eventually(|| self.server.value("n").is_some()).await;
         assert!(self.server.value("n").unwrap().starts_with(&self.ours.owner.expose()));
@@ -71,7 +71,7 @@ async fn it_is_not_renewed_for_the_one_that_was_granted() {
         ("flush_all", true, true),
         ("flush_all", false, false),
     ] {
-        let mut late = Late::new(Hold::Guarded).await;
+        let mut late = Late::new(HoldKind::Guarded).await;
         if renewed {
             assert!(matches!(renew(&late.locks, &late.ours).await, Ok(Renewal::Held(_))));
         }
@@ -95,9 +95,9 @@ async fn it_is_not_renewed_for_the_one_that_was_granted() {
 
 #[tokio::test]
 async fn its_end_is_not_the_release_of_the_one_that_was_granted() {
-    let mut late = Late::new(Hold::Guarded).await;
+    let mut late = Late::new(HoldKind::Guarded).await;
     late.lands("break").await;
-    assert_eq!(late.locks.release(&late.ours, LetGo::now()).await.unwrap(), Release::NotHeld);
+    assert_eq!(late.locks.release(&late.ours, ReleaseMode::now()).await.unwrap(), Release::NotHeld);
     assert_eq!(late.server.value("n"), None, "it keeps the lock shut");
 }
 
@@ -105,7 +105,7 @@ async fn its_end_is_not_the_release_of_the_one_that_was_granted() {
 #[tokio::test]
 async fn it_is_not_adopted_by_whoever_has_the_owner_id() {
     for renewed in [false, true] {
-        let mut late = Late::new(Hold::Detached).await;
+        let mut late = Late::new(HoldKind::Detached).await;
         let detached = Detached::new(late.ours.name.clone(), late.ours.owner, late.ours.ttl);
         if renewed {
             let elsewhere = Locker::new(client(&late.server).await);
@@ -122,7 +122,7 @@ async fn it_is_not_adopted_by_whoever_has_the_owner_id() {
 /// It is a hold all the same, until somebody ends it: nobody else gets in.
 #[tokio::test]
 async fn it_is_seen_and_can_be_broken() {
-    let mut late = Late::new(Hold::Guarded).await;
+    let mut late = Late::new(HoldKind::Guarded).await;
     late.lands("flush_all").await;
     let operator = client(&late.server).await;
     let holders = operator.inspect(&late.ours.name).await.unwrap().holders;
@@ -134,10 +134,13 @@ async fn it_is_seen_and_can_be_broken() {
 /// An attempt that is repeated takes what an earlier one took, as a new grant.
 #[tokio::test]
 async fn it_is_found_by_a_further_attempt() {
-    let mut late = Late::new(Hold::Guarded).await;
+    let mut late = Late::new(HoldKind::Guarded).await;
     late.lands("break").await;
     let token = win(&late.locks, &mut late.ours).await.token;
     assert!(token > late.token, "{token:?} after {:?}", late.token);
     assert!(matches!(renew(&late.locks, &late.ours).await, Ok(Renewal::Held(_))));
-    assert_eq!(late.locks.release(&late.ours, LetGo::now()).await.unwrap(), Release::Released);
+    assert_eq!(
+        late.locks.release(&late.ours, ReleaseMode::now()).await.unwrap(),
+        Release::Released
+    );
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use conformance_tests::words::{claim, contended, granted, name, renew, win};
-use lock_core::backend::{Hold, LetGo, Release, Renewal};
+use lock_core::backend::{HoldKind, Release, ReleaseMode, Renewal};
 use lock_core::clock::{Moment, sleep};
 use lock_core::{Backend, FencingToken, Label, LockName, Locker, OwnerId};
 use lock_memcache::Memcached;
@@ -35,7 +35,7 @@ async fn a_pair_is_two_round_trips_and_four_commands() {
             value.len()
         )
     );
-    assert_eq!(locks.release(&ours, LetGo::now()).await.unwrap(), Release::Released);
+    assert_eq!(locks.release(&ours, ReleaseMode::now()).await.unwrap(), Release::Released);
     let said = recorder.said();
     assert!(said.starts_with("md orders/42 C") && said.lines().count() == 1, "{said}");
 }
@@ -45,7 +45,7 @@ async fn those_who_raise_the_counter_together_raise_it_once() {
     const STEP: u64 = 3_600_000_000;
     let server = start();
     let last = granted(client(&server).await.try_acquire(&claim("n", 1900)).await).token.unwrap();
-    let floor = FencingToken::from_backend(last.backend_number() + STEP);
+    let min_token = FencingToken::from_backend(last.backend_number() + STEP);
     let mut clients = Vec::new();
     for _ in 0..16 {
         clients.push(client(&server).await);
@@ -53,12 +53,15 @@ async fn those_who_raise_the_counter_together_raise_it_once() {
     let mut raising = tokio::task::JoinSet::new();
     for (number, locks) in clients.into_iter().enumerate() {
         let mut claim = claim(&format!("n{number}"), 1900);
-        claim.floor = floor;
+        claim.min_token = min_token;
         raising.spawn(async move { granted(locks.try_acquire(&claim).await).token });
     }
     let raised = raising.join_all().await;
     let within = FencingToken::from_backend(last.backend_number() + STEP + STEP / 2);
-    assert!(raised.iter().all(|&token| token > floor && token < within), "{last:?}: {raised:?}");
+    assert!(
+        raised.iter().all(|&token| token > min_token && token < within),
+        "{last:?}: {raised:?}"
+    );
 }
 
 /// Names that would end a key or a command, with values that are commands.
@@ -132,12 +135,12 @@ async fn a_foreign_touch_or_set_of_the_same_is_no_loss_and_another_value_is() {
     }
     let touched = server.command("touch n 77");
     assert_eq!(touched, "TOUCHED");
-    assert_eq!(locks.release(&ours, LetGo::now()).await.unwrap(), Release::Released);
+    assert_eq!(locks.release(&ours, ReleaseMode::now()).await.unwrap(), Release::Released);
 
     win(&locks, &mut ours).await;
     assert_eq!(server.command("set n 0 60 5\r\nthief"), "STORED");
     assert!(matches!(renew(&locks, &ours).await, Ok(Renewal::NotHeld)));
-    assert_eq!(locks.release(&ours, LetGo::now()).await.unwrap(), Release::NotHeld);
+    assert_eq!(locks.release(&ours, ReleaseMode::now()).await.unwrap(), Release::NotHeld);
     assert_eq!(server.value("n").as_deref(), Some("thief"));
 }
 
@@ -164,9 +167,10 @@ async fn numbers_of_a_server_that_was_started_anew_are_not_believed() {
         // The first verb finds the connection broken, the second makes a new one.
         for _ in 0..2 {
             let answer = match how {
-                "release" => {
-                    locks.release(&ours, LetGo::now()).await.map(|end| end == Release::Released)
-                }
+                "release" => locks
+                    .release(&ours, ReleaseMode::now())
+                    .await
+                    .map(|end| end == Release::Released),
                 _ => renew(&locks, &ours).await.map(|answer| matches!(answer, Renewal::Held(_))),
             };
             assert!(!matches!(answer, Ok(true)), "{how}: {answer:?}");
@@ -214,11 +218,11 @@ async fn what_stands_on_the_server_is_what_is_documented() {
     let state = locks.inspect(&ours.name).await.unwrap();
     let holder = &state.holders[0];
     assert_eq!(holder.label, ours.label);
-    assert!(holder.lapses_in.unwrap() <= Duration::from_secs(23));
+    assert!(holder.expires_in.unwrap() <= Duration::from_secs(23));
     let seconds = token / 1_000_000;
     let now: u64 = server.stat("time").parse().unwrap();
     assert!(now - seconds < 60, "the token {token} is not of {now}");
-    locks.release(&ours, LetGo::now()).await.unwrap();
+    locks.release(&ours, ReleaseMode::now()).await.unwrap();
     assert_eq!(server.value("n"), None);
 }
 
@@ -228,7 +232,7 @@ async fn a_detached_lock_has_its_token_on_the_server() {
     let server = start();
     let (locks, elsewhere) = (client(&server).await, client(&server).await);
     let mut ours = claim("n", 5000);
-    ours.hold = Hold::Detached;
+    ours.hold = HoldKind::Detached;
     let token = win(&locks, &mut ours).await.token;
     assert_eq!(locks.inspect(&ours.name).await.unwrap().holders[0].token, token);
     ours.ticket = None;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use conformance_tests::servers::MemcachedOptions;
 use conformance_tests::words::{claim, contended, eventually, granted, renew, win};
-use lock_core::backend::{Effect, FaultKind, Hold, LetGo, Renewal};
+use lock_core::backend::{Effect, FaultKind, HoldKind, ReleaseMode, Renewal};
 use lock_core::clock::{Moment, sleep};
 use lock_core::{Backend, ErrorKind, FencingToken, Locker, Loss};
 use lock_memcache::Memcached;
@@ -72,7 +72,7 @@ async fn tokens_of_a_crowd_grow_over_flushes() {
                     seen.push((asked, grant.token.unwrap(), Moment::now()));
                     ours.ticket = grant.ticket;
                 }
-                let _ = backend.release(&ours, LetGo::now()).await;
+                let _ = backend.release(&ours, ReleaseMode::now()).await;
                 sleep(Duration::from_millis(1)).await;
             }
             seen
@@ -123,7 +123,7 @@ async fn a_stall_may_end_a_lease_early_and_tokens_grow_over_it() {
                 others.try_acquire(&next).await
             {
                 next.ticket.clone_from(&grant.ticket);
-                others.release(&next, LetGo::now()).await.unwrap();
+                others.release(&next, ReleaseMode::now()).await.unwrap();
                 break grant.token;
             }
             sleep(Duration::from_millis(5)).await;
@@ -160,7 +160,7 @@ async fn a_late_renewal_shortens_nothing() {
     let far = Memcached::connect(url).await.unwrap();
     let near = client(&server).await;
     let mut ours = claim("n", 3000);
-    ours.hold = Hold::Detached;
+    ours.hold = HoldKind::Detached;
     win(&far, &mut ours).await;
     let mut late = proxy.hold("cas n ");
     let slow = tokio::spawn({
@@ -174,7 +174,7 @@ async fn a_late_renewal_shortens_nothing() {
     assert!(matches!(renew(&near, &longer).await, Ok(Renewal::Held(_))));
     late.deliver().await.unwrap();
     assert!(matches!(slow.await.unwrap(), Ok(Renewal::Held(_))));
-    let left = near.inspect(&ours.name).await.unwrap().holders[0].lapses_in.unwrap();
+    let left = near.inspect(&ours.name).await.unwrap().holders[0].expires_in.unwrap();
     assert!(left > Duration::from_secs(580), "{left:?} is left of an extension to 600 s");
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use conformance_tests::servers::MemcachedOptions;
 use conformance_tests::words::{Output, claim, contended, eventually, renew, win};
-use lock_core::backend::{Effect, FaultKind, LetGo, Release, Renewal};
+use lock_core::backend::{Effect, FaultKind, Release, ReleaseMode, Renewal};
 use lock_core::clock::sleep;
 use lock_core::{Backend, ErrorKind, Locker};
 use lock_memcache::Memcached;
@@ -60,7 +60,7 @@ async fn at_the_memory_limit_no_lock_is_given_and_none_is_lost() {
         assert_eq!(renewed.token, grant.token);
         contended(others.try_acquire(&claim("held/0000001", 1000)).await);
     }
-    assert_eq!(locks.release(&ours, LetGo::now()).await.unwrap(), Release::Released);
+    assert_eq!(locks.release(&ours, ReleaseMode::now()).await.unwrap(), Release::Released);
     win(&others, &mut claim("held/0000001", 1000)).await;
 }
 
@@ -135,18 +135,21 @@ async fn what_is_no_lock_of_ours_is_contention_and_shown_without_a_name() {
             server.command(&format!("set n 0 {seconds} {}\r\n{value}", value.len())),
             "STORED"
         );
-        let lapses_in = contended(locks.try_acquire(&claim("n", 1000)).await);
+        let expires_in = contended(locks.try_acquire(&claim("n", 1000)).await);
         let expected = (seconds > 0).then(|| Duration::from_secs(seconds));
         assert!(
-            lapses_in <= expected && lapses_in.is_some() == expected.is_some(),
-            "{lapses_in:?}"
+            expires_in <= expected && expires_in.is_some() == expected.is_some(),
+            "{expires_in:?}"
         );
         let state = locks.inspect(&claim("n", 1).name).await.unwrap();
         assert_eq!((state.holders.len(), state.holders[0].owner), (1, None));
         let ours = claim("n", 1000);
         assert!(!locks.break_lock(&ours.name, &ours.owner).await.unwrap());
         assert!(matches!(renew(&locks, &ours).await, Ok(Renewal::NotHeld)));
-        assert_eq!(locks.release(&ours, LetGo::uncertain()).await.unwrap(), Release::NotHeld);
+        assert_eq!(
+            locks.release(&ours, ReleaseMode::after_unknown_outcome()).await.unwrap(),
+            Release::NotHeld
+        );
     }
 }
 
@@ -164,7 +167,7 @@ async fn a_counter_that_is_none_is_an_error_and_leaves_no_lock() {
 #[tokio::test]
 async fn a_counter_that_was_rewritten_is_refused_and_leaves_no_lock() {
     let server = start();
-    let mut floor = None;
+    let mut min_token = None;
     for rewritten in ["5", "18446744073709551615", "9223372036854775808"] {
         // Of a process that has seen no token yet.
         let locks = Locker::new(client(&server).await);
@@ -184,8 +187,8 @@ async fn a_counter_that_was_rewritten_is_refused_and_leaves_no_lock() {
 
         assert_eq!(server.command("delete %fence"), "DELETED");
         let guard = locks.lock("n").unwrap().acquire().await.unwrap();
-        assert!(guard.fencing_token() > floor, "a counter that is begun anew goes back");
-        floor = guard.fencing_token();
+        assert!(guard.fencing_token() > min_token, "a counter that is begun anew goes back");
+        min_token = guard.fencing_token();
         guard.release().await.unwrap();
     }
 }

@@ -2,8 +2,8 @@
 
 use async_trait::async_trait;
 use lock_core::backend::{
-    Attempt, Backend, Claim, Fault, Hold, Identity, LetGo, Listed, LockState, Release, Renewal,
-    Wake,
+    Attempt, Backend, Claim, Fault, HoldKind, Identity, Listed, LockState, Release, ReleaseMode,
+    Renewal, Wake,
 };
 use lock_core::{Capabilities, Executor, LockName, OwnerId, Support};
 
@@ -28,7 +28,7 @@ impl Backend for Quorum {
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, Fault> {
         let caps = &self.inner.caps;
         claim.must_be_exclusive()?;
-        if claim.hold == Hold::Detached && caps.detached == Support::Absent {
+        if claim.hold == HoldKind::Detached && caps.detached == Support::Absent {
             return Err(Fault::unsupported("detached holds"));
         }
         let candidacy = self.inner.book.find_or_open(claim, self.inner.members.len());
@@ -36,7 +36,11 @@ impl Backend for Quorum {
     }
 
     async fn wait(&self, claim: &Claim) -> Result<Wake, Fault> {
-        self.inner.wait(claim).await.map(|()| Wake::Look)
+        self.inner.wait(claim).await.map(|()| Wake::Retry)
+    }
+
+    async fn wait_lost(&self, _: &Claim) -> Result<(), Fault> {
+        Err(Fault::unsupported("notifications of a loss"))
     }
 
     async fn renew(&self, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
@@ -46,7 +50,7 @@ impl Backend for Quorum {
         self.inner.renew(claims).await
     }
 
-    async fn release(&self, claim: &Claim, how: LetGo) -> Result<Release, Fault> {
+    async fn release(&self, claim: &Claim, how: ReleaseMode) -> Result<Release, Fault> {
         self.inner.release(claim, how).await
     }
 

@@ -6,7 +6,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use lock_core::backend::{Claim, Grant, Ticket};
+use lock_core::backend::{Claim, Grant, OnContention, Ticket};
 use lock_core::clock::Moment;
 use lock_core::{FencingToken, OwnerId};
 use tokio::sync::Mutex as Lane;
@@ -159,11 +159,10 @@ impl Seat {
     }
 
     /// The claim as this member is asked: never to queue.
-    pub(crate) fn claim(&self, claim: &Claim, floor: Option<FencingToken>) -> Claim {
+    pub(crate) fn claim(&self, claim: &Claim, min_token: Option<FencingToken>) -> Claim {
         let mut asked = claim.clone();
-        asked.queue = false;
-        asked.held = false;
-        asked.floor = floor;
+        asked.on_contention = OnContention::Return;
+        asked.min_token = min_token;
         asked.ticket = self.vote.as_ref().and_then(|vote| vote.ticket.clone());
         asked
     }
@@ -268,7 +267,7 @@ mod tests {
     use std::sync::atomic::{AtomicBool, Ordering};
 
     use lock_core::clock::sleep;
-    use lock_core::faults::{Disturbance, Faulty};
+    use lock_core::faults::{FaultInjector, Injection};
     use lock_core::{Locker, Memory};
 
     use crate::{Quorum, QuorumBuilder};
@@ -281,10 +280,10 @@ mod tests {
         let away = Arc::new(AtomicBool::new(false));
         let member = |nth: usize| {
             let away = Arc::clone(&away);
-            Faulty::new(Arc::new(Memory::new()), move |_| {
+            FaultInjector::new(Arc::new(Memory::new()), move |_| {
                 match nth > 0 && away.load(Ordering::SeqCst) {
-                    true => Disturbance::LoseReply,
-                    false => Disturbance::None,
+                    true => Injection::LoseReply,
+                    false => Injection::None,
                 }
             })
         };

@@ -15,15 +15,19 @@ pub(crate) fn of_all<'a>(
 
 /// A quorum of one: what never depends on the members.
 fn alone(member: Capabilities) -> Capabilities {
-    let can_agree = member.raisable == Support::Present;
+    let can_agree = member.min_token_supported == Support::Present;
     Capabilities {
         backend: "quorum",
         // Members that cannot be raised cannot agree on a number.
         fencing: if can_agree { member.fencing } else { Fencing::None },
         order: Order::PerProcess,
         wakeup: member.wakeup.min(Wakeup::Signal),
-        raisable: if member.fencing == Fencing::None { Support::Absent } else { member.raisable },
-        notices: Support::Absent,
+        min_token_supported: if member.fencing == Fencing::None {
+            Support::Absent
+        } else {
+            member.min_token_supported
+        },
+        loss_push: Support::Absent,
         listing: Support::Absent,
         ..member
     }
@@ -45,11 +49,11 @@ fn weaker(a: Capabilities, b: Capabilities) -> Capabilities {
         detached: a.detached.min(b.detached),
         minimum_hold: a.minimum_hold.min(b.minimum_hold),
         late_attempts_refused: a.late_attempts_refused.min(b.late_attempts_refused),
-        raisable: match fencing {
+        min_token_supported: match fencing {
             Fencing::None => Support::Absent,
             _ => Support::Present,
         },
-        notices: Support::Absent,
+        loss_push: Support::Absent,
         inspecting: a.inspecting.min(b.inspecting),
         listing: Support::Absent,
         breaking: a.breaking.min(b.breaking),
@@ -125,7 +129,7 @@ mod tests {
         assert_eq!(all.ttl_max, Duration::from_secs(60));
         assert_eq!(all.takeover, Takeover::LeasePlus(Duration::from_secs(3)));
         assert_eq!((all.order, all.wakeup), (Order::PerProcess, Wakeup::Signal));
-        assert_eq!((all.fencing, all.raisable), (Fencing::Seeded, Support::Present));
+        assert_eq!((all.fencing, all.min_token_supported), (Fencing::Seeded, Support::Present));
     }
 
     #[test]
@@ -141,11 +145,14 @@ mod tests {
 
     #[test]
     fn one_member_that_cannot_be_raised_takes_the_tokens_away() {
-        let rigid =
-            Capabilities { fencing: Fencing::Durable, raisable: Support::Absent, ..memory() };
+        let rigid = Capabilities {
+            fencing: Fencing::Durable,
+            min_token_supported: Support::Absent,
+            ..memory()
+        };
         for order in [[&memory(), &rigid, &memory()], [&rigid, &memory(), &memory()]] {
             let all = of_all(order).unwrap();
-            assert_eq!((all.fencing, all.raisable), (Fencing::None, Support::Absent));
+            assert_eq!((all.fencing, all.min_token_supported), (Fencing::None, Support::Absent));
         }
     }
 
@@ -155,7 +162,7 @@ mod tests {
         assert_eq!(misfit(&declared, &memory()), None);
         let advisory = Capabilities { durability: Durability::Advisory, ..memory() };
         assert_eq!(misfit(&declared, &advisory), Some("its locks are less durable"));
-        let rigid = Capabilities { raisable: Support::Absent, ..memory() };
+        let rigid = Capabilities { min_token_supported: Support::Absent, ..memory() };
         assert!(misfit(&declared, &rigid).is_some());
         let polled = Capabilities { wakeup: Wakeup::Poll, ..memory() };
         assert_eq!(misfit(&declared, &polled), None);

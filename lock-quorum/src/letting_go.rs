@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lock_core::backend::{Claim, Fault, FaultKind, LetGo, Release};
+use lock_core::backend::{Claim, Fault, FaultKind, Release, ReleaseMode};
 use lock_core::clock::{Moment, sleep_between, sleep_until};
 use tokio::time::timeout;
 
@@ -42,7 +42,7 @@ impl Inner {
     pub(crate) async fn release(
         self: &Arc<Self>,
         claim: &Claim,
-        how: LetGo,
+        how: ReleaseMode,
     ) -> Result<Release, Fault> {
         let candidacy = match self.book.find(claim) {
             Some(known) => known,
@@ -91,12 +91,12 @@ impl Inner {
         if members.is_empty() {
             return true;
         }
-        let how = last.then(LetGo::now);
+        let how = last.then(ReleaseMode::now);
         let mut leave = Leave::begin(self, candidacy, claim, members, how);
         leave.linger().await;
         let is_clean = leave.answers.iter().all(|answer| matches!(answer, Some(Ok(_))));
         if last {
-            leave.see_off(candidacy, claim, LetGo::now());
+            leave.see_off(candidacy, claim, ReleaseMode::now());
         }
         // What is not refused may land when all has been given back.
         is_clean && !candidacy.may_still_land()
@@ -109,16 +109,16 @@ impl Inner {
         candidacy: &Candidacy,
         member: usize,
         claim: &Claim,
-        how: Option<LetGo>,
+        how: Option<ReleaseMode>,
         began: Moment,
     ) -> Answer {
         let mut seat = candidacy.seats[member].lock().await;
         if candidacy.has_nothing(&seat, how) {
             return Ok((Release::NotHeld, None));
         }
-        let uncertain = how.is_some_and(|how| how.uncertain || seat.uncertain);
+        let uncertain = how.is_some_and(|how| how.expects_late_attempt() || seat.uncertain);
         let mut let_go = how.unwrap_or_default();
-        let_go.uncertain = uncertain;
+        let_go.late_attempt = uncertain.into();
         let asked = seat.claim(claim, None);
         let limit = self.settings.member_timeout;
         let verb = async {
@@ -152,8 +152,8 @@ impl Inner {
 
 impl Candidacy {
     /// True if nothing can be there to let go: it was not asked.
-    fn has_nothing(&self, seat: &Seat, how: Option<LetGo>) -> bool {
-        !seat.asked && !self.notes().stranger && !how.is_some_and(|how| how.uncertain)
+    fn has_nothing(&self, seat: &Seat, how: Option<ReleaseMode>) -> bool {
+        !seat.asked && !self.notes().stranger && !how.is_some_and(|how| how.expects_late_attempt())
     }
 
     /// True if an attempt that nobody has heard of may be granted yet.
@@ -174,7 +174,7 @@ impl<'a> Leave<'a> {
         candidacy: &Arc<Candidacy>,
         claim: &Claim,
         members: Vec<usize>,
-        how: Option<LetGo>,
+        how: Option<ReleaseMode>,
     ) -> Self {
         let began = Moment::now();
         let mut calls = Calls::new(Err);
@@ -246,7 +246,7 @@ impl<'a> Leave<'a> {
     }
 
     /// Goes on in the background where it has not worked yet.
-    fn see_off(self, candidacy: &Arc<Candidacy>, claim: &Claim, how: LetGo) {
+    fn see_off(self, candidacy: &Arc<Candidacy>, claim: &Claim, how: ReleaseMode) {
         let is_open = |answer: &Option<Answer>| !matches!(answer, Some(Ok(_)));
         let open: Vec<_> =
             (0..self.answers.len()).filter(|&member| is_open(&self.answers[member])).collect();
@@ -257,7 +257,7 @@ impl<'a> Leave<'a> {
             inner: Arc::clone(self.inner),
             candidacy: Arc::clone(candidacy),
             claim: claim.clone(),
-            uncertain: how.uncertain,
+            uncertain: how.expects_late_attempt(),
             keep_until: how.keep.map(|keep| self.began + keep),
         };
         for member in open.into_iter().filter(|&member| self.answers[member].is_some()) {
@@ -322,8 +322,8 @@ impl Rest {
                 return;
             }
             let keep = self.keep_until.map(Moment::remaining).filter(|keep| !keep.is_zero());
-            let mut how = keep.map_or(LetGo::now(), LetGo::after);
-            how.uncertain = self.uncertain;
+            let mut how = keep.map_or(ReleaseMode::now(), ReleaseMode::keep_for);
+            how.late_attempt = self.uncertain.into();
             let Self { inner, candidacy, claim, .. } = &self;
             let began = Moment::now();
             if inner.release_at(candidacy, member, claim, Some(how), began).await.is_ok() {

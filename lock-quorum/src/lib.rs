@@ -66,7 +66,7 @@
 //!
 //! * **More than the members do.** Declared is the weakest of them in each respect: a quorum with a memcached is
 //!   advisory, one with a file excludes the processes of one host. One member that cannot raise its tokens
-//!   ([`Capabilities::raisable`]: ZooKeeper) makes them `None`.
+//!   ([`Capabilities::min_token_supported`]: ZooKeeper) makes them `None`.
 //! * **Exclusion if a member forgets what it has acknowledged**, by a restart without its data, an eviction, a flush or
 //!   a failover to a replica: a lock may be on a bare majority. A restart is seen where members tell how long they have
 //!   been running: one that was started less than the [longest lease] ago votes, and is not counted. No lease can
@@ -88,8 +88,8 @@
 //!
 //! # Fencing tokens
 //!
-//! Each member asks for a number above all numbers of that lock before, and above a floor that the claim brings
-//! along. Every member is asked with the same floor, one second ahead of our own clock: so members whose clocks and
+//! Each member asks for a number above all numbers of that lock before, and above a min_token that the claim brings
+//! along. Every member is asked with the same min_token, one second ahead of our own clock: so members whose clocks and
 //! counters are no further ahead all answer with the number after it, and one round is enough. If those that vote
 //! disagree, the highest number is the token, and those below are asked again to store at least
 //! that. Meanwhile a vote may fall away, and another member, or the same one, votes with a higher
@@ -102,7 +102,7 @@
 //! majority, so `t > s`. Nothing in this needs a clock. (Two claims that are under way together are another matter: where a
 //! clock steps, one of them may be granted after the other and with the lower token, and a resource that has
 //! seen the other refuses it. While leases last as long as they should, that cannot happen: the grant is counted from before
-//! its first request, and comes too late.) It needs that the member remembers: one that restarts without its data begins again with its clock, in microseconds, or with the floor, which is ours. Its
+//! its first request, and comes too late.) It needs that the member remembers: one that restarts without its data begins again with its clock, in microseconds, or with the min_token, which is ours. Its
 //! vote does not count before the longest lease is over, and by then our clock is past `s`, if the clocks of two
 //! clients differ by no more than that lease, and the member's was no further ahead of ours than that lease and a second. This is what the grade
 //! [`Fencing::Seeded`] says of one server, too. A member that forgets and cannot tell (it is flushed, it evicts, or
@@ -118,7 +118,7 @@
 //! [`members_remember`]: QuorumBuilder::members_remember
 //! [renews]: lock_core::Locker::renew_detached
 //! [longest lease]: QuorumBuilder::longest_lease
-//! [`Capabilities::raisable`]: lock_core::Capabilities::raisable
+//! [`Capabilities::min_token_supported`]: lock_core::Capabilities::min_token_supported
 //! [`Fencing::Seeded`]: lock_core::Fencing::Seeded
 
 mod backend;

@@ -125,10 +125,10 @@ impl Inner {
 /// One holder, as several members see it: it lasts until one too many of them has let it lapse.
 fn merged(same: &[&Holder], majority: usize) -> Holder {
     let mut holder = same[0].clone();
-    let mut ends: Vec<_> = same.iter().map(|holder| holder.lapses_in).collect();
+    let mut ends: Vec<_> = same.iter().map(|holder| holder.expires_in).collect();
     // Without an end, longest.
     ends.sort_unstable_by_key(|ends| (ends.is_some(), std::cmp::Reverse(*ends)));
-    holder.lapses_in = ends.get(majority - 1).copied().flatten();
+    holder.expires_in = ends.get(majority - 1).copied().flatten();
     holder.held_for = same.iter().filter_map(|holder| holder.held_for).max();
     // A majority has stored the token of the grant. Others may have a higher number, or know none yet.
     let agree = |token| same.iter().filter(|holder| holder.token == Some(token)).count();

@@ -105,7 +105,7 @@ impl QuorumBuilder {
     /// a member that was started less than this ago is not counted, because it may have forgotten locks. The
     /// same for all clients. Default: one minute.
     ///
-    /// A [minimum hold](lock_core::Lock::release_no_earlier_than) may be longer: the holder renews its lease until that
+    /// A [minimum hold](lock_core::Lock::min_hold) may be longer: the holder renews its lease until that
     /// is over. Only where members [remember](Self::members_remember) do they keep a lock shut for a process that has gone.
     ///
     /// A member that cannot tell how long it has been running is counted: see the crate's documentation.

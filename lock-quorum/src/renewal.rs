@@ -137,8 +137,8 @@ impl Inner {
         if seat.vote.is_some() || candidacy.notes().parted {
             return;
         }
-        let floor = token.filter(|_| self.has_tokens()).and_then(just_below);
-        let ballot = self.attempt(member, &mut seat, claim, floor, standing).await;
+        let min_token = token.filter(|_| self.has_tokens()).and_then(just_below);
+        let ballot = self.attempt(member, &mut seat, claim, min_token, standing).await;
         drop(ballot);
     }
 }

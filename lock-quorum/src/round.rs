@@ -61,7 +61,7 @@ pub(crate) enum Ballot {
     /// The vote; and why it does not count, if it does not.
     For(Vote, Option<Fault>),
     Against {
-        lapses_in: Option<Duration>,
+        expires_in: Option<Duration>,
         origin: Origin,
     },
     Failed(Fault),
@@ -72,7 +72,7 @@ pub(crate) struct Round<'a> {
     inner: &'a Arc<Inner>,
     candidacy: &'a Arc<Candidacy>,
     claim: &'a Claim,
-    floor: Option<FencingToken>,
+    min_token: Option<FencingToken>,
     /// In which order members are asked; the first one breaks ties.
     order: Vec<usize>,
     first: usize,
@@ -112,7 +112,7 @@ impl<'a> Round<'a> {
         let (size, began) = (inner.members.len(), Moment::now());
         let order = inner.order_for(&claim.name);
         Self {
-            floor: floor(inner, candidacy, claim),
+            min_token: floor(inner, candidacy, claim),
             first: order[0],
             order,
             cast: (0..size).map(|_| None).collect(),
@@ -163,7 +163,7 @@ impl<'a> Round<'a> {
     /// After a release many look at once. They ask the first member alone, and whoever is refused there takes
     /// no votes of others away.
     async fn first_refuses(&mut self) -> bool {
-        self.ask(self.first, self.floor);
+        self.ask(self.first, self.min_token);
         let until = Moment::now() + GRACE;
         while self.cast[self.first].is_none() && !until.has_passed() {
             self.hear_until(until).await;
@@ -192,11 +192,11 @@ impl<'a> Round<'a> {
             if are_enough && self.impatient_at.is_some() {
                 self.helpers.push(next);
             }
-            self.ask(next, self.floor);
+            self.ask(next, self.min_token);
         }
     }
 
-    fn ask(&mut self, member: usize, floor: Option<FencingToken>) {
+    fn ask(&mut self, member: usize, min_token: Option<FencingToken>) {
         self.asked[member] = true;
         self.cast[member] = None;
         let Some(call) = self.inner.members[member].begin() else {
@@ -212,7 +212,7 @@ impl<'a> Round<'a> {
                 let why = "an earlier call is not answered yet";
                 return Ballot::Failed(Fault::not_applied(FaultKind::TimedOut, why));
             };
-            let ballot = inner.attempt(member, &mut seat, &claim, floor, Standing::Full).await;
+            let ballot = inner.attempt(member, &mut seat, &claim, min_token, Standing::Full).await;
             drop((seat, call));
             ballot
         });
@@ -220,11 +220,11 @@ impl<'a> Round<'a> {
 
     /// The members that are too low store at least the token.
     fn raise(&mut self, members: &[usize]) {
-        let floor = self.raised_to.and_then(just_below);
+        let min_token = self.raised_to.and_then(just_below);
         self.raises += 1;
         self.majority_answered_at = None;
         for &member in members {
-            self.ask(member, floor);
+            self.ask(member, min_token);
         }
     }
 
@@ -242,7 +242,7 @@ impl<'a> Round<'a> {
     fn insist(&mut self) {
         for member in 0..self.cast.len() {
             if matches!(self.cast[member], Some(Ballot::Against { .. })) {
-                self.ask(member, self.floor);
+                self.ask(member, self.min_token);
             }
         }
         self.majority_answered_at = None;
@@ -445,7 +445,7 @@ impl<'a> Round<'a> {
         let answered = self.count(has_answered) >= self.inner.majority;
         let is_contended = at_the_first || (answered && self.count(is_against) > 0);
         let split = !at_the_first && is_contended && self.missing_lapses() == 0;
-        let lapses_in = if at_the_first { self.shortest_lapse() } else { self.lapses_in() };
+        let expires_in = if at_the_first { self.shortest_lapse() } else { self.expires_in() };
         let is_clean = self.withdraw(is_contended).await;
         let mut notes = self.candidacy.notes();
         let before = std::mem::take(&mut notes.refused_by);
@@ -455,17 +455,17 @@ impl<'a> Round<'a> {
         if is_contended {
             notes.refusals += 1;
             notes.took = answered_at.saturating_since(self.began);
-            let age = lapses_in.and_then(|lapses_in| self.claim.ttl.checked_sub(lapses_in));
+            let age = expires_in.and_then(|expires_in| self.claim.ttl.checked_sub(expires_in));
             notes.changes_hands = !split && age.is_some_and(|age| age < LATELY.max(notes.took * 4));
             if !split {
                 notes.splits = 0;
-                return Ok(Attempt::Contended { lapses_in });
+                return Ok(Attempt::Contended { expires_in });
             }
             let round = Moment::now().saturating_since(self.began).max(Duration::from_millis(1));
             let at_most = round * 2_u32.pow(1 + notes.splits.min(MAX_DOUBLINGS));
             notes.splits += 1;
             notes.keep_away = Some(at_most);
-            return Ok(Attempt::Contended { lapses_in: Some(at_most) });
+            return Ok(Attempt::Contended { expires_in: Some(at_most) });
         }
         drop(notes);
         let faults = self.cast.drain(..).enumerate().filter_map(|(member, cast)| match cast {
@@ -481,9 +481,9 @@ impl<'a> Round<'a> {
     }
 
     /// When so many of the leases that are in the way are over.
-    fn lapses_in(&self) -> Option<Duration> {
+    fn expires_in(&self) -> Option<Duration> {
         let mut lapses: Vec<_> = self.lapses().collect();
-        lapses.sort_unstable_by_key(|lapses_in| lapses_in.unwrap_or(Duration::MAX));
+        lapses.sort_unstable_by_key(|expires_in| expires_in.unwrap_or(Duration::MAX));
         let last = self.missing_lapses().checked_sub(1)?;
         lapses.get(last).copied().flatten()
     }
@@ -494,14 +494,14 @@ impl<'a> Round<'a> {
 
     fn lapses(&self) -> impl Iterator<Item = Option<Duration>> {
         self.cast.iter().flatten().filter_map(|ballot| match ballot {
-            Ballot::Against { lapses_in, .. } => Some(*lapses_in),
+            Ballot::Against { expires_in, .. } => Some(*expires_in),
             _ => None,
         })
     }
 
     /// True if nothing of it can be left anywhere.
     async fn withdraw(&mut self, is_contended: bool) -> bool {
-        let waits = is_contended && self.claim.queue;
+        let waits = is_contended && self.claim.queues();
         // By then core has asked again, or what is left has landed and lapsed.
         let end = Moment::now() + (self.claim.ttl + self.inner.settings.member_timeout) * 2;
         self.inner.book.keep(self.candidacy, end);
@@ -580,13 +580,13 @@ fn floor(inner: &Inner, candidacy: &Candidacy, claim: &Claim) -> Option<FencingT
     if !inner.has_tokens() {
         return None;
     }
-    let granted = candidacy.notes().token.filter(|&token| claim.floor < Some(token));
+    let granted = candidacy.notes().token.filter(|&token| claim.min_token < Some(token));
     if let Some(token) = granted {
         // The same acquisition has the same token.
         return just_below(token);
     }
     let clock = u64::try_from((wall() + HEADROOM).as_micros()).ok();
-    claim.floor.max(clock.and_then(FencingToken::from_backend))
+    claim.min_token.max(clock.and_then(FencingToken::from_backend))
 }
 
 /// Returns the number that members are asked to store, after so many others that were not enough.
@@ -622,10 +622,10 @@ impl Inner {
         member: usize,
         seat: &mut Seat,
         claim: &Claim,
-        floor: Option<FencingToken>,
+        min_token: Option<FencingToken>,
         standing: Standing,
     ) -> Ballot {
-        let asked = seat.claim(claim, floor);
+        let asked = seat.claim(claim, min_token);
         let before = (seat.asked, seat.uncertain);
         let limit = self.settings.member_timeout.min(claim.ttl);
         let mut began = Moment::now();
@@ -650,9 +650,9 @@ impl Inner {
                 seat.vote = Some(vote.clone());
                 Ballot::For(vote, is_young)
             }
-            Ok((Attempt::Contended { lapses_in }, origin)) => {
+            Ok((Attempt::Contended { expires_in }, origin)) => {
                 *seat = Seat { asked: before.1, uncertain: before.1, vote: None };
-                Ballot::Against { lapses_in, origin }
+                Ballot::Against { expires_in, origin }
             }
             Err(fault) => {
                 if fault.effect() == lock_core::Effect::NotApplied {

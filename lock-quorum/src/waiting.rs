@@ -8,7 +8,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lock_core::backend::{Claim, Fault};
+use lock_core::backend::{Claim, Fault, OnContention};
 use lock_core::clock::{sleep, sleep_between};
 
 use crate::quorum::Inner;
@@ -97,7 +97,8 @@ impl Inner {
     async fn wait_at(self: &Arc<Self>, member: usize, claim: &Claim) -> Result<(), Fault> {
         let backend = self.backend(member, claim.ttl).await?;
         let mut asked = claim.clone();
-        (asked.queue, asked.ticket, asked.floor) = (false, None, None);
+        asked.on_contention = OnContention::Return;
+        (asked.ticket, asked.min_token) = (None, None);
         backend.wait(&asked).await.map(|_| ())
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lock_core::backend::{
-    Attempt, Backend, Claim, Fault, FaultKind, Identity, LetGo, Listed, LockState, Release,
+    Attempt, Backend, Claim, Fault, FaultKind, Identity, Listed, LockState, Release, ReleaseMode,
     Renewal, Wake,
 };
 use lock_core::clock::sleep;
@@ -169,6 +169,9 @@ impl Backend for Address {
         self.connection()?.1.wait(claim).await
     }
 
+    async fn wait_lost(&self, claim: &Claim) -> Result<(), Fault> {
+        self.connection()?.1.wait_lost(claim).await
+    }
     async fn renew(&self, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
         match self.carrier() {
             Ok((server, _then)) => {
@@ -180,7 +183,7 @@ impl Backend for Address {
         }
     }
 
-    async fn release(&self, claim: &Claim, how: LetGo) -> Result<Release, Fault> {
+    async fn release(&self, claim: &Claim, how: ReleaseMode) -> Result<Release, Fault> {
         let (server, _then) = self.carrier()?;
         let answer = server.release(claim, how).await;
         self.answer().await;
@@ -326,7 +329,7 @@ async fn a_release_counts_a_server_once_while_an_address_moves_away() {
         moving.servers[0].evict(&name());
         moving.addresses[2].is_cut(true);
         moving.second_leads_back(when).await;
-        let answer = moving.ours.release(&held, LetGo::now()).await;
+        let answer = moving.ours.release(&held, ReleaseMode::now()).await;
         assert!(answer.is_err(), "{when:?}: one server has said it twice: {answer:?}");
     }
 }
@@ -352,7 +355,7 @@ async fn a_connection_that_was_replaced_twice_proves_nothing() {
     moving.servers[0].evict(&name());
     moving.addresses[2].is_cut(true);
     moving.second_leads_to_first(when);
-    let answer = moving.ours.release(&held, LetGo::now()).await;
+    let answer = moving.ours.release(&held, ReleaseMode::now()).await;
     assert!(answer.is_err(), "one server has said it twice: {answer:?}");
 }
 
@@ -378,7 +381,7 @@ async fn an_answer_of_unknown_origin_is_in_doubt() {
     assert_eq!(fault.effect(), Effect::Unknown, "{fault:?}");
     moving.addresses[1].is_cut(false);
     // The third one may have a vote as well, for all we know.
-    drop(moving.ours.release(&ours, LetGo::uncertain()).await);
+    drop(moving.ours.release(&ours, ReleaseMode::after_unknown_outcome()).await);
     assert!(moving.servers[1].inspect(&name()).await.unwrap().holders.is_empty(), "a vote is left");
 }
 
@@ -419,7 +422,7 @@ async fn a_release_counts_a_server_once() {
         let moving = Moving::start().await;
         let held = moving.hold_on_two().await;
         moving.second_leads_to_first(when);
-        let answer = moving.ours.release(&held, LetGo::now()).await;
+        let answer = moving.ours.release(&held, ReleaseMode::now()).await;
         let is_clear = when == When::AtTheEnd && matches!(answer, Ok(Release::Released));
         assert!(is_clear || answer.is_err(), "{when:?}: one server has said it twice: {answer:?}");
     }
@@ -432,7 +435,7 @@ async fn a_release_counts_a_server_that_let_go_by_its_slow_address() {
     let held = moving.hold_on_all().await;
     moving.addresses[0].is_slow(true);
     moving.addresses[2].moves(When::Before, &moving.servers[0]);
-    let answer = moving.ours.release(&held, LetGo::now()).await;
+    let answer = moving.ours.release(&held, ReleaseMode::now()).await;
     assert!(matches!(answer, Ok(Release::Released)), "two servers let it go: {answer:?}");
 }
 
@@ -470,7 +473,7 @@ async fn members_may_swap_their_addresses() {
         assert!(when != When::Before || matches!(answer, Ok(Renewal::Held(_))), "{answer:?}");
         let answer = moving.renew(&held).await;
         assert!(matches!(answer, Ok(Renewal::Held(_))), "{when:?}: {answer:?}");
-        let answer = moving.ours.release(&held, LetGo::now()).await;
+        let answer = moving.ours.release(&held, ReleaseMode::now()).await;
         assert!(matches!(answer, Ok(Release::Released)), "{when:?}: {answer:?}");
         assert!(is_granted(&moving.theirs.try_acquire(&claim()).await), "{when:?}: it is free");
     }
@@ -507,7 +510,7 @@ async fn a_lock_outlives_the_move_of_an_address_without_a_vote() {
             );
         }
         assert!(!is_granted(&moving.theirs.try_acquire(&claim()).await), "two holders");
-        let answer = moving.ours.release(&held, LetGo::now()).await;
+        let answer = moving.ours.release(&held, ReleaseMode::now()).await;
         assert!(matches!(answer, Ok(Release::Released)), "{third}, {slow} is slow: {answer:?}");
     }
 }
@@ -564,11 +567,14 @@ impl Backend for Nameless {
         self.0.wait(claim).await
     }
 
+    async fn wait_lost(&self, claim: &Claim) -> Result<(), Fault> {
+        self.0.wait_lost(claim).await
+    }
     async fn renew(&self, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
         self.0.renew(claims).await
     }
 
-    async fn release(&self, claim: &Claim, how: LetGo) -> Result<Release, Fault> {
+    async fn release(&self, claim: &Claim, how: ReleaseMode) -> Result<Release, Fault> {
         self.0.release(claim, how).await
     }
 
@@ -639,7 +645,7 @@ async fn a_member_that_cannot_tell_costs_no_other_vote() {
         sleep(TTL / 100).await;
         let answer = moving.renew(&held).await;
         assert!(matches!(answer, Ok(Renewal::Held(_))), "member {nameless}: {answer:?}");
-        let answer = moving.ours.release(&held, LetGo::now()).await;
+        let answer = moving.ours.release(&held, ReleaseMode::now()).await;
         assert!(matches!(answer, Ok(Release::Released)), "member {nameless}: {answer:?}");
     }
 }

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lock_core::backend::{
-    Attempt, Backend, Claim, Fault, FaultKind, Grant, Identity, Lease, LetGo, Listed, LockState,
-    Release, Renewal, Wake,
+    Attempt, Backend, Claim, Fault, FaultKind, Grant, Identity, Lease, Listed, LockState, Release,
+    ReleaseMode, Renewal, Wake,
 };
 use lock_core::clock::{Moment, sleep};
-use lock_core::faults::{Disturbance, Faulty, Verb};
+use lock_core::faults::{FaultInjector, Injection, Verb};
 use lock_core::{
     Capabilities, Effect, Error, ErrorKind, FencingToken, LockName, Locker, Memory, OwnerId,
 };
@@ -31,9 +31,11 @@ impl Members {
     fn builder(&self) -> QuorumBuilder {
         let reach = |(memory, cut): &(Memory, Arc<AtomicBool>)| {
             let cut = Arc::clone(cut);
-            Faulty::new(Arc::new(memory.clone()), move |_| match cut.load(Ordering::SeqCst) {
-                true => Disturbance::Refuse(FaultKind::Unavailable),
-                false => Disturbance::None,
+            FaultInjector::new(Arc::new(memory.clone()), move |_| {
+                match cut.load(Ordering::SeqCst) {
+                    true => Injection::Refuse(FaultKind::Unavailable),
+                    false => Injection::None,
+                }
             })
         };
         self.0.iter().map(reach).fold(Quorum::builder(), QuorumBuilder::member).members_remember()
@@ -58,10 +60,10 @@ impl Members {
     async fn be_ahead(&self, member: usize, hours: u64) {
         let mut ahead = claim();
         let number = u64::try_from(lock_core::clock::wall().as_micros()).unwrap();
-        ahead.floor = FencingToken::from_backend(number + hours * 3600 * 1_000_000);
+        ahead.min_token = FencingToken::from_backend(number + hours * 3600 * 1_000_000);
         let member = &self.0[member].0;
         granted(member.try_acquire(&ahead).await);
-        member.release(&ahead, LetGo::now()).await.unwrap();
+        member.release(&ahead, ReleaseMode::now()).await.unwrap();
     }
 
     async fn holder(&self, member: usize) -> Option<OwnerId> {
@@ -104,9 +106,9 @@ async fn with_late_answers(members: &[Memory], late: usize, by: Duration) -> Quo
 
 fn late_answers(members: &[Memory], late: usize, by: Duration) -> QuorumBuilder {
     let faulty = |(nth, member): (usize, &Memory)| {
-        Faulty::new(Arc::new(member.clone()), move |call| match call.verb {
-            Verb::TryAcquire if nth == late => Disturbance::DelayReply(by),
-            _ => Disturbance::None,
+        FaultInjector::new(Arc::new(member.clone()), move |call| match call.verb {
+            Verb::TryAcquire if nth == late => Injection::DelayReply(by),
+            _ => Injection::None,
         })
     };
     members.iter().enumerate().map(faulty).fold(Quorum::builder(), QuorumBuilder::member)
@@ -228,7 +230,7 @@ async fn a_twin_that_comes_later_is_not_counted(behind: bool) {
         sleep(Duration::from_secs(1)).await;
     }
     holder.ticket = None;
-    other.release(&holder, LetGo::now()).await.unwrap();
+    other.release(&holder, ReleaseMode::now()).await.unwrap();
     win(&quorum, &mut claim()).await;
 }
 
@@ -240,7 +242,7 @@ async fn a_member_that_was_started_lately_is_not_counted() {
     let quorum = builder.member(Memory::new()).build().await.unwrap();
     let mut both = claim();
     win(&quorum, &mut both).await;
-    quorum.release(&both, LetGo::now()).await.unwrap();
+    quorum.release(&both, ReleaseMode::now()).await.unwrap();
 
     // With one of the old ones only, there is no majority, until the new one is as old as leases are long.
     let taken = claim();
@@ -266,7 +268,7 @@ async fn who_is_late_is_heard_where_another_one_is_not_counted() {
         for _ in 0..3 {
             let mut won = claim();
             win(&quorum, &mut won).await;
-            quorum.release(&won, LetGo::now()).await.unwrap();
+            quorum.release(&won, ReleaseMode::now()).await.unwrap();
         }
     }
 }
@@ -292,7 +294,7 @@ async fn a_minimum_hold_that_outlasts_the_longest_lease_is_kept_although_a_membe
     };
     let (ours, theirs) = (builder().await.unwrap(), builder().await.unwrap());
     let lock = Locker::new(ours).lock("n").unwrap().ttl(TTL);
-    let guard = lock.release_no_earlier_than(TTL * 6).acquire().await.unwrap();
+    let guard = lock.min_hold(TTL * 6).acquire().await.unwrap();
     let began = Moment::now();
     settle().await;
     drop(guard);
@@ -310,9 +312,9 @@ async fn a_minimum_hold_that_outlasts_the_longest_lease_is_kept_although_a_membe
 #[tokio::test(start_paused = true)]
 async fn the_lease_is_that_of_the_majority_that_is_left_last() {
     let slow = |delay| {
-        Faulty::new(Arc::new(Memory::new()), move |call| match call.verb {
-            Verb::TryAcquire => Disturbance::DelayReply(delay),
-            _ => Disturbance::None,
+        FaultInjector::new(Arc::new(Memory::new()), move |call| match call.verb {
+            Verb::TryAcquire => Injection::DelayReply(delay),
+            _ => Injection::None,
         })
     };
     let millis = Duration::from_millis;
@@ -416,13 +418,13 @@ async fn a_vote_that_lands_during_a_renewal_is_not_confirmed_by_it() {
         let renewals = Arc::new(AtomicU64::new(0));
         let line = |(nth, member): (usize, &Memory)| {
             let renewals = Arc::clone(&renewals);
-            Faulty::new(Arc::new(member.clone()), move |call| match call.verb {
-                _ if nth != late => Disturbance::None,
-                Verb::TryAcquire => Disturbance::LandLate(millis(700)),
+            FaultInjector::new(Arc::new(member.clone()), move |call| match call.verb {
+                _ if nth != late => Injection::None,
+                Verb::TryAcquire => Injection::LandLate(millis(700)),
                 Verb::Renew if renewals.fetch_add(1, Ordering::SeqCst) == 0 => {
-                    Disturbance::DelayRequest(millis(750))
+                    Injection::DelayRequest(millis(750))
                 }
-                _ => Disturbance::None,
+                _ => Injection::None,
             })
         };
         let builder = members.iter().enumerate().map(line);
@@ -440,7 +442,7 @@ async fn a_vote_that_lands_during_a_renewal_is_not_confirmed_by_it() {
         }
         sleep(millis(300)).await;
         for member in [forgets, late] {
-            members[member].release(&rival, LetGo::now()).await.unwrap();
+            members[member].release(&rival, ReleaseMode::now()).await.unwrap();
         }
         sleep(millis(600)).await;
         let state = members[late].inspect(&name()).await.unwrap();
@@ -515,14 +517,14 @@ async fn a_release_is_that_of_a_majority() {
         win(&quorum, &mut held).await;
         settle().await;
         members.0[evicted.clone()].iter().for_each(|(member, _)| member.evict(&name()));
-        let released = quorum.release(&held, LetGo::now()).await;
+        let released = quorum.release(&held, ReleaseMode::now()).await;
         assert_eq!(released.unwrap(), answer, "{evicted:?} evicted");
     }
     let mut held = claim();
     win(&quorum, &mut held).await;
     settle().await;
     members.reach(&[0]);
-    let fault = quorum.release(&held, LetGo::now()).await.unwrap_err();
+    let fault = quorum.release(&held, ReleaseMode::now()).await.unwrap_err();
     assert_eq!(fault.effect(), Effect::Unknown);
 }
 
@@ -531,21 +533,21 @@ async fn a_release_is_that_of_a_majority() {
 #[tokio::test(start_paused = true)]
 async fn a_release_during_which_the_lease_ends_does_not_say_that_it_was_not_held() {
     let members: Vec<_> = (0..3).map(|_| Memory::new()).collect();
-    let quorum = disturbed(&members, |nth, verb| match verb {
-        Verb::Release if nth > 0 => Disturbance::DelayRequest(Duration::from_millis(20)),
-        _ => Disturbance::None,
+    let quorum = injected(&members, |nth, verb| match verb {
+        Verb::Release if nth > 0 => Injection::DelayRequest(Duration::from_millis(20)),
+        _ => Injection::None,
     });
     let quorum = quorum.build().await.unwrap();
     let mut held = claim();
     win(&quorum, &mut held).await;
     settle().await;
-    let mut releasing = pin!(quorum.release(&held, LetGo::now()));
+    let mut releasing = pin!(quorum.release(&held, ReleaseMode::now()));
     let first = tokio::time::timeout(Duration::from_millis(5), releasing.as_mut()).await;
     assert!(first.is_err(), "two have not been told yet");
     tokio::time::advance(TTL * 2).await;
     let fault = releasing.await.unwrap_err();
     assert_eq!(fault.effect(), Effect::Unknown);
-    assert_eq!(quorum.release(&held, LetGo::now()).await.unwrap(), Release::NotHeld);
+    assert_eq!(quorum.release(&held, ReleaseMode::now()).await.unwrap(), Release::NotHeld);
 }
 
 #[tokio::test(start_paused = true)]
@@ -560,9 +562,9 @@ async fn what_was_won_back_is_not_released_as_if_it_had_been_held() {
     settle().await;
     assert_eq!(members.holder(0).await, Some(held.owner), "it is won back");
     members.0[1].0.evict(&name());
-    let fault = quorum.release(&held, LetGo::now()).await.unwrap_err();
+    let fault = quorum.release(&held, ReleaseMode::now()).await.unwrap_err();
     assert_eq!(fault.effect(), Effect::Unknown);
-    assert_eq!(quorum.release(&held, LetGo::now()).await.unwrap(), Release::NotHeld);
+    assert_eq!(quorum.release(&held, ReleaseMode::now()).await.unwrap(), Release::NotHeld);
 }
 
 /// The vote was lost, asked for again, and granted when nobody waited for the answer any more; in between another one had the
@@ -572,14 +574,14 @@ async fn what_landed_late_is_not_released_as_if_it_had_been_held() {
     let members: Vec<_> = (0..3).map(|_| Memory::new()).collect();
     let is_late = Arc::new(AtomicBool::new(false));
     let late = Arc::clone(&is_late);
-    let quorum = disturbed(&members, move |nth, verb| match verb {
+    let quorum = injected(&members, move |nth, verb| match verb {
         Verb::TryAcquire if nth == 0 && late.load(Ordering::SeqCst) => {
-            Disturbance::LandLate(Duration::from_millis(500))
+            Injection::LandLate(Duration::from_millis(500))
         }
-        _ => Disturbance::None,
+        _ => Injection::None,
     });
     let quorum = quorum.build().await.unwrap();
-    let other = disturbed(&members, |_, _| Disturbance::None).build().await.unwrap();
+    let other = injected(&members, |_, _| Injection::None).build().await.unwrap();
     let mut held = claim();
     win(&quorum, &mut held).await;
     settle().await;
@@ -590,13 +592,13 @@ async fn what_landed_late_is_not_released_as_if_it_had_been_held() {
     members[1].evict(&name());
     let mut next = claim();
     win(&other, &mut next).await;
-    assert_eq!(other.release(&next, LetGo::now()).await.unwrap(), Release::Released);
+    assert_eq!(other.release(&next, ReleaseMode::now()).await.unwrap(), Release::Released);
     sleep(Duration::from_secs(1)).await;
     let holds = members[0].inspect(&name()).await.unwrap().holders;
     assert_eq!(holds.first().and_then(|holder| holder.owner), Some(held.owner), "it has landed");
-    let fault = quorum.release(&held, LetGo::now()).await.unwrap_err();
+    let fault = quorum.release(&held, ReleaseMode::now()).await.unwrap_err();
     assert_eq!(fault.effect(), Effect::Unknown);
-    assert_eq!(quorum.release(&held, LetGo::now()).await.unwrap(), Release::NotHeld);
+    assert_eq!(quorum.release(&held, ReleaseMode::now()).await.unwrap(), Release::NotHeld);
 }
 
 /// Attempts of which nobody has heard are not undone by a release before they land: core has to let the claim go, and then
@@ -607,12 +609,12 @@ async fn what_may_land_yet_is_unknown_and_locks_nobody_out() {
         let members: Vec<_> = (0..3).map(|_| Memory::new()).collect();
         let is_first = Arc::new(AtomicBool::new(true));
         let first = Arc::clone(&is_first);
-        let quorum = disturbed(&members, move |nth, verb| match verb {
-            _ if Some(nth) == down => Disturbance::Refuse(FaultKind::Unavailable),
+        let quorum = injected(&members, move |nth, verb| match verb {
+            _ if Some(nth) == down => Injection::Refuse(FaultKind::Unavailable),
             Verb::TryAcquire if first.load(Ordering::SeqCst) => {
-                Disturbance::LandLate(Duration::from_secs(1))
+                Injection::LandLate(Duration::from_secs(1))
             }
-            _ => Disturbance::None,
+            _ => Injection::None,
         });
         let locks = Locker::new(quorum.build().await.unwrap());
         let lock = || locks.lock("n").unwrap().ttl(TTL);
@@ -639,7 +641,7 @@ async fn a_break_that_has_ended_a_minority_does_not_say_that_it_did_nothing() {
     settle().await;
     for member in [1, 2] {
         let (member, _) = &members.0[member];
-        assert_eq!(member.release(&held, LetGo::now()).await.unwrap(), Release::Released);
+        assert_eq!(member.release(&held, ReleaseMode::now()).await.unwrap(), Release::Released);
     }
     let fault = quorum.break_lock(&name(), &held.owner).await.unwrap_err();
     assert_eq!(fault.effect(), Effect::Unknown);
@@ -660,7 +662,7 @@ async fn a_break_of_which_a_member_says_nothing_does_not_say_that_it_did_nothing
         win(&quorum, &mut held).await;
         settle().await;
         for (member, _) in &members.0[1..] {
-            assert_eq!(member.release(&held, LetGo::now()).await.unwrap(), Release::Released);
+            assert_eq!(member.release(&held, ReleaseMode::now()).await.unwrap(), Release::Released);
         }
         match quorum.break_lock(&name(), &held.owner).await {
             Ok(ended) => assert!(is_told && !ended),
@@ -687,10 +689,13 @@ impl Backend for Unbroken {
     async fn wait(&self, claim: &Claim) -> Result<Wake, Fault> {
         self.0.wait(claim).await
     }
+    async fn wait_lost(&self, claim: &Claim) -> Result<(), Fault> {
+        self.0.wait_lost(claim).await
+    }
     async fn renew(&self, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
         self.0.renew(claims).await
     }
-    async fn release(&self, claim: &Claim, how: LetGo) -> Result<Release, Fault> {
+    async fn release(&self, claim: &Claim, how: ReleaseMode) -> Result<Release, Fault> {
         self.0.release(claim, how).await
     }
     async fn inspect(&self, name: &LockName) -> Result<LockState, Fault> {
@@ -719,13 +724,15 @@ async fn a_member_that_has_not_heard_of_a_release_keeps_out_who_misses_another_o
         win(&quorum, &mut held).await;
         settle().await;
         members.reach(&[0, 1]);
-        assert_eq!(quorum.release(&held, LetGo::now()).await.unwrap(), Release::Released);
+        assert_eq!(quorum.release(&held, ReleaseMode::now()).await.unwrap(), Release::Released);
         let there: Vec<_> = (0..3).filter(|&member| Some(member) != missing).collect();
         theirs.reach(&there);
         let mut next = claim();
         if missing.is_some() {
             match other.try_acquire(&next).await {
-                Ok(Attempt::Contended { lapses_in: Some(lapses_in) }) => assert!(lapses_in <= TTL),
+                Ok(Attempt::Contended { expires_in: Some(expires_in) }) => {
+                    assert!(expires_in <= TTL)
+                }
                 unexpected => panic!("without {missing:?}: {unexpected:?}"),
             }
             members.reach_all();
@@ -743,7 +750,7 @@ async fn a_release_reaches_a_member_that_was_away() {
     win(&quorum, &mut held).await;
     settle().await;
     members.reach(&[0, 1]);
-    assert_eq!(quorum.release(&held, LetGo::now()).await.unwrap(), Release::Released);
+    assert_eq!(quorum.release(&held, ReleaseMode::now()).await.unwrap(), Release::Released);
     sleep(TTL / 4).await;
     assert_eq!(members.holder(2).await, Some(held.owner));
     members.reach_all();
@@ -752,13 +759,13 @@ async fn a_release_reaches_a_member_that_was_away() {
 }
 
 /// Members that answer until they are told to do something else with verbs of this kind.
-fn disturbed(
+fn injected(
     members: &[Memory],
-    how: impl Fn(usize, Verb) -> Disturbance + Clone + Send + Sync + 'static,
+    how: impl Fn(usize, Verb) -> Injection + Clone + Send + Sync + 'static,
 ) -> QuorumBuilder {
     let line = |(nth, member): (usize, &Memory)| {
         let how = how.clone();
-        Faulty::new(Arc::new(member.clone()), move |call| how(nth, call.verb))
+        FaultInjector::new(Arc::new(member.clone()), move |call| how(nth, call.verb))
     };
     let builder = members.iter().enumerate().map(line);
     builder.fold(Quorum::builder(), QuorumBuilder::member).members_remember()
@@ -773,13 +780,13 @@ async fn a_member_that_hangs_keeps_no_release_from_another_one() {
     let (hangs, loses) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
     let (hung, lost) = (Arc::clone(&hangs), Arc::clone(&loses));
     let how = move |nth, verb| match (nth, verb) {
-        (0, Verb::Release) if hung.load(Ordering::SeqCst) => Disturbance::Hang,
+        (0, Verb::Release) if hung.load(Ordering::SeqCst) => Injection::Hang,
         (1, Verb::Release) if lost.swap(false, Ordering::SeqCst) => {
-            Disturbance::Refuse(FaultKind::Unavailable)
+            Injection::Refuse(FaultKind::Unavailable)
         }
-        _ => Disturbance::None,
+        _ => Injection::None,
     };
-    let quorum = disturbed(&members, how).build().await.unwrap();
+    let quorum = injected(&members, how).build().await.unwrap();
     let mut held = Vec::new();
     for nth in 0..=MANY {
         let name = LockName::new(nth.to_string()).unwrap();
@@ -792,14 +799,14 @@ async fn a_member_that_hangs_keeps_no_release_from_another_one() {
     let last = held.pop().expect("one more than many");
     let before = tokio::runtime::Handle::current().metrics().num_alive_tasks();
     for claim in held {
-        assert_eq!(quorum.release(&claim, LetGo::now()).await.unwrap(), Release::Released);
+        assert_eq!(quorum.release(&claim, ReleaseMode::now()).await.unwrap(), Release::Released);
     }
     // The calls have ended by now, and are repeated.
     sleep(Duration::from_secs(3)).await;
     let tasks = tokio::runtime::Handle::current().metrics().num_alive_tasks() - before;
     assert!(tasks <= 1100, "{tasks} tasks for {MANY} releases");
     loses.store(true, Ordering::SeqCst);
-    assert_eq!(quorum.release(&last, LetGo::now()).await.unwrap(), Release::Released);
+    assert_eq!(quorum.release(&last, ReleaseMode::now()).await.unwrap(), Release::Released);
     assert!(!members[1].inspect(&last.name).await.unwrap().holders.is_empty(), "it was not lost");
     sleep(Duration::from_millis(500)).await;
     assert!(members[1].inspect(&last.name).await.unwrap().holders.is_empty(), "not repeated");
@@ -813,10 +820,10 @@ async fn votes_that_were_not_needed_are_asked_for_together() {
         let hangs = Arc::new(AtomicBool::new(false));
         let hanging = Arc::clone(&hangs);
         let how = move |nth, _| match nth == hung && hanging.load(Ordering::SeqCst) {
-            true => Disturbance::Hang,
-            false => Disturbance::None,
+            true => Injection::Hang,
+            false => Injection::None,
         };
-        let quorum = disturbed(&members, how).build().await.unwrap();
+        let quorum = injected(&members, how).build().await.unwrap();
         let mut held = claim();
         win(&quorum, &mut held).await;
         let voters = voters(&members).await;
@@ -852,11 +859,11 @@ async fn who_is_behind_is_not_asked_for_a_vote_that_is_not_needed() {
         let how = move |nth, verb| match nth == hung && hanging.load(Ordering::SeqCst) {
             true => {
                 counted.fetch_add(u64::from(verb == Verb::TryAcquire), Ordering::SeqCst);
-                Disturbance::Hang
+                Injection::Hang
             }
-            false => Disturbance::None,
+            false => Injection::None,
         };
-        let quorum = disturbed(&members, how).build().await.unwrap();
+        let quorum = injected(&members, how).build().await.unwrap();
         win(&quorum, &mut claim()).await;
         settle().await;
         hangs.store(true, Ordering::SeqCst);
@@ -865,7 +872,7 @@ async fn who_is_behind_is_not_asked_for_a_vote_that_is_not_needed() {
             let mut claim = Claim::new(name, OwnerId::mint(), TTL);
             win(&quorum, &mut claim).await;
             sleep(Duration::from_millis(20)).await;
-            quorum.release(&claim, LetGo::now()).await.unwrap();
+            quorum.release(&claim, ReleaseMode::now()).await.unwrap();
         }
         let asked = asked.load(Ordering::SeqCst);
         assert!(asked < 10, "{hung} hangs, and was asked {asked} times");
@@ -895,7 +902,7 @@ async fn tokens_grow_across_majorities() {
                 "member {member} has not stored {token}"
             );
         }
-        quorum.release(&held, LetGo::now()).await.unwrap();
+        quorum.release(&held, ReleaseMode::now()).await.unwrap();
         last = Some(token);
         settle().await;
     }
@@ -913,7 +920,7 @@ async fn a_call_that_nobody_waits_for_leaves_no_vote() {
         let quorum = members.quorum().await;
         let mut held = claim();
         win(&quorum, &mut held).await;
-        assert_eq!(quorum.release(&held, LetGo::now()).await.unwrap(), Release::Released);
+        assert_eq!(quorum.release(&held, ReleaseMode::now()).await.unwrap(), Release::Released);
         settle().await;
         for member in 0..3 {
             assert_eq!(members.holder(member).await, None, "member {member}, numbers {ahead:?}");
@@ -926,11 +933,11 @@ async fn one_round_is_enough_where_clocks_agree() {
     let attempts = Arc::new(AtomicU64::new(0));
     let counted = || {
         let attempts = Arc::clone(&attempts);
-        Faulty::new(Arc::new(Memory::new()), move |call| {
+        FaultInjector::new(Arc::new(Memory::new()), move |call| {
             if call.verb == Verb::TryAcquire {
                 attempts.fetch_add(1, Ordering::SeqCst);
             }
-            Disturbance::None
+            Injection::None
         })
     };
     let builder = (0..3).fold(Quorum::builder(), |builder, _| builder.member(counted()));
@@ -939,7 +946,7 @@ async fn one_round_is_enough_where_clocks_agree() {
         let mut held = claim();
         win(&quorum, &mut held).await;
         settle().await;
-        quorum.release(&held, LetGo::now()).await.unwrap();
+        quorum.release(&held, ReleaseMode::now()).await.unwrap();
         assert_eq!(attempts.load(Ordering::SeqCst), round * 3);
     }
 }
@@ -952,17 +959,17 @@ async fn a_member_that_hangs_costs_no_more_the_more_often_it_is_met() {
         let hangs = Arc::new(AtomicBool::new(false));
         let hanging = Arc::clone(&hangs);
         let how = move |nth, _| match nth == hung && hanging.load(Ordering::SeqCst) {
-            true => Disturbance::Hang,
-            false => Disturbance::DelayReply(Duration::from_millis(5)),
+            true => Injection::Hang,
+            false => Injection::DelayReply(Duration::from_millis(5)),
         };
-        let quorum = disturbed(&members, how).build().await.unwrap();
+        let quorum = injected(&members, how).build().await.unwrap();
         for nth in 0..100 {
             let began = Moment::now();
             let mut claim = claim();
             win(&quorum, &mut claim).await;
             let took = Moment::now().saturating_since(began);
             assert!(took < Duration::from_millis(50), "the {nth}th took {took:?}, {hung} hangs");
-            quorum.release(&claim, LetGo::now()).await.unwrap();
+            quorum.release(&claim, ReleaseMode::now()).await.unwrap();
             hangs.store(nth >= 20, Ordering::SeqCst);
             sleep(Duration::from_secs(10)).await;
         }
@@ -977,13 +984,13 @@ async fn a_way_that_has_become_longer_is_got_used_to() {
     let (far, counted) = (Arc::clone(&millis), Arc::clone(&asked));
     let how = move |_, verb| {
         counted.fetch_add(u64::from(verb == Verb::TryAcquire), Ordering::SeqCst);
-        Disturbance::DelayReply(Duration::from_millis(far.load(Ordering::SeqCst)))
+        Injection::DelayReply(Duration::from_millis(far.load(Ordering::SeqCst)))
     };
-    let quorum = disturbed(&members, how).build().await.unwrap();
+    let quorum = injected(&members, how).build().await.unwrap();
     let pair = async || {
         let mut claim = claim();
         win(&quorum, &mut claim).await;
-        quorum.release(&claim, LetGo::now()).await.unwrap();
+        quorum.release(&claim, ReleaseMode::now()).await.unwrap();
         settle().await;
     };
     pair().await;
@@ -1011,7 +1018,7 @@ async fn in_order() -> [usize; 3] {
 
 /// A majority has voted, and the request to raise the number of the second member takes so long.
 /// Meanwhile that member loses the vote to a rival, which wins there and at the third member.
-/// Returns the task that acquires, and the rival's claim, whose floor is its token.
+/// Returns the task that acquires, and the rival's claim, whose min_token is its token.
 async fn loses_a_vote_during_a_raise(
     members: &Members,
     raise_takes: Duration,
@@ -1022,21 +1029,21 @@ async fn loses_a_vote_during_a_raise(
     let attempts = Arc::new(AtomicU64::new(0));
     let how = move |nth, verb| match (nth == second, verb) {
         (true, Verb::TryAcquire) if attempts.fetch_add(1, Ordering::SeqCst) == 1 => {
-            Disturbance::DelayRequest(raise_takes)
+            Injection::DelayRequest(raise_takes)
         }
-        _ => Disturbance::None,
+        _ => Injection::None,
     };
-    let quorum = disturbed(&servers, how).build().await.unwrap();
+    let quorum = injected(&servers, how).build().await.unwrap();
     let winning = tokio::spawn(async move { granted(quorum.try_acquire(&claim()).await) });
     sleep(Duration::from_millis(2)).await;
     members.0[second].0.evict(&name());
     let mut rival = claim();
     let number = u64::try_from(lock_core::clock::wall().as_micros()).unwrap();
-    rival.floor = FencingToken::from_backend(number + 5 * 3600 * 1_000_000);
+    rival.min_token = FencingToken::from_backend(number + 5 * 3600 * 1_000_000);
     let rivals = granted(members.0[second].0.try_acquire(&rival).await).token;
     assert_eq!(granted(members.0[third].0.try_acquire(&rival).await).token, rivals);
     assert!(!winning.is_finished(), "it was won without the raise");
-    rival.floor = rivals;
+    rival.min_token = rivals;
     (winning, rival)
 }
 
@@ -1049,10 +1056,10 @@ async fn the_token_is_that_of_the_majority_that_wins() {
     while winning.is_finished() || members.holder(second).await == Some(rival.owner) {
         assert!(!winning.is_finished(), "it was won without them");
         sleep(Duration::from_millis(4)).await;
-        members.0[second].0.release(&rival, LetGo::now()).await.unwrap();
+        members.0[second].0.release(&rival, ReleaseMode::now()).await.unwrap();
     }
     let token = winning.await.unwrap().token;
-    assert!(token > rival.floor, "{token:?} after {:?}", rival.floor);
+    assert!(token > rival.min_token, "{token:?} after {:?}", rival.min_token);
 }
 
 /// The member is free again when the raise arrives, and votes anew with a number that is higher by
@@ -1072,10 +1079,10 @@ async fn the_highest_vote_gives_the_token(raise_takes: Duration) {
     let members = Members::of(3);
     let (winning, rival) = loses_a_vote_during_a_raise(&members, raise_takes).await;
     for (member, _) in &members.0 {
-        member.release(&rival, LetGo::now()).await.unwrap();
+        member.release(&rival, ReleaseMode::now()).await.unwrap();
     }
     let grant = winning.await.unwrap();
-    assert!(grant.token > rival.floor, "{:?} after {:?}", grant.token, rival.floor);
+    assert!(grant.token > rival.min_token, "{:?} after {:?}", grant.token, rival.min_token);
     let mut storing = 0;
     for (member, _) in &members.0 {
         let state = member.inspect(&name()).await.unwrap();
@@ -1093,7 +1100,7 @@ async fn split_votes_are_broken() {
         // Each one's requests arrive in an order of their own.
         let far = members.0.iter().enumerate().map(|(member, (memory, _))| {
             let far = Duration::from_millis((nth * 7 + member as u64 * 11) % 5);
-            Faulty::new(Arc::new(memory.clone()), move |_| Disturbance::DelayRequest(far))
+            FaultInjector::new(Arc::new(memory.clone()), move |_| Injection::DelayRequest(far))
         });
         let builder = far.fold(Quorum::builder(), QuorumBuilder::member).members_remember();
         let locks = Locker::new(builder.build().await.unwrap());
@@ -1121,7 +1128,9 @@ async fn of_several_tries_one_wins() {
                 let far = members.0.iter().enumerate().map(|(member, (memory, _))| {
                     // Each one is next to another member.
                     let far = Duration::from_millis((nth + member as u64 + round) % size as u64);
-                    Faulty::new(Arc::new(memory.clone()), move |_| Disturbance::DelayRequest(far))
+                    FaultInjector::new(Arc::new(memory.clone()), move |_| {
+                        Injection::DelayRequest(far)
+                    })
                 });
                 let builder = far.fold(Quorum::builder(), QuorumBuilder::member).members_remember();
                 let quorum = builder.build().await.unwrap();

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use conformance_tests::servers::{Redis, RedisOptions};
 use lock_core::clock::{Moment, sleep};
-use lock_core::faults::{Disturbance, Faulty};
+use lock_core::faults::{FaultInjector, Injection};
 use lock_core::{Backend, Error, LockName, Locker, Memory};
 use lock_quorum::{Quorum, QuorumBuilder};
 
@@ -30,10 +30,10 @@ async fn nobody_is_stuck_on_members_in_memory() {
     for size in [3, 5] {
         let members: Vec<_> = (0..size).map(|_| Memory::new()).collect();
         let far = |member: &Memory| {
-            Arc::new(Faulty::new(Arc::new(member.clone()), |_| match fastrand::u8(..) {
-                0..64 => Disturbance::DelayRequest(Duration::from_micros(fastrand::u64(..3000))),
-                64..128 => Disturbance::DelayReply(Duration::from_micros(fastrand::u64(..3000))),
-                _ => Disturbance::None,
+            Arc::new(FaultInjector::new(Arc::new(member.clone()), |_| match fastrand::u8(..) {
+                0..64 => Injection::DelayRequest(Duration::from_micros(fastrand::u64(..3000))),
+                64..128 => Injection::DelayReply(Duration::from_micros(fastrand::u64(..3000))),
+                _ => Injection::None,
             })) as Arc<dyn Backend>
         };
         let mut lockers = Vec::new();

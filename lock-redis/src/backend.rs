@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lock_core::backend::{
-    Attempt, Backend, Claim, Effect, Fault, FaultKind, Grant, Holder, Identity, Lease, LetGo,
-    Listed, LockState, Release, Renewal, Ticket, Wake,
+    Attempt, Backend, Claim, Effect, Fault, FaultKind, Grant, Holder, Identity, Lease, Listed,
+    LockState, Release, ReleaseMode, Renewal, Ticket, Wake,
 };
 use lock_core::clock::{Moment, sleep_between};
 use lock_core::{
@@ -53,7 +53,7 @@ struct Inner {
     keys: Keys,
     servers: Servers,
     wakeup: Wakeup,
-    notices: Support,
+    loss_push: Support,
     /// A lock counts only when replicas know of it.
     waits_for_replicas: bool,
     min_ttl: Duration,
@@ -123,7 +123,7 @@ impl Redis {
             Order::PerProcess => Wakeup::Poll,
         };
         // Where locks can move to another server, those who have long leases are to hear of it.
-        let notices = match servers.may_move() && connection.has_signals {
+        let loss_push = match servers.may_move() && connection.has_signals {
             true => Support::Present,
             false => Support::Absent,
         };
@@ -133,7 +133,7 @@ impl Redis {
                 keys,
                 servers,
                 wakeup,
-                notices,
+                loss_push,
                 waits_for_replicas,
                 min_ttl,
                 max_ttl,
@@ -165,8 +165,8 @@ impl Backend for Redis {
             detached: Support::Present,
             minimum_hold: Support::Present,
             late_attempts_refused: Support::Present,
-            raisable: Support::Present,
-            notices: self.inner.notices,
+            min_token_supported: Support::Present,
+            loss_push: self.inner.loss_push,
             inspecting: Support::Present,
             listing: Support::Absent,
             breaking: Support::Present,
@@ -179,7 +179,7 @@ impl Backend for Redis {
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, Fault> {
         claim.must_be_exclusive()?;
-        let attempt = match claim.queue && self.inner.servers.ours.stands_in_line() {
+        let attempt = match claim.queues() && self.inner.servers.ours.stands_in_line() {
             true => self.stand_in_line(claim).await?,
             false => self.attempt(claim, &self.inner.keys.of(&claim.name)?, None).await?.attempt,
         };
@@ -194,10 +194,7 @@ impl Backend for Redis {
 
     async fn wait(&self, claim: &Claim) -> Result<Wake, Fault> {
         let Ours { lines, .. } = &*self.inner.servers.ours;
-        if claim.held {
-            return self.wait_for_loss(claim).await;
-        }
-        if !claim.queue || !self.inner.servers.ours.stands_in_line() {
+        if !claim.queues() || !self.inner.servers.ours.stands_in_line() {
             return self.wait_for_signal(claim).await;
         }
         let watches = lines.has_to_watch(&claim.owner);
@@ -210,9 +207,9 @@ impl Backend for Redis {
         tokio::select! {
             biased;
             call = lines.called(&claim.owner, watches) => match call {
-                Called::Look => Ok(Wake::Look),
+                Called::Look => Ok(Wake::Retry),
                 // The attempt that follows finds the lock, and makes sure of its replicas.
-                Called::Sent(_) if self.inner.waits_for_replicas => Ok(Wake::Look),
+                Called::Sent(_) if self.inner.waits_for_replicas => Ok(Wake::Retry),
                 Called::Sent(sent) => {
                     let fence_until = sent.since + sent.lease + IDLE;
                     let held = Held { number: sent.number, fence_until, connection: 0, is_new: false.into() };
@@ -224,6 +221,10 @@ impl Backend for Redis {
                 wake
             }
         }
+    }
+
+    async fn wait_lost(&self, claim: &Claim) -> Result<(), Fault> {
+        self.wait_for_loss(claim).await
     }
 
     async fn renew(&self, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
@@ -263,7 +264,7 @@ impl Backend for Redis {
         answers.into_iter().flatten().collect()
     }
 
-    async fn release(&self, claim: &Claim, how: LetGo) -> Result<Release, Fault> {
+    async fn release(&self, claim: &Claim, how: ReleaseMode) -> Result<Release, Fault> {
         let Inner { keys, servers, .. } = &*self.inner;
         let Ours { waiters, lines, .. } = &*servers.ours;
         waiters.leave(&claim.owner);
@@ -271,12 +272,12 @@ impl Backend for Redis {
         let keys = keys.of(&claim.name)?;
         let script = &servers.ours.scripts().release;
         // Whoever was granted the lock does not stand in line any more.
-        let may_wait = claim.queue && claim.ticket.is_none();
+        let may_wait = claim.queues() && claim.ticket.is_none();
         let channel = servers.ours.channel(&keys).filter(|_| may_wait);
         let channel = channel.filter(|_| servers.ours.stands_in_line());
         // Who has raced in vain rings no bell: that is done with the shorter form, by who does not hold the lock, too.
-        let may_hold = claim.ticket.is_some() || !claim.queue;
-        let is_plain = channel.is_none() && may_hold && how == LetGo::now();
+        let may_hold = claim.ticket.is_some() || !claim.queues();
+        let is_plain = channel.is_none() && may_hold && how == ReleaseMode::now();
         // Some server can do it.
         if is_plain && servers.ours.marks() && self.delete(claim, &keys).await? {
             return Ok(Release::Released);
@@ -291,7 +292,7 @@ impl Backend for Redis {
             let mut call = Call::new(script, &[lock, fence, queue, places, bell, &tombstone]);
             let member = channel.map(|channel| Member::of(claim, channel).to_string());
             call.arg(claim.owner.expose()).arg(how.keep.map_or(0, millis));
-            call.arg(i32::from(how.uncertain)).arg(member.unwrap_or_default());
+            call.arg(i32::from(how.expects_late_attempt())).arg(member.unwrap_or_default());
             call
         };
         match servers.run(&Errand::new("release", &keys, &call)).await?.answer {
@@ -332,7 +333,7 @@ impl Backend for Redis {
         } else if !matches!(&*kind, "" | "string") {
             holder.label = Some(Label::new(&format!("a Redis {kind}")));
         }
-        holder.lapses_in = duration(remaining);
+        holder.expires_in = duration(remaining);
         Ok(LockState::new(vec![holder], waiting).with_key(keys.lock()))
     }
 
@@ -372,8 +373,8 @@ impl Redis {
             Some(turn) => Some(turn.lock_owned().await),
             None => None,
         };
-        if !knows_nothing && let Some(lapses_in) = lines.answer(&claim.owner) {
-            return Ok(Attempt::Contended { lapses_in });
+        if !knows_nothing && let Some(expires_in) = lines.answer(&claim.owner) {
+            return Ok(Attempt::Contended { expires_in });
         }
         let asking = Asking { lines, owner: &claim.owner, answered: false };
         let answer = self.attempt_in_line(claim, &keys).await;
@@ -421,7 +422,7 @@ impl Redis {
     ) -> Result<Seen, Fault> {
         let servers = &self.inner.servers;
         let Ours { waiters, .. } = &*servers.ours;
-        let rings = claim.queue && place.is_none() && self.inner.wakeup == Wakeup::Signal;
+        let rings = claim.queues() && place.is_none() && self.inner.wakeup == Wakeup::Signal;
         let Done { asked, connection, answer, .. } =
             self.ask_for(claim, keys, place.as_ref(), rings).await?;
         let Answer(answer, number, ms, now, standing) = answer;
@@ -443,7 +444,7 @@ impl Redis {
                 Ok(Seen { attempt, told: None, connection })
             }
             0 | 2 => {
-                let (holder_is_ours, lapses_in) = (answer == 0, duration(ms));
+                let (holder_is_ours, expires_in) = (answer == 0, duration(ms));
                 self.report_if_stuck(&claim.name, keys.lock(), holder_is_ours, ms);
                 let told = match place {
                     None => None,
@@ -452,7 +453,7 @@ impl Redis {
                         connection: connection.id(),
                         now,
                         arrival: number.parse().map_err(|e| odd_answer("acquire", e))?,
-                        lapses_in,
+                        expires_in,
                         holder_is_ours,
                         is_next: standing & IS_NEXT != 0,
                         is_new: standing & IS_NEW != 0,
@@ -461,12 +462,12 @@ impl Redis {
                 };
                 let watches = match &told {
                     Some(told) => told.is_next && !holder_is_ours,
-                    None => claim.queue && !servers.ours.stands_in_line(),
+                    None => claim.queues() && !servers.ours.stands_in_line(),
                 };
                 if watches {
                     waiters.enter(claim.owner, keys.telling(holder_is_ours));
                 }
-                Ok(Seen { attempt: Attempt::Contended { lapses_in }, told, connection })
+                Ok(Seen { attempt: Attempt::Contended { expires_in }, told, connection })
             }
             3 => Err(Fault::not_applied(FaultKind::Invalid, "this claim was let go before")),
             other => Err(odd_answer("acquire", other)),
@@ -540,7 +541,7 @@ impl Redis {
             }
             Err(fault) => fault,
         };
-        let (kind, undone) = (fault.kind(), self.release(&claim, LetGo::now()).await);
+        let (kind, undone) = (fault.kind(), self.release(&claim, ReleaseMode::now()).await);
         Err(match undone {
             Ok(_) => Fault::not_applied(kind, fault.into_source()),
             Err(_) => Fault::unknown(kind, fault.into_source()),
@@ -554,7 +555,7 @@ impl Redis {
         // Most have one since their attempt was contended.
         let _seat = waiters.seat(claim.owner, keys.bell());
         // An attempt that does not queue leaves no trace, and so no bell.
-        let mut has_bell = claim.queue;
+        let mut has_bell = claim.queues();
         let mut is_string = true;
         loop {
             if let Some((watched, signals)) = waiters.not_armed(&claim.owner) {
@@ -564,13 +565,13 @@ impl Redis {
                 }
                 let seen = link.watch(&connection, &watched, keys.lock()).await?;
                 let Some((is_there, value)) = seen else {
-                    return Ok(Wake::Look);
+                    return Ok(Wake::Retry);
                 };
                 is_string = value.is_some();
                 let value = value.unwrap_or_default();
                 let holder = Value::parse(&value);
                 if holder.as_ref().is_some_and(|holder| holder.owner == claim.owner) {
-                    return Ok(Wake::Look);
+                    return Ok(Wake::Retry);
                 }
                 let telling = keys.telling(holder.is_some());
                 // Who has not seen a mark may let go and ring no bell.
@@ -595,7 +596,7 @@ impl Redis {
             waiters.woken(&claim.owner).await;
             if is_string {
                 // At once: a foreign client may leave the lock free for a moment only.
-                return Ok(Wake::Look);
+                return Ok(Wake::Retry);
             }
             // Redisson renews often, and each renewal changes its hash.
         }
@@ -605,12 +606,12 @@ impl Redis {
     async fn pause(&self, owner: &OwnerId) -> Wake {
         let pause = self.inner.servers.ours.waiters.next_pause(owner);
         sleep_between(pause / 2, pause).await;
-        Wake::Look
+        Wake::Retry
     }
 
     /// Waits until the lock may have been taken away: its key has changed, or the connection by which it was
     /// proven is gone, and with it perhaps the server that had it.
-    async fn wait_for_loss(&self, claim: &Claim) -> Result<Wake, Fault> {
+    async fn wait_for_loss(&self, claim: &Claim) -> Result<(), Fault> {
         let Inner { keys, servers, .. } = &*self.inner;
         let (keys, Ours { waiters, .. }) = (keys.of(&claim.name)?, &*servers.ours);
         let proven_by = held(claim).map(|held| held.connection);
@@ -618,7 +619,7 @@ impl Redis {
         loop {
             let (link, connection) = servers.reach_again(&keys).await;
             if proven_by != Some(connection.id()) {
-                return Ok(Wake::Look);
+                return Ok(());
             }
             if connection.has_signals
                 && let Some((watched, signals)) = waiters.not_armed(&claim.owner)
@@ -629,7 +630,7 @@ impl Redis {
                 // Our own renewals change the key as well.
                 let value = seen.and_then(|(_, value)| Value::parse(&value?));
                 if value.is_none_or(|value| value.owner != claim.owner) {
-                    return Ok(Wake::Look);
+                    return Ok(());
                 }
                 waiters.arm(&claim.owner, signals);
             }
@@ -847,9 +848,9 @@ fn acquire(
     let label = shown(claim.label.as_ref());
     let number = |number: Option<u64>| number.map(|number| number.to_string()).unwrap_or_default();
     let arrival = number(place.and_then(|place| place.arrival));
-    let floor = number(claim.floor.map(FencingToken::backend_number));
+    let min_token = number(claim.min_token.map(FencingToken::backend_number));
     let marks = if marks { "1" } else { "" };
-    let optional = [label, &arrival, marks, &floor];
+    let optional = [label, &arrival, marks, &min_token];
     let last = optional.iter().rposition(|text| !text.is_empty());
     // The channel follows all of them.
     let given = if place.is_some() { optional.len() } else { last.map_or(0, |last| last + 1) };
@@ -948,7 +949,7 @@ mod tests {
         server.connect().unwrap().command(&limit).unwrap();
         let name = LockName::new("n").unwrap();
         let mut claim = Claim::new(name, OwnerId::mint(), Duration::from_secs(30));
-        claim.queue = true;
+        claim.on_contention = lock_core::backend::OnContention::Queue;
         let fault = redis.try_acquire(&claim).await.unwrap_err();
         assert_eq!(fault.effect(), Effect::NotApplied);
         assert!(redis.inner.servers.ours.lines.is_empty());

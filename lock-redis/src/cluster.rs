@@ -12,7 +12,7 @@ use std::time::Duration;
 use lock_core::Error;
 use lock_core::backend::{Fault, FaultKind};
 use lock_core::clock::Moment;
-use lock_core::dial::Together;
+use lock_core::dial::SingleFlight;
 use lock_core::url::Host;
 use redis::{FromRedisValue, RedisError, Value as Answer};
 
@@ -42,7 +42,7 @@ pub(crate) struct Cluster {
     config: Config,
     ours: Arc<Ours>,
     map: Mutex<Map>,
-    asking: Together<()>,
+    asking: SingleFlight<()>,
 }
 
 /// A member, and the way to it.
@@ -74,7 +74,7 @@ impl Cluster {
     pub(crate) fn new(config: Config, ours: Arc<Ours>) -> Self {
         let masters = vec![None; usize::from(SLOTS)];
         let map = Map { members: Vec::new(), masters, asked: None, turn: 0 };
-        let cluster = Self { config, ours, map: Mutex::new(map), asking: Together::default() };
+        let cluster = Self { config, ours, map: Mutex::new(map), asking: SingleFlight::default() };
         for host in cluster.config.members.clone() {
             cluster.member_at(host);
         }

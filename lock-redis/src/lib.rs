@@ -241,7 +241,7 @@
 //! is cut off from its replicas gives and prolongs locks, and `min_replicas` here does: set one of them.
 //! Who needs more has `lock-quorum`, or ZooKeeper.
 //!
-//! Holders hear of a failover because [`Capabilities::notices`] are there: it needs the rights for signals. Each lock
+//! Holders hear of a failover because [`Capabilities::loss_push`] are there: it needs the rights for signals. Each lock
 //! that is held for longer than a tenth of a second costs one more request, and another one after each of its renewals; and
 //! its holder is told at once of a removal by hand, too. Without signals, holders are told by their next renewal.
 //!
@@ -326,7 +326,7 @@
 //!
 //! | what is missing | what is left | how it shows |
 //! |---|---|---|
-//! | `CLIENT TRACKING` | the line, in full; with `order=any`, waiters look from time to time | a warning when connecting, and with `order=any` [`Capabilities::wakeup`]; behind Sentinel, no [`Capabilities::notices`] |
+//! | `CLIENT TRACKING` | the line, in full; with `order=any`, waiters look from time to time | a warning when connecting, and with `order=any` [`Capabilities::wakeup`]; behind Sentinel, no [`Capabilities::loss_push`] |
 //! | `HELLO`, or RESP3 | no line: a race, and waiters look from time to time | a warning when connecting, [`Capabilities::order`]; an error with `order=fifo` |
 //! | `INFO`, by rights | no warning about eviction, no [`identity`] | a warning when connecting |
 //! | `ROLE` | a replica that Sentinels name is found out by its first refusal | a warning when connecting |
@@ -461,7 +461,7 @@
 //! [`Encoding`]: lock_core::Encoding
 //! [`Fencing::Seeded`]: lock_core::Fencing::Seeded
 //! [`Capabilities::order`]: lock_core::Capabilities::order
-//! [`Capabilities::notices`]: lock_core::Capabilities::notices
+//! [`Capabilities::loss_push`]: lock_core::Capabilities::loss_push
 //! [`ErrorKind::Unavailable`]: lock_core::ErrorKind::Unavailable
 //! [`Capabilities::ttl_min`]: lock_core::Capabilities::ttl_min
 //! [`Capabilities::wakeup`]: lock_core::Capabilities::wakeup

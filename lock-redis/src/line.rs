@@ -12,7 +12,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use lock_core::backend::{Claim, PLACE_LASTS};
+use lock_core::backend::{Claim, QUEUE_ENTRY_GRACE};
 use lock_core::clock::{Moment, sleep_until};
 use lock_core::{FencingToken, Label, OwnerId};
 use tokio::sync::Notify;
@@ -116,7 +116,7 @@ pub(crate) struct Member {
     owner: OwnerId,
     channel: Arc<str>,
     ttl: Duration,
-    floor: Option<FencingToken>,
+    min_token: Option<FencingToken>,
     label: Option<Label>,
 }
 
@@ -129,7 +129,7 @@ pub(crate) struct Told {
     /// The server's time in µs.
     pub(crate) now: u64,
     pub(crate) arrival: u64,
-    pub(crate) lapses_in: Option<Duration>,
+    pub(crate) expires_in: Option<Duration>,
     pub(crate) holder_is_ours: bool,
     /// One of the first two processes in line is this one.
     pub(crate) is_next: bool,
@@ -245,7 +245,7 @@ impl Lines {
         let Standing::Placed(_) = waiter.standing else { return None };
         let lock = table.locks.get(&waiter.lock)?;
         let ttl = waiter.member.ttl;
-        let stays = ttl + PLACE_LASTS;
+        let stays = ttl + QUEUE_ENTRY_GRACE;
         if (lock.asked? + ttl).has_passed() || lock.lasts? < Moment::now() + stays {
             return None;
         }
@@ -277,12 +277,12 @@ impl Lines {
         let before = lock.lasts.filter(|_| !told.is_new);
         let ttl = waiter.member.ttl;
         if !is_late {
-            lock.lasts = before.max(Some(told.asked + ttl + ttl + PLACE_LASTS));
+            lock.lasts = before.max(Some(told.asked + ttl + ttl + QUEUE_ENTRY_GRACE));
         }
         if lock.as_of.is_none_or(|when| told.is_newer_than(when) || told.now == when.at) {
             lock.as_of = Some(Heard { at: told.now, arrived: Moment::now() });
             lock.holder_is_ours = told.holder_is_ours;
-            lock.lapses = told.lapses_in.map(|left| Moment::now() + left + ROUNDING);
+            lock.lapses = told.expires_in.map(|left| Moment::now() + left + ROUNDING);
         }
         match lock.watcher {
             None if told.is_next => lock.watcher = Some(*owner),
@@ -522,8 +522,8 @@ impl Waiter {
 
 impl Member {
     pub(crate) fn of(claim: &Claim, channel: Arc<str>) -> Self {
-        let Claim { owner, ttl, floor, ref label, .. } = *claim;
-        Self { owner, channel, ttl, floor, label: label.clone() }
+        let Claim { owner, ttl, min_token, ref label, .. } = *claim;
+        Self { owner, channel, ttl, min_token, label: label.clone() }
     }
 
     /// Where it is told.
@@ -534,10 +534,10 @@ impl Member {
 
 impl fmt::Display for Member {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { owner, channel, ttl, floor, label } = self;
+        let Self { owner, channel, ttl, min_token, label } = self;
         write!(f, "{} {channel} {} ", owner.expose(), crate::backend::millis(*ttl))?;
-        match floor {
-            Some(floor) => write!(f, "{} ", floor.backend_number())?,
+        match min_token {
+            Some(min_token) => write!(f, "{} ", min_token.backend_number())?,
             None => f.write_str("- ")?,
         }
         f.write_str(shown(label.as_ref()))
@@ -566,7 +566,7 @@ mod tests {
 
     fn enter(lines: &Lines, lease: Duration) -> OwnerId {
         let mut claim = Claim::new(LockName::new("n").unwrap(), OwnerId::mint(), lease);
-        claim.queue = true;
+        claim.on_contention = lock_core::backend::OnContention::Queue;
         lines.enter(&claim, "n", "c".into());
         claim.owner
     }
@@ -577,7 +577,7 @@ mod tests {
             connection: 1,
             now,
             arrival: now,
-            lapses_in: Some(LEASE),
+            expires_in: Some(LEASE),
             holder_is_ours: true,
             is_next: true,
             is_new: false,

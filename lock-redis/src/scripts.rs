@@ -127,8 +127,10 @@ mod tests {
 
     #[test]
     fn the_scripts_have_our_numbers() {
-        let ours =
-            [("IDLE", crate::backend::IDLE), ("PLACE_LASTS", lock_core::backend::PLACE_LASTS)];
+        let ours = [
+            ("IDLE", crate::backend::IDLE),
+            ("QUEUE_ENTRY_GRACE", lock_core::backend::QUEUE_ENTRY_GRACE),
+        ];
         for (name, lasts) in ours {
             let line = format!("local {name} = {} ", lasts.as_millis());
             assert!(include_str!("scripts/numbers.lua").contains(&line), "{line}");

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lock_core::backend::{
-    Attempt, Backend, Claim, Effect, Fault, FaultKind, Hold, Holder, Identity, LetGo, Listed,
-    LockState, PLACE_LASTS, Release, Renewal, Wake,
+    Attempt, Backend, Claim, Effect, Fault, FaultKind, HoldKind, Holder, Identity, Listed,
+    LockState, QUEUE_ENTRY_GRACE, Release, ReleaseMode, Renewal, Wake,
 };
 use lock_core::clock::Moment;
 use lock_core::{
@@ -104,8 +104,8 @@ impl Backend for ZooKeeper {
             detached: Support::Absent,
             minimum_hold: Support::Absent,
             late_attempts_refused: Support::Absent,
-            raisable: Support::Absent,
-            notices: Support::Present,
+            min_token_supported: Support::Absent,
+            loss_push: Support::Present,
             inspecting: Support::Present,
             listing: Support::Present,
             breaking: Support::Present,
@@ -129,11 +129,11 @@ impl Backend for ZooKeeper {
         let place = match session.usable_place(&claim.owner).await? {
             Some(place) => place,
             // Who may not wait does not disturb those who do, if it can be foreseen.
-            None if !claim.queue
+            None if !claim.queues()
                 && session.is_contended(&lock)
                 && !session.line(&lock).await?.is_empty() =>
             {
-                return Ok(Attempt::Contended { lapses_in: None });
+                return Ok(Attempt::Contended { expires_in: None });
             }
             None => session.new_place(claim.owner, lock, queued_until(claim)),
         };
@@ -148,14 +148,10 @@ impl Backend for ZooKeeper {
 
     async fn wait(&self, claim: &Claim) -> Result<Wake, Fault> {
         let Some((session, place)) = self.inner.place_of(claim) else {
-            return Ok(Wake::Look);
+            return Ok(Wake::Retry);
         };
-        if claim.held {
-            session.end_of(&place).await;
-            return Ok(Wake::Look);
-        }
         if place.state().first.is_some() {
-            return Ok(Wake::Look);
+            return Ok(Wake::Retry);
         }
         let granted = place.until(|state| match (state.gone || state.leaving, state.first) {
             (true, _) => Some(None),
@@ -164,8 +160,15 @@ impl Backend for ZooKeeper {
         });
         match granted.await {
             Some(at) => Ok(Wake::Granted(session.grant(&place, claim.ttl, at).await?)),
-            None => Ok(Wake::Look),
+            None => Ok(Wake::Retry),
         }
+    }
+
+    async fn wait_lost(&self, claim: &Claim) -> Result<(), Fault> {
+        if let Some((session, place)) = self.inner.place_of(claim) {
+            session.end_of(&place).await;
+        }
+        Ok(())
     }
 
     async fn renew(&self, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
@@ -192,7 +195,7 @@ impl Backend for ZooKeeper {
         answers
     }
 
-    async fn release(&self, claim: &Claim, _how: LetGo) -> Result<Release, Fault> {
+    async fn release(&self, claim: &Claim, _how: ReleaseMode) -> Result<Release, Fault> {
         let Some((session, place)) = self.inner.place_of(claim) else {
             return Ok(Release::NotHeld);
         };
@@ -299,11 +302,11 @@ impl Inner {
 }
 
 fn check(claim: &Claim) -> Result<(), Fault> {
-    if claim.hold == Hold::Detached {
+    if claim.hold == HoldKind::Detached {
         return Err(Fault::unsupported("a detached hold: nobody else can take a session over"));
     }
     claim.must_be_exclusive()?;
-    if claim.floor.is_some() {
+    if claim.min_token.is_some() {
         return Err(Fault::unsupported("raising the fencing token"));
     }
     Ok(())
@@ -311,7 +314,7 @@ fn check(claim: &Claim) -> Result<(), Fault> {
 
 /// For how long a place is kept without another attempt.
 fn queued_until(claim: &Claim) -> Moment {
-    Moment::now() + claim.ttl * 2 + PLACE_LASTS
+    Moment::now() + claim.ttl * 2 + QUEUE_ENTRY_GRACE
 }
 
 async fn compete(
@@ -322,7 +325,7 @@ async fn compete(
 ) -> Result<Attempt, Fault> {
     let line = stand_in_line(session, place, claim).await?;
     if place.state().is_awaited() {
-        return Ok(Attempt::Contended { lapses_in: None });
+        return Ok(Attempt::Contended { expires_in: None });
     }
     let others = line_before(session, place, line).await?;
     session.note_contended(&place.lock, others.is_some());
@@ -330,13 +333,13 @@ async fn compete(
         let grant = session.grant(place, claim.ttl, asked).await?;
         return Ok(Attempt::Acquired(grant));
     };
-    if claim.queue {
+    if claim.queues() {
         follow(session, place, line);
     } else {
         session.let_go(place);
         session.leave(&claim.owner, place).await?;
     }
-    Ok(Attempt::Contended { lapses_in: None })
+    Ok(Attempt::Contended { expires_in: None })
 }
 
 /// Puts the claim's node into the line, unless it is there; returns the line if it was put there now.
@@ -372,7 +375,7 @@ async fn stand_in_line(
         // was made. A try does not wait for that.
         let is_lost = entered.as_ref().is_err_and(|fault| fault.effect() == Effect::Unknown);
         attempts += 1;
-        let goes_on = is_lost && claim.queue && attempts < ATTEMPTS;
+        let goes_on = is_lost && claim.queues() && attempts < ATTEMPTS;
         if !goes_on || !session.connected().await {
             break entered;
         }

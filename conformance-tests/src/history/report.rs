@@ -134,10 +134,10 @@ pub(super) struct Failure {
     pub(super) words: String,
 }
 
-/// What no fault explains, of what no fault disturbed.
+/// What no fault explains, of what no fault injected.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Tally {
-    /// So many were not disturbed.
+    /// So many were not injected.
     pub count: u64,
     /// Of these, so many failed all the same.
     pub failed: u64,
@@ -219,7 +219,7 @@ pub struct Report {
     pub lost_updates: u64,
     /// From the call of a release until the next waiter held.
     pub hand_offs: Times,
-    /// Those of them that no fault disturbed: neither the holder nor the waiter felt one, from a lease before on.
+    /// Those of them that no fault injected: neither the holder nor the waiter felt one, from a lease before on.
     pub calm: Times,
     /// From the fault that ended a holder until the next waiter held.
     pub takeovers: Times,

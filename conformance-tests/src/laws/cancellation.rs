@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use lock_core::backend::LetGo;
+use lock_core::backend::ReleaseMode;
 use lock_core::clock::sleep;
-use lock_core::faults::{Call, Disturbance};
+use lock_core::faults::{Call, Injection};
 use lock_core::{LockGuard, LockName, Wakeup};
 
 use crate::context::{Ctx, Verdict, Violation, ensure, violated};
@@ -18,8 +18,8 @@ use crate::words::name;
 const MOST_POLLS: usize = 40;
 
 /// Every answer takes a moment, so that there is an await to drop at.
-fn slow(_: &Call<'_>) -> Disturbance {
-    Disturbance::DelayReply(Duration::from_millis(1))
+fn slow(_: &Call<'_>) -> Injection {
+    Injection::DelayReply(Duration::from_millis(1))
 }
 
 /// Polls `future` `polls` times and drops it. True if it had ended by then.
@@ -47,7 +47,7 @@ async fn poll_at_most<F: Future>(future: F, polls: usize) -> Option<F::Output> {
 }
 
 pub(super) async fn a_dropped_acquisition_leaves_nothing(ctx: Arc<Ctx>) -> Verdict {
-    let locks = ctx.disturbed(slow).await.build();
+    let locks = ctx.injected(slow).await.build();
     // What was on its way to the one that was dropped is passed on at once where there are signals,
     // and found by the neighbour's own next look where there are none.
     let bound = match ctx.caps.wakeup {
@@ -74,7 +74,7 @@ pub(super) async fn a_dropped_acquisition_leaves_nothing(ctx: Arc<Ctx>) -> Verdi
             async move { lock.acquire().await }
         });
         sleep(Duration::from_millis(polls as u64 % 5)).await;
-        client.release(&holder, LetGo::now()).await?;
+        client.release(&holder, ReleaseMode::now()).await?;
         let Ok(served) = tokio::time::timeout(bound, neighbour).await else {
             violated!(
                 "the neighbour of an acquisition dropped after {polls} polls was not served within {bound:?}"
@@ -91,7 +91,7 @@ pub(super) async fn a_dropped_acquisition_leaves_nothing(ctx: Arc<Ctx>) -> Verdi
 }
 
 pub(super) async fn a_dropped_release_is_finished(ctx: Arc<Ctx>) -> Verdict {
-    let locks = ctx.disturbed(slow).await.build();
+    let locks = ctx.injected(slow).await.build();
     for polls in 0..MOST_POLLS / 4 {
         let guard = locks.lock("n")?.ttl(ctx.ttl()).acquire().await?;
         poll_and_drop(guard.release(), polls).await;
@@ -112,12 +112,12 @@ pub(super) async fn a_dropped_release_is_finished(ctx: Arc<Ctx>) -> Verdict {
 }
 
 pub(super) async fn a_dropped_acquisition_keeps_no_minimum_hold(ctx: Arc<Ctx>) -> Verdict {
-    let locks = ctx.disturbed(slow).await.build();
+    let locks = ctx.injected(slow).await.build();
     let mut delivered = None;
     for polls in 1..MOST_POLLS {
         // A delivered guard keeps its minimum hold, so each trial has a lock of its own.
         let free = name(&format!("free {polls}"));
-        let lock = locks.lock(&free)?.ttl(ctx.ttl()).release_no_earlier_than(ctx.ttl() * 3);
+        let lock = locks.lock(&free)?.ttl(ctx.ttl()).min_hold(ctx.ttl() * 3);
         if let Some(guard) = poll_at_most(lock.acquire(), polls).await {
             delivered = Some((polls, guard?));
             break;
@@ -134,16 +134,16 @@ pub(super) async fn a_dropped_acquisition_keeps_no_minimum_hold(ctx: Arc<Ctx>) -
 
 /// Drops a waiter while the lock passes to it.
 async fn a_dropped_waiter_keeps_no_minimum_hold(ctx: &Ctx) -> Verdict {
-    let locks = ctx.disturbed(slow).await.build();
+    let locks = ctx.injected(slow).await.build();
     for moment in 0..5 {
         let held = name(&format!("held {moment}"));
         let client = ctx.client().await;
         let mut holder = ctx.claim(&held, false);
         ctx.win(&*client, &mut holder).await?;
-        let lock = locks.lock(&held)?.ttl(ctx.ttl()).release_no_earlier_than(ctx.ttl() * 3);
+        let lock = locks.lock(&held)?.ttl(ctx.ttl()).min_hold(ctx.ttl() * 3);
         let waiting = tokio::spawn(async move { lock.acquire().await });
         sleep(Duration::from_millis(5)).await;
-        client.release(&holder, LetGo::now()).await?;
+        client.release(&holder, ReleaseMode::now()).await?;
         sleep(Duration::from_millis(moment)).await;
         waiting.abort();
         let won: Option<LockGuard> = waiting.await.ok().transpose()?;

@@ -3,9 +3,9 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use lock_core::backend::{Attempt, Lease, LetGo};
+use lock_core::backend::{Attempt, Lease, ReleaseMode};
 use lock_core::clock::{Moment, sleep};
-use lock_core::faults::{Disturbance, Verb};
+use lock_core::faults::{Injection, Verb};
 use lock_core::{FencingToken, Locker, RenewalPolicy, Wakeup};
 
 use crate::context::{Ctx, Verdict, ensure, violated};
@@ -47,7 +47,7 @@ pub(super) async fn the_same_claim_is_the_same_acquisition(ctx: Arc<Ctx>) -> Ver
         );
         ensure!(second.ends() >= first.ends(), "the lease became shorter");
     }
-    client.release(&claim, LetGo::now()).await?;
+    client.release(&claim, ReleaseMode::now()).await?;
     ensure!(ctx.is_free(&name("n")).await?, "two attempts of one claim needed two releases");
 
     if ctx.has_leases() {
@@ -62,7 +62,7 @@ pub(super) async fn the_same_claim_is_the_same_acquisition(ctx: Arc<Ctx>) -> Ver
             !ctx.is_free(&name("m")).await?,
             "asking again made the lease shorter on the server"
         );
-        client.release(&claim, LetGo::now()).await?;
+        client.release(&claim, ReleaseMode::now()).await?;
     }
     Ok(())
 }
@@ -71,8 +71,8 @@ pub(super) async fn the_lease_counts_from_before_the_request(ctx: Arc<Ctx>) -> V
     let delay = ctx.ttl() / 2;
     for slow in [Verb::TryAcquire, Verb::Renew] {
         let locks = ctx
-            .disturbed(move |call| {
-                if call.verb == slow { Disturbance::DelayReply(delay) } else { Disturbance::None }
+            .injected(move |call| {
+                if call.verb == slow { Injection::DelayReply(delay) } else { Injection::None }
             })
             .await;
         let locks = locks.timeout(ctx.ttl() * 2).build();
@@ -101,9 +101,9 @@ async fn a_push_counts_from_before_it_was_sent(ctx: &Ctx) -> Verdict {
     let ttl = ctx.ttl().min(Duration::from_secs(2)).max(ctx.caps.ttl_min);
     let delay = ttl / 2;
     let locks = ctx
-        .disturbed(move |call| match call.verb {
-            Verb::Wait => Disturbance::DelayReply(delay),
-            _ => Disturbance::None,
+        .injected(move |call| match call.verb {
+            Verb::Wait | Verb::WaitLost => Injection::DelayReply(delay),
+            _ => Injection::None,
         })
         .await
         .build();
@@ -138,7 +138,7 @@ pub(super) async fn there_are_no_leases(ctx: Arc<Ctx>) -> Verdict {
     ensure!(is_endless, "no leases are declared, and the grant has one: {:?}", grant.lease);
     sleep(ctx.ttl() + Duration::from_millis(100)).await;
     ensure!(!ctx.is_free(&name("n")).await?, "no leases are declared, and the lock lapsed");
-    client.release(&claim, LetGo::now()).await?;
+    client.release(&claim, ReleaseMode::now()).await?;
     let guard = ctx.locker().await.lock("n")?.ttl(ctx.ttl()).acquire().await?;
     ensure!(guard.valid_for().is_none(), "no leases are declared, and the guard has a deadline");
     ensure!(!ctx.is_free(&name("n")).await?, "the lock was free although its holder lives");

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use lock_core::backend::{Attempt, LetGo, Renewal};
+use lock_core::backend::{Attempt, ReleaseMode, Renewal};
 use lock_core::clock::sleep;
 use lock_core::{FencingToken, Support};
 
@@ -24,7 +24,7 @@ pub(super) async fn tokens_grow(ctx: Arc<Ctx>) -> Verdict {
             // Taken away, not given back; where that cannot be done, given back.
             ctx.take_away(&name("n"), &claim.owner).await?;
         }
-        client.release(&claim, LetGo::now()).await?;
+        client.release(&claim, ReleaseMode::now()).await?;
     }
     if ctx.has_leases() {
         // Twice a lease that nobody ends.
@@ -100,13 +100,17 @@ pub(super) async fn a_floor_is_exceeded(ctx: Arc<Ctx>) -> Verdict {
     let mut last = grows(None, first.token)?;
     // Raised while it is held, and for the grants that follow.
     for step in [1, 1000, 1_000_000] {
-        let floor = FencingToken::from_backend(last.backend_number() + step);
-        claim.floor = floor;
+        let min_token = FencingToken::from_backend(last.backend_number() + step);
+        claim.min_token = min_token;
         let Attempt::Acquired(grant) = client.try_acquire(&claim).await? else {
             violated!("the claim that holds the lock was contended by itself");
         };
         claim.ticket.clone_from(&grant.ticket);
-        ensure!(grant.token > floor, "asked for more than {floor:?}, and got {:?}", grant.token);
+        ensure!(
+            grant.token > min_token,
+            "asked for more than {min_token:?}, and got {:?}",
+            grant.token
+        );
         last = grows(Some(last), grant.token)?;
         if ctx.caps.inspecting == Support::Present {
             let seen = client.inspect(&claim.name).await?;
@@ -114,7 +118,7 @@ pub(super) async fn a_floor_is_exceeded(ctx: Arc<Ctx>) -> Verdict {
             ensure!(shown.is_none_or(|shown| shown == last), "granted {last}, and shown {shown:?}");
         }
     }
-    client.release(&claim, LetGo::now()).await?;
+    client.release(&claim, ReleaseMode::now()).await?;
     let mut next = ctx.claim(&name("n"), false);
     grows(Some(last), ctx.win(&*client, &mut next).await?.token)?;
     Ok(())
@@ -130,7 +134,7 @@ pub(super) async fn the_low_bits_are_left_to_core(ctx: Arc<Ctx>) -> Verdict {
             "grant {round} has token {token}, whose low byte is used"
         );
         ensure!(token.as_u64() < 1 << 63, "grant {round} has token {token}, above 2^63");
-        client.release(&claim, LetGo::now()).await?;
+        client.release(&claim, ReleaseMode::now()).await?;
     }
     Ok(())
 }

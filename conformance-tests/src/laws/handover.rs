@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lock_core::clock::{Moment, sleep};
-use lock_core::faults::{Disturbance, Verb};
+use lock_core::faults::{Injection, Verb};
 use lock_core::{Error, ErrorKind, Lock, LockGuard, Locker, Order, OwnerId, Support};
 use tokio::task::JoinHandle;
 
@@ -34,14 +34,14 @@ impl Cohort {
         let is_silent = Arc::new(AtomicBool::new(false));
         let (tried, let_go, silent) =
             (Arc::clone(&attempts), Arc::clone(&releases), Arc::clone(&is_silent));
-        let locks = ctx.disturbed(move |call| {
+        let locks = ctx.injected(move |call| {
             match call.verb {
                 Verb::TryAcquire => _ = tried.fetch_add(1, Ordering::SeqCst),
                 Verb::Release => _ = let_go.fetch_add(1, Ordering::SeqCst),
-                Verb::Renew if silent.load(Ordering::SeqCst) => return Disturbance::Hang,
-                Verb::Renew | Verb::Wait => {}
+                Verb::Renew if silent.load(Ordering::SeqCst) => return Injection::Hang,
+                Verb::Renew | Verb::Wait | Verb::WaitLost => {}
             }
-            Disturbance::None
+            Injection::None
         });
         let locks = locks.await.local_handovers(at_most).build();
         // Renewals are rare: one that is under way is a reason to give a lock back.
@@ -267,7 +267,7 @@ pub(super) async fn what_does_not_fit_is_given_back(ctx: Arc<Ctx>) -> Verdict {
     ensure!(ctx.becomes_free(&name("n"), ctx.slack()).await?, "a dropped guard kept its lock");
 
     let (before, min_hold) = (Moment::now(), ctx.ttl() / 4);
-    let guard = cohort.lock()?.release_no_earlier_than(min_hold).acquire().await?;
+    let guard = cohort.lock()?.min_hold(min_hold).acquire().await?;
     let waiter = cohort.waiter().await?;
     drop(guard);
     let next = tokio::time::timeout(min_hold + ctx.ttl() + ctx.slack(), waiter).await;

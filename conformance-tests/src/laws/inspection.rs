@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use lock_core::backend::{Attempt, Fault, FaultKind, Hold, LetGo, Release, Renewal};
+use lock_core::backend::{Attempt, Fault, FaultKind, HoldKind, Release, ReleaseMode, Renewal};
 use lock_core::clock::sleep;
 use lock_core::{Detached, Effect, ErrorKind, OwnerId};
 
@@ -18,7 +18,7 @@ pub(super) async fn inspect_tells_who_holds(ctx: Arc<Ctx>) -> Verdict {
     for renewed in [false, true] {
         if renewed {
             let Some(Ok(Renewal::Held(grant))) = client.renew(&[&claim]).await.pop() else {
-                violated!("inspecting disturbed the holder: its renewal failed");
+                violated!("inspecting injected the holder: its renewal failed");
             };
             claim.ticket = grant.ticket;
         }
@@ -37,8 +37,8 @@ pub(super) async fn inspect_tells_who_holds(ctx: Arc<Ctx>) -> Verdict {
         }
     }
     ensure!(
-        client.release(&claim, LetGo::now()).await? == Release::Released,
-        "inspecting disturbed the holder"
+        client.release(&claim, ReleaseMode::now()).await? == Release::Released,
+        "inspecting injected the holder"
     );
     ensure!(other.inspect(&name("n")).await?.holders.is_empty(), "a released lock has a holder");
     ensure!(ctx.is_free(&name("n")).await?, "inspecting took the lock");
@@ -105,7 +105,7 @@ pub(super) async fn a_list_is_sorted_and_paged(ctx: Arc<Ctx>) -> Verdict {
         ctx.win(&*client, &mut claim).await?;
         claims.push(claim);
     }
-    client.release(&claims[4], LetGo::now()).await?;
+    client.release(&claims[4], ReleaseMode::now()).await?;
     for (prefix, after, limit, expected) in [
         ("", None, 100, vec!["a/1", "b/1", "b/2", "b/3"]),
         ("b/", None, 100, vec!["b/1", "b/2", "b/3"]),
@@ -181,7 +181,7 @@ pub(super) async fn detach_is_refused(ctx: Arc<Ctx>) -> Verdict {
     let attempt = ctx.client().await.try_acquire(&ctx.claim(&name("n"), false)).await?;
     ensure!(matches!(attempt, Attempt::Acquired(_)), "a refused acquisition left the lock shut");
     let mut claim = ctx.claim(&name("m"), false);
-    claim.hold = Hold::Detached;
+    claim.hold = HoldKind::Detached;
     unsupported("a detached hold", &ctx.client().await.try_acquire(&claim).await)
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lock_core::backend::{Attempt, LetGo};
+use lock_core::backend::{Attempt, ReleaseMode};
 use lock_core::clock::sleep;
 use lock_core::{ErrorKind, LockName, Locker, RenewalPolicy};
 
@@ -26,7 +26,7 @@ pub(super) async fn awkward_names_are_different_locks(ctx: Arc<Ctx>) -> Verdict 
     }
     for claim in &held {
         ensure!(!ctx.is_free(&claim.name).await?, "{} is free while it is held", claim.name);
-        client.release(claim, LetGo::now()).await?;
+        client.release(claim, ReleaseMode::now()).await?;
         ensure!(ctx.is_free(&claim.name).await?, "{} is not free after its release", claim.name);
     }
     Ok(())

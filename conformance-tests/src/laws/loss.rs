@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use lock_core::clock::{Moment, sleep, sleep_until};
-use lock_core::faults::{Disturbance, Verb};
+use lock_core::faults::{Injection, Verb};
 use lock_core::{ErrorKind, LockGuard, Loss, RenewalPolicy};
 
 use crate::context::{Ctx, Verdict, Violation, ensure, violated};
@@ -67,10 +67,10 @@ pub(super) async fn a_silent_backend_is_a_loss_in_time(ctx: Arc<Ctx>) -> Verdict
     let silent = Arc::new(AtomicBool::new(false));
     let (asked, ttl) = (Arc::clone(&silent), ctx.ttl());
     let locks = ctx
-        .disturbed(move |call| match call.verb {
+        .injected(move |call| match call.verb {
             // Not applied until long after the lease, and acknowledged then.
-            Verb::Renew if asked.load(Ordering::SeqCst) => Disturbance::DelayRequest(ttl * 2),
-            _ => Disturbance::None,
+            Verb::Renew if asked.load(Ordering::SeqCst) => Injection::DelayRequest(ttl * 2),
+            _ => Injection::None,
         })
         .await;
     let locks = locks.timeout(ctx.ttl() * 4).build();

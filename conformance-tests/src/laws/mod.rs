@@ -261,7 +261,7 @@ static LAWS: &[Law] = &[
         "The holder of a lock that was removed behind its back is told without waiting for its next renewal.",
         "An operator breaks the lock of a job that hangs, and starts it again: for a third of a lease there would be two.",
     ).if_declared(|offer| {
-        offer.caps.notices == Support::Present && (offer.can_evict || offer.caps.breaking == Support::Present)
+        offer.caps.loss_push == Support::Present && (offer.can_evict || offer.caps.breaking == Support::Present)
     }),
     law!("3.4", loss::a_holder_learns_of_its_loss_within_the_margin).promise(
         "After a holder's deadline, also one by a longest hold, its lock stays shut for the margin as long as the guard is there. A task that polls `lost()` within the margin learns of the loss before the next one holds the lock.",
@@ -300,9 +300,9 @@ static LAWS: &[Law] = &[
         "A resource that checks tokens refuses the rightful holder, or accepts the one who is late.",
     ).if_declared(|offer| offer.caps.fencing > Fencing::None).or_absent(check!(fencing::there_are_no_tokens)),
     law!("5.2", fencing::a_floor_is_exceeded).promise(
-        "An attempt with a floor gets a token above it, also if the same claim got a lower one before, and inspecting shows no lower one.",
+        "An attempt with a min_token gets a token above it, also if the same claim got a lower one before, and inspecting shows no lower one.",
         "A quorum whose members disagree cannot agree on a growing number otherwise.",
-    ).if_declared(|offer| offer.caps.raisable == Support::Present && offer.caps.fencing > Fencing::None),
+    ).if_declared(|offer| offer.caps.min_token_supported == Support::Present && offer.caps.fencing > Fencing::None),
     law!("5.3", fencing::the_low_bits_are_left_to_core).promise(
         "The low eight bits of a backend's tokens are zero, and the whole is below 2^63.",
         "They are kept for hand-overs inside one process, which must not overtake the next grant.",

@@ -7,7 +7,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lock_core::backend::{Effect, Holder, LetGo, Release};
+use lock_core::backend::{Effect, Holder, Release, ReleaseMode};
 use lock_core::clock::{Moment, sleep};
 use lock_core::{Error, ErrorKind, LockGuard, Locker, Loss, Support, Takeover, Wakeup};
 use tokio::runtime::{Builder, Runtime};
@@ -177,13 +177,13 @@ pub(super) async fn answers_are_not_mixed_up(ctx: Arc<Ctx>) -> Verdict {
         }
         // In every other round only: what was dropped may have been sent all the same.
         if round % 2 == 0
-            && let Some(answer) = within(early, client.release(&claim, LetGo::now())).await
+            && let Some(answer) = within(early, client.release(&claim, ReleaseMode::now())).await
         {
             let answer = answer?;
             ensure!(answer == Release::Released, "a lock of ours that we let go was {answer:?}");
         }
-        client.release(&claim, LetGo::now()).await?;
-        let again = client.release(&claim, LetGo::now()).await?;
+        client.release(&claim, ReleaseMode::now()).await?;
+        let again = client.release(&claim, ReleaseMode::now()).await?;
         ensure!(again == Release::NotHeld, "a lock that was let go was {again:?} again");
     }
     Ok(())
@@ -279,7 +279,7 @@ pub(super) async fn word_of_a_grant_that_comes_late_prolongs_nothing(ctx: Arc<Ct
     let looked = Moment::now();
     let believed = guard.valid_for().unwrap_or_default();
     let seen = stranger.inspect(&name("late-grant")).await?;
-    let left = seen.holders.first().and_then(|holder| holder.lapses_in);
+    let left = seen.holders.first().and_then(|holder| holder.expires_in);
     // The server counts milliseconds, and has counted on since.
     let rounding = Duration::from_millis(2) + Moment::now().saturating_since(looked);
     ensure!(

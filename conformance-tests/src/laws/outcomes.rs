@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 
 use lock_core::backend::FaultKind;
 use lock_core::clock::{Moment, sleep};
-use lock_core::faults::{Disturbance, Verb};
+use lock_core::faults::{Injection, Verb};
 use lock_core::{Effect, ErrorKind};
 
 use crate::context::{Ctx, Verdict, ensure, violated};
@@ -16,9 +16,9 @@ pub(super) async fn a_lost_reply_locks_nobody_out(ctx: Arc<Ctx>) -> Verdict {
         // The first attempt is applied, its reply lost: an error, and nothing is left of it. A locker of its
         // own each time: behind a release that is still under way, it would wait for its turn.
         let locks = ctx
-            .disturbed(|call| match call.verb {
-                Verb::TryAcquire => Disturbance::LoseReply,
-                _ => Disturbance::None,
+            .injected(|call| match call.verb {
+                Verb::TryAcquire => Injection::LoseReply,
+                _ => Injection::None,
             })
             .await
             .build();
@@ -41,13 +41,13 @@ pub(super) async fn a_lost_reply_locks_nobody_out(ctx: Arc<Ctx>) -> Verdict {
     let (attempts, lost_at) = (AtomicU32::new(0), Arc::new(OnceLock::new()));
     let noted = Arc::clone(&lost_at);
     let locks = ctx
-        .disturbed(move |call| match call.verb {
-            Verb::Wait => Disturbance::Hang,
+        .injected(move |call| match call.verb {
+            Verb::Wait | Verb::WaitLost => Injection::Hang,
             Verb::TryAcquire if attempts.fetch_add(1, Ordering::SeqCst) == 1 => {
                 let _ = noted.set(Moment::now());
-                Disturbance::LoseReply
+                Injection::LoseReply
             }
-            _ => Disturbance::None,
+            _ => Injection::None,
         })
         .await
         .build();
@@ -71,17 +71,17 @@ pub(super) async fn a_lost_reply_locks_nobody_out(ctx: Arc<Ctx>) -> Verdict {
 }
 
 pub(super) async fn a_fault_is_never_contention(ctx: Arc<Ctx>) -> Verdict {
-    for disturbance in [
-        Disturbance::Hang,
-        Disturbance::HangAfter,
-        Disturbance::LoseReply,
-        Disturbance::Refuse(FaultKind::Unavailable),
-        Disturbance::Refuse(FaultKind::Denied),
+    for injection in [
+        Injection::Hang,
+        Injection::HangAfter,
+        Injection::LoseReply,
+        Injection::Refuse(FaultKind::Unavailable),
+        Injection::Refuse(FaultKind::Denied),
     ] {
         let locks = ctx
-            .disturbed(move |call| match call.verb {
-                Verb::TryAcquire => disturbance,
-                _ => Disturbance::None,
+            .injected(move |call| match call.verb {
+                Verb::TryAcquire => injection,
+                _ => Injection::None,
             })
             .await
             .build();
@@ -94,26 +94,23 @@ pub(super) async fn a_fault_is_never_contention(ctx: Arc<Ctx>) -> Verdict {
             };
             let bound = wait.unwrap_or_default().max(ctx.timeout()) + ctx.slack();
             let took = Moment::now().saturating_since(started);
-            ensure!(
-                took <= bound,
-                "with {disturbance:?}, a call bounded by {bound:?} took {took:?}"
-            );
+            ensure!(took <= bound, "with {injection:?}, a call bounded by {bound:?} took {took:?}");
             let kind = match answer {
                 Err(error) => error.kind(),
                 Ok(answer) => {
                     let what = if answer.is_some() { "a grant" } else { "contention" };
-                    violated!("with {disturbance:?}, an attempt without answer ended as {what}");
+                    violated!("with {injection:?}, an attempt without answer ended as {what}");
                 }
             };
-            let expected = match disturbance {
-                Disturbance::Refuse(FaultKind::Denied) => kind == ErrorKind::Denied,
+            let expected = match injection {
+                Injection::Refuse(FaultKind::Denied) => kind == ErrorKind::Denied,
                 _ => matches!(kind, ErrorKind::Timeout | ErrorKind::Unavailable),
             };
-            ensure!(expected, "with {disturbance:?}, the error is {kind:?}");
+            ensure!(expected, "with {injection:?}, the error is {kind:?}");
         }
         ensure!(
             ctx.becomes_free(&name("n"), ctx.slack()).await?,
-            "{disturbance:?} left the lock shut"
+            "{injection:?} left the lock shut"
         );
     }
 

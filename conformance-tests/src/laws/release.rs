@@ -4,9 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use lock_core::backend::{Attempt, LetGo, Release};
+use lock_core::backend::{Attempt, Release, ReleaseMode};
 use lock_core::clock::{Moment, sleep, sleep_until};
-use lock_core::faults::{Disturbance, Verb};
+use lock_core::faults::{Injection, Verb};
 use lock_core::{Backend, ErrorKind, RenewalPolicy};
 
 use crate::context::{Ctx, Verdict, Violation, ensure};
@@ -16,7 +16,7 @@ pub(super) async fn a_release_frees_the_lock(ctx: Arc<Ctx>) -> Verdict {
     let client = ctx.client().await;
     let mut claim = ctx.claim(&name("n"), false);
     ctx.win(&*client, &mut claim).await?;
-    let answer = client.release(&claim, LetGo::now()).await?;
+    let answer = client.release(&claim, ReleaseMode::now()).await?;
     ensure!(answer == Release::Released, "the release of a held lock was answered {answer:?}");
     ensure!(ctx.is_free(&name("n")).await?, "the lock was released and is not free");
 
@@ -36,12 +36,12 @@ pub(super) async fn a_release_touches_nobody_else(ctx: Arc<Ctx>) -> Verdict {
     let (ours, theirs) = (ctx.client().await, ctx.client().await);
     let mut late = ctx.claim(&name("n"), false);
     ctx.win(&*ours, &mut late).await?;
-    ours.release(&late, LetGo::now()).await?;
+    ours.release(&late, ReleaseMode::now()).await?;
     let mut holder = ctx.claim(&name("n"), false);
     ctx.win(&*theirs, &mut holder).await?;
     let stranger = ctx.claim(&name("n"), false);
     for claim in [&late, &stranger] {
-        for how in [LetGo::now(), LetGo::uncertain()] {
+        for how in [ReleaseMode::now(), ReleaseMode::after_unknown_outcome()] {
             for client in [&ours, &theirs] {
                 let answer = client.release(claim, how).await?;
                 ensure!(
@@ -52,7 +52,7 @@ pub(super) async fn a_release_touches_nobody_else(ctx: Arc<Ctx>) -> Verdict {
             }
         }
     }
-    let answer = theirs.release(&holder, LetGo::now()).await?;
+    let answer = theirs.release(&holder, ReleaseMode::now()).await?;
     ensure!(answer == Release::Released, "the holder's own release was answered {answer:?}");
     Ok(())
 }
@@ -61,8 +61,8 @@ pub(super) async fn a_second_release_is_not_held(ctx: Arc<Ctx>) -> Verdict {
     let client = ctx.client().await;
     let mut claim = ctx.claim(&name("n"), false);
     ctx.win(&*client, &mut claim).await?;
-    let first = client.release(&claim, LetGo::now()).await?;
-    let second = client.release(&claim, LetGo::now()).await?;
+    let first = client.release(&claim, ReleaseMode::now()).await?;
+    let second = client.release(&claim, ReleaseMode::now()).await?;
     ensure!(
         (first, second) == (Release::Released, Release::NotHeld),
         "two releases in a row were answered {first:?} and {second:?}"
@@ -77,9 +77,9 @@ pub(super) async fn a_release_leaves_the_line(ctx: Arc<Ctx>) -> Verdict {
     let waiting = ctx.claim(&name("n"), true);
     let answer = client.try_acquire(&waiting).await?;
     ensure!(matches!(answer, Attempt::Contended { .. }), "a held lock was granted");
-    let answer = client.release(&waiting, LetGo::now()).await?;
+    let answer = client.release(&waiting, ReleaseMode::now()).await?;
     ensure!(answer == Release::NotHeld, "the release of a waiting claim was answered {answer:?}");
-    client.release(&holder, LetGo::now()).await?;
+    client.release(&holder, ReleaseMode::now()).await?;
     ensure!(ctx.is_free(&name("n")).await?, "the lock went to a claim that had left the line");
     Ok(())
 }
@@ -88,7 +88,7 @@ pub(super) async fn a_late_attempt_is_refused(ctx: Arc<Ctx>) -> Verdict {
     let client = ctx.client().await;
     for queues in [false, true] {
         let late = ctx.claim(&name("n"), queues);
-        client.release(&late, LetGo::uncertain()).await?;
+        client.release(&late, ReleaseMode::after_unknown_outcome()).await?;
         let answer = client.try_acquire(&late).await;
         ensure!(
             !matches!(answer, Ok(Attempt::Acquired(_))),
@@ -99,7 +99,7 @@ pub(super) async fn a_late_attempt_is_refused(ctx: Arc<Ctx>) -> Verdict {
     // The attempt that lands late may be the first of two: the second one won.
     let mut won = ctx.claim(&name("n"), false);
     ctx.win(&*client, &mut won).await?;
-    client.release(&won, LetGo::uncertain()).await?;
+    client.release(&won, ReleaseMode::after_unknown_outcome()).await?;
     won.ticket = None;
     let answer = client.try_acquire(&won).await;
     ensure!(
@@ -116,12 +116,12 @@ pub(super) async fn a_minimum_hold_is_kept_and_not_longer(ctx: Arc<Ctx>) -> Verd
     let mut first = ctx.claim(&name("n"), false);
     ctx.win(&*client, &mut first).await?;
     // A lease longer than the minimum hold: the hold must end with the latter.
-    let lock = ctx.locker().await.lock("n")?.ttl(ctx.ttl() * 4).release_no_earlier_than(min_hold);
+    let lock = ctx.locker().await.lock("n")?.ttl(ctx.ttl() * 4).min_hold(min_hold);
     let second = tokio::spawn(async move { lock.acquire().await });
     // The longer the wait, the older a grant may look that is pushed at its end.
     sleep(ctx.ttl() * 2 / 3).await;
     let before = Moment::now();
-    client.release(&first, LetGo::now()).await?;
+    client.release(&first, ReleaseMode::now()).await?;
     let guard = second.await.expect("the waiter does not panic")?;
     let after = Moment::now();
     drop(guard);
@@ -147,7 +147,7 @@ async fn becomes_free_at(ctx: &Ctx, client: &dyn Backend) -> Result<Moment, Viol
         let answered = Moment::now();
         if let Attempt::Acquired(grant) = answer {
             claim.ticket = grant.ticket;
-            client.release(&claim, LetGo::now()).await?;
+            client.release(&claim, ReleaseMode::now()).await?;
             return Ok(answered);
         }
         ensure!(!end.has_passed(), "still held after four leases");
@@ -159,9 +159,9 @@ pub(super) async fn after_a_lost_reply_the_truth_is_told(ctx: Arc<Ctx>) -> Verdi
     let releases = Arc::new(AtomicU32::new(0));
     let counted = Arc::clone(&releases);
     let locks = ctx
-        .disturbed(move |call| match call.verb {
-            Verb::Release if counted.fetch_add(1, Ordering::SeqCst) == 0 => Disturbance::LoseReply,
-            _ => Disturbance::None,
+        .injected(move |call| match call.verb {
+            Verb::Release if counted.fetch_add(1, Ordering::SeqCst) == 0 => Injection::LoseReply,
+            _ => Injection::None,
         })
         .await
         .build();

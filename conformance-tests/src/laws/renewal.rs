@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lock_core::backend::{LetGo, Renewal};
+use lock_core::backend::{ReleaseMode, Renewal};
 use lock_core::clock::sleep;
 
 use crate::context::{Ctx, Verdict, ensure, violated};
@@ -26,7 +26,7 @@ pub(super) async fn a_renewal_moves_the_lease(ctx: Arc<Ctx>) -> Verdict {
         !ctx.is_free(&name("n")).await?,
         "the lock lapsed although each renewal was acknowledged"
     );
-    client.release(&claim, LetGo::now()).await?;
+    client.release(&claim, ReleaseMode::now()).await?;
     Ok(())
 }
 
@@ -34,7 +34,7 @@ pub(super) async fn a_renewal_never_recreates(ctx: Arc<Ctx>) -> Verdict {
     let client = ctx.client().await;
     let mut released = ctx.claim(&name("n"), false);
     ctx.win(&*client, &mut released).await?;
-    client.release(&released, LetGo::now()).await?;
+    client.release(&released, ReleaseMode::now()).await?;
     let never_won = ctx.claim(&name("n"), false);
     for (claim, what) in [(&released, "was released"), (&never_won, "never won")] {
         let answer = client.renew(&[claim]).await.pop();
@@ -82,7 +82,7 @@ pub(super) async fn a_renewal_never_shortens(ctx: Arc<Ctx>) -> Verdict {
         ctx.ttl(),
         ctx.ttl() * 3
     );
-    client.release(&claim, LetGo::now()).await?;
+    client.release(&claim, ReleaseMode::now()).await?;
     Ok(())
 }
 

@@ -3,7 +3,7 @@
 use std::error::Error as _;
 use std::sync::Arc;
 
-use lock_core::faults::{Disturbance, Verb};
+use lock_core::faults::{Injection, Verb};
 
 use crate::context::{Ctx, Verdict, ensure};
 use crate::words::{Output, listen, name};
@@ -30,9 +30,9 @@ pub(super) async fn no_output_holds_an_owner_id(ctx: Arc<Ctx>) -> Verdict {
 
     // A lock that is won, renewed, contended, lost and released, with errors on the way.
     let locks = ctx
-        .disturbed(|call| match call.verb {
-            Verb::Release => Disturbance::LoseReply,
-            _ => Disturbance::None,
+        .injected(|call| match call.verb {
+            Verb::Release => Injection::LoseReply,
+            _ => Injection::None,
         })
         .await
         .build();

@@ -2,9 +2,9 @@
 
 use std::sync::{Arc, Mutex};
 
-use lock_core::backend::{Attempt, LetGo, PLACE_LASTS};
+use lock_core::backend::{Attempt, QUEUE_ENTRY_GRACE, ReleaseMode};
 use lock_core::clock::{Moment, sleep};
-use lock_core::faults::{Disturbance, Verb};
+use lock_core::faults::{Injection, Verb};
 use lock_core::{Locker, RenewalPolicy};
 
 use crate::context::{Ctx, Verdict, ensure, violated};
@@ -12,9 +12,9 @@ use crate::words::name;
 
 pub(super) async fn a_waiter_is_served_without_any_signal(ctx: Arc<Ctx>) -> Verdict {
     let locks = ctx
-        .disturbed(|call| match call.verb {
-            Verb::Wait => Disturbance::Hang,
-            _ => Disturbance::None,
+        .injected(|call| match call.verb {
+            Verb::Wait | Verb::WaitLost => Injection::Hang,
+            _ => Injection::None,
         })
         .await
         .build();
@@ -101,7 +101,7 @@ pub(super) async fn a_try_leaves_no_trace(ctx: Arc<Ctx>) -> Verdict {
     }
     let locks = ctx.locker().await;
     ensure!(locks.lock("n")?.try_acquire().await?.is_none(), "a held lock was granted to a try");
-    client.release(&holder, LetGo::now()).await?;
+    client.release(&holder, ReleaseMode::now()).await?;
     ensure!(ctx.is_free(&name("n")).await?, "the lock was handed to a try that had failed");
     Ok(())
 }
@@ -113,12 +113,12 @@ pub(super) async fn a_place_in_line_lapses(ctx: Arc<Ctx>) -> Verdict {
     let vanished = ctx.claim(&name("n"), true);
     let contended = ctx.client().await.try_acquire(&vanished).await?;
     ensure!(matches!(contended, Attempt::Contended { .. }), "a held lock was granted");
-    let lapsed = Moment::now() + vanished.ttl * 2 + PLACE_LASTS + ctx.slack();
+    let lapsed = Moment::now() + vanished.ttl * 2 + QUEUE_ENTRY_GRACE + ctx.slack();
     while !lapsed.has_passed() {
         sleep(ctx.ttl() / 3).await;
         client.renew(&[&holder]).await.remove(0)?;
     }
-    client.release(&holder, LetGo::now()).await?;
+    client.release(&holder, ReleaseMode::now()).await?;
     ensure!(ctx.is_free(&name("n")).await?, "the lock was handed to somebody who had vanished");
     Ok(())
 }

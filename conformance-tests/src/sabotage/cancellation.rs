@@ -5,11 +5,11 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lock_core::backend::{Attempt, Claim, Fault, LetGo, Release};
+use lock_core::backend::{Attempt, Claim, Fault, Release, ReleaseMode};
 use lock_core::clock::Moment;
 use lock_core::{Backend, OwnerId};
 
-use super::{Sabotage, Saboteur, saboteur};
+use super::{Layer, Saboteur, saboteur};
 
 pub(super) static SABOTEURS: &[Saboteur] = &[saboteur!(KeepsTheCancelled, "7.1", "7.3")];
 
@@ -17,7 +17,7 @@ pub(super) static SABOTEURS: &[Saboteur] = &[saboteur!(KeepsTheCancelled, "7.1",
 #[derive(Debug, Default)]
 struct KeepsTheCancelled(Mutex<HashMap<OwnerId, Moment>>);
 #[async_trait]
-impl Sabotage for KeepsTheCancelled {
+impl Layer for KeepsTheCancelled {
     async fn try_acquire(&self, inner: &dyn Backend, claim: &Claim) -> Result<Attempt, Fault> {
         let answer = inner.try_acquire(claim).await?;
         self.0.lock().unwrap().insert(claim.owner, Moment::now());
@@ -27,7 +27,7 @@ impl Sabotage for KeepsTheCancelled {
         &self,
         inner: &dyn Backend,
         claim: &Claim,
-        how: LetGo,
+        how: ReleaseMode,
     ) -> Result<Release, Fault> {
         let asked = self.0.lock().unwrap().remove(&claim.owner);
         if asked.is_some_and(|at| !(at + Duration::from_millis(10)).has_passed()) {

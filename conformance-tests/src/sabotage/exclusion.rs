@@ -7,7 +7,7 @@ use lock_core::backend::{Attempt, Claim, Fault, Renewal, Wake};
 use lock_core::clock::Moment;
 use lock_core::{Backend, Capabilities, Takeover};
 
-use super::{Lapses, Sabotage, Saboteur, forged, holder, regrant, rerenew, rewake, saboteur};
+use super::{Lapses, Layer, Saboteur, forged, holder, regrant, rerenew, rewake, saboteur};
 
 pub(super) static SABOTEURS: &[Saboteur] = &[
     saboteur!(GrantsEveryone, "1.1", "6.5", "14.1"),
@@ -22,7 +22,7 @@ pub(super) static SABOTEURS: &[Saboteur] = &[
 #[derive(Debug, Default)]
 struct GrantsEveryone;
 #[async_trait]
-impl Sabotage for GrantsEveryone {
+impl Layer for GrantsEveryone {
     async fn try_acquire(&self, inner: &dyn Backend, claim: &Claim) -> Result<Attempt, Fault> {
         match inner.try_acquire(claim).await? {
             Attempt::Contended { .. } => Ok(Attempt::Acquired(forged(claim.ttl))),
@@ -34,24 +34,24 @@ impl Sabotage for GrantsEveryone {
 #[derive(Debug, Default)]
 struct ForgetsItsOwner;
 #[async_trait]
-impl Sabotage for ForgetsItsOwner {
+impl Layer for ForgetsItsOwner {
     async fn try_acquire(&self, inner: &dyn Backend, claim: &Claim) -> Result<Attempt, Fault> {
         if holder(inner, &claim.name).await == Some(claim.owner) {
-            return Ok(Attempt::Contended { lapses_in: None });
+            return Ok(Attempt::Contended { expires_in: None });
         }
         inner.try_acquire(claim).await
     }
     async fn wait(&self, inner: &dyn Backend, claim: &Claim) -> Result<Wake, Fault> {
         // Nor does it know whom it handed the lock to.
         inner.wait(claim).await?;
-        Ok(Wake::Look)
+        Ok(Wake::Retry)
     }
 }
 
 #[derive(Debug, Default)]
 struct AttemptShortens(Lapses);
 #[async_trait]
-impl Sabotage for AttemptShortens {
+impl Layer for AttemptShortens {
     async fn try_acquire(&self, inner: &dyn Backend, claim: &Claim) -> Result<Attempt, Fault> {
         self.0.reap(inner).await?;
         let answer = inner.try_acquire(claim).await?;
@@ -65,7 +65,7 @@ impl Sabotage for AttemptShortens {
 #[derive(Debug, Default)]
 struct CountsFromThePush;
 #[async_trait]
-impl Sabotage for CountsFromThePush {
+impl Layer for CountsFromThePush {
     async fn wait(&self, inner: &dyn Backend, claim: &Claim) -> Result<Wake, Fault> {
         rewake(inner.wait(claim).await, |mut grant| {
             grant.since = Moment::now();
@@ -77,7 +77,7 @@ impl Sabotage for CountsFromThePush {
 #[derive(Debug, Default)]
 struct CountsFromTheReply;
 #[async_trait]
-impl Sabotage for CountsFromTheReply {
+impl Layer for CountsFromTheReply {
     async fn try_acquire(&self, inner: &dyn Backend, claim: &Claim) -> Result<Attempt, Fault> {
         regrant(inner.try_acquire(claim).await, |mut grant| {
             grant.since = Moment::now();
@@ -95,7 +95,7 @@ impl Sabotage for CountsFromTheReply {
 #[derive(Debug, Default)]
 struct HidesItsLeases;
 #[async_trait]
-impl Sabotage for HidesItsLeases {
+impl Layer for HidesItsLeases {
     fn capabilities(&self, inner: &dyn Backend) -> Capabilities {
         Capabilities { takeover: Takeover::AtOnce, ..inner.capabilities() }
     }
@@ -104,7 +104,7 @@ impl Sabotage for HidesItsLeases {
 #[derive(Debug, Default)]
 struct LapsesEarly(Lapses);
 #[async_trait]
-impl Sabotage for LapsesEarly {
+impl Layer for LapsesEarly {
     async fn try_acquire(&self, inner: &dyn Backend, claim: &Claim) -> Result<Attempt, Fault> {
         self.0.reap(inner).await?;
         match inner.try_acquire(claim).await? {

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use lock_core::backend::{Attempt, Claim, Fault, Renewal, Wake};
 use lock_core::{Backend, Capabilities, Fencing, FencingToken, Support};
 
-use super::{Sabotage, Saboteur, regrant, rerenew, rewake, saboteur};
+use super::{Layer, Saboteur, regrant, rerenew, rewake, saboteur};
 
 pub(super) static SABOTEURS: &[Saboteur] = &[
     saboteur!(RepeatsTokens, "5.1", "14.2"),
@@ -21,7 +21,7 @@ pub(super) static SABOTEURS: &[Saboteur] = &[
 #[derive(Debug, Default)]
 struct RepeatsTokens(OnceLock<Option<FencingToken>>);
 #[async_trait]
-impl Sabotage for RepeatsTokens {
+impl Layer for RepeatsTokens {
     async fn try_acquire(&self, inner: &dyn Backend, claim: &Claim) -> Result<Attempt, Fault> {
         regrant(inner.try_acquire(claim).await, |mut grant| {
             grant.token = *self.0.get_or_init(|| grant.token);
@@ -33,7 +33,7 @@ impl Sabotage for RepeatsTokens {
 #[derive(Debug, Default)]
 struct HandsOverOldTokens(Mutex<Option<FencingToken>>);
 #[async_trait]
-impl Sabotage for HandsOverOldTokens {
+impl Layer for HandsOverOldTokens {
     async fn try_acquire(&self, inner: &dyn Backend, claim: &Claim) -> Result<Attempt, Fault> {
         regrant(inner.try_acquire(claim).await, |grant| {
             *self.0.lock().unwrap() = grant.token;
@@ -51,7 +51,7 @@ impl Sabotage for HandsOverOldTokens {
 #[derive(Debug, Default)]
 struct RenewsWithoutToken;
 #[async_trait]
-impl Sabotage for RenewsWithoutToken {
+impl Layer for RenewsWithoutToken {
     async fn renew(&self, inner: &dyn Backend, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
         rerenew(inner.renew(claims).await, |mut grant| {
             grant.token = None;
@@ -63,7 +63,7 @@ impl Sabotage for RenewsWithoutToken {
 #[derive(Debug, Default)]
 struct LosesTokens;
 #[async_trait]
-impl Sabotage for LosesTokens {
+impl Layer for LosesTokens {
     async fn try_acquire(&self, inner: &dyn Backend, claim: &Claim) -> Result<Attempt, Fault> {
         regrant(inner.try_acquire(claim).await, |mut grant| {
             grant.token = None;
@@ -75,19 +75,23 @@ impl Sabotage for LosesTokens {
 #[derive(Debug, Default)]
 struct IssuesUndeclaredTokens;
 #[async_trait]
-impl Sabotage for IssuesUndeclaredTokens {
+impl Layer for IssuesUndeclaredTokens {
     fn capabilities(&self, inner: &dyn Backend) -> Capabilities {
-        Capabilities { fencing: Fencing::None, raisable: Support::Absent, ..inner.capabilities() }
+        Capabilities {
+            fencing: Fencing::None,
+            min_token_supported: Support::Absent,
+            ..inner.capabilities()
+        }
     }
 }
 
 #[derive(Debug, Default)]
 struct IgnoresFloors;
 #[async_trait]
-impl Sabotage for IgnoresFloors {
+impl Layer for IgnoresFloors {
     async fn try_acquire(&self, inner: &dyn Backend, claim: &Claim) -> Result<Attempt, Fault> {
         let mut claim = claim.clone();
-        claim.floor = None;
+        claim.min_token = None;
         inner.try_acquire(&claim).await
     }
 }
@@ -95,7 +99,7 @@ impl Sabotage for IgnoresFloors {
 #[derive(Debug, Default)]
 struct UsesLowBits;
 #[async_trait]
-impl Sabotage for UsesLowBits {
+impl Layer for UsesLowBits {
     async fn try_acquire(&self, inner: &dyn Backend, claim: &Claim) -> Result<Attempt, Fault> {
         regrant(inner.try_acquire(claim).await, |mut grant| {
             grant.token = grant.token.map(|token| FencingToken::from_u64(token.as_u64() | 1));

@@ -5,10 +5,12 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lock_core::backend::{Claim, Fault, Hold, LetGo, Listed, LockState, Release, Renewal};
+use lock_core::backend::{
+    Claim, Fault, HoldKind, Listed, LockState, Release, ReleaseMode, Renewal,
+};
 use lock_core::{Backend, Capabilities, LockName, OwnerId, Support};
 
-use super::{Sabotage, Saboteur, holder, saboteur};
+use super::{Layer, Saboteur, holder, saboteur};
 
 pub(super) static SABOTEURS: &[Saboteur] = &[
     saboteur!(HidesWhatItCan, "9.1", "9.2", "9.3", "9.4"),
@@ -23,7 +25,7 @@ pub(super) static SABOTEURS: &[Saboteur] = &[
 #[derive(Debug, Default)]
 struct HidesWhatItCan;
 #[async_trait]
-impl Sabotage for HidesWhatItCan {
+impl Layer for HidesWhatItCan {
     fn capabilities(&self, inner: &dyn Backend) -> Capabilities {
         Capabilities {
             detached: Support::Absent,
@@ -38,7 +40,7 @@ impl Sabotage for HidesWhatItCan {
 #[derive(Debug, Default)]
 struct InspectSeesNothing;
 #[async_trait]
-impl Sabotage for InspectSeesNothing {
+impl Layer for InspectSeesNothing {
     async fn inspect(&self, _: &dyn Backend, _: &LockName) -> Result<LockState, Fault> {
         Ok(LockState::default())
     }
@@ -47,7 +49,7 @@ impl Sabotage for InspectSeesNothing {
 #[derive(Debug, Default)]
 struct InspectTakesTheLock;
 #[async_trait]
-impl Sabotage for InspectTakesTheLock {
+impl Layer for InspectTakesTheLock {
     async fn inspect(&self, inner: &dyn Backend, name: &LockName) -> Result<LockState, Fault> {
         // The usual way to ask a kernel lock: try it.
         let state = inner.inspect(name).await?;
@@ -61,7 +63,7 @@ impl Sabotage for InspectTakesTheLock {
 #[derive(Debug, Default)]
 struct BreaksAnyone;
 #[async_trait]
-impl Sabotage for BreaksAnyone {
+impl Layer for BreaksAnyone {
     async fn break_lock(
         &self,
         inner: &dyn Backend,
@@ -78,7 +80,7 @@ impl Sabotage for BreaksAnyone {
 #[derive(Debug, Default)]
 struct ListsInAnyOrder;
 #[async_trait]
-impl Sabotage for ListsInAnyOrder {
+impl Layer for ListsInAnyOrder {
     async fn list(
         &self,
         inner: &dyn Backend,
@@ -95,7 +97,7 @@ impl Sabotage for ListsInAnyOrder {
 #[derive(Debug, Default)]
 struct ListsWithoutLimit;
 #[async_trait]
-impl Sabotage for ListsWithoutLimit {
+impl Layer for ListsWithoutLimit {
     async fn list(
         &self,
         inner: &dyn Backend,
@@ -111,7 +113,7 @@ impl Sabotage for ListsWithoutLimit {
 #[derive(Debug, Default)]
 struct ReleasesOnlyWhatItRenewed(Mutex<HashSet<OwnerId>>);
 #[async_trait]
-impl Sabotage for ReleasesOnlyWhatItRenewed {
+impl Layer for ReleasesOnlyWhatItRenewed {
     async fn renew(&self, inner: &dyn Backend, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
         self.0.lock().unwrap().extend(claims.iter().map(|claim| claim.owner));
         inner.renew(claims).await
@@ -120,9 +122,9 @@ impl Sabotage for ReleasesOnlyWhatItRenewed {
         &self,
         inner: &dyn Backend,
         claim: &Claim,
-        how: LetGo,
+        how: ReleaseMode,
     ) -> Result<Release, Fault> {
-        if claim.hold == Hold::Detached && !self.0.lock().unwrap().contains(&claim.owner) {
+        if claim.hold == HoldKind::Detached && !self.0.lock().unwrap().contains(&claim.owner) {
             return Ok(Release::NotHeld);
         }
         inner.release(claim, how).await

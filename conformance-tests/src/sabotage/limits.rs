@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use lock_core::backend::{Attempt, Claim, Fault};
 use lock_core::{Backend, LockName};
 
-use super::{Sabotage, Saboteur, saboteur};
+use super::{Layer, Saboteur, saboteur};
 
 pub(super) static SABOTEURS: &[Saboteur] = &[
     saboteur!(FoldsCase, "10.1"),
@@ -18,7 +18,7 @@ pub(super) static SABOTEURS: &[Saboteur] = &[
 #[derive(Debug, Default)]
 struct FoldsCase;
 #[async_trait]
-impl Sabotage for FoldsCase {
+impl Layer for FoldsCase {
     async fn try_acquire(&self, inner: &dyn Backend, claim: &Claim) -> Result<Attempt, Fault> {
         under(str::to_lowercase, inner, claim).await
     }
@@ -27,7 +27,7 @@ impl Sabotage for FoldsCase {
 #[derive(Debug, Default)]
 struct CutsNames;
 #[async_trait]
-impl Sabotage for CutsNames {
+impl Layer for CutsNames {
     async fn try_acquire(&self, inner: &dyn Backend, claim: &Claim) -> Result<Attempt, Fault> {
         under(|name| name.chars().take(250).collect(), inner, claim).await
     }
@@ -36,7 +36,7 @@ impl Sabotage for CutsNames {
 #[derive(Debug, Default)]
 struct ReadsLongLeasesAsDates;
 #[async_trait]
-impl Sabotage for ReadsLongLeasesAsDates {
+impl Layer for ReadsLongLeasesAsDates {
     async fn try_acquire(&self, inner: &dyn Backend, claim: &Claim) -> Result<Attempt, Fault> {
         let answer = inner.try_acquire(claim).await?;
         if claim.ttl > Duration::from_secs(30 * 24 * 3600) {
@@ -49,7 +49,7 @@ impl Sabotage for ReadsLongLeasesAsDates {
 #[derive(Debug, Default)]
 struct RoundsShortLeasesToForever;
 #[async_trait]
-impl Sabotage for RoundsShortLeasesToForever {
+impl Layer for RoundsShortLeasesToForever {
     async fn try_acquire(&self, inner: &dyn Backend, claim: &Claim) -> Result<Attempt, Fault> {
         let mut claim = claim.clone();
         if claim.ttl < Duration::from_secs(1) {

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use lock_core::backend::{Attempt, Claim, Fault, Grant, Lease, Renewal, Wake};
 use lock_core::{Backend, OwnerId};
 
-use super::{Lapses, Sabotage, Saboteur, forged, regrant, rewake, saboteur};
+use super::{Lapses, Layer, Saboteur, forged, regrant, rewake, saboteur};
 
 pub(super) static SABOTEURS: &[Saboteur] = &[
     saboteur!(RenewAlwaysHeld, "3.1", "2.2", "2.3", "14.5"),
@@ -27,7 +27,7 @@ impl RenewAlwaysHeld {
     }
 }
 #[async_trait]
-impl Sabotage for RenewAlwaysHeld {
+impl Layer for RenewAlwaysHeld {
     async fn try_acquire(&self, inner: &dyn Backend, claim: &Claim) -> Result<Attempt, Fault> {
         regrant(inner.try_acquire(claim).await, |grant| self.note(claim, grant))
     }
@@ -62,7 +62,7 @@ impl ExaggeratesItsLease {
     }
 }
 #[async_trait]
-impl Sabotage for ExaggeratesItsLease {
+impl Layer for ExaggeratesItsLease {
     async fn try_acquire(&self, inner: &dyn Backend, claim: &Claim) -> Result<Attempt, Fault> {
         regrant(inner.try_acquire(claim).await, Self::exaggerate)
     }
@@ -75,7 +75,7 @@ impl Sabotage for ExaggeratesItsLease {
 #[derive(Debug, Default)]
 struct ReleasesAtTheDeadline(Lapses);
 #[async_trait]
-impl Sabotage for ReleasesAtTheDeadline {
+impl Layer for ReleasesAtTheDeadline {
     async fn try_acquire(&self, inner: &dyn Backend, claim: &Claim) -> Result<Attempt, Fault> {
         let attempt = inner.try_acquire(claim).await?;
         if let Attempt::Acquired(grant) = &attempt {
@@ -98,11 +98,8 @@ impl Sabotage for ReleasesAtTheDeadline {
 #[derive(Debug, Default)]
 struct KeepsTheNewsToItself;
 #[async_trait]
-impl Sabotage for KeepsTheNewsToItself {
-    async fn wait(&self, inner: &dyn Backend, claim: &Claim) -> Result<Wake, Fault> {
-        match claim.held {
-            true => std::future::pending().await,
-            false => inner.wait(claim).await,
-        }
+impl Layer for KeepsTheNewsToItself {
+    async fn wait_lost(&self, _: &dyn Backend, _: &Claim) -> Result<(), Fault> {
+        std::future::pending().await
     }
 }

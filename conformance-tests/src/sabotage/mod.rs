@@ -8,12 +8,10 @@ use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lock_core::backend::{
-    Attempt, Claim, Fault, FaultKind, Grant, Identity, Lease, LetGo, Listed, LockState, Release,
-    Renewal, Wake,
-};
+use lock_core::backend::{Attempt, Claim, Fault, FaultKind, Grant, Lease, Renewal, Wake};
 use lock_core::clock::Moment;
-use lock_core::{Backend, Capabilities, Executor, FencingToken, LockName, OwnerId};
+use lock_core::layer::{Layer, Layered};
+use lock_core::{Backend, FencingToken, LockName, OwnerId};
 
 use crate::harness::{Harness, Pace, Script, ServerProcess};
 use crate::network::Network;
@@ -43,7 +41,7 @@ pub struct Saboteur {
     pub name: &'static str,
     /// The laws whose checks must catch it.
     pub caught_by: &'static [&'static str],
-    make: fn() -> Arc<dyn Sabotage>,
+    make: fn() -> Arc<dyn Layer>,
 }
 
 impl Saboteur {
@@ -107,65 +105,14 @@ static SABOTEURS: LazyLock<Vec<Saboteur>> = LazyLock::new(|| {
     chapters.concat()
 });
 
-/// What a saboteur changes: every verb does what the inner backend does, unless overridden.
-#[async_trait]
-trait Sabotage: fmt::Debug + Send + Sync + 'static {
-    /// A client is connected, on the runtime of the caller.
-    fn connects(&self) {}
-    fn capabilities(&self, inner: &dyn Backend) -> Capabilities {
-        inner.capabilities()
-    }
-    async fn try_acquire(&self, inner: &dyn Backend, claim: &Claim) -> Result<Attempt, Fault> {
-        inner.try_acquire(claim).await
-    }
-    async fn wait(&self, inner: &dyn Backend, claim: &Claim) -> Result<Wake, Fault> {
-        inner.wait(claim).await
-    }
-    async fn renew(&self, inner: &dyn Backend, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
-        inner.renew(claims).await
-    }
-    async fn release(
-        &self,
-        inner: &dyn Backend,
-        claim: &Claim,
-        how: LetGo,
-    ) -> Result<Release, Fault> {
-        inner.release(claim, how).await
-    }
-    async fn inspect(&self, inner: &dyn Backend, name: &LockName) -> Result<LockState, Fault> {
-        inner.inspect(name).await
-    }
-    async fn list(
-        &self,
-        inner: &dyn Backend,
-        prefix: &str,
-        after: Option<&LockName>,
-        limit: usize,
-    ) -> Result<Vec<Listed>, Fault> {
-        inner.list(prefix, after, limit).await
-    }
-    async fn break_lock(
-        &self,
-        inner: &dyn Backend,
-        name: &LockName,
-        expected: &OwnerId,
-    ) -> Result<bool, Fault> {
-        inner.break_lock(name, expected).await
-    }
-    fn debug(&self, f: &mut fmt::Formatter<'_>, inner: &dyn Backend) -> fmt::Result {
-        fmt::Debug::fmt(inner, f)
-    }
-}
-
 struct Infiltrated {
     harness: Box<dyn Harness>,
-    sabotage: Arc<dyn Sabotage>,
+    sabotage: Arc<dyn Layer>,
 }
 
 impl Infiltrated {
     fn sabotaged(&self, inner: Arc<dyn Backend>) -> Arc<dyn Backend> {
-        self.sabotage.connects();
-        Arc::new(Sabotaged { inner, sabotage: Arc::clone(&self.sabotage) })
+        Arc::new(Layered::<dyn Layer>::new(inner, Arc::clone(&self.sabotage)))
     }
 }
 
@@ -204,57 +151,6 @@ impl Harness for Infiltrated {
     }
     fn server(&self) -> Option<&dyn ServerProcess> {
         self.harness.server()
-    }
-}
-
-struct Sabotaged {
-    inner: Arc<dyn Backend>,
-    sabotage: Arc<dyn Sabotage>,
-}
-
-impl fmt::Debug for Sabotaged {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.sabotage.debug(f, &*self.inner)
-    }
-}
-
-#[async_trait]
-impl Backend for Sabotaged {
-    fn executor(&self) -> Option<Executor> {
-        self.inner.executor()
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        self.sabotage.capabilities(&*self.inner)
-    }
-    async fn identity(&self) -> Result<Option<Identity>, Fault> {
-        self.inner.identity().await
-    }
-    async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, Fault> {
-        self.sabotage.try_acquire(&*self.inner, claim).await
-    }
-    async fn wait(&self, claim: &Claim) -> Result<Wake, Fault> {
-        self.sabotage.wait(&*self.inner, claim).await
-    }
-    async fn renew(&self, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
-        self.sabotage.renew(&*self.inner, claims).await
-    }
-    async fn release(&self, claim: &Claim, how: LetGo) -> Result<Release, Fault> {
-        self.sabotage.release(&*self.inner, claim, how).await
-    }
-    async fn inspect(&self, name: &LockName) -> Result<LockState, Fault> {
-        self.sabotage.inspect(&*self.inner, name).await
-    }
-    async fn list(
-        &self,
-        prefix: &str,
-        after: Option<&LockName>,
-        limit: usize,
-    ) -> Result<Vec<Listed>, Fault> {
-        self.sabotage.list(&*self.inner, prefix, after, limit).await
-    }
-    async fn break_lock(&self, name: &LockName, expected: &OwnerId) -> Result<bool, Fault> {
-        self.sabotage.break_lock(&*self.inner, name, expected).await
     }
 }
 

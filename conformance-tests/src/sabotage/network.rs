@@ -7,12 +7,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lock_core::Backend;
 use lock_core::backend::{
-    Attempt, Claim, Fault, FaultKind, Grant, Lease, LetGo, Release, Renewal, Wake,
+    Attempt, Claim, Fault, FaultKind, Grant, Lease, Release, ReleaseMode, Renewal, Wake,
 };
 use lock_core::clock::Moment;
 use tokio::runtime::Handle;
 
-use super::{Sabotage, Saboteur, saboteur};
+use super::{Layer, Saboteur, saboteur};
 
 pub(super) static SABOTEURS: &[Saboteur] = &[
     saboteur!(AssumesItsRenewals, "12.3", "13.2", "14.4"),
@@ -28,7 +28,7 @@ pub(super) static SABOTEURS: &[Saboteur] = &[
 #[derive(Debug, Default)]
 struct AssumesItsRenewals;
 #[async_trait]
-impl Sabotage for AssumesItsRenewals {
+impl Layer for AssumesItsRenewals {
     async fn renew(&self, inner: &dyn Backend, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
         let since = Moment::now();
         match tokio::time::timeout(Duration::from_millis(200), inner.renew(claims)).await {
@@ -50,7 +50,7 @@ impl Sabotage for AssumesItsRenewals {
 #[derive(Debug, Default)]
 struct GivesUpAtOnce;
 #[async_trait]
-impl Sabotage for GivesUpAtOnce {
+impl Layer for GivesUpAtOnce {
     async fn renew(&self, inner: &dyn Backend, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
         let answers = inner.renew(claims).await.into_iter();
         answers.map(|answer| Ok(answer.unwrap_or(Renewal::NotHeld))).collect()
@@ -63,12 +63,12 @@ struct RepeatsItsLastAnswer {
     last: Mutex<Option<Release>>,
 }
 #[async_trait]
-impl Sabotage for RepeatsItsLastAnswer {
+impl Layer for RepeatsItsLastAnswer {
     async fn release(
         &self,
         inner: &dyn Backend,
         claim: &Claim,
-        how: LetGo,
+        how: ReleaseMode,
     ) -> Result<Release, Fault> {
         let answer = inner.release(claim, how).await?;
         let last = self.last.lock().expect("nobody panics here").replace(answer);
@@ -96,7 +96,7 @@ impl NeverReconnects {
     }
 }
 #[async_trait]
-impl Sabotage for NeverReconnects {
+impl Layer for NeverReconnects {
     async fn try_acquire(&self, inner: &dyn Backend, claim: &Claim) -> Result<Attempt, Fault> {
         self.pass()?;
         self.note(inner.try_acquire(claim).await)
@@ -117,7 +117,7 @@ impl Sabotage for NeverReconnects {
 #[derive(Debug, Default)]
 struct BlocksItsThread;
 #[async_trait]
-impl Sabotage for BlocksItsThread {
+impl Layer for BlocksItsThread {
     async fn try_acquire(&self, inner: &dyn Backend, claim: &Claim) -> Result<Attempt, Fault> {
         match tokio::time::timeout(Duration::from_secs(1), inner.try_acquire(claim)).await {
             Ok(answer) => answer,
@@ -134,8 +134,8 @@ impl Sabotage for BlocksItsThread {
 #[derive(Debug, Default)]
 struct DependsOnWhoConnected(Mutex<Option<Handle>>);
 #[async_trait]
-impl Sabotage for DependsOnWhoConnected {
-    fn connects(&self) {
+impl Layer for DependsOnWhoConnected {
+    fn attach(&self) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Handle::try_current().ok();
     }
     async fn renew(&self, inner: &dyn Backend, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
@@ -157,7 +157,7 @@ impl Sabotage for DependsOnWhoConnected {
 #[derive(Debug, Default)]
 struct CountsFromTheWord;
 #[async_trait]
-impl Sabotage for CountsFromTheWord {
+impl Layer for CountsFromTheWord {
     async fn wait(&self, inner: &dyn Backend, claim: &Claim) -> Result<Wake, Fault> {
         let mut wake = inner.wait(claim).await?;
         if let Wake::Granted(grant) = &mut wake {
@@ -170,12 +170,12 @@ impl Sabotage for CountsFromTheWord {
 #[derive(Debug, Default)]
 struct ForgetsFailedReleases;
 #[async_trait]
-impl Sabotage for ForgetsFailedReleases {
+impl Layer for ForgetsFailedReleases {
     async fn release(
         &self,
         inner: &dyn Backend,
         claim: &Claim,
-        how: LetGo,
+        how: ReleaseMode,
     ) -> Result<Release, Fault> {
         match tokio::time::timeout(Duration::from_millis(200), inner.release(claim, how)).await {
             Ok(Ok(answer)) => Ok(answer),

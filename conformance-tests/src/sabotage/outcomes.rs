@@ -2,9 +2,9 @@
 
 use async_trait::async_trait;
 use lock_core::Backend;
-use lock_core::backend::{Attempt, Claim, Fault, LetGo, Release};
+use lock_core::backend::{Attempt, Claim, Fault, Release, ReleaseMode};
 
-use super::{Sabotage, Saboteur, saboteur};
+use super::{Layer, Saboteur, saboteur};
 
 pub(super) static SABOTEURS: &[Saboteur] = &[
     saboteur!(SwallowsUncertainReleases, "8.1", "12.1", "12.5", "13.1"),
@@ -14,14 +14,14 @@ pub(super) static SABOTEURS: &[Saboteur] = &[
 #[derive(Debug, Default)]
 struct SwallowsUncertainReleases;
 #[async_trait]
-impl Sabotage for SwallowsUncertainReleases {
+impl Layer for SwallowsUncertainReleases {
     async fn release(
         &self,
         inner: &dyn Backend,
         claim: &Claim,
-        how: LetGo,
+        how: ReleaseMode,
     ) -> Result<Release, Fault> {
-        if how.uncertain {
+        if how.expects_late_attempt() {
             return Ok(Release::NotHeld);
         }
         inner.release(claim, how).await
@@ -31,8 +31,8 @@ impl Sabotage for SwallowsUncertainReleases {
 #[derive(Debug, Default)]
 struct CallsFaultsContention;
 #[async_trait]
-impl Sabotage for CallsFaultsContention {
+impl Layer for CallsFaultsContention {
     async fn try_acquire(&self, inner: &dyn Backend, claim: &Claim) -> Result<Attempt, Fault> {
-        Ok(inner.try_acquire(claim).await.unwrap_or(Attempt::Contended { lapses_in: None }))
+        Ok(inner.try_acquire(claim).await.unwrap_or(Attempt::Contended { expires_in: None }))
     }
 }

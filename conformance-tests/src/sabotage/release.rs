@@ -2,9 +2,9 @@
 
 use async_trait::async_trait;
 use lock_core::Backend;
-use lock_core::backend::{Claim, Fault, LetGo, Release};
+use lock_core::backend::{Claim, Fault, LateAttempt, Release, ReleaseMode};
 
-use super::{Sabotage, Saboteur, holder, saboteur, unavailable};
+use super::{Layer, Saboteur, holder, saboteur, unavailable};
 
 pub(super) static SABOTEURS: &[Saboteur] = &[
     saboteur!(ReleasesInName, "4.1", "7.2", "14.3", "14.6"),
@@ -20,8 +20,8 @@ pub(super) static SABOTEURS: &[Saboteur] = &[
 #[derive(Debug, Default)]
 struct ReleasesInName;
 #[async_trait]
-impl Sabotage for ReleasesInName {
-    async fn release(&self, _: &dyn Backend, _: &Claim, _: LetGo) -> Result<Release, Fault> {
+impl Layer for ReleasesInName {
+    async fn release(&self, _: &dyn Backend, _: &Claim, _: ReleaseMode) -> Result<Release, Fault> {
         Ok(Release::Released)
     }
 }
@@ -29,12 +29,12 @@ impl Sabotage for ReleasesInName {
 #[derive(Debug, Default)]
 struct ReleasesAnyone;
 #[async_trait]
-impl Sabotage for ReleasesAnyone {
+impl Layer for ReleasesAnyone {
     async fn release(
         &self,
         inner: &dyn Backend,
         claim: &Claim,
-        how: LetGo,
+        how: ReleaseMode,
     ) -> Result<Release, Fault> {
         let answer = inner.release(claim, how).await?;
         if let (Release::NotHeld, Some(owner)) = (answer, holder(inner, &claim.name).await) {
@@ -48,8 +48,8 @@ impl Sabotage for ReleasesAnyone {
 #[derive(Debug, Default)]
 pub(super) struct NeverReleases;
 #[async_trait]
-impl Sabotage for NeverReleases {
-    async fn release(&self, _: &dyn Backend, _: &Claim, _: LetGo) -> Result<Release, Fault> {
+impl Layer for NeverReleases {
+    async fn release(&self, _: &dyn Backend, _: &Claim, _: ReleaseMode) -> Result<Release, Fault> {
         Err(unavailable())
     }
 }
@@ -58,12 +58,12 @@ impl Sabotage for NeverReleases {
 #[derive(Debug, Default)]
 pub(super) struct RetriesReleasesBlindly;
 #[async_trait]
-impl Sabotage for RetriesReleasesBlindly {
+impl Layer for RetriesReleasesBlindly {
     async fn release(
         &self,
         inner: &dyn Backend,
         claim: &Claim,
-        how: LetGo,
+        how: ReleaseMode,
     ) -> Result<Release, Fault> {
         let failed = match inner.release(claim, how).await {
             Ok(answer) => return Ok(answer),
@@ -79,12 +79,12 @@ impl Sabotage for RetriesReleasesBlindly {
 #[derive(Debug, Default)]
 struct AlwaysReleased;
 #[async_trait]
-impl Sabotage for AlwaysReleased {
+impl Layer for AlwaysReleased {
     async fn release(
         &self,
         inner: &dyn Backend,
         claim: &Claim,
-        how: LetGo,
+        how: ReleaseMode,
     ) -> Result<Release, Fault> {
         inner.release(claim, how).await.map(|_| Release::Released)
     }
@@ -93,12 +93,12 @@ impl Sabotage for AlwaysReleased {
 #[derive(Debug, Default)]
 struct LeavesGhostsInLine;
 #[async_trait]
-impl Sabotage for LeavesGhostsInLine {
+impl Layer for LeavesGhostsInLine {
     async fn release(
         &self,
         inner: &dyn Backend,
         claim: &Claim,
-        how: LetGo,
+        how: ReleaseMode,
     ) -> Result<Release, Fault> {
         if holder(inner, &claim.name).await == Some(claim.owner) {
             return inner.release(claim, how).await;
@@ -110,14 +110,14 @@ impl Sabotage for LeavesGhostsInLine {
 #[derive(Debug, Default)]
 struct AdmitsLateAttempts;
 #[async_trait]
-impl Sabotage for AdmitsLateAttempts {
+impl Layer for AdmitsLateAttempts {
     async fn release(
         &self,
         inner: &dyn Backend,
         claim: &Claim,
-        mut how: LetGo,
+        mut how: ReleaseMode,
     ) -> Result<Release, Fault> {
-        how.uncertain = false;
+        how.late_attempt = LateAttempt::Excluded;
         inner.release(claim, how).await
     }
 }
@@ -126,14 +126,16 @@ impl Sabotage for AdmitsLateAttempts {
 #[derive(Debug, Default)]
 struct ForgetsWhomItKnew;
 #[async_trait]
-impl Sabotage for ForgetsWhomItKnew {
+impl Layer for ForgetsWhomItKnew {
     async fn release(
         &self,
         inner: &dyn Backend,
         claim: &Claim,
-        mut how: LetGo,
+        mut how: ReleaseMode,
     ) -> Result<Release, Fault> {
-        how.uncertain &= holder(inner, &claim.name).await != Some(claim.owner);
+        if holder(inner, &claim.name).await == Some(claim.owner) {
+            how.late_attempt = LateAttempt::Excluded;
+        }
         inner.release(claim, how).await
     }
 }
@@ -141,12 +143,12 @@ impl Sabotage for ForgetsWhomItKnew {
 #[derive(Debug, Default)]
 struct IgnoresMinimumHolds;
 #[async_trait]
-impl Sabotage for IgnoresMinimumHolds {
+impl Layer for IgnoresMinimumHolds {
     async fn release(
         &self,
         inner: &dyn Backend,
         claim: &Claim,
-        mut how: LetGo,
+        mut how: ReleaseMode,
     ) -> Result<Release, Fault> {
         how.keep = None;
         inner.release(claim, how).await
@@ -156,12 +158,12 @@ impl Sabotage for IgnoresMinimumHolds {
 #[derive(Debug, Default)]
 struct KeepsTheWholeLease;
 #[async_trait]
-impl Sabotage for KeepsTheWholeLease {
+impl Layer for KeepsTheWholeLease {
     async fn release(
         &self,
         inner: &dyn Backend,
         claim: &Claim,
-        how: LetGo,
+        how: ReleaseMode,
     ) -> Result<Release, Fault> {
         if how.keep.is_some() {
             return Ok(Release::Released);

@@ -5,7 +5,7 @@ use lock_core::Backend;
 use lock_core::backend::{Attempt, Claim, Fault, Grant, Lease, Renewal};
 use lock_core::clock::Moment;
 
-use super::{Lapses, Sabotage, Saboteur, forged, holder, regrant, rerenew, saboteur, unavailable};
+use super::{Lapses, Layer, Saboteur, forged, holder, regrant, rerenew, saboteur, unavailable};
 
 pub(super) static SABOTEURS: &[Saboteur] = &[
     saboteur!(RenewsInName, "2.1"),
@@ -19,7 +19,7 @@ pub(super) static SABOTEURS: &[Saboteur] = &[
 #[derive(Debug, Default)]
 struct RenewsInName;
 #[async_trait]
-impl Sabotage for RenewsInName {
+impl Layer for RenewsInName {
     async fn renew(&self, _: &dyn Backend, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
         claims.iter().map(|claim| Ok(Renewal::Held(forged(claim.ttl)))).collect()
     }
@@ -28,7 +28,7 @@ impl Sabotage for RenewsInName {
 #[derive(Debug, Default)]
 struct RenewRecreates;
 #[async_trait]
-impl Sabotage for RenewRecreates {
+impl Layer for RenewRecreates {
     async fn renew(&self, inner: &dyn Backend, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
         let mut answers = Vec::new();
         for claim in claims {
@@ -44,7 +44,7 @@ impl Sabotage for RenewRecreates {
 #[derive(Debug, Default)]
 struct RenewAdopts;
 #[async_trait]
-impl Sabotage for RenewAdopts {
+impl Layer for RenewAdopts {
     async fn renew(&self, inner: &dyn Backend, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
         let mut answers = Vec::new();
         for claim in claims {
@@ -60,7 +60,7 @@ impl Sabotage for RenewAdopts {
 #[derive(Debug, Default)]
 struct RenewShortens(Lapses);
 #[async_trait]
-impl Sabotage for RenewShortens {
+impl Layer for RenewShortens {
     async fn try_acquire(&self, inner: &dyn Backend, claim: &Claim) -> Result<Attempt, Fault> {
         self.0.reap(inner).await?;
         inner.try_acquire(claim).await
@@ -76,7 +76,7 @@ impl Sabotage for RenewShortens {
 #[derive(Debug, Default)]
 struct AnswersOutOfOrder;
 #[async_trait]
-impl Sabotage for AnswersOutOfOrder {
+impl Layer for AnswersOutOfOrder {
     async fn renew(&self, inner: &dyn Backend, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
         let mut answers = inner.renew(claims).await;
         answers.sort_by_key(|answer| matches!(answer, Ok(Renewal::NotHeld)));
@@ -96,7 +96,7 @@ impl LeavesNextToNothing {
     }
 }
 #[async_trait]
-impl Sabotage for LeavesNextToNothing {
+impl Layer for LeavesNextToNothing {
     async fn try_acquire(&self, inner: &dyn Backend, claim: &Claim) -> Result<Attempt, Fault> {
         regrant(inner.try_acquire(claim).await, Self::shorten)
     }
@@ -108,7 +108,7 @@ impl Sabotage for LeavesNextToNothing {
 #[derive(Debug, Default)]
 pub(super) struct NeverRenews;
 #[async_trait]
-impl Sabotage for NeverRenews {
+impl Layer for NeverRenews {
     async fn renew(&self, _: &dyn Backend, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
         claims.iter().map(|_| Err(unavailable())).collect()
     }

@@ -7,19 +7,19 @@ use async_trait::async_trait;
 use lock_core::backend::{Attempt, Claim, Fault};
 use lock_core::{Backend, OwnerId};
 
-use super::{Sabotage, Saboteur, saboteur};
+use super::{Layer, Saboteur, saboteur};
 
 pub(super) static SABOTEURS: &[Saboteur] = &[saboteur!(ShowsOwners, "11.1")];
 
 #[derive(Debug, Default)]
 struct ShowsOwners(Mutex<Option<OwnerId>>);
 #[async_trait]
-impl Sabotage for ShowsOwners {
+impl Layer for ShowsOwners {
     async fn try_acquire(&self, inner: &dyn Backend, claim: &Claim) -> Result<Attempt, Fault> {
         *self.0.lock().unwrap() = Some(claim.owner);
         inner.try_acquire(claim).await
     }
-    fn debug(&self, f: &mut fmt::Formatter<'_>, inner: &dyn Backend) -> fmt::Result {
+    fn debug(&self, inner: &dyn Backend, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let last = self.0.lock().unwrap().map(|owner| owner.expose());
         write!(f, "{inner:?}, last asked by {last:?}")
     }

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use lock_core::Backend;
 use lock_core::backend::{Attempt, Claim, Fault};
 
-use super::{Sabotage, Saboteur, saboteur};
+use super::{Layer, Saboteur, saboteur};
 
 pub(super) static SABOTEURS: &[Saboteur] = &[saboteur!(ServesTheServedAgain, "13.4")];
 
@@ -21,7 +21,7 @@ struct Seen {
 }
 
 #[async_trait]
-impl Sabotage for ServesTheServedAgain {
+impl Layer for ServesTheServedAgain {
     async fn try_acquire(&self, inner: &dyn Backend, claim: &Claim) -> Result<Attempt, Fault> {
         let server = inner.identity().await?.map(|identity| identity.id);
         let served = {

@@ -5,11 +5,11 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use lock_core::backend::{Attempt, Claim, Fault, LetGo, Release, Wake};
+use lock_core::backend::{Attempt, Claim, Fault, OnContention, Release, ReleaseMode, Wake};
 use lock_core::clock::sleep;
 use lock_core::{Backend, LockName, OwnerId};
 
-use super::{Sabotage, Saboteur, saboteur};
+use super::{Layer, Saboteur, saboteur};
 
 pub(super) static SABOTEURS: &[Saboteur] = &[
     saboteur!(CachesContention, "6.1"),
@@ -23,10 +23,10 @@ pub(super) static SABOTEURS: &[Saboteur] = &[
 #[derive(Debug, Default)]
 struct CachesContention(Mutex<HashSet<OwnerId>>);
 #[async_trait]
-impl Sabotage for CachesContention {
+impl Layer for CachesContention {
     async fn try_acquire(&self, inner: &dyn Backend, claim: &Claim) -> Result<Attempt, Fault> {
         if self.0.lock().unwrap().contains(&claim.owner) {
-            return Ok(Attempt::Contended { lapses_in: None });
+            return Ok(Attempt::Contended { expires_in: None });
         }
         let answer = inner.try_acquire(claim).await?;
         if matches!(answer, Attempt::Contended { .. }) {
@@ -39,7 +39,7 @@ impl Sabotage for CachesContention {
 #[derive(Debug, Default)]
 struct NeverWakes;
 #[async_trait]
-impl Sabotage for NeverWakes {
+impl Layer for NeverWakes {
     async fn wait(&self, _: &dyn Backend, _: &Claim) -> Result<Wake, Fault> {
         std::future::pending().await
     }
@@ -48,30 +48,30 @@ impl Sabotage for NeverWakes {
 #[derive(Debug, Default)]
 struct ServesLastFirst(Mutex<Vec<OwnerId>>);
 #[async_trait]
-impl Sabotage for ServesLastFirst {
+impl Layer for ServesLastFirst {
     async fn try_acquire(&self, inner: &dyn Backend, claim: &Claim) -> Result<Attempt, Fault> {
         {
             let mut line = self.0.lock().unwrap();
-            if claim.queue && !line.contains(&claim.owner) {
+            if claim.queues() && !line.contains(&claim.owner) {
                 line.push(claim.owner);
             }
             if line.last().is_some_and(|last| *last != claim.owner) {
-                return Ok(Attempt::Contended { lapses_in: None });
+                return Ok(Attempt::Contended { expires_in: None });
             }
         }
         let mut claim = claim.clone();
-        claim.queue = false;
+        claim.on_contention = OnContention::Return;
         inner.try_acquire(&claim).await
     }
     async fn wait(&self, _: &dyn Backend, _: &Claim) -> Result<Wake, Fault> {
         sleep(Duration::from_millis(10)).await;
-        Ok(Wake::Look)
+        Ok(Wake::Retry)
     }
     async fn release(
         &self,
         inner: &dyn Backend,
         claim: &Claim,
-        how: LetGo,
+        how: ReleaseMode,
     ) -> Result<Release, Fault> {
         self.0.lock().unwrap().retain(|owner| *owner != claim.owner);
         inner.release(claim, how).await
@@ -81,10 +81,10 @@ impl Sabotage for ServesLastFirst {
 #[derive(Debug, Default)]
 struct QueuesTries;
 #[async_trait]
-impl Sabotage for QueuesTries {
+impl Layer for QueuesTries {
     async fn try_acquire(&self, inner: &dyn Backend, claim: &Claim) -> Result<Attempt, Fault> {
         let mut claim = claim.clone();
-        claim.queue = true;
+        claim.on_contention = OnContention::Queue;
         inner.try_acquire(&claim).await
     }
 }
@@ -93,9 +93,9 @@ impl Sabotage for QueuesTries {
 #[derive(Debug, Default)]
 struct KeepsPlaces(Mutex<Vec<Claim>>);
 #[async_trait]
-impl Sabotage for KeepsPlaces {
+impl Layer for KeepsPlaces {
     async fn try_acquire(&self, inner: &dyn Backend, claim: &Claim) -> Result<Attempt, Fault> {
-        if claim.queue {
+        if claim.queues() {
             self.0.lock().unwrap().push(claim.clone());
         }
         inner.try_acquire(claim).await
@@ -104,7 +104,7 @@ impl Sabotage for KeepsPlaces {
         &self,
         inner: &dyn Backend,
         claim: &Claim,
-        how: LetGo,
+        how: ReleaseMode,
     ) -> Result<Release, Fault> {
         let waiting = std::mem::take(&mut *self.0.lock().unwrap());
         for waiting in &waiting {
@@ -118,7 +118,7 @@ impl Sabotage for KeepsPlaces {
 #[derive(Debug, Default)]
 struct NeverLapses(Mutex<HashMap<LockName, Claim>>);
 #[async_trait]
-impl Sabotage for NeverLapses {
+impl Layer for NeverLapses {
     async fn try_acquire(&self, inner: &dyn Backend, claim: &Claim) -> Result<Attempt, Fault> {
         let held = self.0.lock().unwrap().get(&claim.name).cloned();
         if let Some(mut held) = held {

@@ -24,9 +24,9 @@ use std::sync::{Arc, Mutex, Once, PoisonError};
 use std::time::Duration;
 
 use fastrand::Rng;
-use lock_core::backend::{FaultKind, PLACE_LASTS};
+use lock_core::backend::{FaultKind, QUEUE_ENTRY_GRACE};
 use lock_core::clock::{Moment, repeat_pauses, sleep, sleep_until};
-use lock_core::faults::{Call, Disturbance, Verb};
+use lock_core::faults::{Call, Injection, Verb};
 use lock_core::{Backend, FenceGate, LockName, Locker};
 use tokio::task::JoinSet;
 
@@ -51,7 +51,7 @@ pub struct Run {
     pub plan: Plan,
     /// What was recorded.
     pub lines: Vec<Line>,
-    /// What was disturbed.
+    /// What was injected.
     pub tally: Tally,
     /// The verdict.
     pub report: Report,
@@ -74,21 +74,22 @@ impl Tally {
         self.0.iter().map(|(&(what, verb), &count)| (what, verb, count))
     }
 
-    fn note(&mut self, what: Disturbance, verb: Verb) {
+    fn note(&mut self, what: Injection, verb: Verb) {
         let what = match what {
-            Disturbance::Refuse(_) => "refused",
-            Disturbance::LoseReply => "reply lost",
-            Disturbance::HangAfter => "no reply",
-            Disturbance::Hang => "request lost",
-            Disturbance::DelayRequest(_) => "request late",
-            Disturbance::DelayReply(_) => "reply late",
-            Disturbance::LandLate(_) => "given up, lands late",
-            Disturbance::Panic => "panic",
+            Injection::Refuse(_) => "refused",
+            Injection::LoseReply => "reply lost",
+            Injection::HangAfter => "no reply",
+            Injection::Hang => "request lost",
+            Injection::DelayRequest(_) => "request late",
+            Injection::DelayReply(_) => "reply late",
+            Injection::LandLate(_) => "given up, lands late",
+            Injection::Panic => "panic",
             _ => "undisturbed",
         };
         let verb = match verb {
             Verb::TryAcquire => "try_acquire",
             Verb::Wait => "wait",
+            Verb::WaitLost => "wait_lost",
             Verb::Renew => "renew",
             Verb::Release => "release",
         };
@@ -108,7 +109,7 @@ pub struct Plan {
     longest: Duration,
     /// How long the backend is given for a call.
     timeout: Duration,
-    /// In ten thousand calls of a verb, how many are disturbed in which way.
+    /// In ten thousand calls of a verb, how many are injected in which way.
     mix: Vec<(What, u32)>,
     /// Whether clients are cut off for a while.
     partitions: bool,
@@ -253,7 +254,7 @@ impl Plan {
     }
 
     /// How long waiters bear an outage.
-    fn patience(&self) -> Duration {
+    fn outage_timeout(&self) -> Duration {
         self.ttl * 20
     }
 }
@@ -265,7 +266,7 @@ struct World {
     harness: Box<dyn Harness>,
     /// The guarded counters.
     resources: Vec<FenceGate<u64>>,
-    /// Until then every call of everybody may be disturbed.
+    /// Until then every call of everybody may be injected.
     stormy: AtomicBool,
     tally: Mutex<Tally>,
 }
@@ -350,7 +351,7 @@ impl World {
                 }
             }
         };
-        let _ = tokio::time::timeout(self.plan.patience() * 20, all_end).await;
+        let _ = tokio::time::timeout(self.plan.outage_timeout() * 20, all_end).await;
         while let Some(ended) = troubles.join_next().await {
             ended.expect("trouble does not panic");
         }
@@ -373,7 +374,7 @@ impl World {
         ends.collect()
     }
 
-    /// A process: its calls are disturbed as long as the storm lasts.
+    /// A process: its calls are injected as long as the storm lasts.
     async fn locker(self: &Arc<Self>, process: usize, rng: Rng, stopped: Stopped) -> Locker {
         let weather = Mutex::new(Weather { rng, cut_off: 0 });
         let world = Arc::clone(self);
@@ -381,12 +382,12 @@ impl World {
             let what = if let Some(goes_on) = stopped.ends().filter(|_| world.plan.scene.is_none())
             {
                 // What it was about to send when it was stopped.
-                Disturbance::DelayRequest(goes_on.remaining())
+                Injection::DelayRequest(goes_on.remaining())
             } else if world.stormy.load(Ordering::SeqCst) {
                 let mut weather = weather.lock().unwrap_or_else(PoisonError::into_inner);
                 weather.gust(call, &world.plan)
             } else {
-                Disturbance::None
+                Injection::None
             };
             world.tally.lock().unwrap_or_else(PoisonError::into_inner).note(what, call.verb);
             what
@@ -398,7 +399,7 @@ impl World {
         Locker::builder_from(backend)
             .timeout(self.plan.timeout)
             .default_ttl(self.plan.ttl)
-            .patience(self.plan.patience())
+            .outage_timeout(self.plan.outage_timeout())
             .local_handovers(self.plan.handovers)
             .build()
     }
@@ -485,7 +486,7 @@ impl World {
 
     /// When what was not let go has lapsed, nothing is held.
     async fn look_what_is_left(&self) {
-        sleep(self.plan.longest * 2 + self.plan.timeout + PLACE_LASTS).await;
+        sleep(self.plan.longest * 2 + self.plan.timeout + QUEUE_ENTRY_GRACE).await;
         let stranger = Locker::builder_from(self.harness.client().await).build();
         let mut left = Vec::new();
         for number in 0..self.plan.locks {
@@ -514,11 +515,11 @@ struct Weather {
 
 impl Weather {
     /// What happens to a call in the storm.
-    fn gust(&mut self, call: &Call<'_>, plan: &Plan) -> Disturbance {
+    fn gust(&mut self, call: &Call<'_>, plan: &Plan) -> Injection {
         let Self { rng, cut_off } = self;
         if *cut_off > 0 {
             *cut_off -= 1;
-            return Disturbance::Hang;
+            return Injection::Hang;
         }
         if plan.partitions && rng.u8(..50) == 0 {
             *cut_off = rng.u32(1..12);
@@ -526,17 +527,19 @@ impl Weather {
         let hit = plan.mix.iter().find(|(_, rate)| rng.u32(..10_000) < *rate);
         let delay = Duration::from_nanos(rng.u64(..plan.ttl.as_nanos() as u64 * 2));
         match hit.map(|(what, _)| what) {
-            None => Disturbance::None,
-            Some(What::Refuse) => Disturbance::Refuse(FaultKind::Unavailable),
-            Some(What::LoseReply) => Disturbance::LoseReply,
-            Some(What::HangAfter) => Disturbance::HangAfter,
-            Some(What::Hang) => Disturbance::Hang,
-            Some(What::DelayRequest) => Disturbance::DelayRequest(delay),
-            Some(What::DelayReply) => Disturbance::DelayReply(delay),
+            None => Injection::None,
+            Some(What::Refuse) => Injection::Refuse(FaultKind::Unavailable),
+            Some(What::LoseReply) => Injection::LoseReply,
+            Some(What::HangAfter) => Injection::HangAfter,
+            Some(What::Hang) => Injection::Hang,
+            Some(What::DelayRequest) => Injection::DelayRequest(delay),
+            Some(What::DelayReply) => Injection::DelayReply(delay),
             // A wait changes nothing on the backend, so there is nothing to land.
-            Some(What::LandLate) if call.verb == Verb::Wait => Disturbance::None,
-            Some(What::LandLate) => Disturbance::LandLate(delay),
-            Some(What::Panic) => Disturbance::Panic,
+            Some(What::LandLate) if matches!(call.verb, Verb::Wait | Verb::WaitLost) => {
+                Injection::None
+            }
+            Some(What::LandLate) => Injection::LandLate(delay),
+            Some(What::Panic) => Injection::Panic,
         }
     }
 }

@@ -125,7 +125,7 @@ impl Player {
                 let until = Moment::now() + lasts;
                 lock.renewal(policy.only_while(move || !until.has_passed()))
             }
-            Wish::MinimumHold(minimum) => lock.release_no_earlier_than(minimum),
+            Wish::MinimumHold(minimum) => lock.min_hold(minimum),
             Wish::Detachable => lock.detachable(),
         }
     }

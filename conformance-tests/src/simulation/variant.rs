@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lock_core::backend::{
-    Attempt, Claim, Fault, Grant, Identity, Lease, LetGo, Listed, LockState, Release, Renewal, Wake,
+    Attempt, Claim, Fault, Grant, Identity, Lease, Listed, LockState, OnContention, Release,
+    ReleaseMode, Renewal, Wake,
 };
 use lock_core::{Backend, Capabilities, Executor, LockName, Order, OwnerId, Support, Wakeup};
 
@@ -23,7 +24,9 @@ pub(super) struct Variant {
 impl Variant {
     fn on_the_server(&self, claim: &Claim) -> Claim {
         let mut claim = claim.clone();
-        claim.queue &= !self.is_queueless;
+        if self.is_queueless {
+            claim.on_contention = OnContention::Return;
+        }
         claim.ttl = claim.ttl * 10_000 / (10_000 + self.drift);
         claim
     }
@@ -63,8 +66,8 @@ impl Backend for Variant {
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, Fault> {
         Ok(match self.inner.try_acquire(&self.on_the_server(claim)).await? {
             Attempt::Acquired(grant) => Attempt::Acquired(self.grant(grant)),
-            Attempt::Contended { lapses_in } => {
-                Attempt::Contended { lapses_in: lapses_in.map(|left| self.told(left)) }
+            Attempt::Contended { expires_in } => {
+                Attempt::Contended { expires_in: expires_in.map(|left| self.told(left)) }
             }
         })
     }
@@ -74,6 +77,10 @@ impl Backend for Variant {
             Wake::Granted(grant) => Wake::Granted(self.grant(grant)),
             other => other,
         })
+    }
+
+    async fn wait_lost(&self, claim: &Claim) -> Result<(), Fault> {
+        self.inner.wait_lost(claim).await
     }
 
     async fn renew(&self, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
@@ -86,7 +93,7 @@ impl Backend for Variant {
         answers.into_iter().map(|answer| answer.map(told)).collect()
     }
 
-    async fn release(&self, claim: &Claim, how: LetGo) -> Result<Release, Fault> {
+    async fn release(&self, claim: &Claim, how: ReleaseMode) -> Result<Release, Fault> {
         self.inner.release(claim, how).await
     }
 

@@ -11,7 +11,7 @@ pub(crate) struct InMemory(Memory);
 
 impl InMemory {
     pub(crate) fn new() -> Self {
-        Self(Memory::new().with_notices())
+        Self(Memory::new().with_loss_push())
     }
 }
 

@@ -8,7 +8,7 @@ use conformance_tests::history::{
     Client, Clock, Header, Held, Line, Recorder, Renewals, Trouble, Why,
 };
 use lock_core::clock::sleep;
-use lock_core::faults::{Call, Disturbance};
+use lock_core::faults::{Call, Injection};
 use lock_core::{FenceGate, Lock, Locker, RenewalPolicy};
 
 use crate::model::Dice;
@@ -20,7 +20,7 @@ pub(crate) struct Load {
     pub(crate) clients: usize,
     pub(crate) rounds: usize,
     /// Answers get lost.
-    pub(crate) disturbed: bool,
+    pub(crate) injected: bool,
 }
 
 const TTL: Duration = Duration::from_secs(10);
@@ -39,7 +39,7 @@ pub(crate) async fn run(harness: &dyn Harness, load: Load) -> Vec<Line> {
     let recorder = Recorder::in_memory(Clock::core(), header);
     // In a lossy world every call is under a fault.
     let fault =
-        load.disturbed.then(|| recorder.fault(Trouble::Other("lost replies".into())).begin());
+        load.injected.then(|| recorder.fault(Trouble::Other("lost replies".into())).begin());
     let store = Arc::new(FenceGate::new(0));
     let mut tasks = tokio::task::JoinSet::new();
     for (index, locks) in lockers.iter().cloned().enumerate() {
@@ -66,15 +66,15 @@ pub(crate) async fn run(harness: &dyn Harness, load: Load) -> Vec<Line> {
 }
 
 async fn locker(harness: &dyn Harness, load: Load, client: usize) -> Locker {
-    let backend = if load.disturbed {
+    let backend = if load.injected {
         let seed = load.seed * 77 + client as u64;
         let script = move |call: &Call<'_>| match Dice(seed ^ call.nth).roll(20) {
-            0 => Disturbance::LoseReply,
-            1 => Disturbance::DelayReply(Duration::from_millis(300)),
-            2 => Disturbance::DelayRequest(Duration::from_millis(300)),
-            3 => Disturbance::HangAfter,
-            4 => Disturbance::LandLate(Duration::from_millis(700)),
-            _ => Disturbance::None,
+            0 => Injection::LoseReply,
+            1 => Injection::DelayReply(Duration::from_millis(300)),
+            2 => Injection::DelayRequest(Duration::from_millis(300)),
+            3 => Injection::HangAfter,
+            4 => Injection::LandLate(Duration::from_millis(700)),
+            _ => Injection::None,
         };
         harness.disturbed_client(Box::new(script)).await
     } else {

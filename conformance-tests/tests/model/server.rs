@@ -47,7 +47,7 @@ pub(crate) enum Answer {
         grant: Number,
     },
     Contended {
-        lapses_in: Time,
+        expires_in: Time,
         at: Time,
     },
     Refused,
@@ -57,7 +57,7 @@ pub(crate) enum Answer {
     },
     NotHeld,
     /// `Released` or `NotHeld`: the keeper takes leave on either.
-    LetGo,
+    ReleaseMode,
 }
 
 /// The number of a grant, which is its token, and which grant it was.
@@ -113,7 +113,7 @@ impl Server {
                 if rules.line && !self.store.line.contains(&owner) {
                     self.store.line.push(owner);
                 }
-                Answer::Contended { lapses_in: held.until - self.now, at: self.now }
+                Answer::Contended { expires_in: held.until - self.now, at: self.now }
             }
             None => {
                 let grant = self.grant(rules, owner, rules.lease);
@@ -170,7 +170,7 @@ impl Server {
             self.breaks(broken::RELEASED_IS_TRUE);
         }
         self.settle(rules);
-        Answer::LetGo
+        Answer::ReleaseMode
     }
 
     /// `break_lock`: ends the hold of the owner who was inspected.

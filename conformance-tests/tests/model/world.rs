@@ -93,7 +93,7 @@ pub(crate) enum Action {
     /// `wheel::renew`, and `LockGuard::extend` with more than the lease.
     Renew(Id, Time),
     /// `LockGuard::release` or its drop, a future that is dropped, a loss that is noticed.
-    LetGo(Id),
+    ReleaseMode(Id),
     Crash(Id),
     /// `inspect`, by an operator.
     Inspect,
@@ -196,21 +196,21 @@ impl State {
             Phase::Seeking if free => {
                 actions.push(Action::Attempt(id));
                 if !calm {
-                    actions.push(Action::LetGo(id));
+                    actions.push(Action::ReleaseMode(id));
                 }
             }
             Phase::Waiting { look_at, .. } => {
                 let due = look_at <= self.later(rules) && !rules.has(Sabotage::NeverLooks);
-                // Before it is due, by a signal: `Wake::Look`. None comes for sure.
+                // Before it is due, by a signal: `Wake::Retry`. None comes for sure.
                 if due || !calm {
                     actions.push(Action::Attempt(id));
                 }
                 if !calm {
-                    actions.push(Action::LetGo(id));
+                    actions.push(Action::ReleaseMode(id));
                 }
             }
             Phase::Holding { deadline, .. } => {
-                actions.push(Action::LetGo(id));
+                actions.push(Action::ReleaseMode(id));
                 if free && !calm && self.left.renewals > 0 && self.later(rules) < deadline {
                     actions.push(Action::Renew(id, rules.lease));
                     if rules.extension > 0 {
@@ -257,7 +257,7 @@ impl State {
             }
             Action::HearPush(push) => self.hear_push(rules, push),
             Action::Renew(id, ttl) => self.renew(rules, id, ttl),
-            Action::LetGo(id) => self.claim_mut(id).phase = Phase::Leaving,
+            Action::ReleaseMode(id) => self.claim_mut(id).phase = Phase::Leaving,
             Action::Crash(id) => {
                 self.left.crashes -= 1;
                 self.abandon(id);
@@ -291,7 +291,7 @@ impl State {
         self.claim_mut(id).call = Some(Call { way: Way::Back(answer), ..call });
         // That these are late makes no difference: what the keeper does next, it may do later anyway. An
         // answer that is lost is the same as a request that was given up and landed late.
-        if matches!(answer, Answer::Contended { .. } | Answer::Refused | Answer::LetGo) {
+        if matches!(answer, Answer::Contended { .. } | Answer::Refused | Answer::ReleaseMode) {
             self.hear(rules, id);
         }
     }
@@ -307,8 +307,8 @@ impl State {
             (Phase::Seeking, Answer::Acquired { lease, grant }) => {
                 self.won(rules, id, since + lease - rules.margin, grant)
             }
-            (Phase::Seeking, Answer::Contended { lapses_in, at }) => {
-                let look_at = self.server.now + lapses_in.min(rules.lease).max(1);
+            (Phase::Seeking, Answer::Contended { expires_in, at }) => {
+                let look_at = self.server.now + expires_in.min(rules.lease).max(1);
                 Phase::Waiting { look_at, zero: sent.cast_signed() - at.cast_signed() }
             }
             // `Hold::renewed`.
@@ -326,7 +326,7 @@ impl State {
                     Phase::Holding { deadline, grant }
                 }
             }
-            (Phase::Leaving, Answer::LetGo) => Phase::Gone,
+            (Phase::Leaving, Answer::ReleaseMode) => Phase::Gone,
             // Lost, or refused; and while it leaves, the answer to a renewal that was still under way.
             _ => Phase::Leaving,
         };

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lock_core::backend::{
-    Attempt, Backend, Claim, Fault, Grant, Hold, Identity, Lease, LetGo, Listed, LockState,
-    Release, Renewal, Wake,
+    Attempt, Backend, Claim, Fault, Grant, HoldKind, Identity, Lease, Listed, LockState, Release,
+    ReleaseMode, Renewal, Wake,
 };
 use lock_core::clock::Moment;
 use lock_core::{
@@ -51,8 +51,8 @@ impl Backend for Table {
             detached: Support::Absent,
             minimum_hold: Support::Absent,
             late_attempts_refused: Support::Absent,
-            raisable: Support::Absent,
-            notices: Support::Absent,
+            min_token_supported: Support::Absent,
+            loss_push: Support::Absent,
             inspecting: Support::Absent,
             listing: Support::Absent,
             breaking: Support::Absent,
@@ -62,24 +62,28 @@ impl Backend for Table {
         Ok(None)
     }
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, Fault> {
-        if claim.hold != Hold::Guarded {
+        if claim.hold != HoldKind::Guarded {
             return Err(Fault::unsupported("a detached hold"));
         }
         Ok(match self.hold(claim, Moment::now(), true) {
             Ok(grant) => Attempt::Acquired(grant),
-            Err(lapses_in) => Attempt::Contended { lapses_in },
+            Err(expires_in) => Attempt::Contended { expires_in },
         })
     }
     async fn wait(&self, _: &Claim) -> Result<Wake, Fault> {
         lock_core::clock::sleep_between(Duration::from_millis(5), Duration::from_millis(20)).await;
-        Ok(Wake::Look)
+        Ok(Wake::Retry)
     }
+    async fn wait_lost(&self, _: &Claim) -> Result<(), Fault> {
+        Err(Fault::unsupported("notifications of a loss"))
+    }
+
     async fn renew(&self, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
         let now = Moment::now();
         let held = claims.iter().map(|claim| self.hold(claim, now, false));
         held.map(|held| Ok(held.map_or(Renewal::NotHeld, Renewal::Held))).collect()
     }
-    async fn release(&self, claim: &Claim, _: LetGo) -> Result<Release, Fault> {
+    async fn release(&self, claim: &Claim, _: ReleaseMode) -> Result<Release, Fault> {
         let mut table = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let held = table.get(&claim.name);
         if !held.is_some_and(|(owner, until)| *owner == claim.owner && !until.has_passed()) {

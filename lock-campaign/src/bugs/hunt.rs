@@ -139,7 +139,7 @@ impl Clean {
 fn by_law(bug: &Bug, number: &str) -> Result<Finding, String> {
     let law = laws::by_number(number).ok_or_else(|| format!("there is no law {number}"))?;
     let make = || {
-        let backend = Arc::new(Memory::new().with_notices());
+        let backend = Arc::new(Memory::new().with_loss_push());
         Box::new(Only { backend, pace: Pace::Paused }) as Box<dyn Harness>
     };
     let seen = conformance_tests::catch(law, saboteur(bug.name)?, &make).ok();

@@ -125,9 +125,9 @@ pub const ALL: &[Bug] = &[
     bug("NeverWakes", "no release wakes a waiter", Law("6.2")),
     bug("ForgetsFailedReleases", "a release that fails is told as done", Network("12.11")),
     // Clients of a run do not do what shows these, or no answer tells of it: they repeat no attempt that was answered, ask
-    // for no floor and no other names, and nothing judges what they see when they inspect and list.
+    // for no min_token and no other names, and nothing judges what they see when they inspect and list.
     bug("AttemptShortens", "a repeated attempt shortens the lease", Law("1.2")),
-    bug("IgnoresFloors", "an attempt with a floor gets a token below it", Law("5.2")),
+    bug("IgnoresFloors", "an attempt with a min_token gets a token below it", Law("5.2")),
     bug("InspectSeesNothing", "a held lock is shown as free", Law("9.1")),
     bug("InspectTakesTheLock", "inspecting a lock takes it", Law("9.1")),
     bug("HidesWhatItCan", "what works is declared absent", Law("9.1")),

@@ -52,7 +52,7 @@ impl Director {
             Kind::ReleaseCut => {
                 wins(post, lock, false)?;
                 let fault = other();
-                hit = self.cut(way, lock, &Order::LetGo, post).await?;
+                hit = self.cut(way, lock, &Order::ReleaseMode, post).await?;
                 over(fault, hit);
             }
             Kind::LateGrant => {
@@ -94,7 +94,7 @@ impl Director {
             }
             _ => return self.hold_on_to_what_is_broken(lock, post).await,
         }
-        tell(post, &Order::LetGo)?;
+        tell(post, &Order::ReleaseMode)?;
         hears(post, "done", QUIET_FOR)?;
         Ok(hit)
     }
@@ -113,7 +113,7 @@ impl Director {
         let removed = self.break_lock(&name).await;
         self.close(removed, fault).await;
         if removed == Removal::Nothing || hears(post, "done", HOLDS_ON).is_err() {
-            tell(post, &Order::LetGo)?;
+            tell(post, &Order::ReleaseMode)?;
             hears(post, "done", QUIET_FOR)?;
         }
         self.last(Scope::Client, Duration::ZERO).await?;

@@ -52,7 +52,7 @@ pub fn line(outcome: &Outcome) -> String {
     text
 }
 
-/// What half of the hand-offs took that no fault disturbed, and nine in ten, with their bounds.
+/// What half of the hand-offs took that no fault injected, and nine in ten, with their bounds.
 fn prompt(all: &Prompt) -> String {
     let [half, most] = [50, 90].map(|percent| short(all.took.percentile(percent)));
     format!("{half} ≤ {}, {most} ≤ {}", short(all.half), short(all.most))

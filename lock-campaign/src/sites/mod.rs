@@ -21,7 +21,7 @@ use std::time::Duration;
 use conformance_tests::ServerProcess;
 use conformance_tests::proxy::Proxy;
 use conformance_tests::servers::Step;
-use lock_core::backend::LetGo;
+use lock_core::backend::ReleaseMode;
 use lock_core::{Backend, Error, LockName, LockerBuilder};
 
 use crate::kind::{Kind, Offer, Scope};
@@ -196,7 +196,7 @@ pub trait Site: Send + Sync {
         let _ = full;
     }
 
-    /// For how long a server still counts wrongly that was disturbed so that exclusion did not hold.
+    /// For how long a server still counts wrongly that was injected so that exclusion did not hold.
     fn aftermath(&self) -> Duration {
         Duration::ZERO
     }
@@ -251,7 +251,7 @@ pub fn all() -> &'static [Backing] {
     ]
 }
 
-/// Servers that run already: their clients and the ways to them are disturbed, and nothing else.
+/// Servers that run already: their clients and the ways to them are injected, and nothing else.
 ///
 /// # Errors
 ///
@@ -285,12 +285,12 @@ pub(crate) async fn probe(backend: &dyn Backend, name: &LockName) -> Result<(), 
         Ok(Attempt::Acquired(grant)) => {
             let mut held = claim.clone();
             held.ticket = grant.ticket;
-            let _ = backend.release(&held, LetGo::now()).await;
+            let _ = backend.release(&held, ReleaseMode::now()).await;
             return Ok(());
         }
         Ok(Attempt::Contended { .. }) => "taken".to_owned(),
         Err(fault) => {
-            let _ = backend.release(&claim, LetGo::uncertain()).await;
+            let _ = backend.release(&claim, ReleaseMode::after_unknown_outcome()).await;
             format!("{fault:?}")
         }
     };
@@ -300,5 +300,5 @@ pub(crate) async fn probe(backend: &dyn Backend, name: &LockName) -> Result<(), 
 /// Why a backend without a network has none of its faults.
 pub(crate) const NO_NETWORK: &str = "there is no network";
 
-/// Calls are disturbed inside of clients only where nothing else can disturb them.
-pub(crate) const BY_NETWORK: &str = "the network is disturbed instead";
+/// Calls are injected inside of clients only where nothing else can disturb them.
+pub(crate) const BY_NETWORK: &str = "the network is injected instead";

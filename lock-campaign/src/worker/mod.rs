@@ -18,7 +18,7 @@ use std::time::Duration;
 use conformance_tests::history::{Clock, Recorder};
 use fastrand::Rng;
 use lock_core::clock::{Moment, sleep};
-use lock_core::faults::Faulty;
+use lock_core::faults::FaultInjector;
 use lock_core::{Backend, Error, Executor, Locker};
 use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
@@ -51,7 +51,7 @@ pub(crate) struct Duty {
     pub(crate) tasks: usize,
     /// What its choices are drawn from.
     pub(crate) draw: u64,
-    /// Whether calls of the backend may be disturbed.
+    /// Whether calls of the backend may be injected.
     pub(crate) calls: bool,
     pub(crate) bug: Option<String>,
     /// So often in a row locks are handed over inside of the client.
@@ -74,10 +74,10 @@ pub(crate) enum Order {
     Calm,
     /// Leases are not renewed from now on, or they are again.
     Short(bool),
-    /// Take this lock, renew it or not, say `holds`, and hold it until it is lost or until `LetGo`. Then say
+    /// Take this lock, renew it or not, say `holds`, and hold it until it is lost or until `ReleaseMode`. Then say
     /// `done`.
     Hold(usize, bool),
-    LetGo,
+    ReleaseMode,
     /// End as a killed process does. For threads.
     Die,
     /// Begin nothing more, and end.
@@ -95,7 +95,7 @@ impl Order {
             Self::Calm => "calm".into(),
             Self::Short(yes) => format!("short {yes}"),
             Self::Hold(lock, renewed) => format!("hold {lock} {renewed}"),
-            Self::LetGo => "let-go".into(),
+            Self::ReleaseMode => "let-go".into(),
             Self::Die => "die".into(),
             Self::Quit => "quit".into(),
         }
@@ -113,7 +113,7 @@ impl Order {
             ["calm"] => Self::Calm,
             ["short", yes] => Self::Short(yes.parse().ok()?),
             ["hold", lock, renewed] => Self::Hold(lock.parse().ok()?, renewed.parse().ok()?),
-            ["let-go"] => Self::LetGo,
+            ["let-go"] => Self::ReleaseMode,
             ["die"] => Self::Die,
             ["quit"] => Self::Quit,
             _ => return None,
@@ -196,7 +196,7 @@ async fn live(
     let state = Arc::new(State { quits, short, weather });
     if duty.calls {
         let state = Arc::clone(&state);
-        backend = Arc::new(Faulty::new(backend, move |call| state.weather.over(call)));
+        backend = Arc::new(FaultInjector::new(backend, move |call| state.weather.over(call)));
     }
     if let Some(bug) = &duty.bug {
         backend = bugs::plant(bug, backend).await.unwrap_or_else(|error| panic!("{error}"));
@@ -204,7 +204,7 @@ async fn live(
     let locks = Locker::builder_from(backend)
         .timeout(duty.timeout)
         .default_ttl(duty.ttl)
-        .patience(Duration::from_secs(120))
+        .outage_timeout(Duration::from_secs(120))
         .local_handovers(duty.handovers);
     let locks = match executor {
         Some(executor) => locks.executor(executor).build(),
@@ -266,7 +266,7 @@ async fn obey(
             Order::Calm => state.weather.set(None),
             Order::Short(yes) => state.short.store(yes, Ordering::SeqCst),
             Order::Hold(lock, renewed) => pass_on(cue.as_ref(), Cue::Hold { lock, renewed }),
-            Order::LetGo => pass_on(cue.as_ref(), Cue::LetGo),
+            Order::ReleaseMode => pass_on(cue.as_ref(), Cue::ReleaseMode),
             Order::Quit => {
                 state.quits.store(true, Ordering::SeqCst);
                 cue = None;

@@ -183,7 +183,7 @@ impl Player {
             _ if is_short && shortest.is_none() => lock.renewal(RenewalPolicy::off()),
             Extra::Detached => lock.detachable(),
             _ => match shortest {
-                Some(shortest) => lock.release_no_earlier_than(shortest),
+                Some(shortest) => lock.min_hold(shortest),
                 None => lock,
             },
         };

@@ -14,7 +14,7 @@ use crate::desk::lock_name;
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Cue {
     Hold { lock: usize, renewed: bool },
-    LetGo,
+    ReleaseMode,
 }
 
 impl Player {

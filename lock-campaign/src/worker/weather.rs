@@ -1,11 +1,11 @@
-//! What happens to the calls of a client's backend, where no network can be disturbed.
+//! What happens to the calls of a client's backend, where no network can be injected.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use fastrand::Rng;
 use lock_core::backend::FaultKind;
-use lock_core::faults::{Call, Disturbance, Verb};
+use lock_core::faults::{Call, Injection, Verb};
 
 use crate::kind::Kind;
 
@@ -28,25 +28,27 @@ impl Weather {
     }
 
     /// What happens to this call.
-    pub(super) fn over(&self, call: &Call<'_>) -> Disturbance {
+    pub(super) fn over(&self, call: &Call<'_>) -> Injection {
         let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some((kind, rate, longest)) = inner.now else { return Disturbance::None };
+        let Some((kind, rate, longest)) = inner.now else { return Injection::None };
         if kind == Kind::CallsCutOff {
-            return Disturbance::Hang;
+            return Injection::Hang;
         }
         if inner.rng.u32(..1000) >= rate {
-            return Disturbance::None;
+            return Injection::None;
         }
         let by = longest.mul_f64(inner.rng.f64());
         match kind {
-            Kind::CallsRefused => Disturbance::Refuse(FaultKind::Unavailable),
-            Kind::CallsRepliesLost => Disturbance::LoseReply,
-            Kind::CallsUnanswered => Disturbance::HangAfter,
-            Kind::CallsLate => Disturbance::DelayRequest(by),
-            Kind::CallsRepliesLate => Disturbance::DelayReply(by),
+            Kind::CallsRefused => Injection::Refuse(FaultKind::Unavailable),
+            Kind::CallsRepliesLost => Injection::LoseReply,
+            Kind::CallsUnanswered => Injection::HangAfter,
+            Kind::CallsLate => Injection::DelayRequest(by),
+            Kind::CallsRepliesLate => Injection::DelayReply(by),
             // A wait changes nothing on the backend, so there is nothing to land.
-            Kind::CallsLandLate if call.verb != Verb::Wait => Disturbance::LandLate(by),
-            _ => Disturbance::None,
+            Kind::CallsLandLate if !matches!(call.verb, Verb::Wait | Verb::WaitLost) => {
+                Injection::LandLate(by)
+            }
+            _ => Injection::None,
         }
     }
 }

@@ -104,7 +104,7 @@ fn wrong_usage_is_one_line_and_64_before_any_io() {
         &["--backend", "memory:?ttl=0s", "run", "n", "--", "true"],
         &["--backend", "memory:?ttl=1s", "run", "--grace", "1s", "n", "--", "true"],
         &["--backend", "memory:?max_ttl=1s", "run", "--grace", "1s", "n", "--", "true"],
-        &["--backend", "memory:?patience=500000000000years", "run", "n", "--", "true"],
+        &["--backend", "memory:?outage_timeout=500000000000years", "run", "n", "--", "true"],
         &["--backend", "redis://u:se?secret@h", "run", "n", "--", "true"],
         &["--backend", "file:locks", "run", "n", "--", "true"],
         &["--backend", "file:///tmp/a%00b", "run", "n", "--", "true"],

@@ -64,8 +64,8 @@ fn a_lock_is_kept_from_one_process_to_the_next() {
         assert_eq!(status(&["renew", "--owner", &first.owner, "--ttl", "1s", "n"]), 0);
         let (_, line, _) = place.lockctl(&scratch, &["inspect", "--json", "n"]);
         let seen: Value = serde_json::from_str(&line).unwrap();
-        let lapses_in = seen["holders"][0]["lapses_in_ms"].as_u64().unwrap();
-        assert!(lapses_in > 500_000, "nothing is shortened: {line}");
+        let expires_in = seen["holders"][0]["lapses_in_ms"].as_u64().unwrap();
+        assert!(expires_in > 500_000, "nothing is shortened: {line}");
 
         let other = "6f1ed002ab5595859014ebf0951522d9";
         assert_eq!(status(&["renew", "--owner", other, "n"]), 76);

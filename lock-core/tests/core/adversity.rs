@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lock_core::backend::*;
 use lock_core::clock::{Moment, sleep};
-use lock_core::faults::{Disturbance, Faulty, Verb};
+use lock_core::faults::{FaultInjector, Injection, Verb};
 use lock_core::*;
 
 const fn secs(secs: u64) -> Duration {
@@ -35,14 +35,17 @@ impl Backend for Caps {
     async fn wait(&self, claim: &Claim) -> Result<Wake, Fault> {
         if self.capabilities().order == Order::PerProcess {
             sleep(millis(20)).await;
-            return Ok(Wake::Look);
+            return Ok(Wake::Retry);
         }
         self.0.wait(claim).await
+    }
+    async fn wait_lost(&self, claim: &Claim) -> Result<(), Fault> {
+        self.0.wait_lost(claim).await
     }
     async fn renew(&self, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
         self.0.renew(claims).await
     }
-    async fn release(&self, claim: &Claim, how: LetGo) -> Result<Release, Fault> {
+    async fn release(&self, claim: &Claim, how: ReleaseMode) -> Result<Release, Fault> {
         self.0.release(claim, how).await
     }
     async fn inspect(&self, name: &LockName) -> Result<LockState, Fault> {
@@ -59,7 +62,7 @@ fn lineless(inner: impl Backend) -> Caps {
     Caps(Arc::new(inner), |caps| {
         caps.order = Order::PerProcess;
         caps.wakeup = Wakeup::Poll;
-        caps.notices = Support::Absent;
+        caps.loss_push = Support::Absent;
     })
 }
 
@@ -71,9 +74,9 @@ fn max_ttl_below_the_backends_minimum_does_not_panic() {
 
 #[tokio::test(start_paused = true)]
 async fn two_tries_on_a_dead_backend_are_two_faults() {
-    let down = Faulty::new(Arc::new(Memory::new()), |c| match c.verb {
-        Verb::TryAcquire => Disturbance::Hang,
-        _ => Disturbance::None,
+    let down = FaultInjector::new(Arc::new(Memory::new()), |c| match c.verb {
+        Verb::TryAcquire => Injection::Hang,
+        _ => Injection::None,
     });
     let locks = Locker::new(lineless(down));
     let (a, b) = (locks.lock("n").unwrap(), locks.lock("n").unwrap());
@@ -87,11 +90,11 @@ async fn a_waiter_behind_a_neighbour_in_an_outage_is_told_of_the_outage() {
     let down = Arc::new(AtomicBool::new(false));
     let asked = down.clone();
     let memory = Memory::new();
-    let faulty = Faulty::new(Arc::new(memory.clone()), move |c| match c.verb {
+    let faulty = FaultInjector::new(Arc::new(memory.clone()), move |c| match c.verb {
         Verb::TryAcquire if asked.load(Ordering::SeqCst) => {
-            Disturbance::Refuse(FaultKind::Unavailable)
+            Injection::Refuse(FaultKind::Unavailable)
         }
-        _ => Disturbance::None,
+        _ => Injection::None,
     });
     let locks = Locker::new(lineless(faulty));
     let _holder = Locker::new(memory).lock("n").unwrap().acquire().await.unwrap();
@@ -106,9 +109,9 @@ async fn a_waiter_behind_a_neighbour_in_an_outage_is_told_of_the_outage() {
 
 #[tokio::test(start_paused = true)]
 async fn contention_until_the_end_of_the_wait_is_not_a_fault() {
-    let slow = Faulty::new(Arc::new(Memory::new()), |c| match c.verb {
-        Verb::TryAcquire => Disturbance::DelayReply(millis(100)),
-        _ => Disturbance::None,
+    let slow = FaultInjector::new(Arc::new(Memory::new()), |c| match c.verb {
+        Verb::TryAcquire => Injection::DelayReply(millis(100)),
+        _ => Injection::None,
     });
     let locks = Locker::new(lineless(slow));
     let holder = locks.lock("n").unwrap().acquire().await.unwrap();
@@ -122,7 +125,7 @@ async fn contention_until_the_end_of_the_wait_is_not_a_fault() {
 
 #[tokio::test(start_paused = true)]
 async fn who_stands_behind_a_neighbour_that_holds_asks_the_backend_nothing() {
-    let counted = Faulty::new(Arc::new(Memory::new()), |_| Disturbance::None);
+    let counted = FaultInjector::new(Arc::new(Memory::new()), |_| Injection::None);
     let locks = Locker::new(lineless(counted.clone()));
     let holder = locks.lock("n").unwrap().ttl(secs(60)).acquire().await.unwrap();
     let lock = locks.lock("n").unwrap();
@@ -140,13 +143,13 @@ async fn patience_is_not_multiplied_by_the_local_line() {
     let down = Arc::new(AtomicBool::new(false));
     let asked = down.clone();
     let memory = Memory::new();
-    let faulty = Faulty::new(Arc::new(memory.clone()), move |c| match c.verb {
+    let faulty = FaultInjector::new(Arc::new(memory.clone()), move |c| match c.verb {
         Verb::TryAcquire if asked.load(Ordering::SeqCst) => {
-            Disturbance::Refuse(FaultKind::Unavailable)
+            Injection::Refuse(FaultKind::Unavailable)
         }
-        _ => Disturbance::None,
+        _ => Injection::None,
     });
-    let locks = Locker::builder(lineless(faulty)).patience(secs(60)).build();
+    let locks = Locker::builder(lineless(faulty)).outage_timeout(secs(60)).build();
     let _holder = Locker::new(memory).lock("n").unwrap().acquire().await.unwrap();
     let mut waiters = Vec::new();
     for _ in 0..10 {
@@ -160,15 +163,18 @@ async fn patience_is_not_multiplied_by_the_local_line() {
         assert!(waiter.await.unwrap().is_err());
     }
     let took = Moment::now().saturating_since(since);
-    assert!(took < secs(130), "patience is 60 s, and the last waiter was told after {took:?}");
+    assert!(
+        took < secs(130),
+        "outage_timeout is 60 s, and the last waiter was told after {took:?}"
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_grant_that_comes_too_late_is_not_contention() {
-    let slow = Faulty::new(Arc::new(Memory::new()), |c| match c.verb {
-        Verb::TryAcquire => Disturbance::DelayReply(secs(2)),
-        Verb::Release => Disturbance::DelayReply(millis(1)),
-        _ => Disturbance::None,
+    let slow = FaultInjector::new(Arc::new(Memory::new()), |c| match c.verb {
+        Verb::TryAcquire => Injection::DelayReply(secs(2)),
+        Verb::Release => Injection::DelayReply(millis(1)),
+        _ => Injection::None,
     });
     let locks = Locker::new(slow);
     let answer = locks.lock("n").unwrap().ttl(secs(1)).try_acquire_for(millis(100)).await;
@@ -177,35 +183,29 @@ async fn a_grant_that_comes_too_late_is_not_contention() {
 
 #[tokio::test(start_paused = true)]
 async fn gone_within_covers_the_minimum_hold() {
-    let faulty = Faulty::new(Arc::new(Memory::new()), |c| match c.verb {
-        Verb::Release => Disturbance::LoseReply,
-        _ => Disturbance::None,
+    let faulty = FaultInjector::new(Arc::new(Memory::new()), |c| match c.verb {
+        Verb::Release => Injection::LoseReply,
+        _ => Injection::None,
     });
     let locks = Locker::new(faulty);
-    let guard = locks
-        .lock("n")
-        .unwrap()
-        .ttl(secs(30))
-        .release_no_earlier_than(secs(3600))
-        .acquire()
-        .await
-        .unwrap();
-    let bound = guard.release().await.unwrap_err().gone_within().unwrap();
+    let guard =
+        locks.lock("n").unwrap().ttl(secs(30)).min_hold(secs(3600)).acquire().await.unwrap();
+    let bound = guard.release().await.unwrap_err().free_within().unwrap();
     sleep(bound).await;
     assert!(locks.lock("n").unwrap().try_acquire().await.unwrap().is_some(), "bound was {bound:?}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn gone_within_covers_a_renewal_that_was_not_answered() {
-    let faulty = Faulty::new(Arc::new(Memory::new()), |c| match c.verb {
-        Verb::Release => Disturbance::Hang,
-        Verb::Renew => Disturbance::LoseReply,
-        _ => Disturbance::None,
+    let faulty = FaultInjector::new(Arc::new(Memory::new()), |c| match c.verb {
+        Verb::Release => Injection::Hang,
+        Verb::Renew => Injection::LoseReply,
+        _ => Injection::None,
     });
     let locks = Locker::new(faulty);
     let guard = locks.lock("n").unwrap().ttl(secs(30)).acquire().await.unwrap();
     sleep(secs(15)).await;
-    let bound = guard.release().await.unwrap_err().gone_within().unwrap();
+    let bound = guard.release().await.unwrap_err().free_within().unwrap();
     sleep(bound).await;
     assert!(locks.lock("n").unwrap().try_acquire().await.unwrap().is_some(), "bound was {bound:?}");
 }
@@ -214,12 +214,10 @@ async fn gone_within_covers_a_renewal_that_was_not_answered() {
 async fn the_background_release_outlives_an_extension_that_was_not_answered() {
     let down = Arc::new(AtomicBool::new(false));
     let asked = down.clone();
-    let faulty = Faulty::new(Arc::new(Memory::new()), move |c| match c.verb {
-        Verb::Release if asked.load(Ordering::SeqCst) => {
-            Disturbance::Refuse(FaultKind::Unavailable)
-        }
-        Verb::Renew => Disturbance::LoseReply,
-        _ => Disturbance::None,
+    let faulty = FaultInjector::new(Arc::new(Memory::new()), move |c| match c.verb {
+        Verb::Release if asked.load(Ordering::SeqCst) => Injection::Refuse(FaultKind::Unavailable),
+        Verb::Renew => Injection::LoseReply,
+        _ => Injection::None,
     });
     let locks = Locker::new(faulty);
     let guard = locks.lock("n").unwrap().ttl(secs(30)).acquire().await.unwrap();
@@ -313,13 +311,17 @@ impl Backend for Gated {
         let _ = claim;
         std::future::pending().await
     }
+    async fn wait_lost(&self, claim: &Claim) -> Result<(), Fault> {
+        let _ = claim;
+        std::future::pending().await
+    }
     async fn renew(&self, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
         if self.shut == Verb::Renew {
             let _ = self.gate.acquire().await;
         }
         self.inner.renew(claims).await
     }
-    async fn release(&self, claim: &Claim, how: LetGo) -> Result<Release, Fault> {
+    async fn release(&self, claim: &Claim, how: ReleaseMode) -> Result<Release, Fault> {
         if self.shut == Verb::Release {
             let _ = self.gate.acquire().await;
         }
@@ -391,11 +393,11 @@ fn a_verify_under_way_at_shutdown_does_not_keep_the_local_line() {
 async fn renewals_of_locks_won_at_different_moments_share_a_call() {
     let renewals = Arc::new(AtomicU32::new(0));
     let counted = renewals.clone();
-    let faulty = Faulty::new(Arc::new(Memory::new()), move |c| {
+    let faulty = FaultInjector::new(Arc::new(Memory::new()), move |c| {
         if c.verb == Verb::Renew {
             counted.fetch_add(1, Ordering::SeqCst);
         }
-        Disturbance::None
+        Injection::None
     });
     let locks = Locker::new(faulty);
     let mut guards = Vec::new();
@@ -410,9 +412,9 @@ async fn renewals_of_locks_won_at_different_moments_share_a_call() {
 
 #[tokio::test(start_paused = true)]
 async fn release_is_bounded_by_two_timeouts() {
-    let faulty = Faulty::new(Arc::new(Memory::new()), |c| match c.verb {
-        Verb::Renew => Disturbance::Hang,
-        _ => Disturbance::None,
+    let faulty = FaultInjector::new(Arc::new(Memory::new()), |c| match c.verb {
+        Verb::Renew => Injection::Hang,
+        _ => Injection::None,
     });
     let locks = Locker::builder(faulty).timeout(secs(5)).build();
     let guard = locks.lock("n").unwrap().ttl(secs(3600)).acquire().await.unwrap();
@@ -428,9 +430,9 @@ async fn release_is_bounded_by_two_timeouts() {
 
 #[tokio::test(start_paused = true)]
 async fn release_during_a_batch_that_hangs_is_bounded() {
-    let faulty = Faulty::new(Arc::new(Memory::new()), |c| match c.verb {
-        Verb::Renew | Verb::Release => Disturbance::Hang,
-        _ => Disturbance::None,
+    let faulty = FaultInjector::new(Arc::new(Memory::new()), |c| match c.verb {
+        Verb::Renew | Verb::Release => Injection::Hang,
+        _ => Injection::None,
     });
     let locks = Locker::builder(faulty).timeout(secs(5)).build();
     let a = locks.lock("a").unwrap().ttl(secs(300)).acquire().await.unwrap();
@@ -464,14 +466,7 @@ async fn after_a_failed_probe_nothing_is_renewed() {
 #[tokio::test(start_paused = true)]
 async fn waiters_are_served_when_a_kept_minimum_hold_ends() {
     let locks = Locker::new(Memory::new());
-    let guard = locks
-        .lock("n")
-        .unwrap()
-        .ttl(secs(300))
-        .release_no_earlier_than(secs(5))
-        .acquire()
-        .await
-        .unwrap();
+    let guard = locks.lock("n").unwrap().ttl(secs(300)).min_hold(secs(5)).acquire().await.unwrap();
     let lock = locks.lock("n").unwrap().ttl(secs(300));
     let started = Moment::now();
     let waiter = tokio::spawn(async move { lock.acquire().await });
@@ -516,10 +511,13 @@ impl Backend for Repeats {
     async fn wait(&self, claim: &Claim) -> Result<Wake, Fault> {
         self.0.wait(claim).await
     }
+    async fn wait_lost(&self, claim: &Claim) -> Result<(), Fault> {
+        self.0.wait_lost(claim).await
+    }
     async fn renew(&self, _: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
         Vec::new()
     }
-    async fn release(&self, claim: &Claim, how: LetGo) -> Result<Release, Fault> {
+    async fn release(&self, claim: &Claim, how: ReleaseMode) -> Result<Release, Fault> {
         self.0.release(claim, how).await
     }
     async fn inspect(&self, name: &LockName) -> Result<LockState, Fault> {
@@ -549,7 +547,7 @@ async fn memory_forgets_what_is_over() {
             .lock(&*format!("job-{i}"))
             .unwrap()
             .ttl(secs(30))
-            .release_no_earlier_than(secs(60))
+            .min_hold(secs(60))
             .acquire()
             .await
             .unwrap();
@@ -562,7 +560,7 @@ async fn memory_forgets_what_is_over() {
 
 #[tokio::test(start_paused = true)]
 async fn a_holder_whose_lease_is_said_to_be_over_does_not_cause_a_storm() {
-    let counted = Faulty::new(Arc::new(Memory::new()), |_| Disturbance::None);
+    let counted = FaultInjector::new(Arc::new(Memory::new()), |_| Injection::None);
     let locks = Locker::new(ZeroLapse(counted.clone()));
     let holder = locks.lock("n").unwrap().acquire().await.unwrap();
     let before = counted.calls();
@@ -572,7 +570,7 @@ async fn a_holder_whose_lease_is_said_to_be_over_does_not_cause_a_storm() {
     drop(holder);
 }
 #[derive(Debug)]
-struct ZeroLapse(Faulty);
+struct ZeroLapse(FaultInjector);
 #[async_trait]
 impl Backend for ZeroLapse {
     fn capabilities(&self) -> Capabilities {
@@ -583,17 +581,20 @@ impl Backend for ZeroLapse {
     }
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, Fault> {
         Ok(match self.0.try_acquire(claim).await? {
-            Attempt::Contended { .. } => Attempt::Contended { lapses_in: Some(Duration::ZERO) },
+            Attempt::Contended { .. } => Attempt::Contended { expires_in: Some(Duration::ZERO) },
             a => a,
         })
     }
     async fn wait(&self, claim: &Claim) -> Result<Wake, Fault> {
         self.0.wait(claim).await
     }
+    async fn wait_lost(&self, claim: &Claim) -> Result<(), Fault> {
+        self.0.wait_lost(claim).await
+    }
     async fn renew(&self, c: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
         self.0.renew(c).await
     }
-    async fn release(&self, claim: &Claim, how: LetGo) -> Result<Release, Fault> {
+    async fn release(&self, claim: &Claim, how: ReleaseMode) -> Result<Release, Fault> {
         self.0.release(claim, how).await
     }
     async fn inspect(&self, name: &LockName) -> Result<LockState, Fault> {
@@ -641,6 +642,9 @@ impl Backend for ShortRenew {
     async fn wait(&self, claim: &Claim) -> Result<Wake, Fault> {
         self.0.wait(claim).await
     }
+    async fn wait_lost(&self, claim: &Claim) -> Result<(), Fault> {
+        self.0.wait_lost(claim).await
+    }
     async fn renew(&self, c: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
         let n = self.1.fetch_add(1, Ordering::SeqCst);
         if n > 100_000 {
@@ -651,7 +655,7 @@ impl Backend for ShortRenew {
         let since = Moment::now();
         c.iter().map(|_| Ok(Renewal::Held(Grant::new(Lease::For(Duration::ZERO), since)))).collect()
     }
-    async fn release(&self, claim: &Claim, how: LetGo) -> Result<Release, Fault> {
+    async fn release(&self, claim: &Claim, how: ReleaseMode) -> Result<Release, Fault> {
         self.0.release(claim, how).await
     }
     async fn inspect(&self, name: &LockName) -> Result<LockState, Fault> {
@@ -669,13 +673,13 @@ impl Backend for ShortRenew {
 async fn clean_up_after_an_outage_is_bounded() {
     let releases = Arc::new(AtomicU64::new(0));
     let counted = releases.clone();
-    let faulty = Faulty::new(Arc::new(Memory::new()), move |c| match c.verb {
-        Verb::TryAcquire => Disturbance::LandLate(secs(100_000)),
+    let faulty = FaultInjector::new(Arc::new(Memory::new()), move |c| match c.verb {
+        Verb::TryAcquire => Injection::LandLate(secs(100_000)),
         Verb::Release => {
             counted.fetch_add(1, Ordering::SeqCst);
-            Disturbance::Refuse(FaultKind::Unavailable)
+            Injection::Refuse(FaultKind::Unavailable)
         }
-        _ => Disturbance::None,
+        _ => Injection::None,
     });
     let locks = Locker::builder(faulty).max_pending(16).build();
     for i in 0..5000 {
@@ -691,9 +695,9 @@ async fn clean_up_after_an_outage_is_bounded() {
 #[tokio::test(start_paused = true)]
 async fn close_waits_for_releases_that_are_awaited_elsewhere() {
     let memory = Memory::new();
-    let slow = Faulty::new(Arc::new(memory.clone()), |c| match c.verb {
-        Verb::Release => Disturbance::DelayRequest(secs(1)),
-        _ => Disturbance::None,
+    let slow = FaultInjector::new(Arc::new(memory.clone()), |c| match c.verb {
+        Verb::Release => Injection::DelayRequest(secs(1)),
+        _ => Injection::None,
     });
     let locks = Locker::new(slow);
     let guard = locks.lock("n").unwrap().acquire().await.unwrap();
@@ -727,11 +731,14 @@ impl Backend for NoLease {
     async fn wait(&self, claim: &Claim) -> Result<Wake, Fault> {
         self.0.wait(claim).await
     }
+    async fn wait_lost(&self, claim: &Claim) -> Result<(), Fault> {
+        self.0.wait_lost(claim).await
+    }
     async fn renew(&self, _: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
         self.1.fetch_add(1, Ordering::SeqCst);
         std::future::pending().await
     }
-    async fn release(&self, claim: &Claim, how: LetGo) -> Result<Release, Fault> {
+    async fn release(&self, claim: &Claim, how: ReleaseMode) -> Result<Release, Fault> {
         self.0.release(claim, how).await
     }
     async fn inspect(&self, name: &LockName) -> Result<LockState, Fault> {
@@ -769,7 +776,7 @@ async fn a_hold_is_not_prolonged_under_another_grant() {
     assert!(memory.break_lock(&name, &owner).await.unwrap());
     let rival = Claim::new(name.clone(), OwnerId::mint(), ttl);
     assert!(matches!(memory.try_acquire(&rival).await, Ok(Attempt::Acquired(_))));
-    memory.release(&rival, LetGo::now()).await.unwrap();
+    memory.release(&rival, ReleaseMode::now()).await.unwrap();
     // An attempt of the guard's claim that was on its way all the time.
     let late = Claim::new(name.clone(), owner, ttl);
     assert!(matches!(memory.try_acquire(&late).await, Ok(Attempt::Acquired(_))));

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lock_core::backend::{FaultKind, Ticket};
 use lock_core::clock::{Moment, sleep};
-use lock_core::faults::{Disturbance, Faulty, Verb};
+use lock_core::faults::{FaultInjector, Injection, Verb};
 use lock_core::{Backend, ErrorKind, FencingToken, LockName, Locker, Memory, OwnerId};
 
 use crate::support::{Altered, millis, secs};
@@ -29,14 +29,14 @@ async fn a_release_does_not_wait_for_those_that_hang() {
     let memory = Memory::new();
     // The first release of a healthy lock fails as well, so that it is repeated.
     let fails = AtomicBool::new(true);
-    let faulty = Faulty::new(Arc::new(memory.clone()), move |call| match call.verb {
-        Verb::Release if call.claim.name.as_str().starts_with("bad") => Disturbance::Hang,
+    let faulty = FaultInjector::new(Arc::new(memory.clone()), move |call| match call.verb {
+        Verb::Release if call.claim.name.as_str().starts_with("bad") => Injection::Hang,
         Verb::Release
             if call.claim.name.as_str() == "late" && fails.swap(false, Ordering::SeqCst) =>
         {
-            Disturbance::Refuse(FaultKind::Unavailable)
+            Injection::Refuse(FaultKind::Unavailable)
         }
-        _ => Disturbance::None,
+        _ => Injection::None,
     });
     let locks = Locker::new(faulty);
     let mut bad = Vec::new();
@@ -60,12 +60,12 @@ async fn a_release_does_not_wait_for_those_that_hang() {
 async fn releases_that_hang_are_repeated_at_a_bounded_rate() {
     let under_way = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&under_way);
-    let faulty = Faulty::new(Arc::new(Memory::new()), move |call| match call.verb {
+    let faulty = FaultInjector::new(Arc::new(Memory::new()), move |call| match call.verb {
         Verb::Release => {
             counted.fetch_add(1, Ordering::SeqCst);
-            Disturbance::Hang
+            Injection::Hang
         }
-        _ => Disturbance::None,
+        _ => Injection::None,
     });
     let locks = Locker::new(faulty);
     for i in 0..5000 {
@@ -82,13 +82,13 @@ async fn releases_that_hang_are_repeated_at_a_bounded_rate() {
 async fn locks_that_are_lost_together_are_released_in_turn() {
     let (down, most) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
     let (asked, counted) = (Arc::clone(&down), Arc::clone(&most));
-    let faulty = Faulty::new(Arc::new(Memory::new()), move |call| match call.verb {
-        _ if !asked.load(Ordering::SeqCst) => Disturbance::None,
+    let faulty = FaultInjector::new(Arc::new(Memory::new()), move |call| match call.verb {
+        _ if !asked.load(Ordering::SeqCst) => Injection::None,
         Verb::Release => {
             counted.fetch_add(1, Ordering::SeqCst);
-            Disturbance::Hang
+            Injection::Hang
         }
-        _ => Disturbance::Hang,
+        _ => Injection::Hang,
     });
     let locks = Locker::new(faulty);
     let mut guards = Vec::new();
@@ -108,11 +108,11 @@ async fn a_failed_release_is_repeated_soon_however_many_wait() {
     for waiters in [10, 1000] {
         let memory = Memory::new();
         let releases = AtomicUsize::new(0);
-        let faulty = Faulty::new(Arc::new(memory.clone()), move |call| match call.verb {
+        let faulty = FaultInjector::new(Arc::new(memory.clone()), move |call| match call.verb {
             Verb::Release if releases.fetch_add(1, Ordering::SeqCst) < 3 => {
-                Disturbance::Refuse(FaultKind::Unavailable)
+                Injection::Refuse(FaultKind::Unavailable)
             }
-            _ => Disturbance::None,
+            _ => Injection::None,
         });
         let locks = Locker::new(faulty);
         let guard = locks.lock("n").unwrap().acquire().await.unwrap();

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lock_core::backend::{Effect, FaultKind};
 use lock_core::clock::{Moment, sleep};
-use lock_core::faults::{Call, Disturbance, Faulty, Verb};
+use lock_core::faults::{Call, FaultInjector, Injection, Verb};
 use lock_core::{ErrorKind, Locker, Loss, Memory};
 
 use crate::support::{Altered, millis, secs};
@@ -27,9 +27,9 @@ impl Switch {
 
 fn scripted(
     memory: &Memory,
-    script: impl Fn(&Call<'_>) -> Disturbance + Send + Sync + 'static,
-) -> Faulty {
-    Faulty::new(Arc::new(memory.clone()), script)
+    script: impl Fn(&Call<'_>) -> Injection + Send + Sync + 'static,
+) -> FaultInjector {
+    FaultInjector::new(Arc::new(memory.clone()), script)
 }
 
 #[tokio::test(start_paused = true)]
@@ -37,8 +37,8 @@ async fn a_try_behind_a_neighbour_that_has_lost_its_lock_asks_the_backend() {
     let down = Switch::default();
     let asked = down.clone();
     let faulty = scripted(&Memory::new(), move |_| match asked.is_on() {
-        true => Disturbance::Hang,
-        false => Disturbance::None,
+        true => Injection::Hang,
+        false => Injection::None,
     });
     let locks = Locker::new(Altered::polled(faulty));
     let guard = locks.lock("n").unwrap().ttl(secs(30)).acquire().await.unwrap();
@@ -53,8 +53,8 @@ async fn a_bounded_wait_behind_a_neighbour_that_has_lost_its_lock_is_a_fault() {
     let down = Switch::default();
     let asked = down.clone();
     let faulty = scripted(&Memory::new(), move |_| match asked.is_on() {
-        true => Disturbance::Hang,
-        false => Disturbance::None,
+        true => Injection::Hang,
+        false => Injection::None,
     });
     let locks = Locker::new(Altered::polled(faulty));
     let guard = locks.lock("n").unwrap().ttl(secs(30)).acquire().await.unwrap();
@@ -73,8 +73,8 @@ async fn silence_of_the_neighbour_that_asks_is_no_contention() {
         let down = Switch::default();
         let asked = down.clone();
         let faulty = scripted(&Memory::new(), move |call| match call.verb {
-            Verb::TryAcquire if asked.is_on() => Disturbance::Hang,
-            _ => Disturbance::None,
+            Verb::TryAcquire if asked.is_on() => Injection::Hang,
+            _ => Injection::None,
         });
         let locks = Locker::new(Altered::polled(faulty));
         let guard = locks.lock("n").unwrap().ttl(secs(30)).acquire().await.unwrap();
@@ -94,8 +94,8 @@ async fn silence_of_the_neighbour_that_asks_is_no_contention() {
 #[tokio::test(start_paused = true)]
 async fn silence_of_the_neighbour_that_releases_is_no_contention() {
     let faulty = scripted(&Memory::new(), |call| match call.verb {
-        Verb::Release => Disturbance::Hang,
-        _ => Disturbance::None,
+        Verb::Release => Injection::Hang,
+        _ => Injection::None,
     });
     let locks = Locker::new(Altered::polled(faulty));
     drop(locks.lock("n").unwrap().acquire().await.unwrap());
@@ -105,10 +105,10 @@ async fn silence_of_the_neighbour_that_releases_is_no_contention() {
 
 #[tokio::test(start_paused = true)]
 async fn a_short_wait_behind_a_neighbour_that_asks_hears_its_answer() {
-    let wins = |_: &Call<'_>| Disturbance::DelayReply(millis(50));
+    let wins = |_: &Call<'_>| Injection::DelayReply(millis(50));
     let fails = |call: &Call<'_>| match call.verb {
-        Verb::TryAcquire => Disturbance::Refuse(FaultKind::Unavailable),
-        _ => Disturbance::None,
+        Verb::TryAcquire => Injection::Refuse(FaultKind::Unavailable),
+        _ => Injection::None,
     };
     let slow = Altered::polled(scripted(&Memory::new(), wins));
     let locks = Locker::new(slow);
@@ -131,8 +131,8 @@ async fn a_short_wait_behind_a_neighbour_that_asks_hears_its_answer() {
 #[tokio::test(start_paused = true)]
 async fn a_short_wait_behind_a_neighbour_that_hears_nothing_is_a_fault_in_time() {
     let faulty = scripted(&Memory::new(), |call| match call.verb {
-        Verb::TryAcquire => Disturbance::Hang,
-        _ => Disturbance::None,
+        Verb::TryAcquire => Injection::Hang,
+        _ => Injection::None,
     });
     let locks = Locker::new(Altered::polled(faulty));
     let head = locks.lock("n").unwrap();
@@ -148,15 +148,15 @@ async fn a_short_wait_behind_a_neighbour_that_hears_nothing_is_a_fault_in_time()
 
 #[tokio::test(start_paused = true)]
 async fn an_outage_that_is_over_by_the_end_of_a_wait_is_contention() {
-    let polled: fn(Faulty) -> Altered = Altered::polled;
+    let polled: fn(FaultInjector) -> Altered = Altered::polled;
     for backend in [polled, |faulty| Altered::new(faulty, |_| ())] {
         let memory = Memory::new();
         let down = Switch::default();
         let asked = down.clone();
         let faulty = scripted(&memory, move |call| match call.verb {
-            Verb::TryAcquire if asked.is_on() => Disturbance::Refuse(FaultKind::Unavailable),
-            Verb::Wait => Disturbance::Refuse(FaultKind::Unavailable),
-            _ => Disturbance::None,
+            Verb::TryAcquire if asked.is_on() => Injection::Refuse(FaultKind::Unavailable),
+            Verb::Wait => Injection::Refuse(FaultKind::Unavailable),
+            _ => Injection::None,
         });
         let _held = Locker::new(memory).lock("n").unwrap().acquire().await.unwrap();
         let locks = Locker::new(backend(faulty));
@@ -176,12 +176,12 @@ async fn the_next_one_of_a_process_asks_when_the_release_before_was_sent() {
     let attempts = Arc::new(AtomicU32::new(0));
     let counted = Arc::clone(&attempts);
     let faulty = scripted(&Memory::new(), move |call| match call.verb {
-        Verb::Release => Disturbance::DelayRequest(secs(1)),
+        Verb::Release => Injection::DelayRequest(secs(1)),
         Verb::TryAcquire => {
             counted.fetch_add(1, Ordering::SeqCst);
-            Disturbance::None
+            Injection::None
         }
-        _ => Disturbance::None,
+        _ => Injection::None,
     });
     let locks = Locker::new(Altered::polled(faulty));
     for is_dropped in [true, false] {
@@ -206,8 +206,8 @@ async fn the_next_one_of_a_process_asks_when_the_release_before_was_sent() {
 async fn a_waiter_that_missed_its_signal_asks_again_soon_however_long_the_lease() {
     let memory = Memory::new();
     let deaf = scripted(&memory, |call| match call.verb {
-        Verb::Wait => Disturbance::Hang,
-        _ => Disturbance::None,
+        Verb::Wait => Injection::Hang,
+        _ => Injection::None,
     });
     let holder = Locker::new(memory).lock("n").unwrap().ttl(secs(3600)).acquire().await.unwrap();
     let lock = Locker::new(deaf).lock("n").unwrap().ttl(secs(3600));
@@ -225,12 +225,12 @@ async fn many_waiters_of_a_process_ask_again_as_often_as_one() {
     let attempts = Arc::new(AtomicU32::new(0));
     let counted = Arc::clone(&attempts);
     let deaf = scripted(&memory, move |call| match call.verb {
-        Verb::Wait => Disturbance::Hang,
+        Verb::Wait => Injection::Hang,
         Verb::TryAcquire => {
             counted.fetch_add(1, Ordering::SeqCst);
-            Disturbance::None
+            Injection::None
         }
-        _ => Disturbance::None,
+        _ => Injection::None,
     });
     let holder = Locker::new(memory).lock("n").unwrap().ttl(secs(3600)).acquire().await.unwrap();
     let locks = Locker::new(deaf);
@@ -253,8 +253,8 @@ async fn grants_that_come_late_now_and_then_do_not_end_a_wait() {
     let (memory, is_slow) = (Memory::new(), Switch::default());
     let slow = is_slow.clone();
     let faulty = scripted(&memory, move |call| match call.verb {
-        Verb::TryAcquire if slow.is_on() => Disturbance::DelayReply(secs(3)),
-        _ => Disturbance::None,
+        Verb::TryAcquire if slow.is_on() => Injection::DelayReply(secs(3)),
+        _ => Injection::None,
     });
     let locks = Locker::new(Altered::polled(faulty));
     let other = Locker::new(memory).lock("n").unwrap().ttl(secs(2));

@@ -7,7 +7,7 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use lock_core::backend::FaultKind;
 use lock_core::clock::{Moment, sleep};
-use lock_core::faults::{Disturbance, Faulty, Verb};
+use lock_core::faults::{FaultInjector, Injection, Verb};
 use lock_core::{Executor, LockGuard, Locker, Loss, Memory, RenewalPolicy};
 use tokio::runtime::Builder;
 use tracing::{Level, Metadata, Subscriber, span};
@@ -53,12 +53,10 @@ fn a_backend_that_blocks_its_thread_costs_no_other_locker_its_locks() {
 fn a_backend_that_panics_loses_nothing_that_a_later_renewal_keeps() {
     let panics = Arc::new(AtomicU32::new(0));
     let counted = Arc::clone(&panics);
-    let faulty = Faulty::new(Arc::new(Memory::new()), move |call| match call.verb {
+    let faulty = FaultInjector::new(Arc::new(Memory::new()), move |call| match call.verb {
         // Of two in a row, which are two twelfths of the lease apart.
-        Verb::Renew if counted.fetch_add(1, Ordering::SeqCst).is_multiple_of(2) => {
-            Disturbance::Panic
-        }
-        _ => Disturbance::None,
+        Verb::Renew if counted.fetch_add(1, Ordering::SeqCst).is_multiple_of(2) => Injection::Panic,
+        _ => Injection::None,
     });
     let locks = Locker::new(faulty);
     let guard = hold(&locks);
@@ -100,12 +98,12 @@ fn the_thread_goes_on_after_a_panic() {
 fn wakers_that_panic_when_a_renewal_ends_cost_no_other_lock() {
     let renewing = Arc::new(AtomicBool::new(false));
     let renews = Arc::clone(&renewing);
-    let slow = Faulty::new(Arc::new(Memory::new()), move |call| match call.verb {
+    let slow = FaultInjector::new(Arc::new(Memory::new()), move |call| match call.verb {
         Verb::Renew => {
             renews.store(true, Ordering::SeqCst);
-            Disturbance::DelayReply(millis(400))
+            Injection::DelayReply(millis(400))
         }
-        _ => Disturbance::None,
+        _ => Injection::None,
     });
     let locks = Locker::new(slow);
     let here = runtime();
@@ -149,11 +147,11 @@ impl Subscriber for PanicsOnce {
 fn a_panic_in_the_task_of_a_renewal_costs_no_lock() {
     let renewals = Arc::new(AtomicU32::new(0));
     let counted = Arc::clone(&renewals);
-    let faulty = Faulty::new(Arc::new(Memory::new()), move |call| match call.verb {
+    let faulty = FaultInjector::new(Arc::new(Memory::new()), move |call| match call.verb {
         Verb::Renew if counted.fetch_add(1, Ordering::SeqCst) == 0 => {
-            Disturbance::Refuse(FaultKind::Unavailable)
+            Injection::Refuse(FaultKind::Unavailable)
         }
-        _ => Disturbance::None,
+        _ => Injection::None,
     });
     // Everywhere, as a warning that comes first where there is none is never heard again. That one is calm.
     let _ = tracing::subscriber::set_global_default(PanicsOnce(AtomicBool::new(true)));

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
 
 use lock_core::clock::sleep;
-use lock_core::faults::{Disturbance, Faulty};
+use lock_core::faults::{FaultInjector, Injection};
 use lock_core::{Executor, LockGuard, Locker, Loss, Memory};
 
 use crate::support::{Altered, runtime, secs};
@@ -53,7 +53,7 @@ fn child_that_forks_while_it_holds_locks() {
     }
     let runtime = runtime();
     let memory = Memory::new();
-    let faulty = Faulty::new(Arc::new(memory.clone()), |_| Disturbance::None);
+    let faulty = FaultInjector::new(Arc::new(memory.clone()), |_| Injection::None);
     let locks = Locker::new(faulty.clone());
     let win = |name: &str| locks.lock(name).unwrap().ttl(secs(1));
     let [kept, dropped, released, verified] = ["kept", "dropped", "released", "verified"]

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use lock_core::backend::{Attempt, Claim, FaultKind};
 use lock_core::clock::{Moment, sleep};
-use lock_core::faults::{Disturbance, Faulty, Verb};
+use lock_core::faults::{FaultInjector, Injection, Verb};
 use lock_core::{Backend, Error, ErrorKind, Label, Locker, Loss, Memory, RenewalPolicy};
 
 const fn secs(secs: u64) -> Duration {
@@ -141,7 +141,7 @@ async fn an_extension_is_not_cut_by_the_renewals_that_follow() {
 #[tokio::test(start_paused = true)]
 async fn a_minimum_hold_keeps_others_out_and_not_longer() {
     let locks = Locker::new(Memory::new());
-    let lock = locks.lock("cron").unwrap().ttl(secs(30)).release_no_earlier_than(secs(50));
+    let lock = locks.lock("cron").unwrap().ttl(secs(30)).min_hold(secs(50));
     let started = Moment::now();
     lock.acquire().await.unwrap().release().await.unwrap();
     assert!(
@@ -238,11 +238,11 @@ async fn a_renewal_of_a_detached_lock_leaves_it_detached() {
 
 #[tokio::test(start_paused = true)]
 async fn the_release_of_a_detached_lock_tells_what_it_knows() {
-    use Disturbance::{Hang, LoseReply, None, Refuse};
-    let released_by = async |disturbance: Disturbance, how_often: u32| {
+    use Injection::{Hang, LoseReply, None, Refuse};
+    let released_by = async |injection: Injection, how_often: u32| {
         let releases = AtomicU32::new(0);
-        let faulty = Faulty::new(Arc::new(Memory::new()), move |call| match call.verb {
-            Verb::Release if releases.fetch_add(1, Ordering::SeqCst) < how_often => disturbance,
+        let faulty = FaultInjector::new(Arc::new(Memory::new()), move |call| match call.verb {
+            Verb::Release if releases.fetch_add(1, Ordering::SeqCst) < how_often => injection,
             _ => None,
         });
         let locks = Locker::new(faulty);
@@ -288,9 +288,9 @@ async fn close_ends_waiters_refuses_newcomers_and_waits_for_releases() {
 
 #[tokio::test(start_paused = true)]
 async fn close_says_what_it_could_not_finish() {
-    let hang = Faulty::new(Arc::new(Memory::new()), |call| match call.verb {
-        Verb::Release => Disturbance::Hang,
-        _ => Disturbance::None,
+    let hang = FaultInjector::new(Arc::new(Memory::new()), |call| match call.verb {
+        Verb::Release => Injection::Hang,
+        _ => Injection::None,
     });
     let locks = Locker::new(hang);
     drop(locks.lock("n").unwrap().acquire().await.unwrap());
@@ -316,7 +316,7 @@ async fn more_acquisitions_than_allowed_are_refused() {
 
 #[tokio::test(start_paused = true)]
 async fn absurd_durations_are_refused_before_anything_is_sent() {
-    let faulty = Faulty::new(Arc::new(Memory::new()), |_| Disturbance::Panic);
+    let faulty = FaultInjector::new(Arc::new(Memory::new()), |_| Injection::Panic);
     let locks = Locker::new(faulty.clone());
     for ttl in [Duration::ZERO, Duration::from_nanos(1), Duration::MAX, secs(24 * 3600 + 1)] {
         let error = locks.lock("n").unwrap().ttl(ttl).acquire().await.unwrap_err();
@@ -363,9 +363,9 @@ async fn what_is_lost_is_valid_for_no_time() {
 
 #[tokio::test(start_paused = true)]
 async fn a_lost_lock_refuses_to_be_detached_at_once_while_its_release_is_repeated() {
-    let faulty = Faulty::new(Arc::new(Memory::new()), |call| match call.verb {
-        Verb::Release => Disturbance::Hang,
-        _ => Disturbance::None,
+    let faulty = FaultInjector::new(Arc::new(Memory::new()), |call| match call.verb {
+        Verb::Release => Injection::Hang,
+        _ => Injection::None,
     });
     let locks = Locker::new(faulty);
     let guard = locks.lock("n").unwrap().detachable().acquire().await.unwrap();

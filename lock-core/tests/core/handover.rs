@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use lock_core::backend::FaultKind;
 use lock_core::clock::{Moment, sleep};
-use lock_core::faults::{Disturbance, Faulty, Verb};
+use lock_core::faults::{FaultInjector, Injection, Verb};
 use lock_core::{
     ErrorKind, LockGuard, LockName, Locker, LockerBuilder, Loss, Memory, Order, OwnerId,
     RenewalPolicy, Requirements,
@@ -28,14 +28,14 @@ const fn secs(secs: u64) -> Duration {
 /// What was asked, for which owner.
 type Calls = Arc<Mutex<Vec<(Verb, OwnerId)>>>;
 
-/// A locker whose calls are noted, and disturbed as `script` says.
+/// A locker whose calls are noted, and injected as `script` says.
 fn noted(
     memory: &Memory,
-    script: impl Fn(Verb) -> Disturbance + Send + Sync + 'static,
+    script: impl Fn(Verb) -> Injection + Send + Sync + 'static,
 ) -> (LockerBuilder, Calls) {
     let calls = Calls::default();
     let noting = Arc::clone(&calls);
-    let backend = Faulty::new(Arc::new(memory.clone()), move |call| {
+    let backend = FaultInjector::new(Arc::new(memory.clone()), move |call| {
         noting.lock().unwrap().push((call.verb, call.claim.owner));
         script(call.verb)
     });
@@ -78,7 +78,7 @@ fn poll<F: Future>(future: std::pin::Pin<&mut F>) -> Poll<F::Output> {
 
 #[tokio::test(start_paused = true)]
 async fn the_next_one_takes_over_and_nobody_is_asked() {
-    let (locks, calls) = noted(&Memory::new(), |_| Disturbance::None);
+    let (locks, calls) = noted(&Memory::new(), |_| Injection::None);
     let locks = locks.local_handovers(3).build();
     let mut guard = acquire(&locks).await;
     let first = *guard.owner();
@@ -178,7 +178,7 @@ async fn the_order_that_is_declared_is_that_of_one_process() {
 
 #[tokio::test(start_paused = true)]
 async fn an_heir_has_what_is_left_of_the_lease_and_renews_it() {
-    let (locks, calls) = noted(&Memory::new(), |_| Disturbance::None);
+    let (locks, calls) = noted(&Memory::new(), |_| Injection::None);
     let locks = locks.local_handovers(9).build();
     let guard = acquire(&locks).await;
     let first = *guard.owner();
@@ -206,8 +206,8 @@ async fn an_heir_has_what_is_left_of_the_lease_and_renews_it() {
 async fn an_heir_of_a_backend_that_is_silent_gives_up_in_time() {
     let memory = Memory::new();
     let (locks, _) = noted(&memory, |verb| match verb {
-        Verb::Renew => Disturbance::Hang,
-        _ => Disturbance::None,
+        Verb::Renew => Injection::Hang,
+        _ => Injection::None,
     });
     let locks = locks.local_handovers(9).build();
     let began = Moment::now();
@@ -230,8 +230,8 @@ async fn an_heir_of_a_backend_that_is_silent_gives_up_in_time() {
 async fn in_doubt_a_lock_is_given_back() {
     let memory = Memory::new();
     let (locks, calls) = noted(&memory, |verb| match verb {
-        Verb::Renew => Disturbance::LoseReply,
-        _ => Disturbance::None,
+        Verb::Renew => Injection::LoseReply,
+        _ => Injection::None,
     });
     let locks = locks.local_handovers(9).build();
     // A renewal was not answered.
@@ -246,8 +246,8 @@ async fn in_doubt_a_lock_is_given_back() {
 
     // One was given up at the bound of a call, and may still have been refused.
     let (locks, _) = noted(&memory, |verb| match verb {
-        Verb::Renew => Disturbance::Hang,
-        _ => Disturbance::None,
+        Verb::Renew => Injection::Hang,
+        _ => Injection::None,
     });
     let locks = locks.local_handovers(9).build();
     let lock = locks.lock("n").unwrap().ttl(TTL).renewal(RenewalPolicy::off());
@@ -261,8 +261,8 @@ async fn in_doubt_a_lock_is_given_back() {
 
     // One is under way.
     let (locks, _) = noted(&memory, |verb| match verb {
-        Verb::Renew => Disturbance::DelayReply(secs(1)),
-        _ => Disturbance::None,
+        Verb::Renew => Injection::DelayReply(secs(1)),
+        _ => Injection::None,
     });
     let locks = locks.local_handovers(9).build();
     let guard = acquire(&locks).await;
@@ -296,8 +296,8 @@ async fn a_lock_that_cannot_be_given_back_is_no_contention() {
     let is_silent = Arc::new(AtomicBool::new(false));
     let silent = Arc::clone(&is_silent);
     let (locks, _) = noted(&Memory::new(), move |_| match silent.load(Ordering::SeqCst) {
-        true => Disturbance::Hang,
-        false => Disturbance::None,
+        true => Injection::Hang,
+        false => Injection::None,
     });
     let locks = locks.local_handovers(9).build();
     let lock = locks.lock("n").unwrap().ttl(TTL).renewal(RenewalPolicy::off());
@@ -375,7 +375,7 @@ async fn another_ttl_or_an_extension_is_not_inherited() {
 #[tokio::test(start_paused = true)]
 async fn a_minimum_hold_of_a_holder_is_kept_by_its_heir() {
     let locks = handing_over(&Memory::new(), 9);
-    let lock = locks.lock("n").unwrap().ttl(TTL).release_no_earlier_than(secs(10));
+    let lock = locks.lock("n").unwrap().ttl(TTL).min_hold(secs(10));
     let guard = lock.acquire().await.unwrap();
     let heir = tokio::spawn({
         let lock = lock.clone();
@@ -574,11 +574,11 @@ async fn waiters_of_a_backend_that_fails_hear_of_it() {
     let fails = Arc::clone(&down);
     let (locks, _) = noted(&Memory::new(), move |verb| match verb {
         Verb::TryAcquire | Verb::Release if fails.load(Ordering::SeqCst) => {
-            Disturbance::Refuse(FaultKind::Unavailable)
+            Injection::Refuse(FaultKind::Unavailable)
         }
-        _ => Disturbance::None,
+        _ => Injection::None,
     });
-    let locks = locks.local_handovers(1).patience(secs(60)).build();
+    let locks = locks.local_handovers(1).outage_timeout(secs(60)).build();
     let guard = acquire(&locks).await;
     let heir = waiter(&locks).await;
     let lock = locks.lock("n").unwrap().ttl(TTL);
@@ -657,18 +657,18 @@ fn random(seed: u64) -> impl FnMut() -> u64 {
 async fn an_heir_releases_what_may_still_land() {
     let memory = Memory::new();
     let attempts = AtomicUsize::new(0);
-    let faulty = Faulty::new(Arc::new(memory.clone()), move |call| match call.verb {
+    let faulty = FaultInjector::new(Arc::new(memory.clone()), move |call| match call.verb {
         // The second one of the first waiter is still on its way when the third one wins.
         Verb::TryAcquire if attempts.fetch_add(1, Ordering::SeqCst) == 1 => {
-            Disturbance::LandLate(secs(3600))
+            Injection::LandLate(secs(3600))
         }
-        Verb::Wait => Disturbance::Hang,
-        _ => Disturbance::None,
+        Verb::Wait => Injection::Hang,
+        _ => Injection::None,
     });
     let releases = Arc::new(Mutex::new(Vec::new()));
     let shown = Arc::clone(&releases);
     let backend = Altered::new(faulty, |_| ())
-        .releases(move |_, how| shown.lock().unwrap().push(how.uncertain));
+        .releases(move |_, how| shown.lock().unwrap().push(how.expects_late_attempt()));
     let locks = Locker::builder(backend).local_handovers(9).build();
     let other = Locker::new(memory).lock("n").unwrap().ttl(TTL).acquire().await.unwrap();
     let first = waiter(&locks).await;

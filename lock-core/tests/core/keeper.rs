@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lock_core::backend::{
-    Attempt, Claim, Fault, FaultKind, Grant, Identity, Lease, LeaseLimit, LetGo, Listed, LockState,
-    Release, Renewal, Wake,
+    Attempt, Claim, Fault, FaultKind, Grant, Identity, Lease, LeaseLimit, Listed, LockState,
+    Release, ReleaseMode, Renewal, Wake,
 };
 use lock_core::clock::{Moment, sleep};
-use lock_core::faults::{Disturbance, Faulty, Verb};
+use lock_core::faults::{FaultInjector, Injection, Verb};
 use lock_core::{
     Backend, Capabilities, ErrorKind, FencingToken, LockGuard, LockName, Locker, Loss, Memory,
     OwnerId, RenewalPolicy,
@@ -63,17 +63,20 @@ impl<F: Oddity> Backend for Odd<F> {
     }
     async fn wait(&self, claim: &Claim) -> Result<Wake, Fault> {
         if self.odd.spins() {
-            return Ok(Wake::Look);
+            return Ok(Wake::Retry);
         }
         Ok(match self.inner.wait(claim).await? {
             Wake::Granted(grant) => Wake::Granted(self.odd.pushed(grant)),
             look => look,
         })
     }
+    async fn wait_lost(&self, claim: &Claim) -> Result<(), Fault> {
+        self.inner.wait_lost(claim).await
+    }
     async fn renew(&self, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
         self.odd.answers(self.inner.renew(claims).await)
     }
-    async fn release(&self, claim: &Claim, how: LetGo) -> Result<Release, Fault> {
+    async fn release(&self, claim: &Claim, how: ReleaseMode) -> Result<Release, Fault> {
         self.inner.release(claim, how).await
     }
     async fn inspect(&self, name: &LockName) -> Result<LockState, Fault> {
@@ -230,7 +233,7 @@ impl Oddity for Spins {
 #[tokio::test(start_paused = true)]
 async fn a_wait_that_wakes_for_nothing_does_not_become_a_storm() {
     let odd = Odd { inner: Memory::new(), odd: Spins };
-    let counted = Faulty::new(Arc::new(odd), |_| Disturbance::None);
+    let counted = FaultInjector::new(Arc::new(odd), |_| Injection::None);
     let locks = Locker::new(counted.clone());
     let holder = locks.lock("n").unwrap().acquire().await.unwrap();
     let before = counted.calls();
@@ -264,11 +267,11 @@ async fn a_panic_in_a_verb_ends_in_a_release() {
         let inner = Memory::new();
         let armed = Arc::new(AtomicBool::new(true));
         let trigger = Arc::clone(&armed);
-        let faulty = Faulty::new(Arc::new(inner.clone()), move |call| {
+        let faulty = FaultInjector::new(Arc::new(inner.clone()), move |call| {
             if call.verb == verb && trigger.swap(false, Ordering::SeqCst) {
-                Disturbance::Panic
+                Injection::Panic
             } else {
-                Disturbance::None
+                Injection::None
             }
         });
         let locks = Locker::new(faulty);
@@ -284,6 +287,7 @@ async fn a_panic_in_a_verb_ends_in_a_release() {
                 holder.release().await.unwrap();
                 drop(waiter.await.unwrap().unwrap());
             }
+            Verb::WaitLost => unreachable!("not in the list"),
             Verb::Renew => {
                 let guard = lock.acquire().await.unwrap();
                 assert_eq!(guard.verify().await.unwrap_err().kind(), ErrorKind::BackendBroken);
@@ -339,13 +343,16 @@ impl Backend for HangsWith {
     async fn wait(&self, claim: &Claim) -> Result<Wake, Fault> {
         self.inner.wait(claim).await
     }
+    async fn wait_lost(&self, claim: &Claim) -> Result<(), Fault> {
+        self.inner.wait_lost(claim).await
+    }
     async fn renew(&self, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
         if claims.iter().any(|claim| claim.name == self.silent) {
             std::future::pending::<()>().await;
         }
         self.inner.renew(claims).await
     }
-    async fn release(&self, claim: &Claim, how: LetGo) -> Result<Release, Fault> {
+    async fn release(&self, claim: &Claim, how: ReleaseMode) -> Result<Release, Fault> {
         self.inner.release(claim, how).await
     }
     async fn inspect(&self, name: &LockName) -> Result<LockState, Fault> {
@@ -362,18 +369,18 @@ impl Backend for HangsWith {
 #[tokio::test(start_paused = true)]
 async fn a_renewal_that_fails_is_made_again_before_the_lease_ends() {
     let faults = [
-        Disturbance::Refuse(FaultKind::Unavailable),
-        Disturbance::LoseReply,
-        Disturbance::HangAfter,
-        Disturbance::Hang,
-        Disturbance::Panic,
+        Injection::Refuse(FaultKind::Unavailable),
+        Injection::LoseReply,
+        Injection::HangAfter,
+        Injection::Hang,
+        Injection::Panic,
     ];
     for fault in faults {
         let renewals = AtomicU32::new(0);
-        let faulty = Faulty::new(Arc::new(Memory::new()), move |call| match call.verb {
+        let faulty = FaultInjector::new(Arc::new(Memory::new()), move |call| match call.verb {
             // Every other one: each lease is owed to a second attempt.
             Verb::Renew if renewals.fetch_add(1, Ordering::SeqCst).is_multiple_of(2) => fault,
-            _ => Disturbance::None,
+            _ => Injection::None,
         });
         let locks = Locker::new(faulty);
         let guard = locks.lock("n").unwrap().ttl(secs(30)).acquire().await.unwrap();
@@ -387,12 +394,12 @@ async fn a_renewal_that_fails_is_made_again_before_the_lease_ends() {
 async fn a_renewal_that_failed_is_made_again_within_a_quarter_of_the_interval() {
     let calls = Arc::new(Mutex::new(Vec::new()));
     let noted = Arc::clone(&calls);
-    let faulty = Faulty::new(Arc::new(Memory::new()), move |call| match call.verb {
+    let faulty = FaultInjector::new(Arc::new(Memory::new()), move |call| match call.verb {
         Verb::Renew => {
             noted.lock().unwrap().push(Moment::now());
-            Disturbance::Refuse(FaultKind::Unavailable)
+            Injection::Refuse(FaultKind::Unavailable)
         }
-        _ => Disturbance::None,
+        _ => Injection::None,
     });
     let locks = Locker::new(faulty);
     let _guard = locks.lock("n").unwrap().ttl(secs(30)).acquire().await.unwrap();
@@ -410,13 +417,13 @@ async fn waiters_sit_out_an_outage_and_newcomers_are_told_at_once() {
     let down = Arc::new(AtomicBool::new(false));
     let asked = Arc::clone(&down);
     let memory = Memory::new();
-    let faulty = Faulty::new(Arc::new(memory.clone()), move |call| match call.verb {
+    let faulty = FaultInjector::new(Arc::new(memory.clone()), move |call| match call.verb {
         Verb::TryAcquire | Verb::Wait if asked.load(Ordering::SeqCst) => {
-            Disturbance::Refuse(FaultKind::Unavailable)
+            Injection::Refuse(FaultKind::Unavailable)
         }
-        _ => Disturbance::None,
+        _ => Injection::None,
     });
-    let locks = Locker::builder(faulty.clone()).patience(secs(120)).build();
+    let locks = Locker::builder(faulty.clone()).outage_timeout(secs(120)).build();
     let holder = Locker::new(memory.clone()).lock("n").unwrap().acquire().await.unwrap();
     let patient = locks.lock("n").unwrap();
     let patient = tokio::spawn(async move { patient.acquire().await });
@@ -449,11 +456,11 @@ async fn patience_has_an_end() {
     let down = Arc::new(AtomicBool::new(false));
     let asked = Arc::clone(&down);
     let memory = Memory::new();
-    let faulty = Faulty::new(Arc::new(memory.clone()), move |call| match call.verb {
-        Verb::TryAcquire if asked.load(Ordering::SeqCst) => Disturbance::Hang,
-        _ => Disturbance::None,
+    let faulty = FaultInjector::new(Arc::new(memory.clone()), move |call| match call.verb {
+        Verb::TryAcquire if asked.load(Ordering::SeqCst) => Injection::Hang,
+        _ => Injection::None,
     });
-    let locks = Locker::builder(faulty).patience(secs(60)).build();
+    let locks = Locker::builder(faulty).outage_timeout(secs(60)).build();
     let _holder = Locker::new(memory).lock("n").unwrap().acquire().await.unwrap();
     let lock = locks.lock("n").unwrap().ttl(secs(10));
     let waiter = tokio::spawn(async move { lock.acquire().await });
@@ -485,9 +492,9 @@ async fn a_handed_over_lock_is_renewed_before_its_claim_lease_ends() {
 
 #[tokio::test(start_paused = true)]
 async fn a_release_that_is_never_answered_bounds_how_long_the_lock_can_stay() {
-    let faulty = Faulty::new(Arc::new(Memory::new()), |call| match call.verb {
-        Verb::Release => Disturbance::Hang,
-        _ => Disturbance::None,
+    let faulty = FaultInjector::new(Arc::new(Memory::new()), |call| match call.verb {
+        Verb::Release => Injection::Hang,
+        _ => Injection::None,
     });
     let locks = Locker::builder(faulty).timeout(secs(2)).build();
     let guard = locks.lock("n").unwrap().ttl(secs(30)).acquire().await.unwrap();
@@ -495,7 +502,7 @@ async fn a_release_that_is_never_answered_bounds_how_long_the_lock_can_stay() {
     let error = guard.release().await.unwrap_err();
     assert!(Moment::now().saturating_since(started) <= secs(4));
     assert_eq!(error.kind(), ErrorKind::Timeout);
-    let bound = error.gone_within().unwrap();
+    let bound = error.free_within().unwrap();
     assert!((secs(20)..=secs(30)).contains(&bound), "{bound:?}");
     sleep(bound).await;
     assert!(locks.lock("n").unwrap().try_acquire().await.unwrap().is_some());
@@ -503,9 +510,9 @@ async fn a_release_that_is_never_answered_bounds_how_long_the_lock_can_stay() {
 
 #[tokio::test(start_paused = true)]
 async fn a_renewal_on_the_wire_does_not_outlive_the_release() {
-    let faulty = Faulty::new(Arc::new(Memory::new()), |call| match call.verb {
-        Verb::Renew => Disturbance::DelayRequest(millis(500)),
-        _ => Disturbance::None,
+    let faulty = FaultInjector::new(Arc::new(Memory::new()), |call| match call.verb {
+        Verb::Renew => Injection::DelayRequest(millis(500)),
+        _ => Injection::None,
     });
     let locks = Locker::new(faulty);
     let guard = locks.lock("n").unwrap().ttl(secs(3)).acquire().await.unwrap();
@@ -521,9 +528,9 @@ async fn a_renewal_on_the_wire_does_not_outlive_the_release() {
 async fn ten_thousand_locks_are_renewed_in_batches() {
     let renewals = Arc::new(AtomicU32::new(0));
     let counter = Arc::clone(&renewals);
-    let counted = Faulty::new(Arc::new(Memory::new()), move |call| {
+    let counted = FaultInjector::new(Arc::new(Memory::new()), move |call| {
         counter.fetch_add(u32::from(call.verb == Verb::Renew), Ordering::SeqCst);
-        Disturbance::None
+        Injection::None
     });
     let locks = Locker::new(counted);
     let mut guards = Vec::new();
@@ -545,12 +552,12 @@ async fn ten_thousand_locks_are_renewed_in_batches() {
 async fn an_attempt_that_lands_after_the_release_does_not_strand_the_lock() {
     let attempts = AtomicU32::new(0);
     let memory = Memory::new();
-    let faulty = Faulty::new(Arc::new(memory.clone()), move |call| match call.verb {
-        Verb::Wait => Disturbance::Hang,
+    let faulty = FaultInjector::new(Arc::new(memory.clone()), move |call| match call.verb {
+        Verb::Wait => Injection::Hang,
         Verb::TryAcquire if attempts.fetch_add(1, Ordering::SeqCst) == 1 => {
-            Disturbance::LandLate(secs(20))
+            Injection::LandLate(secs(20))
         }
-        _ => Disturbance::None,
+        _ => Injection::None,
     });
     let locks = Locker::new(faulty);
     let holder = Locker::new(memory.clone()).lock("n").unwrap().acquire().await.unwrap();
@@ -568,14 +575,14 @@ async fn an_attempt_that_lands_after_the_release_does_not_strand_the_lock() {
 async fn the_release_of_a_grant_that_came_too_late_does_not_end_the_next_one() {
     let memory = Memory::new();
     let (attempts, releases) = (AtomicU32::new(0), AtomicU32::new(0));
-    let faulty = Faulty::new(Arc::new(memory.clone()), move |call| match call.verb {
+    let faulty = FaultInjector::new(Arc::new(memory.clone()), move |call| match call.verb {
         Verb::TryAcquire if attempts.fetch_add(1, Ordering::SeqCst) == 0 => {
-            Disturbance::DelayReply(secs(15))
+            Injection::DelayReply(secs(15))
         }
         Verb::Release if releases.fetch_add(1, Ordering::SeqCst) == 0 => {
-            Disturbance::LandLate(secs(1))
+            Injection::LandLate(secs(1))
         }
-        _ => Disturbance::None,
+        _ => Injection::None,
     });
     let locks = Locker::builder(faulty).timeout(secs(30)).build();
     let guard = locks.lock("n").unwrap().ttl(secs(10)).acquire().await.unwrap();
@@ -587,9 +594,9 @@ async fn the_release_of_a_grant_that_came_too_late_does_not_end_the_next_one() {
 
 #[tokio::test(start_paused = true)]
 async fn a_verification_that_nobody_polls_does_not_stop_the_renewals() {
-    let faulty = Faulty::new(Arc::new(Memory::new()), |call| match call.verb {
-        Verb::Renew => Disturbance::DelayReply(millis(1)),
-        _ => Disturbance::None,
+    let faulty = FaultInjector::new(Arc::new(Memory::new()), |call| match call.verb {
+        Verb::Renew => Injection::DelayReply(millis(1)),
+        _ => Injection::None,
     });
     let locks = Locker::new(faulty);
     let guard = locks.lock("n").unwrap().ttl(secs(30)).acquire().await.unwrap();
@@ -605,7 +612,7 @@ async fn a_verification_that_nobody_polls_does_not_stop_the_renewals() {
 async fn terms_that_make_no_sense_are_refused() {
     let locks = Locker::new(Memory::new());
     let lock = locks.lock("n").unwrap();
-    let endless = lock.clone().release_no_earlier_than(Duration::MAX).acquire().await;
+    let endless = lock.clone().min_hold(Duration::MAX).acquire().await;
     assert_eq!(endless.unwrap_err().kind(), ErrorKind::Invalid);
     let nothing = lock.renewal(RenewalPolicy::default().max_hold(Duration::ZERO)).acquire().await;
     assert_eq!(nothing.unwrap_err().kind(), ErrorKind::Invalid);
@@ -615,12 +622,10 @@ async fn terms_that_make_no_sense_are_refused() {
 async fn an_extension_that_the_loss_cut_short_is_let_go_for_as_long_as_it_may_last() {
     let down = Arc::new(AtomicBool::new(false));
     let asked = Arc::clone(&down);
-    let faulty = Faulty::new(Arc::new(Memory::new()), move |call| match call.verb {
-        Verb::Renew => Disturbance::HangAfter,
-        Verb::Release if asked.load(Ordering::SeqCst) => {
-            Disturbance::Refuse(FaultKind::Unavailable)
-        }
-        _ => Disturbance::None,
+    let faulty = FaultInjector::new(Arc::new(Memory::new()), move |call| match call.verb {
+        Verb::Renew => Injection::HangAfter,
+        Verb::Release if asked.load(Ordering::SeqCst) => Injection::Refuse(FaultKind::Unavailable),
+        _ => Injection::None,
     });
     // Calls may last longer than the lease: the loss comes first, and drops the renewal.
     let locks = Locker::builder(faulty).timeout(secs(60)).build();
@@ -647,7 +652,7 @@ impl Oddity for InASession {
 /// A lock for ten seconds, which is not renewed, in a session for a minute.
 async fn in_a_session() -> (Memory, LeaseLimit, LockGuard) {
     let limit = LeaseLimit::new(Moment::now() + secs(60));
-    let inner = Memory::new().with_notices();
+    let inner = Memory::new().with_loss_push();
     let locks = Locker::new(Odd { inner: inner.clone(), odd: InASession(limit.clone()) });
     let lock = locks.lock("n").unwrap().ttl(secs(10)).renewal(RenewalPolicy::off());
     (inner, limit, lock.acquire().await.unwrap())
@@ -686,7 +691,7 @@ async fn a_session_that_lives_on_gives_the_deadline_back_and_no_more() {
 #[tokio::test(start_paused = true)]
 async fn a_session_whose_end_was_near_at_the_grant_gives_the_lease_as_it_lives_on() {
     let limit = LeaseLimit::new(Moment::now() + secs(2));
-    let inner = Memory::new().with_notices();
+    let inner = Memory::new().with_loss_push();
     let locks = Locker::new(Odd { inner, odd: InASession(limit.clone()) });
     let guard = locks.lock("n").unwrap().ttl(secs(30)).acquire().await.unwrap();
     assert_eq!(guard.valid_for(), Some(secs(2)));

@@ -27,7 +27,7 @@ enum Manner {
 #[derive(Clone, Debug)]
 struct Counted {
     memory: Memory,
-    notices: Support,
+    loss_push: Support,
     manner: Manner,
     waits: Arc<AtomicUsize>,
     /// Waits that have neither ended nor been dropped.
@@ -36,9 +36,9 @@ struct Counted {
 }
 
 impl Counted {
-    fn new(notices: Support, manner: Manner) -> Self {
+    fn new(loss_push: Support, manner: Manner) -> Self {
         let (waits, waiting, renewals) = (Arc::default(), Arc::default(), Arc::default());
-        Self { memory: Memory::new(), notices, manner, waits, waiting, renewals }
+        Self { memory: Memory::new(), loss_push, manner, waits, waiting, renewals }
     }
 
     fn counts(&self) -> (usize, usize, usize) {
@@ -65,37 +65,33 @@ impl Drop for Waiting {
 #[async_trait]
 impl Backend for Counted {
     fn capabilities(&self) -> Capabilities {
-        Capabilities { notices: self.notices, ..self.memory.capabilities() }
+        Capabilities { loss_push: self.loss_push, ..self.memory.capabilities() }
     }
     async fn identity(&self) -> Result<Option<Identity>, Fault> {
         self.memory.identity().await
     }
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, Fault> {
-        assert!(!claim.held);
         self.memory.try_acquire(claim).await
     }
     async fn wait(&self, claim: &Claim) -> Result<Wake, Fault> {
-        if claim.held {
-            self.waits.fetch_add(1, Ordering::SeqCst);
-            let _waiting = Waiting::new(&self.waiting);
-            match self.manner {
-                Manner::AsInMemory => self.memory.wait(claim).await,
-                Manner::Never => std::future::pending().await,
-                Manner::AtOnce => Ok(Wake::Look),
-                Manner::InErrors => Err(Fault::unknown(FaultKind::Unavailable, "no luck")),
-                Manner::InPanics => panic!("no luck"),
-            }
-        } else {
-            self.memory.wait(claim).await
+        self.memory.wait(claim).await
+    }
+    async fn wait_lost(&self, claim: &Claim) -> Result<(), Fault> {
+        self.waits.fetch_add(1, Ordering::SeqCst);
+        let _waiting = Waiting::new(&self.waiting);
+        match self.manner {
+            Manner::AsInMemory => self.memory.wait_lost(claim).await,
+            Manner::Never => std::future::pending().await,
+            Manner::AtOnce => Ok(()),
+            Manner::InErrors => Err(Fault::unknown(FaultKind::Unavailable, "no luck")),
+            Manner::InPanics => panic!("no luck"),
         }
     }
     async fn renew(&self, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
-        assert!(claims.iter().all(|claim| !claim.held));
         self.renewals.fetch_add(1, Ordering::SeqCst);
         self.memory.renew(claims).await
     }
-    async fn release(&self, claim: &Claim, how: LetGo) -> Result<Release, Fault> {
-        assert!(!claim.held);
+    async fn release(&self, claim: &Claim, how: ReleaseMode) -> Result<Release, Fault> {
         self.memory.release(claim, how).await
     }
     async fn inspect(&self, name: &LockName) -> Result<LockState, Fault> {

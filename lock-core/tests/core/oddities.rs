@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lock_core::backend::*;
 use lock_core::clock::{Moment, sleep};
-use lock_core::faults::{Disturbance, Faulty, Verb};
+use lock_core::faults::{FaultInjector, Injection, Verb};
 use lock_core::*;
 
 use crate::support::Altered;
@@ -46,9 +46,12 @@ impl Backend for Caps {
     async fn wait(&self, claim: &Claim) -> Result<Wake, Fault> {
         if self.capabilities().order == Order::PerProcess {
             sleep(millis(20)).await;
-            return Ok(Wake::Look);
+            return Ok(Wake::Retry);
         }
         self.inner.wait(claim).await
+    }
+    async fn wait_lost(&self, claim: &Claim) -> Result<(), Fault> {
+        self.inner.wait_lost(claim).await
     }
     async fn renew(&self, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
         self.inner
@@ -63,7 +66,7 @@ impl Backend for Caps {
             })
             .collect()
     }
-    async fn release(&self, claim: &Claim, how: LetGo) -> Result<Release, Fault> {
+    async fn release(&self, claim: &Claim, how: ReleaseMode) -> Result<Release, Fault> {
         let can_keep = self.capabilities().minimum_hold == Support::Present;
         assert!(can_keep || how.keep.is_none(), "it is asked for what it does not declare");
         self.inner.release(claim, how).await
@@ -177,7 +180,7 @@ async fn a_minimum_hold_is_kept_here_where_the_backend_cannot() {
     let memory = Memory::new();
     let locks = Locker::new(with(memory, |caps| caps.minimum_hold = Support::Absent));
     let began = Moment::now();
-    let lock = locks.lock("n").unwrap().ttl(secs(5)).release_no_earlier_than(secs(20));
+    let lock = locks.lock("n").unwrap().ttl(secs(5)).min_hold(secs(20));
     let guard = lock.acquire().await.unwrap();
     tokio::join!(
         async { guard.release().await.unwrap() },
@@ -197,9 +200,9 @@ async fn a_minimum_hold_is_kept_here_where_the_backend_cannot() {
 async fn where_nothing_lapses_the_ttl_is_the_rhythm_of_looks() {
     let looks = Arc::new(AtomicU32::new(0));
     let counted = Arc::clone(&looks);
-    let faulty = Faulty::new(Arc::new(Memory::new()), move |call| {
+    let faulty = FaultInjector::new(Arc::new(Memory::new()), move |call| {
         counted.fetch_add(u32::from(call.verb == Verb::Renew), Ordering::SeqCst);
-        Disturbance::None
+        Injection::None
     });
     fn for_ever(mut grant: Grant) -> Grant {
         grant.lease = Lease::WhileProcessLives;
@@ -220,10 +223,10 @@ async fn a_bounded_wait_that_met_a_holder_ends_in_time_whatever_is_under_way() {
     for (wait, is_contention) in [(secs(2), true), (secs(4), false)] {
         let attempts = AtomicU32::new(0);
         let memory = Memory::new();
-        let silent = Faulty::new(Arc::new(memory.clone()), move |call| match call.verb {
+        let silent = FaultInjector::new(Arc::new(memory.clone()), move |call| match call.verb {
             // The first one is told that somebody has the lock.
-            Verb::TryAcquire if attempts.fetch_add(1, Ordering::SeqCst) > 0 => Disturbance::Hang,
-            _ => Disturbance::None,
+            Verb::TryAcquire if attempts.fetch_add(1, Ordering::SeqCst) > 0 => Injection::Hang,
+            _ => Injection::None,
         });
         let _held = Locker::new(memory).lock("n").unwrap().acquire().await.unwrap();
         let locks = Locker::new(with(silent, |caps| caps.order = Order::PerProcess));
@@ -242,9 +245,9 @@ async fn a_bounded_wait_that_met_a_holder_ends_in_time_whatever_is_under_way() {
 
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_ends_before_the_longest_hold_has_expired() {
-    let down = Faulty::new(Arc::new(Memory::new()), |call| match call.verb {
-        Verb::Renew => Disturbance::Refuse(FaultKind::Unavailable),
-        _ => Disturbance::None,
+    let down = FaultInjector::new(Arc::new(Memory::new()), |call| match call.verb {
+        Verb::Renew => Injection::Refuse(FaultKind::Unavailable),
+        _ => Injection::None,
     });
     let locks = Locker::new(down);
     let policy = RenewalPolicy::default().max_hold(secs(3600));
@@ -256,9 +259,9 @@ async fn a_lease_that_ends_before_the_longest_hold_has_expired() {
 async fn long_leases_are_looked_at_once_a_day() {
     let looks = Arc::new(AtomicU32::new(0));
     let counted = Arc::clone(&looks);
-    let faulty = Faulty::new(Arc::new(Memory::new()), move |call| {
+    let faulty = FaultInjector::new(Arc::new(Memory::new()), move |call| {
         counted.fetch_add(u32::from(call.verb == Verb::Renew), Ordering::SeqCst);
-        Disturbance::None
+        Injection::None
     });
     let day = secs(24 * 3600);
     let locks = Locker::builder(faulty).max_ttl(day * 12).build();
@@ -291,12 +294,12 @@ async fn a_grant_without_a_token_is_one_where_none_is_declared() {
 async fn a_release_that_fails_is_repeated_soon_at_first_and_then_less_often() {
     let releases = Arc::new(Mutex::new(Vec::new()));
     let noted = Arc::clone(&releases);
-    let refuses = Faulty::new(Arc::new(Memory::new()), move |call| match call.verb {
+    let refuses = FaultInjector::new(Arc::new(Memory::new()), move |call| match call.verb {
         Verb::Release => {
             noted.lock().unwrap().push(Moment::now());
-            Disturbance::Refuse(FaultKind::Unavailable)
+            Injection::Refuse(FaultKind::Unavailable)
         }
-        _ => Disturbance::None,
+        _ => Injection::None,
     });
     let locks = Locker::new(refuses);
     drop(locks.lock("n").unwrap().ttl(secs(30)).acquire().await.unwrap());
@@ -312,9 +315,9 @@ async fn a_release_that_fails_is_repeated_soon_at_first_and_then_less_often() {
 #[tokio::test(start_paused = true)]
 async fn who_is_next_in_this_process_does_not_wait_for_releases_that_are_repeated() {
     let memory = Memory::new();
-    let refuses = Faulty::new(Arc::new(memory.clone()), |call| match call.verb {
-        Verb::Release => Disturbance::Refuse(FaultKind::Unavailable),
-        _ => Disturbance::None,
+    let refuses = FaultInjector::new(Arc::new(memory.clone()), |call| match call.verb {
+        Verb::Release => Injection::Refuse(FaultKind::Unavailable),
+        _ => Injection::None,
     });
     let locks = Locker::new(with(refuses, |caps| caps.order = Order::PerProcess));
     let first = locks.lock("n").unwrap().ttl(secs(300)).acquire().await.unwrap();
@@ -386,9 +389,9 @@ async fn the_longest_durations_do_not_overflow() {
     let locks = Locker::builder(with(Memory::new(), |c| c.ttl_max = Duration::MAX))
         .max_ttl(Duration::MAX)
         .timeout(Duration::MAX)
-        .patience(Duration::MAX)
+        .outage_timeout(Duration::MAX)
         .build();
-    let lock = locks.lock("n").unwrap().ttl(Duration::MAX).release_no_earlier_than(Duration::MAX);
+    let lock = locks.lock("n").unwrap().ttl(Duration::MAX).min_hold(Duration::MAX);
     let guard = lock.acquire().await.unwrap();
     guard.extend(Duration::MAX).await.unwrap();
     let waited = lock.try_acquire_for(secs(10)).await;
@@ -400,10 +403,10 @@ async fn silence_at_the_end_of_a_wait_is_not_contention() {
     let down = Arc::new(AtomicBool::new(false));
     let asked = down.clone();
     let memory = Memory::new();
-    let faulty = Faulty::new(Arc::new(memory.clone()), move |c| match c.verb {
-        Verb::Wait => Disturbance::Hang,
-        Verb::TryAcquire if asked.load(Ordering::SeqCst) => Disturbance::Hang,
-        _ => Disturbance::None,
+    let faulty = FaultInjector::new(Arc::new(memory.clone()), move |c| match c.verb {
+        Verb::Wait => Injection::Hang,
+        Verb::TryAcquire if asked.load(Ordering::SeqCst) => Injection::Hang,
+        _ => Injection::None,
     });
     let locks = Locker::new(faulty);
     // A holder that has crashed: its lease of a second is never renewed.
@@ -444,9 +447,9 @@ async fn nothing_is_renewed_after_the_release() {
     async fn verbs_until(released: Duration) -> Vec<(Verb, Duration)> {
         let (began, log) = (Moment::now(), Arc::new(Mutex::new(Vec::new())));
         let noted = log.clone();
-        let locks = Locker::new(Faulty::new(Arc::new(Memory::new()), move |c| {
+        let locks = Locker::new(FaultInjector::new(Arc::new(Memory::new()), move |c| {
             noted.lock().unwrap().push((c.verb, Moment::now().saturating_since(began)));
-            Disturbance::None
+            Injection::None
         }));
         let guard = locks.lock("n").unwrap().ttl(secs(30)).acquire().await.unwrap();
         // A task, as the wheel is: which of them is first at one and the same moment is a matter of turns.
@@ -473,6 +476,17 @@ async fn an_eager_panic_in_a_verb_is_caught() {
     #[derive(Debug)]
     struct Eager(Memory, AtomicU32);
     impl Backend for Eager {
+        fn wait_lost<'a, 'c, 'b>(
+            &'a self,
+            claim: &'c Claim,
+        ) -> std::pin::Pin<Box<dyn Future<Output = Result<(), Fault>> + Send + 'b>>
+        where
+            'a: 'b,
+            'c: 'b,
+            Self: 'b,
+        {
+            self.0.wait_lost(claim)
+        }
         fn capabilities(&self) -> Capabilities {
             self.0.capabilities()
         }
@@ -522,7 +536,7 @@ async fn an_eager_panic_in_a_verb_is_caught() {
         fn release<'a, 'c, 'b>(
             &'a self,
             claim: &'c Claim,
-            how: LetGo,
+            how: ReleaseMode,
         ) -> std::pin::Pin<Box<dyn Future<Output = Result<Release, Fault>> + Send + 'b>>
         where
             'a: 'b,

@@ -6,7 +6,7 @@ use std::task::{Context, Waker};
 
 use lock_core::backend::Lease;
 use lock_core::clock::{Moment, sleep, sleep_until};
-use lock_core::faults::{Disturbance, Faulty, Verb};
+use lock_core::faults::{FaultInjector, Injection, Verb};
 use lock_core::{ErrorKind, Locker, Loss, Memory, RenewalPolicy, Support};
 use tokio::time::timeout;
 
@@ -25,7 +25,7 @@ async fn a_minimum_hold_counts_from_the_arrival_of_the_grant() {
     let memory = Memory::new();
     let (locks, others) = (Locker::new(vague(&memory)), Locker::new(memory));
     let first = others.lock("n").unwrap().acquire().await.unwrap();
-    let lock = locks.lock("n").unwrap().release_no_earlier_than(secs(10));
+    let lock = locks.lock("n").unwrap().min_hold(secs(10));
     let second = tokio::spawn(async move { lock.acquire().await });
     sleep(secs(1)).await;
     let released = Moment::now();
@@ -46,7 +46,7 @@ async fn a_server_keeps_a_minimum_hold_for_one_per_cent_longer() {
     let backend = Altered::new(Memory::new(), |caps| caps.margin = millis(2))
         .releases(move |_, how| seen.lock().unwrap().push(how.keep));
     let locks = Locker::new(backend);
-    let lock = locks.lock("n").unwrap().release_no_earlier_than(secs(10));
+    let lock = locks.lock("n").unwrap().min_hold(secs(10));
     lock.acquire().await.unwrap().release().await.unwrap();
     assert_eq!(*kept.lock().unwrap(), [Some(millis(10_102))]);
 }
@@ -56,7 +56,7 @@ async fn a_lock_that_is_lost_keeps_what_is_left_of_its_minimum_hold() {
     let memory = Memory::new();
     let locks = Locker::new(memory.clone());
     let lock = locks.lock("n").unwrap().ttl(secs(100)).renewal(RenewalPolicy::off());
-    let guard = lock.release_no_earlier_than(secs(100)).acquire().await.unwrap();
+    let guard = lock.min_hold(secs(100)).acquire().await.unwrap();
     assert_eq!(guard.lost().await, Loss::Expired);
     sleep(millis(900)).await;
     let other = Locker::new(memory).lock("n").unwrap().try_acquire().await.unwrap();
@@ -88,11 +88,11 @@ async fn without_renewals_a_lock_ends_with_its_lease_however_late_the_grant_arri
 async fn renewals_after_an_extension_ask_for_the_original_ttl() {
     let asked = Arc::new(Mutex::new(Vec::new()));
     let seen = Arc::clone(&asked);
-    let faulty = Faulty::new(Arc::new(Memory::new()), move |call| {
+    let faulty = FaultInjector::new(Arc::new(Memory::new()), move |call| {
         if call.verb == Verb::Renew {
             seen.lock().unwrap().push(call.claim.ttl);
         }
-        Disturbance::None
+        Injection::None
     });
     let locks = Locker::new(faulty);
     let guard = locks.lock("n").unwrap().ttl(secs(30)).acquire().await.unwrap();
@@ -106,9 +106,9 @@ async fn renewals_after_an_extension_ask_for_the_original_ttl() {
 /// A backend that counts renewals; without leases if so asked.
 fn counted(renewals: &Arc<AtomicU32>, lease: Option<Lease>) -> Altered {
     let counted = Arc::clone(renewals);
-    let faulty = Faulty::new(Arc::new(Memory::new()), move |call| {
+    let faulty = FaultInjector::new(Arc::new(Memory::new()), move |call| {
         counted.fetch_add(u32::from(call.verb == Verb::Renew), Ordering::SeqCst);
-        Disturbance::None
+        Injection::None
     });
     Altered::new(faulty, |caps| caps.minimum_hold = Support::Absent).grants(move |mut grant| {
         grant.lease = lease.unwrap_or(grant.lease);
@@ -156,7 +156,7 @@ async fn off_keeps_a_minimum_hold_of_the_whole_ttl_in_this_process() {
     for lease in [None, Some(Lease::WhileProcessLives)] {
         let locks = Locker::new(counted(&Arc::default(), lease));
         let lock = locks.lock("n").unwrap().ttl(secs(100)).renewal(RenewalPolicy::off());
-        drop(lock.clone().release_no_earlier_than(secs(100)).acquire().await.unwrap());
+        drop(lock.clone().min_hold(secs(100)).acquire().await.unwrap());
         let won = Moment::now();
         sleep_until(won + millis(99_999)).await;
         assert!(
@@ -170,7 +170,7 @@ async fn off_keeps_a_minimum_hold_of_the_whole_ttl_in_this_process() {
 
 #[tokio::test(start_paused = true)]
 async fn a_minimum_hold_beyond_the_longest_is_refused() {
-    let lock = Locker::new(Memory::new()).lock("n").unwrap().release_no_earlier_than(secs(60));
+    let lock = Locker::new(Memory::new()).lock("n").unwrap().min_hold(secs(60));
     let policy = |limit| RenewalPolicy::default().max_hold(limit);
     let error = lock.clone().renewal(policy(secs(59))).acquire().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Invalid);
@@ -191,7 +191,7 @@ async fn a_minimum_hold_that_is_kept_here_ends_although_nobody_polls_the_release
             grant
         });
         let lock = Locker::new(backend).lock("n").unwrap().ttl(secs(300));
-        let guard = lock.release_no_earlier_than(secs(60)).acquire().await.unwrap();
+        let guard = lock.min_hold(secs(60)).acquire().await.unwrap();
         let signal = guard.loss_signal();
         let mut releasing = Box::pin(guard.release());
         let mut nobody = Context::from_waker(Waker::noop());

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use lock_core::backend::{Fault, FaultKind, Lease, Ticket};
 use lock_core::clock::sleep;
-use lock_core::faults::{Call, Disturbance, Faulty, Verb};
+use lock_core::faults::{Call, FaultInjector, Injection, Verb};
 use lock_core::{ErrorKind, Locker, Memory, RenewalPolicy};
 use tokio::runtime::Handle;
 
@@ -36,11 +36,11 @@ async fn the_task_of_the_renewals_ends_with_its_locker() {
 }
 
 /// Answers of `verb` come when less than a tenth of a lease of 1 s is left, the first `times` of them.
-fn slow_answers(verb: Verb, times: u32) -> Faulty {
+fn slow_answers(verb: Verb, times: u32) -> FaultInjector {
     let answered = AtomicU32::new(0);
-    Faulty::new(Arc::new(Memory::new()), move |call: &Call<'_>| {
+    FaultInjector::new(Arc::new(Memory::new()), move |call: &Call<'_>| {
         let is_slow = call.verb == verb && answered.fetch_add(1, Ordering::SeqCst) < times;
-        if is_slow { Disturbance::DelayReply(millis(950)) } else { Disturbance::None }
+        if is_slow { Injection::DelayReply(millis(950)) } else { Injection::None }
     })
 }
 
@@ -149,9 +149,9 @@ async fn a_batch_that_times_out_is_asked_again_one_by_one() {
 async fn a_renewal_that_is_not_answered_leaves_time_for_another_one() {
     let renewals = Arc::new(AtomicU32::new(0));
     let counted = Arc::clone(&renewals);
-    let faulty = Faulty::new(Arc::new(Memory::new()), move |call| match call.verb {
-        Verb::Renew if counted.fetch_add(1, Ordering::SeqCst) == 0 => Disturbance::Hang,
-        _ => Disturbance::None,
+    let faulty = FaultInjector::new(Arc::new(Memory::new()), move |call| match call.verb {
+        Verb::Renew if counted.fetch_add(1, Ordering::SeqCst) == 0 => Injection::Hang,
+        _ => Injection::None,
     });
     let locks = Locker::builder(faulty).timeout(secs(300)).build();
     let guard = locks.lock("n").unwrap().ttl(secs(30)).acquire().await.unwrap();
@@ -183,12 +183,12 @@ async fn a_grant_that_is_nearly_over_is_asked_for_once_more_and_not_released() {
 async fn a_renewal_that_is_not_answered_is_not_repeated_at_once() {
     let renewals = Arc::new(AtomicU32::new(0));
     let counted = Arc::clone(&renewals);
-    let faulty = Faulty::new(Arc::new(Memory::new()), move |call| match call.verb {
+    let faulty = FaultInjector::new(Arc::new(Memory::new()), move |call| match call.verb {
         Verb::Renew => {
             counted.fetch_add(1, Ordering::SeqCst);
-            Disturbance::Hang
+            Injection::Hang
         }
-        _ => Disturbance::None,
+        _ => Injection::None,
     });
     let locks = Locker::builder(faulty).timeout(secs(1)).build();
     let _guard = locks.lock("n").unwrap().ttl(secs(30)).acquire().await.unwrap();

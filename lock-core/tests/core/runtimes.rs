@@ -6,11 +6,11 @@ use std::sync::{Arc, Mutex};
 
 use async_trait::async_trait;
 use lock_core::backend::{
-    Attempt, Claim, Fault, Identity, Lease, LetGo, Listed, LockState, Release, Renewal, Ticket,
-    Wake,
+    Attempt, Claim, Fault, Identity, Lease, Listed, LockState, Release, ReleaseMode, Renewal,
+    Ticket, Wake,
 };
 use lock_core::clock::{Moment, sleep};
-use lock_core::faults::{Disturbance, Faulty, Verb};
+use lock_core::faults::{FaultInjector, Injection, Verb};
 use lock_core::{
     Backend, Capabilities, Effect, ErrorKind, Executor, LockGuard, LockName, Locker, Loss, Memory,
     OwnerId, RenewalPolicy, Support, Takeover,
@@ -159,7 +159,7 @@ fn a_minimum_hold_that_is_kept_here_outlives_the_runtime_and_ends() {
     let backend = Altered::new(memory.clone(), |caps| caps.minimum_hold = Support::Absent);
     let locks = Locker::new(backend);
     let won_by = runtime();
-    let lock = locks.lock("n").unwrap().ttl(millis(300)).release_no_earlier_than(secs(1));
+    let lock = locks.lock("n").unwrap().ttl(millis(300)).min_hold(secs(1));
     let began = Moment::now();
     let guard = won_by.block_on(lock.acquire()).unwrap();
     let signal = guard.loss_signal();
@@ -175,12 +175,12 @@ fn a_minimum_hold_that_is_kept_here_outlives_the_runtime_and_ends() {
 fn an_extension_whose_runtime_ends_changes_no_renewal() {
     let ttls = Arc::new(Mutex::new(Vec::new()));
     let seen = Arc::clone(&ttls);
-    let faulty = Faulty::new(Arc::new(Memory::new()), move |call| {
+    let faulty = FaultInjector::new(Arc::new(Memory::new()), move |call| {
         seen.lock().unwrap().push(call.claim.ttl);
         if call.verb == Verb::Renew && call.claim.ttl > secs(1) {
-            Disturbance::Hang
+            Injection::Hang
         } else {
-            Disturbance::None
+            Injection::None
         }
     });
     let locks = Locker::builder(faulty).timeout(millis(100)).build();
@@ -286,11 +286,14 @@ impl Backend for Ticketed {
     async fn wait(&self, claim: &Claim) -> Result<Wake, Fault> {
         self.inner.wait(claim).await
     }
+    async fn wait_lost(&self, claim: &Claim) -> Result<(), Fault> {
+        self.inner.wait_lost(claim).await
+    }
     async fn renew(&self, _: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
         self.renewing.store(true, Ordering::SeqCst);
         pending().await
     }
-    async fn release(&self, claim: &Claim, how: LetGo) -> Result<Release, Fault> {
+    async fn release(&self, claim: &Claim, how: ReleaseMode) -> Result<Release, Fault> {
         self.inner.release(claim, how).await
     }
     async fn inspect(&self, name: &LockName) -> Result<LockState, Fault> {
@@ -385,8 +388,8 @@ fn a_guard_in_a_thread_local_is_released_without_a_panic() {
 fn calls_are_bounded_while_the_runtime_that_won_the_lock_is_not_driven() {
     let hangs = Arc::new(AtomicBool::new(false));
     let hanging = Arc::clone(&hangs);
-    let faulty = Faulty::new(Arc::new(Memory::new()), move |_| {
-        if hanging.load(Ordering::SeqCst) { Disturbance::Hang } else { Disturbance::None }
+    let faulty = FaultInjector::new(Arc::new(Memory::new()), move |_| {
+        if hanging.load(Ordering::SeqCst) { Injection::Hang } else { Injection::None }
     });
     let locks = Locker::builder(faulty).timeout(millis(100)).build();
     let (here, home) = (runtime(), single());
@@ -408,12 +411,12 @@ fn calls_are_bounded_while_the_runtime_that_won_the_lock_is_not_driven() {
 fn a_renewal_that_a_caller_asked_for_needs_no_caller() {
     let asked = Arc::new(AtomicBool::new(false));
     let asks = Arc::clone(&asked);
-    let slow = Faulty::new(Arc::new(Memory::new()), move |call| match call.verb {
+    let slow = FaultInjector::new(Arc::new(Memory::new()), move |call| match call.verb {
         Verb::Renew => {
             asks.store(true, Ordering::SeqCst);
-            Disturbance::DelayReply(millis(20))
+            Injection::DelayReply(millis(20))
         }
-        _ => Disturbance::None,
+        _ => Injection::None,
     });
     let locks = Locker::new(slow);
     let here = single();

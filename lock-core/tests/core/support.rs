@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lock_core::backend::{
-    Attempt, Claim, Fault, Grant, Identity, LetGo, Listed, LockState, Release, Renewal, Wake,
+    Attempt, Claim, Fault, Grant, Identity, Listed, LockState, Release, ReleaseMode, Renewal, Wake,
 };
 use lock_core::clock::sleep;
 use lock_core::{Backend, Capabilities, Executor, LockName, Order, OwnerId, Wakeup};
@@ -40,7 +40,7 @@ pub(crate) struct Altered {
     executor: Option<Executor>,
 }
 
-type Releases = dyn Fn(&Claim, LetGo) + Send + Sync;
+type Releases = dyn Fn(&Claim, ReleaseMode) + Send + Sync;
 type Renewals = dyn Fn(&[&Claim], Answers) -> Answers + Send + Sync;
 type Answers = Vec<Result<Renewal, Fault>>;
 
@@ -81,7 +81,10 @@ impl Altered {
     }
 
     /// Shows each release before it is forwarded.
-    pub(crate) fn releases(mut self, show: impl Fn(&Claim, LetGo) + Send + Sync + 'static) -> Self {
+    pub(crate) fn releases(
+        mut self,
+        show: impl Fn(&Claim, ReleaseMode) + Send + Sync + 'static,
+    ) -> Self {
         self.release = Box::new(show);
         self
     }
@@ -115,12 +118,15 @@ impl Backend for Altered {
     async fn wait(&self, claim: &Claim) -> Result<Wake, Fault> {
         if self.capabilities().wakeup == Wakeup::Poll {
             sleep(millis(20)).await;
-            return Ok(Wake::Look);
+            return Ok(Wake::Retry);
         }
         Ok(match self.inner.wait(claim).await? {
             Wake::Granted(grant) => Wake::Granted((self.grant)(grant)),
             other => other,
         })
+    }
+    async fn wait_lost(&self, claim: &Claim) -> Result<(), Fault> {
+        self.inner.wait_lost(claim).await
     }
     async fn renew(&self, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
         let answers = self.inner.renew(claims).await.into_iter();
@@ -130,7 +136,7 @@ impl Backend for Altered {
         });
         (self.renewal)(claims, altered.collect())
     }
-    async fn release(&self, claim: &Claim, how: LetGo) -> Result<Release, Fault> {
+    async fn release(&self, claim: &Claim, how: ReleaseMode) -> Result<Release, Fault> {
         (self.release)(claim, how);
         self.inner.release(claim, how).await
     }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lock_core::backend::*;
 use lock_core::clock::{Moment, sleep};
-use lock_core::faults::{Disturbance, Faulty, Verb};
+use lock_core::faults::{FaultInjector, Injection, Verb};
 use lock_core::*;
 
 const fn secs(secs: u64) -> Duration {
@@ -33,12 +33,15 @@ impl Backend for Lineless {
     }
     async fn wait(&self, _: &Claim) -> Result<Wake, Fault> {
         sleep(millis(5)).await;
-        Ok(Wake::Look)
+        Ok(Wake::Retry)
+    }
+    async fn wait_lost(&self, claim: &Claim) -> Result<(), Fault> {
+        self.0.wait_lost(claim).await
     }
     async fn renew(&self, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
         self.0.renew(claims).await
     }
-    async fn release(&self, claim: &Claim, how: LetGo) -> Result<Release, Fault> {
+    async fn release(&self, claim: &Claim, how: ReleaseMode) -> Result<Release, Fault> {
         self.0.release(claim, how).await
     }
     async fn inspect(&self, name: &LockName) -> Result<LockState, Fault> {
@@ -61,12 +64,12 @@ async fn a_detached_lock_does_not_forget_that_an_attempt_may_still_land() {
 async fn release_after_a_late_attempt(adopts: bool) {
     let attempts = AtomicU32::new(0);
     let memory = Memory::new();
-    let faulty = Faulty::new(Arc::new(memory.clone()), move |call| match call.verb {
-        Verb::Wait => Disturbance::Hang,
+    let faulty = FaultInjector::new(Arc::new(memory.clone()), move |call| match call.verb {
+        Verb::Wait => Injection::Hang,
         Verb::TryAcquire if attempts.fetch_add(1, Ordering::SeqCst) == 1 => {
-            Disturbance::LandLate(secs(20))
+            Injection::LandLate(secs(20))
         }
-        _ => Disturbance::None,
+        _ => Injection::None,
     });
     let locks = Locker::new(faulty);
     let holder = Locker::new(memory.clone()).lock("n").unwrap().acquire().await.unwrap();
@@ -181,10 +184,13 @@ fn nothing_is_kept_when_all_is_dropped() {
         async fn wait(&self, c: &Claim) -> Result<Wake, Fault> {
             self.inner.wait(c).await
         }
+        async fn wait_lost(&self, claim: &Claim) -> Result<(), Fault> {
+            self.inner.wait_lost(claim).await
+        }
         async fn renew(&self, c: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
             self.inner.renew(c).await
         }
-        async fn release(&self, c: &Claim, h: LetGo) -> Result<Release, Fault> {
+        async fn release(&self, c: &Claim, h: ReleaseMode) -> Result<Release, Fault> {
             self.inner.release(c, h).await
         }
         async fn inspect(&self, n: &LockName) -> Result<LockState, Fault> {
@@ -244,7 +250,7 @@ fn a_waker_that_polls_at_once_does_not_deadlock_the_memory_backend() {
         let name = LockName::new("n").unwrap();
         let holder = Claim::new(name.clone(), OwnerId::mint(), secs(30));
         let mut waiter = Claim::new(name, OwnerId::mint(), secs(30));
-        waiter.queue = true;
+        waiter.on_contention = OnContention::Queue;
         rt.block_on(memory.try_acquire(&holder)).unwrap();
         rt.block_on(memory.try_acquire(&waiter)).unwrap();
         let m = memory.clone();
@@ -254,7 +260,7 @@ fn a_waker_that_polls_at_once_does_not_deadlock_the_memory_backend() {
             }))),
         });
         std::task::Wake::wake(inline);
-        let _ = rt.block_on(memory.release(&holder, LetGo::now()));
+        let _ = rt.block_on(memory.release(&holder, ReleaseMode::now()));
         done.send(()).unwrap();
     });
     assert!(

@@ -291,7 +291,7 @@ async fn a_break_that_dies_half_way_leaves_a_lock_that_works() {
             let backend = FileLocks::at(&dir).unwrap();
             let mut ours = claim("n");
             // Far ahead of the clock, which would hide a number that was lost.
-            ours.floor = FencingToken::from_backend(1 << 53);
+            ours.min_token = FencingToken::from_backend(1 << 53);
             let grant = attempt(&backend, &ours).await.unwrap();
             ours.ticket = grant.ticket;
             let args = [path_text(&dir), ours.owner.expose()];

@@ -10,7 +10,7 @@ use crate::common::{
     Process, acquire, attempt, claim, hold, is_free, locker, name, on_disk, path_text,
     run_if_child, say, scratch, token, until,
 };
-use lock_core::backend::{Backend, Hold, LetGo, Release, Renewal};
+use lock_core::backend::{Backend, HoldKind, Release, ReleaseMode, Renewal};
 use lock_core::clock::{Moment, sleep};
 use lock_core::{Detached, ErrorKind, FencingToken, LockGuard, Locker, Loss};
 use lock_file::FileLocks;
@@ -57,7 +57,7 @@ async fn a_detached_hold_outlives_its_process_and_passes_on() {
     let [holder] = &state.holders[..] else { panic!("{state:?}") };
     assert_eq!(holder.owner.unwrap().expose(), owner);
     assert_eq!(holder.token, Some(token(theirs)));
-    assert!(holder.lapses_in.unwrap() > LONG / 2 && holder.lapses_in.unwrap() <= LONG);
+    assert!(holder.expires_in.unwrap() > LONG / 2 && holder.expires_in.unwrap() <= LONG);
 
     let detached = Detached::new(name("n"), owner.parse().unwrap(), LONG);
     let adopted = locks.adopt(detached.clone()).await.unwrap();
@@ -99,30 +99,30 @@ async fn the_verbs_of_a_detached_claim() {
     let dir = scratch();
     let backend = FileLocks::at(dir.path()).unwrap();
     let mut ours = claim("n");
-    ours.hold = Hold::Detached;
+    ours.hold = HoldKind::Detached;
     let first = attempt(&backend, &ours).await.unwrap();
     let again = attempt(&backend, &ours).await.unwrap();
     assert_eq!(first.token, again.token);
-    ours.floor = first.token;
+    ours.min_token = first.token;
     assert!(attempt(&backend, &ours).await.unwrap().token > first.token);
     // A shorter renewal leaves the end where it was.
     ours.ttl = SHORT;
     assert!(matches!(&backend.renew(&[&ours]).await[0], Ok(Renewal::Held(_))));
     let state = backend.inspect(&name("n")).await.unwrap();
-    assert!(state.holders[0].lapses_in.unwrap() > Duration::from_secs(60));
+    assert!(state.holders[0].expires_in.unwrap() > Duration::from_secs(60));
 
     let mut stranger = claim("n");
-    stranger.hold = Hold::Detached;
+    stranger.hold = HoldKind::Detached;
     assert!(attempt(&backend, &stranger).await.is_none());
     assert!(matches!(&backend.renew(&[&stranger]).await[0], Ok(Renewal::NotHeld)));
-    let release = async |claim| backend.release(claim, LetGo::now()).await.unwrap();
+    let release = async |claim| backend.release(claim, ReleaseMode::now()).await.unwrap();
     assert_eq!(release(&stranger).await, Release::NotHeld);
     assert_eq!(release(&ours).await, Release::Released);
     assert_eq!(release(&ours).await, Release::NotHeld);
 
     // Not even if nobody else came: a renewal never re-creates.
     let mut brief = claim("n");
-    (brief.hold, brief.ttl) = (Hold::Detached, Duration::from_millis(1));
+    (brief.hold, brief.ttl) = (HoldKind::Detached, Duration::from_millis(1));
     attempt(&backend, &brief).await.unwrap();
     until("lapsed", async || backend.inspect(&name("n")).await.unwrap().holders.is_empty()).await;
     assert!(matches!(&backend.renew(&[&brief]).await[0], Ok(Renewal::NotHeld)));
@@ -147,19 +147,19 @@ async fn a_child_that_is_being_started_is_in_nobodys_way() {
         round += 1;
         // An attempt that fails lets go, too.
         let mut vain = claim("n");
-        vain.floor = FencingToken::from_backend(FencingToken::MAX_BACKEND_NUMBER);
+        vain.min_token = FencingToken::from_backend(FencingToken::MAX_BACKEND_NUMBER);
         backend.try_acquire(&vain).await.unwrap_err();
         let mut ours = claim("n");
-        ours.hold = Hold::Detached;
+        ours.hold = HoldKind::Detached;
         let first = attempt(&backend, &ours).await;
         let first = first.unwrap_or_else(|| panic!("free, but not in round {round}"));
         let again = attempt(&backend, &ours).await;
         assert_eq!(again.map(|it| it.token), Some(first.token), "ours, round {round}");
         assert!(matches!(&backend.renew(&[&ours]).await[0], Ok(Renewal::Held(_))));
         let mut stranger = claim("n");
-        stranger.hold = Hold::Detached;
-        assert_eq!(backend.release(&stranger, LetGo::now()).await.unwrap(), Release::NotHeld);
-        assert_eq!(backend.release(&ours, LetGo::now()).await.unwrap(), Release::Released);
+        stranger.hold = HoldKind::Detached;
+        assert_eq!(backend.release(&stranger, ReleaseMode::now()).await.unwrap(), Release::NotHeld);
+        assert_eq!(backend.release(&ours, ReleaseMode::now()).await.unwrap(), Release::Released);
     }
     drop(counted);
     starts.join().unwrap();

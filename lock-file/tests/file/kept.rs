@@ -12,7 +12,7 @@ use crate::common::{
     Process, acquire, attempt, claim, files_in, is_free, listen, locker, name, path_text,
     run_if_child, say, scratch, until, yields_until,
 };
-use lock_core::backend::{Backend, LetGo, Release, Wake};
+use lock_core::backend::{Backend, OnContention, Release, ReleaseMode, Wake};
 use lock_file::{FileLocks, descriptor};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
@@ -33,7 +33,7 @@ fn child() {
 async fn pair(backend: &impl Backend, name: &str) {
     let claim = claim(name);
     attempt(backend, &claim).await.expect("it is free");
-    assert_eq!(backend.release(&claim, LetGo::now()).await.unwrap(), Release::Released);
+    assert_eq!(backend.release(&claim, ReleaseMode::now()).await.unwrap(), Release::Released);
 }
 
 /// One pair for each line of our standard input.
@@ -128,7 +128,7 @@ async fn a_kept_file_that_was_deleted_or_replaced_is_not_used() {
         let claim = claim("n");
         let _held = attempt(&ours, &claim).await.expect("the new one is free");
         assert!(attempt(&theirs, &self::claim("n")).await.is_none(), "it excludes the others");
-        assert_eq!(ours.release(&claim, LetGo::now()).await.unwrap(), Release::Released);
+        assert_eq!(ours.release(&claim, ReleaseMode::now()).await.unwrap(), Release::Released);
     }
     assert_eq!(std::fs::read(dir.path().join("notes")).unwrap(), b"precious");
 }
@@ -151,7 +151,7 @@ async fn a_kept_file_gives_no_precedence_over_a_waiter() {
     let [ours, holds, waits] = [(); 3].map(|()| FileLocks::at(dir.path()).unwrap());
     let polite = || {
         let mut claim = claim("n");
-        claim.queue = true;
+        claim.on_contention = OnContention::Queue;
         claim
     };
     pair(&ours, "n").await;
@@ -163,7 +163,7 @@ async fn a_kept_file_gives_no_precedence_over_a_waiter() {
     poll_fn(|context| Poll::Ready(wait.as_mut().poll(context).is_pending().then_some(())))
         .await
         .expect("it waits");
-    holds.release(&held, LetGo::now()).await.unwrap();
+    holds.release(&held, ReleaseMode::now()).await.unwrap();
     assert!(attempt(&ours, &polite()).await.is_none(), "the waiter comes first");
     drop(grant);
     let Ok(Wake::Granted(_)) = wait.await else { panic!("it is its turn") };
@@ -187,7 +187,7 @@ async fn a_waiter_hears_of_a_release_although_its_queue_was_deleted() {
     })
     .await;
     std::fs::remove_dir_all(dir.path().join("n.lock.d")).unwrap();
-    theirs.release(&held, LetGo::now()).await.unwrap();
+    theirs.release(&held, ReleaseMode::now()).await.unwrap();
     drop(grant);
     yields_until("it has come", || waiter.is_finished()).await;
     waiter.await.unwrap().unwrap();

@@ -5,34 +5,32 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::common::{acquire, attempt, claim, is_free, locker, scratch, until};
-use lock_core::backend::{Attempt, Backend, LetGo, Release, Renewal};
-use lock_core::faults::{Disturbance, Faulty, Verb};
+use lock_core::backend::{Attempt, Backend, Release, ReleaseMode, Renewal};
+use lock_core::faults::{FaultInjector, Injection, Verb};
 use lock_core::{Effect, Executor, Locker, Loss, RenewalPolicy};
 use lock_file::FileLocks;
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 
 /// Disturbs the first attempt.
-fn disturbed(backend: &FileLocks, disturbance: Disturbance) -> Faulty {
+fn injected(backend: &FileLocks, injection: Injection) -> FaultInjector {
     let done = AtomicBool::new(false);
-    Faulty::new(Arc::new(backend.clone()), move |call| {
+    FaultInjector::new(Arc::new(backend.clone()), move |call| {
         if call.verb == Verb::TryAcquire && !done.swap(true, Ordering::SeqCst) {
-            disturbance
+            injection
         } else {
-            Disturbance::None
+            Injection::None
         }
     })
 }
 
 #[tokio::test]
 async fn a_grant_that_was_lost_is_cleaned_up() {
-    for disturbance in [
-        Disturbance::LoseReply,
-        Disturbance::HangAfter,
-        Disturbance::LandLate(Duration::from_millis(20)),
-    ] {
+    for injection in
+        [Injection::LoseReply, Injection::HangAfter, Injection::LandLate(Duration::from_millis(20))]
+    {
         let dir = scratch();
         let backend = FileLocks::at(dir.path()).unwrap();
-        let locks = Locker::builder(disturbed(&backend, disturbance))
+        let locks = Locker::builder(injected(&backend, injection))
             .timeout(Duration::from_millis(50))
             .build();
         let error = locks.lock("n").unwrap().acquire().await.unwrap_err();
@@ -46,7 +44,7 @@ async fn a_grant_that_was_lost_is_cleaned_up() {
 async fn a_grant_that_was_lost_is_found_again() {
     let dir = scratch();
     let backend = FileLocks::at(dir.path()).unwrap();
-    let faulty = disturbed(&backend, Disturbance::LoseReply);
+    let faulty = injected(&backend, Injection::LoseReply);
     let ours = claim("n");
     assert!(faulty.try_acquire(&ours).await.is_err());
     assert!(attempt(&backend, &claim("n")).await.is_none());
@@ -60,7 +58,7 @@ async fn a_grant_that_was_lost_is_found_again() {
     assert!(matches!(&renewed[0], Ok(Renewal::Held(_))));
     drop((grant, same, renewed));
     assert!(attempt(&backend, &claim("n")).await.is_none());
-    let release = backend.release(&ours, LetGo::uncertain()).await.unwrap();
+    let release = backend.release(&ours, ReleaseMode::after_unknown_outcome()).await.unwrap();
     assert_eq!(release, Release::Released);
     assert!(attempt(&backend, &claim("n")).await.is_some());
 }

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::common::{acquire, attempt, claim, files_in, is_free, locker, name, scratch, until};
-use lock_core::backend::{Backend, FaultKind, LetGo, Release, Renewal};
+use lock_core::backend::{Backend, FaultKind, Release, ReleaseMode, Renewal};
 use lock_core::clock::wall;
 use lock_core::{ErrorKind, FencingToken, Label, Locker, Loss};
 use lock_file::FileLocks;
@@ -55,7 +55,7 @@ async fn a_lock_file_that_was_deleted_or_replaced_is_lost() {
         } else {
             std::fs::remove_file(&file).unwrap();
         }
-        // Whoever comes now is let in, and is not disturbed by the end of the one before.
+        // Whoever comes now is let in, and is not injected by the end of the one before.
         let newer = acquire(&locker(dir.path()), "n").await;
         assert_eq!(guard.lost().await, Loss::NotHeld);
         assert_eq!(guard.release().await.unwrap_err().kind(), ErrorKind::Lost);
@@ -163,10 +163,10 @@ async fn tokens_grow_even_if_the_clock_was_set_back() {
     let ahead = u64::try_from((wall() + Duration::from_secs(86_400)).as_micros()).unwrap();
     let ahead = FencingToken::from_backend(ahead).unwrap();
     let mut raised = claim("n");
-    raised.floor = Some(ahead);
+    raised.min_token = Some(ahead);
     let high = attempt(&backend, &raised).await.unwrap().token.unwrap();
     assert!(high > ahead);
-    backend.release(&raised, LetGo::now()).await.unwrap();
+    backend.release(&raised, ReleaseMode::now()).await.unwrap();
     let next = attempt(&backend, &claim("n")).await.unwrap();
     assert_eq!(next.token.unwrap().backend_number(), high.backend_number() + 1);
 }
@@ -272,7 +272,7 @@ async fn inspect_shows_the_holder_and_leaves_nothing() {
     assert_eq!(holder.label, Some(Label::new("me")));
     assert_eq!(holder.token, guard.fencing_token());
     assert!(holder.held_for.unwrap() < crate::common::DEADLINE);
-    assert_eq!((holder.lapses_in, state.waiting), (None, Some(0)));
+    assert_eq!((holder.expires_in, state.waiting), (None, Some(0)));
     let mode = std::fs::metadata(dir.path().join("n.lock")).unwrap().mode();
     assert_eq!(mode & 0o777, 0o600, "the owner id is a right");
 
@@ -293,7 +293,7 @@ async fn the_same_claim_again_is_the_same_acquisition() {
     drop(first);
     assert!(attempt(&backend, &claim("n")).await.is_none());
 
-    ours.floor = again.token;
+    ours.min_token = again.token;
     let higher = attempt(&backend, &ours).await.unwrap();
     assert!(higher.token > again.token);
     let once_more = attempt(&backend, &ours).await.unwrap();
@@ -304,7 +304,7 @@ async fn the_same_claim_again_is_the_same_acquisition() {
     assert!(matches!(&renewed[0], Ok(Renewal::Held(grant)) if grant.token == higher.token));
     assert!(matches!(&renewed[1], Ok(Renewal::NotHeld)));
 
-    let release = async || backend.release(&ours, LetGo::now()).await.unwrap();
+    let release = async || backend.release(&ours, ReleaseMode::now()).await.unwrap();
     assert_eq!(release().await, Release::Released);
     assert_eq!(release().await, Release::NotHeld);
     let renewed = backend.renew(&[&ours]).await;
@@ -316,7 +316,7 @@ async fn an_attempt_after_its_claim_was_let_go_is_refused() {
     let dir = scratch();
     let backend = FileLocks::at(dir.path()).unwrap();
     let ours = claim("n");
-    let release = backend.release(&ours, LetGo::uncertain()).await.unwrap();
+    let release = backend.release(&ours, ReleaseMode::after_unknown_outcome()).await.unwrap();
     assert_eq!(release, Release::NotHeld);
     let fault = backend.try_acquire(&ours).await.unwrap_err();
     assert_eq!(fault.kind(), FaultKind::Invalid);
@@ -329,7 +329,7 @@ async fn used_up_tokens_are_an_error_and_leave_the_lock_free() {
     let dir = scratch();
     let backend = FileLocks::at(dir.path()).unwrap();
     let mut ours = claim("n");
-    ours.floor = FencingToken::from_backend(FencingToken::MAX_BACKEND_NUMBER);
+    ours.min_token = FencingToken::from_backend(FencingToken::MAX_BACKEND_NUMBER);
     let fault = backend.try_acquire(&ours).await.unwrap_err();
     assert_eq!(fault.kind(), FaultKind::Invalid);
     assert!(attempt(&backend, &claim("n")).await.is_some());

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::common::{Process, claim, locker, on_disk, run_if_child, say, scratch, yields_until};
-use lock_core::backend::{Backend, Hold, LetGo};
+use lock_core::backend::{Backend, HoldKind, ReleaseMode};
 use lock_core::{ErrorKind, Fencing, FencingToken, Locker};
 use lock_file::FileLocks;
 
@@ -106,7 +106,7 @@ async fn no_queue(dir: &Path) {
     };
     yields_until("it watches the file", watches).await;
     assert!(!dir.join("n0.lock.d").exists(), "there is no room for a queue");
-    theirs.release(&held, LetGo::now()).await.unwrap();
+    theirs.release(&held, ReleaseMode::now()).await.unwrap();
     drop(grant);
     yields_until("it has come", || waiter.is_finished()).await;
     waiter.await.unwrap().unwrap();
@@ -116,7 +116,7 @@ async fn no_queue(dir: &Path) {
 async fn read_only(dir: &Path) {
     let backend = FileLocks::at(dir).unwrap();
     let mut detached = claim("n0");
-    detached.hold = Hold::Detached;
+    detached.hold = HoldKind::Detached;
     for claim in [claim("n0"), claim("n1"), detached] {
         let fault = backend.try_acquire(&claim).await.unwrap_err();
         let why = std::error::Error::source(&fault).unwrap().to_string();

@@ -13,7 +13,7 @@ use crate::common::{
 };
 use crate::line::{signal, stop};
 use lock_core::Locker;
-use lock_core::backend::{Backend, LetGo};
+use lock_core::backend::{Backend, ReleaseMode};
 use lock_file::{FileLocks, descriptor, place_descriptor};
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use rustix::io::dup;
@@ -77,7 +77,7 @@ async fn wait_with_few_descriptors(args: &[&str]) {
         say(if begun.is_pending() { "waits" } else { "refused" });
         listen();
         drop(wait);
-        backend.release(&claim, LetGo::now()).await.unwrap();
+        backend.release(&claim, ReleaseMode::now()).await.unwrap();
         say("left");
     }
 }

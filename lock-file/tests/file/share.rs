@@ -511,10 +511,12 @@ async fn spoiled_contents_are_noticed() {
         lock_core::OwnerId::mint(),
         Duration::from_secs(60),
     );
-    ahead.floor = FencingToken::from_backend(first.backend_number() + (1 << 45));
+    ahead.min_token = FencingToken::from_backend(first.backend_number() + (1 << 45));
     let backend = FileLocks::shared_with_group(stage.dir()).unwrap();
     crate::common::attempt(&backend, &ahead).await.unwrap();
-    lock_core::Backend::release(&backend, &ahead, lock_core::backend::LetGo::now()).await.unwrap();
+    lock_core::Backend::release(&backend, &ahead, lock_core::backend::ReleaseMode::now())
+        .await
+        .unwrap();
     take().await.unwrap();
     std::fs::write(stage.lock(), old).unwrap();
     assert_eq!(take().await.unwrap_err().kind(), ErrorKind::FenceRegressed);

@@ -243,7 +243,7 @@ struct Held {
 struct Client {
     phase: Phase,
     began: Time,
-    floor: Number,
+    min_token: Number,
     /// What a majority is to store.
     token: Option<Number>,
     deadline: Time,
@@ -557,15 +557,17 @@ impl World {
         (client.began, client.writes) = (self.now, rules.writes);
         client.renewals = if id == 0 { rules.renewals } else { 0 };
         (client.after, client.above) = (self.grants, self.top);
-        client.floor = self.now * NUMBERS_A_TICK + HEADROOM;
-        client.attempts = [Call::Asked(client.floor); MEMBERS];
+        client.min_token = self.now * NUMBERS_A_TICK + HEADROOM;
+        client.attempts = [Call::Asked(client.min_token); MEMBERS];
     }
 
     /// The member's side of a call; also of one that is late.
     fn arrive(&mut self, rules: &Rules, id: Id, nth: usize) {
         let answer = match self.clients[id].attempts[nth] {
-            Call::Asked(floor) => Call::Answered(self.vote(rules, id, nth, floor)),
-            Call::AskedAgain(floor) => Call::AnsweredAgain(self.vote(rules, id, nth, floor)),
+            Call::Asked(min_token) => Call::Answered(self.vote(rules, id, nth, min_token)),
+            Call::AskedAgain(min_token) => {
+                Call::AnsweredAgain(self.vote(rules, id, nth, min_token))
+            }
             Call::Renew => Call::Renewed(self.prolong(rules, id, nth)),
             other => other,
         };
@@ -580,7 +582,7 @@ impl World {
         &mut self.members[member]
     }
 
-    fn vote(&mut self, rules: &Rules, id: Id, nth: usize, floor: Number) -> Vote {
+    fn vote(&mut self, rules: &Rules, id: Id, nth: usize, min_token: Number) -> Vote {
         let this_moment = self.now;
         let member = self.reached(id, nth);
         let now = this_moment + member.ahead;
@@ -594,8 +596,9 @@ impl World {
         match &mut member.held {
             Some(held) if held.owner != id => Vote::Against,
             held => {
-                let before = held.as_ref().map(|held| held.number).filter(|number| *number > floor);
-                let drawn = (member.fence + 1).max(now * NUMBERS_A_TICK).max(floor + 1);
+                let before =
+                    held.as_ref().map(|held| held.number).filter(|number| *number > min_token);
+                let drawn = (member.fence + 1).max(now * NUMBERS_A_TICK).max(min_token + 1);
                 let number = before.unwrap_or(drawn);
                 member.fence = member.fence.max(number);
                 *held = Some(Held { owner: id, until: now + LEASE, number });
@@ -609,15 +612,15 @@ impl World {
 
     fn time_out(&mut self, id: Id, member: usize) {
         let client = &mut self.clients[id];
-        if let Call::AskedAgain(floor) = std::mem::take(&mut client.attempts[member]) {
-            client.strays[member] = Stray::UnderWay(floor);
+        if let Call::AskedAgain(min_token) = std::mem::take(&mut client.attempts[member]) {
+            client.strays[member] = Stray::UnderWay(min_token);
         }
     }
 
     fn land_late(&mut self, rules: &Rules, id: Id, member: usize) {
         let stray = &mut self.clients[id].strays[member];
-        if let Stray::UnderWay(floor) = std::mem::replace(stray, Stray::Landed) {
-            self.vote(rules, id, member, floor);
+        if let Stray::UnderWay(min_token) = std::mem::replace(stray, Stray::Landed) {
+            self.vote(rules, id, member, min_token);
         }
     }
 
@@ -811,7 +814,7 @@ impl World {
             if client.phase == Phase::Gone {
                 client.origins = [0; MEMBERS];
                 client.votes = [Vote::None; MEMBERS];
-                (client.began, client.floor, client.deadline) = (0, 0, 0);
+                (client.began, client.min_token, client.deadline) = (0, 0, 0);
                 (client.renewals, client.renewal, client.new) = (0, None, [false; MEMBERS]);
                 for stray in &mut client.strays {
                     if *stray == Stray::Landed {

@@ -210,7 +210,7 @@ fn group() -> SentinelGroup {
 
 async fn by_sentinel(url: &str) -> Arc<dyn Backend> {
     let client = Redis::connect(url).await.expect("the servers take us");
-    assert_eq!(client.capabilities().notices, Support::Present);
+    assert_eq!(client.capabilities().loss_push, Support::Present);
     Arc::new(client)
 }
 

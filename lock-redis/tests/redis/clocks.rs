@@ -43,8 +43,8 @@ async fn a_step_forward_lets_others_in_and_the_holder_is_told() {
     let gate = FenceGate::new(Vec::new());
     gate.admit(guard.fencing_token().unwrap(), |log| log.push("first")).unwrap();
     server.step_clock(Step::Forward(Duration::from_secs(50)));
-    let lapses_in = contended(other.try_acquire(&claim("n", 1000)).await).unwrap();
-    assert!(lapses_in <= Duration::from_secs(10), "{lapses_in:?}");
+    let expires_in = contended(other.try_acquire(&claim("n", 1000)).await).unwrap();
+    assert!(expires_in <= Duration::from_secs(10), "{expires_in:?}");
     // A renewal in time makes up for it.
     guard.verify().await.unwrap();
     assert!(server.pttl("n") > 50_000);
@@ -91,8 +91,8 @@ async fn a_step_back_makes_others_wait_and_nobody_hang() {
     let mut crashed = claim("n", 1000);
     let since = win(&locks, &mut crashed).await.since;
     server.step_clock(Step::Back(Duration::from_secs(100)));
-    let lapses_in = contended(other.try_acquire(&claim("n", 1000)).await).unwrap();
-    assert!(lapses_in > Duration::from_secs(90), "{lapses_in:?}");
+    let expires_in = contended(other.try_acquire(&claim("n", 1000)).await).unwrap();
+    assert!(expires_in > Duration::from_secs(90), "{expires_in:?}");
     let looks = server.calls("evalsha");
     let waiting = Locker::new(other).lock("n").unwrap().ttl(ttl);
     let waiter = tokio::spawn(async move { waiting.acquire().await });
@@ -155,7 +155,7 @@ async fn overtake(server: Arc<Server>, lock: String, ttl: Duration) -> Overtaken
                 return Overtaken { early, holder: holder.fencing_token().unwrap(), next };
             }
             // More and more often, to be there when it ends.
-            Attempt::Contended { lapses_in } => sleep(lapses_in.unwrap() / 2).await,
+            Attempt::Contended { expires_in } => sleep(expires_in.unwrap() / 2).await,
         }
     }
 }

@@ -6,7 +6,9 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use conformance_tests::servers::{KeepData, Redis as Server, RedisCluster, RedisOptions, Reply};
-use lock_core::backend::{Attempt, Claim, Effect, Fault, FaultKind, LetGo, Release, Renewal, Wake};
+use lock_core::backend::{
+    Attempt, Claim, Effect, Fault, FaultKind, OnContention, Release, ReleaseMode, Renewal, Wake,
+};
 use lock_core::clock::Moment;
 use lock_core::{Backend, Error, ErrorKind, FencingToken, Locker, Order, Wakeup};
 use lock_redis::Redis;
@@ -51,7 +53,7 @@ pub(crate) fn name_at(cluster: &RedisCluster, member: usize) -> String {
 
 pub(crate) fn waiting(text: &str) -> Claim {
     let mut claim = claim(text, LONG);
-    claim.queue = true;
+    claim.on_contention = OnContention::Queue;
     claim
 }
 
@@ -117,13 +119,13 @@ async fn locks_are_on_all_masters_and_waiters_are_served_in_order() {
         for ((i, waiter), resting) in waiters.into_iter().enumerate().zip(resting) {
             let client = if i == 1 { &locks } else { &elsewhere };
             let holder = if i == 0 || i == 2 { &locks } else { &elsewhere };
-            assert_eq!(holder.release(&held, LetGo::now()).await.unwrap(), Release::Released);
+            assert_eq!(holder.release(&held, ReleaseMode::now()).await.unwrap(), Release::Released);
             let Wake::Granted(grant) = woken(resting).await else { panic!("{i} was not sent it") };
             assert!(grant.token > before, "{:?} after {before:?}", grant.token);
             still_held(&renew(client, &waiter).await);
             (before, held) = (grant.token, waiter);
         }
-        elsewhere.release(&held, LetGo::now()).await.unwrap();
+        elsewhere.release(&held, ReleaseMode::now()).await.unwrap();
     }
 }
 
@@ -146,7 +148,7 @@ async fn who_has_an_old_map_is_sent_on_and_loses_nothing() {
     let claims: Vec<_> = held.iter().collect();
     locks.renew(&claims).await.iter().for_each(still_held);
     for claim in &held {
-        assert_eq!(locks.release(claim, LetGo::now()).await.unwrap(), Release::Released);
+        assert_eq!(locks.release(claim, ReleaseMode::now()).await.unwrap(), Release::Released);
         let asked = cluster.member(0).command(&["INFO", "commandstats"]).text();
         granted(locks.try_acquire(&self::claim(claim.name.as_str(), LONG)).await);
         let after = cluster.member(0).command(&["INFO", "commandstats"]).text();
@@ -186,8 +188,8 @@ async fn a_lock_is_renewed_while_its_slot_moves_and_everything_else_is_refused_u
         let late = waiting(&lock);
         let refused = [
             locks.try_acquire(&late).await.err(),
-            locks.release(&late, LetGo::now()).await.err(),
-            locks.release(&held, LetGo::now()).await.err(),
+            locks.release(&late, ReleaseMode::now()).await.err(),
+            locks.release(&held, ReleaseMode::now()).await.err(),
         ];
         for fault in refused.into_iter().map(|fault| fault.expect("it is refused")) {
             assert_eq!(
@@ -198,7 +200,7 @@ async fn a_lock_is_renewed_while_its_slot_moves_and_everything_else_is_refused_u
     }
     cluster.finish_slot(slot, 0, 1);
     still_held(&renew(&locks, &held).await);
-    assert_eq!(locks.release(&held, LetGo::now()).await.unwrap(), Release::Released);
+    assert_eq!(locks.release(&held, ReleaseMode::now()).await.unwrap(), Release::Released);
     assert!(granted(locks.try_acquire(&claim(&lock, LONG)).await).token > first);
 }
 
@@ -252,7 +254,7 @@ async fn a_release_that_was_done_while_its_slot_moves_is_no_error() {
         for key in &keys {
             assert_eq!(asking(there, &["EXISTS", key]).text(), "1", "{key}");
         }
-        assert_eq!(holder.release(&held, LetGo::now()).await.unwrap(), Release::Released);
+        assert_eq!(holder.release(&held, ReleaseMode::now()).await.unwrap(), Release::Released);
         for member in 0..2 {
             let left = asking(cluster.member(member), &["GET", &lock]).text();
             assert!(!left.contains(&waiter.owner.expose()), "moved: {moved}, at {member}: {left}");
@@ -284,7 +286,7 @@ async fn who_waits_follows_the_slot() {
                 let channels = ["PUBSUB", "SHARDCHANNELS"];
                 eventually(|| !cluster.member(next).command(&channels).text().is_empty()).await;
             }
-            assert_eq!(holder.release(&held, LetGo::now()).await.unwrap(), Release::Released);
+            assert_eq!(holder.release(&held, ReleaseMode::now()).await.unwrap(), Release::Released);
             let token = tokio::time::timeout(SOON, resting).await.expect("it follows").unwrap();
             assert!(token > first, "{token:?} after {first:?}");
         }
@@ -332,7 +334,7 @@ async fn answers_are_not_mixed_up_when_a_channel_moves_away() {
         }
     }
     let _cluster = moving.await.unwrap();
-    assert!(matches!(woken(resting).await, Wake::Look));
+    assert!(matches!(woken(resting).await, Wake::Retry));
     for name in &names[1..] {
         let state = locks.inspect(&crate::support::name(name)).await.unwrap();
         assert_eq!(state.holders[0].owner, Some(owners[name]), "that of another lock");
@@ -396,7 +398,7 @@ async fn a_replica_takes_over_with_what_it_has_and_tokens_grow() {
     }
     // The waiter has followed, and stands in line.
     eventually(|| queue(&cluster, kept.name.as_str()) == 1).await;
-    assert_eq!(locks.release(kept, LetGo::now()).await.unwrap(), Release::Released);
+    assert_eq!(locks.release(kept, ReleaseMode::now()).await.unwrap(), Release::Released);
     let token = tokio::time::timeout(SOON, resting).await.expect("it is sent the lock").unwrap();
     assert!(token > Some(*first));
 }
@@ -426,7 +428,7 @@ async fn a_master_that_hangs_holds_up_its_own_locks_alone() {
     .await;
     cluster.member(0).cont();
     still_held(&renew(&locks, stopped).await);
-    assert_eq!(locks.release(stopped, LetGo::now()).await.unwrap(), Release::Released);
+    assert_eq!(locks.release(stopped, ReleaseMode::now()).await.unwrap(), Release::Released);
 }
 
 #[tokio::test]

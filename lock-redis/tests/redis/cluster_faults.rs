@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use conformance_tests::servers::{RedisCluster, Reply};
-use lock_core::backend::{Attempt, Claim, Effect, FaultKind, LetGo, Release, Renewal};
+use lock_core::backend::{Attempt, Claim, Effect, FaultKind, Release, ReleaseMode, Renewal};
 use lock_core::{Backend, ErrorKind, FenceGate, Locker, Loss};
 use lock_redis::Redis;
 
@@ -138,7 +138,7 @@ async fn a_cluster_that_falls_apart_is_an_outage_and_loses_nothing() {
     for (held, _) in &holds {
         let refused = [
             renew(&locks, held).await.err(),
-            locks.release(held, LetGo::now()).await.err(),
+            locks.release(held, ReleaseMode::now()).await.err(),
             locks.try_acquire(&claim(held.name.as_str(), LONG)).await.err(),
         ];
         for fault in refused.into_iter().map(|fault| fault.expect("nobody may do anything")) {
@@ -157,7 +157,7 @@ async fn a_cluster_that_falls_apart_is_an_outage_and_loses_nothing() {
     }
     let taken = locks.try_acquire(&claim(held.name.as_str(), LONG)).await;
     assert!(matches!(taken, Ok(Attempt::Contended { .. })), "{taken:?}");
-    assert_eq!(locks.release(held, LetGo::now()).await.unwrap(), Release::Released);
+    assert_eq!(locks.release(held, ReleaseMode::now()).await.unwrap(), Release::Released);
     let token = tokio::time::timeout(SOON, resting).await.expect("it is served").unwrap();
     assert!(token > Some(*first));
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use conformance_tests::peers::Library::{self, Laravel, RedisPy, Symfony};
 use conformance_tests::peers::Peer;
-use lock_core::backend::{LetGo, Release, Renewal};
+use lock_core::backend::{Release, ReleaseMode, Renewal};
 use lock_core::clock::{Moment, sleep};
 use lock_core::{
     Backend, Error, ErrorKind, FencingToken, Label, Lock, LockGuard, Locker, OwnerId, Wakeup,
@@ -60,7 +60,7 @@ async fn what_they_hold_is_contended_and_shown_without_its_owner(library: Librar
         let state = locks.inspect(&name("n")).await.unwrap();
         let [holder] = state.holders.as_slice() else { panic!("{state:?}") };
         assert_eq!((holder.owner, holder.token, &holder.label), (None, None, &None));
-        match holder.lapses_in {
+        match holder.expires_in {
             Some(rest) => assert!(has_end && rest <= LONG && rest > LONG - 2 * SOON, "{rest:?}"),
             None => assert!(!has_end),
         }
@@ -202,7 +202,7 @@ async fn our_minimum_hold_keeps_them_out(library: Library) {
     let mut theirs = peer(library, &server, &["n"]);
     let mut ours = claim("n", 300 * SECOND);
     win(&locks, &mut ours).await;
-    let keep = LetGo::after(Duration::from_secs(200));
+    let keep = ReleaseMode::keep_for(Duration::from_secs(200));
     assert_eq!(locks.release(&ours, keep).await.unwrap(), Release::Released);
     assert_eq!(theirs.ask("try 300").await, "contended");
     // As if the time had passed.
@@ -223,7 +223,9 @@ async fn our_late_verbs_leave_their_lock_alone(library: Library) {
     assert!(matches!(renew(&locks, &ours).await, Ok(Renewal::NotHeld)));
     contended(locks.try_acquire(&ours).await);
     assert!(!locks.break_lock(&ours.name, &ours.owner).await.unwrap());
-    for how in [LetGo::now(), LetGo::after(LONG * 2), LetGo::uncertain()] {
+    for how in
+        [ReleaseMode::now(), ReleaseMode::keep_for(LONG * 2), ReleaseMode::after_unknown_outcome()]
+    {
         assert_eq!(locks.release(&ours, how).await.unwrap(), Release::NotHeld);
     }
     assert_eq!(server.run::<String>("GET n"), value);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lock_core::backend::{LetGo, Release, Renewal};
+use lock_core::backend::{Release, ReleaseMode, Renewal};
 use lock_core::{Backend, Error, ErrorKind, Label, Locker, OwnerId};
 use lock_redis::Redis;
 
@@ -37,7 +37,7 @@ async fn a_hash_that_expires_is_the_lock_of_a_foreign_client() {
     let [holder] = state.holders.as_slice() else { panic!("{state:?}") };
     assert_eq!((holder.owner, holder.token), (None, None));
     assert_eq!(holder.label.as_ref().map(Label::as_str), Some("a Redis hash"));
-    assert!(holder.lapses_in.is_some_and(|left| left <= LONG), "{holder:?}");
+    assert!(holder.expires_in.is_some_and(|left| left <= LONG), "{holder:?}");
     let broken = locks.break_lock(&name("n"), &OwnerId::mint()).await.unwrap_err();
     let text = format!("{}", std::error::Error::source(&broken).unwrap());
     assert!(text.contains("a client of another kind holds the lock"), "{text}");
@@ -109,6 +109,6 @@ async fn a_hold_that_a_hash_has_replaced_is_not_held() {
     let _: u64 = server.run("DEL n");
     take(&server);
     assert!(matches!(renew(&locks, &held).await, Ok(Renewal::NotHeld)));
-    assert_eq!(locks.release(&held, LetGo::now()).await.unwrap(), Release::NotHeld);
+    assert_eq!(locks.release(&held, ReleaseMode::now()).await.unwrap(), Release::NotHeld);
     assert_eq!(server.run::<u64>("HLEN n"), 1, "the key is unchanged");
 }

@@ -8,7 +8,7 @@ use conformance_tests::servers::{
     Redis as Server, RedisCluster, RedisOptions, SentinelGroup, Session,
 };
 use conformance_tests::words::{claim, contended, eventually, granted, name, renew, until, win};
-use lock_core::backend::{Claim, FaultKind, LetGo, Release, Renewal};
+use lock_core::backend::{Claim, FaultKind, Release, ReleaseMode, Renewal};
 use lock_core::{Backend, ErrorKind, LockGuard, Locker};
 use lock_redis::Redis;
 
@@ -243,7 +243,7 @@ async fn slots_and_replicas_are_followed_encrypted_by_addresses_and_by_names() {
         .await;
         contended(locks.try_acquire(&claim(lock, 1000)).await);
         for claim in &held {
-            let released = locks.release(claim, LetGo::now()).await.unwrap();
+            let released = locks.release(claim, ReleaseMode::now()).await.unwrap();
             assert_eq!(released, Release::Released);
         }
         only_encrypted(cluster.member(3).connect().unwrap());

@@ -5,7 +5,8 @@ use std::time::Duration;
 use conformance_tests::proxy::{Direction, Fault, Proxy};
 use conformance_tests::servers::RedisOptions;
 use lock_core::backend::{
-    Attempt, Claim, Effect, FaultKind, Grant, Lease, LetGo, PLACE_LASTS, Release, Renewal, Wake,
+    Attempt, Claim, Effect, FaultKind, Grant, Lease, OnContention, QUEUE_ENTRY_GRACE, Release,
+    ReleaseMode, Renewal, Wake,
 };
 use lock_core::clock::{Moment, sleep};
 use lock_core::{Backend, ErrorKind, FencingToken, Locker, Order, Wakeup};
@@ -25,7 +26,7 @@ const CLAIM_LEASE: Duration = Duration::from_secs(3);
 
 fn waiter(ttl: u64) -> Claim {
     let mut claim = claim("n", ttl);
-    claim.queue = true;
+    claim.on_contention = OnContention::Queue;
     claim
 }
 
@@ -43,7 +44,7 @@ async fn held(locks: &Redis) -> Claim {
 }
 
 async fn let_go(locks: &Redis, held: &Claim) {
-    assert_eq!(locks.release(held, LetGo::now()).await.unwrap(), Release::Released);
+    assert_eq!(locks.release(held, ReleaseMode::now()).await.unwrap(), Release::Released);
 }
 
 /// The grant that a waiter is sent.
@@ -121,7 +122,7 @@ async fn whatever_ends_a_hold_serves_the_next_one() {
             "break" => assert!(elsewhere.break_lock(&first.name, &first.owner).await.unwrap()),
             "release" => let_go(&elsewhere, &first).await,
             "uncertain" => {
-                elsewhere.release(&first, LetGo::uncertain()).await.unwrap();
+                elsewhere.release(&first, ReleaseMode::after_unknown_outcome()).await.unwrap();
             }
             _ => {
                 let _: u64 = server.run("DEL n");
@@ -134,7 +135,7 @@ async fn whatever_ends_a_hold_serves_the_next_one() {
                     "try" => drop(contended(elsewhere.try_acquire(&claim("n", LONG)).await)),
                     _ => {
                         let late = in_line(&elsewhere, LONG).await;
-                        elsewhere.release(&late, LetGo::now()).await.unwrap();
+                        elsewhere.release(&late, ReleaseMode::now()).await.unwrap();
                     }
                 }
             }
@@ -177,14 +178,14 @@ async fn who_leaves_the_line_leaves_nothing() {
     let first = held(&elsewhere).await;
     let waiters = [in_line(&locks, LONG).await, in_line(&locks, LONG).await];
     for waiter in &waiters {
-        assert_eq!(locks.release(waiter, LetGo::now()).await.unwrap(), Release::NotHeld);
+        assert_eq!(locks.release(waiter, ReleaseMode::now()).await.unwrap(), Release::NotHeld);
     }
     assert_eq!(server.keys(), ["n", "{n}%fence"]);
     // Sent the lock, and not there to take it any more.
     let (gone, next) = (in_line(&locks, LONG).await, in_line(&locks, LONG).await);
     let_go(&elsewhere, &first).await;
     assert_held_by(&server, &gone);
-    assert_eq!(locks.release(&gone, LetGo::now()).await.unwrap(), Release::Released);
+    assert_eq!(locks.release(&gone, ReleaseMode::now()).await.unwrap(), Release::Released);
     sent(&locks, &next).await;
     let_go(&locks, &next).await;
     assert_no_residue(&server);
@@ -196,7 +197,7 @@ async fn an_attempt_that_lands_after_its_release_takes_no_place() {
     let (locks, elsewhere) = (server.client().await, server.client().await);
     let first = held(&elsewhere).await;
     let late = waiter(LONG);
-    locks.release(&late, LetGo::uncertain()).await.unwrap();
+    locks.release(&late, ReleaseMode::after_unknown_outcome()).await.unwrap();
     assert!(locks.try_acquire(&late).await.is_err());
     assert_eq!(server.waiting("n"), 0);
     let_go(&elsewhere, &first).await;
@@ -254,7 +255,7 @@ async fn a_crowd_that_has_vanished_is_cleared_away_in_several_steps() {
     assert!((GONE / 2..GONE).contains(&left), "{left}");
     let grant = loop {
         let wake = tokio::time::timeout(SOON, locks.wait(&alive)).await.expect("it is called");
-        assert!(matches!(wake.unwrap(), Wake::Look));
+        assert!(matches!(wake.unwrap(), Wake::Retry));
         if let Attempt::Acquired(grant) = locks.try_acquire(&alive).await.unwrap() {
             break grant;
         }
@@ -272,7 +273,7 @@ async fn a_place_that_is_not_kept_lapses() {
     let (locks, elsewhere) = (server.client().await, server.client().await);
     let first = held(&elsewhere).await;
     in_line(&locks, 100).await;
-    sleep(PLACE_LASTS + Duration::from_millis(300)).await;
+    sleep(QUEUE_ENTRY_GRACE + Duration::from_millis(300)).await;
     let_go(&elsewhere, &first).await;
     assert_no_residue(&server);
 }
@@ -430,7 +431,7 @@ async fn a_grant_that_was_lost_on_the_way_is_found() {
     network.reset_connections().await;
     network.heal();
     let woken = tokio::time::timeout(SOON, waiting).await.expect("it is woken").unwrap();
-    assert!(matches!(woken, Wake::Look), "{woken:?}");
+    assert!(matches!(woken, Wake::Retry), "{woken:?}");
     let token = server.get("{n}%fence");
     let grant = granted(locks.try_acquire(&waiter).await);
     assert_eq!(grant.token.map(|token| token.backend_number().to_string()), token);
@@ -467,7 +468,7 @@ async fn a_grant_is_as_old_as_it_is() {
             // What was sent has lapsed; the waiter asks, and the lock is free.
             let woken =
                 tokio::time::timeout(SOON, locks.wait(&waiter)).await.expect("it is called");
-            assert!(matches!(woken.unwrap(), Wake::Look));
+            assert!(matches!(woken.unwrap(), Wake::Retry));
             granted(locks.try_acquire(&waiter).await);
         }
         let_go(&locks, &waiter).await;
@@ -505,7 +506,7 @@ async fn a_grant_of_unknown_age_is_confirmed() {
     sleep(Duration::from_millis(200)).await;
     let_go(&elsewhere, &first).await;
     let woken = tokio::time::timeout(SOON, locks.wait(&waiter)).await.expect("it is called");
-    assert!(matches!(woken.unwrap(), Wake::Look));
+    assert!(matches!(woken.unwrap(), Wake::Retry));
     granted(locks.try_acquire(&waiter).await);
 }
 
@@ -525,7 +526,7 @@ async fn a_grant_of_another_lock_is_given_back() {
     let released = Moment::now();
     let_go(&elsewhere, &other).await;
     let woken = tokio::time::timeout(SOON, locks.wait(&waiter)).await.expect("it is called");
-    assert!(matches!(woken.unwrap(), Wake::Look), "it waits for n, and was sent m");
+    assert!(matches!(woken.unwrap(), Wake::Retry), "it waits for n, and was sent m");
     eventually(|| server.get("m").is_none()).await;
     let took = Moment::now().saturating_since(released);
     assert!(took < CLAIM_LEASE, "{took:?}: nobody has given it back");
@@ -562,7 +563,7 @@ async fn what_others_say_on_the_channel_is_no_grant() {
         }
     }
     let woken = tokio::time::timeout(SOON, locks.wait(&waiter)).await.expect("it is called");
-    assert!(matches!(woken.unwrap(), Wake::Look));
+    assert!(matches!(woken.unwrap(), Wake::Retry));
     contended(locks.try_acquire(&waiter).await);
     let_go(&elsewhere, &first).await;
     sent(&locks, &waiter).await;
@@ -586,7 +587,7 @@ async fn the_process_behind_is_told_when_to_look() {
     let_go(&holder, &first).await;
     assert_held_by(&server, &mute);
     let woken = tokio::time::timeout(SOON, waiting).await.expect("it looks").unwrap();
-    assert!(matches!(woken, Wake::Look));
+    assert!(matches!(woken, Wake::Retry));
     let took = Moment::now().saturating_since(asked);
     assert!(took >= CLAIM_LEASE, "{took:?}");
     granted(third.try_acquire(&next).await);
@@ -622,7 +623,7 @@ async fn a_process_that_does_not_answer_is_passed_over_as_a_whole() {
     for waiter in &silent {
         // The message that came too late is the first one's, and makes it look; the others are told by that.
         let woken = tokio::time::timeout(SOON, mute.wait(waiter)).await.expect("it is called");
-        assert!(matches!(woken.unwrap(), Wake::Look));
+        assert!(matches!(woken.unwrap(), Wake::Retry));
         contended(mute.try_acquire(waiter).await);
     }
     guard.release().await.unwrap();
@@ -659,7 +660,7 @@ async fn who_is_heard_of_again_is_not_passed_over() {
             }
             _ => {
                 let gone = if word == "release" { &late } else { &leaver };
-                let released = locks.release(gone, LetGo::now()).await.unwrap();
+                let released = locks.release(gone, ReleaseMode::now()).await.unwrap();
                 assert_eq!(released, Release::NotHeld);
             }
         }
@@ -720,7 +721,7 @@ async fn a_right_that_is_taken_away_leaves_a_free_lock() {
         let waiter = in_line(&locks, 2000).await;
         let _: String = server.run(&format!("ACL SETUSER locks {right}"));
         assert_eq!(
-            holder.release(&first, LetGo::now()).await.unwrap(),
+            holder.release(&first, ReleaseMode::now()).await.unwrap(),
             Release::Released,
             "{right}"
         );
@@ -808,7 +809,10 @@ async fn a_minimum_hold_is_waited_for() {
     let waiting = tokio::spawn(async move { lock.acquire().await });
     eventually(|| server.waiting("n") == 1).await;
     let keep = Duration::from_millis(700);
-    assert_eq!(elsewhere.release(&first, LetGo::after(keep)).await.unwrap(), Release::Released);
+    assert_eq!(
+        elsewhere.release(&first, ReleaseMode::keep_for(keep)).await.unwrap(),
+        Release::Released
+    );
     let released = Moment::now();
     let guard = tokio::time::timeout(SOON, waiting).await.expect("served").unwrap().unwrap();
     let took = Moment::now().saturating_since(released);
@@ -828,7 +832,10 @@ async fn who_leaves_a_minimum_hold_behind_has_been_heard() {
     short.ticket.clone_from(&sent(&locks, &short).await.ticket);
     // Before its first renewal.
     let keep = Duration::from_millis(300);
-    assert_eq!(locks.release(&short, LetGo::after(keep)).await.unwrap(), Release::Released);
+    assert_eq!(
+        locks.release(&short, ReleaseMode::keep_for(keep)).await.unwrap(),
+        Release::Released
+    );
     sleep(keep + Duration::from_millis(50)).await;
     contended(elsewhere.try_acquire(&claim("n", LONG)).await);
     assert_held_by(&server, &next);
@@ -842,7 +849,7 @@ async fn who_leaves_a_free_lock_serves_the_next_one() {
     let (first, second) = (in_line(&locks, LONG).await, in_line(&elsewhere, LONG).await);
     // Nobody has looked yet.
     let _: u64 = server.run("DEL n");
-    assert_eq!(locks.release(&first, LetGo::now()).await.unwrap(), Release::NotHeld);
+    assert_eq!(locks.release(&first, ReleaseMode::now()).await.unwrap(), Release::NotHeld);
     assert_held_by(&server, &second);
     sent(&elsewhere, &second).await;
 }
@@ -903,7 +910,7 @@ async fn who_asks_for_too_high_a_number_does_not_stand_in_the_way() {
     let (locks, elsewhere) = (server.client().await, server.client().await);
     let first = held(&elsewhere).await;
     let mut greedy = waiter(LONG);
-    greedy.floor = FencingToken::from_backend((1 << 53) - 1);
+    greedy.min_token = FencingToken::from_backend((1 << 53) - 1);
     let refused = locks.try_acquire(&greedy).await.expect_err("there is no such number");
     assert_eq!(refused.kind(), FaultKind::Invalid);
     let next = in_line(&locks, LONG).await;

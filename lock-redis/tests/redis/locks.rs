@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use conformance_tests::servers::RedisOptions;
-use lock_core::backend::{Attempt, Claim, Effect, FaultKind, Lease, LetGo, Release, Renewal};
+use lock_core::backend::{
+    Attempt, Claim, Effect, FaultKind, Lease, OnContention, Release, ReleaseMode, Renewal,
+};
 use lock_core::clock::{Moment, sleep};
 use lock_core::{Backend, ErrorKind, FencingToken, Label, LockName, Locker};
 use lock_redis::{Config, Redis};
@@ -48,10 +50,10 @@ async fn a_lock_is_a_plain_key_with_an_expiry() {
     let [holder] = state.holders.as_slice() else { panic!("{state:?}") };
     assert_eq!((holder.owner, &holder.label), (Some(ours.owner), &ours.label));
     assert!(
-        holder.held_for.unwrap() < ms(10 * SECOND) && holder.lapses_in.unwrap() > ms(20 * SECOND)
+        holder.held_for.unwrap() < ms(10 * SECOND) && holder.expires_in.unwrap() > ms(20 * SECOND)
     );
 
-    assert_eq!(locks.release(&ours, LetGo::now()).await.unwrap(), Release::Released);
+    assert_eq!(locks.release(&ours, ReleaseMode::now()).await.unwrap(), Release::Released);
     assert_eq!(server.keys(), ["{orders/42}%fence"], "the fence stays, for ten minutes");
     assert!((600_000..=630_000).contains(&pttl(&server, "{orders/42}%fence")));
 }
@@ -77,7 +79,7 @@ async fn an_attempt_repeated_is_the_same_acquisition() {
     assert_eq!(granted(locks.try_acquire(&ours).await).token, first.token);
     let Ok(Renewal::Held(renewed)) = renew(&locks, &ours).await else { panic!("lost") };
     assert_eq!(renewed.token, first.token);
-    assert_eq!(locks.release(&ours, LetGo::now()).await.unwrap(), Release::Released);
+    assert_eq!(locks.release(&ours, ReleaseMode::now()).await.unwrap(), Release::Released);
     let again = granted(locks.try_acquire(&claim("n", SECOND)).await);
     assert!(again.token > first.token);
 }
@@ -88,15 +90,15 @@ async fn a_floor_is_exceeded_once() {
     let locks = server.client().await;
     let mut ours = claim("n", 30 * SECOND);
     let first = number(&win(&locks, &mut ours).await);
-    ours.floor = FencingToken::from_backend(first - 1);
+    ours.min_token = FencingToken::from_backend(first - 1);
     assert_eq!(number(&granted(locks.try_acquire(&ours).await)), first, "it is above already");
-    ours.floor = FencingToken::from_backend(first + 1_000_000_000);
+    ours.min_token = FencingToken::from_backend(first + 1_000_000_000);
     let raised = number(&granted(locks.try_acquire(&ours).await));
     assert_eq!(raised, first + 1_000_000_001);
     assert_eq!(number(&granted(locks.try_acquire(&ours).await)), raised);
     let Ok(Renewal::Held(renewed)) = renew(&locks, &ours).await else { panic!("lost") };
     assert_eq!(number(&renewed), raised);
-    locks.release(&ours, LetGo::now()).await.unwrap();
+    locks.release(&ours, ReleaseMode::now()).await.unwrap();
     let next = number(&granted(locks.try_acquire(&claim("n", SECOND)).await));
     assert_eq!(next, raised + 1, "a counter that is ahead of the clock counts on");
 }
@@ -109,13 +111,13 @@ async fn a_fence_ahead_of_the_clock_stays_until_the_clock_has_passed_it() {
     let first = win(&locks, &mut ours).await.token.unwrap();
     // An hour ahead, as another server's clock may be.
     let hour = 3_600_000_000;
-    ours.floor = FencingToken::from_backend(first.backend_number() + hour);
+    ours.min_token = FencingToken::from_backend(first.backend_number() + hour);
     win(&locks, &mut ours).await;
     let ahead = |server: &Server| pttl(server, "{n}%fence") > 3_600_000;
     assert!(ahead(&server));
     assert!(matches!(renew(&locks, &ours).await, Ok(Renewal::Held(_))));
     assert!(ahead(&server));
-    locks.release(&ours, LetGo::now()).await.unwrap();
+    locks.release(&ours, ReleaseMode::now()).await.unwrap();
     assert!(ahead(&server), "let go");
     let ours = claim("n", 30 * SECOND);
     granted(locks.try_acquire(&ours).await);
@@ -124,15 +126,15 @@ async fn a_fence_ahead_of_the_clock_stays_until_the_clock_has_passed_it() {
 
     // As a member of a quorum is asked: for a lock that is free.
     let mut free = claim("free", 30 * SECOND);
-    let floor = first.backend_number() + 2 * hour;
-    free.floor = FencingToken::from_backend(floor);
-    assert_eq!(number(&win(&locks, &mut free).await), floor + 1);
+    let min_token = first.backend_number() + 2 * hour;
+    free.min_token = FencingToken::from_backend(min_token);
+    assert_eq!(number(&win(&locks, &mut free).await), min_token + 1);
     let stays = pttl(&server, "{free}%fence");
     assert!(stays > 2 * 3_600_000, "the fence of a free lock stays for {stays} ms only");
-    locks.release(&free, LetGo::now()).await.unwrap();
+    locks.release(&free, ReleaseMode::now()).await.unwrap();
     free = claim("free", 30 * SECOND);
-    free.floor = FencingToken::from_backend(floor - hour);
-    assert_eq!(number(&win(&locks, &mut free).await), floor + 2, "above what is stored, too");
+    free.min_token = FencingToken::from_backend(min_token - hour);
+    assert_eq!(number(&win(&locks, &mut free).await), min_token + 2, "above what is stored, too");
 }
 
 #[tokio::test]
@@ -147,7 +149,7 @@ async fn what_others_keep_there_is_not_read_as_a_whole() {
     };
     let before = sent(&server);
     let mut waiter = claim("n", 30 * SECOND);
-    waiter.queue = true;
+    waiter.on_contention = OnContention::Queue;
     contended(locks.try_acquire(&waiter).await);
     let waiting = tokio::time::timeout(ms(200), locks.wait(&waiter)).await;
     assert!(waiting.is_err(), "nothing has changed");
@@ -194,7 +196,7 @@ async fn scripts_that_were_flushed_are_loaded_again() {
     flush();
     assert!(!locks.break_lock(&ours.name, &claim("n", 1).owner).await.unwrap());
     flush();
-    assert_eq!(locks.release(&ours, LetGo::now()).await.unwrap(), Release::Released);
+    assert_eq!(locks.release(&ours, ReleaseMode::now()).await.unwrap(), Release::Released);
     assert_eq!(get(&server, "{n}%fence").unwrap(), "8000000000000001");
 }
 
@@ -217,7 +219,7 @@ async fn lost_data_is_told_and_tokens_still_grow() {
             let _ = locks.inspect(&ours.name).await;
         }
         assert!(matches!(renew(&locks, &ours).await, Ok(Renewal::NotHeld)));
-        assert_eq!(locks.release(&ours, LetGo::now()).await.unwrap(), Release::NotHeld);
+        assert_eq!(locks.release(&ours, ReleaseMode::now()).await.unwrap(), Release::NotHeld);
         assert_eq!(locks.inspect(&ours.name).await.unwrap().holders, []);
     }
 }
@@ -251,7 +253,7 @@ async fn strange_keys_are_refused_and_left_alone() {
     invalid(locks.try_acquire(&claim("list", SECOND)).await, "the key of the lock");
     assert_eq!(locks.inspect(&name("list")).await.unwrap_err().kind(), FaultKind::Invalid);
     assert!(matches!(renew(&locks, &claim("list", SECOND)).await, Ok(Renewal::NotHeld)));
-    let how = LetGo::uncertain();
+    let how = ReleaseMode::after_unknown_outcome();
     assert_eq!(locks.release(&claim("list", SECOND), how).await.unwrap(), Release::NotHeld);
     assert_eq!(server.run::<u64>("LLEN list"), 2);
 
@@ -264,7 +266,7 @@ async fn strange_keys_are_refused_and_left_alone() {
     let _: String = server.run("SET {a}%fence 9007199254740990");
     let last = claim("a", SECOND);
     assert_eq!(number(&granted(locks.try_acquire(&last).await)), 9_007_199_254_740_991);
-    locks.release(&last, LetGo::now()).await.unwrap();
+    locks.release(&last, ReleaseMode::now()).await.unwrap();
     invalid(locks.try_acquire(&claim("a", SECOND)).await, "used up");
     // Without the number, tokens go back.
     for last in ["9007199254740991", "9007199254740992", "99999999999999999999"] {
@@ -276,7 +278,7 @@ async fn strange_keys_are_refused_and_left_alone() {
         assert_eq!(get(&server, "{a}%fence").as_deref(), Some(last));
     }
     let mut high = claim("b", SECOND);
-    high.floor = FencingToken::from_backend(FencingToken::MAX_BACKEND_NUMBER);
+    high.min_token = FencingToken::from_backend(FencingToken::MAX_BACKEND_NUMBER);
     invalid(locks.try_acquire(&high).await, "used up");
     for lock in ["a", "b"] {
         assert_eq!(get(&server, lock), None, "no lock is left behind");
@@ -302,14 +304,14 @@ async fn at_the_memory_limit_what_is_held_can_be_renewed_and_released() {
     granted(locks.try_acquire(&one).await);
     assert!(matches!(renew(&locks, &one).await, Ok(Renewal::Held(_))));
     assert!(pttl(&server, "one") > 40_000);
-    assert_eq!(locks.release(&one, LetGo::now()).await.unwrap(), Release::Released);
+    assert_eq!(locks.release(&one, ReleaseMode::now()).await.unwrap(), Release::Released);
     // The value is changed even now, or a late renewal would prolong the minimum hold.
-    let keep = LetGo::after(ms(20 * SECOND));
+    let keep = ReleaseMode::keep_for(ms(20 * SECOND));
     assert_eq!(locks.release(&two, keep).await.unwrap(), Release::Released);
     assert!((10_000..=20_000).contains(&pttl(&server, "two")));
     assert!(matches!(renew(&locks, &two).await, Ok(Renewal::NotHeld)));
     // And so is the tombstone.
-    let how = LetGo::uncertain();
+    let how = ReleaseMode::after_unknown_outcome();
     assert_eq!(locks.release(&late, how).await.unwrap(), Release::NotHeld);
     let _: String = server.run("CONFIG SET maxmemory 0");
     assert!(locks.try_acquire(&late).await.is_err());
@@ -323,8 +325,8 @@ async fn other_libraries_exclude_us_and_we_them() {
     let theirs = "0123456789abcdef0123456789abcdef";
     let set = ["SET", "n", theirs, "NX", "PX", "20000"];
     let _: String = server.command(&set);
-    let lapses_in = contended(locks.try_acquire(&claim("n", SECOND)).await).unwrap();
-    assert!(lapses_in > ms(10 * SECOND) && lapses_in <= ms(20 * SECOND));
+    let expires_in = contended(locks.try_acquire(&claim("n", SECOND)).await).unwrap();
+    assert!(expires_in > ms(10 * SECOND) && expires_in <= ms(20 * SECOND));
     let state = locks.inspect(&name("n")).await.unwrap();
     let [holder] = state.holders.as_slice() else { panic!("{state:?}") };
     assert_eq!((holder.owner, holder.token), (None, None));
@@ -342,10 +344,10 @@ async fn other_libraries_exclude_us_and_we_them() {
     let mut ours = claim("n", 20 * SECOND);
     win(&locks, &mut ours).await;
     assert_eq!(server.command::<Option<String>>(&set), None, "theirs is refused");
-    assert_eq!(locks.release(&ours, LetGo::now()).await.unwrap(), Release::Released);
+    assert_eq!(locks.release(&ours, ReleaseMode::now()).await.unwrap(), Release::Released);
     assert_eq!(server.command::<Option<String>>(&set).as_deref(), Some("OK"));
     assert!(matches!(renew(&locks, &ours).await, Ok(Renewal::NotHeld)));
-    assert_eq!(locks.release(&ours, LetGo::now()).await.unwrap(), Release::NotHeld);
+    assert_eq!(locks.release(&ours, ReleaseMode::now()).await.unwrap(), Release::NotHeld);
     assert_eq!(get(&server, "n").as_deref(), Some(theirs));
 }
 
@@ -363,14 +365,14 @@ async fn a_lease_that_is_over_is_free() {
                 grant = Some(granted);
                 break;
             }
-            Attempt::Contended { lapses_in } => {
-                sleep(lapses_in.unwrap() + ms(1)).await;
+            Attempt::Contended { expires_in } => {
+                sleep(expires_in.unwrap() + ms(1)).await;
             }
         }
     }
     assert!(grant.expect("it lapsed").token > first.token);
     assert!(matches!(renew(&locks, &ours).await, Ok(Renewal::NotHeld)));
-    assert_eq!(locks.release(&ours, LetGo::now()).await.unwrap(), Release::NotHeld);
+    assert_eq!(locks.release(&ours, ReleaseMode::now()).await.unwrap(), Release::NotHeld);
     assert!(get(&server, "n").unwrap().starts_with(&next.owner.expose()));
 }
 
@@ -380,7 +382,10 @@ async fn an_attempt_after_the_release_is_refused() {
     let locks = server.client().await;
     let mut held = claim("n", 30 * SECOND);
     win(&locks, &mut held).await;
-    assert_eq!(locks.release(&held, LetGo::uncertain()).await.unwrap(), Release::Released);
+    assert_eq!(
+        locks.release(&held, ReleaseMode::after_unknown_outcome()).await.unwrap(),
+        Release::Released
+    );
     let fault = locks.try_acquire(&held).await.unwrap_err();
     assert_eq!((fault.effect(), fault.kind()), (Effect::NotApplied, FaultKind::Invalid));
     let tombstone = format!("{{n}}%gone:{}", held.owner.expose());
@@ -395,12 +400,12 @@ async fn a_minimum_hold_is_nobodys_to_prolong() {
     let locks = server.client().await;
     let mut held = claim("n", 30 * SECOND);
     win(&locks, &mut held).await;
-    let keep = LetGo::after(ms(10 * SECOND));
+    let keep = ReleaseMode::keep_for(ms(10 * SECOND));
     assert_eq!(locks.release(&held, keep).await.unwrap(), Release::Released);
     // What was still on its way.
     assert!(matches!(renew(&locks, &held).await, Ok(Renewal::NotHeld)));
     contended(locks.try_acquire(&held).await);
-    assert_eq!(locks.release(&held, LetGo::now()).await.unwrap(), Release::NotHeld);
+    assert_eq!(locks.release(&held, ReleaseMode::now()).await.unwrap(), Release::NotHeld);
     assert!((5_000..=10_000).contains(&pttl(&server, "n")));
     // An operator sees whose it was, and can end it.
     let state = locks.inspect(&held.name).await.unwrap();
@@ -494,7 +499,7 @@ async fn a_fence_outlives_its_lock_however_long_it_is_held() {
     renewed(&mut held).await;
     assert!(pttl(&server, "{n}%fence") > 49 * 60_000);
     // A minimum hold that is left behind counts as held.
-    let keep = LetGo::after(ms(60 * MINUTE));
+    let keep = ReleaseMode::keep_for(ms(60 * MINUTE));
     assert_eq!(locks.release(&held, keep).await.unwrap(), Release::Released);
     assert!(pttl(&server, "{n}%fence") > 69 * 60_000);
 }
@@ -523,7 +528,7 @@ async fn a_unix_socket_is_a_way_too() {
     let ours = claim("n", 30 * SECOND);
     granted(locks.try_acquire(&ours).await);
     assert_eq!(server.keys(), [""; 0], "it is in the other database");
-    assert_eq!(locks.release(&ours, LetGo::now()).await.unwrap(), Release::Released);
+    assert_eq!(locks.release(&ours, ReleaseMode::now()).await.unwrap(), Release::Released);
     let identity = locks.identity().await.unwrap().unwrap();
     let over_tcp = server.client().await.identity().await.unwrap().unwrap();
     assert_eq!(identity.id, over_tcp.id, "both reach the same server");
@@ -576,7 +581,7 @@ async fn a_pair_is_two_commands_and_the_server_remembers_nothing_of_it() {
     let pair = async |text: &str| {
         let mut ours = claim(text, 30 * SECOND);
         win(&locks, &mut ours).await;
-        locks.release(&ours, LetGo::now()).await.unwrap();
+        locks.release(&ours, ReleaseMode::now()).await.unwrap();
     };
     pair("n").await;
     for i in 0..100 {

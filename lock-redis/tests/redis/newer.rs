@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use conformance_tests::proxy::{Fault, Match, Proxy};
 use conformance_tests::servers::RedisOptions;
-use lock_core::backend::{Attempt, Claim, LetGo, Release, Wake};
+use lock_core::backend::{Attempt, Claim, OnContention, Release, ReleaseMode, Wake};
 use lock_core::clock::Moment;
 use lock_core::{Backend, Effect, Executor, Label, Locker};
 use lock_redis::Redis;
@@ -30,7 +30,7 @@ fn done(server: &Server) -> (u64, u64) {
 }
 
 async fn let_go(locks: &Redis, claim: &Claim) {
-    assert_eq!(locks.release(claim, LetGo::now()).await.unwrap(), Release::Released);
+    assert_eq!(locks.release(claim, ReleaseMode::now()).await.unwrap(), Release::Released);
 }
 
 #[tokio::test]
@@ -51,7 +51,7 @@ async fn a_lock_for_which_nobody_waits_is_let_go_by_one_plain_command() {
         let by = if is_newer() { (1, 1) } else { (0, 2) };
         assert_eq!(done(&server), (plain + by.0, scripts + by.1), "{label:?}");
         assert_eq!(server.keys(), ["{n}%fence"]);
-        assert_eq!(locks.release(&held, LetGo::now()).await.unwrap(), Release::NotHeld);
+        assert_eq!(locks.release(&held, ReleaseMode::now()).await.unwrap(), Release::NotHeld);
     }
 }
 
@@ -63,7 +63,7 @@ async fn what_is_more_than_that_is_done_by_the_script_at_once() {
     for what in ["renewed", "kept", "uncertain", "by another connection"] {
         let mut held = claim(what, LONG);
         win(&locks, &mut held).await;
-        let (mut end, mut by) = (LetGo::now(), &locks);
+        let (mut end, mut by) = (ReleaseMode::now(), &locks);
         match what {
             "renewed" => {
                 let Ok(lock_core::backend::Renewal::Held(grant)) = renew(&locks, &held).await
@@ -73,7 +73,7 @@ async fn what_is_more_than_that_is_done_by_the_script_at_once() {
                 held.ticket = grant.ticket;
             }
             "kept" => end.keep = Some(Duration::from_secs(1)),
-            "uncertain" => end = LetGo::uncertain(),
+            "uncertain" => end = ReleaseMode::after_unknown_outcome(),
             _ => by = &other,
         }
         let (plain, scripts) = done(&server);
@@ -101,7 +101,7 @@ async fn whoever_waits_marks_the_lock_and_is_served() {
             let lasts = server.pttl("n");
 
             let mut waiter = claim("n", LONG);
-            waiter.queue = queue;
+            waiter.on_contention = if queue { OnContention::Queue } else { OnContention::Return };
             contended(locks.try_acquire(&waiter).await);
             let resting = tokio::spawn({
                 let (locks, waiter) = (locks.clone(), waiter.clone());
@@ -196,7 +196,7 @@ async fn moved(way: Proxy, locks: &Redis, to: &Server) -> Proxy {
 
 fn queues(name: &str) -> Claim {
     let mut waiter = claim(name, LONG);
-    waiter.queue = true;
+    waiter.on_contention = OnContention::Queue;
     waiter
 }
 
@@ -245,7 +245,7 @@ async fn an_attempt_that_was_half_done_does_not_say_that_it_did_nothing() {
     assert_eq!(failover.newer.waiting("n"), 1);
     assert_eq!(answer.unwrap_err().effect(), Effect::Unknown);
     // So core lets go of it.
-    failover.locks.release(&waiter, LetGo::uncertain()).await.unwrap();
+    failover.locks.release(&waiter, ReleaseMode::after_unknown_outcome()).await.unwrap();
     assert_eq!(failover.newer.waiting("n"), 0);
 }
 
@@ -335,10 +335,10 @@ async fn who_has_to_let_go_again_asks_the_script() {
     let elsewhere = server.client().await;
     contended(elsewhere.try_acquire(&queues("n")).await);
     way.set(Fault::BlackHole);
-    let dropped = tokio::time::timeout(Duration::ZERO, locks.release(&held, LetGo::now()));
+    let dropped = tokio::time::timeout(Duration::ZERO, locks.release(&held, ReleaseMode::now()));
     assert!(dropped.await.is_err(), "no answer comes");
     way.heal();
-    let _ = locks.release(&held, LetGo::now()).await.unwrap();
+    let _ = locks.release(&held, ReleaseMode::now()).await.unwrap();
     assert_eq!(server.calls("delifeq"), u64::from(is_newer()));
     assert!(!server.get("n").unwrap().starts_with(&held.owner.expose()), "it was handed over");
 }

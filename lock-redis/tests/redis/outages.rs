@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use conformance_tests::proxy::Fault;
-use lock_core::backend::{Effect, FaultKind, LetGo, Release, Renewal};
+use lock_core::backend::{Effect, FaultKind, Release, ReleaseMode, Renewal};
 use lock_core::clock::{Moment, sleep};
 use lock_core::{Backend, Locker};
 use lock_redis::Redis;
@@ -17,7 +17,7 @@ const SOON: Duration = Duration::from_secs(10);
 async fn load_scripts(locks: &Redis) {
     let ours = claim("another", LONG);
     granted(locks.try_acquire(&ours).await);
-    locks.release(&ours, LetGo::now()).await.unwrap();
+    locks.release(&ours, ReleaseMode::now()).await.unwrap();
 }
 
 /// What core does with every verb.
@@ -40,7 +40,7 @@ async fn a_dead_server_is_told_at_once_and_a_new_one_is_found_at_once() {
         assert!(Moment::now().saturating_since(began) < Duration::from_secs(2), "it waits to try");
     }
     assert!(renew(&locks, &held).await.is_err());
-    assert!(locks.release(&held, LetGo::now()).await.is_err());
+    assert!(locks.release(&held, ReleaseMode::now()).await.is_err());
     server.start_again();
     let began = Moment::now();
     granted(locks.try_acquire(&claim("n", LONG)).await);
@@ -110,10 +110,10 @@ async fn a_lost_reply_is_unknown_and_the_next_attempt_finds_the_grant() {
     assert_eq!(value, format!("{} {number}", ours.owner.expose()), "the same acquisition");
 
     let hit = proxy.cut_after(&*ours.owner.expose());
-    let fault = locks.release(&ours, LetGo::now()).await.unwrap_err();
+    let fault = locks.release(&ours, ReleaseMode::now()).await.unwrap_err();
     hit.await.unwrap();
     assert_eq!(fault.effect(), Effect::Unknown);
-    assert_eq!(locks.release(&ours, LetGo::now()).await.unwrap(), Release::NotHeld);
+    assert_eq!(locks.release(&ours, ReleaseMode::now()).await.unwrap(), Release::NotHeld);
 }
 
 #[tokio::test]
@@ -128,7 +128,7 @@ async fn an_attempt_that_lands_after_its_release_is_refused() {
     held.caught().await.unwrap();
     // Core lets go of it, through a connection that works.
     let elsewhere = server.client().await;
-    let how = LetGo::uncertain();
+    let how = ReleaseMode::after_unknown_outcome();
     assert_eq!(elsewhere.release(&late, how).await.unwrap(), Release::NotHeld);
     held.deliver().await.unwrap();
     held.answered().await.unwrap();
@@ -152,7 +152,7 @@ async fn a_renewal_that_lands_late_shortens_nothing_and_revives_nothing() {
         assert!(bounded(renew(&locks, &held)).await.is_none());
         late.caught().await.unwrap();
         if ended {
-            elsewhere.release(&held, LetGo::now()).await.unwrap();
+            elsewhere.release(&held, ReleaseMode::now()).await.unwrap();
         } else {
             held.ttl = Duration::from_secs(600);
             assert!(matches!(renew(&elsewhere, &held).await, Ok(Renewal::Held(_))));
@@ -161,7 +161,7 @@ async fn a_renewal_that_lands_late_shortens_nothing_and_revives_nothing() {
         late.answered().await.unwrap();
         let left: i64 = server.command(&["PTTL", "n"]);
         assert!(if ended { left == -2 } else { left > 500_000 }, "{left}");
-        elsewhere.release(&held, LetGo::now()).await.unwrap();
+        elsewhere.release(&held, ReleaseMode::now()).await.unwrap();
     }
 }
 
@@ -180,9 +180,9 @@ async fn verbs_that_are_dropped_leave_the_connection_in_step() {
         let state = locks.inspect(&ours.name).await.unwrap();
         assert_eq!(state.holders[0].owner, Some(ours.owner));
         assert_eq!(state.holders[0].token.unwrap().backend_number(), value);
-        let verb = locks.release(&ours, LetGo::now());
+        let verb = locks.release(&ours, ReleaseMode::now());
         let _ = tokio::time::timeout(Duration::from_micros(round * 100), verb).await;
-        locks.release(&ours, LetGo::now()).await.unwrap();
+        locks.release(&ours, ReleaseMode::now()).await.unwrap();
         assert_eq!(locks.inspect(&ours.name).await.unwrap().holders, []);
     }
     assert_eq!(proxy.stats().connections, 1);
@@ -265,7 +265,7 @@ async fn a_stopped_server_runs_the_attempt_later_and_the_release_after_it() {
     assert!(bounded(locks.try_acquire(&late)).await.is_none());
     let release = tokio::spawn({
         let (locks, late) = (locks.clone(), late.clone());
-        async move { locks.release(&late, LetGo::uncertain()).await.unwrap() }
+        async move { locks.release(&late, ReleaseMode::after_unknown_outcome()).await.unwrap() }
     });
     server.cont();
     assert_eq!(release.await.unwrap(), Release::Released, "it came after the attempt");

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use conformance_tests::servers::Step;
-use lock_core::backend::{Effect, FaultKind, LetGo, Release, Renewal};
+use lock_core::backend::{Effect, FaultKind, Release, ReleaseMode, Renewal};
 use lock_core::clock::{Moment, sleep};
 use lock_core::{Backend, ErrorKind, FenceGate, LockGuard, Locker, Loss};
 use lock_redis::Redis;
@@ -79,8 +79,8 @@ async fn a_restart_with_its_log_keeps_the_lock_and_what_is_left_of_its_lease() {
     server.start_with_data();
     assert!((100_000..=150_000).contains(&server.pttl("n")), "it did not begin anew");
     back_in_touch(&other).await;
-    let lapses_in = contended(other.try_acquire(&claim("n", 1000)).await).unwrap();
-    assert!(lapses_in <= LONG / 2, "{lapses_in:?}");
+    let expires_in = contended(other.try_acquire(&claim("n", 1000)).await).unwrap();
+    assert!(expires_in <= LONG / 2, "{expires_in:?}");
     back_in_touch(&locks).await;
     guard.verify().await.unwrap();
     assert!(server.pttl("n") > 250_000);
@@ -96,7 +96,7 @@ async fn a_released_lock_that_comes_back_lapses() {
     let mut held = claim("n", 3000);
     let first = win(&locks, &mut held).await;
     let written = server.written();
-    assert_eq!(locks.release(&held, LetGo::now()).await.unwrap(), Release::Released);
+    assert_eq!(locks.release(&held, ReleaseMode::now()).await.unwrap(), Release::Released);
     server.lose_power(written);
     assert!((1..=3000).contains(&server.pttl("n")), "it is back, and not for ever");
     back_in_touch(&other).await;
@@ -106,7 +106,7 @@ async fn a_released_lock_that_comes_back_lapses() {
     // Who had it does not get it back, nor takes it from whoever has it now.
     back_in_touch(&locks).await;
     assert!(matches!(renew(&locks, &held).await, Ok(Renewal::NotHeld)));
-    assert_eq!(locks.release(&held, LetGo::now()).await.unwrap(), Release::NotHeld);
+    assert_eq!(locks.release(&held, ReleaseMode::now()).await.unwrap(), Release::NotHeld);
     next.verify().await.unwrap();
 }
 
@@ -117,12 +117,12 @@ async fn a_released_lock_that_comes_back_is_released_again_by_who_asks() {
     let mut held = claim("n", 300_000);
     win(&locks, &mut held).await;
     let written = server.written();
-    assert_eq!(locks.release(&held, LetGo::now()).await.unwrap(), Release::Released);
+    assert_eq!(locks.release(&held, ReleaseMode::now()).await.unwrap(), Release::Released);
     server.lose_power(written);
     assert!(server.pttl("n") > 200_000);
     back_in_touch(&locks).await;
-    assert_eq!(locks.release(&held, LetGo::now()).await.unwrap(), Release::Released);
-    assert_eq!(locks.release(&held, LetGo::now()).await.unwrap(), Release::NotHeld);
+    assert_eq!(locks.release(&held, ReleaseMode::now()).await.unwrap(), Release::Released);
+    assert_eq!(locks.release(&held, ReleaseMode::now()).await.unwrap(), Release::NotHeld);
     assert_eq!(server.get("n"), None);
 }
 
@@ -172,7 +172,7 @@ async fn a_lease_that_comes_back_with_the_clock_set_back_can_be_broken() {
     let waiter = tokio::spawn(async move { waiting.acquire().await });
     eventually(|| server.waiting("n") == 1).await;
     let seen = other.inspect(&held.name).await.unwrap();
-    assert!(seen.holders[0].lapses_in.is_some_and(|left| left > HOUR / 2), "{seen:?}");
+    assert!(seen.holders[0].expires_in.is_some_and(|left| left > HOUR / 2), "{seen:?}");
     assert!(other.break_lock(&held.name, &held.owner).await.unwrap());
     let next = tokio::time::timeout(SOON, waiter).await.expect("it is woken").unwrap().unwrap();
     // The server's clock is behind, its counter is not.
@@ -209,7 +209,7 @@ async fn a_snapshot_repeats_no_numbers() {
     let grant = async || {
         let mut held = claim("n", 300_000);
         let token = win(&locks, &mut held).await.token;
-        assert_eq!(locks.release(&held, LetGo::now()).await.unwrap(), Release::Released);
+        assert_eq!(locks.release(&held, ReleaseMode::now()).await.unwrap(), Release::Released);
         token
     };
     let saved = grant().await;
@@ -370,9 +370,9 @@ async fn a_primary_that_was_demoted_answers_for_nobody() {
     longer.ttl = 2 * LONG;
     for fault in [
         locks.try_acquire(&claim("free", 1000)).await.unwrap_err(),
-        locks.release(&held, LetGo::now()).await.unwrap_err(),
+        locks.release(&held, ReleaseMode::now()).await.unwrap_err(),
         // It cannot know.
-        locks.release(&claim("free", 1000), LetGo::now()).await.unwrap_err(),
+        locks.release(&claim("free", 1000), ReleaseMode::now()).await.unwrap_err(),
         renew(&locks, &longer).await.unwrap_err(),
     ] {
         assert_eq!((fault.effect(), fault.kind()), (Effect::NotApplied, FaultKind::Unavailable));

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use conformance_tests::proxy::Proxy;
-use lock_core::backend::{Claim, Effect, Fault, FaultKind, LetGo, Release};
+use lock_core::backend::{Claim, Effect, Fault, FaultKind, Release, ReleaseMode};
 use lock_core::clock::Moment;
 use lock_core::{Backend, Error, ErrorKind, LockGuard, Locker, Loss};
 use lock_redis::Redis;
@@ -69,10 +69,12 @@ impl Scene {
         let Self { locks, held, .. } = self;
         let stranger = claim("claimed", 1000);
         refused(locks.try_acquire(&claim("free", 1000)).await.unwrap_err());
-        refused(locks.release(held, LetGo::now()).await.unwrap_err());
-        refused(locks.release(held, LetGo::uncertain()).await.unwrap_err());
-        refused(locks.release(held, LetGo::after(Duration::from_secs(1))).await.unwrap_err());
-        refused(locks.release(&stranger, LetGo::now()).await.unwrap_err());
+        refused(locks.release(held, ReleaseMode::now()).await.unwrap_err());
+        refused(locks.release(held, ReleaseMode::after_unknown_outcome()).await.unwrap_err());
+        refused(
+            locks.release(held, ReleaseMode::keep_for(Duration::from_secs(1))).await.unwrap_err(),
+        );
+        refused(locks.release(&stranger, ReleaseMode::now()).await.unwrap_err());
         refused(locks.break_lock(&held.name, &held.owner).await.unwrap_err());
         let mut longer = held.clone();
         longer.ttl = 2 * LONG;
@@ -128,7 +130,7 @@ impl Scene {
         let next = tokio::time::timeout(SOON, waiter).await.expect("served").unwrap();
         let next = next.expect("it sat it out");
         next.release().await.unwrap();
-        assert_eq!(locks.release(&held, LetGo::now()).await.unwrap(), Release::Released);
+        assert_eq!(locks.release(&held, ReleaseMode::now()).await.unwrap(), Release::Released);
         let fences = ["{claimed}%fence", "{dropped}%fence", "{held}%fence"];
         // No trace of what was refused.
         eventually(|| server.keys() == fences).await;
@@ -305,7 +307,7 @@ async fn a_password_that_was_changed() {
     assert!(dropped.is_held());
     let error = guard.release().await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Denied);
-    assert!(error.gone_within().is_some_and(|bound| bound <= LONG), "{error:?}");
+    assert!(error.free_within().is_some_and(|bound| bound <= LONG), "{error:?}");
     set_password("");
     dropped.verify().await.expect("it never ceased to be held");
     dropped.release().await.unwrap();
@@ -340,7 +342,7 @@ async fn a_release_that_is_refused_for_long_goes_on_in_the_background() {
     set(&server, "min-replicas-to-write 1");
     let error = guard.release().await.unwrap_err();
     assert_eq!((error.kind(), error.effect()), (ErrorKind::Unavailable, Effect::Unknown));
-    let bound = error.gone_within().expect("there is a lease");
+    let bound = error.free_within().expect("there is a lease");
     assert!(bound <= LONG && bound > LONG / 2, "{bound:?}");
     assert!(server.get("n").is_some());
     set(&server, "min-replicas-to-write 0");

@@ -8,7 +8,7 @@ use conformance_tests::servers::{
     KeepData, Redis as Server, RedisCluster, RedisOptions, SentinelGroup,
 };
 use conformance_tests::words::{claim, eventually, granted, renew, until, win};
-use lock_core::backend::{Claim, Effect, Fault, FaultKind, LetGo, Release};
+use lock_core::backend::{Claim, Effect, Fault, FaultKind, Release, ReleaseMode};
 use lock_core::clock::Moment;
 use lock_core::{Backend, ErrorKind, FenceGate, Locker, Loss, Wakeup};
 use lock_redis::Redis;
@@ -90,7 +90,7 @@ async fn a_grant_that_no_replica_knows_is_undone() {
     let why = fault.into_source().to_string();
     assert!(why.contains("0 replicas") && why.contains("min_replicas is 1"), "{why}");
     assert!(!has(&group, 0, "n"), "nobody has it");
-    assert_eq!(locks.release(&ours, LetGo::now()).await.unwrap(), Release::NotHeld);
+    assert_eq!(locks.release(&ours, ReleaseMode::now()).await.unwrap(), Release::NotHeld);
     // A newcomer is told at once, even if it would wait for others.
     let lock = Locker::new(locks.clone()).lock("n").unwrap().ttl(LONG);
     assert_eq!(lock.acquire().await.unwrap_err().kind(), ErrorKind::Unavailable);
@@ -157,7 +157,7 @@ async fn a_renewal_that_no_replica_knows_prolongs_nothing() {
     assert_eq!(loss, Loss::Expired);
     assert!(Moment::now().saturating_since(deadline) < Duration::from_secs(1));
     // What it holds can be let go without them.
-    assert_eq!(locks.release(&ours, LetGo::now()).await.unwrap(), Release::Released);
+    assert_eq!(locks.release(&ours, ReleaseMode::now()).await.unwrap(), Release::Released);
 }
 
 #[tokio::test]
@@ -303,7 +303,7 @@ async fn in_a_cluster_a_grant_that_no_replica_knows_is_undone() {
     assert_eq!((fault.effect(), fault.kind()), (Effect::NotApplied, FaultKind::Unavailable));
     assert!(tells_of_replicas(&fault));
     assert_eq!(cluster.member(0).command(&["EXISTS", &name]).text(), "0", "nobody has it");
-    assert_eq!(locks.release(&ours, LetGo::now()).await.unwrap(), Release::NotHeld);
+    assert_eq!(locks.release(&ours, ReleaseMode::now()).await.unwrap(), Release::NotHeld);
     cluster.member(3).cont();
     granted(connect_to(&cluster, "30s").await.try_acquire(&claim(&name, 60_000)).await);
 }
@@ -337,7 +337,7 @@ async fn a_renewal_follows_its_slot_and_waits_for_the_replica_there() {
     let fault = renew(&in_haste, &held).await.unwrap_err();
     assert_eq!((fault.effect(), fault.kind()), (Effect::Unknown, FaultKind::Unavailable));
     assert!(tells_of_replicas(&fault));
-    assert_eq!(in_haste.release(&held, LetGo::now()).await.unwrap(), Release::Released);
+    assert_eq!(in_haste.release(&held, ReleaseMode::now()).await.unwrap(), Release::Released);
 }
 
 #[tokio::test]

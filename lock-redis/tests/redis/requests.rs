@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use conformance_tests::servers::Monitor;
 use lock_core::Locker;
-use lock_core::backend::{LetGo, Renewal};
+use lock_core::backend::{ReleaseMode, Renewal};
 use lock_core::clock::{Moment, sleep};
 use redis::Script;
 
@@ -145,7 +145,7 @@ async fn every_command_is_accounted_for() {
         let Ok(Renewal::Held(grant)) = renew(&operator, &first).await else { panic!("it is held") };
         first.ticket = grant.ticket;
     }
-    operator.release(&first, LetGo::now()).await.unwrap();
+    operator.release(&first, ReleaseMode::now()).await.unwrap();
 
     let monitor = Monitor::start(server.addr()).unwrap();
     let began = Moment::now();

@@ -4,7 +4,7 @@ use std::error::Error as _;
 use std::time::Duration;
 
 use conformance_tests::servers::RedisOptions;
-use lock_core::backend::{Effect, FaultKind, LetGo, Release};
+use lock_core::backend::{Effect, FaultKind, OnContention, Release, ReleaseMode};
 use lock_core::{Backend, Error, ErrorKind, Locker, Wakeup};
 use lock_redis::Redis;
 
@@ -65,7 +65,7 @@ async fn the_documented_rights_suffice() {
         let guard = waiter.await.unwrap().unwrap();
         assert!(locks.break_lock(guard.name(), guard.owner()).await.unwrap());
         let late = claim(text, 1000);
-        backend.release(&late, LetGo::uncertain()).await.unwrap();
+        backend.release(&late, ReleaseMode::after_unknown_outcome()).await.unwrap();
         assert!(backend.try_acquire(&late).await.is_err());
     }
     let log: Vec<redis::Value> = server.run("ACL LOG");
@@ -149,14 +149,14 @@ async fn who_does_not_stand_in_line_may_let_go_where_others_do() {
     let held = claim("n", 60_000);
     granted(others.try_acquire(&held).await);
     let mut waiter = claim("n", 60_000);
-    waiter.queue = true;
+    waiter.on_contention = OnContention::Queue;
     contended(others.try_acquire(&waiter).await);
     let mut late = claim("n", 60_000);
-    late.queue = true;
-    for how in [LetGo::now(), LetGo::uncertain()] {
+    late.on_contention = OnContention::Queue;
+    for how in [ReleaseMode::now(), ReleaseMode::after_unknown_outcome()] {
         assert_eq!(racer.release(&late, how).await.unwrap(), Release::NotHeld);
     }
-    assert_eq!(others.release(&held, LetGo::now()).await.unwrap(), Release::Released);
+    assert_eq!(others.release(&held, ReleaseMode::now()).await.unwrap(), Release::Released);
 }
 
 #[tokio::test]
@@ -197,7 +197,7 @@ async fn a_right_that_is_taken_away_later_is_denied() {
     let ours = claim("n", 60_000);
     granted(locks.try_acquire(&ours).await);
     let _: String = server.run("ACL SETUSER locks -del");
-    let fault = locks.release(&ours, LetGo::now()).await.unwrap_err();
+    let fault = locks.release(&ours, ReleaseMode::now()).await.unwrap_err();
     assert_eq!((fault.effect(), fault.kind()), (Effect::NotApplied, FaultKind::Denied));
     let _: String = server.run("ACL SETUSER locks +del -set");
     let fault = locks.try_acquire(&claim("m", 60_000)).await.unwrap_err();
@@ -233,9 +233,9 @@ async fn a_lock_that_does_not_end_in_time_is_warned_about_once() {
     let try_twice = async |text: &str| {
         for queue in [false, true] {
             let mut waiting = claim(text, 60_000);
-            waiting.queue = queue;
+            waiting.on_contention = if queue { OnContention::Queue } else { OnContention::Return };
             contended(locks.try_acquire(&waiting).await);
-            locks.release(&waiting, LetGo::now()).await.unwrap();
+            locks.release(&waiting, ReleaseMode::now()).await.unwrap();
         }
     };
 

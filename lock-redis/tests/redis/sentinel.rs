@@ -7,7 +7,7 @@ use conformance_tests::servers::{
     KeepData, Redis as Server, RedisOptions, Sentinel, SentinelGroup,
 };
 use conformance_tests::words::{Output, claim, contended, eventually, granted, name, until};
-use lock_core::backend::{Attempt, Effect, FaultKind, LetGo};
+use lock_core::backend::{Attempt, Effect, FaultKind, ReleaseMode};
 use lock_core::clock::Moment;
 use lock_core::{Backend, Error, ErrorKind, FenceGate, LockGuard, Locker, Loss, Support};
 use lock_redis::Redis;
@@ -75,7 +75,7 @@ fn has(server: &Server, key: &str) -> bool {
 async fn a_failover_that_knows_the_lock_keeps_it_and_its_line() {
     let group = group().await;
     let (locks, other) = (connect(&group).await, connect(&group).await);
-    assert_eq!(locks.capabilities().notices, Support::Present);
+    assert_eq!(locks.capabilities().loss_push, Support::Present);
     let guard = hold(&locks).await;
     let waiter = tokio::spawn({
         let other = other.clone();
@@ -273,7 +273,7 @@ async fn a_primary_that_demands_replicas_gives_nothing_without_them() {
     assert_eq!((fault.effect(), fault.kind()), (Effect::NotApplied, FaultKind::Unavailable));
     assert!(fault.into_source().to_string().contains("min-replicas-to-write"));
     // It refuses the release as well, and says so.
-    let fault = locks.release(&ours, LetGo::now()).await.unwrap_err();
+    let fault = locks.release(&ours, ReleaseMode::now()).await.unwrap_err();
     assert_eq!((fault.effect(), fault.kind()), (Effect::NotApplied, FaultKind::Unavailable));
 }
 
@@ -335,10 +335,9 @@ async fn a_sentinel_that_names_an_old_primary_is_not_believed() {
         ours.ticket = granted(locks.try_acquire(&ours).await).ticket;
         assert!(has(group.server(1), ours.name.as_str()));
         // What it tells by itself is not believed either.
-        ours.held = true;
-        let wait = tokio::time::timeout(Duration::from_millis(300), locks.wait(&ours)).await;
+        let wait = tokio::time::timeout(Duration::from_millis(300), locks.wait_lost(&ours)).await;
         assert!(wait.is_err(), "nothing happened to the lock: {wait:?}");
-        locks.release(&ours, LetGo::now()).await.unwrap();
+        locks.release(&ours, ReleaseMode::now()).await.unwrap();
     }
     assert!(!old.command(&["KEYS", "*"]).text().contains('n'), "nobody was led there");
 }

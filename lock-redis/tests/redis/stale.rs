@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use conformance_tests::proxy::{Fault, Proxy};
 use conformance_tests::servers::Step;
-use lock_core::backend::{Attempt, Claim, LetGo, Release, Wake};
+use lock_core::backend::{Attempt, Claim, OnContention, Release, ReleaseMode, Wake};
 use lock_core::clock::Moment;
 use lock_core::{Backend, Locker};
 use lock_redis::Redis;
@@ -74,7 +74,7 @@ impl Scene {
     /// The holder releases the lock, and the waiter is granted it: how long that takes.
     async fn standstill(&self, locks: &Redis, waiter: &Claim) -> Duration {
         let began = Moment::now();
-        let released = self.holder.release(&self.held, LetGo::now()).await.unwrap();
+        let released = self.holder.release(&self.held, ReleaseMode::now()).await.unwrap();
         assert_eq!(released, Release::Released);
         let served = async {
             loop {
@@ -96,7 +96,7 @@ async fn is_granted(locks: &Redis, waiter: &Claim) -> bool {
 
 fn waiter() -> Claim {
     let mut claim = claim("n", LONG);
-    claim.queue = true;
+    claim.on_contention = OnContention::Queue;
     claim
 }
 
@@ -117,7 +117,7 @@ async fn gone(locks: &Redis, waiters: Vec<Claim>) {
     let mut releasing = tokio::task::JoinSet::new();
     for waiter in waiters {
         let locks = locks.clone();
-        releasing.spawn(async move { locks.release(&waiter, LetGo::now()).await.unwrap() });
+        releasing.spawn(async move { locks.release(&waiter, ReleaseMode::now()).await.unwrap() });
     }
     releasing.join_all().await;
 }
@@ -139,7 +139,7 @@ async fn stale_entries_of_a_live_process_cost_one_round_trip() {
         let took = scene.standstill(&locks, &next).await;
         println!("{count} stale entries of a live process: {took:?}");
         assert!(took < CLAIM_LEASE, "{took:?} with {count} stale entries");
-        assert_eq!(locks.release(&next, LetGo::now()).await.unwrap(), Release::Released);
+        assert_eq!(locks.release(&next, ReleaseMode::now()).await.unwrap(), Release::Released);
         let woken = tokio::time::timeout(TOO_LATE, other.wait(&last)).await.expect("it is called");
         assert!(matches!(woken.unwrap(), Wake::Granted(_)));
     }
@@ -213,7 +213,7 @@ async fn standstill_after_a_restart(processes: Processes, count: usize) -> Durat
     back_in_touch(&scene.holder).await;
     scene.relay.set(Fault::delay(ONE_WAY));
     let began = Moment::now();
-    let released = scene.holder.release(&scene.held, LetGo::now()).await.unwrap();
+    let released = scene.holder.release(&scene.held, ReleaseMode::now()).await.unwrap();
     assert_eq!(released, Release::Released);
     let served = tokio::time::timeout(TOO_LATE, waiting).await.expect("it is served");
     let (_guard, at) = served.unwrap().unwrap();

@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use conformance_tests::proxy::{Direction, Fault, Match, Proxy};
-use lock_core::backend::{Effect, FaultKind, LetGo, Release, Renewal};
+use lock_core::backend::{Effect, FaultKind, Release, ReleaseMode, Renewal};
 use lock_core::clock::Moment;
 use lock_core::{Backend, Error, ErrorKind, Locker, Wakeup};
 use lock_redis::{Config, Redis};
@@ -101,7 +101,10 @@ async fn a_server_may_ask_who_its_clients_are() {
                 let locks = Redis::connect(url).await.unwrap();
                 let ours = claim("n", LONG);
                 granted(locks.try_acquire(&ours).await);
-                assert_eq!(locks.release(&ours, LetGo::now()).await.unwrap(), Release::Released);
+                assert_eq!(
+                    locks.release(&ours, ReleaseMode::now()).await.unwrap(),
+                    Release::Released
+                );
                 continue;
             }
             let (error, _) = refused(url).await;
@@ -131,7 +134,10 @@ async fn every_verb_works_encrypted() {
     let holders = elsewhere.inspect(&held.name).await.unwrap().holders;
     assert_eq!(holders[0].owner, Some(held.owner));
     assert!(elsewhere.break_lock(&held.name, &held.owner).await.unwrap());
-    assert_eq!(locks.release(&held, LetGo::uncertain()).await.unwrap(), Release::NotHeld);
+    assert_eq!(
+        locks.release(&held, ReleaseMode::after_unknown_outcome()).await.unwrap(),
+        Release::NotHeld
+    );
     assert!(locks.try_acquire(&held).await.is_err(), "it was let go before");
 
     // Sent by the server: a look of its own would come after the lease.
@@ -209,7 +215,7 @@ async fn a_line_that_is_cut_without_goodbye_is_unknown() {
     // Beforehand: a script that the server does not know yet is sent twice.
     let another = claim("another", LONG);
     granted(locks.try_acquire(&another).await);
-    locks.release(&another, LetGo::now()).await.unwrap();
+    locks.release(&another, ReleaseMode::now()).await.unwrap();
 
     let ours = claim("n", LONG);
     let hit = proxy.cut_after(Match::on(""));
@@ -224,7 +230,7 @@ async fn a_line_that_is_cut_without_goodbye_is_unknown() {
         proxy.set(Fault::Lose(Direction::ToClient));
         let asking = tokio::spawn({
             let (locks, ours) = (locks.clone(), ours.clone());
-            async move { locks.release(&ours, LetGo::now()).await }
+            async move { locks.release(&ours, ReleaseMode::now()).await }
         });
         proxy.until(|stats| stats.to_client.received > before.received).await;
         if bytes > 0 {
@@ -237,7 +243,7 @@ async fn a_line_that_is_cut_without_goodbye_is_unknown() {
         let said = fault.into_source().to_string();
         assert!(said.contains("close_notify"), "{said}");
         proxy.heal();
-        assert_eq!(locks.release(&ours, LetGo::now()).await.unwrap(), Release::NotHeld);
+        assert_eq!(locks.release(&ours, ReleaseMode::now()).await.unwrap(), Release::NotHeld);
         assert_eq!(server.command::<Option<String>>(&["GET", "n"]), None);
         granted(locks.try_acquire(&ours).await);
     }
@@ -310,7 +316,7 @@ async fn a_queued_claim_waits_while_certificates_are_replaced() {
         write(file, whole);
         eventually(|| format!("{locks:?}").contains("connected: true")).await;
     }
-    assert_eq!(holder.release(&held, LetGo::now()).await.unwrap(), Release::Released);
+    assert_eq!(holder.release(&held, ReleaseMode::now()).await.unwrap(), Release::Released);
     let served = tokio::time::timeout(SOON, waiting).await.expect("it is served");
     served.unwrap().unwrap().release().await.unwrap();
 }
@@ -459,7 +465,7 @@ async fn no_secret_is_shown() {
     let ours = claim("n", LONG);
     granted(locks.try_acquire(&ours).await);
     let hit = proxy.cut_after(Match::on(""));
-    let fault = locks.release(&ours, LetGo::now()).await.unwrap_err();
+    let fault = locks.release(&ours, ReleaseMode::now()).await.unwrap_err();
     hit.await.unwrap();
     shown.push(format!("{locks:?} {fault:?}"));
     shown.push(fault.into_source().to_string());

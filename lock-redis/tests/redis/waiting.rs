@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lock_core::backend::{Attempt, Claim, LetGo, Release, Renewal, Wake};
+use lock_core::backend::{Attempt, Claim, OnContention, Release, ReleaseMode, Renewal, Wake};
 use lock_core::clock::Moment;
 use lock_core::{Backend, LockGuard, Locker, Wakeup};
 use lock_redis::Redis;
@@ -35,13 +35,13 @@ async fn resting(server: &Server, locks: &Redis, waiter: &Claim) -> JoinHandle<W
 
 fn waiting_claim(ttl: u64) -> Claim {
     let mut claim = claim("n", ttl);
-    claim.queue = true;
+    claim.on_contention = OnContention::Queue;
     claim
 }
 
 async fn woken(resting: JoinHandle<Wake>) {
     let woken = tokio::time::timeout(SOON, resting).await.expect("it is woken");
-    assert!(matches!(woken.expect("no panic"), Wake::Look));
+    assert!(matches!(woken.expect("no panic"), Wake::Retry));
 }
 
 #[tokio::test]
@@ -60,8 +60,8 @@ async fn whatever_frees_the_lock_wakes() {
             "break" => assert!(elsewhere.break_lock(&held.name, &held.owner).await.unwrap()),
             "flush" => assert_eq!(server.run::<String>("FLUSHALL"), "OK"),
             _ => {
-                let mut end = LetGo::now();
-                end.uncertain = how == "uncertain";
+                let mut end = ReleaseMode::now();
+                end.late_attempt = (how == "uncertain").into();
                 // Woken to learn by when the lock is free now.
                 end.keep = (how == "keep").then_some(Duration::from_secs(5));
                 assert_eq!(holder.release(&held, end).await.unwrap(), Release::Released);
@@ -69,12 +69,12 @@ async fn whatever_frees_the_lock_wakes() {
         }
         woken(waiting).await;
         if how == "keep" {
-            let lapses_in = contended(locks.try_acquire(&waiter).await).unwrap();
-            assert!(lapses_in <= Duration::from_secs(5));
+            let expires_in = contended(locks.try_acquire(&waiter).await).unwrap();
+            assert!(expires_in <= Duration::from_secs(5));
             assert!(elsewhere.break_lock(&held.name, &held.owner).await.unwrap());
         }
         granted(locks.try_acquire(&waiter).await);
-        locks.release(&waiter, LetGo::now()).await.unwrap();
+        locks.release(&waiter, ReleaseMode::now()).await.unwrap();
     }
 }
 
@@ -104,7 +104,7 @@ async fn the_end_of_a_foreign_hold_wakes() {
         let _: redis::Value = server.run(end);
         woken(waiting).await;
         granted(locks.try_acquire(&waiter).await);
-        locks.release(&waiter, LetGo::now()).await.unwrap();
+        locks.release(&waiter, ReleaseMode::now()).await.unwrap();
     }
 }
 
@@ -132,10 +132,10 @@ async fn a_holder_of_another_kind_is_watched_as_such() {
     // What the server still has to say of the first one is read before this answer.
     locks.inspect(&name("another")).await.unwrap();
     let waiting = resting_on(&server, &locks, &quiet).await;
-    elsewhere.release(&held, LetGo::now()).await.unwrap();
+    elsewhere.release(&held, ReleaseMode::now()).await.unwrap();
     woken(waiting).await;
     // Free already: there is nothing to wait for.
-    assert!(matches!(locks.wait(&quiet).await.unwrap(), Wake::Look));
+    assert!(matches!(locks.wait(&quiet).await.unwrap(), Wake::Retry));
 }
 
 /// As [`resting`], after an attempt.
@@ -178,7 +178,7 @@ async fn waiting_costs_nothing_while_the_holder_renews() {
     // Whatever the server had to say has come before this answer.
     locks.inspect(&name("another")).await.unwrap();
     assert!(!waiting.is_finished(), "a renewal woke the waiter");
-    elsewhere.release(&held, LetGo::now()).await.unwrap();
+    elsewhere.release(&held, ReleaseMode::now()).await.unwrap();
     woken(waiting).await;
 }
 
@@ -192,13 +192,13 @@ async fn who_gives_up_a_race_wakes_nobody() {
     let waiting = resting(&server, &locks, &waiting_claim(LONG)).await;
     let impatient = waiting_claim(LONG);
     contended(elsewhere.try_acquire(&impatient).await);
-    let released = elsewhere.release(&impatient, LetGo::now()).await.unwrap();
+    let released = elsewhere.release(&impatient, ReleaseMode::now()).await.unwrap();
     assert_eq!(released, Release::NotHeld);
     assert!(server.pttl("{n}%bell") > 60_000, "the bell of the others was touched");
     // Whatever the server had to say has come before this answer.
     locks.inspect(&name("another")).await.unwrap();
     assert!(!waiting.is_finished(), "a departure woke the waiter");
-    elsewhere.release(&held, LetGo::now()).await.unwrap();
+    elsewhere.release(&held, ReleaseMode::now()).await.unwrap();
     woken(waiting).await;
 }
 
@@ -214,13 +214,13 @@ async fn who_cannot_hang_up_a_bell_looks_from_time_to_time() {
     assert_eq!(server.run::<u64>("DEL {n}%bell"), 1, "nobody stands in line");
     let began = Moment::now();
     for _ in 0..10 {
-        assert!(matches!(locks.wait(&waiter).await.unwrap(), Wake::Look));
+        assert!(matches!(locks.wait(&waiter).await.unwrap(), Wake::Retry));
     }
     let took = Moment::now().saturating_since(began);
     assert!(took > Duration::from_millis(300), "a frenzy: {took:?}");
     // With the next attempt it is there again, which is a change as well.
     contended(locks.try_acquire(&waiter).await);
-    assert!(matches!(locks.wait(&waiter).await.unwrap(), Wake::Look));
+    assert!(matches!(locks.wait(&waiter).await.unwrap(), Wake::Retry));
     let watched = server.calls("client|caching");
     let waiting = tokio::spawn({
         let (locks, waiter) = (locks.clone(), waiter.clone());
@@ -230,11 +230,11 @@ async fn who_cannot_hang_up_a_bell_looks_from_time_to_time() {
             }
         }
     });
-    elsewhere.release(&held, LetGo::now()).await.unwrap();
+    elsewhere.release(&held, ReleaseMode::now()).await.unwrap();
     tokio::time::timeout(SOON, waiting).await.expect("it is woken").unwrap();
     // The wake-up before may have come from the key's deletion or from its return.
     assert!(server.calls("client|caching") <= watched + 2, "it watches once for each change");
-    locks.release(&waiter, LetGo::now()).await.unwrap();
+    locks.release(&waiter, ReleaseMode::now()).await.unwrap();
     assert_eq!(server.keys(), ["{n}%fence"]);
 }
 
@@ -256,16 +256,16 @@ async fn a_dropped_wait_can_be_resumed() {
     });
     locks.inspect(&name("another")).await.unwrap();
     assert_eq!(server.calls("client|caching"), asked, "it is watched already");
-    elsewhere.release(&held, LetGo::now()).await.unwrap();
+    elsewhere.release(&held, ReleaseMode::now()).await.unwrap();
     woken(again).await;
     // A signal that comes while nobody waits is kept.
     let mut held = claim("n", LONG);
     win(&elsewhere, &mut held).await;
     let waiting = resting(&server, &locks, &waiter).await;
     waiting.abort();
-    elsewhere.release(&held, LetGo::now()).await.unwrap();
+    elsewhere.release(&held, ReleaseMode::now()).await.unwrap();
     locks.inspect(&name("another")).await.unwrap();
-    assert!(matches!(locks.wait(&waiter).await.unwrap(), Wake::Look));
+    assert!(matches!(locks.wait(&waiter).await.unwrap(), Wake::Retry));
 }
 
 #[tokio::test]

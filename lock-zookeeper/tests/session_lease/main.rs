@@ -70,7 +70,7 @@ use std::ops::Range;
 use rules::{
     AT_ANY_TIME, GRANT_MISSES, GRANTS_COUNT, NEAR_MISSES, ONE_HOLE, REOPENED_COUNTS, Rule, SPANNED,
 };
-use scenario::{Disturbance, Scenario, World};
+use scenario::{Injection, Scenario, World};
 use world::{Look, Outcome, moment, run};
 
 const RUNS: u64 = 50_000;
@@ -307,7 +307,7 @@ impl std::fmt::Display for Counterexample {
         let Self { rule, scenario, outcome } = self;
         let Scenario { seed, timeout_ms, tick_ms, .. } = scenario;
         writeln!(f, "rule `{rule}`, seed {seed}: timeout {timeout_ms} ms, tick {tick_ms} ms")?;
-        for Disturbance { kind, from, length } in &scenario.disturbances {
+        for Injection { kind, from, length } in &scenario.disturbances {
             let until = moment(from.saturating_add(*length));
             writeln!(f, "  {kind:?} from {} until {}", moment(*from).trim(), until.trim())?;
         }

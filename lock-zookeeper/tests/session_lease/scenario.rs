@@ -45,13 +45,13 @@ pub(crate) enum Kind {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Disturbance {
+pub(crate) struct Injection {
     pub(crate) kind: Kind,
     pub(crate) from: Time,
     pub(crate) length: Time,
 }
 
-impl Disturbance {
+impl Injection {
     pub(crate) fn during(&self) -> Range<Time> {
         self.from..self.from + self.length
     }
@@ -84,7 +84,7 @@ pub(crate) struct Scenario {
     pub(crate) punctual: bool,
     /// When the predecessor's node is deleted.
     pub(crate) event: Option<Time>,
-    pub(crate) disturbances: Vec<Disturbance>,
+    pub(crate) disturbances: Vec<Injection>,
     pub(crate) horizon: Time,
 }
 
@@ -178,13 +178,13 @@ impl Draw {
         scenario.wake = scenario.wake.min(least_ms * 1000 / 50);
         for _ in 0..self.rng.usize(1..4) {
             let from = self.rng.u64(..scenario.horizon);
-            scenario.disturbances.push(Disturbance { kind: Kind::Reset, from, length: 0 });
+            scenario.disturbances.push(Injection { kind: Kind::Reset, from, length: 0 });
         }
         if self.rng.bool() {
             let (member, from) = (self.rng.usize(..MEMBERS), self.rng.u64(..scenario.horizon));
             let link = *of(&mut self.rng, &[Link::ClientTo(member), Link::ToClient(member)]);
             let length = Time::MAX / 2;
-            scenario.disturbances.push(Disturbance { kind: Kind::Cut(link), from, length });
+            scenario.disturbances.push(Injection { kind: Kind::Cut(link), from, length });
         }
         scenario
     }
@@ -203,25 +203,25 @@ impl Draw {
         }
     }
 
-    fn disturbances(&mut self, horizon: Time) -> Vec<Disturbance> {
-        let mut all: Vec<_> = (0..self.rng.usize(..6)).map(|_| self.disturbance(horizon)).collect();
+    fn disturbances(&mut self, horizon: Time) -> Vec<Injection> {
+        let mut all: Vec<_> = (0..self.rng.usize(..6)).map(|_| self.injection(horizon)).collect();
         if self.rng.u8(..4) == 0 {
             let link = match self.member {
                 LEADER => Link::ClientTo(LEADER),
                 follower => Link::ToLeader(follower),
             };
             let from = self.rng.u64(..horizon);
-            all.push(Disturbance { kind: Kind::Cut(link), from, length: Time::MAX / 2 });
+            all.push(Injection { kind: Kind::Cut(link), from, length: Time::MAX / 2 });
         }
         if self.world == World::Muted {
             let length = self.rng.u64(self.timeout / 4..self.timeout);
             let from = self.rng.u64(..horizon);
-            all.push(Disturbance { kind: Kind::Mute, from, length });
+            all.push(Injection { kind: Kind::Mute, from, length });
         }
         all
     }
 
-    fn disturbance(&mut self, horizon: Time) -> Disturbance {
+    fn injection(&mut self, horizon: Time) -> Injection {
         let elsewhere = !self.narrow && self.rng.u8(..8) == 0;
         let member = if elsewhere { self.rng.usize(..MEMBERS) } else { self.member };
         let follower = member.min(FOLLOWERS - 1);
@@ -239,7 +239,7 @@ impl Draw {
             _ => Kind::Reset,
         };
         let latest = if self.narrow { self.timeout } else { horizon };
-        Disturbance { kind, from: self.rng.u64(..latest), length: self.length() }
+        Injection { kind, from: self.rng.u64(..latest), length: self.length() }
     }
 
     fn length(&mut self) -> Time {

@@ -1,6 +1,6 @@
 //! Every schedule of a few disturbances from a small set, at every place of a coarse grid.
 
-use crate::scenario::{Disturbance, Kind, Link, MEMBERS, Party, Scenario, Time};
+use crate::scenario::{Injection, Kind, Link, MEMBERS, Party, Scenario, Time};
 
 const TIMEOUT_MS: u64 = 6000;
 const TIMEOUT: Time = TIMEOUT_MS * 1000;
@@ -14,7 +14,7 @@ const PING_PHASES: u64 = 3;
 const TICK_PHASES: u64 = 3;
 
 /// What may go wrong: one thing, at one time, for one length.
-fn disturbances() -> Vec<Disturbance> {
+fn disturbances() -> Vec<Injection> {
     let mut all = Vec::new();
     for length in LENGTHS.map(|share| TIMEOUT * share / 1000) {
         let kinds = [
@@ -26,7 +26,7 @@ fn disturbances() -> Vec<Disturbance> {
         ];
         for kind in kinds {
             for start in 0..STARTS {
-                all.push(Disturbance { kind, from: start * TIMEOUT / STARTS, length });
+                all.push(Injection { kind, from: start * TIMEOUT / STARTS, length });
             }
         }
     }
@@ -42,7 +42,7 @@ pub(crate) fn all(together: u64) -> impl Iterator<Item = Scenario> {
         .flat_map(|(ping, tick)| [2, 5].map(|ticks| (ping, tick, ticks)));
     settings.flat_map(move |(ping, tick, ticks)| {
         let quiet = quiet(ping, tick, TIMEOUT_MS / ticks);
-        let picked: Vec<Vec<Disturbance>> = picks
+        let picked: Vec<Vec<Injection>> = picks
             .iter()
             .map(|pick| pick.iter().map(|&index| disturbances[index]).collect())
             .collect();

@@ -192,11 +192,11 @@ impl<'a> World<'a> {
 
     fn prepare(&mut self) {
         let scenario = self.scenario;
-        for (index, disturbance) in scenario.disturbances.iter().enumerate() {
-            match disturbance.kind {
+        for (index, injection) in scenario.disturbances.iter().enumerate() {
+            match injection.kind {
                 Kind::Slow(..) => {}
-                Kind::Cut(link) => self.cut[index_of_link(link)] = disturbance.from,
-                _ => self.push(disturbance.from, Event::Disturb(index)),
+                Kind::Cut(link) => self.cut[index_of_link(link)] = injection.from,
+                _ => self.push(injection.from, Event::Disturb(index)),
             }
         }
         self.push(scenario.first_ping, Event::PingRound);
@@ -290,10 +290,10 @@ impl<'a> World<'a> {
 
     fn arrival(&mut self, link: Link) -> Time {
         let mut at = self.now + self.scenario.delay + self.rng.u64(..=self.scenario.jitter);
-        for disturbance in &self.scenario.disturbances {
-            if let Kind::Slow(slow, extra) = disturbance.kind
+        for injection in &self.scenario.disturbances {
+            if let Kind::Slow(slow, extra) = injection.kind
                 && slow == link
-                && disturbance.during().contains(&self.now)
+                && injection.during().contains(&self.now)
             {
                 at += extra;
             }
@@ -602,9 +602,9 @@ impl<'a> World<'a> {
     }
 
     fn disturb(&mut self, index: usize) {
-        let disturbance = self.scenario.disturbances[index];
-        let end = disturbance.during().end;
-        match disturbance.kind {
+        let injection = self.scenario.disturbances[index];
+        let end = injection.during().end;
+        match injection.kind {
             Kind::Slow(..) | Kind::Cut(_) => {}
             Kind::Mute => {
                 self.note("fault", || format!("the ping loop stands still until {}", moment(end)));

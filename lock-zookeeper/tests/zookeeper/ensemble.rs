@@ -365,7 +365,7 @@ pub(crate) async fn locker(member: SocketAddr, timeout: Duration) -> Locker {
 pub(crate) async fn connect(members: &str, timeout: Duration) -> Locker {
     let url = format!("zookeeper://{members}?session_timeout={}ms", timeout.as_millis());
     let backend = ZooKeeper::connect(&*url).await.expect("the ensemble takes us");
-    Locker::builder(backend).patience(TTL * 2).build()
+    Locker::builder(backend).outage_timeout(TTL * 2).build()
 }
 
 async fn wait_until_there_wait(count: u64, locker: &Locker) {

@@ -3,7 +3,7 @@
 use conformance_tests::peers::Library::{self, Curator, Kazoo};
 use conformance_tests::peers::Peer;
 use conformance_tests::servers::{ZooKeeper as Server, ZooKeeperOptions};
-use lock_core::backend::{FaultKind, LetGo};
+use lock_core::backend::{FaultKind, ReleaseMode};
 use lock_core::{Backend, FencingToken, LockGuard, Locker};
 use lock_zookeeper::{Config, Layout, ZooKeeper};
 use tokio::task::JoinHandle;
@@ -210,7 +210,7 @@ async fn in_kazoos_layout_the_nodes_of_locks_stay() {
     let mut theirs = fleet.theirs();
     theirs.tell("acquire 60000");
     fleet.until_in_line(2).await;
-    fleet.client.release(&held, LetGo::now()).await.unwrap();
+    fleet.client.release(&held, ReleaseMode::now()).await.unwrap();
     assert_eq!(theirs.answer().await, "held");
     assert_eq!(theirs.ask("release").await, "done");
     // Containers that come to stand empty now are removed by the look after that of this one.

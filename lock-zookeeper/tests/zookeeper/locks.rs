@@ -5,7 +5,7 @@ use std::time::Duration;
 use conformance_tests::proxy::{Fault, Proxy};
 use conformance_tests::servers::{ZooKeeper as Server, ZooKeeperOptions};
 use conformance_tests::words::Output;
-use lock_core::backend::{Attempt, FaultKind, LetGo, Release, Renewal, Wake};
+use lock_core::backend::{Attempt, FaultKind, Release, ReleaseMode, Renewal, Wake};
 use lock_core::clock::{Moment, sleep};
 use lock_core::{Backend, FencingToken, Label, Locker, Loss};
 use lock_zookeeper::ZooKeeper;
@@ -80,17 +80,17 @@ async fn waiters_are_handed_the_lock_and_told_of_by_inspect() {
     }
     assert_eq!(theirs.inspect(&name("n")).await.unwrap().waiting, Some(3));
     // The second one leaves from the middle.
-    assert_eq!(ours.release(&waiters[1], LetGo::now()).await.unwrap(), Release::NotHeld);
+    assert_eq!(ours.release(&waiters[1], ReleaseMode::now()).await.unwrap(), Release::NotHeld);
     let last = tokio::spawn({
         let (ours, last) = (ours.clone(), waiters[2].clone());
         async move { ours.wait(&last).await }
     });
-    assert_eq!(theirs.release(&holder, LetGo::now()).await.unwrap(), Release::Released);
+    assert_eq!(theirs.release(&holder, ReleaseMode::now()).await.unwrap(), Release::Released);
     // Handed over before or while it waits.
     soon(ours.wait(&waiters[0])).await.unwrap();
     win(&ours, &waiters[0]).await;
     assert!(!last.is_finished());
-    assert_eq!(ours.release(&waiters[0], LetGo::now()).await.unwrap(), Release::Released);
+    assert_eq!(ours.release(&waiters[0], ReleaseMode::now()).await.unwrap(), Release::Released);
     let granted = soon(last).await.unwrap().unwrap();
     assert!(matches!(granted, Wake::Granted(_)), "{granted:?}");
 }
@@ -111,18 +111,18 @@ async fn who_leaves_from_the_middle_lets_nobody_in() {
     // So that all have their watches.
     sleep(Duration::from_millis(300)).await;
     for leaving in [2, 3] {
-        client.release(&line_up[leaving], LetGo::now()).await.unwrap();
+        client.release(&line_up[leaving], ReleaseMode::now()).await.unwrap();
         sleep(Duration::from_millis(300)).await;
         assert!(!last.is_finished(), "two are still before it");
     }
     assert_eq!(line(&operator, "n").await.len(), 3);
-    client.release(&line_up[0], LetGo::now()).await.unwrap();
+    client.release(&line_up[0], ReleaseMode::now()).await.unwrap();
     // The end of the first node may be seen before the wait.
-    if matches!(soon(client.wait(&line_up[1])).await.unwrap(), Wake::Look) {
+    if matches!(soon(client.wait(&line_up[1])).await.unwrap(), Wake::Retry) {
         win(&client, &line_up[1]).await;
     }
     assert!(!last.is_finished());
-    client.release(&line_up[1], LetGo::now()).await.unwrap();
+    client.release(&line_up[1], ReleaseMode::now()).await.unwrap();
     assert!(matches!(soon(last).await.unwrap(), Ok(Wake::Granted(_))));
 }
 
@@ -163,7 +163,7 @@ async fn what_an_operator_deletes_is_lost_and_not_made_again() {
     assert_eq!(error.kind(), lock_core::ErrorKind::Invalid, "{error}");
     assert!(format!("{error:?}").contains("an operator removed"), "{error:?}");
     assert_eq!(line(&operator, "m").await.len(), 1, "the holder stays");
-    client.release(&holder, LetGo::now()).await.unwrap();
+    client.release(&holder, ReleaseMode::now()).await.unwrap();
 }
 
 /// The server removes the nodes of a session that has ended: nobody wants the waiter gone.
@@ -176,7 +176,7 @@ async fn a_waiter_whose_session_ends_waits_again() {
     let far = Proxy::start(server.addr()).unwrap();
     let url = format!("zookeeper://{}?session_timeout=2s", far.addr());
     let far_client = ZooKeeper::connect(&*url).await.unwrap();
-    let locks = Locker::builder(far_client).patience(Duration::from_secs(60)).build();
+    let locks = Locker::builder(far_client).outage_timeout(Duration::from_secs(60)).build();
     let mut waiter = tokio::spawn(async move { locks.lock("m").unwrap().acquire().await });
     let watches = || server.word("wchp").map_or(0, |watches| watches.matches("/m/").count());
     until("it waits, and both nodes are watched", async || watches() == 2).await;
@@ -190,7 +190,7 @@ async fn a_waiter_whose_session_ends_waits_again() {
         ended = &mut waiter => panic!("{ended:?}"),
     }
     assert_ne!(line(&operator, "m").await.remove(1), before);
-    client.release(&holder, LetGo::now()).await.unwrap();
+    client.release(&holder, ReleaseMode::now()).await.unwrap();
     soon(waiter).await.unwrap().unwrap().release().await.unwrap();
 }
 
@@ -248,7 +248,7 @@ async fn who_cannot_follow_the_line_any_more_leaves_it() {
     // The line is read again when the second one before it leaves, and makes no sense by then.
     let open = CreateMode::Persistent.with_acls(Acls::anyone_all());
     operator.create("/n/leases", b"", &open).await.unwrap();
-    near.release(&before[1], LetGo::now()).await.unwrap();
+    near.release(&before[1], ReleaseMode::now()).await.unwrap();
     let error = soon(last).await.unwrap().unwrap_err();
     assert_eq!(error.kind(), lock_core::ErrorKind::Invalid, "{error}");
     until("it has left the line", async || {
@@ -266,14 +266,14 @@ async fn a_node_of_the_lock_that_vanishes_is_made_again() {
     for _ in 0..3 {
         let claim = claim("n", true);
         let mut last = win(&client, &claim).await.token;
-        client.release(&claim, LetGo::now()).await.unwrap();
+        client.release(&claim, ReleaseMode::now()).await.unwrap();
         // As the server does with containers that stand empty.
         operator.delete("/n", None).await.unwrap();
         // Its numbers begin again, and tokens do not.
         let next = crate::support::claim("n", true);
         let token = win(&client, &next).await.token;
         assert!(token > std::mem::replace(&mut last, token));
-        client.release(&next, LetGo::now()).await.unwrap();
+        client.release(&next, ReleaseMode::now()).await.unwrap();
     }
 }
 
@@ -314,7 +314,7 @@ async fn near_the_end_of_the_numbers_nobody_is_let_in() {
     {
         let client = client(server.addr()).await;
         win(&client, &first).await;
-        client.release(&first, LetGo::now()).await.unwrap();
+        client.release(&first, ReleaseMode::now()).await.unwrap();
     }
     for next in [i32::MAX - 999_999, i32::MAX - 1, i32::MAX] {
         server.restart_with_sequence("/n", next);
@@ -332,7 +332,7 @@ async fn near_the_end_of_the_numbers_nobody_is_let_in() {
         operator.delete("/n", None).await.unwrap();
         let again = claim("n", true);
         win(&clients[0], &again).await;
-        clients[0].release(&again, LetGo::now()).await.unwrap();
+        clients[0].release(&again, ReleaseMode::now()).await.unwrap();
     }
 }
 
@@ -343,7 +343,7 @@ async fn up_to_the_margin_the_numbers_are_used() {
     {
         let client = client(server.addr()).await;
         win(&client, &first).await;
-        client.release(&first, LetGo::now()).await.unwrap();
+        client.release(&first, ReleaseMode::now()).await.unwrap();
     }
     server.restart_with_sequence("/n", i32::MAX - 1_000_002);
     let client = client(server.addr()).await;
@@ -352,7 +352,7 @@ async fn up_to_the_margin_the_numbers_are_used() {
     assert!(is_contended(&client, &waiter).await);
     client.try_acquire(&claim("n", true)).await.unwrap_err();
     // Those who came before are served.
-    client.release(&holder, LetGo::now()).await.unwrap();
+    client.release(&holder, ReleaseMode::now()).await.unwrap();
     soon(client.wait(&waiter)).await.unwrap();
     win(&client, &waiter).await;
 }
@@ -449,14 +449,13 @@ async fn when_its_last_user_is_gone_the_session_is_closed() {
 async fn a_node_of_another_session_is_none_of_ours_whatever_it_is_called() {
     let server = server();
     let (client, operator) = (client(server.addr()).await, operator(server.addr()).await);
-    let mut holder = claim("n", false);
+    let holder = claim("n", false);
     win(&client, &holder).await;
     let path = format!("/n/{}", line(&operator, "n").await[0]);
     let options = CreateMode::Ephemeral.with_acls(Acls::anyone_all());
     operator.delete(&path, None).await.unwrap();
     operator.create(&path, b"", &options).await.unwrap();
-    holder.held = true;
-    soon(client.wait(&holder)).await.unwrap();
+    soon(client.wait_lost(&holder)).await.unwrap();
     let renewal = client.renew(&[&holder]).await.remove(0);
     assert!(matches!(renewal, Ok(Renewal::NotHeld)), "{renewal:?}");
     let next = claim("m", false);

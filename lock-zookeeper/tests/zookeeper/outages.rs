@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use conformance_tests::proxy::{Fault, Proxy};
 use conformance_tests::servers::{KeepData, ZooKeeper as Server};
-use lock_core::backend::{Attempt, LetGo, Release, Renewal};
+use lock_core::backend::{Attempt, Release, ReleaseMode, Renewal};
 use lock_core::clock::{Moment, sleep};
 use lock_core::{Backend, ErrorKind, Locker, Loss};
 use lock_zookeeper::ZooKeeper;
@@ -34,7 +34,7 @@ async fn far_away() -> Far {
     // The node of the lock is there, so that the first request which names it is the one that is meant.
     let first = claim("n", true);
     win(&client, &first).await;
-    client.release(&first, LetGo::now()).await.unwrap();
+    client.release(&first, ReleaseMode::now()).await.unwrap();
     Far { server, line, client, operator }
 }
 
@@ -50,7 +50,7 @@ async fn a_node_whose_creation_went_unanswered_is_found_again() {
         assert_eq!(node.len(), 1, "it was created once");
         assert_eq!(win(&client, &claim).await.token, attempt.token);
         assert_eq!(line(&operator, "n").await, node, "and is the one that was found");
-        assert_eq!(client.release(&claim, LetGo::now()).await.unwrap(), Release::Released);
+        assert_eq!(client.release(&claim, ReleaseMode::now()).await.unwrap(), Release::Released);
         assert!(line(&operator, "n").await.is_empty());
     }
 }
@@ -104,7 +104,7 @@ async fn a_release_that_cannot_get_through_says_when_the_lock_is_free() {
     until("it is renewed", async || guard.valid_for().unwrap() < SESSION / 2).await;
     network.set(Fault::BlackHole);
     let error = soon(guard.release()).await.unwrap_err();
-    let (failed, bound) = (Moment::now(), error.gone_within().expect("it lapses"));
+    let (failed, bound) = (Moment::now(), error.free_within().expect("it lapses"));
     drop(soon(waiter).await.unwrap().unwrap());
     let took = Moment::now().saturating_since(failed);
     println!("free {took:?} after the error, which said {bound:?}");
@@ -120,7 +120,7 @@ async fn a_creation_that_lands_late_is_cleared_away() {
     assert!(attempt.await.is_err());
     soon(held.caught()).await.unwrap();
     // Its connection is given up, and another one takes over; then it arrives.
-    let release = soon(client.release(&claim, LetGo::uncertain())).await;
+    let release = soon(client.release(&claim, ReleaseMode::after_unknown_outcome())).await;
     assert!(!matches!(release, Ok(Release::Released)));
     soon(held.deliver()).await.ok();
     until("it is cleared away", async || line(&operator, "n").await.is_empty()).await;
@@ -144,10 +144,10 @@ async fn a_waiter_asks_nothing_while_nothing_changes() {
         assert!(is_contended(&client, &waiter).await);
     }
     assert_eq!((listed.seen(), named.seen()), (0, 0), "requests about the queue");
-    assert_eq!(client.release(&holder, LetGo::now()).await.unwrap(), Release::Released);
+    assert_eq!(client.release(&holder, ReleaseMode::now()).await.unwrap(), Release::Released);
     soon(client.wait(&waiter)).await.unwrap();
     win(&client, &waiter).await;
-    assert_eq!(client.release(&waiter, LetGo::now()).await.unwrap(), Release::Released);
+    assert_eq!(client.release(&waiter, ReleaseMode::now()).await.unwrap(), Release::Released);
     assert!(line(&operator, "n").await.is_empty());
 }
 
@@ -162,10 +162,10 @@ async fn a_claim_makes_one_node_when_its_first_sight_of_the_queue_is_lost() {
     soon(hit.into_future()).await.unwrap();
     assert!(matches!(attempt, Ok(Attempt::Contended { .. })), "{attempt:?}");
     assert_eq!(line(&operator, "n").await.len(), 2, "one node for each claim");
-    assert_eq!(client.release(&holder, LetGo::now()).await.unwrap(), Release::Released);
+    assert_eq!(client.release(&holder, ReleaseMode::now()).await.unwrap(), Release::Released);
     soon(client.wait(&waiter)).await.unwrap();
     win(&client, &waiter).await;
-    assert_eq!(client.release(&waiter, LetGo::now()).await.unwrap(), Release::Released);
+    assert_eq!(client.release(&waiter, ReleaseMode::now()).await.unwrap(), Release::Released);
     until("nothing is left", async || line(&operator, "n").await.is_empty()).await;
 }
 
@@ -185,8 +185,12 @@ async fn dropped_at_any_await_nothing_is_left() {
                 poll_and_drop(client.try_acquire(&claim), polls).await;
                 poll_and_drop(client.wait(&claim), polls % 3).await;
                 poll_and_drop(client.renew(&[&claim]), polls % 4).await;
-                poll_and_drop(client.release(&claim, LetGo::uncertain()), polls % 5).await;
-                soon(client.release(&claim, LetGo::uncertain())).await.unwrap();
+                poll_and_drop(
+                    client.release(&claim, ReleaseMode::after_unknown_outcome()),
+                    polls % 5,
+                )
+                .await;
+                soon(client.release(&claim, ReleaseMode::after_unknown_outcome())).await.unwrap();
                 until("nothing is left", async || line(&operator, "n").await.len() == expected)
                     .await;
             }
@@ -296,16 +300,15 @@ async fn get_out_of_step(client: &ZooKeeper, network: &Proxy) {
 #[tokio::test]
 async fn a_session_that_is_given_up_is_closed_while_there_is_no_other_one() {
     let Far { server: _server, line: network, client, operator } = far_away().await;
-    let mut holder = claim("n", false);
+    let holder = claim("n", false);
     win(&client, &holder).await;
-    holder.held = true;
     // Young sessions have their deadline later.
     sleep(TIMEOUT).await;
     client.renew(&[&holder]).await.remove(0).unwrap();
     network.set(Fault::Refuse);
     get_out_of_step(&client, &network).await;
     assert_eq!(line(&operator, "n").await.len(), 1);
-    soon(client.wait(&holder)).await.unwrap();
+    soon(client.wait_lost(&holder)).await.unwrap();
     let given_up = Moment::now();
     until("it is closed", async || line(&operator, "n").await.is_empty()).await;
     // By itself the server would have waited for a session from the last proof on, which was sent half a
@@ -316,11 +319,10 @@ async fn a_session_that_is_given_up_is_closed_while_there_is_no_other_one() {
 #[tokio::test]
 async fn a_session_that_is_given_up_keeps_its_locks_until_its_holders_have_given_up() {
     let Far { server: _server, line: network, client, operator } = far_away().await;
-    let mut holder = claim("n", false);
+    let holder = claim("n", false);
     let lease = win(&client, &holder).await;
-    holder.held = true;
     get_out_of_step(&client, &network).await;
-    soon(client.wait(&holder)).await.unwrap();
+    soon(client.wait_lost(&holder)).await.unwrap();
     let lasts = lease.ends().expect("it has a lease").saturating_since(lease.since);
     assert!(!(lease.since + lasts * 9 / 10).has_passed(), "it is given up long before");
     until("there is another one", async || client.try_acquire(&claim("m", false)).await.is_ok())
@@ -345,7 +347,7 @@ async fn waiters_outlive_a_restart_of_the_server() {
     until("it works again", async || client.inspect(&name("n")).await.is_ok()).await;
     let after = crate::support::operator(server.addr()).await;
     assert_eq!(line(&after, "n").await, before, "the sessions live, and all keep their places");
-    assert_eq!(soon(client.release(&holder, LetGo::now())).await.unwrap(), Release::Released);
+    assert_eq!(soon(client.release(&holder, ReleaseMode::now())).await.unwrap(), Release::Released);
     soon(waiter).await.unwrap().unwrap().release().await.unwrap();
 }
 
@@ -364,7 +366,7 @@ async fn a_crowd_is_served_one_by_one_and_a_release_wakes_no_herd() {
     // Its own node, the one before, and the one before that.
     let all = format!("Total watches:{}", 3 * WAITERS - 1);
     until("each has its watches", async || server.word("wchs").unwrap().contains(&all)).await;
-    near.release(&holder, LetGo::now()).await.unwrap();
+    near.release(&holder, ReleaseMode::now()).await.unwrap();
     for (i, (waiter, claim)) in crowd.iter().enumerate() {
         soon(waiter.wait(claim)).await.unwrap();
         win(waiter, claim).await;
@@ -375,7 +377,7 @@ async fn a_crowd_is_served_one_by_one_and_a_release_wakes_no_herd() {
             server.word("wchs").unwrap().contains(&watches)
         })
         .await;
-        assert_eq!(waiter.release(claim, LetGo::now()).await.unwrap(), Release::Released);
+        assert_eq!(waiter.release(claim, ReleaseMode::now()).await.unwrap(), Release::Released);
     }
 }
 
@@ -415,7 +417,7 @@ async fn who_comes_reads_59_bytes_for_each_place_before_it() {
         println!("behind {depth}: {sent} bytes sent, {read} received");
         assert!((PLACE * depth..PLACE * depth + 2000).contains(&read), "{read} behind {depth}");
         assert!(sent < 2000, "{sent} behind {depth}");
-        client.release(&claim, LetGo::now()).await.unwrap();
+        client.release(&claim, ReleaseMode::now()).await.unwrap();
     }
 }
 
@@ -440,7 +442,7 @@ async fn a_thousand_waiters_of_one_session_are_told_once_for_each_release() {
     assert!(asked <= 3 * WAITERS + 100, "{asked} requests for {WAITERS} waiters");
     let before = (counted(&server, events), counted(&server, requests));
     for pair in line.windows(2).take(RELEASES as usize) {
-        assert_eq!(client.release(&pair[0], LetGo::now()).await.unwrap(), Release::Released);
+        assert_eq!(client.release(&pair[0], ReleaseMode::now()).await.unwrap(), Release::Released);
         soon(client.wait(&pair[1])).await.unwrap();
         win(&client, &pair[1]).await;
     }
@@ -462,14 +464,14 @@ async fn who_shares_a_watch_and_leaves_takes_it_from_nobody_and_the_last_one_tak
     }
     // The holder, for the first two; the first, for itself and those behind it; and so on.
     until_watched(&server, 4).await;
-    ours.release(&second, LetGo::now()).await.unwrap();
+    ours.release(&second, ReleaseMode::now()).await.unwrap();
     until_watched(&server, 3).await;
     // A watch that was shared outlives its connection, too.
     network.reset_connections().await;
-    assert_eq!(others.release(&holder, LetGo::now()).await.unwrap(), Release::Released);
+    assert_eq!(others.release(&holder, ReleaseMode::now()).await.unwrap(), Release::Released);
     soon(ours.wait(&first)).await.unwrap();
     win(&ours, &first).await;
-    ours.release(&first, LetGo::now()).await.unwrap();
+    ours.release(&first, ReleaseMode::now()).await.unwrap();
     soon(ours.wait(&third)).await.unwrap();
     win(&ours, &third).await;
     // Those who leave before anything happens leave no watch on what stays.
@@ -480,7 +482,7 @@ async fn who_shares_a_watch_and_leaves_takes_it_from_nobody_and_the_last_one_tak
     // The third by both sessions, the fourth and the fifth by theirs.
     until_watched(&server, 4).await;
     for claim in [&fourth, &fifth] {
-        others.release(claim, LetGo::now()).await.unwrap();
+        others.release(claim, ReleaseMode::now()).await.unwrap();
     }
     until_watched(&server, 1).await;
 }
@@ -532,7 +534,7 @@ async fn come_and_go(client: &ZooKeeper, is_held: &AtomicBool, random: &mut fast
         tokio::task::yield_now().await;
         is_held.store(false, Ordering::SeqCst);
     }
-    client.release(&claim, LetGo::uncertain()).await.unwrap();
+    client.release(&claim, ReleaseMode::after_unknown_outcome()).await.unwrap();
 }
 
 #[tokio::test]

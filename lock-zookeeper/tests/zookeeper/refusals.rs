@@ -6,7 +6,7 @@ use conformance_tests::servers::{
     KeepData, ZooKeeper as Server, ZooKeeperEnsemble, ZooKeeperOptions,
 };
 use conformance_tests::words::Output;
-use lock_core::backend::{Claim, FaultKind, Hold};
+use lock_core::backend::{Claim, FaultKind, HoldKind};
 use lock_core::{Backend, ErrorKind, Locker, Support};
 use lock_zookeeper::ZooKeeper;
 use zookeeper_client::{Acl, Acls, AuthId, Client, CreateMode, Permission};
@@ -67,7 +67,7 @@ async fn a_release_that_is_refused_promises_no_bound_and_is_warned_of() {
     let fixed = rights(Permission::READ | Permission::ADMIN);
     operator.set_acl("/n", &fixed, None).await.unwrap();
     let error = soon(guard.release()).await.unwrap_err();
-    assert_eq!((error.kind(), error.gone_within()), (ErrorKind::Denied, None), "{error:?}");
+    assert_eq!((error.kind(), error.free_within()), (ErrorKind::Denied, None), "{error:?}");
     assert!(output.text().contains("stays taken"), "{}", output.text());
     operator.set_acl("/n", &rights(Permission::ALL), None).await.unwrap();
     until("it is removed", async || crate::support::line(&operator, "n").await.is_empty()).await;
@@ -122,7 +122,7 @@ async fn what_is_not_declared_is_refused_before_anything_is_sent() {
     let client = client(server.addr()).await;
     assert_eq!(client.capabilities().detached, Support::Absent);
     let mut detached = Claim::new(name("n"), claim("n", false).owner, Duration::from_secs(3));
-    detached.hold = Hold::Detached;
+    detached.hold = HoldKind::Detached;
     let fault = client.try_acquire(&detached).await.unwrap_err();
     assert_eq!(fault.kind(), FaultKind::Unsupported);
     assert!(operator(server.addr()).await.check_stat("/n").await.unwrap().is_none());

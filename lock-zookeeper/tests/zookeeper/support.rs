@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use conformance_tests::servers::{ZooKeeper as Server, ZooKeeperOptions};
 pub(crate) use conformance_tests::words::{name, until};
-use lock_core::backend::{Attempt, Claim, Grant};
+use lock_core::backend::{Attempt, Claim, Grant, OnContention};
 use lock_core::{Backend, OwnerId};
 use lock_zookeeper::ZooKeeper;
 use zookeeper_client::Client;
@@ -42,7 +42,7 @@ pub(crate) async fn line(operator: &Client, lock: &str) -> Vec<String> {
 
 pub(crate) fn claim(lock: &str, queue: bool) -> Claim {
     let mut claim = Claim::new(name(lock), OwnerId::mint(), Duration::from_secs(60));
-    claim.queue = queue;
+    claim.on_contention = if queue { OnContention::Queue } else { OnContention::Return };
     claim
 }
 

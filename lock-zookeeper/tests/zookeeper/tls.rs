@@ -6,7 +6,7 @@ use std::process::Command;
 
 use conformance_tests::proxy::Proxy;
 use conformance_tests::servers::{ZooKeeper as Server, ZooKeeperOptions};
-use lock_core::backend::{LetGo, Release, Renewal};
+use lock_core::backend::{Release, ReleaseMode, Renewal};
 use lock_core::{Backend, Error, ErrorKind, Locker};
 use lock_zookeeper::ZooKeeper;
 use tempfile::TempDir;
@@ -129,7 +129,7 @@ async fn locks_work_with_a_server_that_asks_who_we_are() {
     assert!(matches!(near.renew(&[&held]).await.remove(0), Ok(Renewal::Held(_))));
     assert_eq!(far.inspect(&held.name).await.unwrap().holders[0].owner, Some(held.owner));
     let waiter = tokio::spawn(async move { Locker::new(far).lock("n").unwrap().acquire().await });
-    assert_eq!(near.release(&held, LetGo::now()).await.unwrap(), Release::Released);
+    assert_eq!(near.release(&held, ReleaseMode::now()).await.unwrap(), Release::Released);
     soon(waiter).await.unwrap().unwrap().release().await.unwrap();
 }
 

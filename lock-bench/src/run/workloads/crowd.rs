@@ -34,7 +34,7 @@ pub(super) fn run(bench: &mut Bench<'_>) -> Result<(), Stop> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Coming {
     /// All processes at once, so that they stand mixed. What that asks of the server is counted.
-    Together,
+    SingleFlight,
     /// One process after the other, each when those before stand in line, so that it is known who came first; and
     /// nobody counts, which would make the server slower.
     InTurns,
@@ -67,7 +67,7 @@ fn crowd(
 ) -> Result<(Figures, Shape), Stop> {
     let mut figures = Figures::new();
     if bench.server().is_some() {
-        let (_, requests) = serve_once(bench, lib, waiters, processes, Coming::Together)?;
+        let (_, requests) = serve_once(bench, lib, waiters, processes, Coming::SingleFlight)?;
         figures.extend(requests.map(|requests| (REQUESTS, requests / waiters as f64)));
     }
     let (claims, _) = serve_once(bench, lib, waiters, processes, Coming::InTurns)?;
@@ -104,7 +104,7 @@ fn by_how_many_wait(bench: &mut Bench<'_>) -> Result<(), Stop> {
                 break;
             }
             bench.progress.say(&workload, &format!("{}, {waiters} waiters", lib.name));
-            let served = serve_once(bench, &lib, waiters, PROCESSES, Coming::Together);
+            let served = serve_once(bench, &lib, waiters, PROCESSES, Coming::SingleFlight);
             let served = bench.unless_it_cannot(&workload, &lib, served)?;
             if let Some((_, Some(requests))) = served {
                 figures.insert(figure, requests / waiters as f64);
@@ -133,7 +133,7 @@ fn serve_once(
     let mut peers = bench.peers(lib, alone + processes)?;
     warm_up(bench, &mut peers)?;
     let name = bench.fresh_name();
-    let counts = coming == Coming::Together;
+    let counts = coming == Coming::SingleFlight;
     let released_for = match counts {
         true => cost_of_a_release(bench, &mut peers[0])?,
         false => 0,
