@@ -10,11 +10,11 @@ local value, err = lock_at(lock)
 if err then
     return err
 elseif not value and redis.call('EXISTS', tombstone, queue) == 0 then
-    local number, err = give(lock, fence, owner, label, ttl, floor, now)
+    local number, err = give(lock, fence, owner, label, ttl, min_token, now)
     return err or {1, number, ttl, now, 0}
 end
 
-if tonumber(floor) and tonumber(floor) + 1 >= LIMIT then
+if tonumber(min_token) and tonumber(min_token) + 1 >= LIMIT then
     -- Nor may it stand in line: it could not be served, and nobody behind it.
     return redis.error_reply('LOCKSPENT there is no fencing token above the one that was asked for')
 end
@@ -22,7 +22,7 @@ end
 local NEAR = {'1', '15'} -- from the head on to these places is looked for the second process
 local line = line()
 local waits = channel and true or false
-local mine = waits and owner .. ' ' .. channel .. ' ' .. ARGV[2] .. ' ' .. (floor == '' and '-' or floor) .. ' ' .. label
+local mine = waits and owner .. ' ' .. channel .. ' ' .. ARGV[2] .. ' ' .. (min_token == '' and '-' or min_token) .. ' ' .. label
 
 local has_come, is_anew = false, false
 
@@ -106,7 +106,7 @@ if not value then
     elseif next and next ~= mine then
         return contended(0, redis.call('PTTL', lock), place)
     end
-    local number, err = give(lock, fence, owner, label, ttl, floor, now)
+    local number, err = give(lock, fence, owner, label, ttl, min_token, now)
     line.tell_next(lock, queue, places, 1, nil)
     return err or {1, number, ttl, now, 0}
 end
@@ -136,12 +136,12 @@ if waits then
 end
 local lease = math.max(remaining, ttl)
 local number = string.match(value, '^%x+ (%d+)')
-if number and (floor == '' or tonumber(number) > tonumber(floor)) then
+if number and (min_token == '' or tonumber(number) > tonumber(min_token)) then
     if remaining < ttl then
         redis.call('PEXPIRE', lock, ttl)
     end
     redis.call('PEXPIRE', fence, at_least(lease + IDLE, number, now))
     return {1, number, lease, now, 0}
 end
-local number, err = give(lock, fence, owner, label, lease, floor, now)
+local number, err = give(lock, fence, owner, label, lease, min_token, now)
 return err or {1, number, lease, now, 0}

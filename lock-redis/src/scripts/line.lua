@@ -171,10 +171,10 @@ local function line()
             return member, nil
         elseif member then
             local owner = string.sub(member, 1, 32)
-            local channel, ttl, floor, label =
+            local channel, ttl, min_token, label =
                 string.match(member, '^(%S+) (%d+) (%S+) ?(.*)$', BEHIND_OWNER)
             local lease = ttl - CLAIM_LEASE < 0 and ttl or CLAIM_LEASE
-            local number, err = give(lock, fence, owner, label, lease, floor, now)
+            local number, err = give(lock, fence, owner, label, lease, min_token, now)
             if err then
                 return nil, err
             end

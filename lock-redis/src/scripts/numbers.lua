@@ -54,7 +54,7 @@ end
 
 -- Gives the lock away under a number above every one before, also if the counter was lost or is stale: see
 -- Fencing::Seeded. The fence is written first: whoever has the lock has a number that is stored.
-local function give(lock, fence, owner, label, lease, floor, now)
+local function give(lock, fence, owner, label, lease, min_token, now)
     local last, err = string_at(fence, 'the fence key of the lock holds something other than a string')
     if err then
         return nil, err
@@ -62,7 +62,7 @@ local function give(lock, fence, owner, label, lease, floor, now)
     if last and not string.find(last, '^%d+$') then
         return nil, redis.error_reply('LOCKFENCE the fence key of the lock holds something other than a number')
     end
-    local number, above = now, tonumber(floor)
+    local number, above = now, tonumber(min_token)
     if above or (last and (#last ~= #now or now <= last)) then
         number = math.max(now + 0, (last or 0) + 1, (above or 0) + 1)
         if number >= LIMIT then

@@ -24,7 +24,7 @@
 -- here, but for that: each of them costs the server about as much as a command does.
 
 local lock, fence, queue, places, tombstone = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local owner, ttl, label, floor = ARGV[1], ARGV[2], ARGV[4] or '', ARGV[7] or ''
+local owner, ttl, label, min_token = ARGV[1], ARGV[2], ARGV[4] or '', ARGV[7] or ''
 
 local there = redis.call('EXISTS', lock, queue, tombstone, fence)
 if there <= 1 then
@@ -32,13 +32,13 @@ if there <= 1 then
     local last = there == 1 and redis.pcall('GETRANGE', fence, '0', '16')
     local now = redis.call('TIME')
     local number, stays = now[1] .. string.sub('00000' .. now[2], -6), ARGV[3]
-    local is_usual = floor == '' or (#floor == #number and floor < number)
+    local is_usual = min_token == '' or (#min_token == #number and min_token < number)
     -- Not near the end of all numbers.
-    if not is_usual and #floor == #number and floor < '9' then
+    if not is_usual and #min_token == #number and min_token < '9' then
         -- Until the clock has passed the number, too.
-        stays = stays + (floor - number) / 1000
+        stays = stays + (min_token - number) / 1000
         stays = stays - stays % 1 + 1
-        number, is_usual = string.format('%.0f', floor + 1), true
+        number, is_usual = string.format('%.0f', min_token + 1), true
     end
     if is_usual and (not last or (#last == #number and last < number and string.find(last, '^%d+$'))) then
         redis.call('SET', fence, number, 'PX', stays)
