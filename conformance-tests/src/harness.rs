@@ -8,11 +8,18 @@ use lock_core::faults::{Call, FaultInjector, Injection};
 use lock_core::{Backend, Capabilities, LockName};
 
 use crate::network::Network;
-use crate::servers::KeepData;
-use crate::simulation::Site;
 
 /// Asked before each call of a injected client.
 pub type Script = Box<dyn Fn(&Call<'_>) -> Injection + Send + Sync>;
+
+/// What becomes of a server's files when it is restarted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeepData {
+    /// They stay.
+    Yes,
+    /// They are deleted.
+    No,
+}
 
 /// Which clock the checks run on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,16 +50,11 @@ pub trait Harness: Send + Sync + 'static {
         Arc::new(FaultInjector::new(self.client().await, script))
     }
 
-    /// The client of a process of a [simulation](crate::simulation), numbered from zero. By default one whose
+    /// The client of a process of a simulation, numbered from zero. By default one whose
     /// calls are injected as `script` says.
     async fn client_of(&self, process: usize, script: Script) -> Arc<dyn Backend> {
         let _ = process;
         self.disturbed_client(script).await
-    }
-
-    /// What a [simulation](crate::simulation) breaks below the verbs, instead of the calls.
-    fn site(&self) -> Option<&dyn Site> {
-        None
     }
 
     /// Removes a held lock behind everybody's back, as an operator or an eviction would. False if

@@ -8,7 +8,7 @@
 //!
 //! ```no_run
 //! # use std::sync::Arc;
-//! # use conformance_tests::{Harness, Pace, Suite};
+//! # use lock_conformance::{Harness, Pace, Suite};
 //! # use lock_core::{Backend, Memory};
 //! struct MyHarness(Memory);
 //!
@@ -23,7 +23,7 @@
 //! }
 //!
 //! fn main() -> std::process::ExitCode {
-//!     conformance_tests::run(&[Suite::new("mine", || Box::new(MyHarness(Memory::new())))])
+//!     lock_conformance::run(&[Suite::new("mine", || Box::new(MyHarness(Memory::new())))])
 //! }
 //! ```
 //!
@@ -31,22 +31,17 @@
 //! backend does not declare becomes a check that the capability is absent; what is merely not
 //! promised is shown as ignored. Nothing is skipped silently.
 //!
-//! Whole runs of many clients are recorded and judged by [`history`].
 
 mod context;
 mod harness;
-pub mod history;
 pub mod laws;
 pub mod network;
-pub mod peers;
 pub mod proxy;
 pub mod sabotage;
-pub mod servers;
-pub mod simulation;
 mod trials;
 pub mod words;
 
 pub use context::{Ctx, Verdict, Violation};
-pub use harness::{Harness, Mortal, Offer, Pace, Script, ServerProcess};
+pub use harness::{Harness, KeepData, Mortal, Offer, Pace, Script, ServerProcess};
 pub use laws::{Applies, Law, Level};
 pub use trials::{Suite, catch, check, run, run_saboteurs};

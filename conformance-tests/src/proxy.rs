@@ -5,7 +5,7 @@
 //!
 //! ```no_run
 //! # async fn example(server: std::net::SocketAddr) -> std::io::Result<()> {
-//! use conformance_tests::proxy::{Fault, Match, Proxy};
+//! use lock_conformance::proxy::{Fault, Match, Proxy};
 //!
 //! let proxy = Proxy::start(server)?;
 //! // … clients connect to proxy.addr() …
@@ -37,6 +37,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::future::{Future, IntoFuture, pending};
+use std::hash::{BuildHasher as _, RandomState};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::pin::Pin;
@@ -50,8 +51,6 @@ use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::runtime::{self, Builder};
 use tokio::sync::{oneshot, watch};
-
-use crate::servers::low_ports;
 
 /// How much a direction of a connection keeps before its sender has to wait: memory stays bounded, and
 /// a delay of 100 ms still carries 10 MB a second.
@@ -1314,4 +1313,13 @@ async fn writable(stream: &WriteHalf<'_>, at: Option<Moment>) {
     }
     // A broken stream counts: the write then tells what is broken.
     let _ = stream.writable().await;
+}
+/// Ports at random, below the range from which the system gives ports to clients: half of the machine's connections
+/// come and go there.
+#[doc(hidden)]
+pub fn low_ports() -> impl Iterator<Item = u16> {
+    const FIRST: u64 = 15_000;
+    const COUNT: u64 = 17_000;
+    let hasher = RandomState::new();
+    (0_u64..).filter_map(move |i| u16::try_from(FIRST + hasher.hash_one(i) % COUNT).ok())
 }

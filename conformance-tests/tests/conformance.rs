@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use conformance_tests::{Harness, Pace, Suite};
+use lock_conformance::{Harness, Pace, Suite};
 use lock_core::{Backend, Error, LockName};
 use lock_file::FileLocks;
 
@@ -66,5 +66,5 @@ fn main() -> ExitCode {
         Ok(_) => suites.push(Suite::new("file-shared", || Box::new(InFiles::new(true)))),
         Err(error) => eprintln!("file-shared is not run, it needs the rights of root: {error}"),
     }
-    conformance_tests::run(&suites)
+    lock_conformance::run(&suites)
 }

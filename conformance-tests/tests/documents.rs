@@ -7,11 +7,9 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use conformance_tests::servers::{
-    Memcached, MemcachedOptions, Redis, RedisOptions, ZooKeeper, ZooKeeperOptions,
-};
-use conformance_tests::{Law, Level, laws, sabotage};
+use lock_conformance::{Law, Level, laws, sabotage};
 use lock_core::{Backend, Capabilities, Locker, Memory, Support, Takeover};
+use test_servers::{Memcached, MemcachedOptions, Redis, RedisOptions, ZooKeeper, ZooKeeperOptions};
 
 /// Replaces what stands between the two marks of `part` in `file`, or demands that it stands there.
 fn generated(file: &str, part: &str, text: &str) {
@@ -28,7 +26,7 @@ fn generated(file: &str, part: &str, text: &str) {
     } else {
         assert!(
             &document[begin..end] == text,
-            "{file} is out of date; write it anew with: BLESS=1 cargo test -p conformance-tests --test documents"
+            "{file} is out of date; write it anew with: BLESS=1 cargo test -p lock-conformance --test documents"
         );
     }
 }

@@ -6,9 +6,9 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use conformance_tests::proxy::{Direction, Fault, Match, Proxy};
-use conformance_tests::servers::{Redis, RedisOptions, Reply};
+use lock_conformance::proxy::{Direction, Fault, Match, Proxy};
 use lock_core::clock::{Moment, sleep};
+use test_servers::{Redis, RedisOptions, Reply};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::watch;

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use conformance_tests::{Harness, Pace, Suite};
+use lock_conformance::{Harness, Pace, Suite};
 use lock_core::{Backend, Memory};
 
 struct InMemory(Memory);
@@ -23,5 +23,5 @@ impl Harness for InMemory {
 
 fn main() -> ExitCode {
     let memory = Suite::new("memory", || Box::new(InMemory(Memory::new().with_loss_push())));
-    conformance_tests::run_saboteurs(&[memory.only(|law| !law.is_about_networks())])
+    lock_conformance::run_saboteurs(&[memory.only(|law| !law.is_about_networks())])
 }

@@ -3,13 +3,13 @@
 
 use std::time::Duration;
 
-use conformance_tests::proxy::{Fault, Proxy};
-use conformance_tests::servers::{Memcached as Server, MemcachedOptions, Step};
-use conformance_tests::words::{claim, contended, eventually, granted, renew, win};
+use lock_conformance::proxy::{Fault, Proxy};
+use lock_conformance::words::{claim, contended, eventually, granted, renew, win};
 use lock_core::backend::{Attempt, FaultKind, ReleaseMode, Renewal};
 use lock_core::clock::{Moment, sleep};
 use lock_core::{Backend, ErrorKind, FenceGate, FencingToken, LockGuard, Locker, Loss};
 use lock_memcache::Memcached;
+use test_servers::{Memcached as Server, MemcachedOptions, Step};
 
 const MINUTE: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(3600);

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use conformance_tests::peers::{Library, Peer};
-use conformance_tests::words::{claim, contended, name, renew, win};
+use lock_conformance::words::{claim, contended, name, renew, win};
 use lock_core::backend::{Release, ReleaseMode, Renewal};
 use lock_core::clock::sleep;
 use lock_core::{Backend, Locker};
+use test_servers::peers::{Library, Peer};
 
 mod support;
 

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use conformance_tests::servers::MemcachedOptions;
-use conformance_tests::words::{claim, contended, eventually, granted, renew, win};
+use lock_conformance::words::{claim, contended, eventually, granted, renew, win};
 use lock_core::backend::{Effect, FaultKind, HoldKind, ReleaseMode, Renewal};
 use lock_core::clock::{Moment, sleep};
 use lock_core::{Backend, ErrorKind, FencingToken, Locker, Loss};
 use lock_memcache::Memcached;
+use test_servers::MemcachedOptions;
 
 mod support;
 
@@ -237,7 +237,7 @@ async fn the_other_servers_locks_are_kept() {
         }
     }
     assert!(lost.len() > 3 && kept.len() > 3, "{} and {}", lost.len(), kept.len());
-    silent.set(conformance_tests::proxy::Fault::BlackHole);
+    silent.set(lock_conformance::proxy::Fault::BlackHole);
     for guard in &lost {
         guard.lost().await;
     }
@@ -253,7 +253,7 @@ async fn a_silent_connection_is_given_up() {
     let locks = Locker::builder(Memcached::connect(url).await.unwrap())
         .timeout(Duration::from_millis(500))
         .build();
-    proxy.set_for(0, conformance_tests::proxy::Fault::BlackHole);
+    proxy.set_for(0, lock_conformance::proxy::Fault::BlackHole);
     let lock = locks.lock("n").unwrap();
     assert_eq!(lock.try_acquire().await.unwrap_err().kind(), ErrorKind::Timeout);
     let until = Moment::now() + Duration::from_secs(12);

@@ -2,10 +2,10 @@
 
 use std::process::ExitCode;
 
-use conformance_tests::peers::holders;
-use conformance_tests::servers::{Memcached as Server, MemcachedOptions};
 use lock_core::Locker;
 use lock_memcache::Memcached;
+use test_servers::peers::holders;
+use test_servers::{Memcached as Server, MemcachedOptions};
 
 fn main() -> ExitCode {
     let start = || {

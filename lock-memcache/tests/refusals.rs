@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use conformance_tests::servers::MemcachedOptions;
-use conformance_tests::words::{Output, claim, contended, eventually, renew, win};
+use lock_conformance::words::{Output, claim, contended, eventually, renew, win};
 use lock_core::backend::{Effect, FaultKind, Release, ReleaseMode, Renewal};
 use lock_core::clock::sleep;
 use lock_core::{Backend, ErrorKind, Locker};
 use lock_memcache::Memcached;
+use test_servers::MemcachedOptions;
 
 mod support;
 

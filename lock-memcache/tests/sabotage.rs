@@ -2,11 +2,11 @@
 
 use std::process::ExitCode;
 
-use conformance_tests::Law;
+use lock_conformance::Law;
 
 mod harness;
 
 fn main() -> ExitCode {
     let [nearby, _] = harness::suites();
-    conformance_tests::run_saboteurs(&[nearby.only(Law::is_about_networks)])
+    lock_conformance::run_saboteurs(&[nearby.only(Law::is_about_networks)])
 }

@@ -5,12 +5,12 @@
 
 use std::time::Duration;
 
-use conformance_tests::proxy::{Fault, Proxy};
-use conformance_tests::servers::{Redis, RedisOptions};
+use lock_conformance::proxy::{Fault, Proxy};
 use lock_core::Locker;
 use lock_core::clock::Moment;
 use lock_quorum::Quorum;
 use rslock::LockManager;
+use test_servers::{Redis, RedisOptions};
 
 const TTL: Duration = Duration::from_secs(30);
 const PAIRS: usize = 100;

@@ -5,7 +5,7 @@
 
 use std::process::ExitCode;
 
-use conformance_tests::Suite;
+use lock_conformance::Suite;
 
 mod harness;
 
@@ -18,7 +18,7 @@ fn main() -> ExitCode {
         Suite::new("three_in_memory_that_forget", || Box::new(InMemory::that_forget(3))),
     ];
     if !cfg!(feature = "__servers") {
-        return conformance_tests::run(&suites);
+        return lock_conformance::run(&suites);
     }
     suites.extend([
         Suite::new("three_redis", || Box::new(OnServers::redis(3))),
@@ -42,5 +42,5 @@ fn main() -> ExitCode {
             }),
         ]);
     }
-    conformance_tests::run(&suites)
+    lock_conformance::run(&suites)
 }

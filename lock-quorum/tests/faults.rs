@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use conformance_tests::proxy::{Fault, Proxy};
-use conformance_tests::servers::{KeepData, Monitor, Redis, RedisOptions};
+use lock_conformance::proxy::{Fault, Proxy};
 use lock_core::backend::{Attempt, Backend, Claim};
 use lock_core::clock::{Moment, sleep, sleep_until};
 use lock_core::{Error, ErrorKind, LockName, Locker, Loss, OwnerId, RenewalPolicy};
 use lock_quorum::{Quorum, QuorumBuilder};
+use test_servers::{KeepData, Monitor, Redis, RedisOptions};
 
 /// A lease whose end explains nothing that happens here.
 const LONG: Duration = Duration::from_secs(60);

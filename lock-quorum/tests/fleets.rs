@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use conformance_tests::servers::{Redis, RedisOptions};
 use lock_core::{Locker, Loss};
 use lock_quorum::{Quorum, QuorumBuilder};
 use rslock::LockManager;
+use test_servers::{Redis, RedisOptions};
 
 const TTL: Duration = Duration::from_secs(20);
 

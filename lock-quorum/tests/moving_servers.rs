@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use conformance_tests::proxy::{Count, Fault as Broken, Proxy};
-use conformance_tests::servers::{Memcached, MemcachedOptions, Redis, RedisOptions};
+use lock_conformance::proxy::{Count, Fault as Broken, Proxy};
 use lock_core::clock::{Moment, sleep};
 use lock_core::{ErrorKind, Locker, RenewalPolicy};
 use lock_quorum::Quorum;
+use test_servers::{Memcached, MemcachedOptions, Redis, RedisOptions};
 
 const TTL: Duration = Duration::from_secs(10);
 

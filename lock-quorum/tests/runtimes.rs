@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use conformance_tests::servers::{Redis, RedisOptions};
 use lock_core::backend::MemberState;
 use lock_core::{Backend, Locker};
 use lock_quorum::Quorum;
+use test_servers::{Redis, RedisOptions};
 use tokio::runtime::Runtime;
 
 #[test]

@@ -7,11 +7,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use conformance_tests::servers::{Redis, RedisOptions};
 use lock_core::clock::{Moment, sleep};
 use lock_core::faults::{FaultInjector, Injection};
 use lock_core::{Backend, Error, LockName, Locker, Memory};
 use lock_quorum::{Quorum, QuorumBuilder};
+use test_servers::{Redis, RedisOptions};
 
 const CONTENDERS: usize = 12;
 const NAMES: [&str; 2] = ["a", "b"];

@@ -935,8 +935,8 @@ fn duration(ms: i64) -> Option<Duration> {
 
 #[cfg(test)]
 mod tests {
-    use conformance_tests::servers::{Redis as Server, RedisOptions};
     use lock_core::LockName;
+    use test_servers::{Redis as Server, RedisOptions};
 
     use super::*;
 

@@ -53,7 +53,7 @@ pub struct Config {
     pub(crate) replicas: Option<Wanted>,
     #[cfg(feature = "tls")]
     pub(crate) certificates: Certificates,
-    #[cfg(feature = "simulation")]
+    #[cfg(feature = "__simulation")]
     pub(crate) network: Option<crate::simulation::Way>,
 }
 
@@ -311,7 +311,7 @@ impl Config {
             replicas: None,
             #[cfg(feature = "tls")]
             certificates: Certificates::default(),
-            #[cfg(feature = "simulation")]
+            #[cfg(feature = "__simulation")]
             network: None,
         })
     }

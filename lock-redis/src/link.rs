@@ -101,7 +101,7 @@ pub(crate) struct Ours {
 #[derive(Clone)]
 pub(crate) struct Connection {
     redis: MultiplexedConnection,
-    #[cfg(feature = "simulation")]
+    #[cfg(feature = "__simulation")]
     _driver: Option<Arc<crate::simulation::Driver>>,
     health: Arc<Health>,
     /// Whether the server tells of changes of the keys that we watch.
@@ -640,16 +640,16 @@ impl Link {
         let failed = |error: RedisError| fault::no_connection(address, &error);
         let connection = |redis, health| Connection {
             redis,
-            #[cfg(feature = "simulation")]
+            #[cfg(feature = "__simulation")]
             _driver: None,
             health,
             has_signals: false,
             has_channel: false,
         };
-        #[cfg(feature = "simulation")]
+        #[cfg(feature = "__simulation")]
         let mut _driver = None;
         let opening = async {
-            #[cfg(feature = "simulation")]
+            #[cfg(feature = "__simulation")]
             if let Some(network) = &config.network {
                 let (redis, driver) = network.open(&with_signals, &speaking).await?;
                 _driver = Some(driver);
@@ -671,7 +671,7 @@ impl Link {
                 let ((), has_channel, has_signals, ()) =
                     tokio::try_join!(checking, subscribing, asking, finding)?;
                 Ok(Connection {
-                    #[cfg(feature = "simulation")]
+                    #[cfg(feature = "__simulation")]
                     _driver,
                     has_signals,
                     has_channel,

@@ -155,9 +155,9 @@ impl std::fmt::Debug for Own {
 
 #[cfg(test)]
 mod tests {
-    use conformance_tests::servers::{Redis as Server, RedisOptions};
-    use conformance_tests::words::eventually;
+    use lock_conformance::words::eventually;
     use redis::Value;
+    use test_servers::{Redis as Server, RedisOptions};
 
     use super::*;
     use crate::config::Config;

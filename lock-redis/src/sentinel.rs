@@ -394,9 +394,9 @@ impl Drop for News {
 
 #[cfg(test)]
 mod tests {
-    use conformance_tests::proxy::{Match, Proxy};
-    use conformance_tests::servers::{RedisOptions, SentinelGroup};
-    use conformance_tests::words::eventually;
+    use lock_conformance::proxy::{Match, Proxy};
+    use lock_conformance::words::eventually;
+    use test_servers::{RedisOptions, SentinelGroup};
 
     use super::*;
 

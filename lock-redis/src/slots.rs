@@ -60,10 +60,10 @@ const TABLE: [u16; 256] = {
 
 #[cfg(test)]
 mod tests {
-    use conformance_tests::servers::{Redis, RedisOptions, Reply};
     use lock_core::{LockName, OwnerId};
     use proptest::prelude::*;
     use proptest::test_runner::TestRunner;
+    use test_servers::{Redis, RedisOptions, Reply};
 
     use super::*;
     use crate::keys::{Keys, Names};

@@ -6,5 +6,5 @@ use std::process::ExitCode;
 mod cluster;
 
 fn main() -> ExitCode {
-    conformance_tests::run(&cluster::suites())
+    lock_conformance::run(&cluster::suites())
 }

@@ -3,13 +3,13 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use conformance_tests::peers::holders;
-use conformance_tests::servers::{Redis as Server, RedisOptions};
-use conformance_tests::words::eventually;
 use libtest_mimic::{Failed, Trial};
+use lock_conformance::words::eventually;
 use lock_core::Locker;
 use lock_core::clock::Moment;
 use lock_redis::Redis;
+use test_servers::peers::holders;
+use test_servers::{Redis as Server, RedisOptions};
 
 /// What a loaded machine may need.
 const SLACK: Duration = Duration::from_secs(3);

@@ -3,7 +3,7 @@
 
 use std::process::ExitCode;
 
-use conformance_tests::Law;
+use lock_conformance::Law;
 
 #[path = "harness/cluster.rs"]
 mod cluster;
@@ -16,7 +16,7 @@ fn main() -> ExitCode {
         let others = suites.split_off(1).into_iter();
         suites.extend(others.map(|suite| suite.only(|law| SOME.contains(&law.number))));
     }
-    conformance_tests::run_saboteurs(&suites)
+    lock_conformance::run_saboteurs(&suites)
 }
 
 /// About one connection that is lost, all of them, and servers that come back.

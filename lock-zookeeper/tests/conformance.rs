@@ -5,5 +5,5 @@ use std::process::ExitCode;
 mod harness;
 
 fn main() -> ExitCode {
-    conformance_tests::run(&[harness::suite()])
+    lock_conformance::run(&[harness::suite()])
 }

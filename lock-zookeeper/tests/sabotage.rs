@@ -2,10 +2,10 @@
 
 use std::process::ExitCode;
 
-use conformance_tests::Law;
+use lock_conformance::Law;
 
 mod harness;
 
 fn main() -> ExitCode {
-    conformance_tests::run_saboteurs(&[harness::suite().only(Law::is_about_networks)])
+    lock_conformance::run_saboteurs(&[harness::suite().only(Law::is_about_networks)])
 }

@@ -8,7 +8,7 @@ use lock_core::{Fencing, LockGuard, Loss};
 use tokio::task::JoinSet;
 
 use crate::context::{Ctx, Verdict, Violation, ensure, violated};
-use crate::servers::KeepData;
+use crate::harness::KeepData;
 use crate::words::name;
 
 /// A lease whose end explains nothing that happens in these checks.

@@ -15,7 +15,6 @@ use lock_core::{Backend, FencingToken, LockName, OwnerId};
 
 use crate::harness::{Harness, Pace, Script, ServerProcess};
 use crate::network::Network;
-use crate::simulation::Site;
 
 mod cancellation;
 mod exclusion;
@@ -130,9 +129,6 @@ impl Harness for Infiltrated {
     }
     async fn client_of(&self, process: usize, script: Script) -> Arc<dyn Backend> {
         self.sabotaged(self.harness.client_of(process, script).await)
-    }
-    fn site(&self) -> Option<&dyn Site> {
-        self.harness.site()
     }
     async fn evict(&self, name: &LockName) -> bool {
         self.harness.evict(name).await

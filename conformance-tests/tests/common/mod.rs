@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use conformance_tests::{Harness, Pace};
+use lock_conformance::{Harness, Pace};
 use lock_core::{Backend, LockName, Memory};
 
 /// A lock space of its own.

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use conformance_tests::{Harness, Pace, Suite};
+use lock_conformance::{Harness, Pace, Suite};
 use lock_core::Backend;
 use tiny_backend::Table;
 
@@ -21,5 +21,5 @@ impl Harness for Shared {
 }
 
 fn main() -> ExitCode {
-    conformance_tests::run(&[Suite::new("table", || Box::new(Shared(Table::default())))])
+    lock_conformance::run(&[Suite::new("table", || Box::new(Shared(Table::default())))])
 }

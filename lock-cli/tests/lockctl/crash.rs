@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
-use conformance_tests::proxy::{Direction, Fault, Held, Match, Proxy};
 use lock_any::clock::Moment;
+use lock_conformance::proxy::{Direction, Fault, Held, Match, Proxy};
 use nix::sys::signal::Signal;
 
 use crate::places::Place;

@@ -1,8 +1,8 @@
 //! A mixed fleet: `lockctl` and a Python program lock the same key.
 
-use conformance_tests::peers::Library;
-use conformance_tests::servers::{Redis, RedisOptions};
 use nix::sys::signal::Signal;
+use test_servers::peers::Library;
+use test_servers::{Redis, RedisOptions};
 
 use crate::support::{Running, Scratch, TELL_PID, outcome, until};
 

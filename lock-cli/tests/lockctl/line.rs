@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use conformance_tests::servers::{ZooKeeper, ZooKeeperOptions};
 use serde_json::Value;
+use test_servers::{ZooKeeper, ZooKeeperOptions};
 
 use crate::support::{Running, Scratch, outcome, until};
 

@@ -1,6 +1,6 @@
 //! On memcached, `lockctl` is as on other backends with leases.
 
-use conformance_tests::servers::{Memcached, MemcachedOptions};
+use test_servers::{Memcached, MemcachedOptions};
 
 use crate::support::{Running, Scratch, TELL_PID, outcome, until};
 

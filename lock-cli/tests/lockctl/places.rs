@@ -4,11 +4,11 @@
 use std::any::Any;
 
 #[cfg(feature = "memcache")]
-use conformance_tests::servers::{Memcached, MemcachedOptions};
+use test_servers::{Memcached, MemcachedOptions};
 #[cfg(feature = "redis")]
-use conformance_tests::servers::{Redis, RedisOptions};
+use test_servers::{Redis, RedisOptions};
 #[cfg(feature = "zookeeper")]
-use conformance_tests::servers::{ZooKeeper, ZooKeeperOptions};
+use test_servers::{ZooKeeper, ZooKeeperOptions};
 
 use crate::support::{Scratch, outcome};
 

@@ -1,6 +1,6 @@
 //! On a quorum of Redis servers, `lockctl` is as on other backends with leases, and shows its members.
 
-use conformance_tests::servers::{KeepData, Redis, RedisOptions};
+use test_servers::{KeepData, Redis, RedisOptions};
 
 use crate::support::{Scratch, outcome};
 

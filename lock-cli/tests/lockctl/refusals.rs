@@ -54,7 +54,7 @@ fn a_lock_that_ends_with_lockctl_is_not_given_out() {
 #[cfg(feature = "redis")]
 #[test]
 fn every_verb_tells_an_outage_and_missing_rights() {
-    use conformance_tests::servers::{Redis, RedisOptions};
+    use test_servers::{Redis, RedisOptions};
 
     let scratch = Scratch::new();
     let run: Case = (&["run", "n", "--", "true"], |_| true, 0);

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use conformance_tests::network::Network;
-use conformance_tests::proxy::{Fault, Proxy};
-use conformance_tests::servers::{Memcached as Server, MemcachedOptions};
-use conformance_tests::{Harness, Pace, ServerProcess, Suite};
+use lock_conformance::network::Network;
+use lock_conformance::proxy::{Fault, Proxy};
+use lock_conformance::{Harness, Pace, ServerProcess, Suite};
 use lock_core::{Backend, LockName};
 use lock_memcache::Memcached;
+use test_servers::{Memcached as Server, MemcachedOptions};
 
 /// The first one is a server as it is found most often.
 pub(crate) fn suites() -> [Suite; 2] {

@@ -1,8 +1,8 @@
 //! Real servers for the tests, and short words for what is asked of them.
 
-pub(crate) use conformance_tests::servers::Memcached as Server;
-use conformance_tests::servers::MemcachedOptions;
 use lock_memcache::Memcached;
+pub(crate) use test_servers::Memcached as Server;
+use test_servers::MemcachedOptions;
 
 pub(crate) fn start() -> Server {
     Server::start(MemcachedOptions::new())

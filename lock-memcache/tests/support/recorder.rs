@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 
-use conformance_tests::servers::Memcached as Server;
+use test_servers::Memcached as Server;
 
 /// A way to the server that writes down what clients say.
 pub(crate) struct Recorder {

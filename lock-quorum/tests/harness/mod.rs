@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use conformance_tests::network::Network;
-use conformance_tests::servers::{KeepData, Memcached, MemcachedOptions, Redis, RedisOptions};
-use conformance_tests::{Harness, Pace, ServerProcess};
+use lock_conformance::network::Network;
+use lock_conformance::{Harness, Pace, ServerProcess};
 use lock_core::clock::sleep;
 use lock_core::{Backend, LockName, Memory};
 use lock_file::FileLocks;
 use lock_quorum::{Quorum, QuorumBuilder};
+use test_servers::{KeepData, Memcached, MemcachedOptions, Redis, RedisOptions};
 use tokio::sync::OnceCell;
 
 /// Members that stand for servers, on a paused clock.

@@ -7,12 +7,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use async_trait::async_trait;
-use conformance_tests::network::Network;
-use conformance_tests::proxy::Proxy;
-use conformance_tests::servers::{RedisCluster, RedisOptions, Reply};
-use conformance_tests::{Harness, Pace, ServerProcess, Suite};
+use lock_conformance::network::Network;
+use lock_conformance::proxy::Proxy;
+use lock_conformance::{Harness, Pace, ServerProcess, Suite};
 use lock_core::{Backend, LockName, Wakeup};
 use lock_redis::Redis;
+use test_servers::{RedisCluster, RedisOptions, Reply};
 
 #[allow(clippy::duplicate_mod, reason = "some programs have the other harness, too")]
 #[path = "../redis/least_rights.rs"]

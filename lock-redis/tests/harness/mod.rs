@@ -7,12 +7,12 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use conformance_tests::network::Network;
-use conformance_tests::proxy::{Fault, Proxy};
-use conformance_tests::servers::{Redis as Server, RedisOptions, Reply, Sentinel, SentinelGroup};
-use conformance_tests::{Harness, Pace, ServerProcess, Suite};
+use lock_conformance::network::Network;
+use lock_conformance::proxy::{Fault, Proxy};
+use lock_conformance::{Harness, Pace, ServerProcess, Suite};
 use lock_core::{Backend, LockName, Support, Wakeup};
 use lock_redis::Redis;
+use test_servers::{Redis as Server, RedisOptions, Reply, Sentinel, SentinelGroup};
 
 #[allow(clippy::duplicate_mod, reason = "some programs have the other harness, too")]
 #[path = "../redis/least_rights.rs"]

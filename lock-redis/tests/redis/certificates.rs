@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::process::Command;
 
-use conformance_tests::servers::{RedisOptions, TlsFiles};
 use tempfile::TempDir;
+use test_servers::{RedisOptions, TlsFiles};
 
 use crate::support::Server;
 

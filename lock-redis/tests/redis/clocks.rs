@@ -6,12 +6,12 @@ use std::process::{Child, ChildStderr, ChildStdin, Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use conformance_tests::proxy::{Fault, Proxy};
-use conformance_tests::servers::{Clock, Step};
+use lock_conformance::proxy::{Fault, Proxy};
 use lock_core::backend::Attempt;
 use lock_core::clock::{Moment, sleep, wall};
 use lock_core::{Backend, ErrorKind, FenceGate, FencingToken, LockGuard, Locker, Loss};
 use lock_redis::Redis;
+use test_servers::{Clock, Step};
 
 use crate::support::{Server, claim, contended, eventually, name, win};
 

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use conformance_tests::servers::{KeepData, Redis as Server, RedisCluster, RedisOptions, Reply};
 use lock_core::backend::{
     Attempt, Claim, Effect, Fault, FaultKind, OnContention, Release, ReleaseMode, Renewal, Wake,
 };
 use lock_core::clock::Moment;
 use lock_core::{Backend, Error, ErrorKind, FencingToken, Locker, Order, Wakeup};
 use lock_redis::Redis;
+use test_servers::{KeepData, Redis as Server, RedisCluster, RedisOptions, Reply};
 use tokio::task::JoinHandle;
 
 use crate::least_rights::LEAST_RIGHTS;

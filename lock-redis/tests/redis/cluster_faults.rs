@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use conformance_tests::servers::{RedisCluster, Reply};
 use lock_core::backend::{Attempt, Claim, Effect, FaultKind, Release, ReleaseMode, Renewal};
 use lock_core::{Backend, ErrorKind, FenceGate, Locker, Loss};
 use lock_redis::Redis;
+use test_servers::{RedisCluster, Reply};
 
 use crate::cluster::{
     LONG, SOON, connect, hold_everywhere, name_at, names_at, options, still_held, waiting,
@@ -99,7 +99,7 @@ async fn a_lost_lock_is_told_and_fenced(
 
 #[tokio::test]
 async fn a_lock_that_died_with_its_master_is_told_and_fenced() {
-    use conformance_tests::servers::KeepData;
+    use test_servers::KeepData;
     let back = |cluster: &RedisCluster| cluster.member(0).restart(KeepData::Yes);
     a_lost_lock_is_told_and_fenced(|cluster| cluster.member(0).kill(), back).await;
 }

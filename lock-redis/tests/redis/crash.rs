@@ -3,12 +3,10 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use conformance_tests::history::{
-    self, Assumption, Clock, Header, Kind, Line, Op, Recorder, Trouble,
-};
-use conformance_tests::proxy::Proxy;
+use lock_conformance::proxy::Proxy;
 use lock_core::clock::{Moment, sleep};
 use lock_core::{Locker, Loss};
+use lock_history::{Assumption, Clock, Header, Kind, Line, Op, Recorder, Trouble};
 use lock_redis::Redis;
 use tokio::task::{JoinHandle, JoinSet};
 
@@ -64,7 +62,7 @@ async fn holders_are_told_and_waiters_are_served_when_the_server_is_killed() {
     }
     recorder.residue(server.keys());
     let history = recorder.history().unwrap();
-    let report = history::check(&history);
+    let report = lock_history::check(&history);
     println!("{report}");
     assert!(report.is_legal(), "{report}");
     assert_eq!(report.grants, HOLDERS + WAITERS);

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use conformance_tests::peers::Library::{Laravel, RedisPy};
-use conformance_tests::servers::RedisCluster;
 use lock_core::backend::Effect;
 use lock_core::{Backend, ErrorKind, Locker};
 use lock_redis::{Config, Names, Redis};
+use test_servers::RedisCluster;
+use test_servers::peers::Library::{Laravel, RedisPy};
 use tokio::task::JoinSet;
 
 use crate::cluster::{SOON, options};

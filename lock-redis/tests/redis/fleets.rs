@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use conformance_tests::peers::Library::{self, Laravel, RedisPy, Symfony};
-use conformance_tests::peers::Peer;
 use lock_core::backend::{Release, ReleaseMode, Renewal};
 use lock_core::clock::{Moment, sleep};
 use lock_core::{
     Backend, Error, ErrorKind, FencingToken, Label, Lock, LockGuard, Locker, OwnerId, Wakeup,
 };
 use lock_redis::Redis;
+use test_servers::peers::Library::{self, Laravel, RedisPy, Symfony};
+use test_servers::peers::Peer;
 use tokio::task::JoinHandle;
 
 use crate::support::{Server, claim, contended, eventually, name, renew, win};

@@ -8,10 +8,10 @@ use std::process::Command;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use conformance_tests::servers::Monitor;
 use lock_core::clock::sleep;
 use lock_core::{LockGuard, Locker};
 use lock_redis::Redis;
+use test_servers::Monitor;
 
 use crate::support::Server;
 

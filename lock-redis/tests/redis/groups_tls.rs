@@ -4,13 +4,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use conformance_tests::servers::{
-    Redis as Server, RedisCluster, RedisOptions, SentinelGroup, Session,
-};
-use conformance_tests::words::{claim, contended, eventually, granted, name, renew, until, win};
+use lock_conformance::words::{claim, contended, eventually, granted, name, renew, until, win};
 use lock_core::backend::{Claim, FaultKind, Release, ReleaseMode, Renewal};
 use lock_core::{Backend, ErrorKind, LockGuard, Locker};
 use lock_redis::Redis;
+use test_servers::{Redis as Server, RedisCluster, RedisOptions, SentinelGroup, Session};
 
 use crate::certificates::Certificates;
 use crate::support::{replica_has, verified};

@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use conformance_tests::proxy::{Direction, Fault, Proxy};
-use conformance_tests::servers::RedisOptions;
+use lock_conformance::proxy::{Direction, Fault, Proxy};
 use lock_core::backend::{
     Attempt, Claim, Effect, FaultKind, Grant, Lease, OnContention, QUEUE_ENTRY_GRACE, Release,
     ReleaseMode, Renewal, Wake,
@@ -11,6 +10,7 @@ use lock_core::backend::{
 use lock_core::clock::{Moment, sleep};
 use lock_core::{Backend, ErrorKind, FencingToken, Locker, Order, Wakeup};
 use lock_redis::{Config, Redis};
+use test_servers::RedisOptions;
 use tokio::task::JoinHandle;
 
 use crate::support::{Server, claim, contended, eventually, granted, name, renew, win};

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use conformance_tests::servers::RedisOptions;
 use lock_core::backend::{
     Attempt, Claim, Effect, FaultKind, Lease, OnContention, Release, ReleaseMode, Renewal,
 };
 use lock_core::clock::{Moment, sleep};
 use lock_core::{Backend, ErrorKind, FencingToken, Label, LockName, Locker};
 use lock_redis::{Config, Redis};
+use test_servers::RedisOptions;
 
 use crate::least_rights::rights_to_delete;
 use crate::support::{Server, claim, contended, granted, name, renew, win};

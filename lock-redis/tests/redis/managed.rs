@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use conformance_tests::servers::RedisOptions;
-use conformance_tests::words::Output;
+use lock_conformance::words::Output;
 use lock_core::{Backend, ErrorKind, Locker, Order, Wakeup};
 use lock_redis::Redis;
+use test_servers::RedisOptions;
 
 use crate::support::{Server, eventually};
 

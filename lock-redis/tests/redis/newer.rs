@@ -4,12 +4,12 @@
 use std::pin::{Pin, pin};
 use std::time::Duration;
 
-use conformance_tests::proxy::{Fault, Match, Proxy};
-use conformance_tests::servers::RedisOptions;
+use lock_conformance::proxy::{Fault, Match, Proxy};
 use lock_core::backend::{Attempt, Claim, OnContention, Release, ReleaseMode, Wake};
 use lock_core::clock::Moment;
 use lock_core::{Backend, Effect, Executor, Label, Locker};
 use lock_redis::Redis;
+use test_servers::RedisOptions;
 
 use crate::least_rights::{LEAST_RIGHTS, rights_to_delete};
 use crate::support::{Server, claim, contended, eventually, granted, name, renew, win};

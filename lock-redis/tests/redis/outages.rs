@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use conformance_tests::proxy::Fault;
+use lock_conformance::proxy::Fault;
 use lock_core::backend::{Effect, FaultKind, Release, ReleaseMode, Renewal};
 use lock_core::clock::{Moment, sleep};
 use lock_core::{Backend, Locker};

@@ -4,11 +4,11 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::time::Duration;
 
-use conformance_tests::servers::Step;
 use lock_core::backend::{Effect, FaultKind, Release, ReleaseMode, Renewal};
 use lock_core::clock::{Moment, sleep};
 use lock_core::{Backend, ErrorKind, FenceGate, LockGuard, Locker, Loss};
 use lock_redis::Redis;
+use test_servers::Step;
 
 use crate::support::{Server, claim, contended, eventually, name, renew, win};
 

@@ -4,7 +4,7 @@ use std::error::Error as _;
 use std::thread;
 use std::time::Duration;
 
-use conformance_tests::proxy::Proxy;
+use lock_conformance::proxy::Proxy;
 use lock_core::backend::{Claim, Effect, Fault, FaultKind, Release, ReleaseMode};
 use lock_core::clock::Moment;
 use lock_core::{Backend, Error, ErrorKind, LockGuard, Locker, Loss};

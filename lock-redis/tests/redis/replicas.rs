@@ -3,15 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use conformance_tests::proxy::{Fault as ProxyFault, Proxy};
-use conformance_tests::servers::{
-    KeepData, Redis as Server, RedisCluster, RedisOptions, SentinelGroup,
-};
-use conformance_tests::words::{claim, eventually, granted, renew, until, win};
+use lock_conformance::proxy::{Fault as ProxyFault, Proxy};
+use lock_conformance::words::{claim, eventually, granted, renew, until, win};
 use lock_core::backend::{Claim, Effect, Fault, FaultKind, Release, ReleaseMode};
 use lock_core::clock::Moment;
 use lock_core::{Backend, ErrorKind, FenceGate, Locker, Loss, Wakeup};
 use lock_redis::Redis;
+use test_servers::{KeepData, Redis as Server, RedisCluster, RedisOptions, SentinelGroup};
 
 use crate::cluster::{self, name_at, names_at, still_held};
 use crate::support::{acquired, replica_has};

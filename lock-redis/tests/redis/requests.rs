@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use conformance_tests::servers::Monitor;
 use lock_core::Locker;
 use lock_core::backend::{ReleaseMode, Renewal};
 use lock_core::clock::{Moment, sleep};
 use redis::Script;
+use test_servers::Monitor;
 
 use crate::support::{Server, claim, eventually, renew, win};
 use lock_core::Backend;

@@ -3,14 +3,14 @@
 use std::error::Error as _;
 use std::time::Duration;
 
-use conformance_tests::servers::RedisOptions;
 use lock_core::backend::{Effect, FaultKind, OnContention, Release, ReleaseMode};
 use lock_core::{Backend, Error, ErrorKind, Locker, Wakeup};
 use lock_redis::Redis;
+use test_servers::RedisOptions;
 
 use crate::least_rights::{LEAST_RIGHTS, rights_to_delete};
 use crate::support::{Server, claim, contended, granted, name};
-use conformance_tests::words::Output;
+use lock_conformance::words::Output;
 
 const LEAST: &str = LEAST_RIGHTS[0];
 const LEAST_IN_ANY_ORDER: &str = LEAST_RIGHTS[1];

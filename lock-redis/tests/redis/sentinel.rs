@@ -3,14 +3,12 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use conformance_tests::servers::{
-    KeepData, Redis as Server, RedisOptions, Sentinel, SentinelGroup,
-};
-use conformance_tests::words::{Output, claim, contended, eventually, granted, name, until};
+use lock_conformance::words::{Output, claim, contended, eventually, granted, name, until};
 use lock_core::backend::{Attempt, Effect, FaultKind, ReleaseMode};
 use lock_core::clock::Moment;
 use lock_core::{Backend, Error, ErrorKind, FenceGate, LockGuard, Locker, Loss, Support};
 use lock_redis::Redis;
+use test_servers::{KeepData, Redis as Server, RedisOptions, Sentinel, SentinelGroup};
 
 use crate::support::{acquired, verified};
 

@@ -3,12 +3,12 @@
 
 use std::time::Duration;
 
-use conformance_tests::proxy::{Fault, Proxy};
-use conformance_tests::servers::Step;
+use lock_conformance::proxy::{Fault, Proxy};
 use lock_core::backend::{Attempt, Claim, OnContention, Release, ReleaseMode, Wake};
 use lock_core::clock::Moment;
 use lock_core::{Backend, Locker};
 use lock_redis::Redis;
+use test_servers::Step;
 
 use crate::support::{Server, claim, contended, eventually, name, win};
 

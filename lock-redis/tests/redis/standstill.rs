@@ -5,10 +5,10 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use conformance_tests::servers::{KeepData, Redis as Server, RedisOptions, SentinelGroup};
 use lock_core::Locker;
 use lock_core::clock::Moment;
 use lock_redis::Redis;
+use test_servers::{KeepData, Redis as Server, RedisOptions, SentinelGroup};
 use tokio::task::JoinSet;
 
 use crate::support::until;

@@ -5,11 +5,11 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use conformance_tests::servers::{KeepData, Persistence, RedisOptions, Session, Step};
-pub(crate) use conformance_tests::words::*;
+pub(crate) use lock_conformance::words::*;
 use lock_core::clock::Moment;
 use lock_core::{Lock, LockGuard};
 use lock_redis::Redis;
+use test_servers::{KeepData, Persistence, RedisOptions, Session, Step};
 
 /// Until its connection has followed: an attempt that began before a failover was known fails after it.
 pub(crate) async fn verified(guard: &LockGuard) {
@@ -35,14 +35,14 @@ pub(crate) async fn acquired(lock: &Lock) -> LockGuard {
 }
 
 /// True if a replica in a cluster has the key.
-pub(crate) fn replica_has(replica: &conformance_tests::servers::Redis, key: &str) -> bool {
+pub(crate) fn replica_has(replica: &test_servers::Redis, key: &str) -> bool {
     let mut session = replica.connect().unwrap();
     session.command(&["READONLY"]).unwrap();
     session.command(&["EXISTS", key]).unwrap().text() == "1"
 }
 
 /// A Redis server of our own.
-pub(crate) struct Server(Arc<conformance_tests::servers::Redis>);
+pub(crate) struct Server(Arc<test_servers::Redis>);
 
 impl Server {
     pub(crate) fn start() -> Self {
@@ -56,7 +56,7 @@ impl Server {
     }
 
     pub(crate) fn with_options(options: RedisOptions) -> Self {
-        Self(Arc::new(conformance_tests::servers::Redis::start(options)))
+        Self(Arc::new(test_servers::Redis::start(options)))
     }
 
     /// One that finds its data again after a restart, and whose clock is ours.
@@ -196,7 +196,7 @@ impl Server {
 }
 
 impl Deref for Server {
-    type Target = conformance_tests::servers::Redis;
+    type Target = test_servers::Redis;
 
     fn deref(&self) -> &Self::Target {
         &self.0

@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use conformance_tests::servers::{Redis, RedisOptions, Step};
+use test_servers::{Redis, RedisOptions, Step};
 
 use super::keyspace::Peer;
 use super::network::{Event, OPERATOR};

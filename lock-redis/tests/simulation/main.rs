@@ -1,8 +1,10 @@
 //! Simulated runs of Redis' line: the scripts and the backend as they are, on a stand-in for the server, on a paused
 //! clock. How many runs there are, and which, says the environment: see `Seeds`.
 
-use conformance_tests::history::Line;
-use conformance_tests::simulation::{Run, Seeds, run};
+use std::sync::Arc;
+
+use lock_history::Line;
+use lock_simulation::{Run, Seeds, Site, run};
 
 mod audit;
 mod comparison;
@@ -19,13 +21,19 @@ use site::OnStandIn;
 
 const RUNS: u64 = 80;
 
+fn simulation(seed: u64, harness: OnStandIn) -> Run {
+    let harness = Arc::new(harness);
+    let site = Arc::clone(&harness) as Arc<dyn Site>;
+    run(seed, harness, Some(site)).expect("a simulation records a history")
+}
+
 fn simulate(seed: u64) -> Run {
-    run(seed, Box::new(OnStandIn::new(seed))).expect("a simulation records a history")
+    simulation(seed, OnStandIn::new(seed))
 }
 
 #[test]
 fn no_run_breaks_a_promise() {
-    let test = "-p lock-redis --features simulation --test simulation no_run";
+    let test = "-p lock-redis --features __simulation --test simulation no_run";
     let sum = Seeds::of_test(test, RUNS).run(simulate);
     println!("{sum}");
     sum.assert_legal();
@@ -57,7 +65,7 @@ fn the_stand_in_answers_as_a_server_does() {
         }
         let world = harness.world.clone();
         world.keep_trace();
-        run(seed, Box::new(harness)).expect("a simulation records a history");
+        simulation(seed, harness);
         original.follow(&world.take_trace());
     }
     println!("{:?}", original.compared);

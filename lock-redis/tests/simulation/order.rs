@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use conformance_tests::simulation::Stage;
+use lock_simulation::Stage;
 
 use super::keyspace::{Bytes, Keyspace, Note};
 

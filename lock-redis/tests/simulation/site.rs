@@ -5,13 +5,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use conformance_tests::history::{Assumption, FaultNote, Recorder, Trouble};
-use conformance_tests::simulation::{Scene, Site, Stage};
-use conformance_tests::{Harness, Pace, Script};
 use fastrand::Rng;
+use lock_conformance::{Harness, Pace, Script};
 use lock_core::clock::{Moment, sleep, sleep_until};
 use lock_core::{Backend, LockName};
+use lock_history::{Assumption, FaultNote, Recorder, Trouble};
 use lock_redis::{Config, Redis};
+use lock_simulation::{Scene, Site, Stage};
 use tokio::sync::OnceCell;
 
 use super::keyspace::Bytes;
@@ -340,10 +340,6 @@ impl Harness for OnStandIn {
 
     fn can_evict(&self) -> bool {
         true
-    }
-
-    fn site(&self) -> Option<&dyn Site> {
-        Some(self)
     }
 }
 

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use conformance_tests::network::Network;
-use conformance_tests::proxy::{Fault, Proxy};
-use conformance_tests::servers::{ZooKeeper as Server, ZooKeeperOptions};
-use conformance_tests::{Harness, Mortal, Pace, ServerProcess, Suite};
+use lock_conformance::network::Network;
+use lock_conformance::proxy::{Fault, Proxy};
+use lock_conformance::{Harness, Mortal, Pace, ServerProcess, Suite};
 use lock_core::{Backend, LockName};
 use lock_zookeeper::ZooKeeper;
+use test_servers::{ZooKeeper as Server, ZooKeeperOptions};
 use zookeeper_client::Client;
 
 /// The clients are a user to whom alone their nodes belong.

@@ -7,11 +7,11 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use conformance_tests::proxy::{Fault, Proxy};
-use conformance_tests::servers::{ZooKeeperEnsemble, ZooKeeperOptions};
+use lock_conformance::proxy::{Fault, Proxy};
 use lock_core::clock::{Moment, sleep};
 use lock_core::{LockGuard, LockName, Locker, Loss};
 use lock_zookeeper::ZooKeeper;
+use test_servers::{ZooKeeperEnsemble, ZooKeeperOptions};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 

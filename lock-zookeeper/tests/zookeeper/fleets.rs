@@ -1,11 +1,11 @@
 //! Mixed fleets: real lock libraries of other languages in the same line, in both directions.
 
-use conformance_tests::peers::Library::{self, Curator, Kazoo};
-use conformance_tests::peers::Peer;
-use conformance_tests::servers::{ZooKeeper as Server, ZooKeeperOptions};
 use lock_core::backend::{FaultKind, ReleaseMode};
 use lock_core::{Backend, FencingToken, LockGuard, Locker};
 use lock_zookeeper::{Config, Layout, ZooKeeper};
+use test_servers::peers::Library::{self, Curator, Kazoo};
+use test_servers::peers::Peer;
+use test_servers::{ZooKeeper as Server, ZooKeeperOptions};
 use tokio::task::JoinHandle;
 use zookeeper_client::{Acls, Client, CreateMode};
 

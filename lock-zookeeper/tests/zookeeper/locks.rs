@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use conformance_tests::proxy::{Fault, Proxy};
-use conformance_tests::servers::{ZooKeeper as Server, ZooKeeperOptions};
-use conformance_tests::words::Output;
+use lock_conformance::proxy::{Fault, Proxy};
+use lock_conformance::words::Output;
 use lock_core::backend::{Attempt, FaultKind, Release, ReleaseMode, Renewal, Wake};
 use lock_core::clock::{Moment, sleep};
 use lock_core::{Backend, FencingToken, Label, Locker, Loss};
 use lock_zookeeper::ZooKeeper;
+use test_servers::{ZooKeeper as Server, ZooKeeperOptions};
 use zookeeper_client::{Acls, CreateMode};
 
 use crate::support::{

@@ -7,12 +7,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
-use conformance_tests::proxy::{Fault, Proxy};
-use conformance_tests::servers::{KeepData, ZooKeeper as Server};
+use lock_conformance::proxy::{Fault, Proxy};
 use lock_core::backend::{Attempt, Release, ReleaseMode, Renewal};
 use lock_core::clock::{Moment, sleep};
 use lock_core::{Backend, ErrorKind, Locker, Loss};
 use lock_zookeeper::ZooKeeper;
+use test_servers::{KeepData, ZooKeeper as Server};
 use zookeeper_client::{Acls, Client, CreateMode};
 
 use crate::support::{

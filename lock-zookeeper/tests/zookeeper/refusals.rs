@@ -2,13 +2,11 @@
 
 use std::time::Duration;
 
-use conformance_tests::servers::{
-    KeepData, ZooKeeper as Server, ZooKeeperEnsemble, ZooKeeperOptions,
-};
-use conformance_tests::words::Output;
+use lock_conformance::words::Output;
 use lock_core::backend::{Claim, FaultKind, HoldKind};
 use lock_core::{Backend, ErrorKind, Locker, Support};
 use lock_zookeeper::ZooKeeper;
+use test_servers::{KeepData, ZooKeeper as Server, ZooKeeperEnsemble, ZooKeeperOptions};
 use zookeeper_client::{Acl, Acls, AuthId, Client, CreateMode, Permission};
 
 use crate::support::{claim, client, name, operator, server, soon, until, win};

@@ -3,10 +3,10 @@
 
 use std::time::Duration;
 
-use conformance_tests::proxy::{Direction, Fault, Proxy};
-use conformance_tests::servers::ZooKeeperEnsemble;
-use conformance_tests::words::Output;
+use lock_conformance::proxy::{Direction, Fault, Proxy};
+use lock_conformance::words::Output;
 use lock_core::clock::{Moment, sleep};
+use test_servers::ZooKeeperEnsemble;
 
 use crate::ensemble::{HandOver, connect, ensemble_with_links, eventually, locker, roles};
 use crate::support::until;

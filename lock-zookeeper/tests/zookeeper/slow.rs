@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use conformance_tests::proxy::{Fault, Proxy};
-use conformance_tests::servers::ZooKeeper as Server;
-use conformance_tests::words::Output;
+use lock_conformance::proxy::{Fault, Proxy};
+use lock_conformance::words::Output;
 use lock_core::Locker;
 use lock_core::clock::{Moment, sleep};
 use lock_zookeeper::ZooKeeper;
+use test_servers::ZooKeeper as Server;
 
 use crate::support::{TIMEOUT as SESSION, client, server, soon};
 

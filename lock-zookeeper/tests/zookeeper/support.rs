@@ -3,11 +3,11 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use conformance_tests::servers::{ZooKeeper as Server, ZooKeeperOptions};
-pub(crate) use conformance_tests::words::{name, until};
+pub(crate) use lock_conformance::words::{name, until};
 use lock_core::backend::{Attempt, Claim, Grant, OnContention};
 use lock_core::{Backend, OwnerId};
 use lock_zookeeper::ZooKeeper;
+use test_servers::{ZooKeeper as Server, ZooKeeperOptions};
 use zookeeper_client::Client;
 
 /// Longer than anything here takes on a busy machine. A test that works does not wait for it.

@@ -4,12 +4,12 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::Command;
 
-use conformance_tests::proxy::Proxy;
-use conformance_tests::servers::{ZooKeeper as Server, ZooKeeperOptions};
+use lock_conformance::proxy::Proxy;
 use lock_core::backend::{Release, ReleaseMode, Renewal};
 use lock_core::{Backend, Error, ErrorKind, Locker};
 use lock_zookeeper::ZooKeeper;
 use tempfile::TempDir;
+use test_servers::{ZooKeeper as Server, ZooKeeperOptions};
 
 use crate::support::{claim, is_contended, soon, until, win};
 

@@ -1,0 +1,265 @@
+//! What people use instead: locks of other projects, measured when they are asked for, as far as they are there.
+//!
+//! Another one is a row here, and a worker in `peers/`.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use super::peer::Lib;
+
+/// A lock of another project, as its users get it, or tuned as its own documents say.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Other {
+    /// Its column.
+    name: &'static str,
+    worker: Worker,
+    /// Words for its worker.
+    options: &'static [&'static str],
+    waiting: Waiting,
+    tuning: Tuning,
+}
+
+/// What is known of the pause between two looks of those who wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Tuning {
+    /// This is the same library as the row before, with another pause: it differs only where somebody waits.
+    Tuned,
+    /// The row behind this one has another pause.
+    Follows,
+    /// It has no other row, and this is why.
+    None(&'static str),
+}
+
+/// How its waiters learn that the lock is free. What waits in vain costs time and requests, so the largest crowds are
+/// for those who are told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Waiting {
+    /// They look from time to time.
+    Polls,
+    /// Somebody tells them.
+    Told,
+}
+
+/// What runs it. Told no URL, each but the first says which version of the library there is.
+#[derive(Clone, Copy, Debug)]
+enum Worker {
+    /// This program.
+    Own,
+    /// A script for Debian's own Python: another one in the PATH does not find Debian's packages.
+    DebianPython(&'static str),
+    /// A script for Java's BeanShell, with Debian's jars.
+    BeanShell(&'static str),
+    /// A script for the Python of `peers/setup`.
+    Python(&'static str),
+    /// A script for node, with the packages of `peers/setup`.
+    Node(&'static str),
+    /// A library of `peers/rust`.
+    Rust(&'static str),
+}
+
+/// As it comes, where nothing can be tuned: because it …
+const fn alone(name: &'static str, worker: Worker, waiting: Waiting, why: &'static str) -> Other {
+    Other { name, worker, options: &[], waiting, tuning: Tuning::None(why) }
+}
+
+/// Whose waiters are told.
+const fn told(name: &'static str, worker: Worker) -> Other {
+    alone(name, worker, Told, "is told")
+}
+
+/// Of the same library: as it comes, and with the pause between two looks as short as its documents say one may.
+const fn row(name: &'static str, worker: Worker) -> Other {
+    Other { name, worker, options: &[], waiting: Polls, tuning: Tuning::Follows }
+}
+
+const fn tuned(name: &'static str, worker: Worker, options: &'static [&'static str]) -> Other {
+    Other { name, worker, options, waiting: Polls, tuning: Tuning::Tuned }
+}
+
+use Waiting::{Polls, Told};
+use Worker::{BeanShell, DebianPython, Node, Own, Python, Rust};
+
+pub(crate) const ON_FILES: &[Other] = &[alone(
+    "distributed-lock",
+    Rust("distributed-lock-file"),
+    Polls,
+    "looks after 10 ms, then after twice as long each time up to a second, and has no option for it",
+)];
+
+pub(crate) const ON_REDIS: &[Other] = &[
+    row("rslock", Rust("rslock")),
+    tuned("rslock, 10 ms", Rust("rslock"), &["delay=10"]),
+    alone("distributed-lock", Rust("distributed-lock-redis"), Polls, "does not wait at all"),
+    row("redis-py", Python("redis_py.py")),
+    tuned("redis-py, 10 ms", Python("redis_py.py"), &["sleep=0.01"]),
+    told("python-redis-lock", Python("python_redis_lock.py")),
+    row("Sherlock", Python("sherlock_lock.py")),
+    tuned("Sherlock, 10 ms", Python("sherlock_lock.py"), &["retry_interval=0.01"]),
+    alone("redis-semaphore", Node("redis_semaphore.js"), Polls, "looks every 10 ms as it comes"),
+    row("node-redlock", Node("redlock.js")),
+    tuned("node-redlock, 10 ms", Node("redlock.js"), &["retryDelay=10", "retryJitter=5"]),
+];
+
+pub(crate) const ON_QUORUMS: &[Other] =
+    &[row("rslock", Rust("rslock")), tuned("rslock, 10 ms", Rust("rslock"), &["delay=10"])];
+
+pub(crate) const ON_ZOOKEEPER: &[Other] = &[
+    told("zookeeper-crate", Own),
+    told("kazoo", DebianPython("kazoo_lock.py")),
+    told("curator", BeanShell("Curator.bsh")),
+];
+
+pub(crate) const ON_MEMCACHED: &[Other] = &[
+    alone("memcache-crate", Own, Polls, "has no lock that could wait"),
+    row("Sherlock", Python("sherlock_lock.py")),
+    tuned("Sherlock, 10 ms", Python("sherlock_lock.py"), &["retry_interval=0.01"]),
+];
+
+/// What was looked for: its name, and which version there is, or how it is installed.
+pub(crate) type Found = (&'static str, Result<String, String>);
+
+impl Other {
+    pub(crate) fn name(self) -> &'static str {
+        self.name
+    }
+
+    /// Why it was measured only as it comes: it …
+    pub(crate) fn untuned(self) -> Option<&'static str> {
+        match self.tuning {
+            Tuning::None(why) => Some(why),
+            Tuning::Tuned | Tuning::Follows => None,
+        }
+    }
+
+    /// How it is run, if it is there.
+    pub(crate) fn find(self, threads: usize) -> (Option<Lib>, Found) {
+        let tuned = self.tuning == Tuning::Tuned;
+        if matches!(self.worker, Own) {
+            let lib = Lib::own(self.name, threads).waiting(self.waiting, tuned);
+            return (Some(lib), (self.name, Ok("as compiled in".into())));
+        }
+        let mut command = self.worker.command();
+        match version(&command) {
+            Some(version) => {
+                command.extend(self.options.iter().map(|&word| word.to_owned()));
+                let lib = Lib::script(self.name, command).waiting(self.waiting, tuned);
+                let lib = if self.worker.is_cold_at_first() { lib.warmed_up() } else { lib };
+                (Some(lib), (self.name, Ok(format!("{version}{}", self.worker.note()))))
+            }
+            None => (None, (self.name, Err(self.worker.installed_by()))),
+        }
+    }
+}
+
+impl Worker {
+    fn command(self) -> Vec<String> {
+        let peers = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/peers"));
+        let there = installed();
+        let words = match self {
+            Self::Own => vec![],
+            Self::DebianPython(script) => {
+                vec!["/usr/bin/python3".into(), peers.join("python").join(script)]
+            }
+            Self::BeanShell(script) => {
+                let mut words: Vec<PathBuf> =
+                    ["java", "-XX:+UseSerialGC", "-cp", JARS, "bsh.Interpreter"]
+                        .map(Into::into)
+                        .into();
+                words.push(peers.join(script));
+                words
+            }
+            Self::Python(script) => {
+                vec![there.join("venv/bin/python"), peers.join("python").join(script)]
+            }
+            Self::Node(script) => {
+                let packages = format!("NODE_PATH={}", there.join("node/node_modules").display());
+                vec!["env".into(), packages.into(), "node".into(), peers.join("node").join(script)]
+            }
+            Self::Rust(lib) => vec![there.join("rust/release/lock-bench-peers"), lib.into()],
+        };
+        words.into_iter().map(|word| word.to_string_lossy().into_owned()).collect()
+    }
+
+    /// What it runs is compiled while it runs, so that its first second is slower than those that follow.
+    fn is_cold_at_first(self) -> bool {
+        matches!(self, Self::BeanShell(_) | Self::Node(_))
+    }
+
+    /// What has to be known of its figures.
+    fn note(self) -> &'static str {
+        match self {
+            Self::BeanShell(_) => {
+                " (its worker is interpreted by BeanShell; measured after a second of warming up)"
+            }
+            Self::Node(_) => " (measured after a second of warming up)",
+            _ => "",
+        }
+    }
+
+    fn installed_by(self) -> String {
+        match self {
+            Self::Own => String::new(),
+            Self::DebianPython(_) => "apt-get install python3-kazoo".into(),
+            Self::BeanShell(_) => {
+                "apt-get install default-jre-headless libbsh-java libcurator-recipes-java".into()
+            }
+            Self::Python(_) => "testing/bench/peers/setup python".into(),
+            Self::Node(_) => "testing/bench/peers/setup node".into(),
+            Self::Rust(_) => "testing/bench/peers/setup rust".into(),
+        }
+    }
+}
+
+const JARS: &str = "/usr/share/java/bsh.jar:/usr/share/java/zookeeper.jar:\
+    /usr/share/java/curator-recipes.jar:/usr/share/java/curator-framework.jar:\
+    /usr/share/java/curator-client.jar:/usr/share/java/guava.jar:/usr/share/java/slf4j-nop.jar";
+
+/// Where `peers/setup` puts things: `peers` in the target directory, which this program is in, too.
+fn installed() -> PathBuf {
+    let program = std::env::current_exe().unwrap_or_default();
+    let mut above = program.ancestors();
+    // Tests of this program are one folder deeper.
+    let target =
+        above.find(|path| path.join("peers").is_dir() && !path.join("Cargo.toml").exists());
+    target.unwrap_or(Path::new("target")).join("peers")
+}
+
+fn version(command: &[String]) -> Option<String> {
+    let (program, arguments) = command.split_first()?;
+    let output = Command::new(program).args(arguments).stdin(Stdio::null()).output().ok()?;
+    let version = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+    (output.status.success() && !version.is_empty()).then_some(version)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_says_no_version_is_not_there() {
+        let of = |words: &[&str]| version(&words.iter().map(|&w| w.into()).collect::<Vec<_>>());
+        assert_eq!(of(&["/nowhere/at/all", "worker"]), None);
+        assert_eq!(of(&["false"]), None);
+        assert_eq!(of(&["true"]), None);
+        assert_eq!(of(&["echo", "1.2"]).as_deref(), Some("1.2"));
+    }
+
+    #[test]
+    fn what_is_not_there_is_left_out_and_said_so() {
+        let (lib, (name, version)) = row("x", Python("no_such_worker.py")).find(0);
+        assert!(lib.is_none() && name == "x");
+        assert_eq!(version.unwrap_err(), "testing/bench/peers/setup python");
+    }
+
+    /// Who polls has a second row, or a reason why not.
+    #[test]
+    fn a_row_that_says_that_another_follows_is_followed_by_it() {
+        for table in [ON_FILES, ON_REDIS, ON_QUORUMS, ON_ZOOKEEPER, ON_MEMCACHED] {
+            for (i, other) in table.iter().enumerate() {
+                let next = table.get(i + 1).filter(|next| next.tuning == Tuning::Tuned);
+                let follows = next.is_some_and(|next| next.name.starts_with(other.name));
+                assert_eq!(follows, other.tuning == Tuning::Follows, "{}", other.name);
+            }
+        }
+    }
+}

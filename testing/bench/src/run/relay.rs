@@ -1,0 +1,133 @@
+//! A long way to the server: how many times it is gone there and back.
+
+use std::time::Duration;
+
+use lock_conformance::proxy::{Fault, Proxy};
+
+use super::Stop;
+use super::services::Server;
+use crate::clock::MILLI;
+
+/// How often a time is taken at each length of the way, at least.
+const BATCHES: u64 = 3;
+
+/// And at most, where neighbours keep them apart.
+const MAX_BATCHES: u64 = 12;
+
+/// How much longer the long way is than the short one.
+const STRETCH: u64 = 3;
+
+/// Requests of our own in each batch.
+const PINGS: usize = 2;
+
+/// A relay in front of a server. It is a delay line: what is sent at one time arrives together, however
+/// much is under way, so that it does not look as if requests waited for each other.
+pub(crate) struct Relay {
+    /// One to each server.
+    proxies: Vec<Proxy>,
+    pub(crate) url: String,
+    delay: u64,
+}
+
+/// The shortest times on one way, in nanoseconds.
+#[derive(Clone, Copy)]
+struct Times {
+    work: Shortest,
+    trip: Shortest,
+}
+
+impl Times {
+    const NONE: Self = Self { work: Shortest::NONE, trip: Shortest::NONE };
+
+    fn agree(&self) -> bool {
+        self.work.agree() && self.trip.agree()
+    }
+}
+
+/// The shortest two of several times.
+#[derive(Clone, Copy)]
+struct Shortest(f64, f64);
+
+impl Shortest {
+    const NONE: Self = Self(f64::INFINITY, f64::INFINITY);
+
+    fn add(&mut self, time: f64) {
+        if time < self.0 {
+            *self = Self(time, self.0);
+        } else {
+            self.1 = self.1.min(time);
+        }
+    }
+
+    /// Neighbours do not add the same twice.
+    fn agree(self) -> bool {
+        self.1 / self.0 < 1.03
+    }
+}
+
+impl Relay {
+    /// `delay`: what the short way takes in each direction, in ms.
+    pub(crate) fn start(server: &dyn Server, delay: u64) -> Result<Self, Stop> {
+        let proxies: Result<Vec<_>, _> = server.addrs().into_iter().map(Proxy::start).collect();
+        let proxies =
+            proxies.map_err(|e| Stop::Failed(format!("the relay cannot be started: {e}")))?;
+        let addrs: Vec<_> = proxies.iter().map(Proxy::addr).collect();
+        let url = server.url_at(&addrs);
+        let relay = Self { proxies, url, delay: delay.max(1) };
+        relay.stretch(1);
+        Ok(relay)
+    }
+
+    /// How often the way is gone there and back in what `time` does and takes the time of, in
+    /// nanoseconds. It is told the delay each way in ms.
+    ///
+    /// The work is done on a short way and on a long one. What comes on top is the way; what is computed,
+    /// and what the relay adds, is the same in both and cancels out. Of several times the shortest
+    /// counts, when another one is about as short: neighbours only add to them. How long the way is in truth, the
+    /// cheapest of requests says, sent on the same way at the same time.
+    pub(crate) fn round_trips(
+        &self,
+        server: &dyn Server,
+        mut time: impl FnMut(u64) -> Result<f64, Stop>,
+    ) -> Result<f64, Stop> {
+        let nothing = || Stop::Failed("through the relay, no time was taken".into());
+        let mut shortest = [Times::NONE; 2];
+        for batch in 1..=MAX_BATCHES {
+            // In turns, so that a busy second does not fall on one of the two alone.
+            for (times, stretch) in shortest.iter_mut().zip([1, STRETCH]) {
+                self.stretch(stretch);
+                times.work.add(time(self.delay * stretch)?);
+                let trips = server.round_trips(self.proxies[0].addr(), PINGS, 0)?;
+                times.trip.add(trips.into_iter().min().unwrap_or(u64::MAX) as f64);
+            }
+            let [short, long] = shortest;
+            let told = (2 * (STRETCH - 1) * self.delay * MILLI) as f64;
+            let way = long.trip.0 - short.trip.0;
+            let is_clear = (way / told - 1.0).abs() < 0.1;
+            let is_calm = is_clear && short.agree() && long.agree();
+            let is_last = batch == MAX_BATCHES || !short.work.0.is_finite();
+            if batch >= BATCHES && (is_calm || (is_last && is_clear)) {
+                self.stretch(1);
+                let trips = (long.work.0 - short.work.0) / way;
+                // Not so if no time could be taken.
+                return trips.is_finite().then_some(trips).ok_or_else(nothing);
+            }
+        }
+        Err(Stop::Failed(
+            "the machine is too busy to tell how long the way through the relay is".into(),
+        ))
+    }
+
+    /// Bytes to the server and from it so far.
+    pub(crate) fn bytes(&self) -> (u64, u64) {
+        let stats = self.proxies.iter().map(Proxy::stats);
+        stats.fold((0, 0), |(up, down), stats| {
+            (up + stats.to_server.received, down + stats.to_client.received)
+        })
+    }
+
+    fn stretch(&self, stretch: u64) {
+        let delay = Duration::from_millis(self.delay * stretch);
+        self.proxies.iter().for_each(|proxy| proxy.set(Fault::delay(delay)));
+    }
+}

@@ -1,0 +1,153 @@
+//! ZooKeeper: a server of our own, or one that is given.
+
+use std::fmt::Display;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use test_servers::{ZooKeeper, ZooKeeperOptions};
+
+use super::{Count, Place, Server, resolve, timed};
+use crate::clock::now;
+use crate::run::Stop;
+use crate::worker::floors::{Dialect, ZooKeeper as Requests};
+
+/// The timeout that our sessions ask for, in seconds. Proofs come six times in it, and the server counts them with all
+/// other requests: it is so long that most measurements end before the second one.
+const SESSION: u64 = 24;
+
+/// The same where holders are killed, in seconds: two ticks of a server as it comes.
+pub(crate) const SESSION_OF_THE_KILLED: u64 = 4;
+
+/// `zookeeper:` starts a server; `zookeeper://host:port` is one that runs already, and has to answer the
+/// words `mntr` and `srvr`.
+pub(crate) fn zookeeper(url: &str) -> Result<Place, Stop> {
+    let (own, addr) = match url.strip_prefix("zookeeper://") {
+        None if url == "zookeeper:" => {
+            let server = ZooKeeper::try_start(&ZooKeeperOptions::new()).map_err(failed)?;
+            let addr = server.addr();
+            (Some(server), addr)
+        }
+        Some(host) if !host.contains(['@', '/', '?', ',']) => (None, resolve(host, 2181)?),
+        _ => {
+            return Err(failed(
+                "write zookeeper: for a server of its own, or zookeeper://host:port",
+            ));
+        }
+    };
+    Ok(Place::at(Measured { own, addr }))
+}
+
+fn url(addr: SocketAddr, session: u64) -> String {
+    format!("zookeeper://{addr}?session_timeout={session}s")
+}
+
+struct Measured {
+    own: Option<ZooKeeper>,
+    addr: SocketAddr,
+}
+
+impl Server for Measured {
+    fn addrs(&self) -> Vec<SocketAddr> {
+        vec![self.addr]
+    }
+
+    fn url_at(&self, addrs: &[SocketAddr]) -> String {
+        url(addrs[0], SESSION)
+    }
+
+    fn url_of_the_killed(&self) -> String {
+        url(self.addr, SESSION_OF_THE_KILLED)
+    }
+
+    fn pids(&self) -> Vec<u32> {
+        self.own.iter().map(|server| server.pid()).collect()
+    }
+
+    fn version(&self) -> Result<String, Stop> {
+        let answer = word(self.addr, "srvr").map_err(failed)?;
+        let version = answer.lines().find_map(|line| line.strip_prefix("Zookeeper version: "));
+        let version = version.and_then(|version| version.split(['-', ',']).next());
+        Ok(format!("zookeeper {}", version.unwrap_or("of unknown version")))
+    }
+
+    fn count(&self) -> Result<Box<dyn Count>, Stop> {
+        Ok(Box::new(Packets { addr: self.addr, before: packets(self.addr)? }))
+    }
+
+    /// Writes: nodes that are made and deleted, one after the other.
+    fn round_trips(&self, addr: SocketAddr, times: usize, pause: u64) -> Result<Vec<u64>, Stop> {
+        written(addr, times, pause).map_err(failed)
+    }
+
+    /// No node here expires by itself.
+    fn fill(&self, _keys: usize) -> Result<(), Stop> {
+        Ok(())
+    }
+}
+
+fn written(addr: SocketAddr, times: usize, pause: u64) -> io::Result<Vec<u64>> {
+    let mut socket = TcpStream::connect(addr)?;
+    socket.set_nodelay(true)?;
+    let refused = || io::Error::other("the server refuses a node");
+    let greeting = exchange(&mut socket, &Requests::greeting())?;
+    let requests = Requests::greeted(&greeting).ok_or_else(refused)?;
+    let key = format!("lock-bench-{}-{}", std::process::id(), now());
+    let mut made = None;
+    timed(times, pause, || {
+        made = match made.take() {
+            None => {
+                let (request, path) = requests.acquire(&key, Duration::ZERO);
+                let reply = exchange(&mut socket, &request)?;
+                Some(requests.acquired(&key, path, &reply).ok_or_else(refused)?)
+            }
+            Some(path) => {
+                let reply = exchange(&mut socket, &requests.release(&path))?;
+                requests.released(&reply).then_some(None).ok_or_else(refused)?
+            }
+        };
+        Ok(())
+    })
+}
+
+fn exchange(socket: &mut TcpStream, request: &[u8]) -> io::Result<Vec<u8>> {
+    socket.write_all(request)?;
+    let mut reply = vec![0; 4];
+    socket.read_exact(&mut reply)?;
+    let length = u32::from_be_bytes([reply[0], reply[1], reply[2], reply[3]]);
+    reply.resize(4 + length as usize, 0);
+    socket.read_exact(&mut reply[4..])?;
+    Ok(reply)
+}
+
+/// What the server has counted: every packet of every session, and each word like this one.
+struct Packets {
+    addr: SocketAddr,
+    before: u64,
+}
+
+impl Count for Packets {
+    fn finish(self: Box<Self>) -> Result<u64, Stop> {
+        // The word that asks has been counted as well.
+        Ok((packets(self.addr)? - self.before).saturating_sub(1))
+    }
+}
+
+fn packets(addr: SocketAddr) -> Result<u64, Stop> {
+    let answer = word(addr, "mntr").map_err(failed)?;
+    let counted = answer.lines().find_map(|line| line.strip_prefix("zk_packets_received"));
+    let counted = counted.and_then(|counted| counted.trim().parse().ok());
+    counted.ok_or_else(|| failed("the server does not count: is mntr in 4lw.commands.whitelist?"))
+}
+
+fn word(addr: SocketAddr, word: &str) -> io::Result<String> {
+    let mut stream = TcpStream::connect(addr)?;
+    stream.write_all(word.as_bytes())?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer)?;
+    Ok(answer)
+}
+
+fn failed(error: impl Display) -> Stop {
+    Stop::Failed(format!("zookeeper: {error}"))
+}

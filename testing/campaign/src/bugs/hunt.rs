@@ -1,0 +1,264 @@
+//! Plants each bug and sees whether it is seen.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::io::{self, BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use lock_conformance::{Harness, Pace, laws};
+use lock_core::Memory;
+
+use super::finding::CAMPAIGN;
+use super::{ALL, Bug, Finding, Only, Seer, saboteur};
+use crate::outcome::Settings;
+use crate::report;
+use crate::run::run;
+use crate::sites::Backing;
+
+/// What is hunted for, and how long.
+#[derive(Debug)]
+pub(crate) struct Hunt {
+    /// These only; all of them if there are none.
+    pub(crate) names: Vec<String>,
+    /// By the campaign on this backend, whoever has to see them.
+    pub(crate) on: Option<String>,
+    pub(crate) settings: Settings,
+    pub(crate) seeds: std::ops::Range<u64>,
+    /// Where findings are kept; those that are there already are left out, unless an older verdict saw them.
+    pub(crate) out: PathBuf,
+    /// Nothing that is there already counts: the code may have changed.
+    pub(crate) anew: bool,
+    /// What findings say of the code that ran.
+    pub(crate) code: Option<String>,
+}
+
+/// True if all were seen.
+pub(crate) fn hunt(
+    hunt: &Hunt,
+    find: impl Fn(&str) -> io::Result<Backing>,
+    runtime: impl Fn() -> io::Result<tokio::runtime::Runtime>,
+) -> io::Result<bool> {
+    let (mut findings, mut clean) = (Vec::new(), Clean::default());
+    let mut mutants = Vec::new();
+    for bug in hunt.bugs()? {
+        let there = Finding::of(&hunt.out, bug.name)?;
+        if let Some(finding) = there.filter(|there| !hunt.anew && there.is_current()) {
+            println!("{}: there already", bug.name);
+            findings.push(finding);
+            continue;
+        }
+        let finding = match hunt.on.as_deref().map_or(bug.seen_by, |_| Seer::Campaign("")) {
+            Seer::Campaign(backend) => {
+                let backing = find(hunt.on.as_deref().unwrap_or(backend))?;
+                by_campaign(hunt, bug, &backing, &mut clean, &runtime)?
+            }
+            Seer::Law(number) => by_law(bug, number).map_err(io::Error::other)?,
+            Seer::Network(number) => by_network(bug, number)?,
+            Seer::Mutant(name) => {
+                mutants.push((name, bug));
+                continue;
+            }
+        };
+        keep(hunt, finding, &mut findings)?;
+    }
+    if !mutants.is_empty() {
+        by_mutants(&mutants, |finding| keep(hunt, finding, &mut findings))?;
+    }
+    let seen = findings.iter().filter(|finding| finding.seen.is_some()).count();
+    println!("{seen} of {} bugs are seen", findings.len());
+    Ok(seen == findings.len())
+}
+
+impl Hunt {
+    fn bugs(&self) -> io::Result<Vec<&'static Bug>> {
+        if self.names.is_empty() {
+            return Ok(ALL.iter().collect());
+        }
+        let find = |name: &String| {
+            let found = ALL.iter().find(|bug| bug.name == name);
+            found.ok_or_else(|| io::Error::other(format!("no bug {name:?} is known")))
+        };
+        self.names.iter().map(find).collect()
+    }
+}
+
+fn keep(hunt: &Hunt, finding: Finding, findings: &mut Vec<Finding>) -> io::Result<()> {
+    let finding = Finding { code: hunt.code.clone(), ..finding };
+    let seen = finding.seen.as_deref().unwrap_or("NOT SEEN");
+    println!("{}, {}: {seen}", finding.bug, finding.seen_by);
+    finding.keep(&hunt.out)?;
+    findings.push(finding);
+    Ok(())
+}
+
+fn by_campaign(
+    hunt: &Hunt,
+    bug: &Bug,
+    backing: &Backing,
+    clean: &mut Clean,
+    runtime: impl Fn() -> io::Result<tokio::runtime::Runtime>,
+) -> io::Result<Finding> {
+    saboteur(bug.name).map_err(io::Error::other)?;
+    let settings = Settings { bug: Some(bug.name.to_owned()), ..hunt.settings.clone() };
+    let (mut seen, mut command) = (None, String::new());
+    for seed in hunt.seeds.clone() {
+        let outcome = runtime()?.block_on(run(backing, seed, &settings))?.outcome;
+        command = outcome.command();
+        let without = || {
+            println!("{} seed {seed} without a bug", backing.name);
+            Ok(runtime()?.block_on(run(backing, seed, &hunt.settings))?.outcome.is_clean())
+        };
+        if bug.shows_in(&outcome) && clean.is_clean(backing.name, seed, without)? {
+            seen = report::caught_by(&outcome).map(|by| format!("{by} (seed {seed})"));
+            break;
+        }
+    }
+    Ok(Finding::new(bug, format!("{CAMPAIGN}, {}", backing.name), seen, command))
+}
+
+/// Which seeds are clean on which backend without a bug: what is wrong with them shows none. Each is run once.
+#[derive(Default)]
+struct Clean(HashMap<(String, u64), bool>);
+
+impl Clean {
+    fn is_clean(
+        &mut self,
+        backend: &str,
+        seed: u64,
+        run: impl FnOnce() -> io::Result<bool>,
+    ) -> io::Result<bool> {
+        match self.0.entry((backend.to_owned(), seed)) {
+            Entry::Occupied(known) => Ok(*known.get()),
+            Entry::Vacant(new) => Ok(*new.insert(run()?)),
+        }
+    }
+}
+
+fn by_law(bug: &Bug, number: &str) -> Result<Finding, String> {
+    let law = laws::by_number(number).ok_or_else(|| format!("there is no law {number}"))?;
+    let make = || {
+        let backend = Arc::new(Memory::new().with_loss_push());
+        Box::new(Only { backend, pace: Pace::Paused }) as Box<dyn Harness>
+    };
+    let seen = lock_conformance::catch(law, saboteur(bug.name)?, &make).ok();
+    let happened = seen.map(|violation| {
+        let text = violation.to_string();
+        let line = text.lines().find_map(|line| line.trim().strip_prefix("happened: "));
+        line.unwrap_or(&text).to_owned()
+    });
+    let trial = format!("law_{}_catches_{}", number.replace('.', "_"), bug.name);
+    let command = format!("cargo test -p lock-conformance --test sabotage {trial}");
+    Ok(Finding::new(bug, format!("law {number}, {}", law.name), happened, command))
+}
+
+/// The law is a test of Redis that passes if it catches the bug.
+fn by_network(bug: &Bug, number: &str) -> io::Result<Finding> {
+    let law = laws::by_number(number);
+    let law = law.ok_or_else(|| io::Error::other(format!("there is no law {number}")))?;
+    let trial = format!("redis::law_{}_catches_{}", number.replace('.', "_"), bug.name);
+    let words = ["test", "-p", "lock-redis", "--test", "sabotage", "--", "--exact", &trial];
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let done = Command::new("cargo").args(words).current_dir(root).output()?;
+    let said = String::from_utf8_lossy(&done.stdout);
+    let is_seen = done.status.success() && said.contains("1 passed");
+    let seen = is_seen.then(|| format!("{trial} passes"));
+    let by = format!("law {number} on Redis, {}", law.name);
+    Ok(Finding::new(bug, by, seen, format!("cargo {}", words.join(" "))))
+}
+
+/// Runs `scripts/mutants`, which prints a line for each: its name, the seconds, and the test that caught it.
+fn by_mutants(
+    mutants: &[(&str, &Bug)],
+    mut found: impl FnMut(Finding) -> io::Result<()>,
+) -> io::Result<()> {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../scripts/mutants");
+    let names = mutants.iter().map(|(name, _)| name);
+    let mut running = Command::new(script).args(names).stdout(Stdio::piped()).spawn()?;
+    let said = running.stdout.take().ok_or_else(|| io::Error::other("it has no output"))?;
+    let mut missing = mutants.len();
+    for line in BufReader::new(said).lines() {
+        let line = line?;
+        let mut words = line.split_whitespace();
+        let name = words.next();
+        let Some((name, bug)) = mutants.iter().find(|(known, _)| Some(*known) == name) else {
+            continue;
+        };
+        let by = words.skip(1).collect::<Vec<_>>().join(" ");
+        let seen = (by != "NOT CAUGHT").then(|| format!("{by} fails"));
+        found(Finding::new(bug, "a mutant".to_owned(), seen, format!("scripts/mutants {name}")))?;
+        missing -= 1;
+    }
+    running.wait()?;
+    match missing {
+        0 => Ok(()),
+        _ => Err(io::Error::other(format!("scripts/mutants says nothing of {missing} bugs"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::outcome::Outcome;
+
+    /// A run that is clean.
+    fn clean() -> Outcome {
+        let results = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/campaign");
+        let all = Outcome::all(&results).expect("results can be read");
+        all.into_iter().find(Outcome::is_clean).expect("one is clean")
+    }
+
+    #[test]
+    fn a_bug_shows_as_what_it_breaks_and_not_as_anything_else() {
+        let with = |rule: &str| {
+            let mut outcome = clean();
+            outcome.broken.insert(rule.to_owned(), 1);
+            outcome
+        };
+        let failed = Outcome { failures: vec!["minimum traffic".to_owned()], ..clean() };
+        let named = |name: &str| ALL.iter().find(|bug| bug.name == name).expect("it is there");
+        let (tokens, lapses) = (named("RepeatsTokens"), named("LapsesEarly"));
+        for (outcome, tokens_show, lapses_show) in [
+            (clean(), false, false),
+            (with("K4"), true, false),
+            (with("K2"), false, true),
+            (with("K5"), false, false),
+            (failed, false, false),
+        ] {
+            let shows = (tokens.shows_in(&outcome), lapses.shows_in(&outcome));
+            assert_eq!(shows, (tokens_show, lapses_show), "{:?}", outcome.broken);
+        }
+    }
+
+    #[test]
+    fn every_mutant_is_there() {
+        let mutants = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../mutants");
+        for bug in ALL {
+            if let Seer::Mutant(name) = bug.seen_by {
+                assert!(mutants.join(format!("{name}.patch")).is_file(), "{}: {name}", bug.name);
+            }
+        }
+    }
+
+    #[test]
+    fn each_seed_is_run_once_without_a_bug_and_on_each_backend() {
+        let (mut clean, mut runs) = (Clean::default(), 0);
+        for (backend, seed, is_clean, new) in [
+            ("a", 1, true, 1),
+            ("a", 1, true, 0),
+            ("a", 2, false, 1),
+            ("b", 1, false, 1),
+            ("a", 2, false, 0),
+        ] {
+            let before = runs;
+            let run = || {
+                runs += 1;
+                Ok(is_clean)
+            };
+            assert_eq!(clean.is_clean(backend, seed, run).expect("it runs"), is_clean);
+            assert_eq!(runs - before, new, "{backend} {seed}");
+        }
+        assert!(clean.is_clean("c", 1, || Err(io::Error::other("no servers"))).is_err());
+    }
+}

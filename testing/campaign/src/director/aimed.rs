@@ -1,0 +1,191 @@
+//! Faults that hit a client in the act: it is told to take a lock, and is hit right then.
+//!
+//! Whatever breaks at some time seldom breaks in the one moment that a mistake is about. Here the client says
+//! that it has the lock, or the request is known that must not be answered.
+
+use std::future::Future;
+use std::task::Poll;
+use std::time::Duration;
+
+use fastrand::Rng;
+use lock_conformance::proxy::{Fault, Hit, Match, Proxy};
+use lock_core::LockName;
+use lock_core::clock::sleep;
+use lock_history::{Assumption, Trouble};
+use tokio::task::block_in_place;
+
+use super::{Director, Failure, QUIET_FOR, over, text};
+use crate::crew::Post;
+use crate::desk::lock_name;
+use crate::kind::{Kind, Scope};
+use crate::sites::{self, Removal};
+use crate::worker::Order;
+
+/// How long a request may take to be on its way.
+const SENT_WITHIN: Duration = Duration::from_secs(1);
+
+/// How long a holder that is never told of its loss holds on.
+const HOLDS_ON: Duration = Duration::from_secs(7);
+
+impl Director {
+    /// Returns whether anything was hit.
+    pub(super) async fn hit_in_the_act(
+        &self,
+        kind: Kind,
+        rng: &mut Rng,
+        post: &mut Post,
+    ) -> Result<bool, Failure> {
+        let way = sites::way(&*self.site, kind).ok_or("there is no way to do it")?;
+        let lock = rng.usize(..self.office.locks());
+        let beyond = self.lease().mul_f64(1.2 + rng.f64());
+        let host = post.host().to_owned();
+        let begin = |what: Trouble| self.recorder().fault(what).process(&host).begin();
+        let other = || begin(Trouble::Other(kind.name()));
+        let mut hit = true;
+        match kind {
+            Kind::AttemptCut => {
+                let fault = other();
+                hit = self.cut(way, lock, &Order::Hold(lock, true), post).await?;
+                over(fault, hit);
+                hears(post, "holds", QUIET_FOR)?;
+            }
+            Kind::ReleaseCut => {
+                wins(post, lock, false)?;
+                let fault = other();
+                hit = self.cut(way, lock, &Order::ReleaseMode, post).await?;
+                over(fault, hit);
+            }
+            Kind::LateGrant => {
+                let fault = other();
+                let late = self.terms.late.mul_f64(0.3 + 0.7 * rng.f64());
+                disturb(way, late, post)?;
+                let won = wins(post, lock, false);
+                sleep(beyond).await;
+                calm(way, post)?;
+                fault.heal();
+                won?;
+            }
+            Kind::CutFromGrant => {
+                wins(post, lock, true)?;
+                let fault = begin(Trouble::Partition);
+                disturb(way, Duration::ZERO, post)?;
+                let lasted = self.last_for(&host, beyond).await;
+                calm(way, post)?;
+                fault.heal();
+                lasted?;
+            }
+            Kind::StoppedFromGrant => {
+                wins(post, lock, true)?;
+                let fault = begin(Trouble::Stop);
+                self.silence(way, beyond, post).await?;
+                fault.heal();
+            }
+            Kind::StarvedFromGrant => {
+                wins(post, lock, true)?;
+                let fault = begin(Trouble::Starve);
+                self.silence(way, beyond, post).await?;
+                fault.heal();
+            }
+            Kind::KilledFromGrant => {
+                wins(post, lock, true)?;
+                let _ = begin(Trouble::Kill);
+                self.kill(self.span(rng) / 4, post).await?;
+                return Ok(true);
+            }
+            _ => return self.hold_on_to_what_is_broken(lock, post).await,
+        }
+        tell(post, &Order::ReleaseMode)?;
+        hears(post, "done", QUIET_FOR)?;
+        Ok(hit)
+    }
+
+    /// The next one gets the lock, and its holder looks until it is told. Returns whether it was broken.
+    async fn hold_on_to_what_is_broken(
+        &self,
+        lock: usize,
+        post: &mut Post,
+    ) -> Result<bool, Failure> {
+        wins(post, lock, true)?;
+        let name = lock_name(lock);
+        let fault = self.recorder().fault(Trouble::Other(Kind::BrokenFromGrant.name()));
+        let fault = fault.lock(&name).breaks(Assumption::A3).begin();
+        let name = LockName::new(name).map_err(|error| error.to_string())?;
+        let removed = self.break_lock(&name).await;
+        self.close(removed, fault).await;
+        if removed == Removal::Nothing || hears(post, "done", HOLDS_ON).is_err() {
+            tell(post, &Order::ReleaseMode)?;
+            hears(post, "done", QUIET_FOR)?;
+        }
+        self.last(Scope::Client, Duration::ZERO).await?;
+        Ok(removed == Removal::Done)
+    }
+
+    /// The request that follows from `order` takes effect, and is not answered. False if there was none: a lock may go
+    /// from hand to hand inside of a process.
+    async fn cut(
+        &self,
+        way: Kind,
+        lock: usize,
+        order: &Order,
+        post: &mut Post,
+    ) -> Result<bool, Failure> {
+        if way.is_in_calls() {
+            disturb(way, Duration::ZERO, post)?;
+            tell(post, order)?;
+            let lasted = self.last_for(post.host(), self.terms.timeout / 2).await;
+            calm(way, post)?;
+            return lasted.map(|()| true);
+        }
+        // Armed before the order goes out.
+        let cut = |line: &Proxy| line.cut_after(Match::on(lock_name(lock)));
+        let mut cuts: Vec<Hit> = post.lines.iter().map(cut).collect();
+        tell(post, order)?;
+        let _ = tokio::time::timeout(SENT_WITHIN, first(&mut cuts)).await;
+        Ok(cuts.into_iter().map(Hit::call_off).filter(|called_off| !called_off).count() > 0)
+    }
+}
+
+/// Returns when one of them has happened, or cannot happen any more.
+async fn first(cuts: &mut [Hit]) {
+    let mut all: Vec<_> = cuts.iter_mut().map(|cut| Box::pin(cut.happened())).collect();
+    std::future::poll_fn(|cx| match all.iter_mut().any(|one| one.as_mut().poll(cx).is_ready()) {
+        true => Poll::Ready(()),
+        false => Poll::Pending,
+    })
+    .await;
+}
+
+fn tell(post: &Post, order: &Order) -> Result<(), Failure> {
+    post.order(order).map_err(text)
+}
+
+fn hears(post: &Post, word: &str, within: Duration) -> Result<(), Failure> {
+    block_in_place(|| post.hears(word, within)).map_err(text)
+}
+
+/// The client has the lock when this returns.
+fn wins(post: &Post, lock: usize, renewed: bool) -> Result<(), Failure> {
+    tell(post, &Order::Hold(lock, renewed))?;
+    hears(post, "holds", QUIET_FOR)
+}
+
+/// Answers come late by `late`, or nothing passes, or it does and is not answered.
+fn disturb(way: Kind, late: Duration, post: &Post) -> Result<(), Failure> {
+    if way.is_in_calls() {
+        return tell(post, &Order::Disturb(way, 1000, late));
+    }
+    let fault = match way {
+        Kind::Delay => Fault::Delay { to_server: Duration::ZERO, to_client: late },
+        _ => Fault::BlackHole,
+    };
+    post.lines.iter().for_each(|line| line.set(fault));
+    Ok(())
+}
+
+fn calm(way: Kind, post: &Post) -> Result<(), Failure> {
+    if way.is_in_calls() {
+        return tell(post, &Order::Calm);
+    }
+    post.lines.iter().for_each(Proxy::heal);
+    Ok(())
+}

@@ -1,0 +1,65 @@
+//! The file backend: clients are processes that share a directory.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use lock_history::Assumption;
+use tempfile::TempDir;
+
+use super::{Backing, NO_NETWORK, Site, Terms, connect};
+use crate::kind::{Kind, Offer};
+
+pub(super) const BACKING: Backing = Backing { name: "file", start, connect };
+
+fn start() -> Box<dyn Site> {
+    let directory = tempfile::Builder::new().prefix("campaign-").tempdir();
+    Box::new(Directory(directory.expect("a temporary directory can be made")))
+}
+
+struct Directory(TempDir);
+
+impl Site for Directory {
+    fn terms(&self) -> Terms {
+        Terms {
+            ttl: Duration::from_millis(600),
+            lease: None,
+            beat: Duration::from_millis(1),
+            timeout: Duration::from_millis(500),
+            late: Duration::from_millis(150),
+            locks: 16,
+        }
+    }
+
+    fn offer(&self, kind: Kind) -> Offer {
+        match kind {
+            Kind::ClientKilled
+            | Kind::ClientStopped
+            | Kind::ClientStarved
+            | Kind::ClientClockStepped
+            | Kind::ShortLeases => Offer::Yes,
+            Kind::Broken => Offer::Breaks(Assumption::A3),
+            Kind::Evicted => {
+                Offer::No("a lock file that is removed is a directory that was tampered with")
+            }
+            Kind::BrokenFromGrant => Offer::No("a holder is told when it looks: see broken"),
+            kind if kind.is_in_calls() || kind.is_aimed() => Offer::Yes,
+            kind if kind.is_in_network() => Offer::No(NO_NETWORK),
+            _ => Offer::No("there is no server but the kernel"),
+        }
+    }
+
+    fn url(&self, _: &[SocketAddr]) -> String {
+        format!("file://{}", self.0.path().join("locks").display())
+    }
+
+    fn left(&self) -> Option<Vec<String>> {
+        let entries = std::fs::read_dir(self.0.path().join("locks")).ok()?;
+        let names = entries.filter_map(Result::ok).map(|entry| entry.file_name());
+        Some(names.map(|name| name.to_string_lossy().into_owned()).collect())
+    }
+
+    fn documented(&self) -> Option<Vec<&'static str>> {
+        // A lock file stays, with the counter of its tokens in it.
+        Some(vec!["n*.lock"])
+    }
+}

@@ -1,0 +1,104 @@
+//! One memcached.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use lock_conformance::ServerProcess;
+use lock_core::LockName;
+use lock_history::Assumption;
+use test_servers::{Memcached, MemcachedOptions};
+
+use super::{BY_NETWORK, Backing, Removal, Site, Terms, connect};
+use crate::kind::{Kind, Offer};
+
+pub(super) const BACKING: Backing = Backing { name: "memcache", start, connect };
+
+fn start() -> Box<dyn Site> {
+    Box::new(OneMemcached(Memcached::start(MemcachedOptions::new())))
+}
+
+struct OneMemcached(Memcached);
+
+impl Site for OneMemcached {
+    fn terms(&self) -> Terms {
+        Terms {
+            ttl: Duration::from_millis(500),
+            lease: None,
+            beat: Duration::from_millis(1),
+            timeout: Duration::from_millis(500),
+            late: Duration::from_millis(250),
+            // Whatever is not released stays shut for seconds.
+            locks: 48,
+        }
+    }
+
+    fn offer(&self, kind: Kind) -> Offer {
+        match kind {
+            // Its clock ticks once a second, and late when it was stopped.
+            Kind::ServerStopped => Offer::Breaks(Assumption::A1),
+            Kind::ServerEmptied => Offer::Breaks(Assumption::A2),
+            Kind::Evicted | Kind::Broken => Offer::Breaks(Assumption::A3),
+            Kind::ServerRestarted | Kind::ServerAged => {
+                Offer::No("it keeps nothing over a restart")
+            }
+            Kind::ServerClockStepped => Offer::No("it counts leases by a monotonic clock"),
+            Kind::ServerFull => Offer::No("its limit cannot be moved below what is in use"),
+            kind if kind.takes_several_servers() => Offer::No("there is one server"),
+            kind if kind.is_in_calls() => Offer::No(BY_NETWORK),
+            _ => Offer::Yes,
+        }
+    }
+
+    fn url(&self, through: &[SocketAddr]) -> String {
+        through.first().map_or_else(|| self.0.url(), |addr| format!("memcache://{addr}"))
+    }
+
+    fn upstreams(&self) -> Vec<SocketAddr> {
+        vec![self.0.addr()]
+    }
+
+    fn servers(&self) -> Vec<&dyn ServerProcess> {
+        vec![&self.0]
+    }
+
+    /// A server that was stopped grants by the time of its last tick, until the next one.
+    fn aftermath(&self) -> Duration {
+        Duration::from_millis(1500)
+    }
+
+    fn evict(&self, name: &LockName) -> Removal {
+        // The names of a campaign are plain, so they are the keys.
+        match self.0.command(&format!("delete {}", name.as_str())).as_str() {
+            "DELETED" => Removal::Done,
+            "NOT_FOUND" => Removal::Nothing,
+            _ => Removal::Unknown,
+        }
+    }
+
+    fn left(&self) -> Option<Vec<String>> {
+        Some(keys(self.0.addr()).unwrap_or_else(|error| vec![error.to_string()]))
+    }
+
+    fn documented(&self) -> Option<Vec<&'static str>> {
+        // Its crawler escapes the names of keys.
+        Some(vec!["%25fence", "%25server"])
+    }
+}
+
+/// The keys, as its crawler lists them.
+fn keys(addr: SocketAddr) -> std::io::Result<Vec<String>> {
+    let mut stream = TcpStream::connect(addr)?;
+    stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+    stream.write_all(b"lru_crawler metadump all\r\n")?;
+    let mut keys = Vec::new();
+    for line in BufReader::new(stream).lines() {
+        let line = line?;
+        if line == "END" {
+            break;
+        }
+        let key = line.strip_prefix("key=").and_then(|rest| rest.split(' ').next());
+        keys.push(key.unwrap_or(&line).to_owned());
+    }
+    Ok(keys)
+}

@@ -1,0 +1,94 @@
+//! One Redis server, which logs what it answers and has a clock of its own.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use lock_conformance::ServerProcess;
+use lock_core::LockName;
+use lock_history::Assumption;
+use test_servers::{Persistence, Redis, RedisOptions, Reply, Step};
+
+use super::{BY_NETWORK, Backing, Cut, Removal, Site, Terms, connect};
+use crate::kind::{Kind, Offer};
+
+pub(super) const BACKING: Backing = Backing { name: "redis", start, connect };
+
+fn start() -> Box<dyn Site> {
+    Box::new(OneRedis(Redis::start(RedisOptions::new().persistence(Persistence::Aof).clock())))
+}
+
+struct OneRedis(Redis);
+
+impl Site for OneRedis {
+    fn terms(&self) -> Terms {
+        Terms {
+            ttl: Duration::from_millis(500),
+            lease: None,
+            beat: Duration::from_millis(1),
+            timeout: Duration::from_millis(500),
+            late: Duration::from_millis(250),
+            locks: 16,
+        }
+    }
+
+    fn offer(&self, kind: Kind) -> Offer {
+        match kind {
+            Kind::ServerClockStepped => Offer::Breaks(Assumption::A1),
+            Kind::ServerEmptied | Kind::ServerAged => Offer::Breaks(Assumption::A2),
+            Kind::Evicted | Kind::Broken => Offer::Breaks(Assumption::A3),
+            kind if kind.takes_several_servers() => Offer::No("there is one server"),
+            kind if kind.is_in_calls() => Offer::No(BY_NETWORK),
+            _ => Offer::Yes,
+        }
+    }
+
+    fn url(&self, through: &[SocketAddr]) -> String {
+        through.first().map_or_else(|| self.0.url(), |addr| format!("redis://{addr}"))
+    }
+
+    fn upstreams(&self) -> Vec<SocketAddr> {
+        vec![self.0.addr()]
+    }
+
+    fn servers(&self) -> Vec<&dyn ServerProcess> {
+        vec![&self.0]
+    }
+
+    fn keep_data(&self) -> Option<Cut<'_>> {
+        let written = self.0.aof_len();
+        Some(Box::new(move || self.0.truncate_aof(written)))
+    }
+
+    fn step_clock(&self, step: Step) {
+        self.0.step_clock(step);
+    }
+
+    fn fill(&self, full: bool) {
+        self.0.command(&["CONFIG", "SET", "maxmemory", if full { "1" } else { "0" }]);
+    }
+
+    fn evict(&self, name: &LockName) -> Removal {
+        // The names of a campaign are plain, so they are the keys.
+        deleted(&self.0.command(&["DEL", name.as_str()]))
+    }
+
+    fn left(&self) -> Option<Vec<String>> {
+        match self.0.command(&["KEYS", "*"]) {
+            Reply::Array(keys) => Some(keys.iter().map(Reply::text).collect()),
+            other => Some(vec![format!("{other:?}")]),
+        }
+    }
+
+    fn documented(&self) -> Option<Vec<&'static str>> {
+        Some(vec!["{n*}%fence", "{n*}%gone:*"])
+    }
+}
+
+/// What came of a `DEL`.
+pub(super) fn deleted(reply: &Reply) -> Removal {
+    match reply.text().as_str() {
+        "1" => Removal::Done,
+        "0" => Removal::Nothing,
+        _ => Removal::Unknown,
+    }
+}

@@ -1,0 +1,86 @@
+//! Servers that somebody else has started.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::time::Duration;
+
+use lock_history::Assumption;
+
+use super::{BY_NETWORK, Site, Terms};
+use crate::kind::{Kind, Offer};
+
+pub(super) struct Remote {
+    before: String,
+    after: String,
+    servers: Vec<SocketAddr>,
+}
+
+impl Remote {
+    /// `scheme://[user:password@]host:port[,host:port…][/…][?…]`
+    pub(super) fn new(url: &str) -> Result<Self, String> {
+        let (scheme, rest) = url.split_once("://").ok_or("write scheme://host:port")?;
+        let end = rest.find(['/', '?']).unwrap_or(rest.len());
+        let (authority, after) = rest.split_at(end);
+        let (user, hosts) =
+            authority.rsplit_once('@').map_or(("", authority), |(user, hosts)| (user, hosts));
+        let servers: Result<Vec<SocketAddr>, String> = hosts.split(',').map(address).collect();
+        let at = if user.is_empty() { "" } else { "@" };
+        let before = format!("{scheme}://{user}{at}");
+        Ok(Self { before, after: after.to_owned(), servers: servers? })
+    }
+}
+
+fn address(host: &str) -> Result<SocketAddr, String> {
+    let mut found = host.to_socket_addrs().map_err(|e| format!("{host:?} is no host:port: {e}"))?;
+    found.next().ok_or_else(|| format!("{host:?} has no address"))
+}
+
+impl Site for Remote {
+    fn terms(&self) -> Terms {
+        Terms {
+            ttl: Duration::from_secs(2),
+            lease: None,
+            beat: Duration::from_millis(1),
+            timeout: Duration::from_secs(1),
+            late: Duration::from_millis(500),
+            locks: 16,
+        }
+    }
+
+    fn offer(&self, kind: Kind) -> Offer {
+        match kind {
+            Kind::Broken => Offer::Breaks(Assumption::A3),
+            Kind::ClientKilled
+            | Kind::ClientStopped
+            | Kind::ClientStarved
+            | Kind::ClientClockStepped
+            | Kind::ShortLeases => Offer::Yes,
+            kind if kind.is_in_network() || kind.is_aimed() => Offer::Yes,
+            kind if kind.is_in_calls() => Offer::No(BY_NETWORK),
+            _ => Offer::No("the servers are not ours"),
+        }
+    }
+
+    fn url(&self, through: &[SocketAddr]) -> String {
+        let servers = if through.is_empty() { &self.servers } else { through };
+        let hosts: Vec<String> = servers.iter().map(ToString::to_string).collect();
+        format!("{}{}{}", self.before, hosts.join(","), self.after)
+    }
+
+    fn upstreams(&self) -> Vec<SocketAddr> {
+        self.servers.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Remote, Site};
+
+    #[test]
+    fn a_url_keeps_all_but_its_hosts() {
+        let remote = Remote::new("zookeeper://u:p@127.0.0.1:1,127.0.0.1:2/a?layout=kazoo").unwrap();
+        let through = ["127.0.0.1:7".parse().unwrap(), "127.0.0.1:8".parse().unwrap()];
+        let url = remote.url(&through);
+        assert_eq!(url, "zookeeper://u:p@127.0.0.1:7,127.0.0.1:8/a?layout=kazoo");
+        assert!(Remote::new("127.0.0.1:1").is_err());
+    }
+}

@@ -1,0 +1,183 @@
+//! ZooKeeper: one server, or an ensemble of three.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use lock_conformance::ServerProcess;
+use lock_conformance::proxy::Fault;
+use lock_history::Assumption;
+use test_servers::{ZooKeeper, ZooKeeperEnsemble, ZooKeeperOptions};
+use zookeeper_client::{Client, Error};
+
+use super::{BY_NETWORK, Backing, Cut, Site, Terms, connect};
+use crate::kind::{Kind, Offer};
+
+pub(super) const ALONE: Backing = Backing {
+    name: "zookeeper",
+    start: || Box::new(Alone(ZooKeeper::start(&ZooKeeperOptions::new()))),
+    connect,
+};
+
+pub(super) const ENSEMBLE: Backing = Backing {
+    name: "zookeeper-3",
+    start: || Box::new(Ensemble(ZooKeeperEnsemble::start(&ZooKeeperOptions::new().links()))),
+    connect,
+};
+
+/// What sessions of clients ask for.
+const SESSION: Duration = Duration::from_secs(2);
+
+struct Alone(ZooKeeper);
+
+struct Ensemble(ZooKeeperEnsemble);
+
+fn terms() -> Terms {
+    Terms {
+        ttl: SESSION,
+        lease: Some(SESSION),
+        beat: Duration::from_millis(1),
+        timeout: SESSION,
+        // Four proofs in a row, and an answer, have to come within a session.
+        late: SESSION / 16,
+        locks: 16,
+    }
+}
+
+fn url(through: &[SocketAddr]) -> String {
+    let hosts: Vec<String> = through.iter().map(ToString::to_string).collect();
+    format!("zookeeper://{}?session_timeout={}ms", hosts.join(","), SESSION.as_millis())
+}
+
+fn offer(kind: Kind) -> Offer {
+    match kind {
+        Kind::Broken => Offer::Breaks(Assumption::A3),
+        Kind::Evicted => Offer::No("the operator's break deletes the node: it is the same"),
+        Kind::ServerEmptied => Offer::No("durable tokens rest on its log, and go back without it"),
+        Kind::ServerAged => Offer::No("tokens go back with its log"),
+        Kind::ServerClockStepped => Offer::No("it counts sessions by a monotonic clock"),
+        Kind::ServerFull => Offer::No("it has no such limit"),
+        Kind::SlotMoved => Offer::No("there are no slots"),
+        kind if kind.is_in_calls() => Offer::No(BY_NETWORK),
+        _ => Offer::Yes,
+    }
+}
+
+/// All that is in the tree, and who watches it. What a lock leaves there is its own node, which the server removes in its
+/// time.
+const DOCUMENTED: [&str; 1] = ["/n*"];
+
+/// What clients have left on the servers, of which one is asked for the tree.
+fn left(asked: &ZooKeeper, all: &[&ZooKeeper]) -> Vec<String> {
+    let tree = tokio::runtime::Handle::current().block_on(tree(asked.addr()));
+    let mut left = tree.unwrap_or_else(|error| vec![format!("? ({error})")]);
+    left.extend(all.iter().filter_map(|server| watches(server)));
+    left
+}
+
+async fn tree(addr: SocketAddr) -> Result<Vec<String>, Error> {
+    let client = Client::connect(&addr.to_string()).await?;
+    let mut left = Vec::new();
+    for top in client.list_children("/").await?.into_iter().filter(|top| top != "zookeeper") {
+        let lock = format!("/{top}");
+        // It may just have been removed.
+        let line = client.list_children(&lock).await.unwrap_or_default();
+        left.extend(line.into_iter().map(|node| format!("{node} in {lock}")));
+        left.push(lock);
+    }
+    Ok(left)
+}
+
+fn watches(server: &ZooKeeper) -> Option<String> {
+    match server.word("wchs") {
+        Ok(said) if said.contains("Total watches:0") => None,
+        Ok(said) => Some(said.split_whitespace().collect::<Vec<_>>().join(" ")),
+        Err(error) => Some(format!("? ({error})")),
+    }
+}
+
+impl Site for Alone {
+    fn terms(&self) -> Terms {
+        terms()
+    }
+
+    fn offer(&self, kind: Kind) -> Offer {
+        match kind {
+            kind if kind.takes_several_servers() => {
+                Offer::No("there is one server; see zookeeper-3")
+            }
+            kind => offer(kind),
+        }
+    }
+
+    fn url(&self, through: &[SocketAddr]) -> String {
+        url(if through.is_empty() { vec![self.0.addr()] } else { through.to_vec() }.as_slice())
+    }
+
+    fn upstreams(&self) -> Vec<SocketAddr> {
+        vec![self.0.addr()]
+    }
+
+    fn servers(&self) -> Vec<&dyn ServerProcess> {
+        vec![&self.0]
+    }
+
+    fn left(&self) -> Option<Vec<String>> {
+        Some(left(&self.0, &[&self.0]))
+    }
+
+    fn documented(&self) -> Option<Vec<&'static str>> {
+        Some(DOCUMENTED.to_vec())
+    }
+}
+
+impl Site for Ensemble {
+    fn terms(&self) -> Terms {
+        terms()
+    }
+
+    fn offer(&self, kind: Kind) -> Offer {
+        match kind {
+            Kind::LeaderReplaced => Offer::No("nobody can tell it who leads"),
+            Kind::ServerStopped | Kind::ServerRestarted => {
+                Offer::No("the leader, or two members at once, are stopped and killed instead")
+            }
+            kind if kind.is_of_a_member() => Offer::No("a leader and its followers are hit"),
+            kind => offer(kind),
+        }
+    }
+
+    fn url(&self, through: &[SocketAddr]) -> String {
+        url(if through.is_empty() { self.upstreams() } else { through.to_vec() }.as_slice())
+    }
+
+    fn upstreams(&self) -> Vec<SocketAddr> {
+        self.0.members().iter().map(|member| member.addr()).collect()
+    }
+
+    fn servers(&self) -> Vec<&dyn ServerProcess> {
+        self.0.members().iter().map(|member| member as &dyn ServerProcess).collect()
+    }
+
+    fn members(&self, _: Kind) -> Vec<&dyn ServerProcess> {
+        self.servers()
+    }
+
+    fn leader(&self) -> Option<usize> {
+        self.0.find("leader")
+    }
+
+    fn cut_follower(&self) -> Option<Cut<'_>> {
+        let link = self.0.link(self.0.find("follower")?, self.leader()?);
+        link.set(Fault::BlackHole);
+        Some(Box::new(move || link.heal()))
+    }
+
+    fn left(&self) -> Option<Vec<String>> {
+        let all: Vec<_> = self.0.members().iter().collect();
+        self.leader().map(|leader| left(self.0.member(leader), &all))
+    }
+
+    fn documented(&self) -> Option<Vec<&'static str>> {
+        Some(DOCUMENTED.to_vec())
+    }
+}

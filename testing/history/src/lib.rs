@@ -1,0 +1,179 @@
+//! Histories: who called what when, what came of it, and whether locks may answer so.
+//!
+//! The laws look at one lock at a time, from inside of one test. A history looks at a whole run of many
+//! clients, with whatever is broken meanwhile: a [`Recorder`] writes it down, as JSON lines that can be
+//! kept, and [`check`] judges it afterwards. `check-history` does the same for files.
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use std::time::Duration;
+//! use lock_history::{Clock, Header, Recorder};
+//! use lock_core::{Locker, Memory};
+//!
+//! let locks = Locker::new(Memory::new());
+//! let ttl = Duration::from_secs(30);
+//! let header = Header::new("an example", 0, locks.capabilities(), ttl);
+//! let recorder = Recorder::in_memory(Clock::core(), header);
+//!
+//! let mut client = recorder.client("p1/a");
+//! let lock = locks.lock("orders/42")?.ttl(ttl);
+//! let held = client.acquire(&lock).await?;
+//! client.release(held).await?;
+//!
+//! let report = lock_history::check(&recorder.history()?);
+//! assert!(report.is_legal(), "{report}");
+//! # Ok(()) }
+//! ```
+//!
+//! # What is recorded
+//!
+//! Each call twice: `invoke` before it is made, and `ok`, `fail` or `info` after it has returned. `fail`
+//! is said only of what certainly changed nothing. Everything else is `info`: it may take effect at any
+//! time after its invocation, once or never, and its hold ends by its lease. To take it for a failure
+//! would hide the locks that it leaves behind. So recorded calls contain the true ones.
+//!
+//! The *claim* of a grant is what the application may rely on: from the return of its acquisition to the
+//! first of its release being called, its loss being told, and `valid_until`. That point is noted as the
+//! recorder's clock, read first, plus what the guard says is left. So recorded claims lie inside the true
+//! ones, and an overlap of two is no false alarm.
+//!
+//! Faults stand on the same time line, written down before they are caused and after they are over. So do holders
+//! whose calls are not recorded ([`Trouble::Foreign`]).
+//!
+//! # What is checked
+//!
+//! See [`Rule`]. With fencing tokens the order of grants is known, and each rule is a sweep over what is
+//! sorted: 10⁶ operations take seconds. Without tokens, certain holds give the order, and what is left
+//! open is searched, with a budget; a search that runs out of it is a violation, no pass.
+
+mod claims;
+mod effects;
+mod holds;
+mod honesty;
+mod liveness;
+mod order;
+mod record;
+mod recorder;
+mod report;
+mod search;
+mod timeline;
+
+pub use record::{
+    Assumption, ClockName, Fault, Grade, Header, Heal, Kind, Line, Op, Record, Renewals, Residue,
+    Trouble, Why,
+};
+pub use recorder::{Client, Clock, FaultNote, GrantId, Held, Pending, Recorder, UnderFault};
+pub use report::{Report, Rule, Tally, Times, Violation};
+pub use timeline::{History, Unreadable};
+
+use holds::{Presence, foreigners, holders, in_line, in_order, is_fenced};
+use timeline::{LockLine, Outcome};
+
+/// Judges a history by all rules.
+#[must_use]
+pub fn check(history: &History) -> Report {
+    let mut report = Report::default();
+    let (mut clocked, mut unexplained) = <(liveness::Clocked, liveness::Unexplained)>::default();
+    let mut standstills = liveness::Standstills::new(history);
+    for lock in &history.locks {
+        report.locks += 1;
+        report.operations += lock.calls.len();
+        report.grants += lock.grants.len();
+        let unknown = lock.calls.iter().filter(|call| call.outcome == Outcome::Info);
+        report.unknown += unknown.count();
+        check_lock(history, lock, &mut report, &mut clocked);
+        standstills.add(history, lock, &mut report);
+        unexplained.add(history, lock, &mut report);
+    }
+    clocked.tell(&history.header, &mut report);
+    standstills.tell(&mut report);
+    unexplained.tell(&history.header, &mut report);
+    residue(history, &mut report);
+    report
+}
+
+fn check_lock(
+    history: &History,
+    lock: &LockLine,
+    report: &mut Report,
+    clocked: &mut liveness::Clocked,
+) {
+    let mut order = in_order(history, lock);
+    order::fences(history, lock, &order, report);
+    order::sweep(history, lock, &mut order, report);
+    claims::exclusion(history, lock, &order, report);
+    claims::deadlines(history, lock, report);
+    order::first_come(history, lock, &order, report);
+
+    let mut holding = holders(history, lock, &order);
+    // Who meets a holder of another library is contended as by one who stands in line: exactly while it is there.
+    let foreigners = foreigners(history, lock);
+    let mut standing = in_line(history, lock);
+    standing.extend(&foreigners);
+    let shut = holding.iter().map(|span| span.shut(&history.header));
+    let contenders = Presence::new(shut.chain(standing.iter().copied()).collect());
+    order::contention(history, lock, &contenders, report);
+    holding.extend(&foreigners);
+    liveness::waits(history, lock, &Presence::new(holding), report);
+    liveness::returns(history, lock, report);
+    clocked.add(history, lock, &order, report);
+
+    let ordered =
+        [Rule::K1, Rule::K2, Rule::K7].iter().all(|rule| !report.broken.contains_key(rule));
+    if !is_fenced(history, lock) && ordered {
+        search::search(history, lock, &Presence::new(standing), report);
+    }
+
+    claims::told(history, lock, &order, report);
+    honesty::honesty(history, lock, &order, report);
+    effects::effects(history, lock, report);
+}
+
+/// K6: what is left on the server is documented.
+fn residue(history: &History, report: &mut Report) {
+    let Some(patterns) = &history.header.residue else { return };
+    let Some((left, line)) = &history.residue else {
+        report.violation(Rule::K6, "", &[], || {
+            "the header says what may be left on the server, but nobody has looked".to_owned()
+        });
+        return;
+    };
+    for name in left {
+        if !patterns.iter().any(|pattern| fits(name, pattern)) {
+            report.violation(Rule::K6, "", &[*line], || {
+                format!("{name:?} was left on the server, and nothing documents it")
+            });
+        }
+    }
+}
+
+/// Whether a name fits a pattern, in which `*` stands for anything.
+#[must_use]
+pub fn fits(name: &str, pattern: &str) -> bool {
+    let Some((start, mut rest)) = pattern.split_once('*') else {
+        return name == pattern;
+    };
+    let Some(mut name) = name.strip_prefix(start) else { return false };
+    while let Some((part, more)) = rest.split_once('*') {
+        let Some(at) = name.find(part) else { return false };
+        (name, rest) = (&name[at + part.len()..], more);
+    }
+    name.ends_with(rest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::fits;
+
+    #[test]
+    fn a_star_stands_for_anything() {
+        for (name, pattern) in [("a", "a"), ("fence:x", "fence:*"), ("a-b-c", "a*b*c"), ("", "*")] {
+            assert!(fits(name, pattern), "{name} {pattern}");
+        }
+        for (name, pattern) in
+            [("ab", "a"), ("xfence:x", "fence:*"), ("a-c", "a*b*c"), ("aa", "a*aa")]
+        {
+            assert!(!fits(name, pattern), "{name} {pattern}");
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! Ports of the loopback interface, and how a test keeps its own.
+
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::fd::OwnedFd;
+
+use lock_conformance::proxy::low_ports;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with, sockopt};
+
+use super::process::ServerError;
+
+/// How often others are tried.
+const ATTEMPTS: usize = 100;
+
+/// Ports in a row that no other test takes while this lives. Between the end of a server and its restart whoever calls
+/// there is refused, and never answered by the server of another test.
+#[derive(Debug)]
+pub(super) struct Ports {
+    first: u16,
+    _kept: Vec<OwnedFd>,
+}
+
+impl Ports {
+    pub(super) fn in_a_row(count: usize) -> Result<Self, ServerError> {
+        let row = |first: u16| (first..).take(count).map(keep).collect::<io::Result<_>>();
+        let mut last = None;
+        for first in low_ports().take(ATTEMPTS) {
+            match row(first) {
+                Ok(kept) => return Ok(Self { first, _kept: kept }),
+                Err(error) => last = Some(error),
+            }
+        }
+        Err(ServerError::new(format!("no port can be kept free: {last:?}")))
+    }
+
+    pub(super) fn first(&self) -> u16 {
+        self.first
+    }
+}
+
+/// Binds the port, and does not listen. From then on it goes to nobody but those who ask for it by `SO_REUSEADDR`, as
+/// servers do; who looks for a free one, here and in the proxy, does not.
+fn keep(port: u16) -> io::Result<OwnedFd> {
+    let socket = socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    bind(&socket, &SocketAddr::from((Ipv4Addr::LOCALHOST, port)))?;
+    // It counts from now on, for those who come later: this one had to be the first.
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    Ok(socket)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, TcpListener, TcpStream};
+
+    use super::{Ports, keep};
+
+    #[test]
+    fn a_port_stays_with_its_server_while_that_is_down() {
+        let ports = Ports::in_a_row(2).unwrap();
+        for port in [ports.first(), ports.first() + 1] {
+            let addr = (Ipv4Addr::LOCALHOST, port);
+            for _ in 0..2 {
+                assert!(keep(port).is_err(), "another took it");
+                assert!(TcpStream::connect(addr).is_err(), "who answers?");
+                // As servers do, the standard library asks for the reuse of its address.
+                let server = TcpListener::bind(addr).unwrap();
+                TcpStream::connect(addr).unwrap();
+                assert!(keep(port).is_err(), "another took it");
+                drop(server);
+            }
+        }
+    }
+}
