@@ -45,9 +45,13 @@
 //!
 //! # URL and options
 //!
-//! `file:` is `/run/lock/locks-<uid>`, `file:///dir` a directory, and `file:///dir?share=group` a
-//! directory of a group, which root makes: `install -d -o root -g GROUP -m 3770 /dir`
-//! ([`FileLocks::shared_with_group`]).
+//! `file:` is `/run/lock/locks-<uid>`, and `file:///dir` another directory of this user.
+//!
+//! # Several users
+//!
+//! `file:///dir?share=group`, or [`FileLocks::shared_with_group`], is for the members of a group.
+//! Root makes the directory: `install -d -o root -g GROUP -m 3770 /dir`. Members can spoil lock
+//! files and refuse locks to others, but cannot reach files outside of the directory.
 //!
 //! # Errors
 //!

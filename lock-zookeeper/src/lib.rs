@@ -47,9 +47,14 @@
 //!
 //! `zookeeper://[user:password@]host[:port],…[/chroot]`, or `zookeeper+tls://…` with the feature
 //! `tls`. Options: `prefix`, `session_timeout`, `layout`, and `ca`, `cert` and `key` for TLS; see
-//! [`Config`]. Choose a session timeout of four ticks or more: 8 s where `tickTime` is 2000. The
-//! least version is ZooKeeper 3.5. Without credentials in the URL every client can delete the
-//! nodes.
+//! [`Config`]. The least version is ZooKeeper 3.5. Without credentials in the URL every client can
+//! delete the nodes.
+//!
+//! # Leases
+//!
+//! A lock belongs to the client's session. Choose a session timeout of four ticks or more: 8 s
+//! where `tickTime` is 2000. Commits may take up to a tenth of it. At two ticks, a leader that
+//! stalls and commits late can end a lock before its holder stops.
 //!
 //! # Errors
 //!
