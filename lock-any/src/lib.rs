@@ -1,5 +1,9 @@
 //! Locks on any backend, chosen by Cargo feature and URL.
 //!
+//! No lock can stop a paused holder's write that is past its last check. A resource that checks
+//! [`FencingToken`]s can. Each backend's page states its other limits; [`Locker::require`] demands
+//! grades.
+//!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_any::Error> {
 //! let locks = lock_any::connect("memory:").await?;
@@ -8,52 +12,66 @@
 //! # Ok(()) }
 //! ```
 //!
+//! * **Errors.** Contention is `None`, never an error. Decide on [`Error::kind`]; [`Error::effect`]
+//!   says whether a request may have been applied, and [`Error::is_retryable`] whether it may
+//!   succeed later.
+//! * **Losses.** [`LockGuard::run`] drops its work at a loss. [`LockGuard::loss_signal`] and
+//!   [`LockGuard::is_held`] are for work that must stop by itself.
+//! * **Shutdown.** Await [`Locker::close`], so that releases are sent before the process ends. A
+//!   dropped future or guard leaves no lock behind while the process runs.
+//! * **Tests.** Code that takes a [`Locker`] is tested with `Locker::new(Memory::new())`: a lock
+//!   space of its own for each test, without a server.
+//! * **Tracing.** The spans `acquire`, `wait`, `renew` and `release` and the event `lost`; the page
+//!   of `lock_core` lists their fields. They contain no owner ids and no credentials.
+//!
+//! # URLs
+//!
 //! | URL | backend | feature |
 //! |---|---|---|
 //! | `memory:` | the tasks of this process; one lock space per process | always there |
-//! | `file:`, `file:///dir` | the processes of this user on this host; in `/run/lock/locks-<uid>`, or in `/dir` | `file` (default) |
-//! | `file:///dir?share=group` | the processes of this host whose users are in the group of `/dir` | `file` (default) |
+//! | `file:`, `file:///dir` | the processes of this user on this host | `file` (default) |
+//! | `file:///dir?share=group` | the users in the group of `/dir` on this host | `file` (default) |
 //! | `redis://[user:password@]host[:port][/database]` | a Redis server | `redis` |
-//! | `rediss://…` | the same, encrypted; options `ca`, `cert`, `key` | `redis` and `tls` |
-//! | `redis+unix:///path` | the same, through a socket; options `db`, `user`, `password` | `redis` |
-//! | `redis+sentinel://[user:password@]host[:port],…/name[/database]` | the primary that Redis Sentinel names; options `sentinel_user`, `sentinel_password` | `redis` |
-//! | `rediss+sentinel://…` | the same, encrypted; options `ca`, `cert`, `key` | `redis` and `tls` |
+//! | `redis+unix:///path` | the same, through a socket; `db`, `user`, `password` | `redis` |
+//! | `redis+sentinel://[user:password@]host[:port],…/name[/database]` | the primary that Redis Sentinel names; `sentinel_user`, `sentinel_password` | `redis` |
 //! | `redis+cluster://[user:password@]host[:port],…` | a Redis Cluster, by some of its members | `redis` |
-//! | `rediss+cluster://…` | the same, encrypted; options `ca`, `cert`, `key` | `redis` and `tls` |
+//! | `rediss://…`, `rediss+sentinel://…`, `rediss+cluster://…` | encrypted; `ca`, `cert`, `key` | `redis`, `tls` |
 //! | `zookeeper://[user:password@]host[:port],…[/chroot]` | a ZooKeeper ensemble | `zookeeper` |
-//! | `zookeeper+tls://…` | the same, encrypted; options `ca` (needed), `cert`, `key` | `zookeeper` and `tls` |
+//! | `zookeeper+tls://…` | encrypted; `ca` (needed), `cert`, `key` | `zookeeper`, `tls` |
 //! | `memcache://[user:password@]host[:port],…` | memcached servers; advisory | `memcache` |
-//! | `quorum:?member=<URL>&member=<URL>&…` | a majority of several of these; `redlock` makes one from URLs | `quorum` |
+//! | `quorum:?member=<URL>&member=<URL>&…` | a majority of these; `redlock` makes one from URLs | `quorum` |
 //!
-//! Options follow as `?name=value&name=value`. Durations are written like `500ms`, `30s` or `2h`. An
-//! option that a backend does not have is an error.
+//! # Options
+//!
+//! `?name=value&name=value`, with durations like `500ms`, `30s` or `2h`. Unknown options are
+//! errors.
 //!
 //! | option | backends | meaning |
 //! |---|---|---|
-//! | `ttl` | all | the default lease |
-//! | `max_ttl` | all | the longest lease; Redis warns of locks that are held longer |
+//! | `ttl`, `max_ttl` | all | the default lease, and the longest one |
 //! | `timeout` | all | the time limit of one call |
 //! | `outage_timeout` | all | the longest outage that a waiter survives |
 //! | `label` | all | the text that `inspect` shows for a holder |
-//! | `handovers` | all | the number of [hand-overs inside this process](LockerBuilder::local_handovers) in a row, at most 255 |
-//! | `prefix` | Redis, memcached | the beginning of every key; it ends in `:` or `/` |
+//! | `handovers` | all | [hand-overs inside this process](LockerBuilder::local_handovers) in a row, at most 255 |
+//! | `prefix` | Redis, memcached, ZooKeeper | the beginning of every key, ending in `:` or `/`; for ZooKeeper a path that ends in `/` |
 //! | `order` | Redis | `fifo`, or `any` for a race |
 //! | `names` | Redis | `exact` stores names byte for byte, as other libraries do, with any prefix |
-//! | `min_replicas`, `min_replicas_timeout` | Redis | the number of replicas that must have a lock, and the time limit for that |
-//! | `prefix` | ZooKeeper | a path that ends in `/` |
+//! | `min_replicas`, `min_replicas_timeout` | Redis | the replicas that must acknowledge a lock, and the time limit for that |
 //! | `session_timeout`, `layout` | ZooKeeper | the session's timeout; the layout of the nodes |
+//! | `member_timeout`, `restarts` | quorum | the time limit of one member; `remember` trusts members to keep locks over a restart |
 //!
-//! The members of `quorum:` are URLs of this table, percent-encoded where they have options of their own: an odd
-//! number of independent servers, in the same order for all clients. It knows `member_timeout` (the bound of one
-//! call of one member) and `restarts`: with `forget`, the default, no lease is longer than `max_ttl` (there one
-//! minute unless set), and a member is not counted before it has run for that long; with `remember`, members are
-//! trusted to find their locks again after a restart. What every backend knows stands in the quorum's URL, and not
-//! in those of its members. `quorum:?member=redis://a&member=redis://b&member=rediss://c%3Fca%3D/etc/app/ca.pem`
+//! Members of a `quorum:` are an odd number of independent servers, in the same order for all
+//! clients, and percent-encoded where they have options:
+//! `quorum:?member=redis://a&member=redis://b&member=rediss://c%3Fca%3D/etc/app/ca.pem`. Options of
+//! all backends stand in the quorum's URL. With `restarts=forget`, the default, no lease is longer
+//! than `max_ttl` (one minute unless set), and a member counts once it has run for that long.
 //!
-//! `rediss:` checks the server against the authorities of the system, or against those in the file
-//! `ca`. For servers that ask who their clients are, `cert` and `key` name files, too: all in PEM, and
-//! read whenever a connection is made. `zookeeper+tls:` knows the same options; there `ca` is needed.
+//! `ca`, `cert` and `key` name PEM files, read for each connection. `rediss:` without `ca` uses the
+//! authorities of the system:
 //! `rediss://redis.example.com?ca=/etc/app/ca.pem&cert=/etc/app/client.pem&key=/etc/app/client.key`
+//!
+//! In the repository: `docs/backends.md`, `docs/coming-from.md`, and `docs/protocol/` for the
+//! layouts that clients in other languages share.
 
 mod options;
 #[cfg(feature = "quorum")]

@@ -1,9 +1,17 @@
-//! One lock abstraction, many backends.
+//! One lock abstraction, many backends. Programs use `lock-any`, which re-exports this crate.
 //!
-//! A lock here is a **lease on a name**, held by one grant and guarded by a **fencing token**. Three
-//! promises that most lock libraries break: the holder gives up before anyone else can get in; the
-//! holder is always told; and what a retry, a drop or a lost reply leaves behind never harms a newer
-//! holder.
+//! A lock is a **lease on a name**, held by one grant and guarded by a **fencing token**. Three
+//! promises:
+//!
+//! 1. The holder stops treating the lock as held before another client can acquire it.
+//! 2. The holder is always notified of a loss, at its deadline at the latest.
+//! 3. Retries, dropped futures and lost replies never harm a newer holder.
+//!
+//! # What is not promised
+//!
+//! No lock can stop a paused holder's write that is already past its last check. A resource that
+//! checks the [`FencingToken`] can. The grades that a backend declares are its [`Capabilities`];
+//! demand them with [`Locker::require`].
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
@@ -19,16 +27,17 @@
 //! # Ok(()) }
 //! ```
 //!
-//! # What is not promised
+//! # Parts
 //!
-//! No lock can stop a paused holder's write that is already past its last check. A resource that
-//! checks the [`FencingToken`] can. The grades that a backend declares are its
-//! [`Capabilities`]; ask for what you need with [`Locker::require`].
+//! Users need [`Locker`], [`Lock`] and [`LockGuard`]. Authors of backends read [`backend`]. The
+//! laws are in `LAWS.md` of the repository, each with a check; `docs/architecture.md` shows where
+//! each decision is made.
 //!
-//! # Where things are
+//! # Errors
 //!
-//! Users need [`Locker`], [`Lock`] and [`LockGuard`]. Backend authors read [`backend`]. What is
-//! promised in detail stands in the repository's `LAWS.md`, each law with a check.
+//! Contention is `None` and never an error. [`Error::kind`] says what failed, [`Error::effect`]
+//! whether the request may have been applied, and [`Error::is_retryable`] whether the same call may
+//! succeed later.
 //!
 //! # Tracing
 //!
@@ -40,10 +49,9 @@
 //! | `release` | span, debug | `lock.name`, `lock.backend`, `lock.owner`, then `lock.outcome` |
 //! | `lost` | event, warn | `lock.name`, `lock.backend`, `lock.owner`, `lock.token`, `lock.reason` |
 //!
-//! A lock that is [handed over](LockerBuilder::local_handovers) inside its process has no `release`: its claim goes on, under
-//! the owner that won it.
-//!
-//! `lock.owner` is the first eight hex digits. No span or event holds an owner id or credentials.
+//! A lock that is [handed over](LockerBuilder::local_handovers) inside its process has no
+//! `release`: its claim goes on, under the owner that acquired it. `lock.owner` is the first eight
+//! hex digits. No span or event contains an owner id or credentials.
 
 pub mod backend;
 mod bequest;
