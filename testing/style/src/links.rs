@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::text::{Paragraph, blocks};
+use crate::text::{Paragraph, paragraphs};
 use crate::{Finding, Project};
 
 /// The script with the tiers of the tests, which takes packages and parts as arguments.
@@ -17,9 +17,7 @@ pub fn links(project: &Project) -> Vec<Finding> {
     let mut anchors = BTreeMap::new();
     for file in &project.files {
         let markdown = file.ends_with(".md");
-        let blocks = blocks(project, file);
-        let paragraphs = blocks.iter().flat_map(|block| block.paragraphs());
-        for paragraph in paragraphs {
+        for paragraph in paragraphs(project, file) {
             let links = paragraph.links.iter().filter(|_| markdown);
             let wrong = links.filter_map(|(line, link)| {
                 let message = broken(project, file, link, &mut anchors)?;
@@ -83,9 +81,8 @@ fn join(file: &str, path: &str) -> String {
 /// Returns the anchors that GitHub makes of a page's headings, and those written as HTML.
 fn headings(project: &Project, file: &str) -> BTreeSet<String> {
     let mut anchors = BTreeSet::new();
-    let paragraphs = blocks(project, file);
-    let paragraphs = paragraphs.iter().flat_map(|block| block.paragraphs());
-    for Paragraph { text, .. } in paragraphs.filter(|paragraph| paragraph.heading) {
+    let headings = paragraphs(project, file).into_iter().filter(|paragraph| paragraph.heading);
+    for Paragraph { text, .. } in headings {
         let kept = text.to_lowercase().replace(' ', "-");
         let slug: String = { kept }
             .chars()

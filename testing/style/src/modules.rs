@@ -1,16 +1,15 @@
 //! The modules of a crate: the items that each defines, imports and names.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::iter::Peekable;
 
-use proc_macro2::{TokenStream, TokenTree};
-use syn::spanned::Spanned;
-use syn::visit::{self, Visit};
-use syn::{Attribute, Item, UseTree, Visibility};
+use proc_macro2::{Delimiter, TokenStream, TokenTree, token_stream};
 
 use crate::Project;
+use crate::project::Package;
 
 /// A path as it stands in the source, split at `::`.
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub(crate) struct Named {
     pub(crate) segments: Vec<String>,
     pub(crate) line: usize,
@@ -39,7 +38,7 @@ pub(crate) struct Module {
 }
 
 /// The end of a path: a module, or an item of the module with this key.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug)]
 pub(crate) enum Target {
     Module(String),
     Item(String),
@@ -49,90 +48,102 @@ pub(crate) enum Target {
 #[derive(Debug, Default)]
 pub(crate) struct Modules(pub(crate) BTreeMap<String, Module>);
 
+type Tokens = Peekable<token_stream::IntoIter>;
+
+/// The place of a module in the source.
+#[derive(Clone, Copy)]
+struct Place<'a> {
+    key: &'a str,
+    node: &'a str,
+    file: &'a str,
+    /// The folder with the files of its children.
+    folder: &'a str,
+}
+
 impl Modules {
-    /// Reads the modules that `entry` declares, from file to file.
-    pub(crate) fn read(project: &Project, entry: &str) -> Self {
+    /// Reads the modules of a package's library, or else of its program, from file to file.
+    pub(crate) fn read(project: &Project, package: &Package) -> Self {
         let mut modules = Self::default();
-        let directory = entry.rsplit_once('/').map_or("", |(directory, _)| directory);
-        modules.file(project, entry, "", directory);
+        let folder = format!("{}/src", package.directory);
+        let entries = ["lib.rs", "main.rs"].map(|file| format!("{folder}/{file}"));
+        if let Some(file) = entries.iter().find(|file| project.has(file)) {
+            modules.file(project, Place { key: "", node: "", file, folder: &folder });
+        }
         modules
     }
 
-    fn file(&mut self, project: &Project, file: &str, key: &str, directory: &str) {
-        let parsed = syn::parse_file(&project.read(file));
-        let parsed = parsed.unwrap_or_else(|error| panic!("{file}: {error}"));
-        if !is_test(&parsed.attrs) {
-            self.items(project, parsed.items, key, key, file, directory);
-        }
+    fn file(&mut self, project: &Project, place: Place<'_>) {
+        let tokens: TokenStream = project
+            .read(place.file)
+            .parse()
+            .unwrap_or_else(|error| panic!("{}: {error}", place.file));
+        self.items(project, tokens, place);
     }
 
-    fn items(
-        &mut self,
-        project: &Project,
-        items: Vec<Item>,
-        key: &str,
-        node: &str,
-        file: &str,
-        directory: &str,
-    ) {
-        let module = self.0.entry(key.to_owned()).or_default();
+    fn items(&mut self, project: &Project, tokens: TokenStream, place: Place<'_>) {
+        let mut tokens = tokens.into_iter().peekable();
+        let mut module = self.0.remove(place.key).unwrap_or_default();
         if module.file.is_empty() {
-            (module.file, module.node) = (file.to_owned(), node.to_owned());
+            (module.file, module.node) = (place.file.to_owned(), place.node.to_owned());
         }
-        let mut paths = Paths::default();
         let mut children = Vec::new();
-        for item in items {
-            let (ident, attributes, is_type) = match &item {
-                Item::Mod(it) => (Some(&it.ident), &it.attrs, false),
-                Item::Use(it) => (None, &it.attrs, false),
-                Item::Struct(it) => (Some(&it.ident), &it.attrs, true),
-                Item::Enum(it) => (Some(&it.ident), &it.attrs, true),
-                Item::Union(it) => (Some(&it.ident), &it.attrs, true),
-                Item::Trait(it) => (Some(&it.ident), &it.attrs, true),
-                Item::Type(it) => (Some(&it.ident), &it.attrs, true),
-                Item::Fn(it) => (Some(&it.sig.ident), &it.attrs, false),
-                Item::Const(it) => (Some(&it.ident), &it.attrs, false),
-                Item::Static(it) => (Some(&it.ident), &it.attrs, false),
-                Item::Impl(it) => (None, &it.attrs, false),
-                Item::Macro(it) => (it.ident.as_ref(), &it.attrs, false),
-                _ => continue,
-            };
-            if is_test(attributes) {
-                continue;
-            }
-            let ident = ident.cloned();
-            match item {
-                Item::Mod(child) => children.push(child),
-                Item::Use(it) => {
-                    let public = !matches!(it.vis, Visibility::Inherited);
-                    flatten(&it.tree, &mut Vec::new(), public, &mut module.imports);
+        let (mut public, mut moved) = (false, None);
+        while let Some(token) = tokens.next() {
+            let word = token.to_string();
+            let line = token.span().start().line;
+            match word.as_str() {
+                "#" => {
+                    let attribute = attribute(&mut tokens);
+                    if attribute == "cfg(test)" {
+                        tokens.by_ref().find(is_end);
+                    }
+                    let path = attribute.strip_prefix("path=");
+                    moved = path.map(|path| path.trim_matches('"').to_owned()).or(moved);
+                    continue;
                 }
-                item => {
-                    if let Some(ident) = ident {
-                        module.items.insert(ident.to_string());
-                        if is_type {
-                            let line = ident.span().start().line;
-                            module.types.push((ident.to_string(), file.to_owned(), line));
+                "pub" => {
+                    public = true;
+                    tokens.next_if(|token| matches!(token, TokenTree::Group(_)));
+                    continue;
+                }
+                "use" => {
+                    let tree = tokens.by_ref().take_while(|token| token.to_string() != ";");
+                    imports(tree.collect(), &[], public, &mut module.imports);
+                }
+                "mod" => {
+                    let name = tokens.next().expect("a name").to_string();
+                    children.push((name, tokens.next(), moved.take()));
+                }
+                "struct" | "enum" | "union" | "trait" | "type" | "fn" | "const" | "static"
+                | "!" => {
+                    if let Some(TokenTree::Ident(name)) = tokens.peek() {
+                        module.items.insert(name.to_string());
+                        if ["struct", "enum", "union", "trait", "type"].contains(&word.as_str()) {
+                            module.types.push((name.to_string(), place.file.to_owned(), line));
                         }
                     }
-                    paths.visit_item(&item);
                 }
+                // A lifetime, such as `'static`.
+                "'" => drop(tokens.next()),
+                _ => {}
             }
+            public = false;
+            paths(TokenStream::from(token), &mut tokens, &mut module.paths);
         }
-        module.paths.extend(paths.0);
-        for child in children {
-            let name = child.ident.to_string();
-            let child_key = if key.is_empty() { name.clone() } else { format!("{key}::{name}") };
-            let inner = format!("{directory}/{name}");
-            if let Some((_, items)) = child.content {
-                self.items(project, items, &child_key, node, file, &inner);
+        self.0.insert(place.key.to_owned(), module);
+        for (name, body, moved) in children {
+            let key = below(place.key, &name);
+            let folder = format!("{}/{name}", place.folder);
+            if let Some(TokenTree::Group(body)) = body {
+                self.items(project, body.stream(), Place { key: &key, folder: &folder, ..place });
                 continue;
             }
-            let beside = file.rsplit_once('/').map_or("", |(directory, _)| directory);
-            let moved = path_attribute(&child.attrs).map(|path| format!("{beside}/{path}"));
-            let usual = [format!("{inner}.rs"), format!("{inner}/mod.rs")];
-            if let Some(file) = moved.into_iter().chain(usual).find(|file| project.has(file)) {
-                self.file(project, &file, &child_key, &inner);
+            let beside = place.file.rsplit_once('/').map_or("", |(beside, _)| beside);
+            let usual = [format!("{folder}.rs"), format!("{folder}/mod.rs")];
+            let mut files = moved.map(|path| format!("{beside}/{path}")).into_iter().chain(usual);
+            if let Some(file) = files.find(|file| project.has(file)) {
+                let place = Place { key: &key, node: &key, file: &file, folder: &folder };
+                self.file(project, place);
             }
         }
     }
@@ -147,7 +158,9 @@ impl Modules {
             here = match segment.as_str() {
                 "crate" => Target::Module(String::new()),
                 "self" => continue,
-                "super" => Target::Module(parent(key).to_owned()),
+                "super" => {
+                    Target::Module(key.rsplit_once("::").map_or("", |(up, _)| up).to_owned())
+                }
                 name => match self.lookup(key, name, depth) {
                     Some(target) => target,
                     None if index == 0 => return None,
@@ -160,7 +173,7 @@ impl Modules {
 
     fn lookup(&self, key: &str, name: &str, depth: usize) -> Option<Target> {
         let module = self.0.get(key)?;
-        let child = if key.is_empty() { name.to_owned() } else { format!("{key}::{name}") };
+        let child = below(key, name);
         if self.0.contains_key(&child) {
             return Some(Target::Module(child));
         }
@@ -170,8 +183,7 @@ impl Modules {
         let depth = depth.checked_sub(1)?;
         let imports = module.imports.iter();
         { imports }.filter(|it| it.name == name || it.name == "*").find_map(|import| {
-            let target = self.resolve(key, &import.path.segments, depth)?;
-            match target {
+            match self.resolve(key, &import.path.segments, depth)? {
                 Target::Module(glob) if import.name == "*" => self.lookup(&glob, name, depth),
                 Target::Item(_) if import.name == "*" => None,
                 target => Some(target),
@@ -180,95 +192,75 @@ impl Modules {
     }
 }
 
-pub(crate) fn parent(key: &str) -> &str {
-    key.rsplit_once("::").map_or("", |(parent, _)| parent)
+fn below(key: &str, name: &str) -> String {
+    if key.is_empty() { name.to_owned() } else { format!("{key}::{name}") }
 }
 
-pub(crate) fn is_test(attributes: &[Attribute]) -> bool {
-    attributes.iter().any(|attribute| {
-        let condition = attribute.path().is_ident("cfg").then(|| attribute.parse_args());
-        matches!(condition, Some(Ok(syn::Path { segments, .. })) if segments[0].ident == "test")
-    })
-}
-
-fn path_attribute(attributes: &[Attribute]) -> Option<String> {
-    let attribute = attributes.iter().find(|attribute| attribute.path().is_ident("path"))?;
-    match &attribute.meta.require_name_value().ok()?.value {
-        syn::Expr::Lit(syn::ExprLit { lit: syn::Lit::Str(path), .. }) => Some(path.value()),
-        _ => None,
+/// Takes the rest of an attribute, and returns its text without spaces.
+fn attribute(tokens: &mut Tokens) -> String {
+    tokens.next_if(|token| token.to_string() == "!");
+    match tokens.next() {
+        Some(TokenTree::Group(group)) => group.stream().to_string().replace(' ', ""),
+        _ => String::new(),
     }
 }
 
-fn flatten(tree: &UseTree, prefix: &mut Vec<String>, public: bool, out: &mut Vec<Import>) {
-    let line = tree.span().start().line;
-    let mut push = |name: String, last: Option<String>| {
-        let segments = prefix.iter().cloned().chain(last).collect();
-        out.push(Import { name, public, path: Named { segments, line } });
-    };
-    match tree {
-        UseTree::Path(path) => {
-            prefix.push(path.ident.to_string());
-            flatten(&path.tree, prefix, public, out);
-            prefix.pop();
-        }
-        UseTree::Name(it) if it.ident == "self" => {
-            push(prefix.last().cloned().unwrap_or_default(), None);
-        }
-        UseTree::Name(it) => push(it.ident.to_string(), Some(it.ident.to_string())),
-        UseTree::Rename(it) => push(it.rename.to_string(), Some(it.ident.to_string())),
-        UseTree::Glob(_) => push("*".to_owned(), None),
-        UseTree::Group(group) => {
-            group.items.iter().for_each(|tree| flatten(tree, prefix, public, out));
-        }
-    }
+/// Returns whether an item ends with this token.
+fn is_end(token: &TokenTree) -> bool {
+    let body = matches!(token, TokenTree::Group(group) if group.delimiter() == Delimiter::Brace);
+    body || token.to_string() == ";"
 }
 
-/// Collects the paths of types, expressions, patterns and macro calls.
-#[derive(Default)]
-struct Paths(Vec<Named>);
-
-impl<'ast> Visit<'ast> for Paths {
-    fn visit_path(&mut self, path: &'ast syn::Path) {
-        let segments = path.segments.iter().map(|segment| segment.ident.to_string()).collect();
-        self.0.push(Named { segments, line: path.span().start().line });
-        visit::visit_path(self, path);
-    }
-
-    fn visit_item_use(&mut self, it: &'ast syn::ItemUse) {
-        let mut imports = Vec::new();
-        flatten(&it.tree, &mut Vec::new(), false, &mut imports);
-        self.0.extend(imports.into_iter().map(|import| import.path));
-    }
-
-    fn visit_macro(&mut self, call: &'ast syn::Macro) {
-        visit::visit_macro(self, call);
-        self.tokens(call.tokens.clone());
-    }
-
-    // `pub(super)` is no use of the module above.
-    fn visit_visibility(&mut self, _: &'ast Visibility) {}
-}
-
-impl Paths {
-    fn tokens(&mut self, tokens: TokenStream) {
-        let mut continues = false; // the token before was `::`
-        for token in tokens {
+/// Adds the imports of a tree: `a::{b as c, d::*}`.
+fn imports(tree: TokenStream, prefix: &[String], public: bool, out: &mut Vec<Import>) {
+    let mut tokens = tree.into_iter().peekable();
+    while tokens.peek().is_some() {
+        let mut segments = prefix.to_vec();
+        let (mut name, mut line) = (None, 0);
+        for token in tokens.by_ref().take_while(|token| token.to_string() != ",") {
+            line = token.span().start().line;
             match token {
-                TokenTree::Ident(ident) if continues => {
-                    self.0.last_mut().expect("begun").segments.push(ident.to_string());
-                    continues = false;
-                }
-                TokenTree::Ident(ident) => {
-                    let line = ident.span().start().line;
-                    self.0.push(Named { segments: vec![ident.to_string()], line });
-                }
-                TokenTree::Punct(mark) => continues = mark.as_char() == ':' && !self.0.is_empty(),
                 TokenTree::Group(group) => {
-                    continues = false;
-                    self.tokens(group.stream());
+                    imports(group.stream(), &segments, public, out);
+                    segments.clear();
                 }
-                TokenTree::Literal(_) => continues = false,
+                TokenTree::Ident(word) if word == "as" => name = Some(String::new()),
+                TokenTree::Ident(word) if name.is_some() => name = Some(word.to_string()),
+                TokenTree::Ident(word) if word == "self" && !segments.is_empty() => {}
+                TokenTree::Ident(word) => segments.push(word.to_string()),
+                TokenTree::Punct(mark) if mark.as_char() == '*' => name = Some("*".to_owned()),
+                _ => {}
             }
+        }
+        if let Some(name) =
+            name.or_else(|| segments.last().cloned()).filter(|_| !segments.is_empty())
+        {
+            out.push(Import { name, public, path: Named { segments, line } });
+        }
+    }
+}
+
+/// Adds the paths that begin in `first` and go on in `rest`: of types, expressions and macro calls.
+fn paths(first: TokenStream, rest: &mut Tokens, out: &mut Vec<Named>) {
+    for token in first {
+        match token {
+            TokenTree::Group(group) => {
+                let mut inner = group.stream().into_iter().peekable();
+                while let Some(token) = inner.next() {
+                    paths(token.into(), &mut inner, out);
+                }
+            }
+            TokenTree::Ident(first) => {
+                let (mut segments, line) = (vec![first.to_string()], first.span().start().line);
+                let is_colon = |token: &TokenTree| token.to_string() == ":";
+                while rest.next_if(is_colon).is_some() && rest.next_if(is_colon).is_some() {
+                    if let Some(TokenTree::Ident(_)) = rest.peek() {
+                        segments.extend(rest.next().map(|token| token.to_string()));
+                    }
+                }
+                out.push(Named { segments, line });
+            }
+            _ => {}
         }
     }
 }

@@ -4,9 +4,6 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use serde::Serialize;
-use serde::de::DeserializeOwned;
-
 /// A place in the source that breaks a rule, with the remedy.
 #[derive(Debug)]
 pub struct Finding {
@@ -27,6 +24,15 @@ impl fmt::Display for Finding {
     }
 }
 
+/// A finding that a known list may allow.
+pub(crate) struct Exception {
+    pub(crate) package: String,
+    pub(crate) key: String,
+    /// Zero, if there is nothing to measure.
+    pub(crate) figure: f64,
+    pub(crate) finding: Finding,
+}
+
 /// A member of the workspace.
 #[derive(Debug)]
 pub(crate) struct Package {
@@ -34,14 +40,6 @@ pub(crate) struct Package {
     /// Relative to the project, as are all paths here.
     pub(crate) directory: String,
     pub(crate) manifest: toml::Table,
-}
-
-impl Package {
-    /// Returns the file that declares the package's modules: its library, or else its program.
-    pub(crate) fn entry(&self, project: &Project) -> Option<String> {
-        let candidates = ["lib", "main"].map(|file| format!("{}/src/{file}.rs", self.directory));
-        candidates.into_iter().find(|file| project.has(file))
-    }
 }
 
 /// The files and packages of a workspace.
@@ -110,34 +108,53 @@ impl Project {
         self.packages.iter().filter(inside).max_by_key(|package| package.directory.len())
     }
 
-    /// Returns the path of a known list of this crate.
-    pub(crate) fn list(&self, name: &str) -> String {
-        let package = self.packages.iter().find(|package| package.name == env!("CARGO_PKG_NAME"));
-        format!("{}/{name}", package.map_or("testing/style", |package| &package.directory))
+    /// Returns the member of this name.
+    pub(crate) fn package(&self, name: &str) -> &Package {
+        let mut packages = self.packages.iter();
+        packages.find(|package| package.name == name).unwrap_or_else(|| panic!("no package {name}"))
     }
 
-    /// Reads a known list; a missing file is an empty list.
-    pub(crate) fn known<T: DeserializeOwned + Default>(&self, name: &str) -> T {
-        let file = self.list(name);
-        if !self.has(&file) {
-            return T::default();
-        }
-        toml::from_str(&self.read(&file)).unwrap_or_else(|error| panic!("{file}: {error}"))
-    }
-
-    /// Writes a known list below the comment at its top, if `BLESS` asks for it.
+    /// Takes from `found` the exceptions that a known list allows, and adds its needless entries.
     ///
-    /// Returns whether it did: then there is nothing to compare with.
-    pub(crate) fn bless<T: Serialize>(&self, name: &str, list: &T) -> bool {
-        if std::env::var_os("BLESS").is_none() {
-            return false;
+    /// `BLESS` in the environment writes the list anew, below the comment at its top. It never
+    /// raises a figure.
+    pub(crate) fn settle(&self, list: &str, found: Vec<Exception>) -> Vec<Finding> {
+        let file = format!("{}/{list}", self.package("style").directory);
+        let text = self.read(&file);
+        let known: toml::Table = text.parse().unwrap_or_else(|error| panic!("{file}: {error}"));
+        let mut unused = known.clone();
+        let mut needed = toml::Table::new();
+        let mut findings = Vec::new();
+        for Exception { package, key, figure, mut finding } in found {
+            let entry = unused.get_mut(&package).and_then(|keys| keys.as_table_mut()?.remove(&key));
+            let limit = entry.as_ref().and_then(toml::Value::as_float);
+            if entry.is_none() || figure > limit.unwrap_or(figure) {
+                let limit = limit.map_or("goal".into(), |limit| format!("{limit}, in {file}"));
+                finding.message = finding.message.replace("LIMIT", &limit);
+                findings.push(finding);
+            }
+            let value = match entry {
+                Some(reason) if reason.is_str() => reason,
+                None if figure == 0.0 => "to be mended".into(),
+                _ => figure.min(limit.unwrap_or(figure)).into(),
+            };
+            let keys = needed.entry(package).or_insert_with(|| toml::Table::new().into());
+            keys.as_table_mut().expect("a table").insert(key, value);
         }
-        let file = self.root.join(self.list(name));
-        let old = std::fs::read_to_string(&file).unwrap_or_default();
-        let comment = old.lines().take_while(|line| line.starts_with('#'));
-        let comment: String = comment.map(|line| format!("{line}\n")).collect();
-        let list = toml::to_string(list).expect("a list is TOML");
-        std::fs::write(&file, format!("{comment}\n{list}")).expect("the list can be written");
-        true
+        for (package, keys) in &unused {
+            for key in keys.as_table().into_iter().flat_map(toml::Table::keys) {
+                let line = text.lines().position(|line| line.trim_matches('"').starts_with(key));
+                let message = format!("{package} needs no entry {key} any more: delete it");
+                findings.push(Finding::new(&file, line.unwrap_or(0) + 1, message));
+            }
+        }
+        if std::env::var_os("BLESS").is_some() {
+            let comment = text.lines().take_while(|line| line.starts_with('#'));
+            let comment: String = comment.map(|line| format!("{line}\n")).collect();
+            let entries = toml::to_string(&needed).expect("a table is TOML");
+            let list = format!("{comment}\n{entries}");
+            std::fs::write(self.root.join(file), list).expect("the list can be written");
+        }
+        findings
     }
 }

@@ -3,15 +3,10 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use syn::visit::{self, Visit};
-use syn::{Attribute, Expr, ExprLit, Lit};
-
+use crate::project::Exception;
 use crate::text::{Block, Paragraph, blocks};
 use crate::{Finding, Project};
 
-const LIST: &str = "prose.toml";
-/// The entry of the list with the limits of an area that has none of its own.
-const GOAL: &str = "goal";
 /// More words than this make a sentence long.
 const LONG: usize = 28;
 /// The columns of a line.
@@ -34,9 +29,6 @@ const NO_VERBS: [&str; 12] = [
     "Unless",
 ];
 
-/// The limits of each area; a missing figure is that of the goal.
-type Limits = BTreeMap<String, BTreeMap<String, f64>>;
-
 #[derive(Debug, Default)]
 struct Area {
     words: usize,
@@ -45,28 +37,26 @@ struct Area {
     sentences: usize,
     long: usize,
     functions: usize,
-    verbs: usize,
+    no_verb: usize,
     wide: usize,
     /// Places to mend: the measure, how bad, and the place.
     places: Vec<(&'static str, usize, Finding)>,
 }
 
 impl Area {
-    /// Returns the figures, each with whether less of it is better.
+    /// Returns each measure with its figure and its goal; less is better.
     ///
-    /// `who` and `what` are per 1 000 words, `long` and `verb` in percent, `wide` counts lines.
-    fn figures(&self) -> [(&'static str, f64, bool); 5] {
-        let share = |part: usize, of: usize, times: usize| {
-            if of == 0 { 0.0 } else { ((times * part) as f64 / of as f64 * 10.0).round() / 10.0 }
+    /// `who` and `what` are per 1 000 words, `long` and `no_verb` in percent, `wide` counts lines.
+    fn figures(&self) -> [(&'static str, f64, f64); 5] {
+        let share = |part: usize, of: usize, times: f64| {
+            (10.0 * times * part as f64 / of.max(1) as f64).round() / 10.0
         };
-        // Where no function has documentation, none opens wrongly.
-        let verb = if self.functions == 0 { 100.0 } else { share(self.verbs, self.functions, 100) };
         [
-            ("who", share(self.who, self.words, 1000), true),
-            ("what", share(self.what, self.words, 1000), true),
-            ("long", share(self.long, self.sentences, 100), true),
-            ("verb", verb, false),
-            ("wide", self.wide as f64, true),
+            ("who", share(self.who, self.words, 1000.0), 0.3),
+            ("what", share(self.what, self.words, 1000.0), 0.8),
+            ("long", share(self.long, self.sentences, 100.0), 5.0),
+            ("no_verb", share(self.no_verb, self.functions, 100.0), 20.0),
+            ("wide", self.wide as f64, 0.0),
         ]
     }
 
@@ -101,15 +91,24 @@ impl Area {
         }
     }
 
-    fn function(&mut self, file: &str, line: usize, doc: &str) {
+    /// Measures how the documentation that begins on a line opens, if it is that of a function.
+    fn opener(&mut self, file: &str, text: &[&str], line: usize, doc: &str) {
+        let is_doc = |line: &str| line.trim_start().starts_with("///");
+        let mut code = text[line - 1..].iter().map(|line| line.trim_start());
+        let item = code.find(|line| !line.starts_with(['#', ')']) && !line.starts_with("//"));
+        let mut words = item.unwrap_or_default().split([' ', '(']);
+        let before = ["pub", "crate)", "super)", "const", "async", "unsafe"];
+        let is_fn = words.find(|word| !before.contains(word)) == Some("fn");
+        if !is_fn || !is_doc(text[line - 1]) || (line > 1 && is_doc(text[line - 2])) {
+            return;
+        }
         self.functions += 1;
         let first = doc.split_whitespace().next().unwrap_or_default();
         let letters = first.len() > 2 && first.chars().all(|letter| letter.is_ascii_alphabetic());
-        if letters && first.ends_with('s') && !NO_VERBS.contains(&first) {
-            self.verbs += 1;
-        } else {
-            let message = format!("open with a verb (Returns, Waits until, ...):{doc}");
-            self.places.push(("verb", 1, Finding::new(file, line, message)));
+        if !letters || !first.ends_with('s') || NO_VERBS.contains(&first) {
+            self.no_verb += 1;
+            let message = format!("open with a verb (Returns, Waits until, ...): {doc}");
+            self.places.push(("no_verb", 1, Finding::new(file, line, message)));
         }
     }
 
@@ -139,111 +138,57 @@ impl Area {
     }
 }
 
-/// Finds the documented functions of a file.
-#[derive(Default)]
-struct Functions(Vec<(usize, String)>);
-
-impl Functions {
-    fn add(&mut self, attributes: &[Attribute]) {
-        let doc = attributes.iter().find(|attribute| attribute.path().is_ident("doc"));
-        let value = doc.and_then(|doc| doc.meta.require_name_value().ok()).map(|doc| &doc.value);
-        if let Some(Expr::Lit(ExprLit { lit: Lit::Str(text), .. })) = value {
-            self.0.push((text.span().start().line, text.value()));
-        }
-    }
-}
-
-impl<'ast> Visit<'ast> for Functions {
-    fn visit_item_fn(&mut self, it: &'ast syn::ItemFn) {
-        self.add(&it.attrs);
-        visit::visit_item_fn(self, it);
-    }
-
-    fn visit_impl_item_fn(&mut self, it: &'ast syn::ImplItemFn) {
-        self.add(&it.attrs);
-        visit::visit_impl_item_fn(self, it);
-    }
-
-    fn visit_trait_item_fn(&mut self, it: &'ast syn::TraitItemFn) {
-        self.add(&it.attrs);
-        visit::visit_trait_item_fn(self, it);
-    }
-}
-
 /// Measures each area: a package, or a folder outside of all packages.
 fn measure(project: &Project, prefix: &str) -> BTreeMap<String, Area> {
     let mut areas: BTreeMap<String, Area> = BTreeMap::new();
     for file in project.files.iter().filter(|file| file.starts_with(prefix)) {
-        let blocks = blocks(project, file);
+        let blocks = blocks(project, file, false);
         if blocks.is_empty() {
             continue;
         }
         let folder = file.rsplit_once('/').map_or(".", |(folder, _)| folder);
         let package = project.package_of(file).map(|package| package.name.as_str());
         let area = areas.entry(package.unwrap_or(folder).to_owned()).or_default();
-        for paragraph in blocks.iter().flat_map(|block| block.paragraphs()) {
+        let text = project.read(file);
+        let text: Vec<&str> = text.lines().collect();
+        for paragraph in blocks.iter().flat_map(Block::paragraphs) {
             let Paragraph { line, heading: false, .. } = paragraph else { continue };
-            paragraph.sentences().iter().for_each(|sentence| area.sentence(file, line, sentence));
+            let sentences = paragraph.sentences();
+            sentences.iter().for_each(|sentence| area.sentence(file, line, sentence));
+            if let (true, Some(first)) = (file.ends_with(".rs"), sentences.first()) {
+                area.opener(file, &text, line, first);
+            }
         }
         area.lines(project, file, &blocks);
-        if file.ends_with(".rs") {
-            let mut functions = Functions::default();
-            let parsed = syn::parse_file(&project.read(file));
-            functions.visit_file(&parsed.unwrap_or_else(|error| panic!("{file}: {error}")));
-            functions.0.iter().for_each(|(line, doc)| area.function(file, *line, doc));
-        }
     }
     areas
 }
 
-/// Finds areas that are worse than their limits in `prose.toml`, with their worst places.
+/// Finds areas that are worse than the goal and than their limits in `prose.toml`.
 ///
 /// A limit of an area that has reached the goal is a finding, too.
 pub fn prose(project: &Project) -> Vec<Finding> {
-    let mut limits: Limits = project.known(LIST);
-    let goal = limits.remove(GOAL).expect("prose.toml has a goal");
-    let mut found = Limits::from([(GOAL.to_owned(), goal.clone())]);
-    let mut findings = Vec::new();
-    let areas = measure(project, "");
-    for (name, area) in &areas {
-        for (measure, figure, less) in area.figures() {
-            let known = limits.get_mut(name).and_then(|known| known.remove(measure));
-            let limit = known.unwrap_or(goal[measure]);
-            let worse = |limit: f64| if less { figure > limit } else { figure < limit };
-            if worse(limit) {
-                let message = format!(
-                    "{measure} of {name} is {figure}, its limit {limit}; mend some of these (all: \
-                     cargo run -q -p style -- prose {name}){}",
-                    worst(area, Some(measure), 5)
-                );
-                let places = area.places.iter().filter(|(of, ..)| *of == measure);
-                let (_, _, place) = places.max_by_key(|(_, badness, _)| *badness).expect("one");
-                findings.push(Finding::new(&place.file, place.line, message));
-            }
-            if worse(goal[measure]) {
-                let figure = if worse(limit) { known.unwrap_or(figure) } else { figure };
-                found.entry(name.clone()).or_default().insert(measure.to_owned(), figure);
-            } else if known.is_some() {
-                let message = format!("{name} has reached the goal of {measure}: delete its limit");
-                findings.push(Finding::new(&project.list(LIST), 1, message));
-            }
+    let mut found = Vec::new();
+    for (name, area) in measure(project, "") {
+        for (measure, figure, goal) in area.figures() {
+            let places = area.places.iter().filter(|(of, ..)| *of == measure);
+            let worst_place = places.max_by_key(|(_, badness, _)| *badness);
+            let Some((_, _, place)) = worst_place.filter(|_| figure > goal) else { continue };
+            let message = format!(
+                "{measure} of {name} is {figure} (limit: LIMIT, goal: {goal}); mend some of these \
+                 (all: cargo run -q -p style -- prose {name}){}",
+                worst(&area, measure, 5)
+            );
+            let finding = Finding::new(&place.file, place.line, message);
+            let (package, key) = (name.clone(), measure.to_owned());
+            found.push(Exception { package, key, figure, finding });
         }
     }
-    for (name, left) in limits {
-        if !areas.contains_key(&name) || !left.is_empty() {
-            let message = format!("no area {name} with {left:?}: delete it here");
-            findings.push(Finding::new(&project.list(LIST), 1, message));
-        }
-    }
-    if project.bless(LIST, &found) { Vec::new() } else { findings }
+    project.settle("prose.toml", found)
 }
 
-fn worst(area: &Area, only: Option<&str>, count: usize) -> String {
-    let mut places: Vec<_> = area
-        .places
-        .iter()
-        .filter(|(measure, ..)| only.is_none_or(|only| only == *measure))
-        .collect();
+fn worst(area: &Area, measure: &str, count: usize) -> String {
+    let mut places: Vec<_> = area.places.iter().filter(|(of, ..)| *of == measure).collect();
     places.sort_by_key(|(_, badness, _)| std::cmp::Reverse(*badness));
     let shown = places.iter().take(count);
     shown.map(|(measure, _, finding)| format!("\n    {measure} {finding}")).collect()
@@ -253,20 +198,14 @@ fn worst(area: &Area, only: Option<&str>, count: usize) -> String {
 pub fn report(project: &Project, prefix: Option<&str>) -> String {
     let package = project.packages.iter().find(|package| Some(&*package.name) == prefix);
     let path = package.map(|package| package.directory.as_str()).or(prefix).unwrap_or("");
-    let mut text = format!("{:24}{:>8}", "", "words");
+    let mut text = String::from("who, what: per 1 000 words; long, no_verb: percent; wide: lines");
     let mut places = String::new();
-    for (index, (name, area)) in measure(project, path.trim_end_matches('/')).iter().enumerate() {
-        let figures = area.figures();
-        if index == 0 {
-            figures.iter().for_each(|(measure, ..)| text += &format!("{measure:>8}"));
-        }
-        let _ = write!(text, "\n{name:24}{:8}", area.words);
-        figures.iter().for_each(|(_, figure, _)| text += &format!("{figure:8.1}"));
-        if prefix.is_some() {
-            for (measure, ..) in figures {
-                places += &worst(area, Some(measure), 20);
-            }
+    for (name, area) in measure(project, path.trim_end_matches('/')) {
+        let _ = write!(text, "\n{name:20}{:8} words", area.words);
+        for (measure, figure, _) in area.figures() {
+            let _ = write!(text, "{measure:>10}{figure:7.1}");
+            places += &worst(&area, measure, if prefix.is_some() { 20 } else { 0 });
         }
     }
-    text + "\n(who, what: per 1 000 words; long, verb: per cent; wide: lines)" + &places
+    text + &places
 }

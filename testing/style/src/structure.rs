@@ -11,44 +11,34 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::modules::{Modules, Target};
+use crate::project::Exception;
 use crate::{Finding, Project};
-
-const LIST: &str = "cycles.toml";
-
-/// The modules of each cycle, sorted, for each package.
-type Cycles = BTreeMap<String, BTreeSet<Vec<String>>>;
 
 /// A file, a line and a path in it for each dependency between two modules.
 type Edges = BTreeMap<(String, String), (String, usize, String)>;
 
 /// Finds import cycles that are not in `cycles.toml`, and entries there that are no cycle any more.
 pub fn structure(project: &Project) -> Vec<Finding> {
-    let known: Cycles = project.known(LIST);
-    let mut found = Cycles::new();
-    let mut findings = Vec::new();
+    let mut found = Vec::new();
     for package in &project.packages {
-        let Some(entry) = package.entry(project) else { continue };
-        let edges = edges(&Modules::read(project, &entry));
+        let edges = edges(&Modules::read(project, package));
         for cycle in cycles(&edges) {
-            if known.get(&package.name).is_none_or(|known| !known.contains(&cycle)) {
-                findings.push(finding(&package.name, &cycle, &edges));
+            let key = cycle.join(", ");
+            let inner = |(from, to): &(String, String)| cycle.contains(from) && cycle.contains(to);
+            let inner: Vec<_> = edges.iter().filter(|(edge, _)| inner(edge)).collect();
+            let name = &package.name;
+            let mut message = format!(
+                "modules of {name} import each other: {key}; move shared items to a module below"
+            );
+            for ((from, to), (file, line, path)) in &inner {
+                message += &format!("\n    {from} -> {to}: {file}:{line} `{path}`");
             }
-            found.entry(package.name.clone()).or_default().insert(cycle);
+            let (_, (file, line, _)) = inner[0];
+            let finding = Finding::new(file, *line, message);
+            found.push(Exception { package: name.clone(), key, figure: 0.0, finding });
         }
     }
-    if project.bless(LIST, &found) {
-        return Vec::new();
-    }
-    for (package, cycles) in &known {
-        for cycle in cycles {
-            if found.get(package).is_none_or(|found| !found.contains(cycle)) {
-                let cycle = cycle.join(", ");
-                let message = format!("{package} has no cycle of {cycle} any more: delete it here");
-                findings.push(Finding::new(&project.list(LIST), 1, message));
-            }
-        }
-    }
-    findings
+    project.settle("cycles.toml", found)
 }
 
 fn edges(modules: &Modules) -> Edges {
@@ -63,61 +53,38 @@ fn edges(modules: &Modules) -> Edges {
                 Some(Target::Module(target)) if import || path.segments.len() > 1 => target,
                 _ => continue,
             };
-            let target = &modules.0[&target].node;
-            let below =
-                |prefix: &str| prefix.is_empty() || target.starts_with(&format!("{prefix}::"));
-            if *target == module.node || (public && below(&module.node)) {
-                continue;
+            let (node, target) = (&module.node, &modules.0[&target].node);
+            let below = node.is_empty() || target.starts_with(&format!("{node}::"));
+            if target != node && !(public && below) {
+                let place = (module.file.clone(), path.line, path.segments.join("::"));
+                edges.entry((shown(node), shown(target))).or_insert(place);
             }
-            let place = (module.file.clone(), path.line, path.segments.join("::"));
-            edges.entry((module.node.clone(), target.clone())).or_insert(place);
         }
     }
     edges
 }
 
+fn shown(key: &str) -> String {
+    if key.is_empty() { "crate".to_owned() } else { key.to_owned() }
+}
+
 /// Returns the sets of modules that reach each other.
 fn cycles(edges: &Edges) -> BTreeSet<Vec<String>> {
-    let mut reach: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
-    for (from, to) in edges.keys() {
-        reach.entry(from).or_default().insert(to);
-    }
-    loop {
-        let before: usize = reach.values().map(BTreeSet::len).sum();
-        for (from, near) in reach.clone() {
-            let far = near.iter().filter_map(|to| reach.get(to)).flatten().copied();
-            let far: Vec<&str> = far.collect();
-            reach.entry(from).or_default().extend(far);
-        }
-        if before == reach.values().map(BTreeSet::len).sum() {
-            break;
+    let mut reach: BTreeSet<(&str, &str)> =
+        edges.keys().map(|(from, to)| (from.as_str(), to.as_str())).collect();
+    let nodes: BTreeSet<&str> = reach.iter().flat_map(|(from, to)| [*from, *to]).collect();
+    for middle in &nodes {
+        for from in &nodes {
+            for to in &nodes {
+                if reach.contains(&(*from, *middle)) && reach.contains(&(*middle, *to)) {
+                    reach.insert((*from, *to));
+                }
+            }
         }
     }
-    let returns = |from: &str, to: &str| reach.get(to).is_some_and(|reach| reach.contains(from));
-    let cyclic = reach.iter().filter(|(from, reach)| reach.contains(*from));
-    let members = |(from, reach): (&&str, &BTreeSet<&str>)| {
-        let members = reach.iter().filter(|to| returns(from, to));
-        members.map(|key| shown(key).to_owned()).collect()
+    let both = |a: &str, b: &str| reach.contains(&(a, b)) && reach.contains(&(b, a));
+    let of = |a: &&str| {
+        nodes.iter().filter(|b| both(a, b)).map(ToString::to_string).collect::<Vec<String>>()
     };
-    cyclic.map(members).collect()
-}
-
-fn shown(key: &str) -> &str {
-    if key.is_empty() { "crate" } else { key }
-}
-
-fn finding(package: &str, cycle: &[String], edges: &Edges) -> Finding {
-    let inside = |key: &str| cycle.iter().any(|member| member == shown(key));
-    let inner: Vec<_> = edges.iter().filter(|((from, to), _)| inside(from) && inside(to)).collect();
-    let mut message = format!(
-        "modules of {package} import each other: {}; move the shared items to a module below \
-         both. The imports:",
-        cycle.join(", ")
-    );
-    for ((from, to), (file, line, path)) in &inner {
-        let (from, to) = (shown(from), shown(to));
-        message += &format!("\n    {from} -> {to}: {file}:{line} `{path}`");
-    }
-    let (_, (file, line, _)) = inner[0];
-    Finding::new(file, *line, message)
+    nodes.iter().map(of).filter(|cycle| !cycle.is_empty()).collect()
 }

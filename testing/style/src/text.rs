@@ -4,6 +4,11 @@ use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 
 use crate::Project;
 
+/// Returns the paragraphs of a file, generated ones with them.
+pub(crate) fn paragraphs(project: &Project, file: &str) -> Vec<Paragraph> {
+    blocks(project, file, true).iter().flat_map(Block::paragraphs).collect()
+}
+
 /// A paragraph, an item of a list or a heading, with its first line.
 ///
 /// A code span is the word `X` in `text`, and stands in `code` with its line.
@@ -39,10 +44,11 @@ pub(crate) struct Block {
     pub(crate) lines: Vec<String>,
 }
 
-/// Returns the blocks of prose of a file; none for a file of another kind or a generated one.
+/// Returns the blocks of prose of a file; none for a file of another kind.
 ///
-/// The generated part of a page is left blank, so that lines keep their numbers.
-pub(crate) fn blocks(project: &Project, file: &str) -> Vec<Block> {
+/// Without `all`, a generated page has none either, and generated parts of pages are left blank, so
+/// that lines keep their numbers.
+pub(crate) fn blocks(project: &Project, file: &str, all: bool) -> Vec<Block> {
     let marks: &[&str] = match file.rsplit_once('.') {
         Some((_, "md")) => &[],
         Some((_, "rs")) => &["//!", "///", "//"],
@@ -51,14 +57,14 @@ pub(crate) fn blocks(project: &Project, file: &str) -> Vec<Block> {
     };
     let text = project.read(file);
     if marks.is_empty() {
-        if text.lines().take(5).any(|line| line.starts_with("Made by `")) {
+        if !all && text.lines().take(5).any(|line| line.starts_with("Made by `")) {
             return Vec::new();
         }
         let mut generated = false;
         let lines = text.lines().map(|line| {
             generated |= line.starts_with("<!--") && line.ends_with(": generated -->");
             generated &= !line.starts_with("<!-- end of ");
-            if generated { String::new() } else { line.to_owned() }
+            if generated && !all { String::new() } else { line.to_owned() }
         });
         return vec![Block { before: 0, lines: lines.collect() }];
     }
