@@ -133,7 +133,7 @@ impl FileLocks {
             return Ok(false);
         }
         if self.inner.directory.share().is_some() && !file.is_replaceable()? {
-            return Err(is_anothers(path));
+            return Err(owned_by_another_user(path));
         }
         let highest = record.reserved.as_ref().map(|it| it.up_to).max(record.number);
         let highest = file.reserved()?.max(highest);
@@ -169,8 +169,8 @@ async fn announce(mark: &Mark, path: &Path) -> Result<Breaking, Fault> {
     }
 }
 
-/// In a shared directory: the kernel lets only the owner of a file, and root, replace it.
-fn is_anothers(path: &Path) -> Fault {
+/// Returns the fault of a shared directory, in which only the owner of a file and root replace it.
+fn owned_by_another_user(path: &Path) -> Fault {
     let message = format!(
         "{} belongs to another user, who can break this lock, as root can; or end its holder",
         path.display()

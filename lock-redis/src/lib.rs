@@ -89,7 +89,7 @@ mod replicas;
 mod scripts;
 mod sentinel;
 mod servers;
-#[cfg(feature = "simulation")]
+#[cfg(feature = "__simulation")]
 #[doc(hidden)]
 pub mod simulation;
 mod slots;
