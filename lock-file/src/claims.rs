@@ -214,6 +214,9 @@ pub(crate) struct Claims(Mutex<Table>);
 #[derive(Debug, Default)]
 struct Table {
     held: HashMap<OwnerId, Entry>,
+    /// Number of the last ticket that was handed out. Counted for the whole table: were it counted by
+    /// owner, a ticket of an earlier hold could have the number of a later hold of the same owner.
+    last_ticket: u64,
     seats: HashMap<OwnerId, (Moment, Seat)>,
     /// Until when it is our turn.
     turns: HashMap<LockName, Moment>,
@@ -305,7 +308,8 @@ impl Claims {
         token: FencingToken,
     ) -> Ticket {
         let mut table = self.table();
-        let number = table.held.get(&claim.owner).map_or(0, |it| it.ticket) + 1;
+        table.last_ticket += 1;
+        let number = table.last_ticket;
         let entry = Entry { held: Arc::clone(&held), token, ticket: number };
         table.held.insert(claim.owner, entry);
         Ticket::new(Stub {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use crate::common::{acquire, attempt, claim, is_free, locker, scratch, until};
 use lock_core::backend::{Attempt, Backend, Release, ReleaseMode, Renewal};
+use lock_core::clock::sleep;
 use lock_core::faults::{FaultInjector, Injection, Verb};
 use lock_core::{Effect, Executor, Locker, Loss, RenewalPolicy};
 use lock_file::FileLocks;
@@ -73,6 +74,24 @@ async fn a_lost_grant_that_nobody_asks_for_ends_with_its_ttl() {
     until("gone by itself", async || is_free(&locker(dir.path()), "n").await).await;
     let renewed = backend.renew(&[&ours]).await;
     assert!(matches!(&renewed[0], Ok(Renewal::NotHeld)));
+}
+
+#[tokio::test]
+async fn an_old_ticket_does_not_close_a_later_hold_of_its_owner() {
+    const TTL: Duration = Duration::from_millis(50);
+    let dir = scratch();
+    let backend = FileLocks::at(dir.path()).unwrap();
+    let mut ours = claim("n");
+    ours.ttl = TTL;
+    // The grant is lost on its way, and the ticket with it.
+    drop(attempt(&backend, &ours).await.unwrap());
+    let release = backend.release(&ours, ReleaseMode::default()).await.unwrap();
+    assert_eq!(release, Release::Released);
+    ours.ticket = attempt(&backend, &ours).await.unwrap().ticket;
+    sleep(TTL * 4).await;
+    let renewed = backend.renew(&[&ours]).await;
+    assert!(matches!(&renewed[0], Ok(Renewal::Held(_))), "{renewed:?}");
+    assert!(!is_free(&locker(dir.path()), "n").await);
 }
 
 #[tokio::test]
