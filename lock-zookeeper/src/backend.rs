@@ -1,4 +1,4 @@
-//! The verbs.
+//! The `Backend` trait.
 
 use std::error::Error as _;
 use std::sync::Arc;
@@ -23,17 +23,17 @@ use crate::names::{Card, Names, token};
 use crate::place::{Following, Place};
 use crate::session::Session;
 
-/// Leases shorter than the session's are counted here, on our own clock.
+/// The client enforces a ttl that is shorter than the session.
 const TTL_MIN: Duration = Duration::from_millis(10);
 const TTL_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// How often one attempt enters the line if its answer is lost again and again. Core bounds the
+/// The number of times that one attempt creates its node when answers are lost. Core bounds the
 /// time.
 const ATTEMPTS: u32 = 5;
 
 /// Locks on a ZooKeeper ensemble. Clones share one session.
 ///
-/// See the [crate's documentation](crate) for what they promise.
+/// See the [crate's documentation](crate) for the guarantees.
 #[derive(Clone, Debug)]
 pub struct ZooKeeper {
     inner: Arc<Inner>,
@@ -47,25 +47,25 @@ struct Inner {
 }
 
 impl ZooKeeper {
-    /// Opens a session with an ensemble: at a URL as in [`Config::new`], or with a [`Config`].
+    /// Opens a session with an ensemble, at a URL as in [`Config::new`] or with a [`Config`].
     ///
-    /// When the last clone is dropped, the session is closed, and what is still held or queued in it is
-    /// gone at once.
+    /// When the last clone is dropped, the session is closed. Its locks and queue entries end at
+    /// once.
     ///
     /// # Errors
     ///
     /// As [`Config::new`], and
-    /// * [`ErrorKind::Unavailable`](lock_core::ErrorKind::Unavailable): no server can be reached, or the
-    ///   one that was has no quorum, refuses another connection, or does not answer;
-    /// * [`ErrorKind::Denied`](lock_core::ErrorKind::Denied): wrong credentials, or no right to read the chroot
-    ///   (without one, `/`), by which the session is proven;
-    /// * [`ErrorKind::Invalid`](lock_core::ErrorKind::Invalid): the chroot does not exist, or members
-    ///   keep sessions to themselves (`localSessionsEnabled`) and do not make them global for nodes
-    ///   that end with them (`localSessionsUpgradingEnabled`).
+    /// * [`ErrorKind::Unavailable`](lock_core::ErrorKind::Unavailable): no server can be reached,
+    ///   or the server has no quorum, refuses another connection, or does not answer;
+    /// * [`ErrorKind::Denied`](lock_core::ErrorKind::Denied): wrong credentials, or no right to
+    ///   read the chroot (without one, `/`), which heartbeat writes check;
+    /// * [`ErrorKind::Invalid`](lock_core::ErrorKind::Invalid): the chroot does not exist, or
+    ///   sessions are local to their member (`localSessionsEnabled`) and are not upgraded for
+    ///   ephemeral nodes (`localSessionsUpgradingEnabled`).
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future gives the attempt up.
+    /// Dropping the future cancels the attempt.
     pub async fn connect<C>(config: C) -> Result<Self, Error>
     where
         C: TryInto<Config>,
@@ -96,10 +96,10 @@ impl Backend for ZooKeeper {
             reach: Reach::Network,
             ttl_min: TTL_MIN,
             ttl_max: TTL_MAX,
-            // In the proofs.
+            // The session lease includes it.
             margin: Duration::ZERO,
-            // Whatever was asked for, the server keeps the lock until the session times out, rounded up to a
-            // tick; and there are at least two ticks in a timeout.
+            // The server keeps the lock until the session times out, rounded up to a tick, for any
+            // ttl. A timeout has at least two ticks.
             takeover: Takeover::LeasePlus(timeout * 3 / 2),
             detached: Support::Absent,
             minimum_hold: Support::Absent,
@@ -112,7 +112,7 @@ impl Backend for ZooKeeper {
         }
     }
 
-    /// Members of an ensemble keep the same locks, and none says which ensemble that is.
+    /// Returns `None`: the members share their locks, and no request names the ensemble.
     async fn identity(&self) -> Result<Option<Identity>, Fault> {
         Ok(None)
     }
@@ -128,7 +128,8 @@ impl Backend for ZooKeeper {
         let lock = names.path(&claim.name);
         let place = match session.usable_place(&claim.owner).await? {
             Some(place) => place,
-            // Who may not wait does not disturb those who do, if it can be foreseen.
+            // An attempt that does not queue writes nothing where contention is foreseeable, so it
+            // does not disturb waiters.
             None if !claim.queues()
                 && session.is_contended(&lock)
                 && !session.line(&lock).await?.is_empty() =>
@@ -139,7 +140,7 @@ impl Backend for ZooKeeper {
         };
         let attempt = session.meanwhile(compete(&session, &place, claim, asked)).await;
         if attempt.as_ref().is_err_and(|fault| fault.effect() == Effect::NotApplied) {
-            // Then nothing of it may stay.
+            // Nothing of a refused attempt may stay.
             session.let_go(&place);
             session.meanwhile(session.leave(&claim.owner, &place)).await?;
         }
@@ -220,7 +221,7 @@ impl Backend for ZooKeeper {
 
     async fn inspect(&self, name: &LockName) -> Result<LockState, Fault> {
         let session = self.inner.link.session().await?;
-        // One after the other on the connection, without waiting.
+        // The two requests go in order on one connection, without a pause.
         let client = session.client();
         let sync = client.sync("/");
         let lock = self.inner.names.path(name);
@@ -257,7 +258,7 @@ impl Backend for ZooKeeper {
             match state_of(&session, &names.path(&name)).await {
                 Ok(state) if state.holders.is_empty() => {}
                 Ok(state) => listed.push(Listed::new(name, state)),
-                // Something else is there; the others are locks.
+                // The node is used for something else. The other locks are still listed.
                 Err(fault) if fault.kind() == FaultKind::Invalid => skipped += 1,
                 Err(fault) => return Err(fault),
             }
@@ -293,7 +294,7 @@ impl Backend for ZooKeeper {
 }
 
 impl Inner {
-    /// What a claim has in the session that there is.
+    /// Returns the queue entry of a claim in the current session.
     fn place_of(&self, claim: &Claim) -> Option<(Arc<Session>, Arc<Place>)> {
         let session = self.link.present()?;
         let place = session.place(&claim.owner)?;
@@ -301,6 +302,7 @@ impl Inner {
     }
 }
 
+/// Refuses claims that this backend does not support.
 fn check(claim: &Claim) -> Result<(), Fault> {
     if claim.hold == HoldKind::Detached {
         return Err(Fault::unsupported("a detached hold: nobody else can take a session over"));
@@ -312,11 +314,12 @@ fn check(claim: &Claim) -> Result<(), Fault> {
     Ok(())
 }
 
-/// For how long a place is kept without another attempt.
+/// Returns when a queue entry expires without another attempt.
 fn queued_until(claim: &Claim) -> Moment {
     Moment::now() + claim.ttl * 2 + QUEUE_ENTRY_GRACE
 }
 
+/// Queues the claim and grants the lock if its node is first.
 async fn compete(
     session: &Arc<Session>,
     place: &Arc<Place>,
@@ -342,13 +345,13 @@ async fn compete(
     Ok(Attempt::Contended { expires_in: None })
 }
 
-/// Puts the claim's node into the line, unless it is there; returns the line if it was put there now.
+/// Creates the claim's node unless it exists. Returns the queue if the node is new.
 async fn stand_in_line(
     session: &Arc<Session>,
     place: &Arc<Place>,
     claim: &Claim,
 ) -> Result<Option<Vec<String>>, Fault> {
-    // An attempt that was given up may still be on its way.
+    // The request of a cancelled attempt may still be on its way.
     place.until(|state| (!state.entering).then_some(())).await;
     {
         let mut state = place.state();
@@ -363,7 +366,7 @@ async fn stand_in_line(
     let data = Card::text(&claim.owner, claim.label.as_ref());
     let mut attempts = 0;
     let entered = loop {
-        // The answer that was lost may be that to the look at the line which follows.
+        // The lost answer may be the one to the read of the queue that follows the creation.
         if place.state().node.is_some() {
             return Ok(None);
         }
@@ -371,8 +374,8 @@ async fn stand_in_line(
             return Ok(None);
         }
         let entered = session.enter(place, data.clone()).await;
-        // The answer was lost with its connection. On the next one the node is found again, if it
-        // was made. A try does not wait for that.
+        // The answer was lost with its connection. On the next connection the node is found if it
+        // was created. An attempt that does not queue does not wait for that.
         let is_lost = entered.as_ref().is_err_and(|fault| fault.effect() == Effect::Unknown);
         attempts += 1;
         let goes_on = is_lost && claim.queues() && attempts < ATTEMPTS;
@@ -390,7 +393,7 @@ async fn stand_in_line(
     entered.map(Some)
 }
 
-/// The line with our place in it; `None` if that is the first one.
+/// Returns the queue if other nodes are before the claim's node, else `None`.
 async fn line_before(
     session: &Session,
     place: &Place,
@@ -420,7 +423,7 @@ async fn line_before(
     }
 }
 
-/// Has somebody follow the line for a claim that waits, once.
+/// Starts a task that watches the queue for a waiter, unless one runs.
 fn follow(session: &Arc<Session>, place: &Arc<Place>, line: Vec<String>) {
     let is_followed = std::mem::replace(&mut place.state().followed, true);
     if !is_followed {
@@ -429,7 +432,7 @@ fn follow(session: &Arc<Session>, place: &Arc<Place>, line: Vec<String>) {
     }
 }
 
-/// After this, nodes that were removed before it are known to be.
+/// Waits until the client knows of all its nodes that were removed before the call.
 async fn look_at(
     session: &Arc<Session>,
     places: impl Iterator<Item = &Arc<Place>> + Clone,
@@ -441,7 +444,8 @@ async fn look_at(
         session.watch_own(place).await?;
     }
     session.barrier().await?;
-    // What has happened before the barrier has come before its answer, and tasks run in any order.
+    // Watch events precede the answer to the barrier, but the tasks that record them run in any
+    // order.
     let watched: Vec<_> = places.filter_map(|place| place.state().watched.clone()).collect();
     let heard: Vec<_> = watched.iter().map(|watched| watched.heard()).collect();
     for heard in heard {
@@ -450,6 +454,7 @@ async fn look_at(
     Ok(())
 }
 
+/// Returns the holders and the number of waiters of a lock.
 async fn state_of(session: &Session, lock: &str) -> Result<LockState, Fault> {
     loop {
         let line = session.line(lock).await?;
@@ -458,7 +463,7 @@ async fn state_of(session: &Session, lock: &str) -> Result<LockState, Fault> {
         for node in first {
             holders.extend(holder_of(session, &format!("{lock}/{node}")).await?);
         }
-        // If they have left meanwhile, others may have come to be first.
+        // If all of them have left, other nodes are first now.
         if !holders.is_empty() || line.is_empty() {
             let waiting = u64::try_from(line.len() - first.len()).unwrap_or(u64::MAX);
             return Ok(LockState::new(holders, Some(waiting)));
@@ -466,14 +471,14 @@ async fn state_of(session: &Session, lock: &str) -> Result<LockState, Fault> {
     }
 }
 
-/// What the node of a holder tells; `None` if it has left.
+/// Reads the node of a holder. Returns `None` if it was removed.
 async fn holder_of(session: &Session, path: &str) -> Result<Option<Holder>, Fault> {
     let (data, stat) = match session.client().get_data(path).await {
         Ok(seen) => seen,
         Err(ZkError::NoNode) => return Ok(None),
         Err(error) => return Err(fault("reading the holder's node", &error)),
     };
-    // What others write there is their own business.
+    // Data in another format has no owner id.
     let card = Card::parse(&data);
     let mut holder = Holder::new(card.as_ref().map(|card| card.owner));
     holder.label = card.and_then(|card| card.label);

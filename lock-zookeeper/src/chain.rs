@@ -1,29 +1,35 @@
-//! How long the session is proven to live: the lease of every lock in it.
+//! The time until which the session is known to live. It bounds the lease of every lock in it.
 //!
-//! Pings prove nothing: a follower that is cut off from its leader goes on answering them while the
-//! leader expires the session. Nor does one committed write: the leader checks the session of a
-//! write that a follower forwards, and does not touch it. A chain of committed writes proves it,
-//! each sent after the answer to the one before. The follower notes that the session was used, and
-//! tells the leader so in its answer to each ping. A span is the time from the answer to one write
-//! to the sending of a later one. If it is a third of the timeout, the leader has sent a ping
-//! between the two commits. Our follower has answered that ping before it reads the next write. If
-//! that write commits too, the session lives its timeout from the sending of the first one.
+//! Pings do not show that a session lives. A follower that is partitioned from its leader goes on
+//! answering them while the leader expires the session. One committed write does not show it
+//! either: the leader checks the session of a write that a follower forwards, and does not touch
+//! it.
 //!
-//! The leader may stall between two commits. So a sixth of the timeout has to be left of a span
-//! without the longest time between two of its commits. It does not matter when writes are sent:
-//! evenly, so that few of them make a long lease, and at once where a commit takes long.
+//! A chain of committed writes does, each sent after the answer to the one before: the *heartbeat
+//! writes*. The follower records that the session was used, and reports it to the leader in its
+//! answer to each ping. A span is the time from the answer to one write to the sending of a later
+//! one. If a span is a third of the timeout, the leader has sent a ping between the two commits.
+//! The follower has answered that ping before it reads the next write. If that write commits too,
+//! the session lives its timeout from the sending of the first one.
 //!
-//! A new connection has the leader itself touch the session, as its creation does. If a write commits on
-//! that connection, then through that leader, and the session lives a timeout from any moment at which the
-//! connection had not yet been asked for.
+//! The leader may stall between two commits. So a span, without the longest time between two of its
+//! commits, must still be a sixth of the timeout. The times of the writes do not matter. They are
+//! even, so that few writes make a long lease. Where a commit takes long, the next write follows at
+//! once.
+//!
+//! A new connection makes the leader itself touch the session, as its creation does. If a write
+//! commits on that connection, it commits through that leader. The session then lives a timeout
+//! from any moment before the connection was requested.
 //!
 //! Each member has its own limits for timeouts, and the leader goes by the last touch, also if that
-//! is a shorter one. So from the moment a connection was asked for, nothing counts beyond that
-//! moment plus what it was granted, no matter what was proven before. If the answer is lost, that
-//! is taken to be a fifth of the first timeout. The request may also arrive late, and then takes
-//! the session away from the connection that is used by then. A proof that commits shows that it
-//! had not arrived before, so the fifth counts from the last proof. A timeout that grows again is
-//! not counted on: a touch of the member before, with its timeout, may still be under way.
+//! is a shorter one. So from the moment of a request for a connection, nothing counts beyond that
+//! moment plus the timeout that it was granted. Earlier heartbeat writes do not change that. If the
+//! answer is lost, the grant is taken to be a fifth of the first timeout.
+//!
+//! The request may also arrive late, and then takes the session away from the connection in use. A
+//! write that commits shows that it had not arrived before, so the fifth counts from the last
+//! write. A timeout that grows again does not count: a touch of the member before, with its
+//! timeout, may still be under way.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -31,10 +37,11 @@ use std::time::Duration;
 use lock_core::backend::LeaseLimit;
 use lock_core::clock::Moment;
 
-/// From the sending of one proof to that of the next: this part of the timeout.
+/// Heartbeat writes are sent at intervals of this part of the timeout.
 const SPACING: u32 = 8;
 
-/// A commit that takes longer than this part of the timeout is slow: the next proof is sent at once.
+/// A commit that takes longer than this part of the timeout is slow: the next write is sent at
+/// once.
 const SLOW: u32 = 16;
 
 /// A commit that takes less than this part of the timeout is quick.
@@ -43,7 +50,7 @@ const QUICK: u32 = 40;
 /// No member grants a session less than this part of its first timeout.
 const LEAST: u32 = 5;
 
-/// A write that has committed.
+/// A heartbeat write that has committed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Proof {
     pub(crate) sent: Moment,
@@ -51,39 +58,41 @@ pub(crate) struct Proof {
 }
 
 impl Proof {
-    /// Returns how long the commit took, as seen from here.
+    /// Returns how long the commit took, with the round trip of the client.
     pub(crate) fn took(&self) -> Duration {
         self.answered.saturating_since(self.sent)
     }
 }
 
-/// The proofs of one session.
+/// The lease of one session, which its heartbeat writes prolong.
 #[derive(Debug)]
 pub(crate) struct Chain {
-    /// The least that a connection of the session was granted.
+    /// The shortest timeout that a connection of the session was granted.
     timeout: Duration,
-    /// What a connection may have been granted whose answer was lost.
+    /// The timeout that counts for a connection whose answer was lost.
     least: Duration,
-    /// The session lives until then, by what was answered.
+    /// The moment until which the session lives, by the answers.
     deadline: Moment,
-    /// The last proofs, oldest first; all on one connection, sent one after the other.
+    /// The last heartbeat writes, oldest first. All are on one connection, sent one after the
+    /// other.
     proofs: VecDeque<Proof>,
-    /// No proofs are sent: nothing depends on the session.
+    /// No heartbeat writes are sent: nothing depends on the session.
     paused: bool,
-    /// The connection was not asked for before then; until its first proof.
+    /// A moment before the request for the current connection, until its first heartbeat write
+    /// commits.
     connected_after: Option<Moment>,
-    /// The last connection that was asked for has not been answered.
+    /// The request for a connection that has not been answered.
     asking: Option<Moment>,
-    /// From then on a connection may have been granted whose answer is not known.
+    /// From this moment on a connection may have been granted whose answer is not known.
     unanswered: Option<Moment>,
-    /// Until then a request for a connection may arrive that has been given up.
+    /// Until this moment a cancelled request for a connection may arrive.
     late_until: Option<Moment>,
-    /// The deadline, as the holders of leases see it.
+    /// The deadline that the holders of leases see.
     limit: LeaseLimit,
 }
 
 impl Chain {
-    /// Of a session whose creation was asked for at `asked`.
+    /// Creates the lease of a session that was requested at `asked`.
     pub(crate) fn new(timeout: Duration, asked: Moment) -> Self {
         Self {
             timeout,
@@ -99,11 +108,12 @@ impl Chain {
         }
     }
 
+    /// Returns the shortest timeout that was granted.
     pub(crate) fn timeout(&self) -> Duration {
         self.timeout
     }
 
-    /// Returns when to send the next proof.
+    /// Returns when to send the next heartbeat write.
     pub(crate) fn next_proof(&self) -> Moment {
         let Some(last) = self.proofs.back() else { return Moment::now() };
         let next = match last.took() > self.timeout / SLOW {
@@ -111,30 +121,32 @@ impl Chain {
             false => last.sent + self.timeout / SPACING,
         };
         match self.unanswered {
-            // Before the deadline that a lost answer leaves.
+            // A lost answer leaves a short deadline. The write precedes it.
             Some(_) => next.min(last.answered + self.least / 3),
             None => next,
         }
     }
 
-    /// Returns when to try again after a proof that has failed.
+    /// Returns when to send the next heartbeat write after one that failed.
     pub(crate) fn next_try(&self) -> Moment {
         Moment::now() + self.timeout / SPACING / 4
     }
 
-    /// Sends no proofs until further notice, and returns true, unless another connection may take
-    /// long.
+    /// Stops heartbeat writes until the next connection. Returns false if another connection may
+    /// take long; they go on then.
     pub(crate) fn pause(&mut self) -> bool {
         self.paused = self.proofs.back().is_some_and(|last| last.took() < self.timeout / QUICK);
         self.paused
     }
 
-    /// Returns true if the deadline is not kept up: only another connection gives a new one soon.
+    /// Returns true if no heartbeat writes keep up the deadline. Only another connection gives a
+    /// new one soon.
     pub(crate) fn is_paused(&self) -> bool {
         self.paused
     }
 
-    /// A proof was answered. The request whose answer is lost had not arrived when it was checked.
+    /// Records a heartbeat write. The request whose answer is lost had not arrived when the leader
+    /// checked it.
     pub(crate) fn proven(&mut self, proof: Proof) {
         self.unanswered = self.late_until.filter(|until| proof.sent < *until).map(|_| proof.sent);
         let alive_at = self.connected_after.take().max(self.start());
@@ -146,15 +158,15 @@ impl Chain {
         self.move_limit();
     }
 
-    /// Returns when the last proof was sent from which there is a span. Those before are not needed
-    /// any more.
+    /// Returns when the last write was sent from which there is a span. Drops the writes before it.
     fn start(&mut self) -> Option<Moment> {
         let start = (0..self.proofs.len()).rev().find(|&first| self.spans(first))?;
         self.proofs.drain(..start);
         self.proofs.front().map(|first| first.sent)
     }
 
-    /// Returns true if the leader has sent a ping between the commits of this proof and the last one.
+    /// Returns true if the leader has sent a ping between the commits of this write and the last
+    /// one.
     fn spans(&self, first: usize) -> bool {
         let proofs = || self.proofs.range(first..);
         let (Some(first), Some(last)) = (proofs().next(), proofs().next_back()) else {
@@ -168,20 +180,19 @@ impl Chain {
         length >= self.timeout / 3 && rest >= self.timeout / 6
     }
 
-    /// Another connection is asked for: from `at` on a server may have taken the session over.
+    /// Records a request for a connection: from `at` on a server may have taken the session over.
     pub(crate) fn asked(&mut self, at: Moment) {
         self.proofs.clear();
         self.connected_after = None;
         if let Some(given_up) = self.asking.replace(at) {
-            // A server that stood still meanwhile reads it, until it closes the connection for its
-            // silence.
+            // A stalled server reads it later, until it closes the connection for its silence.
             self.late_until = Some(given_up + self.timeout * 3 / 2);
         }
         self.unanswered.get_or_insert(at);
         self.move_limit();
     }
 
-    /// The connection that was asked for at `asked` was granted that timeout.
+    /// Records that the connection requested at `asked` was granted `timeout`.
     pub(crate) fn granted(&mut self, asked: Moment, timeout: Duration) {
         self.timeout = self.timeout.min(timeout);
         self.deadline = self.deadline.min(asked + share(self.timeout));
@@ -193,7 +204,7 @@ impl Chain {
         self.move_limit();
     }
 
-    /// When holders give up unless there are more proofs.
+    /// Returns when holders stop unless more heartbeat writes commit.
     pub(crate) fn deadline(&self) -> Moment {
         match self.unanswered {
             Some(asked) => self.deadline.min(asked + share(self.least)),
@@ -201,18 +212,19 @@ impl Chain {
         }
     }
 
-    /// Returns true if more is left than one commit takes.
+    /// Returns true if more time is left than one commit takes.
     pub(crate) fn is_good_for_a_grant(&self) -> bool {
         let commit = self.proofs.back().map(Proof::took).unwrap_or_default();
         self.deadline().remaining() > commit
     }
 
-    /// Returns what a lease that is granted now has to keep to.
+    /// Returns the limit of the leases that are granted now.
     pub(crate) fn limit(&self) -> LeaseLimit {
         self.limit.clone()
     }
 
-    /// Holders whose deadline has passed have given up. What is proven later is for other leases.
+    /// Moves the limit of the holders. A holder whose deadline has passed has stopped: later writes
+    /// count for other leases.
     fn move_limit(&mut self) {
         let deadline = self.deadline();
         if !self.limit.move_to(deadline) {
@@ -221,7 +233,7 @@ impl Chain {
     }
 }
 
-/// How much of a timeout counts: two hundredths less, for clocks that run at different rates.
+/// Returns the part of a timeout that counts: two hundredths less, for clocks at different rates.
 fn share(timeout: Duration) -> Duration {
     timeout * 98 / 100
 }
@@ -231,7 +243,7 @@ mod tests {
     use super::*;
 
     const T: Duration = Duration::from_secs(50);
-    /// What counts of it.
+    /// The seconds of it that count.
     const SHARE: u64 = 49;
 
     fn at(start: Moment, secs: u64) -> Moment {
@@ -242,12 +254,12 @@ mod tests {
         chain.deadline().saturating_since(start).as_secs()
     }
 
-    /// Sent and answered at once, unless it took some seconds.
+    /// Records a write that was sent at `sent` and answered `took` seconds later.
     fn prove(chain: &mut Chain, start: Moment, sent: u64, took: u64) {
         chain.proven(Proof { sent: at(start, sent), answered: at(start, sent + took) });
     }
 
-    /// Each third of it is 17 s, rounded up, and each sixth 9 s.
+    /// A third of the timeout is 17 s, rounded up, and a sixth is 9 s.
     #[test]
     fn the_last_proof_that_has_a_span_before_the_last_two_counts() {
         let start = Moment::now();

@@ -1,4 +1,4 @@
-//! The one session of a client, and the next one when it has ended.
+//! The session of a client, and its replacement when it has ended.
 
 use std::fmt;
 use std::sync::{Arc, Weak};
@@ -18,17 +18,18 @@ use crate::fault::{EPHEMERAL_ON_LOCAL_SESSION, error};
 use crate::names::Layout;
 use crate::session::{Connection, Session, commit_nothing, expired, warn_of_less};
 
-/// From one try to open a session to the next: longer and longer.
+/// The pause between two attempts to open a session, which doubles up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// Commits may take twice this part of the session timeout, see the crate's documentation.
+/// A warning is traced if commits take longer than this part of the session timeout. Locks are lost
+/// from twice that part on.
 const SLOW: u32 = 20;
 
-/// Opens sessions, one after the other, as long as it lives.
+/// Opens one session after the other, for as long as it lives.
 pub(crate) struct Link {
     current: watch::Receiver<Weak<Session>>,
-    /// As negotiated for the first session.
+    /// The timeout that was granted to the first session.
     timeout: Duration,
     keeper: JoinHandle<()>,
 }
@@ -51,16 +52,18 @@ impl Link {
         Ok(Self { current, timeout, keeper })
     }
 
+    /// Returns the timeout of the first session.
     pub(crate) fn timeout(&self) -> Duration {
         self.timeout
     }
 
-    /// The session, whether or not it is connected; it may be over. `None` while there is no other one yet.
+    /// Returns the session, connected or not, ended or not. Returns `None` while there is none.
     pub(crate) fn present(&self) -> Option<Arc<Session>> {
         self.current.borrow().upgrade()
     }
 
-    /// A session with a connection; an error if there will be none soon.
+    /// Returns a session with a connection, or an error if there is none within a twentieth of the
+    /// timeout.
     pub(crate) async fn session(&self) -> Result<Arc<Session>, Fault> {
         let mut current = self.current.clone();
         loop {
@@ -84,7 +87,7 @@ impl Link {
 }
 
 impl Drop for Link {
-    /// With the last user of its client the session is closed, and all that it had is gone at once.
+    /// Closes the session, and all its locks end at once.
     fn drop(&mut self) {
         self.keeper.abort();
         if let Some(session) = self.present() {
@@ -99,7 +102,8 @@ impl fmt::Debug for Link {
     }
 }
 
-/// Owns the session: what else uses it lets go when it is over, and with the last one its client goes.
+/// Runs sessions. It owns the current one: all other users drop it when it is over, and its client
+/// is dropped with the last of them.
 async fn keep(config: Config, mut session: Arc<Session>, current: watch::Sender<Weak<Session>>) {
     let mut closing = JoinSet::new();
     loop {
@@ -117,6 +121,7 @@ async fn keep(config: Config, mut session: Arc<Session>, current: watch::Sender<
     }
 }
 
+/// Opens a session, again and again until that succeeds.
 async fn reopen(config: &Config) -> Arc<Session> {
     let mut pause = FIRST_PAUSE;
     loop {
@@ -132,8 +137,9 @@ async fn reopen(config: &Config) -> Arc<Session> {
     }
 }
 
+/// Opens a session and sends its first heartbeat writes.
 async fn open(config: &Config) -> Result<Arc<Session>, Error> {
-    // Before the first byte: the session lives its timeout from some moment after this.
+    // The request has not been sent yet: the session lives its timeout from a later moment.
     let asked = Moment::now();
     let connection = Connection::open(config, &config.servers, None).await?;
     let connection = connection.map_err(|e| error(&e))?;
@@ -151,7 +157,7 @@ async fn open(config: &Config) -> Result<Arc<Session>, Error> {
     is_global?;
     let mut proofs = vec![first];
     let is_slow = |proof: &Proof| proof.took() > granted / SLOW;
-    // A server that has just started takes long for the first one.
+    // The first commit of a server that has just started takes long.
     if is_slow(&first) {
         let second = look_at_root(client, &config.chroot).await?;
         proofs.push(second);
@@ -171,9 +177,9 @@ async fn open(config: &Config) -> Result<Arc<Session>, Error> {
     Ok(Session::new(connection, asked, &proofs, config.clone(), acls))
 }
 
-/// Refuses a session that its member keeps to itself. The leader takes the nodes of such a one for
-/// those of a session that has expired, at each acquisition, for as long as the setting stands.
-/// Nothing is made: there is no such parent.
+/// Refuses a session that is local to its member. The leader takes its ephemeral nodes for nodes of
+/// an expired session, at each acquisition, for as long as the setting stands. The request creates
+/// nothing, because the parent does not exist.
 async fn must_be_global(client: &Client) -> Result<(), Error> {
     let path = format!("/{}/none", Layout::default().mint());
     let ephemeral = CreateMode::Ephemeral.with_acls(Acls::anyone_all());
@@ -184,7 +190,8 @@ async fn must_be_global(client: &Client) -> Result<(), Error> {
     }
 }
 
-/// By what proves the session later on. If that is refused, all its locks would be lost, and nobody told why.
+/// Sends the first heartbeat write. If later ones were refused, all locks would be lost, and no
+/// error would say why.
 async fn look_at_root(client: &Client, chroot: &str) -> Result<Proof, Error> {
     let bound = client.session_timeout() / 2;
     let why = match tokio::time::timeout(bound, commit_nothing(client)).await {

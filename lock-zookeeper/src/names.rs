@@ -1,42 +1,42 @@
-//! From lock names to nodes, and from nodes to places in line.
+//! The paths and names of nodes, and the order of a queue.
 
 use lock_core::{Encoding, Error, ErrorKind, FencingToken, Label, LockName, OwnerId};
 
-/// What a path element may hold besides letters and digits. Everything else is escaped.
+/// The characters of a path element besides letters and digits. All others are escaped.
 const PUNCTUATION: &str = "!\"#$&'()*+,-.:;<=>?@[\\]^_`{|}~";
 const MAX_ELEMENT: usize = 200;
 
-/// The last of a line's numbers: ZooKeeper gives it to every node from there on, and their order is
+/// The last sequence number of a queue. ZooKeeper gives it to every later node, and their order is
 /// lost.
 const LAST_NUMBER: i64 = i32::MAX as i64;
 
-/// How many numbers before the last one are left unused. The claims that are refused use them up,
-/// and clients of other libraries go on with them meanwhile.
+/// The sequence numbers before the last one that are not used. Refused claims use them up, and so
+/// do clients of other libraries meanwhile.
 const UNUSED_NUMBERS: i64 = 1_000_000;
 
-/// What the nodes of kazoo's `ReadLock` have in their names before the number.
+/// The mark in the names of nodes of kazoo's `ReadLock`, before the sequence number.
 const KAZOO_READER: &str = "__rlock__";
 
-/// The one element that the server keeps for itself, at its root.
+/// The path element that the server reserves at its root, and the element in its place.
 const RESERVED: (&str, &str) = ("zookeeper", "%7Aookeeper");
 
-/// What the nodes in a line are called, and which of them count.
+/// The names of queue entries, and the nodes that count as such.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Layout {
-    /// As Apache Curator's `InterProcessMutex` does it: `_c_<uuid>-lock-<sequence>`.
+    /// The names of Apache Curator's `InterProcessMutex`: `_c_<uuid>-lock-<sequence>`.
     #[default]
     Curator,
-    /// As kazoo's `Lock` does it: `<32 hex digits>__lock__<sequence>`. Its readers, `<32 hex
-    /// digits>__rlock__<sequence>`, are waited for as well.
+    /// The names of kazoo's `Lock`: `<32 hex digits>__lock__<sequence>`. Its readers, `<32 hex
+    /// digits>__rlock__<sequence>`, exclude a claim as well.
     Kazoo,
 }
 
-/// Where the locks are.
+/// The paths of the locks.
 #[derive(Clone, Debug)]
 pub(crate) struct Names {
     encoding: Encoding,
-    /// Empty, or an absolute path: the parent of all locks.
+    /// The parent of all locks: empty, or an absolute path.
     directory: String,
     pub(crate) layout: Layout,
 }
@@ -51,24 +51,25 @@ impl Names {
         Ok(Self { encoding, directory, layout })
     }
 
+    /// Returns the prefix as it is configured.
     pub(crate) fn prefix(&self) -> String {
         self.directory.strip_prefix('/').map(|path| format!("{path}/")).unwrap_or_default()
     }
 
-    /// The parent of all locks.
+    /// Returns the parent of all locks.
     pub(crate) fn directory(&self) -> &str {
         if self.directory.is_empty() { "/" } else { &self.directory }
     }
 
-    /// The node of a lock: the parent of those who hold it or wait for it.
+    /// Returns the path of a lock's node, the parent of its queue entries.
     pub(crate) fn path(&self, name: &LockName) -> String {
         let element = self.encoding.encode(name);
         let element = if element == RESERVED.0 { RESERVED.1 } else { &element };
         format!("{}/{element}", self.directory)
     }
 
-    /// The lock whose node this child of the [directory](Self::directory) is; `None` if its name cannot
-    /// be read back.
+    /// Returns the lock with this child of the [directory](Self::directory), or `None` if the name
+    /// is not reversible.
     pub(crate) fn name(&self, element: &str) -> Option<LockName> {
         match element {
             _ if element == RESERVED.1 => LockName::new(RESERVED.0).ok(),
@@ -78,6 +79,7 @@ impl Names {
     }
 }
 
+/// Returns the path of a prefix.
 fn checked(prefix: &str) -> Result<&str, Error> {
     let invalid =
         |why: &str| Error::new(ErrorKind::Invalid, format!("the prefix {prefix:?} {why}"));
@@ -101,8 +103,8 @@ fn checked(prefix: &str) -> Result<&str, Error> {
 }
 
 impl Layout {
-    /// What a new node is called before the server appends its number. Says nothing of its owner: whoever
-    /// may list the line sees it, and logs do.
+    /// Returns a new node name, to which the server appends the sequence number. It does not reveal
+    /// the owner id, because all clients that list the queue see it, and logs do.
     pub(crate) fn mint(self) -> String {
         let random = OwnerId::mint().expose();
         match self {
@@ -110,13 +112,13 @@ impl Layout {
             Self::Curator => {
                 let (a, b, c, d, e) =
                     (&random[..8], &random[8..12], &random[13..16], &random[17..20], &random[20..]);
-                // A random UUID, as its version and variant say.
+                // The version and the variant say that the UUID is random.
                 format!("_c_{a}-{b}-4{c}-8{d}-{e}-lock-")
             }
         }
     }
 
-    /// The number behind the name of a node in line; `None` for nodes that are not in line.
+    /// Returns the sequence number of a queue entry, or `None` for other nodes.
     pub(crate) fn sequence(self, node: &str) -> Option<i64> {
         let marks: &[&str] = match self {
             Self::Curator => &["lock-"],
@@ -126,15 +128,15 @@ impl Layout {
         (digits.len() >= 10).then(|| digits.parse().ok()).flatten()
     }
 
-    /// Whether `ours` may take its turn in `line`, which is in order: its number is not near the
-    /// end of all numbers, and none of the others has reached it.
+    /// Returns true if `ours` may take its turn in `queue`, which is sorted: its sequence number is
+    /// not near the end, and no other node has reached the end.
     pub(crate) fn is_ordered(self, ours: &str, line: &[String]) -> bool {
         let is_near_end = self.sequence(ours).is_none_or(|at| at >= LAST_NUMBER - UNUSED_NUMBERS);
         !is_near_end && !line.last().is_some_and(|last| self.has_last_number(last))
     }
 
-    /// The first in `line`, and those that hold or may hold the lock besides: other readers, and at
-    /// the end of the numbers those with the same one.
+    /// Returns the first node of `queue` and those that hold or may hold the lock besides: other
+    /// readers, and nodes that share the last sequence number.
     pub(crate) fn first(self, line: &[String]) -> &[String] {
         let tied = line.iter().take_while(|node| self.has_last_number(node)).count();
         let is_reader = |node: &&String| self == Self::Kazoo && node.contains(KAZOO_READER);
@@ -162,17 +164,17 @@ impl Layout {
     }
 }
 
-/// Why nobody can say who is first.
+/// The reason why a queue has no order.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum OddLine {
-    /// The numbers have passed the end of 32 bits, and the youngest look like the oldest. ZooKeeper
-    /// stops there and does not do this.
+    /// The sequence numbers passed the end of 32 bits, and the newest nodes look like the oldest.
+    /// ZooKeeper 3.8 gives the last number instead, see [`is_ordered`](Layout::is_ordered).
     Exhausted,
-    /// Something else is there.
+    /// A node that is not a queue entry of this layout.
     Stranger(String),
 }
 
-/// What a node of ours holds: `<owner>[ <label>]`.
+/// The data of a queue entry of this project: `<owner>[ <label>]`.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Card {
     pub(crate) owner: OwnerId,
@@ -180,6 +182,7 @@ pub(crate) struct Card {
 }
 
 impl Card {
+    /// Returns the text of the data.
     pub(crate) fn text(owner: &OwnerId, label: Option<&Label>) -> String {
         match label {
             Some(label) => format!("{} {}", owner.expose(), label.as_str()),
@@ -187,7 +190,7 @@ impl Card {
         }
     }
 
-    /// `None` if somebody else wrote it.
+    /// Parses the data. Returns `None` if it has another format.
     pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(bytes).ok()?;
         let (owner, label) = match text.split_once(' ') {
@@ -198,7 +201,7 @@ impl Card {
     }
 }
 
-/// The token of a node: the transaction that made it.
+/// Returns the token of a node: the transaction that created it.
 pub(crate) fn token(czxid: i64) -> Option<FencingToken> {
     FencingToken::from_backend(u64::try_from(czxid).ok()?)
 }

@@ -1,4 +1,4 @@
-//! A claim's node in the line of its lock, as far as this process knows.
+//! The queue entry of a claim, as far as this process knows it.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -7,12 +7,13 @@ use tokio::sync::Notify;
 
 use crate::session::Watched;
 
-/// What one claim has, or may have, on the server. It belongs to one session.
+/// The queue entry of one claim, which exists or may exist on the server. It belongs to one
+/// session.
 #[derive(Debug)]
 pub(crate) struct Place {
-    /// The node of the lock.
+    /// The path of the lock's node.
     pub(crate) lock: String,
-    /// What the node in line is called, but for its number. No other claim ever has the same.
+    /// The name of the queue entry without its sequence number. No other claim has the same.
     pub(crate) stem: String,
     state: Mutex<State>,
     /// The state has changed.
@@ -21,35 +22,36 @@ pub(crate) struct Place {
 
 #[derive(Debug)]
 pub(crate) struct State {
-    /// A request to create the node is under way. Its end is noted here, whoever still waits for it.
+    /// A request to create the node is under way. Its task clears this, also for a cancelled
+    /// attempt.
     pub(crate) entering: bool,
     pub(crate) node: Option<Node>,
-    /// Such a request went unanswered, and may be carried out until then.
+    /// Such a request went unanswered, and may be applied until this moment.
     pub(crate) may_land_until: Option<Moment>,
-    /// Somebody sees to it that the end of the node is noted here.
+    /// The watch that records the end of the node here.
     pub(crate) watched: Option<Arc<Watched>>,
-    /// Somebody follows the line for it.
+    /// A task watches the queue for this entry.
     pub(crate) followed: bool,
-    /// All who came before have left; since when we know.
+    /// The moment since which no node is before this one.
     pub(crate) first: Option<Moment>,
-    /// The claim was told that it holds the lock.
+    /// The claim was granted the lock.
     pub(crate) granted: bool,
-    /// The node was removed, by us or by others.
+    /// The node was removed, by this client or another one.
     pub(crate) gone: bool,
-    /// The claim was let go; what is left of it has to be removed.
+    /// The claim was released, and its node has to be removed.
     pub(crate) leaving: bool,
-    /// Unless the claim is renewed or attempted again, it is let go then.
+    /// The claim is released then unless it is renewed or attempted again.
     pub(crate) lapses: Moment,
 }
 
 impl State {
-    /// Its turn has not come, and somebody watches for it: nobody has to be asked.
+    /// Returns true if the claim waits and a task watches the queue, so no request is necessary.
     pub(crate) fn is_awaited(&self) -> bool {
         self.followed && self.first.is_none() && !self.gone && !self.leaving
     }
 }
 
-/// A place for which somebody follows the line, until this is dropped, also with its runtime.
+/// A queue entry for which a task watches the queue. Dropping it, also with its runtime, ends that.
 pub(crate) struct Following(pub(crate) Arc<Place>);
 
 impl Drop for Following {
@@ -61,7 +63,7 @@ impl Drop for Following {
 #[derive(Clone, Debug)]
 pub(crate) struct Node {
     pub(crate) name: String,
-    /// The transaction that made it.
+    /// The transaction that created it.
     pub(crate) czxid: i64,
 }
 
@@ -86,13 +88,13 @@ impl Place {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the state and tells everybody.
+    /// Changes the state and notifies all waiting tasks.
     pub(crate) fn update(&self, change: impl FnOnce(&mut State)) {
         change(&mut self.state());
         self.changed.notify_waiters();
     }
 
-    /// All who came before have left.
+    /// Records that no node is before this one.
     pub(crate) fn is_first(&self) {
         let now = Moment::now();
         self.update(|state| {
@@ -103,6 +105,7 @@ impl Place {
         });
     }
 
+    /// Records that the node was removed.
     pub(crate) fn is_gone(&self) {
         self.update(|state| {
             state.gone = true;
@@ -110,24 +113,24 @@ impl Place {
         });
     }
 
-    /// The claim was told that it holds the lock, and has not let it go.
+    /// Returns true if the claim was granted the lock and was not released.
     pub(crate) fn is_held(&self) -> bool {
         let state = self.state();
         state.granted && !state.gone && !state.leaving
     }
 
-    /// The node is gone, and no other will come.
+    /// Returns true if the node was removed and no late creation can follow.
     pub(crate) fn is_spent(&self) -> bool {
         let state = self.state();
         state.gone && !state.entering && state.may_land_until.is_none()
     }
 
-    /// The path of the node in line, if there is one for all we know.
+    /// Returns the path of the node if it is known to exist.
     pub(crate) fn path(&self) -> Option<String> {
         self.state().node.as_ref().map(|node| format!("{}/{}", self.lock, node.name))
     }
 
-    /// Waits until the state is such that `look` says something.
+    /// Waits until `check` returns a value for the state.
     pub(crate) async fn until<T>(&self, mut look: impl FnMut(&State) -> Option<T>) -> T {
         loop {
             let mut changed = std::pin::pin!(self.changed.notified());

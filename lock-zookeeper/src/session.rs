@@ -1,4 +1,4 @@
-//! One session with the ensemble: its proofs, and the places that its claims have in line.
+//! One session with the ensemble: its lease, and the queue entries of its claims.
 
 mod connection;
 mod follow;
@@ -29,42 +29,42 @@ use crate::fault::fault;
 use crate::names::{Layout, token};
 use crate::place::Place;
 
-/// Locks that are remembered as contended.
+/// The number of locks that are remembered as contended.
 const MAX_CONTENDED: usize = 1000;
 
-/// From one try to reconnect to the next.
+/// The pause between two attempts to reconnect.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(20);
 
-/// A session and everything in it. Over when the server has expired it, or nobody uses it any more.
+/// A session and its state. It is over when the server has expired it, or when the client ends it.
 pub(crate) struct Session {
-    /// The one that is used, or was last.
+    /// The connection in use, or the last one.
     connection: watch::Sender<Arc<Connection>>,
     config: Config,
     id: i64,
     layout: Layout,
     acls: Acls<'static>,
     chain: Mutex<Chain>,
-    /// The chain has changed.
+    /// The lease has changed.
     proven: Notify,
-    /// When an acquisition began last, or there was a claim.
+    /// The moment of the last acquisition, or of the last claim.
     used_at: Mutex<Moment>,
     /// An acquisition has begun.
     used: Notify,
     places: Mutex<HashMap<OwnerId, Arc<Place>>>,
-    /// There is something to clear away, sooner than thought.
+    /// There is something to clean up, sooner than planned.
     sweep: Notify,
-    /// When it is looked for that next; `None`: not before there is a place.
+    /// The moment of the next cleanup; `None` until there is a queue entry.
     sweeps_at: Mutex<Option<Moment>>,
     over: SetOnce<()>,
     barrier: Barrier,
-    /// Locks that were held by others when they were looked at last. A hint.
+    /// Locks that were contended at the last request. A hint.
     contended: Mutex<HashSet<String>>,
-    /// Nodes of locks that have been seen to hold no data, in kazoo's layout.
+    /// Nodes of locks that hold no data, in kazoo's layout.
     without_data: Mutex<HashSet<String>>,
     watches: Watches,
 }
 
-/// One round trip for all who ask for one at the same time.
+/// One round trip for all barriers that begin at the same time.
 #[derive(Debug, Default)]
 struct Barrier {
     turn: tokio::sync::Mutex<()>,
@@ -73,7 +73,8 @@ struct Barrier {
 }
 
 impl Session {
-    /// A session that was opened on `connection`; it was asked for at `asked`, and has `proofs`.
+    /// Creates the state of a session that was opened on `connection`, was requested at `asked`,
+    /// and has `proofs`.
     pub(crate) fn new(
         connection: Connection,
         asked: Moment,
@@ -109,16 +110,18 @@ impl Session {
         Arc::clone(&self.connection.borrow())
     }
 
-    /// Of the connection that is used, or was last. Requests in order take the same one.
+    /// Returns the client of the connection in use, or of the last one. Requests in order take the
+    /// same one.
     pub(crate) fn client(&self) -> impl Deref<Target = Client> + use<> {
         InUse(self.connection())
     }
 
-    /// The least that the servers have granted, whatever was asked for.
+    /// Returns the shortest timeout that the servers have granted.
     pub(crate) fn timeout(&self) -> Duration {
         self.chain().timeout()
     }
 
+    /// Returns true if the session has ended.
     pub(crate) fn is_over(&self) -> bool {
         self.over.get().is_some() || self.connection.borrow().client.state().is_terminated()
     }
@@ -127,7 +130,7 @@ impl Session {
         self.connection.borrow().is_up()
     }
 
-    /// Waits for a connection to a server; false if there will be none.
+    /// Waits for a connection to a server. Returns false if there will be none.
     pub(crate) async fn connected(&self) -> bool {
         let mut connections = self.connection.subscribe();
         loop {
@@ -144,8 +147,8 @@ impl Session {
         }
     }
 
-    /// Waits for a connection, and not for long: an outage is an error, not a wait. True if the session
-    /// goes on.
+    /// Waits for a connection for a twentieth of the timeout: an outage is an error, not a wait.
+    /// Returns true if the session goes on.
     pub(crate) async fn ready(&self) -> Result<bool, Fault> {
         self.ready_within(self.timeout() / 20).await
     }
@@ -158,11 +161,12 @@ impl Session {
         })
     }
 
+    /// Waits until the session is over.
     pub(crate) async fn over(&self) {
         self.over.wait().await;
     }
 
-    /// What comes of `work`, unless the session ends before.
+    /// Returns the result of `work`, or an error if the session ends first.
     pub(crate) async fn meanwhile<T>(
         &self,
         work: impl Future<Output = Result<T, Fault>>,
@@ -174,7 +178,7 @@ impl Session {
         }
     }
 
-    /// Keeps the session proven and tidy, until it is over.
+    /// Keeps the session alive and removes residue, until the session is over.
     pub(crate) async fn run(&self) {
         tokio::select! {
             () = self.prove() => {}
@@ -184,19 +188,19 @@ impl Session {
         self.end();
     }
 
-    /// Closes the session at the server, if that can be reached: others are waiting. Not before its
-    /// holders have given up by themselves: until then they may rely on it.
+    /// Closes the session at the server, if that can be reached, for the sake of the waiters. Waits
+    /// for the deadline of the lease first: until then its holders rely on the session.
     pub(crate) async fn close(self: Arc<Self>) {
         let until = self.chain().deadline();
         sleep_until(until).await;
         let has_expired = self.connection().client.state().is_terminated();
         if !has_expired && !self.is_connected() {
-            // Closed by dropping it.
+            // Dropping the connection closes the session.
             self.reconnect().await;
         }
     }
 
-    /// Every lock of it is lost, and nothing of it is taken for ours again.
+    /// Ends the session: all its locks are lost, and none of its nodes is used again.
     pub(crate) fn end(&self) {
         let _ = self.over.set(());
         let places = std::mem::take(&mut *self.places());
@@ -221,9 +225,9 @@ impl Session {
     }
 }
 
-/// Proofs.
+/// Heartbeat writes.
 impl Session {
-    /// Sends one proof after the other.
+    /// Sends heartbeat writes until the session is over.
     async fn prove(&self) {
         let mut next = self.chain().next_proof();
         loop {
@@ -243,7 +247,8 @@ impl Session {
         }
     }
 
-    /// Waits until the next proof is due at `next`, or for an acquisition in an idle session.
+    /// Waits until the next heartbeat write is due at `next`, or for an acquisition in an idle
+    /// session.
     async fn next_proof(&self, next: Moment) {
         sleep_until(next).await;
         loop {
@@ -256,8 +261,8 @@ impl Session {
         }
     }
 
-    /// Sends no more proofs if there is no claim in this session, nor was for the time of its timeout.
-    /// Each of them is logged by a quorum.
+    /// Returns true if heartbeat writes pause: there was no claim in this session for the time of
+    /// its timeout. A majority logs each of them.
     fn pauses(&self) -> bool {
         let places = self.places();
         if !places.is_empty() {
@@ -268,12 +273,13 @@ impl Session {
         (*self.used_at() + chain.timeout()).has_passed() && chain.pause()
     }
 
-    /// Before an acquisition: after a pause another connection is made. When that is taken up, the
-    /// leader touches the session. A chain on the old one would take a good part of a timeout. False
-    /// if the session is over.
+    /// Ends a pause before an acquisition, by another connection: the leader touches the session
+    /// when that is opened. A chain of writes on the old connection would take a good part of a
+    /// timeout. Returns false if the session is over.
     pub(crate) async fn awake(&self) -> Result<bool, Fault> {
         *self.used_at() = Moment::now();
-        // Taken first: another acquisition may end the pause meanwhile, by a connection that stays.
+        // The connection is taken first, because another acquisition may end the pause meanwhile by
+        // a connection that stays.
         let connection = self.connection();
         if self.chain().is_paused() {
             connection.hang_up().await;
@@ -281,11 +287,11 @@ impl Session {
         self.ready_within(self.timeout() / 2).await
     }
 
-    /// Takes the session up on another connection; false if that cannot be any more. A server that
-    /// stalls costs little time at first, so that another one is asked early.
+    /// Opens another connection for the session. Returns false if the session is lost. A server
+    /// that stalls costs little time at first, so that another one is asked early.
     async fn reconnect(&self) -> bool {
         let servers: Vec<&str> = self.config.servers.split(',').collect();
-        // Not all clients of a server that is gone go to the same one.
+        // The clients of a server that failed spread over the others.
         let first = self.id.unsigned_abs() as usize;
         let gives_up = Moment::now() + self.timeout() * 3 / 2;
         let mut stalled = 0;
@@ -309,13 +315,14 @@ impl Session {
         false
     }
 
-    /// `None` if there is no connection to this server. The one that is returned has been proven.
+    /// Opens a connection to this server and sends a heartbeat write on it. Returns `None` if that
+    /// fails.
     async fn reconnect_to(
         &self,
         server: &str,
         bound: Duration,
     ) -> Result<Option<Connection>, Expired> {
-        // A server that is not there has not taken the session over, on which leases depend.
+        // A server that refuses the connection has not taken the session over, so the leases stay.
         if !self.chain().is_paused() {
             let is_there = tokio::time::timeout(bound, TcpStream::connect(server)).await;
             if !matches!(is_there, Ok(Ok(_))) {
@@ -341,7 +348,7 @@ impl Session {
             Err(_) => return Ok(None),
         };
         if connection.client.session_id().0 != self.id {
-            // A server that replaces sessions behind our back.
+            // The server has replaced the session without an error.
             return Err(Expired);
         }
         let granted = connection.client.session_timeout();
@@ -349,7 +356,7 @@ impl Session {
             warn_of_less(&self.config, granted);
         }
         self.chain().granted(asked, granted);
-        // It may have joined a member that lags behind: after this that has caught up.
+        // The member may lag behind. After a commit it has caught up.
         let proven = tokio::time::timeout(self.timeout() / 2, commit_nothing(&connection.client));
         let Ok(Ok(proof)) = proven.await else {
             connection.hang_up().await;
@@ -360,16 +367,16 @@ impl Session {
         Ok(Some(connection))
     }
 
-    /// [Commits nothing](commit_nothing), once. False unless it was acknowledged on the connection that
-    /// it was sent on.
+    /// Sends one heartbeat write. Returns false unless it is acknowledged on the connection that it
+    /// was sent on.
     async fn prove_once(&self, connection: &Connection) -> bool {
         let answer = tokio::select! {
             biased;
             () = connection.lost() => return false,
             answer = commit_nothing(&connection.client) => answer,
             () = sleep(self.timeout() / 2) => {
-                // A silent server is noticed sooner, and then the connection changes. This one talks, and
-                // does not answer: it is out of step for good.
+                // A silent server is noticed sooner, and then the connection changes. This server
+                // sends data and no answer: the connection is out of step for good.
                 tracing::warn!("the connection to ZooKeeper is out of step, and its session given up");
                 self.end();
                 return false;
@@ -395,8 +402,8 @@ impl Session {
         }
     }
 
-    /// The grant of a place that is first, to a claim that asked at `asked`. Waits for a proof if the
-    /// last one leaves less than another one takes.
+    /// Grants the lock to an entry that is first, for a claim that asked at `asked`. Waits for a
+    /// heartbeat write if less time is left than one takes.
     pub(crate) async fn grant(
         &self,
         place: &Place,
@@ -419,7 +426,7 @@ impl Session {
         let Some(number) = number.filter(|_| !state.gone && !state.leaving) else {
             return Err(Fault::not_applied(FaultKind::Unavailable, "our place in line is gone"));
         };
-        // Until now it was a place in line, and lapsed as such.
+        // Until now the entry expired as one of a waiter.
         let lapses = match std::mem::replace(&mut state.granted, true) {
             true => state.lapses.max(asked + ttl),
             false => asked + ttl,
@@ -427,20 +434,20 @@ impl Session {
         state.lapses = lapses;
         drop(state);
         self.sweep_by(lapses);
-        // As long as the session is proven: its limit moves with each proof.
+        // The lease also has the limit of the session, which moves with each heartbeat write.
         let lease = Lease::For(lapses.saturating_since(asked));
         Ok(Grant::new(lease, asked).with_token(number).with_limit(self.chain().limit()))
     }
 
-    /// A round trip after which everything is known that had happened on the ensemble before it: the events
-    /// of watches come before the answer.
+    /// Waits for a round trip, after which the client knows of all earlier events on the ensemble.
+    /// Watch events precede the answer.
     pub(crate) async fn barrier(&self) -> Result<(), Fault> {
         let number = self.barrier.asked.fetch_add(1, Ordering::SeqCst);
         let _turn = self.barrier.turn.lock().await;
         if self.barrier.done.load(Ordering::SeqCst) > number {
             return Ok(());
         }
-        // Renewals that were begun together ask together.
+        // Renewals that begin together share one request.
         tokio::task::yield_now().await;
         let all = self.barrier.asked.load(Ordering::SeqCst);
         self.client().sync("/").await.map_err(|error| fault("asking the ensemble", &error))?;
@@ -449,16 +456,17 @@ impl Session {
     }
 }
 
-/// Places.
+/// Queue entries.
 impl Session {
+    /// Returns the queue entry of a claim.
     pub(crate) fn place(&self, owner: &OwnerId) -> Option<Arc<Place>> {
         self.places().get(owner).cloned()
     }
 
-    /// As [`place`](Self::place), unless all that there was of it is gone.
+    /// Returns the queue entry of a claim, unless its node is gone for good.
     ///
-    /// Fails if an operator has removed the node of a claim that waits. The node goes with its
-    /// session, too: a write that commits afterwards shows that this is not the reason.
+    /// Fails if an operator has removed the node of a waiter. The node goes with its session, too.
+    /// A write that commits afterwards shows that this is not the reason.
     pub(crate) async fn usable_place(&self, owner: &OwnerId) -> Result<Option<Arc<Place>>, Fault> {
         let Some(place) = self.place(owner) else { return Ok(None) };
         if !place.is_spent() {
@@ -482,7 +490,7 @@ impl Session {
         if has_waited { Err(removed()) } else { Ok(None) }
     }
 
-    /// A place for a claim that has none yet.
+    /// Creates the queue entry of a claim that has none.
     pub(crate) fn new_place(&self, owner: OwnerId, lock: String, lapses: Moment) -> Arc<Place> {
         let place = Arc::new(Place::new(lock, self.layout.mint(), lapses));
         self.places().insert(owner, Arc::clone(&place));
@@ -494,11 +502,12 @@ impl Session {
         place
     }
 
-    /// Whether a lock was held by others when we looked last.
+    /// Returns true if the lock was contended at the last request.
     pub(crate) fn is_contended(&self, lock: &str) -> bool {
         self.contended.lock().unwrap_or_else(PoisonError::into_inner).contains(lock)
     }
 
+    /// Remembers whether a lock is contended.
     pub(crate) fn note_contended(&self, lock: &str, is_contended: bool) {
         let mut contended = self.contended.lock().unwrap_or_else(PoisonError::into_inner);
         if !is_contended {
@@ -506,11 +515,12 @@ impl Session {
         } else if contended.len() < MAX_CONTENDED {
             contended.insert(lock.to_owned());
         } else {
-            // Nothing worse comes of it than a node that is made in vain.
+            // A forgotten lock costs one unnecessary node.
             contended.clear();
         }
     }
 
+    /// Drops a queue entry.
     pub(crate) fn forget(&self, owner: &OwnerId, place: &Arc<Place>) {
         let mut places = self.places();
         if places.get(owner).is_some_and(|known| Arc::ptr_eq(known, place)) {
@@ -529,7 +539,7 @@ impl std::fmt::Debug for Session {
     }
 }
 
-/// The client of a connection, which it keeps open meanwhile.
+/// The client of a connection, which it keeps open.
 struct InUse(Arc<Connection>);
 
 impl Deref for InUse {
@@ -540,9 +550,10 @@ impl Deref for InUse {
     }
 }
 
-/// The session has ended, or is another one.
+/// The session has ended, or the server has replaced it.
 struct Expired;
 
+/// Traces a warning that a server granted less than the requested timeout.
 pub(crate) fn warn_of_less(config: &Config, granted: Duration) {
     tracing::warn!(
         asked = ?config.session_timeout,
@@ -552,7 +563,7 @@ pub(crate) fn warn_of_less(config: &Config, granted: Duration) {
     );
 }
 
-/// A write that changes nothing, and is committed as any other.
+/// Commits a write that changes nothing.
 pub(crate) async fn commit_nothing(client: &Client) -> Result<Proof, ZkError> {
     let sent = Moment::now();
     let mut write = client.new_multi_writer();
@@ -561,11 +572,13 @@ pub(crate) async fn commit_nothing(client: &Client) -> Result<Proof, ZkError> {
     Ok(Proof { sent, answered: Moment::now() })
 }
 
+/// Returns the fault of a waiter whose node an operator removed.
 fn removed() -> Fault {
     let why = "an operator removed this claim's node from the queue: it does not wait any more";
     Fault::not_applied(FaultKind::Invalid, why)
 }
 
+/// Returns the fault of a session that has ended.
 pub(crate) fn expired() -> Fault {
     Fault::unknown(FaultKind::Unavailable, "the session with the ensemble has ended")
 }

@@ -1,5 +1,5 @@
-//! One connection of a session. It never connects again by itself: what a reconnect is granted is
-//! known only to the one that asks.
+//! One connection of a session. It never reconnects by itself: only the caller of a reconnect
+//! learns which timeout it is granted.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -17,10 +17,10 @@ use zookeeper_client::{
 
 use crate::config::Config;
 
-/// How often a connection with credentials is tried, see [`Connection::open`].
+/// The number of attempts for a connection with credentials, see [`Connection::open`].
 const ATTEMPTS: u32 = 16;
 
-/// A client of the crate that ends with its connection.
+/// A client of the client crate that ends with its connection.
 pub(crate) struct Connection {
     pub(super) client: Client,
     line: Arc<Line>,
@@ -28,15 +28,15 @@ pub(crate) struct Connection {
 }
 
 impl Connection {
-    /// Opens a session at one of the servers, or takes `session` up again.
+    /// Opens a session at one of the servers, or takes over `session`.
     pub(crate) async fn open(
         config: &Config,
         servers: &str,
         session: Option<&SessionInfo>,
     ) -> Result<Result<Self, ZkError>, Error> {
         // Servers on Netty, as all that encrypt are, sometimes answer the credentials before the
-        // connection itself, which the crate takes for garbage. That comes at once, unlike a server
-        // that is not there.
+        // connection request. The client crate takes that for garbage. It fails at once, unlike a
+        // server that is down.
         let soon = Moment::now() + config.session_timeout / 10;
         let mut attempts = 0;
         loop {
@@ -51,6 +51,7 @@ impl Connection {
         }
     }
 
+    /// Tries once to open a connection.
     async fn open_once(
         config: &Config,
         servers: &str,
@@ -90,17 +91,18 @@ impl Connection {
         Arc::clone(&self.line)
     }
 
+    /// Returns true if the connection is open.
     pub(super) fn is_up(&self) -> bool {
         self.line.down.get().is_none() && self.client.state() == SessionState::SyncConnected
     }
 
-    /// Resolves when the connection is lost.
+    /// Waits until the connection is lost.
     pub(super) async fn lost(&self) {
         self.line.down.wait().await;
     }
 
-    /// Hangs up, and does not close the session, as dropping an open connection does. Only a task
-    /// that has ended cannot close the session any more.
+    /// Closes the connection, and not the session, as dropping an open connection does. Only a task
+    /// that has ended cannot close the session.
     pub(super) async fn hang_up(&self) {
         self.serving.abort();
         self.lost().await;
@@ -119,16 +121,16 @@ fn connector(config: &Config, session: Option<&SessionInfo>) -> Connector {
     }
 }
 
-/// Whether a connection is there, as those who watch something on it have to know.
+/// The state of a connection, for the watches on it.
 #[derive(Debug)]
 pub(super) struct Line {
-    /// Held while a watch is polled: the crate panics in watches whose connection is gone.
+    /// Locked while a watch is polled: the client crate panics in watches on a lost connection.
     is_up: RwLock<bool>,
     down: SetOnce<()>,
 }
 
 impl Line {
-    /// What a watch on this connection tells; `None` once the connection is lost.
+    /// Returns the result of a watch on this connection, or `None` once the connection is lost.
     pub(super) async fn while_up<T>(&self, watch: impl Future<Output = T>) -> Option<T> {
         let mut watch = pin!(watch);
         poll_fn(|context| {
@@ -146,9 +148,8 @@ impl Line {
     }
 }
 
-/// The task by which a client of the crate serves its connection, until that is lost. The crate
-/// would then connect again in the same task. Sending a request for that takes another poll, which
-/// there is not.
+/// The task of a client that serves its connection, until that is lost. The client crate would then
+/// reconnect in the same task. That needs another poll, which does not happen.
 struct Serving {
     task: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     states: StateWatcher,
@@ -185,7 +186,7 @@ impl Drop for Serving {
     }
 }
 
-/// Catches the task that the crate spawns when it has connected.
+/// Captures the task that the client crate spawns when it has connected.
 #[derive(Default)]
 struct Caught(Mutex<Option<Task>>);
 

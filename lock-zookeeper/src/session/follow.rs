@@ -1,4 +1,4 @@
-//! Following the line: who stands before us, and whether our own node is still there.
+//! Watches the nodes before a queue entry, and the entry's own node.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -12,16 +12,16 @@ use super::watched::Watched;
 use crate::place::{Following, Place};
 
 impl Session {
-    /// Waits until our own node is gone, or is to go.
+    /// Waits until the node of the entry is removed or has to be.
     pub(crate) async fn end_of(self: &Arc<Self>, place: &Arc<Place>) {
         if self.insist(|| self.watch_own(place)).await.is_some() {
             place.until(|state| (state.gone || state.leaving).then_some(())).await;
         }
     }
 
-    /// Follows the line until our node is the first one, and notes that and its end. `line` is what it was
-    /// like when we stood in it. If it cannot be followed, our node must not stay there: everybody behind it
-    /// would wait for it.
+    /// Watches the queue until the entry is first, and records that and its end. `line` is the
+    /// queue at its creation. If the queue cannot be watched, the entry is removed, because the
+    /// entries behind it would wait for it.
     pub(crate) async fn follow(self: Arc<Self>, following: Following, line: Vec<String>) {
         let place = &following.0;
         let ours = async {
@@ -40,13 +40,13 @@ impl Session {
         }
     }
 
-    /// Waits until all who came before have left; `None` if that cannot be told any more. Two of them are
-    /// watched: when the nearer one leaves, and the farther one has left before, nobody is left, and
-    /// nobody has to be asked.
+    /// Waits until no node is before the entry. Returns `None` if that cannot be known any more.
+    /// Two nodes are watched. When the nearer one is removed after the farther one, the entry is
+    /// first without another request.
     async fn advance(self: &Arc<Self>, place: &Place, line: Vec<String>) -> Option<()> {
         let node = place.state().node.clone()?;
         let mut watched: Option<(String, Arc<Watched>)> = None;
-        // Before us it only ever gets shorter, so what is old does no harm.
+        // The part of the queue before the entry only shrinks, so old data is safe.
         let mut known = Some(line);
         loop {
             let line = match known.take() {
@@ -68,7 +68,8 @@ impl Session {
                 Some(at) => self.in_line(place, &line[at]).await?,
                 None => None,
             };
-            // Whoever stood before the farther one may be there still, unless we know better.
+            // Nodes before the farther one may still be there, unless it is known to have been
+            // first.
             let mut is_next = at <= 2;
             if let Some(farther) = farther {
                 tokio::select! {
@@ -88,13 +89,13 @@ impl Session {
         }
     }
 
-    /// A node that is in line now; `Some(None)` if it has left already.
+    /// Watches a node of the queue. Returns `Some(None)` if it was removed already.
     async fn in_line(self: &Arc<Self>, place: &Place, node: &str) -> Option<Option<Arc<Watched>>> {
         let path = format!("{}/{node}", place.lock);
         self.insist(|| self.watched(&path)).await
     }
 
-    /// Asks until there is an answer; `None` if there will be none.
+    /// Repeats a request until it succeeds. Returns `None` if it cannot.
     pub(super) async fn insist<T, F>(&self, mut ask: impl FnMut() -> F) -> Option<T>
     where
         F: Future<Output = Result<T, Fault>>,

@@ -1,5 +1,4 @@
-//! Clears away what claims leave behind: nodes that were let go and are still there, and places that
-//! nobody renews.
+//! Removes the residue of claims: nodes of released claims, and queue entries that expired.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,14 +9,14 @@ use lock_core::clock::{Moment, sleep_until};
 use super::Session;
 use crate::place::Place;
 
-/// How long a release may try by itself before what it leaves is cleared away behind its back.
+/// The time that a release has before the cleanup task removes its node.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// From one try to clear something away to the next.
+/// The pause between two attempts to remove a node.
 const SWEEP_PAUSE: Duration = Duration::from_millis(200);
 
 impl Session {
-    /// From now on the claim's node is to go; here, or behind the back of whoever fails to remove it.
+    /// Marks the claim's node for removal, by the caller or else by the cleanup task.
     pub(crate) fn let_go(&self, place: &Place) {
         let lapses = Moment::now() + GRACE;
         place.update(|state| {
@@ -27,6 +26,7 @@ impl Session {
         self.sweep_by(lapses);
     }
 
+    /// Schedules a cleanup at `at` or sooner.
     pub(super) fn sweep_by(&self, at: Moment) {
         let sweeps_at = *self.sweeps_at();
         if sweeps_at.is_none_or(|sweeps_at| at < sweeps_at) {
@@ -34,11 +34,11 @@ impl Session {
         }
     }
 
-    /// Goes on for as long as the session does.
+    /// Cleans up for as long as the session lives.
     pub(super) async fn sweep(&self) {
         loop {
             let now = Moment::now();
-            // Whoever comes meanwhile is to be looked at, too.
+            // An entry that is added meanwhile is checked as well.
             *self.sweeps_at() = None;
             let places: Vec<_> =
                 self.places().iter().map(|(owner, place)| (*owner, Arc::clone(place))).collect();
@@ -68,13 +68,15 @@ impl Session {
         }
     }
 
+    /// Removes an entry that has expired or was released.
     async fn clear(&self, owner: &OwnerId, place: &Arc<Place>) {
-        // Looked at once more: it may have been renewed meanwhile.
+        // It is checked again, because it may have been renewed meanwhile.
         place.update(|state| state.leaving |= state.lapses.has_passed());
         if !place.state().leaving {
             return;
         }
-        // A creation without an answer ends with its connection at the latest, and others are waiting.
+        // A creation without an answer ends with its connection at the latest. Other entries are
+        // waiting.
         let is_idle = !place.state().entering;
         if is_idle && self.is_connected() {
             let bound = self.timeout() / 3;

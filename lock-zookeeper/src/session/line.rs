@@ -13,24 +13,24 @@ use crate::fault::fault;
 use crate::names::{Layout, OddLine};
 use crate::place::{Node, Place};
 
-/// How often the lock's node is made anew when it vanishes under our hands.
+/// The number of times that the lock's node is created when it keeps vanishing.
 const ATTEMPTS: u32 = 5;
 
-/// Nodes that are remembered to hold no data.
+/// The number of nodes that are remembered to hold no data.
 const MAX_WITHOUT_DATA: usize = 1000;
 
-/// What became of a node that was put into the line.
+/// The result of creating a queue entry.
 struct Entered {
     node: Node,
-    /// Whose session it belongs to, if the server says so.
+    /// The session that owns it, if the server says so.
     owner: Option<i64>,
-    /// How many nodes there are in line, ours included.
+    /// The number of nodes in the queue, including this one.
     places: i32,
 }
 
 impl Session {
-    /// Puts the node of `place` into the line, and returns the line. Goes on by itself if nobody waits for
-    /// it any more, so that its outcome is always noted.
+    /// Creates the node of `place`, and returns the queue. The work goes on if its caller is
+    /// cancelled, so that its outcome is always recorded.
     pub(crate) async fn enter(
         self: &Arc<Self>,
         place: &Arc<Place>,
@@ -51,6 +51,7 @@ impl Session {
         })
     }
 
+    /// Creates the node, and the lock's node if it is missing.
     async fn create(&self, place: &Place, data: &[u8]) -> Result<Vec<String>, Fault> {
         if self.layout == Layout::Kazoo {
             self.must_hold_no_data(&place.lock).await?;
@@ -58,7 +59,7 @@ impl Session {
         for _ in 0..ATTEMPTS {
             match self.create_and_count(place, data).await {
                 Ok(Entered { owner: Some(owner), .. }) if owner != self.id => {
-                    // A server that replaces sessions behind our back.
+                    // The server has replaced the session without an error.
                     self.end();
                     return Err(expired());
                 }
@@ -74,8 +75,8 @@ impl Session {
                 Err(error) => {
                     let fault = fault("entering the line", &error);
                     if fault.effect() == Effect::Unknown {
-                        // An old connection may still deliver it, until the server closes that for its
-                        // silence.
+                        // An old connection may still deliver the request, until the server closes
+                        // that for its silence.
                         let until = Moment::now() + self.timeout() * 3 / 2;
                         place.update(|state| state.may_land_until = Some(until));
                     }
@@ -87,8 +88,9 @@ impl Session {
         Err(Fault::not_applied(FaultKind::Unavailable, why))
     }
 
-    /// One transaction makes the node and writes nothing to the node of the lock: the answer to a write
-    /// says how many children there are, so whoever is alone is first, and knows it without asking again.
+    /// Creates the node and writes nothing to the lock's node, in one transaction. The answer to
+    /// the write has the number of children, so a claim that is alone knows without another request
+    /// that it is first.
     async fn create_and_count(&self, place: &Place, data: &[u8]) -> Result<Entered, ZkError> {
         let options = CreateMode::EphemeralSequential.with_acls(self.acls);
         let client = self.client();
@@ -103,17 +105,17 @@ impl Session {
         };
         let name = path.rsplit('/').next().unwrap_or_default().to_owned();
         Ok(Entered {
-            // Servers before 3.7.2 and 3.8.2 leave out what else is known of a node made in a transaction. Then
-            // whoever watches it asks.
+            // Servers before 3.7.2 and 3.8.2 omit the stat of a node that a transaction created.
+            // Setting a watch reads it then.
             owner: (!child.is_invalid()).then_some(child.ephemeral_owner),
-            // Both were made by one transaction.
+            // One transaction wrote both.
             node: Node { name, czxid: stat.mzxid },
             places: stat.num_children,
         })
     }
 
-    /// Refuses a node with data, which entering the line would write over: kazoo's `Semaphore`
-    /// keeps its maximum there. Looks once for each node.
+    /// Refuses a node with data, which creating the entry would overwrite: kazoo's `Semaphore`
+    /// keeps its maximum there. Reads each node once.
     async fn must_hold_no_data(&self, lock: &str) -> Result<(), Fault> {
         if self.without_data().contains(lock) {
             return Ok(());
@@ -140,8 +142,8 @@ impl Session {
         self.without_data.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes the node of a lock and those above it: containers, which the server removes when they are
-    /// empty. kazoo makes a path once for each of its locks, and fails when that is removed.
+    /// Creates the node of a lock and its parents: containers, which the server removes when they
+    /// are empty. kazoo creates a path once for each of its locks, and fails when that is removed.
     async fn make_lock(&self, lock: &str) -> Result<(), Fault> {
         let mode = match self.layout {
             Layout::Curator => CreateMode::Container,
@@ -156,6 +158,7 @@ impl Session {
         self.in_order(lock, self.client().list_children(lock).await)
     }
 
+    /// Returns the children of a lock's node in order.
     fn in_order(
         &self,
         lock: &str,
@@ -175,7 +178,7 @@ impl Session {
         })
     }
 
-    /// Whether there is an order in which `ours` may wait for its turn.
+    /// Checks that `ours` has a definite position in the queue.
     pub(crate) fn must_be_ordered(
         &self,
         lock: &str,
@@ -185,15 +188,16 @@ impl Session {
         if self.layout.is_ordered(ours, line) { Ok(()) } else { Err(exhausted(lock)) }
     }
 
-    /// The nodes of those who may hold the lock, in a line that is in order: one, but at the end of
-    /// the numbers.
+    /// Returns the nodes that may hold the lock: one, or several at the end of the sequence numbers
+    /// and with readers.
     pub(crate) fn first<'a>(&self, line: &'a [String]) -> &'a [String] {
         self.layout.first(line)
     }
 
-    /// The nodes of `place` on the server. There may be two if a request was carried out late.
+    /// Returns the nodes of `place` on the server. There may be two if a request was applied late.
     async fn find(&self, place: &Place) -> Result<Vec<String>, Fault> {
-        // In this order on the connection; the first makes the second one see everything.
+        // The two requests go in this order on the connection: the first one brings the member up
+        // to date for the second.
         let client = self.client();
         let sync = client.sync(&place.lock);
         let list = client.list_children(&place.lock);
@@ -212,7 +216,7 @@ impl Session {
         }
     }
 
-    /// Finds a node again whose creation went unanswered.
+    /// Finds the node of a creation that went unanswered. Returns true if it exists.
     pub(crate) async fn recover(&self, place: &Place) -> Result<bool, Fault> {
         let found = self.insist(|| self.find(place)).await.ok_or_else(expired)?;
         let Some(name) = found.into_iter().next() else {
@@ -228,7 +232,7 @@ impl Session {
         }
     }
 
-    /// Removes everything that a claim has in line. True if its node was still there.
+    /// Removes all nodes of a claim. Returns true if its node still existed.
     pub(crate) async fn leave(&self, owner: &OwnerId, place: &Arc<Place>) -> Result<bool, Fault> {
         place.until(|state| (!state.entering).then_some(())).await;
         let mut was_there = false;
@@ -253,6 +257,7 @@ impl Session {
         Ok(was_there)
     }
 
+    /// Deletes a node. Returns true if it existed.
     async fn delete(&self, path: &str) -> Result<bool, Fault> {
         match self.client().delete(path, None).await {
             Ok(()) => Ok(true),
@@ -262,7 +267,7 @@ impl Session {
     }
 }
 
-/// Nobody can tell, or soon could, who is first in this line.
+/// Returns the fault of a queue whose order is lost, or soon would be.
 fn exhausted(lock: &str) -> Fault {
     let why = format!(
         "the line {lock} has come to the end of its numbers, 32 bits, where nobody can tell who is first: let its \
@@ -271,7 +276,7 @@ fn exhausted(lock: &str) -> Fault {
     Fault::not_applied(FaultKind::Invalid, why)
 }
 
-/// What failed before there is anything of the claim.
+/// Returns the fault of a request before the creation of a node, which has no effect on the claim.
 fn before_entering(doing: &str, error: &ZkError) -> Fault {
     match fault(doing, error) {
         fault if fault.is_transient() => {

@@ -1,5 +1,5 @@
-//! Nodes that are watched: each once, for all in this session who care for its end, and for as long as one
-//! of them does.
+//! Watches on nodes. All users of a node in this session share one watch, and the last of them
+//! cancels it.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,56 +14,59 @@ use super::{Session, expired};
 use crate::fault::fault;
 use crate::place::Place;
 
-/// Nodes that somebody cares for, by path.
+/// The watched nodes, by path.
 pub(super) type Watches = Mutex<HashMap<String, Weak<Watched>>>;
 
-/// A node that is watched. When the last one who cares drops it, the watch is taken back.
+/// A watched node. When its last user drops it, the watch is cancelled.
 #[derive(Debug)]
 pub(crate) struct Watched {
     end: SetOnce<End>,
-    /// It is one of ours, and all who came before it have left.
+    /// True if it is a node of this session, and no node was before it.
     was_first: AtomicBool,
-    /// The session that it belongs to.
+    /// The session that owns the node.
     owner: i64,
-    /// Whose node it is, if it is one of ours.
+    /// The queue entry of the node, if it is one of this session.
     place: Mutex<Weak<Place>>,
-    /// Those who ask the task that watches whether it has heard something. It ends when this is dropped.
+    /// Queries whether the watch task has caught up. The task ends when this is dropped.
     asking: mpsc::UnboundedSender<oneshot::Sender<()>>,
 }
 
-/// Those who ask whether something was heard of a node.
+/// The queries to a watch task.
 type Asked = mpsc::UnboundedReceiver<oneshot::Sender<()>>;
 
-/// What became of a node.
+/// The end of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     Gone,
-    /// Nobody will ever tell.
+    /// The end cannot be known any more.
     Untold,
 }
 
 impl Watched {
-    /// Resolves when the node has left the line; to `None` if nobody will ever tell.
+    /// Waits until the node is removed. Returns `None` if that cannot be known any more.
     pub(super) async fn left(&self) -> Option<()> {
         (*self.end.wait().await == End::Gone).then_some(())
     }
 
-    /// Resolves when the task that watches has noted what had reached this process before the call.
+    /// Waits until the watch task has recorded all events that reached this process before the
+    /// call.
     pub(crate) fn heard(&self) -> impl Future<Output = ()> + use<> {
         let (answer, heard) = oneshot::channel();
         let is_asked = self.asking.send(answer);
         async move {
-            // Whoever does not answer has ended, and has noted before what it had heard.
+            // A task that does not answer has ended, and has recorded its events before.
             if is_asked.is_ok() {
                 drop(heard.await);
             }
         }
     }
 
+    /// Records that no node is before this one.
     pub(crate) fn is_first(&self) {
         self.was_first.store(true, Ordering::Release);
     }
 
+    /// Returns true if no node was before this one.
     pub(super) fn was_first(&self) -> bool {
         self.was_first.load(Ordering::Acquire)
     }
@@ -74,8 +77,8 @@ impl Watched {
 }
 
 impl Session {
-    /// Sees to it that the end of our own node is noted, from before this returns. One that belongs to another
-    /// session is none of ours, and ours is not what we think: it ends.
+    /// Watches the entry's own node, so that its end is recorded. A node that belongs to another
+    /// session shows that the server has replaced this one: the session ends.
     pub(crate) async fn watch_own(self: &Arc<Self>, place: &Arc<Place>) -> Result<(), Fault> {
         let Some(path) = place.path().filter(|_| place.state().watched.is_none()) else {
             return Ok(());
@@ -89,7 +92,7 @@ impl Session {
             return Err(expired());
         }
         *watched.place() = Arc::downgrade(place);
-        // It may have ended before it was known whose it is.
+        // The node may have been removed before its entry was known.
         if let Some(end) = watched.end.get() {
             self.tell(place, *end);
         }
@@ -97,7 +100,7 @@ impl Session {
         Ok(())
     }
 
-    /// A node that is watched from before this returns; `None` if it is not there.
+    /// Watches a node. Returns `None` if it does not exist.
     pub(super) async fn watched(
         self: &Arc<Self>,
         path: &str,
@@ -109,7 +112,8 @@ impl Session {
             return Ok(None);
         };
         let mut watches = self.watches();
-        // Others may have asked meanwhile. Of two watches in one session only one is known to the server.
+        // Another task may have set a watch meanwhile. The server knows only one of two watches of
+        // a session.
         if let Some(watched) = find(&watches, path) {
             return Ok(Some(watched));
         }
@@ -131,19 +135,19 @@ impl Session {
                 () = session.over() => None,
             };
             session.note(&path, &known, end);
-            // Those who ask now are answered by this.
+            // The pending queries are answered by this.
             drop(asked);
         });
         Ok(Some(watched))
     }
 
-    /// `None` if nobody cares any more.
+    /// Waits for the end of a node. Returns `None` if the watch has no users left.
     async fn end_of_node(&self, path: &str, mut watch: Watch, asked: &mut Asked) -> Option<End> {
         loop {
             match changed(watch, asked).await?.map(|event| event.event_type) {
                 Some(EventType::NodeDeleted) => return Some(End::Gone),
                 Some(EventType::Session) => return Some(End::Untold),
-                // Somebody wrote to it, or the connection is another one.
+                // The data has changed, or the connection is another one.
                 _ => match self.insist(|| self.watch(path)).await {
                     Some(Some((_, again))) => watch = again,
                     Some(None) => return Some(End::Gone),
@@ -153,11 +157,11 @@ impl Session {
         }
     }
 
-    /// Tells the place at once, and not by way of another task: what a barrier has shown to have happened is
-    /// known after it.
+    /// Records the end of a node in its queue entry, in this task: after a barrier all earlier
+    /// events are recorded.
     fn note(&self, path: &str, known: &Weak<Watched>, end: Option<End>) {
         let mut watches = self.watches();
-        // Somebody else may have begun to care after the last one had ceased to.
+        // Another task may have set a new watch on the path.
         if watches.get(path).is_some_and(|now| now.ptr_eq(known)) {
             watches.remove(path);
         }
@@ -170,6 +174,7 @@ impl Session {
         }
     }
 
+    /// Records the end of a node in its queue entry.
     fn tell(&self, place: &Place, end: End) {
         match end {
             End::Gone => place.is_gone(),
@@ -177,8 +182,8 @@ impl Session {
         }
     }
 
-    /// A watch on a node that is there, and the session that the node belongs to. By reading it: a watch on
-    /// what is not there would stay behind.
+    /// Sets a watch on a node by reading it, and returns the session that owns the node. A watch on
+    /// a node that does not exist would stay on the server.
     async fn watch(&self, path: &str) -> Result<Option<(i64, Watch)>, Fault> {
         let connection = self.connection();
         match connection.client.get_and_watch_data(path).await {
@@ -196,20 +201,20 @@ impl Session {
     }
 }
 
-/// A watch, and the connection that it is on.
+/// A watch, and the state of its connection.
 struct Watch {
     watcher: OneshotWatcher,
     line: Arc<Line>,
 }
 
-/// What a watch tells, or that its connection is lost, and until then an answer to all who ask
-/// whether it has; `None` if nobody cares any more.
+/// Waits for the event of a watch, or for the loss of its connection, and answers all queries until
+/// then. Returns `None` if the watch has no users left.
 async fn changed(watch: Watch, asked: &mut Asked) -> Option<Option<WatchedEvent>> {
     let Watch { watcher, line } = watch;
     let mut changed = std::pin::pin!(line.while_up(watcher.changed()));
     loop {
         tokio::select! {
-            // What has come already is told before it is said that nothing has.
+            // Events that have arrived precede the answers to queries.
             biased;
             event = &mut changed => return Some(event),
             answer = asked.recv() => drop(answer?.send(())),
