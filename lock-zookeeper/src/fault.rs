@@ -60,7 +60,9 @@ fn explained(error: &ZkError) -> String {
         ZkError::NoHosts => {
             "no server took the connection: none is up or has a quorum, or it refuses (see its maxClientCnxns, and over TLS the certificates of both sides)"
         }
-        ZkError::NoAuth => "our user lacks rights on the nodes of this lock (see their ACLs)",
+        ZkError::NoAuth => {
+            "the client's user lacks rights on the nodes of this lock (see their ACLs)"
+        }
         ZkError::QuotaExceeded => "the quota of a node above the lock is used up",
         ZkError::NoChildrenForEphemerals => "where the lock's node should be is an ephemeral node",
         ZkError::NoNode => "the chroot does not exist, or was deleted",

@@ -1,6 +1,6 @@
 //! The paths and names of nodes, and the order of a queue.
 
-use lock_core::{Encoding, Error, ErrorKind, FencingToken, Label, LockName, OwnerId};
+use lock_core::{Encoding, Error, ErrorKind, LockName, OwnerId};
 
 /// The characters of a path element besides letters and digits. All others are escaped.
 const PUNCTUATION: &str = "!\"#$&'()*+,-.:;<=>?@[\\]^_`{|}~";
@@ -8,11 +8,11 @@ const MAX_ELEMENT: usize = 200;
 
 /// The last sequence number of a queue. ZooKeeper gives it to every later node, and their order is
 /// lost.
-const LAST_NUMBER: i64 = i32::MAX as i64;
+const LAST_SEQUENCE: i64 = i32::MAX as i64;
 
 /// The sequence numbers before the last one that are not used. Refused claims use them up, and so
 /// do clients of other libraries meanwhile.
-const UNUSED_NUMBERS: i64 = 1_000_000;
+const UNUSED_SEQUENCES: i64 = 1_000_000;
 
 /// The mark in the names of nodes of kazoo's `ReadLock`, before the sequence number.
 const KAZOO_READER: &str = "__rlock__";
@@ -105,7 +105,7 @@ fn checked(prefix: &str) -> Result<&str, Error> {
 impl Layout {
     /// Returns a new node name, to which the server appends the sequence number. It does not reveal
     /// the owner id, because all clients that list the queue see it, and logs do.
-    pub(crate) fn mint(self) -> String {
+    pub(crate) fn new_node_name(self) -> String {
         let random = OwnerId::mint().expose();
         match self {
             Self::Kazoo => format!("{random}__lock__"),
@@ -130,80 +130,49 @@ impl Layout {
 
     /// Returns true if `ours` may take its turn in `queue`, which is sorted: its sequence number is
     /// not near the end, and no other node has reached the end.
-    pub(crate) fn is_ordered(self, ours: &str, line: &[String]) -> bool {
-        let is_near_end = self.sequence(ours).is_none_or(|at| at >= LAST_NUMBER - UNUSED_NUMBERS);
-        !is_near_end && !line.last().is_some_and(|last| self.has_last_number(last))
+    pub(crate) fn has_order(self, ours: &str, queue: &[String]) -> bool {
+        let is_near_end =
+            self.sequence(ours).is_none_or(|at| at >= LAST_SEQUENCE - UNUSED_SEQUENCES);
+        !is_near_end && !queue.last().is_some_and(|last| self.has_last_sequence(last))
     }
 
     /// Returns the first node of `queue` and those that hold or may hold the lock besides: other
     /// readers, and nodes that share the last sequence number.
-    pub(crate) fn first(self, line: &[String]) -> &[String] {
-        let tied = line.iter().take_while(|node| self.has_last_number(node)).count();
+    pub(crate) fn possible_holders(self, queue: &[String]) -> &[String] {
+        let tied = queue.iter().take_while(|node| self.has_last_sequence(node)).count();
         let is_reader = |node: &&String| self == Self::Kazoo && node.contains(KAZOO_READER);
-        let readers = line.iter().take_while(is_reader).count();
-        &line[..tied.max(readers).max(1).min(line.len())]
+        let readers = queue.iter().take_while(is_reader).count();
+        &queue[..tied.max(readers).max(1).min(queue.len())]
     }
 
-    fn has_last_number(self, node: &str) -> bool {
-        self.sequence(node).is_some_and(|number| number >= LAST_NUMBER)
+    fn has_last_sequence(self, node: &str) -> bool {
+        self.sequence(node).is_some_and(|number| number >= LAST_SEQUENCE)
     }
 
     /// Returns the queued nodes in order. A node that is not queued, or out of order, is an error,
     /// because some clients count such nodes and others do not.
-    pub(crate) fn line(self, children: Vec<String>) -> Result<Vec<String>, OddLine> {
-        let mut line = Vec::with_capacity(children.len());
+    pub(crate) fn sort_queue(self, children: Vec<String>) -> Result<Vec<String>, QueueError> {
+        let mut queue = Vec::with_capacity(children.len());
         for node in children {
             match self.sequence(&node) {
-                Some(number) if number < 0 => return Err(OddLine::Exhausted),
-                Some(number) => line.push((number, node)),
-                None => return Err(OddLine::Stranger(node)),
+                Some(number) if number < 0 => return Err(QueueError::Exhausted),
+                Some(number) => queue.push((number, node)),
+                None => return Err(QueueError::ForeignNode(node)),
             }
         }
-        line.sort_unstable();
-        Ok(line.into_iter().map(|(_, node)| node).collect())
+        queue.sort_unstable();
+        Ok(queue.into_iter().map(|(_, node)| node).collect())
     }
 }
 
 /// The reason why a queue has no order.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum OddLine {
+pub(crate) enum QueueError {
     /// The sequence numbers passed the end of 32 bits, and the newest nodes look like the oldest.
-    /// ZooKeeper 3.8 gives the last number instead, see [`is_ordered`](Layout::is_ordered).
+    /// ZooKeeper 3.8 gives the last number instead, see [`has_order`](Layout::has_order).
     Exhausted,
     /// A node that is not a queue entry of this layout.
-    Stranger(String),
-}
-
-/// The data of a queue entry of this project: `<owner>[ <label>]`.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Card {
-    pub(crate) owner: OwnerId,
-    pub(crate) label: Option<Label>,
-}
-
-impl Card {
-    /// Returns the text of the data.
-    pub(crate) fn text(owner: &OwnerId, label: Option<&Label>) -> String {
-        match label {
-            Some(label) => format!("{} {}", owner.expose(), label.as_str()),
-            None => owner.expose(),
-        }
-    }
-
-    /// Parses the data. Returns `None` if it has another format.
-    pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
-        let text = std::str::from_utf8(bytes).ok()?;
-        let (owner, label) = match text.split_once(' ') {
-            Some((owner, label)) => (owner, Some(Label::new(label))),
-            None => (text, None),
-        };
-        Some(Self { owner: owner.parse().ok()?, label })
-    }
-}
-
-/// Returns the token of a node: the transaction that created it.
-pub(crate) fn token(czxid: i64) -> Option<FencingToken> {
-    FencingToken::from_backend(u64::try_from(czxid).ok()?)
+    ForeignNode(String),
 }
 
 #[cfg(test)]
@@ -248,58 +217,52 @@ mod tests {
     }
 
     #[test]
-    fn nodes_are_called_as_others_call_theirs() {
-        let curator = Layout::Curator.mint();
+    fn node_names_match_other_libraries() {
+        let curator = Layout::Curator.new_node_name();
         assert_eq!(curator.len(), "_c_6ba7b810-9dad-41d1-80b4-00c04fd430c8-lock-".len());
-        assert_ne!(curator, Layout::Curator.mint());
+        assert_ne!(curator, Layout::Curator.new_node_name());
         assert_eq!(Layout::Curator.sequence(&format!("{curator}0000000042")), Some(42));
-        assert_eq!(Layout::Kazoo.sequence(&format!("{}0000000007", Layout::Kazoo.mint())), Some(7));
+        assert_eq!(
+            Layout::Kazoo.sequence(&format!("{}0000000007", Layout::Kazoo.new_node_name())),
+            Some(7)
+        );
         assert_eq!(Layout::Kazoo.sequence("x-lock-0000000007"), None);
         assert_eq!(Layout::Curator.sequence("lock-"), None);
         assert_eq!(Layout::Curator.sequence("_c_x-lock--2147483648"), Some(-2_147_483_648));
     }
 
     #[test]
-    fn a_line_goes_by_numbers() {
+    fn a_queue_is_sorted_by_sequence() {
         let nodes = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
-        let line = Layout::Curator.line(nodes(&["b-lock-0000000003", "c-lock-0000000001"]));
-        assert_eq!(line, Ok(nodes(&["c-lock-0000000001", "b-lock-0000000003"])));
+        let queue = Layout::Curator.sort_queue(nodes(&["b-lock-0000000003", "c-lock-0000000001"]));
+        assert_eq!(queue, Ok(nodes(&["c-lock-0000000001", "b-lock-0000000003"])));
         let wrapped = nodes(&["a-lock-2147483647", "b-lock--2147483648"]);
-        assert_eq!(Layout::Curator.line(wrapped), Err(OddLine::Exhausted));
+        assert_eq!(Layout::Curator.sort_queue(wrapped), Err(QueueError::Exhausted));
         let odd = nodes(&["leases"]);
-        assert_eq!(Layout::Curator.line(odd.clone()), Err(OddLine::Stranger("leases".into())));
-        assert_eq!(Layout::Kazoo.line(odd), Err(OddLine::Stranger("leases".into())));
+        assert_eq!(
+            Layout::Curator.sort_queue(odd.clone()),
+            Err(QueueError::ForeignNode("leases".into()))
+        );
+        assert_eq!(Layout::Kazoo.sort_queue(odd), Err(QueueError::ForeignNode("leases".into())));
         let readers =
             nodes(&["b__lock__0000000003", "c__rlock__0000000002", "a__rlock__0000000001"]);
-        let line = Layout::Kazoo.line(readers.clone()).unwrap();
-        assert_eq!(line, readers.iter().rev().cloned().collect::<Vec<_>>());
-        assert_eq!(Layout::Kazoo.first(&line), &line[..2]);
+        let queue = Layout::Kazoo.sort_queue(readers.clone()).unwrap();
+        assert_eq!(queue, readers.iter().rev().cloned().collect::<Vec<_>>());
+        assert_eq!(Layout::Kazoo.possible_holders(&queue), &queue[..2]);
     }
 
     #[test]
-    fn at_the_end_of_the_numbers_there_is_no_order() {
+    fn at_the_end_of_the_sequence_numbers_there_is_no_order() {
         let nodes = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
         let layout = Layout::Curator;
         let before = nodes(&["b-lock-0000000003", "a-lock-2146483646"]);
-        assert!(layout.is_ordered("a-lock-2146483646", &before));
-        assert!(!layout.is_ordered("a-lock-2146483647", &nodes(&["a-lock-2146483647"])));
+        assert!(layout.has_order("a-lock-2146483646", &before));
+        assert!(!layout.has_order("a-lock-2146483647", &nodes(&["a-lock-2146483647"])));
         let tied = nodes(&["a-lock-2147483647", "b-lock-2147483647"]);
-        assert!(!layout.is_ordered("b-lock-2147483647", &tied));
-        assert!(!layout.is_ordered("b-lock-0000000003", &[&before[..1], &tied[..]].concat()));
-        assert_eq!(layout.first(&tied), tied);
-        assert_eq!(layout.first(&before), &before[..1]);
-        assert_eq!(layout.first(&[]), &[] as &[String]);
-    }
-
-    #[test]
-    fn cards_are_told_from_what_others_write() {
-        let owner: OwnerId = "00112233445566778899aabbccddeeff".parse().unwrap();
-        for label in [None, Some(Label::new("web-1: a b"))] {
-            let text = Card::text(&owner, label.as_ref());
-            assert_eq!(Card::parse(text.as_bytes()), Some(Card { owner, label }));
-        }
-        for bytes in [&b""[..], b"127.0.0.1", b"\xff", b" 00112233445566778899aabbccddeeff"] {
-            assert_eq!(Card::parse(bytes), None);
-        }
+        assert!(!layout.has_order("b-lock-2147483647", &tied));
+        assert!(!layout.has_order("b-lock-0000000003", &[&before[..1], &tied[..]].concat()));
+        assert_eq!(layout.possible_holders(&tied), tied);
+        assert_eq!(layout.possible_holders(&before), &before[..1]);
+        assert_eq!(layout.possible_holders(&[]), &[] as &[String]);
     }
 }

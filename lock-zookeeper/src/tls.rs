@@ -41,7 +41,7 @@ impl Certificates {
     pub(crate) async fn read(&self) -> Result<TlsOptions, Error> {
         let these = self.clone();
         let reading = tokio::task::spawn_blocking(move || these.read_blocking());
-        reading.await.unwrap_or_else(|_| Err(invalid("nobody read the certificates")))
+        reading.await.unwrap_or_else(|_| Err(invalid("reading the certificates was cancelled")))
     }
 
     fn read_blocking(&self) -> Result<TlsOptions, Error> {
@@ -95,7 +95,7 @@ fn check_identity(
             Err(key.invalid(&why))
         }
         Err(rustls::Error::InvalidCertificate(error)) => {
-            Err(cert.invalid(&format!("holds what is no certificate: {error}")))
+            Err(cert.invalid(&format!("holds an invalid certificate: {error}")))
         }
         Err(_) => Err(key.invalid("holds a private key of an unknown kind")),
     }
@@ -111,7 +111,7 @@ impl File {
         for certificate in self.certificates(text)? {
             trusted
                 .add(certificate)
-                .map_err(|error| self.invalid(&format!("holds what is no certificate: {error}")))?;
+                .map_err(|error| self.invalid(&format!("holds an invalid certificate: {error}")))?;
         }
         Ok(())
     }
@@ -121,7 +121,7 @@ impl File {
         match found {
             Ok(found) if !found.is_empty() => Ok(found),
             Ok(_) => Err(self.invalid("holds no certificate in PEM")),
-            Err(_) => Err(self.invalid("is no proper PEM")),
+            Err(_) => Err(self.invalid("is not valid PEM")),
         }
     }
 
@@ -137,7 +137,7 @@ impl File {
         if text.len() as u64 > MAX_FILE {
             return Err(self.invalid("is too large for certificates: more than 1 MiB"));
         }
-        String::from_utf8(text).map_err(|_| self.invalid("is no proper PEM"))
+        String::from_utf8(text).map_err(|_| self.invalid("is not valid PEM"))
     }
 
     fn invalid(&self, why: &str) -> Error {

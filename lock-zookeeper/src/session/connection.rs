@@ -23,8 +23,8 @@ const ATTEMPTS: u32 = 16;
 /// A client of the client crate that ends with its connection.
 pub(crate) struct Connection {
     pub(super) client: Client,
-    line: Arc<Line>,
-    serving: JoinHandle<()>,
+    liveness: Arc<Liveness>,
+    task: JoinHandle<()>,
 }
 
 impl Connection {
@@ -59,52 +59,52 @@ impl Connection {
     ) -> Result<Result<Self, ZkError>, Error> {
         let servers = format!("{servers}{}", config.chroot);
         let connector = connector(config, session);
-        let caught = Caught::default();
+        let capture = TaskCapture::default();
         #[cfg(feature = "tls")]
         if let Some(certificates) = &config.certificates {
             let options = certificates.read().await?;
             let connected = connector.with_tls(options).secure_connect(&servers);
-            return Ok(caught
+            return Ok(capture
                 .during(Box::pin(connected))
                 .await
-                .map(|client| Self::of(client, caught)));
+                .map(|client| Self::of(client, capture)));
         }
-        let connected = caught.during(Box::pin(connector.connect(&servers))).await;
-        Ok(connected.map(|client| Self::of(client, caught)))
+        let connected = capture.during(Box::pin(connector.connect(&servers))).await;
+        Ok(connected.map(|client| Self::of(client, capture)))
     }
 
-    fn of(client: Client, caught: Caught) -> Self {
-        let line = Arc::new(Line { is_up: RwLock::new(true), down: SetOnce::new() });
-        let serving = Serving {
-            task: caught.task(),
+    fn of(client: Client, capture: TaskCapture) -> Self {
+        let liveness = Arc::new(Liveness { is_up: RwLock::new(true), down: SetOnce::new() });
+        let task = ConnectionTask {
+            task: capture.task(),
             states: client.state_watcher(),
-            line: Arc::clone(&line),
+            liveness: Arc::clone(&liveness),
         };
-        Self { client, line, serving: tokio::spawn(serving) }
+        Self { client, liveness, task: tokio::spawn(task) }
     }
 
     pub(crate) fn client(&self) -> &Client {
         &self.client
     }
 
-    pub(super) fn line(&self) -> Arc<Line> {
-        Arc::clone(&self.line)
+    pub(super) fn liveness(&self) -> Arc<Liveness> {
+        Arc::clone(&self.liveness)
     }
 
     /// Returns true if the connection is open.
     pub(super) fn is_up(&self) -> bool {
-        self.line.down.get().is_none() && self.client.state() == SessionState::SyncConnected
+        self.liveness.down.get().is_none() && self.client.state() == SessionState::SyncConnected
     }
 
     /// Waits until the connection is lost.
     pub(super) async fn lost(&self) {
-        self.line.down.wait().await;
+        self.liveness.down.wait().await;
     }
 
     /// Closes the connection, and not the session, as dropping an open connection does. Only a task
     /// that has ended cannot close the session.
-    pub(super) async fn hang_up(&self) {
-        self.serving.abort();
+    pub(super) async fn disconnect(&self) {
+        self.task.abort();
         self.lost().await;
     }
 }
@@ -123,13 +123,13 @@ fn connector(config: &Config, session: Option<&SessionInfo>) -> Connector {
 
 /// The state of a connection, for the watches on it.
 #[derive(Debug)]
-pub(super) struct Line {
+pub(super) struct Liveness {
     /// Locked while a watch is polled: the client crate panics in watches on a lost connection.
     is_up: RwLock<bool>,
     down: SetOnce<()>,
 }
 
-impl Line {
+impl Liveness {
     /// Returns the result of a watch on this connection, or `None` once the connection is lost.
     pub(super) async fn while_up<T>(&self, watch: impl Future<Output = T>) -> Option<T> {
         let mut watch = pin!(watch);
@@ -143,20 +143,20 @@ impl Line {
         .await
     }
 
-    fn is_ending(&self) {
+    fn mark_ending(&self) {
         *self.is_up.write().unwrap_or_else(PoisonError::into_inner) = false;
     }
 }
 
 /// The task of a client that serves its connection, until that is lost. The client crate would then
 /// reconnect in the same task. That needs another poll, which does not happen.
-struct Serving {
+struct ConnectionTask {
     task: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     states: StateWatcher,
-    line: Arc<Line>,
+    liveness: Arc<Liveness>,
 }
 
-impl Future for Serving {
+impl Future for ConnectionTask {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
@@ -172,15 +172,15 @@ impl Future for Serving {
     }
 }
 
-impl Serving {
+impl ConnectionTask {
     fn end(&mut self) {
-        self.line.is_ending();
+        self.liveness.mark_ending();
         self.task = None;
-        let _ = self.line.down.set(());
+        let _ = self.liveness.down.set(());
     }
 }
 
-impl Drop for Serving {
+impl Drop for ConnectionTask {
     fn drop(&mut self) {
         self.end();
     }
@@ -188,9 +188,9 @@ impl Drop for Serving {
 
 /// Captures the task that the client crate spawns when it has connected.
 #[derive(Default)]
-struct Caught(Mutex<Option<Task>>);
+struct TaskCapture(Mutex<Option<Task>>);
 
-impl Caught {
+impl TaskCapture {
     async fn during<T>(&self, work: impl Future<Output = T>) -> T {
         let mut work = pin!(work);
         poll_fn(|context| {
@@ -206,7 +206,7 @@ impl Caught {
     }
 }
 
-impl Spawn for Caught {
+impl Spawn for TaskCapture {
     fn spawn(&self, task: Task) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(task);
     }

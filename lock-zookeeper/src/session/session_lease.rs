@@ -52,12 +52,12 @@ const LEAST: u32 = 5;
 
 /// A heartbeat write that has committed.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Proof {
+pub(crate) struct HeartbeatWrite {
     pub(crate) sent: Moment,
     pub(crate) answered: Moment,
 }
 
-impl Proof {
+impl HeartbeatWrite {
     /// Returns how long the commit took, with the round trip of the client.
     pub(crate) fn took(&self) -> Duration {
         self.answered.saturating_since(self.sent)
@@ -66,7 +66,7 @@ impl Proof {
 
 /// The lease of one session, which its heartbeat writes prolong.
 #[derive(Debug)]
-pub(crate) struct Chain {
+pub(crate) struct SessionLease {
     /// The shortest timeout that a connection of the session was granted.
     timeout: Duration,
     /// The timeout that counts for a connection whose answer was lost.
@@ -75,14 +75,14 @@ pub(crate) struct Chain {
     deadline: Moment,
     /// The last heartbeat writes, oldest first. All are on one connection, sent one after the
     /// other.
-    proofs: VecDeque<Proof>,
+    heartbeats: VecDeque<HeartbeatWrite>,
     /// No heartbeat writes are sent: nothing depends on the session.
     paused: bool,
     /// A moment before the request for the current connection, until its first heartbeat write
     /// commits.
     connected_after: Option<Moment>,
     /// The request for a connection that has not been answered.
-    asking: Option<Moment>,
+    pending: Option<Moment>,
     /// From this moment on a connection may have been granted whose answer is not known.
     unanswered: Option<Moment>,
     /// Until this moment a cancelled request for a connection may arrive.
@@ -91,17 +91,17 @@ pub(crate) struct Chain {
     limit: LeaseLimit,
 }
 
-impl Chain {
+impl SessionLease {
     /// Creates the lease of a session that was requested at `asked`.
     pub(crate) fn new(timeout: Duration, asked: Moment) -> Self {
         Self {
             timeout,
             least: timeout / LEAST,
             deadline: asked + share(timeout),
-            proofs: VecDeque::new(),
+            heartbeats: VecDeque::new(),
             paused: false,
             connected_after: None,
-            asking: None,
+            pending: None,
             unanswered: None,
             late_until: None,
             limit: LeaseLimit::new(asked + share(timeout)),
@@ -114,8 +114,8 @@ impl Chain {
     }
 
     /// Returns when to send the next heartbeat write.
-    pub(crate) fn next_proof(&self) -> Moment {
-        let Some(last) = self.proofs.back() else { return Moment::now() };
+    pub(crate) fn next_heartbeat(&self) -> Moment {
+        let Some(last) = self.heartbeats.back() else { return Moment::now() };
         let next = match last.took() > self.timeout / SLOW {
             true => last.answered,
             false => last.sent + self.timeout / SPACING,
@@ -128,14 +128,14 @@ impl Chain {
     }
 
     /// Returns when to send the next heartbeat write after one that failed.
-    pub(crate) fn next_try(&self) -> Moment {
+    pub(crate) fn next_retry(&self) -> Moment {
         Moment::now() + self.timeout / SPACING / 4
     }
 
     /// Stops heartbeat writes until the next connection. Returns false if another connection may
     /// take long; they go on then.
     pub(crate) fn pause(&mut self) -> bool {
-        self.paused = self.proofs.back().is_some_and(|last| last.took() < self.timeout / QUICK);
+        self.paused = self.heartbeats.back().is_some_and(|last| last.took() < self.timeout / QUICK);
         self.paused
     }
 
@@ -147,33 +147,34 @@ impl Chain {
 
     /// Records a heartbeat write. The request whose answer is lost had not arrived when the leader
     /// checked it.
-    pub(crate) fn proven(&mut self, proof: Proof) {
-        self.unanswered = self.late_until.filter(|until| proof.sent < *until).map(|_| proof.sent);
-        let alive_at = self.connected_after.take().max(self.start());
+    pub(crate) fn record(&mut self, heartbeat: HeartbeatWrite) {
+        self.unanswered =
+            self.late_until.filter(|until| heartbeat.sent < *until).map(|_| heartbeat.sent);
+        let alive_at = self.connected_after.take().max(self.span_start());
         if let Some(alive_at) = alive_at {
             self.deadline = self.deadline.max(alive_at + share(self.timeout));
         }
-        self.proofs.push_back(proof);
+        self.heartbeats.push_back(heartbeat);
         self.paused = false;
         self.move_limit();
     }
 
     /// Returns when the last write was sent from which there is a span. Drops the writes before it.
-    fn start(&mut self) -> Option<Moment> {
-        let start = (0..self.proofs.len()).rev().find(|&first| self.spans(first))?;
-        self.proofs.drain(..start);
-        self.proofs.front().map(|first| first.sent)
+    fn span_start(&mut self) -> Option<Moment> {
+        let start = (0..self.heartbeats.len()).rev().find(|&first| self.spans(first))?;
+        self.heartbeats.drain(..start);
+        self.heartbeats.front().map(|first| first.sent)
     }
 
     /// Returns true if the leader has sent a ping between the commits of this write and the last
     /// one.
     fn spans(&self, first: usize) -> bool {
-        let proofs = || self.proofs.range(first..);
-        let (Some(first), Some(last)) = (proofs().next(), proofs().next_back()) else {
+        let heartbeats = || self.heartbeats.range(first..);
+        let (Some(first), Some(last)) = (heartbeats().next(), heartbeats().next_back()) else {
             return false;
         };
         let length = last.sent.saturating_since(first.answered);
-        let between_commits = proofs().zip(proofs().skip(1)).map(|(one, next)| {
+        let between_commits = heartbeats().zip(heartbeats().skip(1)).map(|(one, next)| {
             next.answered.min(last.sent).saturating_since(one.sent.max(first.answered))
         });
         let rest = length.saturating_sub(between_commits.max().unwrap_or_default());
@@ -181,10 +182,10 @@ impl Chain {
     }
 
     /// Records a request for a connection: from `at` on a server may have taken the session over.
-    pub(crate) fn asked(&mut self, at: Moment) {
-        self.proofs.clear();
+    pub(crate) fn connecting(&mut self, at: Moment) {
+        self.heartbeats.clear();
         self.connected_after = None;
-        if let Some(given_up) = self.asking.replace(at) {
+        if let Some(given_up) = self.pending.replace(at) {
             // A stalled server reads it later, until it closes the connection for its silence.
             self.late_until = Some(given_up + self.timeout * 3 / 2);
         }
@@ -193,11 +194,11 @@ impl Chain {
     }
 
     /// Records that the connection requested at `asked` was granted `timeout`.
-    pub(crate) fn granted(&mut self, asked: Moment, timeout: Duration) {
+    pub(crate) fn connected(&mut self, asked: Moment, timeout: Duration) {
         self.timeout = self.timeout.min(timeout);
         self.deadline = self.deadline.min(asked + share(self.timeout));
         self.connected_after = Some(asked);
-        self.asking = None;
+        self.pending = None;
         if self.unanswered == Some(asked) {
             self.unanswered = None;
         }
@@ -213,8 +214,8 @@ impl Chain {
     }
 
     /// Returns true if more time is left than one commit takes.
-    pub(crate) fn is_good_for_a_grant(&self) -> bool {
-        let commit = self.proofs.back().map(Proof::took).unwrap_or_default();
+    pub(crate) fn allows_grant(&self) -> bool {
+        let commit = self.heartbeats.back().map(HeartbeatWrite::took).unwrap_or_default();
         self.deadline().remaining() > commit
     }
 
@@ -250,132 +251,132 @@ mod tests {
         start + Duration::from_secs(secs)
     }
 
-    fn until(chain: &Chain, start: Moment) -> u64 {
-        chain.deadline().saturating_since(start).as_secs()
+    fn until(lease: &SessionLease, start: Moment) -> u64 {
+        lease.deadline().saturating_since(start).as_secs()
     }
 
     /// Records a write that was sent at `sent` and answered `took` seconds later.
-    fn prove(chain: &mut Chain, start: Moment, sent: u64, took: u64) {
-        chain.proven(Proof { sent: at(start, sent), answered: at(start, sent + took) });
+    fn send_heartbeats(lease: &mut SessionLease, start: Moment, sent: u64, took: u64) {
+        lease.record(HeartbeatWrite { sent: at(start, sent), answered: at(start, sent + took) });
     }
 
     /// A third of the timeout is 17 s, rounded up, and a sixth is 9 s.
     #[test]
-    fn the_last_proof_that_has_a_span_before_the_last_two_counts() {
+    fn the_last_heartbeat_that_has_a_span_before_the_last_two_counts() {
         let start = Moment::now();
-        let mut chain = Chain::new(T, start);
+        let mut lease = SessionLease::new(T, start);
         for (sent, alive_at) in
             [(1, 0), (10, 0), (19, 0), (28, 1), (29, 10), (36, 10), (44, 10), (60, 19)]
         {
-            prove(&mut chain, start, sent, 0);
-            assert_eq!(until(&chain, start), alive_at + SHARE, "after the proof sent at {sent}");
+            send_heartbeats(&mut lease, start, sent, 0);
+            assert_eq!(until(&lease, start), alive_at + SHARE, "after the proof sent at {sent}");
         }
     }
 
     #[test]
     fn a_span_begins_with_an_answer() {
         let start = Moment::now();
-        let mut chain = Chain::new(T, start);
+        let mut lease = SessionLease::new(T, start);
         for (sent, took, alive_at) in [(1, 2, 0), (11, 0, 0), (19, 0, 0), (20, 0, 0), (21, 0, 1)] {
-            prove(&mut chain, start, sent, took);
-            assert_eq!(until(&chain, start), alive_at + SHARE, "after the proof sent at {sent}");
+            send_heartbeats(&mut lease, start, sent, took);
+            assert_eq!(until(&lease, start), alive_at + SHARE, "after the proof sent at {sent}");
         }
     }
 
     #[test]
     fn a_stall_between_two_commits_is_no_part_of_a_span() {
         let start = Moment::now();
-        let mut chain = Chain::new(T, start);
+        let mut lease = SessionLease::new(T, start);
         for (sent, alive_at) in [(1, 0), (5, 0), (20, 0), (21, 0), (30, 0), (31, 5)] {
-            prove(&mut chain, start, sent, 0);
-            assert_eq!(until(&chain, start), alive_at + SHARE, "after the proof sent at {sent}");
+            send_heartbeats(&mut lease, start, sent, 0);
+            assert_eq!(until(&lease, start), alive_at + SHARE, "after the proof sent at {sent}");
         }
     }
 
     #[test]
-    fn proofs_are_evenly_sent_and_at_once_where_a_commit_is_slow() {
+    fn heartbeats_are_evenly_sent_and_at_once_where_a_commit_is_slow() {
         let start = Moment::now();
-        let mut chain = Chain::new(T, start);
-        let next = |chain: &Chain| chain.next_proof().saturating_since(start);
-        prove(&mut chain, start, 1, 3);
-        assert_eq!(next(&chain), Duration::from_millis(1000 + 6250));
-        prove(&mut chain, start, 8, 4);
-        assert_eq!(next(&chain), Duration::from_secs(12));
-        chain.asked(at(start, 13));
-        chain.granted(at(start, 13), T);
-        chain.asked(at(start, 14));
-        chain.asked(at(start, 15));
-        prove(&mut chain, start, 16, 1);
-        assert!(next(&chain) < Duration::from_secs(21), "before the deadline of a lost answer");
+        let mut lease = SessionLease::new(T, start);
+        let next = |lease: &SessionLease| lease.next_heartbeat().saturating_since(start);
+        send_heartbeats(&mut lease, start, 1, 3);
+        assert_eq!(next(&lease), Duration::from_millis(1000 + 6250));
+        send_heartbeats(&mut lease, start, 8, 4);
+        assert_eq!(next(&lease), Duration::from_secs(12));
+        lease.connecting(at(start, 13));
+        lease.connected(at(start, 13), T);
+        lease.connecting(at(start, 14));
+        lease.connecting(at(start, 15));
+        send_heartbeats(&mut lease, start, 16, 1);
+        assert!(next(&lease) < Duration::from_secs(21), "before the deadline of a lost answer");
     }
 
     #[test]
     fn a_grant_needs_more_time_than_a_commit_takes() {
         let now = Moment::now();
-        let mut chain = Chain::new(T, now.saturating_sub(Duration::from_secs(SHARE - 2)));
+        let mut lease = SessionLease::new(T, now.saturating_sub(Duration::from_secs(SHARE - 2)));
         for (took, is_good) in [(1, true), (3, false)] {
             let sent = now.saturating_sub(Duration::from_secs(took));
-            chain.proven(Proof { sent, answered: now });
-            assert_eq!(chain.is_good_for_a_grant(), is_good, "took {took} s");
+            lease.record(HeartbeatWrite { sent, answered: now });
+            assert_eq!(lease.allows_grant(), is_good, "took {took} s");
         }
     }
 
     #[test]
     fn a_new_connection_counts_once_something_has_committed_on_it() {
         let start = Moment::now();
-        let mut chain = Chain::new(T, start);
-        (1..=4).for_each(|turn| prove(&mut chain, start, 9 * turn, 0));
-        chain.asked(at(start, 37));
-        chain.granted(at(start, 37), T);
-        assert_eq!(until(&chain, start), 9 + SHARE, "nothing is proven on it yet");
+        let mut lease = SessionLease::new(T, start);
+        (1..=4).for_each(|turn| send_heartbeats(&mut lease, start, 9 * turn, 0));
+        lease.connecting(at(start, 37));
+        lease.connected(at(start, 37), T);
+        assert_eq!(until(&lease, start), 9 + SHARE, "nothing is proven on it yet");
         for (sent, alive_at) in [(39, 37), (48, 37), (57, 37), (58, 39)] {
-            prove(&mut chain, start, sent, 0);
-            assert_eq!(until(&chain, start), alive_at + SHARE, "after the proof sent at {sent}");
+            send_heartbeats(&mut lease, start, sent, 0);
+            assert_eq!(until(&lease, start), alive_at + SHARE, "after the proof sent at {sent}");
         }
     }
 
     #[test]
     fn from_when_a_connection_was_asked_for_its_timeout_counts() {
         let start = Moment::now();
-        let mut chain = Chain::new(T, start);
-        chain.asked(at(start, 5));
-        chain.granted(at(start, 5), T / 2);
-        assert_eq!(until(&chain, start), 5 + 24);
-        prove(&mut chain, start, 6, 0);
-        assert_eq!(until(&chain, start), 5 + 24);
-        chain.asked(at(start, 10));
-        chain.granted(at(start, 10), T);
-        prove(&mut chain, start, 11, 0);
-        assert_eq!(until(&chain, start), 10 + 24, "a touch of before may be under way");
+        let mut lease = SessionLease::new(T, start);
+        lease.connecting(at(start, 5));
+        lease.connected(at(start, 5), T / 2);
+        assert_eq!(until(&lease, start), 5 + 24);
+        send_heartbeats(&mut lease, start, 6, 0);
+        assert_eq!(until(&lease, start), 5 + 24);
+        lease.connecting(at(start, 10));
+        lease.connected(at(start, 10), T);
+        send_heartbeats(&mut lease, start, 11, 0);
+        assert_eq!(until(&lease, start), 10 + 24, "a touch of before may be under way");
     }
 
     #[test]
     fn without_an_answer_the_least_counts() {
         let start = Moment::now();
-        let mut chain = Chain::new(T, start);
-        chain.asked(at(start, 5));
-        chain.asked(at(start, 7));
-        assert_eq!(until(&chain, start), 5 + 9);
-        chain.granted(at(start, 7), T);
-        assert_eq!(until(&chain, start), 5 + 9, "the first one may have been granted less");
-        prove(&mut chain, start, 8, 0);
-        assert_eq!(until(&chain, start), 8 + 9, "the first one may come late");
-        prove(&mut chain, start, 20, 0);
-        assert_eq!(until(&chain, start), 20 + 9);
-        prove(&mut chain, start, 80, 0);
-        assert_eq!(until(&chain, start), 7 + SHARE, "and has not come");
+        let mut lease = SessionLease::new(T, start);
+        lease.connecting(at(start, 5));
+        lease.connecting(at(start, 7));
+        assert_eq!(until(&lease, start), 5 + 9);
+        lease.connected(at(start, 7), T);
+        assert_eq!(until(&lease, start), 5 + 9, "the first one may have been granted less");
+        send_heartbeats(&mut lease, start, 8, 0);
+        assert_eq!(until(&lease, start), 8 + 9, "the first one may come late");
+        send_heartbeats(&mut lease, start, 20, 0);
+        assert_eq!(until(&lease, start), 20 + 9);
+        send_heartbeats(&mut lease, start, 80, 0);
+        assert_eq!(until(&lease, start), 7 + SHARE, "and has not come");
     }
 
     #[test]
     fn holders_see_the_deadline_move() {
         let start = Moment::now();
-        let mut chain = Chain::new(T, start);
-        let limit = chain.limit();
+        let mut lease = SessionLease::new(T, start);
+        let limit = lease.limit();
         assert_eq!(limit.at(), at(start, SHARE));
-        chain.asked(at(start, 5));
+        lease.connecting(at(start, 5));
         assert_eq!(limit.at(), at(start, 5) + Duration::from_millis(9800));
-        chain.granted(at(start, 5), T);
-        prove(&mut chain, start, 6, 0);
+        lease.connected(at(start, 5), T);
+        send_heartbeats(&mut lease, start, 6, 0);
         assert_eq!(limit.at(), at(start, 5 + SHARE));
     }
 
@@ -383,12 +384,12 @@ mod tests {
     fn a_deadline_that_has_passed_stays() {
         let start = Moment::now();
         let long_ago = start.saturating_sub(T * 2);
-        let mut chain = Chain::new(T, long_ago);
-        let limit = chain.limit();
-        chain.asked(start);
-        chain.granted(start, T);
-        prove(&mut chain, start, 0, 0);
+        let mut lease = SessionLease::new(T, long_ago);
+        let limit = lease.limit();
+        lease.connecting(start);
+        lease.connected(start, T);
+        send_heartbeats(&mut lease, start, 0, 0);
         assert_eq!(limit.at(), at(long_ago, SHARE));
-        assert_eq!(chain.limit().at(), at(start, SHARE));
+        assert_eq!(lease.limit().at(), at(start, SHARE));
     }
 }
