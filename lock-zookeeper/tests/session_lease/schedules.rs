@@ -4,7 +4,7 @@ use crate::scenario::{Injection, Kind, Link, MEMBERS, Party, Scenario, Time};
 
 const TIMEOUT_MS: u64 = 6000;
 const TIMEOUT: Time = TIMEOUT_MS * 1000;
-/// Of the timeout, in thousandths: a little more than a proof's pause, than what has to be left of a
+/// Of the timeout, in thousandths: a little more than a heartbeat write's pause, than what has to be left of a
 /// span, and than that span.
 const LENGTHS: [Time; 3] = [140, 180, 360];
 const STARTS: Time = 10;

@@ -114,7 +114,7 @@ async fn a_server_is_trusted_for_its_certificate_only() {
 }
 
 #[tokio::test]
-async fn locks_work_with_a_server_that_asks_who_we_are() {
+async fn locks_work_with_a_server_that_requires_client_certificates() {
     let certificates = Certificates::new();
     let (_server, addr) = certificates.server("good", true).await;
     for options in ["ca=@/ca.pem", "ca=@/ca.pem&cert=@/stranger.pem&key=@/stranger.key"] {
