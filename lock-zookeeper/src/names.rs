@@ -128,7 +128,7 @@ impl Layout {
         (digits.len() >= 10).then(|| digits.parse().ok()).flatten()
     }
 
-    /// Returns true if `ours` may take its turn in `queue`, which is sorted: its sequence number is
+    /// Returns true if `ours` may take its turn in `queue`, which is sorted. Its sequence number is
     /// not near the end, and no other node has reached the end.
     pub(crate) fn has_order(self, ours: &str, queue: &[String]) -> bool {
         let is_near_end =

@@ -101,7 +101,8 @@ fn drawn_schedules_leave_the_rule_unharmed_if_a_new_connection_counts() {
     never_breaks(&REOPENED_COUNTS, World::Punctual, RUNS / 5, RunOptions::default());
 }
 
-/// Also after a stall. Proofs that are evenly spaced need no excuse for that, however long the tick.
+/// Checks a ping loop that is late after a stall. Evenly spaced heartbeat writes need no excuse for
+/// that, however long the tick.
 #[test]
 fn drawn_schedules_with_a_late_ping_loop_leave_the_rule_unharmed() {
     never_breaks(&SPANNED, World::Late, RUNS, RunOptions::default());
@@ -116,8 +117,8 @@ fn drawn_schedules_without_a_ping_loop_leave_the_rule_unharmed() {
     assert!(tally.runs == 1 || tally.excused * 5 < tally.judged, "most is judged: {tally:?}");
 }
 
-/// With a tick of at most 0.3 timeouts, it does not matter when heartbeat writes are sent. There is a ping in
-/// a span without the longest time between two commits.
+/// With a tick of at most 0.3 timeouts, it does not matter when heartbeat writes are sent. There is
+/// a ping in a span without the longest time between two commits.
 #[test]
 fn drawn_schedules_with_short_ticks_need_no_excuse() {
     never_breaks(&AT_ANY_TIME, World::LateWithShortTicks, RUNS / 5, RunOptions::default());
@@ -166,7 +167,8 @@ fn without_an_assumption_the_rule_breaks() {
     }
 }
 
-/// Without faults a deadline never comes, where a commit takes up to a tenth of the timeout.
+/// Checks that without faults a deadline never comes, where a commit takes up to a tenth of the
+/// timeout.
 #[test]
 fn slow_commits_leave_the_lock_held() {
     let least_left = [(1, 350), (20, 330), (40, 310), (60, 170), (80, 260), (100, 180), (110, 100)];

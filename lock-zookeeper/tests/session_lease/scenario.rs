@@ -19,7 +19,8 @@ pub(crate) enum Link {
     ToClient(usize),
     ToLeader(usize),
     FromLeader(usize),
-    /// From the leader's check of a write to its commit: its disk, and the way to a quorum and back.
+    /// From the leader's check of a write to its commit: its disk, and the way to a quorum and
+    /// back.
     Quorum,
 }
 
@@ -79,7 +80,8 @@ pub(crate) struct Scenario {
     /// How long a message takes on a link at least, and by how much more at random.
     pub(crate) delay: Time,
     pub(crate) jitter: Time,
-    /// How long a thread takes at most to run again after a stall. A punctual ping loop is among the first.
+    /// How long a thread takes at most to run again after a stall. A punctual ping loop is among
+    /// the first.
     pub(crate) wake: Time,
     pub(crate) punctual: bool,
     /// When the predecessor's node is deleted.

@@ -100,7 +100,8 @@ pub(crate) struct Outcome {
 /// The options of a run.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct RunOptions {
-    /// Right after this check the member is cut off from the leader, and the client from all others.
+    /// Right after this check the member is cut off from the leader, and the client from all
+    /// others.
     pub(crate) cut_after: Option<Suspect>,
     /// True if a deadline does not count whose ping loop sent no ping.
     pub(crate) excuse: bool,
@@ -356,7 +357,7 @@ impl<'a> World<'a> {
             }
             Answer::Pong(None) => {}
             Answer::Pong(Some(number)) | Answer::Committed(number) => {
-                self.heartbeat_committed(number)
+                self.heartbeat_committed(number);
             }
             Answer::Failed => {
                 self.note("client", || "is told that its heartbeat write failed".into());

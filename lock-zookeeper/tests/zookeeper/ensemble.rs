@@ -1,5 +1,5 @@
-//! Ensembles that fall apart while a lock is held. In each case the holder is told that its lock is lost
-//! before anybody else is granted it, and the gap is shown.
+//! Ensembles that fall apart while a lock is held. In each case the holder is told that its lock is
+//! lost before anybody else is granted it, and the gap is shown.
 //!
 //! `ENSEMBLE_TIMEOUTS=4,5,6,8,10,15` says with which session timeouts, in seconds.
 
@@ -52,7 +52,8 @@ async fn cut_a_follower_from_its_leader(timeout: Duration, tick: Duration) {
     assert!(taken_over < timeout + tick + SLACK, "taken over {taken_over:?} after the cut");
 }
 
-/// The first proof after the stall commits, whatever becomes of the session.
+/// Checks a stalled leader. The first heartbeat write after the stall commits, whether or not the
+/// session lives.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_leader_that_stood_still() {
     for timeout in timeouts() {
@@ -337,7 +338,8 @@ fn timeouts() -> Vec<Duration> {
     told.split(',').map(|secs| Duration::from_secs(secs.parse().expect("seconds"))).collect()
 }
 
-/// Its followers take a while to notice that their leader is gone.
+/// Returns the options of an ensemble whose followers take a while to notice that their leader is
+/// gone.
 fn options(tick: Duration) -> ZooKeeperOptions {
     ZooKeeperOptions::new().tick(tick).setting("syncLimit", "20")
 }
@@ -346,8 +348,9 @@ fn ensemble(tick: Duration) -> ZooKeeperEnsemble {
     ZooKeeperEnsemble::start(&options(tick))
 }
 
-/// Starts an ensemble with a proxy from each member to each other one. The proxies listen before there is
-/// a leader, so elections take longer: a connection to a leader that is not ready is closed, not refused.
+/// Starts an ensemble with a proxy from each member to each other one. The proxies listen before
+/// there is a leader, so elections take longer: a connection to a leader that is not ready is
+/// closed, not refused.
 pub(crate) fn ensemble_with_links(tick: Duration) -> ZooKeeperEnsemble {
     ZooKeeperEnsemble::start(&options(tick).links())
 }

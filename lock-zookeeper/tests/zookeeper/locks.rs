@@ -216,7 +216,7 @@ async fn a_deleted_node_is_not_renewed_by_a_process_that_was_stopped() {
         });
         sleep(Duration::from_millis(100)).await;
         operator.delete(&path, None).await.unwrap();
-        // Nothing runs on the only worker meanwhile, and what comes is read at once.
+        // Nothing runs on the only worker meanwhile, and arriving data are read at once.
         tokio::spawn(async { std::thread::park_timeout(Duration::from_millis(800)) })
             .await
             .unwrap();
@@ -485,8 +485,8 @@ async fn below_a_chroot_and_a_prefix() {
     assert!(matches!(attempt, Ok(Attempt::Acquired(_))), "elsewhere it is another lock");
 }
 
-/// A line that takes more than a message of ZooKeeper's may have (1 MB, unless set): few places with long names
-/// do as well as many.
+/// A line that takes more than a message of ZooKeeper's may have (1 MB, unless set): few places
+/// with long names do as well as many.
 #[tokio::test]
 async fn a_line_of_any_length_is_read() {
     const PLACES: u64 = 24;

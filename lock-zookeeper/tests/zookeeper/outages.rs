@@ -31,7 +31,8 @@ async fn far_away() -> Far {
     let server = server();
     let network = Proxy::start(server.addr()).unwrap();
     let (client, operator) = (client(network.addr()).await, operator(server.addr()).await);
-    // The node of the lock is there, so that the first request which names it is the one that is meant.
+    // The node of the lock is there, so that the first request which names it is the one that is
+    // meant.
     let first = claim("n", true);
     win(&client, &first).await;
     client.release(&first, ReleaseMode::now()).await.unwrap();
@@ -175,7 +176,7 @@ async fn dropped_at_any_await_nothing_is_left() {
     let (client, operator) = (client(server.addr()).await, operator(server.addr()).await);
     for holder in [None, Some(claim("n", false))] {
         if let Some(holder) = &holder {
-            // What the round before has left lapses first.
+            // The residue of the round before expires first.
             until("it is won", async || !is_contended(&client, holder).await).await;
         }
         let expected = usize::from(holder.is_some());
@@ -271,7 +272,7 @@ async fn cut_off_the_holder_gives_up_before_others_get_in_and_its_next_session_i
     println!("gave up {gave_up:?} after the cut; the next one got in {gap:?} later");
     assert!(gap >= TIMEOUT / 3, "there is room between the two: {gap:?}");
     network.heal();
-    // What the old session held is nobody's.
+    // The locks of the old session are lost.
     let mut old = claim("n", false);
     old.owner = owner;
     soon(async {
@@ -311,8 +312,8 @@ async fn a_session_that_is_given_up_is_closed_while_there_is_no_other_one() {
     soon(client.wait_lost(&holder)).await.unwrap();
     let given_up = Moment::now();
     until("it is closed", async || queue_of(&operator, "n").await.is_empty()).await;
-    // By itself the server would have waited for a session from the last proof on, which was sent half a
-    // session before.
+    // By itself the server would have waited for a session from the last proof on, which was sent
+    // half a session before.
     assert!(Moment::now().saturating_since(given_up) < TIMEOUT * 2 / 5, "closed, not timed out");
 }
 
@@ -370,7 +371,8 @@ async fn a_crowd_is_served_one_by_one_and_a_release_wakes_no_herd() {
     for (i, (waiter, claim)) in crowd.iter().enumerate() {
         soon(waiter.wait(claim)).await.unwrap();
         win(waiter, claim).await;
-        // The two behind have been told of the one before: one is handed the lock, and one has looked again.
+        // The two behind have been told of the one before: one is handed the lock, and one has
+        // looked again.
         let left = WAITERS - i;
         let watches = format!("Total watches:{}", (3 * left).saturating_sub(3).max(1));
         until("two have been told, and nobody else", async || {
@@ -437,7 +439,8 @@ async fn a_thousand_waiters_of_one_session_are_told_once_for_each_release() {
         line.push(claim);
     }
     until_watched(&server, WAITERS + 1).await;
-    // Each enters, looks, and watches itself; those behind it need no more. And there are proofs, and our words.
+    // Each enters, looks, and watches itself; those behind it need no more. And there are proofs,
+    // and our words.
     let asked = counted(&server, requests) - before;
     assert!(asked <= 3 * WAITERS + 100, "{asked} requests for {WAITERS} waiters");
     let before = (counted(&server, events), counted(&server, requests));

@@ -11,7 +11,7 @@ use test_servers::ZooKeeper as Server;
 
 use crate::support::{TIMEOUT as SESSION, client, server, soon};
 
-/// So long that what a busy machine adds to a commit is little of it.
+/// Long enough that the delay of a busy machine is a small part of a commit.
 const TIMEOUT: Duration = Duration::from_secs(8);
 
 /// A server, and a client from which a commit takes so long.
@@ -30,7 +30,8 @@ async fn far_away(commit: Duration) -> (Server, Proxy, Locker) {
     (server, proxy, Locker::new(client))
 }
 
-/// Holds one lock, and takes another one again and again; returns what the grants left at the least.
+/// Holds one lock, and acquires another one again and again. Returns the shortest time that a grant
+/// left.
 async fn least_left(locks: &Locker) -> Duration {
     let held = soon(locks.lock("held").unwrap().acquire()).await.expect("it is free");
     let lock = locks.lock("again").unwrap();

@@ -17,7 +17,8 @@ const NEW_KEY: &str = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes";
 const OF_THIS_HOST: &str = "subjectAltName=IP:127.0.0.1";
 const PASSWORD: &str = "hunter2secret";
 
-/// Authorities, and what they vouch for. This host goes by its address: a bare system has no names.
+/// Authorities and the certificates that they sign. This host is named by its address: a bare
+/// system has no names.
 struct Certificates(TempDir);
 
 impl Certificates {
