@@ -1,4 +1,4 @@
-//! Where the ensemble is and how to talk to it.
+//! The options of a client.
 
 use std::fmt;
 use std::time::Duration;
@@ -10,15 +10,15 @@ use crate::names::{Layout, Names};
 #[cfg(feature = "tls")]
 use crate::tls::Certificates;
 
-/// Of a server that none is written for, so that what is the same looks the same.
+/// The port of a server without one. With it, equal addresses look equal.
 const DEFAULT_PORT: u16 = 2181;
 
-/// What is asked for; the servers have limits of their own.
+/// The requested timeout. The servers have limits of their own.
 const SESSION_TIMEOUT: Duration = Duration::from_secs(10);
 const SHORTEST_TIMEOUT: Duration = Duration::from_millis(100);
 const LONGEST_TIMEOUT: Duration = Duration::from_secs(3600);
 
-/// Where the ensemble is, who we are there, and under which node its locks are.
+/// The servers of an ensemble, the credentials for it, and the node that contains the locks.
 ///
 /// ```
 /// # fn main() -> Result<(), lock_core::Error> {
@@ -29,8 +29,6 @@ const LONGEST_TIMEOUT: Duration = Duration::from_secs(3600);
 /// # assert_eq!(format!("{config:?}"), format!("{same:?}"));
 /// # Ok(()) }
 /// ```
-///
-/// `Debug` shows everything but the credentials.
 #[derive(Clone)]
 pub struct Config {
     /// `host:port`, with commas in between.
@@ -47,34 +45,36 @@ pub struct Config {
 }
 
 impl Config {
-    /// Reads a URL: `zookeeper://[user:password@]host[:port][,host[:port]…][/chroot]`, or `zookeeper+tls://…`, the
-    /// same over TLS, with the Cargo feature `tls`
+    /// Reads a URL: `zookeeper://[user:password@]host[:port][,host[:port]…][/chroot]`, or
+    /// `zookeeper+tls://…`, the same over TLS, with the Cargo feature `tls`.
     ///
-    /// The members of one ensemble, 2181 being the usual port, and an IPv6 address in brackets. All paths
-    /// are below the chroot, which must exist. User and password are percent-decoded, and given by the
-    /// scheme `digest`: every node that we make then belongs to that user alone. Without them nodes
-    /// belong to the world. Options follow as `?name=value&…`, percent-encoded:
+    /// The hosts are the members of one ensemble. The default port is 2181, and an IPv6 address is
+    /// in brackets. All paths are below the chroot, which must exist. User and password are
+    /// percent-decoded and sent with the scheme `digest`. All nodes that the client creates then
+    /// belong to that user alone. Without them nodes belong to the world. Options follow as
+    /// `?name=value&…`, percent-encoded:
     ///
-    /// | option | what it is |
+    /// | option | meaning |
     /// |---|---|
     /// | `prefix` | the path below which locks are, see [`prefix`](Self::prefix) |
-    /// | `session_timeout` | like `10s`, see [`session_timeout`](Self::session_timeout) |
+    /// | `session_timeout` | a duration like `10s`, see [`session_timeout`](Self::session_timeout) |
     /// | `layout` | `curator` or `kazoo`, see [`layout`](Self::layout) |
-    /// | `ca` | `zookeeper+tls:`, and needed there: the file with the authorities that servers are checked against |
-    /// | `cert`, `key` | `zookeeper+tls:`: two files: who we are, for servers that ask their clients for certificates |
+    /// | `ca` | required with `zookeeper+tls:`, the file with the trusted authorities |
+    /// | `cert`, `key` | with `zookeeper+tls:`, two files with the client's certificate and key |
     ///
-    /// The files are PEM. Each may hold several certificates; in `cert` our own is the first one, and `cert` and
-    /// `key` may be one file. They are read whenever a session is opened, and not now.
+    /// The files are PEM. Each may hold several certificates. In `cert` the client's own is the
+    /// first one, and `cert` and `key` may be one file. They are read whenever a connection is
+    /// opened, and not now.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`] if it cannot be understood, and [`ErrorKind::Unsupported`] if it needs the feature
-    /// and that is off. No error repeats the URL: it may hold a password.
+    /// [`ErrorKind::Invalid`] if the URL is malformed, and [`ErrorKind::Unsupported`] if it needs
+    /// the feature `tls` and that is off. No error repeats the URL, which may hold a password.
     pub fn new(url: &str) -> Result<Self, Error> {
         Url::parse(url)?.try_into()
     }
 
-    /// What it takes out of `url`.
+    /// Takes the options of this backend out of `url`.
     fn of(url: &mut Url) -> Result<Self, Error> {
         let is_encrypted = match url.scheme() {
             "zookeeper" => false,
@@ -120,26 +120,27 @@ impl Config {
         Ok(config)
     }
 
-    /// Puts all locks below this path: `locks/` makes `orders` the node `/locks/orders`. It ends in `/`.
+    /// Puts all locks below this path, which ends in `/`: `locks/` makes `orders` the node
+    /// `/locks/orders`.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`] if it does not, or is no path.
+    /// [`ErrorKind::Invalid`] if it is not a path that ends in `/`.
     pub fn prefix(mut self, prefix: &str) -> Result<Self, Error> {
         self.names = Names::new(prefix, self.names.layout)?;
         Ok(self)
     }
 
-    /// Asks for sessions that live so long without their client; 10 s unless told otherwise. The servers
-    /// grant what is within their limits (from two to twenty ticks unless they are told otherwise), and
-    /// what they grant counts.
+    /// Sets the session timeout that the client requests; 10 s by default. The servers grant a
+    /// timeout within their limits, from two to twenty ticks by default, and the granted timeout
+    /// counts.
     ///
-    /// A crashed holder is replaced after that time, and a holder that is cut off gives up within half
+    /// A crashed holder is replaced after that time. A holder that is partitioned stops within half
     /// of it, sometimes within a tenth.
     ///
-    /// Four ticks or more are to be preferred, for reasons that the [crate's documentation](crate#leases) has. Servers do not tell
-    /// clients their tick; but when they grant more than was asked for, it is their least, two ticks as a rule, and a
-    /// warning is traced.
+    /// Choose four ticks or more, for the reasons in the [crate's documentation](crate#leases).
+    /// Servers do not tell clients their tick. But a grant of more than the request is their
+    /// minimum, two ticks by default, and traces a warning.
     ///
     /// # Errors
     ///
@@ -152,7 +153,7 @@ impl Config {
         Ok(self)
     }
 
-    /// Stands in line as another library does, and so excludes it.
+    /// Names nodes as another library does, so that the two exclude each other.
     #[must_use]
     pub fn layout(mut self, layout: Layout) -> Self {
         self.names.layout = layout;
@@ -175,7 +176,7 @@ impl fmt::Debug for Config {
     }
 }
 
-/// As [`new`](Config::new), for a URL whose other options were taken out of it.
+/// Reads a URL as [`new`](Config::new) does, without the options that were taken out of it.
 impl TryFrom<Url> for Config {
     type Error = Error;
 
@@ -202,6 +203,7 @@ impl TryFrom<String> for Config {
     }
 }
 
+/// Returns the credentials in the form of the scheme `digest`.
 fn checked_credentials((user, password): (String, String)) -> Result<String, Error> {
     if user.is_empty() || user.contains(':') {
         return Err(invalid("a user's name is not empty and has no colon"));
@@ -209,6 +211,7 @@ fn checked_credentials((user, password): (String, String)) -> Result<String, Err
     Ok(format!("{user}:{password}"))
 }
 
+/// Returns the chroot as an absolute path, or an empty string.
 fn checked_chroot(chroot: &str) -> Result<String, Error> {
     if chroot.is_empty() {
         return Ok(String::new());
@@ -222,6 +225,7 @@ fn checked_chroot(chroot: &str) -> Result<String, Error> {
     Ok(format!("/{chroot}"))
 }
 
+/// Returns the layout with this name.
 fn layout_called(name: &str) -> Result<Layout, Error> {
     match name {
         "curator" => Ok(Layout::Curator),

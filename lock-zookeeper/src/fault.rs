@@ -1,13 +1,13 @@
-//! What an error proves.
+//! The effect and the kind of each error of the client crate.
 
 use lock_core::backend::{Fault, FaultKind};
 use lock_core::{Error, ErrorKind};
 use zookeeper_client::Error as ZkError;
 
-/// A code that the client crate has no name for.
+/// An error code without a name in the client crate.
 pub(crate) const EPHEMERAL_ON_LOCAL_SESSION: i32 = -120;
 
-/// What became of a request that ended as `error`, while `doing`.
+/// Returns the fault of a request that failed with `error`, while `doing`.
 pub(crate) fn fault(doing: &str, error: &ZkError) -> Fault {
     let text = format!("{doing}: {}", explained(error));
     match error {
@@ -26,7 +26,7 @@ pub(crate) fn fault(doing: &str, error: &ZkError) -> Fault {
     }
 }
 
-/// As [`fault`], for connecting.
+/// Returns the error of a failed connection.
 pub(crate) fn error(error: &ZkError) -> Error {
     let kind = match error {
         ZkError::NoAuth | ZkError::AuthFailed => ErrorKind::Denied,
@@ -38,7 +38,7 @@ pub(crate) fn error(error: &ZkError) -> Error {
     Error::new(kind, format!("connecting to ZooKeeper: {}", explained(error)))
 }
 
-/// The server, or the client before it sent anything, said no.
+/// Returns true if the server refused the request, or the client before it sent anything.
 fn is_refusal(error: &ZkError) -> bool {
     matches!(
         error,
@@ -54,13 +54,15 @@ fn is_refusal(error: &ZkError) -> bool {
     )
 }
 
-/// With what to do about it.
+/// Returns the text of an error, with advice.
 fn explained(error: &ZkError) -> String {
     let advice = match error {
         ZkError::NoHosts => {
             "no server took the connection: none is up or has a quorum, or it refuses (see its maxClientCnxns, and over TLS the certificates of both sides)"
         }
-        ZkError::NoAuth => "our user lacks rights on the nodes of this lock (see their ACLs)",
+        ZkError::NoAuth => {
+            "the client's user lacks rights on the nodes of this lock (see their ACLs)"
+        }
         ZkError::QuotaExceeded => "the quota of a node above the lock is used up",
         ZkError::NoChildrenForEphemerals => "where the lock's node should be is an ephemeral node",
         ZkError::NoNode => "the chroot does not exist, or was deleted",

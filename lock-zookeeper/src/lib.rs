@@ -75,15 +75,14 @@
 //! [`Fencing::Durable`]: lock_core::Fencing::Durable
 
 mod backend;
-mod chain;
 mod config;
 mod fault;
-mod link;
 mod names;
-mod place;
 mod session;
 #[cfg(feature = "tls")]
 mod tls;
+mod value;
+mod verbs;
 
 pub use backend::ZooKeeper;
 pub use config::Config;

@@ -1,42 +1,42 @@
-//! From lock names to nodes, and from nodes to places in line.
+//! The paths and names of nodes, and the order of a queue.
 
-use lock_core::{Encoding, Error, ErrorKind, FencingToken, Label, LockName, OwnerId};
+use lock_core::{Encoding, Error, ErrorKind, LockName, OwnerId};
 
-/// What a path element may hold besides letters and digits. Everything else is escaped.
+/// The characters of a path element besides letters and digits. All others are escaped.
 const PUNCTUATION: &str = "!\"#$&'()*+,-.:;<=>?@[\\]^_`{|}~";
 const MAX_ELEMENT: usize = 200;
 
-/// The last of a line's numbers: ZooKeeper gives it to every node from there on, and their order is
+/// The last sequence number of a queue. ZooKeeper gives it to every later node, and their order is
 /// lost.
-const LAST_NUMBER: i64 = i32::MAX as i64;
+const LAST_SEQUENCE: i64 = i32::MAX as i64;
 
-/// How many numbers before the last one are left unused. The claims that are refused use them up,
-/// and clients of other libraries go on with them meanwhile.
-const UNUSED_NUMBERS: i64 = 1_000_000;
+/// The sequence numbers before the last one that are not used. Refused claims use them up, and so
+/// do clients of other libraries meanwhile.
+const UNUSED_SEQUENCES: i64 = 1_000_000;
 
-/// What the nodes of kazoo's `ReadLock` have in their names before the number.
+/// The mark in the names of nodes of kazoo's `ReadLock`, before the sequence number.
 const KAZOO_READER: &str = "__rlock__";
 
-/// The one element that the server keeps for itself, at its root.
+/// The path element that the server reserves at its root, and the element in its place.
 const RESERVED: (&str, &str) = ("zookeeper", "%7Aookeeper");
 
-/// What the nodes in a line are called, and which of them count.
+/// The names of queue entries, and the nodes that count as such.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Layout {
-    /// As Apache Curator's `InterProcessMutex` does it: `_c_<uuid>-lock-<sequence>`.
+    /// The names of Apache Curator's `InterProcessMutex`: `_c_<uuid>-lock-<sequence>`.
     #[default]
     Curator,
-    /// As kazoo's `Lock` does it: `<32 hex digits>__lock__<sequence>`. Its readers, `<32 hex
-    /// digits>__rlock__<sequence>`, are waited for as well.
+    /// The names of kazoo's `Lock`: `<32 hex digits>__lock__<sequence>`. Its readers, `<32 hex
+    /// digits>__rlock__<sequence>`, exclude a claim as well.
     Kazoo,
 }
 
-/// Where the locks are.
+/// The paths of the locks.
 #[derive(Clone, Debug)]
 pub(crate) struct Names {
     encoding: Encoding,
-    /// Empty, or an absolute path: the parent of all locks.
+    /// The parent of all locks: empty, or an absolute path.
     directory: String,
     pub(crate) layout: Layout,
 }
@@ -51,24 +51,25 @@ impl Names {
         Ok(Self { encoding, directory, layout })
     }
 
+    /// Returns the prefix as it is configured.
     pub(crate) fn prefix(&self) -> String {
         self.directory.strip_prefix('/').map(|path| format!("{path}/")).unwrap_or_default()
     }
 
-    /// The parent of all locks.
+    /// Returns the parent of all locks.
     pub(crate) fn directory(&self) -> &str {
         if self.directory.is_empty() { "/" } else { &self.directory }
     }
 
-    /// The node of a lock: the parent of those who hold it or wait for it.
+    /// Returns the path of a lock's node, the parent of its queue entries.
     pub(crate) fn path(&self, name: &LockName) -> String {
         let element = self.encoding.encode(name);
         let element = if element == RESERVED.0 { RESERVED.1 } else { &element };
         format!("{}/{element}", self.directory)
     }
 
-    /// The lock whose node this child of the [directory](Self::directory) is; `None` if its name cannot
-    /// be read back.
+    /// Returns the lock with this child of the [directory](Self::directory), or `None` if the name
+    /// is not reversible.
     pub(crate) fn name(&self, element: &str) -> Option<LockName> {
         match element {
             _ if element == RESERVED.1 => LockName::new(RESERVED.0).ok(),
@@ -78,6 +79,7 @@ impl Names {
     }
 }
 
+/// Returns the path of a prefix.
 fn checked(prefix: &str) -> Result<&str, Error> {
     let invalid =
         |why: &str| Error::new(ErrorKind::Invalid, format!("the prefix {prefix:?} {why}"));
@@ -101,22 +103,22 @@ fn checked(prefix: &str) -> Result<&str, Error> {
 }
 
 impl Layout {
-    /// What a new node is called before the server appends its number. Says nothing of its owner: whoever
-    /// may list the line sees it, and logs do.
-    pub(crate) fn mint(self) -> String {
+    /// Returns a new node name, to which the server appends the sequence number. It does not reveal
+    /// the owner id, because all clients that list the queue see it, and logs do.
+    pub(crate) fn new_node_name(self) -> String {
         let random = OwnerId::mint().expose();
         match self {
             Self::Kazoo => format!("{random}__lock__"),
             Self::Curator => {
                 let (a, b, c, d, e) =
                     (&random[..8], &random[8..12], &random[13..16], &random[17..20], &random[20..]);
-                // A random UUID, as its version and variant say.
+                // The version and the variant say that the UUID is random.
                 format!("_c_{a}-{b}-4{c}-8{d}-{e}-lock-")
             }
         }
     }
 
-    /// The number behind the name of a node in line; `None` for nodes that are not in line.
+    /// Returns the sequence number of a queue entry, or `None` for other nodes.
     pub(crate) fn sequence(self, node: &str) -> Option<i64> {
         let marks: &[&str] = match self {
             Self::Curator => &["lock-"],
@@ -126,81 +128,51 @@ impl Layout {
         (digits.len() >= 10).then(|| digits.parse().ok()).flatten()
     }
 
-    /// Whether `ours` may take its turn in `line`, which is in order: its number is not near the
-    /// end of all numbers, and none of the others has reached it.
-    pub(crate) fn is_ordered(self, ours: &str, line: &[String]) -> bool {
-        let is_near_end = self.sequence(ours).is_none_or(|at| at >= LAST_NUMBER - UNUSED_NUMBERS);
-        !is_near_end && !line.last().is_some_and(|last| self.has_last_number(last))
+    /// Returns true if `ours` may take its turn in `queue`, which is sorted. Its sequence number is
+    /// not near the end, and no other node has reached the end.
+    pub(crate) fn has_order(self, ours: &str, queue: &[String]) -> bool {
+        let is_near_end =
+            self.sequence(ours).is_none_or(|at| at >= LAST_SEQUENCE - UNUSED_SEQUENCES);
+        !is_near_end && !queue.last().is_some_and(|last| self.has_last_sequence(last))
     }
 
-    /// The first in `line`, and those that hold or may hold the lock besides: other readers, and at
-    /// the end of the numbers those with the same one.
-    pub(crate) fn first(self, line: &[String]) -> &[String] {
-        let tied = line.iter().take_while(|node| self.has_last_number(node)).count();
+    /// Returns the first node of `queue` and those that hold or may hold the lock besides: other
+    /// readers, and nodes that share the last sequence number.
+    pub(crate) fn possible_holders(self, queue: &[String]) -> &[String] {
+        let tied = queue.iter().take_while(|node| self.has_last_sequence(node)).count();
         let is_reader = |node: &&String| self == Self::Kazoo && node.contains(KAZOO_READER);
-        let readers = line.iter().take_while(is_reader).count();
-        &line[..tied.max(readers).max(1).min(line.len())]
+        let readers = queue.iter().take_while(is_reader).count();
+        &queue[..tied.max(readers).max(1).min(queue.len())]
     }
 
-    fn has_last_number(self, node: &str) -> bool {
-        self.sequence(node).is_some_and(|number| number >= LAST_NUMBER)
+    fn has_last_sequence(self, node: &str) -> bool {
+        self.sequence(node).is_some_and(|number| number >= LAST_SEQUENCE)
     }
 
     /// Returns the queued nodes in order. A node that is not queued, or out of order, is an error,
     /// because some clients count such nodes and others do not.
-    pub(crate) fn line(self, children: Vec<String>) -> Result<Vec<String>, OddLine> {
-        let mut line = Vec::with_capacity(children.len());
+    pub(crate) fn sort_queue(self, children: Vec<String>) -> Result<Vec<String>, QueueError> {
+        let mut queue = Vec::with_capacity(children.len());
         for node in children {
             match self.sequence(&node) {
-                Some(number) if number < 0 => return Err(OddLine::Exhausted),
-                Some(number) => line.push((number, node)),
-                None => return Err(OddLine::Stranger(node)),
+                Some(number) if number < 0 => return Err(QueueError::Exhausted),
+                Some(number) => queue.push((number, node)),
+                None => return Err(QueueError::ForeignNode(node)),
             }
         }
-        line.sort_unstable();
-        Ok(line.into_iter().map(|(_, node)| node).collect())
+        queue.sort_unstable();
+        Ok(queue.into_iter().map(|(_, node)| node).collect())
     }
 }
 
-/// Why nobody can say who is first.
+/// The reason why a queue has no order.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum OddLine {
-    /// The numbers have passed the end of 32 bits, and the youngest look like the oldest. ZooKeeper
-    /// stops there and does not do this.
+pub(crate) enum QueueError {
+    /// The sequence numbers passed the end of 32 bits, and the newest nodes look like the oldest.
+    /// ZooKeeper 3.8 gives the last number instead, see [`has_order`](Layout::has_order).
     Exhausted,
-    /// Something else is there.
-    Stranger(String),
-}
-
-/// What a node of ours holds: `<owner>[ <label>]`.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Card {
-    pub(crate) owner: OwnerId,
-    pub(crate) label: Option<Label>,
-}
-
-impl Card {
-    pub(crate) fn text(owner: &OwnerId, label: Option<&Label>) -> String {
-        match label {
-            Some(label) => format!("{} {}", owner.expose(), label.as_str()),
-            None => owner.expose(),
-        }
-    }
-
-    /// `None` if somebody else wrote it.
-    pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
-        let text = std::str::from_utf8(bytes).ok()?;
-        let (owner, label) = match text.split_once(' ') {
-            Some((owner, label)) => (owner, Some(Label::new(label))),
-            None => (text, None),
-        };
-        Some(Self { owner: owner.parse().ok()?, label })
-    }
-}
-
-/// The token of a node: the transaction that made it.
-pub(crate) fn token(czxid: i64) -> Option<FencingToken> {
-    FencingToken::from_backend(u64::try_from(czxid).ok()?)
+    /// A node that is not a queue entry of this layout.
+    ForeignNode(String),
 }
 
 #[cfg(test)]
@@ -245,58 +217,52 @@ mod tests {
     }
 
     #[test]
-    fn nodes_are_called_as_others_call_theirs() {
-        let curator = Layout::Curator.mint();
+    fn node_names_match_other_libraries() {
+        let curator = Layout::Curator.new_node_name();
         assert_eq!(curator.len(), "_c_6ba7b810-9dad-41d1-80b4-00c04fd430c8-lock-".len());
-        assert_ne!(curator, Layout::Curator.mint());
+        assert_ne!(curator, Layout::Curator.new_node_name());
         assert_eq!(Layout::Curator.sequence(&format!("{curator}0000000042")), Some(42));
-        assert_eq!(Layout::Kazoo.sequence(&format!("{}0000000007", Layout::Kazoo.mint())), Some(7));
+        assert_eq!(
+            Layout::Kazoo.sequence(&format!("{}0000000007", Layout::Kazoo.new_node_name())),
+            Some(7)
+        );
         assert_eq!(Layout::Kazoo.sequence("x-lock-0000000007"), None);
         assert_eq!(Layout::Curator.sequence("lock-"), None);
         assert_eq!(Layout::Curator.sequence("_c_x-lock--2147483648"), Some(-2_147_483_648));
     }
 
     #[test]
-    fn a_line_goes_by_numbers() {
+    fn a_queue_is_sorted_by_sequence() {
         let nodes = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
-        let line = Layout::Curator.line(nodes(&["b-lock-0000000003", "c-lock-0000000001"]));
-        assert_eq!(line, Ok(nodes(&["c-lock-0000000001", "b-lock-0000000003"])));
+        let queue = Layout::Curator.sort_queue(nodes(&["b-lock-0000000003", "c-lock-0000000001"]));
+        assert_eq!(queue, Ok(nodes(&["c-lock-0000000001", "b-lock-0000000003"])));
         let wrapped = nodes(&["a-lock-2147483647", "b-lock--2147483648"]);
-        assert_eq!(Layout::Curator.line(wrapped), Err(OddLine::Exhausted));
+        assert_eq!(Layout::Curator.sort_queue(wrapped), Err(QueueError::Exhausted));
         let odd = nodes(&["leases"]);
-        assert_eq!(Layout::Curator.line(odd.clone()), Err(OddLine::Stranger("leases".into())));
-        assert_eq!(Layout::Kazoo.line(odd), Err(OddLine::Stranger("leases".into())));
+        assert_eq!(
+            Layout::Curator.sort_queue(odd.clone()),
+            Err(QueueError::ForeignNode("leases".into()))
+        );
+        assert_eq!(Layout::Kazoo.sort_queue(odd), Err(QueueError::ForeignNode("leases".into())));
         let readers =
             nodes(&["b__lock__0000000003", "c__rlock__0000000002", "a__rlock__0000000001"]);
-        let line = Layout::Kazoo.line(readers.clone()).unwrap();
-        assert_eq!(line, readers.iter().rev().cloned().collect::<Vec<_>>());
-        assert_eq!(Layout::Kazoo.first(&line), &line[..2]);
+        let queue = Layout::Kazoo.sort_queue(readers.clone()).unwrap();
+        assert_eq!(queue, readers.iter().rev().cloned().collect::<Vec<_>>());
+        assert_eq!(Layout::Kazoo.possible_holders(&queue), &queue[..2]);
     }
 
     #[test]
-    fn at_the_end_of_the_numbers_there_is_no_order() {
+    fn at_the_end_of_the_sequence_numbers_there_is_no_order() {
         let nodes = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
         let layout = Layout::Curator;
         let before = nodes(&["b-lock-0000000003", "a-lock-2146483646"]);
-        assert!(layout.is_ordered("a-lock-2146483646", &before));
-        assert!(!layout.is_ordered("a-lock-2146483647", &nodes(&["a-lock-2146483647"])));
+        assert!(layout.has_order("a-lock-2146483646", &before));
+        assert!(!layout.has_order("a-lock-2146483647", &nodes(&["a-lock-2146483647"])));
         let tied = nodes(&["a-lock-2147483647", "b-lock-2147483647"]);
-        assert!(!layout.is_ordered("b-lock-2147483647", &tied));
-        assert!(!layout.is_ordered("b-lock-0000000003", &[&before[..1], &tied[..]].concat()));
-        assert_eq!(layout.first(&tied), tied);
-        assert_eq!(layout.first(&before), &before[..1]);
-        assert_eq!(layout.first(&[]), &[] as &[String]);
-    }
-
-    #[test]
-    fn cards_are_told_from_what_others_write() {
-        let owner: OwnerId = "00112233445566778899aabbccddeeff".parse().unwrap();
-        for label in [None, Some(Label::new("web-1: a b"))] {
-            let text = Card::text(&owner, label.as_ref());
-            assert_eq!(Card::parse(text.as_bytes()), Some(Card { owner, label }));
-        }
-        for bytes in [&b""[..], b"127.0.0.1", b"\xff", b" 00112233445566778899aabbccddeeff"] {
-            assert_eq!(Card::parse(bytes), None);
-        }
+        assert!(!layout.has_order("b-lock-2147483647", &tied));
+        assert!(!layout.has_order("b-lock-0000000003", &[&before[..1], &tied[..]].concat()));
+        assert_eq!(layout.possible_holders(&tied), tied);
+        assert_eq!(layout.possible_holders(&before), &before[..1]);
+        assert_eq!(layout.possible_holders(&[]), &[] as &[String]);
     }
 }

@@ -1,10 +1,14 @@
-//! One session with the ensemble: its proofs, and the places that its claims have in line.
+//! One session with the ensemble: its lease, and the queue entries of its claims.
 
+mod cleanup;
 mod connection;
-mod follow;
-mod janitor;
-mod line;
-mod watched;
+mod heartbeats;
+pub(crate) mod manager;
+mod node_watches;
+mod queue;
+mod queue_entry;
+mod session_lease;
+mod watch_predecessor;
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Deref;
@@ -15,56 +19,52 @@ use std::time::Duration;
 
 use lock_core::OwnerId;
 use lock_core::backend::{Fault, FaultKind, Grant, Lease};
-use lock_core::clock::{Moment, sleep, sleep_between, sleep_until};
-use tokio::net::TcpStream;
+use lock_core::clock::{Moment, sleep_until};
 use tokio::sync::{Notify, SetOnce, watch};
-use zookeeper_client::{Acls, Client, Error as ZkError};
+use zookeeper_client::{Acls, Client};
 
-pub(crate) use self::connection::Connection;
-pub(crate) use self::watched::Watched;
-use self::watched::Watches;
-use crate::chain::{Chain, Proof};
+use self::connection::Connection;
+use self::queue_entry::NodeWatches;
+pub(crate) use self::queue_entry::{PredecessorWatch, QueueEntry};
+use self::session_lease::{HeartbeatWrite, SessionLease};
 use crate::config::Config;
 use crate::fault::fault;
-use crate::names::{Layout, token};
-use crate::place::Place;
+use crate::names::Layout;
+use crate::value::token;
 
-/// Locks that are remembered as contended.
+/// The number of locks that are remembered as contended.
 const MAX_CONTENDED: usize = 1000;
 
-/// From one try to reconnect to the next.
-const RECONNECT_PAUSE: Duration = Duration::from_millis(20);
-
-/// A session and everything in it. Over when the server has expired it, or nobody uses it any more.
+/// A session and its state. It is over when the server has expired it, or when the client ends it.
 pub(crate) struct Session {
-    /// The one that is used, or was last.
+    /// The connection in use, or the last one.
     connection: watch::Sender<Arc<Connection>>,
     config: Config,
     id: i64,
     layout: Layout,
     acls: Acls<'static>,
-    chain: Mutex<Chain>,
-    /// The chain has changed.
-    proven: Notify,
-    /// When an acquisition began last, or there was a claim.
-    used_at: Mutex<Moment>,
+    lease: Mutex<SessionLease>,
+    /// The lease has changed.
+    lease_changed: Notify,
+    /// The moment of the last acquisition, or of the last claim.
+    last_used: Mutex<Moment>,
     /// An acquisition has begun.
     used: Notify,
-    places: Mutex<HashMap<OwnerId, Arc<Place>>>,
-    /// There is something to clear away, sooner than thought.
-    sweep: Notify,
-    /// When it is looked for that next; `None`: not before there is a place.
-    sweeps_at: Mutex<Option<Moment>>,
+    entries: Mutex<HashMap<OwnerId, Arc<QueueEntry>>>,
+    /// There is something to clean up, sooner than planned.
+    cleanup_due: Notify,
+    /// The moment of the next cleanup; `None` until there is a queue entry.
+    next_cleanup: Mutex<Option<Moment>>,
     over: SetOnce<()>,
     barrier: Barrier,
-    /// Locks that were held by others when they were looked at last. A hint.
+    /// Locks that were contended at the last request. A hint.
     contended: Mutex<HashSet<String>>,
-    /// Nodes of locks that have been seen to hold no data, in kazoo's layout.
+    /// Nodes of locks that hold no data, in kazoo's layout.
     without_data: Mutex<HashSet<String>>,
-    watches: Watches,
+    watches: NodeWatches,
 }
 
-/// One round trip for all who ask for one at the same time.
+/// One round trip for all barriers that begin at the same time.
 #[derive(Debug, Default)]
 struct Barrier {
     turn: tokio::sync::Mutex<()>,
@@ -73,35 +73,36 @@ struct Barrier {
 }
 
 impl Session {
-    /// A session that was opened on `connection`; it was asked for at `asked`, and has `proofs`.
+    /// Creates the state of a session that was opened on `connection`, was requested at `asked`,
+    /// and has `heartbeats`.
     pub(crate) fn new(
         connection: Connection,
         asked: Moment,
-        proofs: &[Proof],
+        heartbeats: &[HeartbeatWrite],
         config: Config,
         acls: Acls<'static>,
     ) -> Arc<Self> {
         let client = &connection.client;
-        let mut chain = Chain::new(client.session_timeout(), asked);
-        proofs.iter().for_each(|proof| chain.proven(*proof));
+        let mut lease = SessionLease::new(client.session_timeout(), asked);
+        heartbeats.iter().for_each(|heartbeat| lease.record(*heartbeat));
         Arc::new(Self {
             id: client.session_id().0,
-            chain: Mutex::new(chain),
+            lease: Mutex::new(lease),
             connection: watch::Sender::new(Arc::new(connection)),
             layout: config.names.layout,
             config,
             acls,
-            proven: Notify::new(),
-            used_at: Mutex::new(Moment::now()),
+            lease_changed: Notify::new(),
+            last_used: Mutex::new(Moment::now()),
             used: Notify::new(),
-            places: Mutex::default(),
-            sweep: Notify::new(),
-            sweeps_at: Mutex::default(),
+            entries: Mutex::default(),
+            cleanup_due: Notify::new(),
+            next_cleanup: Mutex::default(),
             over: SetOnce::new(),
             barrier: Barrier::default(),
             contended: Mutex::default(),
             without_data: Mutex::default(),
-            watches: Watches::default(),
+            watches: NodeWatches::default(),
         })
     }
 
@@ -109,16 +110,18 @@ impl Session {
         Arc::clone(&self.connection.borrow())
     }
 
-    /// Of the connection that is used, or was last. Requests in order take the same one.
+    /// Returns the client of the connection in use, or of the last one. Requests in order take the
+    /// same one.
     pub(crate) fn client(&self) -> impl Deref<Target = Client> + use<> {
-        InUse(self.connection())
+        ClientInUse(self.connection())
     }
 
-    /// The least that the servers have granted, whatever was asked for.
+    /// Returns the shortest timeout that the servers have granted.
     pub(crate) fn timeout(&self) -> Duration {
-        self.chain().timeout()
+        self.lease().timeout()
     }
 
+    /// Returns true if the session has ended.
     pub(crate) fn is_over(&self) -> bool {
         self.over.get().is_some() || self.connection.borrow().client.state().is_terminated()
     }
@@ -127,7 +130,7 @@ impl Session {
         self.connection.borrow().is_up()
     }
 
-    /// Waits for a connection to a server; false if there will be none.
+    /// Waits for a connection to a server. Returns false if there will be none.
     pub(crate) async fn connected(&self) -> bool {
         let mut connections = self.connection.subscribe();
         loop {
@@ -144,26 +147,27 @@ impl Session {
         }
     }
 
-    /// Waits for a connection, and not for long: an outage is an error, not a wait. True if the session
-    /// goes on.
+    /// Waits for a connection for a twentieth of the timeout: an outage is an error, not a wait.
+    /// Returns true if the session goes on.
     pub(crate) async fn ready(&self) -> Result<bool, Fault> {
         self.ready_within(self.timeout() / 20).await
     }
 
-    async fn ready_within(&self, patience: Duration) -> Result<bool, Fault> {
-        let connected = tokio::time::timeout(patience, self.connected()).await;
+    async fn ready_within(&self, bound: Duration) -> Result<bool, Fault> {
+        let connected = tokio::time::timeout(bound, self.connected()).await;
         connected.map_err(|_| {
             let why = "there is no connection to a server that has a quorum";
             Fault::not_applied(FaultKind::Unavailable, why)
         })
     }
 
+    /// Waits until the session is over.
     pub(crate) async fn over(&self) {
         self.over.wait().await;
     }
 
-    /// What comes of `work`, unless the session ends before.
-    pub(crate) async fn meanwhile<T>(
+    /// Returns the result of `work`, or an error if the session ends first.
+    pub(crate) async fn until_over<T>(
         &self,
         work: impl Future<Output = Result<T, Fault>>,
     ) -> Result<T, Fault> {
@@ -174,273 +178,104 @@ impl Session {
         }
     }
 
-    /// Keeps the session proven and tidy, until it is over.
+    /// Keeps the session alive and removes residue, until the session is over.
     pub(crate) async fn run(&self) {
         tokio::select! {
-            () = self.prove() => {}
-            () = self.sweep() => {}
+            () = self.send_heartbeats() => {}
+            () = self.clean_up() => {}
             () = self.over() => {}
         }
         self.end();
     }
 
-    /// Closes the session at the server, if that can be reached: others are waiting. Not before its
-    /// holders have given up by themselves: until then they may rely on it.
+    /// Closes the session at the server, if that can be reached, for the sake of the waiters. Waits
+    /// for the deadline of the lease first: until then its holders rely on the session.
     pub(crate) async fn close(self: Arc<Self>) {
-        let until = self.chain().deadline();
+        let until = self.lease().deadline();
         sleep_until(until).await;
         let has_expired = self.connection().client.state().is_terminated();
         if !has_expired && !self.is_connected() {
-            // Closed by dropping it.
+            // Dropping the connection closes the session.
             self.reconnect().await;
         }
     }
 
-    /// Every lock of it is lost, and nothing of it is taken for ours again.
+    /// Ends the session: all its locks are lost, and none of its nodes is used again.
     pub(crate) fn end(&self) {
         let _ = self.over.set(());
-        let places = std::mem::take(&mut *self.places());
-        places.values().for_each(|place| place.is_gone());
-        self.proven.notify_waiters();
+        let entries = std::mem::take(&mut *self.entries());
+        entries.values().for_each(|entry| entry.mark_removed());
+        self.lease_changed.notify_waiters();
     }
 
-    fn places(&self) -> MutexGuard<'_, HashMap<OwnerId, Arc<Place>>> {
-        self.places.lock().unwrap_or_else(PoisonError::into_inner)
+    fn entries(&self) -> MutexGuard<'_, HashMap<OwnerId, Arc<QueueEntry>>> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn sweeps_at(&self) -> MutexGuard<'_, Option<Moment>> {
-        self.sweeps_at.lock().unwrap_or_else(PoisonError::into_inner)
+    fn next_cleanup(&self) -> MutexGuard<'_, Option<Moment>> {
+        self.next_cleanup.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn used_at(&self) -> MutexGuard<'_, Moment> {
-        self.used_at.lock().unwrap_or_else(PoisonError::into_inner)
+    fn last_used(&self) -> MutexGuard<'_, Moment> {
+        self.last_used.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn chain(&self) -> MutexGuard<'_, Chain> {
-        self.chain.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lease(&self) -> MutexGuard<'_, SessionLease> {
+        self.lease.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Proofs.
+/// Grants.
 impl Session {
-    /// Sends one proof after the other.
-    async fn prove(&self) {
-        let mut next = self.chain().next_proof();
-        loop {
-            let connection = self.connection();
-            let is_proven = tokio::select! {
-                biased;
-                () = connection.lost() => {
-                    if self.is_over() || !self.reconnect().await {
-                        return;
-                    }
-                    true
-                }
-                () = self.next_proof(next) => self.prove_once(&connection).await,
-            };
-            let chain = self.chain();
-            next = if is_proven { chain.next_proof() } else { chain.next_try() };
-        }
-    }
-
-    /// Waits until the next proof is due at `next`, or for an acquisition in an idle session.
-    async fn next_proof(&self, next: Moment) {
-        sleep_until(next).await;
-        loop {
-            let mut used = pin!(self.used.notified());
-            used.as_mut().enable();
-            if !self.pauses() {
-                return;
-            }
-            used.await;
-        }
-    }
-
-    /// Sends no more proofs if there is no claim in this session, nor was for the time of its timeout.
-    /// Each of them is logged by a quorum.
-    fn pauses(&self) -> bool {
-        let places = self.places();
-        if !places.is_empty() {
-            *self.used_at() = Moment::now();
-            return false;
-        }
-        let mut chain = self.chain();
-        (*self.used_at() + chain.timeout()).has_passed() && chain.pause()
-    }
-
-    /// Before an acquisition: after a pause another connection is made. When that is taken up, the
-    /// leader touches the session. A chain on the old one would take a good part of a timeout. False
-    /// if the session is over.
-    pub(crate) async fn awake(&self) -> Result<bool, Fault> {
-        *self.used_at() = Moment::now();
-        // Taken first: another acquisition may end the pause meanwhile, by a connection that stays.
-        let connection = self.connection();
-        if self.chain().is_paused() {
-            connection.hang_up().await;
-        }
-        self.ready_within(self.timeout() / 2).await
-    }
-
-    /// Takes the session up on another connection; false if that cannot be any more. A server that
-    /// stalls costs little time at first, so that another one is asked early.
-    async fn reconnect(&self) -> bool {
-        let servers: Vec<&str> = self.config.servers.split(',').collect();
-        // Not all clients of a server that is gone go to the same one.
-        let first = self.id.unsigned_abs() as usize;
-        let gives_up = Moment::now() + self.timeout() * 3 / 2;
-        let mut stalled = 0;
-        for attempt in 0.. {
-            let server = servers[first.wrapping_add(attempt) % servers.len()];
-            let bound = self.timeout() / 10 * (1 << (stalled / servers.len()).min(2));
-            let ends = Moment::now() + bound;
-            let reconnected = self.reconnect_to(server, bound).await;
-            stalled += usize::from(ends.has_passed());
-            match reconnected {
-                Ok(Some(connection)) => {
-                    self.connection.send_replace(Arc::new(connection));
-                    return true;
-                }
-                Ok(None) if !gives_up.has_passed() => {
-                    sleep_between(RECONNECT_PAUSE / 2, RECONNECT_PAUSE).await;
-                }
-                Ok(None) | Err(Expired) => break,
-            }
-        }
-        false
-    }
-
-    /// `None` if there is no connection to this server. The one that is returned has been proven.
-    async fn reconnect_to(
-        &self,
-        server: &str,
-        bound: Duration,
-    ) -> Result<Option<Connection>, Expired> {
-        // A server that is not there has not taken the session over, on which leases depend.
-        if !self.chain().is_paused() {
-            let is_there = tokio::time::timeout(bound, TcpStream::connect(server)).await;
-            if !matches!(is_there, Ok(Ok(_))) {
-                return Ok(None);
-            }
-        }
-        let asked = Moment::now();
-        self.chain().asked(asked);
-        self.proven.notify_waiters();
-        let info = self.connection().client.session().clone();
-        let opened = Connection::open(&self.config, server, Some(&info));
-        let connection = match tokio::time::timeout(bound, opened).await {
-            Ok(Ok(Ok(connection))) => connection,
-            Ok(Ok(Err(ZkError::SessionExpired))) => return Err(Expired),
-            Ok(Ok(Err(error))) => {
-                tracing::debug!(lock.error = %error, "no connection yet");
-                return Ok(None);
-            }
-            Ok(Err(error)) => {
-                tracing::warn!(lock.error = %error, "there cannot be another connection");
-                return Ok(None);
-            }
-            Err(_) => return Ok(None),
-        };
-        if connection.client.session_id().0 != self.id {
-            // A server that replaces sessions behind our back.
-            return Err(Expired);
-        }
-        let granted = connection.client.session_timeout();
-        if granted < self.timeout() {
-            warn_of_less(&self.config, granted);
-        }
-        self.chain().granted(asked, granted);
-        // It may have joined a member that lags behind: after this that has caught up.
-        let proven = tokio::time::timeout(self.timeout() / 2, commit_nothing(&connection.client));
-        let Ok(Ok(proof)) = proven.await else {
-            connection.hang_up().await;
-            return Ok(None);
-        };
-        self.chain().proven(proof);
-        self.proven.notify_waiters();
-        Ok(Some(connection))
-    }
-
-    /// [Commits nothing](commit_nothing), once. False unless it was acknowledged on the connection that
-    /// it was sent on.
-    async fn prove_once(&self, connection: &Connection) -> bool {
-        let answer = tokio::select! {
-            biased;
-            () = connection.lost() => return false,
-            answer = commit_nothing(&connection.client) => answer,
-            () = sleep(self.timeout() / 2) => {
-                // A silent server is noticed sooner, and then the connection changes. This one talks, and
-                // does not answer: it is out of step for good.
-                tracing::warn!("the connection to ZooKeeper is out of step, and its session given up");
-                self.end();
-                return false;
-            }
-        };
-        match answer {
-            Ok(proof) => {
-                self.chain().proven(proof);
-                self.proven.notify_waiters();
-                true
-            }
-            Err(error) => {
-                let fault = fault("proving the session", &error);
-                let is_refused = !fault.is_transient();
-                let why = fault.into_source();
-                if is_refused {
-                    tracing::warn!(lock.error = %why, "no lock of this session can be held for long");
-                } else {
-                    tracing::debug!(lock.error = %why, "a proof of the session failed");
-                }
-                false
-            }
-        }
-    }
-
-    /// The grant of a place that is first, to a claim that asked at `asked`. Waits for a proof if the
-    /// last one leaves less than another one takes.
+    /// Grants the lock to an entry that is first, for a claim that asked at `asked`. Waits for a
+    /// heartbeat write if less time is left than one takes.
     pub(crate) async fn grant(
         &self,
-        place: &Place,
+        entry: &QueueEntry,
         ttl: Duration,
         asked: Moment,
     ) -> Result<Grant, Fault> {
         loop {
-            let mut proven = pin!(self.proven.notified());
-            proven.as_mut().enable();
+            let mut changed = pin!(self.lease_changed.notified());
+            changed.as_mut().enable();
             if self.is_over() {
                 return Err(expired());
             }
-            if self.chain().is_good_for_a_grant() {
+            if self.lease().allows_grant() {
                 break;
             }
-            proven.await;
+            changed.await;
         }
-        let mut state = place.state();
+        let mut state = entry.state();
         let number = state.node.as_ref().and_then(|node| token(node.czxid));
-        let Some(number) = number.filter(|_| !state.gone && !state.leaving) else {
-            return Err(Fault::not_applied(FaultKind::Unavailable, "our place in line is gone"));
+        let Some(number) = number.filter(|_| !state.removed && !state.releasing) else {
+            return Err(Fault::not_applied(
+                FaultKind::Unavailable,
+                "the claim's queue entry is gone",
+            ));
         };
-        // Until now it was a place in line, and lapsed as such.
-        let lapses = match std::mem::replace(&mut state.granted, true) {
-            true => state.lapses.max(asked + ttl),
+        // Until now the entry expired as one of a waiter.
+        let expires_at = match std::mem::replace(&mut state.granted, true) {
+            true => state.expires_at.max(asked + ttl),
             false => asked + ttl,
         };
-        state.lapses = lapses;
+        state.expires_at = expires_at;
         drop(state);
-        self.sweep_by(lapses);
-        // As long as the session is proven: its limit moves with each proof.
-        let lease = Lease::For(lapses.saturating_since(asked));
-        Ok(Grant::new(lease, asked).with_token(number).with_limit(self.chain().limit()))
+        self.clean_up_by(expires_at);
+        // The lease also has the limit of the session, which moves with each heartbeat write.
+        let lease = Lease::For(expires_at.saturating_since(asked));
+        Ok(Grant::new(lease, asked).with_token(number).with_limit(self.lease().limit()))
     }
 
-    /// A round trip after which everything is known that had happened on the ensemble before it: the events
-    /// of watches come before the answer.
+    /// Waits for a round trip, after which the client knows of all earlier events on the ensemble.
+    /// Watch events precede the answer.
     pub(crate) async fn barrier(&self) -> Result<(), Fault> {
         let number = self.barrier.asked.fetch_add(1, Ordering::SeqCst);
         let _turn = self.barrier.turn.lock().await;
         if self.barrier.done.load(Ordering::SeqCst) > number {
             return Ok(());
         }
-        // Renewals that were begun together ask together.
+        // Renewals that begin together share one request.
         tokio::task::yield_now().await;
         let all = self.barrier.asked.load(Ordering::SeqCst);
         self.client().sync("/").await.map_err(|error| fault("asking the ensemble", &error))?;
@@ -449,56 +284,36 @@ impl Session {
     }
 }
 
-/// Places.
+/// Queue entries.
 impl Session {
-    pub(crate) fn place(&self, owner: &OwnerId) -> Option<Arc<Place>> {
-        self.places().get(owner).cloned()
+    /// Returns the queue entry of a claim.
+    pub(crate) fn entry(&self, owner: &OwnerId) -> Option<Arc<QueueEntry>> {
+        self.entries().get(owner).cloned()
     }
 
-    /// As [`place`](Self::place), unless all that there was of it is gone.
-    ///
-    /// Fails if an operator has removed the node of a claim that waits. The node goes with its
-    /// session, too: a write that commits afterwards shows that this is not the reason.
-    pub(crate) async fn usable_place(&self, owner: &OwnerId) -> Result<Option<Arc<Place>>, Fault> {
-        let Some(place) = self.place(owner) else { return Ok(None) };
-        if !place.is_spent() {
-            return Ok(Some(place));
-        }
-        let has_waited = {
-            let state = place.state();
-            !state.granted && !state.leaving
-        };
-        if has_waited {
-            let client = self.client();
-            let alive = self.meanwhile(async {
-                let proof = commit_nothing(&client).await;
-                proof.map_err(|error| fault("proving the session", &error))
-            });
-            let unknown =
-                |fault: Fault| Fault::not_applied(FaultKind::Unavailable, fault.into_source());
-            alive.await.map_err(unknown)?;
-        }
-        self.forget(owner, &place);
-        if has_waited { Err(removed()) } else { Ok(None) }
-    }
-
-    /// A place for a claim that has none yet.
-    pub(crate) fn new_place(&self, owner: OwnerId, lock: String, lapses: Moment) -> Arc<Place> {
-        let place = Arc::new(Place::new(lock, self.layout.mint(), lapses));
-        self.places().insert(owner, Arc::clone(&place));
+    /// Creates the queue entry of a claim that has none.
+    pub(crate) fn new_entry(
+        &self,
+        owner: OwnerId,
+        lock: String,
+        expires_at: Moment,
+    ) -> Arc<QueueEntry> {
+        let entry = Arc::new(QueueEntry::new(lock, self.layout.new_node_name(), expires_at));
+        self.entries().insert(owner, Arc::clone(&entry));
         self.used.notify_waiters();
-        self.sweep_by(lapses);
+        self.clean_up_by(expires_at);
         if self.is_over() {
             self.end();
         }
-        place
+        entry
     }
 
-    /// Whether a lock was held by others when we looked last.
+    /// Returns true if the lock was contended at the last request.
     pub(crate) fn is_contended(&self, lock: &str) -> bool {
         self.contended.lock().unwrap_or_else(PoisonError::into_inner).contains(lock)
     }
 
+    /// Remembers whether a lock is contended.
     pub(crate) fn note_contended(&self, lock: &str, is_contended: bool) {
         let mut contended = self.contended.lock().unwrap_or_else(PoisonError::into_inner);
         if !is_contended {
@@ -506,15 +321,16 @@ impl Session {
         } else if contended.len() < MAX_CONTENDED {
             contended.insert(lock.to_owned());
         } else {
-            // Nothing worse comes of it than a node that is made in vain.
+            // A forgotten lock costs one unnecessary node.
             contended.clear();
         }
     }
 
-    pub(crate) fn forget(&self, owner: &OwnerId, place: &Arc<Place>) {
-        let mut places = self.places();
-        if places.get(owner).is_some_and(|known| Arc::ptr_eq(known, place)) {
-            places.remove(owner);
+    /// Drops a queue entry.
+    pub(crate) fn forget(&self, owner: &OwnerId, entry: &Arc<QueueEntry>) {
+        let mut entries = self.entries();
+        if entries.get(owner).is_some_and(|known| Arc::ptr_eq(known, entry)) {
+            entries.remove(owner);
         }
     }
 }
@@ -529,10 +345,10 @@ impl std::fmt::Debug for Session {
     }
 }
 
-/// The client of a connection, which it keeps open meanwhile.
-struct InUse(Arc<Connection>);
+/// The client of a connection, which it keeps open.
+struct ClientInUse(Arc<Connection>);
 
-impl Deref for InUse {
+impl Deref for ClientInUse {
     type Target = Client;
 
     fn deref(&self) -> &Client {
@@ -540,32 +356,7 @@ impl Deref for InUse {
     }
 }
 
-/// The session has ended, or is another one.
-struct Expired;
-
-pub(crate) fn warn_of_less(config: &Config, granted: Duration) {
-    tracing::warn!(
-        asked = ?config.session_timeout,
-        granted = ?granted,
-        "the server grants no longer session than this: it is its maxSessionTimeout, which is twenty ticks unless set; \
-         its locks are lost the sooner when its connection breaks"
-    );
-}
-
-/// A write that changes nothing, and is committed as any other.
-pub(crate) async fn commit_nothing(client: &Client) -> Result<Proof, ZkError> {
-    let sent = Moment::now();
-    let mut write = client.new_multi_writer();
-    write.add_check_version("/", -1)?;
-    write.commit().await?;
-    Ok(Proof { sent, answered: Moment::now() })
-}
-
-fn removed() -> Fault {
-    let why = "an operator removed this claim's node from the queue: it does not wait any more";
-    Fault::not_applied(FaultKind::Invalid, why)
-}
-
+/// Returns the fault of a session that has ended.
 pub(crate) fn expired() -> Fault {
     Fault::unknown(FaultKind::Unavailable, "the session with the ensemble has ended")
 }

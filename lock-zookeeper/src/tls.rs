@@ -1,4 +1,4 @@
-//! Certificates and keys: whom we trust, and who we are.
+//! The certificates and keys of encrypted connections.
 
 use std::fmt;
 use std::io::Read;
@@ -13,14 +13,14 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 use zookeeper_client::TlsOptions;
 
-/// Above the bundle of a whole system, which has about 200 KiB.
+/// The largest file that is read. The bundle of a whole system has about 200 KiB.
 const MAX_FILE: u64 = 1 << 20;
 
-/// What servers are checked against, and what they are shown.
+/// The trusted authorities, and the client's certificate.
 #[derive(Clone, Debug)]
 pub(crate) struct Certificates {
     authorities: File,
-    /// A certificate with those that vouch for it, and its key.
+    /// The client's certificate with its chain, and its key.
     identity: Option<(File, File)>,
 }
 
@@ -41,7 +41,7 @@ impl Certificates {
     pub(crate) async fn read(&self) -> Result<TlsOptions, Error> {
         let these = self.clone();
         let reading = tokio::task::spawn_blocking(move || these.read_blocking());
-        reading.await.unwrap_or_else(|_| Err(invalid("nobody read the certificates")))
+        reading.await.unwrap_or_else(|_| Err(invalid("reading the certificates was cancelled")))
     }
 
     fn read_blocking(&self) -> Result<TlsOptions, Error> {
@@ -55,23 +55,24 @@ impl Certificates {
         };
         let (chain, secret) = (cert.read()?, key.read()?);
         check_identity((cert, &chain), (key, &secret), &provider)?;
-        // What goes wrong with a key is not repeated: it may repeat the key.
+        // The error is not repeated, because it may contain the key.
         let unusable = |_| key.invalid("holds a private key that cannot be used");
         options.with_pem_identity(&chain, &secret).map_err(unusable)
     }
 }
 
-/// What does the cryptography. Without a default the library panics, and with two compiled in there is none by
-/// itself. Where the program has chosen one already, that is the one.
+/// Returns the cryptography provider. Without a default the library panics, and with two compiled
+/// in there is no default. A provider that the program has installed has precedence.
 fn provider() -> Arc<CryptoProvider> {
     if CryptoProvider::get_default().is_none() {
-        // Somebody else may have been faster.
+        // Another thread may have installed one first.
         let _ = aws_lc_rs::default_provider().install_default();
     }
     let installed = CryptoProvider::get_default().cloned();
     installed.unwrap_or_else(|| Arc::new(aws_lc_rs::default_provider()))
 }
 
+/// Checks that the key belongs to the certificate.
 fn check_identity(
     (cert, chain): (&File, &str),
     (key, secret): (&File, &str),
@@ -94,7 +95,7 @@ fn check_identity(
             Err(key.invalid(&why))
         }
         Err(rustls::Error::InvalidCertificate(error)) => {
-            Err(cert.invalid(&format!("holds what is no certificate: {error}")))
+            Err(cert.invalid(&format!("holds an invalid certificate: {error}")))
         }
         Err(_) => Err(key.invalid("holds a private key of an unknown kind")),
     }
@@ -110,7 +111,7 @@ impl File {
         for certificate in self.certificates(text)? {
             trusted
                 .add(certificate)
-                .map_err(|error| self.invalid(&format!("holds what is no certificate: {error}")))?;
+                .map_err(|error| self.invalid(&format!("holds an invalid certificate: {error}")))?;
         }
         Ok(())
     }
@@ -120,13 +121,13 @@ impl File {
         match found {
             Ok(found) if !found.is_empty() => Ok(found),
             Ok(_) => Err(self.invalid("holds no certificate in PEM")),
-            Err(_) => Err(self.invalid("is no proper PEM")),
+            Err(_) => Err(self.invalid("is not valid PEM")),
         }
     }
 
     fn read(&self) -> Result<String, Error> {
         let unreadable = |error| self.invalid(&format!("cannot be read: {error}"));
-        // Others may never end, or not even begin.
+        // Other files may never end, or block when they are opened.
         if !std::fs::metadata(&self.path).map_err(unreadable)?.is_file() {
             return Err(self.invalid("is no regular file"));
         }
@@ -136,7 +137,7 @@ impl File {
         if text.len() as u64 > MAX_FILE {
             return Err(self.invalid("is too large for certificates: more than 1 MiB"));
         }
-        String::from_utf8(text).map_err(|_| self.invalid("is no proper PEM"))
+        String::from_utf8(text).map_err(|_| self.invalid("is not valid PEM"))
     }
 
     fn invalid(&self, why: &str) -> Error {

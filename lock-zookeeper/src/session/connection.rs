@@ -1,5 +1,5 @@
-//! One connection of a session. It never connects again by itself: what a reconnect is granted is
-//! known only to the one that asks.
+//! One connection of a session. It never reconnects by itself: only the caller of a reconnect
+//! learns which timeout it is granted.
 
 use std::future::{Future, poll_fn};
 use std::pin::{Pin, pin};
@@ -17,26 +17,26 @@ use zookeeper_client::{
 
 use crate::config::Config;
 
-/// How often a connection with credentials is tried, see [`Connection::open`].
+/// The number of attempts for a connection with credentials, see [`Connection::open`].
 const ATTEMPTS: u32 = 16;
 
-/// A client of the crate that ends with its connection.
+/// A client of the client crate that ends with its connection.
 pub(crate) struct Connection {
     pub(super) client: Client,
-    line: Arc<Line>,
-    serving: JoinHandle<()>,
+    liveness: Arc<Liveness>,
+    task: JoinHandle<()>,
 }
 
 impl Connection {
-    /// Opens a session at one of the servers, or takes `session` up again.
+    /// Opens a session at one of the servers, or takes over `session`.
     pub(crate) async fn open(
         config: &Config,
         servers: &str,
         session: Option<&SessionInfo>,
     ) -> Result<Result<Self, ZkError>, Error> {
         // Servers on Netty, as all that encrypt are, sometimes answer the credentials before the
-        // connection itself, which the crate takes for garbage. That comes at once, unlike a server
-        // that is not there.
+        // connection request. The client crate takes that for garbage. It fails at once, unlike a
+        // server that is down.
         let soon = Moment::now() + config.session_timeout / 10;
         let mut attempts = 0;
         loop {
@@ -51,6 +51,7 @@ impl Connection {
         }
     }
 
+    /// Tries once to open a connection.
     async fn open_once(
         config: &Config,
         servers: &str,
@@ -58,51 +59,52 @@ impl Connection {
     ) -> Result<Result<Self, ZkError>, Error> {
         let servers = format!("{servers}{}", config.chroot);
         let connector = connector(config, session);
-        let caught = Caught::default();
+        let capture = TaskCapture::default();
         #[cfg(feature = "tls")]
         if let Some(certificates) = &config.certificates {
             let options = certificates.read().await?;
             let connected = connector.with_tls(options).secure_connect(&servers);
-            return Ok(caught
+            return Ok(capture
                 .during(Box::pin(connected))
                 .await
-                .map(|client| Self::of(client, caught)));
+                .map(|client| Self::of(client, capture)));
         }
-        let connected = caught.during(Box::pin(connector.connect(&servers))).await;
-        Ok(connected.map(|client| Self::of(client, caught)))
+        let connected = capture.during(Box::pin(connector.connect(&servers))).await;
+        Ok(connected.map(|client| Self::of(client, capture)))
     }
 
-    fn of(client: Client, caught: Caught) -> Self {
-        let line = Arc::new(Line { is_up: RwLock::new(true), down: SetOnce::new() });
-        let serving = Serving {
-            task: caught.task(),
+    fn of(client: Client, capture: TaskCapture) -> Self {
+        let liveness = Arc::new(Liveness { is_up: RwLock::new(true), down: SetOnce::new() });
+        let task = ConnectionTask {
+            task: capture.task(),
             states: client.state_watcher(),
-            line: Arc::clone(&line),
+            liveness: Arc::clone(&liveness),
         };
-        Self { client, line, serving: tokio::spawn(serving) }
+        Self { client, liveness, task: tokio::spawn(task) }
     }
 
     pub(crate) fn client(&self) -> &Client {
         &self.client
     }
 
-    pub(super) fn line(&self) -> Arc<Line> {
-        Arc::clone(&self.line)
+    pub(super) fn liveness(&self) -> Arc<Liveness> {
+        Arc::clone(&self.liveness)
     }
 
+    /// Returns true if the connection is open.
     pub(super) fn is_up(&self) -> bool {
-        self.line.down.get().is_none() && self.client.state() == SessionState::SyncConnected
+        self.liveness.down.get().is_none() && self.client.state() == SessionState::SyncConnected
     }
 
-    /// Resolves when the connection is lost.
+    /// Waits until the connection is lost.
     pub(super) async fn lost(&self) {
-        self.line.down.wait().await;
+        self.liveness.down.wait().await;
     }
 
-    /// Hangs up, and does not close the session, as dropping an open connection does. Only a task
-    /// that has ended cannot close the session any more.
-    pub(super) async fn hang_up(&self) {
-        self.serving.abort();
+    /// Closes the connection, and not the session, as dropping an open connection does. Only a task
+    /// that has ended cannot close the session.
+    pub(super) async fn disconnect(&self) {
+        self.task.abort();
         self.lost().await;
     }
 }
@@ -119,16 +121,16 @@ fn connector(config: &Config, session: Option<&SessionInfo>) -> Connector {
     }
 }
 
-/// Whether a connection is there, as those who watch something on it have to know.
+/// The state of a connection, for the watches on it.
 #[derive(Debug)]
-pub(super) struct Line {
-    /// Held while a watch is polled: the crate panics in watches whose connection is gone.
+pub(super) struct Liveness {
+    /// Locked while a watch is polled: the client crate panics in watches on a lost connection.
     is_up: RwLock<bool>,
     down: SetOnce<()>,
 }
 
-impl Line {
-    /// What a watch on this connection tells; `None` once the connection is lost.
+impl Liveness {
+    /// Returns the result of a watch on this connection, or `None` once the connection is lost.
     pub(super) async fn while_up<T>(&self, watch: impl Future<Output = T>) -> Option<T> {
         let mut watch = pin!(watch);
         poll_fn(|context| {
@@ -141,21 +143,20 @@ impl Line {
         .await
     }
 
-    fn is_ending(&self) {
+    fn mark_ending(&self) {
         *self.is_up.write().unwrap_or_else(PoisonError::into_inner) = false;
     }
 }
 
-/// The task by which a client of the crate serves its connection, until that is lost. The crate
-/// would then connect again in the same task. Sending a request for that takes another poll, which
-/// there is not.
-struct Serving {
+/// The task of a client that serves its connection, until that is lost. The client crate would then
+/// reconnect in the same task. That needs another poll, which does not happen.
+struct ConnectionTask {
     task: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     states: StateWatcher,
-    line: Arc<Line>,
+    liveness: Arc<Liveness>,
 }
 
-impl Future for Serving {
+impl Future for ConnectionTask {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
@@ -171,25 +172,25 @@ impl Future for Serving {
     }
 }
 
-impl Serving {
+impl ConnectionTask {
     fn end(&mut self) {
-        self.line.is_ending();
+        self.liveness.mark_ending();
         self.task = None;
-        let _ = self.line.down.set(());
+        let _ = self.liveness.down.set(());
     }
 }
 
-impl Drop for Serving {
+impl Drop for ConnectionTask {
     fn drop(&mut self) {
         self.end();
     }
 }
 
-/// Catches the task that the crate spawns when it has connected.
+/// Captures the task that the client crate spawns when it has connected.
 #[derive(Default)]
-struct Caught(Mutex<Option<Task>>);
+struct TaskCapture(Mutex<Option<Task>>);
 
-impl Caught {
+impl TaskCapture {
     async fn during<T>(&self, work: impl Future<Output = T>) -> T {
         let mut work = pin!(work);
         poll_fn(|context| {
@@ -205,7 +206,7 @@ impl Caught {
     }
 }
 
-impl Spawn for Caught {
+impl Spawn for TaskCapture {
     fn spawn(&self, task: Task) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(task);
     }

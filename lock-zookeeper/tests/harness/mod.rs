@@ -14,7 +14,7 @@ use lock_zookeeper::ZooKeeper;
 use test_servers::{ZooKeeper as Server, ZooKeeperOptions};
 use zookeeper_client::Client;
 
-/// The clients are a user to whom alone their nodes belong.
+/// The user of the clients. It alone owns their nodes.
 const USER: &str = "locks:secret";
 const PREFIX: &str = "app/locks/";
 const TIMEOUT: Duration = Duration::from_secs(10);

@@ -1,4 +1,4 @@
-//! The client: its connection, its chain of proofs, and the deadline that the rule makes of them.
+//! The client: its connection, its heartbeat writes, and the deadline that the rule makes of them.
 
 use fastrand::Rng;
 
@@ -9,7 +9,7 @@ use crate::world::{Connection, Request};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Deadline {
     pub(crate) at: Time,
-    /// Whether the assumption held while its proofs were made.
+    /// True if the assumption held while its heartbeat writes were made.
     pub(crate) counts: bool,
 }
 
@@ -19,9 +19,9 @@ pub(crate) struct Client<'a> {
     pub(crate) connection: Connection,
     pub(crate) member: usize,
     pub(crate) heard: Time,
-    /// It knows that its session is over, or that nothing can be known any more.
+    /// The session is over, or its state cannot be known any more.
     pub(crate) over: bool,
-    /// By what was answered.
+    /// The deadline by the answers.
     pub(crate) deadline: Option<Deadline>,
     created: Time,
     /// The timeout that counts.
@@ -32,9 +32,9 @@ pub(crate) struct Client<'a> {
     unanswered: Option<Time>,
     /// Until then a request for a connection may arrive that was given up.
     late_until: Option<Time>,
-    /// What this connection counts from by itself.
+    /// The moment from which this connection counts by itself.
     reopened: Option<Time>,
-    /// When each proof of this connection was sent: the `t0` of the rule.
+    /// When each heartbeat write of this connection was sent: the `t0` of the rule.
     sent: Vec<Time>,
     answered: Vec<Time>,
 }
@@ -63,7 +63,7 @@ impl<'a> Client<'a> {
     pub(crate) fn sends(&mut self, request: Request, now: Time) {
         match request {
             Request::Create => self.created = now,
-            Request::Proof(_) | Request::Ping(Some(_)) => self.sent.push(now),
+            Request::Heartbeat(_) | Request::Ping(Some(_)) => self.sent.push(now),
             Request::Reopen => self.asks_again(now),
             Request::Ping(None) => {}
         }
@@ -79,12 +79,12 @@ impl<'a> Client<'a> {
         self.unanswered.get_or_insert(now);
     }
 
-    /// The session was made with `timeout`.
+    /// Records that the session was created with `timeout`.
     pub(crate) fn is_made(&mut self, timeout: Time) {
         self.timeout = self.timeout.min(timeout);
     }
 
-    /// The member granted `timeout`.
+    /// Records that the member granted `timeout`.
     pub(crate) fn is_open_again(&mut self, now: Time, timeout: Time) {
         if self.rule.reopened == Reopened::FromAnswer {
             self.reopened = Some(now);
@@ -106,8 +106,8 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// A proof was answered: at its check, no other connection had been granted.
-    pub(crate) fn is_proven(&mut self, number: usize, now: Time) {
+    /// Records an answer: at the check of the write, no other connection had been granted.
+    pub(crate) fn record_answer(&mut self, number: usize, now: Time) {
         self.answered.push(now);
         self.unanswered = self.may_come_after(number);
     }
@@ -120,13 +120,13 @@ impl<'a> Client<'a> {
         self.late_until.filter(|until| sent < *until).map(|_| sent)
     }
 
-    /// Until when the client takes the lock for held.
-    pub(crate) fn believes(&self) -> Option<Deadline> {
+    /// Returns until when the client treats the lock as held.
+    pub(crate) fn current_deadline(&self) -> Option<Deadline> {
         let deadline = self.deadline?;
         Some(Deadline { at: self.at_least(deadline.at, self.unanswered), ..deadline })
     }
 
-    /// `until`, unless a connection without an answer was granted less.
+    /// Returns `until`, or less if a connection without an answer may have been granted less.
     fn at_least(&self, until: Time, unanswered: Option<Time>) -> Time {
         let counts = !matches!(self.rule.grants, Grants::FirstStands | Grants::LostIsNone);
         match unanswered.filter(|_| counts) {
@@ -135,7 +135,7 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// A new connection starts a new chain.
+    /// Starts a new chain of writes on a new connection.
     pub(crate) fn reconnect(&mut self, now: Time) {
         self.connection += 1;
         self.member = (self.member + 1) % MEMBERS;
@@ -145,19 +145,19 @@ impl<'a> Client<'a> {
         self.answered.clear();
     }
 
-    /// Of a session that is told to be made.
+    /// Returns the deadline of a session that was created.
     pub(crate) fn deadline_by_creation(&self, now: Time) -> Time {
         self.lease_from(if self.rule.created_at_answer { now } else { self.created })
     }
 
-    /// What the answer to a proof says, if the chain is long enough.
+    /// Returns the deadline by the answer to a write, if the chain is long enough.
     pub(crate) fn deadline_by(&self, number: usize) -> Option<Time> {
         let chain = self.start_of(number).map(|first| self.sent[first]);
         let from = chain.max(self.reopened)?;
         Some(self.at_least(self.lease_from(from), self.may_come_after(number)))
     }
 
-    /// The proof that the lease counts from once this one is answered.
+    /// Returns the write that the lease counts from once this one is answered.
     pub(crate) fn start_of(&self, number: usize) -> Option<usize> {
         match self.rule.start {
             Start::Back(back) => number.checked_sub(back),
@@ -179,7 +179,7 @@ impl<'a> Client<'a> {
         length >= self.part(span.length) && rest >= self.part(span.rest)
     }
 
-    /// So many thousandths of the timeout.
+    /// Returns so many thousandths of the timeout.
     fn part(&self, thousandths: Time) -> Time {
         self.by_its_clock(self.timeout * thousandths / 1000)
     }
@@ -203,7 +203,7 @@ impl<'a> Client<'a> {
             }
             Spacing::Even => now.max(self.sent[answered] + self.by_its_clock(self.timeout / 8)),
             Spacing::Drawn if rng.bool() => now,
-            // Nothing depends on the session for a while.
+            // A pause: nothing depends on the session.
             Spacing::Drawn if rng.u8(..8) == 0 => now + rng.u64(..=self.timeout),
             Spacing::Drawn => now + rng.u64(..=self.by_its_clock(self.timeout / 3)),
         };
@@ -217,8 +217,8 @@ impl<'a> Client<'a> {
         self.by_its_clock(self.timeout / 3)
     }
 
-    /// After so long a silence it goes on to the next member.
-    pub(crate) fn patience(&self) -> Time {
+    /// Returns the silence after which the client connects to the next member.
+    pub(crate) fn silence_limit(&self) -> Time {
         self.by_its_clock(self.timeout * 2 / 3)
     }
 

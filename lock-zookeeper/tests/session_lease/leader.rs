@@ -1,12 +1,12 @@
-//! The leader's books on the one session: when it ends (`SessionTrackerImpl`, `ExpiryQueue`), who owns it,
-//! and how its ping loop kept up with the proofs.
+//! The leader's record of the session: its end (`SessionTrackerImpl`, `ExpiryQueue`), its owner,
+//! and how its ping loop kept up with the heartbeat writes.
 
 use crate::scenario::{FOLLOWERS, LEADER, Scenario, Time};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum SessionStatus {
     Alive,
-    /// It lives, but at another member: `SessionMovedException`.
+    /// The session lives, but at another member: `SessionMovedException`.
     Moved,
     Over,
 }
@@ -19,7 +19,7 @@ pub(crate) struct Leader<'a> {
     pub(crate) expired: Option<Time>,
     pub(crate) owner: usize,
     pings: [Vec<Time>; FOLLOWERS],
-    /// Of the proofs of this connection: checked when, committed when.
+    /// The times at which the writes of this connection were checked and committed.
     checks: Vec<Time>,
     commits: Vec<Time>,
 }
@@ -47,15 +47,16 @@ impl<'a> Leader<'a> {
         self.bucket.is_some()
     }
 
-    pub(crate) fn standing(&self, member: usize) -> Standing {
+    pub(crate) fn status(&self, member: usize) -> SessionStatus {
         match (self.bucket, self.expired) {
-            (None, _) | (_, Some(_)) => Standing::Over,
-            _ if self.owner != member => Standing::Moved,
-            _ => Standing::Alive,
+            (None, _) | (_, Some(_)) => SessionStatus::Over,
+            _ if self.owner != member => SessionStatus::Moved,
+            _ => SessionStatus::Alive,
         }
     }
 
-    /// Whether there is a session to be touched, with the timeout of the member that reports it.
+    /// Touches the session with the timeout of the member that reports it. Returns true if it
+    /// lives.
     pub(crate) fn touch(&mut self, now: Time, by: usize) -> bool {
         let lives = self.known() && self.expired.is_none();
         if lives {
@@ -64,14 +65,14 @@ impl<'a> Leader<'a> {
         lives
     }
 
-    /// When the session ends, in real time, if nothing touches it.
+    /// Returns when the session ends, in real time, if nothing touches it.
     pub(crate) fn ends(&self) -> Time {
         let shows = self.bucket.map_or(0, |bucket| bucket * 1000);
         let passes = shows.saturating_sub(self.scenario.leader_clock);
         (passes * 10_000).div_ceil(self.scenario.leader_rate)
     }
 
-    /// Whether somebody has to begin to watch the session's end.
+    /// Returns true if the end of the session has to be scheduled.
     pub(crate) fn watch_expiry(&mut self) -> bool {
         !std::mem::replace(&mut self.watched, true)
     }
@@ -92,7 +93,7 @@ impl<'a> Leader<'a> {
         self.pings[member].push(now);
     }
 
-    /// The proofs of a connection are checked in order, from 0.
+    /// Records that a write was checked. The writes of a connection are checked in order, from 0.
     pub(crate) fn checked(&mut self, number: usize, now: Time) {
         self.checks.truncate(number);
         self.commits.truncate(number);
@@ -105,8 +106,8 @@ impl<'a> Leader<'a> {
         }
     }
 
-    /// The assumption: it does not hold for a proof if the ping loop sent no ping between the check
-    /// of the proof that the lease counts from and the commit of the last one before.
+    /// Returns true if the assumption holds for a write. It fails if the ping loop sent no ping
+    /// between the check of the write that the lease counts from and the commit before the last.
     pub(crate) fn loop_kept_up(&self, member: usize, first: Option<usize>, number: usize) -> bool {
         let (Some(from), Some(until)) = (
             first.and_then(|first| self.checks.get(first)),
@@ -118,7 +119,7 @@ impl<'a> Leader<'a> {
             || self.pings[member].iter().rev().any(|ping| (from..=until).contains(&ping))
     }
 
-    /// `roundToNextInterval` of Java's clock and the timeout.
+    /// Returns the end of a session, as `roundToNextInterval` of Java's clock and the timeout.
     fn bucket_of(&self, now: Time, member: usize) -> u64 {
         let shows = self.scenario.leader_clock + now * self.scenario.leader_rate / 10_000;
         let tick = self.scenario.tick_ms;

@@ -1,58 +1,65 @@
-//! How the holder of a ZooKeeper lock knows how long its session lasts, as a model.
+//! A model of how the holder of a ZooKeeper lock knows how long its session lasts.
 //!
-//! A session lives while its member reports it to the leader, and the leader alone ends it. The client
-//! sees neither. The rule (`rules.rs`) makes a deadline of what it does see; here it runs, among clocks,
-//! delays and stalls that are drawn from a seed, and through every small schedule of them, and the
-//! deadline is never later than the end of the session, which is when the lock can be granted again.
-//! A rule that counts a new connection as a proof is as good (`REOPENED_COUNTS`). Rules that nearly are one
-//! of them (`NEAR_MISSES`) are found broken, each with a counterexample.
+//! A session lives while its member reports it to the leader, and the leader alone ends it. The
+//! client sees neither. The rule (`rules.rs`) computes a deadline from the answers that it does
+//! see. The model runs it among clocks, delays and stalls that are drawn from a seed, and through
+//! every small schedule of them. The deadline must never be later than the end of the session, when
+//! the lock can be granted again. A rule that counts a new connection as a heartbeat write is as
+//! good (`REOPENED_COUNTS`). Rules that differ slightly (`NEAR_MISSES`) are found broken, each with
+//! a counterexample.
 //!
 //! * `rules.rs`: the rule and the near misses, as data. `client.rs` follows them.
-//! * `scenario.rs`: what a run depends on, and how a seed draws it. `schedules.rs`: all small ones.
+//! * `scenario.rs`: the inputs of a run, and how a seed draws them. `schedules.rs`: all small ones.
 //! * `leader.rs`: the tracker of sessions. `world.rs`: members, links, stalls, and the verdict.
 //!
-//! A rule is judged at every check of a proof: had the member been cut off from the leader right then,
-//! would the session have ended before the deadline that the answer gives? If so, the schedule is played
-//! again with that cut, and two holders have to be seen.
+//! A rule is judged at every check of a heartbeat write. Suppose that the member is partitioned
+//! from the leader at that moment: does the session end before the deadline that the answer gives?
+//! If so, the schedule runs again with that partition, and two holders must be seen.
 //!
 //! # What it contains
 //!
-//! Read in ZooKeeper's sources (`org.apache.zookeeper.server`, and `quorum` in it), 3.9:
+//! The behaviour in ZooKeeper's sources (`org.apache.zookeeper.server`, and `quorum` in it), 3.9:
 //!
-//! * The leader ends a session at the end of the tick in which its timeout is over (`SessionTrackerImpl`,
-//!   `ExpiryQueue`). Making a session touches it there (`PrepRequestProcessor`, `createSession`), and so
-//!   does opening it again at another member (`Leader.revalidateSession`).
-//! * A follower answers pings by itself, and only notes that the session was touched; so it does for each
-//!   request (`ZooKeeperServer.submitRequestNow`, `LearnerSessionTracker`). It sends its notes, and empties
-//!   them, when it answers a ping of the leader (`Learner.ping`), which comes every half tick
-//!   (`Leader.lead`), later if the loop gets to run later.
-//! * A write that is forwarded is checked at the leader for a session that lives and has not moved
-//!   (`PrepRequestProcessor.checkSession`), and not touched there (`LearnerHandler.run`). One that comes
-//!   from a client of the leader's own is touched.
-//! * Commits, pings and other answers to a follower are one stream, in order; so is what it sends.
+//! * The leader ends a session at the end of the tick in which its timeout is over
+//!   (`SessionTrackerImpl`, `ExpiryQueue`). Creating a session touches it there
+//!   (`PrepRequestProcessor`, `createSession`), and so does opening it again at another member
+//!   (`Leader.revalidateSession`).
+//! * A follower answers pings by itself, and only records that the session was touched. It does the
+//!   same for each request (`ZooKeeperServer.submitRequestNow`, `LearnerSessionTracker`). It sends
+//!   and empties its records when it answers a ping of the leader (`Learner.ping`). That comes
+//!   every half tick (`Leader.lead`), later if the loop runs later.
+//! * A forwarded write is checked at the leader for a session that lives and has not moved
+//!   (`PrepRequestProcessor.checkSession`), and not touched there (`LearnerHandler.run`). A write
+//!   of the leader's own client touches the session.
+//! * Commits, pings and other answers to a follower are one ordered stream, and so are its
+//!   messages.
 //!
-//! These disturbances are played, too:
+//! These faults are injected, too:
 //!
 //! * Each direction of each connection is slow for a while or cut for good.
-//! * The client, the follower or the leader stands still, and its threads wake one by one.
+//! * The client, the follower or the leader stalls, and its threads wake one by one.
 //! * The two clocks that matter differ by 1 %.
 //! * A client that receives no answer, or whose connection breaks, connects to the next member and
-//!   starts a new chain. Its predecessor leaves at some time, and its proofs run before and after.
-//! * In one world (`Limited`) each member has its own limits, so a connection may be granted less than
-//!   the one before. `GRANTS_COUNT` is the rule there, and the `GRANT_MISSES` are found broken.
+//!   starts a new chain. Its predecessor leaves at some time, and its heartbeat writes run before
+//!   and after.
+//! * In one world (`Limited`) each member has its own limits, so a connection may be granted less
+//!   than the one before. `GRANTS_COUNT` is the rule there, and the `GRANT_MISSES` are found
+//!   broken.
 //!
-//! # What it leaves out
+//! # What it omits
 //!
-//! Elections (a new leader gives each session its whole timeout), sessions that are local to a member,
-//! a follower that gives up its leader after `syncLimit` (a broken connection stands for it), failed
-//! writes, lost locks that stay lost (a deadline that comes too late is judged like one in time, which is
-//! stricter), and clocks that are stepped. No code of a client is run: who changes the rule there has to
-//! change it here.
+//! * Elections: a new leader gives each session its whole timeout.
+//! * Sessions that are local to a member, failed writes, and clocks that are stepped.
+//! * A follower that drops its leader after `syncLimit`: a broken connection stands for it.
+//! * Lost locks that stay lost: a deadline that comes too late is judged like one in time, which is
+//!   stricter.
+//!
+//! No code of a client runs here: a change of the rule there has to be repeated here.
 //!
 //! # To run it
 //!
-//! `SESSION_LEASE_RUNS` says how many seeds are drawn, `SESSION_LEASE_TOGETHER` how many disturbances meet in
-//! the schedules. One seed again, with its timeline:
+//! `SESSION_LEASE_RUNS` is the number of seeds, and `SESSION_LEASE_TOGETHER` the number of faults
+//! that meet in the schedules. To run one seed again, with its timeline:
 //!
 //! ```text
 //! SESSION_LEASE_SEED=42 cargo test -p lock-zookeeper --test session_lease drawn -- --nocapture
@@ -71,60 +78,61 @@ use rules::{
     AT_ANY_TIME, GRANT_MISSES, GRANTS_COUNT, NEAR_MISSES, ONE_HOLE, REOPENED_COUNTS, Rule, SPANNED,
 };
 use scenario::{Injection, Scenario, World};
-use world::{Look, Outcome, moment, run};
+use world::{Outcome, RunOptions, moment, run};
 
 const RUNS: u64 = 50_000;
 const TOGETHER: u64 = 2;
-/// Within so many seeds each near miss is found.
+/// Each near miss is found within so many seeds.
 const NEAR_ENOUGH: u64 = 100_000;
 
 #[test]
 fn drawn_schedules_leave_the_rule_unharmed() {
-    let tally = never_breaks(&SPANNED, World::Punctual, RUNS, Look::default());
+    let tally = never_breaks(&SPANNED, World::Punctual, RUNS, RunOptions::default());
     assert!(tally.runs == 1 || tally.expired * 100 > tally.runs, "{tally:?}");
 }
 
 #[test]
-fn drawn_schedules_leave_the_rule_unharmed_whenever_proofs_are_sent() {
-    never_breaks(&AT_ANY_TIME, World::Punctual, RUNS, Look::default());
+fn drawn_schedules_leave_the_rule_unharmed_whenever_heartbeats_are_sent() {
+    never_breaks(&AT_ANY_TIME, World::Punctual, RUNS, RunOptions::default());
 }
 
 #[test]
 fn drawn_schedules_leave_the_rule_unharmed_if_a_new_connection_counts() {
-    never_breaks(&REOPENED_COUNTS, World::Punctual, RUNS / 5, Look::default());
+    never_breaks(&REOPENED_COUNTS, World::Punctual, RUNS / 5, RunOptions::default());
 }
 
-/// Also after a stall. Proofs that are evenly spaced need no excuse for that, however long the tick.
+/// Checks a ping loop that is late after a stall. Evenly spaced heartbeat writes need no excuse for
+/// that, however long the tick.
 #[test]
 fn drawn_schedules_with_a_late_ping_loop_leave_the_rule_unharmed() {
-    never_breaks(&SPANNED, World::Late, RUNS, Look::default());
+    never_breaks(&SPANNED, World::Late, RUNS, RunOptions::default());
 }
 
 /// A loop that sends no ping for a span while the leader goes on committing is against the
 /// assumption; any other lateness is not.
 #[test]
 fn drawn_schedules_without_a_ping_loop_leave_the_rule_unharmed() {
-    let look = Look { excuse: true, ..Look::default() };
-    let tally = never_breaks(&SPANNED, World::Muted, RUNS / 5, look);
+    let options = RunOptions { excuse: true, ..RunOptions::default() };
+    let tally = never_breaks(&SPANNED, World::Muted, RUNS / 5, options);
     assert!(tally.runs == 1 || tally.excused * 5 < tally.judged, "most is judged: {tally:?}");
 }
 
-/// With a tick of at most 0.3 timeouts, it does not matter when proofs are sent. There is a ping in
-/// a span without the longest time between two commits.
+/// With a tick of at most 0.3 timeouts, it does not matter when heartbeat writes are sent. There is
+/// a ping in a span without the longest time between two commits.
 #[test]
 fn drawn_schedules_with_short_ticks_need_no_excuse() {
-    never_breaks(&AT_ANY_TIME, World::LateWithShortTicks, RUNS / 5, Look::default());
+    never_breaks(&AT_ANY_TIME, World::LateWithShortTicks, RUNS / 5, RunOptions::default());
     println!("{}\n", find(&ONE_HOLE, World::LateWithShortTicks, 0..NEAR_ENOUGH));
 }
 
 #[test]
 fn drawn_schedules_with_different_limits_leave_the_rule_unharmed() {
-    let tally = never_breaks(&GRANTS_COUNT, World::Limited, RUNS, Look::default());
+    let tally = never_breaks(&GRANTS_COUNT, World::Limited, RUNS, RunOptions::default());
     assert!(tally.runs == 1 || tally.expired * 100 > tally.runs, "{tally:?}");
 }
 
 #[test]
-fn who_makes_less_of_different_limits_is_broken() {
+fn rules_that_ignore_shorter_grants_are_broken() {
     for rule in &GRANT_MISSES {
         println!("{}\n", find(rule, World::Limited, 0..NEAR_ENOUGH));
     }
@@ -135,7 +143,7 @@ fn small_schedules_leave_the_rule_unharmed() {
     let together = variable("SESSION_LEASE_TOGETHER").unwrap_or(TOGETHER);
     let mut tally = Tally::default();
     for scenario in schedules::all(together) {
-        let outcome = run(&SPANNED, &scenario, Look::default());
+        let outcome = run(&SPANNED, &scenario, RunOptions::default());
         assert!(!is_broken(&outcome), "{}", Counterexample::new(&SPANNED, &scenario));
         tally.add(&outcome);
     }
@@ -146,7 +154,7 @@ fn small_schedules_leave_the_rule_unharmed() {
 fn near_misses_are_broken() {
     for rule in &NEAR_MISSES {
         let found = find(rule, World::Punctual, 0..NEAR_ENOUGH);
-        let outcome = run(&SPANNED, &found.scenario, Look::default());
+        let outcome = run(&SPANNED, &found.scenario, RunOptions::default());
         assert!(!is_broken(&outcome), "the rule itself fails as well: {found}");
         println!("{found}\n");
     }
@@ -159,19 +167,20 @@ fn without_an_assumption_the_rule_breaks() {
     }
 }
 
-/// Without faults a deadline never comes, where a commit takes up to a tenth of the timeout.
+/// Checks that without faults a deadline never comes, where a commit takes up to a tenth of the
+/// timeout.
 #[test]
 fn slow_commits_leave_the_lock_held() {
     let least_left = [(1, 350), (20, 330), (40, 310), (60, 170), (80, 260), (100, 180), (110, 100)];
     for (commit, least_left) in least_left {
         for scenario in schedules::without_faults(commit) {
-            let outcome = run(&SPANNED, &scenario, Look::default());
+            let outcome = run(&SPANNED, &scenario, RunOptions::default());
             let timeout = scenario.timeout();
-            let left = outcome.least_left.expect("proofs are answered") * 1000 / timeout;
+            let left = outcome.least_left.expect("heartbeat writes are answered") * 1000 / timeout;
             assert!(left >= least_left, "{left} of 1000 left, commits take {commit}");
             let timeouts = scenario.horizon / timeout;
             let rarely = commit > 60 || outcome.judged <= 8 * timeouts;
-            assert!(rarely, "{} proofs in {timeouts} timeouts", outcome.judged);
+            assert!(rarely, "{} heartbeat writes in {timeouts} timeouts", outcome.judged);
         }
     }
 }
@@ -180,15 +189,15 @@ fn slow_commits_leave_the_lock_held() {
 fn a_seed_is_one_run() {
     for seed in 0..100 {
         let [one, again] = [0, 1].map(|_| {
-            let look = Look { trace: true, ..Look::default() };
-            run(&SPANNED, &Scenario::draw(seed, World::Late), look).trace
+            let options = RunOptions { trace: true, ..RunOptions::default() };
+            run(&SPANNED, &Scenario::draw(seed, World::Late), options).trace
         });
         assert!(one.len() > 10, "seed {seed} is a short story: {one:?}");
         assert_eq!(one, again, "seed {seed}");
     }
 }
 
-/// What the runs of a rule came to.
+/// The sums over the runs of a rule.
 #[derive(Clone, Copy, Debug, Default)]
 struct Tally {
     runs: u64,
@@ -206,15 +215,15 @@ impl Tally {
     }
 }
 
-fn never_breaks(rule: &'static Rule, world: World, runs: u64, look: Look) -> Tally {
+fn never_breaks(rule: &'static Rule, world: World, runs: u64, options: RunOptions) -> Tally {
     let mut tally = Tally::default();
     let seeds = seeds(runs);
     let told = seeds.end - seeds.start == 1;
     for seed in seeds {
         let scenario = Scenario::draw(seed, world);
-        let outcome = run(rule, &scenario, look);
+        let outcome = run(rule, &scenario, options);
         if told {
-            let traced = run(rule, &scenario, Look { trace: true, ..look });
+            let traced = run(rule, &scenario, RunOptions { trace: true, ..options });
             println!("{world:?}: {scenario:#?}\n{}", traced.trace.join("\n"));
         }
         assert!(
@@ -251,7 +260,7 @@ fn find(rule: &Rule, world: World, seeds: Range<u64>) -> Counterexample {
     found.unwrap_or_else(|| panic!("{} got through in {world:?}", rule.name)).shrunk(rule)
 }
 
-/// A schedule by which a rule lets two hold at once, and the story of it.
+/// A schedule by which a rule lets two clients hold at once, and its timeline.
 struct Counterexample {
     rule: &'static str,
     scenario: Scenario,
@@ -264,7 +273,7 @@ impl Counterexample {
         Some(Self { rule: rule.name, scenario: scenario.clone(), outcome })
     }
 
-    /// Without what it does not need.
+    /// Removes the faults that it does not need.
     fn shrunk(mut self, rule: &Rule) -> Self {
         let mut index = 0;
         while index < self.scenario.disturbances.len() {
@@ -278,13 +287,13 @@ impl Counterexample {
         self
     }
 
-    /// Of a rule that is broken in prospect, if two holders are not seen.
+    /// Creates the counterexample of a rule that would break, if two holders are not seen.
     fn new(rule: &'static Rule, scenario: &Scenario) -> Self {
         Self::find(rule, scenario).map_or_else(
             || Self {
                 rule: rule.name,
                 scenario: scenario.clone(),
-                outcome: run(rule, scenario, Look { trace: true, ..Look::default() }),
+                outcome: run(rule, scenario, RunOptions { trace: true, ..RunOptions::default() }),
             },
             |found| found.shrunk(rule),
         )
@@ -292,13 +301,13 @@ impl Counterexample {
 }
 
 fn two_holders(rule: &Rule, scenario: &Scenario, trace: bool) -> Option<Outcome> {
-    let look = Look { trace, ..Look::default() };
-    let first = run(rule, scenario, look);
+    let options = RunOptions { trace, ..RunOptions::default() };
+    let first = run(rule, scenario, options);
     if first.overlap.is_some() {
         return Some(first);
     }
     let cut_after = Some(first.suspect?);
-    let played = run(rule, scenario, Look { cut_after, ..look });
+    let played = run(rule, scenario, RunOptions { cut_after, ..options });
     played.overlap.is_some().then_some(played)
 }
 

@@ -1,17 +1,18 @@
-//! The rule by which a holder knows how long its lease lasts, as data, and the rules that nearly are it.
+//! The rule by which a holder knows how long its lease lasts, as data, and rules that differ from
+//! it slightly.
 
 use crate::scenario::Time;
 
-/// Whose answer counts.
+/// The request whose answer counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Proof {
-    /// A write that changes nothing: the leader looks whether the session lives, and commits.
+pub(crate) enum HeartbeatKind {
+    /// A write that changes nothing: the leader checks that the session lives, and commits.
     Commit,
     /// A ping of the client, which its member answers by itself.
     Ping,
 }
 
-/// When the next proof is sent. No deadline depends on it.
+/// The time of the next heartbeat write. No deadline depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Spacing {
     /// An eighth of the timeout after the sending of the one before; at once after an answer that
@@ -21,31 +22,32 @@ pub(crate) enum Spacing {
     Drawn,
 }
 
-/// Which proof before the answered one the lease counts from.
+/// The write before the answered one that the lease counts from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Start {
-    /// The answered proof (0), the one before (1), …
+    /// The answered write (0), the one before (1), …
     Back(usize),
-    /// The last one from which there is a span to the answered proof.
+    /// The last write from which there is a span to the answered one.
     Span(Span),
 }
 
-/// The time in which the leader has to send a ping: between the commits of the first proof and of
-/// the last one before the answered proof.
+/// The time in which the leader has to send a ping: from the commit of the first write to that of
+/// the last one before the answered write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Span {
     /// In thousandths of the timeout.
     pub(crate) length: Time,
-    /// What has to be left of it without the longest time between two commits, in thousandths.
+    /// The part of it that must be left without the longest time between two commits, in
+    /// thousandths.
     pub(crate) rest: Time,
-    /// Whether it counts from the answer to the first proof, which is after its commit.
+    /// True if it counts from the answer to the first write, which is after its commit.
     pub(crate) from_answer: bool,
-    /// Whether it counts up to the sending of the proof before the answered one.
+    /// True if it counts up to the sending of the write before the answered one.
     pub(crate) to_one_before: bool,
 }
 
-/// What an answered proof says on a connection that is not the session's first, before its chain is long
-/// enough: the leader has touched the session when that connection was made.
+/// The effect of an answered write on a later connection, before its chain is long enough. The
+/// leader has touched the session when that connection was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reopened {
     /// Nothing: the old deadline stands.
@@ -56,8 +58,8 @@ pub(crate) enum Reopened {
     FromAnswer,
 }
 
-/// What a client makes of the timeouts that its connections were granted, where members have limits
-/// of their own.
+/// The effect of the timeouts that the connections of a client were granted, where members have
+/// limits of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Grants {
     /// From when a connection was asked for, nothing counts for longer than it was granted, or may
@@ -65,7 +67,7 @@ pub(crate) enum Grants {
     Counted,
     /// The first one is for good.
     FirstStands,
-    /// The new one counts for new proofs, and old ones go on by the old one.
+    /// The new one counts for new heartbeat writes, and old ones go on by the old one.
     DeadlineStands,
     /// A connection without an answer was granted nothing.
     LostIsNone,
@@ -75,36 +77,37 @@ pub(crate) enum Grants {
     GrowsAgain,
 }
 
-/// How a client gets from answers to a deadline.
+/// The way from answers to a deadline.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rule {
     pub(crate) name: &'static str,
-    pub(crate) proof: Proof,
+    pub(crate) heartbeat: HeartbeatKind,
     pub(crate) spacing: Spacing,
     /// The lease counts from the sending of this one.
     pub(crate) start: Start,
     pub(crate) reopened: Reopened,
     pub(crate) grants: Grants,
-    /// How much of the timeout the lease is, in thousandths: the rest is for clocks of unlike speed.
+    /// The part of the timeout that the lease lasts, in thousandths. The rest is for clocks at
+    /// different rates.
     pub(crate) share: u64,
-    /// Whether the lease of a new session counts from the answer, not from the sending.
+    /// True if the lease of a new session counts from the answer, not from the sending.
     pub(crate) created_at_answer: bool,
-    /// Whether the news that the predecessor is gone proves the session as well.
-    pub(crate) event_proves: bool,
+    /// True if the notification of the predecessor's removal counts as a heartbeat write.
+    pub(crate) event_counts: bool,
 }
 
-/// The rule: `t0` of the last proof that was answered a third of the timeout before the one before
-/// the answered proof was sent, plus 98 % of the timeout.
+/// The rule: `t0` plus 98 % of the timeout. `t0` is the sending of the last write whose answer
+/// precedes the write before the answered one by a third of the timeout.
 pub(crate) const SPANNED: Rule = Rule {
     name: "spanned",
-    proof: Proof::Commit,
+    heartbeat: HeartbeatKind::Commit,
     spacing: Spacing::Even,
     start: Start::Span(SPAN),
     reopened: Reopened::StartsAnew,
     grants: Grants::FirstStands,
     share: 980,
     created_at_answer: false,
-    event_proves: false,
+    event_counts: false,
 };
 
 const SPAN: Span = Span { length: 333, rest: 166, from_answer: true, to_one_before: true };
@@ -113,15 +116,15 @@ const SPAN: Span = Span { length: 333, rest: 166, from_answer: true, to_one_befo
 pub(crate) const AT_ANY_TIME: Rule =
     Rule { name: "at any time", spacing: Spacing::Drawn, ..SPANNED };
 
-/// As good: a new connection counts as a proof, once one of its own is answered.
+/// As good: a new connection counts as a heartbeat write, once one of its own is answered.
 pub(crate) const REOPENED_COUNTS: Rule =
     Rule { name: "reopened counts", reopened: Reopened::FromAsking, ..SPANNED };
 
 /// Each differs from the rule in one respect, and is wrong.
 pub(crate) const NEAR_MISSES: [Rule; 13] = [
-    Rule { name: "pings", proof: Proof::Ping, start: Start::Back(0), ..SPANNED },
-    Rule { name: "a chain of pings", proof: Proof::Ping, ..SPANNED },
-    Rule { name: "one proof", start: Start::Back(0), ..SPANNED },
+    Rule { name: "pings", heartbeat: HeartbeatKind::Ping, start: Start::Back(0), ..SPANNED },
+    Rule { name: "a chain of pings", heartbeat: HeartbeatKind::Ping, ..SPANNED },
+    Rule { name: "one heartbeat write", start: Start::Back(0), ..SPANNED },
     Rule { name: "last but one", start: Start::Back(1), ..SPANNED },
     Rule { name: "last but two", start: Start::Back(2), ..SPANNED },
     Rule { name: "last but three", start: Start::Back(3), ..AT_ANY_TIME },
@@ -139,7 +142,7 @@ pub(crate) const NEAR_MISSES: [Rule; 13] = [
     Rule { name: "no margin", share: 1000, ..SPANNED },
     Rule { name: "created at the answer", created_at_answer: true, ..SPANNED },
     Rule { name: "reopened at the answer", reopened: Reopened::FromAnswer, ..SPANNED },
-    Rule { name: "the event proves", event_proves: true, ..SPANNED },
+    Rule { name: "the event counts", event_counts: true, ..SPANNED },
 ];
 
 /// Is wrong where the loop of pings may be late after a stall, with short ticks.
@@ -154,7 +157,7 @@ const fn span(span: Span) -> Start {
 pub(crate) const GRANTS_COUNT: Rule =
     Rule { name: "grants count", grants: Grants::Counted, ..REOPENED_COUNTS };
 
-/// Each differs from that one in what is made of a grant, and is wrong.
+/// Each differs from that one in the effect of a grant, and is wrong.
 pub(crate) const GRANT_MISSES: [Rule; 5] = [
     Rule { name: "the first timeout stands", grants: Grants::FirstStands, ..GRANTS_COUNT },
     Rule { name: "the old deadline stands", grants: Grants::DeadlineStands, ..GRANTS_COUNT },

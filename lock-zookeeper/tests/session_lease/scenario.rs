@@ -1,4 +1,4 @@
-//! All that a run depends on besides the rule: clocks, phases, delays, and what goes wrong when.
+//! The inputs of a run besides the rule: clocks, phases, delays, and faults.
 
 use std::ops::Range;
 
@@ -19,7 +19,8 @@ pub(crate) enum Link {
     ToClient(usize),
     ToLeader(usize),
     FromLeader(usize),
-    /// From the leader's check of a write to its commit: its disk, and the way to a quorum and back.
+    /// From the leader's check of a write to its commit: its disk, and the way to a quorum and
+    /// back.
     Quorum,
 }
 
@@ -33,9 +34,9 @@ pub(crate) enum Party {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// What is sent meanwhile arrives that much later, and what is sent afterwards not before it.
+    /// Messages that are sent meanwhile arrive that much later. Later ones do not overtake them.
     Slow(Link, Time),
-    /// What arrives from then on is dropped, for good.
+    /// Messages that arrive from then on are dropped for good.
     Cut(Link),
     Stall(Party),
     /// The leader's ping loop alone stands still: against the assumption.
@@ -62,14 +63,14 @@ pub(crate) struct Scenario {
     pub(crate) seed: u64,
     /// The negotiated session timeout, in milliseconds: `T`.
     pub(crate) timeout_ms: u64,
-    /// What each member grants of that.
+    /// The timeout that each member grants.
     pub(crate) grants_ms: [u64; MEMBERS],
     /// The server's `tickTime`.
     pub(crate) tick_ms: u64,
     /// Ticks of a clock in 10 000 of real time.
     pub(crate) client_rate: u64,
     pub(crate) leader_rate: u64,
-    /// What the leader's clock shows at the start.
+    /// The reading of the leader's clock at the start.
     pub(crate) leader_clock: Time,
     pub(crate) first_ping: Time,
     /// The member that the session is made at.
@@ -79,7 +80,8 @@ pub(crate) struct Scenario {
     /// How long a message takes on a link at least, and by how much more at random.
     pub(crate) delay: Time,
     pub(crate) jitter: Time,
-    /// How long a thread takes at most to run again after a stall. A punctual ping loop is among the first.
+    /// How long a thread takes at most to run again after a stall. A punctual ping loop is among
+    /// the first.
     pub(crate) wake: Time,
     pub(crate) punctual: bool,
     /// When the predecessor's node is deleted.
@@ -125,14 +127,14 @@ impl Scenario {
     }
 }
 
-/// What a scenario is drawn with.
+/// The state of drawing a scenario.
 struct Draw {
     rng: Rng,
     world: World,
     member: usize,
     timeout: Time,
-    /// Whether only what comes near the rule's limits is drawn: long ticks, no touches but those of
-    /// proofs, delays of about the pause between proofs.
+    /// True if only schedules near the rule's limits are drawn: long ticks, no touches but those of
+    /// heartbeat writes, delays of about their interval.
     narrow: bool,
 }
 

@@ -4,8 +4,8 @@ use crate::scenario::{Injection, Kind, Link, MEMBERS, Party, Scenario, Time};
 
 const TIMEOUT_MS: u64 = 6000;
 const TIMEOUT: Time = TIMEOUT_MS * 1000;
-/// Of the timeout, in thousandths: a little more than a proof's pause, than what has to be left of a
-/// span, and than that span.
+/// In thousandths of the timeout: a little more than the interval of heartbeat writes, than the
+/// part of a span that must be left, and than a span.
 const LENGTHS: [Time; 3] = [140, 180, 360];
 const STARTS: Time = 10;
 /// From the client to the leader and back, and to a quorum.
@@ -13,7 +13,7 @@ const HOPS: Time = 5;
 const PING_PHASES: u64 = 3;
 const TICK_PHASES: u64 = 3;
 
-/// What may go wrong: one thing, at one time, for one length.
+/// Returns the faults: one kind, at one time, for one length.
 fn disturbances() -> Vec<Injection> {
     let mut all = Vec::new();
     for length in LENGTHS.map(|share| TIMEOUT * share / 1000) {
@@ -33,7 +33,7 @@ fn disturbances() -> Vec<Injection> {
     all
 }
 
-/// How many different disturbances come together at most.
+/// Returns all schedules of up to `together` different faults.
 pub(crate) fn all(together: u64) -> impl Iterator<Item = Scenario> {
     let disturbances = disturbances();
     let picks = picks(disturbances.len(), together);
@@ -50,7 +50,7 @@ pub(crate) fn all(together: u64) -> impl Iterator<Item = Scenario> {
     })
 }
 
-/// Nothing goes wrong, and a commit takes so many thousandths of the timeout.
+/// Returns schedules without faults, in which a commit takes so many thousandths of the timeout.
 pub(crate) fn without_faults(commit: Time) -> impl Iterator<Item = Scenario> {
     let delay = TIMEOUT * commit / 1000 / HOPS;
     let phases = (0..PING_PHASES).flat_map(|ping| (0..TICK_PHASES).map(move |tick| (ping, tick)));

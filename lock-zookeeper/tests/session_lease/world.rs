@@ -6,8 +6,8 @@ use std::collections::BinaryHeap;
 use fastrand::Rng;
 
 use crate::client::{Client, Deadline};
-use crate::leader::{Leader, Standing};
-use crate::rules::{Proof, Rule};
+use crate::leader::{Leader, SessionStatus};
+use crate::rules::{HeartbeatKind, Rule};
 use crate::scenario::{FOLLOWERS, Kind, LEADER, Link, MEMBERS, Party, Scenario, Time};
 
 /// The number of a connection of the client: the first is 0.
@@ -19,7 +19,7 @@ pub(crate) enum Request {
     Reopen,
     /// Of a chain, if it has a number.
     Ping(Option<usize>),
-    Proof(usize),
+    Heartbeat(usize),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +29,7 @@ enum Answer {
     },
     Refused,
     Pong(Option<usize>),
-    Proved(usize),
+    Committed(usize),
     Failed,
     /// The watch: the predecessor is gone.
     Gone,
@@ -38,7 +38,7 @@ enum Answer {
 #[derive(Clone, Copy, Debug)]
 enum Event {
     Send { connection: Connection, request: Request },
-    LookForSilence { connection: Connection },
+    CheckSilence { connection: Connection },
     AtMember { member: usize, connection: Connection, request: Request },
     Forward { member: usize, connection: Connection, request: Request },
     AtLeader { member: usize, connection: Connection, request: Request },
@@ -53,7 +53,7 @@ enum Event {
     Disturb(usize),
 }
 
-/// What a stall can put to sleep by itself.
+/// A thread that a stall can stop by itself.
 #[derive(Clone, Copy, Debug)]
 enum Thread {
     Client,
@@ -69,7 +69,7 @@ enum Thread {
 const THREADS: usize = 4 + MEMBERS + 2 * FOLLOWERS;
 const LINKS: usize = 2 * MEMBERS + 2 * FOLLOWERS + 1;
 
-/// The proof whose check left the session a shorter life than its answer will promise.
+/// The heartbeat write whose check left the session a shorter life than its answer will promise.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Suspect {
     pub(crate) connection: Connection,
@@ -87,28 +87,29 @@ pub(crate) struct Overlap {
 pub(crate) struct Outcome {
     pub(crate) overlap: Option<Overlap>,
     pub(crate) suspect: Option<Suspect>,
-    /// Proofs by which the rule gave a deadline, and those of them that do not count because the ping
-    /// loop sent no ping before them.
+    /// The writes by which the rule gave a deadline, and those of them that do not count because
+    /// the ping loop sent no ping before them.
     pub(crate) judged: u64,
     pub(crate) excused: u64,
     pub(crate) expired: bool,
-    /// What was left to the holder when the next proof was answered, at the least.
+    /// The shortest time that the holder had left when the next write was answered.
     pub(crate) least_left: Option<Time>,
     pub(crate) trace: Vec<String>,
 }
 
-/// How a run is looked at.
+/// The options of a run.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Look {
-    /// Right after this check the member is cut off from the leader, and the client from all others.
+pub(crate) struct RunOptions {
+    /// Right after this check the member is cut off from the leader, and the client from all
+    /// others.
     pub(crate) cut_after: Option<Suspect>,
-    /// Whether deadlines count that a ping loop is to blame for, which sent no ping.
+    /// True if a deadline does not count whose ping loop sent no ping.
     pub(crate) excuse: bool,
     pub(crate) trace: bool,
 }
 
-pub(crate) fn run(rule: &Rule, scenario: &Scenario, look: Look) -> Outcome {
-    let mut world = World::new(rule, scenario, look);
+pub(crate) fn run(rule: &Rule, scenario: &Scenario, options: RunOptions) -> Outcome {
+    let mut world = World::new(rule, scenario, options);
     world.prepare();
     while world.outcome.overlap.is_none() && world.step() {}
     world.outcome
@@ -150,7 +151,7 @@ impl Entry {
 struct World<'a> {
     scenario: &'a Scenario,
     rule: &'a Rule,
-    look: Look,
+    options: RunOptions,
     rng: Rng,
     now: Time,
     horizon: Time,
@@ -162,18 +163,18 @@ struct World<'a> {
     cut: [Time; LINKS],
     client: Client<'a>,
     leader: Leader<'a>,
-    /// Whether the session is in the table of touches that a follower sends with its next answer.
+    /// True if the session is in the table of touches that a follower sends with its next answer.
     touched: [bool; FOLLOWERS],
-    marooned: bool,
+    isolated: bool,
     outcome: Outcome,
 }
 
 impl<'a> World<'a> {
-    fn new(rule: &'a Rule, scenario: &'a Scenario, look: Look) -> Self {
+    fn new(rule: &'a Rule, scenario: &'a Scenario, options: RunOptions) -> Self {
         Self {
             scenario,
             rule,
-            look,
+            options,
             rng: Rng::with_seed(scenario.seed),
             now: 0,
             horizon: scenario.horizon,
@@ -185,7 +186,7 @@ impl<'a> World<'a> {
             client: Client::new(rule, scenario),
             leader: Leader::new(scenario),
             touched: [false; FOLLOWERS],
-            marooned: false,
+            isolated: false,
             outcome: Outcome::default(),
         }
     }
@@ -204,7 +205,7 @@ impl<'a> World<'a> {
             self.push(at, Event::PredecessorGoes);
         }
         self.push(0, Event::Send { connection: 0, request: Request::Create });
-        self.push(self.client.patience(), Event::LookForSilence { connection: 0 });
+        self.push(self.client.silence_limit(), Event::CheckSilence { connection: 0 });
     }
 
     fn push(&mut self, at: Time, event: Event) {
@@ -212,7 +213,7 @@ impl<'a> World<'a> {
         self.queue.push(Reverse(Entry { at, sequence: self.sequence, event }));
     }
 
-    /// Whether there was another event.
+    /// Handles the next event. Returns false if there is none.
     fn step(&mut self) -> bool {
         let Some(Reverse(mut entry)) = self.queue.pop() else { return false };
         if entry.at > self.horizon {
@@ -232,7 +233,7 @@ impl<'a> World<'a> {
     fn handle(&mut self, event: Event) {
         match event {
             Event::Send { connection, request } => self.client_sends(connection, request),
-            Event::LookForSilence { connection } => self.client_looks(connection),
+            Event::CheckSilence { connection } => self.check_silence(connection),
             Event::AtMember { member, connection, request } => {
                 if self.passes(Link::ClientTo(member)) {
                     self.member_reads(member, connection, request);
@@ -323,7 +324,9 @@ impl<'a> World<'a> {
             Request::Create => format!("asks {} for a session", name(member)),
             Request::Reopen => format!("goes on to {}", name(member)),
             Request::Ping(None) => "pings".into(),
-            Request::Ping(Some(number)) | Request::Proof(number) => format!("sends proof {number}"),
+            Request::Ping(Some(number)) | Request::Heartbeat(number) => {
+                format!("sends heartbeat write {number}")
+            }
         });
         self.send(Link::ClientTo(member), Event::AtMember { member, connection, request });
     }
@@ -353,29 +356,31 @@ impl<'a> World<'a> {
                 self.client.over = true;
             }
             Answer::Pong(None) => {}
-            Answer::Pong(Some(number)) | Answer::Proved(number) => self.proved(number),
+            Answer::Pong(Some(number)) | Answer::Committed(number) => {
+                self.heartbeat_committed(number);
+            }
             Answer::Failed => {
-                self.note("client", || "is told that its proof failed".into());
+                self.note("client", || "is told that its heartbeat write failed".into());
                 self.client.over = true;
             }
             Answer::Gone => {
                 self.note("client", || "hears that its predecessor is gone".into());
-                if self.rule.event_proves {
+                if self.rule.event_counts {
                     self.claim(self.client.lease_from(self.now), true);
                 }
             }
         }
     }
 
-    fn proved(&mut self, number: usize) {
+    fn heartbeat_committed(&mut self, number: usize) {
         let connection = self.client.connection;
-        self.note("client", || format!("has the answer to proof {number}"));
-        if let Some(deadline) = self.client.believes() {
+        self.note("client", || format!("has the answer to heartbeat write {number}"));
+        if let Some(deadline) = self.client.current_deadline() {
             let left = deadline.at.saturating_sub(self.now);
             let least = self.outcome.least_left.get_or_insert(left);
             *least = left.min(*least);
         }
-        self.client.is_proven(number, self.now);
+        self.client.record_answer(number, self.now);
         if let Some(until) = self.client.deadline_by(number) {
             let counts = self.loop_kept_up(number);
             self.claim(until, counts);
@@ -393,13 +398,13 @@ impl<'a> World<'a> {
         self.judge();
     }
 
-    fn client_looks(&mut self, connection: Connection) {
-        if connection != self.client.connection || self.client.over || self.marooned {
+    fn check_silence(&mut self, connection: Connection) {
+        if connection != self.client.connection || self.client.over || self.isolated {
             return;
         }
-        let limit = self.client.heard + self.client.patience();
+        let limit = self.client.heard + self.client.silence_limit();
         if self.now < limit {
-            self.push(limit, Event::LookForSilence { connection });
+            self.push(limit, Event::CheckSilence { connection });
         } else {
             self.note("client", || "has heard nothing for too long".into());
             self.reconnect();
@@ -407,7 +412,7 @@ impl<'a> World<'a> {
     }
 
     fn reconnect(&mut self) {
-        if self.client.over || self.marooned {
+        if self.client.over || self.isolated {
             return;
         }
         self.client.reconnect(self.now);
@@ -419,7 +424,7 @@ impl<'a> World<'a> {
         // Without an answer it has no session to take up, and asks for another one.
         self.client.over = self.client.deadline.is_none();
         self.push(self.now, Event::Send { connection, request: Request::Reopen });
-        self.push(self.now + self.client.patience(), Event::LookForSilence { connection });
+        self.push(self.now + self.client.silence_limit(), Event::CheckSilence { connection });
     }
 
     // A member, which may be the leader.
@@ -434,7 +439,7 @@ impl<'a> World<'a> {
             return self.send(Link::ToClient(member), Event::AtClient { connection, answer });
         }
         // A session is not touched by being opened: the leader is asked.
-        self.touched[member] |= matches!(request, Request::Proof(_));
+        self.touched[member] |= matches!(request, Request::Heartbeat(_));
         let at = self.now + self.rng.u64(..=self.scenario.jitter);
         self.push(at, Event::Forward { member, connection, request });
     }
@@ -459,7 +464,7 @@ impl<'a> World<'a> {
                 self.commit_later(member, connection, Answer::Opened { new: true });
             }
             Request::Reopen => {
-                let valid = self.leader.standing(member) != Standing::Over;
+                let valid = self.leader.status(member) != SessionStatus::Over;
                 let answer = if valid { Answer::Opened { new: false } } else { Answer::Refused };
                 if valid {
                     self.leader.owner = member;
@@ -471,8 +476,8 @@ impl<'a> World<'a> {
                 self.touch(member);
                 self.answer_from_leader(member, connection, Answer::Pong(number));
             }
-            Request::Proof(number) => {
-                // Only what its own clients send touches a session at the leader.
+            Request::Heartbeat(number) => {
+                // Only requests of its own clients touch a session at the leader.
                 if member == LEADER {
                     self.touch(member);
                 }
@@ -492,30 +497,30 @@ impl<'a> World<'a> {
     }
 
     fn check(&mut self, member: usize, connection: Connection, number: usize) {
-        if self.leader.standing(member) != Standing::Alive {
-            self.note("leader", || format!("refuses proof {number}"));
+        if self.leader.status(member) != SessionStatus::Alive {
+            self.note("leader", || format!("refuses heartbeat write {number}"));
             return self.commit_later(member, connection, Answer::Failed);
         }
         let ends = self.leader.ends();
         self.note("leader", || {
-            format!("checks proof {number}; the session lasts until {}", moment(ends))
+            format!("checks heartbeat write {number}; the session lasts until {}", moment(ends))
         });
         self.leader.checked(number, self.now);
         if connection == self.client.connection && !self.client.over {
             self.suspect(Suspect { connection, number }, ends);
         }
-        self.commit_later(member, connection, Answer::Proved(number));
-        if self.look.cut_after == Some(Suspect { connection, number }) {
+        self.commit_later(member, connection, Answer::Committed(number));
+        if self.options.cut_after == Some(Suspect { connection, number }) {
             self.cut_off(member, ends);
         }
     }
 
-    /// Whether the answer to this proof would promise more than is left, should nothing touch the session
-    /// any more.
+    /// Judges whether the answer to this write would promise more than is left, should nothing
+    /// touch the session any more.
     fn suspect(&mut self, suspect: Suspect, ends: Time) {
         let Some(until) = self.client.deadline_by(suspect.number) else { return };
         self.outcome.judged += 1;
-        if self.look.excuse && !self.loop_kept_up(suspect.number) {
+        if self.options.excuse && !self.loop_kept_up(suspect.number) {
             self.outcome.excused += 1;
         } else if until > ends && self.outcome.suspect.is_none() {
             self.outcome.suspect = Some(suspect);
@@ -533,7 +538,7 @@ impl<'a> World<'a> {
         });
         let link = if member == LEADER { Link::ClientTo(LEADER) } else { Link::ToLeader(member) };
         self.cut[index_of_link(link)] = self.now;
-        self.marooned = true;
+        self.isolated = true;
         self.horizon = self.horizon.max(ends + self.scenario.timeout());
     }
 
@@ -543,8 +548,8 @@ impl<'a> World<'a> {
     }
 
     fn commit(&mut self, member: usize, connection: Connection, answer: Answer) {
-        if let Answer::Proved(number) = answer {
-            self.note("leader", || format!("commits proof {number}"));
+        if let Answer::Committed(number) = answer {
+            self.note("leader", || format!("commits heartbeat write {number}"));
             self.leader.committed(number, self.now);
         }
         self.answer_from_leader(member, connection, answer);
@@ -591,11 +596,12 @@ impl<'a> World<'a> {
     // Verdict and faults.
 
     fn judge(&mut self) {
-        let (Some(expired), Some(deadline)) = (self.leader.expired, self.client.believes()) else {
+        let (Some(expired), Some(deadline)) = (self.leader.expired, self.client.current_deadline())
+        else {
             return;
         };
         let from = expired.max(self.now);
-        if deadline.at > from && (deadline.counts || !self.look.excuse) {
+        if deadline.at > from && (deadline.counts || !self.options.excuse) {
             self.note("BROKEN", || format!("two holders until {}", moment(deadline.at)));
             self.outcome.overlap = Some(Overlap { from, until: deadline.at });
         }
@@ -644,14 +650,14 @@ impl<'a> World<'a> {
     }
 
     fn note(&mut self, who: &str, what: impl FnOnce() -> String) {
-        if self.look.trace {
+        if self.options.trace {
             let line = format!("{}  {who:<10} {}", moment(self.now), what());
             self.outcome.trace.push(line);
         }
     }
 }
 
-/// In milliseconds.
+/// Returns a moment in milliseconds.
 pub(crate) fn moment(at: Time) -> String {
     format!("{:>6}.{}", at / 1000, at % 1000 / 100)
 }
@@ -662,9 +668,7 @@ fn name(member: usize) -> &'static str {
 
 fn thread_of(event: &Event) -> Option<Thread> {
     let thread = match *event {
-        Event::Send { .. } | Event::LookForSilence { .. } | Event::AtClient { .. } => {
-            Thread::Client
-        }
+        Event::Send { .. } | Event::CheckSilence { .. } | Event::AtClient { .. } => Thread::Client,
         Event::AtMember { member: LEADER, .. } => Thread::Reader(LEADER),
         Event::AtMember { member, .. } | Event::Forward { member, .. } => {
             Thread::FollowerFromClient(member)
@@ -707,9 +711,9 @@ fn index_of_link(link: Link) -> usize {
 
 impl Rule {
     pub(crate) fn request(&self, number: usize) -> Request {
-        match self.proof {
-            Proof::Commit => Request::Proof(number),
-            Proof::Ping => Request::Ping(Some(number)),
+        match self.heartbeat {
+            HeartbeatKind::Commit => Request::Heartbeat(number),
+            HeartbeatKind::Ping => Request::Ping(Some(number)),
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Ensembles that fall apart while a lock is held. In each case the holder is told that its lock is lost
-//! before anybody else is granted it, and the gap is shown.
+//! Ensembles that fall apart while a lock is held. In each case the holder is told that its lock is
+//! lost before anybody else is granted it, and the gap is shown.
 //!
 //! `ENSEMBLE_TIMEOUTS=4,5,6,8,10,15` says with which session timeouts, in seconds.
 
@@ -18,7 +18,7 @@ use tokio::task::JoinHandle;
 const NAME: &str = "orders";
 /// Longer than any lease here, so that the session alone limits it.
 const TTL: Duration = Duration::from_secs(60);
-/// What a busy machine may add to what is promised.
+/// The time that a busy machine may add to a bound.
 const SLACK: Duration = Duration::from_secs(20);
 
 #[tokio::test(flavor = "multi_thread")]
@@ -52,7 +52,8 @@ async fn cut_a_follower_from_its_leader(timeout: Duration, tick: Duration) {
     assert!(taken_over < timeout + tick + SLACK, "taken over {taken_over:?} after the cut");
 }
 
-/// The first proof after the stall commits, whatever becomes of the session.
+/// Checks a stalled leader. The first heartbeat write after the stall commits, whether or not the
+/// session lives.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_leader_that_stood_still() {
     for timeout in timeouts() {
@@ -79,22 +80,22 @@ async fn a_leader_that_stood_still() {
     }
 }
 
-/// A proof that is late, and then pings and touches that are: no ping fits between the proofs of a client that
-/// sends them by its own clock alone.
+/// Late heartbeat writes, then late pings and touches. No ping fits between the writes of a client
+/// that goes by its own clock alone.
 #[tokio::test(flavor = "multi_thread")]
 async fn slow_links_around_a_follower() {
     let timeout = Duration::from_secs(5);
     let ensemble = ensemble_with_links(Duration::from_secs(1));
     let (leader, follower, other) = roles(&ensemble);
-    let line = Proxy::start(ensemble.member(follower).addr()).expect("a proxy can be started");
+    let proxy = Proxy::start(ensemble.member(follower).addr()).expect("a proxy can be started");
     let link = ensemble.link(follower, leader);
-    let hand_over = HandOver::prepare(line.addr(), ensemble.member(other).addr(), timeout).await;
+    let hand_over = HandOver::prepare(proxy.addr(), ensemble.member(other).addr(), timeout).await;
 
     let slow = timeout / 4;
     let (to_server, to_client) = (slow, Duration::ZERO);
-    line.set(Fault::Delay { to_server, to_client });
+    proxy.set(Fault::Delay { to_server, to_client });
     sleep(slow).await;
-    line.heal();
+    proxy.heal();
     link.set(Fault::Delay { to_server: Duration::ZERO, to_client: slow });
     sleep(slow).await;
     link.set(Fault::Delay { to_server: slow, to_client: Duration::ZERO });
@@ -154,8 +155,8 @@ async fn a_member_that_dies_with_the_watch() {
     assert!(gap < timeout + SLACK, "the event is noticed after {gap:?}");
 }
 
-/// The holder and a waiter are with one member, the next waiter is with the majority. Elections are not cut
-/// off: the minority knows who leads, and cannot follow.
+/// The holder and a waiter are connected to one member, the next waiter to the majority. Elections
+/// are not cut off: the minority knows its leader, and cannot follow.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_minority_with_the_holder_in_it() {
     let timeout = Duration::from_secs(6);
@@ -195,7 +196,7 @@ async fn a_minority_with_the_holder_in_it() {
     drop(granted.expect("it is served when the members are together again"));
 }
 
-/// One holds, in the steady state of its proofs, and another one waits.
+/// A holder in the steady state of its heartbeat writes, and a waiter.
 pub(crate) struct HandOver {
     pub(crate) holder: LockGuard,
     waiter: JoinHandle<(Moment, LockGuard)>,
@@ -221,7 +222,7 @@ impl HandOver {
             (*noted.get_or_init(Moment::now), guard)
         });
         wait_until_there_wait(1, &first).await;
-        // So long it takes until the chain of proofs alone says how long the lease is.
+        // By then the chain of heartbeat writes alone gives the lease.
         sleep(steady).await;
         assert!(holder.is_held());
         Self { holder, waiter, granted, _lockers: [first, second] }
@@ -337,7 +338,8 @@ fn timeouts() -> Vec<Duration> {
     told.split(',').map(|secs| Duration::from_secs(secs.parse().expect("seconds"))).collect()
 }
 
-/// Its followers take a while to notice that their leader is gone.
+/// Returns the options of an ensemble whose followers take a while to notice that their leader is
+/// gone.
 fn options(tick: Duration) -> ZooKeeperOptions {
     ZooKeeperOptions::new().tick(tick).setting("syncLimit", "20")
 }
@@ -346,13 +348,14 @@ fn ensemble(tick: Duration) -> ZooKeeperEnsemble {
     ZooKeeperEnsemble::start(&options(tick))
 }
 
-/// Starts an ensemble with a proxy from each member to each other one. The proxies listen before there is
-/// a leader, so elections take longer: a connection to a leader that is not ready is closed, not refused.
+/// Starts an ensemble with a proxy from each member to each other one. The proxies listen before
+/// there is a leader, so elections take longer: a connection to a leader that is not ready is
+/// closed, not refused.
 pub(crate) fn ensemble_with_links(tick: Duration) -> ZooKeeperEnsemble {
     ZooKeeperEnsemble::start(&options(tick).links())
 }
 
-/// The leader, a follower, and the other one.
+/// Returns the leader, a follower, and the other follower.
 pub(crate) fn roles(ensemble: &ZooKeeperEnsemble) -> (usize, usize, usize) {
     let (leader, follower) = (ensemble.leader(), ensemble.follower());
     (leader, follower, 3 - leader - follower)

@@ -1,4 +1,4 @@
-//! What this backend does on a server that works.
+//! The backend on a server without faults.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use test_servers::{ZooKeeper as Server, ZooKeeperOptions};
 use zookeeper_client::{Acls, CreateMode};
 
 use crate::support::{
-    TIMEOUT, claim, client, is_contended, line, name, operator, server, soon, until, win,
+    TIMEOUT, claim, client, is_contended, name, operator, queue_of, server, soon, until, win,
 };
 
 #[tokio::test]
@@ -22,7 +22,7 @@ async fn a_place_in_line_is_called_as_curator_calls_it_and_tells_whose_it_is() {
     let mut claim = claim("orders", true);
     claim.label = Some(Label::new("web-1:42"));
     let grant = win(&client, &claim).await;
-    let [node] = &line(&operator, "orders").await[..] else { panic!("one node") };
+    let [node] = &queue_of(&operator, "orders").await[..] else { panic!("one node") };
     let (uuid, number) = node.strip_prefix("_c_").unwrap().split_once("-lock-").unwrap();
     assert_eq!((uuid.len(), number), (36, "0000000000"));
     let owner = claim.owner.expose();
@@ -96,7 +96,7 @@ async fn waiters_are_handed_the_lock_and_told_of_by_inspect() {
 }
 
 #[tokio::test]
-async fn who_leaves_from_the_middle_lets_nobody_in() {
+async fn a_waiter_that_leaves_from_the_middle_wakes_none() {
     let server = server();
     let (client, operator) = (client(server.addr()).await, operator(server.addr()).await);
     let line_up: Vec<_> = (0..5).map(|_| claim("n", true)).collect();
@@ -115,7 +115,7 @@ async fn who_leaves_from_the_middle_lets_nobody_in() {
         sleep(Duration::from_millis(300)).await;
         assert!(!last.is_finished(), "two are still before it");
     }
-    assert_eq!(line(&operator, "n").await.len(), 3);
+    assert_eq!(queue_of(&operator, "n").await.len(), 3);
     client.release(&line_up[0], ReleaseMode::now()).await.unwrap();
     // The end of the first node may be seen before the wait.
     if matches!(soon(client.wait(&line_up[1])).await.unwrap(), Wake::Retry) {
@@ -141,32 +141,32 @@ async fn tries_on_a_lock_that_is_known_to_be_held_do_not_write() {
 }
 
 #[tokio::test]
-async fn what_an_operator_deletes_is_lost_and_not_made_again() {
+async fn a_node_that_an_operator_deletes_is_lost_and_not_created_again() {
     let server = server();
     let (client, operator) = (client(server.addr()).await, operator(server.addr()).await);
     let locks = Locker::new(client.clone());
     let guard = locks.lock("n").unwrap().acquire().await.unwrap();
     guard.verify().await.unwrap();
-    let node = line(&operator, "n").await.remove(0);
+    let node = queue_of(&operator, "n").await.remove(0);
     operator.delete(&format!("/n/{node}"), None).await.unwrap();
     assert_eq!(soon(guard.lost()).await, Loss::NotHeld);
-    assert!(line(&operator, "n").await.is_empty());
+    assert!(queue_of(&operator, "n").await.is_empty());
 
     // Waiting, it notices too, and does not come back.
     let holder = claim("m", false);
     win(&client, &holder).await;
     let waiter = tokio::spawn(async move { locks.lock("m").unwrap().acquire().await });
-    until("it waits", async || line(&operator, "m").await.len() == 2).await;
-    let node = line(&operator, "m").await.remove(1);
+    until("it waits", async || queue_of(&operator, "m").await.len() == 2).await;
+    let node = queue_of(&operator, "m").await.remove(1);
     operator.delete(&format!("/m/{node}"), None).await.unwrap();
     let error = soon(waiter).await.unwrap().unwrap_err();
     assert_eq!(error.kind(), lock_core::ErrorKind::Invalid, "{error}");
     assert!(format!("{error:?}").contains("an operator removed"), "{error:?}");
-    assert_eq!(line(&operator, "m").await.len(), 1, "the holder stays");
+    assert_eq!(queue_of(&operator, "m").await.len(), 1, "the holder stays");
     client.release(&holder, ReleaseMode::now()).await.unwrap();
 }
 
-/// The server removes the nodes of a session that has ended: nobody wants the waiter gone.
+/// The server removes the nodes of a session that has ended. No operator removed the waiter.
 #[tokio::test]
 async fn a_waiter_whose_session_ends_waits_again() {
     let server = server();
@@ -180,24 +180,24 @@ async fn a_waiter_whose_session_ends_waits_again() {
     let mut waiter = tokio::spawn(async move { locks.lock("m").unwrap().acquire().await });
     let watches = || server.word("wchp").map_or(0, |watches| watches.matches("/m/").count());
     until("it waits, and both nodes are watched", async || watches() == 2).await;
-    let before = line(&operator, "m").await.remove(1);
+    let before = queue_of(&operator, "m").await.remove(1);
     far.set(Fault::Refuse);
     far.reset_connections().await;
-    until("its session has ended", async || line(&operator, "m").await.len() == 1).await;
+    until("its session has ended", async || queue_of(&operator, "m").await.len() == 1).await;
     far.heal();
     tokio::select! {
-        () = until("it waits again", async || line(&operator, "m").await.len() == 2) => {}
+        () = until("it waits again", async || queue_of(&operator, "m").await.len() == 2) => {}
         ended = &mut waiter => panic!("{ended:?}"),
     }
-    assert_ne!(line(&operator, "m").await.remove(1), before);
+    assert_ne!(queue_of(&operator, "m").await.remove(1), before);
     client.release(&holder, ReleaseMode::now()).await.unwrap();
     soon(waiter).await.unwrap().unwrap().release().await.unwrap();
 }
 
-/// What was deleted before a renewal is asked for is not renewed, also if a process that was stopped hears of
-/// both at once.
+/// A node that was deleted before a renewal is not renewed. That also holds for a process that was
+/// stopped and reads both answers at once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-async fn what_is_deleted_is_not_renewed_by_a_process_that_was_stopped() {
+async fn a_deleted_node_is_not_renewed_by_a_process_that_was_stopped() {
     let server = server();
     let network = Proxy::start(server.addr()).unwrap();
     let (client, operator) = (client(network.addr()).await, operator(server.addr()).await);
@@ -206,8 +206,8 @@ async fn what_is_deleted_is_not_renewed_by_a_process_that_was_stopped() {
         held.ticket = win(&client, &held).await.ticket;
         let renewed = client.renew(&[&held]).await.remove(0);
         assert!(matches!(renewed, Ok(Renewal::Held(_))), "{renewed:?}");
-        let path = format!("/n{round}/{}", line(&operator, &format!("n{round}")).await[0]);
-        // What is deleted is told, and the renewal answered, while nothing runs.
+        let path = format!("/n{round}/{}", queue_of(&operator, &format!("n{round}")).await[0]);
+        // The deletion is notified, and the renewal answered, while the process is stopped.
         let [to_server, to_client] = [300, 200].map(Duration::from_millis);
         network.set(Fault::Delay { to_server, to_client });
         let renewal = tokio::spawn({
@@ -216,7 +216,7 @@ async fn what_is_deleted_is_not_renewed_by_a_process_that_was_stopped() {
         });
         sleep(Duration::from_millis(100)).await;
         operator.delete(&path, None).await.unwrap();
-        // Nothing runs on the only worker meanwhile, and what comes is read at once.
+        // Nothing runs on the only worker meanwhile, and arriving data are read at once.
         tokio::spawn(async { std::thread::park_timeout(Duration::from_millis(800)) })
             .await
             .unwrap();
@@ -227,7 +227,7 @@ async fn what_is_deleted_is_not_renewed_by_a_process_that_was_stopped() {
 }
 
 #[tokio::test]
-async fn who_cannot_follow_the_line_any_more_leaves_it() {
+async fn a_waiter_that_cannot_watch_the_queue_leaves_it() {
     let server = server();
     let (near, operator) = (client(server.addr()).await, operator(server.addr()).await);
     let before = [claim("n", true), claim("n", true), claim("n", true)];
@@ -242,7 +242,7 @@ async fn who_cannot_follow_the_line_any_more_leaves_it() {
     until("it waits, and watches", async || {
         let words = server.word("wchs").unwrap();
         // Itself and two before it, and those in the other session three nodes together.
-        line(&operator, "n").await.len() == 4 && words.contains("Total watches:6")
+        queue_of(&operator, "n").await.len() == 4 && words.contains("Total watches:6")
     })
     .await;
     // The line is read again when the second one before it leaves, and makes no sense by then.
@@ -290,7 +290,7 @@ async fn a_line_whose_numbers_have_wrapped_is_refused_loudly() {
         let fault = client.try_acquire(&claim("n", queue)).await.unwrap_err();
         assert_eq!(fault.kind(), FaultKind::Invalid);
         assert!(fault.into_source().to_string().contains("32 bits"));
-        assert_eq!(line(&operator, "n").await.len(), 2, "nothing of ours stays in it");
+        assert_eq!(queue_of(&operator, "n").await.len(), 2, "nothing of ours stays in it");
     }
     operator.create("/m", b"", &open).await.unwrap();
     operator.create("/m/leases", b"", &open).await.unwrap();
@@ -308,7 +308,7 @@ async fn a_line_whose_numbers_have_wrapped_is_refused_loudly() {
 /// ZooKeeper 3.8 does not wrap: from 2 147 483 647 on every node gets that number, and the random
 /// part of its name would decide.
 #[tokio::test]
-async fn near_the_end_of_the_numbers_nobody_is_let_in() {
+async fn near_the_end_of_the_numbers_claims_are_refused() {
     let server = server();
     let first = claim("n", true);
     {
@@ -325,7 +325,7 @@ async fn near_the_end_of_the_numbers_nobody_is_let_in() {
             assert_eq!(fault.kind(), FaultKind::Invalid, "{next}");
             let text = fault.into_source().to_string();
             assert!(text.contains("numbers") && text.contains("delete the node"), "{text}");
-            assert!(line(&operator, "n").await.is_empty(), "the refused node is removed");
+            assert!(queue_of(&operator, "n").await.is_empty(), "the refused node is removed");
             assert_eq!(client.inspect(&name("n")).await.unwrap().waiting, Some(0));
         }
         // The remedy.
@@ -351,7 +351,7 @@ async fn up_to_the_margin_the_numbers_are_used() {
     win(&client, &holder).await;
     assert!(is_contended(&client, &waiter).await);
     client.try_acquire(&claim("n", true)).await.unwrap_err();
-    // Those who came before are served.
+    // Claims that were queued before are served.
     client.release(&holder, ReleaseMode::now()).await.unwrap();
     soon(client.wait(&waiter)).await.unwrap();
     win(&client, &waiter).await;
@@ -370,7 +370,7 @@ async fn behind_nodes_that_have_the_largest_number_nobody_is_first() {
     for queue in [false, true] {
         let fault = client.try_acquire(&claim("n", queue)).await.unwrap_err();
         assert_eq!(fault.kind(), FaultKind::Invalid);
-        assert_eq!(line(&operator, "n").await.len(), 2, "nothing of ours stays in it");
+        assert_eq!(queue_of(&operator, "n").await.len(), 2, "nothing of ours stays in it");
     }
     let seen = client.inspect(&name("n")).await.unwrap();
     assert_eq!((seen.holders.len(), seen.waiting), (2, Some(0)), "nobody can tell which");
@@ -396,17 +396,18 @@ async fn a_held_lock_stays_held_and_each_lease_is_long_enough() {
     m.release().await.unwrap();
 }
 
-/// How a check begins in a transaction, and a ping. The server does not tell them from other requests.
+/// The start of a check in a transaction, and of a ping. The server does not distinguish them from
+/// other requests.
 const CHECK: [u8; 9] = [0, 0, 0, 13, 0, 255, 255, 255, 255];
 const PING: [u8; 8] = [255, 255, 255, 254, 0, 0, 0, 11];
 const PROOF_BYTES: u64 = 39;
 const PING_BYTES: u64 = 12;
 
 #[tokio::test]
-async fn what_holds_and_waits_costs_proofs_and_no_more() {
+async fn holders_and_waiters_cost_heartbeat_writes_only() {
     let server = server();
-    let line = Proxy::start(server.addr()).unwrap();
-    let (near, far) = (client(server.addr()).await, client(line.addr()).await);
+    let proxy = Proxy::start(server.addr()).unwrap();
+    let (near, far) = (client(server.addr()).await, client(proxy.addr()).await);
     let mut sent = Vec::new();
     for count in [1, 100] {
         for i in 0..count {
@@ -414,10 +415,10 @@ async fn what_holds_and_waits_costs_proofs_and_no_more() {
             assert!(is_contended(&far, &claim(&format!("n{count}-{i}"), true)).await);
         }
         sleep(Duration::from_millis(500)).await;
-        let before = line.stats().to_server.received;
-        let (proofs, pings) = (line.count(CHECK), line.count(PING));
+        let before = proxy.stats().to_server.received;
+        let (proofs, pings) = (proxy.count(CHECK), proxy.count(PING));
         sleep(TIMEOUT).await;
-        sent.push(line.stats().to_server.received - before);
+        sent.push(proxy.stats().to_server.received - before);
         // One each eighth of the timeout, and hardly a ping before one of them.
         let (proofs, pings) = (proofs.seen(), pings.seen());
         assert!((4..=9).contains(&proofs) && pings <= 7, "{proofs} proofs and {pings} pings");
@@ -441,7 +442,7 @@ async fn when_its_last_user_is_gone_the_session_is_closed() {
     assert!(matches!(clones.renew(&[&holder]).await.remove(0), Ok(Renewal::Held(_))));
     drop(clones);
     let gone = Moment::now();
-    until("all is gone", async || line(&operator, "n").await.is_empty()).await;
+    until("all is gone", async || queue_of(&operator, "n").await.is_empty()).await;
     assert!(Moment::now().saturating_since(gone) < TIMEOUT, "closed, not timed out");
 }
 
@@ -451,7 +452,7 @@ async fn a_node_of_another_session_is_none_of_ours_whatever_it_is_called() {
     let (client, operator) = (client(server.addr()).await, operator(server.addr()).await);
     let holder = claim("n", false);
     win(&client, &holder).await;
-    let path = format!("/n/{}", line(&operator, "n").await[0]);
+    let path = format!("/n/{}", queue_of(&operator, "n").await[0]);
     let options = CreateMode::Ephemeral.with_acls(Acls::anyone_all());
     operator.delete(&path, None).await.unwrap();
     operator.create(&path, b"", &options).await.unwrap();
@@ -460,7 +461,7 @@ async fn a_node_of_another_session_is_none_of_ours_whatever_it_is_called() {
     assert!(matches!(renewal, Ok(Renewal::NotHeld)), "{renewal:?}");
     let next = claim("m", false);
     until("there is another session", async || client.try_acquire(&next).await.is_ok()).await;
-    assert_eq!(line(&operator, "n").await.len(), 1, "it is not ours to delete");
+    assert_eq!(queue_of(&operator, "n").await.len(), 1, "it is not ours to delete");
 }
 
 #[tokio::test]
@@ -476,7 +477,7 @@ async fn below_a_chroot_and_a_prefix() {
     let client = ZooKeeper::connect(url).await.unwrap();
     let held = claim("orders/42", true);
     win(&client, &held).await;
-    assert_eq!(line(&operator, "app/a/b/orders%2F42").await.len(), 1);
+    assert_eq!(queue_of(&operator, "app/a/b/orders%2F42").await.len(), 1);
     let listed = client.list("orders/", None, 10).await.unwrap();
     assert_eq!(listed.len(), 1);
     assert_eq!(listed[0].name, held.name);
@@ -484,8 +485,8 @@ async fn below_a_chroot_and_a_prefix() {
     assert!(matches!(attempt, Ok(Attempt::Acquired(_))), "elsewhere it is another lock");
 }
 
-/// A line that takes more than a message of ZooKeeper's may have (1 MB, unless set): few places with long names
-/// do as well as many.
+/// A line that takes more than a message of ZooKeeper's may have (1 MB, unless set): few places
+/// with long names do as well as many.
 #[tokio::test]
 async fn a_line_of_any_length_is_read() {
     const PLACES: u64 = 24;
@@ -503,7 +504,7 @@ async fn a_line_of_any_length_is_read() {
     let waiter = claim("n", true);
     assert!(is_contended(&client, &waiter).await);
     assert_eq!(client.inspect(&waiter.name).await.unwrap().waiting, Some(PLACES));
-    for node in line(&operator, "n").await.iter().filter(|node| node.starts_with(&long)) {
+    for node in queue_of(&operator, "n").await.iter().filter(|node| node.starts_with(&long)) {
         operator.delete(&format!("/n/{node}"), None).await.unwrap();
     }
     soon(client.wait(&waiter)).await.unwrap();

@@ -1,12 +1,12 @@
 //! The ZooKeeper backend on real servers.
 
 mod ensemble;
-mod fleets;
+mod interop;
 mod locks;
 mod outages;
 mod refusals;
-mod shrinking;
-mod slow;
+mod session_timeouts;
+mod slow_links;
 mod support;
 #[cfg(feature = "tls")]
 mod tls;

@@ -1,4 +1,4 @@
-//! What this backend does when connections, sessions and servers are lost.
+//! Lost connections, sessions and servers.
 
 use std::future::poll_fn;
 use std::pin::pin;
@@ -16,12 +16,12 @@ use test_servers::{KeepData, ZooKeeper as Server};
 use zookeeper_client::{Acls, Client, CreateMode};
 
 use crate::support::{
-    BOUND, TIMEOUT, claim, client, is_contended, line, name, operator, server, soon, until, win,
+    BOUND, TIMEOUT, claim, client, is_contended, name, operator, queue_of, server, soon, until, win,
 };
 
 struct Far {
     server: Server,
-    line: Proxy,
+    network: Proxy,
     client: ZooKeeper,
     operator: Client,
 }
@@ -29,61 +29,62 @@ struct Far {
 /// A client behind a proxy.
 async fn far_away() -> Far {
     let server = server();
-    let line = Proxy::start(server.addr()).unwrap();
-    let (client, operator) = (client(line.addr()).await, operator(server.addr()).await);
-    // The node of the lock is there, so that the first request which names it is the one that is meant.
+    let network = Proxy::start(server.addr()).unwrap();
+    let (client, operator) = (client(network.addr()).await, operator(server.addr()).await);
+    // The node of the lock is there, so that the first request which names it is the one that is
+    // meant.
     let first = claim("n", true);
     win(&client, &first).await;
     client.release(&first, ReleaseMode::now()).await.unwrap();
-    Far { server, line, client, operator }
+    Far { server, network, client, operator }
 }
 
 #[tokio::test]
 async fn a_node_whose_creation_went_unanswered_is_found_again() {
-    let Far { server: _server, line: network, client, operator } = far_away().await;
+    let Far { server: _server, network, client, operator } = far_away().await;
     for _ in 0..5 {
         let claim = claim("n", true);
         let hit = network.cut_after("_c_");
         let attempt = soon(win(&client, &claim)).await;
         soon(hit.into_future()).await.unwrap();
-        let node = line(&operator, "n").await;
+        let node = queue_of(&operator, "n").await;
         assert_eq!(node.len(), 1, "it was created once");
         assert_eq!(win(&client, &claim).await.token, attempt.token);
-        assert_eq!(line(&operator, "n").await, node, "and is the one that was found");
+        assert_eq!(queue_of(&operator, "n").await, node, "and is the one that was found");
         assert_eq!(client.release(&claim, ReleaseMode::now()).await.unwrap(), Release::Released);
-        assert!(line(&operator, "n").await.is_empty());
+        assert!(queue_of(&operator, "n").await.is_empty());
     }
 }
 
 #[tokio::test]
 async fn an_acquisition_whose_answer_is_lost_finds_its_node_again() {
-    let Far { server: _server, line: network, client, operator } = far_away().await;
+    let Far { server: _server, network, client, operator } = far_away().await;
     let locks = Locker::new(client);
     for _ in 0..3 {
         let hit = network.cut_after("_c_");
         let guard = soon(locks.lock("n").unwrap().acquire()).await.unwrap();
         soon(hit.into_future()).await.unwrap();
-        assert_eq!(line(&operator, "n").await.len(), 1, "and makes no other one");
+        assert_eq!(queue_of(&operator, "n").await.len(), 1, "and makes no other one");
         guard.verify().await.unwrap();
         guard.release().await.unwrap();
-        assert!(line(&operator, "n").await.is_empty());
+        assert!(queue_of(&operator, "n").await.is_empty());
     }
 }
 
 /// The outcome is unknown then, and nothing of it outlasts the outage.
 #[tokio::test]
 async fn an_acquisition_that_is_given_up_in_an_outage_is_cleared_away_after_it() {
-    let Far { server: _server, line: network, client, operator } = far_away().await;
+    let Far { server: _server, network, client, operator } = far_away().await;
     let locks = Locker::builder(client).timeout(Duration::from_millis(500)).build();
     let hit = network.cut_after("_c_");
     network.set(Fault::Refuse);
     let error = soon(locks.lock("n").unwrap().acquire()).await.unwrap_err();
     assert!(error.is_retryable(), "{error:?}");
     soon(hit.into_future()).await.unwrap();
-    assert_eq!(line(&operator, "n").await.len(), 1, "it was created");
+    assert_eq!(queue_of(&operator, "n").await.len(), 1, "it was created");
     network.heal();
     let healed = Moment::now();
-    until("it is cleared away", async || line(&operator, "n").await.is_empty()).await;
+    until("it is cleared away", async || queue_of(&operator, "n").await.is_empty()).await;
     let took = Moment::now().saturating_since(healed);
     println!("cleared away {took:?} after the outage");
     assert!(took < TIMEOUT / 2, "by the client, and not by the end of its session: {took:?}");
@@ -113,7 +114,7 @@ async fn a_release_that_cannot_get_through_says_when_the_lock_is_free() {
 
 #[tokio::test]
 async fn a_creation_that_lands_late_is_cleared_away() {
-    let Far { server: _server, line: network, client, operator } = far_away().await;
+    let Far { server: _server, network, client, operator } = far_away().await;
     let claim = claim("n", true);
     let mut held = network.hold("_c_");
     let attempt = tokio::time::timeout(Duration::from_millis(300), client.try_acquire(&claim));
@@ -123,16 +124,16 @@ async fn a_creation_that_lands_late_is_cleared_away() {
     let release = soon(client.release(&claim, ReleaseMode::after_unknown_outcome())).await;
     assert!(!matches!(release, Ok(Release::Released)));
     soon(held.deliver()).await.ok();
-    until("it is cleared away", async || line(&operator, "n").await.is_empty()).await;
+    until("it is cleared away", async || queue_of(&operator, "n").await.is_empty()).await;
     sleep(Duration::from_secs(1)).await;
-    assert!(line(&operator, "n").await.is_empty());
+    assert!(queue_of(&operator, "n").await.is_empty());
     assert!(!is_contended(&client, &crate::support::claim("n", false)).await);
 }
 
 /// The watches on those before it tell: it does not read the queue again, which may be long.
 #[tokio::test]
 async fn a_waiter_asks_nothing_while_nothing_changes() {
-    let Far { server, line: network, client, operator } = far_away().await;
+    let Far { server, network, client, operator } = far_away().await;
     let (holder, waiter) = (claim("n", true), claim("n", true));
     win(&client, &holder).await;
     assert!(is_contended(&client, &waiter).await);
@@ -148,25 +149,25 @@ async fn a_waiter_asks_nothing_while_nothing_changes() {
     soon(client.wait(&waiter)).await.unwrap();
     win(&client, &waiter).await;
     assert_eq!(client.release(&waiter, ReleaseMode::now()).await.unwrap(), Release::Released);
-    assert!(line(&operator, "n").await.is_empty());
+    assert!(queue_of(&operator, "n").await.is_empty());
 }
 
 /// Its node is there, and known: it is the answer to the question after it that is lost.
 #[tokio::test]
 async fn a_claim_makes_one_node_when_its_first_sight_of_the_queue_is_lost() {
-    let Far { server: _server, line: network, client, operator } = far_away().await;
+    let Far { server: _server, network, client, operator } = far_away().await;
     let (holder, waiter) = (claim("n", true), claim("n", true));
     win(&client, &holder).await;
     let hit = network.cut_after(b"\0\0\0\x08\0\0\0\x02/n");
     let attempt = soon(client.try_acquire(&waiter)).await;
     soon(hit.into_future()).await.unwrap();
     assert!(matches!(attempt, Ok(Attempt::Contended { .. })), "{attempt:?}");
-    assert_eq!(line(&operator, "n").await.len(), 2, "one node for each claim");
+    assert_eq!(queue_of(&operator, "n").await.len(), 2, "one node for each claim");
     assert_eq!(client.release(&holder, ReleaseMode::now()).await.unwrap(), Release::Released);
     soon(client.wait(&waiter)).await.unwrap();
     win(&client, &waiter).await;
     assert_eq!(client.release(&waiter, ReleaseMode::now()).await.unwrap(), Release::Released);
-    until("nothing is left", async || line(&operator, "n").await.is_empty()).await;
+    until("nothing is left", async || queue_of(&operator, "n").await.is_empty()).await;
 }
 
 #[tokio::test]
@@ -175,7 +176,7 @@ async fn dropped_at_any_await_nothing_is_left() {
     let (client, operator) = (client(server.addr()).await, operator(server.addr()).await);
     for holder in [None, Some(claim("n", false))] {
         if let Some(holder) = &holder {
-            // What the round before has left lapses first.
+            // The residue of the round before expires first.
             until("it is won", async || !is_contended(&client, holder).await).await;
         }
         let expected = usize::from(holder.is_some());
@@ -191,15 +192,15 @@ async fn dropped_at_any_await_nothing_is_left() {
                 )
                 .await;
                 soon(client.release(&claim, ReleaseMode::after_unknown_outcome())).await.unwrap();
-                until("nothing is left", async || line(&operator, "n").await.len() == expected)
+                until("nothing is left", async || queue_of(&operator, "n").await.len() == expected)
                     .await;
             }
         }
-        // And if nobody releases: when the place lapses.
+        // Without a release, the entry expires.
         let mut claim = claim("n", false);
         claim.ttl = Duration::from_millis(100);
         poll_and_drop(client.try_acquire(&claim), 2).await;
-        until("nothing is left", async || line(&operator, "n").await.len() == expected).await;
+        until("nothing is left", async || queue_of(&operator, "n").await.len() == expected).await;
     }
 }
 
@@ -219,7 +220,7 @@ async fn poll_and_drop<T>(work: impl Future<Output = T>, polls: usize) {
 
 #[tokio::test]
 async fn a_release_while_disconnected_is_made_up_for() {
-    let Far { server: _server, line: network, client, operator } = far_away().await;
+    let Far { server: _server, network, client, operator } = far_away().await;
     let locks = Locker::builder(client.clone()).timeout(Duration::from_millis(500)).build();
     let guard = locks.lock("n").unwrap().acquire().await.unwrap();
     network.set(Fault::BlackHole);
@@ -227,13 +228,13 @@ async fn a_release_while_disconnected_is_made_up_for() {
     assert!(error.is_retryable(), "{error:?}");
     network.reset_connections().await;
     network.heal();
-    until("it is gone", async || line(&operator, "n").await.is_empty()).await;
+    until("it is gone", async || queue_of(&operator, "n").await.is_empty()).await;
     soon(locks.lock("n").unwrap().acquire()).await.unwrap().release().await.unwrap();
 }
 
 #[tokio::test]
 async fn a_broken_connection_costs_no_lock() {
-    let Far { server: _server, line: network, client, .. } = far_away().await;
+    let Far { server: _server, network, client, .. } = far_away().await;
     let locks = Locker::new(client);
     let guard = locks.lock("n").unwrap().acquire().await.unwrap();
     // Time after time, for more than a session lasts.
@@ -249,7 +250,7 @@ async fn a_broken_connection_costs_no_lock() {
 
 #[tokio::test]
 async fn cut_off_the_holder_gives_up_before_others_get_in_and_its_next_session_is_another() {
-    let Far { server, line: network, client, operator } = far_away().await;
+    let Far { server, network, client, operator } = far_away().await;
     let locks = Locker::new(client.clone());
     let guard = locks.lock("n").unwrap().acquire().await.unwrap();
     let owner = *guard.owner();
@@ -271,7 +272,7 @@ async fn cut_off_the_holder_gives_up_before_others_get_in_and_its_next_session_i
     println!("gave up {gave_up:?} after the cut; the next one got in {gap:?} later");
     assert!(gap >= TIMEOUT / 3, "there is room between the two: {gap:?}");
     network.heal();
-    // What the old session held is nobody's.
+    // The locks of the old session are lost.
     let mut old = claim("n", false);
     old.owner = owner;
     soon(async {
@@ -285,7 +286,7 @@ async fn cut_off_the_holder_gives_up_before_others_get_in_and_its_next_session_i
     next.verify().await.unwrap();
     next.release().await.unwrap();
     soon(locks.lock("n").unwrap().acquire()).await.unwrap().release().await.unwrap();
-    assert!(line(&operator, "n").await.is_empty());
+    assert!(queue_of(&operator, "n").await.is_empty());
 }
 
 /// An answer that promises more bytes than ever come: every later one is a part of it.
@@ -299,7 +300,7 @@ async fn get_out_of_step(client: &ZooKeeper, network: &Proxy) {
 
 #[tokio::test]
 async fn a_session_that_is_given_up_is_closed_while_there_is_no_other_one() {
-    let Far { server: _server, line: network, client, operator } = far_away().await;
+    let Far { server: _server, network, client, operator } = far_away().await;
     let holder = claim("n", false);
     win(&client, &holder).await;
     // Young sessions have their deadline later.
@@ -307,18 +308,18 @@ async fn a_session_that_is_given_up_is_closed_while_there_is_no_other_one() {
     client.renew(&[&holder]).await.remove(0).unwrap();
     network.set(Fault::Refuse);
     get_out_of_step(&client, &network).await;
-    assert_eq!(line(&operator, "n").await.len(), 1);
+    assert_eq!(queue_of(&operator, "n").await.len(), 1);
     soon(client.wait_lost(&holder)).await.unwrap();
     let given_up = Moment::now();
-    until("it is closed", async || line(&operator, "n").await.is_empty()).await;
-    // By itself the server would have waited for a session from the last proof on, which was sent half a
-    // session before.
+    until("it is closed", async || queue_of(&operator, "n").await.is_empty()).await;
+    // By itself the server would have waited for a session from the last proof on, which was sent
+    // half a session before.
     assert!(Moment::now().saturating_since(given_up) < TIMEOUT * 2 / 5, "closed, not timed out");
 }
 
 #[tokio::test]
 async fn a_session_that_is_given_up_keeps_its_locks_until_its_holders_have_given_up() {
-    let Far { server: _server, line: network, client, operator } = far_away().await;
+    let Far { server: _server, network, client, operator } = far_away().await;
     let holder = claim("n", false);
     let lease = win(&client, &holder).await;
     get_out_of_step(&client, &network).await;
@@ -327,26 +328,26 @@ async fn a_session_that_is_given_up_keeps_its_locks_until_its_holders_have_given
     assert!(!(lease.since + lasts * 9 / 10).has_passed(), "it is given up long before");
     until("there is another one", async || client.try_acquire(&claim("m", false)).await.is_ok())
         .await;
-    until("it is closed", async || line(&operator, "n").await.is_empty()).await;
+    until("it is closed", async || queue_of(&operator, "n").await.is_empty()).await;
     let ended = Moment::now();
     assert!(ended.saturating_since(lease.since) >= lasts * 99 / 100, "a holder may rely on it");
 }
 
 #[tokio::test]
 async fn waiters_outlive_a_restart_of_the_server() {
-    let Far { server, line: _network, client, operator } = far_away().await;
+    let Far { server, network: _network, client, operator } = far_away().await;
     let holder = claim("n", false);
     win(&client, &holder).await;
     let locks = Locker::new(client.clone());
     let waiting = locks.lock("n").unwrap();
     let waiter = tokio::spawn(async move { waiting.acquire().await });
-    // It knows that it has to wait, and is no newcomer any more, who would be told of the outage.
+    // The waiter is queued, and no new attempt, which would fail in the outage.
     until_watched(&server, 2).await;
-    let before = line(&operator, "n").await;
+    let before = queue_of(&operator, "n").await;
     server.restart(KeepData::Yes);
     until("it works again", async || client.inspect(&name("n")).await.is_ok()).await;
     let after = crate::support::operator(server.addr()).await;
-    assert_eq!(line(&after, "n").await, before, "the sessions live, and all keep their places");
+    assert_eq!(queue_of(&after, "n").await, before, "the sessions live, and all keep their places");
     assert_eq!(soon(client.release(&holder, ReleaseMode::now())).await.unwrap(), Release::Released);
     soon(waiter).await.unwrap().unwrap().release().await.unwrap();
 }
@@ -354,7 +355,7 @@ async fn waiters_outlive_a_restart_of_the_server() {
 #[tokio::test]
 async fn a_crowd_is_served_one_by_one_and_a_release_wakes_no_herd() {
     const WAITERS: usize = 30;
-    let Far { server, line: network, client: near, .. } = far_away().await;
+    let Far { server, network, client: near, .. } = far_away().await;
     let holder = claim("n", false);
     win(&near, &holder).await;
     let mut crowd = Vec::new();
@@ -370,7 +371,8 @@ async fn a_crowd_is_served_one_by_one_and_a_release_wakes_no_herd() {
     for (i, (waiter, claim)) in crowd.iter().enumerate() {
         soon(waiter.wait(claim)).await.unwrap();
         win(waiter, claim).await;
-        // The two behind have been told of the one before: one is handed the lock, and one has looked again.
+        // The two behind have been told of the one before: one is handed the lock, and one has
+        // looked again.
         let left = WAITERS - i;
         let watches = format!("Total watches:{}", (3 * left).saturating_sub(3).max(1));
         until("two have been told, and nobody else", async || {
@@ -381,7 +383,7 @@ async fn a_crowd_is_served_one_by_one_and_a_release_wakes_no_herd() {
     }
 }
 
-/// What the server has counted since its start.
+/// Returns a counter of the server since its start.
 fn counted(server: &Server, what: &str) -> u64 {
     let counters = server.word("mntr").unwrap();
     let counter = counters.lines().find_map(|line| line.strip_prefix(what));
@@ -394,12 +396,12 @@ async fn until_watched(server: &Server, watches: u64) {
     until(&what, async || server.word("wchs").unwrap().lines().any(|line| line == all)).await;
 }
 
-/// Who comes reads the line, and that is all that grows with it.
+/// A new waiter reads the queue, and only that request grows with it.
 #[tokio::test]
-async fn who_comes_reads_59_bytes_for_each_place_before_it() {
+async fn a_new_waiter_reads_59_bytes_for_each_entry_before_it() {
     const PLACE: u64 = 59;
 
-    let Far { server: _server, line: network, client, operator } = far_away().await;
+    let Far { server: _server, network, client, operator } = far_away().await;
     let options = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
     let mut places = 0;
     for depth in [10, 1_000, 10_000] {
@@ -437,7 +439,8 @@ async fn a_thousand_waiters_of_one_session_are_told_once_for_each_release() {
         line.push(claim);
     }
     until_watched(&server, WAITERS + 1).await;
-    // Each enters, looks, and watches itself; those behind it need no more. And there are proofs, and our words.
+    // Each enters, looks, and watches itself; those behind it need no more. And there are proofs,
+    // and our words.
     let asked = counted(&server, requests) - before;
     assert!(asked <= 3 * WAITERS + 100, "{asked} requests for {WAITERS} waiters");
     let before = (counted(&server, events), counted(&server, requests));
@@ -447,14 +450,15 @@ async fn a_thousand_waiters_of_one_session_are_told_once_for_each_release() {
         win(&client, &pair[1]).await;
     }
     assert_eq!(counted(&server, events) - before.0, RELEASES, "one event for each release");
-    // Nobody looks again: who leaves was one of ours, and known to be first.
+    // No waiter reads the queue again: the released node is one of this session, and known to be
+    // first.
     let asked = counted(&server, requests) - before.1;
     assert!(asked <= RELEASES + 15, "{asked} requests for {RELEASES} releases");
 }
 
 #[tokio::test]
-async fn who_shares_a_watch_and_leaves_takes_it_from_nobody_and_the_last_one_takes_it_back() {
-    let Far { server, line: network, client: ours, .. } = far_away().await;
+async fn a_shared_watch_outlives_each_user_but_the_last() {
+    let Far { server, network, client: ours, .. } = far_away().await;
     let others = client(server.addr()).await;
     let holder = claim("n", false);
     win(&others, &holder).await;
@@ -474,7 +478,7 @@ async fn who_shares_a_watch_and_leaves_takes_it_from_nobody_and_the_last_one_tak
     ours.release(&first, ReleaseMode::now()).await.unwrap();
     soon(ours.wait(&third)).await.unwrap();
     win(&ours, &third).await;
-    // Those who leave before anything happens leave no watch on what stays.
+    // Waiters that leave before any event leave no watch on the nodes that stay.
     let [fourth, fifth] = [(); 2].map(|()| claim("n", true));
     for claim in [&fourth, &fifth] {
         assert!(is_contended(&others, claim).await);
@@ -488,7 +492,7 @@ async fn who_shares_a_watch_and_leaves_takes_it_from_nobody_and_the_last_one_tak
 }
 
 #[tokio::test]
-async fn nobody_misses_a_turn_while_others_come_and_go() {
+async fn no_waiter_misses_its_turn_while_others_come_and_go() {
     const WAITERS: u64 = 12;
     const TURNS: u64 = 25;
     let server = server();
@@ -513,11 +517,11 @@ async fn nobody_misses_a_turn_while_others_come_and_go() {
         }
     })
     .await;
-    assert!(line(&operator, "n").await.is_empty());
+    assert!(queue_of(&operator, "n").await.is_empty());
     until_watched(&server, 0).await;
 }
 
-/// Takes the lock, or loses patience and leaves the line.
+/// Acquires the lock, or leaves the queue after a time.
 async fn come_and_go(client: &ZooKeeper, is_held: &AtomicBool, random: &mut fastrand::Rng) {
     let claim = claim("n", true);
     let patience = match random.bool() {
@@ -538,8 +542,8 @@ async fn come_and_go(client: &ZooKeeper, is_held: &AtomicBool, random: &mut fast
 }
 
 #[tokio::test]
-async fn nobody_there_is_an_error_within_its_bound() {
-    let Far { server, line: _network, client, .. } = far_away().await;
+async fn an_unreachable_server_is_an_error_within_the_bound() {
+    let Far { server, network: _network, client, .. } = far_away().await;
     let locks = Locker::builder(client).timeout(Duration::from_millis(300)).build();
     server.kill();
     let error = soon(locks.lock("n").unwrap().try_acquire()).await.unwrap_err();

@@ -1,4 +1,4 @@
-//! What servers refuse, and how that is told.
+//! Refusals of servers, and their errors.
 
 use std::time::Duration;
 
@@ -53,7 +53,7 @@ async fn sessions_that_are_local_to_a_member_are_refused_for_good() {
     assert!(error.to_string().contains("localSessionsUpgradingEnabled"), "{error}");
 }
 
-/// Its session goes on, and so does the lock: nobody can say how long.
+/// The session goes on, and so does the lock, for an unknown time.
 #[tokio::test]
 async fn a_release_that_is_refused_promises_no_bound_and_is_warned_of() {
     let output = Output::default();
@@ -68,7 +68,8 @@ async fn a_release_that_is_refused_promises_no_bound_and_is_warned_of() {
     assert_eq!((error.kind(), error.free_within()), (ErrorKind::Denied, None), "{error:?}");
     assert!(output.text().contains("stays taken"), "{}", output.text());
     operator.set_acl("/n", &rights(Permission::ALL), None).await.unwrap();
-    until("it is removed", async || crate::support::line(&operator, "n").await.is_empty()).await;
+    until("it is removed", async || crate::support::queue_of(&operator, "n").await.is_empty())
+        .await;
 }
 
 #[tokio::test]
@@ -126,7 +127,8 @@ async fn what_is_not_declared_is_refused_before_anything_is_sent() {
     assert!(operator(server.addr()).await.check_stat("/n").await.unwrap().is_none());
 }
 
-/// A session is proven by a look at its root. If it may not do that, every lock of it is lost a little later.
+/// Heartbeat writes check the root. Without the right to read it, every lock would be lost a little
+/// later.
 #[tokio::test]
 async fn a_root_that_may_not_be_read_is_refused() {
     let server = server();

@@ -28,16 +28,16 @@ pub(crate) async fn client(addr: SocketAddr) -> ZooKeeper {
     ZooKeeper::connect(url(addr)).await.expect("the server takes us")
 }
 
-/// Somebody who sees and deletes nodes.
+/// Connects a client that sees and deletes nodes.
 pub(crate) async fn operator(addr: SocketAddr) -> Client {
     Client::connector().connect(&addr.to_string()).await.expect("the server takes an operator")
 }
 
-/// The nodes in line for a lock, first come first.
-pub(crate) async fn line(operator: &Client, lock: &str) -> Vec<String> {
-    let mut line = operator.list_children(&format!("/{lock}")).await.unwrap_or_default();
-    line.sort_by_key(|node| node.rsplit_once("lock").map(|(_, number)| number.to_owned()));
-    line
+/// Returns the queue of a lock in order.
+pub(crate) async fn queue_of(operator: &Client, lock: &str) -> Vec<String> {
+    let mut queue = operator.list_children(&format!("/{lock}")).await.unwrap_or_default();
+    queue.sort_by_key(|node| node.rsplit_once("lock").map(|(_, number)| number.to_owned()));
+    queue
 }
 
 pub(crate) fn claim(lock: &str, queue: bool) -> Claim {
@@ -57,7 +57,7 @@ pub(crate) async fn is_contended(client: &ZooKeeper, claim: &Claim) -> bool {
     matches!(client.try_acquire(claim).await, Ok(Attempt::Contended { .. }))
 }
 
-/// What must not take for ever.
+/// Waits for `work`, up to [`BOUND`].
 pub(crate) async fn soon<T>(work: impl Future<Output = T>) -> T {
     tokio::time::timeout(BOUND, work).await.expect("it ends soon")
 }

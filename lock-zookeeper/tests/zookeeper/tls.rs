@@ -17,7 +17,8 @@ const NEW_KEY: &str = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes";
 const OF_THIS_HOST: &str = "subjectAltName=IP:127.0.0.1";
 const PASSWORD: &str = "hunter2secret";
 
-/// Authorities, and what they vouch for. This host goes by its address: a bare system has no names.
+/// Authorities and the certificates that they sign. This host is named by its address: a bare
+/// system has no names.
 struct Certificates(TempDir);
 
 impl Certificates {
@@ -114,7 +115,7 @@ async fn a_server_is_trusted_for_its_certificate_only() {
 }
 
 #[tokio::test]
-async fn locks_work_with_a_server_that_asks_who_we_are() {
+async fn locks_work_with_a_server_that_requires_client_certificates() {
     let certificates = Certificates::new();
     let (_server, addr) = certificates.server("good", true).await;
     for options in ["ca=@/ca.pem", "ca=@/ca.pem&cert=@/stranger.pem&key=@/stranger.key"] {

@@ -11,7 +11,7 @@ use test_servers::ZooKeeper as Server;
 
 use crate::support::{TIMEOUT as SESSION, client, server, soon};
 
-/// So long that what a busy machine adds to a commit is little of it.
+/// Long enough that the delay of a busy machine is a small part of a commit.
 const TIMEOUT: Duration = Duration::from_secs(8);
 
 /// A server, and a client from which a commit takes so long.
@@ -23,14 +23,15 @@ async fn far_away(commit: Duration) -> (Server, Proxy, Locker) {
         let guard = soon(near.lock(name).unwrap().acquire()).await.expect("it is free");
         soon(guard.release()).await.expect("it is held");
     }
-    let line = Proxy::start(server.addr()).expect("a proxy can be started");
-    line.set(Fault::delay(commit / 2));
-    let url = format!("zookeeper://{}?session_timeout={}ms", line.addr(), TIMEOUT.as_millis());
+    let proxy = Proxy::start(server.addr()).expect("a proxy can be started");
+    proxy.set(Fault::delay(commit / 2));
+    let url = format!("zookeeper://{}?session_timeout={}ms", proxy.addr(), TIMEOUT.as_millis());
     let client = ZooKeeper::connect(url).await.expect("the server takes us");
-    (server, line, Locker::new(client))
+    (server, proxy, Locker::new(client))
 }
 
-/// Holds one lock, and takes another one again and again; returns what the grants left at the least.
+/// Holds one lock, and acquires another one again and again. Returns the shortest time that a grant
+/// left.
 async fn least_left(locks: &Locker) -> Duration {
     let held = soon(locks.lock("held").unwrap().acquire()).await.expect("it is free");
     let lock = locks.lock("again").unwrap();
@@ -48,14 +49,14 @@ async fn least_left(locks: &Locker) -> Duration {
 #[tokio::test]
 async fn commits_of_a_tenth_of_the_timeout_lose_no_lock() {
     let commit = TIMEOUT / 10;
-    let (_server, _line, locks) = far_away(commit).await;
+    let (_server, _proxy, locks) = far_away(commit).await;
     let left = least_left(&locks).await;
     assert!(left > commit, "a grant left {left:?}, and a commit takes {commit:?}");
 }
 
 #[tokio::test]
 async fn a_grant_leaves_a_quarter_of_the_timeout_on_a_quick_link() {
-    let (_server, _line, locks) = far_away(TIMEOUT / 50).await;
+    let (_server, _proxy, locks) = far_away(TIMEOUT / 50).await;
     let left = least_left(&locks).await;
     assert!(left >= TIMEOUT / 4, "a grant left {left:?}");
 }
@@ -64,8 +65,8 @@ async fn a_grant_leaves_a_quarter_of_the_timeout_on_a_quick_link() {
 #[tokio::test]
 async fn an_idle_session_commits_nothing() {
     let server = server();
-    let line = Proxy::start(server.addr()).expect("a proxy can be started");
-    let locks = Locker::new(client(line.addr()).await);
+    let proxy = Proxy::start(server.addr()).expect("a proxy can be started");
+    let locks = Locker::new(client(proxy.addr()).await);
     let lock = locks.lock("n").unwrap();
     soon(lock.acquire()).await.unwrap().release().await.unwrap();
     let written = || {
@@ -84,7 +85,7 @@ async fn an_idle_session_commits_nothing() {
     })
     .await;
 
-    line.set(Fault::delay(SESSION / 100));
+    proxy.set(Fault::delay(SESSION / 100));
     let began = Moment::now();
     let guard = soon(lock.acquire()).await.expect("it is free");
     let took = Moment::now().saturating_since(began);
@@ -92,7 +93,7 @@ async fn an_idle_session_commits_nothing() {
     // A span of proofs alone takes so long.
     assert!(took < SESSION / 3, "{took:?}");
     assert!(guard.valid_for() > Some(SESSION / 2), "{:?}", guard.valid_for());
-    line.heal();
+    proxy.heal();
     // Beyond every lease that is acknowledged so far.
     let proven = guard.deadline().unwrap() + SESSION;
     soon(async {

@@ -1,10 +1,10 @@
-//! The one session of a client, and the next one when it has ended.
+//! The session of a client, and its replacement when it has ended.
 
 use std::fmt;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use lock_core::backend::{Fault, FaultKind};
+use lock_core::backend::{Claim, Fault, FaultKind};
 use lock_core::clock::{Moment, sleep_between};
 use lock_core::{Error, ErrorKind};
 use tokio::sync::watch;
@@ -12,28 +12,32 @@ use tokio::task::{JoinHandle, JoinSet};
 use zookeeper_client::Error as ZkError;
 use zookeeper_client::{Acls, Client, CreateMode};
 
-use crate::chain::Proof;
+use super::connection::Connection;
+use super::heartbeats::{commit_no_op, warn_short_timeout};
+use super::queue_entry::QueueEntry;
+use super::session_lease::HeartbeatWrite;
+use super::{Session, expired};
 use crate::config::Config;
 use crate::fault::{EPHEMERAL_ON_LOCAL_SESSION, error};
 use crate::names::Layout;
-use crate::session::{Connection, Session, commit_nothing, expired, warn_of_less};
 
-/// From one try to open a session to the next: longer and longer.
+/// The pause between two attempts to open a session, which doubles up to the longest.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// Commits may take twice this part of the session timeout, see the crate's documentation.
+/// A warning is traced if commits take longer than this part of the session timeout. Locks are lost
+/// from twice that part on.
 const SLOW: u32 = 20;
 
-/// Opens sessions, one after the other, as long as it lives.
-pub(crate) struct Link {
+/// Opens one session after the other, for as long as it lives.
+pub(crate) struct SessionManager {
     current: watch::Receiver<Weak<Session>>,
-    /// As negotiated for the first session.
+    /// The timeout that was granted to the first session.
     timeout: Duration,
-    keeper: JoinHandle<()>,
+    task: JoinHandle<()>,
 }
 
-impl Link {
+impl SessionManager {
     /// Opens the first session.
     pub(crate) async fn open(config: Config) -> Result<Self, Error> {
         let first = open(&config).await?;
@@ -47,20 +51,29 @@ impl Link {
             );
         }
         let (sender, current) = watch::channel(Arc::downgrade(&first));
-        let keeper = tokio::spawn(keep(config, first, sender));
-        Ok(Self { current, timeout, keeper })
+        let task = tokio::spawn(run_sessions(config, first, sender));
+        Ok(Self { current, timeout, task })
     }
 
+    /// Returns the timeout of the first session.
     pub(crate) fn timeout(&self) -> Duration {
         self.timeout
     }
 
-    /// The session, whether or not it is connected; it may be over. `None` while there is no other one yet.
-    pub(crate) fn present(&self) -> Option<Arc<Session>> {
+    /// Returns the session, connected or not, ended or not. Returns `None` while there is none.
+    pub(crate) fn current(&self) -> Option<Arc<Session>> {
         self.current.borrow().upgrade()
     }
 
-    /// A session with a connection; an error if there will be none soon.
+    /// Returns the queue entry of a claim in the current session.
+    pub(crate) fn entry_of(&self, claim: &Claim) -> Option<(Arc<Session>, Arc<QueueEntry>)> {
+        let session = self.current()?;
+        let entry = session.entry(&claim.owner)?;
+        Some((session, entry))
+    }
+
+    /// Returns a session with a connection, or an error if there is none within a twentieth of the
+    /// timeout.
     pub(crate) async fn session(&self) -> Result<Arc<Session>, Fault> {
         let mut current = self.current.clone();
         loop {
@@ -83,24 +96,29 @@ impl Link {
     }
 }
 
-impl Drop for Link {
-    /// With the last user of its client the session is closed, and all that it had is gone at once.
+impl Drop for SessionManager {
+    /// Closes the session, and all its locks end at once.
     fn drop(&mut self) {
-        self.keeper.abort();
-        if let Some(session) = self.present() {
+        self.task.abort();
+        if let Some(session) = self.current() {
             session.end();
         }
     }
 }
 
-impl fmt::Debug for Link {
+impl fmt::Debug for SessionManager {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.present().fmt(f)
+        self.current().fmt(f)
     }
 }
 
-/// Owns the session: what else uses it lets go when it is over, and with the last one its client goes.
-async fn keep(config: Config, mut session: Arc<Session>, current: watch::Sender<Weak<Session>>) {
+/// Runs sessions. It owns the current one: all other users drop it when it is over, and its client
+/// is dropped with the last of them.
+async fn run_sessions(
+    config: Config,
+    mut session: Arc<Session>,
+    current: watch::Sender<Weak<Session>>,
+) {
     let mut closing = JoinSet::new();
     loop {
         session.run().await;
@@ -117,6 +135,7 @@ async fn keep(config: Config, mut session: Arc<Session>, current: watch::Sender<
     }
 }
 
+/// Opens a session, again and again until that succeeds.
 async fn reopen(config: &Config) -> Arc<Session> {
     let mut pause = FIRST_PAUSE;
     loop {
@@ -132,8 +151,9 @@ async fn reopen(config: &Config) -> Arc<Session> {
     }
 }
 
+/// Opens a session and sends its first heartbeat writes.
 async fn open(config: &Config) -> Result<Arc<Session>, Error> {
-    // Before the first byte: the session lives its timeout from some moment after this.
+    // The request has not been sent yet: the session lives its timeout from a later moment.
     let asked = Moment::now();
     let connection = Connection::open(config, &config.servers, None).await?;
     let connection = connection.map_err(|e| error(&e))?;
@@ -142,19 +162,19 @@ async fn open(config: &Config) -> Result<Arc<Session>, Error> {
         return Err(Error::new(ErrorKind::Unavailable, "the server grants no session timeout"));
     }
     if granted < config.session_timeout {
-        warn_of_less(config, granted);
+        warn_short_timeout(config, granted);
     }
     let client = connection.client();
     let (first, is_global) =
-        tokio::join!(look_at_root(client, &config.chroot), must_be_global(client));
+        tokio::join!(first_heartbeat(client, &config.chroot), check_is_global(client));
     let first = first?;
     is_global?;
-    let mut proofs = vec![first];
-    let is_slow = |proof: &Proof| proof.took() > granted / SLOW;
-    // A server that has just started takes long for the first one.
+    let mut heartbeats = vec![first];
+    let is_slow = |heartbeat: &HeartbeatWrite| heartbeat.took() > granted / SLOW;
+    // The first commit of a server that has just started takes long.
     if is_slow(&first) {
-        let second = look_at_root(client, &config.chroot).await?;
-        proofs.push(second);
+        let second = first_heartbeat(client, &config.chroot).await?;
+        heartbeats.push(second);
         if is_slow(&second) {
             tracing::warn!(
                 took = ?second.took(),
@@ -168,14 +188,14 @@ async fn open(config: &Config) -> Result<Arc<Session>, Error> {
         Some(_) => Acls::creator_all(),
         None => Acls::anyone_all(),
     };
-    Ok(Session::new(connection, asked, &proofs, config.clone(), acls))
+    Ok(Session::new(connection, asked, &heartbeats, config.clone(), acls))
 }
 
-/// Refuses a session that its member keeps to itself. The leader takes the nodes of such a one for
-/// those of a session that has expired, at each acquisition, for as long as the setting stands.
-/// Nothing is made: there is no such parent.
-async fn must_be_global(client: &Client) -> Result<(), Error> {
-    let path = format!("/{}/none", Layout::default().mint());
+/// Refuses a session that is local to its member. The leader takes its ephemeral nodes for nodes of
+/// an expired session, at each acquisition, for as long as the setting stands. The request creates
+/// nothing, because the parent does not exist.
+async fn check_is_global(client: &Client) -> Result<(), Error> {
+    let path = format!("/{}/none", Layout::default().new_node_name());
     let ephemeral = CreateMode::Ephemeral.with_acls(Acls::anyone_all());
     let created = client.create(&path, b"", &ephemeral);
     match tokio::time::timeout(client.session_timeout() / 2, created).await {
@@ -184,11 +204,12 @@ async fn must_be_global(client: &Client) -> Result<(), Error> {
     }
 }
 
-/// By what proves the session later on. If that is refused, all its locks would be lost, and nobody told why.
-async fn look_at_root(client: &Client, chroot: &str) -> Result<Proof, Error> {
+/// Sends the first heartbeat write. If later ones were refused, all locks would be lost, and no
+/// error would say why.
+async fn first_heartbeat(client: &Client, chroot: &str) -> Result<HeartbeatWrite, Error> {
     let bound = client.session_timeout() / 2;
-    let why = match tokio::time::timeout(bound, commit_nothing(client)).await {
-        Ok(Ok(proof)) => return Ok(proof),
+    let why = match tokio::time::timeout(bound, commit_no_op(client)).await {
+        Ok(Ok(heartbeat)) => return Ok(heartbeat),
         Ok(Err(ZkError::NoNode)) => {
             let why = format!("the chroot {chroot} does not exist: create it first");
             return Err(Error::new(ErrorKind::Invalid, why));
@@ -196,7 +217,7 @@ async fn look_at_root(client: &Client, chroot: &str) -> Result<Proof, Error> {
         Ok(Err(ZkError::NoAuth)) => {
             let root = if chroot.is_empty() { "/" } else { chroot };
             let why = format!(
-                "our user may not read {root}, and a look at it is what proves that a session lives: \
+                "the client's user may not read {root}, which heartbeat writes check: \
                  give it that right, or name a chroot that it may read"
             );
             return Err(Error::new(ErrorKind::Denied, why));

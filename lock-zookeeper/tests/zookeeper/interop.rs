@@ -9,7 +9,7 @@ use test_servers::{ZooKeeper as Server, ZooKeeperOptions};
 use tokio::task::JoinHandle;
 use zookeeper_client::{Acls, Client, CreateMode};
 
-use crate::support::{claim, line, name, operator, server, soon, until, win};
+use crate::support::{claim, name, operator, queue_of, server, soon, until, win};
 
 /// Makes a test of each function for each library.
 macro_rules! with_each_library {
@@ -51,19 +51,19 @@ async fn fleet_on(server: Server, library: Library) -> Fleet {
 }
 
 impl Fleet {
-    /// One of theirs, for the same lock as ours.
+    /// Starts a client of the library, for the same lock.
     fn theirs(&self) -> Peer {
         self.theirs_of("")
     }
 
-    /// One of theirs that is of another kind than usual.
+    /// Starts a client of the library, of another kind of lock.
     fn theirs_of(&self, kind: &str) -> Peer {
         let mut peer = self.library.start(&[]);
         peer.tell(&format!("{} /n {kind}", self.server.addr()));
         peer
     }
 
-    /// One of ours that waits, once it stands in line.
+    /// Starts a waiter of this project, and returns once it is queued.
     async fn waiter(&self) -> JoinHandle<LockGuard> {
         let before = self.in_line().await;
         let lock = self.locks.lock("n").unwrap();
@@ -73,7 +73,7 @@ impl Fleet {
     }
 
     async fn in_line(&self) -> usize {
-        line(&self.operator, "n").await.len()
+        queue_of(&self.operator, "n").await.len()
     }
 
     async fn until_in_line(&self, count: usize) {
@@ -176,8 +176,8 @@ async fn readers_of_kazoo_keep_us_out_and_we_keep_out_its_readers() {
     assert_eq!(behind.ask("release").await, "done");
 }
 
-/// go-zookeeper and Curator count every child; kazoo counts its own alone. Who is first is nobody's
-/// to tell.
+/// go-zookeeper and Curator count every child, and kazoo counts its own alone. The first one is
+/// undefined.
 #[tokio::test]
 async fn a_line_with_places_of_other_libraries_is_refused_in_kazoos_layout() {
     let fleet = fleet(Kazoo).await;

@@ -37,7 +37,7 @@ impl Limits {
         Self { ensemble, leader, low, lines }
     }
 
-    /// A holder with a session of the whole timeout, and a waiter of the leader's.
+    /// Returns a holder with a session of the whole timeout, and a waiter connected to the leader.
     async fn hand_over(&self) -> HandOver {
         self.lines[1].set(Fault::Refuse);
         let url = format!("{},{}", self.lines[0].addr(), self.lines[1].addr());
@@ -46,7 +46,7 @@ impl Limits {
         HandOver::between(holder, waiter, Duration::ZERO).await
     }
 
-    /// Has the client reconnect on the other one of its two lines.
+    /// Makes the client reconnect on the other one of its two proxies.
     async fn move_to(&self, line: usize, hand_over: &HandOver) {
         self.lines[1 - line].set(Fault::Refuse);
         self.lines[line].heal();
@@ -55,7 +55,7 @@ impl Limits {
         assert!(hand_over.holder.is_held(), "the lock survives the reconnect");
     }
 
-    /// From now on the leader hears nothing of the client.
+    /// Cuts the client off from the leader.
     fn cut(&self, how: Cut) {
         match how {
             Cut::Link => self.lines[1].set(Fault::BlackHole),
