@@ -20,16 +20,16 @@ use lock_core::{
     Takeover, Wakeup,
 };
 
-use crate::attempt::Manners;
-use crate::bell::{self, Bell};
-use crate::breaking::Mark;
-use crate::claims::{Claims, Seat, Sitting};
+use crate::attempt::Fairness;
+use crate::break_marker::BreakMarker;
+use crate::claims::{Claims, WaitState, WaitStateGuard};
 use crate::directory::Directory;
-use crate::fault::{fault, in_doubt};
+use crate::fault::{fault, with_unknown_effect};
+use crate::file_watch::{self, FileWatch};
 use crate::holders;
 use crate::lock_file::LockFile;
 use crate::open_files::OpenFiles;
-use crate::queue::{Place, Queue};
+use crate::queue::{Queue, QueueEntry};
 use crate::record::{Record, Written};
 
 const SUFFIX: &str = ".lock";
@@ -38,8 +38,8 @@ const SUFFIX: &str = ".lock";
 const PUNCTUATION: &str = "-_.:@+=,";
 const MAX_FILE_NAME: usize = 200;
 
-/// How often a holder looks whether its file was removed, where no more files can be watched.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How often a holder polls whether its file was removed, where no more files can be watched.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Locks in one directory of this host. Clones share everything.
 ///
@@ -126,8 +126,8 @@ impl FileLocks {
         Queue::beside(&self.inner.directory, lock_file)
     }
 
-    pub(crate) fn mark_of(&self, lock_file: &Path) -> Mark {
-        Mark::beside(&self.inner.directory, lock_file)
+    pub(crate) fn break_marker(&self, lock_file: &Path) -> BreakMarker {
+        BreakMarker::beside(&self.inner.directory, lock_file)
     }
 
     fn in_directory(directory: Directory) -> Self {
@@ -155,7 +155,7 @@ impl Backend for FileLocks {
             backend: "file",
             fencing: if self.inner.durable { Fencing::Durable } else { Fencing::Seeded },
             order: Order::PerProcess,
-            wakeup: if bell::IS_THERE { Wakeup::Signal } else { Wakeup::Poll },
+            wakeup: if file_watch::IS_SUPPORTED { Wakeup::Signal } else { Wakeup::Poll },
             durability: Durability::Durable,
             reach: match self.inner.directory.share() {
                 Some(_) => Reach::Host,
@@ -169,7 +169,7 @@ impl Backend for FileLocks {
             minimum_hold: Support::Absent,
             late_attempts_refused: Support::Present,
             min_token_supported: Support::Present,
-            loss_push: if bell::IS_THERE { Support::Present } else { Support::Absent },
+            loss_push: if file_watch::IS_SUPPORTED { Support::Present } else { Support::Absent },
             inspecting: if listed_by_kernel { Support::Present } else { Support::Absent },
             listing: Support::Absent,
             breaking: Support::Present,
@@ -187,22 +187,22 @@ impl Backend for FileLocks {
     }
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, Fault> {
-        let manners = if claim.queues() { Manners::Polite } else { Manners::Bold };
-        let mut sitting = self.inner.claims.sit(claim);
-        let answer = self.attempt(claim, &mut sitting.seat, manners).await?;
+        let fairness = if claim.queues() { Fairness::Queued } else { Fairness::Barging };
+        let mut waiting = self.inner.claims.wait_state(claim);
+        let answer = self.attempt(claim, &mut waiting.state, fairness).await?;
         if matches!(answer, Attempt::Acquired(_)) {
-            self.settle(claim, &mut sitting);
+            self.settle(claim, &mut waiting);
         }
         Ok(answer)
     }
 
     async fn wait(&self, claim: &Claim) -> Result<Wake, Fault> {
         self.check(claim)?;
-        self.wait_in_line(claim).await.map(Wake::Granted)
+        self.wait_in_queue(claim).await.map(Wake::Granted)
     }
 
     async fn wait_lost(&self, claim: &Claim) -> Result<(), Fault> {
-        self.await_removal(claim).await
+        self.wait_removed(claim).await
     }
 
     async fn renew(&self, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
@@ -210,16 +210,16 @@ impl Backend for FileLocks {
         for claim in claims {
             answers.push(match claim.hold {
                 HoldKind::Detached => self.renew_detached(claim).await,
-                _ => self.look_after(claim),
+                _ => self.renew_guarded(claim),
             });
         }
         answers
     }
 
     async fn release(&self, claim: &Claim, how: ReleaseMode) -> Result<Release, Fault> {
-        self.inner.claims.stand_up(claim);
+        self.inner.claims.remove_wait_state(claim);
         if how.expects_late_attempt() {
-            self.inner.claims.bury(claim.owner);
+            self.inner.claims.add_tombstone(claim.owner);
         }
         match claim.hold {
             HoldKind::Detached => self.release_detached(claim).await,
@@ -251,44 +251,44 @@ impl Backend for FileLocks {
     }
 
     async fn break_lock(&self, name: &LockName, expected: &OwnerId) -> Result<bool, Fault> {
-        self.end_by_force(name, expected).await
+        self.break_hold(name, expected).await
     }
 }
 
 impl FileLocks {
-    /// Waits in the queue, and looks when the lock may be free.
-    async fn wait_in_line(&self, claim: &Claim) -> Result<Grant, Fault> {
+    /// Waits in the queue, and polls when the lock may be free.
+    async fn wait_in_queue(&self, claim: &Claim) -> Result<Grant, Fault> {
         let path = self.path_of(&claim.name);
         let queue = self.queue_of(&path);
-        let mut sitting = self.inner.claims.sit(claim);
+        let mut waiting = self.inner.claims.wait_state(claim);
         let mut watches_lock = false;
         loop {
-            let seat = &mut sitting.seat;
-            if seat.place.as_ref().is_none_or(Place::was_passed_over) {
+            let state = &mut waiting.state;
+            if state.entry.as_ref().is_none_or(QueueEntry::lost_position) {
                 // Without a place, as on a full disk, it waits with the first one.
-                seat.place = self.join(&queue).await?;
+                state.entry = self.join(&queue).await?;
             }
-            let ahead = match &mut seat.place {
-                Some(place) => place.ahead()?,
+            let ahead = match &mut state.entry {
+                Some(entry) => entry.ahead()?,
                 None => None,
             };
-            let bell = match &ahead {
-                Some(pipe) => Bell::on_pipe(pipe),
+            let watch = match &ahead {
+                Some(pipe) => FileWatch::on_pipe(pipe),
                 // Hung up before the look: what is let go from here on is heard.
-                None if watches_lock => Bell::on_lock(&path),
+                None if watches_lock => FileWatch::on_lock(&path),
                 None => None,
             };
-            let can_ring = bell.is_some();
-            let mut pause = seat.pause(can_ring);
-            let looks = match &ahead {
+            let has_watch = watch.is_some();
+            let mut pause = state.pause(has_watch);
+            let polls = match &ahead {
                 None => true,
-                Some(_) => seat.is_due(pause) && self.stands_still(seat, &path, &mut pause)?,
+                Some(_) => state.is_due(pause) && self.has_stalled(state, &path, &mut pause)?,
             };
-            if looks {
-                seat.looks();
-                match self.attempt(claim, seat, Manners::Bold).await? {
+            if polls {
+                state.polled();
+                match self.attempt(claim, state, Fairness::Barging).await? {
                     Attempt::Acquired(grant) => {
-                        self.settle(claim, &mut sitting);
+                        self.settle(claim, &mut waiting);
                         self.inner.claims.begin_turn(&claim.name);
                         return Ok(grant);
                     }
@@ -302,22 +302,22 @@ impl FileLocks {
                 watches_lock = true;
                 continue;
             }
-            let rings = async {
-                match &bell {
-                    Some(bell) => bell.rung().await,
+            let watch_fires = async {
+                match &watch {
+                    Some(watch) => watch.changed().await,
                     None => std::future::pending().await,
                 }
             };
             tokio::select! {
                 biased;
                 // A write that is heard may come before the unlock that follows it: look again soon.
-                () = rings => sitting.seat.moves_up(),
-                () = sleep_between(pause / 2, pause) => sitting.seat.oversleeps(),
+                () = watch_fires => waiting.state.woken(),
+                () = sleep_between(pause / 2, pause) => waiting.state.timed_out(),
             }
         }
     }
 
-    async fn join(&self, queue: &Queue) -> Result<Option<Place>, Fault> {
+    async fn join(&self, queue: &Queue) -> Result<Option<QueueEntry>, Fault> {
         match queue.join().await {
             // The descriptors of the files that are kept may be what is missing.
             Err(_) if self.inner.open_files.close() => queue.join().await,
@@ -327,13 +327,13 @@ impl FileLocks {
 
     /// True if the lock was not taken since the last look from behind others: then the first one does
     /// not come. That it was released just now is no reason to overtake, but one to look again soon.
-    fn stands_still(
+    fn has_stalled(
         &self,
-        seat: &mut Seat,
+        state: &mut WaitState,
         path: &Path,
         pause: &mut Duration,
     ) -> Result<bool, Fault> {
-        let file = match seat.file.take() {
+        let file = match state.file.take() {
             Some(file) if file.is_in_place()? => file,
             _ => match LockFile::find(&self.inner.directory, path)? {
                 Some(file) => file,
@@ -341,35 +341,36 @@ impl FileLocks {
             },
         };
         let record = file.parse()?.unwrap_or(Record::BLANK);
-        seat.file = Some(file);
+        state.file = Some(file);
         let is_free = record.holder.is_none();
-        let stands_still = seat.has_seen(record);
-        if !stands_still {
-            seat.looks();
+        let has_stalled = state.is_unchanged(record);
+        if !has_stalled {
+            state.polled();
             if is_free {
-                *pause = seat.shortest_pause();
+                *pause = state.shortest_pause();
             }
         }
-        Ok(stands_still)
+        Ok(has_stalled)
     }
 
     /// Who has won leaves the queue, or stays at its front as the holder.
-    fn settle(&self, claim: &Claim, sitting: &mut Sitting<'_>) {
-        let Some(mut place) = sitting.leave() else { return };
-        if !matches!(place.ahead(), Ok(None)) {
-            place.overtakes();
+    fn settle(&self, claim: &Claim, waiting: &mut WaitStateGuard<'_>) {
+        let Some(mut entry) = waiting.leave() else { return };
+        if !matches!(entry.ahead(), Ok(None)) {
+            entry.overtake();
         } else if let Some((held, _)) = self.inner.claims.find(claim) {
-            place.comes_to_hold();
-            *held.place() = Some(place);
+            entry.becomes_holder();
+            *held.queue_entry() = Some(entry);
         }
     }
 
     /// Waits until a lock that is held was removed or broken.
-    async fn await_removal(&self, claim: &Claim) -> Result<(), Fault> {
+    async fn wait_removed(&self, claim: &Claim) -> Result<(), Fault> {
         let path = self.path_of(&claim.name);
         let is_detached = claim.hold == HoldKind::Detached;
         // A break of a kernel lock replaces the file; one of a detached hold writes to it.
-        let bell = if is_detached { Bell::on_lock(&path) } else { Bell::on_removal(&path) };
+        let watch =
+            if is_detached { FileWatch::on_lock(&path) } else { FileWatch::on_removal(&path) };
         while match is_detached {
             true => self.is_leased_to(&path, &claim.owner)?,
             false => match self.inner.claims.find(claim) {
@@ -377,15 +378,15 @@ impl FileLocks {
                 None => false,
             },
         } {
-            match &bell {
-                Some(bell) => bell.rung().await,
-                None => sleep_between(LOOK_EVERY / 2, LOOK_EVERY).await,
+            match &watch {
+                Some(watch) => watch.changed().await,
+                None => sleep_between(POLL_INTERVAL / 2, POLL_INTERVAL).await,
             }
         }
         Ok(())
     }
 
-    fn look_after(&self, claim: &Claim) -> Result<Renewal, Fault> {
+    fn renew_guarded(&self, claim: &Claim) -> Result<Renewal, Fault> {
         let asked = Moment::now();
         let Some((held, token)) = self.inner.claims.find(claim) else {
             return Ok(Renewal::NotHeld);
@@ -395,7 +396,7 @@ impl FileLocks {
         }
         // Whoever has the ticket needs no other; who has lost it gets one.
         Ok(Renewal::Held(if claim.ticket.is_some() {
-            Self::lasting(token, asked)
+            Self::process_grant(token, asked)
         } else {
             self.grant(claim, held, token, asked)
         }))
@@ -417,11 +418,11 @@ impl FileLocks {
         file.unlock()?;
         let has_queue = self.queue_of(&self.path_of(&claim.name)).exists();
         // Others may have the file open as well: child processes, and a task that waits for its removal.
-        if held.is_lent() || has_queue {
-            file.ring();
+        if held.is_shared() || has_queue {
+            file.notify_waiters();
         }
-        if let Some(place) = held.place().take() {
-            place.leave();
+        if let Some(entry) = held.queue_entry().take() {
+            entry.leave();
         }
         // Where processes wait, each hold opens the file anew: closing it wakes them.
         if let (Some(file), Some(process)) = (Arc::into_inner(file), process)
@@ -433,7 +434,7 @@ impl FileLocks {
         match in_place {
             Ok(true) => Ok(Release::Released),
             Ok(false) => Ok(Release::NotHeld),
-            Err(e) => Err(in_doubt(e)),
+            Err(e) => Err(with_unknown_effect(e)),
         }
     }
 }

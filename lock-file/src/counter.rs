@@ -36,19 +36,19 @@ pub(crate) fn parse(slot: &[u8]) -> Option<u64> {
 
 /// Who has written the slots of a file.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Whose {
+pub(crate) enum SlotOrigin {
     /// One of them may be torn.
     Ours,
-    Nobodys,
-    Others,
+    Empty,
+    Foreign,
 }
 
-pub(crate) fn whose(slots: &[Vec<u8>; 2]) -> Whose {
+pub(crate) fn origin(slots: &[Vec<u8>; 2]) -> SlotOrigin {
     if slots.iter().any(|slot| slot.starts_with(MAGIC.as_bytes())) {
-        return Whose::Ours;
+        return SlotOrigin::Ours;
     }
     let empty = slots.iter().flatten().all(|&byte| byte == 0);
-    if empty { Whose::Nobodys } else { Whose::Others }
+    if empty { SlotOrigin::Empty } else { SlotOrigin::Foreign }
 }
 
 pub(crate) fn to_bytes(reserved: u64) -> [u8; record::LEN] {
@@ -96,13 +96,13 @@ mod tests {
         let mut torn = whole.clone();
         torn[..100].fill(0);
         for ours in [[torn.clone(), whole.clone()], [whole, zeros.clone()]] {
-            assert_eq!(whose(&ours), Whose::Ours);
+            assert_eq!(origin(&ours), SlotOrigin::Ours);
         }
-        for nobodys in [[vec![], vec![]], [zeros, vec![]]] {
-            assert_eq!(whose(&nobodys), Whose::Nobodys);
+        for empty in [[vec![], vec![]], [zeros, vec![]]] {
+            assert_eq!(origin(&empty), SlotOrigin::Empty);
         }
         for others in [b"precious".to_vec(), b"lock-file-counter 2".to_vec(), torn] {
-            assert_eq!(whose(&[others, vec![]]), Whose::Others);
+            assert_eq!(origin(&[others, vec![]]), SlotOrigin::Foreign);
         }
     }
 

@@ -13,22 +13,22 @@ use lock_core::backend::{Claim, Fault, FaultKind, Grant, Release, Renewal};
 use lock_core::clock::{Moment, since_boot, sleep_between};
 use lock_core::{FencingToken, LockName, OwnerId};
 
-use crate::attempt::{Asked, off_the_runtime};
+use crate::attempt::{RequestTime, on_disk_thread};
 use crate::backend::FileLocks;
-use crate::breaking::{Breaking, Mark};
-use crate::fault::in_doubt;
+use crate::break_marker::{BreakGuard, BreakMarker};
+use crate::fault::with_unknown_effect;
 use crate::holders;
 use crate::lock_file::LockFile;
 use crate::record::Record;
 
 /// How long the lock on a file may be in the way of changing its record. Others of us have it for
 /// some system calls.
-const PATIENCE: Duration = Duration::from_millis(500);
+const LOCK_TIMEOUT: Duration = Duration::from_millis(500);
 const PAUSE: Duration = Duration::from_millis(2);
 
 impl FileLocks {
     pub(crate) async fn renew_detached(&self, claim: &Claim) -> Result<Renewal, Fault> {
-        let asked = Asked::now();
+        let asked = RequestTime::now();
         let path = self.path_of(&claim.name);
         let Some((file, mut record)) = self.open_lease(&path, &claim.owner).await? else {
             return Ok(Renewal::NotHeld);
@@ -41,7 +41,7 @@ impl FileLocks {
         lease.until = lease.until.max(since_boot() + claim.ttl);
         let left = asked.lease(lease);
         // A record that was half written is none.
-        file.write(&record).map_err(in_doubt)?;
+        file.write(&record).map_err(with_unknown_effect)?;
         Ok(Renewal::Held(Grant::new(left, asked.at).with_token(token)))
     }
 
@@ -55,7 +55,7 @@ impl FileLocks {
 
     /// Ends the hold of `expected`. A detached one is erased. That of a living process is left behind:
     /// a new file takes the place of the one that it has locked.
-    pub(crate) async fn end_by_force(
+    pub(crate) async fn break_hold(
         &self,
         name: &LockName,
         expected: &OwnerId,
@@ -87,7 +87,7 @@ impl FileLocks {
         let Some((file, record)) = self.open_lease(path, owner).await? else {
             return Ok(false);
         };
-        file.write(&Record { holder: None, ..record }).map_err(in_doubt)?;
+        file.write(&Record { holder: None, ..record }).map_err(with_unknown_effect)?;
         Ok(true)
     }
 
@@ -97,7 +97,7 @@ impl FileLocks {
         path: &Path,
         owner: &OwnerId,
     ) -> Result<Option<(LockFile, Record)>, Fault> {
-        let end = Moment::now() + PATIENCE;
+        let end = Moment::now() + LOCK_TIMEOUT;
         loop {
             let Some(file) = LockFile::find(&self.inner.directory, path)? else {
                 return Ok(None);
@@ -120,9 +120,9 @@ impl FileLocks {
     }
 
     async fn replace_file(&self, path: &Path, expected: &OwnerId) -> Result<bool, Fault> {
-        let mark = self.mark_of(path);
+        let marker = self.break_marker(path);
         // From here on nobody wins the lock on the file that is there: see `attempt`.
-        let breaking = announce(&mark, path).await?;
+        let breaking = announce(&marker, path).await?;
         let Some(file) = LockFile::find(&self.inner.directory, path)? else {
             return Ok(false);
         };
@@ -137,10 +137,10 @@ impl FileLocks {
         }
         let highest = record.reserved.as_ref().map(|it| it.up_to).max(record.number);
         let highest = file.reserved()?.max(highest);
-        let new = LockFile::draft(&self.inner.directory, &mark.draft())?;
+        let new = LockFile::draft(&self.inner.directory, &marker.draft())?;
         let queue = self.queue_of(path);
         let (path, durable) = (path.to_owned(), self.inner.durable);
-        off_the_runtime(move || {
+        on_disk_thread(move || {
             new.write(&Record { number: highest, ..Record::BLANK })?;
             if let Some(highest) = highest.filter(|_| durable) {
                 new.reserve(highest)?;
@@ -149,7 +149,7 @@ impl FileLocks {
             let _breaking = breaking;
             new.move_to(&path)?;
             // The holder may be the one at the front, for whose end the others wait.
-            queue.pass_over_holder();
+            queue.remove_holder();
             Ok(())
         })
         .await?;
@@ -158,10 +158,10 @@ impl FileLocks {
 }
 
 /// Waits for others who break the same lock.
-async fn announce(mark: &Mark, path: &Path) -> Result<Breaking, Fault> {
-    let end = Moment::now() + PATIENCE;
+async fn announce(marker: &BreakMarker, path: &Path) -> Result<BreakGuard, Fault> {
+    let end = Moment::now() + LOCK_TIMEOUT;
     loop {
-        match mark.announce_break()? {
+        match marker.announce()? {
             Some(breaking) => return Ok(breaking),
             None if end.has_passed() => return Err(is_locked(path)),
             None => sleep_between(PAUSE / 2, PAUSE).await,

@@ -9,20 +9,24 @@ use lock_core::backend::{Fault, FaultKind};
 use rustix::io::Errno;
 
 /// A system call on a file that failed, before the lock is ours, or that leaves it as it was: nothing
-/// was applied. Where that is not so, it is [in doubt](in_doubt).
-pub(crate) fn fault(doing: &'static str, path: &Path, source: io::Error) -> Fault {
+/// was applied. Where that is not so, it is [in doubt](with_unknown_effect).
+pub(crate) fn fault(action: &'static str, path: &Path, source: io::Error) -> Fault {
     let (kind, advice) = classify(&source);
-    Fault::not_applied(kind, Trouble::new(doing, path, advice, source))
+    Fault::not_applied(kind, SystemCallError::new(action, path, advice, source))
 }
 
 /// The same, where the answer alone is missing: the lock may have been let go.
-pub(crate) fn unsure(doing: &'static str, path: &Path, source: io::Error) -> Fault {
+pub(crate) fn fault_of_unknown_effect(
+    action: &'static str,
+    path: &Path,
+    source: io::Error,
+) -> Fault {
     let (kind, advice) = classify(&source);
-    Fault::unknown(kind, Trouble::new(doing, path, advice, source))
+    Fault::unknown(kind, SystemCallError::new(action, path, advice, source))
 }
 
 /// What failed after something had been changed, or half changed: what it was good for may be so.
-pub(crate) fn in_doubt(fault: Fault) -> Fault {
+pub(crate) fn with_unknown_effect(fault: Fault) -> Fault {
     Fault::unknown(fault.kind(), fault.into_source())
 }
 
@@ -33,9 +37,9 @@ pub(crate) fn refused(path: &Path, why: &'static str) -> Fault {
 }
 
 /// The same as [`fault`], before there is a backend.
-pub(crate) fn error(doing: &'static str, path: &Path, source: io::Error) -> Error {
+pub(crate) fn error(action: &'static str, path: &Path, source: io::Error) -> Error {
     let (kind, advice) = classify(&source);
-    let message = format!("cannot {doing} {}; {advice}", path.display());
+    let message = format!("cannot {action} {}; {advice}", path.display());
     Error::new(kind.into(), message).with_source(source)
 }
 
@@ -74,26 +78,26 @@ fn classify(error: &io::Error) -> (FaultKind, &'static str) {
 
 /// What was being done, and what to do about it; the kernel's word is the source.
 #[derive(Debug)]
-struct Trouble {
-    doing: &'static str,
+struct SystemCallError {
+    action: &'static str,
     path: PathBuf,
     advice: &'static str,
     source: io::Error,
 }
 
-impl Trouble {
-    fn new(doing: &'static str, path: &Path, advice: &'static str, source: io::Error) -> Self {
-        Self { doing, path: path.to_owned(), advice, source }
+impl SystemCallError {
+    fn new(action: &'static str, path: &Path, advice: &'static str, source: io::Error) -> Self {
+        Self { action, path: path.to_owned(), advice, source }
     }
 }
 
-impl fmt::Display for Trouble {
+impl fmt::Display for SystemCallError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "cannot {} {}; {}", self.doing, self.path.display(), self.advice)
+        write!(f, "cannot {} {}; {}", self.action, self.path.display(), self.advice)
     }
 }
 
-impl std::error::Error for Trouble {
+impl std::error::Error for SystemCallError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         Some(&self.source)
     }

@@ -41,15 +41,15 @@ pub(crate) fn holders(file: &File, path: &Path, record: &Record) -> Result<Vec<H
     if listed.is_empty() && ours.is_some_and(|ours| ours.pid_space == here && here != INITIAL) {
         // Whoever signed has not let go. Dead, it may have left its lock to who inherited it; to
         // whom that lock belonged, the kernel does not tell here.
-        listed = kernel::heirs_of(&inode);
+        listed = kernel::inheritors_of(&inode);
     }
     if listed.is_empty()
-        && let Some(elsewhere) = ours.filter(|ours| ours.pid_space != here)
+        && let Some(other) = ours.filter(|ours| ours.pid_space != here)
     {
         let message = format!(
             "{} was locked in another pid namespace (as process {}), into which this process cannot look; ask there",
             path.display(),
-            elsewhere.pid
+            other.pid
         );
         return Err(Fault::not_applied(FaultKind::Unsupported, message));
     }
@@ -61,10 +61,10 @@ pub(crate) fn holders(file: &File, path: &Path, record: &Record) -> Result<Vec<H
             return holder;
         };
         let mut holder = described(ours, record);
-        if let Some(heir) = kernel::heir_of(pid, &inode) {
+        if let Some(inheritor) = kernel::inheritor_of(pid, &inode) {
             // The process that signed the record has ended. This one keeps its lock, and is the one to end.
             let of = ours.label.as_ref().map_or("", Label::as_str);
-            holder.label = Some(Label::new(&format!("pid {heir}, started by {of}")));
+            holder.label = Some(Label::new(&format!("pid {inheritor}, started by {of}")));
         }
         holder
     });
@@ -154,18 +154,18 @@ mod kernel {
     }
 
     /// The processes that have a descriptor by which it is locked.
-    pub(super) fn heirs_of(inode: &Inode) -> Vec<u32> {
+    pub(super) fn inheritors_of(inode: &Inode) -> Vec<u32> {
         let all = std::fs::read_dir("/proc").into_iter().flatten().flatten();
         let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
         pids.filter(|&pid| inherits(pid, inode)).collect()
     }
 
     /// The oldest process that keeps the lock of `pid`, if that one does not have it open any more.
-    pub(super) fn heir_of(pid: u32, inode: &Inode) -> Option<u32> {
+    pub(super) fn inheritor_of(pid: u32, inode: &Inode) -> Option<u32> {
         if inherits(pid, inode) {
             return None;
         }
-        heirs_of(inode).into_iter().min_by_key(|&heir| (started(heir), heir))
+        inheritors_of(inode).into_iter().min_by_key(|&inheritor| (started(inheritor), inheritor))
     }
 
     /// When a process was started, see proc(5).

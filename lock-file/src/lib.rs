@@ -62,7 +62,7 @@
 //! # Child processes
 //!
 //! Descriptors are close-on-exec. A process that gets one from [`descriptor`] keeps the lock
-//! without its guard's process; with [`place_descriptor`] as well, it keeps the next waiter asleep.
+//! without its guard's process; with [`queue_descriptor`] as well, it keeps the next waiter asleep.
 //!
 //! # More in the repository
 //!
@@ -76,17 +76,17 @@
 
 mod attempt;
 mod backend;
-#[cfg(any(target_os = "linux", target_os = "android"))]
-mod bell;
-#[cfg(not(any(target_os = "linux", target_os = "android")))]
-#[path = "no_bell.rs"]
-mod bell;
-mod breaking;
+mod break_marker;
 mod claims;
 mod counter;
 mod detached;
 mod directory;
 mod fault;
+#[cfg(any(target_os = "linux", target_os = "android"))]
+mod file_watch;
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+#[path = "no_file_watch.rs"]
+mod file_watch;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 mod holders;
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
@@ -99,4 +99,4 @@ mod record;
 mod share;
 
 pub use backend::FileLocks;
-pub use claims::{descriptor, place_descriptor};
+pub use claims::{descriptor, queue_descriptor};

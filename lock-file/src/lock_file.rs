@@ -13,9 +13,9 @@ use lock_core::{Error, ErrorKind};
 use rustix::fs::{FlockOperation, OFlags, Timespec, Timestamps, UTIME_NOW, flock, futimens};
 use rustix::io::Errno;
 
-use crate::counter::{self, FILE_LEN, SLOTS, Whose};
+use crate::counter::{self, FILE_LEN, SLOTS, SlotOrigin};
 use crate::directory::Directory;
-use crate::fault::{fault, in_doubt, refused, unsure};
+use crate::fault::{fault, fault_of_unknown_effect, refused, with_unknown_effect};
 use crate::record::{self, Record, Written};
 
 /// An open lock file. Dropping it unlocks it, unless it is [left](Self::leave_locked), and closes it.
@@ -134,10 +134,10 @@ impl LockFile {
             _ => {
                 let found = self.file.metadata().map_err(|e| fault("examine", &self.path, e))?;
                 let slots = [self.read_at(SLOTS[0])?, self.read_at(SLOTS[1])?];
-                let ours = match counter::whose(&slots) {
-                    Whose::Ours => true,
-                    Whose::Nobodys => record.is_some(),
-                    Whose::Others => false,
+                let ours = match counter::origin(&slots) {
+                    SlotOrigin::Ours => true,
+                    SlotOrigin::Empty => record.is_some(),
+                    SlotOrigin::Foreign => false,
                 };
                 (ours && found.len() <= FILE_LEN)
                     .then_some(Record::BLANK)
@@ -189,13 +189,13 @@ impl LockFile {
     /// Unlocks it for every process that has inherited the descriptor.
     pub(crate) fn unlock(&self) -> Result<(), Fault> {
         flock(&self.file, FlockOperation::Unlock)
-            .map_err(|e| unsure("unlock", &self.path, e.into()))?;
+            .map_err(|e| fault_of_unknown_effect("unlock", &self.path, e.into()))?;
         self.is_locked.store(false, Ordering::Relaxed);
         Ok(())
     }
 
     /// Wakes who waits for this file to be closed, where others have it open as well.
-    pub(crate) fn ring(&self) {
+    pub(crate) fn notify_waiters(&self) {
         let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
         // They look by themselves after a while.
         let _ = futimens(&self.file, &Timestamps { last_access: now, last_modification: now });
@@ -219,7 +219,7 @@ impl LockFile {
             return Err(fault("replace", path, why));
         }
         path.clone_into(&mut self.path);
-        self.sync_name().map_err(in_doubt)
+        self.sync_name().map_err(with_unknown_effect)
     }
 
     fn slots(&self) -> Result<[Option<u64>; 2], Fault> {

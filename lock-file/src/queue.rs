@@ -53,8 +53,8 @@ const TIDYING_TRIES: u32 = 20;
 const MAX_HOPS: u32 = 20_000;
 
 /// What says that a process has left while a child of it may have its pipe. More than a byte, because
-/// a reader that looks just then takes one away.
-const LEFT: [u8; 64] = [b'.'; 64];
+/// a reader that polls just then takes one away.
+const LEFT_MARK: [u8; 64] = [b'.'; 64];
 
 /// The queue before one lock.
 #[derive(Clone, Debug)]
@@ -67,7 +67,7 @@ pub(crate) struct Queue {
 /// A place in the queue. Dropping it leaves the queue: if it waits, for everybody; if it has come to
 /// hold the lock, as far as no child process has inherited it.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct QueueEntry {
     queue: Queue,
     /// `None` only while it is dropped.
     ours: Option<Pipe>,
@@ -97,10 +97,10 @@ impl Queue {
     /// Takes the last place. `None` where there can be no queue, as on a full disk.
     ///
     /// A process without descriptors is refused: without a place it would overtake the others.
-    pub(crate) async fn join(&self) -> Result<Option<Place>, Fault> {
+    pub(crate) async fn join(&self) -> Result<Option<QueueEntry>, Fault> {
         for _ in 0..TRIES {
             let why = match self.try_join() {
-                Ok(place) => return Ok(Some(place)),
+                Ok(entry) => return Ok(Some(entry)),
                 // The last process has just left, or others take the dead away.
                 Err(Errno::NOENT) => match self.make() {
                     Ok(()) => continue,
@@ -112,13 +112,13 @@ impl Queue {
                 }
                 Err(why) => why,
             };
-            return self.unless_it_lacks_descriptors(why).map(|()| None);
+            return self.check_descriptors(why).map(|()| None);
         }
         Ok(None)
     }
 
     /// An error only for want of descriptors.
-    pub(crate) fn unless_it_lacks_descriptors(&self, why: Errno) -> Result<(), Fault> {
+    pub(crate) fn check_descriptors(&self, why: Errno) -> Result<(), Fault> {
         match lacks_descriptors(why) {
             true => Err(fault("queue in", &self.path, why.into())),
             false => Ok(()),
@@ -159,14 +159,14 @@ impl Queue {
 
     /// Sends away the holder of a lock that was broken. The process behind it is the first one then. If
     /// the holder did not come from the queue, all keep their places.
-    pub(crate) fn pass_over_holder(&self) {
+    pub(crate) fn remove_holder(&self) {
         if let Ok(directory) = self.open() {
-            let _ = self.pass_over_from(&directory, TAIL.to_owned(), true);
+            let _ = self.remove_head(&directory, TAIL.to_owned(), true);
         }
     }
 
     /// Sends away the process at the front, as seen from the process whose entry this is.
-    fn pass_over_from(
+    fn remove_head(
         &self,
         directory: &OwnedFd,
         mut entry: String,
@@ -189,15 +189,15 @@ impl Queue {
         }
         let _ = unlinkat(directory, first.name(), AtFlags::empty());
         let how = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let again = self.admit(openat(directory, entry, how, Mode::empty())?)?;
+        let again = self.check_pipe(openat(directory, entry, how, Mode::empty())?)?;
         if again.id == first.id {
-            again.says_that_it_left();
+            again.mark_left();
         }
         Ok(())
     }
 
-    fn try_join(&self) -> Result<Place, Errno> {
-        let directory = Locked::lock(self.open()?, FlockOperation::NonBlockingLockShared)?;
+    fn try_join(&self) -> Result<QueueEntry, Errno> {
+        let directory = LockedDirectory::lock(self.open()?, FlockOperation::NonBlockingLockShared)?;
         let directory = &directory.0;
         let ours = self.make_pipe(directory)?;
         let name = ours.name();
@@ -210,12 +210,13 @@ impl Queue {
             // Where names cannot be exchanged, there is no queue.
             return Err(if why == Errno::NOENT { Errno::IO } else { why });
         }
-        let mut place = Place { queue: self.clone(), ours: Some(ours), ahead: None, waits: true };
-        place.ahead = match self.look_at(directory, &name) {
+        let mut entry =
+            QueueEntry { queue: self.clone(), ours: Some(ours), ahead: None, waits: true };
+        entry.ahead = match self.look_at(directory, &name) {
             Err(why) if lacks_descriptors(why) => return Err(why),
             ahead => ahead.unwrap_or_default(),
         };
-        Ok(place)
+        Ok(entry)
     }
 
     /// From here on the entry `name` is the pipe that was the last one.
@@ -235,14 +236,14 @@ impl Queue {
     /// A pipe with an entry of its own name. That is made under another one, because an earlier pipe of
     /// the same inode may have left its entry.
     fn make_pipe(&self, directory: &OwnedFd) -> Result<Pipe, Errno> {
-        let draft = share::name_of_draft();
+        let draft = share::draft_name();
         mkfifoat(directory, &draft, Mode::RUSR | Mode::WUSR)?;
         let how = OFlags::RDWR | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let made = openat(directory, &draft, how, Mode::empty()).and_then(|pipe| {
             if let Some(share) = self.parent.share() {
-                share.dress_pipe(&pipe)?;
+                share.share_pipe(&pipe)?;
             }
-            let pipe = self.admit(pipe)?;
+            let pipe = self.check_pipe(pipe)?;
             renameat(directory, &draft, directory, pipe.name()).map(|()| pipe)
         });
         if made.is_err() {
@@ -272,7 +273,7 @@ impl Queue {
         if self.look_at(&directory, TAIL).is_ok_and(|tail| tail.is_some_and(|it| !it.is_gone())) {
             return;
         }
-        let Some(directory) = Locked::soon(directory) else { return };
+        let Some(directory) = LockedDirectory::soon(directory) else { return };
         let directory = &directory.0;
         for _ in 0..MAX_HOPS {
             match self.look_at(directory, TAIL) {
@@ -317,14 +318,14 @@ impl Queue {
     fn look_at(&self, directory: &OwnedFd, entry: &str) -> Result<Option<Pipe>, Errno> {
         let how = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         match openat(directory, entry, how | OFlags::NOCTTY, Mode::empty()) {
-            Ok(file) => self.admit(file).map(Some),
+            Ok(file) => self.check_pipe(file).map(Some),
             Err(Errno::NOENT) => Ok(None),
             Err(e) => Err(e),
         }
     }
 
     /// Refuses what is no pipe of ours. Nothing of it was read.
-    fn admit(&self, file: OwnedFd) -> Result<Pipe, Errno> {
+    fn check_pipe(&self, file: OwnedFd) -> Result<Pipe, Errno> {
         let found = fstat(&file)?;
         let is_ours = self.parent.share().is_none_or(|share| share.trusts_pipe(&found));
         if is_ours && FileType::from_raw_mode(found.st_mode) == FileType::Fifo {
@@ -335,7 +336,7 @@ impl Queue {
     }
 }
 
-impl Place {
+impl QueueEntry {
     /// The pipe that hangs up when there is something to do; `None` for the first one. Closes ranks if
     /// the process ahead has left. An error if that takes descriptors, and there are none.
     pub(crate) fn ahead(&mut self) -> Result<Option<Arc<File>>, Fault> {
@@ -346,7 +347,7 @@ impl Place {
             self.ahead = match self.take_over(ahead) {
                 Ok(next) => next,
                 Err(why) => {
-                    self.queue.unless_it_lacks_descriptors(why)?;
+                    self.queue.check_descriptors(why)?;
                     None
                 }
             };
@@ -355,12 +356,12 @@ impl Place {
     }
 
     /// True if it did not come when it was the first one. It has no place any more.
-    pub(crate) fn was_passed_over(&self) -> bool {
+    pub(crate) fn lost_position(&self) -> bool {
         self.ours.as_ref().is_none_or(Pipe::has_left)
     }
 
     /// It holds the lock, in its turn.
-    pub(crate) fn comes_to_hold(&mut self) {
+    pub(crate) fn becomes_holder(&mut self) {
         self.waits = false;
         if let (Some(ours), Ok(directory)) = (&self.ours, self.queue.open()) {
             let _ = unlinkat(&directory, ours.name(), AtFlags::empty());
@@ -368,16 +369,16 @@ impl Place {
     }
 
     /// It took the lock before its turn, because the first one did not.
-    pub(crate) fn overtakes(self) {
+    pub(crate) fn overtake(self) {
         if let (Some(ours), Ok(directory)) = (&self.ours, self.queue.open()) {
-            let _ = self.queue.pass_over_from(&directory, ours.name(), false);
+            let _ = self.queue.remove_head(&directory, ours.name(), false);
         }
     }
 
     /// Leaves the queue, also where child processes have inherited the place.
     pub(crate) fn leave(self) {
         if let Some(ours) = &self.ours {
-            ours.says_that_it_left();
+            ours.mark_left();
         }
     }
 
@@ -397,13 +398,13 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for QueueEntry {
     fn drop(&mut self) {
         if let Some(ours) = self.ours.take()
             && self.waits
         {
             // A child process that is being started has a copy until it executes its program.
-            ours.says_that_it_left();
+            ours.mark_left();
         }
         self.queue.tidy();
     }
@@ -424,9 +425,9 @@ impl Pipe {
         ioctl_fionread(&self.file).is_ok_and(|bytes| bytes > 0)
     }
 
-    fn says_that_it_left(&self) {
+    fn mark_left(&self) {
         // A full pipe says so already.
-        let _ = write(&self.file, &LEFT);
+        let _ = write(&self.file, &LEFT_MARK);
     }
 }
 
@@ -436,9 +437,9 @@ fn lacks_descriptors(why: Errno) -> bool {
 
 /// A directory with a kernel lock on it. Closing alone would leave that to a child process that is
 /// being started.
-struct Locked(OwnedFd);
+struct LockedDirectory(OwnedFd);
 
-impl Locked {
+impl LockedDirectory {
     fn lock(directory: OwnedFd, how: FlockOperation) -> Result<Self, Errno> {
         flock(&directory, how).map(|()| Self(directory))
     }
@@ -456,7 +457,7 @@ impl Locked {
     }
 }
 
-impl Drop for Locked {
+impl Drop for LockedDirectory {
     fn drop(&mut self) {
         let _ = flock(&self.0, FlockOperation::Unlock);
     }

@@ -34,7 +34,7 @@ pub(crate) struct Record {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Reserved {
     pub(crate) up_to: u64,
-    /// The boot in which that was written down: from an earlier one, what stands beside it may be
+    /// The boot in which that was written down: from an earlier one, what stands side_files it may be
     /// older than the last grant.
     pub(crate) boot: String,
 }

@@ -2,7 +2,7 @@
 //!
 //! Members trust each other with the contents of lock files: every holder writes its record and
 //! advances the counter. They do not trust each other with anything else. A member can plant whatever
-//! it likes under the name of a lock file: a link, a pipe, a file with a second name elsewhere. So
+//! it likes under the name of a lock file: a link, a pipe, a file with a second name other. So
 //! nothing is opened outside of the directory. An opened file is neither locked nor read unless it is
 //! a regular file with one name, and has the group and the mode of our own files.
 //!
@@ -147,14 +147,15 @@ impl Share {
     /// Makes the directory of a queue at `path`, which is in `directory`.
     pub(crate) fn make_queue(&self, directory: &Path, path: &Path) -> Result<(), Errno> {
         let (handle, name) = self.enter(directory, path)?;
-        let draft = name_of_draft();
+        let draft = draft_name();
         rustix::fs::mkdirat(&handle, &draft, Mode::RWXU)?;
         let how = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let made = rustix::fs::openat(&handle, &draft, how, Mode::empty());
-        let placed = made.and_then(|queue| self.dress(&queue, QUEUE_MODE)).and_then(|()| {
-            let only_if_missing = RenameFlags::NOREPLACE;
-            rustix::fs::renameat_with(&handle, &draft, &handle, name, only_if_missing)
-        });
+        let placed =
+            made.and_then(|queue| self.set_group_and_mode(&queue, QUEUE_MODE)).and_then(|()| {
+                let only_if_missing = RenameFlags::NOREPLACE;
+                rustix::fs::renameat_with(&handle, &draft, &handle, name, only_if_missing)
+            });
         if placed.is_err() {
             let _ = rustix::fs::unlinkat(&handle, &draft, AtFlags::REMOVEDIR);
         }
@@ -162,8 +163,8 @@ impl Share {
     }
 
     /// Gives a pipe that this process has just made to the group.
-    pub(crate) fn dress_pipe(&self, pipe: impl AsFd) -> Result<(), Errno> {
-        self.dress(pipe, FILE_MODE)
+    pub(crate) fn share_pipe(&self, pipe: impl AsFd) -> Result<(), Errno> {
+        self.set_group_and_mode(pipe, FILE_MODE)
     }
 
     /// The directory, and a name in it.
@@ -176,10 +177,10 @@ impl Share {
     }
 
     fn make_file(&self, directory: &OwnedFd, name: &OsStr) -> Result<(), Errno> {
-        let draft = name_of_draft();
+        let draft = draft_name();
         let how = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let file = rustix::fs::openat(directory, &draft, how, Mode::RUSR | Mode::WUSR)?;
-        let placed = self.dress(&file, FILE_MODE).and_then(|()| {
+        let placed = self.set_group_and_mode(&file, FILE_MODE).and_then(|()| {
             let only_if_missing = RenameFlags::NOREPLACE;
             rustix::fs::renameat_with(directory, &draft, directory, name, only_if_missing)
         });
@@ -193,7 +194,7 @@ impl Share {
         }
     }
 
-    fn dress(&self, file: impl AsFd, mode: u32) -> Result<(), Errno> {
+    fn set_group_and_mode(&self, file: impl AsFd, mode: u32) -> Result<(), Errno> {
         if fstat(&file)?.st_gid != self.group {
             fchown(&file, None, Some(Gid::from_raw(self.group)))?;
         }
@@ -202,7 +203,7 @@ impl Share {
 }
 
 /// A name that no other file has.
-pub(crate) fn name_of_draft() -> String {
+pub(crate) fn draft_name() -> String {
     format!("{DRAFT}{}", OwnerId::mint().expose())
 }
 

@@ -18,13 +18,13 @@ use tokio::task::JoinSet;
 use tracing::instrument::WithSubscriber;
 
 use crate::config::{Config, Credentials};
-use crate::fault::{self, OUT_OF_MEMORY, odd_answer};
-use crate::fence::{self, Fence, drawn};
-use crate::holds::{Held, Holds, Known};
+use crate::fault::{self, OUT_OF_MEMORY, unexpected_reply};
+use crate::holds::{HoldState, HoldTicket, Holds};
 use crate::keys::{Keys, server_of};
-use crate::link::{Connection, Link, Place, stat};
+use crate::link::{Connection, Endpoint, Link, stat};
+use crate::token_counter::{self, TokenCounter, drawn};
 use crate::value::Value;
-use crate::waiters::{LONGEST_PAUSE, Room, Waiters};
+use crate::waiters::{KeyWaiters, LONGEST_PAUSE, Waiters};
 use crate::wire::{Item, Reply, Request};
 
 /// A round trip takes one or two.
@@ -40,21 +40,21 @@ const TTL_MAX: Duration = Duration::from_secs(MAX_EXPTIME - 3);
 const STALL: Duration = Duration::from_millis(250);
 
 /// What may be left of a lease on the server when it is over.
-const LINGERS: Duration = Duration::from_millis(3250);
+const MAX_EXCESS: Duration = Duration::from_millis(3250);
 
 /// How often a verb looks again because somebody else has changed the key since its last look.
-const MAX_LOOKS: u32 = 16;
+const MAX_ROUNDS: u32 = 16;
 
 /// How often the counter is raised only if nobody else has drawn from it meanwhile.
 const MAX_RAISES: u32 = 16;
 
 /// Where an identity of the server stands, if somebody has asked for it: of no lock, since no escape
 /// begins like this.
-const IDENTITY: &str = "%server";
+const IDENTITY_KEY: &str = "%server";
 
 /// By how many seconds the uptime that a server tells may be more than the truth: its count begins at 2, and the
 /// fractions of when it began and of now are cut off.
-const AHEAD: u64 = 3;
+const UPTIME_EXCESS: u64 = 3;
 
 /// Locks on memcached servers. Clones share one connection to each server.
 ///
@@ -67,7 +67,7 @@ pub struct Memcached {
 #[derive(Debug)]
 struct Inner {
     keys: Keys,
-    fence_key: String,
+    counter_key: String,
     names: Vec<String>,
     servers: Vec<Server>,
     holds: Arc<Holds>,
@@ -78,11 +78,11 @@ struct Inner {
 #[derive(Clone, Debug)]
 struct Server {
     link: Arc<Link>,
-    fence: Arc<Fence>,
+    counter: Arc<TokenCounter>,
 }
 
 /// What stands under the key of a lock.
-enum Seen {
+enum StoredItem {
     Nothing,
     /// A value of ours, of whatever owner.
     Ours(Value, Item),
@@ -117,25 +117,25 @@ impl Memcached {
     {
         let Config { servers: names, credentials, keys } =
             config.try_into().map_err(Error::from)?;
-        let fence_key = keys.fence();
+        let counter_key = keys.counter();
         let executor = Executor::current_or_new()?;
         let servers: Vec<Server> =
             names.iter().map(|address| Server::at(address, credentials.as_ref())).collect();
-        let connecting = connect_all(&servers, &fence_key);
+        let connecting = connect_all(&servers, &counter_key);
         executor.within(connecting).await.map_err(fault::error)?;
         let (holds, waiters) = (Arc::default(), Waiters::default());
-        let inner = Inner { keys, fence_key, names, servers, holds, waiters, executor };
+        let inner = Inner { keys, counter_key, names, servers, holds, waiters, executor };
         Ok(Self { inner: Arc::new(inner) })
     }
 }
 
 /// All at once: those that are down take their time. One that answers, and refuses, is an error; so is a
 /// fleet of which none answers.
-async fn connect_all(servers: &[Server], fence_key: &str) -> Result<(), Fault> {
+async fn connect_all(servers: &[Server], counter_key: &str) -> Result<(), Fault> {
     let mut connecting = JoinSet::new();
     for server in servers {
-        let (server, key) = (server.clone(), fence_key.to_owned());
-        let connect = async move { (server.make_sure_of_fence(&key).await, server) };
+        let (server, key) = (server.clone(), counter_key.to_owned());
+        let connect = async move { (server.ensure_counter(&key).await, server) };
         connecting.spawn(connect.with_current_subscriber());
     }
     let (mut is_one_up, mut down) = (false, None);
@@ -174,7 +174,7 @@ impl Backend for Memcached {
             ttl_min: TTL_MIN,
             ttl_max: TTL_MAX,
             margin: Duration::from_millis(2),
-            takeover: Takeover::LeasePlus(LINGERS + LONGEST_PAUSE * 2),
+            takeover: Takeover::LeasePlus(MAX_EXCESS + LONGEST_PAUSE * 2),
             detached: Support::Present,
             minimum_hold: Support::Absent,
             late_attempts_refused: Support::Absent,
@@ -191,18 +191,20 @@ impl Backend for Memcached {
     async fn identity(&self) -> Result<Option<Identity>, Fault> {
         let [server] = self.inner.servers.as_slice() else { return Ok(None) };
         let connection = server.link.connection().await?;
-        let request = Request::new().add(IDENTITY, 0, &OwnerId::mint().expose()).look(IDENTITY);
+        let request =
+            Request::new().add(IDENTITY_KEY, 0, &OwnerId::mint().expose()).get(IDENTITY_KEY);
         let (_, mut replies) = connection.ask(&request).await?;
         let Some(Reply::Value(Item { value: Some(id), .. })) = replies.pop() else {
             return Ok(None);
         };
-        // Asked afterwards: until now, no flush has deleted the key.
+        // PendingRequest afterwards: until now, no flush has deleted the key.
         let stats = connection.stats("").await?;
         if stat(&stats, "cmd_flush") != Some("0") {
             return Ok(None);
         }
         let up_for = stat(&stats, "uptime").and_then(|seconds| seconds.parse().ok());
-        let up_for = up_for.map(|uptime: u64| Duration::from_secs(uptime.saturating_sub(AHEAD)));
+        let up_for =
+            up_for.map(|uptime: u64| Duration::from_secs(uptime.saturating_sub(UPTIME_EXCESS)));
         let identity = Identity::new(String::from_utf8_lossy(&id), up_for);
         Ok(Some(identity.during(server.link.epoch_of(&connection))))
     }
@@ -211,12 +213,12 @@ impl Backend for Memcached {
     /// token is of any worth is known when the answers are.
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, Fault> {
         claim.must_be_exclusive()?;
-        let (key, server) = self.inner.place_of(&claim.name);
+        let (key, server) = self.inner.server_of_lock(&claim.name);
         let answer = self.inner.attempt(server, &key, claim).await;
         match &answer {
             Ok(Attempt::Acquired(_)) => self.inner.waiters.leave(&claim.owner, &key),
             Ok(Attempt::Contended { .. }) if claim.queues() => {
-                self.inner.waiters.enter(claim.owner, &key);
+                self.inner.waiters.join(claim.owner, &key);
             }
             _ => {}
         }
@@ -224,20 +226,20 @@ impl Backend for Memcached {
     }
 
     async fn wait(&self, claim: &Claim) -> Result<Wake, Fault> {
-        let (key, server) = self.inner.place_of(&claim.name);
-        let room = match claim.queues() {
-            true => self.inner.waiters.enter(claim.owner, &key),
-            false => Arc::new(Room::default()),
+        let (key, server) = self.inner.server_of_lock(&claim.name);
+        let waiters = match claim.queues() {
+            true => self.inner.waiters.join(claim.owner, &key),
+            false => Arc::new(KeyWaiters::default()),
         };
         let is_free = || async {
             let connection = server.link.connection().await?;
-            match connection.ask_one(&Request::new().probe(&key)).await? {
+            match connection.ask_one(&Request::new().exists(&key)).await? {
                 Reply::Missing => Ok(true),
                 Reply::Done => Ok(false),
-                other => Err(other.odd("look at a lock")),
+                other => Err(other.unexpected("look at a lock")),
             }
         };
-        room.wait(is_free).await?;
+        waiters.wait(is_free).await?;
         Ok(Wake::Retry)
     }
 
@@ -249,11 +251,11 @@ impl Backend for Memcached {
     async fn renew(&self, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
         let mut under_way = Vec::with_capacity(claims.len());
         for claim in claims {
-            let (key, server) = self.inner.place_of(&claim.name);
+            let (key, server) = self.inner.server_of_lock(&claim.name);
             let begun = match server.link.connection().await {
                 Ok(connection) => {
-                    let (request, step) = first_step(claim, &key, &connection);
-                    Ok((connection.ask(&request), step, connection))
+                    let (request, extension) = first_extension(claim, &key, &connection);
+                    Ok((connection.ask(&request), extension, connection))
                 }
                 Err(fault) => Err(fault),
             };
@@ -262,10 +264,11 @@ impl Backend for Memcached {
         let mut answers = Vec::with_capacity(claims.len());
         for (claim, (begun, key, server)) in claims.iter().zip(under_way) {
             answers.push(match begun {
-                Ok((answer, step, connection)) => match answer.await {
+                Ok((answer, extension, connection)) => match answer.await {
                     Ok(answer) => {
-                        let prolonging = Prolonging { claim, key: &key, server, connection };
-                        self.inner.prolong(&prolonging, step, answer).await.map(|held| match held {
+                        let held_key = HeldKey { claim, key: &key, server, connection };
+                        self.inner.extend(&held_key, extension, answer).await.map(|held| match held
+                        {
                             Some(grant) => Renewal::Held(grant),
                             None => Renewal::NotHeld,
                         })
@@ -279,10 +282,10 @@ impl Backend for Memcached {
     }
 
     async fn release(&self, claim: &Claim, _: ReleaseMode) -> Result<Release, Fault> {
-        let (key, server) = self.inner.place_of(&claim.name);
+        let (key, server) = self.inner.server_of_lock(&claim.name);
         self.inner.waiters.leave(&claim.owner, &key);
         let connection = server.link.connection().await?;
-        let known = held(claim).map(Held::known);
+        let known = held(claim).map(HoldTicket::known);
         let here = known.filter(|known| known.connection == connection.id());
         let seen = here.map(|known| (known.cas, known.attempt));
         // What a late attempt has left goes as well, and is not what was granted.
@@ -295,15 +298,15 @@ impl Backend for Memcached {
     }
 
     async fn inspect(&self, name: &LockName) -> Result<LockState, Fault> {
-        let (key, server) = self.inner.place_of(name);
+        let (key, server) = self.inner.server_of_lock(name);
         let connection = server.link.connection().await?;
-        let reply = connection.ask_one(&Request::new().look(&key)).await?;
+        let reply = connection.ask_one(&Request::new().get(&key)).await?;
         // Whose value it is, if it is not ours, is nobody's business: it may be the right to unlock.
         let mut holder = Holder::new(None);
         let item = match seen(Some(reply), "inspect a lock")? {
-            Seen::Nothing => return Ok(LockState::new(Vec::new(), None).with_key(key)),
-            Seen::Foreign(item) => item,
-            Seen::Ours(value, item) => {
+            StoredItem::Nothing => return Ok(LockState::new(Vec::new(), None).with_key(key)),
+            StoredItem::Foreign(item) => item,
+            StoredItem::Ours(value, item) => {
                 holder.owner = Some(value.owner);
                 holder.token = value.token();
                 holder.label = value.label;
@@ -325,14 +328,14 @@ impl Backend for Memcached {
     }
 
     async fn break_lock(&self, name: &LockName, expected: &OwnerId) -> Result<bool, Fault> {
-        let (key, server) = self.inner.place_of(name);
+        let (key, server) = self.inner.server_of_lock(name);
         let connection = server.link.connection().await?;
         Ok(delete(&connection, &key, expected, None, "break a lock").await?.is_some())
     }
 }
 
 impl Inner {
-    fn place_of(&self, name: &LockName) -> (String, &Server) {
+    fn server_of_lock(&self, name: &LockName) -> (String, &Server) {
         let key = self.keys.of(name);
         let server = &self.servers[server_of(&self.names, &key)];
         (key, server)
@@ -341,100 +344,108 @@ impl Inner {
     async fn attempt(&self, server: &Server, key: &str, claim: &Claim) -> Result<Attempt, Fault> {
         const DOING: &str = "take a lock";
 
-        for _ in 0..MAX_LOOKS {
+        for _ in 0..MAX_ROUNDS {
             let connection = server.link.connection().await?;
             let attempt = next_attempt();
             let value = Value::format(claim, attempt, None);
-            let request = Request::new().add(key, exptime(claim.ttl), &value).look(key).draw(
-                &self.fence_key,
+            let request = Request::new().add(key, exptime(claim.ttl), &value).get(key).increment(
+                &self.counter_key,
                 1,
-                fence::LASTS,
+                token_counter::COUNTER_TTL,
             );
             let (since, replies) = connection.ask(&request).await?;
             let mut replies = replies.into_iter();
             let (added, looked, draw) = (replies.next(), replies.next(), replies.next());
             match (added, looked) {
                 (Some(Reply::Stored), Some(Reply::Value(item))) if item.is(&value) => {
-                    let taken = Taken { attempt, cas: item.cas, since };
-                    let prolonging = Prolonging { claim, key, server, connection };
-                    let grant = self.finish(&prolonging, taken, draw).await;
-                    if let Some(grant) = grant.map_err(fault::after_all)? {
+                    let taken = Stored { attempt, cas: item.cas, since };
+                    let held_key = HeldKey { claim, key, server, connection };
+                    let grant = self.finish(&held_key, taken, draw).await;
+                    if let Some(grant) = grant.map_err(fault::with_unknown_effect)? {
                         return Ok(Attempt::Acquired(grant));
                     }
                 }
                 (Some(Reply::Stored), looked @ Some(_)) => {
-                    match seen(looked, DOING).map_err(fault::after_all)? {
+                    match seen(looked, DOING).map_err(fault::with_unknown_effect)? {
                         // Flushed, evicted or broken at once; somebody else may have it by now.
-                        Seen::Nothing => {}
+                        StoredItem::Nothing => {}
                         // Renewed at once by another client: the next attempt finds the lock taken by us.
-                        Seen::Ours(value, _) if value.owner == claim.owner => {}
-                        Seen::Ours(_, item) | Seen::Foreign(item) => return Ok(contended(&item)),
+                        StoredItem::Ours(value, _) if value.owner == claim.owner => {}
+                        StoredItem::Ours(_, item) | StoredItem::Foreign(item) => {
+                            return Ok(contended(&item));
+                        }
                     }
                 }
-                (Some(refusal), None) => return Err(refusal.odd(DOING)),
+                (Some(refusal), None) => return Err(refusal.unexpected(DOING)),
                 (Some(added), looked @ Some(_)) => match seen(looked, DOING)? {
-                    Seen::Ours(value, item) if value.owner == claim.owner => {
-                        let prolonging = Prolonging { claim, key, server, connection };
+                    StoredItem::Ours(value, item) if value.owner == claim.owner => {
+                        let held_key = HeldKey { claim, key, server, connection };
                         // Boxed, as all that is rare: the future of each attempt is small without it.
-                        let repeated = Box::pin(self.repeat(&prolonging, value, item)).await?;
+                        let repeated = Box::pin(self.repeat(&held_key, value, item)).await?;
                         if let Some(grant) = repeated {
                             return Ok(Attempt::Acquired(grant));
                         }
                     }
-                    Seen::Ours(_, item) | Seen::Foreign(item) => return Ok(contended(&item)),
-                    Seen::Nothing if added == Reply::NotStored => {
+                    StoredItem::Ours(_, item) | StoredItem::Foreign(item) => {
+                        return Ok(contended(&item));
+                    }
+                    StoredItem::Nothing if added == Reply::NotStored => {
                         return Ok(Attempt::Contended { expires_in: Some(Duration::ZERO) });
                     }
-                    Seen::Nothing => return Err(added.odd(DOING)),
+                    StoredItem::Nothing => return Err(added.unexpected(DOING)),
                 },
-                (None, _) => return Err(odd_answer(DOING, "nothing")),
+                (None, _) => return Err(unexpected_reply(DOING, "nothing")),
             }
         }
-        Err(restless(key))
+        Err(contested_key(key))
     }
 
     /// The lock is taken; the grant, if there is a token for it. Without a counter to draw from, the lock is
     /// given back while one is begun.
     async fn finish(
         &self,
-        taking: &Prolonging<'_>,
-        taken: Taken,
+        taking: &HeldKey<'_>,
+        taken: Stored,
         draw: Option<Reply>,
     ) -> Result<Option<Grant>, Fault> {
-        let (claim, Taken { attempt, cas, since }) = (taking.claim, taken);
+        let (claim, Stored { attempt, cas, since }) = (taking.claim, taken);
         let (until, connection) = (since + claim.ttl, taking.connection.id());
-        let known = |number| Known { attempt, number, cas, connection, until };
+        let known = |number| HoldState { attempt, number, cas, connection, until };
         match drawn(draw)? {
             Some(number)
-                if short_of(claim, number).is_none() && claim.hold == HoldKind::Guarded =>
+                if shortfall(claim, number).is_none() && claim.hold == HoldKind::Guarded =>
             {
-                fence::check(&taking.connection, &self.fence_key, number).await?;
+                token_counter::check(&taking.connection, &self.counter_key, number).await?;
                 self.grant(claim.owner, known(number), since).map(Some)
             }
-            Some(number) => Box::pin(self.tell(taking, known(number))).await,
+            Some(number) => Box::pin(self.record_token(taking, known(number))).await,
             None => Box::pin(self.give_back(taking, (cas, attempt))).await,
         }
     }
 
     /// Raises the number of a lock that was just taken if need be, and writes it. Whoever renews a detached
     /// lock knows nothing but the owner, and has to see that it was granted.
-    async fn tell(&self, taking: &Prolonging<'_>, known: Known) -> Result<Option<Grant>, Fault> {
-        let (request, step) = known_step(taking.claim, taking.key, known);
-        self.prolong(taking, step, taking.connection.ask(&request).await?).await
+    async fn record_token(
+        &self,
+        taking: &HeldKey<'_>,
+        known: HoldState,
+    ) -> Result<Option<Grant>, Fault> {
+        let (request, extension) = extend_known(taking.claim, taking.key, known);
+        self.extend(taking, extension, taking.connection.ask(&request).await?).await
     }
 
     async fn give_back(
         &self,
-        Prolonging { claim, key, server, connection }: &Prolonging<'_>,
+        HeldKey { claim, key, server, connection }: &HeldKey<'_>,
         seen: (u64, u64),
     ) -> Result<Option<Grant>, Fault> {
         delete(connection, key, &claim.owner, Some(seen), "give a lock back").await?;
-        server.fence.begin(&server.link, &self.fence_key).await?;
+        server.counter.begin(&server.link, &self.counter_key).await?;
         Ok(None)
     }
 
     async fn draw(&self, connection: &Connection, by: u64) -> Result<Option<u64>, Fault> {
-        let request = Request::new().draw(&self.fence_key, by, fence::LASTS);
+        let request = Request::new().increment(&self.counter_key, by, token_counter::COUNTER_TTL);
         drawn(Some(connection.ask_one(&request).await?))
     }
 
@@ -442,70 +453,70 @@ impl Inner {
     /// earlier attempt took, as that one's grant, or as a new one if another one had been granted.
     async fn repeat(
         &self,
-        prolonging: &Prolonging<'_>,
+        held_key: &HeldKey<'_>,
         value: Value,
         item: Item,
     ) -> Result<Option<Grant>, Fault> {
-        let known = self.holds.get(&prolonging.claim.owner).map(|held| held.known());
+        let known = self.holds.get(&held_key.claim.owner).map(|held| held.known());
         let known = known.filter(|known| known.attempt == value.attempt);
-        let step = Step {
+        let extension = Extension {
             attempt: Some(value.attempt),
             number: known.map(|known| known.number).or(value.number),
             until: known.map(|known| known.until),
-            ..Step::default()
+            ..Extension::default()
         };
-        let (request, step) = self.next_step(prolonging, step, value.attempt, &item);
-        let answer = prolonging.connection.ask(&request).await?;
-        self.prolong(prolonging, step, answer).await
+        let (request, extension) = self.extend_seen(held_key, extension, value.attempt, &item);
+        let answer = held_key.connection.ask(&request).await?;
+        self.extend(held_key, extension, answer).await
     }
 
     /// The request that prolongs what was seen to be ours.
-    fn next_step(
+    fn extend_seen(
         &self,
-        prolonging: &Prolonging<'_>,
-        step: Step,
+        held_key: &HeldKey<'_>,
+        extension: Extension,
         attempt: u64,
         item: &Item,
-    ) -> (Request, Step) {
-        let claim = prolonging.claim;
-        let left = step.until.map(Moment::remaining).unwrap_or_default();
+    ) -> (Request, Extension) {
+        let claim = held_key.claim;
+        let left = extension.until.map(Moment::remaining).unwrap_or_default();
         // Never shorter than what is left of it on the server.
         let left_there = item.expires_in.unwrap_or(0).min(MAX_EXPTIME);
         let exptime = exptime(claim.ttl.max(left)).max(left_there);
-        let value = Value::format(claim, attempt, step.number);
+        let value = Value::format(claim, attempt, extension.number);
         let mut request = Request::new();
-        let falls_short = step.number.is_none_or(|number| short_of(claim, number).is_some());
-        request = match step.out_of_memory {
-            true => request.last(prolonging.key, exptime, item.cas),
-            false => request.cas(prolonging.key, exptime, &value, item.cas),
+        let draws = extension.number.is_none_or(|number| shortfall(claim, number).is_some());
+        request = match extension.out_of_memory {
+            true => request.touch_if(held_key.key, exptime, item.cas),
+            false => request.cas(held_key.key, exptime, &value, item.cas),
         };
-        request = request.look(prolonging.key);
-        if falls_short {
-            request = request.draw(&self.fence_key, 1, fence::LASTS);
+        request = request.get(held_key.key);
+        if draws {
+            request = request.increment(&self.counter_key, 1, token_counter::COUNTER_TTL);
         }
-        (request, Step { attempt: Some(attempt), writes: true, draws: falls_short, ..step })
+        (request, Extension { attempt: Some(attempt), writes: true, draws: draws, ..extension })
     }
 
     /// Goes on until it is clear whether the lease was prolonged; `None` if the lock is not the claim's.
-    async fn prolong(
+    async fn extend(
         &self,
-        prolonging: &Prolonging<'_>,
-        mut step: Step,
+        held_key: &HeldKey<'_>,
+        mut extension: Extension,
         mut answer: (Moment, Vec<Reply>),
     ) -> Result<Option<Grant>, Fault> {
-        const DOING: &str = "prolong a lock";
+        const DOING: &str = "extend a lock";
 
-        let Prolonging { claim, key, server, connection } = prolonging;
-        for _ in 0..MAX_LOOKS {
+        let HeldKey { claim, key, server, connection } = held_key;
+        for _ in 0..MAX_ROUNDS {
             let (since, replies) = answer;
             let mut replies = replies.into_iter();
-            let written = if step.writes { replies.next() } else { None };
+            let written = if extension.writes { replies.next() } else { None };
             let looked = seen(replies.next(), DOING)?;
             let (value, item) = match looked {
-                Seen::Ours(value, item) if value.owner == claim.owner => (value, item),
+                StoredItem::Ours(value, item) if value.owner == claim.owner => (value, item),
                 _ => return Ok(None),
             };
-            if !step.is_of(&value) {
+            if !extension.is_of(&value) {
                 // It keeps the lock shut for nobody.
                 let seen = Some((item.cas, value.attempt));
                 delete(connection, key, &claim.owner, seen, "end a late attempt").await?;
@@ -513,39 +524,41 @@ impl Inner {
             }
             match written {
                 Some(Reply::Stored | Reply::Done) => {
-                    let until = step.until.unwrap_or(since).max(since + claim.ttl);
-                    step.until = Some(until);
-                    let number = if step.draws { drawn(replies.next())? } else { step.number };
-                    match self.raised(prolonging, number).await? {
-                        Some(number) if tells(claim, &value, number) => {
-                            fence::check(connection, &self.fence_key, number).await?;
+                    let until = extension.until.unwrap_or(since).max(since + claim.ttl);
+                    extension.until = Some(until);
+                    let number =
+                        if extension.draws { drawn(replies.next())? } else { extension.number };
+                    match self.raise_counter(held_key, number).await? {
+                        Some(number) if shows_token(claim, &value, number) => {
+                            token_counter::check(connection, &self.counter_key, number).await?;
                             let (attempt, connection) = (value.attempt, connection.id());
-                            let known = Known { attempt, number, cas: item.cas, connection, until };
+                            let known =
+                                HoldState { attempt, number, cas: item.cas, connection, until };
                             return self.grant(claim.owner, known, since).map(Some);
                         }
-                        Some(_) if step.out_of_memory => {
+                        Some(_) if extension.out_of_memory => {
                             return Err(fault::refused(DOING, OUT_OF_MEMORY));
                         }
-                        Some(number) => step.number = Some(number),
-                        None => server.fence.begin(&server.link, &self.fence_key).await?,
+                        Some(number) => extension.number = Some(number),
+                        None => server.counter.begin(&server.link, &self.counter_key).await?,
                     }
                 }
                 // A foreign hand has touched it, or it is known from before a new connection.
                 Some(Reply::Exists | Reply::Missing) | None => {}
                 Some(Reply::Refused(text)) if text.starts_with(OUT_OF_MEMORY) => {
-                    if step.out_of_memory {
+                    if extension.out_of_memory {
                         return Err(fault::refused(DOING, &text));
                     }
-                    step.out_of_memory = true;
+                    extension.out_of_memory = true;
                 }
-                Some(other) => return Err(other.odd(DOING)),
+                Some(other) => return Err(other.unexpected(DOING)),
             }
-            step.number = step.number.or(value.number);
-            let (request, next) = self.next_step(prolonging, step, value.attempt, &item);
-            step = next;
+            extension.number = extension.number.or(value.number);
+            let (request, next) = self.extend_seen(held_key, extension, value.attempt, &item);
+            extension = next;
             answer = connection.ask(&request).await?;
         }
-        Err(restless(key))
+        Err(contested_key(key))
     }
 
     /// The number, or a higher one if the claim asks for that; `None` without a counter.
@@ -553,21 +566,24 @@ impl Inner {
     /// What is missing is added to what it is missing from, unless others draw all the time: of several who raise
     /// the counter at once each would add to what the others have added. Then it were far ahead of the clock,
     /// and a restart would go back behind it.
-    async fn raised(
+    async fn raise_counter(
         &self,
-        Prolonging { claim, connection, .. }: &Prolonging<'_>,
+        HeldKey { claim, connection, .. }: &HeldKey<'_>,
         number: Option<u64>,
     ) -> Result<Option<u64>, Fault> {
         let Some(number) = number else { return Ok(None) };
-        let Some(mut by) = short_of(claim, number) else { return Ok(Some(number)) };
+        let Some(mut by) = shortfall(claim, number) else { return Ok(Some(number)) };
         for _ in 0..MAX_RAISES {
             // To look changes nothing, so those who raise are in each other's way only where one has done it.
-            let looked = connection.ask_one(&Request::new().look(&self.fence_key)).await?;
+            let looked = connection.ask_one(&Request::new().get(&self.counter_key)).await?;
             let cas = if let Reply::Value(item) = &looked { item.cas } else { 0 };
             let Some(now) = drawn(Some(looked))? else { return Ok(None) };
-            let Some(missing) = short_of(claim, now) else { return self.draw(connection, 1).await };
+            let Some(missing) = shortfall(claim, now) else {
+                return self.draw(connection, 1).await;
+            };
             by = missing;
-            let request = Request::new().raise(&self.fence_key, by, fence::LASTS, cas);
+            let request =
+                Request::new().increment_if(&self.counter_key, by, token_counter::COUNTER_TTL, cas);
             match connection.ask_one(&request).await? {
                 Reply::Exists => {}
                 raised => return drawn(Some(raised)),
@@ -576,9 +592,9 @@ impl Inner {
         self.draw(connection, by).await
     }
 
-    fn grant(&self, owner: OwnerId, known: Known, since: Moment) -> Result<Grant, Fault> {
+    fn grant(&self, owner: OwnerId, known: HoldState, since: Moment) -> Result<Grant, Fault> {
         let token = FencingToken::from_backend(known.number)
-            .ok_or_else(|| odd_answer("read the fencing token", known.number))?;
+            .ok_or_else(|| unexpected_reply("read the fencing token", known.number))?;
         let lease = Lease::For(known.until.saturating_since(since));
         let held = self.holds.note(owner, known);
         Ok(Grant::new(lease, since).with_token(token).with_ticket(Ticket::new(held)))
@@ -587,29 +603,31 @@ impl Inner {
 
 impl Server {
     fn at(address: &str, credentials: Option<&Credentials>) -> Self {
-        let place = Place::new(address, credentials);
-        Self { link: Arc::new(Link::to(place)), fence: Arc::default() }
+        let endpoint = Endpoint::new(address, credentials);
+        Self { link: Arc::new(Link::to(endpoint)), counter: Arc::default() }
     }
 
-    async fn make_sure_of_fence(&self, key: &str) -> Result<(), Fault> {
+    async fn ensure_counter(&self, key: &str) -> Result<(), Fault> {
         let connection = self.link.connection().await?;
-        let reply = connection.ask_one(&Request::new().draw(key, 1, fence::LASTS)).await?;
+        let reply = connection
+            .ask_one(&Request::new().increment(key, 1, token_counter::COUNTER_TTL))
+            .await?;
         match drawn(Some(reply))? {
-            Some(number) => fence::check(&connection, key, number).await,
-            None => self.fence.begin(&self.link, key).await,
+            Some(number) => token_counter::check(&connection, key, number).await,
+            None => self.counter.begin(&self.link, key).await,
         }
     }
 }
 
 /// A lock that was just taken.
-struct Taken {
+struct Stored {
     attempt: u64,
     cas: u64,
     since: Moment,
 }
 
 /// A lock that is held, and where.
-struct Prolonging<'a> {
+struct HeldKey<'a> {
     claim: &'a Claim,
     key: &'a str,
     server: &'a Server,
@@ -618,7 +636,7 @@ struct Prolonging<'a> {
 
 /// What was asked last, and with what in mind.
 #[derive(Clone, Copy, Debug, Default)]
-struct Step {
+struct Extension {
     /// The request wrote before it looked.
     writes: bool,
     /// And drew a token after that.
@@ -631,9 +649,9 @@ struct Step {
     out_of_memory: bool,
 }
 
-impl Step {
-    fn knowing(known: Known) -> Self {
-        let Known { attempt, number, until, .. } = known;
+impl Extension {
+    fn knowing(known: HoldState) -> Self {
+        let HoldState { attempt, number, until, .. } = known;
         let (attempt, number, until) = (Some(attempt), Some(number), Some(until));
         Self { attempt, number, until, ..Self::default() }
     }
@@ -651,19 +669,19 @@ fn next_attempt() -> u64 {
 }
 
 /// The first request of a renewal: with what is known, or to find out.
-fn first_step(claim: &Claim, key: &str, connection: &Connection) -> (Request, Step) {
-    match held(claim).map(Held::known) {
-        Some(known) if known.connection == connection.id() => known_step(claim, key, known),
-        known => (Request::new().look(key), known.map(Step::knowing).unwrap_or_default()),
+fn first_extension(claim: &Claim, key: &str, connection: &Connection) -> (Request, Extension) {
+    match held(claim).map(HoldTicket::known) {
+        Some(known) if known.connection == connection.id() => extend_known(claim, key, known),
+        known => (Request::new().get(key), known.map(Extension::knowing).unwrap_or_default()),
     }
 }
 
 /// The request that prolongs what nobody else has touched.
-fn known_step(claim: &Claim, key: &str, known: Known) -> (Request, Step) {
+fn extend_known(claim: &Claim, key: &str, known: HoldState) -> (Request, Extension) {
     let value = Value::format(claim, known.attempt, Some(known.number));
     let exptime = exptime(claim.ttl.max(known.until.remaining()));
-    let request = Request::new().cas(key, exptime, &value, known.cas).look(key);
-    (request, Step { writes: true, ..Step::knowing(known) })
+    let request = Request::new().cas(key, exptime, &value, known.cas).get(key);
+    (request, Extension { writes: true, ..Extension::knowing(known) })
 }
 
 /// Deletes what stands there if it is `owner`'s, and tells which attempt it was of. In one round trip if its
@@ -675,45 +693,45 @@ async fn delete(
     mut seen: Option<(u64, u64)>,
     doing: &'static str,
 ) -> Result<Option<u64>, Fault> {
-    for _ in 0..MAX_LOOKS {
+    for _ in 0..MAX_ROUNDS {
         if let Some((cas, attempt)) = seen {
             match connection.ask_one(&Request::new().delete(key, cas)).await? {
                 Reply::Done => return Ok(Some(attempt)),
                 Reply::Missing => return Ok(None),
                 Reply::Exists => {}
-                other => return Err(other.odd(doing)),
+                other => return Err(other.unexpected(doing)),
             }
         }
-        let reply = connection.ask_one(&Request::new().look(key)).await?;
+        let reply = connection.ask_one(&Request::new().get(key)).await?;
         match self::seen(Some(reply), doing)? {
-            Seen::Ours(value, item) if value.owner == *owner => {
+            StoredItem::Ours(value, item) if value.owner == *owner => {
                 seen = Some((item.cas, value.attempt));
             }
             _ => return Ok(None),
         }
     }
-    Err(restless(key))
+    Err(contested_key(key))
 }
 
 /// Whether the value says all that has to be seen of a grant, and nothing else: who renews a detached lock knows
 /// nothing but the owner, and late attempts have no number.
-fn tells(claim: &Claim, value: &Value, number: u64) -> bool {
+fn shows_token(claim: &Claim, value: &Value, number: u64) -> bool {
     match value.number {
         // It may have been raised since.
-        Some(told) => told == number,
+        Some(shown) => shown == number,
         None => claim.hold != HoldKind::Detached,
     }
 }
 
-fn seen(reply: Option<Reply>, doing: &'static str) -> Result<Seen, Fault> {
+fn seen(reply: Option<Reply>, doing: &'static str) -> Result<StoredItem, Fault> {
     match reply {
-        Some(Reply::Missing) => Ok(Seen::Nothing),
+        Some(Reply::Missing) => Ok(StoredItem::Nothing),
         Some(Reply::Value(item)) => Ok(match item.value.as_deref().and_then(Value::parse) {
-            Some(value) => Seen::Ours(value, item),
-            None => Seen::Foreign(item),
+            Some(value) => StoredItem::Ours(value, item),
+            None => StoredItem::Foreign(item),
         }),
-        Some(other) => Err(other.odd(doing)),
-        None => Err(odd_answer(doing, "nothing")),
+        Some(other) => Err(other.unexpected(doing)),
+        None => Err(unexpected_reply(doing, "nothing")),
     }
 }
 
@@ -722,7 +740,7 @@ fn contended(item: &Item) -> Attempt {
 }
 
 /// By how much a number is too low for what the claim asks for, if it is.
-fn short_of(claim: &Claim, number: u64) -> Option<u64> {
+fn shortfall(claim: &Claim, number: u64) -> Option<u64> {
     let min_token = claim.min_token?.backend_number();
     (number <= min_token).then(|| min_token - number + 1)
 }
@@ -736,11 +754,11 @@ fn exptime(lease: Duration) -> u64 {
     lease.as_secs() + u64::from(lease.subsec_nanos() > 0) + 2
 }
 
-fn held(claim: &Claim) -> Option<&Held> {
-    claim.ticket.as_ref()?.get::<Arc<Held>>().map(|held| &**held)
+fn held(claim: &Claim) -> Option<&HoldTicket> {
+    claim.ticket.as_ref()?.get::<Arc<HoldTicket>>().map(|held| &**held)
 }
 
-fn restless(key: &str) -> Fault {
+fn contested_key(key: &str) -> Fault {
     let why = format!("somebody else changes the key {key:?} all the time");
     Fault::unknown(FaultKind::Unavailable, why)
 }
@@ -756,7 +774,7 @@ mod tests {
         for millis in 1..5000 {
             let (asked, lease) = (Duration::from_secs(of(millis)), Duration::from_millis(millis));
             assert!(asked >= lease + STALL + Duration::from_secs(2), "{millis} ms");
-            assert!(asked <= lease + LINGERS, "{millis} ms");
+            assert!(asked <= lease + MAX_EXCESS, "{millis} ms");
         }
         assert_eq!((exptime(TTL_MAX), exptime(Duration::MAX)), (MAX_EXPTIME, MAX_EXPTIME));
     }

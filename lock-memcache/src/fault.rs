@@ -8,22 +8,22 @@ use lock_core::backend::{Effect, Fault, FaultKind};
 use Effect::{NotApplied, Unknown};
 use FaultKind::{Broken, Denied, Invalid, Unavailable, Unsupported};
 
-/// What a server says at its memory limit, when it must not make room (`-M`) or finds none.
+/// What a server says at its memory limit, when it must not make waiters (`-M`) or finds none.
 pub(crate) const OUT_OF_MEMORY: &str = "SERVER_ERROR out of memory";
 
 /// The server refused a command, in these words.
 pub(crate) fn refused(doing: &'static str, said: &str) -> Fault {
     let (effect, kind, advice) = classify(said);
     let said: String = said.chars().take(200).collect();
-    let trouble = Trouble { doing, said: said.escape_debug().to_string(), advice };
+    let refusal = ServerRefusal { doing, said: said.escape_debug().to_string(), advice };
     match effect {
-        NotApplied => Fault::not_applied(kind, trouble),
-        Unknown => Fault::unknown(kind, trouble),
+        NotApplied => Fault::not_applied(kind, refusal),
+        Unknown => Fault::unknown(kind, refusal),
     }
 }
 
 /// What failed after the lock was taken: whatever it says, something was applied.
-pub(crate) fn after_all(fault: Fault) -> Fault {
+pub(crate) fn with_unknown_effect(fault: Fault) -> Fault {
     Fault::unknown(fault.kind(), fault.into_source())
 }
 
@@ -41,13 +41,13 @@ pub(crate) fn no_connection(server: &str, why: &str) -> Fault {
 }
 
 /// An answer that this command never has.
-pub(crate) fn odd_answer(doing: &'static str, what: impl fmt::Display) -> Fault {
+pub(crate) fn unexpected_reply(doing: &'static str, what: impl fmt::Display) -> Fault {
     let said = format!("cannot {doing}: the server gave an answer that makes no sense: {what}");
     Fault::unknown(Broken, said)
 }
 
 /// The counter of the fencing tokens is none of ours any more. It was drawn from.
-pub(crate) fn rewritten(key: &str, number: u64, why: &str) -> Fault {
+pub(crate) fn foreign_counter(key: &str, number: u64, why: &str) -> Fault {
     let said = format!(
         "cannot draw a fencing token: the counter {key} says {number}, which {why} (somebody else wrote to \
          the key {key}: delete it, and the next lock begins it anew with the server's clock)"
@@ -69,7 +69,7 @@ pub(crate) fn error(fault: Fault) -> Error {
 
 fn classify(said: &str) -> (Effect, FaultKind, &'static str) {
     if said.starts_with(OUT_OF_MEMORY) {
-        (NotApplied, Unavailable, "the server is at its memory limit: raise -m, or make room")
+        (NotApplied, Unavailable, "the server is at its memory limit: raise -m, or make waiters")
     } else if said.contains("too many open connections") {
         (NotApplied, Unavailable, "the server has too many clients: raise -c")
     } else if said.contains("unauthenticated") {
@@ -91,19 +91,19 @@ fn classify(said: &str) -> (Effect, FaultKind, &'static str) {
 
 /// What was being done, what the server said, and what to do about it.
 #[derive(Debug)]
-struct Trouble {
+struct ServerRefusal {
     doing: &'static str,
     said: String,
     advice: &'static str,
 }
 
-impl fmt::Display for Trouble {
+impl fmt::Display for ServerRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "cannot {}: {} ({})", self.doing, self.said, self.advice)
     }
 }
 
-impl std::error::Error for Trouble {}
+impl std::error::Error for ServerRefusal {}
 
 #[cfg(test)]
 mod tests {

@@ -9,18 +9,18 @@ use lock_core::clock::Moment;
 /// The holds whose tickets are in somebody's hands. An attempt that is repeated without its ticket finds
 /// its token here: the server may not know it.
 #[derive(Debug, Default)]
-pub(crate) struct Holds(Mutex<HashMap<OwnerId, Weak<Held>>>);
+pub(crate) struct Holds(Mutex<HashMap<OwnerId, Weak<HoldTicket>>>);
 
 /// What a holder knows of its lock. Its ticket.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct HoldTicket {
     owner: OwnerId,
-    known: Mutex<Known>,
+    known: Mutex<HoldState>,
     holds: Arc<Holds>,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Known {
+pub(crate) struct HoldState {
     /// Which attempt was granted.
     pub(crate) attempt: u64,
     /// The number of the fencing token.
@@ -34,40 +34,41 @@ pub(crate) struct Known {
 }
 
 impl Holds {
-    pub(crate) fn get(&self, owner: &OwnerId) -> Option<Arc<Held>> {
+    pub(crate) fn get(&self, owner: &OwnerId) -> Option<Arc<HoldTicket>> {
         self.table().get(owner)?.upgrade()
     }
 
     /// Notes what is known now.
-    pub(crate) fn note(self: &Arc<Self>, owner: OwnerId, known: Known) -> Arc<Held> {
+    pub(crate) fn note(self: &Arc<Self>, owner: OwnerId, known: HoldState) -> Arc<HoldTicket> {
         if let Some(held) = self.get(&owner) {
             *held.lock() = known;
             return held;
         }
-        let held = Arc::new(Held { owner, known: Mutex::new(known), holds: Arc::clone(self) });
+        let held =
+            Arc::new(HoldTicket { owner, known: Mutex::new(known), holds: Arc::clone(self) });
         self.table().insert(owner, Arc::downgrade(&held));
         held
     }
 
-    fn table(&self) -> MutexGuard<'_, HashMap<OwnerId, Weak<Held>>> {
+    fn table(&self) -> MutexGuard<'_, HashMap<OwnerId, Weak<HoldTicket>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Held {
-    pub(crate) fn known(&self) -> Known {
+impl HoldTicket {
+    pub(crate) fn known(&self) -> HoldState {
         *self.lock()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Known> {
+    fn lock(&self) -> MutexGuard<'_, HoldState> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for Held {
+impl Drop for HoldTicket {
     fn drop(&mut self) {
         let mut table = self.holds.table();
-        // Another one may have come in its place.
+        // Another one may have come in its endpoint.
         if table.get(&self.owner).is_some_and(|held| held.strong_count() == 0) {
             table.remove(&self.owner);
         }
@@ -84,9 +85,9 @@ mod tests {
     fn a_hold_is_known_as_long_as_somebody_has_its_ticket() {
         let (holds, owner) = (Arc::new(Holds::default()), OwnerId::mint());
         let until = Moment::now() + Duration::from_secs(1);
-        let known = Known { attempt: 0, number: 1, cas: 2, connection: 3, until };
+        let known = HoldState { attempt: 0, number: 1, cas: 2, connection: 3, until };
         let held = holds.note(owner, known);
-        let same = holds.note(owner, Known { cas: 4, ..known });
+        let same = holds.note(owner, HoldState { cas: 4, ..known });
         assert_eq!(held.known().cas, 4);
         drop(held);
         assert!(holds.get(&owner).is_some());

@@ -33,7 +33,7 @@ impl Keys {
     }
 
     /// The key of the counter from which tokens are drawn: of no lock, since no escape begins like this.
-    pub(crate) fn fence(&self) -> String {
+    pub(crate) fn counter(&self) -> String {
         format!("{}%fence", self.prefix)
     }
 }
@@ -77,7 +77,7 @@ mod tests {
         ] {
             assert_eq!(keys(prefix).of(&LockName::new(name).unwrap()), key);
         }
-        assert_eq!(keys("app:").fence(), "app:%fence");
+        assert_eq!(keys("app:").counter(), "app:%fence");
         assert_eq!(keys("").of(&LockName::new("x".repeat(500)).unwrap()).len(), MAX_KEY);
     }
 
@@ -123,6 +123,8 @@ mod tests {
         let names = ["%fence", "fence", "%", "p:%fence"].map(|name| LockName::new(name).unwrap());
         let of_locks: HashSet<String> =
             names.iter().flat_map(|name| [keys("").of(name), keys("p:").of(name)]).collect();
-        assert!(!of_locks.contains(&keys("").fence()) && !of_locks.contains(&keys("p:").fence()));
+        assert!(
+            !of_locks.contains(&keys("").counter()) && !of_locks.contains(&keys("p:").counter())
+        );
     }
 }

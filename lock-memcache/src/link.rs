@@ -4,7 +4,7 @@
 //! answers are matched to them in that order. Those who were answered together are likely to ask again
 //! together: the last of them writes for all, and one that was alone for itself, so that no task has to be
 //! woken for it. Who asked may go away: the answer is read all the same, and thrown away. A connection that says what no memcached says, or nothing for long, is given up, and all
-//! who wait for answers on it are told.
+//! who wait for answers on it are shown.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -26,16 +26,16 @@ use tracing::instrument::WithSubscriber;
 
 use crate::config::Credentials;
 use crate::fault;
-use crate::wire::{Garbage, Parser, Reply, Request};
+use crate::wire::{ProtocolError, Reply, ReplyParser, Request};
 
 /// Making a connection, all of it.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// How long the oldest request may go without answer.
-const SILENCE: Duration = Duration::from_secs(5);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How often that is looked at.
-const LISTEN_EVERY: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// When a connection on which nothing is said is asked for a sign of life, how often, and for how long in
 /// vain. Without it, a peer that vanished is found out only by the next request.
@@ -56,20 +56,20 @@ const CHUNK: usize = 16 * 1024;
 /// The way to one server.
 #[derive(Debug)]
 pub(crate) struct Link {
-    place: Arc<Place>,
+    endpoint: Arc<Endpoint>,
     dialer: Dialer<Connection>,
 }
 
 /// Where a server is, and who we are there.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct Endpoint {
     address: String,
     credentials: Option<Credentials>,
     /// It has been asked what it may do to locks.
     is_known: AtomicBool,
 }
 
-impl Place {
+impl Endpoint {
     pub(crate) fn new(address: &str, credentials: Option<&Credentials>) -> Self {
         let (address, credentials) = (address.to_owned(), credentials.cloned());
         Self { address, credentials, is_known: AtomicBool::new(false) }
@@ -77,18 +77,18 @@ impl Place {
 }
 
 impl Link {
-    pub(crate) fn to(place: Place) -> Self {
-        Self { place: Arc::new(place), dialer: Dialer::default() }
+    pub(crate) fn to(endpoint: Endpoint) -> Self {
+        Self { endpoint: Arc::new(endpoint), dialer: Dialer::default() }
     }
 
     pub(crate) fn address(&self) -> &str {
-        &self.place.address
+        &self.endpoint.address
     }
 
     /// The connection, if need be a new one: then this waits for one attempt, which all verbs share. A
     /// server on which locks cannot be kept apart is refused.
     pub(crate) async fn connection(&self) -> Result<Connection, Fault> {
-        let dial = || connect(Arc::clone(&self.place)).with_current_subscriber();
+        let dial = || connect(Arc::clone(&self.endpoint)).with_current_subscriber();
         self.dialer.get(|connection| connection.shared.state().broken.is_none(), dial).await
     }
 
@@ -98,23 +98,23 @@ impl Link {
     }
 }
 
-async fn connect(place: Arc<Place>) -> Result<Connection, Fault> {
+async fn connect(endpoint: Arc<Endpoint>) -> Result<Connection, Fault> {
     let connecting = async {
-        let stream = TcpStream::connect(&place.address).await;
-        let stream = stream.map_err(|e| fault::no_connection(&place.address, &e.to_string()))?;
-        set_up(&stream).map_err(|e| fault::no_connection(&place.address, &e.to_string()))?;
-        let connection = Connection::over(stream, &place.address);
-        connection.introduce(place.credentials.as_ref()).await?;
-        if !place.is_known.load(Ordering::Relaxed) {
+        let stream = TcpStream::connect(&endpoint.address).await;
+        let stream = stream.map_err(|e| fault::no_connection(&endpoint.address, &e.to_string()))?;
+        set_up(&stream).map_err(|e| fault::no_connection(&endpoint.address, &e.to_string()))?;
+        let connection = Connection::over(stream, &endpoint.address);
+        connection.authenticate(endpoint.credentials.as_ref()).await?;
+        if !endpoint.is_known.load(Ordering::Relaxed) {
             connection.warn_of_eviction().await?;
-            place.is_known.store(true, Ordering::Relaxed);
+            endpoint.is_known.store(true, Ordering::Relaxed);
         }
         Ok(connection)
     };
     tokio::select! {
         biased;
         connection = connecting => connection,
-        () = sleep(CONNECT_TIMEOUT) => Err(fault::no_connection(&place.address, "no answer")),
+        () = sleep(CONNECT_TIMEOUT) => Err(fault::no_connection(&endpoint.address, "no answer")),
     }
 }
 
@@ -131,34 +131,34 @@ fn set_up(stream: &TcpStream) -> io::Result<()> {
 #[derive(Clone)]
 pub(crate) struct Connection {
     shared: Arc<Shared>,
-    _open: Arc<Open>,
+    _close: Arc<CloseOnDrop>,
 }
 
-struct Open(Arc<Shared>);
+struct CloseOnDrop(Arc<Shared>);
 
 struct Shared {
     id: u64,
     server: String,
-    state: Mutex<State>,
+    state: Mutex<PipelineState>,
     /// There is something to write, or nothing more to do.
     changed: Notify,
 }
 
 #[derive(Default)]
-struct State {
+struct PipelineState {
     /// Gone with the connection.
     stream: Option<Arc<OwnedWriteHalf>>,
     unsent: Vec<u8>,
     /// What was unsent is being sent.
     is_sending: bool,
-    unanswered: VecDeque<Asked>,
+    unanswered: VecDeque<PendingRequest>,
     /// How many were answered of late, and have not asked since.
-    may_ask: usize,
+    expected_askers: usize,
     broken: Option<String>,
     closed: bool,
 }
 
-struct Asked {
+struct PendingRequest {
     since: Moment,
     missing: usize,
     replies: Vec<Reply>,
@@ -174,15 +174,18 @@ impl Connection {
         let shared = Arc::new(Shared {
             id: COUNT.fetch_add(1, Ordering::Relaxed),
             server: server.to_owned(),
-            state: Mutex::new(State { stream: Some(Arc::clone(&to)), ..State::default() }),
+            state: Mutex::new(PipelineState {
+                stream: Some(Arc::clone(&to)),
+                ..PipelineState::default()
+            }),
             changed: Notify::new(),
         });
-        tokio::spawn(drive(Breaking(Arc::clone(&shared)), from, to));
-        Self { _open: Arc::new(Open(Arc::clone(&shared))), shared }
+        tokio::spawn(drive(BreakOnDrop(Arc::clone(&shared)), from, to));
+        Self { _close: Arc::new(CloseOnDrop(Arc::clone(&shared))), shared }
     }
 
     /// No other connection of this process has it. The numbers that a server gives to what it stores mean
-    /// nothing to its successor, so they go with the connection on which they were told.
+    /// nothing to its successor, so they go with the connection on which they were shown.
     pub(crate) fn id(&self) -> u64 {
         self.shared.id
     }
@@ -210,14 +213,14 @@ impl Connection {
     /// As [`ask`](Self::ask), for a request with one reply.
     pub(crate) async fn ask_one(&self, request: &Request) -> Result<Reply, Fault> {
         let (_, mut replies) = self.ask(request).await?;
-        replies.pop().ok_or_else(|| fault::odd_answer("ask", "nothing"))
+        replies.pop().ok_or_else(|| fault::unexpected_reply("ask", "nothing"))
     }
 
-    async fn introduce(&self, credentials: Option<&Credentials>) -> Result<(), Fault> {
+    async fn authenticate(&self, credentials: Option<&Credentials>) -> Result<(), Fault> {
         if let Some(Credentials { user, password }) = credentials {
             match self.ask_one(&Request::new().credentials(user, password)).await? {
                 Reply::Stored => {}
-                other => return Err(other.odd("give user and password")),
+                other => return Err(other.unexpected("give user and password")),
             }
         }
         let settings = self.stats("settings").await?;
@@ -254,7 +257,7 @@ impl Connection {
     pub(crate) async fn stats(&self, about: &str) -> Result<Vec<(String, String)>, Fault> {
         match self.ask_one(&Request::new().stats(about)).await? {
             Reply::Stats(stats) => Ok(stats),
-            other => Err(other.odd("ask for statistics")),
+            other => Err(other.unexpected("ask for statistics")),
         }
     }
 }
@@ -269,7 +272,7 @@ impl fmt::Debug for Connection {
     }
 }
 
-impl Drop for Open {
+impl Drop for CloseOnDrop {
     fn drop(&mut self) {
         self.0.state().closed = true;
         self.0.changed.notify_one();
@@ -292,7 +295,7 @@ impl Shared {
                 state.unsent.extend_from_slice(request.text.as_bytes());
                 let replies = Vec::with_capacity(request.replies);
                 let missing = request.replies;
-                state.unanswered.push_back(Asked { since, missing, replies, answer });
+                state.unanswered.push_back(PendingRequest { since, missing, replies, answer });
                 state.send_if_last();
                 // Else the first one has done so.
                 let is_left = is_first && !state.unsent.is_empty();
@@ -308,25 +311,29 @@ impl Shared {
     }
 
     /// Gives all replies that have come to those to whom they belong.
-    fn give(&self, parser: &mut Parser, answered: &mut Vec<Asked>) -> Result<(), String> {
+    fn dispatch(
+        &self,
+        parser: &mut ReplyParser,
+        answered: &mut Vec<PendingRequest>,
+    ) -> Result<(), String> {
         let mut state = self.state();
         loop {
             let reply = match parser.next() {
                 Ok(Some(reply)) => reply,
                 Ok(None) => return Ok(()),
-                Err(Garbage) => return Err("the server says what no memcached says".into()),
+                Err(ProtocolError) => return Err("the server says what no memcached says".into()),
             };
-            let misunderstood = reply.is_misunderstanding();
+            let desynchronized = reply.desynchronizes();
             let Some(asked) = state.unanswered.front_mut() else {
                 return Err("the server answered what nobody asked".into());
             };
             asked.replies.push(reply);
             asked.missing -= 1;
-            if asked.missing == 0 || misunderstood {
+            if asked.missing == 0 || desynchronized {
                 answered.extend(state.unanswered.pop_front());
-                state.may_ask += 1;
+                state.expected_askers += 1;
             }
-            if misunderstood {
+            if desynchronized {
                 return Err("the server did not understand a request".into());
             }
         }
@@ -365,7 +372,7 @@ impl Shared {
     }
 
     async fn read(&self, mut stream: OwnedReadHalf) -> String {
-        let (mut parser, mut answered) = (Parser::default(), Vec::new());
+        let (mut parser, mut answered) = (ReplyParser::default(), Vec::new());
         loop {
             let buffer = parser.buffer();
             buffer.reserve(CHUNK);
@@ -374,7 +381,7 @@ impl Shared {
                 Ok(_) => {}
                 Err(error) => return error.to_string(),
             }
-            let given = self.give(&mut parser, &mut answered);
+            let given = self.dispatch(&mut parser, &mut answered);
             for asked in answered.drain(..) {
                 // Nobody may be there any more.
                 let _ = asked.answer.send(asked.replies);
@@ -387,20 +394,20 @@ impl Shared {
 
     /// Ends when one request has gone unanswered for too long, at two looks: a process that was stopped
     /// finds old requests, and answers that it has not read yet.
-    async fn listen(&self) -> String {
+    async fn watch_for_timeout(&self) -> String {
         let mut suspect = None;
         loop {
-            sleep(LISTEN_EVERY).await;
+            sleep(CHECK_INTERVAL).await;
             let oldest = self.state().unanswered.front().map(|asked| asked.since);
-            let is_late = oldest.is_some_and(|since| (since + SILENCE).has_passed());
+            let is_late = oldest.is_some_and(|since| (since + REPLY_TIMEOUT).has_passed());
             if is_late && suspect == oldest {
-                return format!("no answer for {SILENCE:?}");
+                return format!("no answer for {REPLY_TIMEOUT:?}");
             }
             suspect = oldest.filter(|_| is_late);
         }
     }
 
-    fn breaks(&self, why: String) {
+    fn fail(&self, why: String) {
         let left = {
             let mut state = self.state();
             state.broken.get_or_insert(why);
@@ -416,16 +423,16 @@ impl Shared {
         fault::broken(&self.server, &why)
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, PipelineState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl PipelineState {
     /// Whoever asks as the last of those who were answered sends for all of them.
     fn send_if_last(&mut self) {
-        let is_last = self.may_ask == 1;
-        self.may_ask = self.may_ask.saturating_sub(1);
+        let is_last = self.expected_askers == 1;
+        self.expected_askers = self.expected_askers.saturating_sub(1);
         let Some(stream) = self.stream.as_ref().filter(|_| is_last && !self.is_sending) else {
             return;
         };
@@ -440,7 +447,7 @@ impl State {
         self.is_sending = !batch.is_empty();
         if self.is_sending {
             // Whoever has not asked by now does something else.
-            self.may_ask = 0;
+            self.expected_askers = 0;
         }
         self.closed
     }
@@ -460,21 +467,21 @@ async fn write_all(stream: &OwnedWriteHalf, mut bytes: &[u8]) -> io::Result<()> 
 }
 
 /// Tells all when the task of a connection is gone, also with its runtime.
-struct Breaking(Arc<Shared>);
+struct BreakOnDrop(Arc<Shared>);
 
-impl Drop for Breaking {
+impl Drop for BreakOnDrop {
     fn drop(&mut self) {
-        self.0.breaks("its runtime has ended".into());
+        self.0.fail("its runtime has ended".into());
     }
 }
 
-async fn drive(breaking: Breaking, from: OwnedReadHalf, to: Arc<OwnedWriteHalf>) {
-    let shared = &breaking.0;
+async fn drive(on_drop: BreakOnDrop, from: OwnedReadHalf, to: Arc<OwnedWriteHalf>) {
+    let shared = &on_drop.0;
     let why = tokio::select! {
         biased;
         why = shared.read(from) => why,
         why = shared.write(&to) => why,
-        why = shared.listen() => why,
+        why = shared.watch_for_timeout() => why,
     };
-    shared.breaks(why);
+    shared.fail(why);
 }

@@ -14,7 +14,7 @@ use crate::common::{
 use crate::line::{signal, stop};
 use lock_core::Locker;
 use lock_core::backend::{Backend, ReleaseMode};
-use lock_file::{FileLocks, descriptor, place_descriptor};
+use lock_file::{FileLocks, descriptor, queue_descriptor};
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use rustix::io::dup;
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
@@ -53,7 +53,7 @@ async fn lend(args: &[&str]) {
     let guard = acquire(&locker(Path::new(args[0])), args[1]).await;
     let ticket = guard.ticket().await.unwrap();
     let lock = descriptor(&ticket).unwrap().try_clone_to_owned().unwrap();
-    let place = place_descriptor(&ticket).expect("it was waited for");
+    let place = queue_descriptor(&ticket).expect("it was waited for");
     let mut child = Command::new("cat").stdout(lock).stderr(place).spawn().unwrap();
     say(child.id());
     listen();
@@ -266,7 +266,7 @@ async fn a_release_wakes_the_next_one_although_a_child_has_the_pipe() {
     let mut next = Process::start(module_path!(), "hold", &[&path_text(dir.path()), "n"]);
     until_waiting(&locks, 1).await;
     let ticket = held.ticket().await.unwrap();
-    let inherited = place_descriptor(&ticket).expect("it was waited for");
+    let inherited = queue_descriptor(&ticket).expect("it was waited for");
     held.release().await.unwrap();
     next.hear();
     assert_eq!(pipes(&next, dir.path()), 1, "it was woken, and has overtaken nobody");

@@ -21,7 +21,7 @@ use rustix::io::Errno;
 use tokio::sync::Notify;
 
 /// Whether waiters are woken at all here.
-pub(crate) const IS_THERE: bool = true;
+pub(crate) const IS_SUPPORTED: bool = true;
 
 /// The listener needs little of it.
 const STACK: usize = 64 << 10;
@@ -31,22 +31,22 @@ const OF_INOTIFY: u64 = 0;
 
 /// Rings when a lock may be had. Dropping it takes it down.
 #[derive(Debug)]
-pub(crate) struct Bell {
-    tower: &'static Tower,
-    hook: Hook,
-    rope: Arc<Notify>,
+pub(crate) struct FileWatch {
+    watcher: &'static Watcher,
+    target: Target,
+    notify: Arc<Notify>,
 }
 
-/// What a bell hangs on.
+/// What a watch hangs on.
 #[derive(Debug)]
-enum Hook {
+enum Target {
     File(i32),
     Pipe(u64, Arc<File>),
 }
 
-impl Bell {
-    /// On a lock file: rings when a process closes it or writes to it, whatever for; when it is deleted
-    /// or replaced; and when it is [rung](crate::lock_file::LockFile::ring). A holder that sees no queue
+impl FileWatch {
+    /// On a lock file: fires when a process closes it or writes to it, whatever for; when it is deleted
+    /// or replaced; and when it is [changed](crate::lock_file::LockFile::notify_waiters). A holder that sees no queue
     /// writes that it releases the lock, and leaves the file open. `None` if it is not there, or if no
     /// more files can be watched: then who waits has to look by itself.
     pub(crate) fn on_lock(path: &Path) -> Option<Self> {
@@ -55,59 +55,59 @@ impl Bell {
         Self::on(path, closed | changed)
     }
 
-    /// On the pipe of the process ahead: rings when that one has left.
+    /// On the pipe of the process ahead: fires when that one has left.
     pub(crate) fn on_pipe(pipe: &Arc<File>) -> Option<Self> {
-        let tower = tower()?;
-        let rope = Arc::new(Notify::new());
-        let mut ropes = tower.ropes();
-        ropes.last_pipe += 1;
-        let number = ropes.last_pipe;
+        let watcher = watcher()?;
+        let notify = Arc::new(Notify::new());
+        let mut subscriptions = watcher.subscriptions();
+        subscriptions.last_pipe += 1;
+        let number = subscriptions.last_pipe;
         // Once: what is not taken down in time does not keep the listener busy.
         let events = EventFlags::IN | EventFlags::ONESHOT;
-        epoll::add(&tower.epoll, pipe, EventData::new_u64(number), events).ok()?;
-        ropes.pipes.insert(number, Arc::clone(&rope));
-        Some(Self { tower, hook: Hook::Pipe(number, Arc::clone(pipe)), rope })
+        epoll::add(&watcher.epoll, pipe, EventData::new_u64(number), events).ok()?;
+        subscriptions.pipes.insert(number, Arc::clone(&notify));
+        Some(Self { watcher, target: Target::Pipe(number, Arc::clone(pipe)), notify })
     }
 
-    /// On a lock file: rings when it is deleted, replaced or moved away.
+    /// On a lock file: fires when it is deleted, replaced or moved away.
     pub(crate) fn on_removal(path: &Path) -> Option<Self> {
         let removed = WatchFlags::ATTRIB | WatchFlags::DELETE_SELF | WatchFlags::MOVE_SELF;
         Self::on(path, removed)
     }
 
     fn on(path: &Path, events: WatchFlags) -> Option<Self> {
-        let tower = tower()?;
-        let inotify = tower.inotify()?;
-        let mut ropes = tower.ropes();
+        let watcher = watcher()?;
+        let inotify = watcher.inotify()?;
+        let mut subscriptions = watcher.subscriptions();
         // Under the same lock as its removal, or a watch of the same file could go with another one.
         // Holders and waiters of one file have one watch, and it must not forget what others want.
         let events = events | WatchFlags::MASK_ADD | WatchFlags::DONT_FOLLOW;
         let watch = inotify::add_watch(inotify, path, events).ok()?;
-        let rope = Arc::new(Notify::new());
-        ropes.files.entry(watch).or_default().push(Arc::clone(&rope));
-        Some(Self { tower, hook: Hook::File(watch), rope })
+        let notify = Arc::new(Notify::new());
+        subscriptions.files.entry(watch).or_default().push(Arc::clone(&notify));
+        Some(Self { watcher, target: Target::File(watch), notify })
     }
 
-    /// Waits until it rings. What rang since it was hung up counts.
-    pub(crate) async fn rung(&self) {
-        self.rope.notified().await;
+    /// Waits until it watch_fires. What rang since it was notifies up counts.
+    pub(crate) async fn changed(&self) {
+        self.notify.notified().await;
     }
 }
 
-impl Drop for Bell {
+impl Drop for FileWatch {
     fn drop(&mut self) {
-        let mut ropes = self.tower.ropes();
-        match &self.hook {
-            Hook::Pipe(number, pipe) => {
-                ropes.pipes.remove(number);
-                let _ = epoll::delete(&self.tower.epoll, pipe);
+        let mut subscriptions = self.watcher.subscriptions();
+        match &self.target {
+            Target::Pipe(number, pipe) => {
+                subscriptions.pipes.remove(number);
+                let _ = epoll::delete(&self.watcher.epoll, pipe);
             }
-            Hook::File(watch) => {
-                let Some(hung) = ropes.files.get_mut(watch) else { return };
-                hung.retain(|rope| !Arc::ptr_eq(rope, &self.rope));
-                if hung.is_empty() {
-                    ropes.files.remove(watch);
-                    if let Some(inotify) = self.tower.inotify.get() {
+            Target::File(watch) => {
+                let Some(notifies) = subscriptions.files.get_mut(watch) else { return };
+                notifies.retain(|notify| !Arc::ptr_eq(notify, &self.notify));
+                if notifies.is_empty() {
+                    subscriptions.files.remove(watch);
+                    if let Some(inotify) = self.watcher.inotify.get() {
                         // Fails if the file is gone, and the watch with it.
                         let _ = inotify::remove_watch(inotify, *watch);
                     }
@@ -119,52 +119,52 @@ impl Drop for Bell {
 
 /// All bells of this process.
 #[derive(Debug)]
-struct Tower {
+struct Watcher {
     epoll: OwnedFd,
     inotify: OnceLock<OwnedFd>,
-    ropes: Mutex<Ropes>,
+    subscriptions: Mutex<Subscriptions>,
 }
 
 #[derive(Debug, Default)]
-struct Ropes {
+struct Subscriptions {
     files: HashMap<i32, Vec<Arc<Notify>>>,
     pipes: HashMap<u64, Arc<Notify>>,
     last_pipe: u64,
 }
 
 /// One is built at a time, of what there is one of.
-static BUILDING: Mutex<()> = Mutex::new(());
+static INITIALIZING: Mutex<()> = Mutex::new(());
 
 /// `None` if this process gets no thread. It is asked again by the next one.
-fn tower() -> Option<&'static Tower> {
-    static TOWER: OnceLock<Tower> = OnceLock::new();
+fn watcher() -> Option<&'static Watcher> {
+    static WATCHER: OnceLock<Watcher> = OnceLock::new();
 
-    if let Some(tower) = TOWER.get() {
-        return Some(tower);
+    if let Some(watcher) = WATCHER.get() {
+        return Some(watcher);
     }
-    let _one_builds = BUILDING.lock().unwrap_or_else(PoisonError::into_inner);
-    if TOWER.get().is_none() {
+    let _guard = INITIALIZING.lock().unwrap_or_else(PoisonError::into_inner);
+    if WATCHER.get().is_none() {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).ok()?;
         let listening = std::thread::Builder::new().name("lock-file".to_owned()).stack_size(STACK);
-        let (here, hears) = std::sync::mpsc::channel::<&'static Tower>();
-        listening.spawn(move || hears.recv().map(Tower::listen)).ok()?;
-        let tower = TOWER.get_or_init(|| Tower {
+        let (here, hears) = std::sync::mpsc::channel::<&'static Watcher>();
+        listening.spawn(move || hears.recv().map(Watcher::run)).ok()?;
+        let watcher = WATCHER.get_or_init(|| Watcher {
             epoll,
             inotify: OnceLock::new(),
-            ropes: Mutex::default(),
+            subscriptions: Mutex::default(),
         });
-        here.send(tower).ok()?;
+        here.send(watcher).ok()?;
     }
-    TOWER.get()
+    WATCHER.get()
 }
 
-impl Tower {
+impl Watcher {
     /// `None` if this process gets no instance. It is asked again by the next one.
     fn inotify(&self) -> Option<&OwnedFd> {
         if let Some(inotify) = self.inotify.get() {
             return Some(inotify);
         }
-        let _one_builds = BUILDING.lock().unwrap_or_else(PoisonError::into_inner);
+        let _guard = INITIALIZING.lock().unwrap_or_else(PoisonError::into_inner);
         if self.inotify.get().is_none() {
             let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK).ok()?;
             let data = EventData::new_u64(OF_INOTIFY);
@@ -174,7 +174,7 @@ impl Tower {
         self.inotify.get()
     }
 
-    fn listen(&self) {
+    fn run(&self) {
         let mut events = Vec::with_capacity(16);
         loop {
             match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), None) {
@@ -184,10 +184,10 @@ impl Tower {
             }
             for event in events.drain(..) {
                 match event.data.u64() {
-                    OF_INOTIFY => self.hear(),
+                    OF_INOTIFY => self.read_inotify(),
                     pipe => {
-                        if let Some(rope) = self.ropes().pipes.get(&pipe) {
-                            rope.notify_one();
+                        if let Some(notify) = self.subscriptions().pipes.get(&pipe) {
+                            notify.notify_one();
                         }
                     }
                 }
@@ -195,30 +195,30 @@ impl Tower {
         }
     }
 
-    fn hear(&self) {
+    fn read_inotify(&self) {
         let Some(inotify) = self.inotify.get() else { return };
         let mut buffer = [MaybeUninit::uninit(); 4096];
         let mut reader = Reader::new(inotify, &mut buffer);
         while let Ok(event) = reader.next() {
-            self.ring(event.wd(), event.events());
+            self.notify_file(event.wd(), event.events());
         }
     }
 
-    fn ring(&self, watch: i32, events: ReadFlags) {
-        let mut ropes = self.ropes();
+    fn notify_file(&self, watch: i32, events: ReadFlags) {
+        let mut subscriptions = self.subscriptions();
         if events.contains(ReadFlags::QUEUE_OVERFLOW) {
-            ropes.files.values().flatten().for_each(|rope| rope.notify_one());
+            subscriptions.files.values().flatten().for_each(|notify| notify.notify_one());
         }
-        if let Some(hung) = ropes.files.get(&watch) {
-            hung.iter().for_each(|rope| rope.notify_one());
+        if let Some(notifies) = subscriptions.files.get(&watch) {
+            notifies.iter().for_each(|notify| notify.notify_one());
         }
         if events.contains(ReadFlags::IGNORED) {
-            ropes.files.remove(&watch);
+            subscriptions.files.remove(&watch);
         }
     }
 
-    fn ropes(&self) -> MutexGuard<'_, Ropes> {
-        self.ropes.lock().unwrap_or_else(PoisonError::into_inner)
+    fn subscriptions(&self) -> MutexGuard<'_, Subscriptions> {
+        self.subscriptions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -230,36 +230,37 @@ mod tests {
     use super::*;
 
     /// A barrier: what was caused before has been heard by then.
-    async fn rang(bell: &Bell, dir: &Path) -> bool {
+    async fn rang(watch: &FileWatch, dir: &Path) -> bool {
         let last = dir.join("last");
         File::create(&last).unwrap();
-        let end = Bell::on_lock(&last).unwrap();
+        let end = FileWatch::on_lock(&last).unwrap();
         drop(File::open(&last).unwrap());
-        end.rung().await;
-        tokio::time::timeout(Duration::ZERO, bell.rung()).await.is_ok()
+        end.changed().await;
+        tokio::time::timeout(Duration::ZERO, watch.changed()).await.is_ok()
     }
 
     #[tokio::test]
     async fn a_bell_rings_when_a_file_is_let_go() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("n");
-        assert!(Bell::on_lock(&path).is_none(), "there is nothing");
+        assert!(FileWatch::on_lock(&path).is_none(), "there is nothing");
         let held = File::create(&path).unwrap();
-        let (bell, other) = (Bell::on_lock(&path).unwrap(), Bell::on_lock(&path).unwrap());
-        assert!(!rang(&bell, dir.path()).await);
+        let (watch, other) =
+            (FileWatch::on_lock(&path).unwrap(), FileWatch::on_lock(&path).unwrap());
+        assert!(!rang(&watch, dir.path()).await);
         drop(held);
-        assert!(rang(&bell, dir.path()).await && rang(&other, dir.path()).await);
+        assert!(rang(&watch, dir.path()).await && rang(&other, dir.path()).await);
         drop(other);
-        assert!(!rang(&bell, dir.path()).await);
+        assert!(!rang(&watch, dir.path()).await);
         // As flock(1) has it open.
         drop(File::open(&path).unwrap());
         assert!(
-            rang(&bell, dir.path()).await,
-            "the end of the other bell was not that of this one"
+            rang(&watch, dir.path()).await,
+            "the end of the other watch was not that of this one"
         );
         std::fs::write(dir.path().join("new"), "").unwrap();
         std::fs::rename(dir.path().join("new"), &path).unwrap();
-        assert!(rang(&bell, dir.path()).await, "it was replaced");
+        assert!(rang(&watch, dir.path()).await, "it was replaced");
     }
 
     #[tokio::test]
@@ -268,10 +269,10 @@ mod tests {
         let path = dir.path().join("n");
         let directory = crate::directory::Directory::open(dir.path()).unwrap();
         let file = crate::lock_file::LockFile::draft(&directory, &path).unwrap();
-        let bell = Bell::on_lock(&path).unwrap();
-        assert!(!rang(&bell, dir.path()).await);
-        file.ring();
-        assert!(rang(&bell, dir.path()).await);
+        let watch = FileWatch::on_lock(&path).unwrap();
+        assert!(!rang(&watch, dir.path()).await);
+        file.notify_waiters();
+        assert!(rang(&watch, dir.path()).await);
     }
 
     #[tokio::test]
@@ -279,13 +280,13 @@ mod tests {
         let (reader, writer) = std::io::pipe().unwrap();
         let pipe = Arc::new(File::from(OwnedFd::from(reader)));
         let other = writer.try_clone().unwrap();
-        let bell = Bell::on_pipe(&pipe).unwrap();
+        let watch = FileWatch::on_pipe(&pipe).unwrap();
         let dir = tempfile::tempdir().unwrap();
         drop(writer);
-        assert!(!rang(&bell, dir.path()).await, "a child has it too");
+        assert!(!rang(&watch, dir.path()).await, "a child has it too");
         drop(other);
-        bell.rung().await;
-        drop(bell);
-        Bell::on_pipe(&pipe).unwrap().rung().await;
+        watch.changed().await;
+        drop(watch);
+        FileWatch::on_pipe(&pipe).unwrap().changed().await;
     }
 }

@@ -20,21 +20,21 @@ use crate::wire::{Reply, Request};
 
 /// How long a counter outlasts its last draw. There is no need for more than a second, but without it
 /// the next lock waits until there is one again.
-pub(crate) const LASTS: u64 = 30 * 24 * 3600;
+pub(crate) const COUNTER_TTL: u64 = 30 * 24 * 3600;
 
 /// How long something that was begun with lasts.
-const SEED_LASTS: u64 = 3;
+const SEED_TTL: u64 = 3;
 
 /// How long the next second of the server may take to come.
-const SECOND: Duration = Duration::from_secs(4);
+const NEXT_SECOND_TIMEOUT: Duration = Duration::from_secs(4);
 
-const LOOK_EVERY: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// The counter of one server.
 #[derive(Debug, Default)]
-pub(crate) struct Fence(SingleFlight<()>);
+pub(crate) struct TokenCounter(SingleFlight<()>);
 
-impl Fence {
+impl TokenCounter {
     /// Begins the counter, after it was missed: in one or two seconds. All who miss it wait for the same.
     pub(crate) async fn begin(&self, link: &Arc<Link>, key: &str) -> Result<(), Fault> {
         let (link, key) = (Arc::clone(link), key.to_owned());
@@ -50,9 +50,9 @@ fn seed(second: u64) -> String {
 async fn begin(link: &Link, key: &str) -> Result<(), Fault> {
     let connection = link.connection().await?;
     let missed_at = second(&connection).await?;
-    let late = Moment::now() + SECOND;
+    let late = Moment::now() + NEXT_SECOND_TIMEOUT;
     let now = loop {
-        sleep_between(LOOK_EVERY / 2, LOOK_EVERY).await;
+        sleep_between(POLL_INTERVAL / 2, POLL_INTERVAL).await;
         match second(&connection).await? {
             now if now > missed_at => break now,
             _ if late.has_passed() => {
@@ -62,12 +62,13 @@ async fn begin(link: &Link, key: &str) -> Result<(), Fault> {
             _ => {}
         }
     };
-    let request = Request::new().add(key, now + SEED_LASTS, &seed(now)).draw(key, 1, LASTS);
+    let request =
+        Request::new().add(key, now + SEED_TTL, &seed(now)).increment(key, 1, COUNTER_TTL);
     let (_, replies) = connection.ask(&request).await?;
     for reply in replies {
         match reply {
             Reply::Stored | Reply::NotStored | Reply::Value(_) | Reply::Missing => {}
-            other => return Err(other.odd("begin the counter of fencing tokens")),
+            other => return Err(other.unexpected("begin the counter of fencing tokens")),
         }
     }
     Ok(())
@@ -76,7 +77,7 @@ async fn begin(link: &Link, key: &str) -> Result<(), Fault> {
 async fn second(connection: &Connection) -> Result<u64, Fault> {
     let stats = connection.stats("").await?;
     let time = stat(&stats, "time").and_then(|time| time.parse().ok());
-    time.ok_or_else(|| fault::odd_answer("read the server's clock", "no time"))
+    time.ok_or_else(|| fault::unexpected_reply("read the server's clock", "no time"))
 }
 
 /// Refuses a number that the counter cannot have come to by itself: above all tokens, or far below the server's
@@ -96,7 +97,7 @@ pub(crate) async fn check(connection: &Connection, key: &str, number: u64) -> Re
     } else {
         return Ok(());
     };
-    Err(fault::rewritten(key, number, why))
+    Err(fault::foreign_counter(key, number, why))
 }
 
 /// The number that was drawn; `None` if there is no counter.
@@ -107,9 +108,9 @@ pub(crate) fn drawn(reply: Option<Reply>) -> Result<Option<u64>, Fault> {
         Some(Reply::Value(item)) => {
             let text = item.value.as_deref().and_then(|value| std::str::from_utf8(value).ok());
             let number = text.and_then(|text| text.trim_end().parse().ok());
-            number.map(Some).ok_or_else(|| fault::odd_answer(doing, "no number"))
+            number.map(Some).ok_or_else(|| fault::unexpected_reply(doing, "no number"))
         }
-        Some(other) => Err(other.odd(doing)),
-        None => Err(fault::odd_answer(doing, "nothing")),
+        Some(other) => Err(other.unexpected(doing)),
+        None => Err(fault::unexpected_reply(doing, "nothing")),
     }
 }
