@@ -8,7 +8,7 @@ use lock_core::backend::{Effect, Fault, FaultKind};
 use Effect::{NotApplied, Unknown};
 use FaultKind::{Broken, Denied, Invalid, Unavailable, Unsupported};
 
-/// What a server says at its memory limit, when it must not make waiters (`-M`) or finds none.
+/// What a server says at its memory limit, when it must not make room (`-M`) or finds none.
 pub(crate) const OUT_OF_MEMORY: &str = "SERVER_ERROR out of memory";
 
 /// The server refused a command, in these words.
@@ -69,7 +69,7 @@ pub(crate) fn error(fault: Fault) -> Error {
 
 fn classify(said: &str) -> (Effect, FaultKind, &'static str) {
     if said.starts_with(OUT_OF_MEMORY) {
-        (NotApplied, Unavailable, "the server is at its memory limit: raise -m, or make waiters")
+        (NotApplied, Unavailable, "the server is at its memory limit: raise -m, or make room")
     } else if said.contains("too many open connections") {
         (NotApplied, Unavailable, "the server has too many clients: raise -c")
     } else if said.contains("unauthenticated") {

@@ -66,15 +66,18 @@
 //! [`Fencing::Seeded`]: lock_core::Fencing::Seeded
 
 mod backend;
+mod client;
 mod config;
+mod connection;
 mod fault;
 mod holds;
 mod keys;
-mod link;
+mod lease;
+mod stored;
 mod token_counter;
 mod value;
+mod verbs;
 mod waiters;
-mod wire;
 
 pub use backend::Memcached;
 pub use config::Config;

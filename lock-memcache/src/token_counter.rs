@@ -14,9 +14,9 @@ use lock_core::backend::{Fault, FaultKind};
 use lock_core::clock::{Moment, sleep_between};
 use lock_core::dial::SingleFlight;
 
+use crate::connection::wire::{Reply, Request};
+use crate::connection::{Connection, Link, stat};
 use crate::fault;
-use crate::link::{Connection, Link, stat};
-use crate::wire::{Reply, Request};
 
 /// How long a counter outlasts its last draw. There is no need for more than a second, but without it
 /// the next lock waits until there is one again.

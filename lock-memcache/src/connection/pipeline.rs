@@ -10,38 +10,26 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::future::Future;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use lock_core::backend::{Fault, FaultKind};
 use lock_core::clock::{Moment, sleep};
-use lock_core::dial::{Dialer, Epoch};
-use socket2::{SockRef, TcpKeepalive};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{Notify, oneshot};
-use tracing::instrument::WithSubscriber;
 
+use super::wire::{ProtocolError, Reply, ReplyParser, Request};
 use crate::config::Credentials;
 use crate::fault;
-use crate::wire::{ProtocolError, Reply, ReplyParser, Request};
-
-/// Making a connection, all of it.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// How long the oldest request may go without answer.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How often that is looked at.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
-
-/// When a connection on which nothing is said is asked for a sign of life, how often, and for how long in
-/// vain. Without it, a peer that vanished is found out only by the next request.
-const KEEPALIVE_AFTER: Duration = Duration::from_secs(10);
-const KEEPALIVE_EVERY: Duration = Duration::from_secs(3);
-const KEEPALIVE_PROBES: u32 = 3;
 
 /// Requests without answer on one connection: a server that takes this many and says nothing is not asked
 /// more.
@@ -52,80 +40,6 @@ const MAX_YIELDS: usize = 4;
 
 /// What one read takes at most, about.
 const CHUNK: usize = 16 * 1024;
-
-/// The way to one server.
-#[derive(Debug)]
-pub(crate) struct Link {
-    endpoint: Arc<Endpoint>,
-    dialer: Dialer<Connection>,
-}
-
-/// Where a server is, and who we are there.
-#[derive(Debug)]
-pub(crate) struct Endpoint {
-    address: String,
-    credentials: Option<Credentials>,
-    /// It has been asked what it may do to locks.
-    is_known: AtomicBool,
-}
-
-impl Endpoint {
-    pub(crate) fn new(address: &str, credentials: Option<&Credentials>) -> Self {
-        let (address, credentials) = (address.to_owned(), credentials.cloned());
-        Self { address, credentials, is_known: AtomicBool::new(false) }
-    }
-}
-
-impl Link {
-    pub(crate) fn to(endpoint: Endpoint) -> Self {
-        Self { endpoint: Arc::new(endpoint), dialer: Dialer::default() }
-    }
-
-    pub(crate) fn address(&self) -> &str {
-        &self.endpoint.address
-    }
-
-    /// The connection, if need be a new one: then this waits for one attempt, which all verbs share. A
-    /// server on which locks cannot be kept apart is refused.
-    pub(crate) async fn connection(&self) -> Result<Connection, Fault> {
-        let dial = || connect(Arc::clone(&self.endpoint)).with_current_subscriber();
-        self.dialer.get(|connection| connection.shared.state().broken.is_none(), dial).await
-    }
-
-    /// Returns for how long verbs use this connection.
-    pub(crate) fn epoch_of(&self, connection: &Connection) -> Epoch {
-        self.dialer.epoch_of(|current| current.id() == connection.id())
-    }
-}
-
-async fn connect(endpoint: Arc<Endpoint>) -> Result<Connection, Fault> {
-    let connecting = async {
-        let stream = TcpStream::connect(&endpoint.address).await;
-        let stream = stream.map_err(|e| fault::no_connection(&endpoint.address, &e.to_string()))?;
-        set_up(&stream).map_err(|e| fault::no_connection(&endpoint.address, &e.to_string()))?;
-        let connection = Connection::over(stream, &endpoint.address);
-        connection.authenticate(endpoint.credentials.as_ref()).await?;
-        if !endpoint.is_known.load(Ordering::Relaxed) {
-            connection.warn_of_eviction().await?;
-            endpoint.is_known.store(true, Ordering::Relaxed);
-        }
-        Ok(connection)
-    };
-    tokio::select! {
-        biased;
-        connection = connecting => connection,
-        () = sleep(CONNECT_TIMEOUT) => Err(fault::no_connection(&endpoint.address, "no answer")),
-    }
-}
-
-fn set_up(stream: &TcpStream) -> io::Result<()> {
-    stream.set_nodelay(true)?;
-    let keepalive = TcpKeepalive::new()
-        .with_time(KEEPALIVE_AFTER)
-        .with_interval(KEEPALIVE_EVERY)
-        .with_retries(KEEPALIVE_PROBES);
-    SockRef::from(stream).set_tcp_keepalive(&keepalive)
-}
 
 /// A connection: to one life of one server. Clones share it; with the last one it is closed.
 #[derive(Clone)]
@@ -166,7 +80,7 @@ struct PendingRequest {
 }
 
 impl Connection {
-    fn over(stream: TcpStream, server: &str) -> Self {
+    pub(super) fn over(stream: TcpStream, server: &str) -> Self {
         static COUNT: AtomicU64 = AtomicU64::new(0);
 
         let (from, to) = stream.into_split();
@@ -182,6 +96,11 @@ impl Connection {
         });
         tokio::spawn(drive(BreakOnDrop(Arc::clone(&shared)), from, to));
         Self { _close: Arc::new(CloseOnDrop(Arc::clone(&shared))), shared }
+    }
+
+    /// Returns whether the connection still works.
+    pub(super) fn is_open(&self) -> bool {
+        self.shared.state().broken.is_none()
     }
 
     /// No other connection of this process has it. The numbers that a server gives to what it stores mean
@@ -216,7 +135,10 @@ impl Connection {
         replies.pop().ok_or_else(|| fault::unexpected_reply("ask", "nothing"))
     }
 
-    async fn authenticate(&self, credentials: Option<&Credentials>) -> Result<(), Fault> {
+    pub(super) async fn authenticate(
+        &self,
+        credentials: Option<&Credentials>,
+    ) -> Result<(), Fault> {
         if let Some(Credentials { user, password }) = credentials {
             match self.ask_one(&Request::new().credentials(user, password)).await? {
                 Reply::Stored => {}
@@ -232,7 +154,7 @@ impl Connection {
         Ok(())
     }
 
-    async fn warn_of_eviction(&self) -> Result<(), Fault> {
+    pub(super) async fn warn_of_eviction(&self) -> Result<(), Fault> {
         let server = self.shared.server.as_str();
         if stat(&self.stats("settings").await?, "evictions") == Some("on") {
             tracing::warn!(

@@ -1,0 +1,174 @@
+//! Attempts: one round trip that stores the value, reads it back and draws a token.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use lock_core::backend::{Attempt, Claim, Fault, Grant, HoldKind};
+use lock_core::clock::Moment;
+
+use crate::client::{Client, Server};
+use crate::connection::wire::{Item, Reply, Request};
+use crate::fault::{self, unexpected_reply};
+use crate::holds::HoldState;
+use crate::lease::exptime;
+use crate::stored::{MAX_ROUNDS, StoredItem, contended, contested_key, seen};
+use crate::token_counter::{self, drawn};
+use crate::value::Value;
+use crate::verbs::release::delete;
+use crate::verbs::renew::{Extension, HeldKey, extend_known, shortfall};
+
+impl Client {
+    /// Takes the lock, looks what stands there now, and draws a token, in one round trip: whether the
+    /// token is of any worth is known when the answers are.
+    pub(crate) async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, Fault> {
+        claim.must_be_exclusive()?;
+        let (key, server) = self.server_of_lock(&claim.name);
+        let answer = self.attempt(server, &key, claim).await;
+        match &answer {
+            Ok(Attempt::Acquired(_)) => self.waiters.leave(&claim.owner, &key),
+            Ok(Attempt::Contended { .. }) if claim.queues() => {
+                self.waiters.join(claim.owner, &key);
+            }
+            _ => {}
+        }
+        answer
+    }
+
+    async fn attempt(&self, server: &Server, key: &str, claim: &Claim) -> Result<Attempt, Fault> {
+        const DOING: &str = "take a lock";
+
+        for _ in 0..MAX_ROUNDS {
+            let connection = server.link.connection().await?;
+            let attempt = next_attempt();
+            let value = Value::format(claim, attempt, None);
+            let request = Request::new().add(key, exptime(claim.ttl), &value).get(key).increment(
+                &self.counter_key,
+                1,
+                token_counter::COUNTER_TTL,
+            );
+            let (since, replies) = connection.ask(&request).await?;
+            let mut replies = replies.into_iter();
+            let (added, looked, draw) = (replies.next(), replies.next(), replies.next());
+            match (added, looked) {
+                (Some(Reply::Stored), Some(Reply::Value(item))) if item.is(&value) => {
+                    let taken = Stored { attempt, cas: item.cas, since };
+                    let held_key = HeldKey { claim, key, server, connection };
+                    let grant = self.finish(&held_key, taken, draw).await;
+                    if let Some(grant) = grant.map_err(fault::with_unknown_effect)? {
+                        return Ok(Attempt::Acquired(grant));
+                    }
+                }
+                (Some(Reply::Stored), looked @ Some(_)) => {
+                    match seen(looked, DOING).map_err(fault::with_unknown_effect)? {
+                        // Flushed, evicted or broken at once; somebody else may have it by now.
+                        StoredItem::Nothing => {}
+                        // Renewed at once by another client: the next attempt finds the lock taken by us.
+                        StoredItem::Ours(value, _) if value.owner == claim.owner => {}
+                        StoredItem::Ours(_, item) | StoredItem::Foreign(item) => {
+                            return Ok(contended(&item));
+                        }
+                    }
+                }
+                (Some(refusal), None) => return Err(refusal.unexpected(DOING)),
+                (Some(added), looked @ Some(_)) => match seen(looked, DOING)? {
+                    StoredItem::Ours(value, item) if value.owner == claim.owner => {
+                        let held_key = HeldKey { claim, key, server, connection };
+                        // Boxed, as all that is rare: the future of each attempt is small without it.
+                        let repeated = Box::pin(self.repeat(&held_key, value, item)).await?;
+                        if let Some(grant) = repeated {
+                            return Ok(Attempt::Acquired(grant));
+                        }
+                    }
+                    StoredItem::Ours(_, item) | StoredItem::Foreign(item) => {
+                        return Ok(contended(&item));
+                    }
+                    StoredItem::Nothing if added == Reply::NotStored => {
+                        return Ok(Attempt::Contended { expires_in: Some(Duration::ZERO) });
+                    }
+                    StoredItem::Nothing => return Err(added.unexpected(DOING)),
+                },
+                (None, _) => return Err(unexpected_reply(DOING, "nothing")),
+            }
+        }
+        Err(contested_key(key))
+    }
+
+    /// The lock is taken; the grant, if there is a token for it. Without a counter to draw from, the lock is
+    /// given back while one is begun.
+    async fn finish(
+        &self,
+        taking: &HeldKey<'_>,
+        taken: Stored,
+        draw: Option<Reply>,
+    ) -> Result<Option<Grant>, Fault> {
+        let (claim, Stored { attempt, cas, since }) = (taking.claim, taken);
+        let (until, connection) = (since + claim.ttl, taking.connection.id());
+        let known = |number| HoldState { attempt, number, cas, connection, until };
+        match drawn(draw)? {
+            Some(number)
+                if shortfall(claim, number).is_none() && claim.hold == HoldKind::Guarded =>
+            {
+                token_counter::check(&taking.connection, &self.counter_key, number).await?;
+                self.grant(claim.owner, known(number), since).map(Some)
+            }
+            Some(number) => Box::pin(self.record_token(taking, known(number))).await,
+            None => Box::pin(self.give_back(taking, (cas, attempt))).await,
+        }
+    }
+
+    /// Raises the number of a lock that was just taken if need be, and writes it. Whoever renews a detached
+    /// lock knows nothing but the owner, and has to see that it was granted.
+    async fn record_token(
+        &self,
+        taking: &HeldKey<'_>,
+        known: HoldState,
+    ) -> Result<Option<Grant>, Fault> {
+        let (request, extension) = extend_known(taking.claim, taking.key, known);
+        self.extend(taking, extension, taking.connection.ask(&request).await?).await
+    }
+
+    async fn give_back(
+        &self,
+        HeldKey { claim, key, server, connection }: &HeldKey<'_>,
+        seen: (u64, u64),
+    ) -> Result<Option<Grant>, Fault> {
+        delete(connection, key, &claim.owner, Some(seen), "give a lock back").await?;
+        server.counter.begin(&server.link, &self.counter_key).await?;
+        Ok(None)
+    }
+
+    /// The attempt of a claim that holds the lock already, as it does after a lost answer: it takes what an
+    /// earlier attempt took, as that one's grant, or as a new one if another one had been granted.
+    async fn repeat(
+        &self,
+        held_key: &HeldKey<'_>,
+        value: Value,
+        item: Item,
+    ) -> Result<Option<Grant>, Fault> {
+        let known = self.holds.get(&held_key.claim.owner).map(|held| held.known());
+        let known = known.filter(|known| known.attempt == value.attempt);
+        let extension = Extension {
+            attempt: Some(value.attempt),
+            number: known.map(|known| known.number).or(value.number),
+            until: known.map(|known| known.until),
+            ..Extension::default()
+        };
+        let (request, extension) = self.extend_seen(held_key, extension, value.attempt, &item);
+        let answer = held_key.connection.ask(&request).await?;
+        self.extend(held_key, extension, answer).await
+    }
+}
+
+/// A lock that was just taken.
+struct Stored {
+    attempt: u64,
+    cas: u64,
+    since: Moment,
+}
+
+/// One of a claim's attempts: unlike all others of this process, so of this owner.
+fn next_attempt() -> u64 {
+    static COUNT: AtomicU64 = AtomicU64::new(1);
+
+    COUNT.fetch_add(1, Ordering::Relaxed)
+}
