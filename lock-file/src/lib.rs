@@ -74,13 +74,13 @@
 //! [`Fencing::Durable`]: lock_core::Fencing::Durable
 //! [`Fencing::Seeded`]: lock_core::Fencing::Seeded
 
-mod attempt;
 mod backend;
 mod break_marker;
 mod claims;
+mod config;
 mod counter;
-mod detached;
 mod directory;
+mod disk_thread;
 mod fault;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 mod file_watch;
@@ -93,10 +93,12 @@ mod holders;
 #[path = "no_holders.rs"]
 mod holders;
 mod lock_file;
+mod names;
 mod open_files;
 mod queue;
 mod record;
 mod share;
+mod verbs;
 
-pub use backend::FileLocks;
 pub use claims::{descriptor, queue_descriptor};
+pub use config::FileLocks;

@@ -2,7 +2,7 @@
 //! neither open nor close them.
 //!
 //! An open file is no lock, and it may have been deleted or replaced meanwhile. Each attempt checks that
-//! after it has locked the file, see [`attempt`](crate::attempt). These are the bounds:
+//! after it has locked the file, see [`attempt`](crate::verbs). These are the bounds:
 //!
 //! * A file is used again for [`KEPT`] after it was opened, and closed within twice that time. So an idle
 //!   process does not keep its file system busy.

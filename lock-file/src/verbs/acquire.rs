@@ -21,16 +21,17 @@ use std::time::Duration;
 use lock_core::backend::{Attempt, Claim, Fault, FaultKind, Grant, HoldKind, Lease};
 use lock_core::clock::{Moment, since_boot, wall};
 use lock_core::{Effect, FencingToken, OwnerId};
-use tokio::sync::{Semaphore, oneshot};
 
-use crate::backend::FileLocks;
 use crate::break_marker::BreakMarker;
-use crate::claims::{HeldLock, WaitState};
+use crate::claims::{HeldLock, WaitState, WaitStateGuard};
+use crate::config::FileLocks;
 use crate::counter;
+use crate::disk_thread::on_disk_thread;
 use crate::fault::with_unknown_effect;
 use crate::lock_file::LockFile;
 use crate::queue::Queue;
 use crate::record::{HolderRecord, LeaseRecord, Record, Reserved, Written};
+use crate::verbs::lease::RequestTime;
 
 /// How often in a row a file may be replaced between opening and locking it.
 const MAX_REPLACEMENTS: u32 = 16;
@@ -44,26 +45,17 @@ pub(crate) enum Fairness {
     Barging,
 }
 
-/// When an attempt began, on both clocks. The moment is the earlier of the two.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct RequestTime {
-    pub(crate) at: Moment,
-    since_boot: Duration,
-}
-
-impl RequestTime {
-    pub(crate) fn now() -> Self {
-        let at = Moment::now();
-        Self { at, since_boot: since_boot() }
-    }
-
-    /// What is left of a lease, counted from here.
-    pub(crate) fn lease(self, lease: &LeaseRecord) -> Lease {
-        Lease::For(lease.until.saturating_sub(self.since_boot))
-    }
-}
-
 impl FileLocks {
+    pub(crate) async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, Fault> {
+        let fairness = if claim.queues() { Fairness::Queued } else { Fairness::Barging };
+        let mut waiting = self.inner.claims.wait_state(claim);
+        let answer = self.attempt(claim, &mut waiting.state, fairness).await?;
+        if matches!(answer, Attempt::Acquired(_)) {
+            self.settle(claim, &mut waiting);
+        }
+        Ok(answer)
+    }
+
     /// One look: what the claim holds already, or the lock if it is free.
     pub(crate) async fn attempt(
         &self,
@@ -225,15 +217,6 @@ impl FileLocks {
         Ok(())
     }
 
-    /// Whose detached hold it is, and for how long. A lease of an earlier boot is over.
-    pub(crate) fn live_lease(&self, record: &Record) -> Option<(OwnerId, Duration)> {
-        let holder = record.holder.as_ref()?;
-        let lease = holder.lease.as_ref()?;
-        let left = lease.until.saturating_sub(since_boot());
-        let lives = self.inner.boot.as_ref() == Some(&lease.boot) && !left.is_zero();
-        lives.then_some((holder.owner, left))
-    }
-
     pub(crate) fn process_grant(token: FencingToken, asked: Moment) -> Grant {
         Grant::new(Lease::WhileProcessLives, asked).with_token(token)
     }
@@ -344,6 +327,17 @@ impl FileLocks {
         *held.record() = record;
         Ok(next)
     }
+
+    /// Who has won leaves the queue, or stays at its front as the holder.
+    pub(super) fn settle(&self, claim: &Claim, waiting: &mut WaitStateGuard<'_>) {
+        let Some(mut entry) = waiting.leave() else { return };
+        if !matches!(entry.ahead(), Ok(None)) {
+            entry.overtake();
+        } else if let Some((held, _)) = self.inner.claims.find(claim) {
+            entry.becomes_holder();
+            *held.queue_entry() = Some(entry);
+        }
+    }
 }
 
 /// The queue and the marker of a break beside a lock file.
@@ -371,34 +365,6 @@ enum Validation {
     Replaced,
 }
 
-/// Waits for a disk without holding up the runtime. Whoever stops waiting leaves it to finish by
-/// itself, with all that it has: what it locked is free then.
-///
-/// On a thread of its own, and not on one of the runtime's pool, which panics if it gets none.
-pub(crate) async fn on_disk_thread<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, Fault> + Send + 'static,
-) -> Result<T, Fault> {
-    /// How many threads there are at most.
-    static THREADS: Semaphore = Semaphore::const_new(64);
-
-    let turn = THREADS.acquire().await.expect("it is never closed");
-    let (done, result) = oneshot::channel();
-    let thread = std::thread::Builder::new().name("lock-file-sync".to_owned());
-    let started = thread.spawn(move || {
-        let _turn = turn;
-        done.send(work())
-    });
-    started.map_err(|why| no_thread(&why))?;
-    result.await.unwrap_or_else(|gone| Err(Fault::not_applied(FaultKind::Unavailable, gone)))
-}
-
-fn no_thread(why: &std::io::Error) -> Fault {
-    let message = format!(
-        "cannot start a thread that waits for the disk; raise the limit (ulimit -u): {why}"
-    );
-    Fault::not_applied(FaultKind::Unavailable, message)
-}
-
 fn released() -> Fault {
     Fault::not_applied(FaultKind::Invalid, "the lock was released meanwhile")
 }
@@ -410,7 +376,7 @@ fn used_up() -> Fault {
 #[cfg(test)]
 mod tests {
     use lock_core::LockName;
-    use lock_core::backend::{Backend, HoldKind, ReleaseMode};
+    use lock_core::backend::{HoldKind, ReleaseMode};
 
     use super::*;
 

@@ -1,0 +1,101 @@
+//! Holds that no kernel lock keeps: leases that stand in the lock file; and ending a hold by force.
+//!
+//! The kernel's lock on the file is held only while the record is changed.
+//!
+//! A kernel lock cannot be taken from a living process. So a break puts a new file in the place of
+//! the one that is locked, with a higher number in it: whoever comes now locks the new one, and the
+//! holder finds out at its next look.
+
+use std::path::Path;
+
+use lock_core::backend::{Fault, FaultKind};
+use lock_core::clock::{Moment, sleep_between};
+use lock_core::{LockName, OwnerId};
+
+use crate::break_marker::{BreakGuard, BreakMarker};
+use crate::config::FileLocks;
+use crate::disk_thread::on_disk_thread;
+use crate::holders;
+use crate::lock_file::LockFile;
+use crate::record::Record;
+use crate::verbs::lease::{LOCK_TIMEOUT, PAUSE, is_locked};
+
+impl FileLocks {
+    /// Ends the hold of `expected`. A detached one is erased. That of a living process is left behind:
+    /// a new file takes the place of the one that it has locked.
+    pub(crate) async fn break_lock(
+        &self,
+        name: &LockName,
+        expected: &OwnerId,
+    ) -> Result<bool, Fault> {
+        let path = self.path_of(name);
+        let Some(file) = LockFile::find(&self.inner.directory, &path)? else {
+            return Ok(false);
+        };
+        let holder = file.read()?.holder.filter(|holder| holder.owner == *expected);
+        drop(file);
+        match holder {
+            None => Ok(false),
+            Some(holder) if holder.lease.is_some() => self.end_lease(&path, expected).await,
+            Some(_) => self.replace_file(&path, expected).await,
+        }
+    }
+
+    async fn replace_file(&self, path: &Path, expected: &OwnerId) -> Result<bool, Fault> {
+        let marker = self.break_marker(path);
+        // From here on nobody wins the lock on the file that is there: see `attempt`.
+        let breaking = announce(&marker, path).await?;
+        let Some(file) = LockFile::find(&self.inner.directory, path)? else {
+            return Ok(false);
+        };
+        let record = file.read()?;
+        // Not the record of the dead, while flock(1) has the lock.
+        let holders = holders::holders(file.as_file(), path, &record)?;
+        if !holders.iter().any(|holder| holder.owner == Some(*expected)) {
+            return Ok(false);
+        }
+        if self.inner.directory.share().is_some() && !file.is_replaceable()? {
+            return Err(owned_by_another_user(path));
+        }
+        let highest = record.reserved.as_ref().map(|it| it.up_to).max(record.number);
+        let highest = file.reserved()?.max(highest);
+        let new = LockFile::draft(&self.inner.directory, &marker.draft())?;
+        let queue = self.queue_of(path);
+        let (path, durable) = (path.to_owned(), self.inner.durable);
+        on_disk_thread(move || {
+            new.write(&Record { number: highest, ..Record::BLANK })?;
+            if let Some(highest) = highest.filter(|_| durable) {
+                new.reserve(highest)?;
+            }
+            // Still announced.
+            let _breaking = breaking;
+            new.move_to(&path)?;
+            // The holder may be the one at the front, for whose end the others wait.
+            queue.remove_holder();
+            Ok(())
+        })
+        .await?;
+        Ok(true)
+    }
+}
+
+/// Waits for others who break the same lock.
+async fn announce(marker: &BreakMarker, path: &Path) -> Result<BreakGuard, Fault> {
+    let end = Moment::now() + LOCK_TIMEOUT;
+    loop {
+        match marker.announce()? {
+            Some(breaking) => return Ok(breaking),
+            None if end.has_passed() => return Err(is_locked(path)),
+            None => sleep_between(PAUSE / 2, PAUSE).await,
+        }
+    }
+}
+
+/// Returns the fault of a shared directory, in which only the owner of a file and root replace it.
+fn owned_by_another_user(path: &Path) -> Fault {
+    let message = format!(
+        "{} belongs to another user, who can break this lock, as root can; or end its holder",
+        path.display()
+    );
+    Fault::not_applied(FaultKind::Denied, message)
+}
