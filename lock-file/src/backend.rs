@@ -1,8 +1,8 @@
-//! The verbs.
+//! The backend trait.
 //!
-//! All of them are a few system calls on a local file system and run where they are polled: there is
-//! no server to wait for, and none of the calls waits for a lock. What waits for a disk, once in a
-//! minute of a busy lock, runs on a thread of its own, see [`attempt`](crate::disk_thread).
+//! All verbs are a few system calls on a local file system and run where they are polled. There is
+//! no server to wait for, and no call blocks until it has a lock. Work that waits for a disk, once
+//! in a minute of a busy lock, runs on a [thread of its own](crate::disk_thread).
 
 use std::time::Duration;
 

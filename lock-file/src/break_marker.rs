@@ -16,23 +16,23 @@ use crate::lock_file::gone;
 use crate::queue;
 use crate::share;
 
-/// In a shared directory, where the directory of the queue may belong to a member.
+/// Suffix in a shared directory, where the directory of the queue may belong to a member.
 const SHARED_SUFFIX: &str = ".breaking";
 const BREAKING: &str = "breaking";
 const DRAFT: &str = "draft";
 
-/// How often in a row the directory may vanish under a newcomer.
+/// Limit of removals of the directory in a row while a client enters it.
 const TRIES: u32 = 100;
 
-/// Where the marker of a break is.
+/// The location of the marker of a break.
 #[derive(Clone, Debug)]
 pub(crate) struct BreakMarker {
     path: PathBuf,
-    /// Where the lock file is, if that is shared.
+    /// The directory of the lock file, if that is shared.
     shared: Option<Directory>,
 }
 
-/// Says that the lock is being broken, until it is dropped.
+/// An announced break, which ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct BreakGuard {
     marker: BreakMarker,
@@ -47,14 +47,14 @@ impl BreakMarker {
         Self { path: path.into(), shared }
     }
 
-    /// Announces a break. `None` if somebody else is at it.
+    /// Announces a break. Returns `None` if another client breaks the lock.
     pub(crate) fn announce(&self) -> Result<Option<BreakGuard>, Fault> {
         let locked = self.lock()?;
         Ok(locked.map(|locked| BreakGuard { marker: self.clone(), _locked: locked }))
     }
 
-    /// True while another client breaks the lock. `has_queue` tells whether the directory of the queue
-    /// is there.
+    /// Returns true while another client breaks the lock. `has_queue` tells whether the directory
+    /// of the queue exists.
     pub(crate) fn is_announced(&self, has_queue: bool) -> Result<bool, Fault> {
         let may_be_there = match self.shared {
             None => has_queue,
@@ -77,7 +77,7 @@ impl BreakMarker {
         }
     }
 
-    /// Where a file can be prepared that is to replace the lock file.
+    /// Returns the path for a new file that is to replace the lock file.
     pub(crate) fn draft(&self) -> PathBuf {
         match &self.shared {
             // The draft that another user has left cannot be used.
@@ -104,7 +104,7 @@ impl BreakMarker {
         if is_ours && found.is_file() { Ok(file) } else { Err(Errno::INVAL) }
     }
 
-    /// Makes the marker and locks it. `None` if somebody else has it.
+    /// Creates the marker and locks it. Returns `None` if another client has it.
     fn lock(&self) -> Result<Option<File>, Fault> {
         let path = self.file();
         for _ in 0..TRIES {

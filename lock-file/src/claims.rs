@@ -33,29 +33,30 @@ use crate::lock_file::LockFile;
 use crate::queue::QueueEntry;
 use crate::record::Record;
 
-/// How long a claim that was let go is remembered, so that a late attempt of it is refused. Longer
-/// than any attempt stays on its way.
+/// Lifetime of a tombstone, which refuses late attempts of a released claim. It exceeds the delay
+/// of any attempt.
 const TOMBSTONE: Duration = Duration::from_secs(60);
 
-/// For how long a process whose turn has come may take the lock again and again before those who
-/// wait. A hand-over to another process costs as much as dozens of rounds inside one.
+/// Time for which a process may take the lock again and again before other waiters, once it was
+/// granted from the queue. A hand-off to another process costs as much as dozens of acquisitions
+/// inside one.
 const TURN: Duration = Duration::from_millis(5);
 
-/// From one look of a waiter to the next: the shortest and the longest pause. A wake-up comes before.
+/// Shortest and longest pause between two polls of a waiter. A wake-up ends the pause.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(4));
-/// Where nothing can ring.
+/// The same without wake-ups.
 const PAUSES_WITHOUT_WATCH: (Duration, Duration) =
     (Duration::from_millis(1), Duration::from_millis(50));
 
-/// How many of them are remembered: each is an attempt that went unanswered, which takes a wrapper
-/// around this backend, because attempts here end when they are polled.
+/// Limit of tombstones. Each is an attempt without an answer, which needs a wrapper around this
+/// backend, because attempts here end when they are polled.
 const MAX_TOMBSTONES: usize = 10_000;
 
-/// The open file of a held lock: for handing it to a child process, which then keeps the lock until
-/// it has closed the descriptor or ends.
+/// Returns the open file of a held lock. A child process that is given it keeps the lock until it
+/// has closed the descriptor or ends.
 ///
-/// The ticket is that of the guard. `None` if it is not one of this backend, or if the lock was
-/// released. The descriptor is close-on-exec: give the child a duplicate without that flag.
+/// The ticket is that of the guard. Returns `None` for a ticket of another backend, or if the lock
+/// was released. The descriptor is close-on-exec: give the child a duplicate without that flag.
 #[must_use]
 pub fn descriptor(ticket: &Ticket) -> Option<BorrowedFd<'_>> {
     let held = &ticket.get::<HoldTicket>()?.held;
@@ -63,11 +64,12 @@ pub fn descriptor(ticket: &Ticket) -> Option<BorrowedFd<'_>> {
     Some(held.shared_file.get_or_init(|| file).as_fd())
 }
 
-/// A copy of what the next waiter watches: for a child process that is given the [`descriptor`].
+/// Returns a copy of the pipe that the next waiter watches, for a child process that is given the
+/// [`descriptor`].
 ///
-/// With both, the next waiter sleeps until the child has closed them or ends. With the lock alone it
-/// polls by itself from then on, many times a second where the limits on inotify are used up. `None`
-/// if the lock was not waited for, or was released. The copy is close-on-exec.
+/// With both, the next waiter sleeps until the child has closed them or ends. With the lock alone
+/// it polls from then on, many times a second where the limits on inotify are used up. Returns
+/// `None` if the lock was not waited for, or was released. The copy is close-on-exec.
 #[must_use]
 pub fn queue_descriptor(ticket: &Ticket) -> Option<OwnedFd> {
     ticket.get::<HoldTicket>()?.held.queue_entry().as_ref()?.copy()
@@ -78,12 +80,13 @@ pub fn queue_descriptor(ticket: &Ticket) -> Option<OwnedFd> {
 pub(crate) struct HeldLock {
     /// `None` once it is released.
     file: Mutex<Option<Arc<LockFile>>>,
-    /// The same, once others may have the descriptor too.
+    /// The same, once other processes may have the descriptor too.
     shared_file: OnceLock<Arc<LockFile>>,
-    /// What stands in the file.
+    /// The record in the file.
     record: Mutex<Record>,
     name: LockName,
-    /// Of a lock that was won in its turn. After the file: the one behind it comes when that is closed.
+    /// The queue entry of a lock that was granted in its turn. After the file: closing that wakes
+    /// the waiter behind it.
     entry: Mutex<Option<QueueEntry>>,
 }
 
@@ -94,21 +97,22 @@ impl HeldLock {
         Self { file, shared_file: OnceLock::new(), record, name, entry: Mutex::default() }
     }
 
-    /// The open file; `None` once it is released.
+    /// Returns the open file; `None` once it is released.
     pub(crate) fn file(&self) -> Option<Arc<LockFile>> {
         self.file.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// True while it is held by the file that others open under the same name.
+    /// Returns true while the held file is the one that other processes open under the same name.
     pub(crate) fn is_in_place(&self) -> Result<bool, Fault> {
         self.file().map_or(Ok(false), |file| file.is_in_place())
     }
 
-    /// Where it stands in the queue.
+    /// Returns the queue entry of the holder.
     pub(crate) fn queue_entry(&self) -> MutexGuard<'_, Option<QueueEntry>> {
         self.entry.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Returns the record in the file.
     pub(crate) fn record(&self) -> MutexGuard<'_, Record> {
         self.record.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -118,61 +122,63 @@ impl HeldLock {
         self.file.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// True if others may have the descriptor too.
+    /// Returns true if other processes may have the descriptor too.
     pub(crate) fn is_shared(&self) -> bool {
         self.shared_file.get().is_some()
     }
 }
 
-/// What a waiting claim keeps from one look to the next.
+/// The state of a waiting claim from one poll to the next.
 #[derive(Debug, Default)]
 pub(crate) struct WaitState {
-    /// `None` before it waits, or where no place is to be had.
+    /// `None` before it waits, or where there can be no queue.
     pub(crate) entry: Option<QueueEntry>,
-    /// Open, so that a look is few system calls.
+    /// Open, so that a poll is few system calls.
     pub(crate) file: Option<LockFile>,
     polled_at: Option<Moment>,
     has_timed_out: bool,
     pauses: u32,
-    /// What stood in the lock file at the last look from further back.
+    /// The record in the lock file at the last poll from further back.
     seen: Option<Record>,
 }
 
 impl WaitState {
-    /// How long to wait at most until the next look: the longer the more often it was in vain.
+    /// Returns the time until the next poll at most. It doubles with each poll in vain.
     pub(crate) fn pause(&self, has_watch: bool) -> Duration {
         let (shortest, longest) = if has_watch { PAUSES } else { PAUSES_WITHOUT_WATCH };
         (shortest * 2_u32.pow(self.pauses.min(16))).min(longest)
     }
 
-    /// Until a look at a lock that was free just now.
+    /// Returns the time until the next poll of a lock that was free just now.
     pub(crate) fn shortest_pause(&self) -> Duration {
         PAUSES.0
     }
 
-    /// True if it has not looked for so long that it may, whoever comes first.
+    /// Returns true if the last poll is so long ago that the claim may poll from any position.
     pub(crate) fn is_due(&mut self, pause: Duration) -> bool {
         let last = *self.polled_at.get_or_insert_with(Moment::now);
         self.has_timed_out || (last + pause).has_passed()
     }
 
-    /// Nothing rang for a whole pause.
+    /// Records that no wake-up came for a whole pause.
     pub(crate) fn timed_out(&mut self) {
         self.has_timed_out = true;
         self.pauses += 1;
     }
 
+    /// Records a poll.
     pub(crate) fn polled(&mut self) {
         self.has_timed_out = false;
         self.polled_at = Some(Moment::now());
     }
 
-    /// The process ahead has left, or the lock file was changed: a look is less likely to be in vain.
+    /// Records a wake-up: the process ahead has left, or the lock file was changed. The next poll
+    /// is less likely to be in vain.
     pub(crate) fn woken(&mut self) {
         self.pauses = 0;
     }
 
-    /// True if the lock file says the same as at the last look.
+    /// Returns true if the record is the same as at the last poll.
     pub(crate) fn is_unchanged(&mut self, record: Record) -> bool {
         let is_unchanged = self.seen.as_ref() == Some(&record);
         self.seen = Some(record);
@@ -180,7 +186,7 @@ impl WaitState {
     }
 }
 
-/// A state that is sat on. Stays in the table when it is dropped with a place in the line.
+/// A wait state in use. When dropped with a queue entry, it returns to the table.
 #[derive(Debug)]
 pub(crate) struct WaitStateGuard<'a> {
     claims: &'a Claims,
@@ -190,7 +196,7 @@ pub(crate) struct WaitStateGuard<'a> {
 }
 
 impl WaitStateGuard<'_> {
-    /// Stands up, with the place if there is one.
+    /// Takes the queue entry out.
     pub(crate) fn leave(&mut self) -> Option<QueueEntry> {
         std::mem::take(&mut self.state).entry
     }
@@ -218,13 +224,13 @@ struct Table {
     /// owner, a ticket of an earlier hold could have the number of a later hold of the same owner.
     last_ticket: u64,
     waiting: HashMap<OwnerId, (Moment, WaitState)>,
-    /// Until when it is our turn.
+    /// Ends of the turns of this process.
     turns: HashMap<LockName, Moment>,
     tombstones: VecDeque<(Moment, OwnerId)>,
 }
 
 impl Table {
-    /// Gives back those that have lapsed, to be dropped outside of the lock.
+    /// Puts a state back. Returns those that have expired, to be dropped outside of the lock.
     fn put_back(
         &mut self,
         owner: OwnerId,
@@ -243,12 +249,12 @@ impl Table {
 struct Entry {
     held: Arc<HeldLock>,
     token: FencingToken,
-    /// Number of the ticket that was handed out last: the others have no say any more.
+    /// Number of the ticket that was handed out last. Earlier tickets have no effect.
     ticket: u64,
 }
 
 impl Claims {
-    /// True if the claim was let go before.
+    /// Returns true if the claim was released before.
     pub(crate) fn has_tombstone(&self, owner: OwnerId) -> bool {
         self.table().tombstones.iter().any(|&(_, it)| it == owner)
     }
@@ -265,7 +271,7 @@ impl Claims {
         tombstones.push_back((now + TOMBSTONE, owner));
     }
 
-    /// The state of a claim: the one that it had, or an empty one.
+    /// Returns the wait state of a claim, or an empty one.
     pub(crate) fn wait_state(&self, claim: &Claim) -> WaitStateGuard<'_> {
         let had = self.table().waiting.remove(&claim.owner);
         WaitStateGuard {
@@ -276,7 +282,7 @@ impl Claims {
         }
     }
 
-    /// Who waited in the line has come to the lock.
+    /// Begins the turn of a process whose waiter was granted the lock.
     pub(crate) fn begin_turn(&self, name: &LockName) {
         let now = Moment::now();
         let turns = &mut self.table().turns;
@@ -284,18 +290,18 @@ impl Claims {
         turns.insert(name.clone(), now + TURN);
     }
 
-    /// False if others are to come first.
+    /// Returns true during the turn of this process.
     pub(crate) fn has_turn(&self, name: &LockName) -> bool {
         self.table().turns.get(name).is_some_and(|end| !end.has_passed())
     }
 
-    /// Takes the state of a claim away.
+    /// Takes the lock of the claim out of the table.
     pub(crate) fn remove_wait_state(&self, claim: &Claim) {
         let state = self.table().waiting.remove(&claim.owner);
         drop(state);
     }
 
-    /// What the claim holds. Notes that its ticket has arrived.
+    /// Returns the held lock of a claim. Notes that its ticket has arrived.
     pub(crate) fn find(&self, claim: &Claim) -> Option<(Arc<HeldLock>, FencingToken)> {
         if let Some(ticket) = claim.ticket.as_ref().and_then(Ticket::get::<HoldTicket>) {
             ticket.arrived.store(true, Ordering::Relaxed);
@@ -305,7 +311,7 @@ impl Claims {
         (entry.held.name == claim.name).then(|| (Arc::clone(&entry.held), entry.token))
     }
 
-    /// Takes in a lock, or its new token, and hands out a ticket for it.
+    /// Records a held lock, or its new token, and returns a ticket for it.
     pub(crate) fn keep(
         self: &Arc<Self>,
         claim: &Claim,
@@ -339,7 +345,7 @@ impl Claims {
     }
 }
 
-/// What a ticket of ours holds.
+/// The content of a ticket of this backend.
 struct HoldTicket {
     held: Arc<HeldLock>,
     /// Came back with a later verb.
@@ -376,7 +382,7 @@ impl fmt::Debug for HoldTicket {
     }
 }
 
-/// The lock of a ticket, once nobody has the ticket any more.
+/// The lock of a ticket that was dropped.
 #[derive(Clone)]
 struct Orphan {
     claims: Arc<Claims>,
@@ -385,7 +391,7 @@ struct Orphan {
 }
 
 impl Orphan {
-    /// False if the claim was released, or found again and given another ticket.
+    /// Returns false if the claim was released, or found again and given another ticket.
     fn is_held(&self) -> bool {
         let table = self.claims.table();
         let entry = table.held.get(&self.owner);
@@ -402,7 +408,7 @@ impl Orphan {
     }
 }
 
-/// Closes the lock when it is dropped.
+/// A lock that is closed on drop.
 struct CloseOnDrop(Orphan);
 
 impl Drop for CloseOnDrop {

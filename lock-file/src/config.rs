@@ -13,9 +13,9 @@ use crate::names::Names;
 use crate::open_files::OpenFiles;
 use crate::queue::Queue;
 
-/// Locks in one directory of this host. Clones share everything.
+/// Locks in one directory of this host. Clones share all state.
 ///
-/// See the [crate's documentation](crate) for what they promise.
+/// See the [crate's documentation](crate) for the guarantees and their limits.
 #[derive(Clone, Debug)]
 pub struct FileLocks {
     pub(crate) inner: Arc<Inner>,
@@ -28,20 +28,20 @@ pub(crate) struct Inner {
     pub(crate) claims: Arc<Claims>,
     pub(crate) open_files: Arc<OpenFiles>,
     pub(crate) pid_space: u64,
-    /// Which boot of the machine this is.
+    /// The id of the current boot of the machine.
     pub(crate) boot: Option<String>,
-    /// Whether what is synced outlasts that boot.
+    /// Whether synced data outlasts that boot.
     pub(crate) durable: bool,
 }
 
 impl FileLocks {
-    /// Locks in `directory`, which is created with mode 0700 if it is missing; its parents are not.
-    /// Symbolic links above it are resolved here, once.
+    /// Creates locks in `directory`, which is created with mode 0700 if it is missing; its parents
+    /// are not. Symbolic links above it are resolved here, once.
     ///
     /// # Errors
     ///
-    /// * [`ErrorKind::Invalid`](lock_core::ErrorKind::Invalid): not an absolute path, the
-    ///   root directory, not a directory but a file or a symbolic link, or its parent is missing.
+    /// * [`ErrorKind::Invalid`](lock_core::ErrorKind::Invalid): not an absolute path, the root
+    ///   directory, a file, a symbolic link, or a directory whose parent is missing.
     /// * [`ErrorKind::Denied`](lock_core::ErrorKind::Denied): it belongs to another user (root
     ///   excepted), others can write to it, or to a directory above it that is not sticky, or this
     ///   user cannot reach it.
@@ -51,11 +51,12 @@ impl FileLocks {
         Directory::open(directory.as_ref()).map(Self::in_directory)
     }
 
-    /// Locks for all processes of this user, in `/run/lock/locks-<uid>`. Other users have other locks.
+    /// Creates locks for all processes of this user, in `/run/lock/locks-<uid>`. Other users have
+    /// other locks.
     ///
-    /// No environment variable has a say: sessions, jobs of cron and services would not agree. Where
-    /// this directory cannot be made, that is an error, and no other one is tried: the processes that
-    /// came to it would not see those that did not.
+    /// No environment variable changes the directory: sessions, cron jobs and services would not
+    /// agree. If this directory cannot be created, that is an error. No other one is tried, because
+    /// processes in two directories would not exclude each other.
     ///
     /// # Errors
     ///
@@ -70,24 +71,25 @@ impl FileLocks {
         Directory::path_of_this_user()
     }
 
-    /// Locks for the members of the group of `directory`, whatever user they are. The directory must
-    /// be there, belong to root, and have mode 3770. See [the model](crate#several-users).
+    /// Creates locks for the members of the group of `directory`, of any user. The directory must
+    /// exist, belong to root, and have mode 3770. See [the model](crate#several-users).
     ///
     /// # Errors
     ///
-    /// As [`at`](Self::at); and [`ErrorKind::Denied`](lock_core::ErrorKind::Denied) if the directory
-    /// is missing or has another owner or mode, or this user is not in its group.
+    /// As [`at`](Self::at); and [`ErrorKind::Denied`](lock_core::ErrorKind::Denied) if the
+    /// directory is missing or has another owner or mode, or this user is not in its group.
     pub fn shared_with_group(directory: impl AsRef<Path>) -> Result<Self, Error> {
         Directory::of_group(directory.as_ref()).map(Self::in_directory)
     }
 
-    /// The directory of the lock files.
+    /// Returns the directory of the lock files.
     #[must_use]
     pub fn directory(&self) -> &Path {
         self.inner.directory.path()
     }
 
-    /// The file of the lock `name`, for those who lock it by other means. It need not exist.
+    /// Returns the file of the lock `name`, for programs that lock it by other means. It need not
+    /// exist.
     #[must_use]
     pub fn path_of(&self, name: &LockName) -> PathBuf {
         self.directory().join(self.inner.names.file_name(name))
@@ -117,7 +119,7 @@ impl FileLocks {
     }
 }
 
-/// Which boot of the machine this is; `None` where it cannot be told.
+/// Returns the id of the current boot of the machine; `None` where it is unknown.
 fn boot() -> Option<String> {
     let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     let id = id.trim();

@@ -3,14 +3,18 @@
 use lock_core::backend::{Fault, FaultKind};
 use tokio::sync::{Semaphore, oneshot};
 
-/// Waits for a disk without holding up the runtime. Whoever stops waiting leaves it to finish by
-/// itself, with all that it has: what it locked is free then.
+/// Runs work that waits for a disk, without blocking the runtime.
 ///
-/// On a thread of its own, and not on one of the runtime's pool, which panics if it gets none.
+/// It runs on a thread of its own, and not on one of the runtime's pool, which panics if it gets
+/// none.
+///
+/// # Cancel safety
+///
+/// Work continues if the future is dropped. Its locks are released when it ends.
 pub(crate) async fn on_disk_thread<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, Fault> + Send + 'static,
 ) -> Result<T, Fault> {
-    /// How many threads there are at most.
+    /// Limit of the threads at one time.
     static THREADS: Semaphore = Semaphore::const_new(64);
 
     let turn = THREADS.acquire().await.expect("it is never closed");

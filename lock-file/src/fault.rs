@@ -1,4 +1,4 @@
-//! From the kernel's errors to faults that say what to do.
+//! Errors of the kernel as faults, with advice.
 
 use std::fmt;
 use std::io;
@@ -8,14 +8,14 @@ use lock_core::Error;
 use lock_core::backend::{Fault, FaultKind};
 use rustix::io::Errno;
 
-/// A system call on a file that failed, before the lock is ours, or that leaves it as it was: nothing
-/// was applied. Where that is not so, it is [in doubt](with_unknown_effect).
+/// Returns the fault of a failed system call that left the lock as it was: nothing was applied.
+/// Other failures have an [unknown effect](with_unknown_effect).
 pub(crate) fn fault(action: &'static str, path: &Path, source: io::Error) -> Fault {
     let (kind, advice) = classify(&source);
     Fault::not_applied(kind, SystemCallError::new(action, path, advice, source))
 }
 
-/// The same, where the answer alone is missing: the lock may have been let go.
+/// Returns the fault of a system call that may have released the lock although it failed.
 pub(crate) fn fault_of_unknown_effect(
     action: &'static str,
     path: &Path,
@@ -25,18 +25,18 @@ pub(crate) fn fault_of_unknown_effect(
     Fault::unknown(kind, SystemCallError::new(action, path, advice, source))
 }
 
-/// What failed after something had been changed, or half changed: what it was good for may be so.
+/// Returns the same fault with an unknown effect, for failures after a change.
 pub(crate) fn with_unknown_effect(fault: Fault) -> Fault {
     Fault::unknown(fault.kind(), fault.into_source())
 }
 
-/// A file that we must not lock.
+/// Returns the fault of a file that must not be locked.
 pub(crate) fn refused(path: &Path, why: &'static str) -> Fault {
     let message = format!("{} {why}", path.display());
     Fault::not_applied(FaultKind::Invalid, message)
 }
 
-/// The same as [`fault`], before there is a backend.
+/// Returns the same as [`fault`], before there is a backend.
 pub(crate) fn error(action: &'static str, path: &Path, source: io::Error) -> Error {
     let (kind, advice) = classify(&source);
     let message = format!("cannot {action} {}; {advice}", path.display());
@@ -76,7 +76,7 @@ fn classify(error: &io::Error) -> (FaultKind, &'static str) {
     }
 }
 
-/// What was being done, and what to do about it; the kernel's word is the source.
+/// A failed action with advice. The kernel's error is the source.
 #[derive(Debug)]
 struct SystemCallError {
     action: &'static str,

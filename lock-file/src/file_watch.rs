@@ -1,12 +1,13 @@
-//! Wake-ups: `epoll(7)` for the pipes of the queue, `inotify(7)` for lock files, and one thread that
-//! listens for all.
+//! Wake-ups: `epoll(7)` for the pipes of the queue, `inotify(7)` for lock files, and one thread
+//! that reads both.
 //!
-//! A thread and not the runtime's own reactor, because a process may have many runtimes, and because
-//! these need no more than timers. It is started by the first waiter, sleeps in the kernel, and stays.
+//! The thread is separate from the runtime's reactor, because a process may have many runtimes, and
+//! because these need no more than timers. The first waiter starts it. It sleeps in the kernel and
+//! never ends.
 //!
-//! A user has only so many inotify instances, 128 by default. So a process takes one when it first
-//! watches a lock file: at the front of a queue, behind a holder that has no pipe, or as a holder after
-//! a moment. Whoever stands further back needs none.
+//! A user has few inotify instances, 128 by default. So a process takes one when it first watches a
+//! lock file: at the head of a queue, behind a holder that has no pipe, or as a holder after a
+//! moment. Processes further back need none.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -20,16 +21,16 @@ use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 use rustix::io::Errno;
 use tokio::sync::Notify;
 
-/// Whether waiters are woken at all here.
+/// Whether waiters are woken on this system.
 pub(crate) const IS_SUPPORTED: bool = true;
 
-/// The listener needs little of it.
+/// Stack of the thread, in bytes.
 const STACK: usize = 64 << 10;
 
 /// Marks the events of inotify. Pipes are numbered from 1.
 const OF_INOTIFY: u64 = 0;
 
-/// Rings when a lock may be had. Dropping it takes it down.
+/// A watch on a file or pipe whose change may free a lock. Dropping it ends the watch.
 #[derive(Debug)]
 pub(crate) struct FileWatch {
     watcher: &'static Watcher,
@@ -37,7 +38,7 @@ pub(crate) struct FileWatch {
     notify: Arc<Notify>,
 }
 
-/// What a watch hangs on.
+/// The object that is watched.
 #[derive(Debug)]
 enum Target {
     File(i32),
@@ -45,17 +46,19 @@ enum Target {
 }
 
 impl FileWatch {
-    /// On a lock file: fires when a process closes it or writes to it, whatever for; when it is deleted
-    /// or replaced; and when it is [changed](crate::lock_file::LockFile::notify_waiters). A holder that sees no queue
-    /// writes that it releases the lock, and leaves the file open. `None` if it is not there, or if no
-    /// more files can be watched: then who waits has to look by itself.
+    /// Watches a lock file: for each close and write by any process, for its deletion or
+    /// replacement, and for a [notification](crate::lock_file::LockFile::notify_waiters). A holder
+    /// that sees no queue writes its release and leaves the file open.
+    ///
+    /// Returns `None` if the file is missing, or if no more files can be watched. Then the waiter
+    /// polls.
     pub(crate) fn on_lock(path: &Path) -> Option<Self> {
         let closed = WatchFlags::CLOSE_WRITE | WatchFlags::CLOSE_NOWRITE;
         let changed = WatchFlags::ATTRIB | WatchFlags::MODIFY | WatchFlags::DELETE_SELF;
         Self::on(path, closed | changed)
     }
 
-    /// On the pipe of the process ahead: fires when that one has left.
+    /// Watches the pipe of the process ahead, until that process has left.
     pub(crate) fn on_pipe(pipe: &Arc<File>) -> Option<Self> {
         let watcher = watcher()?;
         let notify = Arc::new(Notify::new());
@@ -69,12 +72,13 @@ impl FileWatch {
         Some(Self { watcher, target: Target::Pipe(number, Arc::clone(pipe)), notify })
     }
 
-    /// On a lock file: fires when it is deleted, replaced or moved away.
+    /// Watches a lock file for its deletion, replacement or move.
     pub(crate) fn on_removal(path: &Path) -> Option<Self> {
         let removed = WatchFlags::ATTRIB | WatchFlags::DELETE_SELF | WatchFlags::MOVE_SELF;
         Self::on(path, removed)
     }
 
+    /// Adds an inotify watch for `events`.
     fn on(path: &Path, events: WatchFlags) -> Option<Self> {
         let watcher = watcher()?;
         let inotify = watcher.inotify()?;
@@ -88,7 +92,7 @@ impl FileWatch {
         Some(Self { watcher, target: Target::File(watch), notify })
     }
 
-    /// Waits until it watch_fires. What rang since it was notifies up counts.
+    /// Waits until the target changes. Changes since the creation of the watch count.
     pub(crate) async fn changed(&self) {
         self.notify.notified().await;
     }
@@ -117,7 +121,7 @@ impl Drop for FileWatch {
     }
 }
 
-/// All bells of this process.
+/// The watches of this process.
 #[derive(Debug)]
 struct Watcher {
     epoll: OwnedFd,
@@ -132,10 +136,10 @@ struct Subscriptions {
     last_pipe: u64,
 }
 
-/// One is built at a time, of what there is one of.
+/// Serializes the creation of the thread and of the inotify instance.
 static INITIALIZING: Mutex<()> = Mutex::new(());
 
-/// `None` if this process gets no thread. It is asked again by the next one.
+/// Returns the watcher; `None` if this process gets no thread. The next caller tries again.
 fn watcher() -> Option<&'static Watcher> {
     static WATCHER: OnceLock<Watcher> = OnceLock::new();
 
@@ -159,7 +163,7 @@ fn watcher() -> Option<&'static Watcher> {
 }
 
 impl Watcher {
-    /// `None` if this process gets no instance. It is asked again by the next one.
+    /// Returns the inotify instance; `None` if this process gets none. The next caller tries again.
     fn inotify(&self) -> Option<&OwnedFd> {
         if let Some(inotify) = self.inotify.get() {
             return Some(inotify);
@@ -174,6 +178,7 @@ impl Watcher {
         self.inotify.get()
     }
 
+    /// Reads events until epoll fails.
     fn run(&self) {
         let mut events = Vec::with_capacity(16);
         loop {
@@ -195,6 +200,7 @@ impl Watcher {
         }
     }
 
+    /// Reads all pending inotify events.
     fn read_inotify(&self) {
         let Some(inotify) = self.inotify.get() else { return };
         let mut buffer = [MaybeUninit::uninit(); 4096];
@@ -204,6 +210,7 @@ impl Watcher {
         }
     }
 
+    /// Notifies the watches of one file.
     fn notify_file(&self, watch: i32, events: ReadFlags) {
         let mut subscriptions = self.subscriptions();
         if events.contains(ReadFlags::QUEUE_OVERFLOW) {
@@ -229,7 +236,8 @@ mod tests {
 
     use super::*;
 
-    /// A barrier: what was caused before has been heard by then.
+    /// Returns whether the watch was notified. The second watch is a barrier: all earlier events
+    /// are read by then.
     async fn rang(watch: &FileWatch, dir: &Path) -> bool {
         let last = dir.join("last");
         File::create(&last).unwrap();

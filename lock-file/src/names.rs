@@ -4,7 +4,7 @@ use lock_core::{Encoding, LockName};
 
 const SUFFIX: &str = ".lock";
 
-/// What is left as it is, beside letters and digits: harmless in every shell.
+/// Characters that are not escaped, beside letters and digits: harmless in every shell.
 const PUNCTUATION: &str = "-_.:@+=,";
 
 const MAX_FILE_NAME: usize = 200;

@@ -1,14 +1,14 @@
-//! Systems without `inotify(7)`: who waits polls by itself.
+//! Systems without `inotify(7)`: waiters poll.
 
 use std::convert::Infallible;
 use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Whether waiters are woken at all here.
+/// Whether waiters are woken on this system.
 pub(crate) const IS_SUPPORTED: bool = false;
 
-/// There is none.
+/// A watch that does not exist on this system.
 #[derive(Debug)]
 pub(crate) struct FileWatch(Infallible);
 

@@ -20,7 +20,7 @@ use tokio::runtime::Handle;
 use crate::lock_file::LockFile;
 use crate::record::Written;
 
-/// How long after it was opened a file is used again.
+/// Time from the opening of a file for which it is used again.
 const KEPT: Duration = Duration::from_secs(1);
 const MAX: usize = 64;
 
@@ -33,12 +33,12 @@ struct Table {
     files: HashMap<LockName, (LockFile, Written)>,
     /// The process that has locked them.
     process: u32,
-    /// True while a task closes those that are old.
+    /// True while a task closes old files.
     is_swept: bool,
 }
 
 impl OpenFiles {
-    /// Takes out the file of a lock, and what stood in it.
+    /// Takes out the file of a lock, with its last record.
     pub(crate) fn take(
         &self,
         name: &LockName,
@@ -74,7 +74,7 @@ impl OpenFiles {
         table.files.insert(name.clone(), (file, written));
     }
 
-    /// Closes them all. False if there is none.
+    /// Closes all files. Returns false if there is none.
     pub(crate) fn close(&self) -> bool {
         !std::mem::take(&mut self.table().files).is_empty()
     }
@@ -98,7 +98,7 @@ fn is_old(file: &LockFile, now: Moment) -> bool {
     file.opened() + KEPT <= now
 }
 
-/// Closes old files as long as there are files. If its runtime ends, it closes all.
+/// A task that closes old files as long as there are files. If its runtime ends, it closes all.
 struct Sweeper(Weak<OpenFiles>);
 
 impl Sweeper {

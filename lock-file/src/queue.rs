@@ -42,30 +42,30 @@ use crate::share;
 pub(crate) const SUFFIX: &str = ".d";
 const TAIL: &str = "tail";
 
-/// How often in a row a newcomer finds the directory removed, or being tidied.
+/// Limit of retries of a newcomer whose directory is removed or tidied.
 const TRIES: u32 = 200;
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// How often who tidies asks for the directory while others join.
+/// Limit of retries for the exclusive lock on the directory while others join.
 const TIDYING_TRIES: u32 = 20;
 
-/// A queue that a member of a group has tied into a ring has no end.
+/// Limit of the length. A queue that a member of a group has made circular has no end.
 const MAX_HOPS: u32 = 20_000;
 
-/// What says that a process has left while a child of it may have its pipe. More than a byte, because
-/// a reader that polls just then takes one away.
+/// The content of a pipe whose process has left while a child of it may have the pipe. It is longer
+/// than a byte, because a concurrent reader takes one away.
 const LEFT_MARK: [u8; 64] = [b'.'; 64];
 
 /// The queue before one lock.
 #[derive(Clone, Debug)]
 pub(crate) struct Queue {
     path: PathBuf,
-    /// Where the lock file is.
+    /// The directory of the lock file.
     parent: Directory,
 }
 
-/// A place in the queue. Dropping it leaves the queue: if it waits, for everybody; if it has come to
-/// hold the lock, as far as no child process has inherited it.
+/// An entry in the queue. Dropping it leaves the queue: a waiter always, a holder as far as no
+/// child process has inherited the entry.
 #[derive(Debug)]
 pub(crate) struct QueueEntry {
     queue: Queue,
@@ -89,14 +89,16 @@ impl Queue {
         Self { path: path.into(), parent: directory.clone() }
     }
 
-    /// False if no process waits.
+    /// Returns false if no process waits.
     pub(crate) fn exists(&self) -> bool {
         rustix::fs::access(&self.path, Access::EXISTS).is_ok()
     }
 
-    /// Takes the last place. `None` where there can be no queue, as on a full disk.
+    /// Joins at the end. Returns `None` where there can be no queue, as on a full disk.
     ///
-    /// A process without descriptors is refused: without a place it would overtake the others.
+    /// # Errors
+    ///
+    /// A process without descriptors is refused: without an entry it would overtake the others.
     pub(crate) async fn join(&self) -> Result<Option<QueueEntry>, Fault> {
         for _ in 0..TRIES {
             let why = match self.try_join() {
@@ -117,7 +119,7 @@ impl Queue {
         Ok(None)
     }
 
-    /// An error only for want of descriptors.
+    /// Returns an error only for a lack of descriptors.
     pub(crate) fn check_descriptors(&self, why: Errno) -> Result<(), Fault> {
         match lacks_descriptors(why) {
             true => Err(fault("queue in", &self.path, why.into())),
@@ -125,7 +127,7 @@ impl Queue {
         }
     }
 
-    /// True if a process is in the queue. Removes what the dead have left.
+    /// Returns true if a process is in the queue. Removes the entries of processes that ended.
     pub(crate) fn is_occupied(&self) -> bool {
         let Ok(directory) = self.open() else { return false };
         let nearest = match self.look_at(&directory, TAIL) {
@@ -139,7 +141,7 @@ impl Queue {
         is_occupied
     }
 
-    /// How many wait; `None` where there can be no queue.
+    /// Returns the number of waiters; `None` where there can be no queue.
     pub(crate) fn len(&self) -> Option<u64> {
         let directory = match self.open() {
             Ok(directory) => directory,
@@ -157,15 +159,15 @@ impl Queue {
         Some(waiting)
     }
 
-    /// Sends away the holder of a lock that was broken. The process behind it is the first one then. If
-    /// the holder did not come from the queue, all keep their places.
+    /// Removes the holder of a lock that was broken. The process behind it is the head then. If the
+    /// holder did not come from the queue, all keep their positions.
     pub(crate) fn remove_holder(&self) {
         if let Ok(directory) = self.open() {
             let _ = self.remove_head(&directory, TAIL.to_owned(), true);
         }
     }
 
-    /// Sends away the process at the front, as seen from the process whose entry this is.
+    /// Removes the head, as seen from the process with this entry.
     fn remove_head(
         &self,
         directory: &OwnedFd,
@@ -219,12 +221,13 @@ impl Queue {
         Ok(entry)
     }
 
-    /// From here on the entry `name` is the pipe that was the last one.
+    /// Exchanges `name` with the tail: from here on the entry `name` is the pipe that was the last
+    /// one.
     fn swap(&self, directory: &OwnedFd, name: &str) -> Result<(), Errno> {
         renameat_with(directory, name, directory, TAIL, RenameFlags::EXCHANGE)
     }
 
-    /// Puts a pipe of nobody at the end of a new queue.
+    /// Puts a pipe without a process at the end of a new queue.
     fn begin(&self, directory: &OwnedFd) -> Result<(), Errno> {
         let name = self.make_pipe(directory)?.name();
         match renameat_with(directory, &name, directory, TAIL, RenameFlags::NOREPLACE) {
@@ -233,8 +236,8 @@ impl Queue {
         }
     }
 
-    /// A pipe with an entry of its own name. That is made under another one, because an earlier pipe of
-    /// the same inode may have left its entry.
+    /// Creates a pipe with an entry of its own name. It is created under another one, because an
+    /// earlier pipe of the same inode may have left its entry.
     fn make_pipe(&self, directory: &OwnedFd) -> Result<Pipe, Errno> {
         let draft = share::draft_name();
         mkfifoat(directory, &draft, Mode::RUSR | Mode::WUSR)?;
@@ -252,7 +255,7 @@ impl Queue {
         made
     }
 
-    /// The nearest process that has not left, from `pipe` on.
+    /// Returns the nearest process that has not left, from `pipe` on.
     fn nearest(&self, directory: &OwnedFd, mut pipe: Pipe) -> Result<Option<Pipe>, Errno> {
         for _ in 0..MAX_HOPS {
             if !pipe.is_gone() {
@@ -266,7 +269,7 @@ impl Queue {
         Ok(None)
     }
 
-    /// Takes those that have left off the end of the queue, and removes it if there is no other one.
+    /// Removes processes that left from the end of the queue, and the queue if it is empty.
     fn tidy(&self) {
         let Ok(directory) = self.open() else { return };
         // Most of the time others wait, and nobody who joins is to be injected.
@@ -293,7 +296,8 @@ impl Queue {
         }
     }
 
-    /// Removes what processes have left that died while they joined. Nobody joins now.
+    /// Removes the drafts of processes that ended while they joined. The exclusive lock keeps
+    /// newcomers out.
     fn sweep(&self) {
         let entries = std::fs::read_dir(&self.path).into_iter().flatten().flatten();
         for name in entries.filter_map(|entry| entry.file_name().into_string().ok()) {
@@ -314,7 +318,7 @@ impl Queue {
         }
     }
 
-    /// The pipe that an entry names; `None` if there is no such entry.
+    /// Opens the pipe that an entry names; `None` if there is no such entry.
     fn look_at(&self, directory: &OwnedFd, entry: &str) -> Result<Option<Pipe>, Errno> {
         let how = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         match openat(directory, entry, how | OFlags::NOCTTY, Mode::empty()) {
@@ -324,7 +328,7 @@ impl Queue {
         }
     }
 
-    /// Refuses what is no pipe of ours. Nothing of it was read.
+    /// Refuses a file that is no pipe of this backend. Nothing of it was read.
     fn check_pipe(&self, file: OwnedFd) -> Result<Pipe, Errno> {
         let found = fstat(&file)?;
         let is_ours = self.parent.share().is_none_or(|share| share.trusts_pipe(&found));
@@ -337,8 +341,12 @@ impl Queue {
 }
 
 impl QueueEntry {
-    /// The pipe that hangs up when there is something to do; `None` for the first one. Closes ranks if
-    /// the process ahead has left. An error if that takes descriptors, and there are none.
+    /// Returns the pipe of the process ahead, which hangs up when that process leaves; `None` for
+    /// the head. Takes over the entry of a process that has left.
+    ///
+    /// # Errors
+    ///
+    /// The takeover needs descriptors and there are none.
     pub(crate) fn ahead(&mut self) -> Result<Option<Arc<File>>, Fault> {
         while let Some(ahead) = &self.ahead {
             if !ahead.is_gone() {
@@ -355,12 +363,12 @@ impl QueueEntry {
         Ok(None)
     }
 
-    /// True if it did not come when it was the first one. It has no place any more.
+    /// Returns true if it did not respond as the head, and lost its position.
     pub(crate) fn lost_position(&self) -> bool {
         self.ours.as_ref().is_none_or(Pipe::has_left)
     }
 
-    /// It holds the lock, in its turn.
+    /// Records that it holds the lock, in its turn.
     pub(crate) fn becomes_holder(&mut self) {
         self.waits = false;
         if let (Some(ours), Ok(directory)) = (&self.ours, self.queue.open()) {
@@ -368,26 +376,26 @@ impl QueueEntry {
         }
     }
 
-    /// It took the lock before its turn, because the first one did not.
+    /// Records that it took the lock before its turn, because the head did not.
     pub(crate) fn overtake(self) {
         if let (Some(ours), Ok(directory)) = (&self.ours, self.queue.open()) {
             let _ = self.queue.remove_head(&directory, ours.name(), false);
         }
     }
 
-    /// Leaves the queue, also where child processes have inherited the place.
+    /// Leaves the queue, also where child processes have inherited the entry.
     pub(crate) fn leave(self) {
         if let Some(ours) = &self.ours {
             ours.mark_left();
         }
     }
 
-    /// For a child process, which keeps the place with it.
+    /// Returns a copy for a child process, which keeps the entry with it.
     pub(crate) fn copy(&self) -> Option<OwnedFd> {
         self.ours.as_ref()?.file.as_fd().try_clone_to_owned().ok()
     }
 
-    /// Takes the entry of who was ahead, if that one left before its turn.
+    /// Takes the entry of the process ahead, if that one left before its turn.
     fn take_over(&self, gone: &Pipe) -> Result<Option<Pipe>, Errno> {
         let directory = self.queue.open()?;
         let next = self.queue.look_at(&directory, &gone.name())?;
@@ -411,12 +419,12 @@ impl Drop for QueueEntry {
 }
 
 impl Pipe {
-    /// The entry of the process that has it.
+    /// Returns the name of the entry of its process.
     fn name(&self) -> String {
         self.id.to_string()
     }
 
-    /// True if the process that had it is gone, or has said that it left.
+    /// Returns true if its process has ended, or has marked that it left.
     fn is_gone(&self) -> bool {
         self.has_left() || !matches!(read(&self.file, &mut [0_u8; 1]), Err(Errno::AGAIN))
     }
@@ -444,7 +452,7 @@ impl LockedDirectory {
         flock(&directory, how).map(|()| Self(directory))
     }
 
-    /// Exclusively, unless others join for longer than a moment.
+    /// Locks it exclusively, unless others join for longer than a moment.
     fn soon(directory: OwnedFd) -> Option<Self> {
         for _ in 0..TIDYING_TRIES {
             match flock(&directory, FlockOperation::NonBlockingLockExclusive) {

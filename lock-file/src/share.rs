@@ -39,7 +39,7 @@ const FILE_MODE: u32 = 0o660;
 /// The mode of the directory of a queue, in which members exchange each other's entries.
 const QUEUE_MODE: u32 = 0o2770;
 
-/// Begins the name of a file that is not in its place yet. No lock file is called so.
+/// Prefix of a file that is not in its place yet. No lock file has it.
 const DRAFT: &str = ".new-";
 
 /// The group that shares a directory.
@@ -57,7 +57,7 @@ impl Share {
         Ok(Self { group: found.gid() })
     }
 
-    /// Makes sure that the directory can be trusted.
+    /// Checks that the directory can be trusted.
     pub(crate) fn check(&self, directory: &Path) -> Result<(), Error> {
         let handle = open_directory(directory).map_err(|e| match e {
             Errno::NOTDIR | Errno::LOOP => refusal(directory, "is not a directory"),
@@ -91,13 +91,13 @@ impl Share {
         found.st_uid == 0 && found.st_gid == self.group && found.st_mode & 0o7777 == DIRECTORY_MODE
     }
 
-    /// Why a file is not one of ours; it must not be touched then. One that has just been replaced
-    /// has no name at all.
+    /// Returns the reason why a file is foreign and must not be touched. A file that has just been
+    /// replaced has no name at all.
     pub(crate) fn distrusts(&self, found: &Metadata) -> Option<&'static str> {
         self.distrust(found.nlink() > 1, found.gid(), found.mode())
     }
 
-    /// True if a pipe of a queue is one of ours.
+    /// Returns true if a pipe of a queue is one of this backend.
     pub(crate) fn trusts_pipe(&self, found: &Stat) -> bool {
         self.distrust(found.st_nlink > 1, found.st_gid, found.st_mode).is_none()
     }
@@ -144,7 +144,7 @@ impl Share {
         if is_ours { Ok(queue) } else { Err(Errno::PERM) }
     }
 
-    /// Makes the directory of a queue at `path`, which is in `directory`.
+    /// Creates the directory of a queue at `path`, which is in `directory`.
     pub(crate) fn make_queue(&self, directory: &Path, path: &Path) -> Result<(), Errno> {
         let (handle, name) = self.enter(directory, path)?;
         let draft = draft_name();
@@ -167,7 +167,7 @@ impl Share {
         self.set_group_and_mode(pipe, FILE_MODE)
     }
 
-    /// The directory, and a name in it.
+    /// Opens the directory, and returns it with a name in it.
     fn enter<'a>(&self, directory: &Path, path: &'a Path) -> Result<(OwnedFd, &'a OsStr), Errno> {
         let handle = open_directory(directory)?;
         if !self.trusts(&fstat(&handle)?) {
@@ -202,12 +202,12 @@ impl Share {
     }
 }
 
-/// A name that no other file has.
+/// Returns a name that no other file has.
 pub(crate) fn draft_name() -> String {
     format!("{DRAFT}{}", OwnerId::mint().expose())
 }
 
-/// True if a file with this name was not put into its place.
+/// Returns true if a file with this name was not moved to its place.
 pub(crate) fn is_draft(name: &str) -> bool {
     name.starts_with(DRAFT)
 }

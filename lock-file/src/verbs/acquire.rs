@@ -1,18 +1,18 @@
-//! Winning a lock: one look at its file.
+//! Acquisition: one attempt on a lock file.
 //!
-//! The order of the steps carries the promises:
+//! The order of the steps carries the guarantees:
 //!
-//! 1. Leave it to whoever has waited longer.
+//! 1. Leave the lock to waiters that are ahead in the queue.
 //! 2. Lock the file. From here on every error unlocks it, and every kill closes it, which frees the
-//!    lock.
-//! 3. Read what stands in it. A detached hold keeps us out as the kernel does.
-//! 4. Take the next number. If none is reserved, reserve a block first, and wait for the disk.
-//! 5. Write down who we are. From here on every error takes that back, or leaves it in doubt: a
-//!    detached hold is what is written.
-//! 6. Give way to whoever breaks the lock. After 5: they announce it before they look whose it is, so
-//!    that one of the two sees the other. A file that was [kept open](crate::open_files) had no queue
-//!    when it was released: step 1 is taken here.
-//! 7. Make sure that the file is still the one in the directory. After 6: the break may be over.
+//! lock.
+//! 3. Read the record. A detached hold excludes this claim as the kernel does.
+//! 4. Take the next token. If none is reserved, reserve a block first, and wait for the disk.
+//! 5. Write the holder. From here on every error takes that back, or leaves an unknown outcome: the
+//! record is the detached hold.
+//! 6. Yield to a client that breaks the lock. After 5: that client announces the break before it
+//! reads the holder, so one of the two sees the other. A file that was [kept
+//! open](crate::open_files) had no queue when it was released: step 1 is taken here.
+//! 7. Check that the file is still the one in the directory. After 6: the break may be over.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use lock_core::backend::{Attempt, Claim, Fault, FaultKind, Grant, HoldKind, Lease};
 use lock_core::clock::{Moment, since_boot, wall};
-use lock_core::{Effect, FencingToken, OwnerId};
+use lock_core::{Effect, FencingToken};
 
 use crate::break_marker::BreakMarker;
 use crate::claims::{HeldLock, WaitState, WaitStateGuard};
@@ -33,19 +33,20 @@ use crate::queue::Queue;
 use crate::record::{HolderRecord, LeaseRecord, Record, Reserved, Written};
 use crate::verbs::lease::RequestTime;
 
-/// How often in a row a file may be replaced between opening and locking it.
+/// Limit of replacements of a file in a row between opening and locking it.
 const MAX_REPLACEMENTS: u32 = 16;
 
-/// To whom a free lock is left.
+/// Whether an attempt respects the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fairness {
-    /// To everybody who waits and came before.
+    /// Leaves a free lock to all waiters that came before.
     Queued,
-    /// To nobody.
+    /// Takes a free lock.
     Barging,
 }
 
 impl FileLocks {
+    /// Makes one attempt, and gives up the queue entry of a claim that was granted.
     pub(crate) async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, Fault> {
         let fairness = if claim.queues() { Fairness::Queued } else { Fairness::Barging };
         let mut waiting = self.inner.claims.wait_state(claim);
@@ -56,7 +57,7 @@ impl FileLocks {
         Ok(answer)
     }
 
-    /// One look: what the claim holds already, or the lock if it is free.
+    /// Returns the hold that the claim has already, or acquires the lock if it is free.
     pub(crate) async fn attempt(
         &self,
         claim: &Claim,
@@ -148,7 +149,8 @@ impl FileLocks {
         Err(Fault::not_applied(FaultKind::Unavailable, message))
     }
 
-    /// Locks the file at `path` and reads it. Uses the file of the state if it is still that one.
+    /// Locks the file at `path` and reads it. Uses the open file of `state` if it is still in
+    /// place.
     fn lock_file(
         &self,
         claim: &Claim,
@@ -182,7 +184,7 @@ impl FileLocks {
         Ok(FileState::Contended(theirs.map(|(_, left)| left)))
     }
 
-    /// True if another client comes first: one that breaks the lock, or one that waits for it.
+    /// Returns true if another client comes first: one that breaks the lock, or one in the queue.
     fn must_yield(
         &self,
         claim: &Claim,
@@ -196,6 +198,7 @@ impl FileLocks {
         Ok(side_files.marker.is_announced(has_queue)? || others())
     }
 
+    /// Returns true if a process ahead in the queue may take the lock.
     fn has_predecessor(&self, claim: &Claim, state: &mut WaitState, queue: &Queue) -> bool {
         queue.exists()
             && !self.inner.claims.has_turn(&claim.name)
@@ -205,6 +208,7 @@ impl FileLocks {
             }
     }
 
+    /// Refuses claims that this backend cannot serve, and those that were released.
     pub(crate) fn check(&self, claim: &Claim) -> Result<(), Fault> {
         claim.must_be_exclusive()?;
         if claim.hold == HoldKind::Detached && self.inner.boot.is_none() {
@@ -217,10 +221,12 @@ impl FileLocks {
         Ok(())
     }
 
+    /// Returns a grant that lasts as long as the process.
     pub(crate) fn process_grant(token: FencingToken, asked: Moment) -> Grant {
         Grant::new(Lease::WhileProcessLives, asked).with_token(token)
     }
 
+    /// Records the held lock and returns its grant.
     pub(crate) fn grant(
         &self,
         claim: &Claim,
@@ -232,8 +238,8 @@ impl FileLocks {
         Self::process_grant(token, asked).with_ticket(ticket)
     }
 
-    /// Puts a number into `record` that may be given out: the one that is there if it is `mine` and
-    /// above the min_token, else the next one.
+    /// Writes a token into `record`: the present one if it is `mine` and above the minimum, else
+    /// the next one.
     async fn assign_token(
         &self,
         file: LockFile,
@@ -264,7 +270,7 @@ impl FileLocks {
         Ok(file)
     }
 
-    /// Writes the holder into `record`.
+    /// Writes the claim into `record` as its holder.
     fn write_holder(&self, record: &mut Record, claim: &Claim, process: u32) {
         let before = record.holder.take().filter(|before| before.owner == claim.owner);
         let lease = (claim.hold == HoldKind::Detached).then(|| {
@@ -284,6 +290,7 @@ impl FileLocks {
         });
     }
 
+    /// Returns the grant of a record that was written and validated.
     fn grant_of(
         &self,
         claim: &Claim,
@@ -302,7 +309,7 @@ impl FileLocks {
         }
     }
 
-    /// The token of a lock that is held already, above the min_token.
+    /// Returns the token of a lock that is held already, raised above the minimum token.
     async fn raise_token(
         &self,
         claim: &Claim,
@@ -340,26 +347,26 @@ impl FileLocks {
     }
 }
 
-/// The queue and the marker of a break beside a lock file.
+/// The queue and the break marker beside a lock file.
 struct SideFiles {
     queue: Queue,
     marker: BreakMarker,
 }
 
-/// A lock file that was looked at.
+/// The state of a lock file after an attempt to lock it.
 enum FileState {
     Locked(LockFile, Record),
     /// Another holder has it, with a lease that ends after this time.
     Contended(Option<Duration>),
-    /// It is not the one in the directory any more.
+    /// The file is no longer the one in the directory.
     Replaced,
 }
 
-/// What became of a file while we signed it.
+/// The result of the checks after the holder was written.
 enum Validation {
-    /// It is the one in the directory.
+    /// The file is the one in the directory.
     Valid,
-    /// Somebody breaks the lock, and comes first.
+    /// Another client breaks the lock and comes first.
     Overtaken,
     /// It was deleted or replaced.
     Replaced,
@@ -375,8 +382,8 @@ fn used_up() -> Fault {
 
 #[cfg(test)]
 mod tests {
-    use lock_core::LockName;
     use lock_core::backend::{HoldKind, ReleaseMode};
+    use lock_core::{LockName, OwnerId};
 
     use super::*;
 

@@ -1,10 +1,8 @@
-//! Holds that no kernel lock keeps: leases that stand in the lock file; and ending a hold by force.
+//! Breaks: ending the hold of another client.
 //!
-//! The kernel's lock on the file is held only while the record is changed.
-//!
-//! A kernel lock cannot be taken from a living process. So a break puts a new file in the place of
-//! the one that is locked, with a higher number in it: whoever comes now locks the new one, and the
-//! holder finds out at its next look.
+//! A kernel lock cannot be taken from a living process. A break replaces the locked file with a new
+//! one that has a higher token. Later clients lock the new file, and the holder detects the
+//! replacement at its next check.
 
 use std::path::Path;
 
@@ -21,8 +19,8 @@ use crate::record::Record;
 use crate::verbs::lease::{LOCK_TIMEOUT, PAUSE, is_locked};
 
 impl FileLocks {
-    /// Ends the hold of `expected`. A detached one is erased. That of a living process is left behind:
-    /// a new file takes the place of the one that it has locked.
+    /// Ends the hold of `expected`. A detached one is erased. The file of a living process is
+    /// replaced by a new one.
     pub(crate) async fn break_lock(
         &self,
         name: &LockName,
@@ -41,6 +39,7 @@ impl FileLocks {
         }
     }
 
+    /// Replaces the file that `expected` has locked. Returns false if another claim holds it.
     async fn replace_file(&self, path: &Path, expected: &OwnerId) -> Result<bool, Fault> {
         let marker = self.break_marker(path);
         // From here on nobody wins the lock on the file that is there: see `attempt`.
@@ -79,7 +78,7 @@ impl FileLocks {
     }
 }
 
-/// Waits for others who break the same lock.
+/// Announces a break, after other clients that break the same lock.
 async fn announce(marker: &BreakMarker, path: &Path) -> Result<BreakGuard, Fault> {
     let end = Moment::now() + LOCK_TIMEOUT;
     loop {

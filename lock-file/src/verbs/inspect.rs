@@ -12,6 +12,7 @@ use crate::lock_file::LockFile;
 use crate::record::Record;
 
 impl FileLocks {
+    /// Returns the holders of a lock and the length of its queue.
     pub(crate) async fn inspect(&self, name: &LockName) -> Result<LockState, Fault> {
         let path = self.path_of(name);
         let Some(file) = LockFile::look_at(&self.inner.directory, &path)? else {
@@ -26,6 +27,7 @@ impl FileLocks {
         Ok(LockState::new(holders, self.queue_of(&path).len()))
     }
 
+    /// Returns the boot and the inode of the directory.
     pub(crate) async fn identity(&self) -> Result<Option<Identity>, Fault> {
         let Some(boot) = &self.inner.boot else {
             return Ok(None);

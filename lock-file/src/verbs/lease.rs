@@ -13,13 +13,13 @@ use crate::fault::with_unknown_effect;
 use crate::lock_file::LockFile;
 use crate::record::{LeaseRecord, Record};
 
-/// How long the lock on a file may be in the way of changing its record. Others of us have it for
-/// some system calls.
+/// Time for which another lock on the file may delay a change of its record. Other clients of this
+/// backend hold it for some system calls.
 pub(super) const LOCK_TIMEOUT: Duration = Duration::from_millis(500);
 
 pub(super) const PAUSE: Duration = Duration::from_millis(2);
 
-/// When an attempt began, on both clocks. The moment is the earlier of the two.
+/// The start of an attempt, on both clocks. The moment is the earlier of the two.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RequestTime {
     pub(crate) at: Moment,
@@ -27,19 +27,21 @@ pub(crate) struct RequestTime {
 }
 
 impl RequestTime {
+    /// Reads both clocks.
     pub(crate) fn now() -> Self {
         let at = Moment::now();
         Self { at, since_boot: since_boot() }
     }
 
-    /// What is left of a lease, counted from here.
+    /// Returns the rest of a lease, counted from here.
     pub(crate) fn lease(self, lease: &LeaseRecord) -> Lease {
         Lease::For(lease.until.saturating_sub(self.since_boot))
     }
 }
 
 impl FileLocks {
-    /// Whose detached hold it is, and for how long. A lease of an earlier boot is over.
+    /// Returns the owner of a detached hold and the rest of its lease. A lease of an earlier boot
+    /// is over.
     pub(crate) fn live_lease(&self, record: &Record) -> Option<(OwnerId, Duration)> {
         let holder = record.holder.as_ref()?;
         let lease = holder.lease.as_ref()?;
@@ -48,8 +50,8 @@ impl FileLocks {
         lives.then_some((holder.owner, left))
     }
 
-    /// Whether the lease in the file is that of `owner`. A record that is just being written is not
-    /// one, and then a renewal looks closer.
+    /// Returns whether the lease in the file is that of `owner`. A record in the middle of a write
+    /// counts as none, and a renewal then checks it.
     pub(crate) fn is_leased_to(&self, path: &Path, owner: &OwnerId) -> Result<bool, Fault> {
         let Some(file) = LockFile::look_at(&self.inner.directory, path)? else {
             return Ok(false);
@@ -58,6 +60,7 @@ impl FileLocks {
         Ok(lease.is_some_and(|(holder, _)| holder == *owner))
     }
 
+    /// Erases the lease of `owner`. Returns false if there is none.
     pub(super) async fn end_lease(&self, path: &Path, owner: &OwnerId) -> Result<bool, Fault> {
         let Some((file, record)) = self.open_lease(path, owner).await? else {
             return Ok(false);
@@ -66,7 +69,7 @@ impl FileLocks {
         Ok(true)
     }
 
-    /// The locked file and its record, if it has a lease of `owner`.
+    /// Returns the locked file and its record, if it has a lease of `owner`.
     pub(super) async fn open_lease(
         &self,
         path: &Path,
@@ -95,6 +98,7 @@ impl FileLocks {
     }
 }
 
+/// Returns the fault of a file that a foreign program keeps locked.
 pub(super) fn is_locked(path: &Path) -> Fault {
     let message = format!(
         "{} is locked by somebody who keeps no record in it, such as flock(1); try again when they are done",

@@ -9,6 +9,7 @@ use crate::fault::with_unknown_effect;
 use crate::record::Written;
 
 impl FileLocks {
+    /// Releases the lock and removes the claim from the queue.
     pub(crate) async fn release(&self, claim: &Claim, how: ReleaseMode) -> Result<Release, Fault> {
         self.inner.claims.remove_wait_state(claim);
         if how.expects_late_attempt() {
@@ -20,6 +21,7 @@ impl FileLocks {
         }
     }
 
+    /// Unlocks the file and wakes the next waiter.
     fn release_guarded(&self, claim: &Claim) -> Result<Release, Fault> {
         let Some((held, _)) = self.inner.claims.remove(claim) else {
             return Ok(Release::NotHeld);
@@ -56,6 +58,7 @@ impl FileLocks {
         }
     }
 
+    /// Ends the lease in the lock file.
     async fn release_detached(&self, claim: &Claim) -> Result<Release, Fault> {
         let path = self.path_of(&claim.name);
         Ok(match self.end_lease(&path, &claim.owner).await? {

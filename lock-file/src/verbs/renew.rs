@@ -9,6 +9,7 @@ use crate::fault::with_unknown_effect;
 use crate::verbs::lease::RequestTime;
 
 impl FileLocks {
+    /// Renews each claim: a lease in the file, or a kernel lock whose file is still in place.
     pub(crate) async fn renew(&self, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
         let mut answers = Vec::with_capacity(claims.len());
         for claim in claims {
@@ -20,6 +21,7 @@ impl FileLocks {
         answers
     }
 
+    /// Confirms a kernel lock.
     fn renew_guarded(&self, claim: &Claim) -> Result<Renewal, Fault> {
         let asked = Moment::now();
         let Some((held, token)) = self.inner.claims.find(claim) else {
@@ -36,6 +38,7 @@ impl FileLocks {
         }))
     }
 
+    /// Extends the lease in the lock file. A shorter lease leaves its end unchanged.
     async fn renew_detached(&self, claim: &Claim) -> Result<Renewal, Fault> {
         let asked = RequestTime::now();
         let path = self.path_of(&claim.name);

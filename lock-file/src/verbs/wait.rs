@@ -14,16 +14,17 @@ use crate::queue::{Queue, QueueEntry};
 use crate::record::Record;
 use crate::verbs::acquire::Fairness;
 
-/// How often a holder polls whether its file was removed, where no more files can be watched.
+/// Time between polls of a holder for the removal of its file, where no watch is available.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 impl FileLocks {
+    /// Waits until the claim holds the lock.
     pub(crate) async fn wait(&self, claim: &Claim) -> Result<Wake, Fault> {
         self.check(claim)?;
         self.wait_in_queue(claim).await.map(Wake::Granted)
     }
 
-    /// Waits in the queue, and polls when the lock may be free.
+    /// Waits in the queue, and attempts the lock when it may be free.
     async fn wait_in_queue(&self, claim: &Claim) -> Result<Grant, Fault> {
         let path = self.path_of(&claim.name);
         let queue = self.queue_of(&path);
@@ -84,6 +85,7 @@ impl FileLocks {
         }
     }
 
+    /// Joins the queue.
     async fn join(&self, queue: &Queue) -> Result<Option<QueueEntry>, Fault> {
         match queue.join().await {
             // The descriptors of the files that are kept may be what is missing.
@@ -92,8 +94,9 @@ impl FileLocks {
         }
     }
 
-    /// True if the lock was not taken since the last look from behind others: then the first one does
-    /// not come. That it was released just now is no reason to overtake, but one to look again soon.
+    /// Returns true if the lock was not taken since the last poll from further back: the process at
+    /// the head does not respond. A release just now is no reason to overtake, but one to poll
+    /// again soon.
     fn has_stalled(
         &self,
         state: &mut WaitState,
@@ -120,7 +123,7 @@ impl FileLocks {
         Ok(has_stalled)
     }
 
-    /// Waits until a lock that is held was removed or broken.
+    /// Waits until a held lock was removed or broken.
     pub(crate) async fn wait_lost(&self, claim: &Claim) -> Result<(), Fault> {
         let path = self.path_of(&claim.name);
         let is_detached = claim.hold == HoldKind::Detached;

@@ -61,7 +61,7 @@ impl Link {
     /// server on which locks cannot be kept apart is refused.
     pub(crate) async fn connection(&self) -> Result<Connection, Fault> {
         let dial = || connect(Arc::clone(&self.endpoint)).with_current_subscriber();
-        self.dialer.get(|connection| connection.is_open(), dial).await
+        self.dialer.get(Connection::is_open, dial).await
     }
 
     /// Returns for how long verbs use this connection.

@@ -75,7 +75,7 @@ impl Client {
         if draws {
             request = request.increment(&self.counter_key, 1, token_counter::COUNTER_TTL);
         }
-        (request, Extension { attempt: Some(attempt), writes: true, draws: draws, ..extension })
+        (request, Extension { attempt: Some(attempt), writes: true, draws, ..extension })
     }
 
     /// Goes on until it is clear whether the lease was prolonged; `None` if the lock is not the claim's.
