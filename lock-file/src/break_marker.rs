@@ -72,7 +72,7 @@ impl BreakMarker {
         match flock(&file, FlockOperation::NonBlockingLockShared) {
             Err(Errno::WOULDBLOCK) => Ok(true),
             Err(e) => Err(fault("lock", &path, e.into())),
-            // What a dead one left is used by the next: to remove it could take a newer one's away.
+            // The next break uses the marker of an ended process: removing it could remove a newer one.
             Ok(()) => Ok(false),
         }
     }
@@ -148,7 +148,7 @@ impl Drop for BreakGuard {
         let _ = std::fs::remove_file(self.marker.file());
         if self.marker.shared.is_none() {
             let _ = std::fs::remove_file(self.marker.draft());
-            // Stays if somebody queues.
+            // Stays if a process queues.
             let _ = std::fs::remove_dir(&self.marker.path);
         }
     }

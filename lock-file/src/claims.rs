@@ -1,20 +1,20 @@
-//! The locks that this process holds or waits for, by owner; and who keeps them open.
+//! The locks that this process holds or waits for, by owner, and their lifetime.
 //!
 //! A lock is open as long as it stands in the table, and stands there until the claim is released
-//! or nobody can release it any more. The [`Ticket`] that goes out with the grant tells: when its
+//! or can no longer be released. The [`Ticket`] that goes out with the grant tells: when its
 //! last clone is dropped without a release, the lock goes too.
 //!
 //! * A ticket that came back with a later verb had arrived. When it is dropped, its guard is gone
 //!   and so is the runtime that would have released it: the lock is freed at once.
 //! * A ticket that never came back may have been lost on its way. The claim may still ask again, or
-//!   release: the lock stays for one ttl, as what a lost reply leaves does everywhere, and then
+//!   release: the lock stays for one ttl, as does the residue of a lost reply everywhere, and then
 //!   goes. The timer for that runs on the runtime that asked for the lock. If that one is gone,
-//!   nobody asks any more, and the lock is freed at once.
+//!   no claim asks any more, and the lock is freed at once.
 //!
 //! Freed here means closed, not unlocked: a process that was given the descriptor keeps the lock, and
 //! so does a fork, whichever of the two comes to its end first.
 //!
-//! A state, with its place in the line, outlives the call that waited on it, because core polls again
+//! A wait state, with its queue entry, outlives the call that waited on it, because core polls again
 //! by itself now and then. It goes with the claim's grant or release, or lapses.
 
 use std::collections::{HashMap, VecDeque};

@@ -157,7 +157,7 @@ impl Directory {
         rustix::fs::statfs(&self.path).is_ok_and(|it| !IN_MEMORY.contains(&type_of(&it)))
     }
 
-    /// Elsewhere nobody knows.
+    /// Returns false: elsewhere the file system is unknown.
     #[cfg(not(any(target_os = "linux", target_os = "android")))]
     pub(crate) fn is_on_disk(&self) -> bool {
         false
@@ -304,7 +304,7 @@ fn trusts(found: &Metadata, user: u32) -> Result<(), String> {
 }
 
 /// The name of a file system that is shared with other hosts, by its number and, for those that all have
-/// the number of FUSE, by what the list of mounts calls it.
+/// the number of FUSE, by the name in the list of mounts.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn network_file_system(number: u64, kind: Option<&str>) -> Option<String> {
     let named = NETWORK_FILE_SYSTEMS.iter().find(|&&(of, _)| of == number);
@@ -324,7 +324,7 @@ fn mount_of(path: &Path) -> Option<String> {
     Some(id.trim().to_owned())
 }
 
-/// What a line of `/proc/self/mountinfo` says after its separator, see proc(5).
+/// Returns the file system in a line of `/proc/self/mountinfo`, see proc(5).
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn kind_of<'a>(mount: &str, mounts: &'a str) -> Option<&'a str> {
     let line = mounts.lines().find(|line| line.split(' ').next() == Some(mount))?;
@@ -354,8 +354,8 @@ const NETWORK_FILE_SYSTEMS: &[(u64, &str)] = &[
     (0xbacb_acbc, "vmhgfs"),
 ];
 
-/// FUSE says nothing of what is behind it. These are known; others exclude the processes that use the
-/// same mount, which is what is promised.
+/// FUSE does not name the storage behind it. These are known; others exclude the processes of the
+/// same mount, as documented.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 const NETWORK_FUSE: &[&str] = &[
     "afp",

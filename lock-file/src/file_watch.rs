@@ -65,7 +65,7 @@ impl FileWatch {
         let mut subscriptions = watcher.subscriptions();
         subscriptions.last_pipe += 1;
         let number = subscriptions.last_pipe;
-        // Once: what is not taken down in time does not keep the listener busy.
+        // Once: a watch that is not dropped in time does not keep the thread busy.
         let events = EventFlags::IN | EventFlags::ONESHOT;
         epoll::add(&watcher.epoll, pipe, EventData::new_u64(number), events).ok()?;
         subscriptions.pipes.insert(number, Arc::clone(&notify));
@@ -84,7 +84,7 @@ impl FileWatch {
         let inotify = watcher.inotify()?;
         let mut subscriptions = watcher.subscriptions();
         // Under the same lock as its removal, or a watch of the same file could go with another one.
-        // Holders and waiters of one file have one watch, and it must not forget what others want.
+        // Holders and waiters of one file have one watch, and it must keep the events of the others.
         let events = events | WatchFlags::MASK_ADD | WatchFlags::DONT_FOLLOW;
         let watch = inotify::add_watch(inotify, path, events).ok()?;
         let notify = Arc::new(Notify::new());
@@ -184,7 +184,7 @@ impl Watcher {
         loop {
             match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), None) {
                 Ok(_) | Err(Errno::INTR) => {}
-                // Not on a descriptor that nobody else has. Waiters look by themselves after a while.
+                // Cannot happen on a descriptor of this process alone. Waiters poll after a while.
                 Err(_) => return,
             }
             for event in events.drain(..) {
@@ -248,7 +248,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_bell_rings_when_a_file_is_let_go() {
+    async fn a_watch_fires_when_a_file_is_closed() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("n");
         assert!(FileWatch::on_lock(&path).is_none(), "there is nothing");
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_bell_can_be_rung_while_others_have_the_file_open() {
+    async fn a_watch_can_be_notified_while_others_have_the_file_open() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("n");
         let directory = crate::directory::Directory::open(dir.path()).unwrap();
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_pipe_rings_when_its_last_writer_is_gone() {
+    async fn a_pipe_fires_when_its_last_writer_is_gone() {
         let (reader, writer) = std::io::pipe().unwrap();
         let pipe = Arc::new(File::from(OwnedFd::from(reader)));
         let other = writer.try_clone().unwrap();

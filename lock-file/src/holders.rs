@@ -42,8 +42,8 @@ pub(crate) fn holders(file: &File, path: &Path, record: &Record) -> Result<Vec<H
     let here = pid_space();
     let ours = record.holder.as_ref();
     if listed.is_empty() && ours.is_some_and(|ours| ours.pid_space == here && here != INITIAL) {
-        // Whoever signed has not let go. Dead, it may have left its lock to who inherited it; to
-        // whom that lock belonged, the kernel does not tell here.
+        // The recorded holder has not released. If it ended, a child may have inherited the lock;
+        // the kernel does not name the first holder here.
         listed = kernel::inheritors_of(&inode);
     }
     if listed.is_empty()
@@ -57,7 +57,7 @@ pub(crate) fn holders(file: &File, path: &Path, record: &Record) -> Result<Vec<H
         return Err(Fault::not_applied(FaultKind::Unsupported, message));
     }
     let holders = listed.into_iter().map(|pid| {
-        // Another pid is that of a holder who writes no records, like flock(1).
+        // Another pid is that of a holder that writes no records, like flock(1).
         let Some(ours) = ours.filter(|ours| ours.pid == pid && ours.pid_space == here) else {
             let mut holder = Holder::new(None);
             holder.label = Some(Label::new(&format!("pid {pid}")));
@@ -114,7 +114,7 @@ mod kernel {
         let device = field("mnt_id:").and_then(|id| device_of(&mounts, id.trim()));
         let (major, minor) = match device {
             Some(device) => device,
-            // A mount outside of what this process sees.
+            // A mount that this process cannot see.
             None => {
                 let device = file.metadata()?.dev();
                 (rustix::fs::major(device), rustix::fs::minor(device))

@@ -131,7 +131,7 @@ impl LockFile {
         let record = Record::parse(bytes);
         match record {
             Some(record) if record != Record::BLANK => Ok(record),
-            // Nothing, or the start of anything: then the slots tell whose it is.
+            // Nothing, or the start of anything: then the slots tell its writer.
             _ => {
                 let found = self.file.metadata().map_err(|e| fault("examine", &self.path, e))?;
                 let slots = [self.read_at(SLOTS[0])?, self.read_at(SLOTS[1])?];

@@ -14,10 +14,10 @@
 //! ends the queue.
 //!
 //! Joining takes a shared kernel lock on the directory for some system calls, so that joins do not wait
-//! for each other. Only who takes the dead off the end takes an exclusive one, and nobody blocks in
+//! for each other. Only a removal of ended processes from the end takes an exclusive one, and no process blocks in
 //! either.
 //!
-//! The queue excludes nobody. It tells who goes first; the lock on the lock file decides.
+//! The queue gives the order only; the lock on the lock file decides.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -272,7 +272,7 @@ impl Queue {
     /// Removes processes that left from the end of the queue, and the queue if it is empty.
     fn tidy(&self) {
         let Ok(directory) = self.open() else { return };
-        // Most of the time others wait, and nobody who joins is to be injected.
+        // Most of the time others wait, and newcomers are not to be disturbed.
         if self.look_at(&directory, TAIL).is_ok_and(|tail| tail.is_some_and(|it| !it.is_gone())) {
             return;
         }

@@ -34,7 +34,7 @@ pub(crate) struct Record {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Reserved {
     pub(crate) up_to: u64,
-    /// The boot in which that was written down: from an earlier one, what stands side_files it may be
+    /// The boot in which that was written down: from an earlier one, the record beside it may be
     /// older than the last grant.
     pub(crate) boot: String,
 }
@@ -86,7 +86,7 @@ impl Record {
             let record = &bytes[..bytes.len().min(LEN)];
             return Some(Self::parse_own(record).unwrap_or(Self::BLANK));
         }
-        // What other users of flock(2) create, and what a crash of the machine leaves of a record.
+        // Files of other users of flock(2), and residue of a record after a crash of the machine.
         let zeroed = bytes.iter().all(|&byte| byte == 0);
         (zeroed || magic.starts_with(bytes)).then_some(Self::BLANK)
     }
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_ours_is_told_apart() {
+    fn foreign_records_are_recognized() {
         let zeros = [0; LEN];
         for blank in ["", "lock", "lock-file 1\n", "lock-file 1\nnumber 7"] {
             assert_eq!(Record::parse(blank.as_bytes()), Some(Record::BLANK));

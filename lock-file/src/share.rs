@@ -1,13 +1,13 @@
 //! A directory that the members of a group share.
 //!
 //! Members trust each other with the contents of lock files: every holder writes its record and
-//! advances the counter. They do not trust each other with anything else. A member can plant whatever
+//! advances the counter. They do not trust each other with anything else. A member can plant anything that
 //! it likes under the name of a lock file: a link, a pipe, a file with a second name other. So
 //! nothing is opened outside of the directory. An opened file is neither locked nor read unless it is
 //! a regular file with one name, and has the group and the mode of our own files.
 //!
 //! The kernel does the rest: the directory belongs to root and is sticky, so no member can delete or
-//! replace the file of another one; and it is closed to everybody who is not in the group.
+//! replace the file of another one; and it is closed to users outside of the group.
 //!
 //! No file is opened with `O_CREAT` under the name of a lock: `fs.protected_regular` refuses that in
 //! sticky directories if the file belongs to another user, for root as well. A new file gets its mode
@@ -15,7 +15,7 @@
 //! no process sees it half made, and the umask does not matter.
 //!
 //! The directory of a [queue](crate::queue) is not sticky, because each newcomer exchanges its own
-//! entry and that of the last one, whoever made it. So members can disorder a queue, as they can keep
+//! entry and that of the last one, of any member. So members can disorder a queue, as they can keep
 //! others out by holding a lock. They can do no more by it: a queue is used only if each member may do
 //! there all that we do, and only through its descriptor, with names that have no slash in them. What
 //! is planted there is opened without following links, without blocking and without making it, and is

@@ -20,33 +20,35 @@ use crate::waiters::LONGEST_PAUSE;
 
 /// Locks on memcached servers. Clones share one connection to each server.
 ///
-/// See the [crate's documentation](crate) for what they promise, and what not: they are advisory.
+/// See the [crate's documentation](crate) for the guarantees and their limits: the locks are
+/// advisory.
 #[derive(Clone, Debug)]
 pub struct Memcached {
     client: Arc<Client>,
 }
 
 impl Memcached {
-    /// Connects to all servers: of a URL as in [`Config::new`], or of a [`Config`].
+    /// Connects to all servers of a URL as in [`Config::new`], or of a [`Config`].
     ///
-    /// Of several servers, those that are down do not keep the others from being used: that is warned about
-    /// by `tracing`, their locks fail as unavailable, and they are connected to when they are needed and back.
+    /// Servers that are down do not keep the others from being used. They are warned about by
+    /// `tracing`, their locks fail as unavailable, and they are connected to when they are needed
+    /// and back.
     ///
-    /// Where there is no counter of fencing tokens yet, one is begun; that takes a second or two. Also warns
-    /// of servers that may evict locks, or have evicted something.
+    /// Where there is no counter of fencing tokens yet, one is started, which takes a second or
+    /// two. Also warns of servers that may evict locks, or have evicted something.
     ///
     /// # Errors
     ///
     /// As [`Config::new`], and
-    /// * [`ErrorKind::Unavailable`](lock_core::ErrorKind::Unavailable): no server can be reached, or none
-    ///   answers;
+    /// * [`ErrorKind::Unavailable`](lock_core::ErrorKind::Unavailable): no server can be reached,
+    ///   or none answers;
     /// * [`ErrorKind::Denied`](lock_core::ErrorKind::Denied): wrong credentials, or none;
-    /// * [`ErrorKind::Unsupported`](lock_core::ErrorKind::Unsupported): a server is older than 1.6, or runs
-    ///   without CAS numbers (`-C`).
+    /// * [`ErrorKind::Unsupported`](lock_core::ErrorKind::Unsupported): a server is older than 1.6,
+    ///   or runs without CAS numbers (`-C`).
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future gives the attempt up.
+    /// Dropping the future abandons the connections.
     pub async fn connect<C>(config: C) -> Result<Self, Error>
     where
         C: TryInto<Config>,
@@ -114,7 +116,8 @@ impl Backend for Memcached {
         self.client.inspect(name).await
     }
 
-    /// Servers have no index of keys, and list them all only to who may slow them down.
+    /// Returns an error: servers have no index of keys, and list them all only to clients that may
+    /// slow them down.
     async fn list(
         &self,
         _prefix: &str,

@@ -47,6 +47,7 @@ impl Client {
         Ok(Self { keys, counter_key, names, servers, holds, waiters, executor })
     }
 
+    /// Returns the key of a lock and its server.
     pub(crate) fn server_of_lock(&self, name: &LockName) -> (String, &Server) {
         let key = self.keys.of(name);
         let server = &self.servers[server_of(&self.names, &key)];
@@ -54,8 +55,11 @@ impl Client {
     }
 }
 
-/// All at once: those that are down take their time. One that answers, and refuses, is an error; so is a
-/// fleet of which none answers.
+/// Connects to all servers at the same time, because those that are down take their time.
+///
+/// # Errors
+///
+/// A server that answers and refuses, or no server that answers.
 async fn connect_all(servers: &[Server], counter_key: &str) -> Result<(), Fault> {
     let mut connecting = JoinSet::new();
     for server in servers {
@@ -88,6 +92,7 @@ impl Server {
         Self { link: Arc::new(Link::to(endpoint)), counter: Arc::default() }
     }
 
+    /// Starts the counter of fencing tokens, unless it exists.
     async fn ensure_counter(&self, key: &str) -> Result<(), Fault> {
         let connection = self.link.connection().await?;
         let reply = connection

@@ -1,4 +1,4 @@
-//! From refusals and broken lines to faults that say what to do.
+//! Refusals and failed connections as faults, with advice.
 
 use std::fmt;
 
@@ -8,10 +8,10 @@ use lock_core::backend::{Effect, Fault, FaultKind};
 use Effect::{NotApplied, Unknown};
 use FaultKind::{Broken, Denied, Invalid, Unavailable, Unsupported};
 
-/// What a server says at its memory limit, when it must not make room (`-M`) or finds none.
+/// The refusal of a server at its memory limit, when it must not make room (`-M`) or finds none.
 pub(crate) const OUT_OF_MEMORY: &str = "SERVER_ERROR out of memory";
 
-/// The server refused a command, in these words.
+/// Returns the fault of a command that the server refused.
 pub(crate) fn refused(doing: &'static str, said: &str) -> Fault {
     let (effect, kind, advice) = classify(said);
     let said: String = said.chars().take(200).collect();
@@ -22,17 +22,17 @@ pub(crate) fn refused(doing: &'static str, said: &str) -> Fault {
     }
 }
 
-/// What failed after the lock was taken: whatever it says, something was applied.
+/// Returns the same fault with an unknown effect, for failures after the lock was taken.
 pub(crate) fn with_unknown_effect(fault: Fault) -> Fault {
     Fault::unknown(fault.kind(), fault.into_source())
 }
 
-/// The connection broke before the answer came.
+/// Returns the fault of a connection that failed before the answer.
 pub(crate) fn broken(server: &str, why: &str) -> Fault {
     Fault::unknown(Unavailable, format!("the connection to {server} failed: {why}"))
 }
 
-/// No connection could be made, so that nothing was asked.
+/// Returns the fault of a connection that could not be made, so that nothing was sent.
 pub(crate) fn no_connection(server: &str, why: &str) -> Fault {
     let why = format!(
         "cannot connect to {server}: {why} (check that the server runs and is reachable, without TLS)"
@@ -40,13 +40,14 @@ pub(crate) fn no_connection(server: &str, why: &str) -> Fault {
     Fault::not_applied(Unavailable, why)
 }
 
-/// An answer that this command never has.
+/// Returns the fault of a reply that the command never has.
 pub(crate) fn unexpected_reply(doing: &'static str, what: impl fmt::Display) -> Fault {
     let said = format!("cannot {doing}: the server gave an answer that makes no sense: {what}");
     Fault::unknown(Broken, said)
 }
 
-/// The counter of the fencing tokens is none of ours any more. It was drawn from.
+/// Returns the fault of a counter of fencing tokens that another client has rewritten. It was drawn
+/// from.
 pub(crate) fn foreign_counter(key: &str, number: u64, why: &str) -> Fault {
     let said = format!(
         "cannot draw a fencing token: the counter {key} says {number}, which {why} (somebody else wrote to \
@@ -55,7 +56,7 @@ pub(crate) fn foreign_counter(key: &str, number: u64, why: &str) -> Fault {
     Fault::unknown(Invalid, said)
 }
 
-/// The same fault, before there is a backend.
+/// Returns the same fault, before there is a backend.
 pub(crate) fn error(fault: Fault) -> Error {
     let message = match fault.kind() {
         Unavailable => "cannot connect to the servers",
@@ -89,7 +90,7 @@ fn classify(said: &str) -> (Effect, FaultKind, &'static str) {
     }
 }
 
-/// What was being done, what the server said, and what to do about it.
+/// An action, the refusal of the server, and advice.
 #[derive(Debug)]
 struct ServerRefusal {
     doing: &'static str,

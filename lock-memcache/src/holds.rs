@@ -1,4 +1,4 @@
-//! What this process knows of the locks that it holds.
+//! The state of the locks that this process holds.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -6,12 +6,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use lock_core::OwnerId;
 use lock_core::clock::Moment;
 
-/// The holds whose tickets are in somebody's hands. An attempt that is repeated without its ticket finds
-/// its token here: the server may not know it.
+/// The holds whose tickets are alive. An attempt that is repeated without its ticket finds its
+/// token here: the server may not know it.
 #[derive(Debug, Default)]
 pub(crate) struct Holds(Mutex<HashMap<OwnerId, Weak<HoldTicket>>>);
 
-/// What a holder knows of its lock. Its ticket.
+/// The state of a held lock, as its ticket.
 #[derive(Debug)]
 pub(crate) struct HoldTicket {
     owner: OwnerId,
@@ -21,15 +21,15 @@ pub(crate) struct HoldTicket {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct HoldState {
-    /// Which attempt was granted.
+    /// The attempt that was granted.
     pub(crate) attempt: u64,
     /// The number of the fencing token.
     pub(crate) number: u64,
-    /// The number that the server gave to what it stores, and the connection on which it said so: a
-    /// server that was started anew begins with the same numbers.
+    /// The CAS number of the item, and the connection that returned it: a restarted server begins
+    /// with the same numbers.
     pub(crate) cas: u64,
     pub(crate) connection: u64,
-    /// The lease lasts at least until then.
+    /// The earliest end of the lease.
     pub(crate) until: Moment,
 }
 
@@ -38,7 +38,7 @@ impl Holds {
         self.table().get(owner)?.upgrade()
     }
 
-    /// Notes what is known now.
+    /// Records the present state.
     pub(crate) fn note(self: &Arc<Self>, owner: OwnerId, known: HoldState) -> Arc<HoldTicket> {
         if let Some(held) = self.get(&owner) {
             *held.lock() = known;

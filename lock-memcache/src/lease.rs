@@ -2,25 +2,27 @@
 
 use std::time::Duration;
 
-/// A round trip takes one or two.
+/// A round trip takes one or two milliseconds.
 pub(crate) const TTL_MIN: Duration = Duration::from_millis(10);
 
-/// A server takes more seconds for a date, long gone: the lock would be everybody's at once.
+/// Limit of relative expiry times, in seconds. A server takes more for a date in the past, and the
+/// lock would be free at once.
 pub(crate) const MAX_EXPTIME: u64 = 30 * 24 * 3600;
 
-/// So that what is added to each lease fits as well.
+/// Longest ttl, with room for the additions of [`exptime`].
 pub(crate) const TTL_MAX: Duration = Duration::from_secs(MAX_EXPTIME - 3);
 
-/// How late a server may be with the ticks of its clock before leases end early.
+/// Delay of the server's clock ticks that ends no lease early.
 const STALL: Duration = Duration::from_millis(250);
 
-/// What may be left of a lease on the server when it is over.
+/// Longest time for which a lease outlasts its ttl on the server.
 pub(crate) const MAX_EXCESS: Duration = Duration::from_millis(3250);
 
-/// In whole seconds, of which the server may take two off. Its clock is a number that is set once a
-/// second, to the seconds that have passed: so it is behind by less than one for the fraction, and by
-/// less than one, and what a tick is late, for the time since the last tick. So the holder has always given
-/// up first.
+/// Returns the expiry time of a lease in whole seconds, of which the server may take two off.
+///
+/// Its clock is a number that is set once a second, to the seconds that have passed. So it is
+/// behind by less than one for the fraction, and by less than one, and the delay of a tick, for the
+/// time since the last tick. The holder therefore always stops first.
 pub(crate) fn exptime(lease: Duration) -> u64 {
     let lease = lease.min(TTL_MAX) + STALL;
     lease.as_secs() + u64::from(lease.subsec_nanos() > 0) + 2

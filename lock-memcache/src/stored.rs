@@ -8,17 +8,18 @@ use crate::connection::wire::{Item, Reply};
 use crate::fault::unexpected_reply;
 use crate::value::Value;
 
-/// How often a verb looks again because somebody else has changed the key since its last look.
+/// Limit of repeated reads of a verb after changes by other clients.
 pub(crate) const MAX_ROUNDS: u32 = 16;
 
-/// What stands under the key of a lock.
+/// The item under the key of a lock.
 pub(crate) enum StoredItem {
     Nothing,
-    /// A value of ours, of whatever owner.
+    /// A value of this backend, of any owner.
     Ours(Value, Item),
     Foreign(Item),
 }
 
+/// Returns the item of a reply to `get`.
 pub(crate) fn seen(reply: Option<Reply>, doing: &'static str) -> Result<StoredItem, Fault> {
     match reply {
         Some(Reply::Missing) => Ok(StoredItem::Nothing),
@@ -31,10 +32,12 @@ pub(crate) fn seen(reply: Option<Reply>, doing: &'static str) -> Result<StoredIt
     }
 }
 
+/// Returns the answer to an attempt on a held lock.
 pub(crate) fn contended(item: &Item) -> Attempt {
     Attempt::Contended { expires_in: item.expires_in.map(Duration::from_secs) }
 }
 
+/// Returns the fault of a key that other clients change all the time.
 pub(crate) fn contested_key(key: &str) -> Fault {
     let why = format!("somebody else changes the key {key:?} all the time");
     Fault::unknown(FaultKind::Unavailable, why)

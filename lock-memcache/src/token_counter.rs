@@ -1,10 +1,11 @@
-//! The counter from which fencing tokens are drawn: one on each server, begun with the server's clock.
+//! The counter from which fencing tokens are drawn: one on each server, started with the server's
+//! clock.
 //!
-//! It is drawn from when the lock is taken, in the same write, so two tokens of one lock are drawn in the
-//! order of their grants. It is never made by drawing. Whoever finds none waits until the server's clock
-//! has moved on to another second, and begins with that, so no number that was drawn before comes again.
-//! What is begun with lasts for three seconds of that clock unless somebody draws: a request that was
-//! under way for longer begins nothing.
+//! A token is drawn in the request that takes the lock, so two tokens of one lock are drawn in the
+//! order of their grants. Drawing never creates the counter. A client that finds none waits until
+//! the server's clock has moved on to another second, and starts with that, so no token that was
+//! drawn before comes again. A new counter lasts for three seconds of that clock unless a client
+//! draws: a request that was delayed for longer starts nothing.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,14 +19,14 @@ use crate::connection::wire::{Reply, Request};
 use crate::connection::{Connection, Link, stat};
 use crate::fault;
 
-/// How long a counter outlasts its last draw. There is no need for more than a second, but without it
-/// the next lock waits until there is one again.
+/// Time from its last draw for which a counter lasts. One second would be safe, but without a
+/// counter the next lock waits for a new one.
 pub(crate) const COUNTER_TTL: u64 = 30 * 24 * 3600;
 
-/// How long something that was begun with lasts.
+/// Time for which a new counter lasts without a draw.
 const SEED_TTL: u64 = 3;
 
-/// How long the next second of the server may take to come.
+/// Limit of the wait for the next second of the server.
 const NEXT_SECOND_TIMEOUT: Duration = Duration::from_secs(4);
 
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
@@ -35,14 +36,14 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 pub(crate) struct TokenCounter(SingleFlight<()>);
 
 impl TokenCounter {
-    /// Begins the counter, after it was missed: in one or two seconds. All who miss it wait for the same.
+    /// Starts the counter, in one or two seconds. All callers share one request.
     pub(crate) async fn begin(&self, link: &Arc<Link>, key: &str) -> Result<(), Fault> {
         let (link, key) = (Arc::clone(link), key.to_owned());
         self.0.join(|| async move { begin(&link, &key).await }).await
     }
 }
 
-/// The numbers of the counter are microseconds at first, of which each second has enough.
+/// Returns the first number. Numbers are microseconds at first, of which each second has enough.
 fn seed(second: u64) -> String {
     (second * 1_000_000).to_string()
 }
@@ -80,12 +81,13 @@ async fn second(connection: &Connection) -> Result<u64, Fault> {
     time.ok_or_else(|| fault::unexpected_reply("read the server's clock", "no time"))
 }
 
-/// Refuses a number that the counter cannot have come to by itself: above all tokens, or far below the server's
-/// clock, with which it began. The clock is asked only about numbers that no server of our days begins with.
+/// Refuses a number that the counter cannot have reached by itself: above all tokens, or far below
+/// the server's clock, with which it started. The clock is read only for numbers that no present
+/// server starts with.
 pub(crate) async fn check(connection: &Connection, key: &str, number: u64) -> Result<(), Fault> {
-    /// In the year 2020, when the first memcached appeared that can be used for locks.
+    /// The year 2020, when the first memcached appeared that can be used for locks.
     const OLDEST: u64 = 1_577_836_800;
-    /// Nobody's counter is drawn from for as long.
+    /// No counter is drawn from for as long.
     const YEARS: u64 = 10 * 365 * 24 * 3600;
 
     let why = if FencingToken::from_backend(number).is_none() {
@@ -100,7 +102,7 @@ pub(crate) async fn check(connection: &Connection, key: &str, number: u64) -> Re
     Err(fault::foreign_counter(key, number, why))
 }
 
-/// The number that was drawn; `None` if there is no counter.
+/// Returns the number that was drawn; `None` if there is no counter.
 pub(crate) fn drawn(reply: Option<Reply>) -> Result<Option<u64>, Fault> {
     let doing = "draw a fencing token";
     match reply {

@@ -1,5 +1,5 @@
-//! Who waits for which lock. The server tells nobody anything, so it is asked from time to time: by one
-//! waiter of each lock, for all of this backend's waiters.
+//! The waiters of each lock. The server sends no notifications, so one waiter of each lock polls,
+//! for all of this backend's waiters.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -11,32 +11,33 @@ use lock_core::backend::Fault;
 use lock_core::clock::sleep_between;
 use tokio::sync::Notify;
 
-/// Pauses between two looks double from the shortest to the longest, and are longer by up to
-/// four tenths: many processes must not look together. That is 33 looks a second and process in the end.
+/// Pauses between two polls double from the shortest to the longest, and are longer by up to four
+/// tenths, so that many processes do not poll together. In the end that is 33 polls a second for
+/// each process.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
 pub(crate) const LONGEST_PAUSE: Duration = Duration::from_millis(25);
 
-/// All who wait.
+/// All waiters.
 #[derive(Debug, Default)]
 pub(crate) struct Waiters(Mutex<Table>);
 
 #[derive(Debug, Default)]
 struct Table {
-    /// From the first contended attempt of a claim until it holds the lock or is let go.
+    /// From the first contended attempt of a claim until it holds the lock or is released.
     by_owner: HashMap<OwnerId, Arc<KeyWaiters>>,
     by_key: HashMap<String, Weak<KeyWaiters>>,
 }
 
-/// Those who wait for one lock.
+/// The waiters for one lock.
 #[derive(Debug)]
 pub(crate) struct KeyWaiters {
-    /// The next pause of whoever looks for all.
+    /// The next pause of the waiter that polls for all.
     turn: tokio::sync::Mutex<Duration>,
     freed: Notify,
 }
 
 impl Waiters {
-    /// The claim waits for the lock from now on, and keeps its pace from wait to wait.
+    /// Adds the claim to the waiters of its key, with their pause.
     pub(crate) fn join(&self, owner: OwnerId, key: &str) -> Arc<KeyWaiters> {
         let mut table = self.table();
         if let Some(waiters) = table.by_owner.get(&owner) {
@@ -70,11 +71,11 @@ impl Default for KeyWaiters {
 }
 
 impl KeyWaiters {
-    /// Until somebody of this waiters has seen that the lock `is_free`.
+    /// Waits until one of these waiters has seen that the lock `is_free`.
     ///
     /// # Cancel safety
     ///
-    /// If who looks for all is dropped, the next one goes on.
+    /// If the waiter that polls is dropped, the next one polls.
     pub(crate) async fn wait<F>(&self, is_free: impl Fn() -> F) -> Result<(), Fault>
     where
         F: Future<Output = Result<bool, Fault>>,

@@ -4,14 +4,14 @@
 //!
 //! 1. Leave the lock to waiters that are ahead in the queue.
 //! 2. Lock the file. From here on every error unlocks it, and every kill closes it, which frees the
-//! lock.
+//!    lock.
 //! 3. Read the record. A detached hold excludes this claim as the kernel does.
 //! 4. Take the next token. If none is reserved, reserve a block first, and wait for the disk.
 //! 5. Write the holder. From here on every error takes that back, or leaves an unknown outcome: the
-//! record is the detached hold.
+//!    record is the detached hold.
 //! 6. Yield to a client that breaks the lock. After 5: that client announces the break before it
-//! reads the holder, so one of the two sees the other. A file that was [kept
-//! open](crate::open_files) had no queue when it was released: step 1 is taken here.
+//!    reads the holder, so one of the two sees the other. A file that was [kept
+//!    open](crate::open_files) had no queue when it was released: step 1 is taken here.
 //! 7. Check that the file is still the one in the directory. After 6: the break may be over.
 
 use std::path::Path;
@@ -65,7 +65,7 @@ impl FileLocks {
         fairness: Fairness,
     ) -> Result<Attempt, Fault> {
         match self.attempt_once(claim, state, fairness).await {
-            // The descriptors of the files that are kept may be what is missing.
+            // The files that are kept open may use the missing descriptors.
             Err(e) if e.effect() == Effect::NotApplied && self.inner.open_files.close() => {
                 self.attempt_once(claim, state, fairness).await
             }
@@ -87,7 +87,7 @@ impl FileLocks {
                 let token = self.raise_token(claim, &held, token).await?;
                 return Ok(Attempt::Acquired(self.grant(claim, held, token, asked.at)));
             }
-            // Deleted or replaced: it keeps nobody out any more.
+            // Deleted or replaced: it excludes no claim any more.
             self.inner.claims.remove(claim);
             min_token = min_token.max(Some(token));
         }
@@ -100,7 +100,7 @@ impl FileLocks {
         let is_queued = fairness == Fairness::Queued;
         // No queue was there when the file was kept. Step 6 finds one that has begun since then.
         let checks_queue_later = is_queued && kept.is_some();
-        // Not even a look: it could keep the one whose turn it is from the lock.
+        // Not even a short lock on the file: it could keep the head from the lock.
         if is_queued && !checks_queue_later && self.has_predecessor(claim, state, &side_files.queue)
         {
             return Ok(Attempt::Contended { expires_in: None });
@@ -215,7 +215,7 @@ impl FileLocks {
             return Err(Fault::unsupported("detached holds"));
         }
         if self.inner.claims.has_tombstone(claim.owner) {
-            let why = "this claim was let go before";
+            let why = "this claim was released before";
             return Err(Fault::not_applied(FaultKind::Invalid, why));
         }
         Ok(())
@@ -258,7 +258,7 @@ impl FileLocks {
             record.number = Some(next.backend_number());
             return Ok(file);
         }
-        // What was reserved before may have been given out before a crash.
+        // Earlier reserved tokens may have been granted before a crash.
         let reserved = FencingToken::from_backend(file.reserved()?.unwrap_or(0));
         next = counter::next(last, min_token.max(reserved)).ok_or_else(used_up)?;
         let up_to = counter::block_from(next);
@@ -335,7 +335,7 @@ impl FileLocks {
         Ok(next)
     }
 
-    /// Who has won leaves the queue, or stays at its front as the holder.
+    /// Takes a granted claim out of the queue, or keeps it at the head as the holder.
     pub(super) fn settle(&self, claim: &Claim, waiting: &mut WaitStateGuard<'_>) {
         let Some(mut entry) = waiting.leave() else { return };
         if !matches!(entry.ahead(), Ok(None)) {
@@ -427,11 +427,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whatever_of_the_file_a_crash_of_the_machine_leaves_tokens_grow() {
+    async fn tokens_grow_over_every_residue_of_a_crash() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("n.lock");
         let locks = at_boot(dir.path(), 'a');
-        // What the disk has once the first block is reserved. All later grants may be lost.
+        // The disk's content once the first block is reserved. All later grants may be lost.
         let mut last = token(&locks).await;
         let synced = std::fs::read(&path).unwrap();
         // Numbers far ahead of the clock, which would hide a number that is given out again.

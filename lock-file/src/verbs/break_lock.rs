@@ -42,7 +42,7 @@ impl FileLocks {
     /// Replaces the file that `expected` has locked. Returns false if another claim holds it.
     async fn replace_file(&self, path: &Path, expected: &OwnerId) -> Result<bool, Fault> {
         let marker = self.break_marker(path);
-        // From here on nobody wins the lock on the file that is there: see `attempt`.
+        // From here on no claim is granted the lock on the present file: see `attempt`.
         let breaking = announce(&marker, path).await?;
         let Some(file) = LockFile::find(&self.inner.directory, path)? else {
             return Ok(false);
@@ -69,7 +69,7 @@ impl FileLocks {
             // Still announced.
             let _breaking = breaking;
             new.move_to(&path)?;
-            // The holder may be the one at the front, for whose end the others wait.
+            // The others may wait for the holder, if it is the head.
             queue.remove_holder();
             Ok(())
         })

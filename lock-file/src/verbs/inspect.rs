@@ -18,7 +18,7 @@ impl FileLocks {
         let Some(file) = LockFile::look_at(&self.inner.directory, &path)? else {
             return Ok(LockState::new(Vec::new(), Some(0)));
         };
-        // Who locks a file of other data, as flock(1) may, is shown as well.
+        // A process that locks a file of foreign data, as flock(1) may, is shown as well.
         let record = file.parse()?.unwrap_or(Record::BLANK);
         let holders = match self.live_lease(&record) {
             Some((_, left)) => holders::detached(&record, left),

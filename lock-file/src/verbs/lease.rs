@@ -86,7 +86,7 @@ impl FileLocks {
             match locked {
                 true if !file.is_in_place()? => continue,
                 true => return Ok(ours.then_some((file, record))),
-                // A record that says something was whole.
+                // A record with content was whole.
                 false if !ours && record != Record::BLANK => return Ok(None),
                 false if end.has_passed() && !ours => return Ok(None),
                 false if end.has_passed() => return Err(is_locked(path)),

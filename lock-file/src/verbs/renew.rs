@@ -30,7 +30,7 @@ impl FileLocks {
         if !held.is_in_place()? {
             return Ok(Renewal::NotHeld);
         }
-        // Whoever has the ticket needs no other; who has lost it gets one.
+        // Only a claim that has lost its ticket gets a new one.
         Ok(Renewal::Held(if claim.ticket.is_some() {
             Self::process_grant(token, asked)
         } else {

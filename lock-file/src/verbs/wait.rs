@@ -42,7 +42,7 @@ impl FileLocks {
             };
             let watch = match &ahead {
                 Some(pipe) => FileWatch::on_pipe(pipe),
-                // Hung up before the look: what is let go from here on is heard.
+                // Watched before the attempt: a release from here on is noticed.
                 None if watches_lock => FileWatch::on_lock(&path),
                 None => None,
             };
@@ -88,7 +88,7 @@ impl FileLocks {
     /// Joins the queue.
     async fn join(&self, queue: &Queue) -> Result<Option<QueueEntry>, Fault> {
         match queue.join().await {
-            // The descriptors of the files that are kept may be what is missing.
+            // The files that are kept open may use the missing descriptors.
             Err(_) if self.inner.open_files.close() => queue.join().await,
             joined => joined,
         }

@@ -16,28 +16,28 @@ use super::pipeline::Connection;
 use crate::config::Credentials;
 use crate::fault;
 
-/// Making a connection, all of it.
+/// Limit of the time to connect, authenticate and check the server.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// When a connection on which nothing is said is asked for a sign of life, how often, and for how long in
-/// vain. Without it, a peer that vanished is found out only by the next request.
+/// Keepalive of an idle connection: the time to the first probe, between probes, and their number.
+/// Without it, only the next request detects a peer that vanished.
 const KEEPALIVE_AFTER: Duration = Duration::from_secs(10);
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(3);
 const KEEPALIVE_PROBES: u32 = 3;
 
-/// The way to one server.
+/// The link to one server.
 #[derive(Debug)]
 pub(crate) struct Link {
     endpoint: Arc<Endpoint>,
     dialer: Dialer<Connection>,
 }
 
-/// Where a server is, and who we are there.
+/// The address of a server, and the credentials for it.
 #[derive(Debug)]
 pub(crate) struct Endpoint {
     address: String,
     credentials: Option<Credentials>,
-    /// It has been asked what it may do to locks.
+    /// Its settings have been checked.
     is_known: AtomicBool,
 }
 
@@ -57,14 +57,14 @@ impl Link {
         &self.endpoint.address
     }
 
-    /// The connection, if need be a new one: then this waits for one attempt, which all verbs share. A
-    /// server on which locks cannot be kept apart is refused.
+    /// Returns the connection, or connects, with one attempt that all verbs share. A server on
+    /// which locks cannot be kept apart is refused.
     pub(crate) async fn connection(&self) -> Result<Connection, Fault> {
         let dial = || connect(Arc::clone(&self.endpoint)).with_current_subscriber();
         self.dialer.get(Connection::is_open, dial).await
     }
 
-    /// Returns for how long verbs use this connection.
+    /// Returns the time for which verbs use this connection.
     pub(crate) fn epoch_of(&self, connection: &Connection) -> Epoch {
         self.dialer.epoch_of(|current| current.id() == connection.id())
     }

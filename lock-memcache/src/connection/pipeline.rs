@@ -1,10 +1,11 @@
-//! The connection to a server: one for all verbs, made anew when it breaks.
+//! The pipeline of requests on one connection.
 //!
-//! Requests are written in the order in which they are asked, as many at once as have come together, and
-//! answers are matched to them in that order. Those who were answered together are likely to ask again
-//! together: the last of them writes for all, and one that was alone for itself, so that no task has to be
-//! woken for it. Who asked may go away: the answer is read all the same, and thrown away. A connection that says what no memcached says, or nothing for long, is given up, and all
-//! who wait for answers on it are shown.
+//! Requests are written in the order of the calls, as many at once as have come together, and
+//! replies are matched to them in that order. Callers that were answered together are likely to
+//! send again together. The last of them writes for all, and a single one writes for itself, so
+//! that no task has to be woken for it. A caller may be dropped: its reply is read all the same,
+//! and discarded. A connection with malformed replies, or with none for long, fails, and so do all
+//! its requests.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -25,23 +26,23 @@ use super::wire::{ProtocolError, Reply, ReplyParser, Request};
 use crate::config::Credentials;
 use crate::fault;
 
-/// How long the oldest request may go without answer.
+/// Limit of the time for which the oldest request may have no reply.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How often that is looked at.
+/// Time between checks of the oldest request.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Requests without answer on one connection: a server that takes this many and says nothing is not asked
-/// more.
+/// Limit of requests without reply on one connection. A server that takes this many without a reply
+/// is sent no more.
 const MAX_UNANSWERED: usize = 1 << 16;
 
-/// How often those who are about to ask are let go first.
+/// Limit of yields to other callers before a write.
 const MAX_YIELDS: usize = 4;
 
-/// What one read takes at most, about.
+/// Approximate size of one read, in bytes.
 const CHUNK: usize = 16 * 1024;
 
-/// A connection: to one life of one server. Clones share it; with the last one it is closed.
+/// A connection to one life of one server. Clones share it; with the last one it is closed.
 #[derive(Clone)]
 pub(crate) struct Connection {
     shared: Arc<Shared>,
@@ -54,7 +55,7 @@ struct Shared {
     id: u64,
     server: String,
     state: Mutex<PipelineState>,
-    /// There is something to write, or nothing more to do.
+    /// Notified of data to write, and of the close.
     changed: Notify,
 }
 
@@ -63,10 +64,10 @@ struct PipelineState {
     /// Gone with the connection.
     stream: Option<Arc<OwnedWriteHalf>>,
     unsent: Vec<u8>,
-    /// What was unsent is being sent.
+    /// True while the unsent bytes are being sent.
     is_sending: bool,
     unanswered: VecDeque<PendingRequest>,
-    /// How many were answered of late, and have not asked since.
+    /// Callers that were answered lately, and have not sent since.
     expected_askers: usize,
     broken: Option<String>,
     closed: bool,
@@ -103,15 +104,15 @@ impl Connection {
         self.shared.state().broken.is_none()
     }
 
-    /// No other connection of this process has it. The numbers that a server gives to what it stores mean
-    /// nothing to its successor, so they go with the connection on which they were shown.
+    /// Returns an id that no other connection of this process has. CAS numbers mean nothing on
+    /// another life of the server, so they go with the id of their connection.
     pub(crate) fn id(&self) -> u64 {
         self.shared.id
     }
 
-    /// Sends a request, and returns its answer, and from when its effects count at the earliest.
+    /// Sends a request, and returns its replies, and the earliest moment of its effects.
     ///
-    /// It is sent at once, in the order of the calls, and not when the answer is waited for.
+    /// It is sent at once, in the order of the calls, and not when the future is polled.
     pub(crate) fn ask(
         &self,
         request: &Request,
@@ -129,7 +130,7 @@ impl Connection {
         }
     }
 
-    /// As [`ask`](Self::ask), for a request with one reply.
+    /// Sends a request with one reply, as [`ask`](Self::ask).
     pub(crate) async fn ask_one(&self, request: &Request) -> Result<Reply, Fault> {
         let (_, mut replies) = self.ask(request).await?;
         replies.pop().ok_or_else(|| fault::unexpected_reply("ask", "nothing"))
@@ -175,7 +176,7 @@ impl Connection {
         Ok(())
     }
 
-    /// What the server tells of itself.
+    /// Returns statistics of the server.
     pub(crate) async fn stats(&self, about: &str) -> Result<Vec<(String, String)>, Fault> {
         match self.ask_one(&Request::new().stats(about)).await? {
             Reply::Stats(stats) => Ok(stats),
@@ -232,7 +233,7 @@ impl Shared {
         Err(Fault::not_applied(FaultKind::Unavailable, why))
     }
 
-    /// Gives all replies that have come to those to whom they belong.
+    /// Delivers all complete replies to their requests.
     fn dispatch(
         &self,
         parser: &mut ReplyParser,
@@ -280,7 +281,7 @@ impl Shared {
         }
     }
 
-    /// Whoever else is about to ask goes with the same write.
+    /// Yields so that callers that are about to send share the write.
     async fn gather(&self) {
         let mut before = 0;
         for _ in 0..MAX_YIELDS {
@@ -314,8 +315,8 @@ impl Shared {
         }
     }
 
-    /// Ends when one request has gone unanswered for too long, at two looks: a process that was stopped
-    /// finds old requests, and answers that it has not read yet.
+    /// Returns when one request has had no reply for too long, at two checks: a process that was
+    /// stopped finds old requests with replies that it has not read yet.
     async fn watch_for_timeout(&self) -> String {
         let mut suspect = None;
         loop {
@@ -351,7 +352,7 @@ impl Shared {
 }
 
 impl PipelineState {
-    /// Whoever asks as the last of those who were answered sends for all of them.
+    /// Sends for all, if this is the last of the callers that were answered together.
     fn send_if_last(&mut self) {
         let is_last = self.expected_askers == 1;
         self.expected_askers = self.expected_askers.saturating_sub(1);
@@ -363,7 +364,7 @@ impl PipelineState {
         self.unsent.drain(..sent);
     }
 
-    /// All that is unsent, to be sent by who asks for it; true if there will be no more.
+    /// Takes all unsent bytes. Returns true if there will be no more.
     fn take_unsent(&mut self, batch: &mut Vec<u8>) -> bool {
         std::mem::swap(batch, &mut self.unsent);
         self.is_sending = !batch.is_empty();
@@ -388,7 +389,7 @@ async fn write_all(stream: &OwnedWriteHalf, mut bytes: &[u8]) -> io::Result<()> 
     Ok(())
 }
 
-/// Tells all when the task of a connection is gone, also with its runtime.
+/// Fails the connection when its task ends, also with its runtime.
 struct BreakOnDrop(Arc<Shared>);
 
 impl Drop for BreakOnDrop {

@@ -1,8 +1,8 @@
-//! What is said on the wire: requests as bytes, and bytes as replies.
+//! The wire format: requests as bytes, and bytes as replies.
 //!
-//! Locks are taken by the old `add` and prolonged by the old `cas`, not by the newer `ms`: at its memory
-//! limit a server that refuses an `ms` deletes what stands under the key, in all of its modes (seen with
-//! 1.6.18). Everything else is the meta protocol, whose answers are short.
+//! Locks are taken by the old `add` and extended by the old `cas`, not by the newer `ms`: at its
+//! memory limit a server that refuses an `ms` deletes the item under the key, in all of its modes
+//! (seen with 1.6.18). All other requests use the meta protocol, whose replies are short.
 
 use std::fmt;
 
@@ -11,13 +11,13 @@ use lock_core::backend::Fault;
 use crate::fault;
 use crate::value::Value;
 
-/// No line that a server sends us is longer.
+/// Longest line of a server's reply.
 const MAX_LINE: usize = 4096;
 
-/// No statistics have more lines.
+/// Limit of the lines of statistics.
 const MAX_STATS: usize = 4096;
 
-/// Commands that are sent in one piece, and how many replies they will have.
+/// Commands that are sent in one piece, and the number of their replies.
 #[derive(Debug, Default)]
 pub(crate) struct Request {
     pub(crate) text: String,
@@ -29,55 +29,55 @@ impl Request {
         Self { text: String::with_capacity(320), replies: 0 }
     }
 
-    /// Stores `value` unless there is one.
+    /// Stores `value` unless the key has one.
     pub(crate) fn add(self, key: &str, exptime: u64, value: &str) -> Self {
         let length = value.len();
         self.command(format_args!("add {key} 0 {exptime} {length}\r\n{value}\r\n"))
     }
 
-    /// Stores `value` if what stands there has the number `cas`.
+    /// Stores `value` if the item has the CAS number `cas`.
     pub(crate) fn cas(self, key: &str, exptime: u64, value: &str, cas: u64) -> Self {
         let length = value.len();
         self.command(format_args!("cas {key} 0 {exptime} {length} {cas}\r\n{value}\r\n"))
     }
 
-    /// Only lets what has the number `cas` last until `exptime`, which needs no memory. It is marked as
-    /// stale, which nobody here minds.
+    /// Extends the item with the CAS number `cas` until `exptime`, which needs no memory. It also
+    /// marks the item as stale, which has no effect here.
     pub(crate) fn touch_if(self, key: &str, exptime: u64, cas: u64) -> Self {
         self.command(format_args!("md {key} C{cas} I T{exptime}\r\n"))
     }
 
-    /// Deletes what has the number `cas`.
+    /// Deletes the item with the CAS number `cas`.
     pub(crate) fn delete(self, key: &str, cas: u64) -> Self {
         self.command(format_args!("md {key} C{cas}\r\n"))
     }
 
-    /// What stands there, its number, and when it lapses.
+    /// Reads the item, its CAS number, and its expiry.
     pub(crate) fn get(self, key: &str) -> Self {
         self.command(format_args!("mg {key} v t c\r\n"))
     }
 
-    /// Whether something stands there.
+    /// Checks whether the key has an item.
     pub(crate) fn exists(self, key: &str) -> Self {
         self.command(format_args!("mg {key}\r\n"))
     }
 
-    /// Adds to a counter that is there, and lets it last until `exptime`.
+    /// Adds to an existing counter, and extends it until `exptime`.
     pub(crate) fn increment(self, key: &str, by: u64, exptime: u64) -> Self {
         self.command(format_args!("ma {key} D{by} T{exptime} v\r\n"))
     }
 
-    /// Adds to a counter that has the number `cas`.
+    /// Adds to a counter with the CAS number `cas`.
     pub(crate) fn increment_if(self, key: &str, by: u64, exptime: u64, cas: u64) -> Self {
         self.command(format_args!("ma {key} C{cas} D{by} T{exptime} v\r\n"))
     }
 
-    /// Statistics; `""` for those of the server.
+    /// Requests statistics; `""` for those of the server.
     pub(crate) fn stats(self, about: &str) -> Self {
         self.command(format_args!("stats{}{about}\r\n", if about.is_empty() { "" } else { " " }))
     }
 
-    /// Says who we are: any key will do.
+    /// Authenticates. Any key is accepted.
     pub(crate) fn credentials(self, user: &str, password: &str) -> Self {
         let length = user.len() + 1 + password.len();
         self.command(format_args!("set auth 0 0 {length}\r\n{user} {password}\r\n"))
@@ -92,30 +92,30 @@ impl Request {
     }
 }
 
-/// What a server answers to one command.
+/// The reply of a server to one command.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Reply {
     Stored,
-    /// There is something already.
+    /// The key has an item already.
     NotStored,
-    /// It has another number.
+    /// The item has another CAS number.
     Exists,
-    /// There is nothing.
+    /// The key has no item.
     Missing,
     Done,
     Value(Item),
     Stats(Vec<(String, String)>),
-    /// The server's own words.
+    /// The text of the server.
     Refused(String),
 }
 
-/// What stands under a key.
+/// The item under a key.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Item {
-    /// `None` if it is longer than any value of ours.
+    /// `None` if it is longer than any value of this backend.
     pub(crate) value: Option<Vec<u8>>,
     pub(crate) cas: u64,
-    /// In how many seconds of the server it will lapse, at the latest; `None`: never.
+    /// Seconds of the server until its expiry, at the latest; `None`: never.
     pub(crate) expires_in: Option<u64>,
 }
 
@@ -126,14 +126,15 @@ impl Item {
 }
 
 impl Reply {
-    /// True if the server may not have understood where the command ended.
+    /// Returns true if the server may not have understood the end of the command.
     pub(crate) fn desynchronizes(&self) -> bool {
         let is_understood =
             |text: &str| text.starts_with("SERVER_ERROR") || text.contains("non-numeric");
         matches!(self, Self::Refused(text) if !is_understood(text))
     }
 
-    /// Of a reply that makes no sense here. Values are not shown: they hold the right to unlock.
+    /// Returns the fault of a reply that the command never has. Values are not shown: they hold the
+    /// right to unlock.
     pub(crate) fn unexpected(self, doing: &'static str) -> Fault {
         let what = match self {
             Self::Refused(text) => return fault::refused(doing, &text),
@@ -153,7 +154,7 @@ impl Reply {
 #[derive(Debug)]
 pub(crate) struct ProtocolError;
 
-/// Makes replies of what arrives, piece by piece.
+/// A parser of replies that arrive in pieces.
 #[derive(Debug, Default)]
 pub(crate) struct ReplyParser {
     buffer: Vec<u8>,
@@ -174,14 +175,14 @@ enum ParserState {
 }
 
 impl ReplyParser {
-    /// Where to put what arrives.
+    /// Returns the buffer for arriving bytes.
     pub(crate) fn buffer(&mut self) -> &mut Vec<u8> {
         self.buffer.drain(..self.used);
         self.used = 0;
         &mut self.buffer
     }
 
-    /// The next reply, if it is complete.
+    /// Returns the next reply, if it is complete.
     pub(crate) fn next(&mut self) -> Result<Option<Reply>, ProtocolError> {
         loop {
             if let ParserState::Value { .. } = self.state {
@@ -196,7 +197,7 @@ impl ReplyParser {
         }
     }
 
-    /// A long value is not kept: who knows what others store under our keys.
+    /// Parses a value. A long one is discarded: other clients may store anything under these keys.
     fn value(&mut self) -> Result<Option<Reply>, ProtocolError> {
         let ParserState::Value { item, left } = &mut self.state else { return Ok(None) };
         let rest = &self.buffer[self.used..];
@@ -221,7 +222,7 @@ impl ReplyParser {
 }
 
 impl ParserState {
-    /// `None` if there is more to come.
+    /// Parses a line. Returns `None` if more is to come.
     fn begin(&mut self, line: &str) -> Result<Option<Reply>, ProtocolError> {
         let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
         if let Self::Stats(stats) = self {
@@ -260,7 +261,7 @@ impl ParserState {
     }
 }
 
-/// The first line, without its end, and its length with it; `None` if it is not there as a whole.
+/// Returns the first line, without its end, and its length with it; `None` if it is incomplete.
 fn line(bytes: &[u8]) -> Result<Option<(&str, usize)>, ProtocolError> {
     let Some(end) = bytes.iter().take(MAX_LINE).position(|&byte| byte == b'\n') else {
         return if bytes.len() < MAX_LINE { Ok(None) } else { Err(ProtocolError) };
@@ -270,7 +271,7 @@ fn line(bytes: &[u8]) -> Result<Option<(&str, usize)>, ProtocolError> {
     Ok(Some((line, end + 1)))
 }
 
-/// What is said of a value before it comes, and its length.
+/// Parses the header of a value into an item and its length.
 fn announced(words: &str) -> Result<(Item, usize), ProtocolError> {
     let mut words = words.split(' ');
     let length: u32 = words.next().unwrap_or_default().parse().map_err(|_| ProtocolError)?;

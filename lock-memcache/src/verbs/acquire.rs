@@ -18,8 +18,7 @@ use crate::verbs::release::delete;
 use crate::verbs::renew::{Extension, HeldKey, extend_known, shortfall};
 
 impl Client {
-    /// Takes the lock, looks what stands there now, and draws a token, in one round trip: whether the
-    /// token is of any worth is known when the answers are.
+    /// Makes an attempt. A contended claim that queues joins the waiters of the key.
     pub(crate) async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, Fault> {
         claim.must_be_exclusive()?;
         let (key, server) = self.server_of_lock(&claim.name);
@@ -34,6 +33,8 @@ impl Client {
         answer
     }
 
+    /// Stores the value, reads it back, and draws a token, in one round trip. The answers decide
+    /// whether the token is used.
     async fn attempt(&self, server: &Server, key: &str, claim: &Claim) -> Result<Attempt, Fault> {
         const DOING: &str = "take a lock";
 
@@ -93,8 +94,8 @@ impl Client {
         Err(contested_key(key))
     }
 
-    /// The lock is taken; the grant, if there is a token for it. Without a counter to draw from, the lock is
-    /// given back while one is begun.
+    /// Returns the grant of a stored lock, if there is a token for it. Without a counter to draw
+    /// from, the lock is released while one is started.
     async fn finish(
         &self,
         taking: &HeldKey<'_>,
@@ -116,8 +117,8 @@ impl Client {
         }
     }
 
-    /// Raises the number of a lock that was just taken if need be, and writes it. Whoever renews a detached
-    /// lock knows nothing but the owner, and has to see that it was granted.
+    /// Raises the token of a lock that was just stored if need be, and writes it. A process that
+    /// renews a detached lock knows only the owner, and must see that the lock was granted.
     async fn record_token(
         &self,
         taking: &HeldKey<'_>,
@@ -127,6 +128,7 @@ impl Client {
         self.extend(taking, extension, taking.connection.ask(&request).await?).await
     }
 
+    /// Releases a stored lock and starts the counter.
     async fn give_back(
         &self,
         HeldKey { claim, key, server, connection }: &HeldKey<'_>,
@@ -137,8 +139,9 @@ impl Client {
         Ok(None)
     }
 
-    /// The attempt of a claim that holds the lock already, as it does after a lost answer: it takes what an
-    /// earlier attempt took, as that one's grant, or as a new one if another one had been granted.
+    /// Repeats the attempt of a claim that holds the lock already, as after a lost answer. It takes
+    /// the lock of the earlier attempt, as that one's grant, or as a new one if another one had
+    /// been granted.
     async fn repeat(
         &self,
         held_key: &HeldKey<'_>,
@@ -159,14 +162,14 @@ impl Client {
     }
 }
 
-/// A lock that was just taken.
+/// A lock whose value was just stored.
 struct Stored {
     attempt: u64,
     cas: u64,
     since: Moment,
 }
 
-/// One of a claim's attempts: unlike all others of this process, so of this owner.
+/// Returns a number for an attempt, unlike all others of this process and so of this owner.
 fn next_attempt() -> u64 {
     static COUNT: AtomicU64 = AtomicU64::new(1);
 

@@ -10,15 +10,17 @@ use crate::connection::stat;
 use crate::connection::wire::{Item, Reply, Request};
 use crate::stored::{StoredItem, seen};
 
-/// Where an identity of the server stands, if somebody has asked for it: of no lock, since no escape
+/// The key of a server's identity, once a client has asked for it. No lock has it, since no escape
 /// begins like this.
 const IDENTITY_KEY: &str = "%server";
 
-/// By how many seconds the uptime that a server tells may be more than the truth: its count begins at 2, and the
-/// fractions of when it began and of now are cut off.
+/// Seconds by which the reported uptime of a server may exceed the truth: its count begins at 2,
+/// and the fractions of its start and of now are cut off.
 const UPTIME_EXCESS: u64 = 3;
 
 impl Client {
+    /// Returns the holder. The value of a foreign client is not shown, because it may be the right
+    /// to unlock.
     pub(crate) async fn inspect(&self, name: &LockName) -> Result<LockState, Fault> {
         let (key, server) = self.server_of_lock(name);
         let connection = server.link.connection().await?;
@@ -39,8 +41,9 @@ impl Client {
         Ok(LockState::new(vec![holder], None).with_key(key))
     }
 
-    /// Of several servers none is *the* server. One that has been flushed has forgotten which one it
-    /// was: older connections know an identity that no new one learns.
+    /// Returns the identity of a single server; `None` for several, or for one that has been
+    /// flushed. A flushed server has forgotten its identity: older connections know one that no new
+    /// one learns.
     pub(crate) async fn identity(&self) -> Result<Option<Identity>, Fault> {
         let [server] = self.servers.as_slice() else { return Ok(None) };
         let connection = server.link.connection().await?;

@@ -12,6 +12,8 @@ use crate::holds::HoldTicket;
 use crate::stored::{MAX_ROUNDS, StoredItem, contested_key, seen};
 
 impl Client {
+    /// Deletes the value of the claim. The value of a late attempt is deleted as well, and is not
+    /// reported as the grant.
     pub(crate) async fn release(&self, claim: &Claim, _: ReleaseMode) -> Result<Release, Fault> {
         let (key, server) = self.server_of_lock(&claim.name);
         self.waiters.leave(&claim.owner, &key);
@@ -28,6 +30,7 @@ impl Client {
         }
     }
 
+    /// Deletes the value of the owner `expected`.
     pub(crate) async fn break_lock(
         &self,
         name: &LockName,
@@ -39,8 +42,8 @@ impl Client {
     }
 }
 
-/// Deletes what stands there if it is `owner`'s, and tells which attempt it was of. In one round trip if its
-/// CAS number was `seen`, with its attempt: on this connection, so by this life of the server.
+/// Deletes the value of `owner`, and returns its attempt. Takes one round trip if its CAS number
+/// and attempt were `seen` on this connection, and so in this life of the server.
 pub(super) async fn delete(
     connection: &Connection,
     key: &str,
@@ -68,6 +71,7 @@ pub(super) async fn delete(
     Err(contested_key(key))
 }
 
+/// Returns the ticket of a claim.
 pub(super) fn held(claim: &Claim) -> Option<&HoldTicket> {
     claim.ticket.as_ref()?.get::<Arc<HoldTicket>>().map(|held| &**held)
 }

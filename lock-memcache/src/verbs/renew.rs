@@ -15,10 +15,11 @@ use crate::token_counter::{self, drawn};
 use crate::value::Value;
 use crate::verbs::release::{delete, held};
 
-/// How often the counter is raised only if nobody else has drawn from it meanwhile.
+/// Limit of conditional raises of the counter, which fail if another client draws at the same time.
 const MAX_RAISES: u32 = 16;
 
 impl Client {
+    /// Renews the claims. All requests are sent before the first answer is awaited.
     pub(crate) async fn renew(&self, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
         let mut under_way = Vec::with_capacity(claims.len());
         for claim in claims {
@@ -51,7 +52,7 @@ impl Client {
         answers
     }
 
-    /// The request that prolongs what was seen to be ours.
+    /// Returns the request that extends an item of this claim.
     pub(super) fn extend_seen(
         &self,
         held_key: &HeldKey<'_>,
@@ -78,7 +79,8 @@ impl Client {
         (request, Extension { attempt: Some(attempt), writes: true, draws, ..extension })
     }
 
-    /// Goes on until it is clear whether the lease was prolonged; `None` if the lock is not the claim's.
+    /// Repeats requests until it is clear whether the lease was extended. Returns `None` if the
+    /// claim does not hold the lock.
     pub(super) async fn extend(
         &self,
         held_key: &HeldKey<'_>,
@@ -142,6 +144,7 @@ impl Client {
         Err(contested_key(key))
     }
 
+    /// Draws a token.
     pub(super) async fn draw(
         &self,
         connection: &Connection,
@@ -151,11 +154,11 @@ impl Client {
         drawn(Some(connection.ask_one(&request).await?))
     }
 
-    /// The number, or a higher one if the claim asks for that; `None` without a counter.
+    /// Returns the token, or a higher one if the claim asks for that; `None` without a counter.
     ///
-    /// What is missing is added to what it is missing from, unless others draw all the time: of several who raise
-    /// the counter at once each would add to what the others have added. Then it were far ahead of the clock,
-    /// and a restart would go back behind it.
+    /// The shortfall is added with a comparison, unless other clients draw all the time. Without
+    /// it, several clients that raise the counter at once would each add to the additions of the
+    /// others. The counter would be far ahead of the clock, and a restart would go back behind it.
     pub(super) async fn raise_counter(
         &self,
         HeldKey { claim, connection, .. }: &HeldKey<'_>,
@@ -182,6 +185,7 @@ impl Client {
         self.draw(connection, by).await
     }
 
+    /// Records the hold and returns its grant.
     pub(super) fn grant(
         &self,
         owner: OwnerId,
@@ -196,7 +200,7 @@ impl Client {
     }
 }
 
-/// A lock that is held, and where.
+/// A held lock, with its key, server and connection.
 pub(super) struct HeldKey<'a> {
     pub(crate) claim: &'a Claim,
     pub(crate) key: &'a str,
@@ -204,18 +208,19 @@ pub(super) struct HeldKey<'a> {
     pub(crate) connection: Connection,
 }
 
-/// What was asked last, and with what in mind.
+/// The last request of a renewal and its state.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Extension {
-    /// The request wrote before it looked.
+    /// The request wrote before it read.
     pub(crate) writes: bool,
-    /// And drew a token after that.
+    /// The request drew a token after that.
     pub(crate) draws: bool,
-    /// Which attempt was granted. Whoever does not know takes one whose number stands there: it was.
+    /// The attempt that was granted. A process that does not know it takes one whose token is
+    /// stored: that one was granted.
     pub(crate) attempt: Option<u64>,
     pub(crate) number: Option<u64>,
     pub(crate) until: Option<Moment>,
-    /// What needs memory was refused.
+    /// The server refused a command that needs memory.
     pub(crate) out_of_memory: bool,
 }
 
@@ -231,7 +236,7 @@ impl Extension {
     }
 }
 
-/// The first request of a renewal: with what is known, or to find out.
+/// Returns the first request of a renewal: it extends a known hold, or reads the key.
 fn first_extension(claim: &Claim, key: &str, connection: &Connection) -> (Request, Extension) {
     match held(claim).map(HoldTicket::known) {
         Some(known) if known.connection == connection.id() => extend_known(claim, key, known),
@@ -239,7 +244,7 @@ fn first_extension(claim: &Claim, key: &str, connection: &Connection) -> (Reques
     }
 }
 
-/// The request that prolongs what nobody else has touched.
+/// Returns the request that extends an item that no other client has changed.
 pub(super) fn extend_known(claim: &Claim, key: &str, known: HoldState) -> (Request, Extension) {
     let value = Value::format(claim, known.attempt, Some(known.number));
     let exptime = exptime(claim.ttl.max(known.until.remaining()));
@@ -247,8 +252,8 @@ pub(super) fn extend_known(claim: &Claim, key: &str, known: HoldState) -> (Reque
     (request, Extension { writes: true, ..Extension::knowing(known) })
 }
 
-/// Whether the value says all that has to be seen of a grant, and nothing else: who renews a detached lock knows
-/// nothing but the owner, and late attempts have no number.
+/// Returns whether the value has all that must be visible of a grant, and nothing else. A process
+/// that renews a detached lock knows only the owner, and late attempts have no token.
 fn shows_token(claim: &Claim, value: &Value, number: u64) -> bool {
     match value.number {
         // It may have been raised since.
@@ -257,7 +262,7 @@ fn shows_token(claim: &Claim, value: &Value, number: u64) -> bool {
     }
 }
 
-/// By how much a number is too low for what the claim asks for, if it is.
+/// Returns the amount by which a token is too low for the claim, if it is.
 pub(super) fn shortfall(claim: &Claim, number: u64) -> Option<u64> {
     let min_token = claim.min_token?.backend_number();
     (number <= min_token).then(|| min_token - number + 1)

@@ -9,6 +9,7 @@ use crate::connection::wire::{Reply, Request};
 use crate::waiters::KeyWaiters;
 
 impl Client {
+    /// Waits until the key is free.
     pub(crate) async fn wait(&self, claim: &Claim) -> Result<Wake, Fault> {
         let (key, server) = self.server_of_lock(&claim.name);
         let waiters = match claim.queues() {
