@@ -17,7 +17,7 @@
 //! The directory of a [queue](crate::queue) is not sticky, because each newcomer exchanges its own
 //! entry and that of the last one, of any member. So members can disorder a queue, as they can keep
 //! others out by holding a lock. They can do no more by it: a queue is used only if each member may do
-//! there all that we do, and only through its descriptor, with names that have no slash in them. What
+//! there all that we do, and only through its descriptor, with names that have no slash in them. A file that
 //! is planted there is opened without following links, without blocking and without making it, and is
 //! not read unless it is a pipe with one name and the group and mode of ours.
 

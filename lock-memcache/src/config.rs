@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_refused_without_being_repeated() {
+    fn invalid_urls_are_refused_without_being_repeated() {
         for url in [
             "",
             "memcache:h",

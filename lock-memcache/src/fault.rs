@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_server_says_is_shown_in_one_short_line() {
+    fn refusals_are_shown_in_one_short_line() {
         let shown = refused("do it", &"\x1b[2J".repeat(1000)).into_source().to_string();
         assert!(shown.len() < 2000 && !shown.contains('\x1b'), "{shown}");
     }

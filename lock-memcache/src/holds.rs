@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_hold_is_known_as_long_as_somebody_has_its_ticket() {
+    fn a_hold_is_known_as_long_as_its_ticket_lives() {
         let (holds, owner) = (Arc::new(Holds::default()), OwnerId::mint());
         let until = Moment::now() + Duration::from_secs(1);
         let known = HoldState { attempt: 0, number: 1, cas: 2, connection: 3, until };

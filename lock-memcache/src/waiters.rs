@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn one_looks_for_all_at_a_bounded_rate_and_all_are_woken() {
+    async fn one_polls_for_all_at_a_bounded_rate_and_all_are_woken() {
         let waiters = Waiters::default();
         let (free, looks) = (AtomicBool::new(false), AtomicU32::new(0));
         let is_free = || async {
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_looks_may_go_and_the_next_one_looks() {
+    async fn the_next_waiter_polls_if_the_polling_one_is_dropped() {
         let waiters = Waiters::default();
         let began = Moment::now();
         let is_free = || async { Ok((began + Duration::from_secs(2)).has_passed()) };

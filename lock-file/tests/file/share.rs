@@ -66,7 +66,7 @@ struct Stage {
 }
 
 impl Stage {
-    /// `None` if this user cannot set it.
+    /// Creates the directories; `None` without the rights of root.
     fn set() -> Option<Self> {
         let scratch = scratch();
         std::fs::set_permissions(scratch.path(), Permissions::from_mode(0o755)).unwrap();
@@ -104,7 +104,7 @@ impl Stage {
         Locker::new(FileLocks::shared_with_group(self.dir()).unwrap())
     }
 
-    /// A process of another user.
+    /// Starts a process of another user.
     fn start(&self, user: u32, groups: &str, job: &str, more: &[&str]) -> Process {
         let dir = path_text(&self.dir());
         let ours = Process::command(module_path!(), job, &[&[&*dir], more].concat());
@@ -144,7 +144,7 @@ fn output(user: u32, command: &[&str]) -> Output {
 }
 
 #[tokio::test]
-async fn users_of_a_group_exclude_each_other_whatever_their_umask() {
+async fn users_of_a_group_exclude_each_other_with_any_umask() {
     let Some(stage) = Stage::set() else { return };
     let mut ann = stage.member(ANN);
     let first = token(&ann.hear());
@@ -189,7 +189,7 @@ fn a_shared_directory_reaches_the_host_and_others_a_user() {
 }
 
 #[test]
-fn who_is_not_in_the_group_can_do_nothing() {
+fn users_outside_of_the_group_are_refused() {
     let Some(stage) = Stage::set() else { return };
     let said = stage.start(ANN, "61011", "hold", &[]).hear();
     assert!(said.starts_with("Denied: ") && said.contains(&path_text(&stage.dir())), "{said}");
@@ -253,7 +253,7 @@ async fn a_second_name_of_a_file_elsewhere_is_not_locked() {
 }
 
 #[tokio::test]
-async fn what_is_no_lock_file_of_the_group_is_refused() {
+async fn a_foreign_lock_file_is_refused() {
     let Some(stage) = Stage::set() else { return };
     let lock = path_text(&stage.lock());
     assert!(output(ANN, &["mkfifo", "-m", "660", &lock]).status.success());
@@ -368,7 +368,7 @@ async fn a_queue_that_not_all_members_may_change_is_not_used() {
 }
 
 #[tokio::test]
-async fn what_members_plant_in_a_queue_harms_nobody() {
+async fn planted_files_in_a_queue_are_harmless() {
     let Some(stage) = Stage::set() else { return };
     let queue = stage.dir().join("n.lock.d");
     let pipe = stage.scratch.path().join("pipe");
@@ -432,7 +432,7 @@ fn a_member_cannot_delete_or_replace_the_files_of_others() {
     ann.finish();
 }
 
-/// A break replaces the file, and the kernel lets nobody else do that.
+/// A break replaces the file, which the kernel permits to its owner and root only.
 #[tokio::test]
 async fn a_lock_is_broken_by_the_owner_of_its_file_or_by_root() {
     let Some(stage) = Stage::set() else { return };

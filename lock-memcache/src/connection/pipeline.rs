@@ -306,7 +306,7 @@ impl Shared {
             }
             let given = self.dispatch(&mut parser, &mut answered);
             for asked in answered.drain(..) {
-                // Nobody may be there any more.
+                // The caller may be gone.
                 let _ = asked.answer.send(asked.replies);
             }
             if let Err(why) = given {
@@ -337,7 +337,7 @@ impl Shared {
             state.stream = None;
             std::mem::take(&mut state.unanswered)
         };
-        // Whoever waits is woken by this.
+        // This wakes the callers.
         drop(left);
     }
 
@@ -359,7 +359,7 @@ impl PipelineState {
         let Some(stream) = self.stream.as_ref().filter(|_| is_last && !self.is_sending) else {
             return;
         };
-        // What is wrong with it, whoever sends the rest will see.
+        // The next write reports the error.
         let sent = stream.try_write(&self.unsent).unwrap_or(0);
         self.unsent.drain(..sent);
     }
@@ -369,7 +369,7 @@ impl PipelineState {
         std::mem::swap(batch, &mut self.unsent);
         self.is_sending = !batch.is_empty();
         if self.is_sending {
-            // Whoever has not asked by now does something else.
+            // Callers that have not sent by now do something else.
             self.expected_askers = 0;
         }
         self.closed

@@ -356,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_longer_than_ours_is_not_kept() {
+    fn long_values_are_discarded() {
         let mut parser = ReplyParser::default();
         assert!(all(&mut parser, &[b"VA 4000000 t9 c1\r\n"]).unwrap().is_empty());
         for _ in 0..1000 {

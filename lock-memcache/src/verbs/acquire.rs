@@ -61,7 +61,7 @@ impl Client {
                 }
                 (Some(Reply::Stored), looked @ Some(_)) => {
                     match seen(looked, DOING).map_err(fault::with_unknown_effect)? {
-                        // Flushed, evicted or broken at once; somebody else may have it by now.
+                        // Flushed, evicted or broken at once; another claim may have it by now.
                         StoredItem::Nothing => {}
                         // Renewed at once by another client: the next attempt finds the lock taken by us.
                         StoredItem::Ours(value, _) if value.owner == claim.owner => {}

@@ -25,7 +25,7 @@ impl Client {
         let (key, server) = self.server_of_lock(name);
         let connection = server.link.connection().await?;
         let reply = connection.ask_one(&Request::new().get(&key)).await?;
-        // Whose value it is, if it is not ours, is nobody's business: it may be the right to unlock.
+        // A foreign value is not shown: it may be the right to unlock.
         let mut holder = Holder::new(None);
         let item = match seen(Some(reply), "inspect a lock")? {
             StoredItem::Nothing => return Ok(LockState::new(Vec::new(), None).with_key(key)),

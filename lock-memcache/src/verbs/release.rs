@@ -21,7 +21,7 @@ impl Client {
         let known = held(claim).map(HoldTicket::known);
         let here = known.filter(|known| known.connection == connection.id());
         let seen = here.map(|known| (known.cas, known.attempt));
-        // What a late attempt has left goes as well, and is not what was granted.
+        // The value of a late attempt is deleted as well, and was not the grant.
         match delete(&connection, &key, &claim.owner, seen, "release a lock").await? {
             Some(attempt) if known.is_none_or(|known| known.attempt == attempt) => {
                 Ok(Release::Released)

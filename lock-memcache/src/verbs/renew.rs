@@ -62,7 +62,7 @@ impl Client {
     ) -> (Request, Extension) {
         let claim = held_key.claim;
         let left = extension.until.map(Moment::remaining).unwrap_or_default();
-        // Never shorter than what is left of it on the server.
+        // Never shorter than the rest of the lease on the server.
         let left_there = item.expires_in.unwrap_or(0).min(MAX_EXPTIME);
         let exptime = exptime(claim.ttl.max(left)).max(left_there);
         let value = Value::format(claim, attempt, extension.number);
@@ -100,7 +100,7 @@ impl Client {
                 _ => return Ok(None),
             };
             if !extension.is_of(&value) {
-                // It keeps the lock shut for nobody.
+                // Otherwise it would keep the lock unavailable without a holder.
                 let seen = Some((item.cas, value.attempt));
                 delete(connection, key, &claim.owner, seen, "end a late attempt").await?;
                 return Ok(None);
@@ -167,7 +167,7 @@ impl Client {
         let Some(number) = number else { return Ok(None) };
         let Some(mut by) = shortfall(claim, number) else { return Ok(Some(number)) };
         for _ in 0..MAX_RAISES {
-            // To look changes nothing, so those who raise are in each other's way only where one has done it.
+            // A read changes nothing, so concurrent raises conflict only after one has succeeded.
             let looked = connection.ask_one(&Request::new().get(&self.counter_key)).await?;
             let cas = if let Reply::Value(item) = &looked { item.cas } else { 0 };
             let Some(now) = drawn(Some(looked))? else { return Ok(None) };
