@@ -153,7 +153,7 @@ impl Inner {
 impl Candidacy {
     /// True if nothing can be there to let go: it was not asked.
     fn has_nothing(&self, seat: &Seat, how: Option<ReleaseMode>) -> bool {
-        !seat.asked && !self.notes().stranger && !how.is_some_and(|how| how.expects_late_attempt())
+        !seat.asked && !self.notes().stranger && !how.is_some_and(ReleaseMode::expects_late_attempt)
     }
 
     /// True if an attempt that nobody has heard of may be granted yet.
