@@ -72,7 +72,8 @@ impl BreakMarker {
         match flock(&file, FlockOperation::NonBlockingLockShared) {
             Err(Errno::WOULDBLOCK) => Ok(true),
             Err(e) => Err(fault("lock", &path, e.into())),
-            // The next break uses the marker of an ended process: removing it could remove a newer one.
+            // The next break uses the marker of an ended process: removing it could remove a newer
+            // one.
             Ok(()) => Ok(false),
         }
     }

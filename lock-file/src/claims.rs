@@ -1,21 +1,21 @@
 //! The locks that this process holds or waits for, by owner, and their lifetime.
 //!
 //! A lock is open as long as it stands in the table, and stands there until the claim is released
-//! or can no longer be released. The [`Ticket`] that goes out with the grant tells: when its
-//! last clone is dropped without a release, the lock goes too.
+//! or can no longer be released. The [`Ticket`] that goes out with the grant tells: when its last
+//! clone is dropped without a release, the lock goes too.
 //!
 //! * A ticket that came back with a later verb had arrived. When it is dropped, its guard is gone
 //!   and so is the runtime that would have released it: the lock is freed at once.
 //! * A ticket that never came back may have been lost on its way. The claim may still ask again, or
 //!   release: the lock stays for one ttl, as does the residue of a lost reply everywhere, and then
-//!   goes. The timer for that runs on the runtime that asked for the lock. If that one is gone,
-//!   no claim asks any more, and the lock is freed at once.
+//!   goes. The timer for that runs on the runtime that asked for the lock. If that one is gone, no
+//!   claim asks any more, and the lock is freed at once.
 //!
-//! Freed here means closed, not unlocked: a process that was given the descriptor keeps the lock, and
-//! so does a fork, whichever of the two comes to its end first.
+//! Freed here means closed, not unlocked: a process that was given the descriptor keeps the lock,
+//! and so does a fork, whichever of the two comes to its end first.
 //!
-//! A wait state, with its queue entry, outlives the call that waited on it, because core polls again
-//! by itself now and then. It goes with the claim's grant or release, or lapses.
+//! A wait state, with its queue entry, outlives the call that waited on it, because core polls
+//! again by itself now and then. It goes with the claim's grant or release, or lapses.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -220,8 +220,9 @@ pub(crate) struct Claims(Mutex<Table>);
 #[derive(Debug, Default)]
 struct Table {
     held: HashMap<OwnerId, Entry>,
-    /// Number of the last ticket that was handed out. Counted for the whole table: were it counted by
-    /// owner, a ticket of an earlier hold could have the number of a later hold of the same owner.
+    /// Number of the last ticket that was handed out. Counted for the whole table: were it counted
+    /// by owner, a ticket of an earlier hold could have the number of a later hold of the same
+    /// owner.
     last_ticket: u64,
     waiting: HashMap<OwnerId, (Moment, WaitState)>,
     /// Ends of the turns of this process.

@@ -14,9 +14,9 @@ use rustix::io::Errno;
 use crate::fault::error;
 use crate::share::Share;
 
-/// A directory in which no stranger can replace our files: a real one, not a link, on this host, and
-/// in directories from which others cannot move it away. Either of one user, writable by its owner
-/// alone, or [of a group](crate::share).
+/// A directory in which no stranger can replace our files: a real one, not a link, on this host,
+/// and in directories from which others cannot move it away. Either of one user, writable by its
+/// owner alone, or [of a group](crate::share).
 #[derive(Clone, Debug)]
 pub(crate) struct Directory {
     /// Without links in it: the lock space stays where it is when a link is changed.
@@ -303,8 +303,8 @@ fn trusts(found: &Metadata, user: u32) -> Result<(), String> {
     Ok(())
 }
 
-/// The name of a file system that is shared with other hosts, by its number and, for those that all have
-/// the number of FUSE, by the name in the list of mounts.
+/// The name of a file system that is shared with other hosts, by its number and, for those that all
+/// have the number of FUSE, by the name in the list of mounts.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn network_file_system(number: u64, kind: Option<&str>) -> Option<String> {
     let named = NETWORK_FILE_SYSTEMS.iter().find(|&&(of, _)| of == number);

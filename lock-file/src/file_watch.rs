@@ -83,8 +83,9 @@ impl FileWatch {
         let watcher = watcher()?;
         let inotify = watcher.inotify()?;
         let mut subscriptions = watcher.subscriptions();
-        // Under the same lock as its removal, or a watch of the same file could go with another one.
-        // Holders and waiters of one file have one watch, and it must keep the events of the others.
+        // Under the same lock as its removal, or a watch of the same file could go with another
+        // one. Holders and waiters of one file have one watch, and it must keep the events of the
+        // others.
         let events = events | WatchFlags::MASK_ADD | WatchFlags::DONT_FOLLOW;
         let watch = inotify::add_watch(inotify, path, events).ok()?;
         let notify = Arc::new(Notify::new());

@@ -65,7 +65,8 @@ pub(crate) fn holders(file: &File, path: &Path, record: &Record) -> Result<Vec<H
         };
         let mut holder = described(ours, record);
         if let Some(inheritor) = kernel::inheritor_of(pid, &inode) {
-            // The process that signed the record has ended. This one keeps its lock, and is the one to end.
+            // The process that signed the record has ended. This one keeps its lock, and is the one
+            // to end.
             let of = ours.label.as_ref().map_or("", Label::as_str);
             holder.label = Some(Label::new(&format!("pid {inheritor}, started by {of}")));
         }

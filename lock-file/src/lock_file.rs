@@ -264,8 +264,8 @@ impl AsFd for LockFile {
 
 /// Returns the device and the inode of the file at `path`.
 ///
-/// Only these are asked for. Since Linux 6.13, a file whose times were asked for gets a new time with
-/// its next write, and each write would change the inode, too.
+/// Only these are asked for. Since Linux 6.13, a file whose times were asked for gets a new time
+/// with its next write, and each write would change the inode, too.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn id_at(path: &Path) -> io::Result<(u64, u64)> {
     use rustix::fs::{AtFlags, CWD, StatxFlags, makedev, statx};

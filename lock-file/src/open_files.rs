@@ -1,12 +1,13 @@
-//! Lock files that stay open for a moment after a release, so that the next pair on the same name need
-//! neither open nor close them.
+//! Lock files that stay open for a moment after a release, so that the next pair on the same name
+//! need neither open nor close them.
 //!
-//! An open file is no lock, and it may have been deleted or replaced meanwhile. Each attempt checks that
-//! after it has locked the file, see [`attempt`](crate::verbs). These are the bounds:
+//! An open file is no lock, and it may have been deleted or replaced meanwhile. Each attempt checks
+//! that after it has locked the file, see [`attempt`](crate::verbs). These are the bounds:
 //!
-//! * A file is used again for [`KEPT`] after it was opened, and closed within twice that time. So an idle
-//!   process does not keep its file system busy.
-//! * A process that was forked does not use the files of its parent: both would have one kernel lock.
+//! * A file is used again for [`KEPT`] after it was opened, and closed within twice that time. So
+//!   an idle process does not keep its file system busy.
+//! * A process that was forked does not use the files of its parent: both would have one kernel
+//!   lock.
 //! * At most [`MAX`] files stay open, and none where another open fails for want of descriptors.
 
 use std::collections::HashMap;

@@ -1,21 +1,22 @@
-//! The queue of the processes that wait for one lock: named pipes in a directory beside the lock file.
+//! The queue of the processes that wait for one lock: named pipes in a directory beside the lock
+//! file.
 //!
 //! This is a queue lock after Craig, and Landin and Hagersten ("Queue locks on cache coherent
-//! multiprocessors", 1994), made of directory entries. Each process in the queue has a pipe of its own,
-//! which is open for writing as long as it waits and, if it was granted in its turn, as long as it
-//! holds. The process behind it has that pipe open for reading. The kernel hangs up when the last copy
-//! of the writing end is closed: at the release, at a cancellation, or when the process dies. So a
-//! release wakes one process, needs no inotify, and costs the same however many wait.
+//! multiprocessors", 1994), made of directory entries. Each process in the queue has a pipe of its
+//! own, which is open for writing as long as it waits and, if it was granted in its turn, as long
+//! as it holds. The process behind it has that pipe open for reading. The kernel hangs up when the
+//! last copy of the writing end is closed: at the release, at a cancellation, or when the process
+//! dies. So a release wakes one process, needs no inotify, and costs the same however many wait.
 //!
 //! `tail` names the pipe of the last process. A newcomer exchanges its own pipe and that one in one
-//! step (`RENAME_EXCHANGE`). Then the entry that is called by the inode of a process's pipe *is* the
-//! pipe ahead of it. A process that leaves before its turn leaves this entry, and the one behind it
-//! takes that over. One that is granted in its turn removes it: a pipe that is gone and has no entry
-//! ends the queue.
+//! step (`RENAME_EXCHANGE`). Then the entry that is called by the inode of a process's pipe *is*
+//! the pipe ahead of it. A process that leaves before its turn leaves this entry, and the one
+//! behind it takes that over. One that is granted in its turn removes it: a pipe that is gone and
+//! has no entry ends the queue.
 //!
-//! Joining takes a shared kernel lock on the directory for some system calls, so that joins do not wait
-//! for each other. Only a removal of ended processes from the end takes an exclusive one, and no process blocks in
-//! either.
+//! Joining takes a shared kernel lock on the directory for some system calls, so that joins do not
+//! wait for each other. Only a removal of ended processes from the end takes an exclusive one, and
+//! no process blocks in either.
 //!
 //! The queue gives the order only; the lock on the lock file decides.
 

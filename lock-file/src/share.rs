@@ -1,25 +1,25 @@
 //! A directory that the members of a group share.
 //!
 //! Members trust each other with the contents of lock files: every holder writes its record and
-//! advances the counter. They do not trust each other with anything else. A member can plant anything that
-//! it likes under the name of a lock file: a link, a pipe, a file with a second name other. So
-//! nothing is opened outside of the directory. An opened file is neither locked nor read unless it is
-//! a regular file with one name, and has the group and the mode of our own files.
+//! advances the counter. They do not trust each other with anything else. A member can plant
+//! anything that it likes under the name of a lock file: a link, a pipe, a file with a second name
+//! other. So nothing is opened outside of the directory. An opened file is neither locked nor read
+//! unless it is a regular file with one name, and has the group and the mode of our own files.
 //!
-//! The kernel does the rest: the directory belongs to root and is sticky, so no member can delete or
-//! replace the file of another one; and it is closed to users outside of the group.
+//! The kernel does the rest: the directory belongs to root and is sticky, so no member can delete
+//! or replace the file of another one; and it is closed to users outside of the group.
 //!
-//! No file is opened with `O_CREAT` under the name of a lock: `fs.protected_regular` refuses that in
-//! sticky directories if the file belongs to another user, for root as well. A new file gets its mode
-//! and group under a name of its own. Then it is renamed, unless another process was faster. So
-//! no process sees it half made, and the umask does not matter.
+//! No file is opened with `O_CREAT` under the name of a lock: `fs.protected_regular` refuses that
+//! in sticky directories if the file belongs to another user, for root as well. A new file gets its
+//! mode and group under a name of its own. Then it is renamed, unless another process was faster.
+//! So no process sees it half made, and the umask does not matter.
 //!
 //! The directory of a [queue](crate::queue) is not sticky, because each newcomer exchanges its own
 //! entry and that of the last one, of any member. So members can disorder a queue, as they can keep
-//! others out by holding a lock. They can do no more by it: a queue is used only if each member may do
-//! there all that we do, and only through its descriptor, with names that have no slash in them. A file that
-//! is planted there is opened without following links, without blocking and without making it, and is
-//! not read unless it is a pipe with one name and the group and mode of ours.
+//! others out by holding a lock. They can do no more by it: a queue is used only if each member may
+//! do there all that we do, and only through its descriptor, with names that have no slash in them.
+//! A file that is planted there is opened without following links, without blocking and without
+//! making it, and is not read unless it is a pipe with one name and the group and mode of ours.
 
 use std::ffi::OsStr;
 use std::fs::{File, Metadata};

@@ -1,5 +1,5 @@
-//! Clocks that are wrong: the server's. By its monotonic one leases end; by its wall clock it only knows when it was
-//! started, which counters begin with.
+//! Clocks that are wrong: the server's. By its monotonic one leases end; by its wall clock it only
+//! knows when it was started, which counters begin with.
 
 use std::time::Duration;
 
@@ -56,7 +56,8 @@ async fn a_step_of_the_wall_clock_moves_no_lease_and_no_token() {
         let expires_in = contended(other.try_acquire(&claim("n", 1000)).await).unwrap();
         assert!((Duration::from_secs(40)..=Duration::from_secs(63)).contains(&expires_in));
         assert!(matches!(renew(&locks, &ours).await, Ok(Renewal::Held(_))));
-        // A counter that is begun goes by the same clock, and so does how long it waits for its first draw.
+        // A counter that is begun goes by the same clock, and so does how long it waits for its
+        // first draw.
         assert_eq!(server.command("flush_all"), "OK");
         assert!(matches!(renew(&locks, &ours).await, Ok(Renewal::NotHeld)));
         let token = win(&locks, &mut ours).await.token;
@@ -205,7 +206,8 @@ async fn overtake_many(thousandths: i32, ttl: Duration) -> Vec<Overtaken> {
     all.join_all().await
 }
 
-/// The margin of a hundredth is for long leases; of short ones, the whole seconds that are added leave more.
+/// The margin of a hundredth is for long leases; of short ones, the whole seconds that are added
+/// leave more.
 #[tokio::test]
 async fn a_slightly_fast_clock_ends_no_lease_early() {
     for (thousandths, ttl) in [(10, 500), (10, 3000), (50, 3000)] {

@@ -1,4 +1,5 @@
-//! Mixed fleets: a client in another language that locks the same key with `add`, in both directions.
+//! Mixed fleets: a client in another language that locks the same key with `add`, in both
+//! directions.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! An attempt that is late: it reaches the server when its claim was granted by another attempt, has lost the
-//! lock, and another claim has had it since.
+//! An attempt that is late: it reaches the server when its claim was granted by another attempt,
+//! has lost the lock, and another claim has had it since.
 
 use lock_core::backend::{Claim, HoldKind, Release, ReleaseMode, Renewal};
 use lock_core::{Backend, Detached, ErrorKind, FencingToken, Locker};

@@ -1,6 +1,6 @@
 //! Servers count seconds, and leases do not: the next grant never comes while a holder still trusts
-//! in its lock, at whatever moment of the server's second it was taken, and however late the server is
-//! with the ticks of its clock, within limits.
+//! in its lock, at whatever moment of the server's second it was taken, and however late the server
+//! is with the ticks of its clock, within limits.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -45,8 +45,8 @@ async fn nor_if_the_server_is_late() {
     unsteady.join().unwrap();
 }
 
-/// Makes ticks late. A late tick makes all that follow late. So they wander through the second, and where they pass
-/// its end, the server's clock jumps by two.
+/// Makes ticks late. A late tick makes all that follow late. So they wander through the second, and
+/// where they pass its end, the server's clock jumps by two.
 fn make_late(server: &Server, stopped: &Receiver<()>) {
     let pause = |until: Moment| {
         stopped.recv_timeout(until.remaining()) == Err(RecvTimeoutError::Disconnected)

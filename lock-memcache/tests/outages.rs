@@ -96,8 +96,9 @@ async fn tokens_of_a_crowd_grow_over_flushes() {
     }
 }
 
-/// A server that stalls takes its old clock for the new one when it goes on, and the items that it stores then
-/// expire early: an assumption of this backend is broken. Fenced writes are right all the same.
+/// A server that stalls takes its old clock for the new one when it goes on, and the items that it
+/// stores then expire early: an assumption of this backend is broken. Fenced writes are right all
+/// the same.
 #[tokio::test]
 async fn a_stall_may_end_a_lease_early_and_tokens_grow_over_it() {
     let server = start();
@@ -140,7 +141,8 @@ async fn an_evicted_lock_is_a_loss() {
     let locks = Locker::new(client(&server).await);
     let guard = locks.lock("held/0000001").unwrap().ttl(Duration::from_secs(60)).acquire().await;
     let guard = guard.unwrap();
-    // As long as the lock, so that they are kept with it; and no client reads it, which would keep it.
+    // As long as the lock, so that they are kept with it; and no client reads it, which would keep
+    // it.
     let (mut operator, value) = (server.connect().unwrap(), "x".repeat(36));
     for number in 0..100_000 {
         operator.command(&format!("set filler/{number:07} 0 0 36\r\n{value}")).unwrap();
@@ -218,8 +220,8 @@ fn held_name(server: &Server) -> String {
     held.expect("it has a share of the locks")
 }
 
-/// One server of several falls silent: the locks that it has are lost, and none of those of the others, though
-/// all are renewed together.
+/// One server of several falls silent: the locks that it has are lost, and none of those of the
+/// others, though all are renewed together.
 #[tokio::test]
 async fn the_other_servers_locks_are_kept() {
     let servers = [start(), start()];

@@ -13,8 +13,8 @@ mod support;
 
 use support::{Server, client, start};
 
-/// Stores values as long as those of our locks, until no more fit: then neither does another lock. Renewed ones
-/// are longer, and may have memory of their own.
+/// Stores values as long as those of our locks, until no more fit: then neither does another lock.
+/// Renewed ones are longer, and may have memory of their own.
 fn fill(server: &Server) {
     for length in [36, 51] {
         let stored = fill_with(server, length);

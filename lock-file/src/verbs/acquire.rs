@@ -122,8 +122,8 @@ impl FileLocks {
             let mut validate =
                 || match !mine && self.must_yield(claim, state, &side_files, checks_queue_later)? {
                     true => Ok(Validation::Overtaken),
-                    // A process that deletes or replaces the file opens a second lock beside this one.
-                    // The file in the directory counts.
+                    // A process that deletes or replaces the file opens a second lock beside this
+                    // one. The file in the directory counts.
                     false if file.is_in_place()? => Ok(Validation::Valid),
                     false => Ok(Validation::Replaced),
                 };

@@ -37,7 +37,8 @@ impl FileLocks {
         let is_written = matches!(in_place, Ok(true)) && file.write_bytes(&free.bytes).is_ok();
         file.unlock()?;
         let has_queue = self.queue_of(&self.path_of(&claim.name)).exists();
-        // Others may have the file open as well: child processes, and a task that waits for its removal.
+        // Others may have the file open as well: child processes, and a task that waits for its
+        // removal.
         if held.is_shared() || has_queue {
             file.notify_waiters();
         }

@@ -33,7 +33,7 @@ impl FileLocks {
         loop {
             let state = &mut waiting.state;
             if state.entry.as_ref().is_none_or(QueueEntry::lost_position) {
-                // Without a place, as on a full disk, it waits with the first one.
+                // Without a queue entry, as on a full disk, it waits like the head.
                 state.entry = self.join(&queue).await?;
             }
             let ahead = match &mut state.entry {
@@ -78,7 +78,8 @@ impl FileLocks {
             };
             tokio::select! {
                 biased;
-                // A write that is heard may come before the unlock that follows it: look again soon.
+                // A write that is heard may come before the unlock that follows it: look again
+                // soon.
                 () = watch_fires => waiting.state.woken(),
                 () = sleep_between(pause / 2, pause) => waiting.state.timed_out(),
             }

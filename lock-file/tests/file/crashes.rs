@@ -71,7 +71,8 @@ async fn detach(args: &[&str]) {
     }
 }
 
-/// Returns the command of `job` under strace, with the options `how` for the files of the lock `n` in `dir`.
+/// Returns the command of `job` under strace, with the options `how` for the files of the lock `n`
+/// in `dir`.
 fn strace(dir: &Path, how: &[&str], job: &str, args: &[&str]) -> Command {
     let file = dir.join("n.lock");
     let side = dir.join("n.lock.d");
@@ -105,7 +106,8 @@ fn kill_at(dir: &Path, call: &str, n: u32, job: &str, args: &[&str]) -> (Vec<Str
     (said, killed)
 }
 
-/// Returns the lines of the job while the `n`th such call of a thread fails; `None` if there was none.
+/// Returns the lines of the job while the `n`th such call of a thread fails; `None` if there was
+/// none.
 fn fail_at(dir: &Path, call: &str, n: u32, job: &str, args: &[&str]) -> Option<Vec<String>> {
     let log = dir.with_extension("log");
     let inject = format!("inject={call}:error=EIO:when={n}");

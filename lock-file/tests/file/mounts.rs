@@ -91,7 +91,8 @@ async fn full(dir: &Path) {
     say("well");
 }
 
-/// Checks that a waiter without a queue entry is woken by the release, although the holder keeps the file open.
+/// Checks that a waiter without a queue entry is woken by the release, although the holder keeps
+/// the file open.
 async fn no_queue(dir: &Path) {
     let (ours, theirs) = (FileLocks::at(dir).unwrap(), FileLocks::at(dir).unwrap());
     let held = claim("n0");

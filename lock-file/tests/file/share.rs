@@ -1,6 +1,7 @@
 //! Locks that several users share through a group, and attacks of its members.
 //!
-//! These tests need other users, and so the rights of root. Without, they say that they did not run.
+//! These tests need other users, and so the rights of root. Without, they say that they did not
+//! run.
 
 use std::fs::{OpenOptions, Permissions};
 use std::io::{Read, Write};
@@ -120,8 +121,8 @@ impl Stage {
         self.start(user, &GROUP.to_string(), "hold", &[])
     }
 
-    /// Attempts to lock a file that a member has planted. It must be refused, and the victim must stay
-    /// as it is.
+    /// Attempts to lock a file that a member has planted. It must be refused, and the victim must
+    /// stay as it is.
     async fn refuses(&self, planted: &Path, what: &str) -> Error {
         let attempt = self.locker().lock("n").unwrap().try_acquire().await;
         let error = attempt.expect_err(what);
@@ -459,7 +460,8 @@ async fn a_lock_is_broken_by_the_owner_of_its_file_or_by_root() {
     assert_eq!(files, [stage.lock()], "no draft is left");
 }
 
-/// The kernel then refuses `O_CREAT` on the file of another user in a sticky directory, to root as well.
+/// The kernel then refuses `O_CREAT` on the file of another user in a sticky directory, to root as
+/// well.
 #[tokio::test]
 async fn locks_are_shared_where_the_kernel_protects_regular_files() {
     let Some(stage) = Stage::set() else { return };

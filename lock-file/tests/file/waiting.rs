@@ -24,10 +24,11 @@ fn child() {
     });
 }
 
-/// Holds the lock nearly all the time: takes it again as soon as it has released it, until it is killed.
+/// Holds the lock nearly all the time: takes it again as soon as it has released it, until it is
+/// killed.
 ///
-/// It releases only once another process waits. Otherwise, on a busy machine, it would release before
-/// that process has joined the queue, and take a lock for which no process waits.
+/// It releases only once another process waits. Otherwise, on a busy machine, it would release
+/// before that process has joined the queue, and take a lock for which no process waits.
 async fn hog(args: &[&str]) {
     let locks = locker(Path::new(args[0]));
     say("ready");

@@ -63,7 +63,8 @@ impl Client {
                     match seen(looked, DOING).map_err(fault::with_unknown_effect)? {
                         // Flushed, evicted or broken at once; another claim may have it by now.
                         StoredItem::Nothing => {}
-                        // Renewed at once by another client: the next attempt finds the lock taken by us.
+                        // Renewed at once by another client: the next attempt finds the lock taken
+                        // by us.
                         StoredItem::Ours(value, _) if value.owner == claim.owner => {}
                         StoredItem::Ours(_, item) | StoredItem::Foreign(item) => {
                             return Ok(contended(&item));
@@ -74,7 +75,8 @@ impl Client {
                 (Some(added), looked @ Some(_)) => match seen(looked, DOING)? {
                     StoredItem::Ours(value, item) if value.owner == claim.owner => {
                         let held_key = HeldKey { claim, key, server, connection };
-                        // Boxed, as all that is rare: the future of each attempt is small without it.
+                        // Boxed, as all that is rare: the future of each attempt is small without
+                        // it.
                         let repeated = Box::pin(self.repeat(&held_key, value, item)).await?;
                         if let Some(grant) = repeated {
                             return Ok(Attempt::Acquired(grant));

@@ -53,8 +53,9 @@ impl OnServer {
     }
 }
 
-/// Starts the counter, as an earlier client would have: each trial has a server of its own, and its first client would
-/// wait for the server's next second. The case without a counter has tests of its own.
+/// Starts the counter, as an earlier client would have: each trial has a server of its own, and its
+/// first client would wait for the server's next second. The case without a counter has tests of
+/// its own.
 fn begin_counter(server: &Server) {
     let begun = format!("{}000000", server.stat("time"));
     let add = format!("add {PREFIX}%fence 0 0 {}\r\n{begun}", begun.len());
