@@ -15,7 +15,7 @@
 //! and so does a fork, whichever of the two comes to its end first.
 //!
 //! A wait state, with its queue entry, outlives the call that waited on it, because core polls
-//! again by itself now and then. It goes with the claim's grant or release, or lapses.
+//! again by itself now and then. It goes with the claim's grant or release, or expires.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -206,9 +206,9 @@ impl Drop for WaitStateGuard<'_> {
     fn drop(&mut self) {
         let state = std::mem::take(&mut self.state);
         if state.entry.is_some() {
-            let lapses = Moment::now() + self.lasts;
-            let lapsed = self.claims.table().put_back(self.owner, lapses, state);
-            drop(lapsed);
+            let expires = Moment::now() + self.lasts;
+            let expired = self.claims.table().put_back(self.owner, expires, state);
+            drop(expired);
         }
     }
 }
@@ -235,14 +235,14 @@ impl Table {
     fn put_back(
         &mut self,
         owner: OwnerId,
-        lapses: Moment,
+        expires: Moment,
         state: WaitState,
     ) -> Vec<(Moment, WaitState)> {
         let now = Moment::now();
-        let lapsed = self.waiting.extract_if(|_, (lapses, _)| *lapses <= now);
-        let lapsed = lapsed.map(|(_, state)| state).collect();
-        self.waiting.insert(owner, (lapses, state));
-        lapsed
+        let expired = self.waiting.extract_if(|_, (expires, _)| *expires <= now);
+        let expired = expired.map(|(_, state)| state).collect();
+        self.waiting.insert(owner, (expires, state));
+        expired
     }
 }
 

@@ -292,7 +292,7 @@ fn trusts(found: &Metadata, user: u32) -> Result<(), String> {
     let (owner, mode) = (found.uid(), found.mode() & 0o7777);
     if owner != user && owner != 0 {
         return Err(format!(
-            "belongs to user {owner}, who could replace locks of user {user}; give a directory of your own"
+            "belongs to user {owner}, which could replace locks of user {user}; give a directory of your own"
         ));
     }
     if lets_others_write(found) {

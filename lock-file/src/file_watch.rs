@@ -151,14 +151,14 @@ fn watcher() -> Option<&'static Watcher> {
     if WATCHER.get().is_none() {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).ok()?;
         let listening = std::thread::Builder::new().name("lock-file".to_owned()).stack_size(STACK);
-        let (here, hears) = std::sync::mpsc::channel::<&'static Watcher>();
-        listening.spawn(move || hears.recv().map(Watcher::run)).ok()?;
+        let (sender, receiver) = std::sync::mpsc::channel::<&'static Watcher>();
+        listening.spawn(move || receiver.recv().map(Watcher::run)).ok()?;
         let watcher = WATCHER.get_or_init(|| Watcher {
             epoll,
             inotify: OnceLock::new(),
             subscriptions: Mutex::default(),
         });
-        here.send(watcher).ok()?;
+        sender.send(watcher).ok()?;
     }
     WATCHER.get()
 }

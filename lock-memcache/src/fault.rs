@@ -12,10 +12,10 @@ use FaultKind::{Broken, Denied, Invalid, Unavailable, Unsupported};
 pub(crate) const OUT_OF_MEMORY: &str = "SERVER_ERROR out of memory";
 
 /// Returns the fault of a command that the server refused.
-pub(crate) fn refused(doing: &'static str, said: &str) -> Fault {
+pub(crate) fn refused(action: &'static str, said: &str) -> Fault {
     let (effect, kind, advice) = classify(said);
     let said: String = said.chars().take(200).collect();
-    let refusal = ServerRefusal { doing, said: said.escape_debug().to_string(), advice };
+    let refusal = ServerRefusal { action, said: said.escape_debug().to_string(), advice };
     match effect {
         NotApplied => Fault::not_applied(kind, refusal),
         Unknown => Fault::unknown(kind, refusal),
@@ -41,8 +41,8 @@ pub(crate) fn no_connection(server: &str, why: &str) -> Fault {
 }
 
 /// Returns the fault of a reply that the command never has.
-pub(crate) fn unexpected_reply(doing: &'static str, what: impl fmt::Display) -> Fault {
-    let said = format!("cannot {doing}: the server gave an answer that makes no sense: {what}");
+pub(crate) fn unexpected_reply(action: &'static str, reply: impl fmt::Display) -> Fault {
+    let said = format!("cannot {action}: the server gave an unexpected answer: {reply}");
     Fault::unknown(Broken, said)
 }
 
@@ -50,7 +50,7 @@ pub(crate) fn unexpected_reply(doing: &'static str, what: impl fmt::Display) -> 
 /// from.
 pub(crate) fn foreign_counter(key: &str, number: u64, why: &str) -> Fault {
     let said = format!(
-        "cannot draw a fencing token: the counter {key} says {number}, which {why} (somebody else wrote to \
+        "cannot draw a fencing token: the counter {key} says {number}, which {why} (another client wrote to \
          the key {key}: delete it, and the next lock begins it anew with the server's clock)"
     );
     Fault::unknown(Invalid, said)
@@ -61,8 +61,8 @@ pub(crate) fn error(fault: Fault) -> Error {
     let message = match fault.kind() {
         Unavailable => "cannot connect to the servers",
         Denied => "the server refuses access",
-        Unsupported => "the server cannot do what locks need",
-        Broken => "the server answers what no memcached does",
+        Unsupported => "the server lacks a feature that locks need",
+        Broken => "the server sent a reply that no memcached sends",
         _ => "the server cannot accept this",
     };
     Error::new(fault.kind().into(), message).with_source(fault.into_source())
@@ -74,33 +74,33 @@ fn classify(said: &str) -> (Effect, FaultKind, &'static str) {
     } else if said.contains("too many open connections") {
         (NotApplied, Unavailable, "the server has too many clients: raise -c")
     } else if said.contains("unauthenticated") {
-        (NotApplied, Denied, "the server asks who we are: add user:password@ to the URL")
+        (NotApplied, Denied, "the server requires authentication: add user:password@ to the URL")
     } else if said.contains("authentication failure") {
         (NotApplied, Denied, "check user and password")
     } else if said.contains("non-numeric") {
         (
             NotApplied,
             Invalid,
-            "somebody else writes to <prefix>%fence, the key of the fencing tokens: delete it",
+            "another client writes to <prefix>%fence, the key of the fencing tokens: delete it",
         )
     } else if said == "ERROR" {
         (NotApplied, Unsupported, "the server must be memcached 1.6 or newer")
     } else {
-        (Unknown, Unavailable, "look at what the server says")
+        (Unknown, Unavailable, "see the server's message")
     }
 }
 
 /// An action, the refusal of the server, and advice.
 #[derive(Debug)]
 struct ServerRefusal {
-    doing: &'static str,
+    action: &'static str,
     said: String,
     advice: &'static str,
 }
 
 impl fmt::Display for ServerRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "cannot {}: {} ({})", self.doing, self.said, self.advice)
+        write!(f, "cannot {}: {} ({})", self.action, self.said, self.advice)
     }
 }
 

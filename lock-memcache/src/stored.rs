@@ -20,15 +20,15 @@ pub(crate) enum StoredItem {
 }
 
 /// Returns the item of a reply to `get`.
-pub(crate) fn seen(reply: Option<Reply>, doing: &'static str) -> Result<StoredItem, Fault> {
+pub(crate) fn seen(reply: Option<Reply>, action: &'static str) -> Result<StoredItem, Fault> {
     match reply {
         Some(Reply::Missing) => Ok(StoredItem::Nothing),
         Some(Reply::Value(item)) => Ok(match item.value.as_deref().and_then(Value::parse) {
             Some(value) => StoredItem::Ours(value, item),
             None => StoredItem::Foreign(item),
         }),
-        Some(other) => Err(other.unexpected(doing)),
-        None => Err(unexpected_reply(doing, "nothing")),
+        Some(other) => Err(other.unexpected(action)),
+        None => Err(unexpected_reply(action, "nothing")),
     }
 }
 
@@ -39,6 +39,6 @@ pub(crate) fn contended(item: &Item) -> Attempt {
 
 /// Returns the fault of a key that other clients change all the time.
 pub(crate) fn contested_key(key: &str) -> Fault {
-    let why = format!("somebody else changes the key {key:?} all the time");
+    let why = format!("another client changes the key {key:?} all the time");
     Fault::unknown(FaultKind::Unavailable, why)
 }

@@ -104,15 +104,15 @@ pub(crate) async fn check(connection: &Connection, key: &str, number: u64) -> Re
 
 /// Returns the number that was drawn; `None` if there is no counter.
 pub(crate) fn drawn(reply: Option<Reply>) -> Result<Option<u64>, Fault> {
-    let doing = "draw a fencing token";
+    let action = "draw a fencing token";
     match reply {
         Some(Reply::Missing) => Ok(None),
         Some(Reply::Value(item)) => {
             let text = item.value.as_deref().and_then(|value| std::str::from_utf8(value).ok());
             let number = text.and_then(|text| text.trim_end().parse().ok());
-            number.map(Some).ok_or_else(|| fault::unexpected_reply(doing, "no number"))
+            number.map(Some).ok_or_else(|| fault::unexpected_reply(action, "no number"))
         }
-        Some(other) => Err(other.unexpected(doing)),
-        None => Err(fault::unexpected_reply(doing, "nothing")),
+        Some(other) => Err(other.unexpected(action)),
+        None => Err(fault::unexpected_reply(action, "nothing")),
     }
 }

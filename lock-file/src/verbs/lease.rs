@@ -101,7 +101,7 @@ impl FileLocks {
 /// Returns the fault of a file that a foreign program keeps locked.
 pub(super) fn is_locked(path: &Path) -> Fault {
     let message = format!(
-        "{} is locked by somebody who keeps no record in it, such as flock(1); try again when they are done",
+        "{} is locked by a program that keeps no record in it, such as flock(1); try again when it is done",
         path.display()
     );
     Fault::not_applied(FaultKind::Unavailable, message)

@@ -89,7 +89,7 @@ async fn a_waiter_gets_a_detached_lock_when_it_is_released_or_expires() {
         }
         let guard = waiter.await.unwrap().unwrap();
         let waited = Moment::now().saturating_since(began);
-        assert!(ttl == LONG || waited > ttl / 2, "before it lapsed: {waited:?}");
+        assert!(ttl == LONG || waited > ttl / 2, "before it expired: {waited:?}");
         guard.release().await.unwrap();
     }
 }
@@ -124,7 +124,7 @@ async fn the_verbs_of_a_detached_claim() {
     let mut brief = claim("n");
     (brief.hold, brief.ttl) = (HoldKind::Detached, Duration::from_millis(1));
     attempt(&backend, &brief).await.unwrap();
-    until("lapsed", async || backend.inspect(&name("n")).await.unwrap().holders.is_empty()).await;
+    until("expired", async || backend.inspect(&name("n")).await.unwrap().holders.is_empty()).await;
     assert!(matches!(&backend.renew(&[&brief]).await[0], Ok(Renewal::NotHeld)));
 }
 

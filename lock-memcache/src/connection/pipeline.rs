@@ -148,7 +148,7 @@ impl Connection {
         }
         let settings = self.stats("settings").await?;
         if stat(&settings, "cas_enabled") == Some("no") {
-            let why = "the server was started with -C: without its CAS numbers no lock can be let go \
+            let why = "the server was started with -C: without its CAS numbers no lock can be released \
                  without a chance of ending another holder's";
             return Err(Fault::not_applied(FaultKind::Unsupported, why));
         }
@@ -244,11 +244,13 @@ impl Shared {
             let reply = match parser.next() {
                 Ok(Some(reply)) => reply,
                 Ok(None) => return Ok(()),
-                Err(ProtocolError) => return Err("the server says what no memcached says".into()),
+                Err(ProtocolError) => {
+                    return Err("the server sent bytes that no memcached sends".into());
+                }
             };
             let desynchronized = reply.desynchronizes();
             let Some(asked) = state.unanswered.front_mut() else {
-                return Err("the server answered what nobody asked".into());
+                return Err("the server sent a reply without a request".into());
             };
             asked.replies.push(reply);
             asked.missing -= 1;

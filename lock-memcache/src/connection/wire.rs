@@ -135,9 +135,9 @@ impl Reply {
 
     /// Returns the fault of a reply that the command never has. Values are not shown: they hold the
     /// right to unlock.
-    pub(crate) fn unexpected(self, doing: &'static str) -> Fault {
+    pub(crate) fn unexpected(self, action: &'static str) -> Fault {
         let what = match self {
-            Self::Refused(text) => return fault::refused(doing, &text),
+            Self::Refused(text) => return fault::refused(action, &text),
             Self::Value(_) => "a value",
             Self::Stats(_) => "statistics",
             Self::Stored => "stored",
@@ -146,7 +146,7 @@ impl Reply {
             Self::Missing => "not found",
             Self::Done => "done",
         };
-        fault::unexpected_reply(doing, what)
+        fault::unexpected_reply(action, what)
     }
 }
 
@@ -302,10 +302,10 @@ mod tests {
     fn no_error_shows_a_value() {
         let value = Some(b"hunter2".to_vec());
         let reply = Reply::Value(Item { value, ..Item::default() });
-        let shown = reply.unexpected("let go").into_source().to_string();
+        let shown = reply.unexpected("release a lock").into_source().to_string();
         let bytes = format!("{:?}", b"hunter2");
         assert!(!shown.contains(&bytes[1..bytes.len() - 1]), "{shown}");
-        assert!(shown.contains("let go") && shown.contains("a value"), "{shown}");
+        assert!(shown.contains("release a lock") && shown.contains("a value"), "{shown}");
     }
 
     fn all(parser: &mut ReplyParser, pieces: &[&[u8]]) -> Result<Vec<Reply>, ProtocolError> {

@@ -36,7 +36,7 @@ impl Client {
     /// Stores the value, reads it back, and draws a token, in one round trip. The answers decide
     /// whether the token is used.
     async fn attempt(&self, server: &Server, key: &str, claim: &Claim) -> Result<Attempt, Fault> {
-        const DOING: &str = "take a lock";
+        const ACTION: &str = "take a lock";
 
         for _ in 0..MAX_ROUNDS {
             let connection = server.link.connection().await?;
@@ -60,7 +60,7 @@ impl Client {
                     }
                 }
                 (Some(Reply::Stored), looked @ Some(_)) => {
-                    match seen(looked, DOING).map_err(fault::with_unknown_effect)? {
+                    match seen(looked, ACTION).map_err(fault::with_unknown_effect)? {
                         // Flushed, evicted or broken at once; another claim may have it by now.
                         StoredItem::Nothing => {}
                         // Renewed at once by another client: the next attempt finds the lock taken
@@ -71,8 +71,8 @@ impl Client {
                         }
                     }
                 }
-                (Some(refusal), None) => return Err(refusal.unexpected(DOING)),
-                (Some(added), looked @ Some(_)) => match seen(looked, DOING)? {
+                (Some(refusal), None) => return Err(refusal.unexpected(ACTION)),
+                (Some(added), looked @ Some(_)) => match seen(looked, ACTION)? {
                     StoredItem::Ours(value, item) if value.owner == claim.owner => {
                         let held_key = HeldKey { claim, key, server, connection };
                         // Boxed, as all that is rare: the future of each attempt is small without
@@ -88,9 +88,9 @@ impl Client {
                     StoredItem::Nothing if added == Reply::NotStored => {
                         return Ok(Attempt::Contended { expires_in: Some(Duration::ZERO) });
                     }
-                    StoredItem::Nothing => return Err(added.unexpected(DOING)),
+                    StoredItem::Nothing => return Err(added.unexpected(ACTION)),
                 },
-                (None, _) => return Err(unexpected_reply(DOING, "nothing")),
+                (None, _) => return Err(unexpected_reply(ACTION, "nothing")),
             }
         }
         Err(contested_key(key))

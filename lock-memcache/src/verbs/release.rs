@@ -49,7 +49,7 @@ pub(super) async fn delete(
     key: &str,
     owner: &OwnerId,
     mut seen: Option<(u64, u64)>,
-    doing: &'static str,
+    action: &'static str,
 ) -> Result<Option<u64>, Fault> {
     for _ in 0..MAX_ROUNDS {
         if let Some((cas, attempt)) = seen {
@@ -57,11 +57,11 @@ pub(super) async fn delete(
                 Reply::Done => return Ok(Some(attempt)),
                 Reply::Missing => return Ok(None),
                 Reply::Exists => {}
-                other => return Err(other.unexpected(doing)),
+                other => return Err(other.unexpected(action)),
             }
         }
         let reply = connection.ask_one(&Request::new().get(key)).await?;
-        match self::seen(Some(reply), doing)? {
+        match self::seen(Some(reply), action)? {
             StoredItem::Ours(value, item) if value.owner == *owner => {
                 seen = Some((item.cas, value.attempt));
             }

@@ -87,14 +87,14 @@ impl Client {
         mut extension: Extension,
         mut answer: (Moment, Vec<Reply>),
     ) -> Result<Option<Grant>, Fault> {
-        const DOING: &str = "extend a lock";
+        const ACTION: &str = "extend a lock";
 
         let HeldKey { claim, key, server, connection } = held_key;
         for _ in 0..MAX_ROUNDS {
             let (since, replies) = answer;
             let mut replies = replies.into_iter();
             let written = if extension.writes { replies.next() } else { None };
-            let looked = seen(replies.next(), DOING)?;
+            let looked = seen(replies.next(), ACTION)?;
             let (value, item) = match looked {
                 StoredItem::Ours(value, item) if value.owner == claim.owner => (value, item),
                 _ => return Ok(None),
@@ -120,7 +120,7 @@ impl Client {
                             return self.grant(claim.owner, known, since).map(Some);
                         }
                         Some(_) if extension.out_of_memory => {
-                            return Err(fault::refused(DOING, OUT_OF_MEMORY));
+                            return Err(fault::refused(ACTION, OUT_OF_MEMORY));
                         }
                         Some(number) => extension.number = Some(number),
                         None => server.counter.begin(&server.link, &self.counter_key).await?,
@@ -130,11 +130,11 @@ impl Client {
                 Some(Reply::Exists | Reply::Missing) | None => {}
                 Some(Reply::Refused(text)) if text.starts_with(OUT_OF_MEMORY) => {
                     if extension.out_of_memory {
-                        return Err(fault::refused(DOING, &text));
+                        return Err(fault::refused(ACTION, &text));
                     }
                     extension.out_of_memory = true;
                 }
-                Some(other) => return Err(other.unexpected(DOING)),
+                Some(other) => return Err(other.unexpected(ACTION)),
             }
             extension.number = extension.number.or(value.number);
             let (request, next) = self.extend_seen(held_key, extension, value.attempt, &item);
