@@ -147,7 +147,7 @@ fn descriptor(_: &Ticket) -> Option<BorrowedFd<'_>> {
 /// What a command inherits so that the next waiter sleeps until it ends.
 #[cfg(feature = "file")]
 fn place_descriptor(ticket: &Ticket) -> Option<OwnedFd> {
-    lock_any::file::place_descriptor(ticket)
+    lock_any::file::queue_descriptor(ticket)
 }
 
 #[cfg(not(feature = "file"))]

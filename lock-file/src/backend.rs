@@ -1,151 +1,22 @@
-//! The verbs.
+//! The backend trait.
 //!
-//! All of them are a few system calls on a local file system and run where they are polled: there is
-//! no server to wait for, and none of the calls waits for a lock. What waits for a disk, once in a
-//! minute of a busy lock, runs on a thread of its own, see [`attempt`](crate::attempt).
+//! All verbs are a few system calls on a local file system and run where they are polled. There is
+//! no server to wait for, and no call blocks until it has a lock. Work that waits for a disk, once
+//! in a minute of a busy lock, runs on a [thread of its own](crate::disk_thread).
 
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use lock_core::backend::{
-    Attempt, Backend, Claim, Fault, Grant, HoldKind, Identity, Listed, LockState, Release,
-    ReleaseMode, Renewal, Wake,
+    Attempt, Backend, Claim, Fault, Identity, Listed, LockState, Release, ReleaseMode, Renewal,
+    Wake,
 };
-use lock_core::clock::{Moment, sleep_between};
 use lock_core::{
-    Capabilities, Durability, Encoding, Error, Fencing, LockName, Order, OwnerId, Reach, Support,
-    Takeover, Wakeup,
+    Capabilities, Durability, Fencing, LockName, Order, OwnerId, Reach, Support, Takeover, Wakeup,
 };
 
-use crate::attempt::Manners;
-use crate::bell::{self, Bell};
-use crate::breaking::Mark;
-use crate::claims::{Claims, Seat, Sitting};
-use crate::directory::Directory;
-use crate::fault::{fault, in_doubt};
-use crate::holders;
-use crate::lock_file::LockFile;
-use crate::open_files::OpenFiles;
-use crate::queue::{Place, Queue};
-use crate::record::{Record, Written};
-
-const SUFFIX: &str = ".lock";
-
-/// What is left as it is, beside letters and digits: harmless in every shell.
-const PUNCTUATION: &str = "-_.:@+=,";
-const MAX_FILE_NAME: usize = 200;
-
-/// How often a holder looks whether its file was removed, where no more files can be watched.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
-
-/// Locks in one directory of this host. Clones share everything.
-///
-/// See the [crate's documentation](crate) for what they promise.
-#[derive(Clone, Debug)]
-pub struct FileLocks {
-    pub(crate) inner: Arc<Inner>,
-}
-
-#[derive(Debug)]
-pub(crate) struct Inner {
-    pub(crate) directory: Directory,
-    encoding: Encoding,
-    pub(crate) claims: Arc<Claims>,
-    pub(crate) open_files: Arc<OpenFiles>,
-    pub(crate) pid_space: u64,
-    /// Which boot of the machine this is.
-    pub(crate) boot: Option<String>,
-    /// Whether what is synced outlasts that boot.
-    pub(crate) durable: bool,
-}
-
-impl FileLocks {
-    /// Locks in `directory`, which is created with mode 0700 if it is missing; its parents are not.
-    /// Symbolic links above it are resolved here, once.
-    ///
-    /// # Errors
-    ///
-    /// * [`ErrorKind::Invalid`](lock_core::ErrorKind::Invalid): not an absolute path, the
-    ///   root directory, not a directory but a file or a symbolic link, or its parent is missing.
-    /// * [`ErrorKind::Denied`](lock_core::ErrorKind::Denied): it belongs to another user (root
-    ///   excepted), others can write to it, or to a directory above it that is not sticky, or this
-    ///   user cannot reach it.
-    /// * [`ErrorKind::Unsupported`](lock_core::ErrorKind::Unsupported): it is on a network file
-    ///   system.
-    pub fn at(directory: impl AsRef<Path>) -> Result<Self, Error> {
-        Directory::open(directory.as_ref()).map(Self::in_directory)
-    }
-
-    /// Locks for all processes of this user, in `/run/lock/locks-<uid>`. Other users have other locks.
-    ///
-    /// No environment variable has a say: sessions, jobs of cron and services would not agree. Where
-    /// this directory cannot be made, that is an error, and no other one is tried: the processes that
-    /// came to it would not see those that did not.
-    ///
-    /// # Errors
-    ///
-    /// As [`at`](Self::at).
-    pub fn for_this_user() -> Result<Self, Error> {
-        Directory::of_this_user().map(Self::in_directory)
-    }
-
-    /// Returns the directory of [`for_this_user`](Self::for_this_user), without touching it.
-    #[must_use]
-    pub fn directory_of_this_user() -> PathBuf {
-        Directory::path_of_this_user()
-    }
-
-    /// Locks for the members of the group of `directory`, whatever user they are. The directory must
-    /// be there, belong to root, and have mode 3770. See [the model](crate#several-users).
-    ///
-    /// # Errors
-    ///
-    /// As [`at`](Self::at); and [`ErrorKind::Denied`](lock_core::ErrorKind::Denied) if the directory
-    /// is missing or has another owner or mode, or this user is not in its group.
-    pub fn shared_with_group(directory: impl AsRef<Path>) -> Result<Self, Error> {
-        Directory::of_group(directory.as_ref()).map(Self::in_directory)
-    }
-
-    /// The directory of the lock files.
-    #[must_use]
-    pub fn directory(&self) -> &Path {
-        self.inner.directory.path()
-    }
-
-    /// The file of the lock `name`, for those who lock it by other means. It need not exist.
-    #[must_use]
-    pub fn path_of(&self, name: &LockName) -> PathBuf {
-        let file_name = self.inner.encoding.encode(name) + SUFFIX;
-        self.directory().join(file_name)
-    }
-
-    pub(crate) fn queue_of(&self, lock_file: &Path) -> Queue {
-        Queue::beside(&self.inner.directory, lock_file)
-    }
-
-    pub(crate) fn mark_of(&self, lock_file: &Path) -> Mark {
-        Mark::beside(&self.inner.directory, lock_file)
-    }
-
-    fn in_directory(directory: Directory) -> Self {
-        let encoding = Encoding::new(PUNCTUATION, MAX_FILE_NAME - SUFFIX.len());
-        let boot = boot();
-        Self {
-            inner: Arc::new(Inner {
-                durable: boot.is_some() && directory.is_on_disk(),
-                boot,
-                directory,
-                encoding: encoding.escape_leading_dot(),
-                claims: Arc::default(),
-                open_files: Arc::default(),
-                pid_space: holders::pid_space(),
-            }),
-        }
-    }
-}
+use crate::config::FileLocks;
+use crate::file_watch;
 
 #[async_trait]
 impl Backend for FileLocks {
@@ -155,7 +26,7 @@ impl Backend for FileLocks {
             backend: "file",
             fencing: if self.inner.durable { Fencing::Durable } else { Fencing::Seeded },
             order: Order::PerProcess,
-            wakeup: if bell::IS_THERE { Wakeup::Signal } else { Wakeup::Poll },
+            wakeup: if file_watch::IS_SUPPORTED { Wakeup::Signal } else { Wakeup::Poll },
             durability: Durability::Durable,
             reach: match self.inner.directory.share() {
                 Some(_) => Reach::Host,
@@ -169,7 +40,7 @@ impl Backend for FileLocks {
             minimum_hold: Support::Absent,
             late_attempts_refused: Support::Present,
             min_token_supported: Support::Present,
-            loss_push: if bell::IS_THERE { Support::Present } else { Support::Absent },
+            loss_push: if file_watch::IS_SUPPORTED { Support::Present } else { Support::Absent },
             inspecting: if listed_by_kernel { Support::Present } else { Support::Absent },
             listing: Support::Absent,
             breaking: Support::Present,
@@ -177,68 +48,31 @@ impl Backend for FileLocks {
     }
 
     async fn identity(&self) -> Result<Option<Identity>, Fault> {
-        let Some(boot) = &self.inner.boot else {
-            return Ok(None);
-        };
-        let directory = std::fs::metadata(self.directory())
-            .map_err(|e| fault("examine the lock directory", self.directory(), e))?;
-        let id = format!("{boot}/{:x}:{:x}", directory.dev(), directory.ino());
-        Ok(Some(Identity::new(id, None)))
+        Self::identity(self).await
     }
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, Fault> {
-        let manners = if claim.queues() { Manners::Polite } else { Manners::Bold };
-        let mut sitting = self.inner.claims.sit(claim);
-        let answer = self.attempt(claim, &mut sitting.seat, manners).await?;
-        if matches!(answer, Attempt::Acquired(_)) {
-            self.settle(claim, &mut sitting);
-        }
-        Ok(answer)
+        Self::try_acquire(self, claim).await
     }
 
     async fn wait(&self, claim: &Claim) -> Result<Wake, Fault> {
-        self.check(claim)?;
-        self.wait_in_line(claim).await.map(Wake::Granted)
+        Self::wait(self, claim).await
     }
 
     async fn wait_lost(&self, claim: &Claim) -> Result<(), Fault> {
-        self.await_removal(claim).await
+        Self::wait_lost(self, claim).await
     }
 
     async fn renew(&self, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
-        let mut answers = Vec::with_capacity(claims.len());
-        for claim in claims {
-            answers.push(match claim.hold {
-                HoldKind::Detached => self.renew_detached(claim).await,
-                _ => self.look_after(claim),
-            });
-        }
-        answers
+        Self::renew(self, claims).await
     }
 
-    async fn release(&self, claim: &Claim, how: ReleaseMode) -> Result<Release, Fault> {
-        self.inner.claims.stand_up(claim);
-        if how.expects_late_attempt() {
-            self.inner.claims.bury(claim.owner);
-        }
-        match claim.hold {
-            HoldKind::Detached => self.release_detached(claim).await,
-            _ => self.release_guarded(claim),
-        }
+    async fn release(&self, claim: &Claim, mode: ReleaseMode) -> Result<Release, Fault> {
+        Self::release(self, claim, mode).await
     }
 
     async fn inspect(&self, name: &LockName) -> Result<LockState, Fault> {
-        let path = self.path_of(name);
-        let Some(file) = LockFile::look_at(&self.inner.directory, &path)? else {
-            return Ok(LockState::new(Vec::new(), Some(0)));
-        };
-        // Who locks a file of other data, as flock(1) may, is shown as well.
-        let record = file.parse()?.unwrap_or(Record::BLANK);
-        let holders = match self.live_lease(&record) {
-            Some((_, left)) => holders::detached(&record, left),
-            None => holders::holders(file.as_file(), &path, &record)?,
-        };
-        Ok(LockState::new(holders, self.queue_of(&path).len()))
+        Self::inspect(self, name).await
     }
 
     async fn list(
@@ -251,197 +85,6 @@ impl Backend for FileLocks {
     }
 
     async fn break_lock(&self, name: &LockName, expected: &OwnerId) -> Result<bool, Fault> {
-        self.end_by_force(name, expected).await
+        Self::break_lock(self, name, expected).await
     }
-}
-
-impl FileLocks {
-    /// Waits in the queue, and looks when the lock may be free.
-    async fn wait_in_line(&self, claim: &Claim) -> Result<Grant, Fault> {
-        let path = self.path_of(&claim.name);
-        let queue = self.queue_of(&path);
-        let mut sitting = self.inner.claims.sit(claim);
-        let mut watches_lock = false;
-        loop {
-            let seat = &mut sitting.seat;
-            if seat.place.as_ref().is_none_or(Place::was_passed_over) {
-                // Without a place, as on a full disk, it waits with the first one.
-                seat.place = self.join(&queue).await?;
-            }
-            let ahead = match &mut seat.place {
-                Some(place) => place.ahead()?,
-                None => None,
-            };
-            let bell = match &ahead {
-                Some(pipe) => Bell::on_pipe(pipe),
-                // Hung up before the look: what is let go from here on is heard.
-                None if watches_lock => Bell::on_lock(&path),
-                None => None,
-            };
-            let can_ring = bell.is_some();
-            let mut pause = seat.pause(can_ring);
-            let looks = match &ahead {
-                None => true,
-                Some(_) => seat.is_due(pause) && self.stands_still(seat, &path, &mut pause)?,
-            };
-            if looks {
-                seat.looks();
-                match self.attempt(claim, seat, Manners::Bold).await? {
-                    Attempt::Acquired(grant) => {
-                        self.settle(claim, &mut sitting);
-                        self.inner.claims.begin_turn(&claim.name);
-                        return Ok(grant);
-                    }
-                    Attempt::Contended { expires_in } => {
-                        pause = pause.min(expires_in.unwrap_or(pause));
-                    }
-                }
-            }
-            if ahead.is_none() && !watches_lock {
-                // The holder is none of this queue.
-                watches_lock = true;
-                continue;
-            }
-            let rings = async {
-                match &bell {
-                    Some(bell) => bell.rung().await,
-                    None => std::future::pending().await,
-                }
-            };
-            tokio::select! {
-                biased;
-                // A write that is heard may come before the unlock that follows it: look again soon.
-                () = rings => sitting.seat.moves_up(),
-                () = sleep_between(pause / 2, pause) => sitting.seat.oversleeps(),
-            }
-        }
-    }
-
-    async fn join(&self, queue: &Queue) -> Result<Option<Place>, Fault> {
-        match queue.join().await {
-            // The descriptors of the files that are kept may be what is missing.
-            Err(_) if self.inner.open_files.close() => queue.join().await,
-            joined => joined,
-        }
-    }
-
-    /// True if the lock was not taken since the last look from behind others: then the first one does
-    /// not come. That it was released just now is no reason to overtake, but one to look again soon.
-    fn stands_still(
-        &self,
-        seat: &mut Seat,
-        path: &Path,
-        pause: &mut Duration,
-    ) -> Result<bool, Fault> {
-        let file = match seat.file.take() {
-            Some(file) if file.is_in_place()? => file,
-            _ => match LockFile::find(&self.inner.directory, path)? {
-                Some(file) => file,
-                None => return Ok(true),
-            },
-        };
-        let record = file.parse()?.unwrap_or(Record::BLANK);
-        seat.file = Some(file);
-        let is_free = record.holder.is_none();
-        let stands_still = seat.has_seen(record);
-        if !stands_still {
-            seat.looks();
-            if is_free {
-                *pause = seat.shortest_pause();
-            }
-        }
-        Ok(stands_still)
-    }
-
-    /// Who has won leaves the queue, or stays at its front as the holder.
-    fn settle(&self, claim: &Claim, sitting: &mut Sitting<'_>) {
-        let Some(mut place) = sitting.leave() else { return };
-        if !matches!(place.ahead(), Ok(None)) {
-            place.overtakes();
-        } else if let Some((held, _)) = self.inner.claims.find(claim) {
-            place.comes_to_hold();
-            *held.place() = Some(place);
-        }
-    }
-
-    /// Waits until a lock that is held was removed or broken.
-    async fn await_removal(&self, claim: &Claim) -> Result<(), Fault> {
-        let path = self.path_of(&claim.name);
-        let is_detached = claim.hold == HoldKind::Detached;
-        // A break of a kernel lock replaces the file; one of a detached hold writes to it.
-        let bell = if is_detached { Bell::on_lock(&path) } else { Bell::on_removal(&path) };
-        while match is_detached {
-            true => self.is_leased_to(&path, &claim.owner)?,
-            false => match self.inner.claims.find(claim) {
-                Some((held, _)) => held.is_in_place()?,
-                None => false,
-            },
-        } {
-            match &bell {
-                Some(bell) => bell.rung().await,
-                None => sleep_between(LOOK_EVERY / 2, LOOK_EVERY).await,
-            }
-        }
-        Ok(())
-    }
-
-    fn look_after(&self, claim: &Claim) -> Result<Renewal, Fault> {
-        let asked = Moment::now();
-        let Some((held, token)) = self.inner.claims.find(claim) else {
-            return Ok(Renewal::NotHeld);
-        };
-        if !held.is_in_place()? {
-            return Ok(Renewal::NotHeld);
-        }
-        // Whoever has the ticket needs no other; who has lost it gets one.
-        Ok(Renewal::Held(if claim.ticket.is_some() {
-            Self::lasting(token, asked)
-        } else {
-            self.grant(claim, held, token, asked)
-        }))
-    }
-
-    fn release_guarded(&self, claim: &Claim) -> Result<Release, Fault> {
-        let Some((held, _)) = self.inner.claims.remove(claim) else {
-            return Ok(Release::NotHeld);
-        };
-        let Some(file) = held.take_file() else {
-            return Ok(Release::NotHeld);
-        };
-        let in_place = file.is_in_place();
-        let mut record = held.record().clone();
-        let process = record.holder.take().map(|holder| holder.pid);
-        let free = Written::from(record);
-        // For `inspect` alone, which asks the kernel as well.
-        let is_written = matches!(in_place, Ok(true)) && file.write_bytes(&free.bytes).is_ok();
-        file.unlock()?;
-        let has_queue = self.queue_of(&self.path_of(&claim.name)).exists();
-        // Others may have the file open as well: child processes, and a task that waits for its removal.
-        if held.is_lent() || has_queue {
-            file.ring();
-        }
-        if let Some(place) = held.place().take() {
-            place.leave();
-        }
-        // Where processes wait, each hold opens the file anew: closing it wakes them.
-        if let (Some(file), Some(process)) = (Arc::into_inner(file), process)
-            && is_written
-            && !has_queue
-        {
-            self.inner.open_files.keep(&claim.name, process, file, free);
-        }
-        match in_place {
-            Ok(true) => Ok(Release::Released),
-            Ok(false) => Ok(Release::NotHeld),
-            Err(e) => Err(in_doubt(e)),
-        }
-    }
-}
-
-/// Which boot of the machine this is; `None` where it cannot be told.
-fn boot() -> Option<String> {
-    let id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
-    let id = id.trim();
-    let is_one = id.len() == 36 && id.bytes().all(|b| b.is_ascii_hexdigit() || b == b'-');
-    is_one.then(|| id.to_owned())
 }

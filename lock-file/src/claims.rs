@@ -1,21 +1,21 @@
-//! The locks that this process holds or waits for, by owner; and who keeps them open.
+//! The locks that this process holds or waits for, by owner, and their lifetime.
 //!
 //! A lock is open as long as it stands in the table, and stands there until the claim is released
-//! or nobody can release it any more. The [`Ticket`] that goes out with the grant tells: when its
-//! last clone is dropped without a release, the lock goes too.
+//! or can no longer be released. The [`Ticket`] that goes out with the grant tells: when its last
+//! clone is dropped without a release, the lock goes too.
 //!
 //! * A ticket that came back with a later verb had arrived. When it is dropped, its guard is gone
 //!   and so is the runtime that would have released it: the lock is freed at once.
 //! * A ticket that never came back may have been lost on its way. The claim may still ask again, or
-//!   release: the lock stays for one ttl, as what a lost reply leaves does everywhere, and then
-//!   goes. The timer for that runs on the runtime that asked for the lock. If that one is gone,
-//!   nobody asks any more, and the lock is freed at once.
+//!   release: the lock stays for one ttl, as does the residue of a lost reply everywhere, and then
+//!   goes. The timer for that runs on the runtime that asked for the lock. If that one is gone, no
+//!   claim asks any more, and the lock is freed at once.
 //!
-//! Freed here means closed, not unlocked: a process that was given the descriptor keeps the lock, and
-//! so does a fork, whichever of the two comes to its end first.
+//! Freed here means closed, not unlocked: a process that was given the descriptor keeps the lock,
+//! and so does a fork, whichever of the two comes to its end first.
 //!
-//! A seat, with its place in the line, outlives the call that waited on it, because core looks again
-//! by itself now and then. It goes with the claim's grant or release, or lapses.
+//! A wait state, with its queue entry, outlives the call that waited on it, because core polls
+//! again by itself now and then. It goes with the claim's grant or release, or expires.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
@@ -30,85 +30,89 @@ use lock_core::{FencingToken, LockName, OwnerId};
 use tokio::runtime::Handle;
 
 use crate::lock_file::LockFile;
-use crate::queue::Place;
+use crate::queue::QueueEntry;
 use crate::record::Record;
 
-/// How long a claim that was let go is remembered, so that a late attempt of it is refused. Longer
-/// than any attempt stays on its way.
+/// Lifetime of a tombstone, which refuses late attempts of a released claim. It exceeds the delay
+/// of any attempt.
 const TOMBSTONE: Duration = Duration::from_secs(60);
 
-/// For how long a process whose turn has come may take the lock again and again before those who
-/// wait. A hand-over to another process costs as much as dozens of rounds inside one.
+/// Time for which a process may take the lock again and again before other waiters, once it was
+/// granted from the queue. A hand-off to another process costs as much as dozens of acquisitions
+/// inside one.
 const TURN: Duration = Duration::from_millis(5);
 
-/// From one look of a waiter to the next: the shortest and the longest pause. What rings comes before.
+/// Shortest and longest pause between two polls of a waiter. A wake-up ends the pause.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(4));
-/// Where nothing can ring.
-const PAUSES_WITHOUT_BELL: (Duration, Duration) =
+/// The same without wake-ups.
+const PAUSES_WITHOUT_WATCH: (Duration, Duration) =
     (Duration::from_millis(1), Duration::from_millis(50));
 
-/// How many of them are remembered: each is an attempt that went unanswered, which takes a wrapper
-/// around this backend, because attempts here end when they are polled.
+/// Limit of tombstones. Each is an attempt without an answer, which needs a wrapper around this
+/// backend, because attempts here end when they are polled.
 const MAX_TOMBSTONES: usize = 10_000;
 
-/// The open file of a held lock: for handing it to a child process, which then keeps the lock until
-/// it has closed the descriptor or ends.
+/// Returns the open file of a held lock. A child process that is given it keeps the lock until it
+/// has closed the descriptor or ends.
 ///
-/// The ticket is that of the guard. `None` if it is not one of this backend, or if the lock was
-/// released. The descriptor is close-on-exec: give the child a duplicate without that flag.
+/// The ticket is that of the guard. Returns `None` for a ticket of another backend, or if the lock
+/// was released. The descriptor is close-on-exec: give the child a duplicate without that flag.
 #[must_use]
 pub fn descriptor(ticket: &Ticket) -> Option<BorrowedFd<'_>> {
-    let held = &ticket.get::<Stub>()?.held;
+    let held = &ticket.get::<HoldTicket>()?.held;
     let file = held.file()?;
-    Some(held.lent.get_or_init(|| file).as_fd())
+    Some(held.shared_file.get_or_init(|| file).as_fd())
 }
 
-/// A copy of what the next waiter watches: for a child process that is given the [`descriptor`].
+/// Returns a copy of the pipe that the next waiter watches, for a child process that is given the
+/// [`descriptor`].
 ///
-/// With both, the next waiter sleeps until the child has closed them or ends. With the lock alone it
-/// looks by itself from then on, many times a second where the limits on inotify are used up. `None`
-/// if the lock was not waited for, or was released. The copy is close-on-exec.
+/// With both, the next waiter sleeps until the child has closed them or ends. With the lock alone
+/// it polls from then on, many times a second where the limits on inotify are used up. Returns
+/// `None` if the lock was not waited for, or was released. The copy is close-on-exec.
 #[must_use]
-pub fn place_descriptor(ticket: &Ticket) -> Option<OwnedFd> {
-    ticket.get::<Stub>()?.held.place().as_ref()?.copy()
+pub fn queue_descriptor(ticket: &Ticket) -> Option<OwnedFd> {
+    ticket.get::<HoldTicket>()?.held.queue_entry().as_ref()?.copy()
 }
 
 /// A lock that is held.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct HeldLock {
     /// `None` once it is released.
     file: Mutex<Option<Arc<LockFile>>>,
-    /// The same, once others may have the descriptor too.
-    lent: OnceLock<Arc<LockFile>>,
-    /// What stands in the file.
+    /// The same, once other processes may have the descriptor too.
+    shared_file: OnceLock<Arc<LockFile>>,
+    /// The record in the file.
     record: Mutex<Record>,
     name: LockName,
-    /// Of a lock that was won in its turn. After the file: the one behind it comes when that is closed.
-    place: Mutex<Option<Place>>,
+    /// The queue entry of a lock that was granted in its turn. After the file: closing that wakes
+    /// the waiter behind it.
+    entry: Mutex<Option<QueueEntry>>,
 }
 
-impl Held {
+impl HeldLock {
     pub(crate) fn new(file: LockFile, name: LockName, record: Record) -> Self {
         file.leave_locked();
         let (file, record) = (Mutex::new(Some(Arc::new(file))), Mutex::new(record));
-        Self { file, lent: OnceLock::new(), record, name, place: Mutex::default() }
+        Self { file, shared_file: OnceLock::new(), record, name, entry: Mutex::default() }
     }
 
-    /// The open file; `None` once it is released.
+    /// Returns the open file; `None` once it is released.
     pub(crate) fn file(&self) -> Option<Arc<LockFile>> {
         self.file.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// True while it is held by the file that others open under the same name.
+    /// Returns true while the held file is the one that other processes open under the same name.
     pub(crate) fn is_in_place(&self) -> Result<bool, Fault> {
         self.file().map_or(Ok(false), |file| file.is_in_place())
     }
 
-    /// Where it stands in the queue.
-    pub(crate) fn place(&self) -> MutexGuard<'_, Option<Place>> {
-        self.place.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Returns the queue entry of the holder.
+    pub(crate) fn queue_entry(&self) -> MutexGuard<'_, Option<QueueEntry>> {
+        self.entry.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Returns the record in the file.
     pub(crate) fn record(&self) -> MutexGuard<'_, Record> {
         self.record.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -118,91 +122,93 @@ impl Held {
         self.file.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// True if others may have the descriptor too.
-    pub(crate) fn is_lent(&self) -> bool {
-        self.lent.get().is_some()
+    /// Returns true if other processes may have the descriptor too.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.shared_file.get().is_some()
     }
 }
 
-/// What a waiting claim keeps from one look to the next.
+/// The state of a waiting claim from one poll to the next.
 #[derive(Debug, Default)]
-pub(crate) struct Seat {
-    /// `None` before it waits, or where no place is to be had.
-    pub(crate) place: Option<Place>,
-    /// Open, so that a look is few system calls.
+pub(crate) struct WaitState {
+    /// `None` before it waits, or where there can be no queue.
+    pub(crate) entry: Option<QueueEntry>,
+    /// Open, so that a poll is few system calls.
     pub(crate) file: Option<LockFile>,
-    looked_at: Option<Moment>,
-    overslept: bool,
+    polled_at: Option<Moment>,
+    has_timed_out: bool,
     pauses: u32,
-    /// What stood in the lock file at the last look from further back.
+    /// The record in the lock file at the last poll from further back.
     seen: Option<Record>,
 }
 
-impl Seat {
-    /// How long to wait at most until the next look: the longer the more often it was in vain.
-    pub(crate) fn pause(&self, can_ring: bool) -> Duration {
-        let (shortest, longest) = if can_ring { PAUSES } else { PAUSES_WITHOUT_BELL };
+impl WaitState {
+    /// Returns the time until the next poll at most. It doubles with each poll in vain.
+    pub(crate) fn pause(&self, has_watch: bool) -> Duration {
+        let (shortest, longest) = if has_watch { PAUSES } else { PAUSES_WITHOUT_WATCH };
         (shortest * 2_u32.pow(self.pauses.min(16))).min(longest)
     }
 
-    /// Until a look at a lock that was free just now.
+    /// Returns the time until the next poll of a lock that was free just now.
     pub(crate) fn shortest_pause(&self) -> Duration {
         PAUSES.0
     }
 
-    /// True if it has not looked for so long that it may, whoever comes first.
+    /// Returns true if the last poll is so long ago that the claim may poll from any position.
     pub(crate) fn is_due(&mut self, pause: Duration) -> bool {
-        let last = *self.looked_at.get_or_insert_with(Moment::now);
-        self.overslept || (last + pause).has_passed()
+        let last = *self.polled_at.get_or_insert_with(Moment::now);
+        self.has_timed_out || (last + pause).has_passed()
     }
 
-    /// Nothing rang for a whole pause.
-    pub(crate) fn oversleeps(&mut self) {
-        self.overslept = true;
+    /// Records that no wake-up came for a whole pause.
+    pub(crate) fn timed_out(&mut self) {
+        self.has_timed_out = true;
         self.pauses += 1;
     }
 
-    pub(crate) fn looks(&mut self) {
-        self.overslept = false;
-        self.looked_at = Some(Moment::now());
+    /// Records a poll.
+    pub(crate) fn polled(&mut self) {
+        self.has_timed_out = false;
+        self.polled_at = Some(Moment::now());
     }
 
-    /// The process ahead has left, or the lock file was changed: a look is less likely to be in vain.
-    pub(crate) fn moves_up(&mut self) {
+    /// Records a wake-up: the process ahead has left, or the lock file was changed. The next poll
+    /// is less likely to be in vain.
+    pub(crate) fn woken(&mut self) {
         self.pauses = 0;
     }
 
-    /// True if the lock file says the same as at the last look.
-    pub(crate) fn has_seen(&mut self, record: Record) -> bool {
-        let has_seen = self.seen.as_ref() == Some(&record);
+    /// Returns true if the record is the same as at the last poll.
+    pub(crate) fn is_unchanged(&mut self, record: Record) -> bool {
+        let is_unchanged = self.seen.as_ref() == Some(&record);
         self.seen = Some(record);
-        has_seen
+        is_unchanged
     }
 }
 
-/// A seat that is sat on. Stays in the table when it is dropped with a place in the line.
+/// A wait state in use. When dropped with a queue entry, it returns to the table.
 #[derive(Debug)]
-pub(crate) struct Sitting<'a> {
+pub(crate) struct WaitStateGuard<'a> {
     claims: &'a Claims,
     owner: OwnerId,
     lasts: Duration,
-    pub(crate) seat: Seat,
+    pub(crate) state: WaitState,
 }
 
-impl Sitting<'_> {
-    /// Stands up, with the place if there is one.
-    pub(crate) fn leave(&mut self) -> Option<Place> {
-        std::mem::take(&mut self.seat).place
+impl WaitStateGuard<'_> {
+    /// Takes the queue entry out.
+    pub(crate) fn leave(&mut self) -> Option<QueueEntry> {
+        std::mem::take(&mut self.state).entry
     }
 }
 
-impl Drop for Sitting<'_> {
+impl Drop for WaitStateGuard<'_> {
     fn drop(&mut self) {
-        let seat = std::mem::take(&mut self.seat);
-        if seat.place.is_some() {
-            let lapses = Moment::now() + self.lasts;
-            let lapsed = self.claims.table().put_back(self.owner, lapses, seat);
-            drop(lapsed);
+        let state = std::mem::take(&mut self.state);
+        if state.entry.is_some() {
+            let expires = Moment::now() + self.lasts;
+            let expired = self.claims.table().put_back(self.owner, expires, state);
+            drop(expired);
         }
     }
 }
@@ -214,42 +220,48 @@ pub(crate) struct Claims(Mutex<Table>);
 #[derive(Debug, Default)]
 struct Table {
     held: HashMap<OwnerId, Entry>,
-    /// Number of the last ticket that was handed out. Counted for the whole table: were it counted by
-    /// owner, a ticket of an earlier hold could have the number of a later hold of the same owner.
+    /// Number of the last ticket that was handed out. Counted for the whole table: were it counted
+    /// by owner, a ticket of an earlier hold could have the number of a later hold of the same
+    /// owner.
     last_ticket: u64,
-    seats: HashMap<OwnerId, (Moment, Seat)>,
-    /// Until when it is our turn.
+    waiting: HashMap<OwnerId, (Moment, WaitState)>,
+    /// Ends of the turns of this process.
     turns: HashMap<LockName, Moment>,
     tombstones: VecDeque<(Moment, OwnerId)>,
 }
 
 impl Table {
-    /// Gives back those that have lapsed, to be dropped outside of the lock.
-    fn put_back(&mut self, owner: OwnerId, lapses: Moment, seat: Seat) -> Vec<(Moment, Seat)> {
+    /// Puts a state back. Returns those that have expired, to be dropped outside of the lock.
+    fn put_back(
+        &mut self,
+        owner: OwnerId,
+        expires: Moment,
+        state: WaitState,
+    ) -> Vec<(Moment, WaitState)> {
         let now = Moment::now();
-        let lapsed = self.seats.extract_if(|_, (lapses, _)| *lapses <= now);
-        let lapsed = lapsed.map(|(_, seat)| seat).collect();
-        self.seats.insert(owner, (lapses, seat));
-        lapsed
+        let expired = self.waiting.extract_if(|_, (expires, _)| *expires <= now);
+        let expired = expired.map(|(_, state)| state).collect();
+        self.waiting.insert(owner, (expires, state));
+        expired
     }
 }
 
 #[derive(Debug)]
 struct Entry {
-    held: Arc<Held>,
+    held: Arc<HeldLock>,
     token: FencingToken,
-    /// Number of the ticket that was handed out last: the others have no say any more.
+    /// Number of the ticket that was handed out last. Earlier tickets have no effect.
     ticket: u64,
 }
 
 impl Claims {
-    /// True if the claim was let go before.
-    pub(crate) fn is_buried(&self, owner: OwnerId) -> bool {
+    /// Returns true if the claim was released before.
+    pub(crate) fn has_tombstone(&self, owner: OwnerId) -> bool {
         self.table().tombstones.iter().any(|&(_, it)| it == owner)
     }
 
     /// Refuses attempts of this claim from now on.
-    pub(crate) fn bury(&self, owner: OwnerId) {
+    pub(crate) fn add_tombstone(&self, owner: OwnerId) {
         let now = Moment::now();
         let tombstones = &mut self.table().tombstones;
         while tombstones.len() >= MAX_TOMBSTONES
@@ -260,18 +272,18 @@ impl Claims {
         tombstones.push_back((now + TOMBSTONE, owner));
     }
 
-    /// The seat of a claim: the one that it had, or an empty one.
-    pub(crate) fn sit(&self, claim: &Claim) -> Sitting<'_> {
-        let had = self.table().seats.remove(&claim.owner);
-        Sitting {
+    /// Returns the wait state of a claim, or an empty one.
+    pub(crate) fn wait_state(&self, claim: &Claim) -> WaitStateGuard<'_> {
+        let had = self.table().waiting.remove(&claim.owner);
+        WaitStateGuard {
             claims: self,
             owner: claim.owner,
             lasts: claim.ttl.saturating_mul(2).saturating_add(QUEUE_ENTRY_GRACE),
-            seat: had.map(|(_, seat)| seat).unwrap_or_default(),
+            state: had.map(|(_, state)| state).unwrap_or_default(),
         }
     }
 
-    /// Who waited in the line has come to the lock.
+    /// Begins the turn of a process whose waiter was granted the lock.
     pub(crate) fn begin_turn(&self, name: &LockName) {
         let now = Moment::now();
         let turns = &mut self.table().turns;
@@ -279,32 +291,32 @@ impl Claims {
         turns.insert(name.clone(), now + TURN);
     }
 
-    /// False if others are to come first.
+    /// Returns true during the turn of this process.
     pub(crate) fn has_turn(&self, name: &LockName) -> bool {
         self.table().turns.get(name).is_some_and(|end| !end.has_passed())
     }
 
-    /// Takes the seat of a claim away.
-    pub(crate) fn stand_up(&self, claim: &Claim) {
-        let seat = self.table().seats.remove(&claim.owner);
-        drop(seat);
+    /// Takes the lock of the claim out of the table.
+    pub(crate) fn remove_wait_state(&self, claim: &Claim) {
+        let state = self.table().waiting.remove(&claim.owner);
+        drop(state);
     }
 
-    /// What the claim holds. Notes that its ticket has arrived.
-    pub(crate) fn find(&self, claim: &Claim) -> Option<(Arc<Held>, FencingToken)> {
-        if let Some(stub) = claim.ticket.as_ref().and_then(Ticket::get::<Stub>) {
-            stub.arrived.store(true, Ordering::Relaxed);
+    /// Returns the held lock of a claim. Notes that its ticket has arrived.
+    pub(crate) fn find(&self, claim: &Claim) -> Option<(Arc<HeldLock>, FencingToken)> {
+        if let Some(ticket) = claim.ticket.as_ref().and_then(Ticket::get::<HoldTicket>) {
+            ticket.arrived.store(true, Ordering::Relaxed);
         }
         let table = self.table();
         let entry = table.held.get(&claim.owner)?;
         (entry.held.name == claim.name).then(|| (Arc::clone(&entry.held), entry.token))
     }
 
-    /// Takes in a lock, or its new token, and hands out a ticket for it.
+    /// Records a held lock, or its new token, and returns a ticket for it.
     pub(crate) fn keep(
         self: &Arc<Self>,
         claim: &Claim,
-        held: Arc<Held>,
+        held: Arc<HeldLock>,
         token: FencingToken,
     ) -> Ticket {
         let mut table = self.table();
@@ -312,7 +324,7 @@ impl Claims {
         let number = table.last_ticket;
         let entry = Entry { held: Arc::clone(&held), token, ticket: number };
         table.held.insert(claim.owner, entry);
-        Ticket::new(Stub {
+        Ticket::new(HoldTicket {
             held,
             arrived: AtomicBool::new(false),
             grace: claim.ttl,
@@ -322,7 +334,7 @@ impl Claims {
     }
 
     /// Takes the lock of the claim out of the table.
-    pub(crate) fn remove(&self, claim: &Claim) -> Option<(Arc<Held>, FencingToken)> {
+    pub(crate) fn remove(&self, claim: &Claim) -> Option<(Arc<HeldLock>, FencingToken)> {
         let mut table = self.table();
         let ours = table.held.get(&claim.owner)?.held.name == claim.name;
         let entry = ours.then(|| table.held.remove(&claim.owner))??;
@@ -334,9 +346,9 @@ impl Claims {
     }
 }
 
-/// What a ticket of ours holds.
-struct Stub {
-    held: Arc<Held>,
+/// The content of a ticket of this backend.
+struct HoldTicket {
+    held: Arc<HeldLock>,
     /// Came back with a later verb.
     arrived: AtomicBool,
     grace: Duration,
@@ -344,7 +356,7 @@ struct Stub {
     orphan: Orphan,
 }
 
-impl Drop for Stub {
+impl Drop for HoldTicket {
     fn drop(&mut self) {
         let orphan = self.orphan.clone();
         if !orphan.is_held() {
@@ -353,11 +365,11 @@ impl Drop for Stub {
         match &self.runtime {
             Some(runtime) if !self.arrived.load(Ordering::Relaxed) => {
                 let grace = self.grace;
-                // A runtime that is gone, or goes, drops the task, and with it `leaving`.
-                let leaving = Leaving(orphan);
+                // A runtime that is gone, or goes, drops the task, and with it `close`.
+                let close = CloseOnDrop(orphan);
                 drop(runtime.spawn(async move {
                     sleep(grace).await;
-                    drop(leaving);
+                    drop(close);
                 }));
             }
             _ => orphan.close(),
@@ -365,13 +377,13 @@ impl Drop for Stub {
     }
 }
 
-impl fmt::Debug for Stub {
+impl fmt::Debug for HoldTicket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Stub").finish_non_exhaustive()
+        f.debug_struct("HoldTicket").finish_non_exhaustive()
     }
 }
 
-/// The lock of a ticket, once nobody has the ticket any more.
+/// The lock of a ticket that was dropped.
 #[derive(Clone)]
 struct Orphan {
     claims: Arc<Claims>,
@@ -380,7 +392,7 @@ struct Orphan {
 }
 
 impl Orphan {
-    /// False if the claim was released, or found again and given another ticket.
+    /// Returns false if the claim was released, or found again and given another ticket.
     fn is_held(&self) -> bool {
         let table = self.claims.table();
         let entry = table.held.get(&self.owner);
@@ -397,10 +409,10 @@ impl Orphan {
     }
 }
 
-/// Closes the lock when it is dropped.
-struct Leaving(Orphan);
+/// A lock that is closed on drop.
+struct CloseOnDrop(Orphan);
 
-impl Drop for Leaving {
+impl Drop for CloseOnDrop {
     fn drop(&mut self) {
         self.0.close();
     }

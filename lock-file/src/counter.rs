@@ -1,9 +1,8 @@
 //! The counter of fencing tokens that outlasts a crash of the machine.
 //!
-//! Numbers are reserved in blocks: up to which number is written into a slot of the lock file and
-//! synced, before the first number of the block is given out. What is given out is then a matter of
-//! the page cache, which outlives every process. After a crash of the machine the rest of the block is
-//! skipped.
+//! Tokens are reserved in blocks. The end of a block is written into a slot of the lock file and
+//! synced before the first token of the block is granted. Granted tokens are in the page cache,
+//! which outlives every process. After a crash of the machine the rest of the block is skipped.
 //!
 //! There are two slots, in pages of their own. The one with the lower number is overwritten, so a
 //! write that is torn by a power cut leaves the other one.
@@ -15,48 +14,49 @@ use lock_core::clock::wall;
 
 use crate::record::{self, check_sum, with_sum};
 
-/// Where the slots are. The first page has the record.
+/// Offsets of the slots. The first page has the record.
 pub(crate) const SLOTS: [u64; 2] = [PAGE, 2 * PAGE];
-/// No file of ours is longer.
+/// Length limit of a lock file.
 pub(crate) const FILE_LEN: u64 = SLOTS[1] + record::LEN as u64;
 const PAGE: u64 = 4096;
 
 const MAGIC: &str = "lock-file-counter 1";
 
-/// How much is reserved at a time. Numbers are microseconds of the wall clock, so this is also how
-/// often a busy lock is synced, and what a crash of the machine skips: about the time that it takes to
-/// boot, so that numbers do not run ahead of the clock.
+/// Length of a block. Tokens are microseconds of the wall clock, so this is also the interval of
+/// syncs of a busy lock, and the gap after a crash of the machine. It is about the time of a boot,
+/// so that tokens do not run ahead of the clock.
 const BLOCK: Duration = Duration::from_secs(60);
 
-/// The number of a slot; `None` if there is none, or if it was torn.
+/// Returns the number in a slot; `None` if there is none, or if it was torn.
 pub(crate) fn parse(slot: &[u8]) -> Option<u64> {
     let number = check_sum(slot)?.strip_prefix(MAGIC)?.strip_prefix("\nreserved ")?.parse().ok()?;
     FencingToken::from_backend(number).map(|_| number)
 }
 
-/// Who has written the slots of a file.
+/// The writer of the slots of a file.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Whose {
+pub(crate) enum SlotOrigin {
     /// One of them may be torn.
     Ours,
-    Nobodys,
-    Others,
+    Empty,
+    Foreign,
 }
 
-pub(crate) fn whose(slots: &[Vec<u8>; 2]) -> Whose {
+/// Returns the writer of the slots.
+pub(crate) fn origin(slots: &[Vec<u8>; 2]) -> SlotOrigin {
     if slots.iter().any(|slot| slot.starts_with(MAGIC.as_bytes())) {
-        return Whose::Ours;
+        return SlotOrigin::Ours;
     }
     let empty = slots.iter().flatten().all(|&byte| byte == 0);
-    if empty { Whose::Nobodys } else { Whose::Others }
+    if empty { SlotOrigin::Empty } else { SlotOrigin::Foreign }
 }
 
 pub(crate) fn to_bytes(reserved: u64) -> [u8; record::LEN] {
     with_sum(format!("{MAGIC}\nreserved {reserved}"))
 }
 
-/// The number that follows `last` and `min_token`: at least the wall clock in microseconds, so that it
-/// carries on where the file was lost. `None` if the numbers are used up.
+/// Returns the token that follows `last` and `min_token`: at least the wall clock in microseconds,
+/// so that it grows where the file was lost. Returns `None` if the tokens are used up.
 pub(crate) fn next(last: Option<u64>, min_token: Option<FencingToken>) -> Option<FencingToken> {
     let clock = u64::try_from(wall().as_micros()).unwrap_or(u64::MAX);
     let min_token = min_token.map(FencingToken::backend_number);
@@ -64,7 +64,7 @@ pub(crate) fn next(last: Option<u64>, min_token: Option<FencingToken>) -> Option
     FencingToken::from_backend(next.max(clock))
 }
 
-/// Up to where to reserve so that `next` can be given out.
+/// Returns the end of a block from `next` on.
 pub(crate) fn block_from(next: FencingToken) -> u64 {
     let block = u64::try_from(BLOCK.as_micros()).unwrap_or(u64::MAX);
     (next.backend_number() + block).min(FencingToken::MAX_BACKEND_NUMBER)
@@ -96,13 +96,13 @@ mod tests {
         let mut torn = whole.clone();
         torn[..100].fill(0);
         for ours in [[torn.clone(), whole.clone()], [whole, zeros.clone()]] {
-            assert_eq!(whose(&ours), Whose::Ours);
+            assert_eq!(origin(&ours), SlotOrigin::Ours);
         }
-        for nobodys in [[vec![], vec![]], [zeros, vec![]]] {
-            assert_eq!(whose(&nobodys), Whose::Nobodys);
+        for empty in [[vec![], vec![]], [zeros, vec![]]] {
+            assert_eq!(origin(&empty), SlotOrigin::Empty);
         }
         for others in [b"precious".to_vec(), b"lock-file-counter 2".to_vec(), torn] {
-            assert_eq!(whose(&[others, vec![]]), Whose::Others);
+            assert_eq!(origin(&[others, vec![]]), SlotOrigin::Foreign);
         }
     }
 

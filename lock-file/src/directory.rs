@@ -14,26 +14,26 @@ use rustix::io::Errno;
 use crate::fault::error;
 use crate::share::Share;
 
-/// A directory in which no stranger can replace our files: a real one, not a link, on this host, and
-/// in directories from which others cannot move it away. Either of one user, writable by its owner
-/// alone, or [of a group](crate::share).
+/// A directory in which no stranger can replace our files: a real one, not a link, on this host,
+/// and in directories from which others cannot move it away. Either of one user, writable by its
+/// owner alone, or [of a group](crate::share).
 #[derive(Clone, Debug)]
 pub(crate) struct Directory {
-    /// Without links in it: the lock space stays where it is when somebody turns a link.
+    /// Without links in it: the lock space stays where it is when a link is changed.
     path: PathBuf,
     share: Option<Share>,
 }
 
 impl Directory {
-    /// `path`, created with mode 0700 if it is missing. Its parents are not created: a mistyped
-    /// path would make a lock space that nobody else looks into.
+    /// Opens `path`, created with mode 0700 if it is missing. Its parents are not created: a
+    /// mistyped path would make a lock space that no other process uses.
     pub(crate) fn open(path: &Path) -> Result<Self, Error> {
         let directory = Self { path: resolve(path)?, share: None };
         directory.prepare()?;
         Ok(directory)
     }
 
-    /// `path`, which must be there, for the members of its group.
+    /// Opens `path`, which must exist, for the members of its group.
     pub(crate) fn of_group(path: &Path) -> Result<Self, Error> {
         let path = resolve(path)?;
         let directory = Self { share: Some(Share::of(&path)?), path };
@@ -41,11 +41,11 @@ impl Directory {
         Ok(directory)
     }
 
-    /// `/run/lock/locks-<uid>`.
+    /// Opens `/run/lock/locks-<uid>`.
     ///
-    /// Not `$XDG_RUNTIME_DIR` and not `$TMPDIR`: sessions have them and jobs of cron do not, and the
-    /// two would each have a lock of their own. And no other directory where this one cannot be made:
-    /// services have a `/tmp` of their own, and processes that came to it would not see each other.
+    /// Neither `$XDG_RUNTIME_DIR` nor `$TMPDIR`: sessions have them and cron jobs do not, and each
+    /// would have a lock of its own. No other directory replaces one that cannot be created:
+    /// services have a `/tmp` of their own, and processes there would not see each other.
     pub(crate) fn of_this_user() -> Result<Self, Error> {
         let path = Self::path_of_this_user();
         match make(&path) {
@@ -58,13 +58,13 @@ impl Directory {
         Path::new("/run/lock").join(format!("locks-{}", user()))
     }
 
-    /// How it is shared, if it is.
+    /// Returns the group that shares it, if any.
     pub(crate) fn share(&self) -> Option<&Share> {
         self.share.as_ref()
     }
 
-    /// Opens a file in it, and makes that if `how` says so and it is missing. Non-blocking, or a named
-    /// pipe in the place of the file could hold us up.
+    /// Opens a file in it, and creates it if `how` says so and it is missing. Non-blocking, because
+    /// a named pipe under the name of the file could block.
     pub(crate) fn open_file(&self, path: &Path, how: OFlags) -> Result<File, Errno> {
         let how = how | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NOCTTY | OFlags::NONBLOCK;
         match &self.share {
@@ -73,7 +73,7 @@ impl Directory {
         }
     }
 
-    /// Opens the directory of a queue in it. That has to be one that its users may all change.
+    /// Opens the directory of a queue in it. It must be one that all its users may change.
     pub(crate) fn open_queue(&self, path: &Path) -> Result<OwnedFd, Errno> {
         let how = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         match &self.share {
@@ -82,7 +82,7 @@ impl Directory {
         }
     }
 
-    /// Makes the directory of a queue in it.
+    /// Creates the directory of a queue in it.
     pub(crate) fn make_queue(&self, path: &Path) -> Result<(), Errno> {
         match &self.share {
             None => rustix::fs::mkdir(path, Mode::RWXU),
@@ -94,8 +94,8 @@ impl Directory {
         &self.path
     }
 
-    /// Makes sure that it is there and can be trusted. Again when it turns out to be gone: runtime
-    /// directories are removed when their user logs out.
+    /// Checks that it exists and can be trusted. Repeated when it is gone: runtime directories are
+    /// removed when their user logs out.
     pub(crate) fn prepare(&self) -> Result<(), Error> {
         match &self.share {
             Some(share) => {
@@ -131,8 +131,8 @@ impl Directory {
         Ok(())
     }
 
-    /// Whoever can write to a directory can rename what is in it, and put another lock directory in
-    /// the place of ours. Not so in a sticky one, as `/tmp`.
+    /// Checks the directories above. A user with write access to one of them can rename its content
+    /// and replace the lock directory. A sticky one, as `/tmp`, is safe.
     fn check_parents(&self) -> Result<(), Error> {
         for parent in self.path.ancestors().skip(1) {
             let found = std::fs::symlink_metadata(parent)
@@ -157,7 +157,7 @@ impl Directory {
         rustix::fs::statfs(&self.path).is_ok_and(|it| !IN_MEMORY.contains(&type_of(&it)))
     }
 
-    /// Elsewhere nobody knows.
+    /// Returns false: elsewhere the file system is unknown.
     #[cfg(not(any(target_os = "linux", target_os = "android")))]
     pub(crate) fn is_on_disk(&self) -> bool {
         false
@@ -190,7 +190,7 @@ impl Directory {
     }
 }
 
-/// Makes the directory, unless something is there already.
+/// Creates the directory, unless it exists.
 fn make(path: &Path) -> io::Result<()> {
     match DirBuilder::new().mode(0o700).create(path) {
         Err(exists) if exists.kind() == io::ErrorKind::AlreadyExists => Ok(()),
@@ -198,7 +198,7 @@ fn make(path: &Path) -> io::Result<()> {
     }
 }
 
-/// `path` without links above its last name, which stays as it is: a link in its place is refused.
+/// Resolves links above the last name of `path`, which stays as it is: a link there is refused.
 fn resolve(path: &Path) -> Result<PathBuf, Error> {
     let refuse = |why: &str| {
         let message = format!("the lock directory {path:?} {why}");
@@ -231,7 +231,7 @@ fn no_default(path: &Path, why: io::Error) -> Error {
     Error::new(kind, message).with_source(why)
 }
 
-/// Why the directory at `path` cannot be made, or its parent not be found.
+/// Returns the reason why the directory at `path` cannot be created, or its parent not be found.
 fn no_parent(path: &Path, why: io::Error) -> Error {
     if why.kind() != io::ErrorKind::NotFound {
         return error("create the lock directory", path, why);
@@ -258,20 +258,20 @@ fn lets_others_rename(found: &Metadata) -> bool {
     lets_others_write(found) && found.mode() & STICKY == 0
 }
 
-/// A group that has nobody but this user in it, as many systems give to each user with a umask of 002,
-/// is not others.
+/// Returns true if other users can write to it. A group with no other member, as many systems give
+/// to each user with a umask of 002, does not count.
 fn lets_others_write(found: &Metadata) -> bool {
     let (of_all, of_group) = (found.mode() & 0o002 != 0, found.mode() & 0o020 != 0);
     of_all || of_group && !(found.uid() == user() && is_private(found.gid()))
 }
 
-/// Whether `group` is known to have no member but this user. Only local users and groups are known.
+/// Returns whether `group` is known to have no other member. Only local users and groups are known.
 fn is_private(group: u32) -> bool {
     let read = |path| std::fs::read_to_string(path).unwrap_or_default();
     has_one_member(group, user(), &read("/etc/passwd"), &read("/etc/group"))
 }
 
-/// See passwd(5) and group(5).
+/// Returns whether only `user` is in `group`, see passwd(5) and group(5).
 fn has_one_member(group: u32, user: u32, passwd: &str, groups: &str) -> bool {
     let number = |text: Option<&&str>| text.and_then(|text| text.parse().ok()) == Some(group);
     let users = passwd.lines().map(|line| line.split(':').collect::<Vec<_>>());
@@ -287,12 +287,12 @@ fn has_one_member(group: u32, user: u32, passwd: &str, groups: &str) -> bool {
             .is_some_and(|members| members.split(',').all(|it| it.is_empty() || it == ours[0]))
 }
 
-/// Whether nobody but `user` (and root, who can do anything) can replace files in the directory.
+/// Returns an error if other users than `user` and root can replace files in the directory.
 fn trusts(found: &Metadata, user: u32) -> Result<(), String> {
     let (owner, mode) = (found.uid(), found.mode() & 0o7777);
     if owner != user && owner != 0 {
         return Err(format!(
-            "belongs to user {owner}, who could replace locks of user {user}; give a directory of your own"
+            "belongs to user {owner}, which could replace locks of user {user}; give a directory of your own"
         ));
     }
     if lets_others_write(found) {
@@ -303,8 +303,8 @@ fn trusts(found: &Metadata, user: u32) -> Result<(), String> {
     Ok(())
 }
 
-/// The name of a file system that is shared with other hosts, by its number and, for those that all have
-/// the number of FUSE, by what the list of mounts calls it.
+/// The name of a file system that is shared with other hosts, by its number and, for those that all
+/// have the number of FUSE, by the name in the list of mounts.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn network_file_system(number: u64, kind: Option<&str>) -> Option<String> {
     let named = NETWORK_FILE_SYSTEMS.iter().find(|&&(of, _)| of == number);
@@ -324,7 +324,7 @@ fn mount_of(path: &Path) -> Option<String> {
     Some(id.trim().to_owned())
 }
 
-/// What a line of `/proc/self/mountinfo` says after its separator, see proc(5).
+/// Returns the file system in a line of `/proc/self/mountinfo`, see proc(5).
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn kind_of<'a>(mount: &str, mounts: &'a str) -> Option<&'a str> {
     let line = mounts.lines().find(|line| line.split(' ').next() == Some(mount))?;
@@ -354,8 +354,8 @@ const NETWORK_FILE_SYSTEMS: &[(u64, &str)] = &[
     (0xbacb_acbc, "vmhgfs"),
 ];
 
-/// FUSE says nothing of what is behind it. These are known; others exclude the processes that use the
-/// same mount, which is what is promised.
+/// FUSE does not name the storage behind it. These are known; others exclude the processes of the
+/// same mount, as documented.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 const NETWORK_FUSE: &[&str] = &[
     "afp",

@@ -1,4 +1,4 @@
-//! From the kernel's errors to faults that say what to do.
+//! Errors of the kernel as faults, with advice.
 
 use std::fmt;
 use std::io;
@@ -8,34 +8,38 @@ use lock_core::Error;
 use lock_core::backend::{Fault, FaultKind};
 use rustix::io::Errno;
 
-/// A system call on a file that failed, before the lock is ours, or that leaves it as it was: nothing
-/// was applied. Where that is not so, it is [in doubt](in_doubt).
-pub(crate) fn fault(doing: &'static str, path: &Path, source: io::Error) -> Fault {
+/// Returns the fault of a failed system call that left the lock as it was: nothing was applied.
+/// Other failures have an [unknown effect](with_unknown_effect).
+pub(crate) fn fault(action: &'static str, path: &Path, source: io::Error) -> Fault {
     let (kind, advice) = classify(&source);
-    Fault::not_applied(kind, Trouble::new(doing, path, advice, source))
+    Fault::not_applied(kind, SystemCallError::new(action, path, advice, source))
 }
 
-/// The same, where the answer alone is missing: the lock may have been let go.
-pub(crate) fn unsure(doing: &'static str, path: &Path, source: io::Error) -> Fault {
+/// Returns the fault of a system call that may have released the lock although it failed.
+pub(crate) fn fault_of_unknown_effect(
+    action: &'static str,
+    path: &Path,
+    source: io::Error,
+) -> Fault {
     let (kind, advice) = classify(&source);
-    Fault::unknown(kind, Trouble::new(doing, path, advice, source))
+    Fault::unknown(kind, SystemCallError::new(action, path, advice, source))
 }
 
-/// What failed after something had been changed, or half changed: what it was good for may be so.
-pub(crate) fn in_doubt(fault: Fault) -> Fault {
+/// Returns the same fault with an unknown effect, for failures after a change.
+pub(crate) fn with_unknown_effect(fault: Fault) -> Fault {
     Fault::unknown(fault.kind(), fault.into_source())
 }
 
-/// A file that we must not lock.
+/// Returns the fault of a file that must not be locked.
 pub(crate) fn refused(path: &Path, why: &'static str) -> Fault {
     let message = format!("{} {why}", path.display());
     Fault::not_applied(FaultKind::Invalid, message)
 }
 
-/// The same as [`fault`], before there is a backend.
-pub(crate) fn error(doing: &'static str, path: &Path, source: io::Error) -> Error {
+/// Returns the same as [`fault`], before there is a backend.
+pub(crate) fn error(action: &'static str, path: &Path, source: io::Error) -> Error {
     let (kind, advice) = classify(&source);
-    let message = format!("cannot {doing} {}; {advice}", path.display());
+    let message = format!("cannot {action} {}; {advice}", path.display());
     Error::new(kind.into(), message).with_source(source)
 }
 
@@ -72,28 +76,28 @@ fn classify(error: &io::Error) -> (FaultKind, &'static str) {
     }
 }
 
-/// What was being done, and what to do about it; the kernel's word is the source.
+/// A failed action with advice. The kernel's error is the source.
 #[derive(Debug)]
-struct Trouble {
-    doing: &'static str,
+struct SystemCallError {
+    action: &'static str,
     path: PathBuf,
     advice: &'static str,
     source: io::Error,
 }
 
-impl Trouble {
-    fn new(doing: &'static str, path: &Path, advice: &'static str, source: io::Error) -> Self {
-        Self { doing, path: path.to_owned(), advice, source }
+impl SystemCallError {
+    fn new(action: &'static str, path: &Path, advice: &'static str, source: io::Error) -> Self {
+        Self { action, path: path.to_owned(), advice, source }
     }
 }
 
-impl fmt::Display for Trouble {
+impl fmt::Display for SystemCallError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "cannot {} {}; {}", self.doing, self.path.display(), self.advice)
+        write!(f, "cannot {} {}; {}", self.action, self.path.display(), self.advice)
     }
 }
 
-impl std::error::Error for Trouble {
+impl std::error::Error for SystemCallError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         Some(&self.source)
     }

@@ -1,4 +1,4 @@
-//! Who has locked a file: asked without locking it.
+//! The holders of a locked file, read without locking it.
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
@@ -12,15 +12,16 @@ use lock_core::{FencingToken, Label};
 use crate::fault::fault;
 use crate::record::{HolderRecord, Record};
 
-/// The pid namespace of this process; 0 where there is none.
+/// Returns the pid namespace of this process; 0 where there is none.
 pub(crate) fn pid_space() -> u64 {
     std::fs::metadata("/proc/self/ns/pid").map_or(0, |namespace| namespace.ino())
 }
 
-/// The pid namespace of the machine itself, see linux/proc_ns.h: there, the dead keep their pids.
+/// The pid namespace of the machine itself, see linux/proc_ns.h. There, ended processes keep their
+/// pids in records.
 const INITIAL: u64 = 0xefff_fffc;
 
-/// Who holds it by a lease, which lasts for `left`.
+/// Returns the holder by a lease, which lasts for `left`.
 pub(crate) fn detached(record: &Record, left: Duration) -> Vec<Holder> {
     let holder = record.holder.iter().map(|ours| {
         let mut holder = described(ours, record);
@@ -30,41 +31,44 @@ pub(crate) fn detached(record: &Record, left: Duration) -> Vec<Holder> {
     holder.collect()
 }
 
-/// Those who have locked `file`, which says `record` of the last one of us.
+/// Returns the processes that have locked `file`, whose `record` names the last holder of this
+/// backend.
 ///
-/// The kernel's list of locks leaves out holders whose pid means nothing in our pid namespace.
+/// The kernel's list of locks leaves out holders whose pid means nothing in the pid namespace of
+/// this process.
 pub(crate) fn holders(file: &File, path: &Path, record: &Record) -> Result<Vec<Holder>, Fault> {
     let inode = kernel::inode_of(file).map_err(|e| fault("examine", path, e))?;
     let mut listed = kernel::holders_of(&inode)?;
     let here = pid_space();
     let ours = record.holder.as_ref();
     if listed.is_empty() && ours.is_some_and(|ours| ours.pid_space == here && here != INITIAL) {
-        // Whoever signed has not let go. Dead, it may have left its lock to who inherited it; to
-        // whom that lock belonged, the kernel does not tell here.
-        listed = kernel::heirs_of(&inode);
+        // The recorded holder has not released. If it ended, a child may have inherited the lock;
+        // the kernel does not name the first holder here.
+        listed = kernel::inheritors_of(&inode);
     }
     if listed.is_empty()
-        && let Some(elsewhere) = ours.filter(|ours| ours.pid_space != here)
+        && let Some(other) = ours.filter(|ours| ours.pid_space != here)
     {
         let message = format!(
             "{} was locked in another pid namespace (as process {}), into which this process cannot look; ask there",
             path.display(),
-            elsewhere.pid
+            other.pid
         );
         return Err(Fault::not_applied(FaultKind::Unsupported, message));
     }
     let holders = listed.into_iter().map(|pid| {
-        // Another pid is that of a holder who writes no records, like flock(1).
+        // Another pid is that of a holder that writes no records, like flock(1).
         let Some(ours) = ours.filter(|ours| ours.pid == pid && ours.pid_space == here) else {
             let mut holder = Holder::new(None);
             holder.label = Some(Label::new(&format!("pid {pid}")));
             return holder;
         };
         let mut holder = described(ours, record);
-        if let Some(heir) = kernel::heir_of(pid, &inode) {
-            // The process that signed the record has ended. This one keeps its lock, and is the one to end.
+        if let Some(inheritor) = kernel::inheritor_of(pid, &inode) {
+            // The process that signed the record has ended. This one keeps its lock, and is the one
+            // to end.
             let of = ours.label.as_ref().map_or("", Label::as_str);
-            holder.label = Some(Label::new(&format!("pid {heir}, started by {of}")));
+            holder.label = Some(Label::new(&format!("pid {inheritor}, started by {of}")));
         }
         holder
     });
@@ -90,8 +94,8 @@ mod kernel {
 
     use crate::fault::fault;
 
-    /// A file as `/proc/locks` names it. Not what stat(2) says: on btrfs and overlayfs the kernel's
-    /// own numbers differ from those.
+    /// A file as `/proc/locks` names it. On btrfs and overlayfs these numbers differ from those of
+    /// stat(2).
     #[derive(Debug, PartialEq, Eq)]
     pub(super) struct Inode {
         pub(super) major: u32,
@@ -111,7 +115,7 @@ mod kernel {
         let device = field("mnt_id:").and_then(|id| device_of(&mounts, id.trim()));
         let (major, minor) = match device {
             Some(device) => device,
-            // A mount outside of what this process sees.
+            // A mount that this process cannot see.
             None => {
                 let device = file.metadata()?.dev();
                 (rustix::fs::major(device), rustix::fs::minor(device))
@@ -126,13 +130,14 @@ mod kernel {
         Some((major.parse().ok()?, minor.parse().ok()?))
     }
 
-    /// How often a list that comes in pieces is read again before the lock is said to be free.
+    /// Limit of reads of a list that comes in pieces, before the lock is reported as free.
     const PASSES: u32 = 5;
 
-    /// The processes that have locked it with flock(2).
+    /// Returns the processes that have locked it with flock(2).
     ///
     /// The kernel gives the list in pieces of a page. Each is exact, but an entry is left out when
-    /// one before it vanishes between two pieces: who is listed has the lock, who is not may have it.
+    /// one before it vanishes between two pieces. A listed process has the lock; one that is not
+    /// listed may have it.
     pub(super) fn holders_of(inode: &Inode) -> Result<Vec<u32>, Fault> {
         let path = Path::new("/proc/locks");
         for _ in 0..PASSES {
@@ -153,22 +158,22 @@ mod kernel {
         Ok(Vec::new())
     }
 
-    /// The processes that have a descriptor by which it is locked.
-    pub(super) fn heirs_of(inode: &Inode) -> Vec<u32> {
+    /// Returns the processes that have a descriptor by which it is locked.
+    pub(super) fn inheritors_of(inode: &Inode) -> Vec<u32> {
         let all = std::fs::read_dir("/proc").into_iter().flatten().flatten();
         let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
         pids.filter(|&pid| inherits(pid, inode)).collect()
     }
 
-    /// The oldest process that keeps the lock of `pid`, if that one does not have it open any more.
-    pub(super) fn heir_of(pid: u32, inode: &Inode) -> Option<u32> {
+    /// Returns the oldest process that keeps the lock of `pid`, if that one has closed it.
+    pub(super) fn inheritor_of(pid: u32, inode: &Inode) -> Option<u32> {
         if inherits(pid, inode) {
             return None;
         }
-        heirs_of(inode).into_iter().min_by_key(|&heir| (started(heir), heir))
+        inheritors_of(inode).into_iter().min_by_key(|&inheritor| (started(inheritor), inheritor))
     }
 
-    /// When a process was started, see proc(5).
+    /// Returns the start time of a process, see proc(5).
     fn started(pid: u32) -> u64 {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         // The program's name, in parentheses, may hold anything.
@@ -185,7 +190,8 @@ mod kernel {
         })
     }
 
-    /// The text, and in how many pieces it came. The buffer is larger than a piece can be.
+    /// Reads a text, and returns it with the number of its pieces. The buffer is larger than a
+    /// piece can be.
     fn read(path: &Path) -> io::Result<(String, u32)> {
         let mut file = File::open(path)?;
         let mut buffer = vec![0; 1 << 16];
@@ -205,7 +211,8 @@ mod kernel {
         Ok((String::from_utf8_lossy(&text).into_owned(), pieces))
     }
 
-    /// `7: FLOCK  ADVISORY  WRITE 5038 fe:00:10010780 0 EOF`; waiters have `->` after the number.
+    /// Parses `7: FLOCK  ADVISORY  WRITE 5038 fe:00:10010780 0 EOF`; waiters have `->` after the
+    /// number.
     pub(super) fn parse(line: &str) -> Option<(u32, Inode)> {
         let mut words = line.split_whitespace().skip(1);
         if words.next()? != "FLOCK" {

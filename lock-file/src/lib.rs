@@ -62,7 +62,7 @@
 //! # Child processes
 //!
 //! Descriptors are close-on-exec. A process that gets one from [`descriptor`] keeps the lock
-//! without its guard's process; with [`place_descriptor`] as well, it keeps the next waiter asleep.
+//! without its guard's process; with [`queue_descriptor`] as well, it keeps the next waiter asleep.
 //!
 //! # More in the repository
 //!
@@ -74,29 +74,31 @@
 //! [`Fencing::Durable`]: lock_core::Fencing::Durable
 //! [`Fencing::Seeded`]: lock_core::Fencing::Seeded
 
-mod attempt;
 mod backend;
-#[cfg(any(target_os = "linux", target_os = "android"))]
-mod bell;
-#[cfg(not(any(target_os = "linux", target_os = "android")))]
-#[path = "no_bell.rs"]
-mod bell;
-mod breaking;
+mod break_marker;
 mod claims;
+mod config;
 mod counter;
-mod detached;
 mod directory;
+mod disk_thread;
 mod fault;
+#[cfg(any(target_os = "linux", target_os = "android"))]
+mod file_watch;
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+#[path = "no_file_watch.rs"]
+mod file_watch;
 #[cfg(any(target_os = "linux", target_os = "android"))]
 mod holders;
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 #[path = "no_holders.rs"]
 mod holders;
 mod lock_file;
+mod names;
 mod open_files;
 mod queue;
 mod record;
 mod share;
+mod verbs;
 
-pub use backend::FileLocks;
-pub use claims::{descriptor, place_descriptor};
+pub use claims::{descriptor, queue_descriptor};
+pub use config::FileLocks;

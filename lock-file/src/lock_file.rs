@@ -13,12 +13,13 @@ use lock_core::{Error, ErrorKind};
 use rustix::fs::{FlockOperation, OFlags, Timespec, Timestamps, UTIME_NOW, flock, futimens};
 use rustix::io::Errno;
 
-use crate::counter::{self, FILE_LEN, SLOTS, Whose};
+use crate::counter::{self, FILE_LEN, SLOTS, SlotOrigin};
 use crate::directory::Directory;
-use crate::fault::{fault, in_doubt, refused, unsure};
+use crate::fault::{fault, fault_of_unknown_effect, refused, with_unknown_effect};
 use crate::record::{self, Record, Written};
 
-/// An open lock file. Dropping it unlocks it, unless it is [left](Self::leave_locked), and closes it.
+/// An open lock file. Dropping it unlocks it, unless it is [left locked](Self::leave_locked), and
+/// closes it.
 #[derive(Debug)]
 pub(crate) struct LockFile {
     file: File,
@@ -27,12 +28,12 @@ pub(crate) struct LockFile {
     /// Closing alone would leave it to a child that is being started, which has a copy of the
     /// descriptor until it executes its program.
     is_locked: AtomicBool,
-    /// Device and inode. They belong to nobody else while the file is open.
+    /// Device and inode. No other file has them while this one is open.
     id: (u64, u64),
 }
 
 impl LockFile {
-    /// Opens the file at `path`, and makes it if it is missing.
+    /// Opens the file at `path`, and creates it if it is missing.
     pub(crate) fn make(directory: &Directory, path: &Path) -> Result<Self, Fault> {
         let how = OFlags::RDWR | OFlags::CREATE;
         let file = match directory.open_file(path, how) {
@@ -50,7 +51,7 @@ impl LockFile {
         Self::if_there(directory, OFlags::RDWR, path)
     }
 
-    /// The same, to read it.
+    /// Opens the file at `path` for reading, if it is there.
     pub(crate) fn look_at(directory: &Directory, path: &Path) -> Result<Option<Self>, Fault> {
         Self::if_there(directory, OFlags::RDONLY, path)
     }
@@ -63,7 +64,7 @@ impl LockFile {
         }
     }
 
-    /// A new file at `path`, to be moved to where it belongs.
+    /// Creates a new file at `path`, to be moved to its place.
     pub(crate) fn draft(directory: &Directory, path: &Path) -> Result<Self, Fault> {
         let file = directory.open_file(path, OFlags::RDWR | OFlags::CREATE | OFlags::TRUNC);
         Self::of(directory, file.map_err(|e| fault("create", path, e.into()))?, path)
@@ -87,7 +88,7 @@ impl LockFile {
         self.opened
     }
 
-    /// Locks it. False if somebody else has.
+    /// Locks it. Returns false if another process has locked it.
     pub(crate) fn flock(&self) -> Result<bool, Fault> {
         let is_locked = match flock(&self.file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => true,
@@ -98,12 +99,12 @@ impl LockFile {
         Ok(is_locked)
     }
 
-    /// From here on the lock ends when it is unlocked, or the last descriptor of it is closed.
+    /// Keeps the lock on drop: it ends when it is unlocked, or its last descriptor is closed.
     pub(crate) fn leave_locked(&self) {
         self.is_locked.store(false, Ordering::Relaxed);
     }
 
-    /// True while this is the file that others open under the same name.
+    /// Returns true while this is the file that others open under the same name.
     pub(crate) fn is_in_place(&self) -> Result<bool, Fault> {
         match id_at(&self.path) {
             Ok(id) => Ok(id == self.id),
@@ -112,7 +113,7 @@ impl LockFile {
         }
     }
 
-    /// Reads the record. It is known if the file has the bytes that were `written` last.
+    /// Reads the record, without parsing if the file has the bytes of `written`.
     pub(crate) fn read_after(&self, written: Option<Written>) -> Result<Record, Fault> {
         let bytes = self.read_at(0)?;
         match written {
@@ -130,14 +131,14 @@ impl LockFile {
         let record = Record::parse(bytes);
         match record {
             Some(record) if record != Record::BLANK => Ok(record),
-            // Nothing, or the start of anything: then the slots tell whose it is.
+            // Nothing, or the start of anything: then the slots tell its writer.
             _ => {
                 let found = self.file.metadata().map_err(|e| fault("examine", &self.path, e))?;
                 let slots = [self.read_at(SLOTS[0])?, self.read_at(SLOTS[1])?];
-                let ours = match counter::whose(&slots) {
-                    Whose::Ours => true,
-                    Whose::Nobodys => record.is_some(),
-                    Whose::Others => false,
+                let ours = match counter::origin(&slots) {
+                    SlotOrigin::Ours => true,
+                    SlotOrigin::Empty => record.is_some(),
+                    SlotOrigin::Foreign => false,
                 };
                 (ours && found.len() <= FILE_LEN)
                     .then_some(Record::BLANK)
@@ -146,27 +147,28 @@ impl LockFile {
         }
     }
 
-    /// The same at a glance; `None` if it begins with somebody else's data.
+    /// Reads the record without the slots; `None` if the file begins with foreign data.
     pub(crate) fn parse(&self) -> Result<Option<Record>, Fault> {
         Ok(Record::parse(&self.read_at(0)?))
     }
 
-    /// Replaces what stands in it. Only for whoever has locked it and found a record, or nothing.
+    /// Replaces the record. Only for a process that has locked the file and found a record, or
+    /// nothing.
     pub(crate) fn write(&self, record: &Record) -> Result<(), Fault> {
         self.write_bytes(&record.to_bytes())
     }
 
-    /// The same, as bytes.
+    /// Replaces the record by bytes.
     pub(crate) fn write_bytes(&self, record: &[u8; record::LEN]) -> Result<(), Fault> {
         self.write_at(record, 0)
     }
 
-    /// Up to which number the counter was reserved; `None` if that is not known.
+    /// Returns the highest reserved token; `None` if that is unknown.
     pub(crate) fn reserved(&self) -> Result<Option<u64>, Fault> {
         Ok(self.slots()?.into_iter().flatten().max())
     }
 
-    /// Reserves numbers, for good: returns when they are on the disk.
+    /// Reserves tokens durably: returns when they are on the disk.
     pub(crate) fn reserve(&self, up_to: u64) -> Result<(), Fault> {
         let [first, second] = self.slots()?;
         let at = SLOTS[usize::from(first > second)];
@@ -178,7 +180,7 @@ impl LockFile {
         Ok(())
     }
 
-    /// A new file is only there after a crash if its directory knows it.
+    /// Syncs the directory. After a crash, a new file exists only if its directory was synced.
     fn sync_name(&self) -> Result<(), Fault> {
         let directory = self.path.parent().unwrap_or(Path::new("/"));
         File::open(directory)
@@ -189,19 +191,19 @@ impl LockFile {
     /// Unlocks it for every process that has inherited the descriptor.
     pub(crate) fn unlock(&self) -> Result<(), Fault> {
         flock(&self.file, FlockOperation::Unlock)
-            .map_err(|e| unsure("unlock", &self.path, e.into()))?;
+            .map_err(|e| fault_of_unknown_effect("unlock", &self.path, e.into()))?;
         self.is_locked.store(false, Ordering::Relaxed);
         Ok(())
     }
 
-    /// Wakes who waits for this file to be closed, where others have it open as well.
-    pub(crate) fn ring(&self) {
+    /// Wakes the waiters that watch this file, where other processes have it open as well.
+    pub(crate) fn notify_waiters(&self) {
         let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
         // They look by themselves after a while.
         let _ = futimens(&self.file, &Timestamps { last_access: now, last_modification: now });
     }
 
-    /// Whether the kernel lets this user replace it in a sticky directory.
+    /// Returns whether the kernel lets this user replace it in a sticky directory.
     pub(crate) fn is_replaceable(&self) -> Result<bool, Fault> {
         let found = self.file.metadata().map_err(|e| fault("examine", &self.path, e))?;
         let user = rustix::process::geteuid().as_raw();
@@ -212,14 +214,14 @@ impl LockFile {
         &self.file
     }
 
-    /// Puts this file in the place of the one at `path`, for good.
+    /// Moves this file to `path` durably.
     pub(crate) fn move_to(mut self, path: &Path) -> Result<(), Fault> {
         if let Err(why) = std::fs::rename(&self.path, path) {
             let _ = std::fs::remove_file(&self.path);
             return Err(fault("replace", path, why));
         }
         path.clone_into(&mut self.path);
-        self.sync_name().map_err(in_doubt)
+        self.sync_name().map_err(with_unknown_effect)
     }
 
     fn slots(&self) -> Result<[Option<u64>; 2], Fault> {
@@ -227,7 +229,7 @@ impl LockFile {
         Ok([slot(SLOTS[0])?, slot(SLOTS[1])?])
     }
 
-    /// The bytes of a record that begins there.
+    /// Reads the bytes of a record or slot.
     fn read_at(&self, at: u64) -> Result<Vec<u8>, Fault> {
         let mut bytes = vec![0; record::LEN];
         // One call: a regular file gives all that it has.
@@ -262,8 +264,8 @@ impl AsFd for LockFile {
 
 /// Returns the device and the inode of the file at `path`.
 ///
-/// Only these are asked for. Since Linux 6.13, a file whose times were asked for gets a new time with
-/// its next write, and each write would change the inode, too.
+/// Only these are asked for. Since Linux 6.13, a file whose times were asked for gets a new time
+/// with its next write, and each write would change the inode, too.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn id_at(path: &Path) -> io::Result<(u64, u64)> {
     use rustix::fs::{AtFlags, CWD, StatxFlags, makedev, statx};
@@ -289,7 +291,7 @@ pub(crate) fn is_missing(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
-/// The directory is not there any more, and could not be made again.
+/// Returns the fault of a directory that vanished and could not be created again.
 pub(crate) fn gone(error: Error) -> Fault {
     let kind = match error.kind() {
         ErrorKind::Denied => FaultKind::Denied,

@@ -1,4 +1,4 @@
-//! Systems without a list of locks: nobody can be asked who has locked a file.
+//! Systems without a list of kernel locks.
 
 use std::fs::File;
 use std::path::Path;
@@ -7,12 +7,12 @@ use lock_core::backend::{Fault, Holder};
 
 use crate::record::Record;
 
-/// There are no pid namespaces.
+/// Returns 0: there are no pid namespaces.
 pub(crate) fn pid_space() -> u64 {
     0
 }
 
-/// Not to be had without locking the file.
+/// Returns an error: the holders are unknown without locking the file.
 pub(crate) fn holders(_: &File, _: &Path, _: &Record) -> Result<Vec<Holder>, Fault> {
     Err(Fault::unsupported("inspect"))
 }

@@ -1,12 +1,13 @@
-//! Lock files that stay open for a moment after a release, so that the next pair on the same name need
-//! neither open nor close them.
+//! Lock files that stay open for a moment after a release, so that the next pair on the same name
+//! need neither open nor close them.
 //!
-//! An open file is no lock, and it may have been deleted or replaced meanwhile. Each attempt checks that
-//! after it has locked the file, see [`attempt`](crate::attempt). These are the bounds:
+//! An open file is no lock, and it may have been deleted or replaced meanwhile. Each attempt checks
+//! that after it has locked the file, see [`attempt`](crate::verbs). These are the bounds:
 //!
-//! * A file is used again for [`KEPT`] after it was opened, and closed within twice that time. So an idle
-//!   process does not keep its file system busy.
-//! * A process that was forked does not use the files of its parent: both would have one kernel lock.
+//! * A file is used again for [`KEPT`] after it was opened, and closed within twice that time. So
+//!   an idle process does not keep its file system busy.
+//! * A process that was forked does not use the files of its parent: both would have one kernel
+//!   lock.
 //! * At most [`MAX`] files stay open, and none where another open fails for want of descriptors.
 
 use std::collections::HashMap;
@@ -20,7 +21,7 @@ use tokio::runtime::Handle;
 use crate::lock_file::LockFile;
 use crate::record::Written;
 
-/// How long after it was opened a file is used again.
+/// Time from the opening of a file for which it is used again.
 const KEPT: Duration = Duration::from_secs(1);
 const MAX: usize = 64;
 
@@ -33,12 +34,12 @@ struct Table {
     files: HashMap<LockName, (LockFile, Written)>,
     /// The process that has locked them.
     process: u32,
-    /// True while a task closes those that are old.
+    /// True while a task closes old files.
     is_swept: bool,
 }
 
 impl OpenFiles {
-    /// Takes out the file of a lock, and what stood in it.
+    /// Takes out the file of a lock, with its last record.
     pub(crate) fn take(
         &self,
         name: &LockName,
@@ -74,7 +75,7 @@ impl OpenFiles {
         table.files.insert(name.clone(), (file, written));
     }
 
-    /// Closes them all. False if there is none.
+    /// Closes all files. Returns false if there is none.
     pub(crate) fn close(&self) -> bool {
         !std::mem::take(&mut self.table().files).is_empty()
     }
@@ -98,7 +99,7 @@ fn is_old(file: &LockFile, now: Moment) -> bool {
     file.opened() + KEPT <= now
 }
 
-/// Closes old files as long as there are files. If its runtime ends, it closes all.
+/// A task that closes old files as long as there are files. If its runtime ends, it closes all.
 struct Sweeper(Weak<OpenFiles>);
 
 impl Sweeper {

@@ -1,23 +1,24 @@
-//! The queue of the processes that wait for one lock: named pipes in a directory beside the lock file.
+//! The queue of the processes that wait for one lock: named pipes in a directory beside the lock
+//! file.
 //!
 //! This is a queue lock after Craig, and Landin and Hagersten ("Queue locks on cache coherent
-//! multiprocessors", 1994), made of directory entries. Each process in the queue has a pipe of its own,
-//! which is open for writing as long as it waits and, if it was granted in its turn, as long as it
-//! holds. The process behind it has that pipe open for reading. The kernel hangs up when the last copy
-//! of the writing end is closed: at the release, at a cancellation, or when the process dies. So a
-//! release wakes one process, needs no inotify, and costs the same however many wait.
+//! multiprocessors", 1994), made of directory entries. Each process in the queue has a pipe of its
+//! own, which is open for writing as long as it waits and, if it was granted in its turn, as long
+//! as it holds. The process behind it has that pipe open for reading. The kernel hangs up when the
+//! last copy of the writing end is closed: at the release, at a cancellation, or when the process
+//! dies. So a release wakes one process, needs no inotify, and costs the same however many wait.
 //!
 //! `tail` names the pipe of the last process. A newcomer exchanges its own pipe and that one in one
-//! step (`RENAME_EXCHANGE`). Then the entry that is called by the inode of a process's pipe *is* the
-//! pipe ahead of it. A process that leaves before its turn leaves this entry, and the one behind it
-//! takes that over. One that is granted in its turn removes it: a pipe that is gone and has no entry
-//! ends the queue.
+//! step (`RENAME_EXCHANGE`). Then the entry that is called by the inode of a process's pipe *is*
+//! the pipe ahead of it. A process that leaves before its turn leaves this entry, and the one
+//! behind it takes that over. One that is granted in its turn removes it: a pipe that is gone and
+//! has no entry ends the queue.
 //!
-//! Joining takes a shared kernel lock on the directory for some system calls, so that joins do not wait
-//! for each other. Only who takes the dead off the end takes an exclusive one, and nobody blocks in
-//! either.
+//! Joining takes a shared kernel lock on the directory for some system calls, so that joins do not
+//! wait for each other. Only a removal of ended processes from the end takes an exclusive one, and
+//! no process blocks in either.
 //!
-//! The queue excludes nobody. It tells who goes first; the lock on the lock file decides.
+//! The queue gives the order only; the lock on the lock file decides.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -42,32 +43,32 @@ use crate::share;
 pub(crate) const SUFFIX: &str = ".d";
 const TAIL: &str = "tail";
 
-/// How often in a row a newcomer finds the directory removed, or being tidied.
+/// Limit of retries of a newcomer whose directory is removed or tidied.
 const TRIES: u32 = 200;
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// How often who tidies asks for the directory while others join.
+/// Limit of retries for the exclusive lock on the directory while others join.
 const TIDYING_TRIES: u32 = 20;
 
-/// A queue that a member of a group has tied into a ring has no end.
+/// Limit of the length. A queue that a member of a group has made circular has no end.
 const MAX_HOPS: u32 = 20_000;
 
-/// What says that a process has left while a child of it may have its pipe. More than a byte, because
-/// a reader that looks just then takes one away.
-const LEFT: [u8; 64] = [b'.'; 64];
+/// The content of a pipe whose process has left while a child of it may have the pipe. It is longer
+/// than a byte, because a concurrent reader takes one away.
+const LEFT_MARK: [u8; 64] = [b'.'; 64];
 
 /// The queue before one lock.
 #[derive(Clone, Debug)]
 pub(crate) struct Queue {
     path: PathBuf,
-    /// Where the lock file is.
+    /// The directory of the lock file.
     parent: Directory,
 }
 
-/// A place in the queue. Dropping it leaves the queue: if it waits, for everybody; if it has come to
-/// hold the lock, as far as no child process has inherited it.
+/// An entry in the queue. Dropping it leaves the queue: a waiter always, a holder as far as no
+/// child process has inherited the entry.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct QueueEntry {
     queue: Queue,
     /// `None` only while it is dropped.
     ours: Option<Pipe>,
@@ -89,18 +90,20 @@ impl Queue {
         Self { path: path.into(), parent: directory.clone() }
     }
 
-    /// False if no process waits.
+    /// Returns false if no process waits.
     pub(crate) fn exists(&self) -> bool {
         rustix::fs::access(&self.path, Access::EXISTS).is_ok()
     }
 
-    /// Takes the last place. `None` where there can be no queue, as on a full disk.
+    /// Joins at the end. Returns `None` where there can be no queue, as on a full disk.
     ///
-    /// A process without descriptors is refused: without a place it would overtake the others.
-    pub(crate) async fn join(&self) -> Result<Option<Place>, Fault> {
+    /// # Errors
+    ///
+    /// A process without descriptors is refused: without an entry it would overtake the others.
+    pub(crate) async fn join(&self) -> Result<Option<QueueEntry>, Fault> {
         for _ in 0..TRIES {
             let why = match self.try_join() {
-                Ok(place) => return Ok(Some(place)),
+                Ok(entry) => return Ok(Some(entry)),
                 // The last process has just left, or others take the dead away.
                 Err(Errno::NOENT) => match self.make() {
                     Ok(()) => continue,
@@ -112,20 +115,20 @@ impl Queue {
                 }
                 Err(why) => why,
             };
-            return self.unless_it_lacks_descriptors(why).map(|()| None);
+            return self.check_descriptors(why).map(|()| None);
         }
         Ok(None)
     }
 
-    /// An error only for want of descriptors.
-    pub(crate) fn unless_it_lacks_descriptors(&self, why: Errno) -> Result<(), Fault> {
+    /// Returns an error only for a lack of descriptors.
+    pub(crate) fn check_descriptors(&self, why: Errno) -> Result<(), Fault> {
         match lacks_descriptors(why) {
             true => Err(fault("queue in", &self.path, why.into())),
             false => Ok(()),
         }
     }
 
-    /// True if a process is in the queue. Removes what the dead have left.
+    /// Returns true if a process is in the queue. Removes the entries of processes that ended.
     pub(crate) fn is_occupied(&self) -> bool {
         let Ok(directory) = self.open() else { return false };
         let nearest = match self.look_at(&directory, TAIL) {
@@ -139,7 +142,7 @@ impl Queue {
         is_occupied
     }
 
-    /// How many wait; `None` where there can be no queue.
+    /// Returns the number of waiters; `None` where there can be no queue.
     pub(crate) fn len(&self) -> Option<u64> {
         let directory = match self.open() {
             Ok(directory) => directory,
@@ -157,16 +160,16 @@ impl Queue {
         Some(waiting)
     }
 
-    /// Sends away the holder of a lock that was broken. The process behind it is the first one then. If
-    /// the holder did not come from the queue, all keep their places.
-    pub(crate) fn pass_over_holder(&self) {
+    /// Removes the holder of a lock that was broken. The process behind it is the head then. If the
+    /// holder did not come from the queue, all keep their positions.
+    pub(crate) fn remove_holder(&self) {
         if let Ok(directory) = self.open() {
-            let _ = self.pass_over_from(&directory, TAIL.to_owned(), true);
+            let _ = self.remove_head(&directory, TAIL.to_owned(), true);
         }
     }
 
-    /// Sends away the process at the front, as seen from the process whose entry this is.
-    fn pass_over_from(
+    /// Removes the head, as seen from the process with this entry.
+    fn remove_head(
         &self,
         directory: &OwnedFd,
         mut entry: String,
@@ -189,15 +192,15 @@ impl Queue {
         }
         let _ = unlinkat(directory, first.name(), AtFlags::empty());
         let how = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let again = self.admit(openat(directory, entry, how, Mode::empty())?)?;
+        let again = self.check_pipe(openat(directory, entry, how, Mode::empty())?)?;
         if again.id == first.id {
-            again.says_that_it_left();
+            again.mark_left();
         }
         Ok(())
     }
 
-    fn try_join(&self) -> Result<Place, Errno> {
-        let directory = Locked::lock(self.open()?, FlockOperation::NonBlockingLockShared)?;
+    fn try_join(&self) -> Result<QueueEntry, Errno> {
+        let directory = LockedDirectory::lock(self.open()?, FlockOperation::NonBlockingLockShared)?;
         let directory = &directory.0;
         let ours = self.make_pipe(directory)?;
         let name = ours.name();
@@ -210,20 +213,22 @@ impl Queue {
             // Where names cannot be exchanged, there is no queue.
             return Err(if why == Errno::NOENT { Errno::IO } else { why });
         }
-        let mut place = Place { queue: self.clone(), ours: Some(ours), ahead: None, waits: true };
-        place.ahead = match self.look_at(directory, &name) {
+        let mut entry =
+            QueueEntry { queue: self.clone(), ours: Some(ours), ahead: None, waits: true };
+        entry.ahead = match self.look_at(directory, &name) {
             Err(why) if lacks_descriptors(why) => return Err(why),
             ahead => ahead.unwrap_or_default(),
         };
-        Ok(place)
+        Ok(entry)
     }
 
-    /// From here on the entry `name` is the pipe that was the last one.
+    /// Exchanges `name` with the tail: from here on the entry `name` is the pipe that was the last
+    /// one.
     fn swap(&self, directory: &OwnedFd, name: &str) -> Result<(), Errno> {
         renameat_with(directory, name, directory, TAIL, RenameFlags::EXCHANGE)
     }
 
-    /// Puts a pipe of nobody at the end of a new queue.
+    /// Puts a pipe without a process at the end of a new queue.
     fn begin(&self, directory: &OwnedFd) -> Result<(), Errno> {
         let name = self.make_pipe(directory)?.name();
         match renameat_with(directory, &name, directory, TAIL, RenameFlags::NOREPLACE) {
@@ -232,17 +237,17 @@ impl Queue {
         }
     }
 
-    /// A pipe with an entry of its own name. That is made under another one, because an earlier pipe of
-    /// the same inode may have left its entry.
+    /// Creates a pipe with an entry of its own name. It is created under another one, because an
+    /// earlier pipe of the same inode may have left its entry.
     fn make_pipe(&self, directory: &OwnedFd) -> Result<Pipe, Errno> {
-        let draft = share::name_of_draft();
+        let draft = share::draft_name();
         mkfifoat(directory, &draft, Mode::RUSR | Mode::WUSR)?;
         let how = OFlags::RDWR | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let made = openat(directory, &draft, how, Mode::empty()).and_then(|pipe| {
             if let Some(share) = self.parent.share() {
-                share.dress_pipe(&pipe)?;
+                share.share_pipe(&pipe)?;
             }
-            let pipe = self.admit(pipe)?;
+            let pipe = self.check_pipe(pipe)?;
             renameat(directory, &draft, directory, pipe.name()).map(|()| pipe)
         });
         if made.is_err() {
@@ -251,7 +256,7 @@ impl Queue {
         made
     }
 
-    /// The nearest process that has not left, from `pipe` on.
+    /// Returns the nearest process that has not left, from `pipe` on.
     fn nearest(&self, directory: &OwnedFd, mut pipe: Pipe) -> Result<Option<Pipe>, Errno> {
         for _ in 0..MAX_HOPS {
             if !pipe.is_gone() {
@@ -265,14 +270,14 @@ impl Queue {
         Ok(None)
     }
 
-    /// Takes those that have left off the end of the queue, and removes it if there is no other one.
+    /// Removes processes that left from the end of the queue, and the queue if it is empty.
     fn tidy(&self) {
         let Ok(directory) = self.open() else { return };
-        // Most of the time others wait, and nobody who joins is to be injected.
+        // Most of the time others wait, and newcomers are not to be disturbed.
         if self.look_at(&directory, TAIL).is_ok_and(|tail| tail.is_some_and(|it| !it.is_gone())) {
             return;
         }
-        let Some(directory) = Locked::soon(directory) else { return };
+        let Some(directory) = LockedDirectory::soon(directory) else { return };
         let directory = &directory.0;
         for _ in 0..MAX_HOPS {
             match self.look_at(directory, TAIL) {
@@ -292,7 +297,8 @@ impl Queue {
         }
     }
 
-    /// Removes what processes have left that died while they joined. Nobody joins now.
+    /// Removes the drafts of processes that ended while they joined. The exclusive lock keeps
+    /// newcomers out.
     fn sweep(&self) {
         let entries = std::fs::read_dir(&self.path).into_iter().flatten().flatten();
         for name in entries.filter_map(|entry| entry.file_name().into_string().ok()) {
@@ -313,18 +319,18 @@ impl Queue {
         }
     }
 
-    /// The pipe that an entry names; `None` if there is no such entry.
+    /// Opens the pipe that an entry names; `None` if there is no such entry.
     fn look_at(&self, directory: &OwnedFd, entry: &str) -> Result<Option<Pipe>, Errno> {
         let how = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         match openat(directory, entry, how | OFlags::NOCTTY, Mode::empty()) {
-            Ok(file) => self.admit(file).map(Some),
+            Ok(file) => self.check_pipe(file).map(Some),
             Err(Errno::NOENT) => Ok(None),
             Err(e) => Err(e),
         }
     }
 
-    /// Refuses what is no pipe of ours. Nothing of it was read.
-    fn admit(&self, file: OwnedFd) -> Result<Pipe, Errno> {
+    /// Refuses a file that is no pipe of this backend. Nothing of it was read.
+    fn check_pipe(&self, file: OwnedFd) -> Result<Pipe, Errno> {
         let found = fstat(&file)?;
         let is_ours = self.parent.share().is_none_or(|share| share.trusts_pipe(&found));
         if is_ours && FileType::from_raw_mode(found.st_mode) == FileType::Fifo {
@@ -335,9 +341,13 @@ impl Queue {
     }
 }
 
-impl Place {
-    /// The pipe that hangs up when there is something to do; `None` for the first one. Closes ranks if
-    /// the process ahead has left. An error if that takes descriptors, and there are none.
+impl QueueEntry {
+    /// Returns the pipe of the process ahead, which hangs up when that process leaves; `None` for
+    /// the head. Takes over the entry of a process that has left.
+    ///
+    /// # Errors
+    ///
+    /// The takeover needs descriptors and there are none.
     pub(crate) fn ahead(&mut self) -> Result<Option<Arc<File>>, Fault> {
         while let Some(ahead) = &self.ahead {
             if !ahead.is_gone() {
@@ -346,7 +356,7 @@ impl Place {
             self.ahead = match self.take_over(ahead) {
                 Ok(next) => next,
                 Err(why) => {
-                    self.queue.unless_it_lacks_descriptors(why)?;
+                    self.queue.check_descriptors(why)?;
                     None
                 }
             };
@@ -354,39 +364,39 @@ impl Place {
         Ok(None)
     }
 
-    /// True if it did not come when it was the first one. It has no place any more.
-    pub(crate) fn was_passed_over(&self) -> bool {
+    /// Returns true if it did not respond as the head, and lost its position.
+    pub(crate) fn lost_position(&self) -> bool {
         self.ours.as_ref().is_none_or(Pipe::has_left)
     }
 
-    /// It holds the lock, in its turn.
-    pub(crate) fn comes_to_hold(&mut self) {
+    /// Records that it holds the lock, in its turn.
+    pub(crate) fn becomes_holder(&mut self) {
         self.waits = false;
         if let (Some(ours), Ok(directory)) = (&self.ours, self.queue.open()) {
             let _ = unlinkat(&directory, ours.name(), AtFlags::empty());
         }
     }
 
-    /// It took the lock before its turn, because the first one did not.
-    pub(crate) fn overtakes(self) {
+    /// Records that it took the lock before its turn, because the head did not.
+    pub(crate) fn overtake(self) {
         if let (Some(ours), Ok(directory)) = (&self.ours, self.queue.open()) {
-            let _ = self.queue.pass_over_from(&directory, ours.name(), false);
+            let _ = self.queue.remove_head(&directory, ours.name(), false);
         }
     }
 
-    /// Leaves the queue, also where child processes have inherited the place.
+    /// Leaves the queue, also where child processes have inherited the entry.
     pub(crate) fn leave(self) {
         if let Some(ours) = &self.ours {
-            ours.says_that_it_left();
+            ours.mark_left();
         }
     }
 
-    /// For a child process, which keeps the place with it.
+    /// Returns a copy for a child process, which keeps the entry with it.
     pub(crate) fn copy(&self) -> Option<OwnedFd> {
         self.ours.as_ref()?.file.as_fd().try_clone_to_owned().ok()
     }
 
-    /// Takes the entry of who was ahead, if that one left before its turn.
+    /// Takes the entry of the process ahead, if that one left before its turn.
     fn take_over(&self, gone: &Pipe) -> Result<Option<Pipe>, Errno> {
         let directory = self.queue.open()?;
         let next = self.queue.look_at(&directory, &gone.name())?;
@@ -397,25 +407,25 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for QueueEntry {
     fn drop(&mut self) {
         if let Some(ours) = self.ours.take()
             && self.waits
         {
             // A child process that is being started has a copy until it executes its program.
-            ours.says_that_it_left();
+            ours.mark_left();
         }
         self.queue.tidy();
     }
 }
 
 impl Pipe {
-    /// The entry of the process that has it.
+    /// Returns the name of the entry of its process.
     fn name(&self) -> String {
         self.id.to_string()
     }
 
-    /// True if the process that had it is gone, or has said that it left.
+    /// Returns true if its process has ended, or has marked that it left.
     fn is_gone(&self) -> bool {
         self.has_left() || !matches!(read(&self.file, &mut [0_u8; 1]), Err(Errno::AGAIN))
     }
@@ -424,9 +434,9 @@ impl Pipe {
         ioctl_fionread(&self.file).is_ok_and(|bytes| bytes > 0)
     }
 
-    fn says_that_it_left(&self) {
+    fn mark_left(&self) {
         // A full pipe says so already.
-        let _ = write(&self.file, &LEFT);
+        let _ = write(&self.file, &LEFT_MARK);
     }
 }
 
@@ -436,14 +446,14 @@ fn lacks_descriptors(why: Errno) -> bool {
 
 /// A directory with a kernel lock on it. Closing alone would leave that to a child process that is
 /// being started.
-struct Locked(OwnedFd);
+struct LockedDirectory(OwnedFd);
 
-impl Locked {
+impl LockedDirectory {
     fn lock(directory: OwnedFd, how: FlockOperation) -> Result<Self, Errno> {
         flock(&directory, how).map(|()| Self(directory))
     }
 
-    /// Exclusively, unless others join for longer than a moment.
+    /// Locks it exclusively, unless others join for longer than a moment.
     fn soon(directory: OwnedFd) -> Option<Self> {
         for _ in 0..TIDYING_TRIES {
             match flock(&directory, FlockOperation::NonBlockingLockExclusive) {
@@ -456,7 +466,7 @@ impl Locked {
     }
 }
 
-impl Drop for Locked {
+impl Drop for LockedDirectory {
     fn drop(&mut self) {
         let _ = flock(&self.0, FlockOperation::Unlock);
     }

@@ -1,8 +1,8 @@
-//! What stands at the start of a lock file: the last fencing token, and who holds the lock.
+//! The record at the start of a lock file: the last fencing token and the holder.
 //!
-//! It is written with every grant and release, and never synced on its own account: it says what is
-//! so while the machine is up. What a token may not go back behind after a crash of the machine
-//! stands in [`counter`](crate::counter).
+//! It is written with every grant and release, and never synced by itself: it describes the state
+//! while the machine is up. The token that must be exceeded after a crash of the machine is in
+//! [`counter`](crate::counter).
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -17,29 +17,29 @@ pub(crate) const LEN: usize = 512;
 const MAGIC: &str = "lock-file 1\n";
 const SUM: &str = "\nsum ";
 
-/// What a lock file says.
+/// The content of a lock file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Record {
-    /// The last number given out; `None` if it was never written, or was torn by a crash of the
-    /// machine.
+    /// The last token that was granted; `None` if it was never written, or was torn by a crash of
+    /// the machine.
     pub(crate) number: Option<u64>,
-    /// Up to which number the counter was synced.
+    /// The highest token that was synced.
     pub(crate) reserved: Option<Reserved>,
-    /// Who wrote it, unless the lock was let go. Not erased by a crash: of a guarded hold, only the
-    /// kernel knows whether it lasts.
+    /// The claim that wrote it, unless the lock was released. A crash does not erase it: of a
+    /// guarded hold, only the kernel knows whether it lasts.
     pub(crate) holder: Option<HolderRecord>,
 }
 
-/// Numbers that may be given out without another sync.
+/// Tokens that may be granted without another sync.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Reserved {
     pub(crate) up_to: u64,
-    /// The boot in which that was written down: from an earlier one, what stands beside it may be
+    /// The boot in which that was written down: from an earlier one, the record beside it may be
     /// older than the last grant.
     pub(crate) boot: String,
 }
 
-/// Who holds a lock.
+/// The holder of a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct HolderRecord {
     pub(crate) owner: OwnerId,
@@ -49,11 +49,11 @@ pub(crate) struct HolderRecord {
     /// Wall clock, as time since 1970.
     pub(crate) since: Duration,
     pub(crate) label: Option<Label>,
-    /// Of a detached hold, which no kernel lock keeps.
+    /// The lease of a detached hold, which no kernel lock keeps.
     pub(crate) lease: Option<LeaseRecord>,
 }
 
-/// Until when a detached hold lasts.
+/// The end of a detached hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LeaseRecord {
     /// Time since the boot.
@@ -75,18 +75,18 @@ impl From<Record> for Written {
 }
 
 impl Record {
-    /// Nothing is known.
+    /// A record without content.
     pub(crate) const BLANK: Self = Self { number: None, reserved: None, holder: None };
 
-    /// The record in `bytes`, the beginning of a file; `None` if they are somebody else's data,
-    /// which must not be overwritten. Total: any bytes have an answer.
+    /// Parses `bytes`, the beginning of a file. Returns `None` for foreign data, which must not be
+    /// overwritten. Total: any bytes have an answer.
     pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
         let magic = MAGIC.as_bytes();
         if bytes.starts_with(magic) {
             let record = &bytes[..bytes.len().min(LEN)];
             return Some(Self::parse_own(record).unwrap_or(Self::BLANK));
         }
-        // What other users of flock(2) create, and what a crash of the machine leaves of a record.
+        // Files of other users of flock(2), and residue of a record after a crash of the machine.
         let zeroed = bytes.iter().all(|&byte| byte == 0);
         (zeroed || magic.starts_with(bytes)).then_some(Self::BLANK)
     }
@@ -123,7 +123,7 @@ impl Record {
         Some(Self { number: Some(last), reserved: reserved(), holder: holder() })
     }
 
-    /// The bytes to write at the start of the file.
+    /// Returns the bytes at the start of the file.
     pub(crate) fn to_bytes(&self) -> [u8; LEN] {
         let mut text = String::from(MAGIC.trim_end());
         if let Some(number) = self.number {
@@ -147,11 +147,12 @@ impl Record {
     }
 }
 
-/// `text` with its checksum, blank up to the end.
+/// Returns `text` with its checksum, padded with blanks.
 ///
 /// # Panics
 ///
-/// It does not fit. The longest label is 120 bytes, and the rest of a record has at most 330.
+/// Panics if it does not fit. The longest label is 120 bytes, and the rest of a record has at most
+/// 330.
 pub(crate) fn with_sum(mut text: String) -> [u8; LEN] {
     let sum = checksum(&text);
     let _ = writeln!(text, "{SUM}{sum:016x}");
@@ -162,7 +163,7 @@ pub(crate) fn with_sum(mut text: String) -> [u8; LEN] {
     bytes
 }
 
-/// The text in front of the checksum, if that one is right.
+/// Returns the text in front of the checksum, if that is right.
 pub(crate) fn check_sum(bytes: &[u8]) -> Option<&str> {
     let text = std::str::from_utf8(bytes.trim_ascii_end()).ok()?;
     let (body, sum) = text.split_at(text.rfind('\n')?);
@@ -170,7 +171,7 @@ pub(crate) fn check_sum(bytes: &[u8]) -> Option<&str> {
     (sum == checksum(body)).then_some(body)
 }
 
-/// FNV-1a: against tearing, not against malice.
+/// Computes FNV-1a: against tearing, not against malice.
 fn checksum(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |sum, byte| {
         (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
@@ -229,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_ours_is_told_apart() {
+    fn foreign_records_are_recognized() {
         let zeros = [0; LEN];
         for blank in ["", "lock", "lock-file 1\n", "lock-file 1\nnumber 7"] {
             assert_eq!(Record::parse(blank.as_bytes()), Some(Record::BLANK));

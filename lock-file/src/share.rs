@@ -1,25 +1,25 @@
 //! A directory that the members of a group share.
 //!
 //! Members trust each other with the contents of lock files: every holder writes its record and
-//! advances the counter. They do not trust each other with anything else. A member can plant whatever
-//! it likes under the name of a lock file: a link, a pipe, a file with a second name elsewhere. So
-//! nothing is opened outside of the directory. An opened file is neither locked nor read unless it is
-//! a regular file with one name, and has the group and the mode of our own files.
+//! advances the counter. They do not trust each other with anything else. A member can plant
+//! anything that it likes under the name of a lock file: a link, a pipe, a file with a second name
+//! other. So nothing is opened outside of the directory. An opened file is neither locked nor read
+//! unless it is a regular file with one name, and has the group and the mode of our own files.
 //!
-//! The kernel does the rest: the directory belongs to root and is sticky, so no member can delete or
-//! replace the file of another one; and it is closed to everybody who is not in the group.
+//! The kernel does the rest: the directory belongs to root and is sticky, so no member can delete
+//! or replace the file of another one; and it is closed to users outside of the group.
 //!
-//! No file is opened with `O_CREAT` under the name of a lock: `fs.protected_regular` refuses that in
-//! sticky directories if the file belongs to another user, for root as well. A new file gets its mode
-//! and group under a name of its own. Then it is renamed, unless another process was faster. So
-//! no process sees it half made, and the umask does not matter.
+//! No file is opened with `O_CREAT` under the name of a lock: `fs.protected_regular` refuses that
+//! in sticky directories if the file belongs to another user, for root as well. A new file gets its
+//! mode and group under a name of its own. Then it is renamed, unless another process was faster.
+//! So no process sees it half made, and the umask does not matter.
 //!
 //! The directory of a [queue](crate::queue) is not sticky, because each newcomer exchanges its own
-//! entry and that of the last one, whoever made it. So members can disorder a queue, as they can keep
-//! others out by holding a lock. They can do no more by it: a queue is used only if each member may do
-//! there all that we do, and only through its descriptor, with names that have no slash in them. What
-//! is planted there is opened without following links, without blocking and without making it, and is
-//! not read unless it is a pipe with one name and the group and mode of ours.
+//! entry and that of the last one, of any member. So members can disorder a queue, as they can keep
+//! others out by holding a lock. They can do no more by it: a queue is used only if each member may
+//! do there all that we do, and only through its descriptor, with names that have no slash in them.
+//! A file that is planted there is opened without following links, without blocking and without
+//! making it, and is not read unless it is a pipe with one name and the group and mode of ours.
 
 use std::ffi::OsStr;
 use std::fs::{File, Metadata};
@@ -39,7 +39,7 @@ const FILE_MODE: u32 = 0o660;
 /// The mode of the directory of a queue, in which members exchange each other's entries.
 const QUEUE_MODE: u32 = 0o2770;
 
-/// Begins the name of a file that is not in its place yet. No lock file is called so.
+/// Prefix of a file that is not in its place yet. No lock file has it.
 const DRAFT: &str = ".new-";
 
 /// The group that shares a directory.
@@ -57,7 +57,7 @@ impl Share {
         Ok(Self { group: found.gid() })
     }
 
-    /// Makes sure that the directory can be trusted.
+    /// Checks that the directory can be trusted.
     pub(crate) fn check(&self, directory: &Path) -> Result<(), Error> {
         let handle = open_directory(directory).map_err(|e| match e {
             Errno::NOTDIR | Errno::LOOP => refusal(directory, "is not a directory"),
@@ -91,13 +91,13 @@ impl Share {
         found.st_uid == 0 && found.st_gid == self.group && found.st_mode & 0o7777 == DIRECTORY_MODE
     }
 
-    /// Why a file is not one of ours; it must not be touched then. One that has just been replaced
-    /// has no name at all.
+    /// Returns the reason why a file is foreign and must not be touched. A file that has just been
+    /// replaced has no name at all.
     pub(crate) fn distrusts(&self, found: &Metadata) -> Option<&'static str> {
         self.distrust(found.nlink() > 1, found.gid(), found.mode())
     }
 
-    /// True if a pipe of a queue is one of ours.
+    /// Returns true if a pipe of a queue is one of this backend.
     pub(crate) fn trusts_pipe(&self, found: &Stat) -> bool {
         self.distrust(found.st_nlink > 1, found.st_gid, found.st_mode).is_none()
     }
@@ -144,17 +144,18 @@ impl Share {
         if is_ours { Ok(queue) } else { Err(Errno::PERM) }
     }
 
-    /// Makes the directory of a queue at `path`, which is in `directory`.
+    /// Creates the directory of a queue at `path`, which is in `directory`.
     pub(crate) fn make_queue(&self, directory: &Path, path: &Path) -> Result<(), Errno> {
         let (handle, name) = self.enter(directory, path)?;
-        let draft = name_of_draft();
+        let draft = draft_name();
         rustix::fs::mkdirat(&handle, &draft, Mode::RWXU)?;
         let how = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let made = rustix::fs::openat(&handle, &draft, how, Mode::empty());
-        let placed = made.and_then(|queue| self.dress(&queue, QUEUE_MODE)).and_then(|()| {
-            let only_if_missing = RenameFlags::NOREPLACE;
-            rustix::fs::renameat_with(&handle, &draft, &handle, name, only_if_missing)
-        });
+        let placed =
+            made.and_then(|queue| self.set_group_and_mode(&queue, QUEUE_MODE)).and_then(|()| {
+                let only_if_missing = RenameFlags::NOREPLACE;
+                rustix::fs::renameat_with(&handle, &draft, &handle, name, only_if_missing)
+            });
         if placed.is_err() {
             let _ = rustix::fs::unlinkat(&handle, &draft, AtFlags::REMOVEDIR);
         }
@@ -162,11 +163,11 @@ impl Share {
     }
 
     /// Gives a pipe that this process has just made to the group.
-    pub(crate) fn dress_pipe(&self, pipe: impl AsFd) -> Result<(), Errno> {
-        self.dress(pipe, FILE_MODE)
+    pub(crate) fn share_pipe(&self, pipe: impl AsFd) -> Result<(), Errno> {
+        self.set_group_and_mode(pipe, FILE_MODE)
     }
 
-    /// The directory, and a name in it.
+    /// Opens the directory, and returns it with a name in it.
     fn enter<'a>(&self, directory: &Path, path: &'a Path) -> Result<(OwnedFd, &'a OsStr), Errno> {
         let handle = open_directory(directory)?;
         if !self.trusts(&fstat(&handle)?) {
@@ -176,10 +177,10 @@ impl Share {
     }
 
     fn make_file(&self, directory: &OwnedFd, name: &OsStr) -> Result<(), Errno> {
-        let draft = name_of_draft();
+        let draft = draft_name();
         let how = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let file = rustix::fs::openat(directory, &draft, how, Mode::RUSR | Mode::WUSR)?;
-        let placed = self.dress(&file, FILE_MODE).and_then(|()| {
+        let placed = self.set_group_and_mode(&file, FILE_MODE).and_then(|()| {
             let only_if_missing = RenameFlags::NOREPLACE;
             rustix::fs::renameat_with(directory, &draft, directory, name, only_if_missing)
         });
@@ -193,7 +194,7 @@ impl Share {
         }
     }
 
-    fn dress(&self, file: impl AsFd, mode: u32) -> Result<(), Errno> {
+    fn set_group_and_mode(&self, file: impl AsFd, mode: u32) -> Result<(), Errno> {
         if fstat(&file)?.st_gid != self.group {
             fchown(&file, None, Some(Gid::from_raw(self.group)))?;
         }
@@ -201,12 +202,12 @@ impl Share {
     }
 }
 
-/// A name that no other file has.
-pub(crate) fn name_of_draft() -> String {
+/// Returns a name that no other file has.
+pub(crate) fn draft_name() -> String {
     format!("{DRAFT}{}", OwnerId::mint().expose())
 }
 
-/// True if a file with this name was not put into its place.
+/// Returns true if a file with this name was not moved to its place.
 pub(crate) fn is_draft(name: &str) -> bool {
     name.starts_with(DRAFT)
 }

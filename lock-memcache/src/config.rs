@@ -9,10 +9,10 @@ use crate::keys::Keys;
 
 const DEFAULT_PORT: u16 = 11211;
 
-/// More servers than anybody spreads locks over.
+/// Limit of servers in a URL.
 const MAX_SERVERS: usize = 100;
 
-/// Where the servers are, who we are there, and under which prefix their locks stand.
+/// Addresses, credentials and key prefix.
 ///
 /// ```
 /// # fn main() -> Result<(), lock_core::Error> {
@@ -33,7 +33,7 @@ pub struct Config {
     pub(crate) keys: Keys,
 }
 
-/// What a server wants that was started with `-Y`.
+/// The credentials of a server that was started with `-Y`.
 #[derive(Clone)]
 pub(crate) struct Credentials {
     pub(crate) user: String,
@@ -41,22 +41,22 @@ pub(crate) struct Credentials {
 }
 
 impl Config {
-    /// Reads a URL: `memcache://[user:password@]host[:port][,host[:port]…]`, with the option
-    /// [`prefix`](Self::prefix) as `?prefix=…`. An IPv6 address stands in brackets. User, password and
-    /// prefix are percent-decoded.
+    /// Parses a URL: `memcache://[user:password@]host[:port][,host[:port]…]`, with the option
+    /// [`prefix`](Self::prefix) as `?prefix=…`. An IPv6 address stands in brackets. User, password
+    /// and prefix are percent-decoded.
     ///
-    /// Of several servers, each has its share of the locks. Which one has a lock depends on the servers as
-    /// they are written here, in any order: all clients must write them alike.
+    /// Of several servers, each has its share of the locks. The server of a lock depends on the
+    /// spelling of the servers here, in any order: all clients must write them alike.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Invalid`] if it cannot be understood. No error repeats the URL: it may hold a
+    /// [`ErrorKind::Invalid`] if it cannot be parsed. No error repeats the URL: it may hold a
     /// password.
     pub fn new(url: &str) -> Result<Self, Error> {
         Url::parse(url)?.try_into()
     }
 
-    /// What it takes out of `url`.
+    /// Parses `url` and takes its options out.
     fn of(url: &mut Url) -> Result<Self, Error> {
         if url.scheme() != "memcache" {
             return Err(invalid("the URL of memcached servers begins with memcache://"));
@@ -94,7 +94,7 @@ impl Config {
 }
 
 impl Credentials {
-    /// The server takes both in one line, with a blank between them.
+    /// Checks both. The server takes them in one line, with a blank between them.
     fn new((user, password): (String, String)) -> Result<Self, Error> {
         let is_odd = |c: char| c.is_control() || c == ' ' || c == ':';
         if user.is_empty() || user.contains(is_odd) || password.contains(char::is_control) {
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_refused_without_being_repeated() {
+    fn invalid_urls_are_refused_without_being_repeated() {
         for url in [
             "",
             "memcache:h",

@@ -1,4 +1,4 @@
-//! From refusals and broken lines to faults that say what to do.
+//! Refusals and failed connections as faults, with advice.
 
 use std::fmt;
 
@@ -8,31 +8,31 @@ use lock_core::backend::{Effect, Fault, FaultKind};
 use Effect::{NotApplied, Unknown};
 use FaultKind::{Broken, Denied, Invalid, Unavailable, Unsupported};
 
-/// What a server says at its memory limit, when it must not make room (`-M`) or finds none.
+/// The refusal of a server at its memory limit, when it must not make room (`-M`) or finds none.
 pub(crate) const OUT_OF_MEMORY: &str = "SERVER_ERROR out of memory";
 
-/// The server refused a command, in these words.
-pub(crate) fn refused(doing: &'static str, said: &str) -> Fault {
+/// Returns the fault of a command that the server refused.
+pub(crate) fn refused(action: &'static str, said: &str) -> Fault {
     let (effect, kind, advice) = classify(said);
     let said: String = said.chars().take(200).collect();
-    let trouble = Trouble { doing, said: said.escape_debug().to_string(), advice };
+    let refusal = ServerRefusal { action, said: said.escape_debug().to_string(), advice };
     match effect {
-        NotApplied => Fault::not_applied(kind, trouble),
-        Unknown => Fault::unknown(kind, trouble),
+        NotApplied => Fault::not_applied(kind, refusal),
+        Unknown => Fault::unknown(kind, refusal),
     }
 }
 
-/// What failed after the lock was taken: whatever it says, something was applied.
-pub(crate) fn after_all(fault: Fault) -> Fault {
+/// Returns the same fault with an unknown effect, for failures after the lock was taken.
+pub(crate) fn with_unknown_effect(fault: Fault) -> Fault {
     Fault::unknown(fault.kind(), fault.into_source())
 }
 
-/// The connection broke before the answer came.
+/// Returns the fault of a connection that failed before the answer.
 pub(crate) fn broken(server: &str, why: &str) -> Fault {
     Fault::unknown(Unavailable, format!("the connection to {server} failed: {why}"))
 }
 
-/// No connection could be made, so that nothing was asked.
+/// Returns the fault of a connection that could not be made, so that nothing was sent.
 pub(crate) fn no_connection(server: &str, why: &str) -> Fault {
     let why = format!(
         "cannot connect to {server}: {why} (check that the server runs and is reachable, without TLS)"
@@ -40,28 +40,29 @@ pub(crate) fn no_connection(server: &str, why: &str) -> Fault {
     Fault::not_applied(Unavailable, why)
 }
 
-/// An answer that this command never has.
-pub(crate) fn odd_answer(doing: &'static str, what: impl fmt::Display) -> Fault {
-    let said = format!("cannot {doing}: the server gave an answer that makes no sense: {what}");
+/// Returns the fault of a reply that the command never has.
+pub(crate) fn unexpected_reply(action: &'static str, reply: impl fmt::Display) -> Fault {
+    let said = format!("cannot {action}: the server gave an unexpected answer: {reply}");
     Fault::unknown(Broken, said)
 }
 
-/// The counter of the fencing tokens is none of ours any more. It was drawn from.
-pub(crate) fn rewritten(key: &str, number: u64, why: &str) -> Fault {
+/// Returns the fault of a counter of fencing tokens that another client has rewritten. It was drawn
+/// from.
+pub(crate) fn foreign_counter(key: &str, number: u64, why: &str) -> Fault {
     let said = format!(
-        "cannot draw a fencing token: the counter {key} says {number}, which {why} (somebody else wrote to \
+        "cannot draw a fencing token: the counter {key} says {number}, which {why} (another client wrote to \
          the key {key}: delete it, and the next lock begins it anew with the server's clock)"
     );
     Fault::unknown(Invalid, said)
 }
 
-/// The same fault, before there is a backend.
+/// Returns the same fault, before there is a backend.
 pub(crate) fn error(fault: Fault) -> Error {
     let message = match fault.kind() {
         Unavailable => "cannot connect to the servers",
         Denied => "the server refuses access",
-        Unsupported => "the server cannot do what locks need",
-        Broken => "the server answers what no memcached does",
+        Unsupported => "the server lacks a feature that locks need",
+        Broken => "the server sent a reply that no memcached sends",
         _ => "the server cannot accept this",
     };
     Error::new(fault.kind().into(), message).with_source(fault.into_source())
@@ -73,37 +74,37 @@ fn classify(said: &str) -> (Effect, FaultKind, &'static str) {
     } else if said.contains("too many open connections") {
         (NotApplied, Unavailable, "the server has too many clients: raise -c")
     } else if said.contains("unauthenticated") {
-        (NotApplied, Denied, "the server asks who we are: add user:password@ to the URL")
+        (NotApplied, Denied, "the server requires authentication: add user:password@ to the URL")
     } else if said.contains("authentication failure") {
         (NotApplied, Denied, "check user and password")
     } else if said.contains("non-numeric") {
         (
             NotApplied,
             Invalid,
-            "somebody else writes to <prefix>%fence, the key of the fencing tokens: delete it",
+            "another client writes to <prefix>%fence, the key of the fencing tokens: delete it",
         )
     } else if said == "ERROR" {
         (NotApplied, Unsupported, "the server must be memcached 1.6 or newer")
     } else {
-        (Unknown, Unavailable, "look at what the server says")
+        (Unknown, Unavailable, "see the server's message")
     }
 }
 
-/// What was being done, what the server said, and what to do about it.
+/// An action, the refusal of the server, and advice.
 #[derive(Debug)]
-struct Trouble {
-    doing: &'static str,
+struct ServerRefusal {
+    action: &'static str,
     said: String,
     advice: &'static str,
 }
 
-impl fmt::Display for Trouble {
+impl fmt::Display for ServerRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "cannot {}: {} ({})", self.doing, self.said, self.advice)
+        write!(f, "cannot {}: {} ({})", self.action, self.said, self.advice)
     }
 }
 
-impl std::error::Error for Trouble {}
+impl std::error::Error for ServerRefusal {}
 
 #[cfg(test)]
 mod tests {
@@ -127,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_server_says_is_shown_in_one_short_line() {
+    fn refusals_are_shown_in_one_short_line() {
         let shown = refused("do it", &"\x1b[2J".repeat(1000)).into_source().to_string();
         assert!(shown.len() < 2000 && !shown.contains('\x1b'), "{shown}");
     }

@@ -1,4 +1,4 @@
-//! What this process knows of the locks that it holds.
+//! The state of the locks that this process holds.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -6,68 +6,69 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use lock_core::OwnerId;
 use lock_core::clock::Moment;
 
-/// The holds whose tickets are in somebody's hands. An attempt that is repeated without its ticket finds
-/// its token here: the server may not know it.
+/// The holds whose tickets are alive. An attempt that is repeated without its ticket finds its
+/// token here: the server may not know it.
 #[derive(Debug, Default)]
-pub(crate) struct Holds(Mutex<HashMap<OwnerId, Weak<Held>>>);
+pub(crate) struct Holds(Mutex<HashMap<OwnerId, Weak<HoldTicket>>>);
 
-/// What a holder knows of its lock. Its ticket.
+/// The state of a held lock, as its ticket.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct HoldTicket {
     owner: OwnerId,
-    known: Mutex<Known>,
+    known: Mutex<HoldState>,
     holds: Arc<Holds>,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Known {
-    /// Which attempt was granted.
+pub(crate) struct HoldState {
+    /// The attempt that was granted.
     pub(crate) attempt: u64,
     /// The number of the fencing token.
     pub(crate) number: u64,
-    /// The number that the server gave to what it stores, and the connection on which it said so: a
-    /// server that was started anew begins with the same numbers.
+    /// The CAS number of the item, and the connection that returned it: a restarted server begins
+    /// with the same numbers.
     pub(crate) cas: u64,
     pub(crate) connection: u64,
-    /// The lease lasts at least until then.
+    /// The earliest end of the lease.
     pub(crate) until: Moment,
 }
 
 impl Holds {
-    pub(crate) fn get(&self, owner: &OwnerId) -> Option<Arc<Held>> {
+    pub(crate) fn get(&self, owner: &OwnerId) -> Option<Arc<HoldTicket>> {
         self.table().get(owner)?.upgrade()
     }
 
-    /// Notes what is known now.
-    pub(crate) fn note(self: &Arc<Self>, owner: OwnerId, known: Known) -> Arc<Held> {
+    /// Records the present state.
+    pub(crate) fn note(self: &Arc<Self>, owner: OwnerId, known: HoldState) -> Arc<HoldTicket> {
         if let Some(held) = self.get(&owner) {
             *held.lock() = known;
             return held;
         }
-        let held = Arc::new(Held { owner, known: Mutex::new(known), holds: Arc::clone(self) });
+        let held =
+            Arc::new(HoldTicket { owner, known: Mutex::new(known), holds: Arc::clone(self) });
         self.table().insert(owner, Arc::downgrade(&held));
         held
     }
 
-    fn table(&self) -> MutexGuard<'_, HashMap<OwnerId, Weak<Held>>> {
+    fn table(&self) -> MutexGuard<'_, HashMap<OwnerId, Weak<HoldTicket>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Held {
-    pub(crate) fn known(&self) -> Known {
+impl HoldTicket {
+    pub(crate) fn known(&self) -> HoldState {
         *self.lock()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Known> {
+    fn lock(&self) -> MutexGuard<'_, HoldState> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for Held {
+impl Drop for HoldTicket {
     fn drop(&mut self) {
         let mut table = self.holds.table();
-        // Another one may have come in its place.
+        // Another one may have come in its endpoint.
         if table.get(&self.owner).is_some_and(|held| held.strong_count() == 0) {
             table.remove(&self.owner);
         }
@@ -81,12 +82,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_hold_is_known_as_long_as_somebody_has_its_ticket() {
+    fn a_hold_is_known_as_long_as_its_ticket_lives() {
         let (holds, owner) = (Arc::new(Holds::default()), OwnerId::mint());
         let until = Moment::now() + Duration::from_secs(1);
-        let known = Known { attempt: 0, number: 1, cas: 2, connection: 3, until };
+        let known = HoldState { attempt: 0, number: 1, cas: 2, connection: 3, until };
         let held = holds.note(owner, known);
-        let same = holds.note(owner, Known { cas: 4, ..known });
+        let same = holds.note(owner, HoldState { cas: 4, ..known });
         assert_eq!(held.known().cas, 4);
         drop(held);
         assert!(holds.get(&owner).is_some());

@@ -3,11 +3,11 @@
 use lock_core::{Encoding, Error, LockName};
 use sha2::{Digest, Sha256};
 
-/// Everything printable stays as it is, so that a lock with a plain name has the key that other
-/// libraries give it. Blanks, control characters and what is not ASCII never reach a server: there, they
-/// would end the key, or the command.
+/// Characters that are not escaped: all printable ones, so that a lock with a plain name has the
+/// key that other libraries give it. Blanks, control characters and others would end the key, or
+/// the command.
 const PUNCTUATION: &str = "!\"#$&'()*+,-./:;<=>?@[\\]^_`{|}~";
-/// Servers take 250 bytes, and take longer keys, with what follows, for other commands.
+/// Longest key. Servers take 250 bytes, and parse the rest of longer keys as other commands.
 const MAX_KEY: usize = 200;
 
 /// The keys of locks under one prefix.
@@ -27,19 +27,19 @@ impl Keys {
         &self.prefix
     }
 
-    /// The key of the lock `name`.
+    /// Returns the key of the lock `name`.
     pub(crate) fn of(&self, name: &LockName) -> String {
         self.encoding.encode(name)
     }
 
-    /// The key of the counter from which tokens are drawn: of no lock, since no escape begins like this.
-    pub(crate) fn fence(&self) -> String {
+    /// Returns the key of the counter of tokens. No lock has it, since no escape begins like this.
+    pub(crate) fn counter(&self) -> String {
         format!("{}%fence", self.prefix)
     }
 }
 
-/// Which of the `servers` has `key`: the one that gives the highest digest together with it. So each
-/// client finds the same, in whatever order it lists them, and a server more takes a fair share of the
+/// Returns the index of the server of `key`: the one with the highest digest together with it. So
+/// each client finds the same, in any order of servers, and a new server takes a fair share of the
 /// names from each of the others.
 pub(crate) fn server_of(servers: &[String], key: &str) -> usize {
     if servers.len() == 1 {
@@ -77,7 +77,7 @@ mod tests {
         ] {
             assert_eq!(keys(prefix).of(&LockName::new(name).unwrap()), key);
         }
-        assert_eq!(keys("app:").fence(), "app:%fence");
+        assert_eq!(keys("app:").counter(), "app:%fence");
         assert_eq!(keys("").of(&LockName::new("x".repeat(500)).unwrap()).len(), MAX_KEY);
     }
 
@@ -123,6 +123,8 @@ mod tests {
         let names = ["%fence", "fence", "%", "p:%fence"].map(|name| LockName::new(name).unwrap());
         let of_locks: HashSet<String> =
             names.iter().flat_map(|name| [keys("").of(name), keys("p:").of(name)]).collect();
-        assert!(!of_locks.contains(&keys("").fence()) && !of_locks.contains(&keys("p:").fence()));
+        assert!(
+            !of_locks.contains(&keys("").counter()) && !of_locks.contains(&keys("p:").counter())
+        );
     }
 }

@@ -1,14 +1,14 @@
-//! What stands under the key of a held lock.
+//! The value under the key of a held lock.
 
 use lock_core::backend::Claim;
 use lock_core::{FencingToken, Label, OwnerId};
 
-/// The value of a lock of ours: `<owner> <attempt> <number>[ <label>]`.
+/// The value of a lock of this backend: `<owner> <attempt> <number>[ <label>]`.
 ///
-/// The attempt tells those of one owner apart: one that was late may have taken the lock after it was lost.
-/// The number is that of the fencing token, and `-` until the first renewal: it is drawn when the lock
-/// is taken already. They are there also so that a value of another library, which may well be 32 hex
-/// digits, is not taken for ours.
+/// The attempt distinguishes the attempts of one owner: a late one may have taken the lock after it
+/// was lost. The number is the fencing token, and `-` until the first renewal, because it is drawn
+/// when the lock is taken. Both also distinguish the value from one of another library, which may
+/// be 32 hex digits.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Value {
     pub(crate) owner: OwnerId,
@@ -18,10 +18,10 @@ pub(crate) struct Value {
 }
 
 impl Value {
-    /// No value of ours is longer.
+    /// Longest value.
     pub(crate) const MAX_LEN: usize = 255;
 
-    /// `None` if somebody else wrote it.
+    /// Parses a value; `None` if another library wrote it.
     pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(bytes).ok()?;
         let (owner, rest) = text.split_once(' ')?;
@@ -38,7 +38,7 @@ impl Value {
         Some(Self { owner, attempt, number, label })
     }
 
-    /// What `claim` writes.
+    /// Returns the value that `claim` writes.
     pub(crate) fn format(claim: &Claim, attempt: u64, number: Option<u64>) -> String {
         use std::fmt::Write;
 

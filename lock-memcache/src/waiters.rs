@@ -1,5 +1,5 @@
-//! Who waits for which lock. The server tells nobody anything, so it is asked from time to time: by one
-//! waiter of each lock, for all of this backend's waiters.
+//! The waiters of each lock. The server sends no notifications, so one waiter of each lock polls,
+//! for all of this backend's waiters.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -11,50 +11,51 @@ use lock_core::backend::Fault;
 use lock_core::clock::sleep_between;
 use tokio::sync::Notify;
 
-/// Pauses between two looks double from the shortest to the longest, and are longer by up to
-/// four tenths: many processes must not look together. That is 33 looks a second and process in the end.
+/// Pauses between two polls double from the shortest to the longest, and are longer by up to four
+/// tenths, so that many processes do not poll together. In the end that is 33 polls a second for
+/// each process.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
 pub(crate) const LONGEST_PAUSE: Duration = Duration::from_millis(25);
 
-/// All who wait.
+/// All waiters.
 #[derive(Debug, Default)]
 pub(crate) struct Waiters(Mutex<Table>);
 
 #[derive(Debug, Default)]
 struct Table {
-    /// From the first contended attempt of a claim until it holds the lock or is let go.
-    seats: HashMap<OwnerId, Arc<Room>>,
-    rooms: HashMap<String, Weak<Room>>,
+    /// From the first contended attempt of a claim until it holds the lock or is released.
+    by_owner: HashMap<OwnerId, Arc<KeyWaiters>>,
+    by_key: HashMap<String, Weak<KeyWaiters>>,
 }
 
-/// Those who wait for one lock.
+/// The waiters for one lock.
 #[derive(Debug)]
-pub(crate) struct Room {
-    /// The next pause of whoever looks for all.
+pub(crate) struct KeyWaiters {
+    /// The next pause of the waiter that polls for all.
     turn: tokio::sync::Mutex<Duration>,
     freed: Notify,
 }
 
 impl Waiters {
-    /// The claim waits for the lock from now on, and keeps its pace from wait to wait.
-    pub(crate) fn enter(&self, owner: OwnerId, key: &str) -> Arc<Room> {
+    /// Adds the claim to the waiters of its key, with their pause.
+    pub(crate) fn join(&self, owner: OwnerId, key: &str) -> Arc<KeyWaiters> {
         let mut table = self.table();
-        if let Some(room) = table.seats.get(&owner) {
-            return Arc::clone(room);
+        if let Some(waiters) = table.by_owner.get(&owner) {
+            return Arc::clone(waiters);
         }
-        let room = table.rooms.get(key).and_then(Weak::upgrade).unwrap_or_default();
-        table.rooms.insert(key.to_owned(), Arc::downgrade(&room));
-        table.seats.insert(owner, Arc::clone(&room));
-        room
+        let waiters = table.by_key.get(key).and_then(Weak::upgrade).unwrap_or_default();
+        table.by_key.insert(key.to_owned(), Arc::downgrade(&waiters));
+        table.by_owner.insert(owner, Arc::clone(&waiters));
+        waiters
     }
 
     pub(crate) fn leave(&self, owner: &OwnerId, key: &str) {
         let mut table = self.table();
-        if !table.seats.is_empty()
-            && table.seats.remove(owner).is_some()
-            && table.rooms.get(key).is_some_and(|room| room.strong_count() == 0)
+        if !table.by_owner.is_empty()
+            && table.by_owner.remove(owner).is_some()
+            && table.by_key.get(key).is_some_and(|waiters| waiters.strong_count() == 0)
         {
-            table.rooms.remove(key);
+            table.by_key.remove(key);
         }
     }
 
@@ -63,18 +64,18 @@ impl Waiters {
     }
 }
 
-impl Default for Room {
+impl Default for KeyWaiters {
     fn default() -> Self {
         Self { turn: tokio::sync::Mutex::new(SHORTEST_PAUSE), freed: Notify::new() }
     }
 }
 
-impl Room {
-    /// Until somebody of this room has seen that the lock `is_free`.
+impl KeyWaiters {
+    /// Waits until one of these waiters has seen that the lock `is_free`.
     ///
     /// # Cancel safety
     ///
-    /// If who looks for all is dropped, the next one goes on.
+    /// If the waiter that polls is dropped, the next one polls.
     pub(crate) async fn wait<F>(&self, is_free: impl Fn() -> F) -> Result<(), Fault>
     where
         F: Future<Output = Result<bool, Fault>>,
@@ -108,7 +109,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn one_looks_for_all_at_a_bounded_rate_and_all_are_woken() {
+    async fn one_polls_for_all_at_a_bounded_rate_and_all_are_woken() {
         let waiters = Waiters::default();
         let (free, looks) = (AtomicBool::new(false), AtomicU32::new(0));
         let is_free = || async {
@@ -116,13 +117,17 @@ mod tests {
             Ok(free.load(Ordering::SeqCst))
         };
         let owners = [OwnerId::mint(), OwnerId::mint(), OwnerId::mint()];
-        let rooms = owners.map(|owner| waiters.enter(owner, "n"));
-        let dropped = tokio::time::timeout(Duration::from_secs(10), rooms[0].wait(is_free)).await;
+        let by_key = owners.map(|owner| waiters.join(owner, "n"));
+        let dropped = tokio::time::timeout(Duration::from_secs(10), by_key[0].wait(is_free)).await;
         assert!(dropped.is_err());
         let after_ten_seconds = looks.load(Ordering::SeqCst);
         let (all, ()) = tokio::join!(
             async {
-                tokio::join!(rooms[0].wait(is_free), rooms[1].wait(is_free), rooms[2].wait(is_free))
+                tokio::join!(
+                    by_key[0].wait(is_free),
+                    by_key[1].wait(is_free),
+                    by_key[2].wait(is_free)
+                )
             },
             async {
                 sleep(Duration::from_secs(10)).await;
@@ -133,11 +138,11 @@ mod tests {
         let looks = looks.load(Ordering::SeqCst);
         assert!((270..=400).contains(&after_ten_seconds), "{after_ten_seconds} looks of one");
         assert!((540..=800).contains(&looks), "{looks} looks in all");
-        drop(rooms);
+        drop(by_key);
         for owner in owners {
             waiters.leave(&owner, "n");
         }
-        assert!(waiters.table().rooms.is_empty() && waiters.table().seats.is_empty());
+        assert!(waiters.table().by_key.is_empty() && waiters.table().by_owner.is_empty());
     }
 
     #[tokio::test(start_paused = true)]
@@ -149,7 +154,7 @@ mod tests {
             // The pauses have grown by then, and a round is no multiple of them.
             let freed_in = Duration::from_micros(200_000 + u64::from(round) * 7919 % 60_000);
             let freed_at = Moment::now() + freed_in;
-            Room::default().wait(|| async { Ok(freed_at.has_passed()) }).await.unwrap();
+            KeyWaiters::default().wait(|| async { Ok(freed_at.has_passed()) }).await.unwrap();
             late += Moment::now().saturating_since(freed_at);
         }
         let (mean, pause) = (late / ROUNDS, LONGEST_PAUSE * 6 / 5);
@@ -157,12 +162,11 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_looks_may_go_and_the_next_one_looks() {
+    async fn the_next_waiter_polls_if_the_polling_one_is_dropped() {
         let waiters = Waiters::default();
         let began = Moment::now();
         let is_free = || async { Ok((began + Duration::from_secs(2)).has_passed()) };
-        let (one, other) =
-            (waiters.enter(OwnerId::mint(), "n"), waiters.enter(OwnerId::mint(), "n"));
+        let (one, other) = (waiters.join(OwnerId::mint(), "n"), waiters.join(OwnerId::mint(), "n"));
         let (first, second) = tokio::join!(
             tokio::time::timeout(Duration::from_secs(1), one.wait(is_free)),
             tokio::time::timeout(Duration::from_secs(3), other.wait(is_free)),

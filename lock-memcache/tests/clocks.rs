@@ -1,5 +1,5 @@
-//! Clocks that are wrong: the server's. By its monotonic one leases end; by its wall clock it only knows when it was
-//! started, which counters begin with.
+//! Clocks that are wrong: the server's. By its monotonic one leases end; by its wall clock it only
+//! knows when it was started, which counters begin with.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use test_servers::{Memcached as Server, MemcachedOptions, Step};
 const MINUTE: Duration = Duration::from_secs(60);
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// What a loaded machine may need.
+/// Time that a loaded machine may need.
 const SOON: Duration = Duration::from_secs(20);
 
 fn start() -> Server {
@@ -29,7 +29,7 @@ fn time_of(server: &Server) -> u64 {
     server.stat("time").parse().unwrap()
 }
 
-/// The lock of a backend that is asked until it answers.
+/// Acquires the lock of a backend, which is asked until it answers.
 async fn hold(locks: &Memcached, ttl: Duration) -> LockGuard {
     let lock = Locker::new(locks.clone()).lock("n").unwrap().ttl(ttl);
     let end = Moment::now() + SOON;
@@ -56,7 +56,8 @@ async fn a_step_of_the_wall_clock_moves_no_lease_and_no_token() {
         let expires_in = contended(other.try_acquire(&claim("n", 1000)).await).unwrap();
         assert!((Duration::from_secs(40)..=Duration::from_secs(63)).contains(&expires_in));
         assert!(matches!(renew(&locks, &ours).await, Ok(Renewal::Held(_))));
-        // A counter that is begun goes by the same clock, and so does how long it waits for its first draw.
+        // A counter that is begun goes by the same clock, and so does how long it waits for its
+        // first draw.
         assert_eq!(server.command("flush_all"), "OK");
         assert!(matches!(renew(&locks, &ours).await, Ok(Renewal::NotHeld)));
         let token = win(&locks, &mut ours).await.token;
@@ -69,7 +70,7 @@ async fn a_step_of_the_wall_clock_moves_no_lease_and_no_token() {
     );
 }
 
-/// What is documented of a server that is started anew: its clock is what tokens begin with.
+/// As documented, tokens start with the clock of a restarted server.
 #[tokio::test]
 async fn a_restart_takes_the_wall_clock_for_tokens() {
     let server = start();
@@ -82,7 +83,7 @@ async fn a_restart_takes_the_wall_clock_for_tokens() {
     server.restart();
     let behind = hold(&client(&server).await, MINUTE).await.fencing_token();
     assert!(behind > before && behind < ahead, "{behind:?} after {ahead:?}");
-    // Whoever checks tokens finds out.
+    // A resource that checks tokens detects it.
     let gate = FenceGate::new(());
     gate.admit(ahead.unwrap(), |()| ()).unwrap();
     let refused = gate.admit(behind.unwrap(), |()| ()).unwrap_err();
@@ -90,7 +91,7 @@ async fn a_restart_takes_the_wall_clock_for_tokens() {
 }
 
 #[tokio::test]
-async fn a_step_forward_lets_others_in_and_the_holder_is_told() {
+async fn a_step_forward_ends_leases_and_notifies_the_holder() {
     let server = start();
     let (locks, other) = (client(&server).await, client(&server).await);
     let guard = hold(&locks, MINUTE).await;
@@ -108,7 +109,7 @@ async fn a_step_forward_lets_others_in_and_the_holder_is_told() {
     server.monotonic_clock().step(Step::Forward(MINUTE * 2));
     let next = hold(&other, MINUTE).await;
     assert!(guard.is_held(), "that the clock is right was assumed");
-    // Fencing is what is left, and it holds.
+    // Fencing still protects.
     let gate = FenceGate::new(());
     gate.admit(next.fencing_token().unwrap(), |()| ()).unwrap();
     let late = gate.admit(guard.fencing_token().unwrap(), |()| ());
@@ -120,7 +121,7 @@ async fn a_step_forward_lets_others_in_and_the_holder_is_told() {
 
 /// Until its clock is where it was, no lease ends, and no counter is begun.
 #[tokio::test]
-async fn a_step_back_makes_others_wait_and_nobody_hang() {
+async fn a_step_back_delays_others_and_hangs_no_client() {
     const STEP: Duration = Duration::from_secs(6);
 
     let server = start();
@@ -136,7 +137,7 @@ async fn a_step_back_makes_others_wait_and_nobody_hang() {
     server.monotonic_clock().step(Step::Back(HOUR));
     let mut token = next.fencing_token();
     assert_eq!(next.release().await.map_err(|error| error.kind()), Ok(()));
-    // What is there goes on.
+    // Present locks continue.
     for _ in 0..3 {
         let guard = hold(&locks, MINUTE).await;
         assert!(guard.fencing_token() > token);
@@ -151,7 +152,7 @@ async fn a_step_back_makes_others_wait_and_nobody_hang() {
     assert_eq!(server.value("n"), None, "it left the lock shut");
 }
 
-/// The holder's token, the next one's, and how much time the holder had left then.
+/// The tokens of the holder and of the next one, and the rest of the holder's time then.
 #[derive(Debug)]
 struct Overtaken {
     holder: FencingToken,
@@ -159,7 +160,7 @@ struct Overtaken {
     early: Duration,
 }
 
-/// A lock whose holder was cut off as soon as it had it, and who gets it next, as soon as it lapses.
+/// Cuts off a holder as soon as it has the lock, and takes the lock as soon as it expires.
 async fn overtake(server: &Server, name: &str, ttl: Duration) -> Overtaken {
     let other = client(server).await;
     let (guard, _proxy) = hold_cut_off(server, name, ttl).await;
@@ -205,9 +206,10 @@ async fn overtake_many(thousandths: i32, ttl: Duration) -> Vec<Overtaken> {
     all.join_all().await
 }
 
-/// The margin of a hundredth is for long leases; of short ones, the whole seconds that are added leave more.
+/// The margin of a hundredth is for long leases; of short ones, the whole seconds that are added
+/// leave more.
 #[tokio::test]
-async fn a_clock_that_is_a_little_fast_overtakes_nobody() {
+async fn a_slightly_fast_clock_ends_no_lease_early() {
     for (thousandths, ttl) in [(10, 500), (10, 3000), (50, 3000)] {
         for one in overtake_many(thousandths, Duration::from_millis(ttl)).await {
             assert!(one.early.is_zero() && one.next > one.holder, "{ttl} ms: {one:?}");

@@ -1,4 +1,5 @@
-//! Mixed fleets: a client in another language that locks the same key with `add`, in both directions.
+//! Mixed fleets: a client in another language that locks the same key with `add`, in both
+//! directions.
 
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ mod support;
 use support::{Server, client, start};
 
 #[tokio::test]
-async fn what_they_hold_is_not_ours_and_never_touched() {
+async fn foreign_locks_are_contention_and_never_touched() {
     let server = start();
     let locks = client(&server).await;
     let mut theirs = theirs(&server);
@@ -76,7 +77,7 @@ async fn their_touch_of_our_lock_harms_nobody() {
     assert_eq!(theirs.ask("try 300").await, "held");
 }
 
-/// One of theirs that locks `n`.
+/// Starts a foreign client that locks `n`.
 fn theirs(server: &Server) -> Peer {
     Library::Pymemcache.start(&[&server.addr().port().to_string(), "n"])
 }

@@ -1,5 +1,5 @@
-//! An attempt that is late: it reaches the server when its claim was granted by another attempt, has lost the
-//! lock, and somebody else has had it since.
+//! An attempt that is late: it reaches the server when its claim was granted by another attempt,
+//! has lost the lock, and another claim has had it since.
 
 use lock_core::backend::{Claim, HoldKind, Release, ReleaseMode, Renewal};
 use lock_core::{Backend, Detached, ErrorKind, FencingToken, Locker};
@@ -24,7 +24,7 @@ struct Late {
 }
 
 impl Late {
-    /// A claim that holds the lock by its second attempt; its first one is on its way.
+    /// Makes a claim that holds the lock by its second attempt; its first one is on its way.
     async fn new(hold: HoldKind) -> Self {
         let server = start();
         let (proxy, url) = server.proxied();
@@ -41,7 +41,7 @@ impl Late {
         Self { server, proxy, locks, ours, token, attempt }
     }
 
-    /// The lock is lost, somebody else has had it, and the late attempt takes it.
+    /// Loses the lock, lets another claim have it, and lets the late attempt take it.
     async fn lands(&mut self, loss: &str) {
         match loss {
             "break" => {
@@ -103,7 +103,7 @@ async fn its_end_is_not_the_release_of_the_one_that_was_granted() {
 
 /// Another process knows the owner id, and nothing of attempts.
 #[tokio::test]
-async fn it_is_not_adopted_by_whoever_has_the_owner_id() {
+async fn it_is_not_adopted_by_another_process_with_the_owner_id() {
     for renewed in [false, true] {
         let mut late = Late::new(HoldKind::Detached).await;
         let detached = Detached::new(late.ours.name.clone(), late.ours.owner, late.ours.ttl);
@@ -119,7 +119,7 @@ async fn it_is_not_adopted_by_whoever_has_the_owner_id() {
     }
 }
 
-/// It is a hold all the same, until somebody ends it: nobody else gets in.
+/// It is a hold all the same, until a break ends it: no other claim gets in.
 #[tokio::test]
 async fn it_is_seen_and_can_be_broken() {
     let mut late = Late::new(HoldKind::Guarded).await;
@@ -131,7 +131,7 @@ async fn it_is_seen_and_can_be_broken() {
     assert!(matches!(renew(&late.locks, &late.ours).await, Ok(Renewal::NotHeld)));
 }
 
-/// An attempt that is repeated takes what an earlier one took, as a new grant.
+/// A repeated attempt takes the lock of an earlier one, as a new grant.
 #[tokio::test]
 async fn it_is_found_by_a_further_attempt() {
     let mut late = Late::new(HoldKind::Guarded).await;

@@ -1,6 +1,6 @@
-//! Servers count seconds, and leases do not: whoever comes next never comes while a holder still believes
-//! in its lock, at whatever moment of the server's second it was taken, and however late the server is
-//! with the ticks of its clock, within limits.
+//! Servers count seconds, and leases do not: the next grant never comes while a holder still trusts
+//! in its lock, at whatever moment of the server's second it was taken, and however late the server
+//! is with the ticks of its clock, within limits.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -24,7 +24,7 @@ const LEASES: [Duration; 3] =
 /// Names that are locked at the same time.
 const NAMES: usize = 100;
 
-/// What a loaded machine may need.
+/// Time that a loaded machine may need.
 const SLACK: Duration = Duration::from_secs(2);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -45,8 +45,8 @@ async fn nor_if_the_server_is_late() {
     unsteady.join().unwrap();
 }
 
-/// A tick that is late makes all that follow late. So they wander through the second, and where they pass
-/// its end, the server's clock jumps by two.
+/// Makes ticks late. A late tick makes all that follow late. So they wander through the second, and
+/// where they pass its end, the server's clock jumps by two.
 fn make_late(server: &Server, stopped: &Receiver<()>) {
     let pause = |until: Moment| {
         stopped.recv_timeout(until.remaining()) == Err(RecvTimeoutError::Disconnected)
@@ -77,7 +77,7 @@ fn make_late(server: &Server, stopped: &Receiver<()>) {
     }
 }
 
-/// The variable `GRANTS` says how many there are to be, if more than a few.
+/// Runs as many grants as the variable `GRANTS` says, a few by default.
 async fn compete_for(server: Arc<Server>) {
     let grants: usize =
         std::env::var("GRANTS").map_or(0, |grants| grants.parse().expect("a number"));
@@ -125,7 +125,7 @@ async fn hold(
     claimed.send((name, grant.since + lease)).expect("the competitor waits");
 }
 
-/// Adds what is claimed all the time, until it was stored; says when.
+/// Adds the key all the time, until it was stored; returns when.
 fn compete(
     server: SocketAddr,
     claims: Receiver<(String, Moment)>,

@@ -1,4 +1,4 @@
-//! What the laws leave to each backend: what stands on the server, and what is said to it.
+//! Promises beside the laws: the items on the server, and the commands to it.
 
 use std::time::Duration;
 
@@ -203,7 +203,7 @@ async fn a_repeated_attempt_finds_its_token_or_gets_a_higher_one() {
 }
 
 #[tokio::test]
-async fn what_stands_on_the_server_is_what_is_documented() {
+async fn the_item_on_the_server_is_as_documented() {
     let server = start();
     let locks = client(&server).await;
     let mut ours = claim("n", 20_000);
@@ -226,7 +226,7 @@ async fn what_stands_on_the_server_is_what_is_documented() {
     assert_eq!(server.value("n"), None);
 }
 
-/// Who has nothing but the owner id has to see that the lock was granted, at once.
+/// A process with nothing but the owner id has to see that the lock was granted, at once.
 #[tokio::test]
 async fn a_detached_lock_has_its_token_on_the_server() {
     let server = start();

@@ -13,12 +13,12 @@ mod support;
 
 use support::{Server, client, start};
 
-/// What a loaded machine may need.
+/// Time that a loaded machine may need.
 const SLACK: Duration = Duration::from_secs(3);
 
 /// However the server loses its data, its holders are told, and tokens grow.
 #[tokio::test]
-async fn a_flush_is_told_and_tokens_grow_over_it() {
+async fn a_flush_is_notified_and_tokens_grow_over_it() {
     const LEASE: Duration = Duration::from_secs(3);
 
     let server = start();
@@ -96,8 +96,9 @@ async fn tokens_of_a_crowd_grow_over_flushes() {
     }
 }
 
-/// A server that stalls takes its old clock for the new one when it goes on, and what it stores then
-/// lapses early: an assumption of this backend is broken. Fenced writes are right all the same.
+/// A server that stalls takes its old clock for the new one when it goes on, and the items that it
+/// stores then expire early: an assumption of this backend is broken. Fenced writes are right all
+/// the same.
 #[tokio::test]
 async fn a_stall_may_end_a_lease_early_and_tokens_grow_over_it() {
     let server = start();
@@ -116,7 +117,7 @@ async fn a_stall_may_end_a_lease_early_and_tokens_grow_over_it() {
         assert!(grant.token > last);
         ours.ticket.clone_from(&grant.ticket);
         last = grant.token;
-        // Whenever it is that somebody else gets it.
+        // At any time of the next grant.
         let next = loop {
             let mut next = claim("n", 1900);
             if let Ok(lock_core::backend::Attempt::Acquired(grant)) =
@@ -140,7 +141,8 @@ async fn an_evicted_lock_is_a_loss() {
     let locks = Locker::new(client(&server).await);
     let guard = locks.lock("held/0000001").unwrap().ttl(Duration::from_secs(60)).acquire().await;
     let guard = guard.unwrap();
-    // As long as the lock, so that they are kept with it; and nobody looks at it, which would keep it.
+    // As long as the lock, so that they are kept with it; and no client reads it, which would keep
+    // it.
     let (mut operator, value) = (server.connect().unwrap(), "x".repeat(36));
     for number in 0..100_000 {
         operator.command(&format!("set filler/{number:07} 0 0 36\r\n{value}")).unwrap();
@@ -218,8 +220,8 @@ fn held_name(server: &Server) -> String {
     held.expect("it has a share of the locks")
 }
 
-/// One server of several falls silent: the locks that it has are lost, and none of those of the others, though
-/// all are renewed together.
+/// One server of several falls silent: the locks that it has are lost, and none of those of the
+/// others, though all are renewed together.
 #[tokio::test]
 async fn the_other_servers_locks_are_kept() {
     let servers = [start(), start()];
@@ -245,7 +247,7 @@ async fn the_other_servers_locks_are_kept() {
     assert!(kept.iter().all(lock_core::LockGuard::is_held), "those of the other server");
 }
 
-/// A connection on which nothing is answered is given up, and a new one made, without anybody's help.
+/// A connection without replies is replaced, without help.
 #[tokio::test]
 async fn a_silent_connection_is_given_up() {
     let server = start();
@@ -268,7 +270,7 @@ async fn a_silent_connection_is_given_up() {
     eventually(|| proxy.stats().connections == 2).await;
 }
 
-/// What one server is missing is not the others' business, from the beginning.
+/// A missing server does not affect the others, from the beginning.
 #[tokio::test]
 async fn a_fleet_is_connected_to_while_one_of_its_servers_is_down() {
     let servers = [start(), start()];

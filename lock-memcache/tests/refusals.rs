@@ -1,4 +1,4 @@
-//! What servers refuse, and what they are like that should not be used for locks.
+//! Refusals of servers, and servers that are unsuitable for locks.
 
 use std::time::Duration;
 
@@ -13,8 +13,8 @@ mod support;
 
 use support::{Server, client, start};
 
-/// Values as long as those of our locks, until no more fit: then neither does another lock. Renewed ones
-/// are longer, and may have memory of their own.
+/// Stores values as long as those of our locks, until no more fit: then neither does another lock.
+/// Renewed ones are longer, and may have memory of their own.
 fn fill(server: &Server) {
     for length in [36, 51] {
         let stored = fill_with(server, length);
@@ -47,7 +47,7 @@ async fn at_the_memory_limit_no_lock_is_given_and_none_is_lost() {
     assert_eq!((refused.effect(), refused.kind()), (Effect::NotApplied, FaultKind::Unavailable));
     let said = refused.into_source().to_string();
     assert!(said.contains("memory limit") && said.contains("-m"), "{said}");
-    // A server that refuses the newer `ms` for want of memory deletes what is there.
+    // A server that refuses the newer `ms` for want of memory deletes the item.
     for _ in 0..10 {
         contended(others.try_acquire(&claim("held/0000001", 1000)).await);
     }
@@ -125,7 +125,7 @@ async fn servers_that_throw_things_away_are_warned_of() {
 }
 
 #[tokio::test]
-async fn what_is_no_lock_of_ours_is_contention_and_shown_without_a_name() {
+async fn foreign_items_are_contention_and_shown_without_an_owner() {
     let server = start();
     let locks = client(&server).await;
     for (value, seconds) in

@@ -24,7 +24,7 @@ const WARM_UP: usize = 2_000;
 const NAMES: usize = 100_000;
 const AT_A_TIME: usize = 50;
 
-/// What is counted is of the whole process.
+/// The counts are of the whole process.
 static ALONE: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
 fn cycles() -> usize {
@@ -42,7 +42,7 @@ async fn a_long_run_leaves_nothing() {
     eventually(move || Residue::of(&server).is_no_more_than(before)).await;
 }
 
-/// Pairs, and now and then a waiter, a wait that is given up, and a guard that is dropped.
+/// Runs pairs, and now and then a waiter, a cancelled wait, and a dropped guard.
 async fn churn(locks: &Locker, cycles: usize) {
     let tasks = (0..AT_A_TIME).map(|first| {
         let locks = locks.clone();

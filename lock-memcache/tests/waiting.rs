@@ -1,4 +1,4 @@
-//! Waiting, and what it costs.
+//! Waiting, and its cost.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,7 +46,7 @@ async fn one_asks_for_all_of_a_process() {
     assert!(served.expect("all are served").into_iter().all(|end| end.is_ok()));
 }
 
-/// What was sent, in looks: `mg n` and the end of its line.
+/// Returns the number of polls that were sent: `mg n` and the end of its line.
 fn looks(proxy: &Proxy) -> u64 {
     proxy.stats().to_server.received / 6
 }

@@ -23,7 +23,7 @@ pub(crate) fn scratch() -> TempDir {
     tempfile::tempdir().unwrap()
 }
 
-/// Not on tmpfs, where nothing is synced.
+/// Creates a directory that is not on tmpfs, where nothing is synced.
 pub(crate) fn on_disk() -> TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
@@ -44,7 +44,7 @@ pub(crate) async fn is_free(locks: &Locker, name: &str) -> bool {
     }
 }
 
-/// Waits for a condition that is to come true.
+/// Waits until a condition is true.
 pub(crate) async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) {
     let end = Moment::now() + DEADLINE;
     while !condition().await {
@@ -53,7 +53,7 @@ pub(crate) async fn until(what: &str, mut condition: impl AsyncFnMut() -> bool) 
     }
 }
 
-/// The same, without ever sleeping: a paused clock stands still.
+/// Waits the same, without ever sleeping: a paused clock stands still.
 pub(crate) async fn yields_until(what: &str, condition: impl Fn() -> bool) {
     let (_goes_on, ends) = std::sync::mpsc::channel::<()>();
     let end = std::thread::spawn(move || ends.recv_timeout(DEADLINE));
@@ -86,7 +86,7 @@ impl Process {
         command
     }
 
-    /// `flock(1)`, until it is told to go on.
+    /// Starts `flock(1)`, which ends on request.
     pub(crate) fn flock(file: &Path) -> Self {
         let mut command = Command::new("flock");
         command.arg("--no-fork").arg(file);
@@ -104,7 +104,7 @@ impl Process {
         }
     }
 
-    /// The next thing it says.
+    /// Returns its next line.
     pub(crate) fn hear(&mut self) -> String {
         let mut line = String::new();
         loop {
@@ -117,7 +117,7 @@ impl Process {
         }
     }
 
-    /// What a process that has ended had said since then.
+    /// Returns the lines of an ended process since then.
     pub(crate) fn rest(&mut self) -> Vec<String> {
         let lines = self.stdout.by_ref().lines().map(Result::unwrap);
         lines.filter_map(|line| Some(line[line.find(MARK)? + MARK.len()..].to_owned())).collect()
@@ -127,7 +127,7 @@ impl Process {
         writeln!(self.stdin.as_mut().unwrap(), "{text}").unwrap();
     }
 
-    /// Ends what it, or a child of it, reads.
+    /// Closes its input, also for its children.
     pub(crate) fn hang_up(&mut self) {
         self.stdin = None;
     }
@@ -136,13 +136,13 @@ impl Process {
         self.child.id()
     }
 
-    /// SIGKILL, and until it is gone.
+    /// Kills it, and waits until it is gone.
     pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
-    /// Until it has ended well.
+    /// Waits until it has ended well.
     pub(crate) fn finish(mut self) {
         self.tell("go on");
         assert!(self.child.wait().unwrap().success());
@@ -156,12 +156,12 @@ impl Drop for Process {
     }
 }
 
-/// In the other process: says something to the one that started it.
+/// Writes a line to the parent, in the other process.
 pub(crate) fn say(text: impl std::fmt::Display) {
     println!("{MARK}{text}");
 }
 
-/// In the other process: waits until it is told something.
+/// Waits for a line of the parent, in the other process.
 pub(crate) fn listen() -> String {
     let mut line = String::new();
     std::io::stdin().read_line(&mut line).unwrap();
@@ -180,7 +180,7 @@ pub(crate) fn run_if_child(job: impl AsyncFnOnce(&str, &[&str])) {
     runtime.block_on(job(name, &args));
 }
 
-/// The job of most children: `hold <directory> <name>`, until told to go on.
+/// Runs the job of most children: `hold <directory> <name>`, until the parent's signal.
 pub(crate) async fn hold(args: &[&str]) {
     let [dir, name] = args else { panic!("hold <directory> <name>") };
     let locks = locker(Path::new(dir));
@@ -194,12 +194,12 @@ pub(crate) fn name(text: &str) -> LockName {
     LockName::new(text).unwrap()
 }
 
-/// A claim with a ttl of ten minutes, as core would make it.
+/// Returns a claim with a ttl of ten minutes, as core would make it.
 pub(crate) fn claim(lock: &str) -> Claim {
     Claim::new(name(lock), OwnerId::mint(), Duration::from_secs(600))
 }
 
-/// One attempt, by hand. The caller keeps the grant, or loses it.
+/// Makes one attempt, by hand. The caller keeps the grant, or loses it.
 pub(crate) async fn attempt(backend: &impl Backend, claim: &Claim) -> Option<Grant> {
     match backend.try_acquire(claim).await.unwrap() {
         Attempt::Acquired(grant) => Some(grant),

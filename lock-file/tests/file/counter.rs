@@ -31,7 +31,8 @@ fn child() {
     });
 }
 
-/// In place and always as long: emptying a file first makes ext4 start writing it to the disk.
+/// Writes in place and always as long: emptying a file first makes ext4 start writing it to the
+/// disk.
 fn write(counter: impl AsRef<Path>, count: usize, token: u64) {
     let mut file = OpenOptions::new().write(true).open(counter).unwrap();
     write!(file, "{count:020} {token:020}").unwrap();

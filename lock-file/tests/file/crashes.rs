@@ -15,7 +15,7 @@ use lock_core::{Executor, FencingToken, Locker, OwnerId};
 use lock_file::FileLocks;
 use rustix::fs::{FlockOperation, flock};
 
-/// All that are made on a lock file, its line and their directory, whatever the C library calls them.
+/// All system calls on a lock file, its queue and their directory, under every name.
 const CALLS: &str = "?open ?openat ?statx ?fstat ?newfstatat ?lstat ?access ?faccessat ?faccessat2 flock pread64 pwrite64 fdatasync fsync ?mkdir ?mkdirat ?unlink ?unlinkat ?rename ?renameat ?renameat2 close";
 
 #[test]
@@ -28,7 +28,7 @@ fn child() {
     });
 }
 
-/// Wins and releases twice. Says what it got.
+/// Acquires and releases twice, and reports the results.
 async fn two_rounds(args: &[&str]) {
     // It may get no thread, and needs one for the disk alone.
     let executor = Executor::of(tokio::runtime::Handle::current());
@@ -71,7 +71,8 @@ async fn detach(args: &[&str]) {
     }
 }
 
-/// `job`, while strace does what `how` says to its calls on the files of the lock `n` in `dir`.
+/// Returns the command of `job` under strace, with the options `how` for the files of the lock `n`
+/// in `dir`.
 fn strace(dir: &Path, how: &[&str], job: &str, args: &[&str]) -> Command {
     let file = dir.join("n.lock");
     let side = dir.join("n.lock.d");
@@ -87,7 +88,7 @@ fn strace(dir: &Path, how: &[&str], job: &str, args: &[&str]) -> Command {
     command
 }
 
-/// What it says until it ends.
+/// Returns its lines until it ends.
 fn under_strace(dir: &Path, how: &[&str], job: &str, args: &[&str]) -> Vec<String> {
     let output = strace(dir, how, job, args).output();
     let output = output.expect("strace is there: apt-get install strace");
@@ -95,7 +96,7 @@ fn under_strace(dir: &Path, how: &[&str], job: &str, args: &[&str]) -> Vec<Strin
     text.lines().filter_map(|line| Some(line[line.find("@ ")? + 2..].to_owned())).collect()
 }
 
-/// True if a thread of the job made such a call `n` times, and was killed at that.
+/// Returns true if a thread of the job was killed at its `n`th such call.
 fn kill_at(dir: &Path, call: &str, n: u32, job: &str, args: &[&str]) -> (Vec<String>, bool) {
     let log = dir.with_extension("log");
     let inject = format!("inject={call}:signal=KILL:when={n}");
@@ -105,7 +106,8 @@ fn kill_at(dir: &Path, call: &str, n: u32, job: &str, args: &[&str]) -> (Vec<Str
     (said, killed)
 }
 
-/// What the job says while one such call fails, the `n`th of a thread; `None` if there was none.
+/// Returns the lines of the job while the `n`th such call of a thread fails; `None` if there was
+/// none.
 fn fail_at(dir: &Path, call: &str, n: u32, job: &str, args: &[&str]) -> Option<Vec<String>> {
     let log = dir.with_extension("log");
     let inject = format!("inject={call}:error=EIO:when={n}");
@@ -114,7 +116,7 @@ fn fail_at(dir: &Path, call: &str, n: u32, job: &str, args: &[&str]) -> Option<V
 }
 
 #[tokio::test]
-async fn a_detached_lock_is_what_was_said_wherever_a_call_fails() {
+async fn a_detached_lock_matches_its_answer_wherever_a_call_fails() {
     let mut failures = 0;
     for call in CALLS.split(' ').filter(|&call| call != "close") {
         for n in 1.. {
@@ -138,7 +140,7 @@ async fn a_detached_lock_is_what_was_said_wherever_a_call_fails() {
 }
 
 #[tokio::test]
-async fn a_break_says_what_it_did_wherever_a_call_fails() {
+async fn a_break_matches_its_answer_wherever_a_call_fails() {
     let mut failures = 0;
     for call in CALLS.split(' ').filter(|&call| call != "close") {
         for n in 1.. {
@@ -189,7 +191,7 @@ async fn tokens_grow_and_the_lock_is_free_wherever_a_process_is_killed() {
 }
 
 #[tokio::test]
-async fn what_was_written_and_not_synced_is_not_given_out() {
+async fn tokens_are_granted_only_after_a_sync() {
     let scratch = on_disk();
     let dir = scratch.path().join("locks");
     std::fs::create_dir(&dir).unwrap();
@@ -297,7 +299,7 @@ async fn a_break_that_dies_half_way_leaves_a_lock_that_works() {
             let args = [path_text(&dir), ours.owner.expose()];
             let args: Vec<&str> = args.iter().map(String::as_str).collect();
             let (said, killed) = kill_at(&dir, call, n, "break", &args);
-            // Held by us and nobody else, or broken and free.
+            // Held by us alone, or broken and free.
             let next = attempt(&backend, &claim("n")).await;
             let renewed = backend.renew(&[&ours]).await.remove(0).unwrap();
             let held = matches!(renewed, Renewal::Held(_));
@@ -314,7 +316,7 @@ async fn a_break_that_dies_half_way_leaves_a_lock_that_works() {
 }
 
 #[tokio::test]
-async fn a_process_that_gets_no_thread_is_told_and_the_lock_stays_free() {
+async fn a_process_without_threads_gets_an_error_and_the_lock_stays_free() {
     let dir = on_disk();
     let mut command = Command::new("timeout");
     command.args(["60", "strace", "-f", "-qq", "-e", "inject=?clone,?clone3:error=EAGAIN"]);

@@ -70,7 +70,7 @@ async fn a_detached_hold_outlives_its_process_and_passes_on() {
 }
 
 #[tokio::test]
-async fn a_waiter_gets_a_detached_lock_when_it_is_released_or_lapses() {
+async fn a_waiter_gets_a_detached_lock_when_it_is_released_or_expires() {
     let dir = scratch();
     let locks = locker(dir.path());
     for ttl in [LONG, SHORT] {
@@ -89,7 +89,7 @@ async fn a_waiter_gets_a_detached_lock_when_it_is_released_or_lapses() {
         }
         let guard = waiter.await.unwrap().unwrap();
         let waited = Moment::now().saturating_since(began);
-        assert!(ttl == LONG || waited > ttl / 2, "before it lapsed: {waited:?}");
+        assert!(ttl == LONG || waited > ttl / 2, "before it expired: {waited:?}");
         guard.release().await.unwrap();
     }
 }
@@ -120,18 +120,18 @@ async fn the_verbs_of_a_detached_claim() {
     assert_eq!(release(&ours).await, Release::Released);
     assert_eq!(release(&ours).await, Release::NotHeld);
 
-    // Not even if nobody else came: a renewal never re-creates.
+    // Not even without another claim: a renewal never re-creates.
     let mut brief = claim("n");
     (brief.hold, brief.ttl) = (HoldKind::Detached, Duration::from_millis(1));
     attempt(&backend, &brief).await.unwrap();
-    until("lapsed", async || backend.inspect(&name("n")).await.unwrap().holders.is_empty()).await;
+    until("expired", async || backend.inspect(&name("n")).await.unwrap().holders.is_empty()).await;
     assert!(matches!(&backend.renew(&[&brief]).await[0], Ok(Renewal::NotHeld)));
 }
 
 /// A child has a copy of every descriptor until it executes its program, and with it the kernel's
 /// lock on a file that its parent has only closed.
 #[tokio::test]
-async fn a_child_that_is_being_started_is_in_nobodys_way() {
+async fn a_child_that_is_being_started_keeps_no_lock() {
     let dir = scratch();
     let backend = FileLocks::at(dir.path()).unwrap();
     let counted = Arc::new(AtomicU32::new(0));
@@ -188,7 +188,7 @@ async fn flock_does_not_know_of_detached_holds_and_its_holders_keep_them_out() {
 }
 
 #[tokio::test]
-async fn a_break_erases_a_detached_hold_and_wakes_who_waits() {
+async fn a_break_erases_a_detached_hold_and_wakes_the_waiter() {
     let dir = scratch();
     let locks = locker(dir.path());
     let guard = detachable(&locks, SHORT).await;
@@ -206,7 +206,7 @@ async fn a_break_erases_a_detached_hold_and_wakes_who_waits() {
 }
 
 #[tokio::test]
-async fn a_break_leaves_a_stopped_holder_behind_who_is_told() {
+async fn a_break_excludes_a_stopped_holder_and_notifies_it() {
     let dir = scratch();
     let locks = locker(dir.path());
     let mut child = Process::start(module_path!(), "watch", &[&path_text(dir.path())]);
@@ -229,7 +229,7 @@ async fn a_break_leaves_a_stopped_holder_behind_who_is_told() {
 }
 
 #[tokio::test]
-async fn a_break_of_who_is_dead_or_unknown_ends_nobody() {
+async fn a_break_of_a_dead_or_unknown_owner_has_no_effect() {
     let dir = scratch();
     let locks = locker(dir.path());
     let never = *acquire(&locks, "other").await.owner();
@@ -238,7 +238,7 @@ async fn a_break_of_who_is_dead_or_unknown_ends_nobody() {
     let dead = child.hear().parse().unwrap();
     child.kill();
     assert!(!locks.break_lock(&name("n"), &dead).await.unwrap());
-    // The record of the dead is still there, and the file is locked, by somebody who writes none.
+    // The record of the dead is still there, and the file is locked, by a process that writes none.
     let mut flock = Process::flock(&dir.path().join("n.lock"));
     flock.hear();
     assert!(!locks.break_lock(&name("n"), &dead).await.unwrap());
@@ -266,7 +266,7 @@ async fn a_break_that_is_late_never_ends_a_newer_hold() {
                 for round in 0..90 {
                     let lock = locks.lock("n").unwrap().ttl(Duration::from_millis(30));
                     let guard = lock.acquire().await.unwrap();
-                    // Nobody has asked for the end of this one.
+                    // No break was requested for this one.
                     for _ in 0..6 {
                         sleep(Duration::from_millis(1)).await;
                         guard.verify().await.unwrap();

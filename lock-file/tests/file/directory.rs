@@ -16,7 +16,7 @@ fn child() {
     });
 }
 
-/// The refusal of `dir`, which must be named in it.
+/// Returns the refusal of `dir`, which must be named in it.
 fn refusal(dir: impl AsRef<Path>) -> Error {
     let error = FileLocks::at(dir.as_ref()).unwrap_err();
     let named = dir.as_ref().components().collect::<PathBuf>();
@@ -120,7 +120,7 @@ async fn a_link_above_the_directory_that_is_turned_does_not_split_the_locks() {
 /// variable has a say can only be seen where the directory is looked for, and a mount namespace of
 /// its own would need rights that a test cannot count on.
 #[test]
-fn the_default_directory_is_that_of_the_user_whatever_the_environment() {
+fn the_default_directory_does_not_depend_on_the_environment() {
     let scratch = scratch();
     let of_user = |runtime_dir: Option<&Path>| {
         let mut command = Process::command(module_path!(), "for this user", &[]);

@@ -1,4 +1,4 @@
-//! What a lock on a file promises inside one process: exclusion, loss, tokens, names, contents.
+//! Locks inside one process: exclusion, loss, tokens, names, contents.
 
 use std::collections::HashSet;
 use std::os::unix::fs::MetadataExt;
@@ -55,7 +55,7 @@ async fn a_lock_file_that_was_deleted_or_replaced_is_lost() {
         } else {
             std::fs::remove_file(&file).unwrap();
         }
-        // Whoever comes now is let in, and is not injected by the end of the one before.
+        // The next claim gets in, and is not affected by the end of the previous one.
         let newer = acquire(&locker(dir.path()), "n").await;
         assert_eq!(guard.lost().await, Loss::NotHeld);
         assert_eq!(guard.release().await.unwrap_err().kind(), ErrorKind::Lost);
@@ -67,7 +67,7 @@ async fn a_lock_file_that_was_deleted_or_replaced_is_lost() {
 
 /// Not by the next renewal, which is due in minutes.
 #[tokio::test]
-async fn a_holder_is_told_at_once_that_its_lock_was_removed_or_broken() {
+async fn a_holder_is_notified_at_once_of_a_removal_or_break() {
     let dir = scratch();
     let locks = locker(dir.path());
     for is_detachable in [false, true] {
@@ -90,7 +90,7 @@ async fn a_holder_is_told_at_once_that_its_lock_was_removed_or_broken() {
     }
 }
 
-/// Whether this process has an inotify watch on a file.
+/// Returns whether this process has an inotify watch on a file.
 fn is_watched(file: &Path) -> bool {
     let watch = format!(" ino:{:x} ", std::fs::metadata(file).unwrap().ino());
     files_in(Path::new("/proc/self/fdinfo")).iter().any(|info| {
@@ -140,7 +140,7 @@ async fn tokens_grow_past_torn_and_empty_files() {
         &whole[..100],
         &whole[..5],
         b"lock-file 1\nnumber 99999999999999999999999999\n\xff\xfe",
-        // Last: what was reserved is skipped, so the numbers are ahead of the clock.
+        // Last: the reserved block is skipped, so the numbers are ahead of the clock.
         &flipped,
     ];
     for content in torn {
@@ -159,7 +159,7 @@ async fn tokens_grow_past_torn_and_empty_files() {
 async fn tokens_grow_even_if_the_clock_was_set_back() {
     let dir = scratch();
     let backend = FileLocks::at(dir.path()).unwrap();
-    // What a clock that is a day ahead has left behind.
+    // The residue of a clock that is a day ahead.
     let ahead = u64::try_from((wall() + Duration::from_secs(86_400)).as_micros()).unwrap();
     let ahead = FencingToken::from_backend(ahead).unwrap();
     let mut raised = claim("n");
@@ -187,7 +187,7 @@ async fn data_of_others_are_refused_and_left_alone() {
 }
 
 #[tokio::test]
-async fn what_is_no_regular_file_is_refused_by_every_verb() {
+async fn irregular_files_are_refused_by_every_verb() {
     let dir = scratch();
     let (locks, name) = (locker(dir.path()), name("n"));
     let file = dir.path().join("n.lock");
@@ -312,7 +312,7 @@ async fn the_same_claim_again_is_the_same_acquisition() {
 }
 
 #[tokio::test]
-async fn an_attempt_after_its_claim_was_let_go_is_refused() {
+async fn an_attempt_after_its_claim_was_released_is_refused() {
     let dir = scratch();
     let backend = FileLocks::at(dir.path()).unwrap();
     let ours = claim("n");

@@ -1,5 +1,5 @@
-//! File systems that are full, read-only or those of others: real ones, mounted where nobody else sees
-//! them, by unshare(1).
+//! File systems that are full, read-only or foreign: real ones, in mount namespaces of their own
+//! by unshare(1).
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -30,7 +30,7 @@ fn child() {
     });
 }
 
-/// What `job` says of `dir` in a mount namespace of its own, after `mount` has been run there.
+/// Returns the output of `job` for `dir` in a mount namespace of its own, after `mount` there.
 fn behind(mount: &str, job: &str, dir: &Path) -> String {
     let job = Process::command(module_path!(), job, &[dir.to_str().unwrap()]);
     let mut command = Command::new("unshare");
@@ -70,7 +70,7 @@ async fn full(dir: &Path) {
     let filler = dir.join("filler");
     let filled = std::fs::write(&filler, vec![1; 1 << 20]);
     assert_eq!(filled.unwrap_err().kind(), std::io::ErrorKind::StorageFull);
-    // What has its place goes on. What has none is refused, and nothing is left shut.
+    // Files with blocks still work. New ones are refused, and no lock stays unavailable.
     let full = tokens(&locks, 4).await;
     assert!(full[0].unwrap() > before);
     assert_eq!(full[1..], [Err(ErrorKind::Unavailable); 3]);
@@ -91,7 +91,8 @@ async fn full(dir: &Path) {
     say("well");
 }
 
-/// A waiter without a place hears of the release, although the holder keeps the file open.
+/// Checks that a waiter without a queue entry is woken by the release, although the holder keeps
+/// the file open.
 async fn no_queue(dir: &Path) {
     let (ours, theirs) = (FileLocks::at(dir).unwrap(), FileLocks::at(dir).unwrap());
     let held = claim("n0");
@@ -145,7 +146,7 @@ async fn a_full_file_system_is_an_error_until_there_is_room() {
 }
 
 #[tokio::test]
-async fn a_waiter_hears_of_a_release_where_there_is_no_room_for_a_queue() {
+async fn a_waiter_is_woken_where_there_is_no_room_for_a_queue() {
     let scratch = scratch();
     let mount = "mount -t tmpfs -o nr_inodes=2,mode=0700 none \"$DIR\"";
     assert_eq!(behind(mount, "no queue", scratch.path()), "well");
@@ -189,7 +190,7 @@ fn a_network_behind_fuse_is_refused_by_its_name() {
     }
 }
 
-/// A directory with nothing in it, as a FUSE server: the few answers that looking at it takes, by
+/// Serves an empty directory over FUSE: the few answers that looking at it takes, by
 /// linux/fuse.h. The kernel's side of the mount is our standard input.
 fn serve() {
     let mut kernel = File::from(rustix::io::dup(std::io::stdin()).unwrap());

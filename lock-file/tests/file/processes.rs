@@ -23,7 +23,7 @@ fn child() {
     });
 }
 
-/// Gives the descriptor of the lock to a child that lives until our standard input ends.
+/// Gives the descriptor of the lock to a child that lives until standard input ends.
 async fn pass_on(args: &[&str]) {
     let guard = acquire(&locker(Path::new(args[0])), args[1]).await;
     let ticket = guard.ticket().await.unwrap();
@@ -34,7 +34,7 @@ async fn pass_on(args: &[&str]) {
     drop(guard);
 }
 
-/// Wins and releases until it is killed.
+/// Acquires and releases until it is killed.
 async fn spin(args: &[&str]) {
     let locks = locker(Path::new(args[0]));
     loop {
@@ -219,7 +219,7 @@ async fn a_release_unlocks_what_others_have_inherited() {
     let watching = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC).unwrap();
     inotify::add_watch(&watching, dir.path().join("n.lock"), WatchFlags::ATTRIB).unwrap();
     guard.release().await.unwrap();
-    // The file is not closed, so who waits is told otherwise.
+    // The file is not closed, so waiters are notified otherwise.
     let mut buffer = [MaybeUninit::uninit(); 512];
     assert!(inotify::Reader::new(&watching, &mut buffer).next().is_ok());
     assert!(descriptor(&ticket).is_none(), "not given away after that");

@@ -1,4 +1,4 @@
-//! The queue of waiting processes: a hand-over wakes one of them, whoever leaves it and however.
+//! The queue of waiting processes: each release wakes one of them, however others leave.
 
 use std::future::poll_fn;
 use std::mem::MaybeUninit;
@@ -11,10 +11,10 @@ use crate::common::{
     Process, acquire, attempt, claim, files_in, hold, listen, locker, name, path_text,
     run_if_child, say, scratch, token, until,
 };
-use crate::line::{signal, stop};
+use crate::waiting::{signal, stop};
 use lock_core::Locker;
 use lock_core::backend::{Backend, ReleaseMode};
-use lock_file::{FileLocks, descriptor, place_descriptor};
+use lock_file::{FileLocks, descriptor, queue_descriptor};
 use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
 use rustix::io::dup;
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
@@ -30,7 +30,7 @@ fn child() {
     });
 }
 
-/// Two lockers of one process wait for the lock, each in a place of its own.
+/// Runs two lockers in one process, each with a queue entry of its own.
 async fn hold_twice(args: &[&str]) {
     let dir = Path::new(args[0]);
     let again = tokio::spawn({
@@ -47,20 +47,20 @@ async fn hold_twice(args: &[&str]) {
     again.await.unwrap();
 }
 
-/// Waits, and gives the lock and the place to a child that lives until our standard input ends.
+/// Waits, and gives the lock and the queue entry to a child that lives until standard input ends.
 async fn lend(args: &[&str]) {
     say("comes");
     let guard = acquire(&locker(Path::new(args[0])), args[1]).await;
     let ticket = guard.ticket().await.unwrap();
     let lock = descriptor(&ticket).unwrap().try_clone_to_owned().unwrap();
-    let place = place_descriptor(&ticket).expect("it was waited for");
+    let place = queue_descriptor(&ticket).expect("it was waited for");
     let mut child = Command::new("cat").stdout(lock).stderr(place).spawn().unwrap();
     say(child.id());
     listen();
     let _ = child.wait();
 }
 
-/// Begins to wait with as many descriptors as we are told, until we are told to go on.
+/// Waits with the given number of descriptors, until the parent's signal.
 async fn wait_with_few_descriptors(args: &[&str]) {
     let limit = getrlimit(Resource::Nofile);
     let backend = FileLocks::at(args[0]).unwrap();
@@ -90,7 +90,7 @@ async fn until_waiting(locks: &Locker, count: u64) {
     until("they wait", async || waiting(locks).await == count).await;
 }
 
-/// Children that wait, one after another.
+/// Starts children that wait, one after another.
 async fn queue(locks: &Locker, dir: &Path, jobs: &[(&str, u64)]) -> Vec<Process> {
     let mut children = Vec::new();
     let mut count = 0;
@@ -102,7 +102,7 @@ async fn queue(locks: &Locker, dir: &Path, jobs: &[(&str, u64)]) -> Vec<Process>
     children
 }
 
-/// How often the process was put to sleep.
+/// Returns how often the process was put to sleep.
 fn wake_ups(process: &Process) -> u64 {
     let tasks = files_in(format!("/proc/{}/task", process.id()).as_ref());
     let switches = tasks.iter().map(|task| {
@@ -113,7 +113,7 @@ fn wake_ups(process: &Process) -> u64 {
     switches.sum()
 }
 
-/// The pipes of the queue that a process has open.
+/// Returns the number of pipes of the queue that a process has open.
 fn pipes(process: &Process, dir: &Path) -> usize {
     let open = files_in(format!("/proc/{}/fd", process.id()).as_ref());
     let open = open.iter().filter_map(|file| std::fs::read_link(file).ok());
@@ -153,7 +153,7 @@ async fn only_the_first_waiter_watches_the_lock_and_the_others_a_pipe() {
 }
 
 #[tokio::test]
-async fn a_waiter_that_dies_or_is_cancelled_between_others_holds_nobody_up() {
+async fn a_dead_or_cancelled_waiter_does_not_delay_others() {
     let dir = scratch();
     let locks = locker(dir.path());
     let guard = acquire(&locks, "n").await;
@@ -266,7 +266,7 @@ async fn a_release_wakes_the_next_one_although_a_child_has_the_pipe() {
     let mut next = Process::start(module_path!(), "hold", &[&path_text(dir.path()), "n"]);
     until_waiting(&locks, 1).await;
     let ticket = held.ticket().await.unwrap();
-    let inherited = place_descriptor(&ticket).expect("it was waited for");
+    let inherited = queue_descriptor(&ticket).expect("it was waited for");
     held.release().await.unwrap();
     next.hear();
     assert_eq!(pipes(&next, dir.path()), 1, "it was woken, and has overtaken nobody");
@@ -275,7 +275,7 @@ async fn a_release_wakes_the_next_one_although_a_child_has_the_pipe() {
 }
 
 #[tokio::test]
-async fn several_that_do_not_come_are_overtaken_and_served_later() {
+async fn stopped_waiters_are_overtaken_and_served_later() {
     let dir = scratch();
     let locks = locker(dir.path());
     let guard = acquire(&locks, "n").await;
@@ -358,7 +358,7 @@ async fn a_break_does_not_wait_for_the_holder_that_waited() {
     second.finish();
 }
 
-/// Without a place it would take the lock before those that have one.
+/// Without a queue entry it would overtake waiters that have one.
 #[tokio::test]
 async fn a_process_without_descriptors_waits_in_its_place_or_is_refused() {
     let dir = scratch();

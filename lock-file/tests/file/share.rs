@@ -1,6 +1,7 @@
 //! Locks that several users share through a group, and attacks of its members.
 //!
-//! These tests need other users, and so the rights of root. Without, they say that they did not run.
+//! These tests need other users, and so the rights of root. Without, they say that they did not
+//! run.
 
 use std::fs::{OpenOptions, Permissions};
 use std::io::{Read, Write};
@@ -66,7 +67,7 @@ struct Stage {
 }
 
 impl Stage {
-    /// `None` if this user cannot set it.
+    /// Creates the directories; `None` without the rights of root.
     fn set() -> Option<Self> {
         let scratch = scratch();
         std::fs::set_permissions(scratch.path(), Permissions::from_mode(0o755)).unwrap();
@@ -104,7 +105,7 @@ impl Stage {
         Locker::new(FileLocks::shared_with_group(self.dir()).unwrap())
     }
 
-    /// A process of another user.
+    /// Starts a process of another user.
     fn start(&self, user: u32, groups: &str, job: &str, more: &[&str]) -> Process {
         let dir = path_text(&self.dir());
         let ours = Process::command(module_path!(), job, &[&[&*dir], more].concat());
@@ -120,8 +121,8 @@ impl Stage {
         self.start(user, &GROUP.to_string(), "hold", &[])
     }
 
-    /// Attempts to lock a file that a member has planted. It must be refused, and the victim must stay
-    /// as it is.
+    /// Attempts to lock a file that a member has planted. It must be refused, and the victim must
+    /// stay as it is.
     async fn refuses(&self, planted: &Path, what: &str) -> Error {
         let attempt = self.locker().lock("n").unwrap().try_acquire().await;
         let error = attempt.expect_err(what);
@@ -144,7 +145,7 @@ fn output(user: u32, command: &[&str]) -> Output {
 }
 
 #[tokio::test]
-async fn users_of_a_group_exclude_each_other_whatever_their_umask() {
+async fn users_of_a_group_exclude_each_other_with_any_umask() {
     let Some(stage) = Stage::set() else { return };
     let mut ann = stage.member(ANN);
     let first = token(&ann.hear());
@@ -189,7 +190,7 @@ fn a_shared_directory_reaches_the_host_and_others_a_user() {
 }
 
 #[test]
-fn who_is_not_in_the_group_can_do_nothing() {
+fn users_outside_of_the_group_are_refused() {
     let Some(stage) = Stage::set() else { return };
     let said = stage.start(ANN, "61011", "hold", &[]).hear();
     assert!(said.starts_with("Denied: ") && said.contains(&path_text(&stage.dir())), "{said}");
@@ -253,7 +254,7 @@ async fn a_second_name_of_a_file_elsewhere_is_not_locked() {
 }
 
 #[tokio::test]
-async fn what_is_no_lock_file_of_the_group_is_refused() {
+async fn a_foreign_lock_file_is_refused() {
     let Some(stage) = Stage::set() else { return };
     let lock = path_text(&stage.lock());
     assert!(output(ANN, &["mkfifo", "-m", "660", &lock]).status.success());
@@ -368,7 +369,7 @@ async fn a_queue_that_not_all_members_may_change_is_not_used() {
 }
 
 #[tokio::test]
-async fn what_members_plant_in_a_queue_harms_nobody() {
+async fn planted_files_in_a_queue_are_harmless() {
     let Some(stage) = Stage::set() else { return };
     let queue = stage.dir().join("n.lock.d");
     let pipe = stage.scratch.path().join("pipe");
@@ -432,7 +433,7 @@ fn a_member_cannot_delete_or_replace_the_files_of_others() {
     ann.finish();
 }
 
-/// A break replaces the file, and the kernel lets nobody else do that.
+/// A break replaces the file, which the kernel permits to its owner and root only.
 #[tokio::test]
 async fn a_lock_is_broken_by_the_owner_of_its_file_or_by_root() {
     let Some(stage) = Stage::set() else { return };
@@ -459,7 +460,8 @@ async fn a_lock_is_broken_by_the_owner_of_its_file_or_by_root() {
     assert_eq!(files, [stage.lock()], "no draft is left");
 }
 
-/// The kernel then refuses `O_CREAT` on the file of another user in a sticky directory, to root as well.
+/// The kernel then refuses `O_CREAT` on the file of another user in a sticky directory, to root as
+/// well.
 #[tokio::test]
 async fn locks_are_shared_where_the_kernel_protects_regular_files() {
     let Some(stage) = Stage::set() else { return };

@@ -13,7 +13,7 @@ use lock_core::{Backend, LockName};
 use lock_memcache::Memcached;
 use test_servers::{Memcached as Server, MemcachedOptions};
 
-/// The first one is a server as it is found most often.
+/// Returns the suites. The first one is a server as it is found most often.
 pub(crate) fn suites() -> [Suite; 2] {
     [
         Suite::new("memcache", || Box::new(OnServer::new())),
@@ -39,7 +39,7 @@ impl OnServer {
         Self { server, network, far_away: None }
     }
 
-    /// All clients are some milliseconds away.
+    /// Puts all clients some milliseconds away.
     fn far_away(mut self) -> Self {
         let line = Proxy::start(self.server.addr()).expect("a proxy can be started");
         line.set(Fault::delay(Duration::from_millis(3)));
@@ -53,8 +53,9 @@ impl OnServer {
     }
 }
 
-/// As a client that came earlier has left it: each trial has a server of its own, and its first client would
-/// wait for the server's next second. What happens without a counter is in tests of its own.
+/// Starts the counter, as an earlier client would have: each trial has a server of its own, and its
+/// first client would wait for the server's next second. The case without a counter has tests of
+/// its own.
 fn begin_counter(server: &Server) {
     let begun = format!("{}000000", server.stat("time"));
     let add = format!("add {PREFIX}%fence 0 0 {}\r\n{begun}", begun.len());

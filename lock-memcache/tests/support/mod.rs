@@ -1,4 +1,4 @@
-//! Real servers for the tests, and short words for what is asked of them.
+//! Real servers for the tests, and helpers.
 
 use lock_memcache::Memcached;
 pub(crate) use test_servers::Memcached as Server;

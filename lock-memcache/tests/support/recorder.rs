@@ -1,4 +1,4 @@
-//! What clients say.
+//! A recorder of commands.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use test_servers::Memcached as Server;
 
-/// A way to the server that writes down what clients say.
+/// A relay to the server that records the commands of clients.
 pub(crate) struct Recorder {
     addr: SocketAddr,
     said: Arc<Mutex<Vec<u8>>>,
@@ -36,7 +36,7 @@ impl Recorder {
         format!("memcache://{}", self.addr)
     }
 
-    /// What was said since this was asked last.
+    /// Returns the commands since the last call.
     pub(crate) fn said(&self) -> String {
         let said = std::mem::take(&mut *self.said.lock().unwrap());
         String::from_utf8(said).expect("nothing but text is said")

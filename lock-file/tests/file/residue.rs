@@ -1,4 +1,4 @@
-//! What is left behind: by lost replies, by dropped futures, by runtimes that are gone.
+//! Residue of lost replies, of dropped futures, and of ended runtimes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +12,7 @@ use lock_core::{Effect, Executor, Locker, Loss, RenewalPolicy};
 use lock_file::FileLocks;
 use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 
-/// Disturbs the first attempt.
+/// Injects a fault into the first attempt.
 fn injected(backend: &FileLocks, injection: Injection) -> FaultInjector {
     let done = AtomicBool::new(false);
     FaultInjector::new(Arc::new(backend.clone()), move |call| {
@@ -65,7 +65,7 @@ async fn a_grant_that_was_lost_is_found_again() {
 }
 
 #[tokio::test]
-async fn a_lost_grant_that_nobody_asks_for_ends_with_its_ttl() {
+async fn a_lost_grant_without_a_retry_ends_with_its_ttl() {
     let dir = scratch();
     let backend = FileLocks::at(dir.path()).unwrap();
     let mut ours = claim("n");

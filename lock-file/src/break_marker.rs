@@ -1,4 +1,4 @@
-//! The mark of a client that breaks a lock: a file beside the lock file, in the directory of the
+//! The marker of a client that breaks a lock: a file beside the lock file, in the directory of the
 //! [queue] where there is one.
 
 use std::ffi::OsString;
@@ -16,30 +16,30 @@ use crate::lock_file::gone;
 use crate::queue;
 use crate::share;
 
-/// In a shared directory, where the directory of the queue may belong to a member.
+/// Suffix in a shared directory, where the directory of the queue may belong to a member.
 const SHARED_SUFFIX: &str = ".breaking";
 const BREAKING: &str = "breaking";
 const DRAFT: &str = "draft";
 
-/// How often in a row the directory may vanish under a newcomer.
+/// Limit of removals of the directory in a row while a client enters it.
 const TRIES: u32 = 100;
 
-/// Where the mark of a break is.
+/// The location of the marker of a break.
 #[derive(Clone, Debug)]
-pub(crate) struct Mark {
+pub(crate) struct BreakMarker {
     path: PathBuf,
-    /// Where the lock file is, if that is shared.
+    /// The directory of the lock file, if that is shared.
     shared: Option<Directory>,
 }
 
-/// Says that the lock is being broken, until it is dropped.
+/// An announced break, which ends when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Breaking {
-    mark: Mark,
+pub(crate) struct BreakGuard {
+    marker: BreakMarker,
     _locked: File,
 }
 
-impl Mark {
+impl BreakMarker {
     pub(crate) fn beside(directory: &Directory, lock_file: &Path) -> Self {
         let shared = directory.share().map(|_| directory.clone());
         let mut path = OsString::from(lock_file);
@@ -47,15 +47,15 @@ impl Mark {
         Self { path: path.into(), shared }
     }
 
-    /// Announces a break. `None` if somebody else is at it.
-    pub(crate) fn announce_break(&self) -> Result<Option<Breaking>, Fault> {
+    /// Announces a break. Returns `None` if another client breaks the lock.
+    pub(crate) fn announce(&self) -> Result<Option<BreakGuard>, Fault> {
         let locked = self.lock()?;
-        Ok(locked.map(|locked| Breaking { mark: self.clone(), _locked: locked }))
+        Ok(locked.map(|locked| BreakGuard { marker: self.clone(), _locked: locked }))
     }
 
-    /// True while another client breaks the lock. `has_queue` tells whether the directory of the queue
-    /// is there.
-    pub(crate) fn is_breaking(&self, has_queue: bool) -> Result<bool, Fault> {
+    /// Returns true while another client breaks the lock. `has_queue` tells whether the directory
+    /// of the queue exists.
+    pub(crate) fn is_announced(&self, has_queue: bool) -> Result<bool, Fault> {
         let may_be_there = match self.shared {
             None => has_queue,
             Some(_) => rustix::fs::access(&self.path, Access::EXISTS).is_ok(),
@@ -72,16 +72,17 @@ impl Mark {
         match flock(&file, FlockOperation::NonBlockingLockShared) {
             Err(Errno::WOULDBLOCK) => Ok(true),
             Err(e) => Err(fault("lock", &path, e.into())),
-            // What a dead one left is used by the next: to remove it could take a newer one's away.
+            // The next break uses the marker of an ended process: removing it could remove a newer
+            // one.
             Ok(()) => Ok(false),
         }
     }
 
-    /// Where a file can be prepared that is to replace the lock file.
+    /// Returns the path for a new file that is to replace the lock file.
     pub(crate) fn draft(&self) -> PathBuf {
         match &self.shared {
             // The draft that another user has left cannot be used.
-            Some(directory) => directory.path().join(share::name_of_draft()),
+            Some(directory) => directory.path().join(share::draft_name()),
             None => self.path.join(DRAFT),
         }
     }
@@ -104,7 +105,7 @@ impl Mark {
         if is_ours && found.is_file() { Ok(file) } else { Err(Errno::INVAL) }
     }
 
-    /// Makes the mark and locks it. `None` if somebody else has it.
+    /// Creates the marker and locks it. Returns `None` if another client has it.
     fn lock(&self) -> Result<Option<File>, Fault> {
         let path = self.file();
         for _ in 0..TRIES {
@@ -143,13 +144,13 @@ impl Mark {
     }
 }
 
-impl Drop for Breaking {
+impl Drop for BreakGuard {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(self.mark.file());
-        if self.mark.shared.is_none() {
-            let _ = std::fs::remove_file(self.mark.draft());
-            // Stays if somebody queues.
-            let _ = std::fs::remove_dir(&self.mark.path);
+        let _ = std::fs::remove_file(self.marker.file());
+        if self.marker.shared.is_none() {
+            let _ = std::fs::remove_file(self.marker.draft());
+            // Stays if a process queues.
+            let _ = std::fs::remove_dir(&self.marker.path);
         }
     }
 }

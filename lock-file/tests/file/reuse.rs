@@ -1,4 +1,4 @@
-//! Lock files that stay open for a moment after a release, and what may happen to them meanwhile.
+//! Lock files that stay open for a moment after a release, and changes to them meanwhile.
 
 use std::future::poll_fn;
 use std::os::fd::{AsFd, OwnedFd};
@@ -36,7 +36,7 @@ async fn pair(backend: &impl Backend, name: &str) {
     assert_eq!(backend.release(&claim, ReleaseMode::now()).await.unwrap(), Release::Released);
 }
 
-/// One pair for each line of our standard input.
+/// Makes one pair for each line of standard input.
 async fn pairs(dir: &Path) {
     let backend = FileLocks::at(dir).unwrap();
     while !listen().is_empty() {
@@ -61,7 +61,7 @@ async fn few_descriptors(dir: &Path) {
     say(open);
 }
 
-/// How many files in `dir` this process has open.
+/// Returns the number of files in `dir` that this process has open.
 fn open_files(dir: &Path) -> usize {
     let open = files_in("/proc/self/fd".as_ref());
     open.iter().filter(|fd| std::fs::read_link(fd).is_ok_and(|it| it.starts_with(dir))).count()
@@ -72,7 +72,7 @@ fn replace(dir: &Path) {
     std::fs::rename(dir.join("new"), dir.join("n.lock")).unwrap();
 }
 
-/// What a pair needs is in DESIGN.md.
+/// DESIGN.md lists the calls of a pair.
 #[test]
 fn a_pair_on_a_known_name_is_nine_system_calls() {
     let dir = scratch();
@@ -116,7 +116,7 @@ async fn a_kept_file_that_was_deleted_or_replaced_is_not_used() {
     for replace in [
         |dir: &Path| std::fs::remove_file(dir.join("n.lock")).unwrap(),
         replace,
-        // Its bytes are those of somebody else now.
+        // Its bytes are foreign now.
         |dir: &Path| {
             std::fs::rename(dir.join("n.lock"), dir.join("notes")).unwrap();
             std::fs::write(dir.join("notes"), "precious").unwrap();
@@ -134,7 +134,7 @@ async fn a_kept_file_that_was_deleted_or_replaced_is_not_used() {
 }
 
 #[tokio::test]
-async fn a_lock_that_was_broken_is_free_for_who_keeps_its_old_file() {
+async fn a_lock_that_was_broken_is_free_despite_its_old_file() {
     let dir = scratch();
     let (ours, theirs) = (FileLocks::at(dir.path()).unwrap(), FileLocks::at(dir.path()).unwrap());
     pair(&ours, "n").await;
@@ -171,7 +171,7 @@ async fn a_kept_file_gives_no_precedence_over_a_waiter() {
 
 /// A holder that sees no queue leaves the file open.
 #[tokio::test]
-async fn a_waiter_hears_of_a_release_although_its_queue_was_deleted() {
+async fn a_waiter_is_woken_although_its_queue_was_deleted() {
     let dir = scratch();
     let (ours, theirs) = (FileLocks::at(dir.path()).unwrap(), FileLocks::at(dir.path()).unwrap());
     let held = claim("n");

@@ -1,18 +1,18 @@
-//! Winning a lock: one look at its file.
+//! Acquisition: one attempt on a lock file.
 //!
-//! The order of the steps carries the promises:
+//! The order of the steps carries the guarantees:
 //!
-//! 1. Leave it to whoever has waited longer.
+//! 1. Leave the lock to waiters that are ahead in the queue.
 //! 2. Lock the file. From here on every error unlocks it, and every kill closes it, which frees the
 //!    lock.
-//! 3. Read what stands in it. A detached hold keeps us out as the kernel does.
-//! 4. Take the next number. If none is reserved, reserve a block first, and wait for the disk.
-//! 5. Write down who we are. From here on every error takes that back, or leaves it in doubt: a
-//!    detached hold is what is written.
-//! 6. Give way to whoever breaks the lock. After 5: they announce it before they look whose it is, so
-//!    that one of the two sees the other. A file that was [kept open](crate::open_files) had no queue
-//!    when it was released: step 1 is taken here.
-//! 7. Make sure that the file is still the one in the directory. After 6: the break may be over.
+//! 3. Read the record. A detached hold excludes this claim as the kernel does.
+//! 4. Take the next token. If none is reserved, reserve a block first, and wait for the disk.
+//! 5. Write the holder. From here on every error takes that back, or leaves an unknown outcome: the
+//!    record is the detached hold.
+//! 6. Yield to a client that breaks the lock. After 5: that client announces the break before it
+//!    reads the holder, so one of the two sees the other. A file that was [kept
+//!    open](crate::open_files) had no queue when it was released: step 1 is taken here.
+//! 7. Check that the file is still the one in the directory. After 6: the break may be over.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -20,61 +20,54 @@ use std::time::Duration;
 
 use lock_core::backend::{Attempt, Claim, Fault, FaultKind, Grant, HoldKind, Lease};
 use lock_core::clock::{Moment, since_boot, wall};
-use lock_core::{Effect, FencingToken, OwnerId};
-use tokio::sync::{Semaphore, oneshot};
+use lock_core::{Effect, FencingToken};
 
-use crate::backend::FileLocks;
-use crate::breaking::Mark;
-use crate::claims::{Held, Seat};
+use crate::break_marker::BreakMarker;
+use crate::claims::{HeldLock, WaitState, WaitStateGuard};
+use crate::config::FileLocks;
 use crate::counter;
-use crate::fault::in_doubt;
+use crate::disk_thread::on_disk_thread;
+use crate::fault::with_unknown_effect;
 use crate::lock_file::LockFile;
 use crate::queue::Queue;
 use crate::record::{HolderRecord, LeaseRecord, Record, Reserved, Written};
+use crate::verbs::lease::RequestTime;
 
-/// How often in a row a file may be replaced between opening and locking it.
+/// Limit of replacements of a file in a row between opening and locking it.
 const MAX_REPLACEMENTS: u32 = 16;
 
-/// To whom a free lock is left.
+/// Whether an attempt respects the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Manners {
-    /// To everybody who waits and came before.
-    Polite,
-    /// To nobody.
-    Bold,
-}
-
-/// When an attempt began, on both clocks. The moment is the earlier of the two.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Asked {
-    pub(crate) at: Moment,
-    since_boot: Duration,
-}
-
-impl Asked {
-    pub(crate) fn now() -> Self {
-        let at = Moment::now();
-        Self { at, since_boot: since_boot() }
-    }
-
-    /// What is left of a lease, counted from here.
-    pub(crate) fn lease(self, lease: &LeaseRecord) -> Lease {
-        Lease::For(lease.until.saturating_sub(self.since_boot))
-    }
+pub(crate) enum Fairness {
+    /// Leaves a free lock to all waiters that came before.
+    Queued,
+    /// Takes a free lock.
+    Barging,
 }
 
 impl FileLocks {
-    /// One look: what the claim holds already, or the lock if it is free.
+    /// Makes one attempt, and gives up the queue entry of a claim that was granted.
+    pub(crate) async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, Fault> {
+        let fairness = if claim.queues() { Fairness::Queued } else { Fairness::Barging };
+        let mut waiting = self.inner.claims.wait_state(claim);
+        let answer = self.attempt(claim, &mut waiting.state, fairness).await?;
+        if matches!(answer, Attempt::Acquired(_)) {
+            self.settle(claim, &mut waiting);
+        }
+        Ok(answer)
+    }
+
+    /// Returns the hold that the claim has already, or acquires the lock if it is free.
     pub(crate) async fn attempt(
         &self,
         claim: &Claim,
-        seat: &mut Seat,
-        manners: Manners,
+        state: &mut WaitState,
+        fairness: Fairness,
     ) -> Result<Attempt, Fault> {
-        match self.attempt_once(claim, seat, manners).await {
-            // The descriptors of the files that are kept may be what is missing.
+        match self.attempt_once(claim, state, fairness).await {
+            // The files that are kept open may use the missing descriptors.
             Err(e) if e.effect() == Effect::NotApplied && self.inner.open_files.close() => {
-                self.attempt_once(claim, seat, manners).await
+                self.attempt_once(claim, state, fairness).await
             }
             answer => answer,
         }
@@ -83,69 +76,72 @@ impl FileLocks {
     async fn attempt_once(
         &self,
         claim: &Claim,
-        seat: &mut Seat,
-        manners: Manners,
+        state: &mut WaitState,
+        fairness: Fairness,
     ) -> Result<Attempt, Fault> {
-        let asked = Asked::now();
+        let asked = RequestTime::now();
         self.check(claim)?;
         let mut min_token = claim.min_token;
         if let Some((held, token)) = self.inner.claims.find(claim) {
             if held.is_in_place()? {
-                let token = self.raise(claim, &held, token).await?;
+                let token = self.raise_token(claim, &held, token).await?;
                 return Ok(Attempt::Acquired(self.grant(claim, held, token, asked.at)));
             }
-            // Deleted or replaced: it keeps nobody out any more.
+            // Deleted or replaced: it excludes no claim any more.
             self.inner.claims.remove(claim);
             min_token = min_token.max(Some(token));
         }
         let path = self.path_of(&claim.name);
-        let beside = Beside { queue: self.queue_of(&path), mark: self.mark_of(&path) };
+        let side_files =
+            SideFiles { queue: self.queue_of(&path), marker: self.break_marker(&path) };
         // Once in an attempt: it is a system call.
         let process = std::process::id();
         let kept = self.inner.open_files.take(&claim.name, process, asked.at);
-        let is_polite = manners == Manners::Polite;
+        let is_queued = fairness == Fairness::Queued;
         // No queue was there when the file was kept. Step 6 finds one that has begun since then.
-        let is_polite_later = is_polite && kept.is_some();
-        // Not even a look: it could keep the one whose turn it is from the lock.
-        if is_polite && !is_polite_later && self.others_come_first(claim, seat, &beside.queue) {
+        let checks_queue_later = is_queued && kept.is_some();
+        // Not even a short lock on the file: it could keep the head from the lock.
+        if is_queued && !checks_queue_later && self.has_predecessor(claim, state, &side_files.queue)
+        {
             return Ok(Attempt::Contended { expires_in: None });
         }
         let mut written = None;
         if let Some((file, last)) = kept {
-            (seat.file, written) = (Some(file), Some(last));
+            (state.file, written) = (Some(file), Some(last));
         }
         for _ in 0..MAX_REPLACEMENTS {
-            let (file, mut record) = match self.lock_file(claim, seat, &path, written.take())? {
-                Locked::Ours(file, record) => (file, record),
-                Locked::Theirs(expires_in) => return Ok(Attempt::Contended { expires_in }),
-                Locked::Replaced => continue,
+            let (file, mut record) = match self.lock_file(claim, state, &path, written.take())? {
+                FileState::Locked(file, record) => (file, record),
+                FileState::Contended(expires_in) => return Ok(Attempt::Contended { expires_in }),
+                FileState::Replaced => continue,
             };
             let mine = self.live_lease(&record).is_some();
-            let file = self.number(file, &mut record, mine, min_token).await?;
-            self.sign(&mut record, claim, process);
+            let file = self.assign_token(file, &mut record, mine, min_token).await?;
+            self.write_holder(&mut record, claim, process);
             let signed = file.write(&record);
-            let mut stands =
-                || match !mine && self.gives_way(claim, seat, &beside, is_polite_later)? {
-                    true => Ok(Stands::Back),
-                    // A process that deletes or replaces the file opens a second lock beside this one.
-                    // The file in the directory counts.
-                    false if file.is_in_place()? => Ok(Stands::Here),
-                    false => Ok(Stands::Elsewhere),
+            let mut validate =
+                || match !mine && self.must_yield(claim, state, &side_files, checks_queue_later)? {
+                    true => Ok(Validation::Overtaken),
+                    // A process that deletes or replaces the file opens a second lock beside this
+                    // one. The file in the directory counts.
+                    false if file.is_in_place()? => Ok(Validation::Valid),
+                    false => Ok(Validation::Replaced),
                 };
-            let stands = match signed.and_then(|()| stands()) {
+            let validated = match signed.and_then(|()| validate()) {
                 // It may have been extended, or half written.
-                Err(e) if mine => return Err(in_doubt(e)),
-                stands => stands,
+                Err(e) if mine => return Err(with_unknown_effect(e)),
+                validated => validated,
             };
-            if !matches!(stands, Ok(Stands::Here)) {
-                file.write(&Record { holder: None, ..record.clone() }).map_err(in_doubt)?;
+            if !matches!(validated, Ok(Validation::Valid)) {
+                file.write(&Record { holder: None, ..record.clone() })
+                    .map_err(with_unknown_effect)?;
             }
-            match stands? {
-                Stands::Here => {
-                    return self.won(claim, file, &record, asked).map(Attempt::Acquired);
+            match validated? {
+                Validation::Valid => {
+                    return self.grant_of(claim, file, &record, asked).map(Attempt::Acquired);
                 }
-                Stands::Back => return Ok(Attempt::Contended { expires_in: None }),
-                Stands::Elsewhere => {}
+                Validation::Overtaken => return Ok(Attempt::Contended { expires_in: None }),
+                Validation::Replaced => {}
             }
         }
         let message =
@@ -153,15 +149,16 @@ impl FileLocks {
         Err(Fault::not_applied(FaultKind::Unavailable, message))
     }
 
-    /// Locks the file at `path` and reads it. Uses the file of the seat if it is still that one.
+    /// Locks the file at `path` and reads it. Uses the open file of `state` if it is still in
+    /// place.
     fn lock_file(
         &self,
         claim: &Claim,
-        seat: &mut Seat,
+        state: &mut WaitState,
         path: &Path,
         written: Option<Written>,
-    ) -> Result<Locked, Fault> {
-        let file = match seat.file.take() {
+    ) -> Result<FileState, Fault> {
+        let file = match state.file.take() {
             Some(file) => file,
             None => LockFile::make(&self.inner.directory, path)?,
         };
@@ -173,82 +170,77 @@ impl FileLocks {
             && theirs.is_none()
             && let Ok(record) = record
         {
-            return Ok(Locked::Ours(file, record));
+            return Ok(FileState::Locked(file, record));
         }
         if is_locked {
             file.unlock()?;
         }
         // A file that was deleted or replaced keeps no one out, and may be a file of others by now.
         if !file.is_in_place()? {
-            return Ok(Locked::Replaced);
+            return Ok(FileState::Replaced);
         }
         record?;
-        seat.file = Some(file);
-        Ok(Locked::Theirs(theirs.map(|(_, left)| left)))
+        state.file = Some(file);
+        Ok(FileState::Contended(theirs.map(|(_, left)| left)))
     }
 
-    /// True if another client comes first: one that breaks the lock, or one that waits for it.
-    fn gives_way(
+    /// Returns true if another client comes first: one that breaks the lock, or one in the queue.
+    fn must_yield(
         &self,
         claim: &Claim,
-        seat: &mut Seat,
-        beside: &Beside,
-        is_polite: bool,
+        state: &mut WaitState,
+        side_files: &SideFiles,
+        is_queued: bool,
     ) -> Result<bool, Fault> {
-        let has_queue = beside.queue.exists();
+        let has_queue = side_files.queue.exists();
         let mut others =
-            || is_polite && has_queue && self.others_come_first(claim, seat, &beside.queue);
-        Ok(beside.mark.is_breaking(has_queue)? || others())
+            || is_queued && has_queue && self.has_predecessor(claim, state, &side_files.queue);
+        Ok(side_files.marker.is_announced(has_queue)? || others())
     }
 
-    fn others_come_first(&self, claim: &Claim, seat: &mut Seat, queue: &Queue) -> bool {
+    /// Returns true if a process ahead in the queue may take the lock.
+    fn has_predecessor(&self, claim: &Claim, state: &mut WaitState, queue: &Queue) -> bool {
         queue.exists()
             && !self.inner.claims.has_turn(&claim.name)
-            && match &mut seat.place {
-                Some(place) => !matches!(place.ahead(), Ok(None)),
+            && match &mut state.entry {
+                Some(entry) => !matches!(entry.ahead(), Ok(None)),
                 None => queue.is_occupied(),
             }
     }
 
+    /// Refuses claims that this backend cannot serve, and those that were released.
     pub(crate) fn check(&self, claim: &Claim) -> Result<(), Fault> {
         claim.must_be_exclusive()?;
         if claim.hold == HoldKind::Detached && self.inner.boot.is_none() {
             return Err(Fault::unsupported("detached holds"));
         }
-        if self.inner.claims.is_buried(claim.owner) {
-            let why = "this claim was let go before";
+        if self.inner.claims.has_tombstone(claim.owner) {
+            let why = "this claim was released before";
             return Err(Fault::not_applied(FaultKind::Invalid, why));
         }
         Ok(())
     }
 
-    /// Whose detached hold it is, and for how long. A lease of an earlier boot is over.
-    pub(crate) fn live_lease(&self, record: &Record) -> Option<(OwnerId, Duration)> {
-        let holder = record.holder.as_ref()?;
-        let lease = holder.lease.as_ref()?;
-        let left = lease.until.saturating_sub(since_boot());
-        let lives = self.inner.boot.as_ref() == Some(&lease.boot) && !left.is_zero();
-        lives.then_some((holder.owner, left))
-    }
-
-    pub(crate) fn lasting(token: FencingToken, asked: Moment) -> Grant {
+    /// Returns a grant that lasts as long as the process.
+    pub(crate) fn process_grant(token: FencingToken, asked: Moment) -> Grant {
         Grant::new(Lease::WhileProcessLives, asked).with_token(token)
     }
 
+    /// Records the held lock and returns its grant.
     pub(crate) fn grant(
         &self,
         claim: &Claim,
-        held: Arc<Held>,
+        held: Arc<HeldLock>,
         token: FencingToken,
         asked: Moment,
     ) -> Grant {
         let ticket = self.inner.claims.keep(claim, held, token);
-        Self::lasting(token, asked).with_ticket(ticket)
+        Self::process_grant(token, asked).with_ticket(ticket)
     }
 
-    /// Puts a number into `record` that may be given out: the one that is there if it is `mine` and
-    /// above the min_token, else the next one.
-    async fn number(
+    /// Writes a token into `record`: the present one if it is `mine` and above the minimum, else
+    /// the next one.
+    async fn assign_token(
         &self,
         file: LockFile,
         record: &mut Record,
@@ -266,20 +258,20 @@ impl FileLocks {
             record.number = Some(next.backend_number());
             return Ok(file);
         }
-        // What was reserved before may have been given out before a crash.
+        // Earlier reserved tokens may have been granted before a crash.
         let reserved = FencingToken::from_backend(file.reserved()?.unwrap_or(0));
         next = counter::next(last, min_token.max(reserved)).ok_or_else(used_up)?;
         let up_to = counter::block_from(next);
         // So that the file is ours at every moment.
         file.write(&Record { reserved: None, ..record.clone() })?;
-        let file = off_the_runtime(move || file.reserve(up_to).map(|()| file)).await?;
+        let file = on_disk_thread(move || file.reserve(up_to).map(|()| file)).await?;
         record.number = Some(next.backend_number());
         record.reserved = self.inner.boot.clone().map(|boot| Reserved { up_to, boot });
         Ok(file)
     }
 
-    /// Writes the holder into `record`.
-    fn sign(&self, record: &mut Record, claim: &Claim, process: u32) {
+    /// Writes the claim into `record` as its holder.
+    fn write_holder(&self, record: &mut Record, claim: &Claim, process: u32) {
         let before = record.holder.take().filter(|before| before.owner == claim.owner);
         let lease = (claim.hold == HoldKind::Detached).then(|| {
             let until = before.as_ref().and_then(|before| before.lease.as_ref()).map(|it| it.until);
@@ -298,29 +290,30 @@ impl FileLocks {
         });
     }
 
-    fn won(
+    /// Returns the grant of a record that was written and validated.
+    fn grant_of(
         &self,
         claim: &Claim,
         file: LockFile,
         record: &Record,
-        asked: Asked,
+        asked: RequestTime,
     ) -> Result<Grant, Fault> {
         let token = record.number.and_then(FencingToken::from_backend).ok_or_else(used_up)?;
         match record.holder.as_ref().and_then(|holder| holder.lease.as_ref()) {
             // The record keeps others out from here on, and the lock ends with the file.
             Some(lease) => Ok(Grant::new(asked.lease(lease), asked.at).with_token(token)),
             None => {
-                let held = Held::new(file, claim.name.clone(), record.clone());
+                let held = HeldLock::new(file, claim.name.clone(), record.clone());
                 Ok(self.grant(claim, Arc::new(held), token, asked.at))
             }
         }
     }
 
-    /// The token of a lock that is held already, above the min_token.
-    async fn raise(
+    /// Returns the token of a lock that is held already, raised above the minimum token.
+    async fn raise_token(
         &self,
         claim: &Claim,
-        held: &Arc<Held>,
+        held: &Arc<HeldLock>,
         token: FencingToken,
     ) -> Result<FencingToken, Fault> {
         if claim.min_token.is_none_or(|min_token| token > min_token) {
@@ -333,7 +326,7 @@ impl FileLocks {
         let reserved = record.reserved.as_ref().map_or(0, |it| it.up_to);
         if self.inner.durable && next.backend_number() > reserved {
             let (file, up_to) = (Arc::clone(&file), counter::block_from(next));
-            off_the_runtime(move || file.reserve(up_to)).await?;
+            on_disk_thread(move || file.reserve(up_to)).await?;
             record.reserved = self.inner.boot.clone().map(|boot| Reserved { up_to, boot });
         }
         record.number = Some(next.backend_number());
@@ -341,59 +334,42 @@ impl FileLocks {
         *held.record() = record;
         Ok(next)
     }
+
+    /// Takes a granted claim out of the queue, or keeps it at the head as the holder.
+    pub(super) fn settle(&self, claim: &Claim, waiting: &mut WaitStateGuard<'_>) {
+        let Some(mut entry) = waiting.leave() else { return };
+        if !matches!(entry.ahead(), Ok(None)) {
+            entry.overtake();
+        } else if let Some((held, _)) = self.inner.claims.find(claim) {
+            entry.becomes_holder();
+            *held.queue_entry() = Some(entry);
+        }
+    }
 }
 
-/// The queue and the mark of a break beside a lock file.
-struct Beside {
+/// The queue and the break marker beside a lock file.
+struct SideFiles {
     queue: Queue,
-    mark: Mark,
+    marker: BreakMarker,
 }
 
-/// A lock file that was looked at.
-enum Locked {
-    Ours(LockFile, Record),
+/// The state of a lock file after an attempt to lock it.
+enum FileState {
+    Locked(LockFile, Record),
     /// Another holder has it, with a lease that ends after this time.
-    Theirs(Option<Duration>),
-    /// It is not the one in the directory any more.
+    Contended(Option<Duration>),
+    /// The file is no longer the one in the directory.
     Replaced,
 }
 
-/// What became of a file while we signed it.
-enum Stands {
-    /// It is the one in the directory.
-    Here,
-    /// Somebody breaks the lock, and comes first.
-    Back,
+/// The result of the checks after the holder was written.
+enum Validation {
+    /// The file is the one in the directory.
+    Valid,
+    /// Another client breaks the lock and comes first.
+    Overtaken,
     /// It was deleted or replaced.
-    Elsewhere,
-}
-
-/// Waits for a disk without holding up the runtime. Whoever stops waiting leaves it to finish by
-/// itself, with all that it has: what it locked is free then.
-///
-/// On a thread of its own, and not on one of the runtime's pool, which panics if it gets none.
-pub(crate) async fn off_the_runtime<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, Fault> + Send + 'static,
-) -> Result<T, Fault> {
-    /// How many threads there are at most.
-    static THREADS: Semaphore = Semaphore::const_new(64);
-
-    let turn = THREADS.acquire().await.expect("it is never closed");
-    let (done, result) = oneshot::channel();
-    let thread = std::thread::Builder::new().name("lock-file-sync".to_owned());
-    let started = thread.spawn(move || {
-        let _turn = turn;
-        done.send(work())
-    });
-    started.map_err(|why| no_thread(&why))?;
-    result.await.unwrap_or_else(|gone| Err(Fault::not_applied(FaultKind::Unavailable, gone)))
-}
-
-fn no_thread(why: &std::io::Error) -> Fault {
-    let message = format!(
-        "cannot start a thread that waits for the disk; raise the limit (ulimit -u): {why}"
-    );
-    Fault::not_applied(FaultKind::Unavailable, message)
+    Replaced,
 }
 
 fn released() -> Fault {
@@ -406,8 +382,8 @@ fn used_up() -> Fault {
 
 #[cfg(test)]
 mod tests {
-    use lock_core::LockName;
-    use lock_core::backend::{Backend, HoldKind, ReleaseMode};
+    use lock_core::backend::{HoldKind, ReleaseMode};
+    use lock_core::{LockName, OwnerId};
 
     use super::*;
 
@@ -451,11 +427,11 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whatever_of_the_file_a_crash_of_the_machine_leaves_tokens_grow() {
+    async fn tokens_grow_over_every_residue_of_a_crash() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("n.lock");
         let locks = at_boot(dir.path(), 'a');
-        // What the disk has once the first block is reserved. All later grants may be lost.
+        // The disk's content once the first block is reserved. All later grants may be lost.
         let mut last = token(&locks).await;
         let synced = std::fs::read(&path).unwrap();
         // Numbers far ahead of the clock, which would hide a number that is given out again.

@@ -1,164 +1,79 @@
-//! The connection to a server: one for all verbs, made anew when it breaks.
+//! The pipeline of requests on one connection.
 //!
-//! Requests are written in the order in which they are asked, as many at once as have come together, and
-//! answers are matched to them in that order. Those who were answered together are likely to ask again
-//! together: the last of them writes for all, and one that was alone for itself, so that no task has to be
-//! woken for it. Who asked may go away: the answer is read all the same, and thrown away. A connection that says what no memcached says, or nothing for long, is given up, and all
-//! who wait for answers on it are told.
+//! Requests are written in the order of the calls, as many at once as have come together, and
+//! replies are matched to them in that order. Callers that were answered together are likely to
+//! send again together. The last of them writes for all, and a single one writes for itself, so
+//! that no task has to be woken for it. A caller may be dropped: its reply is read all the same,
+//! and discarded. A connection with malformed replies, or with none for long, fails, and so do all
+//! its requests.
 
 use std::collections::VecDeque;
 use std::fmt;
 use std::future::Future;
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use lock_core::backend::{Fault, FaultKind};
 use lock_core::clock::{Moment, sleep};
-use lock_core::dial::{Dialer, Epoch};
-use socket2::{SockRef, TcpKeepalive};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{Notify, oneshot};
-use tracing::instrument::WithSubscriber;
 
+use super::wire::{ProtocolError, Reply, ReplyParser, Request};
 use crate::config::Credentials;
 use crate::fault;
-use crate::wire::{Garbage, Parser, Reply, Request};
 
-/// Making a connection, all of it.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+/// Limit of the time for which the oldest request may have no reply.
+const REPLY_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long the oldest request may go without answer.
-const SILENCE: Duration = Duration::from_secs(5);
+/// Time between checks of the oldest request.
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// How often that is looked at.
-const LISTEN_EVERY: Duration = Duration::from_secs(1);
-
-/// When a connection on which nothing is said is asked for a sign of life, how often, and for how long in
-/// vain. Without it, a peer that vanished is found out only by the next request.
-const KEEPALIVE_AFTER: Duration = Duration::from_secs(10);
-const KEEPALIVE_EVERY: Duration = Duration::from_secs(3);
-const KEEPALIVE_PROBES: u32 = 3;
-
-/// Requests without answer on one connection: a server that takes this many and says nothing is not asked
-/// more.
+/// Limit of requests without reply on one connection. A server that takes this many without a reply
+/// is sent no more.
 const MAX_UNANSWERED: usize = 1 << 16;
 
-/// How often those who are about to ask are let go first.
+/// Limit of yields to other callers before a write.
 const MAX_YIELDS: usize = 4;
 
-/// What one read takes at most, about.
+/// Approximate size of one read, in bytes.
 const CHUNK: usize = 16 * 1024;
 
-/// The way to one server.
-#[derive(Debug)]
-pub(crate) struct Link {
-    place: Arc<Place>,
-    dialer: Dialer<Connection>,
-}
-
-/// Where a server is, and who we are there.
-#[derive(Debug)]
-pub(crate) struct Place {
-    address: String,
-    credentials: Option<Credentials>,
-    /// It has been asked what it may do to locks.
-    is_known: AtomicBool,
-}
-
-impl Place {
-    pub(crate) fn new(address: &str, credentials: Option<&Credentials>) -> Self {
-        let (address, credentials) = (address.to_owned(), credentials.cloned());
-        Self { address, credentials, is_known: AtomicBool::new(false) }
-    }
-}
-
-impl Link {
-    pub(crate) fn to(place: Place) -> Self {
-        Self { place: Arc::new(place), dialer: Dialer::default() }
-    }
-
-    pub(crate) fn address(&self) -> &str {
-        &self.place.address
-    }
-
-    /// The connection, if need be a new one: then this waits for one attempt, which all verbs share. A
-    /// server on which locks cannot be kept apart is refused.
-    pub(crate) async fn connection(&self) -> Result<Connection, Fault> {
-        let dial = || connect(Arc::clone(&self.place)).with_current_subscriber();
-        self.dialer.get(|connection| connection.shared.state().broken.is_none(), dial).await
-    }
-
-    /// Returns for how long verbs use this connection.
-    pub(crate) fn epoch_of(&self, connection: &Connection) -> Epoch {
-        self.dialer.epoch_of(|current| current.id() == connection.id())
-    }
-}
-
-async fn connect(place: Arc<Place>) -> Result<Connection, Fault> {
-    let connecting = async {
-        let stream = TcpStream::connect(&place.address).await;
-        let stream = stream.map_err(|e| fault::no_connection(&place.address, &e.to_string()))?;
-        set_up(&stream).map_err(|e| fault::no_connection(&place.address, &e.to_string()))?;
-        let connection = Connection::over(stream, &place.address);
-        connection.introduce(place.credentials.as_ref()).await?;
-        if !place.is_known.load(Ordering::Relaxed) {
-            connection.warn_of_eviction().await?;
-            place.is_known.store(true, Ordering::Relaxed);
-        }
-        Ok(connection)
-    };
-    tokio::select! {
-        biased;
-        connection = connecting => connection,
-        () = sleep(CONNECT_TIMEOUT) => Err(fault::no_connection(&place.address, "no answer")),
-    }
-}
-
-fn set_up(stream: &TcpStream) -> io::Result<()> {
-    stream.set_nodelay(true)?;
-    let keepalive = TcpKeepalive::new()
-        .with_time(KEEPALIVE_AFTER)
-        .with_interval(KEEPALIVE_EVERY)
-        .with_retries(KEEPALIVE_PROBES);
-    SockRef::from(stream).set_tcp_keepalive(&keepalive)
-}
-
-/// A connection: to one life of one server. Clones share it; with the last one it is closed.
+/// A connection to one life of one server. Clones share it; with the last one it is closed.
 #[derive(Clone)]
 pub(crate) struct Connection {
     shared: Arc<Shared>,
-    _open: Arc<Open>,
+    _close: Arc<CloseOnDrop>,
 }
 
-struct Open(Arc<Shared>);
+struct CloseOnDrop(Arc<Shared>);
 
 struct Shared {
     id: u64,
     server: String,
-    state: Mutex<State>,
-    /// There is something to write, or nothing more to do.
+    state: Mutex<PipelineState>,
+    /// Notified of data to write, and of the close.
     changed: Notify,
 }
 
 #[derive(Default)]
-struct State {
+struct PipelineState {
     /// Gone with the connection.
     stream: Option<Arc<OwnedWriteHalf>>,
     unsent: Vec<u8>,
-    /// What was unsent is being sent.
+    /// True while the unsent bytes are being sent.
     is_sending: bool,
-    unanswered: VecDeque<Asked>,
-    /// How many were answered of late, and have not asked since.
-    may_ask: usize,
+    unanswered: VecDeque<PendingRequest>,
+    /// Callers that were answered lately, and have not sent since.
+    expected_askers: usize,
     broken: Option<String>,
     closed: bool,
 }
 
-struct Asked {
+struct PendingRequest {
     since: Moment,
     missing: usize,
     replies: Vec<Reply>,
@@ -166,7 +81,7 @@ struct Asked {
 }
 
 impl Connection {
-    fn over(stream: TcpStream, server: &str) -> Self {
+    pub(super) fn over(stream: TcpStream, server: &str) -> Self {
         static COUNT: AtomicU64 = AtomicU64::new(0);
 
         let (from, to) = stream.into_split();
@@ -174,22 +89,30 @@ impl Connection {
         let shared = Arc::new(Shared {
             id: COUNT.fetch_add(1, Ordering::Relaxed),
             server: server.to_owned(),
-            state: Mutex::new(State { stream: Some(Arc::clone(&to)), ..State::default() }),
+            state: Mutex::new(PipelineState {
+                stream: Some(Arc::clone(&to)),
+                ..PipelineState::default()
+            }),
             changed: Notify::new(),
         });
-        tokio::spawn(drive(Breaking(Arc::clone(&shared)), from, to));
-        Self { _open: Arc::new(Open(Arc::clone(&shared))), shared }
+        tokio::spawn(drive(BreakOnDrop(Arc::clone(&shared)), from, to));
+        Self { _close: Arc::new(CloseOnDrop(Arc::clone(&shared))), shared }
     }
 
-    /// No other connection of this process has it. The numbers that a server gives to what it stores mean
-    /// nothing to its successor, so they go with the connection on which they were told.
+    /// Returns whether the connection still works.
+    pub(super) fn is_open(&self) -> bool {
+        self.shared.state().broken.is_none()
+    }
+
+    /// Returns an id that no other connection of this process has. CAS numbers mean nothing on
+    /// another life of the server, so they go with the id of their connection.
     pub(crate) fn id(&self) -> u64 {
         self.shared.id
     }
 
-    /// Sends a request, and returns its answer, and from when its effects count at the earliest.
+    /// Sends a request, and returns its replies, and the earliest moment of its effects.
     ///
-    /// It is sent at once, in the order of the calls, and not when the answer is waited for.
+    /// It is sent at once, in the order of the calls, and not when the future is polled.
     pub(crate) fn ask(
         &self,
         request: &Request,
@@ -207,29 +130,32 @@ impl Connection {
         }
     }
 
-    /// As [`ask`](Self::ask), for a request with one reply.
+    /// Sends a request with one reply, as [`ask`](Self::ask).
     pub(crate) async fn ask_one(&self, request: &Request) -> Result<Reply, Fault> {
         let (_, mut replies) = self.ask(request).await?;
-        replies.pop().ok_or_else(|| fault::odd_answer("ask", "nothing"))
+        replies.pop().ok_or_else(|| fault::unexpected_reply("ask", "nothing"))
     }
 
-    async fn introduce(&self, credentials: Option<&Credentials>) -> Result<(), Fault> {
+    pub(super) async fn authenticate(
+        &self,
+        credentials: Option<&Credentials>,
+    ) -> Result<(), Fault> {
         if let Some(Credentials { user, password }) = credentials {
             match self.ask_one(&Request::new().credentials(user, password)).await? {
                 Reply::Stored => {}
-                other => return Err(other.odd("give user and password")),
+                other => return Err(other.unexpected("give user and password")),
             }
         }
         let settings = self.stats("settings").await?;
         if stat(&settings, "cas_enabled") == Some("no") {
-            let why = "the server was started with -C: without its CAS numbers no lock can be let go \
+            let why = "the server was started with -C: without its CAS numbers no lock can be released \
                  without a chance of ending another holder's";
             return Err(Fault::not_applied(FaultKind::Unsupported, why));
         }
         Ok(())
     }
 
-    async fn warn_of_eviction(&self) -> Result<(), Fault> {
+    pub(super) async fn warn_of_eviction(&self) -> Result<(), Fault> {
         let server = self.shared.server.as_str();
         if stat(&self.stats("settings").await?, "evictions") == Some("on") {
             tracing::warn!(
@@ -250,11 +176,11 @@ impl Connection {
         Ok(())
     }
 
-    /// What the server tells of itself.
+    /// Returns statistics of the server.
     pub(crate) async fn stats(&self, about: &str) -> Result<Vec<(String, String)>, Fault> {
         match self.ask_one(&Request::new().stats(about)).await? {
             Reply::Stats(stats) => Ok(stats),
-            other => Err(other.odd("ask for statistics")),
+            other => Err(other.unexpected("ask for statistics")),
         }
     }
 }
@@ -269,7 +195,7 @@ impl fmt::Debug for Connection {
     }
 }
 
-impl Drop for Open {
+impl Drop for CloseOnDrop {
     fn drop(&mut self) {
         self.0.state().closed = true;
         self.0.changed.notify_one();
@@ -292,7 +218,7 @@ impl Shared {
                 state.unsent.extend_from_slice(request.text.as_bytes());
                 let replies = Vec::with_capacity(request.replies);
                 let missing = request.replies;
-                state.unanswered.push_back(Asked { since, missing, replies, answer });
+                state.unanswered.push_back(PendingRequest { since, missing, replies, answer });
                 state.send_if_last();
                 // Else the first one has done so.
                 let is_left = is_first && !state.unsent.is_empty();
@@ -307,26 +233,32 @@ impl Shared {
         Err(Fault::not_applied(FaultKind::Unavailable, why))
     }
 
-    /// Gives all replies that have come to those to whom they belong.
-    fn give(&self, parser: &mut Parser, answered: &mut Vec<Asked>) -> Result<(), String> {
+    /// Delivers all complete replies to their requests.
+    fn dispatch(
+        &self,
+        parser: &mut ReplyParser,
+        answered: &mut Vec<PendingRequest>,
+    ) -> Result<(), String> {
         let mut state = self.state();
         loop {
             let reply = match parser.next() {
                 Ok(Some(reply)) => reply,
                 Ok(None) => return Ok(()),
-                Err(Garbage) => return Err("the server says what no memcached says".into()),
+                Err(ProtocolError) => {
+                    return Err("the server sent bytes that no memcached sends".into());
+                }
             };
-            let misunderstood = reply.is_misunderstanding();
+            let desynchronized = reply.desynchronizes();
             let Some(asked) = state.unanswered.front_mut() else {
-                return Err("the server answered what nobody asked".into());
+                return Err("the server sent a reply without a request".into());
             };
             asked.replies.push(reply);
             asked.missing -= 1;
-            if asked.missing == 0 || misunderstood {
+            if asked.missing == 0 || desynchronized {
                 answered.extend(state.unanswered.pop_front());
-                state.may_ask += 1;
+                state.expected_askers += 1;
             }
-            if misunderstood {
+            if desynchronized {
                 return Err("the server did not understand a request".into());
             }
         }
@@ -351,7 +283,7 @@ impl Shared {
         }
     }
 
-    /// Whoever else is about to ask goes with the same write.
+    /// Yields so that callers that are about to send share the write.
     async fn gather(&self) {
         let mut before = 0;
         for _ in 0..MAX_YIELDS {
@@ -365,7 +297,7 @@ impl Shared {
     }
 
     async fn read(&self, mut stream: OwnedReadHalf) -> String {
-        let (mut parser, mut answered) = (Parser::default(), Vec::new());
+        let (mut parser, mut answered) = (ReplyParser::default(), Vec::new());
         loop {
             let buffer = parser.buffer();
             buffer.reserve(CHUNK);
@@ -374,9 +306,9 @@ impl Shared {
                 Ok(_) => {}
                 Err(error) => return error.to_string(),
             }
-            let given = self.give(&mut parser, &mut answered);
+            let given = self.dispatch(&mut parser, &mut answered);
             for asked in answered.drain(..) {
-                // Nobody may be there any more.
+                // The caller may be gone.
                 let _ = asked.answer.send(asked.replies);
             }
             if let Err(why) = given {
@@ -385,29 +317,29 @@ impl Shared {
         }
     }
 
-    /// Ends when one request has gone unanswered for too long, at two looks: a process that was stopped
-    /// finds old requests, and answers that it has not read yet.
-    async fn listen(&self) -> String {
+    /// Returns when one request has had no reply for too long, at two checks: a process that was
+    /// stopped finds old requests with replies that it has not read yet.
+    async fn watch_for_timeout(&self) -> String {
         let mut suspect = None;
         loop {
-            sleep(LISTEN_EVERY).await;
+            sleep(CHECK_INTERVAL).await;
             let oldest = self.state().unanswered.front().map(|asked| asked.since);
-            let is_late = oldest.is_some_and(|since| (since + SILENCE).has_passed());
+            let is_late = oldest.is_some_and(|since| (since + REPLY_TIMEOUT).has_passed());
             if is_late && suspect == oldest {
-                return format!("no answer for {SILENCE:?}");
+                return format!("no answer for {REPLY_TIMEOUT:?}");
             }
             suspect = oldest.filter(|_| is_late);
         }
     }
 
-    fn breaks(&self, why: String) {
+    fn fail(&self, why: String) {
         let left = {
             let mut state = self.state();
             state.broken.get_or_insert(why);
             state.stream = None;
             std::mem::take(&mut state.unanswered)
         };
-        // Whoever waits is woken by this.
+        // This wakes the callers.
         drop(left);
     }
 
@@ -416,31 +348,31 @@ impl Shared {
         fault::broken(&self.server, &why)
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, PipelineState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
-    /// Whoever asks as the last of those who were answered sends for all of them.
+impl PipelineState {
+    /// Sends for all, if this is the last of the callers that were answered together.
     fn send_if_last(&mut self) {
-        let is_last = self.may_ask == 1;
-        self.may_ask = self.may_ask.saturating_sub(1);
+        let is_last = self.expected_askers == 1;
+        self.expected_askers = self.expected_askers.saturating_sub(1);
         let Some(stream) = self.stream.as_ref().filter(|_| is_last && !self.is_sending) else {
             return;
         };
-        // What is wrong with it, whoever sends the rest will see.
+        // The next write reports the error.
         let sent = stream.try_write(&self.unsent).unwrap_or(0);
         self.unsent.drain(..sent);
     }
 
-    /// All that is unsent, to be sent by who asks for it; true if there will be no more.
+    /// Takes all unsent bytes. Returns true if there will be no more.
     fn take_unsent(&mut self, batch: &mut Vec<u8>) -> bool {
         std::mem::swap(batch, &mut self.unsent);
         self.is_sending = !batch.is_empty();
         if self.is_sending {
-            // Whoever has not asked by now does something else.
-            self.may_ask = 0;
+            // Callers that have not sent by now do something else.
+            self.expected_askers = 0;
         }
         self.closed
     }
@@ -459,22 +391,22 @@ async fn write_all(stream: &OwnedWriteHalf, mut bytes: &[u8]) -> io::Result<()> 
     Ok(())
 }
 
-/// Tells all when the task of a connection is gone, also with its runtime.
-struct Breaking(Arc<Shared>);
+/// Fails the connection when its task ends, also with its runtime.
+struct BreakOnDrop(Arc<Shared>);
 
-impl Drop for Breaking {
+impl Drop for BreakOnDrop {
     fn drop(&mut self) {
-        self.0.breaks("its runtime has ended".into());
+        self.0.fail("its runtime has ended".into());
     }
 }
 
-async fn drive(breaking: Breaking, from: OwnedReadHalf, to: Arc<OwnedWriteHalf>) {
-    let shared = &breaking.0;
+async fn drive(on_drop: BreakOnDrop, from: OwnedReadHalf, to: Arc<OwnedWriteHalf>) {
+    let shared = &on_drop.0;
     let why = tokio::select! {
         biased;
         why = shared.read(from) => why,
         why = shared.write(&to) => why,
-        why = shared.listen() => why,
+        why = shared.watch_for_timeout() => why,
     };
-    shared.breaks(why);
+    shared.fail(why);
 }

@@ -1,18 +1,18 @@
-//! Systems without `inotify(7)`: who waits looks by itself.
+//! Systems without `inotify(7)`: waiters poll.
 
 use std::convert::Infallible;
 use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Whether waiters are woken at all here.
-pub(crate) const IS_THERE: bool = false;
+/// Whether waiters are woken on this system.
+pub(crate) const IS_SUPPORTED: bool = false;
 
-/// There is none.
+/// A watch that does not exist on this system.
 #[derive(Debug)]
-pub(crate) struct Bell(Infallible);
+pub(crate) struct FileWatch(Infallible);
 
-impl Bell {
+impl FileWatch {
     pub(crate) fn on_lock(_: &Path) -> Option<Self> {
         None
     }
@@ -25,7 +25,7 @@ impl Bell {
         None
     }
 
-    pub(crate) async fn rung(&self) {
+    pub(crate) async fn changed(&self) {
         match self.0 {}
     }
 }

@@ -1,4 +1,4 @@
-//! The line of those who wait: who is served when, who is passed over, and what `inspect` sees of it.
+//! The order of waiters: service, skipped waiters, and `inspect`.
 
 use std::path::Path;
 use std::process::Command;
@@ -24,10 +24,11 @@ fn child() {
     });
 }
 
-/// Has the lock nearly all the time: takes it again as soon as it has released it. Until it is killed.
+/// Holds the lock nearly all the time: takes it again as soon as it has released it, until it is
+/// killed.
 ///
-/// It releases only once another process waits. Otherwise, on a busy machine, it would release before
-/// that process has joined the queue, and take a lock for which no process waits.
+/// It releases only once another process waits. Otherwise, on a busy machine, it would release
+/// before that process has joined the queue, and take a lock for which no process waits.
 async fn hog(args: &[&str]) {
     let locks = locker(Path::new(args[0]));
     say("ready");
@@ -44,7 +45,7 @@ async fn waiting(locks: &Locker) -> u64 {
     locks.inspect(&name("n")).await.unwrap().waiting.unwrap()
 }
 
-/// Children that wait, one after another.
+/// Starts children that wait, one after another.
 async fn queue(locks: &Locker, dir: &Path, count: u64) -> Vec<Process> {
     let mut children = Vec::new();
     for i in 1..=count {
@@ -59,7 +60,7 @@ pub(crate) fn signal(process: &Process, signal: Signal) {
     kill_process(id, signal).unwrap();
 }
 
-/// Until none of its threads runs any more.
+/// Stops a process, and waits until none of its threads runs.
 pub(crate) async fn stop(process: &Process) {
     signal(process, Signal::STOP);
     until("it has stopped", async || {
@@ -98,7 +99,7 @@ async fn processes_are_served_in_the_order_in_which_they_came() {
 }
 
 #[tokio::test]
-async fn who_comes_later_leaves_a_free_lock_to_who_waits() {
+async fn a_newcomer_leaves_a_free_lock_to_waiters() {
     let dir = scratch();
     let locks = locker(dir.path());
     let mut hog = Process::start(module_path!(), "hog", &[&path_text(dir.path()), "n"]);
@@ -114,7 +115,7 @@ async fn who_comes_later_leaves_a_free_lock_to_who_waits() {
 }
 
 #[tokio::test]
-async fn who_does_not_come_is_passed_over() {
+async fn a_stopped_waiter_is_skipped() {
     let dir = scratch();
     let locks = locker(dir.path());
     let guard = acquire(&locks, "n").await;
@@ -132,7 +133,7 @@ async fn who_does_not_come_is_passed_over() {
 }
 
 #[tokio::test]
-async fn a_try_takes_what_is_free_and_stands_in_no_line() {
+async fn a_try_takes_a_free_lock_and_is_not_queued() {
     let dir = scratch();
     let locks = locker(dir.path());
     let guard = acquire(&locks, "n").await;
@@ -145,7 +146,7 @@ async fn a_try_takes_what_is_free_and_stands_in_no_line() {
 }
 
 #[tokio::test]
-async fn a_waiter_that_gives_up_leaves_the_line() {
+async fn a_cancelled_waiter_leaves_the_queue() {
     let dir = scratch();
     let locks = locker(dir.path());
     let guard = acquire(&locker(dir.path()), "n").await;
@@ -166,10 +167,10 @@ async fn a_waiter_that_gives_up_leaves_the_line() {
 }
 
 #[tokio::test]
-async fn waiters_without_a_line_are_served_as_well() {
+async fn waiters_without_a_queue_are_served_as_well() {
     let dir = scratch();
     let locks = locker(dir.path());
-    // Nobody can make a directory there.
+    // No process can create a directory there.
     std::fs::write(dir.path().join("n.lock.d"), "").unwrap();
     let guard = acquire(&locks, "n").await;
     let waiter = tokio::spawn({
@@ -190,9 +191,9 @@ async fn waiters_without_a_line_are_served_as_well() {
     waiter.await.unwrap().unwrap();
 }
 
-/// Hundreds that wait would do nothing else: each of them looks now and then, at a line of hundreds.
+/// Otherwise hundreds of waiters would each read a queue of hundreds at each poll.
 #[tokio::test]
-async fn a_waiter_does_not_read_the_line_again_as_long_as_the_one_ahead_stays() {
+async fn a_waiter_does_not_read_the_queue_again_while_the_one_ahead_stays() {
     let dir = scratch();
     let locks = locker(dir.path());
     let guard = acquire(&locks, "n").await;

@@ -1,8 +1,8 @@
-//! What is said on the wire: requests as bytes, and bytes as replies.
+//! The wire format: requests as bytes, and bytes as replies.
 //!
-//! Locks are taken by the old `add` and prolonged by the old `cas`, not by the newer `ms`: at its memory
-//! limit a server that refuses an `ms` deletes what stands under the key, in all of its modes (seen with
-//! 1.6.18). Everything else is the meta protocol, whose answers are short.
+//! Locks are taken by the old `add` and extended by the old `cas`, not by the newer `ms`: at its
+//! memory limit a server that refuses an `ms` deletes the item under the key, in all of its modes
+//! (seen with 1.6.18). All other requests use the meta protocol, whose replies are short.
 
 use std::fmt;
 
@@ -11,13 +11,13 @@ use lock_core::backend::Fault;
 use crate::fault;
 use crate::value::Value;
 
-/// No line that a server sends us is longer.
+/// Longest line of a server's reply.
 const MAX_LINE: usize = 4096;
 
-/// No statistics have more lines.
+/// Limit of the lines of statistics.
 const MAX_STATS: usize = 4096;
 
-/// Commands that are sent in one piece, and how many replies they will have.
+/// Commands that are sent in one piece, and the number of their replies.
 #[derive(Debug, Default)]
 pub(crate) struct Request {
     pub(crate) text: String,
@@ -29,55 +29,55 @@ impl Request {
         Self { text: String::with_capacity(320), replies: 0 }
     }
 
-    /// Stores `value` unless there is one.
+    /// Stores `value` unless the key has one.
     pub(crate) fn add(self, key: &str, exptime: u64, value: &str) -> Self {
         let length = value.len();
         self.command(format_args!("add {key} 0 {exptime} {length}\r\n{value}\r\n"))
     }
 
-    /// Stores `value` if what stands there has the number `cas`.
+    /// Stores `value` if the item has the CAS number `cas`.
     pub(crate) fn cas(self, key: &str, exptime: u64, value: &str, cas: u64) -> Self {
         let length = value.len();
         self.command(format_args!("cas {key} 0 {exptime} {length} {cas}\r\n{value}\r\n"))
     }
 
-    /// Only lets what has the number `cas` last until `exptime`, which needs no memory. It is marked as
-    /// stale, which nobody here minds.
-    pub(crate) fn last(self, key: &str, exptime: u64, cas: u64) -> Self {
+    /// Extends the item with the CAS number `cas` until `exptime`, which needs no memory. It also
+    /// marks the item as stale, which has no effect here.
+    pub(crate) fn touch_if(self, key: &str, exptime: u64, cas: u64) -> Self {
         self.command(format_args!("md {key} C{cas} I T{exptime}\r\n"))
     }
 
-    /// Deletes what has the number `cas`.
+    /// Deletes the item with the CAS number `cas`.
     pub(crate) fn delete(self, key: &str, cas: u64) -> Self {
         self.command(format_args!("md {key} C{cas}\r\n"))
     }
 
-    /// What stands there, its number, and when it lapses.
-    pub(crate) fn look(self, key: &str) -> Self {
+    /// Reads the item, its CAS number, and its expiry.
+    pub(crate) fn get(self, key: &str) -> Self {
         self.command(format_args!("mg {key} v t c\r\n"))
     }
 
-    /// Whether something stands there.
-    pub(crate) fn probe(self, key: &str) -> Self {
+    /// Checks whether the key has an item.
+    pub(crate) fn exists(self, key: &str) -> Self {
         self.command(format_args!("mg {key}\r\n"))
     }
 
-    /// Adds to a counter that is there, and lets it last until `exptime`.
-    pub(crate) fn draw(self, key: &str, by: u64, exptime: u64) -> Self {
+    /// Adds to an existing counter, and extends it until `exptime`.
+    pub(crate) fn increment(self, key: &str, by: u64, exptime: u64) -> Self {
         self.command(format_args!("ma {key} D{by} T{exptime} v\r\n"))
     }
 
-    /// Adds to a counter that has the number `cas`.
-    pub(crate) fn raise(self, key: &str, by: u64, exptime: u64, cas: u64) -> Self {
+    /// Adds to a counter with the CAS number `cas`.
+    pub(crate) fn increment_if(self, key: &str, by: u64, exptime: u64, cas: u64) -> Self {
         self.command(format_args!("ma {key} C{cas} D{by} T{exptime} v\r\n"))
     }
 
-    /// Statistics; `""` for those of the server.
+    /// Requests statistics; `""` for those of the server.
     pub(crate) fn stats(self, about: &str) -> Self {
         self.command(format_args!("stats{}{about}\r\n", if about.is_empty() { "" } else { " " }))
     }
 
-    /// Says who we are: any key will do.
+    /// Authenticates. Any key is accepted.
     pub(crate) fn credentials(self, user: &str, password: &str) -> Self {
         let length = user.len() + 1 + password.len();
         self.command(format_args!("set auth 0 0 {length}\r\n{user} {password}\r\n"))
@@ -92,30 +92,30 @@ impl Request {
     }
 }
 
-/// What a server answers to one command.
+/// The reply of a server to one command.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Reply {
     Stored,
-    /// There is something already.
+    /// The key has an item already.
     NotStored,
-    /// It has another number.
+    /// The item has another CAS number.
     Exists,
-    /// There is nothing.
+    /// The key has no item.
     Missing,
     Done,
     Value(Item),
     Stats(Vec<(String, String)>),
-    /// The server's own words.
+    /// The text of the server.
     Refused(String),
 }
 
-/// What stands under a key.
+/// The item under a key.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Item {
-    /// `None` if it is longer than any value of ours.
+    /// `None` if it is longer than any value of this backend.
     pub(crate) value: Option<Vec<u8>>,
     pub(crate) cas: u64,
-    /// In how many seconds of the server it will lapse, at the latest; `None`: never.
+    /// Seconds of the server until its expiry, at the latest; `None`: never.
     pub(crate) expires_in: Option<u64>,
 }
 
@@ -126,17 +126,18 @@ impl Item {
 }
 
 impl Reply {
-    /// True if the server may not have understood where the command ended.
-    pub(crate) fn is_misunderstanding(&self) -> bool {
+    /// Returns true if the server may not have understood the end of the command.
+    pub(crate) fn desynchronizes(&self) -> bool {
         let is_understood =
             |text: &str| text.starts_with("SERVER_ERROR") || text.contains("non-numeric");
         matches!(self, Self::Refused(text) if !is_understood(text))
     }
 
-    /// Of a reply that makes no sense here. Values are not shown: they hold the right to unlock.
-    pub(crate) fn odd(self, doing: &'static str) -> Fault {
+    /// Returns the fault of a reply that the command never has. Values are not shown: they hold the
+    /// right to unlock.
+    pub(crate) fn unexpected(self, action: &'static str) -> Fault {
         let what = match self {
-            Self::Refused(text) => return fault::refused(doing, &text),
+            Self::Refused(text) => return fault::refused(action, &text),
             Self::Value(_) => "a value",
             Self::Stats(_) => "statistics",
             Self::Stored => "stored",
@@ -145,24 +146,24 @@ impl Reply {
             Self::Missing => "not found",
             Self::Done => "done",
         };
-        fault::odd_answer(doing, what)
+        fault::unexpected_reply(action, what)
     }
 }
 
 /// Bytes that no memcached sends.
 #[derive(Debug)]
-pub(crate) struct Garbage;
+pub(crate) struct ProtocolError;
 
-/// Makes replies of what arrives, piece by piece.
+/// A parser of replies that arrive in pieces.
 #[derive(Debug, Default)]
-pub(crate) struct Parser {
+pub(crate) struct ReplyParser {
     buffer: Vec<u8>,
     used: usize,
-    inside: Inside,
+    state: ParserState,
 }
 
 #[derive(Debug, Default)]
-enum Inside {
+enum ParserState {
     #[default]
     Nothing,
     /// So many bytes of a value are to come, and the end of the line.
@@ -173,32 +174,32 @@ enum Inside {
     Stats(Vec<(String, String)>),
 }
 
-impl Parser {
-    /// Where to put what arrives.
+impl ReplyParser {
+    /// Returns the buffer for arriving bytes.
     pub(crate) fn buffer(&mut self) -> &mut Vec<u8> {
         self.buffer.drain(..self.used);
         self.used = 0;
         &mut self.buffer
     }
 
-    /// The next reply, if it is complete.
-    pub(crate) fn next(&mut self) -> Result<Option<Reply>, Garbage> {
+    /// Returns the next reply, if it is complete.
+    pub(crate) fn next(&mut self) -> Result<Option<Reply>, ProtocolError> {
         loop {
-            if let Inside::Value { .. } = self.inside {
+            if let ParserState::Value { .. } = self.state {
                 return self.value();
             }
             let rest = &self.buffer[self.used..];
             let Some((line, length)) = line(rest)? else { return Ok(None) };
             self.used += length;
-            if let Some(reply) = self.inside.begin(line)? {
+            if let Some(reply) = self.state.begin(line)? {
                 return Ok(Some(reply));
             }
         }
     }
 
-    /// A long value is not kept: who knows what others store under our keys.
-    fn value(&mut self) -> Result<Option<Reply>, Garbage> {
-        let Inside::Value { item, left } = &mut self.inside else { return Ok(None) };
+    /// Parses a value. A long one is discarded: other clients may store anything under these keys.
+    fn value(&mut self) -> Result<Option<Reply>, ProtocolError> {
+        let ParserState::Value { item, left } = &mut self.state else { return Ok(None) };
         let rest = &self.buffer[self.used..];
         let taken = rest.len().min(*left);
         if let Some(value) = &mut item.value {
@@ -211,18 +212,18 @@ impl Parser {
             return Ok(None);
         }
         if !rest.starts_with(b"\r\n") {
-            return Err(Garbage);
+            return Err(ProtocolError);
         }
         self.used += 2;
         let item = std::mem::take(item);
-        self.inside = Inside::Nothing;
+        self.state = ParserState::Nothing;
         Ok(Some(Reply::Value(item)))
     }
 }
 
-impl Inside {
-    /// `None` if there is more to come.
-    fn begin(&mut self, line: &str) -> Result<Option<Reply>, Garbage> {
+impl ParserState {
+    /// Parses a line. Returns `None` if more is to come.
+    fn begin(&mut self, line: &str) -> Result<Option<Reply>, ProtocolError> {
         let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
         if let Self::Stats(stats) = self {
             return match word {
@@ -235,7 +236,7 @@ impl Inside {
                     stats.push(stat(rest));
                     Ok(None)
                 }
-                _ => Err(Garbage),
+                _ => Err(ProtocolError),
             };
         }
         Ok(Some(match word {
@@ -255,33 +256,33 @@ impl Inside {
                 return Ok(None);
             }
             "ERROR" | "CLIENT_ERROR" | "SERVER_ERROR" => Reply::Refused(line.to_owned()),
-            _ => return Err(Garbage),
+            _ => return Err(ProtocolError),
         }))
     }
 }
 
-/// The first line, without its end, and its length with it; `None` if it is not there as a whole.
-fn line(bytes: &[u8]) -> Result<Option<(&str, usize)>, Garbage> {
+/// Returns the first line, without its end, and its length with it; `None` if it is incomplete.
+fn line(bytes: &[u8]) -> Result<Option<(&str, usize)>, ProtocolError> {
     let Some(end) = bytes.iter().take(MAX_LINE).position(|&byte| byte == b'\n') else {
-        return if bytes.len() < MAX_LINE { Ok(None) } else { Err(Garbage) };
+        return if bytes.len() < MAX_LINE { Ok(None) } else { Err(ProtocolError) };
     };
-    let line = bytes[..end].strip_suffix(b"\r").ok_or(Garbage)?;
-    let line = std::str::from_utf8(line).map_err(|_| Garbage)?;
+    let line = bytes[..end].strip_suffix(b"\r").ok_or(ProtocolError)?;
+    let line = std::str::from_utf8(line).map_err(|_| ProtocolError)?;
     Ok(Some((line, end + 1)))
 }
 
-/// What is said of a value before it comes, and its length.
-fn announced(words: &str) -> Result<(Item, usize), Garbage> {
+/// Parses the header of a value into an item and its length.
+fn announced(words: &str) -> Result<(Item, usize), ProtocolError> {
     let mut words = words.split(' ');
-    let length: u32 = words.next().unwrap_or_default().parse().map_err(|_| Garbage)?;
-    let length = usize::try_from(length).map_err(|_| Garbage)?;
+    let length: u32 = words.next().unwrap_or_default().parse().map_err(|_| ProtocolError)?;
+    let length = usize::try_from(length).map_err(|_| ProtocolError)?;
     let value = (length <= Value::MAX_LEN).then(|| Vec::with_capacity(length));
     let mut item = Item { value, ..Item::default() };
     for flag in words {
         if let Some(cas) = flag.strip_prefix('c') {
-            item.cas = cas.parse().map_err(|_| Garbage)?;
+            item.cas = cas.parse().map_err(|_| ProtocolError)?;
         } else if let Some(seconds) = flag.strip_prefix('t') {
-            let seconds: i64 = seconds.parse().map_err(|_| Garbage)?;
+            let seconds: i64 = seconds.parse().map_err(|_| ProtocolError)?;
             item.expires_in = u64::try_from(seconds).ok();
         }
     }
@@ -301,13 +302,13 @@ mod tests {
     fn no_error_shows_a_value() {
         let value = Some(b"hunter2".to_vec());
         let reply = Reply::Value(Item { value, ..Item::default() });
-        let shown = reply.odd("let go").into_source().to_string();
+        let shown = reply.unexpected("release a lock").into_source().to_string();
         let bytes = format!("{:?}", b"hunter2");
         assert!(!shown.contains(&bytes[1..bytes.len() - 1]), "{shown}");
-        assert!(shown.contains("let go") && shown.contains("a value"), "{shown}");
+        assert!(shown.contains("release a lock") && shown.contains("a value"), "{shown}");
     }
 
-    fn all(parser: &mut Parser, pieces: &[&[u8]]) -> Result<Vec<Reply>, Garbage> {
+    fn all(parser: &mut ReplyParser, pieces: &[&[u8]]) -> Result<Vec<Reply>, ProtocolError> {
         let mut replies = Vec::new();
         for piece in pieces {
             parser.buffer().extend_from_slice(piece);
@@ -322,7 +323,7 @@ mod tests {
         b"STORED\r\nVA 5 t-1 c7 W\r\na\r\nb \r\nHD\r\nEN\r\nVA 0 t3 c18446744073709551615\r\n\
         \r\nSTAT time 12\r\nSTAT version 1.6.18 x\r\nEND\r\nSERVER_ERROR out of memory\r\nNS\r\n";
 
-    fn heard() -> Vec<Reply> {
+    fn expected_replies() -> Vec<Reply> {
         let item = |value: &[u8], cas, expires_in| {
             Reply::Value(Item { value: Some(value.to_vec()), cas, expires_in })
         };
@@ -341,18 +342,22 @@ mod tests {
 
     #[test]
     fn replies_are_the_same_however_they_are_cut() {
-        assert_eq!(all(&mut Parser::default(), &[TALK]).unwrap(), heard());
+        assert_eq!(all(&mut ReplyParser::default(), &[TALK]).unwrap(), expected_replies());
         let bytes: Vec<&[u8]> = TALK.chunks(1).collect();
-        assert_eq!(all(&mut Parser::default(), &bytes).unwrap(), heard());
+        assert_eq!(all(&mut ReplyParser::default(), &bytes).unwrap(), expected_replies());
         for at in 0..TALK.len() {
             let (a, b) = TALK.split_at(at);
-            assert_eq!(all(&mut Parser::default(), &[a, b]).unwrap(), heard(), "cut at {at}");
+            assert_eq!(
+                all(&mut ReplyParser::default(), &[a, b]).unwrap(),
+                expected_replies(),
+                "cut at {at}"
+            );
         }
     }
 
     #[test]
-    fn what_is_longer_than_ours_is_not_kept() {
-        let mut parser = Parser::default();
+    fn long_values_are_discarded() {
+        let mut parser = ReplyParser::default();
         assert!(all(&mut parser, &[b"VA 4000000 t9 c1\r\n"]).unwrap().is_empty());
         for _ in 0..1000 {
             assert!(all(&mut parser, &[&[b'x'; 4000]]).unwrap().is_empty());
@@ -379,7 +384,7 @@ mod tests {
             b"\xff\xff\r\n",
             &[b'x'; MAX_LINE],
         ] {
-            let replies = all(&mut Parser::default(), &[garbage]);
+            let replies = all(&mut ReplyParser::default(), &[garbage]);
             assert!(replies.is_err(), "{:?} is {replies:?}", garbage.escape_ascii().to_string());
         }
     }
@@ -388,7 +393,7 @@ mod tests {
         #[test]
         fn no_bytes_make_it_panic(pieces: Vec<Vec<u8>>) {
             let pieces: Vec<&[u8]> = pieces.iter().map(Vec::as_slice).collect();
-            let _ = all(&mut Parser::default(), &pieces);
+            let _ = all(&mut ReplyParser::default(), &pieces);
         }
     }
 }

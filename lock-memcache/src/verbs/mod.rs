@@ -1,0 +1,7 @@
+//! The verbs of the backend, one module each, as methods of the client.
+
+mod acquire;
+mod inspect;
+mod release;
+mod renew;
+mod wait;
