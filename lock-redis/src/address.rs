@@ -81,7 +81,7 @@ impl Config {
     /// Looks whether the files that it names are fit for use.
     pub(crate) async fn check_files(&self) -> Result<(), Error> {
         #[cfg(feature = "tls")]
-        self.certificates.read_for(self.place.is_encrypted()).await?;
+        self.certificates.read_for(self.endpoint.is_encrypted()).await?;
         Ok(())
     }
 

@@ -18,17 +18,17 @@ use lock_core::{
 };
 use redis::{FromRedisValue, ParsingError, from_redis_value};
 
-use crate::config::{Config, TTL_MAX};
-use crate::fault::{self, odd_answer};
+use crate::config::{Config, MAX_TTL};
+use crate::fault::{self, unexpected_answer};
 use crate::keys::{Keys, LockKeys};
-use crate::line::{Called, Lines, Member, Place, Told};
-use crate::link::{Connection, Ours};
+use crate::line::{QueueEntry, QueuePosition, QueueReply, Queues, WaitEvent};
+use crate::link::{ClientState, Connection};
 use crate::scripts::Call;
-use crate::servers::{Done, Errand, Servers, all};
+use crate::servers::{Request, Response, Servers, all};
 use crate::value::{Value, shown};
 
 /// How long a fence outlives its lock, at least. After that, the server's clock alone keeps the tokens growing.
-pub(crate) const IDLE: Duration = Duration::from_secs(600);
+pub(crate) const TOKEN_RETENTION: Duration = Duration::from_secs(600);
 
 /// Locks that are remembered as stuck.
 const MAX_STUCK: usize = 1000;
@@ -58,26 +58,26 @@ struct Inner {
     waits_for_replicas: bool,
     min_ttl: Duration,
     max_ttl: Duration,
-    stuck: Stuck,
+    warned: WarnedLocks,
     executor: Executor,
 }
 
 /// The keys of locks that were warned of: once each, until we get the lock. Beyond a limit nothing more
 /// is said.
 #[derive(Debug, Default)]
-struct Stuck(Mutex<HashSet<String>>);
+struct WarnedLocks(Mutex<HashSet<String>>);
 
 /// What an attempt is told of its place in line.
-const IS_NEW: u8 = 1;
+const PROCESS_IS_NEW: u8 = 1;
 const IS_NEXT: u8 = 2;
-const IS_BACK: u8 = 4;
+const WAS_REQUEUED: u8 = 4;
 
 /// What a holder knows of its lock besides its lease.
 #[derive(Debug)]
-struct Held {
-    number: u64,
+struct HeldLock {
+    token: u64,
     /// The fence is there at least until then.
-    fence_until: Moment,
+    token_key_until: Moment,
     /// By which connection this was said; 0 if it was sent.
     connection: u64,
     /// Nobody waited when the lock was taken, which was just now: nothing was renewed yet, nor let go.
@@ -115,7 +115,7 @@ impl Redis {
         // Large, and done once.
         let executor = Executor::current_or_new()?;
         let (servers, connection) = executor.within(Box::pin(Servers::connect(config))).await?;
-        let wakeup = match servers.ours.order() {
+        let wakeup = match servers.client.order() {
             // Who is handed the lock asks whether replicas know of it.
             Order::Fifo if waits_for_replicas => Wakeup::Signal,
             Order::Fifo => Wakeup::HandOff,
@@ -127,7 +127,7 @@ impl Redis {
             true => Support::Present,
             false => Support::Absent,
         };
-        let stuck = Stuck::default();
+        let warned = WarnedLocks::default();
         Ok(Self {
             inner: Arc::new(Inner {
                 keys,
@@ -137,7 +137,7 @@ impl Redis {
                 waits_for_replicas,
                 min_ttl,
                 max_ttl,
-                stuck,
+                warned,
                 executor,
             }),
         })
@@ -154,7 +154,7 @@ impl Backend for Redis {
         Capabilities {
             backend: "redis",
             fencing: Fencing::Seeded,
-            order: self.inner.servers.ours.order(),
+            order: self.inner.servers.client.order(),
             wakeup: self.inner.wakeup,
             durability: Durability::UntilRestart,
             reach: Reach::Network,
@@ -179,8 +179,8 @@ impl Backend for Redis {
 
     async fn try_acquire(&self, claim: &Claim) -> Result<Attempt, Fault> {
         claim.must_be_exclusive()?;
-        let attempt = match claim.queues() && self.inner.servers.ours.stands_in_line() {
-            true => self.stand_in_line(claim).await?,
+        let attempt = match claim.queues() && self.inner.servers.client.is_fifo() {
+            true => self.enqueue(claim).await?,
             false => self.attempt(claim, &self.inner.keys.of(&claim.name)?, None).await?.attempt,
         };
         match attempt {
@@ -193,11 +193,11 @@ impl Backend for Redis {
     }
 
     async fn wait(&self, claim: &Claim) -> Result<Wake, Fault> {
-        let Ours { lines, .. } = &*self.inner.servers.ours;
-        if !claim.queues() || !self.inner.servers.ours.stands_in_line() {
+        let ClientState { queues, .. } = &*self.inner.servers.client;
+        if !claim.queues() || !self.inner.servers.client.is_fifo() {
             return self.wait_for_signal(claim).await;
         }
-        let watches = lines.has_to_watch(&claim.owner);
+        let watches = queues.must_watch(&claim.owner);
         let signal = async {
             match watches {
                 true => self.wait_for_signal(claim).await,
@@ -206,18 +206,18 @@ impl Backend for Redis {
         };
         tokio::select! {
             biased;
-            call = lines.called(&claim.owner, watches) => match call {
-                Called::Look => Ok(Wake::Retry),
+            call = queues.wait_event(&claim.owner, watches) => match call {
+                WaitEvent::Retry => Ok(Wake::Retry),
                 // The attempt that follows finds the lock, and makes sure of its replicas.
-                Called::Sent(_) if self.inner.waits_for_replicas => Ok(Wake::Retry),
-                Called::Sent(sent) => {
-                    let fence_until = sent.since + sent.lease + IDLE;
-                    let held = Held { number: sent.number, fence_until, connection: 0, is_new: false.into() };
+                WaitEvent::Granted(_) if self.inner.waits_for_replicas => Ok(Wake::Retry),
+                WaitEvent::Granted(sent) => {
+                    let token_key_until = sent.since + sent.lease + TOKEN_RETENTION;
+                    let held = HeldLock { token: sent.token, token_key_until, connection: 0, is_new: false.into() };
                     held.grant(sent.lease, sent.since).map(Wake::Granted)
                 }
             },
             wake = signal => {
-                lines.doubt(&claim.owner);
+                queues.invalidate(&claim.owner);
                 wake
             }
         }
@@ -266,20 +266,20 @@ impl Backend for Redis {
 
     async fn release(&self, claim: &Claim, how: ReleaseMode) -> Result<Release, Fault> {
         let Inner { keys, servers, .. } = &*self.inner;
-        let Ours { waiters, lines, .. } = &*servers.ours;
+        let ClientState { waiters, queues, .. } = &*servers.client;
         waiters.leave(&claim.owner);
-        lines.leave(&claim.owner);
+        queues.leave(&claim.owner);
         let keys = keys.of(&claim.name)?;
-        let script = &servers.ours.scripts().release;
+        let script = &servers.client.scripts().release;
         // Whoever was granted the lock does not stand in line any more.
         let may_wait = claim.queues() && claim.ticket.is_none();
-        let channel = servers.ours.channel(&keys).filter(|_| may_wait);
-        let channel = channel.filter(|_| servers.ours.stands_in_line());
+        let channel = servers.client.channel(&keys).filter(|_| may_wait);
+        let channel = channel.filter(|_| servers.client.is_fifo());
         // Who has raced in vain rings no bell: that is done with the shorter form, by who does not hold the lock, too.
         let may_hold = claim.ticket.is_some() || !claim.queues();
         let is_plain = channel.is_none() && may_hold && how == ReleaseMode::now();
         // Some server can do it.
-        if is_plain && servers.ours.marks() && self.delete(claim, &keys).await? {
+        if is_plain && servers.client.marks() && self.delete(claim, &keys).await? {
             return Ok(Release::Released);
         }
         let call = if is_plain {
@@ -287,39 +287,41 @@ impl Backend for Redis {
             call.arg(claim.owner.expose());
             call
         } else {
-            let (tombstone, [lock, fence, queue, places, bell]) =
+            let (tombstone, [lock, token_key, queue, processes, release_key]) =
                 (keys.tombstone(&claim.owner), keys.all());
-            let mut call = Call::new(script, &[lock, fence, queue, places, bell, &tombstone]);
-            let member = channel.map(|channel| Member::of(claim, channel).to_string());
+            let mut call =
+                Call::new(script, &[lock, token_key, queue, processes, release_key, &tombstone]);
+            let entry = channel.map(|channel| QueueEntry::of(claim, channel).to_string());
             call.arg(claim.owner.expose()).arg(how.keep.map_or(0, millis));
-            call.arg(i32::from(how.expects_late_attempt())).arg(member.unwrap_or_default());
+            call.arg(i32::from(how.expects_late_attempt())).arg(entry.unwrap_or_default());
             call
         };
-        match servers.run(&Errand::new("release", &keys, &call)).await?.answer {
+        match servers.run(&Request::new("release", &keys, &call)).await?.answer {
             1 => Ok(Release::Released),
             0 => Ok(Release::NotHeld),
-            other => Err(odd_answer("release", other)),
+            other => Err(unexpected_answer("release", other)),
         }
     }
 
     async fn inspect(&self, name: &LockName) -> Result<LockState, Fault> {
-        type Seen = (Option<u64>, Option<Vec<u8>>, i64, u64, String);
+        type AttemptOutcome = (Option<u64>, Option<Vec<u8>>, i64, u64, String);
 
         let Inner { keys, servers, .. } = &*self.inner;
         let keys = keys.of(name)?;
-        let script = &servers.ours.scripts().inspect;
+        let script = &servers.client.scripts().inspect;
         let alone = Call::new(script, &[keys.lock()]);
-        let errand = Errand::new("inspect", &keys, &alone);
+        let request = Request::new("inspect", &keys, &alone);
         let with_queue;
-        let errand = match servers.ours.stands_in_line() {
+        let request = match servers.client.is_fifo() {
             true => {
                 with_queue = Call::new(script, &[keys.lock(), keys.queue()]);
-                Errand::new("inspect", &keys, &with_queue).or_instead(&alone)
+                Request::new("inspect", &keys, &with_queue).with_fallback(&alone)
             }
             // Others wait without a place, and are not known.
-            false => errand,
+            false => request,
         };
-        let (waiting, value, remaining, now, kind) = servers.run::<Seen>(&errand).await?.answer;
+        let (waiting, value, remaining, now, kind) =
+            servers.run::<AttemptOutcome>(&request).await?.answer;
         let Some(value) = value else {
             return Ok(LockState::new(Vec::new(), waiting).with_key(keys.lock()));
         };
@@ -328,7 +330,7 @@ impl Backend for Redis {
         if let Some(value) = Value::parse(&value) {
             holder.owner = Some(value.owner);
             holder.token = value.token();
-            holder.held_for = now.checked_sub(value.number).map(Duration::from_micros);
+            holder.held_for = now.checked_sub(value.token).map(Duration::from_micros);
             holder.label = value.label;
         } else if !matches!(&*kind, "" | "string") {
             holder.label = Some(Label::new(&format!("a Redis {kind}")));
@@ -350,12 +352,12 @@ impl Backend for Redis {
     async fn break_lock(&self, name: &LockName, expected: &OwnerId) -> Result<bool, Fault> {
         let Inner { keys, servers, .. } = &*self.inner;
         let keys = keys.of(name)?;
-        let mut call = Call::new(&servers.ours.scripts().break_lock, &keys.all());
+        let mut call = Call::new(&servers.client.scripts().break_lock, &keys.all());
         call.arg(expected.expose());
-        match servers.run(&Errand::new("break", &keys, &call)).await?.answer {
+        match servers.run(&Request::new("break", &keys, &call)).await?.answer {
             1 => Ok(true),
             0 => Ok(false),
-            other => Err(odd_answer("break", other)),
+            other => Err(unexpected_answer("break", other)),
         }
     }
 }
@@ -363,54 +365,61 @@ impl Backend for Redis {
 impl Redis {
     /// Has the claim stand in the line of its lock, and sees how it stands. Where that is known, the server
     /// is not asked: one of this process asks for all.
-    async fn stand_in_line(&self, claim: &Claim) -> Result<Attempt, Fault> {
+    async fn enqueue(&self, claim: &Claim) -> Result<Attempt, Fault> {
         let Inner { servers, keys, .. } = &*self.inner;
-        let (lines, keys) = (&servers.ours.lines, keys.of(&claim.name)?);
-        let channel = servers.ours.channel(&keys).unwrap_or_default();
-        let knows_nothing = lines.enter(claim, keys.lock(), channel);
-        let turn = if knows_nothing { None } else { lines.turn(&claim.owner) };
+        let (queues, keys) = (&servers.client.queues, keys.of(&claim.name)?);
+        let channel = servers.client.channel(&keys).unwrap_or_default();
+        let is_first_attempt = queues.enter(claim, keys.lock(), channel);
+        let turn = if is_first_attempt { None } else { queues.turn(&claim.owner) };
         let _turn = match turn {
             Some(turn) => Some(turn.lock_owned().await),
             None => None,
         };
-        if !knows_nothing && let Some(expires_in) = lines.answer(&claim.owner) {
+        if !is_first_attempt && let Some(expires_in) = queues.known_reply(&claim.owner) {
             return Ok(Attempt::Contended { expires_in });
         }
-        let asking = Asking { lines, owner: &claim.owner, answered: false };
-        let answer = self.attempt_in_line(claim, &keys).await;
+        let asking = PendingAttempt { queues, owner: &claim.owner, answered: false };
+        let answer = self.attempt_queued(claim, &keys).await;
         asking.answered(&answer);
-        if knows_nothing && answer.as_ref().is_err_and(|fault| fault.effect() == Effect::NotApplied)
+        if is_first_attempt
+            && answer.as_ref().is_err_and(|fault| fault.effect() == Effect::NotApplied)
         {
             // Nothing is left of it anywhere: if it gives up now, nobody lets go of it.
-            lines.leave(&claim.owner);
+            queues.leave(&claim.owner);
         }
-        let seen = answer.map_err(|fault| match !knows_nothing && servers.distrusts(&keys) {
-            // Certificates are replaced while programs run: a claim in line waits for that, too.
-            true => fault::as_outage(fault),
-            false => fault,
+        let outcome = answer.map_err(|fault| {
+            match !is_first_attempt && servers.refuses_certificate(&keys) {
+                // Certificates are replaced while programs run: a claim in line waits for that, too.
+                true => fault::as_outage(fault),
+                false => fault,
+            }
         })?;
-        match seen.told {
-            None if knows_nothing => lines.leave(&claim.owner),
-            None => lines.hold(&claim.owner),
-            Some(told) => {
-                lines.stands(&claim.owner, &told, || !seen.connection.is_broken());
+        match outcome.reply {
+            None if is_first_attempt => queues.leave(&claim.owner),
+            None => queues.hold(&claim.owner),
+            Some(reply) => {
+                queues.on_reply(&claim.owner, &reply, || !outcome.connection.is_broken());
             }
         }
-        Ok(seen.attempt)
+        Ok(outcome.attempt)
     }
 
     /// Asks for a place in line. A lock that is free needs no subscription, which a cluster wants for each slot: so
     /// whoever is the first of this process asks without a place before.
-    async fn attempt_in_line(&self, claim: &Claim, keys: &LockKeys) -> Result<Seen, Fault> {
-        let Servers { ours, .. } = &self.inner.servers;
-        if !self.inner.servers.is_listening(keys) && ours.lines.is_first(&claim.owner) {
+    async fn attempt_queued(
+        &self,
+        claim: &Claim,
+        keys: &LockKeys,
+    ) -> Result<AttemptOutcome, Fault> {
+        let Servers { client, .. } = &self.inner.servers;
+        if !self.inner.servers.is_listening(keys) && client.queues.is_alone(&claim.owner) {
             // In a cluster only, so it takes no room in each future.
-            let seen = Box::pin(self.attempt(claim, keys, None)).await?;
-            if matches!(seen.attempt, Attempt::Acquired(_)) {
-                return Ok(seen);
+            let outcome = Box::pin(self.attempt(claim, keys, None)).await?;
+            if matches!(outcome.attempt, Attempt::Acquired(_)) {
+                return Ok(outcome);
             }
         }
-        self.attempt(claim, keys, ours.lines.place(&claim.owner)).await
+        self.attempt(claim, keys, client.queues.position(&claim.owner)).await
     }
 
     /// Asks the server; with a place, and what is told of it, for those who stand in line.
@@ -418,78 +427,79 @@ impl Redis {
         &self,
         claim: &Claim,
         keys: &LockKeys,
-        place: Option<Place>,
-    ) -> Result<Seen, Fault> {
+        position: Option<QueuePosition>,
+    ) -> Result<AttemptOutcome, Fault> {
         let servers = &self.inner.servers;
-        let Ours { waiters, .. } = &*servers.ours;
-        let rings = claim.queues() && place.is_none() && self.inner.wakeup == Wakeup::Signal;
-        let Done { asked, connection, answer, .. } =
-            self.ask_for(claim, keys, place.as_ref(), rings).await?;
-        let Answer(answer, number, ms, now, standing) = answer;
+        let ClientState { waiters, .. } = &*servers.client;
+        let arms_release_key =
+            claim.queues() && position.is_none() && self.inner.wakeup == Wakeup::Signal;
+        let Response { asked, connection, answer, .. } =
+            self.send_attempt(claim, keys, position.as_ref(), arms_release_key).await?;
+        let AcquireReply(answer, token, ms, now, flags) = answer;
         if now > 0 {
             // By this the age of the next lock that is sent is known.
-            connection.clock_said(asked, now);
+            connection.record_server_time(asked, now);
         }
         match answer {
             1 => {
                 waiters.leave(&claim.owner);
-                self.inner.stuck.forget(keys.lock());
+                self.inner.warned.forget(keys.lock());
                 let lease = duration(ms).unwrap_or(claim.ttl);
-                let number = number.parse().map_err(|e| odd_answer("acquire", e))?;
-                let fence_until = asked + lease + IDLE;
+                let token = token.parse().map_err(|e| unexpected_answer("acquire", e))?;
+                let token_key_until = asked + lease + TOKEN_RETENTION;
                 // What has taken the short way tells no time.
                 let (connection_id, is_new) = (connection.id(), (now == 0).into());
-                let held = Held { number, fence_until, connection: connection_id, is_new };
+                let held = HeldLock { token, token_key_until, connection: connection_id, is_new };
                 let attempt = Attempt::Acquired(held.grant(lease, asked)?);
-                Ok(Seen { attempt, told: None, connection })
+                Ok(AttemptOutcome { attempt, reply: None, connection })
             }
             0 | 2 => {
                 let (holder_is_ours, expires_in) = (answer == 0, duration(ms));
-                self.report_if_stuck(&claim.name, keys.lock(), holder_is_ours, ms);
-                let told = match place {
+                self.warn_if_stuck(&claim.name, keys.lock(), holder_is_ours, ms);
+                let reply = match position {
                     None => None,
-                    Some(_) => Some(Told {
+                    Some(_) => Some(QueueReply {
                         asked,
                         connection: connection.id(),
                         now,
-                        arrival: number.parse().map_err(|e| odd_answer("acquire", e))?,
+                        arrival: token.parse().map_err(|e| unexpected_answer("acquire", e))?,
                         expires_in,
                         holder_is_ours,
-                        is_next: standing & IS_NEXT != 0,
-                        is_new: standing & IS_NEW != 0,
-                        is_back: standing & IS_BACK != 0,
+                        is_next: flags & IS_NEXT != 0,
+                        is_new: flags & PROCESS_IS_NEW != 0,
+                        is_back: flags & WAS_REQUEUED != 0,
                     }),
                 };
-                let watches = match &told {
-                    Some(told) => told.is_next && !holder_is_ours,
-                    None => claim.queues() && !servers.ours.stands_in_line(),
+                let watches = match &reply {
+                    Some(reply) => reply.is_next && !holder_is_ours,
+                    None => claim.queues() && !servers.client.is_fifo(),
                 };
                 if watches {
-                    waiters.enter(claim.owner, keys.telling(holder_is_ours));
+                    waiters.enter(claim.owner, keys.watched_key(holder_is_ours));
                 }
-                Ok(Seen { attempt: Attempt::Contended { expires_in }, told, connection })
+                Ok(AttemptOutcome { attempt: Attempt::Contended { expires_in }, reply, connection })
             }
             3 => Err(Fault::not_applied(FaultKind::Invalid, "this claim was let go before")),
-            other => Err(odd_answer("acquire", other)),
+            other => Err(unexpected_answer("acquire", other)),
         }
     }
 
     /// Asks in words that fit the server, which may turn out to be another one than was thought.
-    async fn ask_for(
+    async fn send_attempt(
         &self,
         claim: &Claim,
         keys: &LockKeys,
-        place: Option<&Place>,
-        rings: bool,
-    ) -> Result<Done<Answer>, Fault> {
-        let (servers, waits) = (&self.inner.servers, rings || place.is_some());
-        let mut before: Option<Answer> = None;
+        position: Option<&QueuePosition>,
+        arms_release_key: bool,
+    ) -> Result<Response<AcquireReply>, Fault> {
+        let (servers, waits) = (&self.inner.servers, arms_release_key || position.is_some());
+        let mut before: Option<AcquireReply> = None;
         loop {
-            let marks = waits && servers.ours.marks();
-            let call = acquire(&servers.ours, claim, keys, place, rings, marks);
-            let mut errand = Errand::new("acquire", keys, &call);
-            errand.channel = place.map(|place| place.member.channel());
-            let mut done = match servers.run::<Answer>(&errand).await {
+            let marks = waits && servers.client.marks();
+            let call = acquire(&servers.client, claim, keys, position, arms_release_key, marks);
+            let mut request = Request::new("acquire", keys, &call);
+            request.channel = position.map(|position| position.entry.channel());
+            let mut done = match servers.run::<AcquireReply>(&request).await {
                 // It may have a place in line.
                 Err(fault) if before.is_some() => {
                     return Err(Fault::unknown(fault.kind(), fault.into_source()));
@@ -497,10 +507,10 @@ impl Redis {
                 answer => answer?,
             };
             if let Some(before) = &before {
-                done.answer.4 |= before.4 & (IS_NEW | IS_BACK);
+                done.answer.4 |= before.4 & (PROCESS_IS_NEW | WAS_REQUEUED);
             }
             // It may have been on its way when the first server was found on which whoever waits has to mark the lock.
-            if done.answer.0 == 1 || marks == (waits && servers.ours.marks()) {
+            if done.answer.0 == 1 || marks == (waits && servers.client.marks()) {
                 return Ok(done);
             }
             before = Some(done.answer);
@@ -511,7 +521,7 @@ impl Redis {
     /// this connection has taken the lock while nobody waited: since then whoever waits has to mark it, and then it has
     /// another value. False: that remains to be done, by the script.
     async fn delete(&self, claim: &Claim, keys: &LockKeys) -> Result<bool, Fault> {
-        let is_new = |held: &&Held| held.is_new.load(Ordering::Relaxed);
+        let is_new = |held: &&HeldLock| held.is_new.load(Ordering::Relaxed);
         let Some(held) = held(claim).filter(is_new) else { return Ok(false) };
         let (link, connection) = self.inner.servers.reach(keys).await?;
         if !connection.may_delete_if_equal() || connection.id() != held.connection {
@@ -519,7 +529,7 @@ impl Redis {
         }
         // Whoever has to ask again asks the script, which knows an answer for everything.
         held.is_new.store(false, Ordering::Relaxed);
-        let value = Value::text(&claim.owner, held.number, claim.label.as_ref());
+        let value = Value::text(&claim.owner, held.token, claim.label.as_ref());
         link.delete_if_equal(&connection, keys.lock(), &value).await
     }
 
@@ -551,11 +561,11 @@ impl Redis {
     /// Asks the server to tell of a change, looks once, and then costs nothing until it tells.
     async fn wait_for_signal(&self, claim: &Claim) -> Result<Wake, Fault> {
         let Inner { keys, servers, .. } = &*self.inner;
-        let (keys, Ours { waiters, .. }) = (keys.of(&claim.name)?, &*servers.ours);
+        let (keys, ClientState { waiters, .. }) = (keys.of(&claim.name)?, &*servers.client);
         // Most have one since their attempt was contended.
-        let _seat = waiters.seat(claim.owner, keys.bell());
+        let _seat = waiters.watch_until_dropped(claim.owner, keys.release_key());
         // An attempt that does not queue leaves no trace, and so no bell.
-        let mut has_bell = claim.queues();
+        let mut is_armed = claim.queues();
         let mut is_string = true;
         loop {
             if let Some((watched, signals)) = waiters.not_armed(&claim.owner) {
@@ -563,8 +573,8 @@ impl Redis {
                 if !connection.has_signals {
                     return Ok(self.pause(&claim.owner).await);
                 }
-                let seen = link.watch(&connection, &watched, keys.lock()).await?;
-                let Some((is_there, value)) = seen else {
+                let outcome = link.watch(&connection, &watched, keys.lock()).await?;
+                let Some((is_there, value)) = outcome else {
                     return Ok(Wake::Retry);
                 };
                 is_string = value.is_some();
@@ -573,19 +583,19 @@ impl Redis {
                 if holder.as_ref().is_some_and(|holder| holder.owner == claim.owner) {
                     return Ok(Wake::Retry);
                 }
-                let telling = keys.telling(holder.is_some());
+                let watched_key = keys.watched_key(holder.is_some());
                 // Who has not seen a mark may let go and ring no bell.
                 let is_marked = !connection.deletes_if_equal()
                     || holder.as_ref().is_none_or(|holder| holder.is_marked);
-                if telling != watched {
-                    waiters.enter(claim.owner, telling);
+                if watched_key != watched {
+                    waiters.enter(claim.owner, watched_key);
                     continue;
                 } else if is_there && is_marked {
                     waiters.arm(&claim.owner, signals);
-                } else if !has_bell && holder.is_some() {
-                    has_bell = true;
+                } else if !is_armed && holder.is_some() {
+                    is_armed = true;
                     let unmarked = (!is_marked).then_some(&*value);
-                    link.hang_up(&connection, &keys, unmarked).await?;
+                    link.arm_release_key(&connection, &keys, unmarked).await?;
                     continue;
                 } else {
                     // Nobody rings a bell that is not there, or knows nothing of it: it has been rung, or the server did not
@@ -604,7 +614,7 @@ impl Redis {
 
     /// For those who are told nothing.
     async fn pause(&self, owner: &OwnerId) -> Wake {
-        let pause = self.inner.servers.ours.waiters.next_pause(owner);
+        let pause = self.inner.servers.client.waiters.next_pause(owner);
         sleep_between(pause / 2, pause).await;
         Wake::Retry
     }
@@ -613,9 +623,9 @@ impl Redis {
     /// proven is gone, and with it perhaps the server that had it.
     async fn wait_for_loss(&self, claim: &Claim) -> Result<(), Fault> {
         let Inner { keys, servers, .. } = &*self.inner;
-        let (keys, Ours { waiters, .. }) = (keys.of(&claim.name)?, &*servers.ours);
+        let (keys, ClientState { waiters, .. }) = (keys.of(&claim.name)?, &*servers.client);
         let proven_by = held(claim).map(|held| held.connection);
-        let _seat = waiters.seat(claim.owner, keys.lock());
+        let _seat = waiters.watch_until_dropped(claim.owner, keys.lock());
         loop {
             let (link, connection) = servers.reach_again(&keys).await;
             if proven_by != Some(connection.id()) {
@@ -624,11 +634,11 @@ impl Redis {
             if connection.has_signals
                 && let Some((watched, signals)) = waiters.not_armed(&claim.owner)
             {
-                let Ok(seen) = link.watch(&connection, &watched, keys.lock()).await else {
+                let Ok(outcome) = link.watch(&connection, &watched, keys.lock()).await else {
                     continue;
                 };
                 // Our own renewals change the key as well.
-                let value = seen.and_then(|(_, value)| Value::parse(&value?));
+                let value = outcome.and_then(|(_, value)| Value::parse(&value?));
                 if value.is_none_or(|value| value.owner != claim.owner) {
                     return Ok(());
                 }
@@ -641,17 +651,17 @@ impl Redis {
     /// Warns of a lock that nobody with our settings can have taken like this: its key came back when
     /// the server's clock was set back, or was changed by hand. Of other libraries we know no longest
     /// lease, only that a lock without an end outlives its holder.
-    fn report_if_stuck(&self, name: &LockName, key: &str, is_ours: bool, remaining_ms: i64) {
-        let Inner { max_ttl, stuck, .. } = &*self.inner;
+    fn warn_if_stuck(&self, name: &LockName, key: &str, is_ours: bool, remaining_ms: i64) {
+        let Inner { max_ttl, warned, .. } = &*self.inner;
         let remaining = duration(remaining_ms);
-        if remaining_ms == -1 && stuck.is_new(key) {
+        if remaining_ms == -1 && warned.is_new(key) {
             tracing::warn!(
                 lock.name = %name,
                 redis.key = key,
                 "the key of this lock has no expiry: if its holder is gone, nothing ends it; \
                  inspect it, and if nobody holds it, break the lock or delete the key"
             );
-        } else if is_ours && remaining > Some(*max_ttl) && stuck.is_new(key) {
+        } else if is_ours && remaining > Some(*max_ttl) && warned.is_new(key) {
             tracing::warn!(
                 lock.name = %name,
                 redis.key = key,
@@ -665,15 +675,15 @@ impl Redis {
 
     /// Those of which all that a renewal is to change is the end of the lease, and by the same ttl, with what is known of
     /// them; and the others.
-    fn sorted<'a>(&self, claims: &[&'a Claim]) -> (Vec<(usize, &'a Held)>, Vec<usize>) {
+    fn sorted<'a>(&self, claims: &[&'a Claim]) -> (Vec<(usize, &'a HeldLock)>, Vec<usize>) {
         let now = Moment::now();
         let (mut plain, mut others) = (Vec::with_capacity(claims.len()), Vec::new());
         let mut ttl = None;
         for (at, claim) in claims.iter().enumerate() {
             match held(claim) {
                 Some(held)
-                    if !self.prolongs(held, claim.ttl, now)
-                        && self.inner.servers.ours.lines.place(&claim.owner).is_none()
+                    if !self.prolongs_token_key(held, claim.ttl, now)
+                        && self.inner.servers.client.queues.position(&claim.owner).is_none()
                         && *ttl.get_or_insert(claim.ttl) == claim.ttl =>
                 {
                     plain.push((at, held));
@@ -694,7 +704,7 @@ impl Redis {
     async fn renew_plain(
         &self,
         claims: &[&Claim],
-        batch: &[(usize, &Held)],
+        batch: &[(usize, &HeldLock)],
     ) -> Result<Vec<Option<Result<Renewal, Fault>>>, Fault> {
         let Inner { keys, servers, .. } = &*self.inner;
         let locks = batch.iter().map(|&(at, _)| keys.of(&claims[at].name));
@@ -704,16 +714,16 @@ impl Redis {
         };
         let ttl = claims[first].ttl;
         let locks: Vec<_> = locks.iter().map(LockKeys::lock).collect();
-        let mut call = Call::new(&servers.ours.scripts().quick_renew, &locks);
+        let mut call = Call::new(&servers.client.scripts().quick_renew, &locks);
         call.arg(millis(ttl));
         for &(at, held) in batch {
-            call.arg(format!("{} {}", claims[at].owner.expose(), held.number));
+            call.arg(format!("{} {}", claims[at].owner.expose(), held.token));
         }
-        let done = servers.run::<Vec<usize>>(&Errand::new("renew", some, &call)).await?;
-        let Done { asked, connection, answer: others, .. } = done;
-        let renewed = |(number, &(_, held)): (usize, &(usize, &Held))| {
-            let held = Held { connection: connection.id(), is_new: false.into(), ..*held };
-            (!others.contains(&number)).then(|| held.grant(ttl, asked).map(Renewal::Held))
+        let done = servers.run::<Vec<usize>>(&Request::new("renew", some, &call)).await?;
+        let Response { asked, connection, answer: others, .. } = done;
+        let renewed = |(token, &(_, held)): (usize, &(usize, &HeldLock))| {
+            let held = HeldLock { connection: connection.id(), is_new: false.into(), ..*held };
+            (!others.contains(&token)).then(|| held.grant(ttl, asked).map(Renewal::Held))
         };
         Ok((1..).zip(batch).map(renewed).collect())
     }
@@ -721,20 +731,20 @@ impl Redis {
     /// All locks of a batch are on one server.
     async fn renew_batch(&self, claims: &[&Claim]) -> Result<Vec<Result<Renewal, Fault>>, Fault> {
         let Inner { keys, servers, .. } = &*self.inner;
-        let Ours { lines, .. } = &*servers.ours;
+        let ClientState { queues, .. } = &*servers.client;
         let keys = claims.iter().map(|claim| keys.of(&claim.name));
         let keys = keys.collect::<Result<Vec<_>, _>>()?;
         let Some(some) = keys.first() else { return Ok(Vec::new()) };
         let all: Vec<_> = keys.iter().flat_map(LockKeys::all).collect();
-        let mut call = Call::new(&servers.ours.scripts().renew, &all);
+        let mut call = Call::new(&servers.client.scripts().renew, &all);
         let prolonged: Vec<_> = claims.iter().map(|claim| self.add(&mut call, claim)).collect();
-        let errand = Errand::new("renew", some, &call).lasting(self.inner.waits_for_replicas);
-        let done = servers.run::<Vec<(String, i64)>>(&errand).await?;
-        let Done { asked, connection, answer: answers, missing, .. } = done;
+        let request = Request::new("renew", some, &call).replicated(self.inner.waits_for_replicas);
+        let done = servers.run::<Vec<(String, i64)>>(&request).await?;
+        let Response { asked, connection, answer: answers, missing, .. } = done;
         if answers.len() != claims.len() {
-            return Err(odd_answer("renew", format!("{} answers", answers.len())));
+            return Err(unexpected_answer("renew", format!("{} answers", answers.len())));
         }
-        claims.iter().for_each(|claim| lines.hold(&claim.owner));
+        claims.iter().for_each(|claim| queues.hold(&claim.owner));
         let renewals = claims.iter().zip(prolonged).zip(answers);
         let renewals = renewals.map(|((claim, prolonged), answer)| match &missing {
             Some(missing) if !answer.0.is_empty() => Err(missing.repeated()),
@@ -748,41 +758,41 @@ impl Redis {
     async fn renew_alone(&self, claim: &Claim) -> Result<Renewal, Fault> {
         let Inner { keys, servers, .. } = &*self.inner;
         let keys = keys.of(&claim.name)?;
-        let script = &servers.ours.scripts().renew;
+        let script = &servers.client.scripts().renew;
         let mut call = Call::new(script, &keys.all());
         let prolonged = self.add(&mut call, claim);
         let mut alone = Call::new(script, &[keys.lock(); 5]);
         alone.arg(claim.owner.expose()).arg(millis(claim.ttl)).arg(0).arg("");
-        let errand = Errand::new("renew", &keys, &call).or_instead(&alone);
-        let errand = errand.lasting(self.inner.waits_for_replicas);
-        let mut done = servers.run::<Vec<(String, i64)>>(&errand).await?;
+        let request = Request::new("renew", &keys, &call).with_fallback(&alone);
+        let request = request.replicated(self.inner.waits_for_replicas);
+        let mut done = servers.run::<Vec<(String, i64)>>(&request).await?;
         let (Some(answer), 0) = (done.answer.pop(), done.answer.len()) else {
-            return Err(odd_answer("renew", "another number of answers"));
+            return Err(unexpected_answer("renew", "another number of answers"));
         };
-        if !done.instead {
-            servers.ours.lines.hold(&claim.owner);
+        if !done.fallback {
+            servers.client.queues.hold(&claim.owner);
         }
         if let Some(missing) = done.missing.filter(|_| !answer.0.is_empty()) {
             return Err(missing);
         }
-        let prolonged = prolonged && !done.instead;
+        let prolonged = prolonged && !done.fallback;
         renewed(claim, done.asked, done.connection.id(), prolonged, answer)
     }
 
     /// Adds the renewal of a claim, whose keys it has; true if its fence is to be prolonged.
     fn add(&self, call: &mut Call, claim: &Claim) -> bool {
         let now = Moment::now();
-        let prolong = held(claim).is_none_or(|held| self.prolongs(held, claim.ttl, now));
+        let prolong = held(claim).is_none_or(|held| self.prolongs_token_key(held, claim.ttl, now));
         call.arg(claim.owner.expose()).arg(millis(claim.ttl)).arg(i32::from(prolong));
         // Who was sent the lock and has not said so yet is still known as a waiter.
-        let place = self.inner.servers.ours.lines.place(&claim.owner);
-        call.arg(place.map(|place| place.member.to_string()).unwrap_or_default());
+        let position = self.inner.servers.client.queues.position(&claim.owner);
+        call.arg(position.map(|position| position.entry.to_string()).unwrap_or_default());
         prolong
     }
 
     /// True if the fence is to be prolonged. Whoever waits for replicas has a write of its own to be acknowledged.
-    fn prolongs(&self, held: &Held, ttl: Duration, now: Moment) -> bool {
-        self.inner.waits_for_replicas || held.fence_is_short(now, ttl)
+    fn prolongs_token_key(&self, held: &HeldLock, ttl: Duration, now: Moment) -> bool {
+        self.inner.waits_for_replicas || held.token_key_expires_soon(now, ttl)
     }
 }
 
@@ -792,68 +802,68 @@ fn renewed(
     asked: Moment,
     connection: u64,
     prolonged: bool,
-    (number, ms): (String, i64),
+    (token, ms): (String, i64),
 ) -> Result<Renewal, Fault> {
-    if number.is_empty() {
+    if token.is_empty() {
         return Ok(Renewal::NotHeld);
     }
     let lease = duration(ms).unwrap_or(claim.ttl);
-    let number = number.parse().map_err(|e| odd_answer("renew", e))?;
-    let fence_until = match held(claim) {
-        Some(held) if !prolonged => held.fence_until,
-        _ => asked + lease + IDLE * 2,
+    let token = token.parse().map_err(|e| unexpected_answer("renew", e))?;
+    let token_key_until = match held(claim) {
+        Some(held) if !prolonged => held.token_key_until,
+        _ => asked + lease + TOKEN_RETENTION * 2,
     };
-    Held { number, fence_until, connection, is_new: false.into() }
+    HeldLock { token, token_key_until, connection, is_new: false.into() }
         .grant(lease, asked)
         .map(Renewal::Held)
 }
 
 /// What came of an attempt.
-struct Seen {
+struct AttemptOutcome {
     attempt: Attempt,
     /// To somebody in line.
-    told: Option<Told>,
+    reply: Option<QueueReply>,
     connection: Connection,
 }
 
 /// What `quick_acquire.lua` answers.
-struct Answer(i64, String, i64, u64, u8);
+struct AcquireReply(i64, String, i64, u64, u8);
 
-impl FromRedisValue for Answer {
+impl FromRedisValue for AcquireReply {
     fn from_redis_value(answer: redis::Value) -> Result<Self, ParsingError> {
         if let redis::Value::BulkString(_) = answer {
             return Ok(Self(1, from_redis_value(answer)?, -1, 0, 0));
         }
-        let (answer, number, ms, now, standing) = from_redis_value(answer)?;
-        Ok(Self(answer, number, ms, now, standing))
+        let (answer, token, ms, now, flags) = from_redis_value(answer)?;
+        Ok(Self(answer, token, ms, now, flags))
     }
 }
 
 /// The call of `quick_acquire.lua`. Empty arguments at the end are left out. For a claim in line,
-/// [`Errand::channel`] adds the last one.
+/// [`Request::channel`] adds the last one.
 fn acquire(
-    ours: &Ours,
+    client: &ClientState,
     claim: &Claim,
     keys: &LockKeys,
-    place: Option<&Place>,
-    rings: bool,
+    position: Option<&QueuePosition>,
+    arms_release_key: bool,
     marks: bool,
 ) -> Call {
-    let ([lock, fence, queue, places, bell], tombstone) =
+    let ([lock, token_key, queue, processes, release_key], tombstone) =
         (keys.all(), keys.tombstone(&claim.owner));
-    let keys = [lock, fence, queue, places, &tombstone, bell];
-    let keys = keys.get(..if rings { 6 } else { 5 }).unwrap_or_default();
-    let mut call = Call::new(&ours.scripts().acquire, keys);
-    call.arg(claim.owner.expose()).arg(millis(claim.ttl)).arg(millis(claim.ttl + IDLE));
+    let keys = [lock, token_key, queue, processes, &tombstone, release_key];
+    let keys = keys.get(..if arms_release_key { 6 } else { 5 }).unwrap_or_default();
+    let mut call = Call::new(&client.scripts().acquire, keys);
+    call.arg(claim.owner.expose()).arg(millis(claim.ttl)).arg(millis(claim.ttl + TOKEN_RETENTION));
     let label = shown(claim.label.as_ref());
-    let number = |number: Option<u64>| number.map(|number| number.to_string()).unwrap_or_default();
-    let arrival = number(place.and_then(|place| place.arrival));
-    let min_token = number(claim.min_token.map(FencingToken::backend_number));
+    let token = |token: Option<u64>| token.map(|token| token.to_string()).unwrap_or_default();
+    let arrival = token(position.and_then(|position| position.arrival));
+    let min_token = token(claim.min_token.map(FencingToken::backend_number));
     let marks = if marks { "1" } else { "" };
     let optional = [label, &arrival, marks, &min_token];
     let last = optional.iter().rposition(|text| !text.is_empty());
     // The channel follows all of them.
-    let given = if place.is_some() { optional.len() } else { last.map_or(0, |last| last + 1) };
+    let given = if position.is_some() { optional.len() } else { last.map_or(0, |last| last + 1) };
     for text in optional.iter().take(given) {
         call.arg(*text);
     }
@@ -861,31 +871,31 @@ fn acquire(
 }
 
 /// An attempt of somebody in line, who may have been told of lost places and not have heard it.
-struct Asking<'a> {
-    lines: &'a Lines,
+struct PendingAttempt<'a> {
+    queues: &'a Queues,
     owner: &'a OwnerId,
     answered: bool,
 }
 
-impl Asking<'_> {
+impl PendingAttempt<'_> {
     fn answered<T>(mut self, answer: &Result<T, Fault>) {
         self.answered =
             answer.as_ref().err().is_none_or(|fault| fault.effect() == Effect::NotApplied);
         if answer.is_err() {
-            self.lines.doubt(self.owner);
+            self.queues.invalidate(self.owner);
         }
     }
 }
 
-impl Drop for Asking<'_> {
+impl Drop for PendingAttempt<'_> {
     fn drop(&mut self) {
         if !self.answered {
-            self.lines.doubt_all(self.owner);
+            self.queues.invalidate_all(self.owner);
         }
     }
 }
 
-impl Stuck {
+impl WarnedLocks {
     fn is_new(&self, key: &str) -> bool {
         let mut keys = self.keys();
         keys.len() < MAX_STUCK && keys.insert(key.to_owned())
@@ -904,27 +914,27 @@ impl Stuck {
     }
 }
 
-impl Held {
+impl HeldLock {
     fn grant(self, lease: Duration, since: Moment) -> Result<Grant, Fault> {
-        let token = FencingToken::from_backend(self.number)
-            .ok_or_else(|| odd_answer("read the fencing token", self.number))?;
+        let token = FencingToken::from_backend(self.token)
+            .ok_or_else(|| unexpected_answer("read the fencing token", self.token))?;
         Ok(Grant::new(Lease::For(lease), since).with_token(token).with_ticket(Ticket::new(self)))
     }
 
     /// True if the fence might not outlive a lease that starts now by what it should.
-    fn fence_is_short(&self, now: Moment, ttl: Duration) -> bool {
-        now + ttl + IDLE > self.fence_until
+    fn token_key_expires_soon(&self, now: Moment, ttl: Duration) -> bool {
+        now + ttl + TOKEN_RETENTION > self.token_key_until
     }
 }
 
-fn held(claim: &Claim) -> Option<&Held> {
+fn held(claim: &Claim) -> Option<&HeldLock> {
     claim.ticket.as_ref()?.get()
 }
 
 /// In whole milliseconds, rounded up: no lease is shorter than what was asked for. Core has checked
 /// the limits; a number that the server cannot carry is cut all the same.
 pub(crate) fn millis(duration: Duration) -> u64 {
-    let whole = duration.min(TTL_MAX).as_nanos().div_ceil(1_000_000);
+    let whole = duration.min(MAX_TTL).as_nanos().div_ceil(1_000_000);
     u64::try_from(whole).unwrap_or(u64::MAX)
 }
 
@@ -952,6 +962,6 @@ mod tests {
         claim.on_contention = lock_core::backend::OnContention::Queue;
         let fault = redis.try_acquire(&claim).await.unwrap_err();
         assert_eq!(fault.effect(), Effect::NotApplied);
-        assert!(redis.inner.servers.ours.lines.is_empty());
+        assert!(redis.inner.servers.client.queues.is_empty());
     }
 }

@@ -13,28 +13,32 @@ use lock_core::{Error, ErrorKind};
 use redis::{ErrorKind as RedisKind, RedisError};
 
 use crate::address::Address;
-use crate::config::Place;
+use crate::config::Endpoint;
 
 use Effect::{NotApplied, Unknown};
 use FaultKind::{Broken, Denied, Invalid, Unavailable, Unsupported};
 
 /// A request that failed.
-pub(crate) fn fault(doing: &'static str, error: &RedisError) -> Fault {
+pub(crate) fn fault(action: &'static str, error: &RedisError) -> Fault {
     let (effect, kind, advice) = classify(error);
-    let trouble = Trouble { doing, advice: advice.into(), said: Said(redact(&error.to_string())) };
+    let source = RequestError {
+        action,
+        advice: advice.into(),
+        said: ServerMessage(redact(&error.to_string())),
+    };
     match effect {
-        NotApplied => Fault::not_applied(kind, trouble),
-        Unknown => Fault::unknown(kind, trouble),
+        NotApplied => Fault::not_applied(kind, source),
+        Unknown => Fault::unknown(kind, source),
     }
 }
 
 /// A connection that could not be made, so that no request was sent.
 pub(crate) fn no_connection(address: &Address, error: &RedisError) -> Fault {
-    let said = Said(redact(&error.to_string()));
+    let said = ServerMessage(redact(&error.to_string()));
     #[cfg(feature = "tls")]
     if let Some((kind, advice)) = handshake(error) {
         let advice = format!("{advice}; at {address}");
-        return Fault::not_applied(kind, NoTls { advice, said });
+        return Fault::not_applied(kind, TlsError { advice, said });
     }
     let (_, kind, advice) = classify(error);
     // What the server says itself has an advice of its own.
@@ -52,26 +56,26 @@ pub(crate) fn no_connection(address: &Address, error: &RedisError) -> Fault {
         _ if from_the_line => format!("check that the server at {address} runs and is reachable"),
         _ => advice.to_owned(),
     };
-    Fault::not_applied(kind, Trouble { doing: "connect", advice, said })
+    Fault::not_applied(kind, RequestError { action: "connect", advice, said })
 }
 
 /// The server was silent for too long while a connection was made.
-pub(crate) fn silent(address: &str) -> Fault {
+pub(crate) fn unanswered(address: &str) -> Fault {
     Fault::not_applied(Unavailable, format!("the server at {address} does not answer"))
 }
 
 /// The same, and it may have been spoken to in the wrong way.
-pub(crate) fn silent_from_the_start(place: &Place) -> Fault {
-    let hint = match place.is_encrypted() {
+pub(crate) fn no_handshake(endpoint: &Endpoint) -> Fault {
+    let hint = match endpoint.is_encrypted() {
         true => "; check that it expects encrypted connections on this port",
         false => "",
     };
-    Fault::not_applied(Unavailable, format!("the server at {place} does not answer{hint}"))
+    Fault::not_applied(Unavailable, format!("the server at {endpoint} does not answer{hint}"))
 }
 
 /// An answer that no script of ours gives.
-pub(crate) fn odd_answer(doing: &'static str, what: impl fmt::Display) -> Fault {
-    let said = format!("cannot {doing}: the server gave an answer that makes no sense: {what}");
+pub(crate) fn unexpected_answer(action: &'static str, what: impl fmt::Display) -> Fault {
+    let said = format!("cannot {action}: the server gave an answer that makes no sense: {what}");
     Fault::unknown(Broken, redact(&said))
 }
 
@@ -84,10 +88,10 @@ pub(crate) fn missing_rights(commands: &[String]) -> Error {
 }
 
 /// Returns true if one side refused the certificate of the other. Their files may just be replaced.
-pub(crate) fn is_distrust(fault: &Fault) -> bool {
+pub(crate) fn is_certificate_refusal(fault: &Fault) -> bool {
     use std::error::Error;
 
-    fault.kind() == Denied && matches!(fault.source(), Some(source) if source.is::<NoTls>())
+    fault.kind() == Denied && matches!(fault.source(), Some(source) if source.is::<TlsError>())
 }
 
 /// Returns the same fault for a claim that goes on waiting until it has passed.
@@ -108,7 +112,7 @@ pub(crate) fn error(fault: Fault) -> Error {
         Broken => "the server answers what no Redis server does",
         _ => "the server cannot accept this",
     };
-    match fault.into_source().downcast::<NoTls>() {
+    match fault.into_source().downcast::<TlsError>() {
         Ok(no_tls) => Error::new(kind, no_tls.advice).with_source(no_tls.said),
         Err(source) => Error::new(kind, message).with_source(source),
     }
@@ -120,7 +124,7 @@ pub(crate) fn is_broken(error: &RedisError) -> bool {
 }
 
 /// True if another server holds the locks: this one is a replica.
-pub(crate) fn is_elsewhere(error: &RedisError) -> bool {
+pub(crate) fn is_replica_refusal(error: &RedisError) -> bool {
     matches!(error.code(), Some("READONLY" | "MASTERDOWN"))
 }
 
@@ -131,7 +135,7 @@ pub(crate) fn is_refused(error: &RedisError) -> bool {
 }
 
 /// True if the server refuses work for now: another time it may accept the same.
-pub(crate) fn is_passing(error: &RedisError) -> bool {
+pub(crate) fn is_transient(error: &RedisError) -> bool {
     let first =
         error.clone().into_server_errors().and_then(|errors| Some(errors.first()?.1.clone()));
     let (effect, kind, _) = classify(first.map(RedisError::from).as_ref().unwrap_or(error));
@@ -266,7 +270,7 @@ fn classify_reply(code: &str, detail: &str) -> (Effect, FaultKind, &'static str)
         "WRONGTYPE" | "LOCKTYPE" => {
             (Invalid, "the key is in use for something else: choose another name or prefix")
         }
-        "LOCKFENCE" => {
+        "LOCKTOKEN" => {
             (Invalid, "somebody else writes to the key of the fencing tokens: delete it")
         }
         "LOCKSPENT" => (
@@ -337,46 +341,46 @@ fn redact(text: &str) -> String {
 
 /// What was being done, and what to do about it; the server's word is the source.
 #[derive(Debug)]
-struct Trouble {
-    doing: &'static str,
+struct RequestError {
+    action: &'static str,
     advice: String,
-    said: Said,
+    said: ServerMessage,
 }
 
 /// Why there is no encrypted connection, and what to do about it.
 #[derive(Debug)]
-struct NoTls {
+struct TlsError {
     advice: String,
-    said: Said,
+    said: ServerMessage,
 }
 
 /// What the server or the system said, without owner ids.
 #[derive(Debug)]
-struct Said(String);
+struct ServerMessage(String);
 
-impl fmt::Display for Trouble {
+impl fmt::Display for RequestError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "cannot {}: {} ({})", self.doing, self.said, self.advice)
+        write!(f, "cannot {}: {} ({})", self.action, self.said, self.advice)
     }
 }
 
-impl std::error::Error for Trouble {}
+impl std::error::Error for RequestError {}
 
-impl fmt::Display for NoTls {
+impl fmt::Display for TlsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "cannot connect: {} ({})", self.advice, self.said)
     }
 }
 
-impl std::error::Error for NoTls {}
+impl std::error::Error for TlsError {}
 
-impl fmt::Display for Said {
+impl fmt::Display for ServerMessage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl std::error::Error for Said {}
+impl std::error::Error for ServerMessage {}
 
 #[cfg(test)]
 mod tests {

@@ -56,7 +56,7 @@ pub(crate) struct LockKeys {
     ends: [usize; 6],
 }
 
-const COMPANIONS: [&str; 5] = ["fence", "queue", "places", "bell", ""];
+const COMPANIONS: [&str; 5] = ["token", "queue", "procs", "wake", ""];
 /// What the key of a tombstone has before its owner.
 const TOMBSTONE: &str = "gone:";
 /// What the keys begin with by which rights are tried out, after the prefix.
@@ -129,7 +129,7 @@ impl Keys {
     }
 
     /// The keys of the lock under the key `lock`; `None` if that is no key of a lock.
-    pub(crate) fn of_key(lock: &str) -> Option<LockKeys> {
+    pub(crate) fn parse(lock: &str) -> Option<LockKeys> {
         LockKeys::of(lock.to_owned())
     }
 
@@ -188,13 +188,13 @@ impl LockKeys {
     }
 
     /// There while somebody waits who does not stand in line; deleted when the lock is let go.
-    pub(crate) fn bell(&self) -> &str {
+    pub(crate) fn release_key(&self) -> &str {
         self.part(4)
     }
 
     /// The lock, its fence, who waits in line, until when the places last, and the bell: as scripts want them.
     pub(crate) fn all(&self) -> [&str; 5] {
-        [self.lock(), self.part(1), self.queue(), self.part(3), self.bell()]
+        [self.lock(), self.part(1), self.queue(), self.part(3), self.release_key()]
     }
 
     fn part(&self, at: usize) -> &str {
@@ -209,8 +209,8 @@ impl LockKeys {
 
     /// The key that changes when the lock becomes free. A holder of ours rings the bell then, and
     /// not with each renewal; of others we know no more than the key of the lock.
-    pub(crate) fn telling(&self, holder_is_ours: bool) -> &str {
-        if holder_is_ours { self.bell() } else { self.lock() }
+    pub(crate) fn watched_key(&self, holder_is_ours: bool) -> &str {
+        if holder_is_ours { self.release_key() } else { self.lock() }
     }
 
     /// The key that tells that `owner` was let go.
@@ -271,7 +271,7 @@ mod tests {
             ("", "{user}:1"),
             ("", "a{b"),
             ("", &long),
-            ("", "a%fence"),
+            ("", "a%token"),
         ] {
             let keys = exactly(prefix, name).unwrap();
             assert_eq!(keys.lock(), format!("{prefix}{name}"));
@@ -321,24 +321,24 @@ mod tests {
     #[test]
     fn the_keys_are_pinned() {
         // A change splits a fleet into two lock spaces.
-        for (name, lock, fence) in [
-            ("orders/42", "orders/42", "{orders/42}%fence"),
-            ("a:b*[c]", "a:b*[c]", "{a:b*[c]}%fence"),
-            ("{user}:1", "{user}:1", "{user}:1%:fence"),
-            ("{a}", "{a}", "{a}%:fence"),
-            ("a{b", "a{b", "{a{b}%fence"),
-            ("a}b", "a%7Db", "{a%7Db}%fence"),
-            ("{}a", "%7B%7Da", "{%7B%7Da}%fence"),
-            ("a{}{b}", "a%7B%7D%7Bb%7D", "{a%7B%7D%7Bb%7D}%fence"),
-            ("}{a}", "}{a}", "}{a}%:fence"),
-            ("é 1%", "%C3%A9%201%25", "{%C3%A9%201%25}%fence"),
+        for (name, lock, token_key) in [
+            ("orders/42", "orders/42", "{orders/42}%token"),
+            ("a:b*[c]", "a:b*[c]", "{a:b*[c]}%token"),
+            ("{user}:1", "{user}:1", "{user}:1%:token"),
+            ("{a}", "{a}", "{a}%:token"),
+            ("a{b", "a{b", "{a{b}%token"),
+            ("a}b", "a%7Db", "{a%7Db}%token"),
+            ("{}a", "%7B%7Da", "{%7B%7Da}%token"),
+            ("a{}{b}", "a%7B%7D%7Bb%7D", "{a%7B%7D%7Bb%7D}%token"),
+            ("}{a}", "}{a}", "}{a}%:token"),
+            ("é 1%", "%C3%A9%201%25", "{%C3%A9%201%25}%token"),
         ] {
             let keys = of(name);
-            assert_eq!(keys.all()[..2], [lock, fence], "{name}");
+            assert_eq!(keys.all()[..2], [lock, token_key], "{name}");
         }
         let owner = "00112233445566778899aabbccddeeff".parse().unwrap();
         assert_eq!(of("a").tombstone(&owner), "{a}%gone:00112233445566778899aabbccddeeff");
-        assert_eq!(of("a").all()[2..], ["{a}%queue", "{a}%places", "{a}%bell"]);
+        assert_eq!(of("a").all()[2..], ["{a}%queue", "{a}%procs", "{a}%wake"]);
         assert_eq!(keys().channel("1"), "%~to:1");
         assert_eq!(with_prefix("app:").unwrap().channel("1"), "app:%~to:1");
         assert_eq!(of(&"x".repeat(500)).lock().len(), MAX_KEY);
@@ -364,7 +364,7 @@ mod tests {
         }
         let keys = with_prefix("{app}:").unwrap();
         let keys = keys.of(&LockName::new("}{}").unwrap()).unwrap();
-        assert_eq!(keys.all()[..2], ["{app}:}{}", "{app}:}{}%:fence"]);
+        assert_eq!(keys.all()[..2], ["{app}:}{}", "{app}:}{}%:token"]);
     }
 
     /// Every name over a small alphabet that has all the trouble in it.

@@ -196,10 +196,10 @@
 //! | key | value | expires |
 //! |---|---|---|
 //! | `<prefix><name>` | `<owner id> <number>[ <label>]`, with `-` before it during a minimum hold, and a space after it if somebody waits and the server knows `DELIFEQ` | with the lease |
-//! | `{<prefix><name>}%fence` | the number of the last token | ten to twenty minutes and a lease after the last grant or renewal, at least ten after the release, and not before the clock has passed the number |
+//! | `{<prefix><name>}%token` | the number of the last token | ten to twenty minutes and a lease after the last grant or renewal, at least ten after the release, and not before the clock has passed the number |
 //! | `{<prefix><name>}%queue` | who waits, by the number of its arrival | when nobody does; at the latest a minute after the places do |
-//! | `{<prefix><name>}%places` | until when the places of a process last, in µs; the last three digits are those of its connection | with the queue |
-//! | `{<prefix><name>}%bell` | empty: somebody waits who does not stand in line | when a lock that they have seen is let go; at the latest after ten minutes |
+//! | `{<prefix><name>}%procs` | until when the places of a process last, in µs; the last three digits are those of its connection | with the queue |
+//! | `{<prefix><name>}%wake` | empty: somebody waits who does not stand in line | when a lock that they have seen is let go; at the latest after ten minutes |
 //! | `{<prefix><name>}%gone:<owner id>` | empty: this owner was let go | after a minute |
 //!
 //! The channel of a process is `<prefix>%~to:<128 random bits>:<3 digits>`. The digits change with

@@ -29,18 +29,18 @@ use tokio::sync::{SetOnce, watch};
 use tokio::task::JoinSet;
 
 use crate::address::SILENCE;
-use crate::backend::IDLE;
-use crate::clock::Said;
-use crate::config::{Config, Place};
+use crate::backend::TOKEN_RETENTION;
+use crate::clock::ServerTime;
+use crate::config::{Config, Endpoint};
 use crate::fault;
 use crate::keys::{Keys, LockKeys};
-use crate::line::{Lines, Unclaimed};
-use crate::replicas::{Gone, Own, Replicas, Written};
+use crate::line::{Queues, Unclaimed};
+use crate::replicas::{ConnectionEnd, ExclusiveConnection, Replicas, Replicated};
 use crate::scripts::{self, Call, DELETE_IF_EQUAL, Scripts};
-use crate::sentinel::{Found, Words};
+use crate::sentinel::{SentinelViews, ServerLocation};
 use crate::slots::slot_of;
 use crate::value::Value;
-use crate::waiters::Waiters;
+use crate::waiters::SignalWaiters;
 
 /// Making a connection, all of it: enough for a handshake in four round trips over a slow line.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
@@ -63,12 +63,12 @@ const TRY_OUT: &str = "try out the rights of this user";
 pub(crate) struct Link {
     address: String,
     config: Arc<Config>,
-    ours: Arc<Ours>,
+    client: Arc<ClientState>,
     dialer: Dialer<Connection>,
-    /// See [`distrusts`](Self::distrusts).
-    distrusts: AtomicBool,
+    /// See [`refuses_certificate`](Self::refuses_certificate).
+    refuses_certificate: AtomicBool,
     /// Where the locks are by the last word of each sentinel.
-    named: watch::Sender<Words>,
+    views: watch::Sender<SentinelViews>,
     /// Those who listen to sentinels. They end with this.
     listening: Mutex<JoinSet<()>>,
     /// If replicas have to know of locks.
@@ -76,10 +76,10 @@ pub(crate) struct Link {
 }
 
 /// What all connections of a client have in common.
-pub(crate) struct Ours {
+pub(crate) struct ClientState {
     keys: Keys,
-    pub(crate) waiters: Waiters,
-    pub(crate) lines: Lines,
+    pub(crate) waiters: SignalWaiters,
+    pub(crate) queues: Queues,
     /// Who this client is in the names of its channels, where it hears of locks that were given to it; if it is
     /// to. Nobody can guess it.
     id: Option<String>,
@@ -117,13 +117,13 @@ struct Health {
     /// Ends the name of the channel on which this connection listens. The next 998 connections of
     /// the client have others.
     number: u64,
-    server: Found,
+    server: ServerLocation,
     since: Moment,
     broken: AtomicBool,
     /// The locks have moved to another server: nobody waits for an answer of this one any more.
-    left: SetOnce<()>,
+    superseded: SetOnce<()>,
     /// Its answers are those to other requests.
-    out_of_step: AtomicBool,
+    desynchronized: AtomicBool,
     /// The server can delete a key that has some value without a script.
     deletes: AtomicBool,
     /// The same, and it has not refused us that.
@@ -133,24 +133,24 @@ struct Health {
     /// When the oldest request was sent whose caller has gone away without an answer.
     unanswered: Mutex<Option<Moment>>,
     /// What the server's clock said last.
-    clock: Mutex<Option<Said>>,
+    clock: Mutex<Option<ServerTime>>,
 }
 
 impl Link {
     /// To the server that `config` names. It is not asked yet.
-    pub(crate) fn new(config: Config, ours: Arc<Ours>) -> Self {
-        let words = match &config.place {
-            Place::Named(sentinels) => sentinels.words(),
-            Place::Fixed(_) => Words::default(),
+    pub(crate) fn new(config: Config, client: Arc<ClientState>) -> Self {
+        let views = match &config.endpoint {
+            Endpoint::Sentinel(sentinels) => sentinels.views(),
+            Endpoint::Fixed(_) => SentinelViews::default(),
         };
         Self {
-            address: config.place.to_string(),
+            address: config.endpoint.to_string(),
             replicas: config.replicas.map(Replicas::new),
             config: Arc::new(config),
-            ours,
+            client,
             dialer: Dialer::default(),
-            distrusts: AtomicBool::new(false),
-            named: watch::Sender::new(words),
+            refuses_certificate: AtomicBool::new(false),
+            views: watch::Sender::new(views),
             listening: Mutex::default(),
         }
     }
@@ -159,11 +159,11 @@ impl Link {
     pub(crate) async fn run<T: FromRedisValue>(
         &self,
         connection: &Connection,
-        doing: &'static str,
+        action: &'static str,
         call: &Call,
     ) -> Result<(Moment, T), Fault> {
         let (since, answer) = self.send(connection, call, None).await;
-        answer.map(|answer| (since, answer)).map_err(|e| self.failed(connection, doing, &e))
+        answer.map(|answer| (since, answer)).map_err(|e| self.failed(connection, action, &e))
     }
 
     /// The same, with what a cluster may want `first`; and leaves it to the caller what an error means, but for
@@ -172,30 +172,32 @@ impl Link {
         &self,
         connection: &Connection,
         call: &Call,
-        first: Option<First<'_>>,
+        prelude: Option<ClusterPrelude<'_>>,
     ) -> (Moment, Result<T, RedisError>) {
         let mut redis = connection.redis.clone();
-        match first {
+        match prelude {
             // Pinned here: a future that is given on and on is kept by each one on its way.
             None => connection.health.watch(pin!(call.run(&mut redis))).await,
             // Seldom, so it takes no room in each future.
-            Some(first) => Box::pin(connection.health.watch(first.before(call, &mut redis))).await,
+            Some(prelude) => {
+                Box::pin(connection.health.watch(prelude.before(call, &mut redis))).await
+            }
         }
     }
 
     /// The same, and waits for replicas if some are to know of it. If there is no connection on which they can be
     /// waited for, nothing was sent.
-    pub(crate) async fn send_lasting<T: FromRedisValue>(
+    pub(crate) async fn send_replicated<T: FromRedisValue>(
         &self,
         connection: &Connection,
         call: &Call,
-        first: Option<First<'_>>,
-    ) -> Result<Written<T>, Fault> {
+        prelude: Option<ClusterPrelude<'_>>,
+    ) -> Result<Replicated<T>, Fault> {
         if let Some(replicas) = &self.replicas {
-            return replicas.run(self, connection, call, first).await;
+            return replicas.run(self, connection, call, prelude).await;
         }
-        let (since, answer) = self.send(connection, call, first).await;
-        Ok(Written { since, answer, missing: None })
+        let (since, answer) = self.send(connection, call, prelude).await;
+        Ok(Replicated { since, answer, missing: None })
     }
 
     /// Which process the server is, and since when; `None` if this user may not ask.
@@ -231,7 +233,7 @@ impl Link {
 
     /// Subscribes to the channel of `slot`.
     pub(crate) async fn listen(&self, connection: &Connection, slot: u16) -> Result<(), Fault> {
-        let Some(channel) = self.ours.channel_in(slot) else { return Ok(()) };
+        let Some(channel) = self.client.channel_in(slot) else { return Ok(()) };
         let (mut redis, mut command) = (connection.redis.clone(), redis::cmd("SSUBSCRIBE"));
         let asking = command.arg(connection.channel(&channel)).query_async::<Answer>(&mut redis);
         let (_, answer) = connection.health.watch(asking).await;
@@ -258,7 +260,7 @@ impl Link {
         pipe.cmd("EXISTS").arg(lock);
         let asking = pipe.ignore_errors().query_async::<Vec<Answer>>(&mut redis);
         match connection.health.watch(asking).await.1 {
-            Ok(answers) => Ok(watched_of(answers)),
+            Ok(answers) => Ok(parse_watch(answers)),
             Err(error) if fault::is_broken(&error) => Err(self.failed(connection, "watch", &error)),
             Err(_) => Ok(None),
         }
@@ -266,15 +268,15 @@ impl Link {
 
     /// Hangs up a bell, to be rung by whoever lets go, and marks the lock for that if it still has the value that is
     /// `unmarked`. If the server does not let us, nobody rings it.
-    pub(crate) async fn hang_up(
+    pub(crate) async fn arm_release_key(
         &self,
         connection: &Connection,
         keys: &LockKeys,
         unmarked: Option<&[u8]>,
     ) -> Result<(), Fault> {
         let (mut redis, mut pipe) = (connection.redis.clone(), redis::pipe());
-        let lasts = IDLE.as_millis() as u64;
-        pipe.cmd("SET").arg(keys.bell()).arg("").arg("NX").arg("PX").arg(lasts).ignore();
+        let lasts = TOKEN_RETENTION.as_millis() as u64;
+        pipe.cmd("SET").arg(keys.release_key()).arg("").arg("NX").arg("PX").arg(lasts).ignore();
         if let Some(value) = unmarked {
             let marked = [value, b" "].concat();
             let set = pipe.cmd("SET").arg(keys.lock()).arg(marked);
@@ -314,9 +316,9 @@ impl Link {
     /// of this client. If that fails, the claim lease ends by itself.
     async fn give_back(self: Arc<Self>, unclaimed: Unclaimed) {
         let Unclaimed { lock, owner, arrived_by, waiting } = unclaimed;
-        let Some(keys) = Keys::of_key(&lock) else { return };
-        let Some(channel) = self.ours.channel(&keys) else { return };
-        let mut call = Call::new(&self.ours.scripts().refuse, &keys.all());
+        let Some(keys) = Keys::parse(&lock) else { return };
+        let Some(channel) = self.client.channel(&keys) else { return };
+        let mut call = Call::new(&self.client.scripts().refuse, &keys.all());
         call.arg(owner.expose()).arg(&*channel).arg(arrived_by).arg(waiting);
         if let Ok(connection) = self.connection().await {
             let _ = self.run::<Answer>(&connection, "give back", &call).await;
@@ -339,29 +341,29 @@ impl Link {
                 Err(fault::missing_rights(&[name.to_owned()]))
             }
             Some(Err(error)) => Err(fault::error(fault::fault(TRY_OUT, &error))),
-            None => Err(fault::error(fault::silent(&self.address))),
+            None => Err(fault::error(fault::unanswered(&self.address))),
         }
     }
 
     /// Names the rights that this user lacks, found out with keys for a trial that this server has.
     pub(crate) async fn check_rights(self: &Arc<Self>, keys: &LockKeys) -> Result<(), Error> {
-        if self.ours.in_cluster {
+        if self.client.in_cluster {
             // Else it would be missed when a slot is moved, and not before.
             self.check_right("ASKING", &redis::cmd("ASKING")).await?;
         }
         let connection = self.connection().await.map_err(fault::error)?;
-        let channel = self.ours.channel(keys).filter(|_| self.ours.stands_in_line());
-        let ([lock, fence, queue, places, _], tombstone) =
+        let channel = self.client.channel(keys).filter(|_| self.client.is_fifo());
+        let ([lock, token_key, queue, processes, _], tombstone) =
             (keys.all(), keys.tombstone(&OwnerId::mint()));
-        let keys_of_it = [lock, fence, queue, places, &tombstone];
-        let mut trial = Call::new(&self.ours.scripts().rights, &keys_of_it);
+        let keys_of_it = [lock, token_key, queue, processes, &tombstone];
+        let mut trial = Call::new(&self.client.scripts().rights, &keys_of_it);
         trial.arg(channel.as_deref().unwrap_or_default());
         let mut redis = connection.redis.clone();
         let work = async {
             trial.load(&mut redis).await?;
             trial.run::<Vec<String>>(&mut redis).await
         };
-        let silent = || fault::error(fault::silent(&self.address));
+        let silent = || fault::error(fault::unanswered(&self.address));
         let missing = within(CONNECT_TIMEOUT, work)
             .await
             .ok_or_else(silent)?
@@ -369,7 +371,7 @@ impl Link {
         if !missing.is_empty() {
             return Err(fault::missing_rights(&missing));
         }
-        if self.ours.in_cluster && channel.is_some() {
+        if self.client.in_cluster && channel.is_some() {
             let listening = self.listen(&connection, keys.slot());
             within(CONNECT_TIMEOUT, listening).await.ok_or_else(silent)?.map_err(fault::error)?;
         }
@@ -385,13 +387,13 @@ impl Link {
         };
         let (server, memory) = within(CONNECT_TIMEOUT, asking)
             .await
-            .unwrap_or_else(|| Err(fault::silent(&self.address)))
+            .unwrap_or_else(|| Err(fault::unanswered(&self.address)))
             .map_err(fault::error)?;
         // Valkey has a name of its own for it.
         let mode =
             |info: &Info| info.get("redis_mode").or(info.get("server_mode")).map(str::to_owned);
         let why = match server.as_ref().and_then(mode).as_deref() {
-            Some("cluster") if !self.ours.in_cluster => {
+            Some("cluster") if !self.client.in_cluster => {
                 "the server is a member of a cluster: write redis+cluster://"
             }
             Some("sentinel") => "this is a sentinel: write redis+sentinel://host,host,host/name",
@@ -446,25 +448,29 @@ impl Link {
                  libraries hold look from time to time, and holders are told of losses by renewals alone"
             ),
         }
-        self.ours.order.get_or_init(|| order);
+        self.client.order.get_or_init(|| order);
         self.dialer.put(connection.clone());
         Ok(connection)
     }
 
     /// The connection, if need be a new one: then this waits for one attempt, which all verbs share.
     pub(crate) async fn connection(self: &Arc<Self>) -> Result<Connection, Fault> {
-        let is_good =
-            |connection: &Connection| connection.health.is_good() && !self.is_left(connection);
+        let is_good = |connection: &Connection| {
+            connection.health.is_good() && !self.is_superseded(connection)
+        };
         self.dialer.get(is_good, || Arc::clone(self).make_connection()).await
     }
 
     /// One to the same server that nobody shares.
-    pub(crate) async fn another_connection(&self, beside: &Connection) -> Result<Own, Fault> {
+    pub(crate) async fn exclusive_connection(
+        &self,
+        shared: &Connection,
+    ) -> Result<ExclusiveConnection, Fault> {
         let connecting = async {
-            let (config, address) = (&self.config, &beside.health.server.address);
+            let (config, address) = (&self.config, &shared.health.server.address);
             let clients = config.clients(address, &config.login, config.database).await;
             let [speaking, without] = clients.map_err(|e| Fault::not_applied(Unavailable, e))?;
-            let gone = Gone::default();
+            let gone = ConnectionEnd::default();
             let settings = AsyncConnectionConfig::new().set_response_timeout(None);
             let settings = settings.set_connection_timeout(None);
             let heeding = settings.clone().set_push_sender(gone.witness());
@@ -472,32 +478,32 @@ impl Link {
             {
                 Err(error) if is_too_old(&error) => {
                     // Nobody tells of its end: the first one who uses it does.
-                    let gone = Gone::default();
+                    let gone = ConnectionEnd::default();
                     let redis = without.get_multiplexed_async_connection_with_config(&settings);
                     redis.await.map(|redis| (redis, gone))
                 }
                 redis => redis.map(|redis| (redis, gone)),
             };
             let (redis, gone) = redis.map_err(|error| fault::no_connection(address, &error))?;
-            self.check_that_it_leads_alike(beside, &redis).await?;
-            Ok(Own { redis, beside: beside.id(), gone })
+            self.check_same_server(shared, &redis).await?;
+            Ok(ExclusiveConnection { redis, shared: shared.id(), gone })
         };
-        let silent = || Err(fault::silent_from_the_start(&self.config.place));
+        let silent = || Err(fault::no_handshake(&self.config.endpoint));
         within(CONNECT_TIMEOUT, connecting).await.unwrap_or_else(silent)
     }
 
-    /// Refuses a new connection that leads to another server than the one `beside` it: the address
+    /// Refuses a new connection that leads to another server than the one `shared` it: the address
     /// has moved. What has been written is let go on the old one. A user who may not ask cannot
     /// tell.
-    async fn check_that_it_leads_alike(
+    async fn check_same_server(
         &self,
-        beside: &Connection,
+        shared: &Connection,
         redis: &MultiplexedConnection,
     ) -> Result<(), Fault> {
         let (mut redis, mut info) = (redis.clone(), redis::cmd("INFO"));
         let info = &*info.arg("server");
         let (here, there) =
-            tokio::join!(beside.ask::<String>(info), info.query_async::<String>(&mut redis));
+            tokio::join!(shared.ask::<String>(info), info.query_async::<String>(&mut redis));
         let (Ok(here), Ok(there)) = (here, there) else { return Ok(()) };
         if Info(here).get("run_id") == Info(there).get("run_id") {
             return Ok(());
@@ -508,7 +514,7 @@ impl Link {
 
     /// True if the locks may be on another server one day.
     pub(crate) fn may_move(&self) -> bool {
-        matches!(self.config.place, Place::Named(_))
+        matches!(self.config.endpoint, Endpoint::Sentinel(_))
     }
 
     /// True if another server may have what this one had: there is no connection to it, or nothing has come from
@@ -525,12 +531,14 @@ impl Link {
 
     async fn make_connection(self: Arc<Self>) -> Result<Connection, Fault> {
         // There may be nothing against the old one but that it does not answer.
-        match self.dialer.current().filter(|c| !c.is_broken() && !self.is_left(c)) {
+        match self.dialer.current().filter(|c| !c.is_broken() && !self.is_superseded(c)) {
             Some(old) if self.answers(&old).await => Ok(old),
             _ => {
                 let made = self.connect_in_time().await;
-                self.distrusts
-                    .store(made.as_ref().is_err_and(fault::is_distrust), Ordering::Relaxed);
+                self.refuses_certificate.store(
+                    made.as_ref().is_err_and(fault::is_certificate_refusal),
+                    Ordering::Relaxed,
+                );
                 made
             }
         }
@@ -538,8 +546,8 @@ impl Link {
 
     /// Returns true if the last attempt to connect failed because one side refused the certificate
     /// of the other.
-    pub(crate) fn distrusts(&self) -> bool {
-        self.distrusts.load(Ordering::Relaxed)
+    pub(crate) fn refuses_certificate(&self) -> bool {
+        self.refuses_certificate.load(Ordering::Relaxed)
     }
 
     /// True if a connection that seems to be silent is not: callers may have gone away before their
@@ -555,34 +563,35 @@ impl Link {
     }
 
     /// A sentinel says where the locks are, or is not heard any more.
-    pub(crate) fn hears_sentinels(&self, what: impl FnOnce(&mut Words)) {
-        self.named.send_modify(what);
-        if let Some(old) = self.dialer.current().filter(|connection| self.is_left(connection)) {
+    pub(crate) fn update_views(&self, what: impl FnOnce(&mut SentinelViews)) {
+        self.views.send_modify(what);
+        if let Some(old) = self.dialer.current().filter(|connection| self.is_superseded(connection))
+        {
             tracing::info!(redis.address = %old.health.server.address, "this server is the primary no more");
-            let _ = old.health.left.set(());
-            self.ours.lost(&old.health);
+            let _ = old.health.superseded.set(());
+            self.client.mark_broken(&old.health);
         }
     }
 
     /// True if the locks have moved to another server.
-    fn is_left(&self, connection: &Connection) -> bool {
+    fn is_superseded(&self, connection: &Connection) -> bool {
         let server = &connection.health.server;
-        server.epoch.is_some() && self.named.borrow().move_on_from(server)
+        server.epoch.is_some() && self.views.borrow().have_moved_from(server)
     }
 
     async fn connect_in_time(self: &Arc<Self>) -> Result<Connection, Fault> {
         within(CONNECT_TIMEOUT, self.connect())
             .await
-            .unwrap_or_else(|| Err(fault::silent_from_the_start(&self.config.place)))
+            .unwrap_or_else(|| Err(fault::no_handshake(&self.config.endpoint)))
     }
 
     async fn connect(self: &Arc<Self>) -> Result<Connection, Fault> {
         let server = self.find().await?;
-        let mut named = self.named.subscribe();
+        let mut views = self.views.subscribe();
         tokio::select! {
             biased;
             // First: what was told while the last answer came counts.
-            _ = named.wait_for(|words| words.move_on_from(&server)), if server.epoch.is_some() => {
+            _ = views.wait_for(|views| views.have_moved_from(&server)), if server.epoch.is_some() => {
                 let why = "the primary was replaced while it was connected to";
                 Err(Fault::not_applied(Unavailable, why))
             }
@@ -591,30 +600,32 @@ impl Link {
     }
 
     /// Where the server is now. Those who answer may be behind those who have told of a failover by themselves.
-    async fn find(self: &Arc<Self>) -> Result<Found, Fault> {
-        let sentinels = match &self.config.place {
-            Place::Fixed(address) => return Ok(Found { address: address.clone(), epoch: None }),
-            Place::Named(sentinels) => sentinels,
+    async fn find(self: &Arc<Self>) -> Result<ServerLocation, Fault> {
+        let sentinels = match &self.config.endpoint {
+            Endpoint::Fixed(address) => {
+                return Ok(ServerLocation { address: address.clone(), epoch: None });
+            }
+            Endpoint::Sentinel(sentinels) => sentinels,
         };
-        let asked_at = self.named.borrow().times();
+        let asked_at = self.views.borrow().reports();
         let answers = sentinels.find(&self.config).await?;
-        self.listen_to_sentinels();
-        self.hears_sentinels(|words| words.answered(&answers, &asked_at));
-        let best = self.named.borrow().best().cloned();
+        self.start_listeners();
+        self.update_views(|views| views.answered(&answers, &asked_at));
+        let best = self.views.borrow().best().cloned();
         best.ok_or_else(|| Fault::not_applied(Unavailable, "no sentinel names the primary"))
     }
 
     /// Nobody listens to this sentinel any more, as a runtime has ended: whoever connects next listens anew.
-    pub(crate) fn has_lost_a_listener(&self, sentinel: usize) {
-        self.hears_sentinels(|words| words.loses(sentinel));
+    pub(crate) fn listener_ended(&self, sentinel: usize) {
+        self.update_views(|views| views.disconnect(sentinel));
         if let Some(connection) = self.dialer.current() {
-            self.ours.lost(&connection.health);
+            self.client.mark_broken(&connection.health);
         }
     }
 
     /// Has somebody listen to the sentinels, if there are some. Who did so may have ended with a runtime.
-    fn listen_to_sentinels(self: &Arc<Self>) {
-        if let Place::Named(sentinels) = &self.config.place {
+    fn start_listeners(self: &Arc<Self>) {
+        if let Endpoint::Sentinel(sentinels) = &self.config.endpoint {
             let mut tasks = self.listening.lock().unwrap_or_else(PoisonError::into_inner);
             while tasks.try_join_next().is_some() {}
             if tasks.is_empty() {
@@ -623,14 +634,14 @@ impl Link {
         }
     }
 
-    async fn connect_to(self: &Arc<Self>, server: &Found) -> Result<Connection, Fault> {
+    async fn connect_to(self: &Arc<Self>, server: &ServerLocation) -> Result<Connection, Fault> {
         let (config, address) = (&self.config, &server.address);
         // Files that are just being replaced are no reason to give up.
         let clients = config.clients(address, &config.login, config.database).await;
         let [with_signals, without] = clients.map_err(|e| Fault::not_applied(Unavailable, e))?;
-        let health = Arc::new(Health::of(server, &self.ours));
-        let (ours, link) = (Arc::clone(&self.ours), Arc::downgrade(self));
-        let pushes = Pushes { ours, health: Arc::clone(&health), link };
+        let health = Arc::new(Health::of(server, &self.client));
+        let (client, link) = (Arc::clone(&self.client), Arc::downgrade(self));
+        let pushes = Pushes { client, health: Arc::clone(&health), link };
         // Core bounds each call, and this link the making of a connection.
         let settings =
             AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(None);
@@ -662,12 +673,12 @@ impl Link {
                 let mut other = redis.clone();
                 // Before anybody stands in line by this connection.
                 let subscribing =
-                    async { self.prepare_channels(&mut other, &health).await.map_err(failed) };
+                    async { self.subscribe_channels(&mut other, &health).await.map_err(failed) };
                 // All in one round trip: a renewal may be waiting for this.
-                let checking = self.must_be_primary(redis.clone(), server);
-                let finding = self.find_delete(redis.clone(), &health);
+                let checking = self.require_primary(redis.clone(), server);
+                let finding = self.probe_delete(redis.clone(), &health);
                 let finding = async { finding.await.map_err(failed) };
-                let asking = async { self.switch_signals_on(&mut redis).await.map_err(failed) };
+                let asking = async { self.enable_tracking(&mut redis).await.map_err(failed) };
                 let ((), has_channel, has_signals, ()) =
                     tokio::try_join!(checking, subscribing, asking, finding)?;
                 Ok(Connection {
@@ -678,17 +689,17 @@ impl Link {
                     ..connection(redis, health)
                 })
             }
-            Err(error) if is_too_old(&error) && self.ours.order.get() == Some(&Order::Fifo) => {
+            Err(error) if is_too_old(&error) && self.client.order.get() == Some(&Order::Fifo) => {
                 let why = "the server at this address used to send messages of its own accord, and \
                            does not any more";
                 Err(Fault::not_applied(Unavailable, why))
             }
             Err(error) if is_too_old(&error) => {
                 // The pushes are gone with the connection, and have marked it as broken.
-                let health = Arc::new(Health::of(server, &self.ours));
+                let health = Arc::new(Health::of(server, &self.client));
                 let redis = without.get_multiplexed_async_connection_with_config(&settings).await;
                 let redis = redis.map_err(failed)?;
-                self.must_be_primary(redis.clone(), server).await?;
+                self.require_primary(redis.clone(), server).await?;
                 Ok(connection(redis, health))
             }
             Err(error) => Err(failed(error)),
@@ -697,10 +708,10 @@ impl Link {
 
     /// Demands that a server that sentinels name is a primary: one that was replaced may not know it yet, and who is to
     /// replace it neither. Users who may not ask find out by the first write.
-    async fn must_be_primary(
+    async fn require_primary(
         &self,
         mut redis: MultiplexedConnection,
-        server: &Found,
+        server: &ServerLocation,
     ) -> Result<(), Fault> {
         if server.epoch.is_none() {
             return Ok(());
@@ -719,7 +730,7 @@ impl Link {
             }
             Err(error) => {
                 // Nobody else is told but who connects.
-                if self.ours.order.get().is_none() {
+                if self.client.order.get().is_none() {
                     tracing::warn!(
                         redis.address = %server.address,
                         %error,
@@ -733,21 +744,21 @@ impl Link {
     }
 
     /// From here on the server sends what is said on our channel. False if it does not do that for us.
-    async fn prepare_channels(
+    async fn subscribe_channels(
         &self,
         redis: &mut MultiplexedConnection,
         health: &Health,
     ) -> Result<bool, RedisError> {
-        if self.ours.id.is_none() {
+        if self.client.id.is_none() {
             return Ok(false);
         }
-        if let Some(channel) = &self.ours.channel {
+        if let Some(channel) = &self.client.channel {
             redis.subscribe(health.channel(channel)).await?;
             return Ok(true);
         }
         // Without a channel it is wrong; what matters is how: Redis 7 is the first that knows it. There is a channel
         // in each slot. Those on which somebody waits are needed from the start; others are where they are.
-        let (mut pipe, channels) = (redis::pipe(), self.ours.lines.channels());
+        let (mut pipe, channels) = (redis::pipe(), self.client.queues.channels());
         pipe.cmd("SSUBSCRIBE");
         for channel in &channels {
             pipe.cmd("SSUBSCRIBE").arg(health.channel(channel));
@@ -755,7 +766,7 @@ impl Link {
         let answers = redis.req_packed_commands(&pipe, 0, pipe.len()).await?;
         let mut answers = answers.into_iter().map(Answer::extract_error);
         match answers.next() {
-            Some(Err(error)) if fault::is_passing(&error) => return Err(error),
+            Some(Err(error)) if fault::is_transient(&error) => return Err(error),
             Some(Err(error)) if error.to_string().contains("unknown command") => return Ok(false),
             _ => {}
         }
@@ -766,10 +777,7 @@ impl Link {
 
     /// From here on the server remembers the keys of those reads that ask for it, and tells once when
     /// such a key changes. False if it does not do that for us.
-    async fn switch_signals_on(
-        &self,
-        redis: &mut MultiplexedConnection,
-    ) -> Result<bool, RedisError> {
+    async fn enable_tracking(&self, redis: &mut MultiplexedConnection) -> Result<bool, RedisError> {
         let mut pipe = redis::pipe();
         pipe.cmd("CLIENT").arg("TRACKING").arg("ON").arg("OPTIN").ignore();
         pipe.cmd("CLIENT").arg("CACHING").arg("YES").ignore();
@@ -778,7 +786,7 @@ impl Link {
         match pipe.query_async::<()>(redis).await {
             Ok(()) => Ok(true),
             // It says nothing about signals that the server is busy.
-            Err(error) if fault::is_broken(&error) || fault::is_passing(&error) => Err(error),
+            Err(error) if fault::is_broken(&error) || fault::is_transient(&error) => Err(error),
             Err(error) => {
                 tracing::debug!(%error, "no signals from this server: waiters look from time to time");
                 Ok(false)
@@ -787,18 +795,18 @@ impl Link {
     }
 
     /// Finds out whether the server can delete a key that has some value, without a script.
-    async fn find_delete(
+    async fn probe_delete(
         &self,
         mut redis: MultiplexedConnection,
         health: &Health,
     ) -> Result<(), RedisError> {
         // It is refused for lack of arguments before anybody asks whose right it is, or where a key would be.
         match redis::cmd(DELETE_IF_EQUAL).query_async::<Answer>(&mut redis).await {
-            Err(error) if fault::is_broken(&error) || fault::is_passing(&error) => Err(error),
+            Err(error) if fault::is_broken(&error) || fault::is_transient(&error) => Err(error),
             Err(error) if error.to_string().contains("wrong number of arguments") => {
                 health.deletes.store(true, Ordering::Relaxed);
                 health.may_delete.store(true, Ordering::Relaxed);
-                self.ours.marks.store(true, Ordering::Relaxed);
+                self.client.marks.store(true, Ordering::Relaxed);
                 Ok(())
             }
             _ => Ok(()),
@@ -807,35 +815,35 @@ impl Link {
 
     /// The connection is of no use any more, though it may be alive: who waits on it is told to look elsewhere.
     pub(crate) fn leave(&self, connection: &Connection) {
-        self.ours.lost(&connection.health);
+        self.client.mark_broken(&connection.health);
     }
 
     pub(crate) fn failed(
         &self,
         connection: &Connection,
-        doing: &'static str,
+        action: &'static str,
         error: &RedisError,
     ) -> Fault {
         // Whoever was demoted answers for nobody: the address may lead to the new primary by now.
-        let was_demoted = fault::is_elsewhere(error) && connection.health.is_old();
+        let was_demoted = fault::is_replica_refusal(error) && connection.health.is_old();
         if fault::is_broken(error) || was_demoted {
-            self.ours.lost(&connection.health);
+            self.client.mark_broken(&connection.health);
         }
-        fault::fault(doing, error)
+        fault::fault(action, error)
     }
 }
 
-impl Ours {
+impl ClientState {
     /// With keys and wishes of `config`.
     pub(crate) fn new(config: &Config) -> Self {
-        let stands_in_line = config.order != Some(Order::PerProcess);
+        let is_fifo = config.order != Some(Order::PerProcess);
         let (keys, in_cluster) = (config.keys.clone(), !config.members.is_empty());
-        let id = stands_in_line.then(|| OwnerId::mint().expose());
+        let id = is_fifo.then(|| OwnerId::mint().expose());
         let channel = id.as_deref().filter(|_| !in_cluster).map(|id| keys.channel(id).into());
         Self {
             keys,
-            waiters: Waiters::default(),
-            lines: Lines::default(),
+            waiters: SignalWaiters::default(),
+            queues: Queues::default(),
             id,
             channel,
             order: OnceLock::new(),
@@ -851,7 +859,7 @@ impl Ours {
     }
 
     /// True if those who wait are served in the order in which they came.
-    pub(crate) fn stands_in_line(&self) -> bool {
+    pub(crate) fn is_fifo(&self) -> bool {
         self.order() == Order::Fifo
     }
 
@@ -877,23 +885,23 @@ impl Ours {
     }
 
     /// The connection is of no use any more.
-    fn lost(&self, connection: &Health) {
+    fn mark_broken(&self, connection: &Health) {
         connection.broken.store(true, Ordering::Release);
         self.waiters.signal_all();
-        self.lines.lose_places(connection.id);
+        self.queues.connection_lost(connection.id);
     }
 }
 
 /// What a cluster may want to hear in the same write before a script.
 #[derive(Clone, Copy)]
-pub(crate) struct First<'a> {
+pub(crate) struct ClusterPrelude<'a> {
     /// That we know that the keys are on their way to this member.
     pub(crate) asking: bool,
     /// A channel on which we want to be told.
     pub(crate) channel: Option<&'a str>,
 }
 
-impl First<'_> {
+impl ClusterPrelude<'_> {
     pub(crate) async fn before<T: FromRedisValue>(
         self,
         call: &Call,
@@ -945,10 +953,10 @@ impl Connection {
     }
 
     /// The server's clock said so in the answer to what was asked then.
-    pub(crate) fn clock_said(&self, asked: Moment, said: u64) {
+    pub(crate) fn record_server_time(&self, asked: Moment, said: u64) {
         let mut clock = self.health.clock();
         if clock.is_none_or(|before| before.asked <= asked) {
-            *clock = Some(Said { asked, said });
+            *clock = Some(ServerTime { asked, time: said });
         }
     }
 
@@ -963,16 +971,16 @@ impl Connection {
     }
 
     /// Does some work with the server, for as long as it has the locks.
-    pub(crate) async fn while_there<T>(
+    pub(crate) async fn while_current<T>(
         &self,
         work: impl Future<Output = Result<T, RedisError>>,
     ) -> Result<T, RedisError> {
-        self.health.while_there(work).await
+        self.health.while_current(work).await
     }
 
     /// The server is about to be asked by another connection. If that does not answer, this one may not either.
-    pub(crate) fn asked_beside(&self) -> Asked<'_> {
-        Asked { beside: true, ..Asked::on(&self.health) }
+    pub(crate) fn track_exclusive(&self) -> PendingRequest<'_> {
+        PendingRequest { beside: true, ..PendingRequest::on(&self.health) }
     }
 
     /// True if the server can [delete without a script](DELETE_IF_EQUAL), whoever has the right to it.
@@ -1000,17 +1008,17 @@ impl Connection {
 }
 
 impl Health {
-    fn of(server: &Found, ours: &Ours) -> Self {
+    fn of(server: &ServerLocation, client: &ClientState) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
 
         Self {
             id: NEXT.fetch_add(1, Ordering::Relaxed),
-            number: ours.connections.fetch_add(1, Ordering::Relaxed) % 999 + 1,
+            number: client.connections.fetch_add(1, Ordering::Relaxed) % 999 + 1,
             server: server.clone(),
             since: Moment::now(),
             broken: AtomicBool::new(false),
-            left: SetOnce::new(),
-            out_of_step: AtomicBool::new(false),
+            superseded: SetOnce::new(),
+            desynchronized: AtomicBool::new(false),
             deletes: AtomicBool::new(false),
             may_delete: AtomicBool::new(false),
             slots: Mutex::default(),
@@ -1035,18 +1043,18 @@ impl Health {
         &self,
         request: impl Future<Output = Result<T, RedisError>>,
     ) -> (Moment, Result<T, RedisError>) {
-        let asked = Asked::on(self);
+        let asked = PendingRequest::on(self);
         let since = asked.since;
-        (since, self.while_there(asked.until(request)).await)
+        (since, self.while_current(asked.until(request)).await)
     }
 
-    async fn while_there<T>(
+    async fn while_current<T>(
         &self,
         work: impl Future<Output = Result<T, RedisError>>,
     ) -> Result<T, RedisError> {
         tokio::select! {
             biased;
-            answer = work => match self.out_of_step.load(Ordering::Acquire) {
+            answer = work => match self.desynchronized.load(Ordering::Acquire) {
                 false => answer,
                 true => {
                     let why = "the answers on this connection are not told apart any more";
@@ -1054,7 +1062,7 @@ impl Health {
                 }
             },
             // No other servers are ever left.
-            _ = self.left.wait(), if self.server.epoch.is_some() => {
+            _ = self.superseded.wait(), if self.server.epoch.is_some() => {
                 Err(io::Error::from(io::ErrorKind::ConnectionAborted).into())
             }
         }
@@ -1072,7 +1080,7 @@ impl Health {
         self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn clock(&self) -> MutexGuard<'_, Option<Said>> {
+    fn clock(&self) -> MutexGuard<'_, Option<ServerTime>> {
         self.clock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -1082,7 +1090,7 @@ impl Health {
 }
 
 /// A request that was sent.
-pub(crate) struct Asked<'a> {
+pub(crate) struct PendingRequest<'a> {
     health: &'a Health,
     since: Moment,
     answered: bool,
@@ -1090,7 +1098,7 @@ pub(crate) struct Asked<'a> {
     beside: bool,
 }
 
-impl<'a> Asked<'a> {
+impl<'a> PendingRequest<'a> {
     fn on(health: &'a Health) -> Self {
         Self { health, since: Moment::now(), answered: false, beside: false }
     }
@@ -1106,7 +1114,7 @@ impl<'a> Asked<'a> {
     }
 }
 
-impl Drop for Asked<'_> {
+impl Drop for PendingRequest<'_> {
     fn drop(&mut self) {
         let mut oldest = self.health.unanswered();
         if !self.answered {
@@ -1118,7 +1126,7 @@ impl Drop for Asked<'_> {
     }
 }
 
-impl fmt::Debug for Ours {
+impl fmt::Debug for ClientState {
     /// Shows nothing: some of it are rights.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Ours").finish_non_exhaustive()
@@ -1136,7 +1144,7 @@ impl fmt::Debug for Link {
 
 /// What the server tells by itself. Runs inside the connection's task: it must not wait.
 struct Pushes {
-    ours: Arc<Ours>,
+    client: Arc<ClientState>,
     health: Arc<Health>,
     link: Weak<Link>,
 }
@@ -1145,12 +1153,12 @@ impl AsyncPushSender for Pushes {
     fn send(&self, push: PushInfo) -> Result<(), SendError> {
         match push.kind {
             PushKind::Invalidate => self.invalidate(push.data.first()),
-            PushKind::Message | PushKind::SMessage => self.hear(&push.data),
+            PushKind::Message | PushKind::SMessage => self.on_message(&push.data),
             // A slot was moved away, and the channel with it. The library takes this for the answer to what was
             // asked first, and will give every answer to the wrong one; so none counts from here on.
             PushKind::SUnsubscribe => {
-                self.health.out_of_step.store(true, Ordering::Release);
-                self.ours.lost(&self.health);
+                self.health.desynchronized.store(true, Ordering::Release);
+                self.client.mark_broken(&self.health);
             }
             _ => {}
         }
@@ -1167,25 +1175,25 @@ impl Pushes {
                         Answer::BulkString(key) => {
                             // Ours are all UTF-8.
                             if let Ok(key) = std::str::from_utf8(key) {
-                                self.ours.waiters.signal(key);
+                                self.client.waiters.signal(key);
                             }
                         }
-                        _ => self.ours.waiters.signal_all(),
+                        _ => self.client.waiters.signal_all(),
                     }
                 }
             }
             // All keys are gone.
-            _ => self.ours.waiters.signal_all(),
+            _ => self.client.waiters.signal_all(),
         }
     }
 
-    fn hear(&self, message: &[Answer]) {
+    fn on_message(&self, message: &[Answer]) {
         if let [Answer::BulkString(channel), Answer::BulkString(text)] = message
             && let Some((channel, [b':', _, _, _])) = channel.split_last_chunk()
-            && self.ours.id.as_ref().is_some_and(|id| channel.ends_with(id.as_bytes()))
+            && self.client.id.as_ref().is_some_and(|id| channel.ends_with(id.as_bytes()))
             && let Ok(text) = std::str::from_utf8(text)
         {
-            let unclaimed = self.ours.lines.hear(text, *self.health.clock());
+            let unclaimed = self.client.queues.on_message(text, *self.health.clock());
             if let Some((unclaimed, link)) = unclaimed.zip(self.link.upgrade()) {
                 tokio::spawn(link.give_back(unclaimed));
             }
@@ -1196,7 +1204,7 @@ impl Pushes {
 impl Drop for Pushes {
     /// The connection's task is gone: it has failed, or its runtime has ended.
     fn drop(&mut self) {
-        self.ours.lost(&self.health);
+        self.client.mark_broken(&self.health);
     }
 }
 
@@ -1214,7 +1222,7 @@ impl Info {
 type Watched = (bool, Option<Vec<u8>>);
 
 /// Reads the answers of [`Link::watch`].
-fn watched_of(answers: Vec<Answer>) -> Option<Watched> {
+fn parse_watch(answers: Vec<Answer>) -> Option<Watched> {
     let [Answer::Int(is_there), value, Answer::Int(1)] = <[Answer; 3]>::try_from(answers).ok()?
     else {
         return None;

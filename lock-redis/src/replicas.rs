@@ -16,15 +16,15 @@ use tokio::sync::Semaphore;
 
 use crate::backend::millis;
 use crate::fault;
-use crate::link::{Connection, First, Link};
+use crate::link::{ClusterPrelude, Connection, Link};
 use crate::scripts::Call;
 
 /// Connections to one server at most.
-const MOST: usize = 8;
+const MAX_CONNECTIONS: usize = 8;
 
 /// How many replicas have to know of a lock, and for how long they are waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Wanted {
+pub(crate) struct MinReplicas {
     pub(crate) count: u32,
     pub(crate) timeout: Duration,
 }
@@ -32,13 +32,13 @@ pub(crate) struct Wanted {
 /// The connections to one server for that.
 #[derive(Debug)]
 pub(crate) struct Replicas {
-    wanted: Wanted,
-    idle: Mutex<Vec<Own>>,
+    min_replicas: MinReplicas,
+    idle: Mutex<Vec<ExclusiveConnection>>,
     turns: Semaphore,
 }
 
 /// What a script answered, from when its effects count at the earliest, and why they may be lost with the server.
-pub(crate) struct Written<T> {
+pub(crate) struct Replicated<T> {
     pub(crate) since: Moment,
     pub(crate) answer: Result<T, RedisError>,
     pub(crate) missing: Option<Fault>,
@@ -46,72 +46,73 @@ pub(crate) struct Written<T> {
 
 /// A connection that nobody shares.
 #[derive(Clone)]
-pub(crate) struct Own {
+pub(crate) struct ExclusiveConnection {
     pub(crate) redis: MultiplexedConnection,
     /// The shared connection to the same server.
-    pub(crate) beside: u64,
-    pub(crate) gone: Gone,
+    pub(crate) shared: u64,
+    pub(crate) gone: ConnectionEnd,
 }
 
 /// Set when the connection's task ends.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Gone(Arc<AtomicBool>);
+pub(crate) struct ConnectionEnd(Arc<AtomicBool>);
 
 /// Hears of nothing but the end.
-struct Witness(Gone);
+struct EndWitness(ConnectionEnd);
 
 impl Replicas {
-    pub(crate) fn new(wanted: Wanted) -> Self {
-        Self { wanted, idle: Mutex::default(), turns: Semaphore::new(MOST) }
+    pub(crate) fn new(min_replicas: MinReplicas) -> Self {
+        Self { min_replicas, idle: Mutex::default(), turns: Semaphore::new(MAX_CONNECTIONS) }
     }
 
     /// Runs a script that writes, with what a cluster may want `first`, and waits for the replicas.
     pub(crate) async fn run<T: FromRedisValue>(
         &self,
         link: &Link,
-        beside: &Connection,
+        shared: &Connection,
         call: &Call,
-        first: Option<First<'_>>,
-    ) -> Result<Written<T>, Fault> {
+        prelude: Option<ClusterPrelude<'_>>,
+    ) -> Result<Replicated<T>, Fault> {
         let _turn = self.turns.acquire().await;
-        let asked = beside.asked_beside();
-        let own = match self.take_idle(beside.id()) {
+        let asked = shared.track_exclusive();
+        let own = match self.take_idle(shared.id()) {
             Some(own) => own,
-            None => link.another_connection(beside).await?,
+            None => link.exclusive_connection(shared).await?,
         };
         let mut redis = own.redis.clone();
         let work = async {
-            let answer = match first {
+            let answer = match prelude {
                 None => call.run(&mut redis).await?,
-                Some(first) => first.before(call, &mut redis).await?,
+                Some(prelude) => prelude.before(call, &mut redis).await?,
             };
             let mut wait = redis::cmd("WAIT");
-            wait.arg(self.wanted.count).arg(millis(self.wanted.timeout));
+            wait.arg(self.min_replicas.count).arg(millis(self.min_replicas.timeout));
             Ok((answer, wait.query_async(&mut redis).await?))
         };
         let since = Moment::now();
-        let done = beside.while_there(work).await;
+        let done = shared.while_current(work).await;
         // A connection that failed, or whose answer nobody waited for, is not used again.
         if !done.as_ref().is_err_and(fault::is_broken) {
             asked.answered();
             self.idle().push(own);
         }
-        let missing = done.as_ref().ok().and_then(|(_, known_by)| self.wanted.missing(*known_by));
-        Ok(Written { since, answer: done.map(|(answer, _)| answer), missing })
+        let missing =
+            done.as_ref().ok().and_then(|(_, known_by)| self.min_replicas.missing(*known_by));
+        Ok(Replicated { since, answer: done.map(|(answer, _)| answer), missing })
     }
 
-    fn take_idle(&self, beside: u64) -> Option<Own> {
+    fn take_idle(&self, shared: u64) -> Option<ExclusiveConnection> {
         let mut idle = self.idle();
-        idle.retain(|own| own.beside == beside && !own.gone.is_set());
+        idle.retain(|own| own.shared == shared && !own.gone.is_set());
         idle.pop()
     }
 
-    fn idle(&self) -> MutexGuard<'_, Vec<Own>> {
+    fn idle(&self) -> MutexGuard<'_, Vec<ExclusiveConnection>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Wanted {
+impl MinReplicas {
     fn missing(self, known_by: u32) -> Option<Fault> {
         let Self { count, timeout } = self;
         (known_by < count).then(|| {
@@ -124,10 +125,10 @@ impl Wanted {
     }
 }
 
-impl Gone {
+impl ConnectionEnd {
     /// For the settings of a connection.
     pub(crate) fn witness(&self) -> impl AsyncPushSender {
-        Witness(self.clone())
+        EndWitness(self.clone())
     }
 
     fn is_set(&self) -> bool {
@@ -135,19 +136,19 @@ impl Gone {
     }
 }
 
-impl AsyncPushSender for Witness {
+impl AsyncPushSender for EndWitness {
     fn send(&self, _: PushInfo) -> Result<(), SendError> {
         Ok(())
     }
 }
 
-impl Drop for Witness {
+impl Drop for EndWitness {
     fn drop(&mut self) {
         self.0.0.store(true, Ordering::Release);
     }
 }
 
-impl std::fmt::Debug for Own {
+impl std::fmt::Debug for ExclusiveConnection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Own").field("gone", &self.gone).finish_non_exhaustive()
     }
@@ -161,19 +162,19 @@ mod tests {
 
     use super::*;
     use crate::config::Config;
-    use crate::link::Ours;
+    use crate::link::ClientState;
 
     #[tokio::test]
     async fn a_connection_that_hangs_casts_doubt_on_the_one_that_all_share() {
         let server = Server::start(RedisOptions::new());
         let url = format!("{}?min_replicas=1&min_replicas_timeout=1ms", server.url());
         let config = Config::new(&url).unwrap();
-        let (keys, ours) = (config.keys.for_trial(0), Arc::new(Ours::new(&config)));
-        let link = Arc::new(Link::new(config, Arc::clone(&ours)));
+        let (keys, client) = (config.keys.for_trial(0), Arc::new(ClientState::new(&config)));
+        let link = Arc::new(Link::new(config, Arc::clone(&client)));
         let shared = link.first_connection().await.unwrap();
-        let call = Call::new(&ours.scripts().inspect, &[keys.lock(), keys.queue()]);
+        let call = Call::new(&client.scripts().inspect, &[keys.lock(), keys.queue()]);
         let ask_beside = || async {
-            link.send_lasting::<Value>(&shared, &call, None).await.unwrap().answer.unwrap()
+            link.send_replicated::<Value>(&shared, &call, None).await.unwrap().answer.unwrap()
         };
         // From here on two are idle. One more would ask the shared one which server it has.
         tokio::join!(ask_beside(), ask_beside());

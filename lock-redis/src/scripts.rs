@@ -29,13 +29,13 @@ macro_rules! scripts {
 }
 
 scripts! {
-    acquire: "quick_acquire.lua" "numbers.lua" "line.lua" "acquire.lua";
+    acquire: "quick_acquire.lua" "prelude.lua" "queue.lua" "acquire.lua";
     quick_renew: "quick_renew.lua";
-    renew: "numbers.lua" "line.lua" "renew.lua";
-    release: "quick_release.lua" "numbers.lua" "line.lua" "release.lua";
-    refuse: "numbers.lua" "line.lua" "refuse.lua";
-    break_lock: "numbers.lua" "line.lua" "break.lua";
-    inspect: "numbers.lua" "inspect.lua";
+    renew: "prelude.lua" "queue.lua" "renew.lua";
+    release: "quick_release.lua" "prelude.lua" "queue.lua" "release.lua";
+    refuse: "prelude.lua" "queue.lua" "refuse.lua";
+    break_lock: "prelude.lua" "queue.lua" "break.lua";
+    inspect: "prelude.lua" "inspect.lua";
     rights: "rights.lua";
 }
 
@@ -116,7 +116,7 @@ mod tests {
         }
         assert_eq!(PLAIN.inspect.get_hash(), SHARDED.inspect.get_hash());
         for source in [
-            include_str!("scripts/line.lua"),
+            include_str!("scripts/queue.lua"),
             include_str!("scripts/quick_release.lua"),
             include_str!("scripts/rights.lua"),
         ] {
@@ -127,17 +127,17 @@ mod tests {
 
     #[test]
     fn the_scripts_have_our_numbers() {
-        let ours = [
-            ("IDLE", crate::backend::IDLE),
+        let client = [
+            ("TOKEN_RETENTION", crate::backend::TOKEN_RETENTION),
             ("QUEUE_ENTRY_GRACE", lock_core::backend::QUEUE_ENTRY_GRACE),
         ];
-        for (name, lasts) in ours {
+        for (name, lasts) in client {
             let line = format!("local {name} = {} ", lasts.as_millis());
-            assert!(include_str!("scripts/numbers.lua").contains(&line), "{line}");
+            assert!(include_str!("scripts/prelude.lua").contains(&line), "{line}");
         }
         let line = "local CLAIM_LEASE = '3000' ";
-        assert!(include_str!("scripts/line.lua").contains(line));
-        let stays = 3000 + crate::backend::IDLE.as_millis();
+        assert!(include_str!("scripts/queue.lua").contains(line));
+        let stays = 3000 + crate::backend::TOKEN_RETENTION.as_millis();
         let quick = format!("local CLAIM_LEASE, STAYS = '3000', '{stays}' ");
         assert!(include_str!("scripts/quick_release.lua").contains(&quick), "{quick}");
     }

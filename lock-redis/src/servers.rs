@@ -14,63 +14,63 @@ use crate::cluster::Cluster;
 use crate::config::Config;
 use crate::fault;
 use crate::keys::LockKeys;
-use crate::link::{Connection, Link, Ours};
-use crate::replicas::Written;
+use crate::link::{ClientState, Connection, Link};
+use crate::replicas::Replicated;
 use crate::scripts::Call;
 
 /// The longest pause before a server is looked for again.
-const PAUSE: Duration = Duration::from_millis(20);
+const RETRY_PAUSE: Duration = Duration::from_millis(20);
 
 /// The way to whoever has a lock.
 #[derive(Debug)]
 pub(crate) struct Servers {
-    pub(crate) ours: Arc<Ours>,
-    way: Way,
+    pub(crate) client: Arc<ClientState>,
+    topology: Topology,
 }
 
 #[derive(Debug)]
-enum Way {
-    ToOne(Arc<Link>),
-    ToMembers(Arc<Cluster>),
+enum Topology {
+    Single(Arc<Link>),
+    Cluster(Arc<Cluster>),
 }
 
 /// A script, and what has to be known to run it where its keys are.
-pub(crate) struct Errand<'a> {
-    pub(crate) doing: &'static str,
+pub(crate) struct Request<'a> {
+    pub(crate) action: &'static str,
     pub(crate) keys: &'a LockKeys,
     pub(crate) call: &'a Call,
     /// What to run if a cluster is just moving the keys, one after the other: something with one key.
-    pub(crate) instead: Option<&'a Call>,
+    pub(crate) fallback: Option<&'a Call>,
     /// The channel of a claim in line. The script gets the part of the connection as its last
     /// argument, and the connection listens on it.
     pub(crate) channel: Option<Arc<str>>,
     /// Replicas have to know of what it writes.
-    pub(crate) lasting: bool,
+    pub(crate) replicated: bool,
 }
 
 /// An errand that was done.
-pub(crate) struct Done<T> {
+pub(crate) struct Response<T> {
     /// Its effects count from then on at the earliest.
     pub(crate) asked: Moment,
     pub(crate) connection: Connection,
     pub(crate) answer: T,
-    /// It was [the other script](Errand::instead) that ran.
-    pub(crate) instead: bool,
-    /// Why what was written [may not last](Errand::lasting).
+    /// It was [the other script](Request::instead) that ran.
+    pub(crate) fallback: bool,
+    /// Why what was written [may not last](Request::lasting).
     pub(crate) missing: Option<Fault>,
 }
 
-impl<'a> Errand<'a> {
-    pub(crate) fn new(doing: &'static str, keys: &'a LockKeys, call: &'a Call) -> Self {
-        Self { doing, keys, call, instead: None, channel: None, lasting: false }
+impl<'a> Request<'a> {
+    pub(crate) fn new(action: &'static str, keys: &'a LockKeys, call: &'a Call) -> Self {
+        Self { action, keys, call, fallback: None, channel: None, replicated: false }
     }
 
-    pub(crate) fn or_instead(self, call: &'a Call) -> Self {
-        Self { instead: Some(call), ..self }
+    pub(crate) fn with_fallback(self, call: &'a Call) -> Self {
+        Self { fallback: Some(call), ..self }
     }
 
-    pub(crate) fn lasting(self, lasting: bool) -> Self {
-        Self { lasting, ..self }
+    pub(crate) fn replicated(self, replicated: bool) -> Self {
+        Self { replicated, ..self }
     }
 
     /// Returns the script's call on this connection.
@@ -88,57 +88,57 @@ impl Servers {
     pub(crate) async fn connect(config: Config) -> Result<(Self, Connection), Error> {
         config.check_files().await?;
         let waits_for_replicas = config.replicas.is_some();
-        let ours = Arc::new(Ours::new(&config));
-        let (way, link, trial, connection) = if config.members.is_empty() {
+        let client = Arc::new(ClientState::new(&config));
+        let (topology, link, trial, connection) = if config.members.is_empty() {
             let trial = config.keys.for_trial(0);
-            let link = Arc::new(Link::new(config, Arc::clone(&ours)));
+            let link = Arc::new(Link::new(config, Arc::clone(&client)));
             let connection = link.first_connection().await.map_err(fault::error)?;
-            (Way::ToOne(Arc::clone(&link)), link, trial, connection)
+            (Topology::Single(Arc::clone(&link)), link, trial, connection)
         } else {
-            let cluster = Arc::new(Cluster::new(config, Arc::clone(&ours)));
+            let cluster = Arc::new(Cluster::new(config, Arc::clone(&client)));
             cluster.first_connection().await?;
             let reached = cluster.reach_for_trial().await;
             let (trial, member, connection) = reached.map_err(fault::error)?;
-            (Way::ToMembers(cluster), member.link, trial, connection)
+            (Topology::Cluster(cluster), member.link, trial, connection)
         };
         link.check_server().await?;
         link.check_rights(&trial).await?;
         if waits_for_replicas {
             link.check_wait().await?;
         }
-        if let Way::ToMembers(cluster) = &way {
+        if let Topology::Cluster(cluster) = &topology {
             let others = cluster.masters().into_iter().filter(|other| !Arc::ptr_eq(other, &link));
             // Whose master is not there is told when it is needed.
             all(others.map(|other| async move { other.check_server().await.ok() })).await;
         }
-        Ok((Self { ours, way }, connection))
+        Ok((Self { client, topology }, connection))
     }
 
     /// Runs a script where its keys are.
     pub(crate) async fn run<T: FromRedisValue>(
         &self,
-        errand: &Errand<'_>,
-    ) -> Result<Done<T>, Fault> {
-        match &self.way {
-            Way::ToOne(link) => {
+        request: &Request<'_>,
+    ) -> Result<Response<T>, Fault> {
+        match &self.topology {
+            Topology::Single(link) => {
                 let connection = link.connection().await?;
-                if errand.lasting {
-                    return Box::pin(run_lasting(link, connection, errand)).await;
+                if request.replicated {
+                    return Box::pin(run_replicated(link, connection, request)).await;
                 }
                 let (asked, answer) =
-                    link.run(&connection, errand.doing, &errand.call_on(&connection)).await?;
-                Ok(Done { asked, connection, answer, instead: false, missing: None })
+                    link.run(&connection, request.action, &request.call_on(&connection)).await?;
+                Ok(Response { asked, connection, answer, fallback: false, missing: None })
             }
             // Larger than the rest of a verb.
-            Way::ToMembers(cluster) => Box::pin(cluster.run(errand)).await,
+            Topology::Cluster(cluster) => Box::pin(cluster.run(request)).await,
         }
     }
 
     /// The connection to the server that has these keys.
     pub(crate) async fn reach(&self, keys: &LockKeys) -> Result<(Arc<Link>, Connection), Fault> {
-        match &self.way {
-            Way::ToOne(link) => Ok((Arc::clone(link), link.connection().await?)),
-            Way::ToMembers(cluster) => {
+        match &self.topology {
+            Topology::Single(link) => Ok((Arc::clone(link), link.connection().await?)),
+            Topology::Cluster(cluster) => {
                 let (member, connection) = Box::pin(cluster.reach(keys.slot())).await?;
                 Ok((member.link, connection))
             }
@@ -152,55 +152,55 @@ impl Servers {
                 return reached;
             }
             // Connecting pauses by itself; a map of a cluster that knows no better fails at once.
-            sleep_between(PAUSE / 2, PAUSE).await;
+            sleep_between(RETRY_PAUSE / 2, RETRY_PAUSE).await;
         }
     }
 
     /// True if the locks may be on another server one day, of which we are told.
     pub(crate) fn may_move(&self) -> bool {
-        matches!(&self.way, Way::ToOne(link) if link.may_move())
+        matches!(&self.topology, Topology::Single(link) if link.may_move())
     }
 
     /// True if we hear what is said to us of the lock with these keys.
     pub(crate) fn is_listening(&self, keys: &LockKeys) -> bool {
-        match &self.way {
-            Way::ToOne(_) => true,
-            Way::ToMembers(cluster) => cluster.is_listening_in(keys.slot()),
+        match &self.topology {
+            Topology::Single(_) => true,
+            Topology::Cluster(cluster) => cluster.is_listening_in(keys.slot()),
         }
     }
 
     /// Returns true if the server that has these keys, or the client, refused the certificate of
     /// the other.
-    pub(crate) fn distrusts(&self, keys: &LockKeys) -> bool {
-        match &self.way {
-            Way::ToOne(link) => link.distrusts(),
-            Way::ToMembers(cluster) => cluster.distrusts_in(keys.slot()),
+    pub(crate) fn refuses_certificate(&self, keys: &LockKeys) -> bool {
+        match &self.topology {
+            Topology::Single(link) => link.refuses_certificate(),
+            Topology::Cluster(cluster) => cluster.refuses_certificate_in(keys.slot()),
         }
     }
 
     /// True if locks are on several servers, so that no script can be about two of them.
     pub(crate) fn are_many(&self) -> bool {
-        matches!(self.way, Way::ToMembers(_))
+        matches!(self.topology, Topology::Cluster(_))
     }
 
     /// Which process the server is; many are none.
     pub(crate) async fn identity(&self) -> Result<Option<Identity>, Fault> {
-        match &self.way {
-            Way::ToOne(link) => link.identity().await,
-            Way::ToMembers(_) => Ok(None),
+        match &self.topology {
+            Topology::Single(link) => link.identity().await,
+            Topology::Cluster(_) => Ok(None),
         }
     }
 }
 
-async fn run_lasting<T: FromRedisValue>(
+async fn run_replicated<T: FromRedisValue>(
     link: &Link,
     connection: Connection,
-    errand: &Errand<'_>,
-) -> Result<Done<T>, Fault> {
-    let Written { since, answer, missing } =
-        link.send_lasting(&connection, errand.call, None).await?;
-    let answer = answer.map_err(|error| link.failed(&connection, errand.doing, &error))?;
-    Ok(Done { asked: since, connection, answer, instead: false, missing })
+    request: &Request<'_>,
+) -> Result<Response<T>, Fault> {
+    let Replicated { since, answer, missing } =
+        link.send_replicated(&connection, request.call, None).await?;
+    let answer = answer.map_err(|error| link.failed(&connection, request.action, &error))?;
+    Ok(Response { asked: since, connection, answer, fallback: false, missing })
 }
 
 /// Waits for all of them at once. They are few, so each is looked at whenever one has moved on.

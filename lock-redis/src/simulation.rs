@@ -16,11 +16,11 @@ use crate::config::Config;
 /// What leads to a server instead of the system's network.
 pub trait Network: Send + Sync + 'static {
     /// Makes a connection.
-    fn dial(&self) -> Dialling<'_>;
+    fn dial(&self) -> Connecting<'_>;
 }
 
 /// A connection that is being made.
-pub type Dialling<'a> = Pin<Box<dyn Future<Output = io::Result<Box<dyn Wire>>> + Send + 'a>>;
+pub type Connecting<'a> = Pin<Box<dyn Future<Output = io::Result<Box<dyn Wire>>> + Send + 'a>>;
 
 /// One end of a connection.
 pub trait Wire: AsyncRead + AsyncWrite + Send + Unpin {}
@@ -31,16 +31,16 @@ impl Config {
     /// Reaches the server through `network`, wherever the URL says that it is.
     #[must_use]
     pub fn through(mut self, network: impl Network) -> Self {
-        self.network = Some(Way(Arc::new(network)));
+        self.network = Some(Topology(Arc::new(network)));
         self
     }
 }
 
 /// The network that a configuration names.
 #[derive(Clone)]
-pub(crate) struct Way(Arc<dyn Network>);
+pub(crate) struct Topology(Arc<dyn Network>);
 
-impl fmt::Debug for Way {
+impl fmt::Debug for Topology {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Way(..)")
     }
@@ -56,7 +56,7 @@ impl Drop for Driver {
     }
 }
 
-impl Way {
+impl Topology {
     pub(crate) async fn open(
         &self,
         client: &Client,

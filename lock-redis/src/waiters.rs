@@ -17,18 +17,18 @@ const SHORTEST_PAUSE: Duration = Duration::from_millis(5);
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Default)]
-pub(crate) struct Waiters {
-    table: Mutex<Table>,
+pub(crate) struct SignalWaiters {
+    table: Mutex<SignalTable>,
 }
 
 #[derive(Debug, Default)]
-struct Table {
-    by_owner: ByOwner<Waiter>,
+struct SignalTable {
+    by_owner: ByOwner<SignalWaiter>,
     by_key: BTreeMap<String, Vec<OwnerId>>,
 }
 
 #[derive(Debug)]
-struct Waiter {
+struct SignalWaiter {
     key: String,
     wake: Arc<Notify>,
     /// The server is going to tell when the key changes.
@@ -40,12 +40,12 @@ struct Waiter {
 
 /// A place among the waiters that is given up when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Seat<'a> {
-    waiters: &'a Waiters,
+pub(crate) struct WatchGuard<'a> {
+    waiters: &'a SignalWaiters,
     owner: OwnerId,
 }
 
-impl Waiters {
+impl SignalWaiters {
     /// `owner` waits for a change of `key`, and of no other key any more.
     pub(crate) fn enter(&self, owner: OwnerId, key: &str) {
         let mut table = self.table();
@@ -55,16 +55,16 @@ impl Waiters {
         table.remove(&owner);
         table.by_key.entry(key.to_owned()).or_default().push(owner);
         let (key, wake, pause) = (key.to_owned(), Arc::default(), SHORTEST_PAUSE);
-        table.by_owner.insert(owner, Waiter { key, wake, armed: false, signals: 0, pause });
+        table.by_owner.insert(owner, SignalWaiter { key, wake, armed: false, signals: 0, pause });
     }
 
     /// `owner` waits, for a change of `key` if nothing else was said before. If it did not wait until
     /// now, it stops when the seat is dropped.
-    pub(crate) fn seat(&self, owner: OwnerId, key: &str) -> Option<Seat<'_>> {
+    pub(crate) fn watch_until_dropped(&self, owner: OwnerId, key: &str) -> Option<WatchGuard<'_>> {
         let is_new = !self.table().by_owner.contains_key(&owner);
         is_new.then(|| {
             self.enter(owner, key);
-            Seat { waiters: self, owner }
+            WatchGuard { waiters: self, owner }
         })
     }
 
@@ -108,7 +108,7 @@ impl Waiters {
     /// Wakes those who watch `key`.
     pub(crate) fn signal(&self, key: &str) {
         let mut table = self.table();
-        let Table { by_owner, by_key } = &mut *table;
+        let SignalTable { by_owner, by_key } = &mut *table;
         for owner in by_key.get(key).into_iter().flatten() {
             if let Some(waiter) = by_owner.get_mut(owner) {
                 waiter.signal();
@@ -119,10 +119,10 @@ impl Waiters {
     /// Wakes all: what they watch may have changed without notice, and is not watched any more.
     pub(crate) fn signal_all(&self) {
         let mut table = self.table();
-        let Table { by_owner, by_key } = &mut *table;
+        let SignalTable { by_owner, by_key } = &mut *table;
         // In an order that is repeatable.
         for owner in by_key.values().flatten() {
-            by_owner.get_mut(owner).into_iter().for_each(Waiter::signal);
+            by_owner.get_mut(owner).into_iter().for_each(SignalWaiter::signal);
         }
     }
 
@@ -132,18 +132,18 @@ impl Waiters {
         (table.by_owner.len(), table.by_key.len())
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
+    fn table(&self) -> MutexGuard<'_, SignalTable> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for Seat<'_> {
+impl Drop for WatchGuard<'_> {
     fn drop(&mut self) {
         self.waiters.leave(&self.owner);
     }
 }
 
-impl Table {
+impl SignalTable {
     fn remove(&mut self, owner: &OwnerId) {
         let Some(waiter) = self.by_owner.remove(owner) else { return };
         if let Some(owners) = self.by_key.get_mut(&waiter.key) {
@@ -155,7 +155,7 @@ impl Table {
     }
 }
 
-impl Waiter {
+impl SignalWaiter {
     fn signal(&mut self) {
         self.armed = false;
         self.signals += 1;
@@ -169,7 +169,7 @@ mod tests {
 
     #[test]
     fn a_signal_between_watching_and_resting_is_not_missed() {
-        let (waiters, owner) = (Waiters::default(), OwnerId::mint());
+        let (waiters, owner) = (SignalWaiters::default(), OwnerId::mint());
         waiters.enter(owner, "k");
         let (key, signals) = waiters.not_armed(&owner).unwrap();
         waiters.signal(&key);
@@ -184,7 +184,7 @@ mod tests {
 
     #[test]
     fn who_leaves_leaves_nothing() {
-        let waiters = Waiters::default();
+        let waiters = SignalWaiters::default();
         let owners = [OwnerId::mint(), OwnerId::mint()];
         for owner in owners {
             waiters.enter(owner, "k");
@@ -194,13 +194,13 @@ mod tests {
         assert_eq!(waiters.len(), (2, 1));
         owners.iter().for_each(|owner| waiters.leave(owner));
         assert_eq!(waiters.len(), (0, 0));
-        drop(waiters.seat(owners[0], "k"));
+        drop(waiters.watch_until_dropped(owners[0], "k"));
         assert_eq!(waiters.len(), (0, 0));
     }
 
     #[test]
     fn pauses_grow_to_a_limit() {
-        let (waiters, owner) = (Waiters::default(), OwnerId::mint());
+        let (waiters, owner) = (SignalWaiters::default(), OwnerId::mint());
         waiters.enter(owner, "k");
         let pauses: Vec<_> = (0..7).map(|_| waiters.next_pause(&owner).as_millis()).collect();
         assert_eq!(pauses, [5, 10, 20, 40, 80, 100, 100]);

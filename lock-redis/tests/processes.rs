@@ -59,7 +59,7 @@ async fn killed() -> Result<(), Failed> {
     let guard = within(SLACK, waiting).await???;
     assert!(holder.starts_with(&*guard.owner().expose()));
     guard.release().await?;
-    eventually(|| said(&server, "KEYS *") == "{n}%fence").await;
+    eventually(|| said(&server, "KEYS *") == "{n}%token").await;
     Ok(())
 }
 
@@ -86,7 +86,7 @@ async fn stopped() -> Result<(), Failed> {
     process.cont();
     eventually(|| waiting_in(&server) == WAITERS).await;
     guard.release().await?;
-    eventually(|| said(&server, "KEYS *") == "{n}%fence").await;
+    eventually(|| said(&server, "KEYS *") == "{n}%token").await;
     Ok(())
 }
 

@@ -23,13 +23,13 @@
 -- to be exceeded is ahead of both: that is how a member of a quorum is asked. So it makes neither functions nor numbers
 -- here, but for that: each of them costs the server about as much as a command does.
 
-local lock, fence, queue, places, tombstone = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local lock, token_key, queue, processes, tombstone = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local owner, ttl, label, min_token = ARGV[1], ARGV[2], ARGV[4] or '', ARGV[7] or ''
 
-local there = redis.call('EXISTS', lock, queue, tombstone, fence)
+local there = redis.call('EXISTS', lock, queue, tombstone, token_key)
 if there <= 1 then
     -- Digits if the fence is what is there. An error has no length.
-    local last = there == 1 and redis.pcall('GETRANGE', fence, '0', '16')
+    local last = there == 1 and redis.pcall('GETRANGE', token_key, '0', '16')
     local now = redis.call('TIME')
     local number, stays = now[1] .. string.sub('00000' .. now[2], -6), ARGV[3]
     local is_usual = min_token == '' or (#min_token == #number and min_token < number)
@@ -41,7 +41,7 @@ if there <= 1 then
         number, is_usual = string.format('%.0f', min_token + 1), true
     end
     if is_usual and (not last or (#last == #number and last < number and string.find(last, '^%d+$'))) then
-        redis.call('SET', fence, number, 'PX', stays)
+        redis.call('SET', token_key, number, 'PX', stays)
         local held = owner .. ' ' .. number
         redis.call('SET', lock, label == '' and held or held .. ' ' .. label, 'PX', ttl)
         return number

@@ -173,7 +173,7 @@ async fn a_lock_is_renewed_while_its_slot_moves_and_everything_else_is_refused_u
     for moved in ["nothing", "the lock", "the fence"] {
         match moved {
             "the lock" => cluster.move_key(&lock, 0, 1),
-            "the fence" => cluster.move_key(&format!("{{{lock}}}%fence"), 0, 1),
+            "the fence" => cluster.move_key(&format!("{{{lock}}}%token"), 0, 1),
             _ => {}
         }
         held.ttl += Duration::from_secs(100);
@@ -241,7 +241,7 @@ async fn a_release_that_was_done_while_its_slot_moves_is_no_error() {
         let waiter = waiting(&lock);
         contended(locks.try_acquire(&waiter).await);
         contended(racing.try_acquire(&waiting(&lock)).await);
-        let keys = ["", "%fence", "%queue", "%places", "%bell"];
+        let keys = ["", "%token", "%queue", "%procs", "%wake"];
         let keys = keys.map(|part| match part {
             "" => lock.clone(),
             part => format!("{{{lock}}}{part}"),

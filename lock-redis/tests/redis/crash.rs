@@ -38,7 +38,7 @@ async fn holders_are_told_and_waiters_are_served_when_the_server_is_killed() {
 
     let mut header = Header::new("server killed", 0, lockers[0].capabilities(), TTL);
     header.breaks = vec![Assumption::A2];
-    header.residue = Some(vec!["{n*}%fence".to_owned(), "{n*}%gone:*".to_owned()]);
+    header.residue = Some(vec!["{n*}%token".to_owned(), "{n*}%gone:*".to_owned()]);
     let recorder = Recorder::in_memory(Clock::core(), header);
 
     let holders = all_hold(&lockers, &recorder).await;

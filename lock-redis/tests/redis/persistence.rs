@@ -217,7 +217,7 @@ async fn a_snapshot_repeats_no_numbers() {
     let last = [grant().await, grant().await, grant().await][2];
     server.kill();
     server.start_with_data();
-    let stale = server.get("{n}%fence").map(|number| number.parse().unwrap());
+    let stale = server.get("{n}%token").map(|number| number.parse().unwrap());
     assert_eq!(stale, saved.map(lock_core::FencingToken::backend_number), "the counter is stale");
     back_in_touch(&locks).await;
     assert!(grant().await > last);
@@ -347,7 +347,7 @@ async fn a_failover_to_a_server_whose_clock_is_behind_gives_no_lower_number() {
     pair.cut();
     // As if the clock of the primary had been an hour ahead.
     let ahead = hold(&locks, LONG).await.fencing_token().unwrap().backend_number();
-    let _: String = pair.primary.run(&format!("SET {{n}}%fence {}", ahead + 3_600_000_000));
+    let _: String = pair.primary.run(&format!("SET {{n}}%token {}", ahead + 3_600_000_000));
     lock.acquire().await.unwrap().release().await.unwrap();
     pair.fail_over();
     back_in_touch(&locks).await;

@@ -39,7 +39,7 @@ struct Scene {
 /// A queue and the processes in it, to be brought back.
 struct Snapshot([Vec<u8>; 2]);
 
-const PARTS: [&str; 2] = ["{n}%queue", "{n}%places"];
+const PARTS: [&str; 2] = ["{n}%queue", "{n}%procs"];
 
 impl Scene {
     async fn new() -> Self {
@@ -249,7 +249,7 @@ async fn stale_entries_of_as_many_processes_cost_no_claim_lease() {
         let mut crowd = redis::cmd("ZADD");
         let mut places = redis::cmd("ZADD");
         crowd.arg("{n}%queue");
-        places.arg("{n}%places");
+        places.arg("{n}%procs");
         for i in 1..=count {
             crowd.arg(i).arg(format!("{i:032x} %~to:gone{i} 60000 - "));
             places.arg(9_000_000_000_000_000_u64).arg(format!("%~to:gone{i}"));

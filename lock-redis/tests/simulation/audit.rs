@@ -67,7 +67,7 @@ impl<'a> Asked<'a> {
         };
         // A lock, its fence, its line, its places, and one more; a renewal names five of each lock, others a sixth. A quick
         // renewal names nothing but locks.
-        let names_parts = keys.get(1).is_some_and(|key| key.ends_with(b"%fence"));
+        let names_parts = keys.get(1).is_some_and(|key| key.ends_with(b"%token"));
         let locks: Vec<_> = match names_parts {
             true => keys.chunks_exact(5).map(|key| of(&key[0], &key[2], &key[3])).collect(),
             false => keys.iter().map(|lock| of(lock, &Bytes::new(), &Bytes::new())).collect(),
@@ -232,7 +232,7 @@ fn owners(keys: &Keyspace, lock: &[u8], queue: &[u8]) -> Vec<Bytes> {
 /// Who is to get the lock when it is let go.
 pub(crate) fn next_in_line(keys: &Keyspace, lock: &[u8]) -> Option<Bytes> {
     let part = |name: &[u8]| [b"{", lock, b"}%", name].concat();
-    waiting(keys, &part(b"queue"), &part(b"places")).into_iter().next()
+    waiting(keys, &part(b"queue"), &part(b"procs")).into_iter().next()
 }
 
 /// Those in line who are there, in their order.

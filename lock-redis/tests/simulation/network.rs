@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use lock_core::clock::{Moment, sleep, sleep_until};
-use lock_redis::simulation::{Dialling, Network};
+use lock_redis::simulation::{Connecting, Network};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -569,7 +569,7 @@ struct NetworkOf {
 }
 
 impl Network for NetworkOf {
-    fn dial(&self) -> Dialling<'_> {
+    fn dial(&self) -> Connecting<'_> {
         Box::pin(async {
             let client = self.world.connect(self.process).await?;
             Ok(Box::new(client) as Box<dyn lock_redis::simulation::Wire>)

@@ -432,7 +432,7 @@ impl Site for OnStandIn {
         self.world.look(|keys| {
             let names =
                 keys.names().into_iter().map(|name| String::from_utf8_lossy(&name).into_owned());
-            let mut left: Vec<_> = names.filter(|name| !name.ends_with("%fence")).collect();
+            let mut left: Vec<_> = names.filter(|name| !name.ends_with("%token")).collect();
             left.extend(order::violations(&stage, keys));
             left
         })
