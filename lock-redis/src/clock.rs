@@ -1,8 +1,9 @@
 //! The server's clock, as far as one of its answers tells it.
 
-use std::time::Duration;
-
 use lock_core::clock::Moment;
+use lock_core::clock::sleep;
+use std::future::Future;
+use std::time::Duration;
 
 /// What the server's clock said at some time after a moment of ours.
 ///
@@ -22,6 +23,15 @@ impl ServerTime {
     pub(crate) fn local(self, at: u64, reach: Duration) -> Option<Moment> {
         let passed = Duration::from_micros(at.checked_sub(self.time)?);
         (passed <= reach).then(|| self.asked + (passed - passed / 100))
+    }
+}
+
+/// Returns the result of `work`, or `None` after `limit`.
+pub(crate) async fn within<T>(limit: Duration, work: impl Future<Output = T>) -> Option<T> {
+    tokio::select! {
+        biased;
+        done = work => Some(done),
+        () = sleep(limit) => None,
     }
 }
 

@@ -1,25 +1,28 @@
 //! Where the server is and how to talk to it.
 
+use crate::connection::address::Address;
+use crate::connection::address::Endpoint;
+use crate::connection::address::Login;
+use crate::connection::address::Sentinels;
+#[cfg(feature = "tls")]
+use crate::connection::tls::Certificates;
+#[cfg(feature = "tls")]
+use crate::connection::tls::Pem;
+use crate::keys::Keys;
+use crate::keys::Names;
+use crate::limits::MAX_TTL;
+use crate::limits::MIN_TTL;
+use lock_core::Error;
+use lock_core::ErrorKind;
+use lock_core::Order;
+use lock_core::url::Authority;
+use lock_core::url::Host;
+use lock_core::url::Url;
 use std::fmt;
 use std::time::Duration;
 
-use lock_core::url::{Authority, Host, Url};
-use lock_core::{Error, ErrorKind, Order};
-
-use crate::address::{Address, Login};
-use crate::keys::{Keys, Names};
-use crate::replicas::MinReplicas;
-use crate::sentinel::Sentinels;
-#[cfg(feature = "tls")]
-use crate::tls::{Certificates, Pem};
-
 const DEFAULT_PORT: u16 = 6379;
 const DEFAULT_SENTINEL_PORT: u16 = 26379;
-
-/// Leases are counted in milliseconds, and a round trip takes one or two.
-pub(crate) const MIN_TTL: Duration = Duration::from_millis(10);
-/// Unless `max_ttl` says less.
-pub(crate) const MAX_TTL: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// How long replicas are waited for unless `min_replicas_timeout` says otherwise, and at most.
 const REPLICAS_TIMEOUT: Duration = Duration::from_millis(500);
@@ -54,16 +57,7 @@ pub struct Config {
     #[cfg(feature = "tls")]
     pub(crate) certificates: Certificates,
     #[cfg(feature = "simulation")]
-    pub(crate) network: Option<crate::simulation::Topology>,
-}
-
-/// How the server is found.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Endpoint {
-    /// It is known where it is.
-    Fixed(Address),
-    /// The sentinels know.
-    Sentinel(Sentinels),
+    pub(crate) network: Option<crate::simulation::NetworkHandle>,
 }
 
 impl Config {
@@ -368,24 +362,6 @@ impl Config {
     }
 }
 
-impl Endpoint {
-    pub(crate) fn is_encrypted(&self) -> bool {
-        match self {
-            Self::Fixed(address) => address.is_encrypted(),
-            Self::Sentinel(sentinels) => sentinels.tls,
-        }
-    }
-}
-
-impl fmt::Display for Endpoint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Fixed(address) => address.fmt(f),
-            Self::Sentinel(sentinels) => sentinels.fmt(f),
-        }
-    }
-}
-
 impl fmt::Debug for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown = f.debug_struct("Config");
@@ -442,6 +418,23 @@ fn database(text: &str) -> Result<i64, Error> {
 
 fn invalid(why: &'static str) -> Error {
     Error::new(ErrorKind::Invalid, why)
+}
+
+/// How many replicas have to know of a lock, and for how long they are waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct MinReplicas {
+    pub(crate) count: u32,
+    pub(crate) timeout: Duration,
+}
+
+#[cfg(feature = "simulation")]
+impl Config {
+    /// Reaches the server through `network`, wherever the URL says that it is.
+    #[must_use]
+    pub fn through(mut self, network: impl crate::simulation::Network) -> Self {
+        self.network = Some(crate::simulation::NetworkHandle(std::sync::Arc::new(network)));
+        self
+    }
 }
 
 #[cfg(test)]

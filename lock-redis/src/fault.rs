@@ -12,8 +12,7 @@ use lock_core::backend::{Effect, Fault, FaultKind};
 use lock_core::{Error, ErrorKind};
 use redis::{ErrorKind as RedisKind, RedisError};
 
-use crate::address::Address;
-use crate::config::Endpoint;
+use crate::connection::address::{Address, Endpoint};
 
 use Effect::{NotApplied, Unknown};
 use FaultKind::{Broken, Denied, Invalid, Unavailable, Unsupported};

@@ -6,10 +6,16 @@
 //! digits or `~`, which no encoded name does. Exact names could, so those that end like a companion
 //! are refused.
 
-use lock_core::backend::{Fault, FaultKind};
-use lock_core::{Encoding, Error, ErrorKind, LockName, OwnerId};
-
-use crate::slots::{slot_of, tag_in};
+use crate::slots::hash_tag;
+use crate::slots::slot_of;
+use crate::slots::tag_in;
+use lock_core::Encoding;
+use lock_core::Error;
+use lock_core::ErrorKind;
+use lock_core::LockName;
+use lock_core::OwnerId;
+use lock_core::backend::Fault;
+use lock_core::backend::FaultKind;
 
 /// Everything printable stays as it is, so that a lock with a plain name has the key that other
 /// libraries give it.
@@ -229,13 +235,6 @@ fn is_companion(key: &str) -> bool {
             what.strip_prefix(TOMBSTONE).is_some_and(|owner| owner.parse::<OwnerId>().is_ok());
         is_tombstone || (!what.is_empty() && COMPANIONS.contains(&what))
     })
-}
-
-/// What a cluster hashes instead of the whole key.
-pub(crate) fn hash_tag(key: &str) -> Option<&str> {
-    let (_, rest) = key.split_once('{')?;
-    let (tag, _) = rest.split_once('}')?;
-    (!tag.is_empty()).then_some(tag)
 }
 
 #[cfg(test)]

@@ -128,7 +128,7 @@ mod tests {
     #[test]
     fn the_scripts_have_our_numbers() {
         let client = [
-            ("TOKEN_RETENTION", crate::backend::TOKEN_RETENTION),
+            ("TOKEN_RETENTION", crate::limits::TOKEN_RETENTION),
             ("QUEUE_ENTRY_GRACE", lock_core::backend::QUEUE_ENTRY_GRACE),
         ];
         for (name, lasts) in client {
@@ -137,7 +137,7 @@ mod tests {
         }
         let line = "local CLAIM_LEASE = '3000' ";
         assert!(include_str!("scripts/queue.lua").contains(line));
-        let stays = 3000 + crate::backend::TOKEN_RETENTION.as_millis();
+        let stays = 3000 + crate::limits::TOKEN_RETENTION.as_millis();
         let quick = format!("local CLAIM_LEASE, STAYS = '3000', '{stays}' ");
         assert!(include_str!("scripts/quick_release.lua").contains(&quick), "{quick}");
     }

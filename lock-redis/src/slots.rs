@@ -2,8 +2,6 @@
 
 use std::sync::LazyLock;
 
-use crate::keys::hash_tag;
-
 /// How many there are.
 pub(crate) const SLOTS: u16 = 1 << 14;
 
@@ -57,6 +55,13 @@ const TABLE: [u16; 256] = {
     }
     table
 };
+
+/// What a cluster hashes instead of the whole key.
+pub(crate) fn hash_tag(key: &str) -> Option<&str> {
+    let (_, rest) = key.split_once('{')?;
+    let (tag, _) = rest.split_once('}')?;
+    (!tag.is_empty()).then_some(tag)
+}
 
 #[cfg(test)]
 mod tests {

@@ -545,7 +545,7 @@ impl QueueEntry {
 impl fmt::Display for QueueEntry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { owner, channel, ttl, min_token, label } = self;
-        write!(f, "{} {channel} {} ", owner.expose(), crate::backend::millis(*ttl))?;
+        write!(f, "{} {channel} {} ", owner.expose(), crate::limits::millis(*ttl))?;
         match min_token {
             Some(min_token) => write!(f, "{} ", min_token.backend_number())?,
             None => f.write_str("- ")?,

@@ -1,85 +1,39 @@
 //! Where the locks are: on one server, or in a cluster.
 
-use std::borrow::Cow;
+use crate::config::Config;
+use crate::connection::client_state::ClientState;
+use crate::connection::handle::Connection;
+use crate::fault;
+use crate::keys::LockKeys;
+use crate::topology::cluster::Cluster;
+use crate::topology::link::Link;
+use crate::topology::replicas::Replicated;
+use crate::topology::request::{Request, Response};
+use lock_core::Error;
+use lock_core::backend::Fault;
+use lock_core::backend::Identity;
+use lock_core::clock::Moment;
+use lock_core::clock::sleep_between;
+use redis::FromRedisValue;
+use std::future::Future;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use lock_core::Error;
-use lock_core::backend::{Fault, Identity};
-use lock_core::clock::{Moment, sleep_between};
-use redis::FromRedisValue;
-
-use crate::cluster::Cluster;
-use crate::config::Config;
-use crate::fault;
-use crate::keys::LockKeys;
-use crate::link::{ClientState, Connection, Link};
-use crate::replicas::Replicated;
-use crate::scripts::Call;
-
 /// The longest pause before a server is looked for again.
-const RETRY_PAUSE: Duration = Duration::from_millis(20);
+pub(crate) const RETRY_PAUSE: Duration = Duration::from_millis(20);
 
 /// The way to whoever has a lock.
 #[derive(Debug)]
 pub(crate) struct Servers {
     pub(crate) client: Arc<ClientState>,
-    topology: Topology,
+    pub(crate) topology: Topology,
 }
 
 #[derive(Debug)]
-enum Topology {
+pub(crate) enum Topology {
     Single(Arc<Link>),
     Cluster(Arc<Cluster>),
-}
-
-/// A script, and what has to be known to run it where its keys are.
-pub(crate) struct Request<'a> {
-    pub(crate) action: &'static str,
-    pub(crate) keys: &'a LockKeys,
-    pub(crate) call: &'a Call,
-    /// What to run if a cluster is just moving the keys, one after the other: something with one key.
-    pub(crate) fallback: Option<&'a Call>,
-    /// The channel of a claim in line. The script gets the part of the connection as its last
-    /// argument, and the connection listens on it.
-    pub(crate) channel: Option<Arc<str>>,
-    /// Replicas have to know of what it writes.
-    pub(crate) replicated: bool,
-}
-
-/// An errand that was done.
-pub(crate) struct Response<T> {
-    /// Its effects count from then on at the earliest.
-    pub(crate) asked: Moment,
-    pub(crate) connection: Connection,
-    pub(crate) answer: T,
-    /// It was [the other script](Request::instead) that ran.
-    pub(crate) fallback: bool,
-    /// Why what was written [may not last](Request::lasting).
-    pub(crate) missing: Option<Fault>,
-}
-
-impl<'a> Request<'a> {
-    pub(crate) fn new(action: &'static str, keys: &'a LockKeys, call: &'a Call) -> Self {
-        Self { action, keys, call, fallback: None, channel: None, replicated: false }
-    }
-
-    pub(crate) fn with_fallback(self, call: &'a Call) -> Self {
-        Self { fallback: Some(call), ..self }
-    }
-
-    pub(crate) fn replicated(self, replicated: bool) -> Self {
-        Self { replicated, ..self }
-    }
-
-    /// Returns the script's call on this connection.
-    pub(crate) fn call_on(&self, connection: &Connection) -> Cow<'a, Call> {
-        let Some(channel) = &self.channel else { return Cow::Borrowed(self.call) };
-        let mut call = self.call.clone();
-        call.arg(connection.channel(channel));
-        Cow::Owned(call)
-    }
 }
 
 impl Servers {
@@ -192,7 +146,7 @@ impl Servers {
     }
 }
 
-async fn run_replicated<T: FromRedisValue>(
+pub(crate) async fn run_replicated<T: FromRedisValue>(
     link: &Link,
     connection: Connection,
     request: &Request<'_>,

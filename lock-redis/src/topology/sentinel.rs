@@ -5,147 +5,56 @@
 //! of them told last by itself. A sentinel that lost its state counts anew, and its last word counts as it is; of
 //! those that are gone it counts until more than half of them are there.
 
-use std::collections::HashMap;
-use std::fmt;
-use std::sync::{Arc, Weak};
-use std::time::Duration;
-
+use crate::clock::within;
+use crate::config::Config;
+use crate::connection::address::Address;
+use crate::connection::address::Endpoint;
+use crate::connection::address::Sentinels;
+use crate::connection::address::ServerLocation;
+use crate::fault;
+use crate::fault::unexpected_answer;
+use crate::topology::views::SentinelViews;
+use crate::topology::views::ViewObserver;
 use lock_core::backend::Fault;
-use lock_core::backend::FaultKind::{Denied, Invalid, Unavailable, Unsupported};
-use lock_core::clock::{Moment, sleep_between};
+use lock_core::backend::FaultKind::Denied;
+use lock_core::backend::FaultKind::Invalid;
+use lock_core::backend::FaultKind::Unavailable;
+use lock_core::backend::FaultKind::Unsupported;
+use lock_core::clock::sleep_between;
 use lock_core::url::Host;
-use redis::aio::{AsyncPushSender, ConnectionLike, MultiplexedConnection, SendError};
-use redis::{
-    AsyncConnectionConfig, PushInfo, PushKind, RedisError, Value as Answer, from_redis_value,
-};
-use tokio::sync::{Notify, SetOnce};
+use redis::AsyncConnectionConfig;
+use redis::PushInfo;
+use redis::PushKind;
+use redis::RedisError;
+use redis::Value as Answer;
+use redis::aio::AsyncPushSender;
+use redis::aio::SendError;
+use redis::aio::{ConnectionLike, MultiplexedConnection};
+use redis::from_redis_value;
+use std::collections::HashMap;
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::Weak;
+use std::time::Duration;
+use tokio::sync::Notify;
+use tokio::sync::SetOnce;
 use tokio::task::JoinSet;
 
-use crate::address::{Address, Login};
-use crate::config::{Config, Endpoint};
-use crate::fault::{self, unexpected_answer};
-use crate::link::{Link, within};
-
 /// What a sentinel has for all of its answer, with the connection on which it is asked.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
+pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// What the rest of them have when more than half have answered: who counts anew takes back what it told before.
-const LATE_ANSWER_WAIT: Duration = Duration::from_millis(100);
+pub(crate) const LATE_ANSWER_WAIT: Duration = Duration::from_millis(100);
 
 /// The pause before somebody listens again to a sentinel that is gone.
-const RECONNECT_PAUSE: Duration = Duration::from_secs(1);
+pub(crate) const RECONNECT_PAUSE: Duration = Duration::from_secs(1);
 
 /// Where sentinels tell that a primary was replaced, and that they were told of one by hand.
-const CHANNELS: [&str; 2] = ["+switch-master", "+monitor"];
+pub(crate) const CHANNELS: [&str; 2] = ["+switch-master", "+monitor"];
 
 /// The pause before somebody who listens asks again all the same, at most: a sentinel that lost its state, hangs or was told to
 /// forget the primary says nothing of it.
-const REQUERY_INTERVAL: Duration = Duration::from_secs(10);
-
-/// For so long the word of a sentinel counts that is gone. The others hear within seconds what it knew.
-const VIEW_RETENTION: Duration = Duration::from_secs(60);
-
-/// The sentinels that watch over a primary.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Sentinels {
-    pub(crate) hosts: Vec<Host>,
-    /// What they call the primary and its replicas.
-    pub(crate) service: String,
-    /// Of the sentinels and of the servers.
-    pub(crate) tls: bool,
-    /// Who we are on the sentinels.
-    pub(crate) login: Login,
-}
-
-/// Where a server is, and how new that is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ServerLocation {
-    pub(crate) address: Address,
-    /// The count of the sentinels; `None` if the address is a fixed one.
-    pub(crate) epoch: Option<u64>,
-}
-
-/// What each sentinel said last.
-#[derive(Debug, Default)]
-pub(crate) struct SentinelViews(Vec<SentinelView>);
-
-#[derive(Clone, Debug, Default)]
-struct SentinelView {
-    location: Option<ServerLocation>,
-    /// How often it spoke by itself.
-    reports: u64,
-    /// Since when nobody listens to it.
-    gone_since: Option<Moment>,
-}
-
-impl SentinelViews {
-    fn of(sentinels: usize) -> Self {
-        Self(vec![SentinelView::default(); sentinels])
-    }
-
-    fn report(&mut self, sentinel: usize, location: ServerLocation) {
-        let reports = self.0[sentinel].reports + 1;
-        self.0[sentinel] = SentinelView { location: Some(location), reports, gone_since: None };
-    }
-
-    /// How often each of them spoke by itself.
-    pub(crate) fn reports(&self) -> Vec<u64> {
-        self.0.iter().map(|view| view.reports).collect()
-    }
-
-    /// They were asked when they had spoken so often. Who spoke meanwhile may have said what is newer.
-    pub(crate) fn answered(&mut self, answers: &[(usize, ServerLocation)], asked_at: &[u64]) {
-        for (sentinel, answer) in answers {
-            let view = &mut self.0[*sentinel];
-            if asked_at.get(*sentinel) == Some(&view.reports) {
-                (view.location, view.gone_since) = (Some(answer.clone()), None);
-            }
-        }
-    }
-
-    pub(crate) fn disconnect(&mut self, sentinel: usize) {
-        self.0[sentinel].gone_since.get_or_insert_with(Moment::now);
-    }
-
-    /// Where the locks are: as the newest of them said, and of those the most.
-    pub(crate) fn best(&self) -> Option<&ServerLocation> {
-        let there: Vec<_> = self.0.iter().filter_map(SentinelView::connected_location).collect();
-        match there.len() > self.0.len() / 2 {
-            true => newest(&there),
-            false => {
-                newest(&self.0.iter().filter_map(SentinelView::recent_location).collect::<Vec<_>>())
-            }
-        }
-    }
-
-    /// True if the locks have moved, and `known` is where they were.
-    pub(crate) fn have_moved_from(&self, known: &ServerLocation) -> bool {
-        let Some(best) = self.best().filter(|best| best.address != known.address) else {
-            return false;
-        };
-        let there = self.0.iter().filter_map(SentinelView::connected_location);
-        // Those who do not count, or count anew, have to be more than half.
-        (best.epoch > Some(0) && best.epoch >= known.epoch)
-            || there.filter(|location| location.address == best.address).count() > self.0.len() / 2
-    }
-}
-
-impl SentinelView {
-    fn connected_location(&self) -> Option<&ServerLocation> {
-        self.location.as_ref().filter(|_| self.gone_since.is_none())
-    }
-
-    fn recent_location(&self) -> Option<&ServerLocation> {
-        let is_over = |since: Moment| (since + VIEW_RETENTION).has_passed();
-        self.location.as_ref().filter(|_| !self.gone_since.is_some_and(is_over))
-    }
-}
-
-/// The highest epoch, and the address that most of those name.
-fn newest<'f>(all: &[&'f ServerLocation]) -> Option<&'f ServerLocation> {
-    let votes = |one: &ServerLocation| all.iter().filter(|other| **other == one).count();
-    all.iter().copied().max_by_key(|found| (found.epoch, votes(found)))
-}
+pub(crate) const REQUERY_INTERVAL: Duration = Duration::from_secs(10);
 
 impl Sentinels {
     /// Asks all sentinels at once, until more than half of them have answered and the others have had a moment. Tells
@@ -186,7 +95,12 @@ impl Sentinels {
     }
 
     /// Listens to each sentinel, in tasks of its own, and tells the link what they say.
-    pub(crate) fn listen(&self, config: &Arc<Config>, link: &Weak<Link>, tasks: &mut JoinSet<()>) {
+    pub(crate) fn listen<O: ViewObserver>(
+        &self,
+        config: &Arc<Config>,
+        link: &Weak<O>,
+        tasks: &mut JoinSet<()>,
+    ) {
         for number in 0..self.hosts.len() {
             let sentinels = self.clone();
             let (config, link) = (Arc::clone(config), Weak::clone(link));
@@ -200,7 +114,7 @@ impl Sentinels {
                         tracing::debug!(sentinel.address = %host, %error, "cannot listen");
                     }
                     let Some(link) = link.upgrade() else { return };
-                    link.update_views(|views| views.disconnect(number));
+                    link.disconnected(number);
                     drop(link);
                     sleep_between(RECONNECT_PAUSE / 2, RECONNECT_PAUSE).await;
                 }
@@ -208,7 +122,11 @@ impl Sentinels {
         }
     }
 
-    async fn ask(&self, config: &Config, number: usize) -> Result<ServerLocation, Fault> {
+    pub(crate) async fn ask(
+        &self,
+        config: &Config,
+        number: usize,
+    ) -> Result<ServerLocation, Fault> {
         let address = self.address_of(&self.hosts[number]);
         let asking = async {
             let ([_, plain], settings) = (clients(self, config, &address).await?, settings());
@@ -222,7 +140,7 @@ impl Sentinels {
 
     /// Two questions, as while a failover is completed the second one is answered by the old address. What changes
     /// between them makes the new address look old, and never the old one new: so the epoch is asked for first.
-    async fn ask_on(
+    pub(crate) async fn ask_on(
         &self,
         redis: &MultiplexedConnection,
         address: &Address,
@@ -254,11 +172,11 @@ impl Sentinels {
     }
 
     /// Until the connection fails.
-    async fn listen_to(
+    pub(crate) async fn listen_to<O: ViewObserver>(
         &self,
         config: &Config,
         number: usize,
-        link: &Weak<Link>,
+        link: &Weak<O>,
     ) -> Result<(), Fault> {
         let address = self.address_of(&self.hosts[number]);
         let events = Arc::new(ListenerEvents::default());
@@ -278,7 +196,7 @@ impl Sentinels {
             // What was told before there was a subscription is known as well.
             let found = in_time(&address, self.ask_on(&redis, &address)).await?;
             match link.upgrade() {
-                Some(link) => link.update_views(|views| views.report(number, found)),
+                Some(link) => link.reported(number, found),
                 None => return Ok(()),
             }
             tokio::select! {
@@ -289,12 +207,12 @@ impl Sentinels {
         }
     }
 
-    fn address_of(&self, host: &Host) -> Address {
+    pub(crate) fn address_of(&self, host: &Host) -> Address {
         Address::Tcp { host: host.clone(), tls: self.tls }
     }
 
     /// What is to be put right by hand comes before what may pass.
-    fn no_primary(&self, faults: Vec<Fault>) -> Fault {
+    pub(crate) fn no_primary(&self, faults: Vec<Fault>) -> Fault {
         let kinds = [Denied, Unsupported, Invalid];
         let is_there = |kind| faults.iter().any(|fault| fault.kind() == kind);
         let kind = kinds.into_iter().find(|kind| is_there(*kind)).unwrap_or(Unavailable);
@@ -307,12 +225,12 @@ impl Sentinels {
 }
 
 /// Somebody who listens to a sentinel, until it is dropped.
-struct ListenerGuard {
-    number: usize,
-    link: Weak<Link>,
+pub(crate) struct ListenerGuard<O: ViewObserver> {
+    pub(crate) number: usize,
+    pub(crate) link: Weak<O>,
 }
 
-impl Drop for ListenerGuard {
+impl<O: ViewObserver> Drop for ListenerGuard<O> {
     fn drop(&mut self) {
         if let Some(link) = self.link.upgrade() {
             link.listener_ended(self.number);
@@ -320,14 +238,7 @@ impl Drop for ListenerGuard {
     }
 }
 
-impl fmt::Display for Sentinels {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let hosts: Vec<_> = self.hosts.iter().map(Host::to_string).collect();
-        write!(f, "{}, named by the sentinels {}", self.service, hosts.join(","))
-    }
-}
-
-async fn in_time<T>(
+pub(crate) async fn in_time<T>(
     address: &Address,
     work: impl Future<Output = Result<T, Fault>>,
 ) -> Result<T, Fault> {
@@ -336,12 +247,12 @@ async fn in_time<T>(
         .unwrap_or_else(|| Err(fault::unanswered(&address.to_string())))
 }
 
-fn settings() -> AsyncConnectionConfig {
+pub(crate) fn settings() -> AsyncConnectionConfig {
     // Whoever asks bounds all of it.
     AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(None)
 }
 
-async fn clients(
+pub(crate) async fn clients(
     sentinels: &Sentinels,
     config: &Config,
     address: &Address,
@@ -351,7 +262,7 @@ async fn clients(
 }
 
 /// Why a sentinel does not say what it was asked for.
-fn refusal(address: &Address, error: &RedisError) -> Fault {
+pub(crate) fn refusal(address: &Address, error: &RedisError) -> Fault {
     let fault = fault::fault("ask a sentinel", error);
     let (kind, source) = (fault.kind(), fault.into_source());
     let hint = match kind {
@@ -370,15 +281,15 @@ fn refusal(address: &Address, error: &RedisError) -> Fault {
 }
 
 #[derive(Default)]
-struct ListenerEvents {
-    changed: Notify,
-    end: SetOnce<()>,
+pub(crate) struct ListenerEvents {
+    pub(crate) changed: Notify,
+    pub(crate) end: SetOnce<()>,
 }
 
 /// What a sentinel tells by itself. Runs inside the connection's task.
-struct SentinelPushes {
-    service: String,
-    events: Arc<ListenerEvents>,
+pub(crate) struct SentinelPushes {
+    pub(crate) service: String,
+    pub(crate) events: Arc<ListenerEvents>,
 }
 
 impl AsyncPushSender for SentinelPushes {
@@ -408,6 +319,7 @@ mod tests {
     use conformance_tests::words::eventually;
 
     use super::*;
+    use crate::topology::views::{SentinelViews, VIEW_RETENTION, newest};
 
     fn found(port: u16, epoch: u64) -> ServerLocation {
         let host = Host { name: "127.0.0.1".to_owned(), port };

@@ -3,71 +3,81 @@
 //! A [`Link`] to each master, as to a server of its own, and a map of the slots. Where the map is wrong, the members
 //! say so before they do anything: to follow them is no second try of a verb, and is done a few times at most.
 
-use std::borrow::Cow;
-use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
-
+use crate::clock::within;
+use crate::config::Config;
+use crate::connection::client_state::ClientState;
+use crate::connection::handle::Connection;
+use crate::connection::prelude::ClusterPrelude;
+use crate::fault;
+use crate::keys::LockKeys;
+use crate::slots::SLOTS;
+use crate::topology::link::Link;
+use crate::topology::replicas::Replicated;
+use crate::topology::request::Request;
+use crate::topology::request::Response;
 use lock_core::Error;
-use lock_core::backend::{Fault, FaultKind};
+use lock_core::backend::Fault;
+use lock_core::backend::FaultKind;
 use lock_core::clock::Moment;
 use lock_core::dial::SingleFlight;
 use lock_core::url::Host;
-use redis::{FromRedisValue, RedisError, Value as Answer};
-
-use crate::config::Config;
-use crate::fault;
-use crate::keys::LockKeys;
-use crate::link::{ClientState, ClusterPrelude, Connection, Link, within};
-use crate::replicas::Replicated;
-use crate::servers::{Request, Response};
-use crate::slots::SLOTS;
+use redis::FromRedisValue;
+use redis::RedisError;
+use redis::Value as Answer;
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::MutexGuard;
+use std::sync::PoisonError;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// How often one verb is sent to another member. A slot that is being moved takes two: the one that has it, and the
 /// one that gets it.
-const MAX_REDIRECTS: usize = 5;
+pub(crate) const MAX_REDIRECTS: usize = 5;
 
 /// Out of so many keys, one master of three has none once in 10^11 times.
-const MAX_TRIALS: usize = 64;
+pub(crate) const MAX_TRIALS: usize = 64;
 
 /// How long one member is waited for when it is asked where the slots are.
-const MEMBER_TIMEOUT: Duration = Duration::from_secs(1);
+pub(crate) const MEMBER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How old a map has to be before members are asked for a new one.
-const MIN_MAP_AGE: Duration = Duration::from_millis(200);
+pub(crate) const MIN_MAP_AGE: Duration = Duration::from_millis(200);
 
 /// The way to all members of a cluster.
 pub(crate) struct Cluster {
-    config: Config,
-    client: Arc<ClientState>,
-    map: Mutex<SlotMap>,
-    asking: SingleFlight<()>,
+    pub(crate) config: Config,
+    pub(crate) client: Arc<ClientState>,
+    pub(crate) map: Mutex<SlotMap>,
+    pub(crate) asking: SingleFlight<()>,
 }
 
 /// A member, and the way to it.
 #[derive(Clone)]
 pub(crate) struct ClusterMember {
-    host: Host,
+    pub(crate) host: Host,
     pub(crate) link: Arc<Link>,
     /// It said that the cluster is down, and has done nothing since then: it may be cut off from the others, and
     /// would go on naming itself the master of its slots.
-    is_down: Arc<AtomicBool>,
+    pub(crate) is_down: Arc<AtomicBool>,
 }
 
-struct SlotMap {
+pub(crate) struct SlotMap {
     /// All that are masters, and those that we were told of at first.
-    members: Vec<ClusterMember>,
+    pub(crate) members: Vec<ClusterMember>,
     /// By slots: which of them has it.
-    masters: Vec<Option<usize>>,
+    pub(crate) masters: Vec<Option<usize>>,
     /// When members were asked last.
-    asked: Option<Moment>,
+    pub(crate) asked: Option<Moment>,
     /// Who is asked first: not always the same one, which may be wrong.
-    turn: usize,
+    pub(crate) turn: usize,
 }
 
 /// Slots from one to another one, and who has them.
-type SlotRange = (u16, u16, Host);
+pub(crate) type SlotRange = (u16, u16, Host);
 
 impl Cluster {
     /// Nobody is asked yet.
@@ -219,7 +229,7 @@ impl Cluster {
     }
 
     /// A better map, unless there is a new one. All who want it share one.
-    async fn refresh(self: &Arc<Self>) -> Result<(), Fault> {
+    pub(crate) async fn refresh(self: &Arc<Self>) -> Result<(), Fault> {
         if self.map().asked.is_some_and(|asked| !(asked + MIN_MAP_AGE).has_passed()) {
             return Ok(());
         }
@@ -232,7 +242,7 @@ impl Cluster {
         self.asking.join(ask).await
     }
 
-    async fn query_members(&self) -> Result<(), Fault> {
+    pub(crate) async fn query_members(&self) -> Result<(), Fault> {
         let mut failure = None;
         let candidates = self.map().candidates();
         for ClusterMember { host, link, .. } in candidates {
@@ -249,7 +259,7 @@ impl Cluster {
     }
 
     /// Takes in what the member at `host` says of the slots.
-    fn update_map(&self, host: &Host, answer: &Answer) -> Result<(), Fault> {
+    pub(crate) fn update_map(&self, host: &Host, answer: &Answer) -> Result<(), Fault> {
         let ranges = ranges(answer, host).filter(|ranges| !ranges.is_empty());
         let ranges = ranges.ok_or_else(no_map)?;
         let mut map = self.map();
@@ -272,7 +282,7 @@ impl Cluster {
     }
 
     /// Who has the slot, if `error` of the `member` says so. Others will have moved with it.
-    async fn moved(
+    pub(crate) async fn moved(
         self: &Arc<Self>,
         slot: u16,
         member: &ClusterMember,
@@ -291,7 +301,7 @@ impl Cluster {
     }
 
     /// Who else has the slot, by the word of those who are not down.
-    async fn replacement_for(
+    pub(crate) async fn replacement_for(
         self: &Arc<Self>,
         member: &ClusterMember,
         slot: u16,
@@ -302,7 +312,7 @@ impl Cluster {
         self.map().master_of(slot).filter(|other| other.host != member.host)
     }
 
-    async fn master_of(self: &Arc<Self>, slot: u16) -> Result<ClusterMember, Fault> {
+    pub(crate) async fn master_of(self: &Arc<Self>, slot: u16) -> Result<ClusterMember, Fault> {
         let known = self.map().master_of(slot);
         if let Some(member) = known.filter(|member| !member.link.is_in_doubt()) {
             return Ok(member);
@@ -317,7 +327,7 @@ impl Cluster {
         })
     }
 
-    fn member_at(&self, host: Host) -> ClusterMember {
+    pub(crate) fn member_at(&self, host: Host) -> ClusterMember {
         let mut map = self.map();
         if let Some(known) = map.members.iter().find(|member| member.host == host) {
             return known.clone();
@@ -327,24 +337,24 @@ impl Cluster {
         member
     }
 
-    fn new_member(&self, host: Host) -> ClusterMember {
+    pub(crate) fn new_member(&self, host: Host) -> ClusterMember {
         let config = self.config.at_member(host.clone());
         let link = Arc::new(Link::new(config, Arc::clone(&self.client)));
         ClusterMember { host, link, is_down: Arc::default() }
     }
 
-    fn map(&self) -> MutexGuard<'_, SlotMap> {
+    pub(crate) fn map(&self) -> MutexGuard<'_, SlotMap> {
         self.map.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl SlotMap {
-    fn master_of(&self, slot: u16) -> Option<ClusterMember> {
+    pub(crate) fn master_of(&self, slot: u16) -> Option<ClusterMember> {
         self.members.get((*self.masters.get(usize::from(slot))?)?).cloned()
     }
 
     /// Whom to ask, one after the other: first those that answer and are not down, as far as we know.
-    fn candidates(&mut self) -> Vec<ClusterMember> {
+    pub(crate) fn candidates(&mut self) -> Vec<ClusterMember> {
         self.turn = (self.turn + 1) % self.members.len().max(1);
         let mut members = self.members.clone();
         members.rotate_left(self.turn);
@@ -363,7 +373,7 @@ impl fmt::Debug for Cluster {
 }
 
 /// Where a member sends us. The address is empty where it is that member's own.
-fn redirected(error: &RedisError, from: &Host) -> Result<Host, Fault> {
+pub(crate) fn redirected(error: &RedisError, from: &Host) -> Result<Host, Fault> {
     let address = error.redirect_node().and_then(|(address, _)| address.rsplit_once(':'));
     let host = address.and_then(|(name, port)| host(name, port.parse().ok()?, from));
     host.ok_or_else(|| {
@@ -373,7 +383,7 @@ fn redirected(error: &RedisError, from: &Host) -> Result<Host, Fault> {
 }
 
 /// A member at `name`, as `from` calls it.
-fn host(name: &str, port: u16, from: &Host) -> Option<Host> {
+pub(crate) fn host(name: &str, port: u16, from: &Host) -> Option<Host> {
     let name = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
     let name = if name.is_empty() { &from.name } else { name };
     (name != "?" && port != 0).then(|| Host { name: name.to_owned(), port })
@@ -381,7 +391,7 @@ fn host(name: &str, port: u16, from: &Host) -> Option<Host> {
 
 /// What `CLUSTER SLOTS` of the member `from` says: for each range of slots its ends, its master, and its replicas.
 /// Ranges whose master has no address that is known are left out; `None` if it says something else.
-fn ranges(answer: &Answer, from: &Host) -> Option<Vec<SlotRange>> {
+pub(crate) fn ranges(answer: &Answer, from: &Host) -> Option<Vec<SlotRange>> {
     let Answer::Array(entries) = answer else { return None };
     let mut ranges = Vec::new();
     for entry in entries {
@@ -404,7 +414,7 @@ fn ranges(answer: &Answer, from: &Host) -> Option<Vec<SlotRange>> {
     Some(ranges)
 }
 
-fn no_map() -> Fault {
+pub(crate) fn no_map() -> Fault {
     let why = "no member of the cluster knows which of them has which locks";
     Fault::not_applied(FaultKind::Unavailable, why)
 }

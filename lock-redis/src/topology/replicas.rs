@@ -3,38 +3,39 @@
 //! It speaks of the writes of its own connection, and blocks that. So each of these writes has a connection to itself
 //! meanwhile, out of a few.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
-
+use crate::config::MinReplicas;
+use crate::connection::handle::Connection;
+use crate::connection::prelude::ClusterPrelude;
+use crate::fault;
+use crate::limits::millis;
+use crate::scripts::Call;
 use lock_core::backend::Fault;
 use lock_core::backend::FaultKind::Unavailable;
 use lock_core::clock::Moment;
-use redis::aio::{AsyncPushSender, MultiplexedConnection, SendError};
-use redis::{FromRedisValue, PushInfo, RedisError};
+use redis::FromRedisValue;
+use redis::PushInfo;
+use redis::RedisError;
+use redis::aio::AsyncPushSender;
+use redis::aio::MultiplexedConnection;
+use redis::aio::SendError;
+use std::future::Future;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::MutexGuard;
+use std::sync::PoisonError;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering;
 use tokio::sync::Semaphore;
 
-use crate::backend::millis;
-use crate::fault;
-use crate::link::{ClusterPrelude, Connection, Link};
-use crate::scripts::Call;
-
 /// Connections to one server at most.
-const MAX_CONNECTIONS: usize = 8;
-
-/// How many replicas have to know of a lock, and for how long they are waited for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct MinReplicas {
-    pub(crate) count: u32,
-    pub(crate) timeout: Duration,
-}
+pub(crate) const MAX_CONNECTIONS: usize = 8;
 
 /// The connections to one server for that.
 #[derive(Debug)]
 pub(crate) struct Replicas {
-    min_replicas: MinReplicas,
-    idle: Mutex<Vec<ExclusiveConnection>>,
-    turns: Semaphore,
+    pub(crate) min_replicas: MinReplicas,
+    pub(crate) idle: Mutex<Vec<ExclusiveConnection>>,
+    pub(crate) turns: Semaphore,
 }
 
 /// What a script answered, from when its effects count at the earliest, and why they may be lost with the server.
@@ -58,7 +59,7 @@ pub(crate) struct ExclusiveConnection {
 pub(crate) struct ConnectionEnd(Arc<AtomicBool>);
 
 /// Hears of nothing but the end.
-struct EndWitness(ConnectionEnd);
+pub(crate) struct EndWitness(ConnectionEnd);
 
 impl Replicas {
     pub(crate) fn new(min_replicas: MinReplicas) -> Self {
@@ -68,7 +69,7 @@ impl Replicas {
     /// Runs a script that writes, with what a cluster may want `first`, and waits for the replicas.
     pub(crate) async fn run<T: FromRedisValue>(
         &self,
-        link: &Link,
+        connect: impl Future<Output = Result<ExclusiveConnection, Fault>>,
         shared: &Connection,
         call: &Call,
         prelude: Option<ClusterPrelude<'_>>,
@@ -77,7 +78,7 @@ impl Replicas {
         let asked = shared.track_exclusive();
         let own = match self.take_idle(shared.id()) {
             Some(own) => own,
-            None => link.exclusive_connection(shared).await?,
+            None => connect.await?,
         };
         let mut redis = own.redis.clone();
         let work = async {
@@ -101,19 +102,19 @@ impl Replicas {
         Ok(Replicated { since, answer: done.map(|(answer, _)| answer), missing })
     }
 
-    fn take_idle(&self, shared: u64) -> Option<ExclusiveConnection> {
+    pub(crate) fn take_idle(&self, shared: u64) -> Option<ExclusiveConnection> {
         let mut idle = self.idle();
         idle.retain(|own| own.shared == shared && !own.gone.is_set());
         idle.pop()
     }
 
-    fn idle(&self) -> MutexGuard<'_, Vec<ExclusiveConnection>> {
+    pub(crate) fn idle(&self) -> MutexGuard<'_, Vec<ExclusiveConnection>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl MinReplicas {
-    fn missing(self, known_by: u32) -> Option<Fault> {
+    pub(crate) fn missing(self, known_by: u32) -> Option<Fault> {
         let Self { count, timeout } = self;
         (known_by < count).then(|| {
             let why = format!(
@@ -131,7 +132,7 @@ impl ConnectionEnd {
         EndWitness(self.clone())
     }
 
-    fn is_set(&self) -> bool {
+    pub(crate) fn is_set(&self) -> bool {
         self.0.load(Ordering::Acquire)
     }
 }
@@ -151,42 +152,5 @@ impl Drop for EndWitness {
 impl std::fmt::Debug for ExclusiveConnection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Own").field("gone", &self.gone).finish_non_exhaustive()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use conformance_tests::servers::{Redis as Server, RedisOptions};
-    use conformance_tests::words::eventually;
-    use redis::Value;
-
-    use super::*;
-    use crate::config::Config;
-    use crate::link::ClientState;
-
-    #[tokio::test]
-    async fn a_connection_that_hangs_casts_doubt_on_the_one_that_all_share() {
-        let server = Server::start(RedisOptions::new());
-        let url = format!("{}?min_replicas=1&min_replicas_timeout=1ms", server.url());
-        let config = Config::new(&url).unwrap();
-        let (keys, client) = (config.keys.for_trial(0), Arc::new(ClientState::new(&config)));
-        let link = Arc::new(Link::new(config, Arc::clone(&client)));
-        let shared = link.first_connection().await.unwrap();
-        let call = Call::new(&client.scripts().inspect, &[keys.lock(), keys.queue()]);
-        let ask_beside = || async {
-            link.send_replicated::<Value>(&shared, &call, None).await.unwrap().answer.unwrap()
-        };
-        // From here on two are idle. One more would ask the shared one which server it has.
-        tokio::join!(ask_beside(), ask_beside());
-        assert!(!link.is_in_doubt());
-        server.stop();
-        let hanging = tokio::time::timeout(Duration::from_millis(10), ask_beside()).await;
-        assert!(hanging.is_err(), "it was stopped");
-        eventually(|| link.is_in_doubt()).await;
-        server.cont();
-        ask_beside().await;
-        assert!(link.is_in_doubt(), "another connection says nothing of this one");
-        link.send::<Value>(&shared, &call, None).await.1.unwrap();
-        assert!(!link.is_in_doubt());
     }
 }

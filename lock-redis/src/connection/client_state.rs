@@ -1,0 +1,110 @@
+//! The state that all connections of a client share.
+
+use crate::config::Config;
+use crate::connection::health::Health;
+use crate::keys::Keys;
+use crate::keys::LockKeys;
+use crate::queue::Queues;
+use crate::scripts::{self, Scripts};
+use crate::signal_waiters::SignalWaiters;
+use lock_core::Order;
+use lock_core::OwnerId;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::OnceLock;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering;
+
+/// What all connections of a client have in common.
+pub(crate) struct ClientState {
+    pub(crate) keys: Keys,
+    pub(crate) waiters: SignalWaiters,
+    pub(crate) queues: Queues,
+    /// Who this client is in the names of its channels, where it hears of locks that were given to it; if it is
+    /// to. Nobody can guess it.
+    pub(crate) id: Option<String>,
+    /// Its channel, but for a cluster, where there is one in each slot.
+    pub(crate) channel: Option<Arc<str>>,
+    /// In which order those are served who wait: what the first connection could do, every other one has
+    /// to do.
+    pub(crate) order: OnceLock<Order>,
+    /// Locks are on several servers, each in its slot.
+    pub(crate) in_cluster: bool,
+    /// Some server can [delete without a script](DELETE_IF_EQUAL), so whoever waits marks the lock. For good: it may be
+    /// there that the lock goes.
+    pub(crate) marks: AtomicBool,
+    /// How many were made so far.
+    pub(crate) connections: AtomicU64,
+}
+
+impl ClientState {
+    /// With keys and wishes of `config`.
+    pub(crate) fn new(config: &Config) -> Self {
+        let is_fifo = config.order != Some(Order::PerProcess);
+        let (keys, in_cluster) = (config.keys.clone(), !config.members.is_empty());
+        let id = is_fifo.then(|| OwnerId::mint().expose());
+        let channel = id.as_deref().filter(|_| !in_cluster).map(|id| keys.channel(id).into());
+        Self {
+            keys,
+            waiters: SignalWaiters::default(),
+            queues: Queues::default(),
+            id,
+            channel,
+            order: OnceLock::new(),
+            in_cluster,
+            marks: AtomicBool::new(false),
+            connections: AtomicU64::new(0),
+        }
+    }
+
+    /// In which order those are served who wait.
+    pub(crate) fn order(&self) -> Order {
+        self.order.get().copied().unwrap_or(Order::PerProcess)
+    }
+
+    /// True if those who wait are served in the order in which they came.
+    pub(crate) fn is_fifo(&self) -> bool {
+        self.order() == Order::Fifo
+    }
+
+    /// True if others may let go of a lock without a look at who waits, unless it is marked.
+    pub(crate) fn marks(&self) -> bool {
+        self.marks.load(Ordering::Relaxed)
+    }
+
+    /// Where we hear of the lock with these keys.
+    pub(crate) fn channel(&self, keys: &LockKeys) -> Option<Arc<str>> {
+        match self.in_cluster {
+            true => self.channel_in(keys.slot()).map(Arc::from),
+            false => self.channel.clone(),
+        }
+    }
+
+    pub(crate) fn channel_in(&self, slot: u16) -> Option<String> {
+        Some(self.keys.channel_in(slot, self.id.as_deref()?))
+    }
+
+    pub(crate) fn scripts(&self) -> &'static Scripts {
+        if self.in_cluster { &scripts::SHARDED } else { &scripts::PLAIN }
+    }
+
+    /// Returns the number of the next connection: 1 to 999, in turn.
+    pub(crate) fn next_number(&self) -> u64 {
+        self.connections.fetch_add(1, Ordering::Relaxed) % 999 + 1
+    }
+
+    /// The connection is of no use any more.
+    pub(crate) fn mark_broken(&self, connection: &Health) {
+        connection.broken.store(true, Ordering::Release);
+        self.waiters.signal_all();
+        self.queues.connection_lost(connection.id);
+    }
+}
+
+impl fmt::Debug for ClientState {
+    /// Shows nothing: some of it are rights.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ours").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,27 @@
+//! Limits and durations that several modules share, and their units.
+
+use std::time::Duration;
+
+/// How long a fence outlives its lock, at least. After that, the server's clock alone keeps the tokens growing.
+pub(crate) const TOKEN_RETENTION: Duration = Duration::from_secs(600);
+
+/// Leases are counted in milliseconds, and a round trip takes one or two.
+pub(crate) const MIN_TTL: Duration = Duration::from_millis(10);
+
+/// Unless `max_ttl` says less.
+pub(crate) const MAX_TTL: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// In whole milliseconds, rounded up: no lease is shorter than what was asked for. Core has checked
+/// the limits; a number that the server cannot carry is cut all the same.
+pub(crate) fn millis(duration: Duration) -> u64 {
+    let whole = duration.min(MAX_TTL).as_nanos().div_ceil(1_000_000);
+    u64::try_from(whole).unwrap_or(u64::MAX)
+}
+
+/// What the server says in milliseconds; `None` if it has no end.
+pub(crate) fn duration(ms: i64) -> Option<Duration> {
+    u64::try_from(ms).ok().map(Duration::from_millis)
+}
+
+/// Making a connection, all of it: enough for a handshake in four round trips over a slow line.
+pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);

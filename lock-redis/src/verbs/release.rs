@@ -1,0 +1,98 @@
+//! Releases, and breaking the hold of another client.
+
+use crate::backend::Inner;
+use crate::backend::Redis;
+use crate::connection::client_state::ClientState;
+use crate::fault::unexpected_answer;
+use crate::keys::LockKeys;
+use crate::limits::millis;
+use crate::queue::QueueEntry;
+use crate::scripts::Call;
+use crate::topology::request::Request;
+use crate::value::Value;
+use crate::verbs::held::HeldLock;
+use crate::verbs::held::held;
+use lock_core::LockName;
+use lock_core::OwnerId;
+use lock_core::backend::Claim;
+use lock_core::backend::Fault;
+use lock_core::backend::Release;
+use lock_core::backend::ReleaseMode;
+use std::sync::atomic::Ordering;
+
+impl Redis {
+    pub(crate) async fn release_claim(
+        &self,
+        claim: &Claim,
+        how: ReleaseMode,
+    ) -> Result<Release, Fault> {
+        let Inner { keys, servers, .. } = &*self.inner;
+        let ClientState { waiters, queues, .. } = &*servers.client;
+        waiters.leave(&claim.owner);
+        queues.leave(&claim.owner);
+        let keys = keys.of(&claim.name)?;
+        let script = &servers.client.scripts().release;
+        // Whoever was granted the lock does not stand in line any more.
+        let may_wait = claim.queues() && claim.ticket.is_none();
+        let channel = servers.client.channel(&keys).filter(|_| may_wait);
+        let channel = channel.filter(|_| servers.client.is_fifo());
+        // Who has raced in vain rings no bell: that is done with the shorter form, by who does not hold the lock, too.
+        let may_hold = claim.ticket.is_some() || !claim.queues();
+        let is_plain = channel.is_none() && may_hold && how == ReleaseMode::now();
+        // Some server can do it.
+        if is_plain && servers.client.marks() && self.delete(claim, &keys).await? {
+            return Ok(Release::Released);
+        }
+        let call = if is_plain {
+            let mut call = Call::new(script, &keys.all());
+            call.arg(claim.owner.expose());
+            call
+        } else {
+            let (tombstone, [lock, token_key, queue, processes, release_key]) =
+                (keys.tombstone(&claim.owner), keys.all());
+            let mut call =
+                Call::new(script, &[lock, token_key, queue, processes, release_key, &tombstone]);
+            let entry = channel.map(|channel| QueueEntry::of(claim, channel).to_string());
+            call.arg(claim.owner.expose()).arg(how.keep.map_or(0, millis));
+            call.arg(i32::from(how.expects_late_attempt())).arg(entry.unwrap_or_default());
+            call
+        };
+        match servers.run(&Request::new("release", &keys, &call)).await?.answer {
+            1 => Ok(Release::Released),
+            0 => Ok(Release::NotHeld),
+            other => Err(unexpected_answer("release", other)),
+        }
+    }
+
+    /// Lets go of a lock by a command that does nothing but delete what has this value, if the server can do that, and if
+    /// this connection has taken the lock while nobody waited: since then whoever waits has to mark it, and then it has
+    /// another value. False: that remains to be done, by the script.
+    pub(crate) async fn delete(&self, claim: &Claim, keys: &LockKeys) -> Result<bool, Fault> {
+        let is_new = |held: &&HeldLock| held.is_new.load(Ordering::Relaxed);
+        let Some(held) = held(claim).filter(is_new) else { return Ok(false) };
+        let (link, connection) = self.inner.servers.reach(keys).await?;
+        if !connection.may_delete_if_equal() || connection.id() != held.connection {
+            return Ok(false);
+        }
+        // Whoever has to ask again asks the script, which knows an answer for everything.
+        held.is_new.store(false, Ordering::Relaxed);
+        let value = Value::text(&claim.owner, held.token, claim.label.as_ref());
+        link.delete_if_equal(&connection, keys.lock(), &value).await
+    }
+
+    pub(crate) async fn break_holder(
+        &self,
+        name: &LockName,
+        expected: &OwnerId,
+    ) -> Result<bool, Fault> {
+        let Inner { keys, servers, .. } = &*self.inner;
+        let keys = keys.of(name)?;
+        let mut call = Call::new(&servers.client.scripts().break_lock, &keys.all());
+        call.arg(expected.expose());
+        match servers.run(&Request::new("break", &keys, &call)).await?.answer {
+            1 => Ok(true),
+            0 => Ok(false),
+            other => Err(unexpected_answer("break", other)),
+        }
+    }
+}
