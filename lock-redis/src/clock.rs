@@ -18,8 +18,8 @@ pub(crate) struct ServerTime {
 }
 
 impl ServerTime {
-    /// When the server did what it did at its time `at` in µs: not later than that. `None` if that is more
-    /// than `reach` from here, or before it.
+    /// Returns the latest local moment at which the server can have acted at its time `at`, in µs.
+    /// Returns `None` if `at` is before this reading, or more than `reach` after it.
     pub(crate) fn local(self, at: u64, reach: Duration) -> Option<Moment> {
         let passed = Duration::from_micros(at.checked_sub(self.time)?);
         (passed <= reach).then(|| self.asked + (passed - passed / 100))

@@ -100,7 +100,7 @@ impl Config {
         Url::parse(url)?.try_into()
     }
 
-    /// What it takes out of `url`.
+    /// Reads the configuration out of `url`, and removes its options there.
     fn of(url: &mut Url) -> Result<Self, Error> {
         let mut config = match url.scheme() {
             scheme @ ("rediss" | "rediss+sentinel" | "rediss+cluster")
@@ -277,8 +277,8 @@ impl Config {
         self
     }
 
-    /// The shortest lease. A renewal is given up by core after half of the time between two, a sixth of the lease, and
-    /// has to wait for its replicas within that.
+    /// Returns the shortest lease. Core abandons a renewal after half of the renewal interval, a
+    /// sixth of the lease, and the wait for replicas has to fit into that.
     pub(crate) fn min_ttl(&self) -> Duration {
         MIN_TTL + self.replicas.map_or(Duration::ZERO, |min_replicas| min_replicas.timeout * 6)
     }
@@ -346,7 +346,7 @@ impl Config {
         }
     }
 
-    /// The same for one member of the cluster.
+    /// Returns the same configuration for one member of the cluster.
     pub(crate) fn at_member(&self, host: Host) -> Self {
         let tls = self.endpoint.is_encrypted();
         let endpoint = Endpoint::Fixed(Address::Tcp { host, tls });

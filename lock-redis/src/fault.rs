@@ -17,7 +17,7 @@ use crate::connection::address::{Address, Endpoint};
 use Effect::{NotApplied, Unknown};
 use FaultKind::{Broken, Denied, Invalid, Unavailable, Unsupported};
 
-/// A request that failed.
+/// Returns the fault of a request that failed.
 pub(crate) fn fault(action: &'static str, error: &RedisError) -> Fault {
     let (effect, kind, advice) = classify(error);
     let source = RequestError {
@@ -31,7 +31,7 @@ pub(crate) fn fault(action: &'static str, error: &RedisError) -> Fault {
     }
 }
 
-/// A connection that could not be made, so that no request was sent.
+/// Returns the fault of a failed connection attempt, after which no request was sent.
 pub(crate) fn no_connection(address: &Address, error: &RedisError) -> Fault {
     let said = ServerMessage(redact(&error.to_string()));
     #[cfg(feature = "tls")]
@@ -58,12 +58,12 @@ pub(crate) fn no_connection(address: &Address, error: &RedisError) -> Fault {
     Fault::not_applied(kind, RequestError { action: "connect", advice, said })
 }
 
-/// The server was silent for too long while a connection was made.
+/// Returns the fault of a server that did not answer in time during a connection attempt.
 pub(crate) fn unanswered(address: &str) -> Fault {
     Fault::not_applied(Unavailable, format!("the server at {address} does not answer"))
 }
 
-/// The same, and it may have been spoken to in the wrong way.
+/// Returns the same fault for a server that may expect another protocol.
 pub(crate) fn no_handshake(endpoint: &Endpoint) -> Fault {
     let hint = match endpoint.is_encrypted() {
         true => "; check that it expects encrypted connections on this port",
@@ -72,7 +72,7 @@ pub(crate) fn no_handshake(endpoint: &Endpoint) -> Fault {
     Fault::not_applied(Unavailable, format!("the server at {endpoint} does not answer{hint}"))
 }
 
-/// An answer that no script of ours gives.
+/// Returns the fault of an answer that none of this crate's scripts gives.
 pub(crate) fn unexpected_answer(action: &'static str, what: impl fmt::Display) -> Fault {
     let said = format!("cannot {action}: the server gave an answer that makes no sense: {what}");
     Fault::unknown(Broken, redact(&said))
@@ -101,7 +101,7 @@ pub(crate) fn as_outage(fault: Fault) -> Fault {
     }
 }
 
-/// The same fault, before there is a backend.
+/// Converts the fault for a caller that has no backend yet.
 pub(crate) fn error(fault: Fault) -> Error {
     let kind = fault.kind().into();
     let message = match fault.kind() {
@@ -117,23 +117,23 @@ pub(crate) fn error(fault: Fault) -> Error {
     }
 }
 
-/// True if the connection is of no use any more.
+/// Returns true if the connection is unusable after this error.
 pub(crate) fn is_broken(error: &RedisError) -> bool {
     error.is_unrecoverable_error() || error.is_io_error()
 }
 
-/// True if another server holds the locks: this one is a replica.
+/// Returns true if this server is a replica, so that another server holds the locks.
 pub(crate) fn is_replica_refusal(error: &RedisError) -> bool {
     matches!(error.code(), Some("READONLY" | "MASTERDOWN"))
 }
 
-/// True if the server lacks a command, or keeps it from this user.
+/// Returns true if the server lacks a command or denies it to this user.
 pub(crate) fn is_refused(error: &RedisError) -> bool {
     let (_, kind, _) = classify(error);
     matches!(kind, Denied | Unsupported)
 }
 
-/// True if the server refuses work for now: another time it may accept the same.
+/// Returns true if the server refuses work for now, and may accept the same request later.
 pub(crate) fn is_transient(error: &RedisError) -> bool {
     let first =
         error.clone().into_server_errors().and_then(|errors| Some(errors.first()?.1.clone()));
@@ -165,8 +165,8 @@ fn classify(error: &RedisError) -> (Effect, FaultKind, &'static str) {
     }
 }
 
-/// What went wrong while the encryption was set up, by either side's account; `None` if it was something
-/// else.
+/// Returns the cause of a failed TLS handshake, as either side reports it, or `None` for another
+/// error.
 #[cfg(feature = "tls")]
 fn handshake(error: &RedisError) -> Option<(FaultKind, &'static str)> {
     use rustls::AlertDescription as Alert;
@@ -228,7 +228,7 @@ fn handshake(error: &RedisError) -> Option<(FaultKind, &'static str)> {
     })
 }
 
-/// What is inside of an I/O error of the library.
+/// Returns the TLS error inside an I/O error of the library.
 #[cfg(feature = "tls")]
 fn tls_error(error: &RedisError) -> Option<&rustls::Error> {
     use std::error::Error;
@@ -317,8 +317,9 @@ fn classify_text(detail: &str) -> (Effect, FaultKind, &'static str) {
     }
 }
 
-/// Owner ids are unlock rights, and passwords are passwords; a server repeats arguments in some of its
-/// errors. Of long runs of hex digits only the beginning is shown, and of arguments nothing.
+/// Removes secrets from a message of the server. Owner ids and passwords are rights, and a server
+/// repeats arguments in some of its errors. Only the beginning of a long run of hex digits is
+/// shown, and no arguments.
 fn redact(text: &str) -> String {
     const SHOWN: usize = 8;
     const SECRET: usize = 24;

@@ -134,17 +134,19 @@ impl Keys {
         Err(Fault::not_applied(FaultKind::Invalid, said))
     }
 
-    /// The keys of the lock under the key `lock`; `None` if that is no key of a lock.
+    /// Returns the keys of the lock under the key `lock`, or `None` if no lock has that key.
     pub(crate) fn parse(lock: &str) -> Option<LockKeys> {
         LockKeys::of(lock.to_owned())
     }
 
-    /// Where the process `id` hears of locks that were given to it: no key, and no other prefix's.
+    /// Returns the channel on which the process `id` receives grants. It equals no key, and no
+    /// channel of another prefix.
     pub(crate) fn channel(&self, id: &str) -> String {
         format!("{}%~to:{id}", self.channels)
     }
 
-    /// The same in a cluster, for the locks in `slot`: it is in that slot itself, so it is where they are.
+    /// Returns the channel in a cluster, for the locks in `slot`. It is in that slot itself, so the
+    /// server of the locks serves it.
     pub(crate) fn channel_in(&self, slot: u16, id: &str) -> String {
         match hash_tag(&self.channels) {
             // Then there is no other slot.
@@ -163,7 +165,7 @@ impl Keys {
 }
 
 impl LockKeys {
-    /// `None` if the braces of `lock` are such that nothing can be put into its slot.
+    /// Returns the keys, or `None` if the braces of `lock` allow no companion key in its slot.
     fn of(mut text: String) -> Option<Self> {
         // Different joints, or the locks `a` and `{a}` would share their companions.
         let (before, after) = match hash_tag(&text) {
@@ -188,17 +190,19 @@ impl LockKeys {
         self.part(0)
     }
 
-    /// Who waits in line.
+    /// Returns the key of the queue.
     pub(crate) fn queue(&self) -> &str {
         self.part(2)
     }
 
-    /// There while somebody waits who does not stand in line; deleted when the lock is let go.
+    /// Returns the release key. It exists while a waiter without a queue entry waits, and a release
+    /// deletes it.
     pub(crate) fn release_key(&self) -> &str {
         self.part(4)
     }
 
-    /// The lock, its fence, who waits in line, until when the places last, and the bell: as scripts want them.
+    /// Returns the keys of the lock, the fencing token, the queue and its processes, and the
+    /// release key, in the order of the scripts.
     pub(crate) fn all(&self) -> [&str; 5] {
         [self.lock(), self.part(1), self.queue(), self.part(3), self.release_key()]
     }
@@ -208,18 +212,19 @@ impl LockKeys {
         &self.text[start..self.ends[at]]
     }
 
-    /// Where all of them are in a cluster.
+    /// Returns the cluster slot of all keys.
     pub(crate) fn slot(&self) -> u16 {
         slot_of(self.lock())
     }
 
-    /// The key that changes when the lock becomes free. A holder of ours rings the bell then, and
-    /// not with each renewal; of others we know no more than the key of the lock.
+    /// Returns the key that changes when the lock becomes free. A holder of this library deletes
+    /// the release key then, and not with each renewal. Of a foreign holder only the key of the
+    /// lock is known.
     pub(crate) fn watched_key(&self, holder_is_ours: bool) -> &str {
         if holder_is_ours { self.release_key() } else { self.lock() }
     }
 
-    /// The key that tells that `owner` was let go.
+    /// Returns the key that records the release by `owner`.
     pub(crate) fn tombstone(&self, owner: &OwnerId) -> String {
         [self.part(5), TOMBSTONE, &owner.expose()].concat()
     }
@@ -312,7 +317,7 @@ mod tests {
         assert_eq!(Keys::new(Names::Exact, "app:").unwrap().channel("1"), "app:%~to:1");
     }
 
-    /// What a cluster hashes.
+    /// Returns the part of the key that a cluster hashes.
     fn hashed(key: &str) -> &str {
         hash_tag(key).unwrap_or(key)
     }
@@ -366,7 +371,7 @@ mod tests {
         assert_eq!(keys.all()[..2], ["{app}:}{}", "{app}:}{}%:token"]);
     }
 
-    /// Every name over a small alphabet that has all the trouble in it.
+    /// Returns every name over a small alphabet that has all difficult characters.
     fn small_names() -> Vec<String> {
         let mut names = vec![String::new()];
         for _ in 0..5 {

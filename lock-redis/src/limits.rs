@@ -11,14 +11,14 @@ pub(crate) const MIN_TTL: Duration = Duration::from_millis(10);
 /// Unless `max_ttl` says less.
 pub(crate) const MAX_TTL: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// In whole milliseconds, rounded up: no lease is shorter than what was asked for. Core has checked
-/// the limits; a number that the server cannot carry is cut all the same.
+/// Returns whole milliseconds, rounded up, so that no lease is shorter than requested. Core has
+/// checked the limits; a number that the server cannot represent is cut all the same.
 pub(crate) fn millis(duration: Duration) -> u64 {
     let whole = duration.min(MAX_TTL).as_nanos().div_ceil(1_000_000);
     u64::try_from(whole).unwrap_or(u64::MAX)
 }
 
-/// What the server says in milliseconds; `None` if it has no end.
+/// Converts milliseconds of the server; returns `None` if there is no expiry.
 pub(crate) fn duration(ms: i64) -> Option<Duration> {
     u64::try_from(ms).ok().map(Duration::from_millis)
 }

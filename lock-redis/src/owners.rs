@@ -19,7 +19,7 @@ impl Hasher for OwnerHasher {
         self.0 ^= first.unwrap_or_default();
     }
 
-    /// How many bytes come, which is the same for all.
+    /// Ignores the number of bytes, which is the same for all owners.
     fn write_usize(&mut self, _: usize) {}
 
     fn finish(&self) -> u64 {

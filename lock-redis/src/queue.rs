@@ -158,15 +158,17 @@ pub(crate) enum WaitEvent {
 }
 
 impl QueueReply {
-    /// What had arrived before this was asked for is older, whatever the clock says.
+    /// Returns true if the reply is newer than `when`. A message that arrived before the request
+    /// was sent is older, whatever the server's clock says.
     fn is_newer_than(&self, when: Observed) -> bool {
         self.now > when.at || when.arrived < self.asked
     }
 }
 
 impl Queues {
-    /// The claim waits for what stands under the key `lock`: known from before its first attempt on, since
-    /// the lock may be sent before the answer is read. False if it does already.
+    /// Adds the claim to the waiters for the key `lock`. This happens before its first attempt,
+    /// because the grant may arrive before the reply is read. Returns false if the claim already
+    /// waits.
     pub(crate) fn enter(&self, claim: &Claim, lock: &str, channel: Arc<str>) -> bool {
         let mut table = self.table();
         if table.waiters.contains_key(&claim.owner) {
@@ -192,14 +194,14 @@ impl Queues {
         true
     }
 
-    /// The claim does not wait any more, nor hold its lock.
+    /// Removes the claim, which neither waits nor holds its lock any more.
     pub(crate) fn leave(&self, owner: &OwnerId) {
         let mut table = self.table();
         table.holders.remove(owner);
         table.leave(owner);
     }
 
-    /// The claim was queued and has its lock.
+    /// Records that a queued claim has its lock.
     pub(crate) fn hold(&self, owner: &OwnerId) {
         let mut table = self.table();
         if let Some(waiter) = table.leave(owner) {
@@ -208,7 +210,8 @@ impl Queues {
         }
     }
 
-    /// True if the claim has never been given a place, and nobody else of this process waits for its lock.
+    /// Returns true if the claim never had a queue entry, and no other claim of this process waits
+    /// for its lock.
     pub(crate) fn is_alone(&self, owner: &OwnerId) -> bool {
         let table = self.table();
         let waiter = table.waiters.get(owner).filter(|waiter| waiter.arrival.is_none());
@@ -216,7 +219,7 @@ impl Queues {
         lock.is_some_and(|lock| lock.owners.len() == 1)
     }
 
-    /// The channels on which those who wait are to be told.
+    /// Returns the channels on which waiters expect their notifications.
     pub(crate) fn channels(&self) -> HashSet<Arc<str>> {
         let table = self.table();
         table.waiters.values().map(|waiter| waiter.entry.channel()).collect()
@@ -228,7 +231,8 @@ impl Queues {
         Some(QueuePosition { entry: waiter.entry.clone(), arrival: waiter.arrival })
     }
 
-    /// To be held while asking: for those who may find that another one has asked meanwhile.
+    /// Returns the mutex to hold during a request, for claims that may find that another claim has
+    /// asked meanwhile.
     pub(crate) fn turn(&self, owner: &OwnerId) -> Option<Arc<tokio::sync::Mutex<()>>> {
         let mut table = self.table();
         let QueueTable { waiters, locks, .. } = &mut *table;
@@ -237,8 +241,9 @@ impl Queues {
         Some(Arc::clone(locks.get_mut(&waiter.lock)?.turn.get_or_insert_default()))
     }
 
-    /// What the server would answer, if that is known: the claim has its place, somebody of this process has
-    /// asked within a lease, and its places last for another one. When the holder's lease ends is for the watcher to see to.
+    /// Returns the server's reply if it is known. It is known if the claim has its entry, a claim
+    /// of this process has asked within a lease, and the entries last for another lease. Only the
+    /// watcher checks at the expiry of the holder's lease.
     pub(crate) fn known_reply(&self, owner: &OwnerId) -> Option<Option<Duration>> {
         let table = self.table();
         let waiter = table.waiters.get(owner)?;
@@ -255,8 +260,9 @@ impl Queues {
         }
     }
 
-    /// The server has told the claim to wait. `is_alive` says whether the connection that brought the answer
-    /// is still good; if it breaks later, [`connection_lost`](Self::connection_lost) follows.
+    /// Handles the reply that the claim has to wait. `is_alive` says whether the connection that
+    /// brought the reply is still good; if it breaks later,
+    /// [`connection_lost`](Self::connection_lost) follows.
     pub(crate) fn on_reply(
         &self,
         owner: &OwnerId,
@@ -300,14 +306,15 @@ impl Queues {
         }
     }
 
-    /// Nothing is known any more of the place of this claim: it asked, and there was no answer, or an error.
+    /// Forgets the queue position of this claim, after a request without an answer, or with an
+    /// error.
     pub(crate) fn invalidate(&self, owner: &OwnerId) {
         if let Some(waiter) = self.table().waiters.get_mut(owner) {
             waiter.invalidate_before(u64::MAX);
         }
     }
 
-    /// Nothing is known any more of the places of this process in the line of this claim.
+    /// Forgets all queue positions of this process for the lock of this claim.
     pub(crate) fn invalidate_all(&self, owner: &OwnerId) {
         let mut table = self.table();
         let QueueTable { waiters, locks, .. } = &mut *table;
@@ -317,8 +324,8 @@ impl Queues {
         }
     }
 
-    /// A connection is gone: what was sent since is lost, and every waiter that has its place by it has to look
-    /// once.
+    /// Handles the loss of a connection. Messages since then are lost, and every waiter that has
+    /// its position through that connection checks once.
     pub(crate) fn connection_lost(&self, connection: u64) {
         let mut table = self.table();
         let waiters = table.waiters.values_mut();
@@ -328,7 +335,8 @@ impl Queues {
         lost.into_iter().for_each(|waiter| waiter.invalidate_before(u64::MAX));
     }
 
-    /// The claim is the watcher, and the lock is held by somebody who does not tell us when it is free.
+    /// Returns true if the claim is the watcher, and a foreign client, which sends no notification,
+    /// holds the lock.
     pub(crate) fn must_watch(&self, owner: &OwnerId) -> bool {
         let table = self.table();
         let lock = table.waiters.get(owner).and_then(|waiter| table.locks.get(&waiter.lock));
@@ -478,7 +486,7 @@ impl QueueTable {
 }
 
 impl QueuedLock {
-    /// At the server's time `now`, the holder's lease ended then.
+    /// Records the expiry of the holder's lease, as of the server's time `now`.
     fn set_expiry(&mut self, now: u64, expires_at: Option<Moment>, holder_is_ours: bool) {
         if self.as_of.is_none_or(|when| now >= when.at) {
             self.as_of = Some(Observed { at: now, arrived: Moment::now() });
@@ -487,7 +495,7 @@ impl QueuedLock {
         }
     }
 
-    /// Whoever has a place that was confirmed before the server's time `now` has to ask for it.
+    /// Forgets the positions that were confirmed before the server's time `now`.
     fn invalidate_entries_before(&mut self, now: u64, waiters: &mut ByOwner<QueuedClaim>) {
         // Answers may be read out of order: what was in doubt stays so.
         let at = self.lost.map_or(now, |before| before.at.max(now));
@@ -499,7 +507,7 @@ impl QueuedLock {
         }
     }
 
-    /// Any waiter will do, but not one that was sent the lock, or has left.
+    /// Appoints a watcher: any waiter that was not granted the lock and has not left.
     fn appoint_watcher(&mut self, waiters: &ByOwner<QueuedClaim>) {
         let waits = |owner: &&OwnerId| {
             waiters
@@ -536,7 +544,7 @@ impl QueueEntry {
         Self { owner, channel, ttl, min_token, label: label.clone() }
     }
 
-    /// Where it is told.
+    /// Returns the channel on which the entry's process is notified.
     pub(crate) fn channel(&self) -> Arc<str> {
         Arc::clone(&self.channel)
     }
@@ -562,7 +570,7 @@ mod tests {
 
     const LEASE: Duration = Duration::from_secs(60);
 
-    /// A table, and those who stand in one line of it, placed one after the other.
+    /// Creates a table with one queue of this many waiters, in their order.
     fn queue_of(waiters: u64) -> (Queues, Vec<OwnerId>) {
         let queues = Queues::default();
         let owners = (1..=waiters).map(|now| {

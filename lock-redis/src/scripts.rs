@@ -75,7 +75,8 @@ impl Call {
         self
     }
 
-    /// For a server that is known to have the script, or whoever looks for the error.
+    /// Returns the command, for a server that has the script, or for a caller that handles the
+    /// error.
     pub(crate) fn command(&self) -> &Cmd {
         &self.command
     }

@@ -46,7 +46,7 @@ pub(crate) struct WatchGuard<'a> {
 }
 
 impl SignalWaiters {
-    /// `owner` waits for a change of `key`, and of no other key any more.
+    /// Lets `owner` wait for a change of `key`, and of no other key.
     pub(crate) fn enter(&self, owner: OwnerId, key: &str) {
         let mut table = self.table();
         if table.by_owner.get(&owner).is_some_and(|waiter| waiter.key == key) {
@@ -58,8 +58,8 @@ impl SignalWaiters {
         table.by_owner.insert(owner, SignalWaiter { key, wake, armed: false, signals: 0, pause });
     }
 
-    /// `owner` waits, for a change of `key` if nothing else was said before. If it did not wait until
-    /// now, it stops when the seat is dropped.
+    /// Lets `owner` wait for a change of `key`, unless it already waits for a key. A new wait ends
+    /// when the guard is dropped.
     pub(crate) fn watch_until_dropped(&self, owner: OwnerId, key: &str) -> Option<WatchGuard<'_>> {
         let is_new = !self.table().by_owner.contains_key(&owner);
         is_new.then(|| {
@@ -68,13 +68,13 @@ impl SignalWaiters {
         })
     }
 
-    /// `owner` does not wait any more.
+    /// Ends the wait of `owner`.
     pub(crate) fn leave(&self, owner: &OwnerId) {
         self.table().remove(owner);
     }
 
-    /// The key that is to be watched before `owner` may rest, and what to give to [`arm`](Self::arm)
-    /// then; `None` if it is watched already.
+    /// Returns the key to watch before `owner` may rest, and the argument for [`arm`](Self::arm).
+    /// Returns `None` if the key is already watched.
     pub(crate) fn not_armed(&self, owner: &OwnerId) -> Option<(String, u64)> {
         let table = self.table();
         let waiter = table.by_owner.get(owner).filter(|waiter| !waiter.armed)?;
@@ -89,15 +89,16 @@ impl SignalWaiters {
         }
     }
 
-    /// The server watches the key for `owner` since before `signals` was read, unless it has told of a
-    /// change since: it tells once.
+    /// Records that the server watches the key since before `signals` was read. A change since then
+    /// ended the watch, because the server notifies once.
     pub(crate) fn arm(&self, owner: &OwnerId, signals: u64) {
         if let Some(waiter) = self.table().by_owner.get_mut(owner) {
             waiter.armed = waiter.signals == signals;
         }
     }
 
-    /// How long `owner` is to sleep where there are no signals; more each time.
+    /// Returns the time between two polls of `owner` where there are no signals; it grows with each
+    /// call.
     pub(crate) fn next_pause(&self, owner: &OwnerId) -> Duration {
         let mut table = self.table();
         let Some(waiter) = table.by_owner.get_mut(owner) else { return SHORTEST_PAUSE };

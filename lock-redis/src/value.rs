@@ -19,7 +19,7 @@ impl Value {
     /// No value of ours is longer.
     pub(crate) const MAX_LEN: usize = 255;
 
-    /// `None` if somebody else wrote it.
+    /// Parses a value, or returns `None` if a foreign client wrote it.
     pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(bytes).ok()?;
         let unmarked = text.strip_suffix(' ');
@@ -33,7 +33,7 @@ impl Value {
         Some(Self { owner, token, label, is_marked })
     }
 
-    /// What the script writes that takes a lock: see [`shown`].
+    /// Returns the value that the acquiring script writes: see [`shown`].
     pub(crate) fn text(owner: &OwnerId, token: u64, label: Option<&Label>) -> String {
         let owner = owner.expose();
         match shown(label) {
@@ -47,7 +47,7 @@ impl Value {
     }
 }
 
-/// What servers are told of a label: nothing that ends like a mark.
+/// Returns the label as servers store it, without an end that looks like a mark.
 pub(crate) fn shown(label: Option<&Label>) -> &str {
     label.map_or("", |label| label.as_str().trim_end_matches(' '))
 }

@@ -42,7 +42,7 @@ impl fmt::Display for Address {
 }
 
 impl Login {
-    /// What the options of these names say.
+    /// Takes the credentials from the options with these names.
     pub(crate) fn take_from(url: &mut Url, user: &str, password: &str) -> Result<Self, Error> {
         let login = Self { user: url.take(user)?, password: url.take(password)? };
         if login.user.is_some() && login.password.is_none() {

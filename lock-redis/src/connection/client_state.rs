@@ -39,7 +39,7 @@ pub(crate) struct ClientState {
 }
 
 impl ClientState {
-    /// With keys and wishes of `config`.
+    /// Creates the state, with the keys and the order that `config` asks for.
     pub(crate) fn new(config: &Config) -> Self {
         let is_fifo = config.order != Some(Order::PerProcess);
         let (keys, in_cluster) = (config.keys.clone(), !config.members.is_empty());
@@ -58,22 +58,22 @@ impl ClientState {
         }
     }
 
-    /// In which order those are served who wait.
+    /// Returns the order in which waiters are served.
     pub(crate) fn order(&self) -> Order {
         self.order.get().copied().unwrap_or(Order::PerProcess)
     }
 
-    /// True if those who wait are served in the order in which they came.
+    /// Returns true if waiters are served in the order in which they came.
     pub(crate) fn is_fifo(&self) -> bool {
         self.order() == Order::Fifo
     }
 
-    /// True if others may let go of a lock without a look at who waits, unless it is marked.
+    /// Returns true if other clients may release an unmarked lock without checking for waiters.
     pub(crate) fn marks(&self) -> bool {
         self.marks.load(Ordering::Relaxed)
     }
 
-    /// Where we hear of the lock with these keys.
+    /// Returns the channel on which this client receives messages about the lock with these keys.
     pub(crate) fn channel(&self, keys: &LockKeys) -> Option<Arc<str>> {
         match self.in_cluster {
             true => self.channel_in(keys.slot()).map(Arc::from),
@@ -94,7 +94,7 @@ impl ClientState {
         self.connections.fetch_add(1, Ordering::Relaxed) % 999 + 1
     }
 
-    /// The connection is of no use any more.
+    /// Marks the connection as unusable, and wakes the waiters that depend on it.
     pub(crate) fn mark_broken(&self, connection: &Health) {
         connection.broken.store(true, Ordering::Release);
         self.waiters.signal_all();

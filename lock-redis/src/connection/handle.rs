@@ -31,7 +31,7 @@ impl Connection {
         self.health.watch(command.query_async(&mut redis)).await.1
     }
 
-    /// The server's clock said so in the answer to what was asked then.
+    /// Records the server's clock, as the answer to a request sent at `asked` showed it.
     pub(crate) fn record_server_time(&self, asked: Moment, said: u64) {
         let mut clock = self.health.clock();
         if clock.is_none_or(|before| before.asked <= asked) {
@@ -44,7 +44,7 @@ impl Connection {
         self.health.channel(channel)
     }
 
-    /// No other connection has it.
+    /// Returns the id, which no other connection has.
     pub(crate) fn id(&self) -> u64 {
         self.health.id
     }
@@ -57,17 +57,19 @@ impl Connection {
         self.health.while_current(work).await
     }
 
-    /// The server is about to be asked by another connection. If that does not answer, this one may not either.
+    /// Tracks a request on another connection to the same server. If that one does not answer, this
+    /// one may not either.
     pub(crate) fn track_exclusive(&self) -> PendingRequest<'_> {
         PendingRequest { beside: true, ..PendingRequest::on(&self.health) }
     }
 
-    /// True if the server can [delete without a script](DELETE_IF_EQUAL), whoever has the right to it.
+    /// Returns true if the server can [delete without a script](DELETE_IF_EQUAL), whether or not
+    /// this user has the right.
     pub(crate) fn deletes_if_equal(&self) -> bool {
         self.health.deletes.load(Ordering::Relaxed)
     }
 
-    /// The same, and it has not refused us that.
+    /// Returns true if the server can delete without a script and has not refused this user.
     pub(crate) fn may_delete_if_equal(&self) -> bool {
         self.health.may_delete.load(Ordering::Relaxed)
     }
@@ -76,7 +78,7 @@ impl Connection {
         self.health.broken.load(Ordering::Acquire)
     }
 
-    /// We are subscribed to the channel of `slot`.
+    /// Records that the connection is subscribed to the channel of `slot`.
     pub(crate) fn listens_in(&self, slot: u16) {
         self.health.slots().insert(slot);
     }

@@ -72,8 +72,8 @@ impl Health {
         format!("{channel}:{:03}", self.number)
     }
 
-    /// True if the address may lead elsewhere by now. Asked all the time, a replica would be connected
-    /// to for each refusal.
+    /// Returns true if the address may lead to another server by now. Without this limit, each
+    /// refusal by a replica would cause a new connection.
     pub(crate) fn is_old(&self) -> bool {
         (self.since + AGE).has_passed()
     }

@@ -33,8 +33,8 @@ pub(crate) enum Pem {
 }
 
 impl Certificates {
-    /// What connections need that are `encrypted`, or are not: reads what is in files, and checks
-    /// everything. `None` if they are not.
+    /// Reads the files and checks all certificates that `encrypted` connections need. Returns
+    /// `None` for connections that are not encrypted.
     pub(crate) async fn read_for(&self, encrypted: bool) -> Result<Option<TlsCertificates>, Error> {
         if !encrypted {
             return match (&self.authorities, &self.identity) {
@@ -57,8 +57,8 @@ impl Certificates {
     }
 }
 
-/// What does the cryptography. Without a default the library panics, and with two compiled in there is none by
-/// itself. Where the program has chosen one already, that is the one.
+/// Returns the provider of the cryptography. Without a default the library panics, and with two
+/// compiled in there is no default. A provider that the program has installed is used.
 fn provider() -> Arc<CryptoProvider> {
     if CryptoProvider::get_default().is_none() {
         // Somebody else may have been faster.

@@ -80,7 +80,7 @@ pub(crate) struct SlotMap {
 pub(crate) type SlotRange = (u16, u16, Host);
 
 impl Cluster {
-    /// Nobody is asked yet.
+    /// Creates the cluster without asking any member.
     pub(crate) fn new(config: Config, client: Arc<ClientState>) -> Self {
         let masters = vec![None; usize::from(SLOTS)];
         let map = SlotMap { members: Vec::new(), masters, asked: None, turn: 0 };
@@ -110,7 +110,7 @@ impl Cluster {
         Err(fault::error(failure.unwrap_or_else(no_map)))
     }
 
-    /// The master of `slot`, and a connection to it: to another one, if one has taken over.
+    /// Returns the master of `slot` and a connection to it, or to the master that has taken over.
     pub(crate) async fn reach(
         self: &Arc<Self>,
         slot: u16,
@@ -147,7 +147,7 @@ impl Cluster {
         Err(failure.unwrap_or_else(no_map))
     }
 
-    /// The ways to all that have slots.
+    /// Returns the links to all members that have slots.
     pub(crate) fn masters(&self) -> Vec<Arc<Link>> {
         let map = self.map();
         let has_slots = |index: &usize| map.masters.contains(&Some(*index));
@@ -155,7 +155,7 @@ impl Cluster {
         masters.filter_map(|index| Some(Arc::clone(&map.members.get(index)?.link))).collect()
     }
 
-    /// True if we hear what is said to us in `slot`.
+    /// Returns true if this client receives the messages of `slot`.
     pub(crate) fn is_listening_in(&self, slot: u16) -> bool {
         self.map().master_of(slot).is_some_and(|member| member.link.is_listening_in(slot))
     }
@@ -228,7 +228,7 @@ impl Cluster {
         ))
     }
 
-    /// A better map, unless there is a new one. All who want it share one.
+    /// Fetches a new map unless the current one is recent. Concurrent callers share one request.
     pub(crate) async fn refresh(self: &Arc<Self>) -> Result<(), Fault> {
         if self.map().asked.is_some_and(|asked| !(asked + MIN_MAP_AGE).has_passed()) {
             return Ok(());
@@ -281,7 +281,8 @@ impl Cluster {
         Ok(())
     }
 
-    /// Who has the slot, if `error` of the `member` says so. Others will have moved with it.
+    /// Returns the master of the slot that `error` of the `member` names. Other slots have probably
+    /// moved with it, so the map is refreshed.
     pub(crate) async fn moved(
         self: &Arc<Self>,
         slot: u16,
@@ -300,7 +301,7 @@ impl Cluster {
         Ok(master)
     }
 
-    /// Who else has the slot, by the word of those who are not down.
+    /// Returns another master of the slot, as the members that are not down report it.
     pub(crate) async fn replacement_for(
         self: &Arc<Self>,
         member: &ClusterMember,
@@ -353,7 +354,8 @@ impl SlotMap {
         self.members.get((*self.masters.get(usize::from(slot))?)?).cloned()
     }
 
-    /// Whom to ask, one after the other: first those that answer and are not down, as far as we know.
+    /// Returns the members to ask, in order: first those that answer and are not down, as far as is
+    /// known.
     pub(crate) fn candidates(&mut self) -> Vec<ClusterMember> {
         self.turn = (self.turn + 1) % self.members.len().max(1);
         let mut members = self.members.clone();
@@ -372,7 +374,7 @@ impl fmt::Debug for Cluster {
     }
 }
 
-/// Where a member sends us. The address is empty where it is that member's own.
+/// Returns the target of a redirection. The address is empty if it is the redirecting member's own.
 pub(crate) fn redirected(error: &RedisError, from: &Host) -> Result<Host, Fault> {
     let address = error.redirect_node().and_then(|(address, _)| address.rsplit_once(':'));
     let host = address.and_then(|(name, port)| host(name, port.parse().ok()?, from));
@@ -382,15 +384,16 @@ pub(crate) fn redirected(error: &RedisError, from: &Host) -> Result<Host, Fault>
     })
 }
 
-/// A member at `name`, as `from` calls it.
+/// Returns the member at `name`, as `from` calls it.
 pub(crate) fn host(name: &str, port: u16, from: &Host) -> Option<Host> {
     let name = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
     let name = if name.is_empty() { &from.name } else { name };
     (name != "?" && port != 0).then(|| Host { name: name.to_owned(), port })
 }
 
-/// What `CLUSTER SLOTS` of the member `from` says: for each range of slots its ends, its master, and its replicas.
-/// Ranges whose master has no address that is known are left out; `None` if it says something else.
+/// Reads the answer of the member `from` to `CLUSTER SLOTS`: for each range of slots its ends, its
+/// master, and its replicas. Ranges whose master has no known address are left out. Returns `None`
+/// if the answer is malformed.
 pub(crate) fn ranges(answer: &Answer, from: &Host) -> Option<Vec<SlotRange>> {
     let Answer::Array(entries) = answer else { return None };
     let mut ranges = Vec::new();

@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 impl Link {
-    /// Which process the server is, and since when; `None` if this user may not ask.
+    /// Returns the identity and age of the server's process, or `None` if this user may not ask.
     pub(crate) async fn identity(self: &Arc<Self>) -> Result<Option<Identity>, Fault> {
         let connection = self.connection().await?;
         let Some(info) = self.info(&connection, "server").await? else { return Ok(None) };
@@ -29,7 +29,7 @@ impl Link {
         Ok(info.get("run_id").map(|id| Identity::new(id, up_for).during(epoch)))
     }
 
-    /// A section of what the server tells of itself; `None` if this user may not ask.
+    /// Returns a section of `INFO`, or `None` if this user may not ask.
     pub(crate) async fn info(
         &self,
         connection: &Connection,
@@ -42,7 +42,7 @@ impl Link {
         }
     }
 
-    /// Where the cluster has its slots, as far as this member knows.
+    /// Returns the slots of the cluster, as far as this member knows them.
     pub(crate) async fn slots(self: &Arc<Self>) -> Result<Answer, Fault> {
         let connection = self.connection().await?;
         let asked = connection.ask(redis::cmd("CLUSTER").arg("SLOTS")).await;

@@ -15,7 +15,7 @@ use redis::AsyncConnectionConfig;
 use redis::aio::MultiplexedConnection;
 
 impl Link {
-    /// One to the same server that nobody shares.
+    /// Opens a connection to the same server that no other request shares.
     pub(crate) async fn exclusive_connection(
         &self,
         shared: &Connection,

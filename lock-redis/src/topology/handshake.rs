@@ -135,7 +135,8 @@ impl Link {
         }
     }
 
-    /// From here on the server sends what is said on our channel. False if it does not do that for us.
+    /// Subscribes to the channel of this client. Returns false if the server does not offer that to
+    /// this user.
     pub(crate) async fn subscribe_channels(
         &self,
         redis: &mut MultiplexedConnection,
@@ -167,8 +168,8 @@ impl Link {
         Ok(true)
     }
 
-    /// From here on the server remembers the keys of those reads that ask for it, and tells once when
-    /// such a key changes. False if it does not do that for us.
+    /// Enables key tracking: the server remembers the keys of reads that ask for it, and notifies
+    /// once when such a key changes. Returns false if the server does not offer that to this user.
     pub(crate) async fn enable_tracking(
         &self,
         redis: &mut MultiplexedConnection,

@@ -62,7 +62,7 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// To the server that `config` names. It is not asked yet.
+    /// Creates a link to the server that `config` names, without connecting.
     pub(crate) fn new(config: Config, client: Arc<ClientState>) -> Self {
         let views = match &config.endpoint {
             Endpoint::Sentinel(sentinels) => sentinels.views(),
@@ -91,8 +91,8 @@ impl Link {
         answer.map(|answer| (since, answer)).map_err(|e| self.failed(connection, action, &e))
     }
 
-    /// The same, with what a cluster may want `first`; and leaves it to the caller what an error means, but for
-    /// what [`failed`](Self::failed) has to know.
+    /// Sends a script, after the `prelude` that a cluster may need. The caller interprets errors,
+    /// except those that [`failed`](Self::failed) has to record.
     pub(crate) async fn send<T: FromRedisValue>(
         &self,
         connection: &Connection,
@@ -110,8 +110,8 @@ impl Link {
         }
     }
 
-    /// The same, and waits for replicas if some are to know of it. If there is no connection on which they can be
-    /// waited for, nothing was sent.
+    /// Sends a script and waits for replicas if the configuration demands it. If no connection for
+    /// that wait can be made, the script was not sent.
     pub(crate) async fn send_replicated<T: FromRedisValue>(
         &self,
         connection: &Connection,
@@ -127,8 +127,8 @@ impl Link {
         Ok(Replicated { since, answer, missing: None })
     }
 
-    /// The first connection, which decides in what order waiters are served. Nobody else waits for it yet, so
-    /// its fault stays whole.
+    /// Opens the first connection, which decides the order in which waiters are served. No other
+    /// caller waits for it yet, so its fault stays whole.
     pub(crate) async fn first_connection(self: &Arc<Self>) -> Result<Connection, Fault> {
         let connection = self.connect_in_time().await?;
         let order = if connection.has_channel { Order::Fifo } else { Order::PerProcess };
@@ -159,7 +159,7 @@ impl Link {
         Ok(connection)
     }
 
-    /// The connection, if need be a new one: then this waits for one attempt, which all verbs share.
+    /// Returns the connection. If a new one is needed, waits for one attempt that all verbs share.
     pub(crate) async fn connection(self: &Arc<Self>) -> Result<Connection, Fault> {
         let is_good = |connection: &Connection| {
             connection.health.is_good() && !self.is_superseded(connection)
@@ -167,19 +167,19 @@ impl Link {
         self.dialer.get(is_good, || Arc::clone(self).make_connection()).await
     }
 
-    /// True if the locks may be on another server one day.
+    /// Returns true if the locks may move to another server.
     pub(crate) fn may_move(&self) -> bool {
         matches!(self.config.endpoint, Endpoint::Sentinel(_))
     }
 
-    /// True if another server may have what this one had: there is no connection to it, or nothing has come from
-    /// it for a while.
+    /// Returns true if another server may have taken over: there is no connection, or the server
+    /// has not answered for a while.
     pub(crate) fn is_in_doubt(&self) -> bool {
         let is_sound = |c: Connection| c.health.is_good() && !c.health.is_silent_for(DOUBT);
         !self.dialer.current().is_some_and(is_sound)
     }
 
-    /// True if there is a connection that is subscribed to our channel in `slot`.
+    /// Returns true if a connection is subscribed to the channel of this client in `slot`.
     pub(crate) fn is_listening_in(&self, slot: u16) -> bool {
         self.dialer.current().is_some_and(|c| c.health.is_good() && c.is_listening_in(slot))
     }
@@ -205,8 +205,8 @@ impl Link {
         self.refuses_certificate.load(Ordering::Relaxed)
     }
 
-    /// True if a connection that seems to be silent is not: callers may have gone away before their
-    /// answers came.
+    /// Returns true if a connection that seems to be silent answers: callers may have gone away
+    /// before their answers came.
     pub(crate) async fn answers(&self, connection: &Connection) -> bool {
         let (mut redis, ping) = (connection.redis.clone(), redis::cmd("PING"));
         let asking = connection.health.watch(ping.query_async::<Answer>(&mut redis));
@@ -217,7 +217,7 @@ impl Link {
         }
     }
 
-    /// A sentinel says where the locks are, or is not heard any more.
+    /// Applies a report of a sentinel, or the loss of its connection.
     pub(crate) fn update_views(&self, what: impl FnOnce(&mut SentinelViews)) {
         self.views.send_modify(what);
         if let Some(old) = self.dialer.current().filter(|connection| self.is_superseded(connection))
@@ -228,7 +228,7 @@ impl Link {
         }
     }
 
-    /// True if the locks have moved to another server.
+    /// Returns true if the locks have moved to another server.
     pub(crate) fn is_superseded(&self, connection: &Connection) -> bool {
         let server = &connection.health.server;
         server.epoch.is_some() && self.views.borrow().have_moved_from(server)
@@ -254,7 +254,8 @@ impl Link {
         }
     }
 
-    /// Where the server is now. Those who answer may be behind those who have told of a failover by themselves.
+    /// Finds the current server. Sentinels that answer may lag behind those that have announced a
+    /// failover.
     pub(crate) async fn find(self: &Arc<Self>) -> Result<ServerLocation, Fault> {
         let sentinels = match &self.config.endpoint {
             Endpoint::Fixed(address) => {
@@ -281,7 +282,7 @@ impl Link {
         }
     }
 
-    /// The connection is of no use any more, though it may be alive: who waits on it is told to look elsewhere.
+    /// Leaves a connection that may be alive but is of no use; its waiters look for another server.
     pub(crate) fn leave(&self, connection: &Connection) {
         self.client.mark_broken(&connection.health);
     }
@@ -310,7 +311,8 @@ impl ViewObserver for Link {
         self.update_views(|views| views.disconnect(sentinel));
     }
 
-    /// Nobody listens to this sentinel any more, as a runtime has ended: whoever connects next listens anew.
+    /// Handles the end of a listener, whose runtime has ended. The next caller that connects starts
+    /// a new one.
     fn listener_ended(&self, sentinel: usize) {
         self.update_views(|views| views.disconnect(sentinel));
         if let Some(connection) = self.dialer.current() {

@@ -72,7 +72,7 @@ impl Pushes {
 }
 
 impl Drop for Pushes {
-    /// The connection's task is gone: it has failed, or its runtime has ended.
+    /// Marks the connection as broken: its task has failed, or its runtime has ended.
     fn drop(&mut self) {
         self.client.mark_broken(&self.health);
     }

@@ -127,7 +127,7 @@ impl MinReplicas {
 }
 
 impl ConnectionEnd {
-    /// For the settings of a connection.
+    /// Returns the push receiver that reports the end of a connection, for its settings.
     pub(crate) fn witness(&self) -> impl AsyncPushSender {
         EndWitness(self.clone())
     }

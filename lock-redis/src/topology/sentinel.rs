@@ -89,7 +89,7 @@ impl Sentinels {
         }
     }
 
-    /// What is said of the primary when nobody has said anything yet.
+    /// Returns the views before any sentinel has reported.
     pub(crate) fn views(&self) -> SentinelViews {
         SentinelViews::of(self.hosts.len())
     }
@@ -138,8 +138,9 @@ impl Sentinels {
         within(ANSWER_TIMEOUT, asking).await.unwrap_or_else(silent)
     }
 
-    /// Two questions, as while a failover is completed the second one is answered by the old address. What changes
-    /// between them makes the new address look old, and never the old one new: so the epoch is asked for first.
+    /// Asks two questions, because the old address answers the second one until a failover is
+    /// complete. A change between the two makes the new address look old, and never the old one
+    /// new; so the epoch is asked for first.
     pub(crate) async fn ask_on(
         &self,
         redis: &MultiplexedConnection,
@@ -171,7 +172,7 @@ impl Sentinels {
         Ok(ServerLocation { address, epoch: Some(epoch.unwrap_or(0)) })
     }
 
-    /// Until the connection fails.
+    /// Listens until the connection fails.
     pub(crate) async fn listen_to<O: ViewObserver>(
         &self,
         config: &Config,
@@ -211,7 +212,8 @@ impl Sentinels {
         Address::Tcp { host: host.clone(), tls: self.tls }
     }
 
-    /// What is to be put right by hand comes before what may pass.
+    /// Returns the combined fault. Causes that an operator has to correct come before transient
+    /// ones.
     pub(crate) fn no_primary(&self, faults: Vec<Fault>) -> Fault {
         let kinds = [Denied, Unsupported, Invalid];
         let is_there = |kind| faults.iter().any(|fault| fault.kind() == kind);
@@ -261,7 +263,7 @@ pub(crate) async fn clients(
     clients.await.map_err(|error| Fault::not_applied(Unavailable, error))
 }
 
-/// Why a sentinel does not say what it was asked for.
+/// Returns the fault of a sentinel that does not answer the question.
 pub(crate) fn refusal(address: &Address, error: &RedisError) -> Fault {
     let fault = fault::fault("ask a sentinel", error);
     let (kind, source) = (fault.kind(), fault.into_source());
@@ -399,7 +401,7 @@ mod tests {
         assert_eq!(newest(&[&other, &one, &one]), Some(&one));
     }
 
-    /// The first Sentinel hears from another one that this server is the primary now.
+    /// Tells the first Sentinel, in the name of another one, that this server is the primary now.
     async fn hears_of(group: &SentinelGroup, server: usize, epoch: u64) {
         let (teller, hearer) = (group.sentinel(1), group.sentinel(0));
         let (id, from) = (teller.command(&["SENTINEL", "MYID"]).text(), teller.addr().port());

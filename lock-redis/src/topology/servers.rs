@@ -12,7 +12,6 @@ use crate::topology::request::{Request, Response};
 use lock_core::Error;
 use lock_core::backend::Fault;
 use lock_core::backend::Identity;
-use lock_core::clock::Moment;
 use lock_core::clock::sleep_between;
 use redis::FromRedisValue;
 use std::future::Future;
@@ -88,7 +87,7 @@ impl Servers {
         }
     }
 
-    /// The connection to the server that has these keys.
+    /// Returns the link and the connection to the server that has these keys.
     pub(crate) async fn reach(&self, keys: &LockKeys) -> Result<(Arc<Link>, Connection), Fault> {
         match &self.topology {
             Topology::Single(link) => Ok((Arc::clone(link), link.connection().await?)),
@@ -99,7 +98,7 @@ impl Servers {
         }
     }
 
-    /// The same, whenever there is one again: for who has nothing to do meanwhile.
+    /// Waits until that server can be reached, for callers that have nothing else to do.
     pub(crate) async fn reach_again(&self, keys: &LockKeys) -> (Arc<Link>, Connection) {
         loop {
             if let Ok(reached) = self.reach(keys).await {
@@ -110,12 +109,12 @@ impl Servers {
         }
     }
 
-    /// True if the locks may be on another server one day, of which we are told.
+    /// Returns true if the locks may move to another server, and this client is notified of it.
     pub(crate) fn may_move(&self) -> bool {
         matches!(&self.topology, Topology::Single(link) if link.may_move())
     }
 
-    /// True if we hear what is said to us of the lock with these keys.
+    /// Returns true if this client receives messages about the lock with these keys.
     pub(crate) fn is_listening(&self, keys: &LockKeys) -> bool {
         match &self.topology {
             Topology::Single(_) => true,
@@ -132,12 +131,12 @@ impl Servers {
         }
     }
 
-    /// True if locks are on several servers, so that no script can be about two of them.
+    /// Returns true if locks are on several servers, so that no script can access two of them.
     pub(crate) fn are_many(&self) -> bool {
         matches!(self.topology, Topology::Cluster(_))
     }
 
-    /// Which process the server is; many are none.
+    /// Returns the identity of the server's process; several servers have none.
     pub(crate) async fn identity(&self) -> Result<Option<Identity>, Fault> {
         match &self.topology {
             Topology::Single(link) => link.identity().await,

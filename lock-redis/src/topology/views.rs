@@ -42,12 +42,13 @@ impl SentinelViews {
         self.0[sentinel] = SentinelView { location: Some(location), reports, gone_since: None };
     }
 
-    /// How often each of them spoke by itself.
+    /// Returns how often each sentinel reported on its own.
     pub(crate) fn reports(&self) -> Vec<u64> {
         self.0.iter().map(|view| view.reports).collect()
     }
 
-    /// They were asked when they had spoken so often. Who spoke meanwhile may have said what is newer.
+    /// Applies answers to a question asked after `asked_at` reports. A sentinel that has reported
+    /// since may have sent newer information.
     pub(crate) fn answered(&mut self, answers: &[(usize, ServerLocation)], asked_at: &[u64]) {
         for (sentinel, answer) in answers {
             let view = &mut self.0[*sentinel];
@@ -61,7 +62,8 @@ impl SentinelViews {
         self.0[sentinel].gone_since.get_or_insert_with(Moment::now);
     }
 
-    /// Where the locks are: as the newest of them said, and of those the most.
+    /// Returns the location of the locks: the one with the highest epoch, and among equals the one
+    /// with the most votes.
     pub(crate) fn best(&self) -> Option<&ServerLocation> {
         let there: Vec<_> = self.0.iter().filter_map(SentinelView::connected_location).collect();
         match there.len() > self.0.len() / 2 {
@@ -72,7 +74,7 @@ impl SentinelViews {
         }
     }
 
-    /// True if the locks have moved, and `known` is where they were.
+    /// Returns true if the locks have moved away from `known`.
     pub(crate) fn have_moved_from(&self, known: &ServerLocation) -> bool {
         let Some(best) = self.best().filter(|best| best.address != known.address) else {
             return false;
@@ -95,7 +97,7 @@ impl SentinelView {
     }
 }
 
-/// The highest epoch, and the address that most of those name.
+/// Returns the location with the highest epoch that most sentinels name.
 pub(crate) fn newest<'f>(all: &[&'f ServerLocation]) -> Option<&'f ServerLocation> {
     let votes = |one: &ServerLocation| all.iter().filter(|other| **other == one).count();
     all.iter().copied().max_by_key(|found| (found.epoch, votes(found)))

@@ -293,8 +293,8 @@ impl FromRedisValue for AcquireReply {
     }
 }
 
-/// The call of `quick_acquire.lua`. Empty arguments at the end are left out. For a claim in line,
-/// [`Request::channel`] adds the last one.
+/// Builds the call of `quick_acquire.lua`. Empty arguments at the end are left out. For a queued
+/// claim, [`Request::channel`] adds the last one.
 pub(crate) fn acquire(
     client: &ClientState,
     claim: &Claim,

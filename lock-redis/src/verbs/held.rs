@@ -31,7 +31,7 @@ impl HeldLock {
         Ok(Grant::new(Lease::For(lease), since).with_token(token).with_ticket(Ticket::new(self)))
     }
 
-    /// True if the fence might not outlive a lease that starts now by what it should.
+    /// Returns true if the token key might expire too early after a lease that starts now.
     pub(crate) fn token_key_expires_soon(&self, now: Moment, ttl: Duration) -> bool {
         now + ttl + TOKEN_RETENTION > self.token_key_until
     }

@@ -62,8 +62,8 @@ impl Redis {
         answers.into_iter().flatten().collect()
     }
 
-    /// Those of which all that a renewal is to change is the end of the lease, and by the same ttl, with what is known of
-    /// them; and the others.
+    /// Separates the plain renewals from the others. A plain renewal changes nothing but the end of
+    /// the lease, and all plain ones have the same ttl.
     pub(crate) fn sorted<'a>(
         &self,
         claims: &[&'a Claim],
@@ -120,7 +120,7 @@ impl Redis {
         Ok((1..).zip(batch).map(renewed).collect())
     }
 
-    /// All locks of a batch are on one server.
+    /// Renews a batch of locks that are all on one server.
     pub(crate) async fn renew_batch(
         &self,
         claims: &[&Claim],
@@ -148,8 +148,9 @@ impl Redis {
         Ok(renewals.collect())
     }
 
-    /// A lock that shares its server with others by chance. While the keys of its slot are being moved to another
-    /// member, one after the other, its own key is renewed alone: it is always somewhere.
+    /// Renews a lock that shares its server with others by chance. While the keys of its slot move
+    /// to another member, one after the other, its own key is renewed alone: it is always on some
+    /// member.
     pub(crate) async fn renew_alone(&self, claim: &Claim) -> Result<Renewal, Fault> {
         let Inner { keys, servers, .. } = &*self.inner;
         let keys = keys.of(&claim.name)?;
@@ -185,13 +186,14 @@ impl Redis {
         prolong
     }
 
-    /// True if the fence is to be prolonged. Whoever waits for replicas has a write of its own to be acknowledged.
+    /// Returns true if the token key is to be prolonged. With replicas to wait for, each renewal
+    /// needs a write that they acknowledge.
     pub(crate) fn prolongs_token_key(&self, held: &HeldLock, ttl: Duration, now: Moment) -> bool {
         self.inner.waits_for_replicas || held.token_key_expires_soon(now, ttl)
     }
 }
 
-/// What the server answers to a renewal that was asked for then, on that connection.
+/// Converts the server's answer to a renewal that was sent at `asked` on that connection.
 pub(crate) fn renewed(
     claim: &Claim,
     asked: Moment,

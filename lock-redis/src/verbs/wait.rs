@@ -46,7 +46,8 @@ impl Redis {
         }
     }
 
-    /// Asks the server to tell of a change, looks once, and then costs nothing until it tells.
+    /// Asks the server for a signal at a change, polls once, and then sends nothing until the
+    /// signal.
     pub(crate) async fn wait_for_signal(&self, claim: &Claim) -> Result<Wake, Fault> {
         let Inner { keys, servers, .. } = &*self.inner;
         let (keys, ClientState { waiters, .. }) = (keys.of(&claim.name)?, &*servers.client);
@@ -100,7 +101,7 @@ impl Redis {
         }
     }
 
-    /// For those who are told nothing.
+    /// Waits before the next poll, where the server sends no signals.
     pub(crate) async fn pause(&self, owner: &OwnerId) -> Wake {
         let pause = self.inner.servers.client.waiters.next_pause(owner);
         sleep_between(pause / 2, pause).await;
