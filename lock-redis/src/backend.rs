@@ -96,13 +96,13 @@ impl Redis {
         let executor = Executor::current_or_new()?;
         let (servers, connection) = executor.within(Box::pin(Servers::connect(config))).await?;
         let wakeup = match servers.client.order() {
-            // Who is handed the lock asks whether replicas know of it.
+            // A client that is handed the lock asks whether replicas know of it.
             Order::Fifo if waits_for_replicas => Wakeup::Signal,
             Order::Fifo => Wakeup::HandOff,
             Order::PerProcess if connection.has_signals => Wakeup::Signal,
             Order::PerProcess => Wakeup::Poll,
         };
-        // Where locks can move to another server, those who have long leases are to hear of it.
+        // Where locks can move to another server, holders with long leases are notified of it.
         let loss_push = match servers.may_move() && connection.has_signals {
             true => Support::Present,
             false => Support::Absent,

@@ -252,7 +252,7 @@ impl Config {
     /// Trusts the authorities in `pem`, and no others, to vouch for the server of a `rediss://` URL.
     /// Without this they are those that the system trusts. Wins over the option `ca`.
     ///
-    /// What is no certificate is found when connecting.
+    /// A malformed certificate is found at the first connection.
     #[cfg(feature = "tls")]
     #[must_use]
     pub fn root_certificates(mut self, pem: impl Into<Vec<u8>>) -> Self {

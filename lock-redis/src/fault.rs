@@ -40,7 +40,7 @@ pub(crate) fn no_connection(address: &Address, error: &RedisError) -> Fault {
         return Fault::not_applied(kind, TlsError { advice, said });
     }
     let (_, kind, advice) = classify(error);
-    // What the server says itself has an advice of its own.
+    // An error of the server itself has its own advice.
     let from_the_line = kind == Unavailable && error.kind() == RedisKind::Io;
     let advice = match address {
         Address::Tcp { tls, .. }
@@ -193,7 +193,7 @@ fn handshake(error: &RedisError) -> Option<(FaultKind, &'static str)> {
             Denied,
             "the server refuses this client certificate: check who issued it, and its dates",
         ),
-        // Also what TLS 1.2 says when a certificate is missing.
+        // TLS 1.2 also says this when a certificate is missing.
         AlertReceived(Alert::HandshakeFailure) => (
             Denied,
             "the server refuses the handshake: it may want a client certificate, see its log",
@@ -282,7 +282,7 @@ fn classify_reply(code: &str, detail: &str) -> (Effect, FaultKind, &'static str)
     (NotApplied, kind, advice)
 }
 
-/// Errors whose code says nothing.
+/// Classifies an error whose code says nothing.
 fn classify_text(detail: &str) -> (Effect, FaultKind, &'static str) {
     // Before version 7, what failed inside a script comes as `ERR Error running script (call to …):
     // @user_script:1: @user_script: 1: -OOM command not …`.
@@ -339,7 +339,7 @@ fn redact(text: &str) -> String {
     out
 }
 
-/// What was being done, and what to do about it; the server's word is the source.
+/// The failed action and the advice; the server's message is the source.
 #[derive(Debug)]
 struct RequestError {
     action: &'static str,
@@ -347,14 +347,14 @@ struct RequestError {
     said: ServerMessage,
 }
 
-/// Why there is no encrypted connection, and what to do about it.
+/// The reason for a failed encrypted connection, and the advice.
 #[derive(Debug)]
 struct TlsError {
     advice: String,
     said: ServerMessage,
 }
 
-/// What the server or the system said, without owner ids.
+/// A message of the server or the system, without owner ids.
 #[derive(Debug)]
 struct ServerMessage(String);
 

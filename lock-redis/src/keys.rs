@@ -42,7 +42,7 @@ pub(crate) struct Keys {
     /// `None` for exact names.
     encodings: Option<Encodings>,
     prefix: String,
-    /// What channels begin with. They stand in lists of words.
+    /// The prefix of channels, which stand in lists of words.
     channels: String,
 }
 
@@ -58,14 +58,15 @@ struct Encodings {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LockKeys {
     text: String,
-    /// Where each one ends: that of the lock, those of its [`COMPANIONS`], and what companions begin with.
+    /// The end of each key: the lock's, those of its [`COMPANIONS`], and the common beginning of
+    /// companions.
     ends: [usize; 6],
 }
 
 const COMPANIONS: [&str; 5] = ["token", "queue", "procs", "wake", ""];
-/// What the key of a tombstone has before its owner.
+/// The part of a tombstone's key before its owner.
 const TOMBSTONE: &str = "gone:";
-/// What the keys begin with by which rights are tried out, after the prefix.
+/// The part after the prefix of keys for trials of rights.
 const TRIAL: &str = "%~rights";
 
 impl Keys {
@@ -155,8 +156,8 @@ impl Keys {
         }
     }
 
-    /// Keys that are nobody's, where this user's rights can be tried out: for each number others, which a cluster has
-    /// elsewhere, unless there is a hash tag in the prefix.
+    /// Returns keys of no lock, for a trial of this user's rights. Each number gives other keys,
+    /// which a cluster has on other members unless the prefix has a hash tag.
     pub(crate) fn for_trial(&self, number: usize) -> LockKeys {
         let number = if number == 0 { String::new() } else { number.to_string() };
         let trial = |prefix| LockKeys::of(format!("{prefix}{TRIAL}{number}"));

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-/// How long a fence outlives its lock, at least. After that, the server's clock alone keeps the tokens growing.
+/// The least time for which a token key outlives its lock. After that, the server's clock alone
+/// keeps the tokens growing.
 pub(crate) const TOKEN_RETENTION: Duration = Duration::from_secs(600);
 
 /// Leases are counted in milliseconds, and a round trip takes one or two.

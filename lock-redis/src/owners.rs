@@ -8,8 +8,8 @@ use lock_core::OwnerId;
 /// Something for each owner.
 pub(crate) type ByOwner<T> = HashMap<OwnerId, T, BuildHasherDefault<OwnerHasher>>;
 
-/// Owners are random, and nobody else chooses those that get into a table: so some of their bits are as good as any
-/// hash of all of them.
+/// Owner ids are random, and no other client chooses those in a table. So some of their bits are as
+/// good as a hash of all of them.
 #[derive(Debug, Default)]
 pub(crate) struct OwnerHasher(u64);
 

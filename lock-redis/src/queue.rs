@@ -21,7 +21,7 @@ use crate::clock::ServerTime;
 use crate::owners::ByOwner;
 use crate::value::shown;
 
-/// What the server counts in milliseconds may last that much longer.
+/// A time that the server counts in milliseconds may last that much longer.
 const ROUNDING: Duration = Duration::from_millis(1);
 
 /// How long an owner that was queued is known as the holder, unless it releases before. No
@@ -47,10 +47,10 @@ struct QueuedClaim {
     came: u64,
     lock: Arc<str>,
     entry: QueueEntry,
-    /// The number of its arrival, by which it gets its place again.
+    /// The number of its arrival, with which it gets its old position again.
     arrival: Option<u64>,
     status: EntryStatus,
-    /// The connection on which it was told so last.
+    /// The connection of the last reply.
     connection: u64,
     /// Since it waits to be called.
     wake: Option<Arc<Notify>>,
@@ -59,7 +59,7 @@ struct QueuedClaim {
 enum EntryStatus {
     /// It has to ask.
     Unknown,
-    /// It stood in line at this time of the server.
+    /// It was queued at this time of the server.
     Queued(u64),
     /// It was sent the lock at this time of the server. `None`: it has taken it, or has to ask.
     Granted(Observed, Option<SentGrant>),
@@ -81,36 +81,37 @@ pub(crate) struct SentGrant {
     pub(crate) since: Moment,
 }
 
-/// What is known of a lock that is waited for.
+/// The state of a lock with waiters.
 #[derive(Default)]
 struct QueuedLock {
-    /// Whoever came first stands first.
+    /// In order of arrival.
     owners: VecDeque<(u64, OwnerId)>,
     /// When the last answer was asked for.
     asked: Option<Moment>,
-    /// Until when the places of this process last: some waiters have longer leases than others.
+    /// The expiry of this process's queue entries: some waiters have longer leases than others.
     entries_until: Option<Moment>,
-    /// When they may have been lost last. An answer from before says nothing of a place, however late it is read.
+    /// The last time at which they may have been lost. An earlier reply does not confirm a
+    /// position, however late it is read.
     lost: Option<Observed>,
-    /// When what follows was true.
+    /// The time of the following fields.
     as_of: Option<Observed>,
     /// When the holder's lease ends, if it is not renewed.
     expires_at: Option<Moment>,
     holder_is_ours: bool,
-    /// Who is to look when the lease ends: one of each of the first two processes in line, and one of another
-    /// process after the lock was sent to somebody.
+    /// The claim that checks when the lease ends. Each of the first two processes in the queue has
+    /// one, and so does another process after a grant.
     watcher: Option<OwnerId>,
     /// One asks for all.
     turn: Option<Arc<tokio::sync::Mutex<()>>>,
 }
 
-/// What a waiter takes along when it asks.
+/// The state that a waiter sends with a request.
 pub(crate) struct QueuePosition {
     pub(crate) entry: QueueEntry,
     pub(crate) arrival: Option<u64>,
 }
 
-/// What stands in the queue for a claim, and in no other place: see `queue.lua`.
+/// The record of a claim in the queue, and nowhere else: see `queue.lua`.
 #[derive(Clone)]
 pub(crate) struct QueueEntry {
     owner: OwnerId,
@@ -120,7 +121,7 @@ pub(crate) struct QueueEntry {
     label: Option<Label>,
 }
 
-/// The answer of the server to who has to wait.
+/// The server's reply to a claim that has to wait.
 #[derive(Debug)]
 pub(crate) struct QueueReply {
     pub(crate) asked: Moment,
@@ -131,11 +132,11 @@ pub(crate) struct QueueReply {
     pub(crate) arrival: u64,
     pub(crate) expires_in: Option<Duration>,
     pub(crate) holder_is_ours: bool,
-    /// One of the first two processes in line is this one.
+    /// This process is one of the first two in the queue.
     pub(crate) is_next: bool,
-    /// The server had forgotten the process: other places may be gone.
+    /// The server had forgotten the process: other entries may be gone.
     pub(crate) is_new: bool,
-    /// It had a place, and that was gone.
+    /// Its entry was gone.
     pub(crate) is_back: bool,
 }
 
@@ -150,7 +151,7 @@ pub(crate) struct Unclaimed {
     pub(crate) waiting: String,
 }
 
-/// Why a wait in line ended.
+/// The end of a queued wait.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum WaitEvent {
     Retry,
@@ -274,7 +275,7 @@ impl Queues {
         let Some(waiter) = waiters.get_mut(owner) else { return };
         waiter.arrival = Some(reply.arrival);
         waiter.connection = reply.connection;
-        // If it was sure of its place, so are others who have lost theirs.
+        // If it was sure of its position, other claims that have lost theirs may be sure as well.
         let was_wrong = reply.is_back && matches!(waiter.status, EntryStatus::Queued(_));
         let Some(lock) = locks.get_mut(&waiter.lock) else { return };
         let is_late = lock.lost.is_some_and(|when| !reply.is_newer_than(when));
@@ -330,7 +331,7 @@ impl Queues {
         let mut table = self.table();
         let waiters = table.waiters.values_mut();
         let mut lost: Vec<_> = waiters.filter(|waiter| waiter.connection == connection).collect();
-        // In an order: what happens is to be repeatable.
+        // Sorted, so that the sequence of events is repeatable.
         lost.sort_unstable_by_key(|waiter| waiter.came);
         lost.into_iter().for_each(|waiter| waiter.invalidate_before(u64::MAX));
     }
@@ -474,7 +475,7 @@ impl QueueTable {
         let since = clock.and_then(|clock| clock.local(now, waiter.entry.ttl));
         let sent = since
             .map(|since| SentGrant { token, lease, since: since.min(arrived) })
-            // What comes too late may not be there any more.
+            // A late grant may have expired.
             .filter(|sent| !(sent.since + lease).has_passed());
         waiter.status = EntryStatus::Granted(Observed { at: now, arrived }, sent);
         waiter.wake();
@@ -497,7 +498,7 @@ impl QueuedLock {
 
     /// Forgets the positions that were confirmed before the server's time `now`.
     fn invalidate_entries_before(&mut self, now: u64, waiters: &mut ByOwner<QueuedClaim>) {
-        // Answers may be read out of order: what was in doubt stays so.
+        // Replies may be read out of order: a position in doubt stays in doubt.
         let at = self.lost.map_or(now, |before| before.at.max(now));
         self.lost = Some(Observed { at, arrived: Moment::now() });
         for (_, owner) in &self.owners {
@@ -523,7 +524,7 @@ impl QueuedLock {
 }
 
 impl QueuedClaim {
-    /// Has it look how it stands. Who is not there yet looks when it comes.
+    /// Wakes the claim to check its status. A claim that does not wait yet checks when it does.
     fn wake(&self) {
         if let Some(wake) = &self.wake {
             wake.notify_one();
@@ -687,7 +688,7 @@ mod tests {
         );
         queues.on_reply(&owners[1], &reply(11), || true);
         assert!(queues.known_reply(&owners[1]).is_some());
-        // Somebody else has asked, and what came of it is not known.
+        // Another claim has asked, and the outcome is unknown.
         queues.invalidate_all(&owners[0]);
         queues.on_reply(&owners[1], &read_too_late, || true);
         assert!(queues.known_reply(&owners[1]).is_none());

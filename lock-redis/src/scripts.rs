@@ -1,4 +1,4 @@
-//! The scripts that run on the server. What each one promises stands in its file.
+//! The scripts that run on the server. Each file states its guarantees.
 
 use std::sync::LazyLock;
 
@@ -52,7 +52,7 @@ pub(crate) struct Call {
 
 impl Call {
     pub(crate) fn new(script: &'static Script, keys: &[&str]) -> Self {
-        /// Room for what is not a key: so many arguments, and so many bytes.
+        /// Room for the arguments and for their bytes, besides the keys.
         const ARGUMENTS: usize = 10;
         const BYTES: usize = 256;
 
@@ -63,7 +63,8 @@ impl Call {
         Self { script: Some(script), command }
     }
 
-    /// Deletes the key if that is what it holds, where the server can do that by itself: 1 if it did.
+    /// Deletes the key if it has this value, where the server can do that without a script. The
+    /// answer is 1 if it did.
     pub(crate) fn delete_if_equal(key: &str, value: &str) -> Self {
         let mut command = Cmd::with_capacity(3, key.len() + value.len() + DELETE_IF_EQUAL.len());
         command.arg(DELETE_IF_EQUAL).arg(key).arg(value);
@@ -88,7 +89,7 @@ impl Call {
         }
     }
 
-    /// Runs the script. A server that does not know it is told, and has not run anything before.
+    /// Runs the script. A server that does not know it has run nothing, and gets it first.
     pub(crate) async fn run<T: FromRedisValue>(
         &self,
         redis: &mut MultiplexedConnection,

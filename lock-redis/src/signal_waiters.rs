@@ -11,8 +11,7 @@ use tokio::sync::Notify;
 
 use crate::owners::ByOwner;
 
-/// Where there are no signals, the pause before a waiter looks again doubles from the shortest to the
-/// longest.
+/// The time between two polls where there are no signals doubles from the shortest to the longest.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(5);
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 
@@ -33,12 +32,12 @@ struct SignalWaiter {
     wake: Arc<Notify>,
     /// The server is going to tell when the key changes.
     armed: bool,
-    /// How often it was told.
+    /// The number of signals so far.
     signals: u64,
     pause: Duration,
 }
 
-/// A place among the waiters that is given up when this is dropped.
+/// A registration that ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct WatchGuard<'a> {
     waiters: &'a SignalWaiters,
@@ -81,7 +80,7 @@ impl SignalWaiters {
         Some((waiter.key.clone(), waiter.signals))
     }
 
-    /// Waits for a signal. One that nobody heard is kept.
+    /// Waits for a signal. An early signal is kept.
     pub(crate) async fn woken(&self, owner: &OwnerId) {
         let wake = self.table().by_owner.get(owner).map(|waiter| Arc::clone(&waiter.wake));
         if let Some(wake) = wake {
@@ -106,7 +105,7 @@ impl SignalWaiters {
         std::mem::replace(&mut waiter.pause, next)
     }
 
-    /// Wakes those who watch `key`.
+    /// Wakes the waiters for `key`.
     pub(crate) fn signal(&self, key: &str) {
         let mut table = self.table();
         let SignalTable { by_owner, by_key } = &mut *table;
@@ -117,7 +116,7 @@ impl SignalWaiters {
         }
     }
 
-    /// Wakes all: what they watch may have changed without notice, and is not watched any more.
+    /// Wakes all waiters: their keys may have changed without notice, and are not watched any more.
     pub(crate) fn signal_all(&self) {
         let mut table = self.table();
         let SignalTable { by_owner, by_key } = &mut *table;

@@ -13,7 +13,7 @@ use tokio::io::AsyncRead;
 use tokio::io::AsyncWrite;
 use tokio::task::AbortHandle;
 
-/// What leads to a server instead of the system's network.
+/// A network that leads to a server, instead of the system's network.
 pub trait Network: Send + Sync + 'static {
     /// Makes a connection.
     fn dial(&self) -> Connecting<'_>;

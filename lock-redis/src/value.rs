@@ -1,4 +1,4 @@
-//! What stands under the key of a held lock.
+//! The value under the key of a held lock.
 
 use lock_core::{FencingToken, Label, OwnerId};
 

@@ -19,7 +19,7 @@ pub(crate) enum Address {
     Unix(PathBuf),
 }
 
-/// Who we are on a server.
+/// The user and password on a server.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub(crate) struct Login {
     pub(crate) user: Option<String>,
@@ -97,11 +97,11 @@ impl fmt::Display for Endpoint {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Sentinels {
     pub(crate) hosts: Vec<Host>,
-    /// What they call the primary and its replicas.
+    /// The name of the primary and its replicas.
     pub(crate) service: String,
     /// Of the sentinels and of the servers.
     pub(crate) tls: bool,
-    /// Who we are on the sentinels.
+    /// The credentials for the sentinels.
     pub(crate) login: Login,
 }
 

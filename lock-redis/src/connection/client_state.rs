@@ -16,23 +16,23 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering;
 
-/// What all connections of a client have in common.
+/// The state that all connections of a client share.
 pub(crate) struct ClientState {
     pub(crate) keys: Keys,
     pub(crate) waiters: SignalWaiters,
     pub(crate) queues: Queues,
-    /// Who this client is in the names of its channels, where it hears of locks that were given to it; if it is
-    /// to. Nobody can guess it.
+    /// The unguessable id of this client in its channels, on which it receives its grants, if it
+    /// queues.
     pub(crate) id: Option<String>,
     /// Its channel, but for a cluster, where there is one in each slot.
     pub(crate) channel: Option<Arc<str>>,
-    /// In which order those are served who wait: what the first connection could do, every other one has
-    /// to do.
+    /// The order in which waiters are served. The first connection decides it, and every other one
+    /// has to support it.
     pub(crate) order: OnceLock<Order>,
     /// Locks are on several servers, each in its slot.
     pub(crate) in_cluster: bool,
-    /// Some server can [delete without a script](DELETE_IF_EQUAL), so whoever waits marks the lock. For good: it may be
-    /// there that the lock goes.
+    /// Some server can [delete without a script](DELETE_IF_EQUAL), so waiters mark the lock. This
+    /// is never reset: the lock may move to that server.
     pub(crate) marks: AtomicBool,
     /// How many were made so far.
     pub(crate) connections: AtomicU64,

@@ -21,7 +21,7 @@ pub(crate) struct Connection {
     pub(crate) health: Arc<Health>,
     /// Whether the server tells of changes of the keys that we watch.
     pub(crate) has_signals: bool,
-    /// Whether the server sends what is said on our channel.
+    /// Whether the server delivers the messages of this client's channel.
     pub(crate) has_channel: bool,
 }
 

@@ -18,7 +18,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 use tokio::sync::SetOnce;
 
-/// How old a connection to what turns out to be a replica must be to be given up for that.
+/// The age from which a connection to a replica is closed.
 pub(crate) const AGE: Duration = Duration::from_secs(1);
 
 /// Whether a connection is of any use, and where it leads.
@@ -31,7 +31,7 @@ pub(crate) struct Health {
     pub(crate) server: ServerLocation,
     pub(crate) since: Moment,
     pub(crate) broken: AtomicBool,
-    /// The locks have moved to another server: nobody waits for an answer of this one any more.
+    /// The locks have moved to another server: requests do not wait for this one any more.
     pub(crate) superseded: SetOnce<()>,
     /// Its answers are those to other requests.
     pub(crate) desynchronized: AtomicBool,
@@ -41,9 +41,9 @@ pub(crate) struct Health {
     pub(crate) may_delete: AtomicBool,
     /// In a cluster: the slots on whose channels it listens.
     pub(crate) slots: Mutex<HashSet<u16>>,
-    /// When the oldest request was sent whose caller has gone away without an answer.
+    /// The time of the oldest request whose caller has gone without an answer.
     pub(crate) unanswered: Mutex<Option<Moment>>,
-    /// What the server's clock said last.
+    /// The last reading of the server's clock.
     pub(crate) clock: Mutex<Option<ServerTime>>,
 }
 

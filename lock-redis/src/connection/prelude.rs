@@ -8,12 +8,12 @@ use redis::RedisError;
 use redis::Value as Answer;
 use redis::aio::{ConnectionLike, MultiplexedConnection};
 
-/// What a cluster may want to hear in the same write before a script.
+/// Commands to send in the same write before a script, such as `ASKING`.
 #[derive(Clone, Copy)]
 pub(crate) struct ClusterPrelude<'a> {
     /// That we know that the keys are on their way to this member.
     pub(crate) asking: bool,
-    /// A channel on which we want to be told.
+    /// The channel to subscribe to.
     pub(crate) channel: Option<&'a str>,
 }
 

@@ -1,4 +1,4 @@
-//! Certificates and keys: whom we trust, and who we are.
+//! Certificates and keys: the trusted authorities, and the client's identity.
 
 use std::fmt;
 use std::io::Read;
@@ -16,7 +16,7 @@ use rustls::sign::CertifiedKey;
 /// Above the bundle of a whole system, which has about 200 KiB.
 const MAX_FILE: u64 = 1 << 20;
 
-/// What a server is checked against, and what it is shown.
+/// The authorities for servers, and the client's own certificate.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Certificates {
     /// `None` for those that the system trusts.
@@ -61,7 +61,7 @@ impl Certificates {
 /// compiled in there is no default. A provider that the program has installed is used.
 fn provider() -> Arc<CryptoProvider> {
     if CryptoProvider::get_default().is_none() {
-        // Somebody else may have been faster.
+        // Another thread may have been faster.
         let _ = aws_lc_rs::default_provider().install_default();
     }
     let installed = CryptoProvider::get_default().cloned();

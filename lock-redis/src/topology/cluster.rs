@@ -66,17 +66,17 @@ pub(crate) struct ClusterMember {
 }
 
 pub(crate) struct SlotMap {
-    /// All that are masters, and those that we were told of at first.
+    /// All masters, and the members that the configuration names.
     pub(crate) members: Vec<ClusterMember>,
     /// By slots: which of them has it.
     pub(crate) masters: Vec<Option<usize>>,
     /// When members were asked last.
     pub(crate) asked: Option<Moment>,
-    /// Who is asked first: not always the same one, which may be wrong.
+    /// The member to ask first, in turn: a fixed one may be wrong.
     pub(crate) turn: usize,
 }
 
-/// Slots from one to another one, and who has them.
+/// The first and the last slot of a range, and its master.
 pub(crate) type SlotRange = (u16, u16, Host);
 
 impl Cluster {
@@ -120,7 +120,7 @@ impl Cluster {
             Ok(connection) => return Ok((member, connection)),
             Err(fault) => fault,
         };
-        // If this fails too, there is nothing better to say than what failed before.
+        // If this fails too, the first fault says more.
         let _ = self.refresh().await;
         let next =
             self.map().master_of(slot).filter(|next| next.host != member.host).ok_or(fault)?;
@@ -258,7 +258,7 @@ impl Cluster {
         Err(failure.unwrap_or_else(no_map))
     }
 
-    /// Takes in what the member at `host` says of the slots.
+    /// Applies the slots as the member at `host` reports them.
     pub(crate) fn update_map(&self, host: &Host, answer: &Answer) -> Result<(), Fault> {
         let ranges = ranges(answer, host).filter(|ranges| !ranges.is_empty());
         let ranges = ranges.ok_or_else(no_map)?;
@@ -290,7 +290,7 @@ impl Cluster {
         error: &RedisError,
     ) -> Result<ClusterMember, Fault> {
         let host = redirected(error, &member.host)?;
-        // It is an offer: what matters was just said.
+        // A failure does not matter: the redirection names the master.
         let _ = self.refresh().await;
         let master = self.member_at(host);
         let mut map = self.map();
@@ -308,7 +308,7 @@ impl Cluster {
         slot: u16,
     ) -> Option<ClusterMember> {
         member.is_down.store(true, Ordering::Relaxed);
-        // If nobody has anything better to say, what the member said stands.
+        // If no member knows better, the member's own answer stands.
         let _ = self.refresh().await;
         self.map().master_of(slot).filter(|other| other.host != member.host)
     }

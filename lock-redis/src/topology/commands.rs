@@ -23,7 +23,7 @@ impl Link {
         let connection = self.connection().await?;
         let Some(info) = self.info(&connection, "server").await? else { return Ok(None) };
         let up_for = info.get("uptime_in_seconds").and_then(|secs| secs.parse().ok());
-        // The difference of two whole seconds, which may be one more than what has passed.
+        // The difference of two whole seconds may be one more than the time that has passed.
         let up_for = up_for.map(|uptime: u64| Duration::from_secs(uptime.saturating_sub(1)));
         let epoch = self.dialer.epoch_of(|current| current.id() == connection.id());
         Ok(info.get("run_id").map(|id| Identity::new(id, up_for).during(epoch)))
@@ -73,7 +73,7 @@ impl Link {
         let mut pipe = redis::pipe();
         pipe.cmd("CLIENT").arg("CACHING").arg("YES").ignore();
         pipe.cmd("EXISTS").arg(watched);
-        // What holds a lock is short; who knows what else is there.
+        // The value of a lock is short; a foreign value may have any length.
         pipe.cmd("GETRANGE").arg(lock).arg(0).arg(Value::MAX_LEN);
         pipe.cmd("EXISTS").arg(lock);
         let asking = pipe.ignore_errors().query_async::<Vec<Answer>>(&mut redis);
@@ -84,8 +84,8 @@ impl Link {
         }
     }
 
-    /// Hangs up a bell, to be rung by whoever lets go, and marks the lock for that if it still has the value that is
-    /// `unmarked`. If the server does not let us, nobody rings it.
+    /// Sets the release key, which the next release deletes. Also marks the lock for that, if its
+    /// value still is `unmarked`. If the server refuses, there is no wake-up.
     pub(crate) async fn arm_release_key(
         &self,
         connection: &Connection,
@@ -126,12 +126,12 @@ impl Link {
             connection.health.may_delete.store(false, Ordering::Relaxed);
         }
         let fault = self.failed(connection, "release", &error);
-        // Another way may be open, or says better what is wrong.
+        // The script may succeed, or return a better error.
         if fault.effect() == Effect::NotApplied { Ok(false) } else { Err(fault) }
     }
 
     /// Gives back a lock whose new owner does not wait for it here, and removes the stale entries
-    /// of this client. If that fails, the claim lease ends by itself.
+    /// of this client. If that fails, the claim lease expires.
     pub(crate) async fn give_back(self: Arc<Self>, unclaimed: Unclaimed) {
         let Unclaimed { lock, owner, arrived_by, waiting } = unclaimed;
         let Some(keys) = Keys::parse(&lock) else { return };
@@ -144,7 +144,7 @@ impl Link {
     }
 }
 
-/// What a server tells of itself: lines of `name:value`.
+/// The text of `INFO`: lines of `name:value`.
 pub(crate) struct Info(pub(crate) String);
 
 impl Info {

@@ -31,7 +31,7 @@ impl Link {
             let redis = match speaking.get_multiplexed_async_connection_with_config(&heeding).await
             {
                 Err(error) if is_too_old(&error) => {
-                    // Nobody tells of its end: the first one who uses it does.
+                    // No push reports its end: the first request on it fails instead.
                     let gone = ConnectionEnd::default();
                     let redis = without.get_multiplexed_async_connection_with_config(&settings);
                     redis.await.map(|redis| (redis, gone))

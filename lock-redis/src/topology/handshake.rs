@@ -37,7 +37,7 @@ impl Link {
         // Core bounds each call, and this link the making of a connection.
         let settings =
             AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(None);
-        // Whoever finds no room is woken twice: once to ask, and once with the answer.
+        // A caller that finds no room is woken twice: once to send, and once with the answer.
         let settings = settings.set_pipeline_buffer_size(AT_ONCE);
         let speaking = settings.clone().set_push_sender(pushes);
         let failed = |error: RedisError| fault::no_connection(address, &error);
@@ -63,7 +63,7 @@ impl Link {
         match opening.await {
             Ok(mut redis) => {
                 let mut other = redis.clone();
-                // Before anybody stands in line by this connection.
+                // Before any claim queues through this connection.
                 let subscribing =
                     async { self.subscribe_channels(&mut other, &health).await.map_err(failed) };
                 // All in one round trip: a renewal may be waiting for this.
@@ -98,8 +98,8 @@ impl Link {
         }
     }
 
-    /// Demands that a server that sentinels name is a primary: one that was replaced may not know it yet, and who is to
-    /// replace it neither. Users who may not ask find out by the first write.
+    /// Requires that a server that sentinels name is a primary: a demoted one may not know it yet,
+    /// nor the one that replaces it. A user who may not ask notices at the first write.
     pub(crate) async fn require_primary(
         &self,
         mut redis: MultiplexedConnection,
@@ -121,7 +121,7 @@ impl Link {
                 Err(fault::no_connection(&server.address, &error))
             }
             Err(error) => {
-                // Nobody else is told but who connects.
+                // Only the first connection warns.
                 if self.client.order.get().is_none() {
                     tracing::warn!(
                         redis.address = %server.address,
@@ -149,8 +149,9 @@ impl Link {
             redis.subscribe(health.channel(channel)).await?;
             return Ok(true);
         }
-        // Without a channel it is wrong; what matters is how: Redis 7 is the first that knows it. There is a channel
-        // in each slot. Those on which somebody waits are needed from the start; others are where they are.
+        // The command without a channel fails; the error shows whether the server knows it, as
+        // Redis 7 and later do. There is a channel in each slot. Those with waiters are needed from
+        // the start; others are on their own members.
         let (mut pipe, channels) = (redis::pipe(), self.client.queues.channels());
         pipe.cmd("SSUBSCRIBE");
         for channel in &channels {
@@ -177,7 +178,7 @@ impl Link {
         let mut pipe = redis::pipe();
         pipe.cmd("CLIENT").arg("TRACKING").arg("ON").arg("OPTIN").ignore();
         pipe.cmd("CLIENT").arg("CACHING").arg("YES").ignore();
-        // What was asked for with the line before counts for this one, which reads nothing.
+        // The line before this one applies to this command, which reads nothing.
         pipe.cmd("HELLO").ignore();
         match pipe.query_async::<()>(redis).await {
             Ok(()) => Ok(true),
@@ -196,7 +197,7 @@ impl Link {
         mut redis: MultiplexedConnection,
         health: &Health,
     ) -> Result<(), RedisError> {
-        // It is refused for lack of arguments before anybody asks whose right it is, or where a key would be.
+        // The missing arguments are refused before the rights and the slot are checked.
         match redis::cmd(DELETE_IF_EQUAL).query_async::<Answer>(&mut redis).await {
             Err(error) if fault::is_broken(&error) || fault::is_transient(&error) => Err(error),
             Err(error) if error.to_string().contains("wrong number of arguments") => {

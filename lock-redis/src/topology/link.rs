@@ -55,7 +55,7 @@ pub(crate) struct Link {
     pub(crate) refuses_certificate: AtomicBool,
     /// Where the locks are by the last word of each sentinel.
     pub(crate) views: watch::Sender<SentinelViews>,
-    /// Those who listen to sentinels. They end with this.
+    /// The tasks that listen to sentinels. They end with the link.
     pub(crate) listening: Mutex<JoinSet<()>>,
     /// If replicas have to know of locks.
     pub(crate) replicas: Option<Replicas>,
@@ -245,7 +245,7 @@ impl Link {
         let mut views = self.views.subscribe();
         tokio::select! {
             biased;
-            // First: what was told while the last answer came counts.
+            // First: an announcement during the last answer counts.
             _ = views.wait_for(|views| views.have_moved_from(&server)), if server.epoch.is_some() => {
                 let why = "the primary was replaced while it was connected to";
                 Err(Fault::not_applied(Unavailable, why))
@@ -271,7 +271,8 @@ impl Link {
         best.ok_or_else(|| Fault::not_applied(Unavailable, "no sentinel names the primary"))
     }
 
-    /// Has somebody listen to the sentinels, if there are some. Who did so may have ended with a runtime.
+    /// Starts the listeners to the sentinels, if there are some. Earlier ones may have ended with
+    /// their runtime.
     pub(crate) fn start_listeners(self: &Arc<Self>) {
         if let Endpoint::Sentinel(sentinels) = &self.config.endpoint {
             let mut tasks = self.listening.lock().unwrap_or_else(PoisonError::into_inner);
@@ -293,7 +294,7 @@ impl Link {
         action: &'static str,
         error: &RedisError,
     ) -> Fault {
-        // Whoever was demoted answers for nobody: the address may lead to the new primary by now.
+        // A demoted server speaks for no other one: the address may lead to the new primary by now.
         let was_demoted = fault::is_replica_refusal(error) && connection.health.is_old();
         if fault::is_broken(error) || was_demoted {
             self.client.mark_broken(&connection.health);

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::Weak;
 use std::sync::atomic::Ordering;
 
-/// What the server tells by itself. Runs inside the connection's task: it must not wait.
+/// The receiver of pushed messages. It runs inside the connection's task and must not wait.
 pub(crate) struct Pushes {
     pub(crate) client: Arc<ClientState>,
     pub(crate) health: Arc<Health>,

@@ -38,14 +38,15 @@ pub(crate) struct Replicas {
     pub(crate) turns: Semaphore,
 }
 
-/// What a script answered, from when its effects count at the earliest, and why they may be lost with the server.
+/// The answer of a script, the earliest moment of its effects, and the reason why they may be lost
+/// with the server.
 pub(crate) struct Replicated<T> {
     pub(crate) since: Moment,
     pub(crate) answer: Result<T, RedisError>,
     pub(crate) missing: Option<Fault>,
 }
 
-/// A connection that nobody shares.
+/// A connection that is not shared.
 #[derive(Clone)]
 pub(crate) struct ExclusiveConnection {
     pub(crate) redis: MultiplexedConnection,
@@ -66,7 +67,8 @@ impl Replicas {
         Self { min_replicas, idle: Mutex::default(), turns: Semaphore::new(MAX_CONNECTIONS) }
     }
 
-    /// Runs a script that writes, with what a cluster may want `first`, and waits for the replicas.
+    /// Runs a writing script after the `prelude` that a cluster may need, and waits for the
+    /// replicas.
     pub(crate) async fn run<T: FromRedisValue>(
         &self,
         connect: impl Future<Output = Result<ExclusiveConnection, Fault>>,
@@ -92,7 +94,7 @@ impl Replicas {
         };
         let since = Moment::now();
         let done = shared.while_current(work).await;
-        // A connection that failed, or whose answer nobody waited for, is not used again.
+        // A connection that failed, or whose request was dropped, is not used again.
         if !done.as_ref().is_err_and(fault::is_broken) {
             asked.answered();
             self.idle().push(own);

@@ -10,17 +10,17 @@ use crate::connection::handle::Connection;
 use crate::keys::LockKeys;
 use crate::scripts::Call;
 
-/// A script, and what has to be known to run it where its keys are.
+/// A script, and the circumstances under which it runs.
 pub(crate) struct Request<'a> {
     pub(crate) action: &'static str,
     pub(crate) keys: &'a LockKeys,
     pub(crate) call: &'a Call,
-    /// What to run if a cluster is just moving the keys, one after the other: something with one key.
+    /// The script to run while a cluster moves the keys one after the other: it has one key.
     pub(crate) fallback: Option<&'a Call>,
-    /// The channel of a claim in line. The script gets the part of the connection as its last
+    /// The channel of a queued claim. The script gets the part of the connection as its last
     /// argument, and the connection listens on it.
     pub(crate) channel: Option<Arc<str>>,
-    /// Replicas have to know of what it writes.
+    /// Replicas have to acknowledge its writes.
     pub(crate) replicated: bool,
 }
 
@@ -32,7 +32,7 @@ pub(crate) struct Response<T> {
     pub(crate) answer: T,
     /// It was [the other script](Request::instead) that ran.
     pub(crate) fallback: bool,
-    /// Why what was written [may not last](Request::lasting).
+    /// The reason why the write [may be lost](Request::replicated).
     pub(crate) missing: Option<Fault>,
 }
 

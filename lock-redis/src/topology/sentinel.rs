@@ -40,20 +40,21 @@ use tokio::sync::Notify;
 use tokio::sync::SetOnce;
 use tokio::task::JoinSet;
 
-/// What a sentinel has for all of its answer, with the connection on which it is asked.
+/// The limit for a sentinel's answer, with the connection for it.
 pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What the rest of them have when more than half have answered: who counts anew takes back what it told before.
+/// The limit for the rest after a majority has answered: a sentinel that counts anew withdraws its
+/// earlier report.
 pub(crate) const LATE_ANSWER_WAIT: Duration = Duration::from_millis(100);
 
-/// The pause before somebody listens again to a sentinel that is gone.
+/// The pause before a listener connects to a lost sentinel again.
 pub(crate) const RECONNECT_PAUSE: Duration = Duration::from_secs(1);
 
-/// Where sentinels tell that a primary was replaced, and that they were told of one by hand.
+/// The channels on which sentinels announce that a primary was replaced, or configured by hand.
 pub(crate) const CHANNELS: [&str; 2] = ["+switch-master", "+monitor"];
 
-/// The pause before somebody who listens asks again all the same, at most: a sentinel that lost its state, hangs or was told to
-/// forget the primary says nothing of it.
+/// The longest pause before a listener asks again without an announcement: a sentinel that lost its
+/// state, hangs, or was told to forget the primary announces nothing.
 pub(crate) const REQUERY_INTERVAL: Duration = Duration::from_secs(10);
 
 impl Sentinels {
@@ -81,7 +82,7 @@ impl Sentinels {
                 Err(_) => {}
             }
         }
-        // Those who may not say it may know better than the few who may.
+        // The sentinels that deny access may know better than the few that answer.
         let denied = faults.iter().filter(|fault: &&Fault| fault.kind() == Denied).count();
         match answers.is_empty() || denied >= majority {
             true => Err(self.no_primary(faults)),
@@ -94,7 +95,7 @@ impl Sentinels {
         SentinelViews::of(self.hosts.len())
     }
 
-    /// Listens to each sentinel, in tasks of its own, and tells the link what they say.
+    /// Listens to each sentinel, in tasks of its own, and passes reports to the link.
     pub(crate) fn listen<O: ViewObserver>(
         &self,
         config: &Arc<Config>,
@@ -105,7 +106,7 @@ impl Sentinels {
             let sentinels = self.clone();
             let (config, link) = (Arc::clone(config), Weak::clone(link));
             tasks.spawn(async move {
-                // Also if its runtime ends: then nobody would hear of a failover.
+                // Also if its runtime ends: then a failover would pass unnoticed.
                 let _listener = ListenerGuard { number, link: Weak::clone(&link) };
                 loop {
                     if let Err(error) = sentinels.listen_to(&config, number, &link).await {
@@ -154,7 +155,7 @@ impl Sentinels {
         let [known, named] = <[Answer; 2]>::try_from(answers.map_err(refusal)?)
             .map_err(|_| unexpected_answer("ask a sentinel", "another number of answers"))?;
         let known = match known.extract_error().map_err(refusal) {
-            // Without that right, any of them could take back what the others say.
+            // Without that right, any of them could override the others.
             Err(fault) if fault.kind() == Denied => return Err(fault),
             known => known.ok().and_then(|known| from_redis_value(known).ok()),
         };
@@ -194,7 +195,7 @@ impl Sentinels {
         };
         let redis = in_time(&address, connecting).await?;
         loop {
-            // What was told before there was a subscription is known as well.
+            // An announcement before the subscription is covered by the question.
             let found = in_time(&address, self.ask_on(&redis, &address)).await?;
             match link.upgrade() {
                 Some(link) => link.reported(number, found),
@@ -226,7 +227,7 @@ impl Sentinels {
     }
 }
 
-/// Somebody who listens to a sentinel, until it is dropped.
+/// The listener of one sentinel; its end is reported on drop.
 pub(crate) struct ListenerGuard<O: ViewObserver> {
     pub(crate) number: usize,
     pub(crate) link: Weak<O>,
@@ -250,7 +251,7 @@ pub(crate) async fn in_time<T>(
 }
 
 pub(crate) fn settings() -> AsyncConnectionConfig {
-    // Whoever asks bounds all of it.
+    // The caller bounds the whole request.
     AsyncConnectionConfig::new().set_response_timeout(None).set_connection_timeout(None)
 }
 
@@ -288,7 +289,7 @@ pub(crate) struct ListenerEvents {
     pub(crate) end: SetOnce<()>,
 }
 
-/// What a sentinel tells by itself. Runs inside the connection's task.
+/// The receiver of a sentinel's announcements. It runs inside the connection's task.
 pub(crate) struct SentinelPushes {
     pub(crate) service: String,
     pub(crate) events: Arc<ListenerEvents>,

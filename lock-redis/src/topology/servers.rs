@@ -22,7 +22,7 @@ use std::time::Duration;
 /// The longest pause before a server is looked for again.
 pub(crate) const RETRY_PAUSE: Duration = Duration::from_millis(20);
 
-/// The way to whoever has a lock.
+/// The server or servers that hold the locks.
 #[derive(Debug)]
 pub(crate) struct Servers {
     pub(crate) client: Arc<ClientState>,
@@ -36,8 +36,8 @@ pub(crate) enum Topology {
 }
 
 impl Servers {
-    /// Connects, and looks whether the server is fit for locks. Says what the connection to it can do. In a cluster
-    /// one master is asked all of that, and the others are connected to, as far as they are there.
+    /// Connects, checks that the server is fit for locks, and returns the connection. In a cluster
+    /// one master gets all checks, and the others are connected to as far as they are up.
     pub(crate) async fn connect(config: Config) -> Result<(Self, Connection), Error> {
         config.check_files().await?;
         let waits_for_replicas = config.replicas.is_some();
@@ -61,7 +61,7 @@ impl Servers {
         }
         if let Topology::Cluster(cluster) = &topology {
             let others = cluster.masters().into_iter().filter(|other| !Arc::ptr_eq(other, &link));
-            // Whose master is not there is told when it is needed.
+            // A master that is down is reported when it is needed.
             all(others.map(|other| async move { other.check_server().await.ok() })).await;
         }
         Ok((Self { client, topology }, connection))

@@ -4,7 +4,7 @@ use crate::connection::address::ServerLocation;
 use lock_core::clock::Moment;
 use std::time::Duration;
 
-/// For so long the word of a sentinel counts that is gone. The others hear within seconds what it knew.
+/// How long the view of a lost sentinel counts. The others learn within seconds of its knowledge.
 pub(crate) const VIEW_RETENTION: Duration = Duration::from_secs(60);
 
 /// The receiver of the reports of sentinels.
@@ -19,7 +19,7 @@ pub(crate) trait ViewObserver: Send + Sync + 'static {
     fn listener_ended(&self, sentinel: usize);
 }
 
-/// What each sentinel said last.
+/// The last report of each sentinel.
 #[derive(Debug, Default)]
 pub(crate) struct SentinelViews(Vec<SentinelView>);
 
@@ -28,7 +28,7 @@ pub(crate) struct SentinelView {
     pub(crate) location: Option<ServerLocation>,
     /// How often it spoke by itself.
     pub(crate) reports: u64,
-    /// Since when nobody listens to it.
+    /// The time since which no listener is connected to it.
     pub(crate) gone_since: Option<Moment>,
 }
 
@@ -80,7 +80,7 @@ impl SentinelViews {
             return false;
         };
         let there = self.0.iter().filter_map(SentinelView::connected_location);
-        // Those who do not count, or count anew, have to be more than half.
+        // Sentinels without epochs, or that count anew, need a majority.
         (best.epoch > Some(0) && best.epoch >= known.epoch)
             || there.filter(|location| location.address == best.address).count() > self.0.len() / 2
     }

@@ -82,12 +82,12 @@ impl Redis {
         if is_first_attempt
             && answer.as_ref().is_err_and(|fault| fault.effect() == Effect::NotApplied)
         {
-            // Nothing is left of it anywhere: if it gives up now, nobody lets go of it.
+            // The server has no state of the claim, so core does not release it if it ends here.
             queues.leave(&claim.owner);
         }
         let outcome = answer.map_err(|fault| {
             match !is_first_attempt && servers.refuses_certificate(&keys) {
-                // Certificates are replaced while programs run: a claim in line waits for that, too.
+                // Certificates are replaced while programs run: a queued claim waits for that, too.
                 true => fault::as_outage(fault),
                 false => fault,
             }
@@ -102,8 +102,8 @@ impl Redis {
         Ok(outcome.attempt)
     }
 
-    /// Asks for a place in line. A lock that is free needs no subscription, which a cluster wants for each slot: so
-    /// whoever is the first of this process asks without a place before.
+    /// Asks for a queue entry. A free lock needs no subscription, which a cluster wants for each
+    /// slot. So the first claim of this process first asks without an entry.
     pub(crate) async fn attempt_queued(
         &self,
         claim: &Claim,
@@ -120,7 +120,7 @@ impl Redis {
         self.attempt(claim, keys, client.queues.position(&claim.owner)).await
     }
 
-    /// Asks the server; with a place, and what is told of it, for those who stand in line.
+    /// Sends an attempt. With a queue position, the outcome has the server's reply about it.
     pub(crate) async fn attempt(
         &self,
         claim: &Claim,
@@ -145,7 +145,7 @@ impl Redis {
                 let lease = duration(ms).unwrap_or(claim.ttl);
                 let token = token.parse().map_err(|e| unexpected_answer("acquire", e))?;
                 let token_key_until = asked + lease + TOKEN_RETENTION;
-                // What has taken the short way tells no time.
+                // The short form of the reply has no time.
                 let (connection_id, is_new) = (connection.id(), (now == 0).into());
                 let held = HeldLock { token, token_key_until, connection: connection_id, is_new };
                 let attempt = Attempt::Acquired(held.grant(lease, asked)?);
@@ -198,7 +198,7 @@ impl Redis {
             let mut request = Request::new("acquire", keys, &call);
             request.channel = position.map(|position| position.entry.channel());
             let mut done = match servers.run::<AcquireReply>(&request).await {
-                // It may have a place in line.
+                // The claim may have a queue entry.
                 Err(fault) if before.is_some() => {
                     return Err(Fault::unknown(fault.kind(), fault.into_source()));
                 }
@@ -207,7 +207,8 @@ impl Redis {
             if let Some(before) = &before {
                 done.answer.4 |= before.4 & (PROCESS_IS_NEW | WAS_REQUEUED);
             }
-            // It may have been on its way when the first server was found on which whoever waits has to mark the lock.
+            // The request may have been on its way when the first server was found on which waiters
+            // have to mark the lock.
             if done.answer.0 == 1 || marks == (waits && servers.client.marks()) {
                 return Ok(done);
             }
@@ -272,15 +273,15 @@ impl Redis {
     }
 }
 
-/// What came of an attempt.
+/// The outcome of an attempt.
 pub(crate) struct AttemptOutcome {
     pub(crate) attempt: Attempt,
-    /// To somebody in line.
+    /// For a queued claim.
     pub(crate) reply: Option<QueueReply>,
     pub(crate) connection: Connection,
 }
 
-/// What `quick_acquire.lua` answers.
+/// The reply of `quick_acquire.lua`.
 pub(crate) struct AcquireReply(i64, String, i64, u64, u8);
 
 impl FromRedisValue for AcquireReply {
@@ -324,7 +325,8 @@ pub(crate) fn acquire(
     call
 }
 
-/// An attempt of somebody in line, who may have been told of lost places and not have heard it.
+/// An attempt of a queued claim. If it is dropped, a reply about lost positions may be lost with
+/// it.
 pub(crate) struct PendingAttempt<'a> {
     pub(crate) queues: &'a Queues,
     pub(crate) owner: &'a OwnerId,

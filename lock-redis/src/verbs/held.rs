@@ -12,15 +12,15 @@ use lock_core::clock::Moment;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-/// What a holder knows of its lock besides its lease.
+/// The state of a held lock besides its lease.
 #[derive(Debug)]
 pub(crate) struct HeldLock {
     pub(crate) token: u64,
-    /// The fence is there at least until then.
+    /// The token key exists at least until then.
     pub(crate) token_key_until: Moment,
     /// By which connection this was said; 0 if it was sent.
     pub(crate) connection: u64,
-    /// Nobody waited when the lock was taken, which was just now: nothing was renewed yet, nor let go.
+    /// True for a fresh grant without waiters, which was neither renewed nor released yet.
     pub(crate) is_new: AtomicBool,
 }
 

@@ -28,7 +28,7 @@ impl Redis {
                 with_queue = Call::new(script, &[keys.lock(), keys.queue()]);
                 Request::new("inspect", &keys, &with_queue).with_fallback(&alone)
             }
-            // Others wait without a place, and are not known.
+            // Other waiters have no queue entry, so they are not known.
             false => request,
         };
         let (waiting, value, remaining, now, kind) =
@@ -36,7 +36,7 @@ impl Redis {
         let Some(value) = value else {
             return Ok(LockState::new(Vec::new(), waiting).with_key(keys.lock()));
         };
-        // Whose value it is, if it is not ours, is nobody's business: it may be the right to unlock.
+        // The value of a foreign client is not shown: it may be the right to unlock.
         let mut holder = Holder::new(None);
         if let Some(value) = Value::parse(&value) {
             holder.owner = Some(value.owner);

@@ -32,11 +32,12 @@ impl Redis {
         queues.leave(&claim.owner);
         let keys = keys.of(&claim.name)?;
         let script = &servers.client.scripts().release;
-        // Whoever was granted the lock does not stand in line any more.
+        // A granted claim has no queue entry any more.
         let may_wait = claim.queues() && claim.ticket.is_none();
         let channel = servers.client.channel(&keys).filter(|_| may_wait);
         let channel = channel.filter(|_| servers.client.is_fifo());
-        // Who has raced in vain rings no bell: that is done with the shorter form, by who does not hold the lock, too.
+        // A claim that has raced in vain wakes no waiter. The shorter form does that, even if the
+        // claim does not hold the lock.
         let may_hold = claim.ticket.is_some() || !claim.queues();
         let is_plain = channel.is_none() && may_hold && how == ReleaseMode::now();
         // Some server can do it.
@@ -64,9 +65,9 @@ impl Redis {
         }
     }
 
-    /// Lets go of a lock by a command that does nothing but delete what has this value, if the server can do that, and if
-    /// this connection has taken the lock while nobody waited: since then whoever waits has to mark it, and then it has
-    /// another value. False: that remains to be done, by the script.
+    /// Releases a lock by a command that only deletes a key with this value. It needs a server with
+    /// that command, and a grant on this connection without waiters: a later waiter marks the lock,
+    /// which changes the value. Returns false if the script has to do the release.
     pub(crate) async fn delete(&self, claim: &Claim, keys: &LockKeys) -> Result<bool, Fault> {
         let is_new = |held: &&HeldLock| held.is_new.load(Ordering::Relaxed);
         let Some(held) = held(claim).filter(is_new) else { return Ok(false) };
@@ -74,7 +75,7 @@ impl Redis {
         if !connection.may_delete_if_equal() || connection.id() != held.connection {
             return Ok(false);
         }
-        // Whoever has to ask again asks the script, which knows an answer for everything.
+        // A repeated release uses the script, which has an answer in every case.
         held.is_new.store(false, Ordering::Relaxed);
         let value = Value::text(&claim.owner, held.token, claim.label.as_ref());
         link.delete_if_equal(&connection, keys.lock(), &value).await

@@ -175,12 +175,13 @@ impl Redis {
         renewed(claim, done.asked, done.connection.id(), prolonged, answer)
     }
 
-    /// Adds the renewal of a claim, whose keys it has; true if its fence is to be prolonged.
+    /// Adds the renewal of a claim to a call that has its keys. Returns true if its token key is to
+    /// be prolonged.
     pub(crate) fn add(&self, call: &mut Call, claim: &Claim) -> bool {
         let now = Moment::now();
         let prolong = held(claim).is_none_or(|held| self.prolongs_token_key(held, claim.ttl, now));
         call.arg(claim.owner.expose()).arg(millis(claim.ttl)).arg(i32::from(prolong));
-        // Who was sent the lock and has not said so yet is still known as a waiter.
+        // A claim that was sent its grant and has not answered is still known as a waiter.
         let position = self.inner.servers.client.queues.position(&claim.owner);
         call.arg(position.map(|position| position.entry.to_string()).unwrap_or_default());
         prolong

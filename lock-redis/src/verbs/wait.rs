@@ -53,7 +53,7 @@ impl Redis {
         let (keys, ClientState { waiters, .. }) = (keys.of(&claim.name)?, &*servers.client);
         // Most have one since their attempt was contended.
         let _seat = waiters.watch_until_dropped(claim.owner, keys.release_key());
-        // An attempt that does not queue leaves no trace, and so no bell.
+        // An attempt that does not queue leaves no state, and so no release key.
         let mut is_armed = claim.queues();
         let mut is_string = true;
         loop {
@@ -73,7 +73,7 @@ impl Redis {
                     return Ok(Wake::Retry);
                 }
                 let watched_key = keys.watched_key(holder.is_some());
-                // Who has not seen a mark may let go and ring no bell.
+                // A holder that sees no mark may release without deleting the release key.
                 let is_marked = !connection.deletes_if_equal()
                     || holder.as_ref().is_none_or(|holder| holder.is_marked);
                 if watched_key != watched {
@@ -87,8 +87,8 @@ impl Redis {
                     link.arm_release_key(&connection, &keys, unmarked).await?;
                     continue;
                 } else {
-                    // Nobody rings a bell that is not there, or knows nothing of it: it has been rung, or the server did not
-                    // let us hang it up.
+                    // There is no armed release key: a release has deleted it, or the server
+                    // refused to set it.
                     return Ok(self.pause(&claim.owner).await);
                 }
             }
