@@ -1,7 +1,7 @@
--- Ends the hold of the expected owner, and of nobody else: also a minimum hold that it left behind. The lock
+-- Ends the hold of the expected owner, and of no other one: also a minimum hold that it left behind. The lock
 -- is the next waiter's then.
 --
--- KEYS  1 the lock   2 its fence   3 its queue   4 its places   5 its bell
+-- KEYS  1 the lock   2 its token key   3 its queue   4 its processes   5 its release key
 -- ARGV  1 the expected owner
 -- Answers 1: ended   0: that owner does not hold the lock
 

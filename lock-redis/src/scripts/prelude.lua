@@ -1,9 +1,9 @@
--- What the scripts share of numbers and keys. It stands before each of them, but after the quick ways of some.
+-- Numbers and keys that the scripts share. This precedes each script, after the quick path of some.
 
 local LIMIT = 9007199254740992 -- 2^53: beyond, Lua skips numbers
-local TOKEN_RETENTION = 600000 -- in ms: how long a fence outlives its lock; the backend counts on it
-local QUEUE_ENTRY_GRACE = 5000 -- in ms: beyond two leases after the last look of its process; the backend counts on it
--- In ms: how long a claim that was let go is remembered, so that an attempt of it which arrives late is refused.
+local TOKEN_RETENTION = 600000 -- in ms: how long a token key outlives its lock; the backend counts on it
+local QUEUE_ENTRY_GRACE = 5000 -- in ms: beyond two leases after the last request of its process; the backend counts on it
+-- In ms: how long a released claim is remembered, so that an attempt of it which arrives late is refused.
 -- Longer than any attempt stays on its way.
 local REMEMBERED = 60000
 
@@ -53,7 +53,7 @@ local function lock_at(lock)
 end
 
 -- Gives the lock away under a number above every one before, also if the counter was lost or is stale: see
--- Fencing::Seeded. The fence is written first: whoever has the lock has a number that is stored.
+-- Fencing::Seeded. The token key is written first: every holder has a token that is stored.
 local function grant(lock, token_key, owner, label, lease, min_token, now)
     local last, err = string_at(token_key, 'the token key of the lock holds something other than a string')
     if err then

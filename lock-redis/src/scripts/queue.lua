@@ -1,15 +1,15 @@
--- Those who wait in line, and how the lock passes to them. It stands before the scripts by which a lock passes on.
+-- The queue, and how the lock passes to its waiters. This precedes the scripts by which a lock passes on.
 --
--- The line of a lock is a sorted set: who waits, by the number of its arrival. A member is
+-- The queue of a lock is a sorted set: the waiters, by their arrival. A member is
 --     <owner> <channel of its process> <ttl in ms> <number to exceed, or -> <label>
 -- Another one, `processes`, has the channels of those processes, each with the µs of this clock until which
--- the places of the process last. The last three digits of these are the number of the connection
+-- the entries of the process last. The last three digits of these are the number of the connection
 -- on which the process last asked for the lock. Messages go to its channel with that number: a
 -- process that has not asked since the server came up listens to another one, or to none.
 -- In `processes` is also, without end and after an `@`, the member to whom the lock was sent last,
 -- until it or its process is heard of.
 --
--- One function that makes the others, because most scripts find that nobody waits: making all of them takes the
+-- One function that makes the others, because most scripts find no waiter: making all of them takes the
 -- server longer than a command does.
 
 local function queue_functions()
@@ -19,10 +19,10 @@ local function queue_functions()
     local GRANT_BUDGET = 200 -- the budget that a sweep leaves for the next grant
     local BATCH = '100'
 
-    -- What one script may spend on those who are gone: the server does nothing else meanwhile. A thousand
-    -- take a few ms. Whoever looks next goes on.
+    -- The budget of one script for dead processes: the server does nothing else meanwhile. A thousand
+    -- take a few ms. The next request goes on.
     local budget = 1000
-    local unreachable = {} -- channels that nobody listens to
+    local unreachable = {} -- channels without a listener
 
     local function channel_of(member)
         return string.match(member, '^%S+', BEHIND_OWNER)
@@ -42,8 +42,8 @@ local function queue_functions()
         end
     end
 
-    -- The first one in line whose process is not gone, and who stands behind it, as far as that is known; all
-    -- before it leave the line. Nil if there is none, or if the budget does not last until there.
+    -- Returns the first entry whose process is alive, and the entry behind it, as far as that is known. All
+    -- entries before it are removed. Returns nil if there is none, or if the budget ends before.
     local function first(queue, is_gone)
         local last = '1'
         while budget > 0 do
@@ -66,7 +66,7 @@ local function queue_functions()
         return nil
     end
 
-    -- Sends a message to a process. Returns false if it does not listen; then its places are gone.
+    -- Sends a message to a process. Returns false if it does not listen; then its entries expire.
     local function notify(channel, message, processes)
         local lasts = redis.call('ZSCORE', processes, channel)
         local heard = lasts and redis.pcall('PUBLISH', channel .. ':' .. string.sub(lasts, -3), message) or 0
@@ -77,13 +77,13 @@ local function queue_functions()
         return heard ~= 0
     end
 
-    -- The message that makes a process look when so many ms have passed since then.
+    -- Returns the message that makes a process check after so many ms.
     local function check_message(lock, remaining, now, is_ours)
         return 'next ' .. remaining .. ' ' .. now .. ' ' .. is_ours .. ' ' .. lock
     end
 
-    -- Sends a message to `most` of the processes whose places last longest. A thousand are tried:
-    -- those that do not listen lose their places.
+    -- Sends a message to `most` of the processes whose entries last longest. A thousand are tried:
+    -- those that do not listen are removed.
     local function notify_others(message, processes, sent, most)
         local passed = 0
         for _ = 1, 10 do
@@ -106,9 +106,9 @@ local function queue_functions()
         return not channel or unreachable[channel]
     end
 
-    -- Tells the process of the first one in line for how many ms the lock is held, so that it looks then.
-    -- Whoever does not hear it is gone. The process that was `sent` the lock knows; whether it is alive is what
-    -- others have to find out. What the caller knows need not be asked for: who is the first, and that the
+    -- Notifies the process of the queue's head for how many ms the lock is held, so that it checks then.
+    -- A process that does not listen is gone. The process that was `sent` the lock knows; others have to
+    -- find out whether it is alive. The caller may pass its knowledge: the head, and that the
     -- lock is held for so many ms since then.
     local function notify_next(lock, queue, processes, is_ours, sent, member, remaining, since)
         local message

@@ -1,4 +1,4 @@
--- What quick_release.lua has left: something about those in line is out of the ordinary, or the owner does not hold the
+-- The cases that quick_release.lua leaves: the queue is in an unusual state, or the owner does not hold the
 -- lock, or there is more to it.
 
 if sent_to then
@@ -6,7 +6,7 @@ if sent_to then
     return 1
 elseif is_plain then
     if is_released then
-        -- Given to somebody who did not hear it.
+        -- Granted to a process that does not listen.
         redis.pcall('DEL', lock)
     else
         redis.call('DEL', lock, release_key)
@@ -31,7 +31,7 @@ if ours and keep > 0 then
     redis.pcall('PEXPIRE', token_key, retention(keep + TOKEN_RETENTION, number, clock()))
     if redis.pcall('EXISTS', queue) == 1 then
         local queued = queue_functions()
-        -- Whoever was sent the lock and lets it go has heard of it.
+        -- An owner that releases a sent lock has received it.
         pcall(queued.heard_from, processes, owner)
         pcall(queued.notify_next, lock, queue, processes, 1, nil)
     end
@@ -46,14 +46,14 @@ else
     redis.call('PEXPIRE', tombstone or release_key, REMEMBERED)
     local queued = redis.call('EXISTS', queue) == 1 and queue_functions()
     if queued then
-        -- By pcall: whoever races need not have the rights of a line.
+        -- By pcall: a client that races need not have the rights for a queue.
         pcall(queued.heard_from, processes, owner, queued.channel_of(mine))
     end
     if queued and mine ~= '' then
         local is_first = redis.call('ZRANGE', queue, '0', '0')[1] == mine
         redis.call('ZREM', queue, mine)
         if is_first and value == '' and redis.call('EXISTS', lock) == 0 then
-            -- It was to look, and has not.
+            -- It was to check at the expiry, and has not.
             pcall(queued.grant_next, lock, token_key, queue, processes, nil, true)
         elseif is_first then
             pcall(queued.notify_next, lock, queue, processes, 0, nil)

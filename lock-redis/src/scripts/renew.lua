@@ -1,12 +1,11 @@
 -- Renews the leases of a batch of claims. Never re-creates, never adopts, never shortens.
 --
--- KEYS  for each claim: the lock, its fence, its queue, its places, its bell
--- ARGV  for each claim: owner, ttl in ms, '1' to prolong the fence, and what stood for it in the queue if it
+-- KEYS  for each claim: the lock, its token key, its queue, its processes, its release key
+-- ARGV  for each claim: owner, ttl in ms, '1' to prolong the token key, and its queue entry if it
 --       was sent the lock and has not said so yet, or ''
 -- Answers for each claim {number, lease in ms}, or {'', 0}: not held
 --
--- Those who wait are told where the lock was there and is not any more: somebody has deleted it by hand, or its
--- lease has ended. Then whoever is next in line gets it.
+-- If the lock is gone, deleted by hand or expired, the next waiter in the queue gets it.
 
 local answers = {}
 local queued
