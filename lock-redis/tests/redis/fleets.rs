@@ -420,7 +420,7 @@ pub(crate) fn peer(library: Library, server: &Server, arguments: &[&str]) -> Pee
     library.start(&[&[&*server.port().to_string()], arguments].concat())
 }
 
-/// A waiter that has been contended, and whom the server is going to tell.
+/// Starts a waiter that met contention, and that the server is going to notify.
 pub(crate) async fn resting(
     server: &Server,
     locks: &Locker,

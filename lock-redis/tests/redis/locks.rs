@@ -28,7 +28,7 @@ fn get(server: &Server, key: &str) -> Option<String> {
     server.command(&["GET", key])
 }
 
-/// The number that a token was made from.
+/// Returns the number that a token was made from.
 fn number(grant: &lock_core::backend::Grant) -> u64 {
     grant.token.expect("this backend has tokens").backend_number()
 }

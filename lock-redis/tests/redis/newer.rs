@@ -24,7 +24,7 @@ fn is_newer() -> bool {
     !rights_to_delete().is_empty()
 }
 
-/// How many releases were no scripts, and how many scripts there were.
+/// Returns how many releases were no scripts, and how many scripts ran.
 fn done(server: &Server) -> (u64, u64) {
     (server.calls("delifeq"), server.calls("evalsha"))
 }
@@ -249,7 +249,7 @@ async fn an_attempt_that_was_half_done_does_not_say_that_it_did_nothing() {
     assert_eq!(failover.newer.waiting("n"), 0);
 }
 
-/// Nobody could mark a lock there, and nobody has to.
+/// Checks that a waiter rests on a server where no lock can be marked.
 #[tokio::test]
 async fn who_is_back_at_an_older_server_rests_without_a_mark() {
     let newer = Server::start();
@@ -269,7 +269,7 @@ async fn who_is_back_at_an_older_server_rests_without_a_mark() {
     assert!(older.get("n").unwrap().ends_with(char::is_numeric), "it is not marked");
 }
 
-/// The bell has fallen down meanwhile, as it does after ten minutes, and the next waiter hangs up another one.
+/// Lets the release key expire, as it does after ten minutes; the next waiter sets it again.
 #[tokio::test]
 async fn a_lock_that_is_marked_is_not_marked_again() {
     let server = Server::start();

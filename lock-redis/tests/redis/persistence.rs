@@ -32,7 +32,7 @@ async fn back_in_touch(locks: &Redis) {
     locks.inspect(&name("n")).await.expect("the line was made anew");
 }
 
-/// The holder has not asked, and is told by its own renewal.
+/// Waits until the holder's own renewal notifies it of the loss.
 async fn told_of_its_loss(guard: &LockGuard) {
     let deadline = guard.valid_for();
     let began = Moment::now();
@@ -277,19 +277,19 @@ impl Pair {
         connect(&self.way()).await
     }
 
-    /// Until the replica knows what the primary has acknowledged.
+    /// Waits until the replica knows everything that the primary has acknowledged.
     fn replicate(&self) {
         let mut shell = self.primary.shell();
         shell.command(&["SET", "mark", "x"]).unwrap();
         assert_eq!(shell.command(&["WAIT", "1", "4000"]).unwrap().text(), "1");
     }
 
-    /// From here on the replica learns nothing any more.
+    /// Cuts the replica off from the primary.
     fn cut(&self) {
         let _: String = self.replica.run("REPLICAOF NO ONE");
     }
 
-    /// The primary dies, and its replica takes over.
+    /// Kills the primary, so that its replica takes over.
     fn fail_over(&self) {
         self.primary.kill();
         let _: String = self.replica.run("REPLICAOF NO ONE");

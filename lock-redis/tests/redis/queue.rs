@@ -30,7 +30,7 @@ fn waiter(ttl: u64) -> Claim {
     claim
 }
 
-/// A claim that stands in line.
+/// Creates a claim that queues.
 async fn in_line(locks: &Redis, ttl: u64) -> Claim {
     let waiter = waiter(ttl);
     contended(locks.try_acquire(&waiter).await);
@@ -47,7 +47,7 @@ async fn let_go(locks: &Redis, held: &Claim) {
     assert_eq!(locks.release(held, ReleaseMode::now()).await.unwrap(), Release::Released);
 }
 
-/// The grant that a waiter is sent.
+/// Waits for the grant that a waiter is sent.
 async fn sent(locks: &Redis, waiter: &Claim) -> Grant {
     match tokio::time::timeout(SOON, locks.wait(waiter)).await.expect("it is called").unwrap() {
         Wake::Granted(grant) => grant,
@@ -62,7 +62,7 @@ fn lease(grant: &Grant) -> Duration {
     }
 }
 
-/// Whose the lock is on the server.
+/// Returns the holder of the lock on the server.
 fn holder(server: &Server) -> Option<String> {
     server.get("n").map(|value| value.split(' ').next().unwrap().to_owned())
 }
@@ -72,7 +72,7 @@ fn assert_held_by(server: &Server, claim: &Claim) {
     assert_eq!(holder(server), Some(claim.owner.expose()));
 }
 
-/// What is there when nobody holds the lock and nobody waits.
+/// Asserts that only the token key is left without a holder and waiters.
 #[track_caller]
 fn assert_no_residue(server: &Server) {
     assert_eq!(server.keys(), ["{n}%token"]);
@@ -318,7 +318,7 @@ impl Fleet {
         Self { server, network, holder, held, lockers, waiting, served }
     }
 
-    /// All have asked again, and have their places.
+    /// Waits until all have asked again and have their queue entries.
     async fn is_back(&self) {
         let subscribed = || self.server.run::<Vec<String>>("PUBSUB CHANNELS").len();
         eventually(|| subscribed() == Self::PROCESSES + 1).await;

@@ -58,7 +58,7 @@ impl Scene {
         Self { server, proxy, locks, held, guard, dropped, waiter }
     }
 
-    /// While the server refuses, for `advice`: every verb says so, and means it.
+    /// Checks that every verb reports the refusal with this `advice`.
     async fn check_verbs(&self, still: Still, advice: &str) {
         let refused = |fault: Fault| {
             let what = (fault.effect(), fault.kind());
@@ -95,7 +95,7 @@ impl Scene {
         }
     }
 
-    /// While the server refuses: those who use locks are told, and lose nothing by it.
+    /// Checks that guards are notified while the server refuses, and lose nothing.
     async fn check_guards(&self, advice: &str) {
         let refused = |error: &Error| {
             let shown = format!("{error}: {:?}", error.source().map(ToString::to_string));
@@ -112,7 +112,7 @@ impl Scene {
         assert!(!self.waiter.is_finished());
     }
 
-    /// Those who let go while the server refuses need no second call.
+    /// Checks that a release during the refusal needs no second call.
     async fn check_release(self, off: impl FnOnce(&Server)) {
         let Self { server, proxy, locks, held, guard, dropped, waiter } = self;
         let tries = [&guard, &dropped].map(|guard| proxy.count(&*guard.owner().expose()));

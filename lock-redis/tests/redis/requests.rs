@@ -60,7 +60,7 @@ impl Scripts {
     }
 }
 
-/// By the address of the client. What has no explanation is a failure.
+/// Counts the requests by the address of the client. A request without an explanation is a failure.
 fn account(lines: &[String]) -> BTreeMap<&str, Asked> {
     let scripts = Scripts::of_this_version();
     let mut clients: BTreeMap<&str, Asked> = BTreeMap::new();
@@ -100,7 +100,7 @@ fn account(lines: &[String]) -> BTreeMap<&str, Asked> {
     clients
 }
 
-/// When the server was asked that.
+/// Returns the time at which the server received that request.
 fn time_of(line: &str) -> Duration {
     let seconds = line.split(' ').next().and_then(|seconds| seconds.parse().ok());
     Duration::from_secs_f64(seconds.expect("a line of MONITOR begins with the time"))

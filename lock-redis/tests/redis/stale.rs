@@ -71,7 +71,7 @@ impl Scene {
         }
     }
 
-    /// The holder releases the lock, and the waiter is granted it: how long that takes.
+    /// Measures the time from the release to the grant of the waiter.
     async fn standstill(&self, locks: &Redis, waiter: &Claim) -> Duration {
         let began = Moment::now();
         let released = self.holder.release(&self.held, ReleaseMode::now()).await.unwrap();
@@ -100,7 +100,7 @@ fn waiter() -> Claim {
     claim
 }
 
-/// So many claims that are queued.
+/// Queues this many claims.
 async fn queued(locks: &Redis, count: usize) -> Vec<Claim> {
     let waiters: Vec<_> = (0..count).map(|_| waiter()).collect();
     let mut asking = tokio::task::JoinSet::new();
@@ -112,7 +112,7 @@ async fn queued(locks: &Redis, count: usize) -> Vec<Claim> {
     waiters
 }
 
-/// They are served, or give up: their process does not know them any more.
+/// Waits until they are served or refused: their process does not know them any more.
 async fn gone(locks: &Redis, waiters: Vec<Claim>) {
     let mut releasing = tokio::task::JoinSet::new();
     for waiter in waiters {

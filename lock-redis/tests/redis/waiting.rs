@@ -18,7 +18,7 @@ const LONG: u64 = 300 * SECOND;
 /// What a loaded machine may need.
 const SOON: Duration = Duration::from_secs(10);
 
-/// A waiter that has been contended, asked to be told, and rests.
+/// Starts a waiter that met contention, asked for a notification, and rests.
 async fn resting(server: &Server, locks: &Redis, waiter: &Claim) -> JoinHandle<Wake> {
     contended(locks.try_acquire(waiter).await);
     let asked = server.calls("client|caching");
@@ -138,7 +138,7 @@ async fn a_holder_of_another_kind_is_watched_as_such() {
     assert!(matches!(locks.wait(&quiet).await.unwrap(), Wake::Retry));
 }
 
-/// As [`resting`], after an attempt.
+/// Starts a resting waiter after an attempt.
 async fn resting_on(server: &Server, locks: &Redis, waiter: &Claim) -> JoinHandle<Wake> {
     let asked = server.calls("client|caching");
     let resting = tokio::spawn({
