@@ -120,7 +120,7 @@ impl Link {
     ) -> Result<Replicated<T>, Fault> {
         if let Some(replicas) = &self.replicas {
             return replicas
-                .run(self.exclusive_connection(connection), connection, call, prelude)
+                .run(|| self.exclusive_connection(connection), connection, call, prelude)
                 .await;
         }
         let (since, answer) = self.send(connection, call, prelude).await;

@@ -69,18 +69,22 @@ impl Replicas {
 
     /// Runs a writing script after the `prelude` that a cluster may need, and waits for the
     /// replicas.
-    pub(crate) async fn run<T: FromRedisValue>(
+    pub(crate) async fn run<T, C>(
         &self,
-        connect: impl Future<Output = Result<ExclusiveConnection, Fault>>,
+        connect: impl FnOnce() -> C,
         shared: &Connection,
         call: &Call,
         prelude: Option<ClusterPrelude<'_>>,
-    ) -> Result<Replicated<T>, Fault> {
+    ) -> Result<Replicated<T>, Fault>
+    where
+        T: FromRedisValue,
+        C: Future<Output = Result<ExclusiveConnection, Fault>>,
+    {
         let _turn = self.turns.acquire().await;
         let asked = shared.track_exclusive();
         let own = match self.take_idle(shared.id()) {
             Some(own) => own,
-            None => connect.await?,
+            None => connect().await?,
         };
         let mut redis = own.redis.clone();
         let work = async {
