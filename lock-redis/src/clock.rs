@@ -1,27 +1,37 @@
 //! The server's clock, as far as one of its answers tells it.
 
-use std::time::Duration;
-
 use lock_core::clock::Moment;
+use lock_core::clock::sleep;
+use std::future::Future;
+use std::time::Duration;
 
 /// What the server's clock said at some time after a moment of ours.
 ///
-/// `asked` was read before the request was written, and `said` when it ran. So whatever the server does at its
+/// `asked` was read before the request was written, and `time` when it ran. So whatever the server does at its
 /// time `said + x` is done by ours at `asked + x` at the earliest, but for clocks that run at different
 /// rates.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Said {
+pub(crate) struct ServerTime {
     pub(crate) asked: Moment,
     /// In µs.
-    pub(crate) said: u64,
+    pub(crate) time: u64,
 }
 
-impl Said {
-    /// When the server did what it did at its time `at` in µs: not later than that. `None` if that is more
-    /// than `reach` from here, or before it.
+impl ServerTime {
+    /// Returns the latest local moment at which the server can have acted at its time `at`, in µs.
+    /// Returns `None` if `at` is before this reading, or more than `reach` after it.
     pub(crate) fn local(self, at: u64, reach: Duration) -> Option<Moment> {
-        let passed = Duration::from_micros(at.checked_sub(self.said)?);
+        let passed = Duration::from_micros(at.checked_sub(self.time)?);
         (passed <= reach).then(|| self.asked + (passed - passed / 100))
+    }
+}
+
+/// Returns the result of `work`, or `None` after `limit`.
+pub(crate) async fn within<T>(limit: Duration, work: impl Future<Output = T>) -> Option<T> {
+    tokio::select! {
+        biased;
+        done = work => Some(done),
+        () = sleep(limit) => None,
     }
 }
 
@@ -35,11 +45,11 @@ mod tests {
         let ms = Duration::from_millis;
         // The answer was made 30 ms later; the server's clock is wrong by days, and runs fast or slow.
         for rate in [0.99, 1.0, 1.01] {
-            let said = Said { asked, said: 1_000_000 };
+            let time = ServerTime { asked, time: 1_000_000 };
             for passed in [0_u32, 1, 500, 10_000] {
                 let at = 1_000_000 + (f64::from(passed) * 1000.0 * rate) as u64;
                 let truth = asked + ms(30) + ms(u64::from(passed));
-                let local = said.local(at, ms(20_000)).unwrap();
+                let local = time.local(at, ms(20_000)).unwrap();
                 assert!(local <= truth, "{passed} at {rate}");
                 let early = truth.saturating_since(local);
                 assert!(early <= ms(31) + ms(u64::from(passed) / 49), "{early:?} too early");
@@ -49,10 +59,10 @@ mod tests {
 
     #[test]
     fn what_is_too_far_away_is_not_known() {
-        let said = Said { asked: Moment::now(), said: 1_000_000 };
+        let time = ServerTime { asked: Moment::now(), time: 1_000_000 };
         let reach = Duration::from_secs(1);
-        assert!(said.local(2_000_000, reach).is_some());
-        assert!(said.local(2_000_001, reach).is_none());
-        assert!(said.local(999_999, reach).is_none(), "before it was asked, the clock was set");
+        assert!(time.local(2_000_000, reach).is_some());
+        assert!(time.local(2_000_001, reach).is_none());
+        assert!(time.local(999_999, reach).is_none(), "before it was asked, the clock was set");
     }
 }

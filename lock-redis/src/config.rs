@@ -1,25 +1,28 @@
 //! Where the server is and how to talk to it.
 
+use crate::connection::address::Address;
+use crate::connection::address::Endpoint;
+use crate::connection::address::Login;
+use crate::connection::address::Sentinels;
+#[cfg(feature = "tls")]
+use crate::connection::tls::Certificates;
+#[cfg(feature = "tls")]
+use crate::connection::tls::Pem;
+use crate::keys::Keys;
+use crate::keys::Names;
+use crate::limits::MAX_TTL;
+use crate::limits::MIN_TTL;
+use lock_core::Error;
+use lock_core::ErrorKind;
+use lock_core::Order;
+use lock_core::url::Authority;
+use lock_core::url::Host;
+use lock_core::url::Url;
 use std::fmt;
 use std::time::Duration;
 
-use lock_core::url::{Authority, Host, Url};
-use lock_core::{Error, ErrorKind, Order};
-
-use crate::address::{Address, Login};
-use crate::keys::{Keys, Names};
-use crate::replicas::Wanted;
-use crate::sentinel::Sentinels;
-#[cfg(feature = "tls")]
-use crate::tls::{Certificates, Pem};
-
 const DEFAULT_PORT: u16 = 6379;
 const DEFAULT_SENTINEL_PORT: u16 = 26379;
-
-/// Leases are counted in milliseconds, and a round trip takes one or two.
-pub(crate) const TTL_MIN: Duration = Duration::from_millis(10);
-/// Unless `max_ttl` says less.
-pub(crate) const TTL_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// How long replicas are waited for unless `min_replicas_timeout` says otherwise, and at most.
 const REPLICAS_TIMEOUT: Duration = Duration::from_millis(500);
@@ -41,8 +44,8 @@ const REPLICAS_TIMEOUT_MAX: Duration = Duration::from_secs(60);
 /// no password and nothing of what is in the files.
 #[derive(Clone)]
 pub struct Config {
-    pub(crate) place: Place,
-    /// Members of a cluster, to be asked where its slots are. None: there is one server, and it is at `place`.
+    pub(crate) endpoint: Endpoint,
+    /// Members of a cluster, to be asked where its slots are. None: there is one server, and it is at `endpoint`.
     pub(crate) members: Vec<Host>,
     pub(crate) login: Login,
     pub(crate) database: i64,
@@ -50,20 +53,11 @@ pub struct Config {
     pub(crate) max_ttl: Duration,
     /// `None`: the best that the server offers.
     pub(crate) order: Option<Order>,
-    pub(crate) replicas: Option<Wanted>,
+    pub(crate) replicas: Option<MinReplicas>,
     #[cfg(feature = "tls")]
     pub(crate) certificates: Certificates,
     #[cfg(feature = "__simulation")]
-    pub(crate) network: Option<crate::simulation::Way>,
-}
-
-/// How the server is found.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
-    /// It is known where it is.
-    Fixed(Address),
-    /// The sentinels know.
-    Named(Sentinels),
+    pub(crate) network: Option<crate::simulation::NetworkHandle>,
 }
 
 impl Config {
@@ -106,7 +100,7 @@ impl Config {
         Url::parse(url)?.try_into()
     }
 
-    /// What it takes out of `url`.
+    /// Reads the configuration out of `url`, and removes its options there.
     fn of(url: &mut Url) -> Result<Self, Error> {
         let mut config = match url.scheme() {
             scheme @ ("rediss" | "rediss+sentinel" | "rediss+cluster")
@@ -119,8 +113,8 @@ impl Config {
             }
             "redis" => Self::at_host(url.authority(DEFAULT_PORT)?, false)?,
             "rediss" => Self::at_host(url.authority(DEFAULT_PORT)?, true)?,
-            "redis+sentinel" => Self::named(url, false)?,
-            "rediss+sentinel" => Self::named(url, true)?,
+            "redis+sentinel" => Self::at_sentinels(url, false)?,
+            "rediss+sentinel" => Self::at_sentinels(url, true)?,
             "redis+cluster" => Self::in_cluster(url.authority(DEFAULT_PORT)?, false)?,
             "rediss+cluster" => Self::in_cluster(url.authority(DEFAULT_PORT)?, true)?,
             "redis+unix" => Self::at_socket(url)?,
@@ -189,7 +183,7 @@ impl Config {
     ///
     /// * a name whose braces leave no companion key in its cluster slot: `a}b`, `{}a`. A pair of braces
     ///   with text in it is a hash tag: `{user}:1`;
-    /// * the companion key of another lock: `{a}%fence`, `{a}%:queue`;
+    /// * the companion key of another lock: `{a}%token`, `{a}%:queue`;
     /// * a name that begins with `%~rights`.
     ///
     /// A client with exact names and one with encoded names may use one key for two names: the exact
@@ -214,7 +208,7 @@ impl Config {
     ///
     /// [`Capabilities::ttl_max`]: lock_core::Capabilities::ttl_max
     pub fn max_ttl(mut self, ttl: Duration) -> Result<Self, Error> {
-        if !(TTL_MIN..=TTL_MAX).contains(&ttl) {
+        if !(MIN_TTL..=MAX_TTL).contains(&ttl) {
             return Err(invalid("max_ttl is out of range; with redis it is from 10ms to 365days"));
         }
         self.max_ttl = ttl;
@@ -251,14 +245,14 @@ impl Config {
         if !(Duration::from_millis(1)..=REPLICAS_TIMEOUT_MAX).contains(&timeout) {
             return Err(invalid("min_replicas_timeout is out of range; it is from 1ms to 1m"));
         }
-        self.replicas = Some(Wanted { count, timeout });
+        self.replicas = Some(MinReplicas { count, timeout });
         self.with_room_for_renewals()
     }
 
     /// Trusts the authorities in `pem`, and no others, to vouch for the server of a `rediss://` URL.
     /// Without this they are those that the system trusts. Wins over the option `ca`.
     ///
-    /// What is no certificate is found when connecting.
+    /// A malformed certificate is found at the first connection.
     #[cfg(feature = "tls")]
     #[must_use]
     pub fn root_certificates(mut self, pem: impl Into<Vec<u8>>) -> Self {
@@ -283,10 +277,10 @@ impl Config {
         self
     }
 
-    /// The shortest lease. A renewal is given up by core after half of the time between two, a sixth of the lease, and
-    /// has to wait for its replicas within that.
+    /// Returns the shortest lease. Core abandons a renewal after half of the renewal interval, a
+    /// sixth of the lease, and the wait for replicas has to fit into that.
     pub(crate) fn min_ttl(&self) -> Duration {
-        TTL_MIN + self.replicas.map_or(Duration::ZERO, |wanted| wanted.timeout * 6)
+        MIN_TTL + self.replicas.map_or(Duration::ZERO, |min_replicas| min_replicas.timeout * 6)
     }
 
     fn with_room_for_renewals(self) -> Result<Self, Error> {
@@ -299,14 +293,14 @@ impl Config {
         Ok(self)
     }
 
-    fn at(place: Place) -> Result<Self, Error> {
+    fn at(endpoint: Endpoint) -> Result<Self, Error> {
         Ok(Self {
-            place,
+            endpoint,
             members: Vec::new(),
             login: Login::default(),
             database: 0,
             keys: Keys::new(Names::default(), "")?,
-            max_ttl: TTL_MAX,
+            max_ttl: MAX_TTL,
             order: None,
             replicas: None,
             #[cfg(feature = "tls")]
@@ -320,13 +314,13 @@ impl Config {
         let Ok([host]) = <[Host; 1]>::try_from(authority.hosts) else {
             return Err(invalid("a Redis URL names one host"));
         };
-        let mut config = Self::at(Place::Fixed(Address::Tcp { host, tls }))?;
+        let mut config = Self::at(Endpoint::Fixed(Address::Tcp { host, tls }))?;
         config.login = authority.credentials.map(Login::from).unwrap_or_default();
         config.database = database(&authority.path)?;
         Ok(config)
     }
 
-    fn named(url: &mut Url, tls: bool) -> Result<Self, Error> {
+    fn at_sentinels(url: &mut Url, tls: bool) -> Result<Self, Error> {
         let Authority { credentials, hosts, path } = url.authority(DEFAULT_SENTINEL_PORT)?;
         let (service, number) = path.split_once('/').unwrap_or((&path, ""));
         if service.is_empty() {
@@ -336,7 +330,7 @@ impl Config {
         }
         let login = Login::take_from(url, "sentinel_user", "sentinel_password")?;
         let service = service.to_owned();
-        let mut config = Self::at(Place::Named(Sentinels { hosts, service, tls, login }))?;
+        let mut config = Self::at(Endpoint::Sentinel(Sentinels { hosts, service, tls, login }))?;
         config.login = credentials.map(Login::from).unwrap_or_default();
         config.database = database(number)?;
         Ok(config)
@@ -352,44 +346,26 @@ impl Config {
         }
     }
 
-    /// The same for one member of the cluster.
+    /// Returns the same configuration for one member of the cluster.
     pub(crate) fn at_member(&self, host: Host) -> Self {
-        let tls = self.place.is_encrypted();
-        let place = Place::Fixed(Address::Tcp { host, tls });
-        Self { place, members: Vec::new(), ..self.clone() }
+        let tls = self.endpoint.is_encrypted();
+        let endpoint = Endpoint::Fixed(Address::Tcp { host, tls });
+        Self { endpoint, members: Vec::new(), ..self.clone() }
     }
 
     fn at_socket(url: &mut Url) -> Result<Self, Error> {
         let path = url.path()?.ok_or_else(|| invalid("write redis+unix:///path/of/the/socket"))?;
-        let mut config = Self::at(Place::Fixed(Address::Unix(path.into())))?;
+        let mut config = Self::at(Endpoint::Fixed(Address::Unix(path.into())))?;
         config.login = Login::take_from(url, "user", "password")?;
         config.database = database(&url.take("db")?.unwrap_or_default())?;
         Ok(config)
     }
 }
 
-impl Place {
-    pub(crate) fn is_encrypted(&self) -> bool {
-        match self {
-            Self::Fixed(address) => address.is_encrypted(),
-            Self::Named(sentinels) => sentinels.tls,
-        }
-    }
-}
-
-impl fmt::Display for Place {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Fixed(address) => address.fmt(f),
-            Self::Named(sentinels) => sentinels.fmt(f),
-        }
-    }
-}
-
 impl fmt::Debug for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown = f.debug_struct("Config");
-        shown.field("place", &self.place).field("user", &self.login.user);
+        shown.field("place", &self.endpoint).field("user", &self.login.user);
         if !self.members.is_empty() {
             shown.field("members", &self.members);
         }
@@ -444,6 +420,23 @@ fn invalid(why: &'static str) -> Error {
     Error::new(ErrorKind::Invalid, why)
 }
 
+/// How many replicas have to know of a lock, and for how long they are waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct MinReplicas {
+    pub(crate) count: u32,
+    pub(crate) timeout: Duration,
+}
+
+#[cfg(feature = "__simulation")]
+impl Config {
+    /// Reaches the server through `network`, wherever the URL says that it is.
+    #[must_use]
+    pub fn through(mut self, network: impl crate::simulation::Network) -> Self {
+        self.network = Some(crate::simulation::NetworkHandle(std::sync::Arc::new(network)));
+        self
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -454,7 +447,7 @@ mod tests {
 
     #[test]
     fn urls_are_understood() {
-        for (url, place, user, password, database, prefix) in [
+        for (url, endpoint, user, password, database, prefix) in [
             ("redis://h", tcp("h", 6379), None, None, 0, ""),
             ("redis://h/", tcp("h", 6379), None, None, 0, ""),
             ("REDIS://10.0.0.1:7/3?prefix=a%3Ab%2F", tcp("10.0.0.1", 7), None, None, 3, "a:b/"),
@@ -473,7 +466,7 @@ mod tests {
             ),
         ] {
             let config = Config::new(url).unwrap_or_else(|error| panic!("{url}: {error}"));
-            assert_eq!(config.place, Place::Fixed(place), "{url}");
+            assert_eq!(config.endpoint, Endpoint::Fixed(endpoint), "{url}");
             assert_eq!(config.login.user.as_deref(), user, "{url}");
             assert_eq!(config.login.password.as_deref(), password, "{url}");
             assert_eq!((config.database, config.keys.prefix()), (database, prefix), "{url}");
@@ -488,8 +481,8 @@ mod tests {
         let hosts = hosts.map(|(name, port)| Host { name: name.into(), port }).to_vec();
         let login = Login { user: Some("s".into()), password: Some("q".into()) };
         let service = "my-primary".to_owned();
-        let place = Place::Named(Sentinels { hosts, service, tls: false, login });
-        assert_eq!((config.place, config.database), (place, 3));
+        let endpoint = Endpoint::Sentinel(Sentinels { hosts, service, tls: false, login });
+        assert_eq!((config.endpoint, config.database), (endpoint, 3));
         assert_eq!(config.login.user.as_deref(), Some("u"));
         let alone = Config::new("redis+sentinel://a/name").unwrap();
         assert_eq!((alone.login, alone.database), (Login::default(), 0));
@@ -564,7 +557,7 @@ mod tests {
         assert_eq!(config.members, [host("a", 6379), host("b", 7), host("::1", 8)]);
         assert_eq!((config.keys.prefix(), config.order), ("x:", Some(Order::PerProcess)));
         let member = config.at_member(host("c", 9));
-        assert_eq!(member.place, Place::Fixed(tcp("c", 9)));
+        assert_eq!(member.endpoint, Endpoint::Fixed(tcp("c", 9)));
         assert_eq!(member.login.password.as_deref(), Some("p"));
         assert_eq!(Config::new("redis+cluster://a/0").unwrap().members.len(), 1);
         assert!(Config::new("redis://a").unwrap().members.is_empty());
@@ -580,16 +573,16 @@ mod tests {
     #[test]
     fn the_longest_lease_is_within_limits() {
         let of = |url: &str| Config::new(url).unwrap().max_ttl;
-        assert_eq!(of("redis://h"), TTL_MAX);
+        assert_eq!(of("redis://h"), MAX_TTL);
         assert_eq!(of("redis://h?max_ttl=1h%2030m"), Duration::from_secs(5400));
-        assert_eq!(of("redis+unix:///s?max_ttl=10ms"), TTL_MIN);
+        assert_eq!(of("redis+unix:///s?max_ttl=10ms"), MIN_TTL);
         let config = Config::new("redis://h").unwrap();
-        for wrong in [Duration::ZERO, TTL_MIN / 2, TTL_MAX + TTL_MIN, Duration::MAX] {
+        for wrong in [Duration::ZERO, MIN_TTL / 2, MAX_TTL + MIN_TTL, Duration::MAX] {
             let error = config.clone().max_ttl(wrong).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Invalid);
             assert!(error.to_string().contains("10ms to 365days"), "{error}");
         }
-        assert_eq!(config.max_ttl(TTL_MAX).unwrap().max_ttl, TTL_MAX);
+        assert_eq!(config.max_ttl(MAX_TTL).unwrap().max_ttl, MAX_TTL);
     }
 
     #[test]
@@ -603,14 +596,14 @@ mod tests {
     #[test]
     fn replicas_are_waited_for_on_demand() {
         let of = |url: &str| Config::new(url).unwrap().replicas;
-        let wanted = |count, timeout| Some(Wanted { count, timeout });
+        let min_replicas = |count, timeout| Some(MinReplicas { count, timeout });
         assert_eq!(of("redis://h"), None);
-        assert_eq!(of("redis://h?min_replicas=2"), wanted(2, REPLICAS_TIMEOUT));
+        assert_eq!(of("redis://h?min_replicas=2"), min_replicas(2, REPLICAS_TIMEOUT));
         let second = Duration::from_secs(1);
-        assert_eq!(of("redis://h?min_replicas_timeout=1s&min_replicas=1"), wanted(1, second));
+        assert_eq!(of("redis://h?min_replicas_timeout=1s&min_replicas=1"), min_replicas(1, second));
         let of_cluster = Config::new("redis+cluster://h?min_replicas=1").unwrap();
         let member = of_cluster.at_member(Host { name: "a".into(), port: 1 });
-        assert_eq!(member.replicas, wanted(1, REPLICAS_TIMEOUT));
+        assert_eq!(member.replicas, min_replicas(1, REPLICAS_TIMEOUT));
         let shortest = |url: &str| Config::new(url).unwrap().min_ttl().as_millis();
         assert_eq!(shortest("redis://h"), 10);
         assert_eq!(
@@ -635,7 +628,7 @@ mod tests {
             assert_eq!(error.kind(), ErrorKind::Invalid);
             assert!(error.to_string().contains("cert and key go together"), "{error}");
         }
-        assert!(Config::new("rediss+sentinel://h/name?ca=d").unwrap().place.is_encrypted());
+        assert!(Config::new("rediss+sentinel://h/name?ca=d").unwrap().endpoint.is_encrypted());
         let config = Config::new("rediss://h?cert=/a%20b&key=/c&ca=d").unwrap();
         let shown = format!("{config:?}");
         assert!(shown.contains(r#""/a b""#) && shown.contains(r#""d""#), "{shown}");

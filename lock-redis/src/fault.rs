@@ -12,32 +12,35 @@ use lock_core::backend::{Effect, Fault, FaultKind};
 use lock_core::{Error, ErrorKind};
 use redis::{ErrorKind as RedisKind, RedisError};
 
-use crate::address::Address;
-use crate::config::Place;
+use crate::connection::address::{Address, Endpoint};
 
 use Effect::{NotApplied, Unknown};
 use FaultKind::{Broken, Denied, Invalid, Unavailable, Unsupported};
 
-/// A request that failed.
-pub(crate) fn fault(doing: &'static str, error: &RedisError) -> Fault {
+/// Returns the fault of a request that failed.
+pub(crate) fn fault(action: &'static str, error: &RedisError) -> Fault {
     let (effect, kind, advice) = classify(error);
-    let trouble = Trouble { doing, advice: advice.into(), said: Said(redact(&error.to_string())) };
+    let source = RequestError {
+        action,
+        advice: advice.into(),
+        said: ServerMessage(redact(&error.to_string())),
+    };
     match effect {
-        NotApplied => Fault::not_applied(kind, trouble),
-        Unknown => Fault::unknown(kind, trouble),
+        NotApplied => Fault::not_applied(kind, source),
+        Unknown => Fault::unknown(kind, source),
     }
 }
 
-/// A connection that could not be made, so that no request was sent.
+/// Returns the fault of a failed connection attempt, after which no request was sent.
 pub(crate) fn no_connection(address: &Address, error: &RedisError) -> Fault {
-    let said = Said(redact(&error.to_string()));
+    let said = ServerMessage(redact(&error.to_string()));
     #[cfg(feature = "tls")]
     if let Some((kind, advice)) = handshake(error) {
         let advice = format!("{advice}; at {address}");
-        return Fault::not_applied(kind, NoTls { advice, said });
+        return Fault::not_applied(kind, TlsError { advice, said });
     }
     let (_, kind, advice) = classify(error);
-    // What the server says itself has an advice of its own.
+    // An error of the server itself has its own advice.
     let from_the_line = kind == Unavailable && error.kind() == RedisKind::Io;
     let advice = match address {
         Address::Tcp { tls, .. }
@@ -52,26 +55,26 @@ pub(crate) fn no_connection(address: &Address, error: &RedisError) -> Fault {
         _ if from_the_line => format!("check that the server at {address} runs and is reachable"),
         _ => advice.to_owned(),
     };
-    Fault::not_applied(kind, Trouble { doing: "connect", advice, said })
+    Fault::not_applied(kind, RequestError { action: "connect", advice, said })
 }
 
-/// The server was silent for too long while a connection was made.
-pub(crate) fn silent(address: &str) -> Fault {
+/// Returns the fault of a server that did not answer in time during a connection attempt.
+pub(crate) fn unanswered(address: &str) -> Fault {
     Fault::not_applied(Unavailable, format!("the server at {address} does not answer"))
 }
 
-/// The same, and it may have been spoken to in the wrong way.
-pub(crate) fn silent_from_the_start(place: &Place) -> Fault {
-    let hint = match place.is_encrypted() {
+/// Returns the same fault for a server that may expect another protocol.
+pub(crate) fn no_handshake(endpoint: &Endpoint) -> Fault {
+    let hint = match endpoint.is_encrypted() {
         true => "; check that it expects encrypted connections on this port",
         false => "",
     };
-    Fault::not_applied(Unavailable, format!("the server at {place} does not answer{hint}"))
+    Fault::not_applied(Unavailable, format!("the server at {endpoint} does not answer{hint}"))
 }
 
-/// An answer that no script of ours gives.
-pub(crate) fn odd_answer(doing: &'static str, what: impl fmt::Display) -> Fault {
-    let said = format!("cannot {doing}: the server gave an answer that makes no sense: {what}");
+/// Returns the fault of an answer that none of this crate's scripts gives.
+pub(crate) fn unexpected_answer(action: &'static str, what: impl fmt::Display) -> Fault {
+    let said = format!("cannot {action}: the server gave an answer that makes no sense: {what}");
     Fault::unknown(Broken, redact(&said))
 }
 
@@ -84,10 +87,10 @@ pub(crate) fn missing_rights(commands: &[String]) -> Error {
 }
 
 /// Returns true if one side refused the certificate of the other. Their files may just be replaced.
-pub(crate) fn is_distrust(fault: &Fault) -> bool {
+pub(crate) fn is_certificate_refusal(fault: &Fault) -> bool {
     use std::error::Error;
 
-    fault.kind() == Denied && matches!(fault.source(), Some(source) if source.is::<NoTls>())
+    fault.kind() == Denied && matches!(fault.source(), Some(source) if source.is::<TlsError>())
 }
 
 /// Returns the same fault for a claim that goes on waiting until it has passed.
@@ -98,7 +101,7 @@ pub(crate) fn as_outage(fault: Fault) -> Fault {
     }
 }
 
-/// The same fault, before there is a backend.
+/// Converts the fault for a caller that has no backend yet.
 pub(crate) fn error(fault: Fault) -> Error {
     let kind = fault.kind().into();
     let message = match fault.kind() {
@@ -108,30 +111,30 @@ pub(crate) fn error(fault: Fault) -> Error {
         Broken => "the server answers what no Redis server does",
         _ => "the server cannot accept this",
     };
-    match fault.into_source().downcast::<NoTls>() {
+    match fault.into_source().downcast::<TlsError>() {
         Ok(no_tls) => Error::new(kind, no_tls.advice).with_source(no_tls.said),
         Err(source) => Error::new(kind, message).with_source(source),
     }
 }
 
-/// True if the connection is of no use any more.
+/// Returns true if the connection is unusable after this error.
 pub(crate) fn is_broken(error: &RedisError) -> bool {
     error.is_unrecoverable_error() || error.is_io_error()
 }
 
-/// True if another server holds the locks: this one is a replica.
-pub(crate) fn is_elsewhere(error: &RedisError) -> bool {
+/// Returns true if this server is a replica, so that another server holds the locks.
+pub(crate) fn is_replica_refusal(error: &RedisError) -> bool {
     matches!(error.code(), Some("READONLY" | "MASTERDOWN"))
 }
 
-/// True if the server lacks a command, or keeps it from this user.
+/// Returns true if the server lacks a command or denies it to this user.
 pub(crate) fn is_refused(error: &RedisError) -> bool {
     let (_, kind, _) = classify(error);
     matches!(kind, Denied | Unsupported)
 }
 
-/// True if the server refuses work for now: another time it may accept the same.
-pub(crate) fn is_passing(error: &RedisError) -> bool {
+/// Returns true if the server refuses work for now, and may accept the same request later.
+pub(crate) fn is_transient(error: &RedisError) -> bool {
     let first =
         error.clone().into_server_errors().and_then(|errors| Some(errors.first()?.1.clone()));
     let (effect, kind, _) = classify(first.map(RedisError::from).as_ref().unwrap_or(error));
@@ -162,8 +165,8 @@ fn classify(error: &RedisError) -> (Effect, FaultKind, &'static str) {
     }
 }
 
-/// What went wrong while the encryption was set up, by either side's account; `None` if it was something
-/// else.
+/// Returns the cause of a failed TLS handshake, as either side reports it, or `None` for another
+/// error.
 #[cfg(feature = "tls")]
 fn handshake(error: &RedisError) -> Option<(FaultKind, &'static str)> {
     use rustls::AlertDescription as Alert;
@@ -190,7 +193,7 @@ fn handshake(error: &RedisError) -> Option<(FaultKind, &'static str)> {
             Denied,
             "the server refuses this client certificate: check who issued it, and its dates",
         ),
-        // Also what TLS 1.2 says when a certificate is missing.
+        // TLS 1.2 also says this when a certificate is missing.
         AlertReceived(Alert::HandshakeFailure) => (
             Denied,
             "the server refuses the handshake: it may want a client certificate, see its log",
@@ -225,7 +228,7 @@ fn handshake(error: &RedisError) -> Option<(FaultKind, &'static str)> {
     })
 }
 
-/// What is inside of an I/O error of the library.
+/// Returns the TLS error inside an I/O error of the library.
 #[cfg(feature = "tls")]
 fn tls_error(error: &RedisError) -> Option<&rustls::Error> {
     use std::error::Error;
@@ -266,7 +269,7 @@ fn classify_reply(code: &str, detail: &str) -> (Effect, FaultKind, &'static str)
         "WRONGTYPE" | "LOCKTYPE" => {
             (Invalid, "the key is in use for something else: choose another name or prefix")
         }
-        "LOCKFENCE" => {
+        "LOCKTOKEN" => {
             (Invalid, "somebody else writes to the key of the fencing tokens: delete it")
         }
         "LOCKSPENT" => (
@@ -279,7 +282,7 @@ fn classify_reply(code: &str, detail: &str) -> (Effect, FaultKind, &'static str)
     (NotApplied, kind, advice)
 }
 
-/// Errors whose code says nothing.
+/// Classifies an error whose code says nothing.
 fn classify_text(detail: &str) -> (Effect, FaultKind, &'static str) {
     // Before version 7, what failed inside a script comes as `ERR Error running script (call to …):
     // @user_script:1: @user_script: 1: -OOM command not …`.
@@ -314,8 +317,9 @@ fn classify_text(detail: &str) -> (Effect, FaultKind, &'static str) {
     }
 }
 
-/// Owner ids are unlock rights, and passwords are passwords; a server repeats arguments in some of its
-/// errors. Of long runs of hex digits only the beginning is shown, and of arguments nothing.
+/// Removes secrets from a message of the server. Owner ids and passwords are rights, and a server
+/// repeats arguments in some of its errors. Only the beginning of a long run of hex digits is
+/// shown, and no arguments.
 fn redact(text: &str) -> String {
     const SHOWN: usize = 8;
     const SECRET: usize = 24;
@@ -335,48 +339,48 @@ fn redact(text: &str) -> String {
     out
 }
 
-/// What was being done, and what to do about it; the server's word is the source.
+/// The failed action and the advice; the server's message is the source.
 #[derive(Debug)]
-struct Trouble {
-    doing: &'static str,
+struct RequestError {
+    action: &'static str,
     advice: String,
-    said: Said,
+    said: ServerMessage,
 }
 
-/// Why there is no encrypted connection, and what to do about it.
+/// The reason for a failed encrypted connection, and the advice.
 #[derive(Debug)]
-struct NoTls {
+struct TlsError {
     advice: String,
-    said: Said,
+    said: ServerMessage,
 }
 
-/// What the server or the system said, without owner ids.
+/// A message of the server or the system, without owner ids.
 #[derive(Debug)]
-struct Said(String);
+struct ServerMessage(String);
 
-impl fmt::Display for Trouble {
+impl fmt::Display for RequestError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "cannot {}: {} ({})", self.doing, self.said, self.advice)
+        write!(f, "cannot {}: {} ({})", self.action, self.said, self.advice)
     }
 }
 
-impl std::error::Error for Trouble {}
+impl std::error::Error for RequestError {}
 
-impl fmt::Display for NoTls {
+impl fmt::Display for TlsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "cannot connect: {} ({})", self.advice, self.said)
     }
 }
 
-impl std::error::Error for NoTls {}
+impl std::error::Error for TlsError {}
 
-impl fmt::Display for Said {
+impl fmt::Display for ServerMessage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl std::error::Error for Said {}
+impl std::error::Error for ServerMessage {}
 
 #[cfg(test)]
 mod tests {

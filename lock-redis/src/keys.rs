@@ -6,10 +6,16 @@
 //! digits or `~`, which no encoded name does. Exact names could, so those that end like a companion
 //! are refused.
 
-use lock_core::backend::{Fault, FaultKind};
-use lock_core::{Encoding, Error, ErrorKind, LockName, OwnerId};
-
-use crate::slots::{slot_of, tag_in};
+use crate::slots::hash_tag;
+use crate::slots::slot_of;
+use crate::slots::tag_in;
+use lock_core::Encoding;
+use lock_core::Error;
+use lock_core::ErrorKind;
+use lock_core::LockName;
+use lock_core::OwnerId;
+use lock_core::backend::Fault;
+use lock_core::backend::FaultKind;
 
 /// Everything printable stays as it is, so that a lock with a plain name has the key that other
 /// libraries give it.
@@ -36,7 +42,7 @@ pub(crate) struct Keys {
     /// `None` for exact names.
     encodings: Option<Encodings>,
     prefix: String,
-    /// What channels begin with. They stand in lists of words.
+    /// The prefix of channels, which stand in lists of words.
     channels: String,
 }
 
@@ -52,14 +58,15 @@ struct Encodings {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LockKeys {
     text: String,
-    /// Where each one ends: that of the lock, those of its [`COMPANIONS`], and what companions begin with.
+    /// The end of each key: the lock's, those of its [`COMPANIONS`], and the common beginning of
+    /// companions.
     ends: [usize; 6],
 }
 
-const COMPANIONS: [&str; 5] = ["fence", "queue", "places", "bell", ""];
-/// What the key of a tombstone has before its owner.
+const COMPANIONS: [&str; 5] = ["token", "queue", "procs", "wake", ""];
+/// The part of a tombstone's key before its owner.
 const TOMBSTONE: &str = "gone:";
-/// What the keys begin with by which rights are tried out, after the prefix.
+/// The part after the prefix of keys for trials of rights.
 const TRIAL: &str = "%~rights";
 
 impl Keys {
@@ -128,17 +135,19 @@ impl Keys {
         Err(Fault::not_applied(FaultKind::Invalid, said))
     }
 
-    /// The keys of the lock under the key `lock`; `None` if that is no key of a lock.
-    pub(crate) fn of_key(lock: &str) -> Option<LockKeys> {
+    /// Returns the keys of the lock under the key `lock`, or `None` if no lock has that key.
+    pub(crate) fn parse(lock: &str) -> Option<LockKeys> {
         LockKeys::of(lock.to_owned())
     }
 
-    /// Where the process `id` hears of locks that were given to it: no key, and no other prefix's.
+    /// Returns the channel on which the process `id` receives grants. It equals no key, and no
+    /// channel of another prefix.
     pub(crate) fn channel(&self, id: &str) -> String {
         format!("{}%~to:{id}", self.channels)
     }
 
-    /// The same in a cluster, for the locks in `slot`: it is in that slot itself, so it is where they are.
+    /// Returns the channel in a cluster, for the locks in `slot`. It is in that slot itself, so the
+    /// server of the locks serves it.
     pub(crate) fn channel_in(&self, slot: u16, id: &str) -> String {
         match hash_tag(&self.channels) {
             // Then there is no other slot.
@@ -147,8 +156,8 @@ impl Keys {
         }
     }
 
-    /// Keys that are nobody's, where this user's rights can be tried out: for each number others, which a cluster has
-    /// elsewhere, unless there is a hash tag in the prefix.
+    /// Returns keys of no lock, for a trial of this user's rights. Each number gives other keys,
+    /// which a cluster has on other members unless the prefix has a hash tag.
     pub(crate) fn for_trial(&self, number: usize) -> LockKeys {
         let number = if number == 0 { String::new() } else { number.to_string() };
         let trial = |prefix| LockKeys::of(format!("{prefix}{TRIAL}{number}"));
@@ -157,7 +166,7 @@ impl Keys {
 }
 
 impl LockKeys {
-    /// `None` if the braces of `lock` are such that nothing can be put into its slot.
+    /// Returns the keys, or `None` if the braces of `lock` allow no companion key in its slot.
     fn of(mut text: String) -> Option<Self> {
         // Different joints, or the locks `a` and `{a}` would share their companions.
         let (before, after) = match hash_tag(&text) {
@@ -182,19 +191,21 @@ impl LockKeys {
         self.part(0)
     }
 
-    /// Who waits in line.
+    /// Returns the key of the queue.
     pub(crate) fn queue(&self) -> &str {
         self.part(2)
     }
 
-    /// There while somebody waits who does not stand in line; deleted when the lock is let go.
-    pub(crate) fn bell(&self) -> &str {
+    /// Returns the release key. It exists while a waiter without a queue entry waits, and a release
+    /// deletes it.
+    pub(crate) fn release_key(&self) -> &str {
         self.part(4)
     }
 
-    /// The lock, its fence, who waits in line, until when the places last, and the bell: as scripts want them.
+    /// Returns the keys of the lock, the fencing token, the queue and its processes, and the
+    /// release key, in the order of the scripts.
     pub(crate) fn all(&self) -> [&str; 5] {
-        [self.lock(), self.part(1), self.queue(), self.part(3), self.bell()]
+        [self.lock(), self.part(1), self.queue(), self.part(3), self.release_key()]
     }
 
     fn part(&self, at: usize) -> &str {
@@ -202,18 +213,19 @@ impl LockKeys {
         &self.text[start..self.ends[at]]
     }
 
-    /// Where all of them are in a cluster.
+    /// Returns the cluster slot of all keys.
     pub(crate) fn slot(&self) -> u16 {
         slot_of(self.lock())
     }
 
-    /// The key that changes when the lock becomes free. A holder of ours rings the bell then, and
-    /// not with each renewal; of others we know no more than the key of the lock.
-    pub(crate) fn telling(&self, holder_is_ours: bool) -> &str {
-        if holder_is_ours { self.bell() } else { self.lock() }
+    /// Returns the key that changes when the lock becomes free. A holder of this library deletes
+    /// the release key then, and not with each renewal. Of a foreign holder only the key of the
+    /// lock is known.
+    pub(crate) fn watched_key(&self, holder_is_ours: bool) -> &str {
+        if holder_is_ours { self.release_key() } else { self.lock() }
     }
 
-    /// The key that tells that `owner` was let go.
+    /// Returns the key that records the release by `owner`.
     pub(crate) fn tombstone(&self, owner: &OwnerId) -> String {
         [self.part(5), TOMBSTONE, &owner.expose()].concat()
     }
@@ -229,13 +241,6 @@ fn is_companion(key: &str) -> bool {
             what.strip_prefix(TOMBSTONE).is_some_and(|owner| owner.parse::<OwnerId>().is_ok());
         is_tombstone || (!what.is_empty() && COMPANIONS.contains(&what))
     })
-}
-
-/// What a cluster hashes instead of the whole key.
-pub(crate) fn hash_tag(key: &str) -> Option<&str> {
-    let (_, rest) = key.split_once('{')?;
-    let (tag, _) = rest.split_once('}')?;
-    (!tag.is_empty()).then_some(tag)
 }
 
 #[cfg(test)]
@@ -271,7 +276,7 @@ mod tests {
             ("", "{user}:1"),
             ("", "a{b"),
             ("", &long),
-            ("", "a%fence"),
+            ("", "a%token"),
         ] {
             let keys = exactly(prefix, name).unwrap();
             assert_eq!(keys.lock(), format!("{prefix}{name}"));
@@ -313,7 +318,7 @@ mod tests {
         assert_eq!(Keys::new(Names::Exact, "app:").unwrap().channel("1"), "app:%~to:1");
     }
 
-    /// What a cluster hashes.
+    /// Returns the part of the key that a cluster hashes.
     fn hashed(key: &str) -> &str {
         hash_tag(key).unwrap_or(key)
     }
@@ -321,24 +326,24 @@ mod tests {
     #[test]
     fn the_keys_are_pinned() {
         // A change splits a fleet into two lock spaces.
-        for (name, lock, fence) in [
-            ("orders/42", "orders/42", "{orders/42}%fence"),
-            ("a:b*[c]", "a:b*[c]", "{a:b*[c]}%fence"),
-            ("{user}:1", "{user}:1", "{user}:1%:fence"),
-            ("{a}", "{a}", "{a}%:fence"),
-            ("a{b", "a{b", "{a{b}%fence"),
-            ("a}b", "a%7Db", "{a%7Db}%fence"),
-            ("{}a", "%7B%7Da", "{%7B%7Da}%fence"),
-            ("a{}{b}", "a%7B%7D%7Bb%7D", "{a%7B%7D%7Bb%7D}%fence"),
-            ("}{a}", "}{a}", "}{a}%:fence"),
-            ("é 1%", "%C3%A9%201%25", "{%C3%A9%201%25}%fence"),
+        for (name, lock, token_key) in [
+            ("orders/42", "orders/42", "{orders/42}%token"),
+            ("a:b*[c]", "a:b*[c]", "{a:b*[c]}%token"),
+            ("{user}:1", "{user}:1", "{user}:1%:token"),
+            ("{a}", "{a}", "{a}%:token"),
+            ("a{b", "a{b", "{a{b}%token"),
+            ("a}b", "a%7Db", "{a%7Db}%token"),
+            ("{}a", "%7B%7Da", "{%7B%7Da}%token"),
+            ("a{}{b}", "a%7B%7D%7Bb%7D", "{a%7B%7D%7Bb%7D}%token"),
+            ("}{a}", "}{a}", "}{a}%:token"),
+            ("é 1%", "%C3%A9%201%25", "{%C3%A9%201%25}%token"),
         ] {
             let keys = of(name);
-            assert_eq!(keys.all()[..2], [lock, fence], "{name}");
+            assert_eq!(keys.all()[..2], [lock, token_key], "{name}");
         }
         let owner = "00112233445566778899aabbccddeeff".parse().unwrap();
         assert_eq!(of("a").tombstone(&owner), "{a}%gone:00112233445566778899aabbccddeeff");
-        assert_eq!(of("a").all()[2..], ["{a}%queue", "{a}%places", "{a}%bell"]);
+        assert_eq!(of("a").all()[2..], ["{a}%queue", "{a}%procs", "{a}%wake"]);
         assert_eq!(keys().channel("1"), "%~to:1");
         assert_eq!(with_prefix("app:").unwrap().channel("1"), "app:%~to:1");
         assert_eq!(of(&"x".repeat(500)).lock().len(), MAX_KEY);
@@ -364,10 +369,10 @@ mod tests {
         }
         let keys = with_prefix("{app}:").unwrap();
         let keys = keys.of(&LockName::new("}{}").unwrap()).unwrap();
-        assert_eq!(keys.all()[..2], ["{app}:}{}", "{app}:}{}%:fence"]);
+        assert_eq!(keys.all()[..2], ["{app}:}{}", "{app}:}{}%:token"]);
     }
 
-    /// Every name over a small alphabet that has all the trouble in it.
+    /// Returns every name over a small alphabet that has all difficult characters.
     fn small_names() -> Vec<String> {
         let mut names = vec![String::new()];
         for _ in 0..5 {

@@ -75,28 +75,24 @@
 //! [`ErrorKind::Unavailable`]: lock_core::ErrorKind::Unavailable
 //! [`Fencing::Seeded`]: lock_core::Fencing::Seeded
 
-mod address;
 mod backend;
 mod clock;
-mod cluster;
 mod config;
+mod connection;
 mod fault;
 mod keys;
-mod line;
-mod link;
+mod limits;
 mod owners;
-mod replicas;
+mod queue;
 mod scripts;
-mod sentinel;
-mod servers;
+mod signal_waiters;
 #[cfg(feature = "__simulation")]
 #[doc(hidden)]
 pub mod simulation;
 mod slots;
-#[cfg(feature = "tls")]
-mod tls;
+mod topology;
 mod value;
-mod waiters;
+mod verbs;
 
 pub use backend::Redis;
 pub use config::Config;

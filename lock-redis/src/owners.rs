@@ -6,20 +6,20 @@ use std::hash::{BuildHasherDefault, Hasher};
 use lock_core::OwnerId;
 
 /// Something for each owner.
-pub(crate) type ByOwner<T> = HashMap<OwnerId, T, BuildHasherDefault<Bits>>;
+pub(crate) type ByOwner<T> = HashMap<OwnerId, T, BuildHasherDefault<OwnerHasher>>;
 
-/// Owners are random, and nobody else chooses those that get into a table: so some of their bits are as good as any
-/// hash of all of them.
+/// Owner ids are random, and no other client chooses those in a table. So some of their bits are as
+/// good as a hash of all of them.
 #[derive(Debug, Default)]
-pub(crate) struct Bits(u64);
+pub(crate) struct OwnerHasher(u64);
 
-impl Hasher for Bits {
+impl Hasher for OwnerHasher {
     fn write(&mut self, bytes: &[u8]) {
         let first = bytes.first_chunk().copied().map(u64::from_ne_bytes);
         self.0 ^= first.unwrap_or_default();
     }
 
-    /// How many bytes come, which is the same for all.
+    /// Ignores the number of bytes, which is the same for all owners.
     fn write_usize(&mut self, _: usize) {}
 
     fn finish(&self) -> u64 {

@@ -1,4 +1,4 @@
-//! The scripts that run on the server. What each one promises stands in its file.
+//! The scripts that run on the server. Each file states its guarantees.
 
 use std::sync::LazyLock;
 
@@ -29,13 +29,13 @@ macro_rules! scripts {
 }
 
 scripts! {
-    acquire: "quick_acquire.lua" "numbers.lua" "line.lua" "acquire.lua";
+    acquire: "quick_acquire.lua" "prelude.lua" "queue.lua" "acquire.lua";
     quick_renew: "quick_renew.lua";
-    renew: "numbers.lua" "line.lua" "renew.lua";
-    release: "quick_release.lua" "numbers.lua" "line.lua" "release.lua";
-    refuse: "numbers.lua" "line.lua" "refuse.lua";
-    break_lock: "numbers.lua" "line.lua" "break.lua";
-    inspect: "numbers.lua" "inspect.lua";
+    renew: "prelude.lua" "queue.lua" "renew.lua";
+    release: "quick_release.lua" "prelude.lua" "queue.lua" "release.lua";
+    refuse: "prelude.lua" "queue.lua" "refuse.lua";
+    break_lock: "prelude.lua" "queue.lua" "break.lua";
+    inspect: "prelude.lua" "inspect.lua";
     rights: "rights.lua";
 }
 
@@ -52,7 +52,7 @@ pub(crate) struct Call {
 
 impl Call {
     pub(crate) fn new(script: &'static Script, keys: &[&str]) -> Self {
-        /// Room for what is not a key: so many arguments, and so many bytes.
+        /// Room for the arguments and for their bytes, besides the keys.
         const ARGUMENTS: usize = 10;
         const BYTES: usize = 256;
 
@@ -63,7 +63,8 @@ impl Call {
         Self { script: Some(script), command }
     }
 
-    /// Deletes the key if that is what it holds, where the server can do that by itself: 1 if it did.
+    /// Deletes the key if it has this value, where the server can do that without a script. The
+    /// answer is 1 if it did.
     pub(crate) fn delete_if_equal(key: &str, value: &str) -> Self {
         let mut command = Cmd::with_capacity(3, key.len() + value.len() + DELETE_IF_EQUAL.len());
         command.arg(DELETE_IF_EQUAL).arg(key).arg(value);
@@ -75,7 +76,8 @@ impl Call {
         self
     }
 
-    /// For a server that is known to have the script, or whoever looks for the error.
+    /// Returns the command, for a server that has the script, or for a caller that handles the
+    /// error.
     pub(crate) fn command(&self) -> &Cmd {
         &self.command
     }
@@ -87,7 +89,7 @@ impl Call {
         }
     }
 
-    /// Runs the script. A server that does not know it is told, and has not run anything before.
+    /// Runs the script. A server that does not know it has run nothing, and gets it first.
     pub(crate) async fn run<T: FromRedisValue>(
         &self,
         redis: &mut MultiplexedConnection,
@@ -116,7 +118,7 @@ mod tests {
         }
         assert_eq!(PLAIN.inspect.get_hash(), SHARDED.inspect.get_hash());
         for source in [
-            include_str!("scripts/line.lua"),
+            include_str!("scripts/queue.lua"),
             include_str!("scripts/quick_release.lua"),
             include_str!("scripts/rights.lua"),
         ] {
@@ -127,17 +129,17 @@ mod tests {
 
     #[test]
     fn the_scripts_have_our_numbers() {
-        let ours = [
-            ("IDLE", crate::backend::IDLE),
+        let client = [
+            ("TOKEN_RETENTION", crate::limits::TOKEN_RETENTION),
             ("QUEUE_ENTRY_GRACE", lock_core::backend::QUEUE_ENTRY_GRACE),
         ];
-        for (name, lasts) in ours {
+        for (name, lasts) in client {
             let line = format!("local {name} = {} ", lasts.as_millis());
-            assert!(include_str!("scripts/numbers.lua").contains(&line), "{line}");
+            assert!(include_str!("scripts/prelude.lua").contains(&line), "{line}");
         }
         let line = "local CLAIM_LEASE = '3000' ";
-        assert!(include_str!("scripts/line.lua").contains(line));
-        let stays = 3000 + crate::backend::IDLE.as_millis();
+        assert!(include_str!("scripts/queue.lua").contains(line));
+        let stays = 3000 + crate::limits::TOKEN_RETENTION.as_millis();
         let quick = format!("local CLAIM_LEASE, STAYS = '3000', '{stays}' ");
         assert!(include_str!("scripts/quick_release.lua").contains(&quick), "{quick}");
     }

@@ -1,46 +1,37 @@
 //! Connections inside of one process, for the simulation of this crate's tests. Promised to nobody.
 
+use redis::AsyncConnectionConfig;
+use redis::Client;
+use redis::RedisError;
+use redis::aio::MultiplexedConnection;
 use std::fmt;
 use std::future::Future;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-
-use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, RedisError};
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::AsyncRead;
+use tokio::io::AsyncWrite;
 use tokio::task::AbortHandle;
 
-use crate::config::Config;
-
-/// What leads to a server instead of the system's network.
+/// A network that leads to a server, instead of the system's network.
 pub trait Network: Send + Sync + 'static {
     /// Makes a connection.
-    fn dial(&self) -> Dialling<'_>;
+    fn dial(&self) -> Connecting<'_>;
 }
 
 /// A connection that is being made.
-pub type Dialling<'a> = Pin<Box<dyn Future<Output = io::Result<Box<dyn Wire>>> + Send + 'a>>;
+pub type Connecting<'a> = Pin<Box<dyn Future<Output = io::Result<Box<dyn Wire>>> + Send + 'a>>;
 
 /// One end of a connection.
 pub trait Wire: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Wire for T {}
 
-impl Config {
-    /// Reaches the server through `network`, wherever the URL says that it is.
-    #[must_use]
-    pub fn through(mut self, network: impl Network) -> Self {
-        self.network = Some(Way(Arc::new(network)));
-        self
-    }
-}
-
 /// The network that a configuration names.
 #[derive(Clone)]
-pub(crate) struct Way(Arc<dyn Network>);
+pub(crate) struct NetworkHandle(pub(crate) Arc<dyn Network>);
 
-impl fmt::Debug for Way {
+impl fmt::Debug for NetworkHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Way(..)")
     }
@@ -56,7 +47,7 @@ impl Drop for Driver {
     }
 }
 
-impl Way {
+impl NetworkHandle {
     pub(crate) async fn open(
         &self,
         client: &Client,

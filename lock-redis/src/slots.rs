@@ -2,22 +2,20 @@
 
 use std::sync::LazyLock;
 
-use crate::keys::hash_tag;
-
 /// How many there are.
 pub(crate) const SLOTS: u16 = 1 << 14;
 
-/// The slot of a key: of its hash tag, if it has one.
+/// Returns the slot of a key, or of its hash tag if it has one.
 pub(crate) fn slot_of(key: &str) -> u16 {
     crc16(hash_tag(key).unwrap_or(key).as_bytes()) % SLOTS
 }
 
-/// A number whose digits are in `slot`; the same one every time.
+/// Returns a number whose digits are in `slot`, the same number every time.
 pub(crate) fn tag_in(slot: u16) -> u32 {
     TAGS.get(usize::from(slot)).copied().unwrap_or_default()
 }
 
-/// Found by trying: about 200 000 numbers, in milliseconds, once.
+/// ServerLocation by trying: about 200 000 numbers, in milliseconds, once.
 static TAGS: LazyLock<Box<[u32]>> = LazyLock::new(|| {
     let mut tags = vec![None; usize::from(SLOTS)];
     let mut missing = tags.len();
@@ -34,7 +32,8 @@ static TAGS: LazyLock<Box<[u32]>> = LazyLock::new(|| {
     tags.into_iter().flatten().collect()
 });
 
-/// CRC-16/XMODEM: the polynomial x¹⁶ + x¹² + x⁵ + 1, most significant bit first, beginning with 0.
+/// Computes CRC-16/XMODEM: the polynomial x¹⁶ + x¹² + x⁵ + 1, most significant bit first, beginning
+/// with 0.
 fn crc16(bytes: &[u8]) -> u16 {
     bytes.iter().fold(0, |crc: u16, byte| {
         let [high, _] = crc.to_be_bytes();
@@ -57,6 +56,13 @@ const TABLE: [u16; 256] = {
     }
     table
 };
+
+/// Returns the part that a cluster hashes instead of the whole key.
+pub(crate) fn hash_tag(key: &str) -> Option<&str> {
+    let (_, rest) = key.split_once('{')?;
+    let (tag, _) = rest.split_once('}')?;
+    (!tag.is_empty()).then_some(tag)
+}
 
 #[cfg(test)]
 mod tests {

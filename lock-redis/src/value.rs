@@ -1,4 +1,4 @@
-//! What stands under the key of a held lock.
+//! The value under the key of a held lock.
 
 use lock_core::{FencingToken, Label, OwnerId};
 
@@ -10,7 +10,7 @@ use lock_core::{FencingToken, Label, OwnerId};
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Value {
     pub(crate) owner: OwnerId,
-    pub(crate) number: u64,
+    pub(crate) token: u64,
     pub(crate) label: Option<Label>,
     pub(crate) is_marked: bool,
 }
@@ -19,35 +19,35 @@ impl Value {
     /// No value of ours is longer.
     pub(crate) const MAX_LEN: usize = 255;
 
-    /// `None` if somebody else wrote it.
+    /// Parses a value, or returns `None` if a foreign client wrote it.
     pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
         let text = std::str::from_utf8(bytes).ok()?;
         let unmarked = text.strip_suffix(' ');
         let (text, is_marked) = (unmarked.unwrap_or(text), unmarked.is_some());
         let (owner, rest) = text.strip_prefix('-').unwrap_or(text).split_once(' ')?;
-        let (number, label) = match rest.split_once(' ') {
-            Some((number, label)) => (number, Some(Label::new(label))),
+        let (token, label) = match rest.split_once(' ') {
+            Some((token, label)) => (token, Some(Label::new(label))),
             None => (rest, None),
         };
-        let (owner, number) = (owner.parse().ok()?, number.parse().ok()?);
-        Some(Self { owner, number, label, is_marked })
+        let (owner, token) = (owner.parse().ok()?, token.parse().ok()?);
+        Some(Self { owner, token, label, is_marked })
     }
 
-    /// What the script writes that takes a lock: see [`shown`].
-    pub(crate) fn text(owner: &OwnerId, number: u64, label: Option<&Label>) -> String {
+    /// Returns the value that the acquiring script writes: see [`shown`].
+    pub(crate) fn text(owner: &OwnerId, token: u64, label: Option<&Label>) -> String {
         let owner = owner.expose();
         match shown(label) {
-            "" => format!("{owner} {number}"),
-            label => format!("{owner} {number} {label}"),
+            "" => format!("{owner} {token}"),
+            label => format!("{owner} {token} {label}"),
         }
     }
 
     pub(crate) fn token(&self) -> Option<FencingToken> {
-        FencingToken::from_backend(self.number)
+        FencingToken::from_backend(self.token)
     }
 }
 
-/// What servers are told of a label: nothing that ends like a mark.
+/// Returns the label as servers store it, without an end that looks like a mark.
 pub(crate) fn shown(label: Option<&Label>) -> &str {
     label.map_or("", |label| label.as_str().trim_end_matches(' '))
 }
@@ -63,7 +63,7 @@ mod tests {
         let owner: OwnerId = OWNER.parse().unwrap();
         for label in [None, Some(Label::new("web-1: a b"))] {
             let text = Value::text(&owner, 17, label.as_ref());
-            let value = Value { owner, number: 17, label, is_marked: false };
+            let value = Value { owner, token: 17, label, is_marked: false };
             assert_eq!(Value::parse(text.as_bytes()).as_ref(), Some(&value));
             let marked = Value { is_marked: true, ..value };
             assert_eq!(Value::parse(format!("{text} ").as_bytes()), Some(marked));

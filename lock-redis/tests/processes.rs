@@ -59,7 +59,7 @@ async fn killed() -> Result<(), Failed> {
     let guard = within(SLACK, waiting).await???;
     assert!(holder.starts_with(&*guard.owner().expose()));
     guard.release().await?;
-    eventually(|| said(&server, "KEYS *") == "{n}%fence").await;
+    eventually(|| said(&server, "KEYS *") == "{n}%token").await;
     Ok(())
 }
 
@@ -86,7 +86,7 @@ async fn stopped() -> Result<(), Failed> {
     process.cont();
     eventually(|| waiting_in(&server) == WAITERS).await;
     guard.release().await?;
-    eventually(|| said(&server, "KEYS *") == "{n}%fence").await;
+    eventually(|| said(&server, "KEYS *") == "{n}%token").await;
     Ok(())
 }
 
@@ -98,17 +98,17 @@ async fn locker(server: &Server) -> Locker {
     Locker::new(Redis::connect(server.url()).await.expect("the server takes us"))
 }
 
-/// How many wait in line for `n`.
+/// Returns the number of waiters that are queued for `n`.
 fn waiting_in(server: &Server) -> usize {
     said(server, "ZCARD {n}%queue").parse().expect("a number")
 }
 
-/// How many processes listen.
+/// Returns the number of processes that listen.
 fn channels(server: &Server) -> usize {
     said(server, "PUBSUB CHANNELS").lines().count()
 }
 
-/// What the server says to an operator: one line for each element.
+/// Returns the server's answer to an operator: one line for each element.
 fn said(server: &Server, command: &str) -> String {
     server.command(&command.split(' ').collect::<Vec<_>>()).text()
 }

@@ -1,16 +1,16 @@
 -- What quick_acquire.lua has left: the lock is held, others stand in line, or something is out of the ordinary.
 
-local arrival, marks, bell = ARGV[5] or '', ARGV[6] == '1', KEYS[6]
+local arrival, marks, release_key = ARGV[5] or '', ARGV[6] == '1', KEYS[6]
 local channel, connection = string.match(ARGV[8] or '', '^(.*):(%d%d%d)$')
 ttl = tonumber(ttl)
-local patience = 2 * ttl + PLACE_LASTS
+local entry_ttl = 2 * ttl + QUEUE_ENTRY_GRACE
 local now = clock()
 
 local value, err = lock_at(lock)
 if err then
     return err
 elseif not value and redis.call('EXISTS', tombstone, queue) == 0 then
-    local number, err = give(lock, fence, owner, label, ttl, min_token, now)
+    local number, err = grant(lock, token_key, owner, label, ttl, min_token, now)
     return err or {1, number, ttl, now, 0}
 end
 
@@ -20,55 +20,55 @@ if tonumber(min_token) and tonumber(min_token) + 1 >= LIMIT then
 end
 
 local NEAR = {'1', '15'} -- from the head on to these places is looked for the second process
-local line = line()
+local queued = queue_functions()
 local waits = channel and true or false
 local mine = waits and owner .. ' ' .. channel .. ' ' .. ARGV[2] .. ' ' .. (min_token == '' and '-' or min_token) .. ' ' .. label
 
-local has_come, is_anew = false, false
+local was_added, is_new_process = false, false
 
 -- Takes a place in line, the old one if there is one, and has all places of the process last.
-local function stand_in_line()
-    line.hears(places, owner, channel)
-    redis.call('ZREMRANGEBYSCORE', places, '-inf', now)
-    local lasts, till = redis.call('ZSCORE', places, channel), whole(now + patience * 1000)
-    is_anew = not lasts or string.sub(lasts, -3) ~= connection
-    if is_anew or lasts - till < 0 then
+local function enqueue()
+    queued.heard_from(processes, owner, channel)
+    redis.call('ZREMRANGEBYSCORE', processes, '-inf', now)
+    local lasts, till = redis.call('ZSCORE', processes, channel), integer(now + entry_ttl * 1000)
+    is_new_process = not lasts or string.sub(lasts, -3) ~= connection
+    if is_new_process or lasts - till < 0 then
         local longer = lasts and lasts - till > 0 and lasts or till
-        redis.call('ZADD', places, string.sub(longer, 1, -4) .. connection, channel)
+        redis.call('ZADD', processes, string.sub(longer, 1, -4) .. connection, channel)
     end
-    local place = lasts and 0 or 1
+    local flags = lasts and 0 or 1
     local stands = redis.call('ZSCORE', queue, mine)
     if stands then
-        arrival = whole(stands)
+        arrival = integer(stands)
     else
         if arrival == '' then
             local last = redis.call('ZRANGE', queue, '-1', '-1', 'WITHSCORES')[2]
-            arrival = (not last or last - now < 0) and now or whole(last + 1)
+            arrival = (not last or last - now < 0) and now or integer(last + 1)
         else
-            place = place + 4
+            flags = flags + 4
         end
         redis.call('ZADD', queue, arrival, mine)
-        has_come = true
+        was_added = true
     end
-    if redis.call('PTTL', queue) < patience or redis.call('PTTL', places) < patience then
+    if redis.call('PTTL', queue) < entry_ttl or redis.call('PTTL', processes) < entry_ttl then
         -- Longer than need be, so that it is not due each time.
-        redis.call('PEXPIRE', queue, patience + 60000)
-        redis.call('PEXPIRE', places, patience + 60000)
+        redis.call('PEXPIRE', queue, entry_ttl + 60000)
+        redis.call('PEXPIRE', processes, entry_ttl + 60000)
     end
-    return place
+    return flags
 end
 
 -- The first process in line looks when the lease ends, and the second one too: the first may be the
 -- holder's. So does a process that asks on a new connection: the entries before its own may all be
 -- stale.
-local function is_to_look()
-    if is_anew then
+local function must_check()
+    if is_new_process then
         return true
     end
     for _, last in ipairs(NEAR) do
         local first
         for _, member in ipairs(redis.call('ZRANGE', queue, '0', last)) do
-            local process = line.channel_of(member)
+            local process = queued.channel_of(member)
             if process == channel or (first and process ~= first) then
                 return process == channel
             end
@@ -78,36 +78,36 @@ local function is_to_look()
     return false
 end
 
-local function contended(by, remaining, place, looks)
-    if waits and (looks or is_to_look()) then
-        place = place + 2
+local function contended(by, remaining, flags, checks)
+    if waits and (checks or must_check()) then
+        flags = flags + 2
     end
-    if bell and by == 0 then
+    if release_key and by == 0 then
         -- To be rung by whoever lets go. If this is refused, it waits for its own next look.
-        redis.pcall('SET', bell, '', 'NX', 'PX', IDLE)
+        redis.pcall('SET', release_key, '', 'NX', 'PX', TOKEN_RETENTION)
     end
-    return {by, arrival, remaining, now, place}
+    return {by, arrival, remaining, now, flags}
 end
 
 if not value then
     if redis.call('EXISTS', tombstone) == 1 then
         return {3, '', 0, now, 0}
     end
-    local place = waits and stand_in_line() or 0
-    local next, err, more = line.serve(lock, fence, queue, places, mine, true)
+    local flags = waits and enqueue() or 0
+    local next, err, more = queued.grant_next(lock, token_key, queue, processes, mine, true)
     if err then
-        if has_come then
+        if was_added then
             -- Whoever is told that nothing was done does not come back for its place.
             redis.pcall('ZREM', queue, mine)
         end
         return err
     elseif more then
-        return contended(0, 0, place, true)
+        return contended(0, 0, flags, true)
     elseif next and next ~= mine then
-        return contended(0, redis.call('PTTL', lock), place)
+        return contended(0, redis.call('PTTL', lock), flags)
     end
-    local number, err = give(lock, fence, owner, label, ttl, min_token, now)
-    line.tell_next(lock, queue, places, 1, nil)
+    local number, err = grant(lock, token_key, owner, label, ttl, min_token, now)
+    queued.notify_next(lock, queue, processes, 1, nil)
     return err or {1, number, ttl, now, 0}
 end
 
@@ -128,11 +128,11 @@ if string.sub(value, 1, 32) ~= owner then
         -- Before anything else: who is told that this failed has left nothing. It stays until the lock is let go.
         redis.call('SET', lock, value .. ' ', 'KEEPTTL')
     end
-    return contended(by, remaining, waits and stand_in_line() or 0)
+    return contended(by, remaining, waits and enqueue() or 0)
 end
 
 if waits then
-    redis.call('ZREM', places, '@' .. mine)
+    redis.call('ZREM', processes, '@' .. mine)
 end
 local lease = math.max(remaining, ttl)
 local number = string.match(value, '^%x+ (%d+)')
@@ -140,8 +140,8 @@ if number and (min_token == '' or tonumber(number) > tonumber(min_token)) then
     if remaining < ttl then
         redis.call('PEXPIRE', lock, ttl)
     end
-    redis.call('PEXPIRE', fence, at_least(lease + IDLE, number, now))
+    redis.call('PEXPIRE', token_key, retention(lease + TOKEN_RETENTION, number, now))
     return {1, number, lease, now, 0}
 end
-local number, err = give(lock, fence, owner, label, lease, min_token, now)
+local number, err = grant(lock, token_key, owner, label, lease, min_token, now)
 return err or {1, number, lease, now, 0}

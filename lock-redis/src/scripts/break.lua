@@ -1,20 +1,20 @@
--- Ends the hold of the expected owner, and of nobody else: also a minimum hold that it left behind. The lock
+-- Ends the hold of the expected owner, and of no other one: also a minimum hold that it left behind. The lock
 -- is the next waiter's then.
 --
--- KEYS  1 the lock   2 its fence   3 its queue   4 its places   5 its bell
+-- KEYS  1 the lock   2 its token key   3 its queue   4 its processes   5 its release key
 -- ARGV  1 the expected owner
 -- Answers 1: ended   0: that owner does not hold the lock
 
-local lock, fence, queue, places, bell = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local lock, token_key, queue, processes, release_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local value, err = string_at(lock, 'a client of another kind holds the lock, and its key is no string')
 if err then
     return err
 end
 value = value or ''
 if string.sub(value, 1, 32) == ARGV[1] or string.sub(value, 1, 33) == '-' .. ARGV[1] then
-    redis.call('DEL', lock, bell)
+    redis.call('DEL', lock, release_key)
     if redis.pcall('EXISTS', queue) == 1 then
-        pcall(line().serve, lock, fence, queue, places, nil, false)
+        pcall(queue_functions().grant_next, lock, token_key, queue, processes, nil, false)
     end
     return 1
 end

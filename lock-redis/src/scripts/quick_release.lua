@@ -1,54 +1,54 @@
--- Removes every trace of an owner, and nothing of anybody else's. A lock that was let go is the next
--- waiter's when this ends.
+-- Removes all state of an owner, and no state of another one. A released lock is the next waiter's
+-- when this ends.
 --
--- KEYS  1 the lock   2 its fence   3 its queue   4 its places   5 its bell
+-- KEYS  1 the lock   2 its token key   3 its queue   4 its processes   5 its release key
 -- ARGV  1 owner
--- If there is more to it than letting go what it holds:
+-- If the release does more than end a hold:
 -- KEYS  6 the tombstone of this owner
 -- ARGV  2 keep others out for so many ms, or 0   3 '1' if an attempt may still arrive
---       4 what stands for this owner in the queue, or ''
+--       4 the queue entry of this owner, or ''
 -- Answers 1: it held the lock until now   0: it did not
 --
--- Everything after the lock was let go is by pcall: a release that was done must not end as an error. What frees
+-- After the release all commands run by pcall: a completed release must not end as an error. A command that frees
 -- memory or only sets an expiry is allowed at the memory limit, and after it so is every other write of the
 -- script: that is why SET never comes first.
 --
--- Nearly every release ends in this file, whether somebody waits or not: see quick_acquire.lua. What it does for those
--- who wait is what `serve` does in line.lua, where nothing is out of the ordinary.
+-- Nearly every release ends in this file, with or without waiters: see quick_acquire.lua. For waiters it does
+-- the same as `grant_next` in queue.lua, in the usual case.
 
-local lock, fence, queue, places, bell, tombstone = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local lock, token_key, queue, processes, release_key, tombstone = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local owner = ARGV[1]
 
-local CLAIM_LEASE, STAYS = '3000', '603000' -- in ms: how long the lock is sent for, and how long its fence stays then
+local CLAIM_LEASE, STAYS = '3000', '603000' -- in ms: the claim lease of a sent lock, and the retention of its token key then
 
 local is_plain = not ARGV[2] and redis.pcall('GETRANGE', lock, '0', '31') == owner
 if is_plain and redis.call('EXISTS', queue) == 0 then
-    redis.call('DEL', lock, bell)
+    redis.call('DEL', lock, release_key)
     return 1
 end
 
-local is_let_go = false -- here, and nobody has it yet
-local sent_to -- the process that was sent the lock here, if others are still to be told
+local is_released = false -- here, and no waiter has it yet
+local sent_to -- the process that was sent the lock here, if others are still to be notified
 if is_plain then
-    -- All that is read is read before the lock is let go. What is unusual is left to those who go on from there.
+    -- All reads come before the release. An unusual case is left to release.lua.
     local heads = redis.pcall('ZRANGE', queue, '0', '1', 'WITHSCORES')
     local head, arrival, behind = heads[1], heads[2], heads[3]
     local channel, ttl, label = string.match(head or '', '^(%S+) (%d+) %- ?(.*)$', 34)
-    local lasts = channel and redis.pcall('ZSCORE', places, channel)
+    local lasts = channel and redis.pcall('ZSCORE', processes, channel)
     local other = behind and string.match(behind, '^%S+', 34)
-    local stays = other and other ~= channel and redis.pcall('ZSCORE', places, other)
-    local last = lasts and redis.pcall('GETRANGE', fence, '0', '16')
+    local stays = other and other ~= channel and redis.pcall('ZSCORE', processes, other)
+    local last = lasts and redis.pcall('GETRANGE', token_key, '0', '16')
     local now = last and redis.pcall('TIME')
     now = now and now[1] and now[1] .. string.sub('00000' .. now[2], -6)
     if now and #lasts == #now and #last == #now and last < now and now < lasts and #arrival == #now and arrival < now
         and string.find(last, '^%d+$') then
-        local known = redis.pcall('ZRANGE', places, '-3', '-1')
-        local silent = string.find(known[#known] or '', '@', 1, true) == 1 and known[#known]
+        local known = redis.pcall('ZRANGE', processes, '-3', '-1')
+        local unconfirmed = string.find(known[#known] or '', '@', 1, true) == 1 and known[#known]
         local next, lease = string.sub(head, 1, 32), ttl - CLAIM_LEASE < 0 and ttl or CLAIM_LEASE
         local held = next .. ' ' .. now
-        redis.call('DEL', lock, bell)
-        is_let_go = true
-        local stored = redis.pcall('SET', fence, now, 'PX', STAYS).ok
+        redis.call('DEL', lock, release_key)
+        is_released = true
+        local stored = redis.pcall('SET', token_key, now, 'PX', STAYS).ok
             and redis.pcall('SET', lock, label == '' and held or held .. ' ' .. label, 'PX', lease).ok
         -- Before the grant: the server writes first to whom it has last said something.
         local told = stored and type(stays) == 'string'
@@ -59,13 +59,13 @@ if is_plain then
         if type(heard) == 'number' and heard > 0 then
             redis.pcall('ZREM', queue, head)
             if not behind then
-                redis.pcall('DEL', places)
+                redis.pcall('DEL', processes)
                 return 1
-            elseif silent then
-                redis.pcall('ZREM', places, silent)
+            elseif unconfirmed then
+                redis.pcall('ZREM', processes, unconfirmed)
             end
-            redis.pcall('ZADD', places, 'inf', '@' .. head)
-            local is_alone = other == channel and #known == (silent and 2 or 1)
+            redis.pcall('ZADD', processes, 'inf', '@' .. head)
+            local is_alone = other == channel and #known == (unconfirmed and 2 or 1)
             if is_alone or (told and told ~= 0) then
                 return 1
             end

@@ -1,5 +1,5 @@
--- Renews the leases of claims of which nothing else is to be said: whose fences last, and who are no news to the line.
--- Nearly all renewals are such ones. What is not as it should be is left to renew.lua, which is asked next.
+-- Renews the leases of claims that need nothing else: their token keys last, and the queue need not know.
+-- Nearly all renewals are of this kind. Unusual ones are left to renew.lua, which runs next.
 --
 -- KEYS  the locks
 -- ARGV  1 the ttl of all of them in ms   then for each of them its owner and number

@@ -13,19 +13,19 @@
 --
 -- Returns 1 if the owner held the lock, else 0.
 
-local lock, fence, queue, places, bell = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local lock, token_key, queue, processes, release_key = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local owner, channel, arrived_by, known = ARGV[1], ARGV[2], ARGV[3], {}
 for at = 1, #ARGV[4], 32 do
     known[string.sub(ARGV[4], at, at + 31)] = true
 end
 local is_held = redis.call('GETRANGE', lock, '0', '31') == owner
 if is_held then
-    redis.call('DEL', lock, bell)
+    redis.call('DEL', lock, release_key)
 end
-local line = line()
-line.hears(places, owner, channel)
-line.sweep(queue, channel, arrived_by, known)
+local queued = queue_functions()
+queued.heard_from(processes, owner, channel)
+queued.sweep(queue, channel, arrived_by, known)
 if is_held then
-    line.serve(lock, fence, queue, places, nil, false)
+    queued.grant_next(lock, token_key, queue, processes, nil, false)
 end
 return is_held and 1 or 0

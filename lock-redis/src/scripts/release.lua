@@ -1,17 +1,17 @@
--- What quick_release.lua has left: something about those in line is out of the ordinary, or the owner does not hold the
+-- The cases that quick_release.lua leaves: the queue is in an unusual state, or the owner does not hold the
 -- lock, or there is more to it.
 
 if sent_to then
-    pcall(line().tell_next, lock, queue, places, 1, sent_to)
+    pcall(queue_functions().notify_next, lock, queue, processes, 1, sent_to)
     return 1
 elseif is_plain then
-    if is_let_go then
-        -- Given to somebody who did not hear it.
+    if is_released then
+        -- Granted to a process that does not listen.
         redis.pcall('DEL', lock)
     else
-        redis.call('DEL', lock, bell)
+        redis.call('DEL', lock, release_key)
     end
-    pcall(line().serve, lock, fence, queue, places, nil, false)
+    pcall(queue_functions().grant_next, lock, token_key, queue, processes, nil, false)
     return 1
 end
 
@@ -28,35 +28,35 @@ if ours and keep > 0 then
     -- No longer the owner's, or a renewal that is late would prolong it.
     redis.pcall('SET', lock, '-' .. value, 'PX', keep)
     local number = string.match(value, '^%x+ (%d+)') or 0
-    redis.pcall('PEXPIRE', fence, at_least(keep + IDLE, number, clock()))
+    redis.pcall('PEXPIRE', token_key, retention(keep + TOKEN_RETENTION, number, clock()))
     if redis.pcall('EXISTS', queue) == 1 then
-        local line = line()
-        -- Whoever was sent the lock and lets it go has heard of it.
-        pcall(line.hears, places, owner)
-        pcall(line.tell_next, lock, queue, places, 1, nil)
+        local queued = queue_functions()
+        -- An owner that releases a sent lock has received it.
+        pcall(queued.heard_from, processes, owner)
+        pcall(queued.notify_next, lock, queue, processes, 1, nil)
     end
-    redis.pcall('DEL', bell)
+    redis.pcall('DEL', release_key)
 elseif ours then
-    redis.call('DEL', lock, bell)
+    redis.call('DEL', lock, release_key)
     if redis.pcall('EXISTS', queue) == 1 then
-        pcall(line().serve, lock, fence, queue, places, nil, false)
+        pcall(queue_functions().grant_next, lock, token_key, queue, processes, nil, false)
     end
 else
     -- Does nothing that counts, but where writes are refused: a replica that is behind must not say "not held".
-    redis.call('PEXPIRE', tombstone or bell, REMEMBERED)
-    local line = redis.call('EXISTS', queue) == 1 and line()
-    if line then
-        -- By pcall: whoever races need not have the rights of a line.
-        pcall(line.hears, places, owner, line.channel_of(mine))
+    redis.call('PEXPIRE', tombstone or release_key, REMEMBERED)
+    local queued = redis.call('EXISTS', queue) == 1 and queue_functions()
+    if queued then
+        -- By pcall: a client that races need not have the rights for a queue.
+        pcall(queued.heard_from, processes, owner, queued.channel_of(mine))
     end
-    if line and mine ~= '' then
+    if queued and mine ~= '' then
         local is_first = redis.call('ZRANGE', queue, '0', '0')[1] == mine
         redis.call('ZREM', queue, mine)
         if is_first and value == '' and redis.call('EXISTS', lock) == 0 then
-            -- It was to look, and has not.
-            pcall(line.serve, lock, fence, queue, places, nil, true)
+            -- It was to check at the expiry, and has not.
+            pcall(queued.grant_next, lock, token_key, queue, processes, nil, true)
         elseif is_first then
-            pcall(line.tell_next, lock, queue, places, 0, nil)
+            pcall(queued.notify_next, lock, queue, processes, 0, nil)
         end
     end
 end

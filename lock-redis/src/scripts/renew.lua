@@ -1,17 +1,16 @@
 -- Renews the leases of a batch of claims. Never re-creates, never adopts, never shortens.
 --
--- KEYS  for each claim: the lock, its fence, its queue, its places, its bell
--- ARGV  for each claim: owner, ttl in ms, '1' to prolong the fence, and what stood for it in the queue if it
+-- KEYS  for each claim: the lock, its token key, its queue, its processes, its release key
+-- ARGV  for each claim: owner, ttl in ms, '1' to prolong the token key, and its queue entry if it
 --       was sent the lock and has not said so yet, or ''
 -- Answers for each claim {number, lease in ms}, or {'', 0}: not held
 --
--- Those who wait are told where the lock was there and is not any more: somebody has deleted it by hand, or its
--- lease has ended. Then whoever is next in line gets it.
+-- If the lock is gone, deleted by hand or expired, the next waiter in the queue gets it.
 
 local answers = {}
-local lines
+local queued
 for i = 1, #KEYS / 5 do
-    local lock, fence, queue, places = KEYS[5 * i - 4], KEYS[5 * i - 3], KEYS[5 * i - 2], KEYS[5 * i - 1]
+    local lock, token_key, queue, processes = KEYS[5 * i - 4], KEYS[5 * i - 3], KEYS[5 * i - 2], KEYS[5 * i - 1]
     local owner, ttl, prolong, sent = ARGV[4 * i - 3], ARGV[4 * i - 2], ARGV[4 * i - 1], ARGV[4 * i]
     answers[i] = {'', 0}
     local value = redis.pcall('GETRANGE', lock, '0', '255')
@@ -25,12 +24,12 @@ for i = 1, #KEYS / 5 do
             redis.call('PEXPIRE', lock, ttl)
         end
         if sent ~= '' then
-            redis.call('ZREM', places, '@' .. sent)
+            redis.call('ZREM', processes, '@' .. sent)
         end
         lease = math.max(remaining, lease)
         if prolong == '1' then
             -- By twice as much as it needs, so that it is not due each time.
-            redis.call('PEXPIRE', fence, at_least(lease + 2 * IDLE, tonumber(number) or 0, clock()))
+            redis.call('PEXPIRE', token_key, retention(lease + 2 * TOKEN_RETENTION, tonumber(number) or 0, clock()))
         end
         answers[i] = {number, lease}
     else
@@ -40,12 +39,12 @@ for i = 1, #KEYS / 5 do
             redis.call('DEL', KEYS[5 * i])
         end
         if (is_free or sent ~= '') and redis.pcall('EXISTS', queue) == 1 then
-            lines = lines or line()
-            pcall(lines.hears, places, owner, lines.channel_of(sent))
+            queued = queued or queue_functions()
+            pcall(queued.heard_from, processes, owner, queued.channel_of(sent))
             if is_free then
                 -- It had its turn. A server that came back to older data may know it as a waiter again.
                 redis.pcall('ZREM', queue, sent)
-                pcall(lines.serve, lock, fence, queue, places, nil, true)
+                pcall(queued.grant_next, lock, token_key, queue, processes, nil, true)
             end
         end
     end

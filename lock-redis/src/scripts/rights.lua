@@ -1,8 +1,8 @@
 -- Tries every command that the other scripts use, on keys that are not there, so that none of them
 -- changes anything. Answers the names of those that this user is not allowed to run.
 --
--- KEYS  1 to 5: keys as the lock, its fence, its queue, its places and a tombstone would have them
--- ARGV  1 a channel for those who wait in line, or '' if nobody is to
+-- KEYS  1 to 5: keys like those of the lock, its token, its queue, its processes and a tombstone
+-- ARGV  1 a channel for queued waiters, or '' without a queue
 
 local missing = {}
 local error_of_the_server
@@ -40,5 +40,5 @@ if ARGV[1] ~= '' then
     try('ZREMRANGEBYSCORE', KEYS[4], 0, 0)
     try('PUBLISH', ARGV[1], '')
 end
--- A replica is no place for locks, whatever the rights.
+-- A replica cannot hold locks, even with all rights.
 return error_of_the_server or missing

@@ -17,7 +17,7 @@ pub(crate) const NO_AUTHORITY: &str = "basicConstraints=CA:FALSE";
 pub(crate) struct Certificates(TempDir);
 
 impl Certificates {
-    /// An authority, a server and a client.
+    /// Creates an authority, a server and a client.
     pub(crate) fn new() -> Self {
         let these = Self(tempfile::tempdir().unwrap());
         these.self_signed("ca", &[AUTHORITY]);
@@ -81,13 +81,13 @@ impl Certificates {
         std::fs::write(self.path(file), content).unwrap();
     }
 
-    /// What a server shows that has the certificate of that name.
+    /// Returns the files of a server that has the certificate of that name.
     pub(crate) fn files(&self, name: &str) -> TlsFiles {
         let file = |end: &str| self.path(&format!("{name}.{end}"));
         TlsFiles { certificate: file("pem"), key: file("key"), authority: self.path("ca.pem") }
     }
 
-    /// A server with the certificate of that name, and the port on which it encrypts.
+    /// Starts a server with the certificate of that name, and returns its encrypted port.
     pub(crate) fn server(&self, name: &str, settings: &[(&str, &str)]) -> (Server, u16) {
         let options = RedisOptions::new().encrypted(self.files(name));
         let set =

@@ -57,7 +57,7 @@ pub(crate) fn waiting(text: &str) -> Claim {
     claim
 }
 
-/// A waiter that stands in line, and rests.
+/// Starts a waiter that is queued and rests.
 async fn in_line(cluster: &RedisCluster, locks: &Redis, claim: &Claim) -> JoinHandle<Wake> {
     let before = queue(cluster, claim.name.as_str());
     contended(locks.try_acquire(claim).await);
@@ -77,7 +77,7 @@ async fn woken(resting: JoinHandle<Wake>) -> Wake {
     tokio::time::timeout(SOON, resting).await.expect("it is woken").expect("no panic")
 }
 
-/// Until it holds the lock, as core does it.
+/// Waits until it holds the lock, as core does.
 pub(crate) async fn wins_in_the_end(locks: &Redis, claim: &Claim) -> Option<FencingToken> {
     loop {
         if let Ok(Attempt::Acquired(grant)) = locks.try_acquire(claim).await {
@@ -173,7 +173,7 @@ async fn a_lock_is_renewed_while_its_slot_moves_and_everything_else_is_refused_u
     for moved in ["nothing", "the lock", "the fence"] {
         match moved {
             "the lock" => cluster.move_key(&lock, 0, 1),
-            "the fence" => cluster.move_key(&format!("{{{lock}}}%fence"), 0, 1),
+            "the fence" => cluster.move_key(&format!("{{{lock}}}%token"), 0, 1),
             _ => {}
         }
         held.ttl += Duration::from_secs(100);
@@ -204,7 +204,7 @@ async fn a_lock_is_renewed_while_its_slot_moves_and_everything_else_is_refused_u
     assert!(granted(locks.try_acquire(&claim(&lock, LONG)).await).token > first);
 }
 
-/// What a member that is being given a slot says of a key.
+/// Returns the answer about a key of a member that is being given a slot.
 fn asking(server: &Server, words: &[&str]) -> Reply {
     let mut session = server.connect().unwrap();
     session.command(&["ASKING"]).unwrap();
@@ -241,7 +241,7 @@ async fn a_release_that_was_done_while_its_slot_moves_is_no_error() {
         let waiter = waiting(&lock);
         contended(locks.try_acquire(&waiter).await);
         contended(racing.try_acquire(&waiting(&lock)).await);
-        let keys = ["", "%fence", "%queue", "%places", "%bell"];
+        let keys = ["", "%token", "%queue", "%procs", "%wake"];
         let keys = keys.map(|part| match part {
             "" => lock.clone(),
             part => format!("{{{lock}}}{part}"),
@@ -468,7 +468,7 @@ async fn whoever_comes_while_a_member_is_gone_locks_at_the_others() {
     }
 }
 
-/// True if the member reaches all others, as far as it knows.
+/// Returns true if the member reaches all others, as far as it knows.
 fn knows_all(cluster: &RedisCluster, member: usize) -> bool {
     let nodes = cluster.member(member).command(&["CLUSTER", "NODES"]).text();
     nodes.lines().count() == 3 && !nodes.contains("fail") && !nodes.contains("disconnected")

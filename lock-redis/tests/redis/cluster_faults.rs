@@ -33,13 +33,13 @@ fn says(cluster: &RedisCluster, member: usize, word: &str) -> bool {
     role.is_ok_and(|role| role.text().starts_with(word))
 }
 
-/// True if the member does nothing for anybody, because it sees no majority.
+/// Returns true if the member serves no client, because it sees no majority.
 fn is_down(cluster: &RedisCluster, member: usize) -> bool {
     let name = name_at(cluster, member);
     matches!(cluster.member(member).command(&["GET", &name]), Reply::Error(why) if why.starts_with("CLUSTERDOWN"))
 }
 
-/// Until the member that has the lock by then knows it.
+/// Waits until the member that has the lock by then knows it.
 async fn is_held_again(locks: &Redis, held: &Claim) {
     let bound = Duration::from_secs(1);
     until("it is renewed", async || match tokio::time::timeout(bound, renew(locks, held)).await {
@@ -113,7 +113,7 @@ async fn a_lock_on_a_master_that_was_stopped_is_told_and_fenced() {
     a_lost_lock_is_told_and_fenced(|cluster| cluster.member(0).stop(), back).await;
 }
 
-/// All clients reach it, and it says that it can do nothing: whoever believed its map would stay there.
+/// Checks that clients leave it: all of them reach it, and its map still names itself.
 #[tokio::test]
 async fn a_master_that_is_cut_off_from_the_majority_is_left() {
     let back = |cluster: &RedisCluster| {

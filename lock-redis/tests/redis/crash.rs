@@ -36,7 +36,7 @@ async fn holders_are_told_and_waiters_are_served_when_the_server_is_killed() {
 
     let mut header = Header::new("server killed", 0, lockers[0].capabilities(), TTL);
     header.breaks = vec![Assumption::A2];
-    header.residue = Some(vec!["{n*}%fence".to_owned(), "{n*}%gone:*".to_owned()]);
+    header.residue = Some(vec!["{n*}%token".to_owned(), "{n*}%gone:*".to_owned()]);
     let recorder = Recorder::in_memory(Clock::core(), header);
 
     let holders = all_hold(&lockers, &recorder).await;
@@ -76,7 +76,7 @@ async fn holders_are_told_and_waiters_are_served_when_the_server_is_killed() {
     assert!(attempts <= limit, "{attempts} attempts to connect in {away:?}");
 }
 
-/// How long each lock was free while all those who waited for it did not know.
+/// Returns how long each lock was free while all its waiters did not know.
 fn first_grants_after_the_restart(lines: &[Line]) -> HashMap<String, Duration> {
     let is_back = |line: &Line| if let Line::Heal(heal) = line { Some(heal.t) } else { None };
     let back = lines.iter().find_map(is_back).expect("the restart is recorded");
@@ -94,7 +94,7 @@ fn first_grants_after_the_restart(lines: &[Line]) -> HashMap<String, Duration> {
     first
 }
 
-/// Each holds a lock of its own until it is told of its loss.
+/// Lets each client hold a lock of its own until it is notified of its loss.
 async fn all_hold(lockers: &[Locker], recorder: &Recorder) -> Vec<JoinHandle<Loss>> {
     let mut holders = Vec::new();
     for number in 0..HOLDERS {

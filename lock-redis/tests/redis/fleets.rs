@@ -358,7 +358,7 @@ async fn a_mixed_fleet_loses_no_update() {
     // Our tokens grow, whoever was there in between.
     tokens.sort_unstable_by_key(|(count, _)| *count);
     assert!(tokens.is_sorted_by(|(_, one), (_, next)| one < next), "{tokens:?}");
-    assert_eq!(server.keys(), ["counter", "served", "{n}%fence"], "nobody has left a lock");
+    assert_eq!(server.keys(), ["counter", "served", "{n}%token"], "nobody has left a lock");
 }
 
 /// Adds to a counter in two steps, each time under the lock, and pauses without it. Answers the longest
@@ -420,7 +420,7 @@ pub(crate) fn peer(library: Library, server: &Server, arguments: &[&str]) -> Pee
     library.start(&[&[&*server.port().to_string()], arguments].concat())
 }
 
-/// A waiter that has been contended, and whom the server is going to tell.
+/// Starts a waiter that met contention, and that the server is going to notify.
 pub(crate) async fn resting(
     server: &Server,
     locks: &Locker,

@@ -33,7 +33,7 @@ fn encrypted(certificates: &Certificates, name: &str) -> RedisOptions {
     RedisOptions::new().encrypted(certificates.files(name))
 }
 
-/// From now on whoever connects is shown the certificate of that name.
+/// Shows every later client the certificate of that name.
 fn show(server: &Server, certificates: &Certificates, name: &str) {
     let files = certificates.files(name);
     let (certificate, key) = (files.certificate.to_str().unwrap(), files.key.to_str().unwrap());
@@ -70,7 +70,7 @@ async fn hold(locks: &Redis) -> LockGuard {
     tokio::time::timeout(SOON, lock.acquire()).await.expect("it is free").unwrap()
 }
 
-/// Nobody but who looks is there without encryption.
+/// Checks that only the test itself connects without encryption.
 fn only_encrypted(mut session: Session) {
     let port = |addr: &str| addr.rsplit_once(':').map(|(_, port)| port.to_owned());
     let list = session.command(&["CLIENT", "LIST"]).unwrap().text();
@@ -90,7 +90,7 @@ async fn group(options: RedisOptions) -> Arc<SentinelGroup> {
     Arc::new(starting.await.unwrap())
 }
 
-/// The replica takes over.
+/// Makes the replica take over.
 async fn fail_over(group: &Arc<SentinelGroup>) {
     let group = Arc::clone(group);
     let deciding = tokio::task::spawn_blocking(move || {

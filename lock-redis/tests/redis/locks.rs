@@ -28,7 +28,7 @@ fn get(server: &Server, key: &str) -> Option<String> {
     server.command(&["GET", key])
 }
 
-/// The number that a token was made from.
+/// Returns the number that a token was made from.
 fn number(grant: &lock_core::backend::Grant) -> u64 {
     grant.token.expect("this backend has tokens").backend_number()
 }
@@ -42,9 +42,9 @@ async fn a_lock_is_a_plain_key_with_an_expiry() {
     let grant = win(&locks, &mut ours).await;
     let value = get(&server, "orders/42").unwrap();
     assert_eq!(value, format!("{} {} web-1 é", ours.owner.expose(), number(&grant)));
-    assert_eq!(get(&server, "{orders/42}%fence").unwrap(), number(&grant).to_string());
+    assert_eq!(get(&server, "{orders/42}%token").unwrap(), number(&grant).to_string());
     assert!((29_000..=30_000).contains(&pttl(&server, "orders/42")));
-    assert!(pttl(&server, "{orders/42}%fence") > 600_000, "the fence outlives the lock");
+    assert!(pttl(&server, "{orders/42}%token") > 600_000, "the fence outlives the lock");
 
     let state = locks.inspect(&ours.name).await.unwrap();
     let [holder] = state.holders.as_slice() else { panic!("{state:?}") };
@@ -54,8 +54,8 @@ async fn a_lock_is_a_plain_key_with_an_expiry() {
     );
 
     assert_eq!(locks.release(&ours, ReleaseMode::now()).await.unwrap(), Release::Released);
-    assert_eq!(server.keys(), ["{orders/42}%fence"], "the fence stays, for ten minutes");
-    assert!((600_000..=630_000).contains(&pttl(&server, "{orders/42}%fence")));
+    assert_eq!(server.keys(), ["{orders/42}%token"], "the fence stays, for ten minutes");
+    assert!((600_000..=630_000).contains(&pttl(&server, "{orders/42}%token")));
 }
 
 #[tokio::test]
@@ -73,9 +73,9 @@ async fn an_attempt_repeated_is_the_same_acquisition() {
     ours.ttl = ms(60 * SECOND);
     granted(locks.try_acquire(&ours).await);
     assert!(pttl(&server, "n") > 50_000, "longer if asked for");
-    assert!(pttl(&server, "{n}%fence") > 650_000, "and so is the fence");
+    assert!(pttl(&server, "{n}%token") > 650_000, "and so is the fence");
     // Also if the fence is lost: the number stands with the lock.
-    let _: u64 = server.run("DEL {n}%fence");
+    let _: u64 = server.run("DEL {n}%token");
     assert_eq!(granted(locks.try_acquire(&ours).await).token, first.token);
     let Ok(Renewal::Held(renewed)) = renew(&locks, &ours).await else { panic!("lost") };
     assert_eq!(renewed.token, first.token);
@@ -113,7 +113,7 @@ async fn a_fence_ahead_of_the_clock_stays_until_the_clock_has_passed_it() {
     let hour = 3_600_000_000;
     ours.min_token = FencingToken::from_backend(first.backend_number() + hour);
     win(&locks, &mut ours).await;
-    let ahead = |server: &Server| pttl(server, "{n}%fence") > 3_600_000;
+    let ahead = |server: &Server| pttl(server, "{n}%token") > 3_600_000;
     assert!(ahead(&server));
     assert!(matches!(renew(&locks, &ours).await, Ok(Renewal::Held(_))));
     assert!(ahead(&server));
@@ -129,7 +129,7 @@ async fn a_fence_ahead_of_the_clock_stays_until_the_clock_has_passed_it() {
     let min_token = first.backend_number() + 2 * hour;
     free.min_token = FencingToken::from_backend(min_token);
     assert_eq!(number(&win(&locks, &mut free).await), min_token + 1);
-    let stays = pttl(&server, "{free}%fence");
+    let stays = pttl(&server, "{free}%token");
     assert!(stays > 2 * 3_600_000, "the fence of a free lock stays for {stays} ms only");
     locks.release(&free, ReleaseMode::now()).await.unwrap();
     free = claim("free", 30 * SECOND);
@@ -183,7 +183,7 @@ async fn scripts_that_were_flushed_are_loaded_again() {
     let locks = server.client().await;
     let flush = || server.run::<String>("SCRIPT FLUSH");
     let mut ours = claim("n", 30 * SECOND);
-    let _: String = server.command(&["SET", "{n}%fence", "8000000000000000"]);
+    let _: String = server.command(&["SET", "{n}%token", "8000000000000000"]);
     flush();
     let grant = win(&locks, &mut ours).await;
     assert_eq!(number(&grant), 8_000_000_000_000_001, "applied once");
@@ -197,7 +197,7 @@ async fn scripts_that_were_flushed_are_loaded_again() {
     assert!(!locks.break_lock(&ours.name, &claim("n", 1).owner).await.unwrap());
     flush();
     assert_eq!(locks.release(&ours, ReleaseMode::now()).await.unwrap(), Release::Released);
-    assert_eq!(get(&server, "{n}%fence").unwrap(), "8000000000000001");
+    assert_eq!(get(&server, "{n}%token").unwrap(), "8000000000000001");
 }
 
 #[tokio::test]
@@ -235,7 +235,7 @@ async fn a_stale_counter_does_not_go_back() {
     };
     let (first, last) = (next().await, [next().await, next().await][1]);
     // What a snapshot or a replica may know.
-    let _: String = server.run(&format!("SET {{n}}%fence {first}"));
+    let _: String = server.run(&format!("SET {{n}}%token {first}"));
     assert!(next().await > last);
 }
 
@@ -257,25 +257,25 @@ async fn strange_keys_are_refused_and_left_alone() {
     assert_eq!(locks.release(&claim("list", SECOND), how).await.unwrap(), Release::NotHeld);
     assert_eq!(server.run::<u64>("LLEN list"), 2);
 
-    let _: u64 = server.run("RPUSH {a}%fence x");
-    invalid(locks.try_acquire(&claim("a", SECOND)).await, "fence key");
+    let _: u64 = server.run("RPUSH {a}%token x");
+    invalid(locks.try_acquire(&claim("a", SECOND)).await, "token key");
     for odd in ["x", "", "-5", "0x10", "1e3", "1.5", " 1", "99999999999999999999"] {
-        let _: String = server.command(&["SET", "{a}%fence", odd]);
-        invalid(locks.try_acquire(&claim("a", SECOND)).await, "fence key");
+        let _: String = server.command(&["SET", "{a}%token", odd]);
+        invalid(locks.try_acquire(&claim("a", SECOND)).await, "token key");
     }
-    let _: String = server.run("SET {a}%fence 9007199254740990");
+    let _: String = server.run("SET {a}%token 9007199254740990");
     let last = claim("a", SECOND);
     assert_eq!(number(&granted(locks.try_acquire(&last).await)), 9_007_199_254_740_991);
     locks.release(&last, ReleaseMode::now()).await.unwrap();
     invalid(locks.try_acquire(&claim("a", SECOND)).await, "used up");
     // Without the number, tokens go back.
     for last in ["9007199254740991", "9007199254740992", "99999999999999999999"] {
-        let _: String = server.command(&["SET", "{a}%fence", last]);
+        let _: String = server.command(&["SET", "{a}%token", last]);
         let fault = locks.try_acquire(&claim("a", SECOND)).await.unwrap_err();
         assert_eq!((fault.effect(), fault.kind()), (Effect::NotApplied, FaultKind::Invalid));
         let why = fault.into_source().to_string();
         assert!(!why.contains("delete") && !why.contains("other than a number"), "{last}: {why}");
-        assert_eq!(get(&server, "{a}%fence").as_deref(), Some(last));
+        assert_eq!(get(&server, "{a}%token").as_deref(), Some(last));
     }
     let mut high = claim("b", SECOND);
     high.min_token = FencingToken::from_backend(FencingToken::MAX_BACKEND_NUMBER);
@@ -298,7 +298,7 @@ async fn at_the_memory_limit_what_is_held_can_be_renewed_and_released() {
     assert_eq!((fault.effect(), fault.kind()), (Effect::NotApplied, FaultKind::Unavailable));
     let why = fault.into_source().to_string();
     assert!(why.contains("maxmemory"), "{why}");
-    assert!(get(&server, "three").is_none() && get(&server, "{three}%fence").is_none());
+    assert!(get(&server, "three").is_none() && get(&server, "{three}%token").is_none());
     contended(locks.try_acquire(&claim("one", SECOND)).await);
     one.ttl = ms(MINUTE);
     granted(locks.try_acquire(&one).await);
@@ -390,7 +390,7 @@ async fn an_attempt_after_the_release_is_refused() {
     assert_eq!((fault.effect(), fault.kind()), (Effect::NotApplied, FaultKind::Invalid));
     let tombstone = format!("{{n}}%gone:{}", held.owner.expose());
     assert!((50_000..=60_000).contains(&pttl(&server, &tombstone)));
-    assert_eq!(server.keys(), ["{n}%fence".to_owned(), tombstone]);
+    assert_eq!(server.keys(), [tombstone, "{n}%token".to_owned()]);
     granted(locks.try_acquire(&claim("n", SECOND)).await);
 }
 
@@ -411,7 +411,7 @@ async fn a_minimum_hold_is_nobodys_to_prolong() {
     let state = locks.inspect(&held.name).await.unwrap();
     assert_eq!(state.holders[0].owner, Some(held.owner));
     assert!(locks.break_lock(&held.name, &held.owner).await.unwrap());
-    assert_eq!(server.keys(), ["{n}%fence"]);
+    assert_eq!(server.keys(), ["{n}%token"]);
 }
 
 #[tokio::test]
@@ -442,7 +442,7 @@ async fn a_large_batch_is_renewed_in_parts() {
     );
     assert!((20_000..=30_000).contains(&pttl(&server, "n0")), "never shorter");
     assert!((50_000..=60_000).contains(&pttl(&server, "n149")));
-    assert!(pttl(&server, "{n149}%fence") > 600_000);
+    assert!(pttl(&server, "{n149}%token") > 600_000);
     claims.iter_mut().for_each(|claim| claim.ttl = ms(70 * SECOND));
     assert_eq!(calls(&mut claims).await, 3, "half of them are news, the others are plain");
     assert_eq!(calls(&mut claims).await, 3);
@@ -486,22 +486,22 @@ async fn a_fence_outlives_its_lock_however_long_it_is_held() {
     };
     // For the renewals of ten minutes.
     renewed(&mut held).await;
-    assert!(pttl(&server, "{n}%fence") > 20 * 60_000);
-    let _: u64 = server.run("PEXPIRE {n}%fence 1000");
+    assert!(pttl(&server, "{n}%token") > 20 * 60_000);
+    let _: u64 = server.run("PEXPIRE {n}%token 1000");
     renewed(&mut held).await;
-    assert!(pttl(&server, "{n}%fence") <= 1000, "it is not due");
+    assert!(pttl(&server, "{n}%token") <= 1000, "it is not due");
     held.ttl = ms(30 * MINUTE);
     renewed(&mut held).await;
-    assert!(pttl(&server, "{n}%fence") > 49 * 60_000);
+    assert!(pttl(&server, "{n}%token") > 49 * 60_000);
     // Whoever has adopted the lock does not know, and makes sure.
     held.ticket = None;
-    let _: u64 = server.run("PEXPIRE {n}%fence 1000");
+    let _: u64 = server.run("PEXPIRE {n}%token 1000");
     renewed(&mut held).await;
-    assert!(pttl(&server, "{n}%fence") > 49 * 60_000);
+    assert!(pttl(&server, "{n}%token") > 49 * 60_000);
     // A minimum hold that is left behind counts as held.
     let keep = ReleaseMode::keep_for(ms(60 * MINUTE));
     assert_eq!(locks.release(&held, keep).await.unwrap(), Release::Released);
-    assert!(pttl(&server, "{n}%fence") > 69 * 60_000);
+    assert!(pttl(&server, "{n}%token") > 69 * 60_000);
 }
 
 #[tokio::test]
@@ -513,7 +513,7 @@ async fn databases_and_prefixes_are_lock_spaces() {
         granted(locks.try_acquire(&claim("n:1", 30 * SECOND)).await);
     }
     let expected =
-        ["a:n%3A1", "n:1", "{a:n%3A1}%fence", "{b}/n:1", "{b}/n:1%:fence", "{n:1}%fence"];
+        ["a:n%3A1", "n:1", "{a:n%3A1}%token", "{b}/n:1", "{b}/n:1%:token", "{n:1}%token"];
     assert_eq!(server.keys(), expected);
     let config = Config::new(&server.url()).unwrap().prefix("a:").unwrap();
     let same = Redis::connect(config).await.unwrap();
@@ -568,7 +568,7 @@ async fn nothing_stays_for_ever() {
     let keys = server.keys();
     assert_eq!(keys.len(), 8, "{keys:?}");
     for key in keys {
-        assert!(key.ends_with("fence"), "{key}");
+        assert!(key.ends_with("token"), "{key}");
         // Ten minutes, and the lease that was not needed.
         assert!((1..=630_000).contains(&pttl(&server, &key)), "{key}");
     }

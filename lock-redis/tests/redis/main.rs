@@ -13,12 +13,12 @@ mod fork;
 #[cfg(feature = "tls")]
 mod groups_tls;
 mod least_rights;
-mod line;
 mod locks;
 mod managed;
 mod newer;
 mod outages;
 mod persistence;
+mod queue;
 mod refusals;
 mod replicas;
 mod requests;

@@ -24,7 +24,7 @@ fn is_newer() -> bool {
     !rights_to_delete().is_empty()
 }
 
-/// How many releases were no scripts, and how many scripts there were.
+/// Returns how many releases were no scripts, and how many scripts ran.
 fn done(server: &Server) -> (u64, u64) {
     (server.calls("delifeq"), server.calls("evalsha"))
 }
@@ -50,7 +50,7 @@ async fn a_lock_for_which_nobody_waits_is_let_go_by_one_plain_command() {
         let_go(&locks, &held).await;
         let by = if is_newer() { (1, 1) } else { (0, 2) };
         assert_eq!(done(&server), (plain + by.0, scripts + by.1), "{label:?}");
-        assert_eq!(server.keys(), ["{n}%fence"]);
+        assert_eq!(server.keys(), ["{n}%token"]);
         assert_eq!(locks.release(&held, ReleaseMode::now()).await.unwrap(), Release::NotHeld);
     }
 }
@@ -109,7 +109,7 @@ async fn whoever_waits_marks_the_lock_and_is_served() {
             });
             let rests = || match order {
                 "fifo" if queue => server.waiting("n") == 1,
-                _ => server.calls("client|caching") > 2 && server.get("{n}%bell").is_some(),
+                _ => server.calls("client|caching") > 2 && server.get("{n}%wake").is_some(),
             };
             eventually(rests).await;
             let is_marked = || server.get("n") == Some(format!("{before} "));
@@ -249,7 +249,7 @@ async fn an_attempt_that_was_half_done_does_not_say_that_it_did_nothing() {
     assert_eq!(failover.newer.waiting("n"), 0);
 }
 
-/// Nobody could mark a lock there, and nobody has to.
+/// Checks that a waiter rests on a server where no lock can be marked.
 #[tokio::test]
 async fn who_is_back_at_an_older_server_rests_without_a_mark() {
     let newer = Server::start();
@@ -269,7 +269,7 @@ async fn who_is_back_at_an_older_server_rests_without_a_mark() {
     assert!(older.get("n").unwrap().ends_with(char::is_numeric), "it is not marked");
 }
 
-/// The bell has fallen down meanwhile, as it does after ten minutes, and the next waiter hangs up another one.
+/// Lets the release key expire, as it does after ten minutes; the next waiter sets it again.
 #[tokio::test]
 async fn a_lock_that_is_marked_is_not_marked_again() {
     let server = Server::start();
@@ -279,14 +279,14 @@ async fn a_lock_that_is_marked_is_not_marked_again() {
     contended(locks.try_acquire(&queues("n")).await);
     let marked = server.get("n");
     for _ in 0..2 {
-        server.run::<()>("DEL {n}%bell");
+        server.run::<()>("DEL {n}%wake");
         let racing = claim("n", LONG);
         contended(locks.try_acquire(&racing).await);
         let waiter = tokio::spawn({
             let locks = locks.clone();
             async move { locks.wait(&racing).await }
         });
-        eventually(|| server.get("{n}%bell").is_some()).await;
+        eventually(|| server.get("{n}%wake").is_some()).await;
         waiter.abort();
         let _ = waiter.await;
     }

@@ -13,14 +13,14 @@ use crate::support::{Server, claim, eventually, granted, name, renew, win};
 const LONG: u64 = 300_000;
 const SOON: Duration = Duration::from_secs(10);
 
-/// Beforehand: a script that the server does not know yet is sent twice.
+/// Loads the scripts beforehand: one that the server does not know is sent twice.
 async fn load_scripts(locks: &Redis) {
     let ours = claim("another", LONG);
     granted(locks.try_acquire(&ours).await);
     locks.release(&ours, ReleaseMode::now()).await.unwrap();
 }
 
-/// What core does with every verb.
+/// Bounds a verb as core does.
 async fn bounded<T>(verb: impl Future<Output = T>) -> Option<T> {
     tokio::time::timeout(Duration::from_millis(300), verb).await.ok()
 }

@@ -32,7 +32,7 @@ async fn back_in_touch(locks: &Redis) {
     locks.inspect(&name("n")).await.expect("the line was made anew");
 }
 
-/// The holder has not asked, and is told by its own renewal.
+/// Waits until the holder's own renewal notifies it of the loss.
 async fn told_of_its_loss(guard: &LockGuard) {
     let deadline = guard.valid_for();
     let began = Moment::now();
@@ -217,7 +217,7 @@ async fn a_snapshot_repeats_no_numbers() {
     let last = [grant().await, grant().await, grant().await][2];
     server.kill();
     server.start_with_data();
-    let stale = server.get("{n}%fence").map(|number| number.parse().unwrap());
+    let stale = server.get("{n}%token").map(|number| number.parse().unwrap());
     assert_eq!(stale, saved.map(lock_core::FencingToken::backend_number), "the counter is stale");
     back_in_touch(&locks).await;
     assert!(grant().await > last);
@@ -277,19 +277,19 @@ impl Pair {
         connect(&self.way()).await
     }
 
-    /// Until the replica knows what the primary has acknowledged.
+    /// Waits until the replica knows everything that the primary has acknowledged.
     fn replicate(&self) {
         let mut shell = self.primary.shell();
         shell.command(&["SET", "mark", "x"]).unwrap();
         assert_eq!(shell.command(&["WAIT", "1", "4000"]).unwrap().text(), "1");
     }
 
-    /// From here on the replica learns nothing any more.
+    /// Cuts the replica off from the primary.
     fn cut(&self) {
         let _: String = self.replica.run("REPLICAOF NO ONE");
     }
 
-    /// The primary dies, and its replica takes over.
+    /// Kills the primary, so that its replica takes over.
     fn fail_over(&self) {
         self.primary.kill();
         let _: String = self.replica.run("REPLICAOF NO ONE");
@@ -347,7 +347,7 @@ async fn a_failover_to_a_server_whose_clock_is_behind_gives_no_lower_number() {
     pair.cut();
     // As if the clock of the primary had been an hour ahead.
     let ahead = hold(&locks, LONG).await.fencing_token().unwrap().backend_number();
-    let _: String = pair.primary.run(&format!("SET {{n}}%fence {}", ahead + 3_600_000_000));
+    let _: String = pair.primary.run(&format!("SET {{n}}%token {}", ahead + 3_600_000_000));
     lock.acquire().await.unwrap().release().await.unwrap();
     pair.fail_over();
     back_in_touch(&locks).await;

@@ -58,7 +58,7 @@ impl Scene {
         Self { server, proxy, locks, held, guard, dropped, waiter }
     }
 
-    /// While the server refuses, for `advice`: every verb says so, and means it.
+    /// Checks that every verb reports the refusal with this `advice`.
     async fn check_verbs(&self, still: Still, advice: &str) {
         let refused = |fault: Fault| {
             let what = (fault.effect(), fault.kind());
@@ -95,7 +95,7 @@ impl Scene {
         }
     }
 
-    /// While the server refuses: those who use locks are told, and lose nothing by it.
+    /// Checks that guards are notified while the server refuses, and lose nothing.
     async fn check_guards(&self, advice: &str) {
         let refused = |error: &Error| {
             let shown = format!("{error}: {:?}", error.source().map(ToString::to_string));
@@ -112,7 +112,7 @@ impl Scene {
         assert!(!self.waiter.is_finished());
     }
 
-    /// Those who let go while the server refuses need no second call.
+    /// Checks that a release during the refusal needs no second call.
     async fn check_release(self, off: impl FnOnce(&Server)) {
         let Self { server, proxy, locks, held, guard, dropped, waiter } = self;
         let tries = [&guard, &dropped].map(|guard| proxy.count(&*guard.owner().expose()));
@@ -131,7 +131,7 @@ impl Scene {
         let next = next.expect("it sat it out");
         next.release().await.unwrap();
         assert_eq!(locks.release(&held, ReleaseMode::now()).await.unwrap(), Release::Released);
-        let fences = ["{claimed}%fence", "{dropped}%fence", "{held}%fence"];
+        let fences = ["{claimed}%token", "{dropped}%token", "{held}%token"];
         // No trace of what was refused.
         eventually(|| server.keys() == fences).await;
         granted(locks.try_acquire(&claim("free", 1000)).await);
@@ -327,7 +327,7 @@ async fn a_server_that_is_full() {
     assert!(other.lock("held").unwrap().try_acquire().await.unwrap().is_none(), "and this is");
     guard.extend(2 * LONG).await.unwrap();
     guard.release().await.unwrap();
-    assert_eq!(server.keys(), ["{held}%fence"]);
+    assert_eq!(server.keys(), ["{held}%token"]);
     let full = async { other.lock("free").unwrap().acquire().await.unwrap_err().kind() };
     assert_eq!(full.await, ErrorKind::Unavailable, "a newcomer is told at once");
     set(&server, "maxmemory 0");
@@ -381,7 +381,7 @@ async fn a_server_that_pauses_runs_the_attempt_later() {
         let error = lock.try_acquire().await.unwrap_err();
         assert_eq!((error.kind(), error.effect()), (ErrorKind::Timeout, Effect::Unknown), "{mode}");
         // The attempt is made all the same, and let go.
-        let fence = format!("{{{mode}}}%fence");
+        let fence = format!("{{{mode}}}%token");
         eventually(|| server.get(&fence).is_some() && server.get(mode).is_none()).await;
         lock.acquire().await.unwrap().release().await.unwrap();
     }

@@ -51,16 +51,16 @@ impl Scripts {
             };
         }
         Self {
-            acquire: digest!("quick_acquire.lua" "numbers.lua" "line.lua" "acquire.lua"),
+            acquire: digest!("quick_acquire.lua" "prelude.lua" "queue.lua" "acquire.lua"),
             quick_renew: digest!("quick_renew.lua"),
-            renew: digest!("numbers.lua" "line.lua" "renew.lua"),
-            release: digest!("quick_release.lua" "numbers.lua" "line.lua" "release.lua"),
+            renew: digest!("prelude.lua" "queue.lua" "renew.lua"),
+            release: digest!("quick_release.lua" "prelude.lua" "queue.lua" "release.lua"),
             rights: digest!("rights.lua"),
         }
     }
 }
 
-/// By the address of the client. What has no explanation is a failure.
+/// Counts the requests by the address of the client. A request without an explanation is a failure.
 fn account(lines: &[String]) -> BTreeMap<&str, Asked> {
     let scripts = Scripts::of_this_version();
     let mut clients: BTreeMap<&str, Asked> = BTreeMap::new();
@@ -100,7 +100,7 @@ fn account(lines: &[String]) -> BTreeMap<&str, Asked> {
     clients
 }
 
-/// When the server was asked that.
+/// Returns the time at which the server received that request.
 fn time_of(line: &str) -> Duration {
     let seconds = line.split(' ').next().and_then(|seconds| seconds.parse().ok());
     Duration::from_secs_f64(seconds.expect("a line of MONITOR begins with the time"))

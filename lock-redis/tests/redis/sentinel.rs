@@ -193,7 +193,7 @@ async fn a_failover_by_hand_is_an_outage_and_never_contention() {
     assert!(has(group.server(1), "n"), "it is where the sentinels say");
 }
 
-/// The connection is another runtime's by then, and goes on.
+/// Checks that another runtime, which has the connection by then, listens again.
 #[tokio::test]
 async fn who_listens_ends_with_its_runtime_and_somebody_else_listens_then() {
     let group = group().await;

@@ -39,7 +39,7 @@ struct Scene {
 /// A queue and the processes in it, to be brought back.
 struct Snapshot([Vec<u8>; 2]);
 
-const PARTS: [&str; 2] = ["{n}%queue", "{n}%places"];
+const PARTS: [&str; 2] = ["{n}%queue", "{n}%procs"];
 
 impl Scene {
     async fn new() -> Self {
@@ -71,7 +71,7 @@ impl Scene {
         }
     }
 
-    /// The holder releases the lock, and the waiter is granted it: how long that takes.
+    /// Measures the time from the release to the grant of the waiter.
     async fn standstill(&self, locks: &Redis, waiter: &Claim) -> Duration {
         let began = Moment::now();
         let released = self.holder.release(&self.held, ReleaseMode::now()).await.unwrap();
@@ -100,7 +100,7 @@ fn waiter() -> Claim {
     claim
 }
 
-/// So many claims that are queued.
+/// Queues this many claims.
 async fn queued(locks: &Redis, count: usize) -> Vec<Claim> {
     let waiters: Vec<_> = (0..count).map(|_| waiter()).collect();
     let mut asking = tokio::task::JoinSet::new();
@@ -112,7 +112,7 @@ async fn queued(locks: &Redis, count: usize) -> Vec<Claim> {
     waiters
 }
 
-/// They are served, or give up: their process does not know them any more.
+/// Waits until they are served or refused: their process does not know them any more.
 async fn gone(locks: &Redis, waiters: Vec<Claim>) {
     let mut releasing = tokio::task::JoinSet::new();
     for waiter in waiters {
@@ -249,7 +249,7 @@ async fn stale_entries_of_as_many_processes_cost_no_claim_lease() {
         let mut crowd = redis::cmd("ZADD");
         let mut places = redis::cmd("ZADD");
         crowd.arg("{n}%queue");
-        places.arg("{n}%places");
+        places.arg("{n}%procs");
         for i in 1..=count {
             crowd.arg(i).arg(format!("{i:032x} %~to:gone{i} 60000 - "));
             places.arg(9_000_000_000_000_000_u64).arg(format!("%~to:gone{i}"));

@@ -80,7 +80,7 @@ impl Contention {
         until("the lock is granted", async || self.since(after).len() >= count).await;
     }
 
-    /// The longest time without a grant, from a point in time until it has long been over.
+    /// Returns the longest time without a grant, from a point in time until long after it.
     async fn longest_gap(&self, from: Moment, waiters: usize) -> Duration {
         self.goes_on(2 * waiters + 10, from + BOUND).await;
         let mut last = from;
@@ -120,7 +120,7 @@ fn failover(group: &SentinelGroup) -> Moment {
     })
 }
 
-/// How long the lock stands still from the first write on that the server accepts.
+/// Measures how long the lock is unavailable from the first accepted write on.
 async fn standstill(change: Change, waiters: usize) -> Duration {
     if change == Change::StaleRestart {
         return standstill_after_a_stale_restart(waiters).await;

@@ -34,7 +34,7 @@ pub(crate) async fn acquired(lock: &Lock) -> LockGuard {
     guard.expect("it was waited for")
 }
 
-/// True if a replica in a cluster has the key.
+/// Returns true if a replica in a cluster has the key.
 pub(crate) fn replica_has(replica: &test_servers::Redis, key: &str) -> bool {
     let mut session = replica.connect().unwrap();
     session.command(&["READONLY"]).unwrap();
@@ -81,7 +81,7 @@ impl Server {
         std::thread::spawn(move || server.restart(KeepData::Yes));
     }
 
-    /// How much it has written to its log so far.
+    /// Returns the length of the server's log so far.
     pub(crate) fn written(&self) -> u64 {
         self.0.aof_len()
     }
@@ -136,7 +136,7 @@ impl Server {
         Redis::connect(url).await.expect("the server takes us")
     }
 
-    /// An operator's connection.
+    /// Opens an operator's connection.
     pub(crate) fn operator(&self) -> redis::Connection {
         let client = redis::Client::open(self.url()).expect("the URL is good");
         client.get_connection().expect("the server takes us")
@@ -165,7 +165,7 @@ impl Server {
         command.query(&mut self.operator()).unwrap_or_else(|error| panic!("{words:?}: {error}"))
     }
 
-    /// All keys, sorted.
+    /// Returns all keys, sorted.
     pub(crate) fn keys(&self) -> Vec<String> {
         let mut keys: Vec<String> = self.run("KEYS *");
         keys.sort_unstable();
@@ -176,17 +176,17 @@ impl Server {
         self.command(&["GET", key])
     }
 
-    /// What is left of a key in milliseconds; negative if it has no end, or is not there.
+    /// Returns the remaining milliseconds of a key; negative without an expiry, or without the key.
     pub(crate) fn pttl(&self, key: &str) -> i64 {
         self.command(&["PTTL", key])
     }
 
-    /// How many wait in line for the lock with this key.
+    /// Returns the length of the queue of the lock with this key.
     pub(crate) fn waiting(&self, key: &str) -> u64 {
         self.command(&["ZCARD", &format!("{{{key}}}%queue")])
     }
 
-    /// How often the server has run a command, with those inside scripts.
+    /// Returns how often the server has run a command, inside scripts too.
     pub(crate) fn calls(&self, command: &str) -> u64 {
         let stats: String = self.run("INFO commandstats");
         let prefix = format!("cmdstat_{command}:calls=");

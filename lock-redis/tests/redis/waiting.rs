@@ -18,7 +18,7 @@ const LONG: u64 = 300 * SECOND;
 /// What a loaded machine may need.
 const SOON: Duration = Duration::from_secs(10);
 
-/// A waiter that has been contended, asked to be told, and rests.
+/// Starts a waiter that met contention, asked for a notification, and rests.
 async fn resting(server: &Server, locks: &Redis, waiter: &Claim) -> JoinHandle<Wake> {
     contended(locks.try_acquire(waiter).await);
     let asked = server.calls("client|caching");
@@ -138,7 +138,7 @@ async fn a_holder_of_another_kind_is_watched_as_such() {
     assert!(matches!(locks.wait(&quiet).await.unwrap(), Wake::Retry));
 }
 
-/// As [`resting`], after an attempt.
+/// Starts a resting waiter after an attempt.
 async fn resting_on(server: &Server, locks: &Redis, waiter: &Claim) -> JoinHandle<Wake> {
     let asked = server.calls("client|caching");
     let resting = tokio::spawn({
@@ -194,7 +194,7 @@ async fn who_gives_up_a_race_wakes_nobody() {
     contended(elsewhere.try_acquire(&impatient).await);
     let released = elsewhere.release(&impatient, ReleaseMode::now()).await.unwrap();
     assert_eq!(released, Release::NotHeld);
-    assert!(server.pttl("{n}%bell") > 60_000, "the bell of the others was touched");
+    assert!(server.pttl("{n}%wake") > 60_000, "the bell of the others was touched");
     // Whatever the server had to say has come before this answer.
     locks.inspect(&name("another")).await.unwrap();
     assert!(!waiting.is_finished(), "a departure woke the waiter");
@@ -211,7 +211,7 @@ async fn who_cannot_hang_up_a_bell_looks_from_time_to_time() {
     win(&elsewhere, &mut held).await;
     let waiter = waiting_claim(LONG);
     contended(locks.try_acquire(&waiter).await);
-    assert_eq!(server.run::<u64>("DEL {n}%bell"), 1, "nobody stands in line");
+    assert_eq!(server.run::<u64>("DEL {n}%wake"), 1, "nobody stands in line");
     let began = Moment::now();
     for _ in 0..10 {
         assert!(matches!(locks.wait(&waiter).await.unwrap(), Wake::Retry));
@@ -235,7 +235,7 @@ async fn who_cannot_hang_up_a_bell_looks_from_time_to_time() {
     // The wake-up before may have come from the key's deletion or from its return.
     assert!(server.calls("client|caching") <= watched + 2, "it watches once for each change");
     locks.release(&waiter, ReleaseMode::now()).await.unwrap();
-    assert_eq!(server.keys(), ["{n}%fence"]);
+    assert_eq!(server.keys(), ["{n}%token"]);
 }
 
 #[tokio::test]
@@ -292,7 +292,7 @@ async fn many_waiters_of_many_processes_are_all_served() {
     }
     let took = Moment::now().saturating_since(released);
     assert!(took < ttl / 2, "fifty waiters took {took:?}: somebody slept through");
-    assert_eq!(server.keys(), ["{n}%fence"]);
+    assert_eq!(server.keys(), ["{n}%token"]);
 }
 
 #[tokio::test]

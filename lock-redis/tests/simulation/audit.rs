@@ -67,7 +67,7 @@ impl<'a> Asked<'a> {
         };
         // A lock, its fence, its line, its places, and one more; a renewal names five of each lock, others a sixth. A quick
         // renewal names nothing but locks.
-        let names_parts = keys.get(1).is_some_and(|key| key.ends_with(b"%fence"));
+        let names_parts = keys.get(1).is_some_and(|key| key.ends_with(b"%token"));
         let locks: Vec<_> = match names_parts {
             true => keys.chunks_exact(5).map(|key| of(&key[0], &key[2], &key[3])).collect(),
             false => keys.iter().map(|lock| of(lock, &Bytes::new(), &Bytes::new())).collect(),
@@ -84,7 +84,7 @@ impl<'a> Asked<'a> {
 }
 
 impl Audit {
-    /// What is wrong now that the script has run, has answered, and has sent that.
+    /// Returns the violations after the script has run, answered, and sent these messages.
     pub(crate) fn after(
         &mut self,
         keys: &Keyspace,
@@ -126,7 +126,8 @@ impl Audit {
         wrong
     }
 
-    /// Somebody has got the lock or a place in line who was let go. Data that were lost may bring somebody back before that.
+    /// Returns the violation if a released claim has the lock or a queue entry. A loss of data may
+    /// bring a claim back before that.
     fn is_back(&self, keys: &Keyspace, of: &OfLock) -> Option<String> {
         let is_gone = |owner: &Bytes| self.gone.get(owner).is_some_and(|until| *until > keys.now);
         let mut owners = owners(keys, &of.lock, &of.queue).into_iter();
@@ -134,7 +135,7 @@ impl Audit {
         Some(format!("{} was let go, and is back", shown(&back)))
     }
 
-    /// What is wrong with a message, if it says that one of these locks was given to somebody.
+    /// Returns the violation in a message that grants one of these locks.
     fn sends(&mut self, keys: &Keyspace, locks: &[OfLock], message: &Message) -> Option<String> {
         let text = String::from_utf8_lossy(&message.text).into_owned();
         let ["grant", lock, owner, number, lease, now] = text.split(' ').collect::<Vec<_>>()[..]
@@ -186,7 +187,8 @@ impl Sent {
     }
 }
 
-/// Somebody has lost its place who did not leave the line, and whose process is not the one that is silent.
+/// Returns the violation if a claim has lost its entry without leaving the queue, and its process
+/// is not the silent one.
 fn is_passed_over(
     keys: &Keyspace,
     of: &OfLock,
@@ -212,7 +214,7 @@ fn is_given_up(member: &[u8], args: &[Bytes]) -> bool {
     channel == channel_of(member) && !contains(known, member.get(..32).unwrap_or(member))
 }
 
-/// A lease lasts longer than before, and not its owner has asked for that.
+/// Returns the violation if a lease was prolonged and its owner did not ask for that.
 fn is_prolonged(keys: &Keyspace, of: &OfLock, args: &[Bytes]) -> Option<String> {
     let value = keys.text(&of.lock)?;
     let owner = value.get(..32)?;
@@ -222,26 +224,26 @@ fn is_prolonged(keys: &Keyspace, of: &OfLock, args: &[Bytes]) -> Option<String> 
         .then(|| format!("the lease of {} was prolonged by others", shown(owner)))
 }
 
-/// Whoever has the lock or stands in its line.
+/// Returns the holder and the queued owners.
 fn owners(keys: &Keyspace, lock: &[u8], queue: &[u8]) -> Vec<Bytes> {
     let waiting = keys.members(queue).iter().map(|(_, member)| &**member);
     let names = keys.text(lock).into_iter().chain(waiting);
     names.filter_map(|name| name.get(..32)).map(<[u8]>::to_vec).collect()
 }
 
-/// Who is to get the lock when it is let go.
+/// Returns the next owner after a release.
 pub(crate) fn next_in_line(keys: &Keyspace, lock: &[u8]) -> Option<Bytes> {
     let part = |name: &[u8]| [b"{", lock, b"}%", name].concat();
-    waiting(keys, &part(b"queue"), &part(b"places")).into_iter().next()
+    waiting(keys, &part(b"queue"), &part(b"procs")).into_iter().next()
 }
 
-/// Those in line who are there, in their order.
+/// Returns the reachable queue entries, in their order.
 fn waiting(keys: &Keyspace, queue: &[u8], places: &[u8]) -> Vec<Bytes> {
     let line = keys.members(queue).iter().map(|(_, member)| member);
     line.filter(|member| is_there(keys, places, member)).cloned().collect()
 }
 
-/// Its process listens, and its places last.
+/// Returns true if the process listens and its entries last.
 fn is_there(keys: &Keyspace, places: &[u8], member: &[u8]) -> bool {
     let channel = channel_of(member);
     until(keys, places, channel).is_some_and(|until| {
@@ -259,12 +261,12 @@ fn contains(text: &[u8], part: &[u8]) -> bool {
     text.windows(part.len()).any(|at| at == part)
 }
 
-/// That of somebody in line.
+/// Returns the channel of a queue entry.
 fn channel_of(member: &[u8]) -> &[u8] {
     member.split(|byte| *byte == b' ').nth(1).unwrap_or_default()
 }
 
-/// When the places of a process lapse.
+/// Returns the expiry of a process's entries.
 fn until(keys: &Keyspace, places: &[u8], channel: &[u8]) -> Option<u64> {
     let mut places = keys.members(places).iter();
     places.find(|(_, of)| of == channel).map(|(until, _)| *until as u64)

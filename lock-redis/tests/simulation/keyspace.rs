@@ -97,7 +97,8 @@ pub(crate) fn nature(command: &str) -> Nature {
 type Answer = Result<Reply, String>;
 
 impl Keyspace {
-    /// A command of a script, or of a client. `may_refuse`: the script has written nothing so far.
+    /// Runs a command of a script, or of a client. `may_refuse`: the script has written nothing so
+    /// far.
     pub(crate) fn run(&mut self, words: &Request, by: Option<Peer>, may_refuse: bool) -> Answer {
         let name = name_of(words);
         if may_refuse && self.is_full && nature(&name).needs_memory {
@@ -222,7 +223,7 @@ impl Keyspace {
         }
     }
 
-    /// The data as they are, to come back to.
+    /// Copies the data, for a later restore.
     pub(crate) fn snapshot(&self) -> Snapshot {
         Snapshot(self.keys.clone())
     }
@@ -232,13 +233,13 @@ impl Keyspace {
         self.notes.push(Note::Lost);
     }
 
-    /// What a server does now and then without being asked: those who track a key hear of its end.
+    /// Removes expired keys, as a server does on its own: clients that track a key are notified.
     pub(crate) fn sweep(&mut self) {
         let tracked: Vec<Bytes> = self.tracked.keys().cloned().collect();
         tracked.iter().for_each(|key| _ = self.look(key));
     }
 
-    /// The names of all keys.
+    /// Returns the names of all keys.
     pub(crate) fn names(&mut self) -> Vec<Bytes> {
         let names: Vec<Bytes> = self.keys.keys().cloned().collect();
         names.into_iter().filter(|name| self.look(name).is_some()).collect()
@@ -254,7 +255,7 @@ impl Keyspace {
         self.lasts_for(key).map(Duration::from_millis)
     }
 
-    /// What a key holds, if that is a string.
+    /// Returns the value of a key, if that is a string.
     pub(crate) fn text(&self, key: &[u8]) -> Option<&[u8]> {
         match &self.peek(key)?.value {
             Value::Text(text) => Some(text),
@@ -262,7 +263,7 @@ impl Keyspace {
         }
     }
 
-    /// The members of a sorted set, in order.
+    /// Returns the members of a sorted set, in order.
     pub(crate) fn members(&self, key: &[u8]) -> &[(f64, Bytes)] {
         match self.peek(key).map(|entry| &entry.value) {
             Some(Value::Sorted(members)) => members,
@@ -275,7 +276,7 @@ impl Keyspace {
         Some(self.peek(key)?.expires?.saturating_sub(self.now / 1000))
     }
 
-    /// Somebody listens at this channel.
+    /// Returns true if a client listens on this channel.
     pub(crate) fn is_heard(&self, channel: &[u8]) -> bool {
         self.peers.values().any(|peer| peer.channels.contains(channel))
     }
@@ -484,7 +485,7 @@ impl Entry {
 #[derive(Clone, Debug)]
 pub(crate) struct Snapshot(BTreeMap<Bytes, Entry>);
 
-/// The name of the command, in capitals.
+/// Returns the name of the command, in capitals.
 pub(crate) fn name_of(words: &Request) -> String {
     words.first().map(|name| String::from_utf8_lossy(name).to_uppercase()).unwrap_or_default()
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use lock_core::clock::{Moment, sleep, sleep_until};
-use lock_redis::simulation::{Dialling, Network};
+use lock_redis::simulation::{Connecting, Network};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -165,7 +165,7 @@ impl World {
         }))
     }
 
-    /// The way of a process to the server.
+    /// Returns the network between a process and the server.
     pub(crate) fn network_of(&self, process: usize) -> impl Network {
         NetworkOf { world: self.clone(), process }
     }
@@ -235,7 +235,7 @@ impl World {
         }
     }
 
-    /// The server's process is killed.
+    /// Kills the server's process.
     pub(crate) fn shut_down(&self) {
         self.state().is_down = true;
         self.cut(None, Cut::Before);
@@ -248,7 +248,7 @@ impl World {
         self.state().is_down = false;
     }
 
-    /// The server does nothing until then.
+    /// Stops the server until then.
     pub(crate) fn stop_until(&self, until: Moment) {
         self.state().stopped_until = Some(until);
     }
@@ -265,7 +265,7 @@ impl World {
         state.clock.drift = drift;
     }
 
-    /// What an operator, or another library, asks the server for behind everybody's back.
+    /// Sends a command of an operator or a foreign client, unseen by the clients.
     pub(crate) fn command(&self, words: &[&[u8]]) -> Reply {
         let request: Request = words.iter().map(|word| word.to_vec()).collect();
         self.serve(&request, OPERATOR)
@@ -569,7 +569,7 @@ struct NetworkOf {
 }
 
 impl Network for NetworkOf {
-    fn dial(&self) -> Dialling<'_> {
+    fn dial(&self) -> Connecting<'_> {
         Box::pin(async {
             let client = self.world.connect(self.process).await?;
             Ok(Box::new(client) as Box<dyn lock_redis::simulation::Wire>)

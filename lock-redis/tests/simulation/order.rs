@@ -14,7 +14,7 @@ struct Line {
     numbers: BTreeMap<Bytes, f64>,
 }
 
-/// What was against the order, and scripts that failed.
+/// Returns violations of the order, and scripts that failed.
 pub(crate) fn violations(stage: &Stage, keys: &Keyspace) -> Vec<String> {
     let mut found = keys.failures.clone();
     let mut lines: BTreeMap<Bytes, Line> = BTreeMap::new();
@@ -51,7 +51,7 @@ impl Line {
             .then(|| format!("{} came last and stands before another one", shown(member)))
     }
 
-    /// The lock is given to the owner that `value` begins with.
+    /// Records that the lock is granted to the owner that `value` begins with.
     fn gets(&self, value: &[u8]) -> Option<String> {
         let owner = value.get(..32)?;
         let (_, number) = self.numbers.iter().find(|(member, _)| member.starts_with(owner))?;

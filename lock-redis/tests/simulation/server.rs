@@ -103,13 +103,13 @@ impl Server {
         reply
     }
 
-    /// A new process: it knows no scripts, and its data may be others.
+    /// Starts a new process: it knows no scripts, and may have other data.
     pub(crate) fn begin_anew(&mut self) {
         self.loaded.clear();
         self.audit = Audit::default();
     }
 
-    /// Somebody lets go of a lock, and looks at nobody.
+    /// Deletes a lock as a release without a script does.
     fn delete(&mut self, request: &Request, by: Peer) -> Reply {
         let mut keys = self.keys();
         let next = request.get(1).and_then(|lock| next_in_line(&keys, lock));

@@ -100,7 +100,7 @@ impl Hazard {
         }
     }
 
-    /// In how many runs of a hundred it happens.
+    /// Returns in how many runs of a hundred it happens.
     fn share(self) -> u8 {
         match self.breaks() {
             // While it happens, overlaps are only counted.
@@ -251,7 +251,7 @@ impl OnStandIn {
         holder.heal();
     }
 
-    /// The entries of a queue, with their arrivals.
+    /// Returns the entries of a queue, with their arrivals.
     fn entries(&self, lock: &str) -> Vec<(f64, Bytes)> {
         self.world.look(|keys| keys.members(&queue_of(lock)).to_vec())
     }
@@ -271,7 +271,7 @@ impl OnStandIn {
         }
     }
 
-    /// As a failover to a replica that was behind, or a restart without data.
+    /// Loses data, as a failover to a lagging replica does, or a restart without data.
     async fn lose_data(&self, rng: &mut Rng, after: Duration) {
         let snapshot = rng.bool().then(|| self.world.look(|keys| keys.snapshot()));
         sleep(after).await;
@@ -428,7 +428,7 @@ impl Site for OnStandIn {
         self.world.look(|keys| {
             let names =
                 keys.names().into_iter().map(|name| String::from_utf8_lossy(&name).into_owned());
-            let mut left: Vec<_> = names.filter(|name| !name.ends_with("%fence")).collect();
+            let mut left: Vec<_> = names.filter(|name| !name.ends_with("%token")).collect();
             left.extend(order::violations(&stage, keys));
             left
         })

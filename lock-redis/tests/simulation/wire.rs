@@ -18,7 +18,7 @@ impl Reply {
         Self::Bulk(bytes.as_ref().to_vec())
     }
 
-    /// As bytes.
+    /// Converts to bytes.
     pub(crate) fn bytes(&self) -> Vec<u8> {
         let mut out = Vec::new();
         self.write_to(&mut out);
@@ -117,7 +117,7 @@ pub(crate) fn take_reply(bytes: &mut &[u8]) -> Option<Reply> {
     Some(reply)
 }
 
-/// A request as bytes.
+/// Encodes a request as bytes.
 pub(crate) fn request(words: &[impl AsRef<[u8]>]) -> Vec<u8> {
     let mut out = format!("*{}\r\n", words.len()).into_bytes();
     words.iter().for_each(|word| Reply::bulk(word).write_to(&mut out));

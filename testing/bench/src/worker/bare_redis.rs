@@ -41,8 +41,8 @@ impl BareRedis {
         let connection = client.get_multiplexed_async_connection_with_config(&config).await;
         Ok(Self {
             connection: connection.map_err(|e| e.to_string())?,
-            acquire: script!("quick_acquire.lua" "numbers.lua" "line.lua" "acquire.lua"),
-            release: script!("quick_release.lua" "numbers.lua" "line.lua" "release.lua"),
+            acquire: script!("quick_acquire.lua" "prelude.lua" "queue.lua" "acquire.lua"),
+            release: script!("quick_release.lua" "prelude.lua" "queue.lua" "release.lua"),
             channel: format!("%~to:{}:001", random_owner()),
         })
     }
@@ -59,7 +59,7 @@ impl Lib for BareRedis {
     async fn acquire(&self, name: &String, ttl: Duration) -> Result<Held, String> {
         let owner = random_owner();
         let companion = |what: &str| format!("{{{name}}}%{what}");
-        let keys = ["fence", "queue", "places", "bell"].map(companion);
+        let keys = ["token", "queue", "procs", "wake"].map(companion);
         let [fence, queue, places, bell] = keys;
         let keys = [name.clone(), fence, queue, places, bell];
         let tombstone = companion(&format!("gone:{owner}"));

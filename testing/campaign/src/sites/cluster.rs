@@ -152,6 +152,6 @@ impl Site for Cluster {
     }
 
     fn documented(&self) -> Option<Vec<&'static str>> {
-        Some(vec!["{n*}%fence", "{n*}%gone:*"])
+        Some(vec!["{n*}%token", "{n*}%gone:*"])
     }
 }

@@ -157,7 +157,7 @@ impl Site for Quorum {
     fn documented(&self) -> Option<Vec<&'static str>> {
         let each: Option<Vec<_>> = self.members.iter().map(|member| member.documented()).collect();
         // Its waiters stand in no line: where a lease has lapsed since one went to rest, the bell is left for ten minutes.
-        each.map(|names| [names.concat(), vec!["{n*}%bell"]].concat())
+        each.map(|names| [names.concat(), vec!["{n*}%wake"]].concat())
     }
 }
 

@@ -80,7 +80,7 @@ impl Site for OneRedis {
     }
 
     fn documented(&self) -> Option<Vec<&'static str>> {
-        Some(vec!["{n*}%fence", "{n*}%gone:*"])
+        Some(vec!["{n*}%token", "{n*}%gone:*"])
     }
 }
 

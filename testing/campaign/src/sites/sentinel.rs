@@ -178,6 +178,6 @@ impl Site for Group {
     }
 
     fn documented(&self) -> Option<Vec<&'static str>> {
-        Some(vec!["{n*}%fence", "{n*}%gone:*"])
+        Some(vec!["{n*}%token", "{n*}%gone:*"])
     }
 }

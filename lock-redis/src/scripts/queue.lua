@@ -1,49 +1,49 @@
--- Those who wait in line, and how the lock passes to them. It stands before the scripts by which a lock passes on.
+-- The queue, and how the lock passes to its waiters. This precedes the scripts by which a lock passes on.
 --
--- The line of a lock is a sorted set: who waits, by the number of its arrival. A member is
+-- The queue of a lock is a sorted set: the waiters, by their arrival. A member is
 --     <owner> <channel of its process> <ttl in ms> <number to exceed, or -> <label>
--- Another one, `places`, has the channels of those processes, each with the µs of this clock until which
--- the places of the process last. The last three digits of these are the number of the connection
+-- Another one, `processes`, has the channels of those processes, each with the µs of this clock until which
+-- the entries of the process last. The last three digits of these are the number of the connection
 -- on which the process last asked for the lock. Messages go to its channel with that number: a
 -- process that has not asked since the server came up listens to another one, or to none.
--- In `places` is also, without end and after an `@`, the member to whom the lock was sent last,
+-- In `processes` is also, without end and after an `@`, the member to whom the lock was sent last,
 -- until it or its process is heard of.
 --
--- One function that makes the others, because most scripts find that nobody waits: making all of them takes the
+-- One function that makes the others, because most scripts find no waiter: making all of them takes the
 -- server longer than a command does.
 
-local function line()
+local function queue_functions()
     local BEHIND_OWNER = 34 -- where the channel begins
     local CLAIM_LEASE = '3000' -- in ms: how long a lock that was sent waits for a word of its owner
-    local ASKING = 5 -- the cost of asking whether a process listens, where removing an entry costs 1
-    local SERVING = 200 -- the budget that a sweep leaves for the next grant
+    local CHECK_COST = 5 -- the cost of asking whether a process listens, where removing an entry costs 1
+    local GRANT_BUDGET = 200 -- the budget that a sweep leaves for the next grant
     local BATCH = '100'
 
-    -- What one script may spend on those who are gone: the server does nothing else meanwhile. A thousand
-    -- take a few ms. Whoever looks next goes on.
+    -- The budget of one script for dead processes: the server does nothing else meanwhile. A thousand
+    -- take a few ms. The next request goes on.
     local budget = 1000
-    local unheard = {} -- channels that nobody listens to
+    local unreachable = {} -- channels without a listener
 
     local function channel_of(member)
         return string.match(member, '^%S+', BEHIND_OWNER)
     end
 
     -- The member to whom the lock was sent last, if it was not heard of since.
-    local function silent(places)
-        local last = redis.call('ZRANGE', places, '-1', '-1')[1]
+    local function unconfirmed(processes)
+        local last = redis.call('ZRANGE', processes, '-1', '-1')[1]
         return last and string.sub(last, 1, 1) == '@' and string.sub(last, 2)
     end
 
     -- Something is heard of an owner, and so of its process, if that is known.
-    local function hears(places, owner, channel)
-        local sent = silent(places)
+    local function heard_from(processes, owner, channel)
+        local sent = unconfirmed(processes)
         if sent and (string.sub(sent, 1, 32) == owner or channel_of(sent) == channel) then
-            redis.call('ZREM', places, '@' .. sent)
+            redis.call('ZREM', processes, '@' .. sent)
         end
     end
 
-    -- The first one in line whose process is not gone, and who stands behind it, as far as that is known; all
-    -- before it leave the line. Nil if there is none, or if the budget does not last until there.
+    -- Returns the first entry whose process is alive, and the entry behind it, as far as that is known. All
+    -- entries before it are removed. Returns nil if there is none, or if the budget ends before.
     local function first(queue, is_gone)
         local last = '1'
         while budget > 0 do
@@ -66,35 +66,35 @@ local function line()
         return nil
     end
 
-    -- Sends a message to a process. Returns false if it does not listen; then its places are gone.
-    local function tell(channel, message, places)
-        local lasts = redis.call('ZSCORE', places, channel)
+    -- Sends a message to a process. Returns false if it does not listen; then its entries expire.
+    local function notify(channel, message, processes)
+        local lasts = redis.call('ZSCORE', processes, channel)
         local heard = lasts and redis.pcall('PUBLISH', channel .. ':' .. string.sub(lasts, -3), message) or 0
         if heard == 0 then
-            redis.call('ZREM', places, channel)
-            unheard[channel] = true
+            redis.call('ZREM', processes, channel)
+            unreachable[channel] = true
         end
         return heard ~= 0
     end
 
-    -- The message that makes a process look when so many ms have passed since then.
-    local function look(lock, remaining, now, is_ours)
+    -- Returns the message that makes a process check after so many ms.
+    local function check_message(lock, remaining, now, is_ours)
         return 'next ' .. remaining .. ' ' .. now .. ' ' .. is_ours .. ' ' .. lock
     end
 
-    -- Sends a message to `most` of the processes whose places last longest. A thousand are tried:
-    -- those that do not listen lose their places.
-    local function tell_others(message, places, sent, most)
+    -- Sends a message to `most` of the processes whose entries last longest. A thousand are tried:
+    -- those that do not listen are removed.
+    local function notify_others(message, processes, sent, most)
         local passed = 0
         for _ = 1, 10 do
-            local channels = redis.call('ZRANGE', places, -passed - BATCH, -passed - 1)
+            local channels = redis.call('ZRANGE', processes, -passed - BATCH, -passed - 1)
             for i = #channels, 1, -1 do
                 local channel = channels[i]
                 local is_other = channel ~= sent and string.sub(channel, 1, 1) ~= '@'
-                if most > 0 and is_other and tell(channel, message, places) then
+                if most > 0 and is_other and notify(channel, message, processes) then
                     most = most - 1
                 end
-                passed = passed + (unheard[channel] and 0 or 1)
+                passed = passed + (unreachable[channel] and 0 or 1)
             end
             if most == 0 or #channels - BATCH < 0 then
                 return
@@ -102,33 +102,33 @@ local function line()
         end
     end
 
-    local function does_not_hear(channel)
-        return not channel or unheard[channel]
+    local function is_unreachable(channel)
+        return not channel or unreachable[channel]
     end
 
-    -- Tells the process of the first one in line for how many ms the lock is held, so that it looks then.
-    -- Whoever does not hear it is gone. The process that was `sent` the lock knows; whether it is alive is what
-    -- others have to find out. What the caller knows need not be asked for: who is the first, and that the
+    -- Notifies the process of the queue's head for how many ms the lock is held, so that it checks then.
+    -- A process that does not listen is gone. The process that was `sent` the lock knows; others have to
+    -- find out whether it is alive. The caller may pass its knowledge: the head, and that the
     -- lock is held for so many ms since then.
-    local function tell_next(lock, queue, places, is_ours, sent, member, remaining, since)
+    local function notify_next(lock, queue, processes, is_ours, sent, member, remaining, since)
         local message
         while budget > 0 do
             local channel = member and channel_of(member)
-            if does_not_hear(channel) then
-                member = first(queue, does_not_hear)
+            if is_unreachable(channel) then
+                member = first(queue, is_unreachable)
                 channel = member and channel_of(member)
             end
             if not member and budget > 0 then
-                redis.call('DEL', places)
+                redis.call('DEL', processes)
                 return
             end
             message = message
-                or look(lock, remaining or redis.call('PTTL', lock), since or clock(), is_ours)
+                or check_message(lock, remaining or redis.call('PTTL', lock), since or clock(), is_ours)
             if not member or channel == sent then
-                tell_others(message, places, sent, 4)
+                notify_others(message, processes, sent, 4)
                 return
             end
-            if tell(channel, message, places) then
+            if notify(channel, message, processes) then
                 return
             end
             budget = budget - 1
@@ -137,7 +137,7 @@ local function line()
 
     -- Grants the free lock to the first queued owner whose process listens, and publishes the grant.
     -- `mine`: the calling owner. It receives no message, because the script's reply tells it.
-    -- `lapsed`: the lock became free by the end of a lease, not by a release.
+    -- `expired`: the lock became free by the end of a lease, not by a release.
     -- Returns the next owner or nil; an error or nil; and true if another client has to go on, because
     -- the lock is free and the queue is not empty.
     --
@@ -145,23 +145,23 @@ local function line()
     -- the lock stays free and the queue unchanged. A process that receives an empty message also
     -- receives the grant. A former primary may have dated entries ahead of this server's clock: then the
     -- grant carries the latest arrival, and a later claim arrives after that.
-    local function serve(lock, fence, queue, places, mine, lapsed)
+    local function grant_next(lock, token_key, queue, processes, mine, expired)
         local now = clock()
-        local sent = silent(places)
+        local sent = unconfirmed(processes)
         if sent then
-            redis.call('ZREM', places, '@' .. sent)
+            redis.call('ZREM', processes, '@' .. sent)
             local channel = channel_of(sent)
-            if lapsed and channel then
+            if expired and channel then
                 -- Its process was sent the lock and did nothing: it is passed over until it is heard of.
-                redis.call('ZREM', places, channel)
+                redis.call('ZREM', processes, channel)
             end
         end
         local gone = {}
         local function is_gone(channel)
             if channel and gone[channel] == nil then
-                local lasts = redis.call('ZSCORE', places, channel)
-                gone[channel] = not lasts or lasts - now <= 0 or not tell(channel, '', places)
-                budget = budget - ASKING
+                local lasts = redis.call('ZSCORE', processes, channel)
+                gone[channel] = not lasts or lasts - now <= 0 or not notify(channel, '', processes)
+                budget = budget - CHECK_COST
             end
             return not channel or gone[channel]
         end
@@ -174,7 +174,7 @@ local function line()
             local channel, ttl, min_token, label =
                 string.match(member, '^(%S+) (%d+) (%S+) ?(.*)$', BEHIND_OWNER)
             local lease = ttl - CLAIM_LEASE < 0 and ttl or CLAIM_LEASE
-            local number, err = give(lock, fence, owner, label, lease, min_token, now)
+            local number, err = grant(lock, token_key, owner, label, lease, min_token, now)
             if err then
                 return nil, err
             end
@@ -183,28 +183,28 @@ local function line()
                 last = now
             end
             local message = 'grant ' .. owner .. ' ' .. number .. ' ' .. lease .. ' ' .. now .. ' ' .. last .. ' ' .. lock
-            local lasts = redis.call('ZSCORE', places, channel)
+            local lasts = redis.call('ZSCORE', processes, channel)
             local heard = redis.pcall('PUBLISH', channel .. ':' .. string.sub(lasts, -3), message)
             if type(heard) == 'table' then
                 redis.call('DEL', lock)
                 return nil, heard
             end
             redis.call('ZREM', queue, member)
-            redis.pcall('ZADD', places, 'inf', '@' .. member)
-            tell_next(lock, queue, places, 1, channel, behind, lease, now)
+            redis.pcall('ZADD', processes, 'inf', '@' .. member)
+            notify_next(lock, queue, processes, 1, channel, behind, lease, now)
             return member, nil
         elseif budget > 0 then
-            redis.call('DEL', places)
+            redis.call('DEL', processes)
             return nil, nil
         end
-        tell_others(look(lock, 0, now, 1), places, nil, 4)
+        notify_others(check_message(lock, 0, now, 1), processes, nil, 4)
         return nil, nil, true
     end
 
     -- Removes the entries of a process that arrived by a point in time, except those of `known` owners.
     local function sweep(queue, process, arrived_by, known)
         local from = 0
-        while budget > SERVING do
+        while budget > GRANT_BUDGET do
             local entries, stale = redis.call('ZRANGE', queue, from, from + BATCH - 1, 'WITHSCORES'), {}
             for i = 1, #entries, 2 do
                 local member, arrival = entries[i], entries[i + 1]
@@ -224,6 +224,6 @@ local function line()
         end
     end
 
-    return {serve = serve, tell_next = tell_next, hears = hears, sweep = sweep, channel_of = channel_of}
+    return {grant_next = grant_next, notify_next = notify_next, heard_from = heard_from, sweep = sweep, channel_of = channel_of}
 end
 

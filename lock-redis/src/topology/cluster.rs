@@ -3,78 +3,89 @@
 //! A [`Link`] to each master, as to a server of its own, and a map of the slots. Where the map is wrong, the members
 //! say so before they do anything: to follow them is no second try of a verb, and is done a few times at most.
 
-use std::borrow::Cow;
-use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
-
+use crate::clock::within;
+use crate::config::Config;
+use crate::connection::client_state::ClientState;
+use crate::connection::handle::Connection;
+use crate::connection::prelude::ClusterPrelude;
+use crate::fault;
+use crate::keys::LockKeys;
+use crate::slots::SLOTS;
+use crate::topology::link::Link;
+use crate::topology::replicas::Replicated;
+use crate::topology::request::Request;
+use crate::topology::request::Response;
 use lock_core::Error;
-use lock_core::backend::{Fault, FaultKind};
+use lock_core::backend::Fault;
+use lock_core::backend::FaultKind;
 use lock_core::clock::Moment;
 use lock_core::dial::SingleFlight;
 use lock_core::url::Host;
-use redis::{FromRedisValue, RedisError, Value as Answer};
-
-use crate::config::Config;
-use crate::fault;
-use crate::keys::LockKeys;
-use crate::link::{Connection, First, Link, Ours, within};
-use crate::replicas::Written;
-use crate::servers::{Done, Errand};
-use crate::slots::SLOTS;
+use redis::FromRedisValue;
+use redis::RedisError;
+use redis::Value as Answer;
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::Mutex;
+use std::sync::MutexGuard;
+use std::sync::PoisonError;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// How often one verb is sent to another member. A slot that is being moved takes two: the one that has it, and the
 /// one that gets it.
-const MOST_STEPS: usize = 5;
+pub(crate) const MAX_REDIRECTS: usize = 5;
 
 /// Out of so many keys, one master of three has none once in 10^11 times.
-const MOST_TRIALS: usize = 64;
+pub(crate) const MAX_TRIALS: usize = 64;
 
 /// How long one member is waited for when it is asked where the slots are.
-const ADVICE_TIMEOUT: Duration = Duration::from_secs(1);
+pub(crate) const MEMBER_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How old a map has to be before members are asked for a new one.
-const MAP_AGE: Duration = Duration::from_millis(200);
+pub(crate) const MIN_MAP_AGE: Duration = Duration::from_millis(200);
 
 /// The way to all members of a cluster.
 pub(crate) struct Cluster {
-    config: Config,
-    ours: Arc<Ours>,
-    map: Mutex<Map>,
-    asking: SingleFlight<()>,
+    pub(crate) config: Config,
+    pub(crate) client: Arc<ClientState>,
+    pub(crate) map: Mutex<SlotMap>,
+    pub(crate) asking: SingleFlight<()>,
 }
 
 /// A member, and the way to it.
 #[derive(Clone)]
-pub(crate) struct Member {
-    host: Host,
+pub(crate) struct ClusterMember {
+    pub(crate) host: Host,
     pub(crate) link: Arc<Link>,
     /// It said that the cluster is down, and has done nothing since then: it may be cut off from the others, and
     /// would go on naming itself the master of its slots.
-    is_down: Arc<AtomicBool>,
+    pub(crate) is_down: Arc<AtomicBool>,
 }
 
-struct Map {
-    /// All that are masters, and those that we were told of at first.
-    members: Vec<Member>,
+pub(crate) struct SlotMap {
+    /// All masters, and the members that the configuration names.
+    pub(crate) members: Vec<ClusterMember>,
     /// By slots: which of them has it.
-    masters: Vec<Option<usize>>,
+    pub(crate) masters: Vec<Option<usize>>,
     /// When members were asked last.
-    asked: Option<Moment>,
-    /// Who is asked first: not always the same one, which may be wrong.
-    turn: usize,
+    pub(crate) asked: Option<Moment>,
+    /// The member to ask first, in turn: a fixed one may be wrong.
+    pub(crate) turn: usize,
 }
 
-/// Slots from one to another one, and who has them.
-type Range = (u16, u16, Host);
+/// The first and the last slot of a range, and its master.
+pub(crate) type SlotRange = (u16, u16, Host);
 
 impl Cluster {
-    /// Nobody is asked yet.
-    pub(crate) fn new(config: Config, ours: Arc<Ours>) -> Self {
+    /// Creates the cluster without asking any member.
+    pub(crate) fn new(config: Config, client: Arc<ClientState>) -> Self {
         let masters = vec![None; usize::from(SLOTS)];
-        let map = Map { members: Vec::new(), masters, asked: None, turn: 0 };
-        let cluster = Self { config, ours, map: Mutex::new(map), asking: SingleFlight::default() };
+        let map = SlotMap { members: Vec::new(), masters, asked: None, turn: 0 };
+        let cluster =
+            Self { config, client, map: Mutex::new(map), asking: SingleFlight::default() };
         for host in cluster.config.members.clone() {
             cluster.member_at(host);
         }
@@ -88,25 +99,28 @@ impl Cluster {
         for member in members {
             let asking = async {
                 member.link.first_connection().await?;
-                self.learn(&member.host, &member.link.slots().await?)
+                self.update_map(&member.host, &member.link.slots().await?)
             };
-            match within(ADVICE_TIMEOUT * 4, asking).await {
+            match within(MEMBER_TIMEOUT * 4, asking).await {
                 Some(Ok(())) => return Ok(()),
                 Some(Err(fault)) => failure = failure.or(Some(fault)),
-                None => failure = failure.or(Some(fault::silent(&member.host.to_string()))),
+                None => failure = failure.or(Some(fault::unanswered(&member.host.to_string()))),
             }
         }
-        Err(fault::error(failure.unwrap_or_else(nobody_knows)))
+        Err(fault::error(failure.unwrap_or_else(no_map)))
     }
 
-    /// The master of `slot`, and a connection to it: to another one, if one has taken over.
-    pub(crate) async fn reach(self: &Arc<Self>, slot: u16) -> Result<(Member, Connection), Fault> {
+    /// Returns the master of `slot` and a connection to it, or to the master that has taken over.
+    pub(crate) async fn reach(
+        self: &Arc<Self>,
+        slot: u16,
+    ) -> Result<(ClusterMember, Connection), Fault> {
         let member = self.master_of(slot).await?;
         let fault = match member.link.connection().await {
             Ok(connection) => return Ok((member, connection)),
             Err(fault) => fault,
         };
-        // If this fails too, there is nothing better to say than what failed before.
+        // If this fails too, the first fault says more.
         let _ = self.refresh().await;
         let next =
             self.map().master_of(slot).filter(|next| next.host != member.host).ok_or(fault)?;
@@ -117,9 +131,9 @@ impl Cluster {
     /// Keys for a trial, and a connection to the master that has them: to any master, as some may be gone.
     pub(crate) async fn reach_for_trial(
         self: &Arc<Self>,
-    ) -> Result<(LockKeys, Member, Connection), Fault> {
+    ) -> Result<(LockKeys, ClusterMember, Connection), Fault> {
         let (mut gone, mut failure) = (Vec::new(), None);
-        for keys in (0..MOST_TRIALS).map(|number| self.config.keys.for_trial(number)) {
+        for keys in (0..MAX_TRIALS).map(|number| self.config.keys.for_trial(number)) {
             let master = self.map().master_of(keys.slot()).map(|member| member.host);
             if gone.contains(&master) {
                 continue;
@@ -130,46 +144,47 @@ impl Cluster {
             }
             gone.push(master);
         }
-        Err(failure.unwrap_or_else(nobody_knows))
+        Err(failure.unwrap_or_else(no_map))
     }
 
-    /// The ways to all that have slots.
+    /// Returns the links to all members that have slots.
     pub(crate) fn masters(&self) -> Vec<Arc<Link>> {
         let map = self.map();
-        let has_slots = |place: &usize| map.masters.contains(&Some(*place));
+        let has_slots = |index: &usize| map.masters.contains(&Some(*index));
         let masters = (0..map.members.len()).filter(has_slots);
-        masters.filter_map(|place| Some(Arc::clone(&map.members.get(place)?.link))).collect()
+        masters.filter_map(|index| Some(Arc::clone(&map.members.get(index)?.link))).collect()
     }
 
-    /// True if we hear what is said to us in `slot`.
+    /// Returns true if this client receives the messages of `slot`.
     pub(crate) fn is_listening_in(&self, slot: u16) -> bool {
         self.map().master_of(slot).is_some_and(|member| member.link.is_listening_in(slot))
     }
 
     /// Returns true if the master of `slot`, or the client, refused the certificate of the other.
-    pub(crate) fn distrusts_in(&self, slot: u16) -> bool {
-        self.map().master_of(slot).is_some_and(|member| member.link.distrusts())
+    pub(crate) fn refuses_certificate_in(&self, slot: u16) -> bool {
+        self.map().master_of(slot).is_some_and(|member| member.link.refuses_certificate())
     }
 
     /// Runs a script where its keys are.
     pub(crate) async fn run<T: FromRedisValue>(
         self: &Arc<Self>,
-        errand: &Errand<'_>,
-    ) -> Result<Done<T>, Fault> {
-        let slot = errand.keys.slot();
+        request: &Request<'_>,
+    ) -> Result<Response<T>, Fault> {
+        let slot = request.keys.slot();
         let (mut member, mut connection) = self.reach(slot).await?;
-        let (mut instead, mut asking) = (None, false);
-        for _ in 0..MOST_STEPS {
-            let call = instead.map_or_else(|| errand.call_on(&connection), Cow::Borrowed);
-            let listens = errand.channel.as_ref().filter(|_| !connection.is_listening_in(slot));
+        let (mut fallback, mut asking) = (None, false);
+        for _ in 0..MAX_REDIRECTS {
+            let call = fallback.map_or_else(|| request.call_on(&connection), Cow::Borrowed);
+            let listens = request.channel.as_ref().filter(|_| !connection.is_listening_in(slot));
             let channel = listens.map(|channel| connection.channel(channel));
             let channel = channel.as_deref();
-            let first = (asking || channel.is_some()).then_some(First { asking, channel });
-            let Written { since: asked, answer, missing } = if errand.lasting {
-                member.link.send_lasting(&connection, &call, first).await?
+            let prelude =
+                (asking || channel.is_some()).then_some(ClusterPrelude { asking, channel });
+            let Replicated { since: asked, answer, missing } = if request.replicated {
+                member.link.send_replicated(&connection, &call, prelude).await?
             } else {
-                let (since, answer) = member.link.send(&connection, &call, first).await;
-                Written { since, answer, missing: None }
+                let (since, answer) = member.link.send(&connection, &call, prelude).await;
+                Replicated { since, answer, missing: None }
             };
             let error = match answer {
                 Ok(answer) => {
@@ -177,12 +192,12 @@ impl Cluster {
                     if channel.is_some() {
                         connection.listens_in(slot);
                     }
-                    let instead = instead.is_some();
-                    return Ok(Done { asked, connection, answer, instead, missing });
+                    let fallback = fallback.is_some();
+                    return Ok(Response { asked, connection, answer, fallback, missing });
                 }
                 Err(error) => error,
             };
-            match (error.code(), errand.instead) {
+            match (error.code(), request.fallback) {
                 (Some("MOVED"), _) => {
                     asking = false;
                     member = self.moved(slot, &member, &error).await?;
@@ -193,17 +208,17 @@ impl Cluster {
                 }
                 (Some("CLUSTERDOWN"), _) => {
                     asking = false;
-                    let failed = || member.link.failed(&connection, errand.doing, &error);
-                    let other = self.instead_of(&member, slot).await.ok_or_else(failed)?;
+                    let failed = || member.link.failed(&connection, request.action, &error);
+                    let other = self.replacement_for(&member, slot).await.ok_or_else(failed)?;
                     member.link.leave(&connection);
                     member = other;
                 }
                 // Some keys are here, and some are there or nowhere.
-                (Some("TRYAGAIN"), Some(other)) if instead.is_none() => {
-                    (instead, asking) = (Some(other), false);
+                (Some("TRYAGAIN"), Some(other)) if fallback.is_none() => {
+                    (fallback, asking) = (Some(other), false);
                     member = self.master_of(slot).await?;
                 }
-                _ => return Err(member.link.failed(&connection, errand.doing, &error)),
+                _ => return Err(member.link.failed(&connection, request.action, &error)),
             }
             connection = member.link.connection().await?;
         }
@@ -213,40 +228,40 @@ impl Cluster {
         ))
     }
 
-    /// A better map, unless there is a new one. All who want it share one.
-    async fn refresh(self: &Arc<Self>) -> Result<(), Fault> {
-        if self.map().asked.is_some_and(|asked| !(asked + MAP_AGE).has_passed()) {
+    /// Fetches a new map unless the current one is recent. Concurrent callers share one request.
+    pub(crate) async fn refresh(self: &Arc<Self>) -> Result<(), Fault> {
+        if self.map().asked.is_some_and(|asked| !(asked + MIN_MAP_AGE).has_passed()) {
             return Ok(());
         }
         let this = Arc::clone(self);
         let ask = || async move {
-            let learned = this.ask_around().await;
+            let updated = this.query_members().await;
             this.map().asked = Some(Moment::now());
-            learned
+            updated
         };
         self.asking.join(ask).await
     }
 
-    async fn ask_around(&self) -> Result<(), Fault> {
+    pub(crate) async fn query_members(&self) -> Result<(), Fault> {
         let mut failure = None;
-        let advisers = self.map().advisers();
-        for Member { host, link, .. } in advisers {
-            match within(ADVICE_TIMEOUT, link.slots()).await {
-                Some(Ok(answer)) => match self.learn(&host, &answer) {
+        let candidates = self.map().candidates();
+        for ClusterMember { host, link, .. } in candidates {
+            match within(MEMBER_TIMEOUT, link.slots()).await {
+                Some(Ok(answer)) => match self.update_map(&host, &answer) {
                     Ok(()) => return Ok(()),
                     Err(fault) => failure = Some(fault),
                 },
                 Some(Err(fault)) => failure = Some(fault),
-                None => failure = Some(fault::silent(&host.to_string())),
+                None => failure = Some(fault::unanswered(&host.to_string())),
             }
         }
-        Err(failure.unwrap_or_else(nobody_knows))
+        Err(failure.unwrap_or_else(no_map))
     }
 
-    /// Takes in what the member at `host` says of the slots.
-    fn learn(&self, host: &Host, answer: &Answer) -> Result<(), Fault> {
+    /// Applies the slots as the member at `host` reports them.
+    pub(crate) fn update_map(&self, host: &Host, answer: &Answer) -> Result<(), Fault> {
         let ranges = ranges(answer, host).filter(|ranges| !ranges.is_empty());
-        let ranges = ranges.ok_or_else(nobody_knows)?;
+        let ranges = ranges.ok_or_else(no_map)?;
         let mut map = self.map();
         map.masters.fill(None);
         let before = std::mem::take(&mut map.members);
@@ -256,7 +271,7 @@ impl Cluster {
                 map.members.push(known.unwrap_or_else(|| self.new_member(host.clone())));
             }
         }
-        let Map { members, masters, .. } = &mut *map;
+        let SlotMap { members, masters, .. } = &mut *map;
         for (first, last, host) in ranges {
             let master = members.iter().position(|member| member.host == host);
             for slot in masters.iter_mut().take(usize::from(last) + 1).skip(usize::from(first)) {
@@ -266,34 +281,39 @@ impl Cluster {
         Ok(())
     }
 
-    /// Who has the slot, if `error` of the `member` says so. Others will have moved with it.
-    async fn moved(
+    /// Returns the master of the slot that `error` of the `member` names. Other slots have probably
+    /// moved with it, so the map is refreshed.
+    pub(crate) async fn moved(
         self: &Arc<Self>,
         slot: u16,
-        member: &Member,
+        member: &ClusterMember,
         error: &RedisError,
-    ) -> Result<Member, Fault> {
+    ) -> Result<ClusterMember, Fault> {
         let host = redirected(error, &member.host)?;
-        // It is an offer: what matters was just said.
+        // A failure does not matter: the redirection names the master.
         let _ = self.refresh().await;
         let master = self.member_at(host);
         let mut map = self.map();
-        let place = map.members.iter().position(|member| member.host == master.host);
+        let index = map.members.iter().position(|member| member.host == master.host);
         if let Some(entry) = map.masters.get_mut(usize::from(slot)) {
-            *entry = place;
+            *entry = index;
         }
         Ok(master)
     }
 
-    /// Who else has the slot, by the word of those who are not down.
-    async fn instead_of(self: &Arc<Self>, member: &Member, slot: u16) -> Option<Member> {
+    /// Returns another master of the slot, as the members that are not down report it.
+    pub(crate) async fn replacement_for(
+        self: &Arc<Self>,
+        member: &ClusterMember,
+        slot: u16,
+    ) -> Option<ClusterMember> {
         member.is_down.store(true, Ordering::Relaxed);
-        // If nobody has anything better to say, what the member said stands.
+        // If no member knows better, the member's own answer stands.
         let _ = self.refresh().await;
         self.map().master_of(slot).filter(|other| other.host != member.host)
     }
 
-    async fn master_of(self: &Arc<Self>, slot: u16) -> Result<Member, Fault> {
+    pub(crate) async fn master_of(self: &Arc<Self>, slot: u16) -> Result<ClusterMember, Fault> {
         let known = self.map().master_of(slot);
         if let Some(member) = known.filter(|member| !member.link.is_in_doubt()) {
             return Ok(member);
@@ -308,7 +328,7 @@ impl Cluster {
         })
     }
 
-    fn member_at(&self, host: Host) -> Member {
+    pub(crate) fn member_at(&self, host: Host) -> ClusterMember {
         let mut map = self.map();
         if let Some(known) = map.members.iter().find(|member| member.host == host) {
             return known.clone();
@@ -318,24 +338,25 @@ impl Cluster {
         member
     }
 
-    fn new_member(&self, host: Host) -> Member {
+    pub(crate) fn new_member(&self, host: Host) -> ClusterMember {
         let config = self.config.at_member(host.clone());
-        let link = Arc::new(Link::new(config, Arc::clone(&self.ours)));
-        Member { host, link, is_down: Arc::default() }
+        let link = Arc::new(Link::new(config, Arc::clone(&self.client)));
+        ClusterMember { host, link, is_down: Arc::default() }
     }
 
-    fn map(&self) -> MutexGuard<'_, Map> {
+    pub(crate) fn map(&self) -> MutexGuard<'_, SlotMap> {
         self.map.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Map {
-    fn master_of(&self, slot: u16) -> Option<Member> {
+impl SlotMap {
+    pub(crate) fn master_of(&self, slot: u16) -> Option<ClusterMember> {
         self.members.get((*self.masters.get(usize::from(slot))?)?).cloned()
     }
 
-    /// Whom to ask, one after the other: first those that answer and are not down, as far as we know.
-    fn advisers(&mut self) -> Vec<Member> {
+    /// Returns the members to ask, in order: first those that answer and are not down, as far as is
+    /// known.
+    pub(crate) fn candidates(&mut self) -> Vec<ClusterMember> {
         self.turn = (self.turn + 1) % self.members.len().max(1);
         let mut members = self.members.clone();
         members.rotate_left(self.turn);
@@ -353,8 +374,8 @@ impl fmt::Debug for Cluster {
     }
 }
 
-/// Where a member sends us. The address is empty where it is that member's own.
-fn redirected(error: &RedisError, from: &Host) -> Result<Host, Fault> {
+/// Returns the target of a redirection. The address is empty if it is the redirecting member's own.
+pub(crate) fn redirected(error: &RedisError, from: &Host) -> Result<Host, Fault> {
     let address = error.redirect_node().and_then(|(address, _)| address.rsplit_once(':'));
     let host = address.and_then(|(name, port)| host(name, port.parse().ok()?, from));
     host.ok_or_else(|| {
@@ -363,16 +384,17 @@ fn redirected(error: &RedisError, from: &Host) -> Result<Host, Fault> {
     })
 }
 
-/// A member at `name`, as `from` calls it.
-fn host(name: &str, port: u16, from: &Host) -> Option<Host> {
+/// Returns the member at `name`, as `from` calls it.
+pub(crate) fn host(name: &str, port: u16, from: &Host) -> Option<Host> {
     let name = name.strip_prefix('[').and_then(|name| name.strip_suffix(']')).unwrap_or(name);
     let name = if name.is_empty() { &from.name } else { name };
     (name != "?" && port != 0).then(|| Host { name: name.to_owned(), port })
 }
 
-/// What `CLUSTER SLOTS` of the member `from` says: for each range of slots its ends, its master, and its replicas.
-/// Ranges whose master has no address that is known are left out; `None` if it says something else.
-fn ranges(answer: &Answer, from: &Host) -> Option<Vec<Range>> {
+/// Reads the answer of the member `from` to `CLUSTER SLOTS`: for each range of slots its ends, its
+/// master, and its replicas. Ranges whose master has no known address are left out. Returns `None`
+/// if the answer is malformed.
+pub(crate) fn ranges(answer: &Answer, from: &Host) -> Option<Vec<SlotRange>> {
     let Answer::Array(entries) = answer else { return None };
     let mut ranges = Vec::new();
     for entry in entries {
@@ -395,7 +417,7 @@ fn ranges(answer: &Answer, from: &Host) -> Option<Vec<Range>> {
     Some(ranges)
 }
 
-fn nobody_knows() -> Fault {
+pub(crate) fn no_map() -> Fault {
     let why = "no member of the cluster knows which of them has which locks";
     Fault::not_applied(FaultKind::Unavailable, why)
 }
@@ -462,19 +484,19 @@ mod tests {
     #[tokio::test]
     async fn a_map_replaces_the_one_before() {
         let config = Config::new("redis+cluster://me:1").unwrap();
-        let ours = Arc::new(Ours::new(&config));
-        let cluster = Arc::new(Cluster::new(config, ours));
-        let learn = |entries| cluster.learn(&at("me", 1), &Answer::Array(entries));
+        let client = Arc::new(ClientState::new(&config));
+        let cluster = Arc::new(Cluster::new(config, client));
+        let update_map = |entries| cluster.update_map(&at("me", 1), &Answer::Array(entries));
         let owner = |slot| cluster.map().master_of(slot).map(|member| member.host);
         assert_eq!(owner(0), None);
-        learn(vec![range(0, 9, master(bulk("a"), 1)), range(10, 16383, master(bulk("b"), 1))])
+        update_map(vec![range(0, 9, master(bulk("a"), 1)), range(10, 16383, master(bulk("b"), 1))])
             .unwrap();
         assert_eq!((owner(9), owner(10)), (Some(at("a", 1)), Some(at("b", 1))));
         let kept = cluster.map().master_of(10).unwrap().link;
-        learn(vec![range(10, 20, master(bulk("b"), 1))]).unwrap();
+        update_map(vec![range(10, 20, master(bulk("b"), 1))]).unwrap();
         assert_eq!((owner(9), owner(20), owner(21)), (None, Some(at("b", 1)), None));
         assert!(Arc::ptr_eq(&kept, &cluster.map().master_of(10).unwrap().link), "its connection");
-        assert!(learn(vec![]).is_err(), "who has been forgotten knows nothing");
+        assert!(update_map(vec![]).is_err(), "who has been forgotten knows nothing");
         assert_eq!(owner(10), Some(at("b", 1)));
         let hosts: Vec<_> = cluster.map().members.iter().map(|m| m.host.clone()).collect();
         assert_eq!(hosts, [at("b", 1), at("me", 1)], "those who were named stay");
@@ -483,12 +505,12 @@ mod tests {
     #[test]
     fn who_is_down_is_asked_last() {
         let config = Config::new("redis+cluster://a,b,c").unwrap();
-        let ours = Arc::new(Ours::new(&config));
-        let cluster = Cluster::new(config, ours);
+        let client = Arc::new(ClientState::new(&config));
+        let cluster = Cluster::new(config, client);
         let down = cluster.map().members[1].clone();
         down.is_down.store(true, Ordering::Relaxed);
         let asked = || {
-            let members = cluster.map().advisers();
+            let members = cluster.map().candidates();
             members.iter().map(|member| &*member.host.name).collect::<String>()
         };
         let turns: HashSet<_> = (0..6).map(|_| asked()).collect();

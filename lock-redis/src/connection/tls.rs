@@ -1,4 +1,4 @@
-//! Certificates and keys: whom we trust, and who we are.
+//! Certificates and keys: the trusted authorities, and the client's identity.
 
 use std::fmt;
 use std::io::Read;
@@ -16,7 +16,7 @@ use rustls::sign::CertifiedKey;
 /// Above the bundle of a whole system, which has about 200 KiB.
 const MAX_FILE: u64 = 1 << 20;
 
-/// What a server is checked against, and what it is shown.
+/// The authorities for servers, and the client's own certificate.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Certificates {
     /// `None` for those that the system trusts.
@@ -33,8 +33,8 @@ pub(crate) enum Pem {
 }
 
 impl Certificates {
-    /// What connections need that are `encrypted`, or are not: reads what is in files, and checks
-    /// everything. `None` if they are not.
+    /// Reads the files and checks all certificates that `encrypted` connections need. Returns
+    /// `None` for connections that are not encrypted.
     pub(crate) async fn read_for(&self, encrypted: bool) -> Result<Option<TlsCertificates>, Error> {
         if !encrypted {
             return match (&self.authorities, &self.identity) {
@@ -57,11 +57,11 @@ impl Certificates {
     }
 }
 
-/// What does the cryptography. Without a default the library panics, and with two compiled in there is none by
-/// itself. Where the program has chosen one already, that is the one.
+/// Returns the provider of the cryptography. Without a default the library panics, and with two
+/// compiled in there is no default. A provider that the program has installed is used.
 fn provider() -> Arc<CryptoProvider> {
     if CryptoProvider::get_default().is_none() {
-        // Somebody else may have been faster.
+        // Another thread may have been faster.
         let _ = aws_lc_rs::default_provider().install_default();
     }
     let installed = CryptoProvider::get_default().cloned();

@@ -1,9 +1,9 @@
--- What the scripts share of numbers and keys. It stands before each of them, but after the quick ways of some.
+-- Numbers and keys that the scripts share. This precedes each script, after the quick path of some.
 
 local LIMIT = 9007199254740992 -- 2^53: beyond, Lua skips numbers
-local IDLE = 600000 -- in ms: how long a fence outlives its lock; the backend counts on it
-local PLACE_LASTS = 5000 -- in ms: beyond two leases after the last look of its process; the backend counts on it
--- In ms: how long a claim that was let go is remembered, so that an attempt of it which arrives late is refused.
+local TOKEN_RETENTION = 600000 -- in ms: how long a token key outlives its lock; the backend counts on it
+local QUEUE_ENTRY_GRACE = 5000 -- in ms: beyond two leases after the last request of its process; the backend counts on it
+-- In ms: how long a released claim is remembered, so that an attempt of it which arrives late is refused.
 -- Longer than any attempt stays on its way.
 local REMEMBERED = 60000
 
@@ -16,16 +16,16 @@ local function clock()
     return now[1] .. string.sub('00000' .. now[2], -6)
 end
 
-local function whole(number)
+local function integer(number)
     return string.format('%.0f', number)
 end
 
 -- Until the clock has passed the number, too: then the clock alone is above it.
-local function at_least(ms, number, now)
+local function retention(ms, number, now)
     if number == now then
         return ms
     end
-    return whole(ms + math.max(0, (number - now) / 1000))
+    return integer(ms + math.max(0, (number - now) / 1000))
 end
 
 local function string_at(key, what)
@@ -53,24 +53,24 @@ local function lock_at(lock)
 end
 
 -- Gives the lock away under a number above every one before, also if the counter was lost or is stale: see
--- Fencing::Seeded. The fence is written first: whoever has the lock has a number that is stored.
-local function give(lock, fence, owner, label, lease, min_token, now)
-    local last, err = string_at(fence, 'the fence key of the lock holds something other than a string')
+-- Fencing::Seeded. The token key is written first: every holder has a token that is stored.
+local function grant(lock, token_key, owner, label, lease, min_token, now)
+    local last, err = string_at(token_key, 'the token key of the lock holds something other than a string')
     if err then
         return nil, err
     end
     if last and not string.find(last, '^%d+$') then
-        return nil, redis.error_reply('LOCKFENCE the fence key of the lock holds something other than a number')
+        return nil, redis.error_reply('LOCKTOKEN the token key of the lock holds something other than a number')
     end
     local number, above = now, tonumber(min_token)
     if above or (last and (#last ~= #now or now <= last)) then
         number = math.max(now + 0, (last or 0) + 1, (above or 0) + 1)
         if number >= LIMIT then
-            return nil, redis.error_reply('LOCKSPENT the fencing tokens of the lock are used up: its fence key, or who asks, is at the last one')
+            return nil, redis.error_reply('LOCKSPENT the fencing tokens of the lock are used up: its token key, or who asks, is at the last one')
         end
-        number = whole(number)
+        number = integer(number)
     end
-    redis.call('SET', fence, number, 'PX', at_least(lease + IDLE, number, now))
+    redis.call('SET', token_key, number, 'PX', retention(lease + TOKEN_RETENTION, number, now))
     local held = owner .. ' ' .. number
     if label ~= '' then
         held = held .. ' ' .. label

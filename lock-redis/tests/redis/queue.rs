@@ -30,7 +30,7 @@ fn waiter(ttl: u64) -> Claim {
     claim
 }
 
-/// A claim that stands in line.
+/// Creates a claim that queues.
 async fn in_line(locks: &Redis, ttl: u64) -> Claim {
     let waiter = waiter(ttl);
     contended(locks.try_acquire(&waiter).await);
@@ -47,7 +47,7 @@ async fn let_go(locks: &Redis, held: &Claim) {
     assert_eq!(locks.release(held, ReleaseMode::now()).await.unwrap(), Release::Released);
 }
 
-/// The grant that a waiter is sent.
+/// Waits for the grant that a waiter is sent.
 async fn sent(locks: &Redis, waiter: &Claim) -> Grant {
     match tokio::time::timeout(SOON, locks.wait(waiter)).await.expect("it is called").unwrap() {
         Wake::Granted(grant) => grant,
@@ -62,7 +62,7 @@ fn lease(grant: &Grant) -> Duration {
     }
 }
 
-/// Whose the lock is on the server.
+/// Returns the holder of the lock on the server.
 fn holder(server: &Server) -> Option<String> {
     server.get("n").map(|value| value.split(' ').next().unwrap().to_owned())
 }
@@ -72,10 +72,10 @@ fn assert_held_by(server: &Server, claim: &Claim) {
     assert_eq!(holder(server), Some(claim.owner.expose()));
 }
 
-/// What is there when nobody holds the lock and nobody waits.
+/// Asserts that only the token key is left without a holder and waiters.
 #[track_caller]
 fn assert_no_residue(server: &Server) {
-    assert_eq!(server.keys(), ["{n}%fence"]);
+    assert_eq!(server.keys(), ["{n}%token"]);
 }
 
 /// One that the server does not know is sent twice. Without its ticket a lock is let go by a script, whatever the server.
@@ -148,7 +148,7 @@ async fn whatever_ends_a_hold_serves_the_next_one() {
         let_go(&locks, &third).await;
         let left: Vec<_> =
             server.keys().into_iter().filter(|key| !key.contains("%gone:")).collect();
-        assert_eq!(left, ["{n}%fence"], "{how}");
+        assert_eq!(left, ["{n}%token"], "{how}");
     }
 }
 
@@ -180,7 +180,7 @@ async fn who_leaves_the_line_leaves_nothing() {
     for waiter in &waiters {
         assert_eq!(locks.release(waiter, ReleaseMode::now()).await.unwrap(), Release::NotHeld);
     }
-    assert_eq!(server.keys(), ["n", "{n}%fence"]);
+    assert_eq!(server.keys(), ["n", "{n}%token"]);
     // Sent the lock, and not there to take it any more.
     let (gone, next) = (in_line(&locks, LONG).await, in_line(&locks, LONG).await);
     let_go(&elsewhere, &first).await;
@@ -247,7 +247,7 @@ async fn a_crowd_that_has_vanished_is_cleared_away_in_several_steps() {
         crowd.arg(i).arg(format!("{i:032x} %~to:gone 60000 - "));
     }
     crowd.exec(&mut server.operator()).unwrap();
-    let _: u64 = server.run("ZADD {n}%places 9000000000000000 %~to:gone");
+    let _: u64 = server.run("ZADD {n}%procs 9000000000000000 %~to:gone");
     let alive = in_line(&locks, LONG).await;
     let_go(&elsewhere, &first).await;
     // The release has done its share, and has somebody look who is there.
@@ -334,7 +334,7 @@ impl Fleet {
         eventually(|| left() == 1).await;
     }
 
-    /// All have asked again, and have their places.
+    /// Waits until all have asked again and have their queue entries.
     async fn is_back(&self) {
         let subscribed = || self.server.run::<Vec<String>>("PUBSUB CHANNELS").len();
         eventually(|| subscribed() == Self::PROCESSES + 1).await;
@@ -369,7 +369,7 @@ async fn order_outlasts_connections() {
 #[tokio::test]
 async fn order_outlasts_the_queue() {
     let fleet = Fleet::new(Duration::from_secs(30)).await;
-    let _: u64 = fleet.server.run("DEL {n}%queue {n}%places");
+    let _: u64 = fleet.server.run("DEL {n}%queue {n}%procs");
     fleet.reset_connections().await;
     fleet.is_back().await;
     fleet.serves_in_order().await;
@@ -392,7 +392,7 @@ async fn order_outlasts_an_operator_who_ends_listeners() {
 async fn a_queue_that_was_lost_is_noticed_at_the_next_look() {
     // One of each process looks, is told that it is new, and the others look as well.
     let fleet = Fleet::new(Duration::from_secs(1)).await;
-    let _: u64 = fleet.server.run("DEL {n}%queue {n}%places");
+    let _: u64 = fleet.server.run("DEL {n}%queue {n}%procs");
     fleet.is_back().await;
     fleet.serves_in_order().await;
 }
@@ -448,7 +448,7 @@ async fn a_grant_that_was_lost_on_the_way_is_found() {
     network.heal();
     let woken = tokio::time::timeout(SOON, waiting).await.expect("it is woken").unwrap();
     assert!(matches!(woken, Wake::Retry), "{woken:?}");
-    let token = server.get("{n}%fence");
+    let token = server.get("{n}%token");
     let grant = granted(locks.try_acquire(&waiter).await);
     assert_eq!(grant.token.map(|token| token.backend_number().to_string()), token);
     assert_eq!(lease(&grant), Duration::from_millis(LONG));
@@ -535,7 +535,7 @@ async fn a_grant_of_another_lock_is_given_back() {
     win(&elsewhere, &mut other).await;
     let first = held(&elsewhere).await;
     let waiter = in_line(&locks, LONG).await;
-    for part in ["queue", "places"] {
+    for part in ["queue", "procs"] {
         let (from, to) = (format!("{{n}}%{part}"), format!("{{m}}%{part}"));
         let _: String = server.command(&["RENAME", &from, &to]);
     }
@@ -715,7 +715,7 @@ async fn who_is_refused_takes_no_place() {
     let (locks, elsewhere) = (server.client().await, server.client().await);
     held(&elsewhere).await;
     in_line(&locks, LONG).await;
-    let _: String = server.command(&["SET", "{n}%fence", "damaged"]);
+    let _: String = server.command(&["SET", "{n}%token", "damaged"]);
     let _: u64 = server.command(&["DEL", "n"]);
     let fault = elsewhere.try_acquire(&waiter(LONG)).await.unwrap_err();
     assert_eq!((fault.effect(), fault.kind()), (Effect::NotApplied, FaultKind::Invalid));
@@ -753,7 +753,7 @@ async fn a_right_that_is_taken_away_leaves_a_free_lock() {
         tokio::time::timeout(SOON, served).await.unwrap_or_else(|_| panic!("not served: {right}"));
         let_go(&locks, &waiter).await;
         // Whoever could not be taken out of the line is given the lock once more, for a claim lease.
-        eventually(|| server.keys() == ["{app:n}%fence"]).await;
+        eventually(|| server.keys() == ["{app:n}%token"]).await;
     }
 }
 

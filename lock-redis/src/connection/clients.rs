@@ -1,87 +1,30 @@
-//! One server: where it is, who we are there, and how a connection to it is set up.
-
-use std::fmt;
-use std::path::PathBuf;
-use std::time::Duration;
-
-use lock_core::url::{Host, Url};
-use lock_core::{Error, ErrorKind};
-use redis::io::tcp::{TcpSettings, socket2::TcpKeepalive};
-use redis::{
-    Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, ProtocolVersion,
-    RedisConnectionInfo, RedisError,
-};
+//! Clients of the Redis library, made from the configuration.
 
 use crate::config::Config;
+use crate::connection::address::Address;
+use crate::connection::address::Login;
+use crate::connection::address::SILENCE;
 use crate::fault;
+use lock_core::Error;
+use redis::Client;
+use redis::ConnectionAddr;
+use redis::ConnectionInfo;
+use redis::IntoConnectionInfo;
+use redis::ProtocolVersion;
+use redis::RedisConnectionInfo;
+use redis::RedisError;
+use redis::io::tcp::TcpSettings;
+use redis::io::tcp::socket2::TcpKeepalive;
+use std::time::Duration;
 
-/// How long the oldest request may go without answer. Also when the kernel gives up on a peer that does
-/// not acknowledge what was sent; on an idle line it asks, with keep-alive probes.
-pub(crate) const SILENCE: Duration = Duration::from_secs(5);
-
-const KEEPALIVE_AFTER: Duration = Duration::from_secs(10);
-const KEEPALIVE_EVERY: Duration = Duration::from_secs(3);
-const KEEPALIVE_PROBES: u32 = 3;
-
-/// Where a server listens.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Address {
-    Tcp { host: Host, tls: bool },
-    Unix(PathBuf),
-}
-
-/// Who we are on a server.
-#[derive(Clone, Default, PartialEq, Eq)]
-pub(crate) struct Login {
-    pub(crate) user: Option<String>,
-    pub(crate) password: Option<String>,
-}
-
-impl Address {
-    pub(crate) fn is_encrypted(&self) -> bool {
-        matches!(self, Self::Tcp { tls: true, .. })
-    }
-}
-
-impl fmt::Display for Address {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Tcp { host, .. } => host.fmt(f),
-            Self::Unix(path) => write!(f, "{}", path.display()),
-        }
-    }
-}
-
-impl Login {
-    /// What the options of these names say.
-    pub(crate) fn take_from(url: &mut Url, user: &str, password: &str) -> Result<Self, Error> {
-        let login = Self { user: url.take(user)?, password: url.take(password)? };
-        if login.user.is_some() && login.password.is_none() {
-            return Err(Error::new(ErrorKind::Invalid, "a user needs a password"));
-        }
-        Ok(login)
-    }
-}
-
-/// Shows no password.
-impl fmt::Debug for Login {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Login").field("user", &self.user).finish_non_exhaustive()
-    }
-}
-
-/// The user may be empty, for the default one.
-impl From<(String, String)> for Login {
-    fn from((user, password): (String, String)) -> Self {
-        Self { user: Some(user).filter(|user| !user.is_empty()), password: Some(password) }
-    }
-}
-
+pub(crate) const KEEPALIVE_PROBES: u32 = 3;
+pub(crate) const KEEPALIVE_EVERY: Duration = Duration::from_secs(3);
+pub(crate) const KEEPALIVE_AFTER: Duration = Duration::from_secs(10);
 impl Config {
     /// Looks whether the files that it names are fit for use.
     pub(crate) async fn check_files(&self) -> Result<(), Error> {
         #[cfg(feature = "tls")]
-        self.certificates.read_for(self.place.is_encrypted()).await?;
+        self.certificates.read_for(self.endpoint.is_encrypted()).await?;
         Ok(())
     }
 
@@ -111,7 +54,7 @@ impl Config {
     }
 }
 
-fn connection_info(
+pub(crate) fn connection_info(
     address: &Address,
     login: &Login,
     database: i64,

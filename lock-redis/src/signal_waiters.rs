@@ -11,42 +11,41 @@ use tokio::sync::Notify;
 
 use crate::owners::ByOwner;
 
-/// Where there are no signals, the pause before a waiter looks again doubles from the shortest to the
-/// longest.
+/// The time between two polls where there are no signals doubles from the shortest to the longest.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(5);
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 
 #[derive(Debug, Default)]
-pub(crate) struct Waiters {
-    table: Mutex<Table>,
+pub(crate) struct SignalWaiters {
+    table: Mutex<SignalTable>,
 }
 
 #[derive(Debug, Default)]
-struct Table {
-    by_owner: ByOwner<Waiter>,
+struct SignalTable {
+    by_owner: ByOwner<SignalWaiter>,
     by_key: BTreeMap<String, Vec<OwnerId>>,
 }
 
 #[derive(Debug)]
-struct Waiter {
+struct SignalWaiter {
     key: String,
     wake: Arc<Notify>,
     /// The server is going to tell when the key changes.
     armed: bool,
-    /// How often it was told.
+    /// The number of signals so far.
     signals: u64,
     pause: Duration,
 }
 
-/// A place among the waiters that is given up when this is dropped.
+/// A registration that ends when this is dropped.
 #[derive(Debug)]
-pub(crate) struct Seat<'a> {
-    waiters: &'a Waiters,
+pub(crate) struct WatchGuard<'a> {
+    waiters: &'a SignalWaiters,
     owner: OwnerId,
 }
 
-impl Waiters {
-    /// `owner` waits for a change of `key`, and of no other key any more.
+impl SignalWaiters {
+    /// Lets `owner` wait for a change of `key`, and of no other key.
     pub(crate) fn enter(&self, owner: OwnerId, key: &str) {
         let mut table = self.table();
         if table.by_owner.get(&owner).is_some_and(|waiter| waiter.key == key) {
@@ -55,33 +54,33 @@ impl Waiters {
         table.remove(&owner);
         table.by_key.entry(key.to_owned()).or_default().push(owner);
         let (key, wake, pause) = (key.to_owned(), Arc::default(), SHORTEST_PAUSE);
-        table.by_owner.insert(owner, Waiter { key, wake, armed: false, signals: 0, pause });
+        table.by_owner.insert(owner, SignalWaiter { key, wake, armed: false, signals: 0, pause });
     }
 
-    /// `owner` waits, for a change of `key` if nothing else was said before. If it did not wait until
-    /// now, it stops when the seat is dropped.
-    pub(crate) fn seat(&self, owner: OwnerId, key: &str) -> Option<Seat<'_>> {
+    /// Lets `owner` wait for a change of `key`, unless it already waits for a key. A new wait ends
+    /// when the guard is dropped.
+    pub(crate) fn watch_until_dropped(&self, owner: OwnerId, key: &str) -> Option<WatchGuard<'_>> {
         let is_new = !self.table().by_owner.contains_key(&owner);
         is_new.then(|| {
             self.enter(owner, key);
-            Seat { waiters: self, owner }
+            WatchGuard { waiters: self, owner }
         })
     }
 
-    /// `owner` does not wait any more.
+    /// Ends the wait of `owner`.
     pub(crate) fn leave(&self, owner: &OwnerId) {
         self.table().remove(owner);
     }
 
-    /// The key that is to be watched before `owner` may rest, and what to give to [`arm`](Self::arm)
-    /// then; `None` if it is watched already.
+    /// Returns the key to watch before `owner` may rest, and the argument for [`arm`](Self::arm).
+    /// Returns `None` if the key is already watched.
     pub(crate) fn not_armed(&self, owner: &OwnerId) -> Option<(String, u64)> {
         let table = self.table();
         let waiter = table.by_owner.get(owner).filter(|waiter| !waiter.armed)?;
         Some((waiter.key.clone(), waiter.signals))
     }
 
-    /// Waits for a signal. One that nobody heard is kept.
+    /// Waits for a signal. An early signal is kept.
     pub(crate) async fn woken(&self, owner: &OwnerId) {
         let wake = self.table().by_owner.get(owner).map(|waiter| Arc::clone(&waiter.wake));
         if let Some(wake) = wake {
@@ -89,15 +88,16 @@ impl Waiters {
         }
     }
 
-    /// The server watches the key for `owner` since before `signals` was read, unless it has told of a
-    /// change since: it tells once.
+    /// Records that the server watches the key since before `signals` was read. A change since then
+    /// ended the watch, because the server notifies once.
     pub(crate) fn arm(&self, owner: &OwnerId, signals: u64) {
         if let Some(waiter) = self.table().by_owner.get_mut(owner) {
             waiter.armed = waiter.signals == signals;
         }
     }
 
-    /// How long `owner` is to sleep where there are no signals; more each time.
+    /// Returns the time between two polls of `owner` where there are no signals; it grows with each
+    /// call.
     pub(crate) fn next_pause(&self, owner: &OwnerId) -> Duration {
         let mut table = self.table();
         let Some(waiter) = table.by_owner.get_mut(owner) else { return SHORTEST_PAUSE };
@@ -105,10 +105,10 @@ impl Waiters {
         std::mem::replace(&mut waiter.pause, next)
     }
 
-    /// Wakes those who watch `key`.
+    /// Wakes the waiters for `key`.
     pub(crate) fn signal(&self, key: &str) {
         let mut table = self.table();
-        let Table { by_owner, by_key } = &mut *table;
+        let SignalTable { by_owner, by_key } = &mut *table;
         for owner in by_key.get(key).into_iter().flatten() {
             if let Some(waiter) = by_owner.get_mut(owner) {
                 waiter.signal();
@@ -116,13 +116,13 @@ impl Waiters {
         }
     }
 
-    /// Wakes all: what they watch may have changed without notice, and is not watched any more.
+    /// Wakes all waiters: their keys may have changed without notice, and are not watched any more.
     pub(crate) fn signal_all(&self) {
         let mut table = self.table();
-        let Table { by_owner, by_key } = &mut *table;
+        let SignalTable { by_owner, by_key } = &mut *table;
         // In an order that is repeatable.
         for owner in by_key.values().flatten() {
-            by_owner.get_mut(owner).into_iter().for_each(Waiter::signal);
+            by_owner.get_mut(owner).into_iter().for_each(SignalWaiter::signal);
         }
     }
 
@@ -132,18 +132,18 @@ impl Waiters {
         (table.by_owner.len(), table.by_key.len())
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
+    fn table(&self) -> MutexGuard<'_, SignalTable> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Drop for Seat<'_> {
+impl Drop for WatchGuard<'_> {
     fn drop(&mut self) {
         self.waiters.leave(&self.owner);
     }
 }
 
-impl Table {
+impl SignalTable {
     fn remove(&mut self, owner: &OwnerId) {
         let Some(waiter) = self.by_owner.remove(owner) else { return };
         if let Some(owners) = self.by_key.get_mut(&waiter.key) {
@@ -155,7 +155,7 @@ impl Table {
     }
 }
 
-impl Waiter {
+impl SignalWaiter {
     fn signal(&mut self) {
         self.armed = false;
         self.signals += 1;
@@ -169,7 +169,7 @@ mod tests {
 
     #[test]
     fn a_signal_between_watching_and_resting_is_not_missed() {
-        let (waiters, owner) = (Waiters::default(), OwnerId::mint());
+        let (waiters, owner) = (SignalWaiters::default(), OwnerId::mint());
         waiters.enter(owner, "k");
         let (key, signals) = waiters.not_armed(&owner).unwrap();
         waiters.signal(&key);
@@ -184,7 +184,7 @@ mod tests {
 
     #[test]
     fn who_leaves_leaves_nothing() {
-        let waiters = Waiters::default();
+        let waiters = SignalWaiters::default();
         let owners = [OwnerId::mint(), OwnerId::mint()];
         for owner in owners {
             waiters.enter(owner, "k");
@@ -194,13 +194,13 @@ mod tests {
         assert_eq!(waiters.len(), (2, 1));
         owners.iter().for_each(|owner| waiters.leave(owner));
         assert_eq!(waiters.len(), (0, 0));
-        drop(waiters.seat(owners[0], "k"));
+        drop(waiters.watch_until_dropped(owners[0], "k"));
         assert_eq!(waiters.len(), (0, 0));
     }
 
     #[test]
     fn pauses_grow_to_a_limit() {
-        let (waiters, owner) = (Waiters::default(), OwnerId::mint());
+        let (waiters, owner) = (SignalWaiters::default(), OwnerId::mint());
         waiters.enter(owner, "k");
         let pauses: Vec<_> = (0..7).map(|_| waiters.next_pause(&owner).as_millis()).collect();
         assert_eq!(pauses, [5, 10, 20, 40, 80, 100, 100]);

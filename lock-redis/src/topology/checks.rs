@@ -1,0 +1,119 @@
+//! Checks of a server before its first lock: rights of the user, mode, and eviction policy.
+
+use crate::clock::within;
+use crate::fault;
+use crate::keys::LockKeys;
+use crate::limits::CONNECT_TIMEOUT;
+use crate::scripts::Call;
+use crate::topology::commands::Info;
+use crate::topology::link::Link;
+use lock_core::Error;
+use lock_core::ErrorKind;
+use lock_core::OwnerId;
+use redis::Cmd;
+use redis::Value as Answer;
+use std::sync::Arc;
+
+pub(crate) const TRY_OUT: &str = "try out the rights of this user";
+
+impl Link {
+    /// Finds out whether replicas can be waited for.
+    pub(crate) async fn check_wait(self: &Arc<Self>) -> Result<(), Error> {
+        // For none, so at once.
+        self.check_right("WAIT", redis::cmd("WAIT").arg(0).arg(1)).await
+    }
+
+    /// Finds out whether this user may send a command that changes nothing.
+    pub(crate) async fn check_right(
+        self: &Arc<Self>,
+        name: &str,
+        command: &Cmd,
+    ) -> Result<(), Error> {
+        let connection = self.connection().await.map_err(fault::error)?;
+        let mut redis = connection.redis.clone();
+        match within(CONNECT_TIMEOUT, command.query_async::<Answer>(&mut redis)).await {
+            Some(Ok(_)) => Ok(()),
+            Some(Err(error)) if error.code() == Some("NOPERM") => {
+                Err(fault::missing_rights(&[name.to_owned()]))
+            }
+            Some(Err(error)) => Err(fault::error(fault::fault(TRY_OUT, &error))),
+            None => Err(fault::error(fault::unanswered(&self.address))),
+        }
+    }
+
+    /// Names the rights that this user lacks, found out with keys for a trial that this server has.
+    pub(crate) async fn check_rights(self: &Arc<Self>, keys: &LockKeys) -> Result<(), Error> {
+        if self.client.in_cluster {
+            // Else it would be missed when a slot is moved, and not before.
+            self.check_right("ASKING", &redis::cmd("ASKING")).await?;
+        }
+        let connection = self.connection().await.map_err(fault::error)?;
+        let channel = self.client.channel(keys).filter(|_| self.client.is_fifo());
+        let ([lock, token_key, queue, processes, _], tombstone) =
+            (keys.all(), keys.tombstone(&OwnerId::mint()));
+        let keys_of_it = [lock, token_key, queue, processes, &tombstone];
+        let mut trial = Call::new(&self.client.scripts().rights, &keys_of_it);
+        trial.arg(channel.as_deref().unwrap_or_default());
+        let mut redis = connection.redis.clone();
+        let work = async {
+            trial.load(&mut redis).await?;
+            trial.run::<Vec<String>>(&mut redis).await
+        };
+        let silent = || fault::error(fault::unanswered(&self.address));
+        let missing = within(CONNECT_TIMEOUT, work)
+            .await
+            .ok_or_else(silent)?
+            .map_err(|e| fault::error(fault::fault(TRY_OUT, &e)))?;
+        if !missing.is_empty() {
+            return Err(fault::missing_rights(&missing));
+        }
+        if self.client.in_cluster && channel.is_some() {
+            let listening = self.listen(&connection, keys.slot());
+            within(CONNECT_TIMEOUT, listening).await.ok_or_else(silent)?.map_err(fault::error)?;
+        }
+        Ok(())
+    }
+
+    /// Refuses a member of a cluster that is taken for a server of its own, and warns of a server that may throw
+    /// locks away.
+    pub(crate) async fn check_server(self: &Arc<Self>) -> Result<(), Error> {
+        let asking = async {
+            let connection = self.connection().await?;
+            Ok((self.info(&connection, "server").await?, self.info(&connection, "memory").await?))
+        };
+        let (server, memory) = within(CONNECT_TIMEOUT, asking)
+            .await
+            .unwrap_or_else(|| Err(fault::unanswered(&self.address)))
+            .map_err(fault::error)?;
+        // Valkey has a name of its own for it.
+        let mode =
+            |info: &Info| info.get("redis_mode").or(info.get("server_mode")).map(str::to_owned);
+        let why = match server.as_ref().and_then(mode).as_deref() {
+            Some("cluster") if !self.client.in_cluster => {
+                "the server is a member of a cluster: write redis+cluster://"
+            }
+            Some("sentinel") => "this is a sentinel: write redis+sentinel://host,host,host/name",
+            _ => "",
+        };
+        if !why.is_empty() {
+            return Err(Error::new(ErrorKind::Unsupported, why));
+        }
+        if server.is_none() || memory.is_none() {
+            tracing::warn!(
+                redis.address = %self.address,
+                "the server does not answer INFO to this user: whether the server throws keys away at its memory limit, and \
+                 locks with them, is not known; grant +info, or make sure that maxmemory-policy is noeviction"
+            );
+        }
+        let policy = memory.as_ref().and_then(|info| info.get("maxmemory_policy"));
+        if let Some(policy) = policy.filter(|policy| *policy != "noeviction") {
+            tracing::warn!(
+                redis.address = %self.address,
+                redis.maxmemory_policy = policy,
+                "at its memory limit this server throws keys away, and locks with them; \
+                 set maxmemory-policy to noeviction"
+            );
+        }
+        Ok(())
+    }
+}

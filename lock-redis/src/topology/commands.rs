@@ -1,0 +1,171 @@
+//! The commands that verbs send besides scripts.
+
+use crate::connection::handle::Connection;
+use crate::fault;
+use crate::keys::Keys;
+use crate::keys::LockKeys;
+use crate::limits::TOKEN_RETENTION;
+use crate::queue::Unclaimed;
+use crate::scripts::Call;
+use crate::topology::link::Link;
+use crate::value::Value;
+use lock_core::backend::Effect;
+use lock_core::backend::Fault;
+use lock_core::backend::Identity;
+use redis::Value as Answer;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+impl Link {
+    /// Returns the identity and age of the server's process, or `None` if this user may not ask.
+    pub(crate) async fn identity(self: &Arc<Self>) -> Result<Option<Identity>, Fault> {
+        let connection = self.connection().await?;
+        let Some(info) = self.info(&connection, "server").await? else { return Ok(None) };
+        let up_for = info.get("uptime_in_seconds").and_then(|secs| secs.parse().ok());
+        // The difference of two whole seconds may be one more than the time that has passed.
+        let up_for = up_for.map(|uptime: u64| Duration::from_secs(uptime.saturating_sub(1)));
+        let epoch = self.dialer.epoch_of(|current| current.id() == connection.id());
+        Ok(info.get("run_id").map(|id| Identity::new(id, up_for).during(epoch)))
+    }
+
+    /// Returns a section of `INFO`, or `None` if this user may not ask.
+    pub(crate) async fn info(
+        &self,
+        connection: &Connection,
+        section: &'static str,
+    ) -> Result<Option<Info>, Fault> {
+        match connection.ask(redis::cmd("INFO").arg(section)).await {
+            Ok(text) => Ok(Some(Info(text))),
+            Err(error) if fault::is_refused(&error) => Ok(None),
+            Err(error) => Err(self.failed(connection, "ask for INFO", &error)),
+        }
+    }
+
+    /// Returns the slots of the cluster, as far as this member knows them.
+    pub(crate) async fn slots(self: &Arc<Self>) -> Result<Answer, Fault> {
+        let connection = self.connection().await?;
+        let asked = connection.ask(redis::cmd("CLUSTER").arg("SLOTS")).await;
+        asked.map_err(|error| self.failed(&connection, "ask where the slots are", &error))
+    }
+
+    /// Subscribes to the channel of `slot`.
+    pub(crate) async fn listen(&self, connection: &Connection, slot: u16) -> Result<(), Fault> {
+        let Some(channel) = self.client.channel_in(slot) else { return Ok(()) };
+        let (mut redis, mut command) = (connection.redis.clone(), redis::cmd("SSUBSCRIBE"));
+        let asking = command.arg(connection.channel(&channel)).query_async::<Answer>(&mut redis);
+        let (_, answer) = connection.health.watch(asking).await;
+        answer.map_err(|error| self.failed(connection, "listen to a channel", &error))?;
+        connection.listens_in(slot);
+        Ok(())
+    }
+
+    /// Asks the server for an invalidation at the next change of the key `watched`, and then reads the
+    /// key `lock`. Returns whether `watched` exists, and the value of `lock`, if that key is a string.
+    /// `None`: there is no such lock, or it could not be read.
+    pub(crate) async fn watch(
+        &self,
+        connection: &Connection,
+        watched: &str,
+        lock: &str,
+    ) -> Result<Option<Watched>, Fault> {
+        let mut redis = connection.redis.clone();
+        let mut pipe = redis::pipe();
+        pipe.cmd("CLIENT").arg("CACHING").arg("YES").ignore();
+        pipe.cmd("EXISTS").arg(watched);
+        // The value of a lock is short; a foreign value may have any length.
+        pipe.cmd("GETRANGE").arg(lock).arg(0).arg(Value::MAX_LEN);
+        pipe.cmd("EXISTS").arg(lock);
+        let asking = pipe.ignore_errors().query_async::<Vec<Answer>>(&mut redis);
+        match connection.health.watch(asking).await.1 {
+            Ok(answers) => Ok(parse_watch(answers)),
+            Err(error) if fault::is_broken(&error) => Err(self.failed(connection, "watch", &error)),
+            Err(_) => Ok(None),
+        }
+    }
+
+    /// Sets the release key, which the next release deletes. Also marks the lock for that, if its
+    /// value still is `unmarked`. If the server refuses, there is no wake-up.
+    pub(crate) async fn arm_release_key(
+        &self,
+        connection: &Connection,
+        keys: &LockKeys,
+        unmarked: Option<&[u8]>,
+    ) -> Result<(), Fault> {
+        let (mut redis, mut pipe) = (connection.redis.clone(), redis::pipe());
+        let lasts = TOKEN_RETENTION.as_millis() as u64;
+        pipe.cmd("SET").arg(keys.release_key()).arg("").arg("NX").arg("PX").arg(lasts).ignore();
+        if let Some(value) = unmarked {
+            let marked = [value, b" "].concat();
+            let set = pipe.cmd("SET").arg(keys.lock()).arg(marked);
+            set.arg("IFEQ").arg(value).arg("KEEPTTL").ignore();
+        }
+        let asking = pipe.query_async::<()>(&mut redis);
+        match connection.health.watch(asking).await.1 {
+            Err(error) if fault::is_broken(&error) => {
+                Err(self.failed(connection, "hang up a bell", &error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Deletes the key if it has this value. False if it has not, or the server does not do that for us.
+    pub(crate) async fn delete_if_equal(
+        &self,
+        connection: &Connection,
+        key: &str,
+        value: &str,
+    ) -> Result<bool, Fault> {
+        let call = Call::delete_if_equal(key, value);
+        let error = match self.send::<bool>(connection, &call, None).await.1 {
+            Ok(deleted) => return Ok(deleted),
+            Err(error) => error,
+        };
+        // In a cluster it may just be elsewhere.
+        if fault::is_refused(&error) && error.redirect_node().is_none() {
+            connection.health.may_delete.store(false, Ordering::Relaxed);
+        }
+        let fault = self.failed(connection, "release", &error);
+        // The script may succeed, or return a better error.
+        if fault.effect() == Effect::NotApplied { Ok(false) } else { Err(fault) }
+    }
+
+    /// Gives back a lock whose new owner does not wait for it here, and removes the stale entries
+    /// of this client. If that fails, the claim lease expires.
+    pub(crate) async fn give_back(self: Arc<Self>, unclaimed: Unclaimed) {
+        let Unclaimed { lock, owner, arrived_by, waiting } = unclaimed;
+        let Some(keys) = Keys::parse(&lock) else { return };
+        let Some(channel) = self.client.channel(&keys) else { return };
+        let mut call = Call::new(&self.client.scripts().refuse, &keys.all());
+        call.arg(owner.expose()).arg(&*channel).arg(arrived_by).arg(waiting);
+        if let Ok(connection) = self.connection().await {
+            let _ = self.run::<Answer>(&connection, "give back", &call).await;
+        }
+    }
+}
+
+/// The text of `INFO`: lines of `name:value`.
+pub(crate) struct Info(pub(crate) String);
+
+impl Info {
+    pub(crate) fn get(&self, name: &str) -> Option<&str> {
+        self.0.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
+    }
+}
+
+/// True if the server does not speak the protocol that has signals.
+/// Whether the watched key exists, and the value of the lock; `None` for a key of another type.
+pub(crate) type Watched = (bool, Option<Vec<u8>>);
+
+/// Reads the answers of [`Link::watch`].
+pub(crate) fn parse_watch(answers: Vec<Answer>) -> Option<Watched> {
+    let [Answer::Int(is_there), value, Answer::Int(1)] = <[Answer; 3]>::try_from(answers).ok()?
+    else {
+        return None;
+    };
+    match value {
+        Answer::BulkString(value) => Some((is_there == 1, Some(value))),
+        Answer::ServerError(error) if error.code() == "WRONGTYPE" => Some((is_there == 1, None)),
+        _ => None,
+    }
+}

@@ -1,0 +1,352 @@
+//! Attempts: with a queue entry, and without one.
+
+use crate::backend::Inner;
+use crate::backend::Redis;
+use crate::connection::client_state::ClientState;
+use crate::connection::handle::Connection;
+use crate::fault;
+use crate::fault::unexpected_answer;
+use crate::keys::LockKeys;
+use crate::limits::TOKEN_RETENTION;
+use crate::limits::duration;
+use crate::limits::millis;
+use crate::queue::QueuePosition;
+use crate::queue::QueueReply;
+use crate::queue::Queues;
+use crate::scripts::Call;
+use crate::topology::request::Request;
+use crate::topology::request::Response;
+use crate::topology::servers::Servers;
+use crate::value::shown;
+use crate::verbs::held::HeldLock;
+use lock_core::FencingToken;
+use lock_core::LockName;
+use lock_core::OwnerId;
+use lock_core::Wakeup;
+use lock_core::backend::Attempt;
+use lock_core::backend::Claim;
+use lock_core::backend::Effect;
+use lock_core::backend::Fault;
+use lock_core::backend::FaultKind;
+use lock_core::backend::Grant;
+use lock_core::backend::ReleaseMode;
+use lock_core::backend::Renewal;
+use redis::ParsingError;
+use redis::{FromRedisValue, from_redis_value};
+
+/// Why a grant is none, if it was gone when replicas were asked for it.
+pub(crate) const ENDED_EARLY: &str =
+    "the lease ended before replicas knew of the lock; ask for a longer one, or look at the server";
+
+/// What an attempt is told of its place in line.
+pub(crate) const PROCESS_IS_NEW: u8 = 1;
+
+pub(crate) const IS_NEXT: u8 = 2;
+
+pub(crate) const WAS_REQUEUED: u8 = 4;
+
+impl Redis {
+    pub(crate) async fn acquire_claim(&self, claim: &Claim) -> Result<Attempt, Fault> {
+        claim.must_be_exclusive()?;
+        let attempt = match claim.queues() && self.inner.servers.client.is_fifo() {
+            true => self.enqueue(claim).await?,
+            false => self.attempt(claim, &self.inner.keys.of(&claim.name)?, None).await?.attempt,
+        };
+        match attempt {
+            Attempt::Acquired(grant) if self.inner.waits_for_replicas => {
+                // Larger than the rest of an attempt.
+                Box::pin(self.confirm(claim, grant)).await
+            }
+            attempt => Ok(attempt),
+        }
+    }
+
+    /// Has the claim stand in the line of its lock, and sees how it stands. Where that is known, the server
+    /// is not asked: one of this process asks for all.
+    pub(crate) async fn enqueue(&self, claim: &Claim) -> Result<Attempt, Fault> {
+        let Inner { servers, keys, .. } = &*self.inner;
+        let (queues, keys) = (&servers.client.queues, keys.of(&claim.name)?);
+        let channel = servers.client.channel(&keys).unwrap_or_default();
+        let is_first_attempt = queues.enter(claim, keys.lock(), channel);
+        let turn = if is_first_attempt { None } else { queues.turn(&claim.owner) };
+        let _turn = match turn {
+            Some(turn) => Some(turn.lock_owned().await),
+            None => None,
+        };
+        if !is_first_attempt && let Some(expires_in) = queues.known_reply(&claim.owner) {
+            return Ok(Attempt::Contended { expires_in });
+        }
+        let asking = PendingAttempt { queues, owner: &claim.owner, answered: false };
+        let answer = self.attempt_queued(claim, &keys).await;
+        asking.answered(&answer);
+        if is_first_attempt
+            && answer.as_ref().is_err_and(|fault| fault.effect() == Effect::NotApplied)
+        {
+            // The server has no state of the claim, so core does not release it if it ends here.
+            queues.leave(&claim.owner);
+        }
+        let outcome = answer.map_err(|fault| {
+            match !is_first_attempt && servers.refuses_certificate(&keys) {
+                // Certificates are replaced while programs run: a queued claim waits for that, too.
+                true => fault::as_outage(fault),
+                false => fault,
+            }
+        })?;
+        match outcome.reply {
+            None if is_first_attempt => queues.leave(&claim.owner),
+            None => queues.hold(&claim.owner),
+            Some(reply) => {
+                queues.on_reply(&claim.owner, &reply, || !outcome.connection.is_broken());
+            }
+        }
+        Ok(outcome.attempt)
+    }
+
+    /// Asks for a queue entry. A free lock needs no subscription, which a cluster wants for each
+    /// slot. So the first claim of this process first asks without an entry.
+    pub(crate) async fn attempt_queued(
+        &self,
+        claim: &Claim,
+        keys: &LockKeys,
+    ) -> Result<AttemptOutcome, Fault> {
+        let Servers { client, .. } = &self.inner.servers;
+        if !self.inner.servers.is_listening(keys) && client.queues.is_alone(&claim.owner) {
+            // In a cluster only, so it takes no room in each future.
+            let outcome = Box::pin(self.attempt(claim, keys, None)).await?;
+            if matches!(outcome.attempt, Attempt::Acquired(_)) {
+                return Ok(outcome);
+            }
+        }
+        self.attempt(claim, keys, client.queues.position(&claim.owner)).await
+    }
+
+    /// Sends an attempt. With a queue position, the outcome has the server's reply about it.
+    pub(crate) async fn attempt(
+        &self,
+        claim: &Claim,
+        keys: &LockKeys,
+        position: Option<QueuePosition>,
+    ) -> Result<AttemptOutcome, Fault> {
+        let servers = &self.inner.servers;
+        let ClientState { waiters, .. } = &*servers.client;
+        let arms_release_key =
+            claim.queues() && position.is_none() && self.inner.wakeup == Wakeup::Signal;
+        let Response { asked, connection, answer, .. } =
+            self.send_attempt(claim, keys, position.as_ref(), arms_release_key).await?;
+        let AcquireReply(answer, token, ms, now, flags) = answer;
+        if now > 0 {
+            // By this the age of the next lock that is sent is known.
+            connection.record_server_time(asked, now);
+        }
+        match answer {
+            1 => {
+                waiters.leave(&claim.owner);
+                self.inner.warned.forget(keys.lock());
+                let lease = duration(ms).unwrap_or(claim.ttl);
+                let token = token.parse().map_err(|e| unexpected_answer("acquire", e))?;
+                let token_key_until = asked + lease + TOKEN_RETENTION;
+                // The short form of the reply has no time.
+                let (connection_id, is_new) = (connection.id(), (now == 0).into());
+                let held = HeldLock { token, token_key_until, connection: connection_id, is_new };
+                let attempt = Attempt::Acquired(held.grant(lease, asked)?);
+                Ok(AttemptOutcome { attempt, reply: None, connection })
+            }
+            0 | 2 => {
+                let (holder_is_ours, expires_in) = (answer == 0, duration(ms));
+                self.warn_if_stuck(&claim.name, keys.lock(), holder_is_ours, ms);
+                let reply = match position {
+                    None => None,
+                    Some(_) => Some(QueueReply {
+                        asked,
+                        connection: connection.id(),
+                        now,
+                        arrival: token.parse().map_err(|e| unexpected_answer("acquire", e))?,
+                        expires_in,
+                        holder_is_ours,
+                        is_next: flags & IS_NEXT != 0,
+                        is_new: flags & PROCESS_IS_NEW != 0,
+                        is_back: flags & WAS_REQUEUED != 0,
+                    }),
+                };
+                let watches = match &reply {
+                    Some(reply) => reply.is_next && !holder_is_ours,
+                    None => claim.queues() && !servers.client.is_fifo(),
+                };
+                if watches {
+                    waiters.enter(claim.owner, keys.watched_key(holder_is_ours));
+                }
+                Ok(AttemptOutcome { attempt: Attempt::Contended { expires_in }, reply, connection })
+            }
+            3 => Err(Fault::not_applied(FaultKind::Invalid, "this claim was let go before")),
+            other => Err(unexpected_answer("acquire", other)),
+        }
+    }
+
+    /// Asks in words that fit the server, which may turn out to be another one than was thought.
+    pub(crate) async fn send_attempt(
+        &self,
+        claim: &Claim,
+        keys: &LockKeys,
+        position: Option<&QueuePosition>,
+        arms_release_key: bool,
+    ) -> Result<Response<AcquireReply>, Fault> {
+        let (servers, waits) = (&self.inner.servers, arms_release_key || position.is_some());
+        let mut before: Option<AcquireReply> = None;
+        loop {
+            let marks = waits && servers.client.marks();
+            let call = acquire(&servers.client, claim, keys, position, arms_release_key, marks);
+            let mut request = Request::new("acquire", keys, &call);
+            request.channel = position.map(|position| position.entry.channel());
+            let mut done = match servers.run::<AcquireReply>(&request).await {
+                // The claim may have a queue entry.
+                Err(fault) if before.is_some() => {
+                    return Err(Fault::unknown(fault.kind(), fault.into_source()));
+                }
+                answer => answer?,
+            };
+            if let Some(before) = &before {
+                done.answer.4 |= before.4 & (PROCESS_IS_NEW | WAS_REQUEUED);
+            }
+            // The request may have been on its way when the first server was found on which waiters
+            // have to mark the lock.
+            if done.answer.0 == 1 || marks == (waits && servers.client.marks()) {
+                return Ok(done);
+            }
+            before = Some(done.answer);
+        }
+    }
+
+    /// Keeps a grant if enough replicas know of it, and else undoes it.
+    pub(crate) async fn confirm(&self, claim: &Claim, grant: Grant) -> Result<Attempt, Fault> {
+        let mut claim = claim.clone();
+        claim.ticket = grant.ticket;
+        let answer =
+            self.renew_batch(&[&claim]).await.and_then(|mut answers| match answers.pop() {
+                Some(Ok(Renewal::Held(grant))) => Ok(grant),
+                Some(Err(fault)) => Err(fault),
+                _ => Err(Fault::unknown(FaultKind::Unavailable, ENDED_EARLY)),
+            });
+        let fault = match answer {
+            Ok(mut known) => {
+                // From before the attempt, though the server has counted anew since.
+                known.since = grant.since;
+                return Ok(Attempt::Acquired(known));
+            }
+            Err(fault) => fault,
+        };
+        let (kind, undone) = (fault.kind(), self.release_claim(&claim, ReleaseMode::now()).await);
+        Err(match undone {
+            Ok(_) => Fault::not_applied(kind, fault.into_source()),
+            Err(_) => Fault::unknown(kind, fault.into_source()),
+        })
+    }
+
+    /// Warns of a lock that nobody with our settings can have taken like this: its key came back when
+    /// the server's clock was set back, or was changed by hand. Of other libraries we know no longest
+    /// lease, only that a lock without an end outlives its holder.
+    pub(crate) fn warn_if_stuck(
+        &self,
+        name: &LockName,
+        key: &str,
+        is_ours: bool,
+        remaining_ms: i64,
+    ) {
+        let Inner { max_ttl, warned, .. } = &*self.inner;
+        let remaining = duration(remaining_ms);
+        if remaining_ms == -1 && warned.is_new(key) {
+            tracing::warn!(
+                lock.name = %name,
+                redis.key = key,
+                "the key of this lock has no expiry: if its holder is gone, nothing ends it; \
+                 inspect it, and if nobody holds it, break the lock or delete the key"
+            );
+        } else if is_ours && remaining > Some(*max_ttl) && warned.is_new(key) {
+            tracing::warn!(
+                lock.name = %name,
+                redis.key = key,
+                lock.remaining = ?remaining.unwrap_or_default(),
+                redis.max_ttl = ?max_ttl,
+                "this lock is taken for longer than any client with this max_ttl asks for; \
+                 inspect it, and if nobody holds it, break it"
+            );
+        }
+    }
+}
+
+/// The outcome of an attempt.
+pub(crate) struct AttemptOutcome {
+    pub(crate) attempt: Attempt,
+    /// For a queued claim.
+    pub(crate) reply: Option<QueueReply>,
+    pub(crate) connection: Connection,
+}
+
+/// The reply of `quick_acquire.lua`.
+pub(crate) struct AcquireReply(i64, String, i64, u64, u8);
+
+impl FromRedisValue for AcquireReply {
+    fn from_redis_value(answer: redis::Value) -> Result<Self, ParsingError> {
+        if let redis::Value::BulkString(_) = answer {
+            return Ok(Self(1, from_redis_value(answer)?, -1, 0, 0));
+        }
+        let (answer, token, ms, now, flags) = from_redis_value(answer)?;
+        Ok(Self(answer, token, ms, now, flags))
+    }
+}
+
+/// Builds the call of `quick_acquire.lua`. Empty arguments at the end are left out. For a queued
+/// claim, [`Request::channel`] adds the last one.
+pub(crate) fn acquire(
+    client: &ClientState,
+    claim: &Claim,
+    keys: &LockKeys,
+    position: Option<&QueuePosition>,
+    arms_release_key: bool,
+    marks: bool,
+) -> Call {
+    let ([lock, token_key, queue, processes, release_key], tombstone) =
+        (keys.all(), keys.tombstone(&claim.owner));
+    let keys = [lock, token_key, queue, processes, &tombstone, release_key];
+    let keys = keys.get(..if arms_release_key { 6 } else { 5 }).unwrap_or_default();
+    let mut call = Call::new(&client.scripts().acquire, keys);
+    call.arg(claim.owner.expose()).arg(millis(claim.ttl)).arg(millis(claim.ttl + TOKEN_RETENTION));
+    let label = shown(claim.label.as_ref());
+    let token = |token: Option<u64>| token.map(|token| token.to_string()).unwrap_or_default();
+    let arrival = token(position.and_then(|position| position.arrival));
+    let min_token = token(claim.min_token.map(FencingToken::backend_number));
+    let marks = if marks { "1" } else { "" };
+    let optional = [label, &arrival, marks, &min_token];
+    let last = optional.iter().rposition(|text| !text.is_empty());
+    // The channel follows all of them.
+    let given = if position.is_some() { optional.len() } else { last.map_or(0, |last| last + 1) };
+    for text in optional.iter().take(given) {
+        call.arg(*text);
+    }
+    call
+}
+
+/// An attempt of a queued claim. If it is dropped, a reply about lost positions may be lost with
+/// it.
+pub(crate) struct PendingAttempt<'a> {
+    pub(crate) queues: &'a Queues,
+    pub(crate) owner: &'a OwnerId,
+    pub(crate) answered: bool,
+}
+
+impl PendingAttempt<'_> {
+    pub(crate) fn answered<T>(mut self, answer: &Result<T, Fault>) {
+        self.answered =
+            answer.as_ref().err().is_none_or(|fault| fault.effect() == Effect::NotApplied);
+        if answer.is_err() {
+            self.queues.invalidate(self.owner);
+        }
+    }
+}
+
+impl Drop for PendingAttempt<'_> {
+    fn drop(&mut self) {
+        if !self.answered {
+            self.queues.invalidate_all(self.owner);
+        }
+    }
+}

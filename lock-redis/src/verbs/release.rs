@@ -1,0 +1,99 @@
+//! Releases, and breaking the hold of another client.
+
+use crate::backend::Inner;
+use crate::backend::Redis;
+use crate::connection::client_state::ClientState;
+use crate::fault::unexpected_answer;
+use crate::keys::LockKeys;
+use crate::limits::millis;
+use crate::queue::QueueEntry;
+use crate::scripts::Call;
+use crate::topology::request::Request;
+use crate::value::Value;
+use crate::verbs::held::HeldLock;
+use crate::verbs::held::held;
+use lock_core::LockName;
+use lock_core::OwnerId;
+use lock_core::backend::Claim;
+use lock_core::backend::Fault;
+use lock_core::backend::Release;
+use lock_core::backend::ReleaseMode;
+use std::sync::atomic::Ordering;
+
+impl Redis {
+    pub(crate) async fn release_claim(
+        &self,
+        claim: &Claim,
+        how: ReleaseMode,
+    ) -> Result<Release, Fault> {
+        let Inner { keys, servers, .. } = &*self.inner;
+        let ClientState { waiters, queues, .. } = &*servers.client;
+        waiters.leave(&claim.owner);
+        queues.leave(&claim.owner);
+        let keys = keys.of(&claim.name)?;
+        let script = &servers.client.scripts().release;
+        // A granted claim has no queue entry any more.
+        let may_wait = claim.queues() && claim.ticket.is_none();
+        let channel = servers.client.channel(&keys).filter(|_| may_wait);
+        let channel = channel.filter(|_| servers.client.is_fifo());
+        // A claim that has raced in vain wakes no waiter. The shorter form does that, even if the
+        // claim does not hold the lock.
+        let may_hold = claim.ticket.is_some() || !claim.queues();
+        let is_plain = channel.is_none() && may_hold && how == ReleaseMode::now();
+        // Some server can do it.
+        if is_plain && servers.client.marks() && self.delete(claim, &keys).await? {
+            return Ok(Release::Released);
+        }
+        let call = if is_plain {
+            let mut call = Call::new(script, &keys.all());
+            call.arg(claim.owner.expose());
+            call
+        } else {
+            let (tombstone, [lock, token_key, queue, processes, release_key]) =
+                (keys.tombstone(&claim.owner), keys.all());
+            let mut call =
+                Call::new(script, &[lock, token_key, queue, processes, release_key, &tombstone]);
+            let entry = channel.map(|channel| QueueEntry::of(claim, channel).to_string());
+            call.arg(claim.owner.expose()).arg(how.keep.map_or(0, millis));
+            call.arg(i32::from(how.expects_late_attempt())).arg(entry.unwrap_or_default());
+            call
+        };
+        match servers.run(&Request::new("release", &keys, &call)).await?.answer {
+            1 => Ok(Release::Released),
+            0 => Ok(Release::NotHeld),
+            other => Err(unexpected_answer("release", other)),
+        }
+    }
+
+    /// Releases a lock by a command that only deletes a key with this value. It needs a server with
+    /// that command, and a grant on this connection without waiters: a later waiter marks the lock,
+    /// which changes the value. Returns false if the script has to do the release.
+    pub(crate) async fn delete(&self, claim: &Claim, keys: &LockKeys) -> Result<bool, Fault> {
+        let is_new = |held: &&HeldLock| held.is_new.load(Ordering::Relaxed);
+        let Some(held) = held(claim).filter(is_new) else { return Ok(false) };
+        let (link, connection) = self.inner.servers.reach(keys).await?;
+        if !connection.may_delete_if_equal() || connection.id() != held.connection {
+            return Ok(false);
+        }
+        // A repeated release uses the script, which has an answer in every case.
+        held.is_new.store(false, Ordering::Relaxed);
+        let value = Value::text(&claim.owner, held.token, claim.label.as_ref());
+        link.delete_if_equal(&connection, keys.lock(), &value).await
+    }
+
+    pub(crate) async fn break_holder(
+        &self,
+        name: &LockName,
+        expected: &OwnerId,
+    ) -> Result<bool, Fault> {
+        let Inner { keys, servers, .. } = &*self.inner;
+        let keys = keys.of(name)?;
+        let mut call = Call::new(&servers.client.scripts().break_lock, &keys.all());
+        call.arg(expected.expose());
+        match servers.run(&Request::new("break", &keys, &call)).await?.answer {
+            1 => Ok(true),
+            0 => Ok(false),
+            other => Err(unexpected_answer("break", other)),
+        }
+    }
+}
