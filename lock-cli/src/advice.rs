@@ -26,17 +26,17 @@ pub(crate) fn advice(error: &clap::Error) -> String {
         ErrorKind::InvalidValue if value.is_empty() => format!("{option} needs a value"),
         ErrorKind::InvalidValue => {
             let known = text(error, ContextKind::ValidValue);
-            format!("there is no {} {}; known are: {known}", noun(option), shown(&value))
+            format!("there is no {} {}; known are: {known}", noun(option), quoted(&value))
         }
         ErrorKind::InvalidUtf8 => "names and options must be UTF-8".to_owned(),
         ErrorKind::UnknownArgument if argument.starts_with('-') => {
-            format!("there is no option {}; {}", shown(&argument), see_help(verb))
+            format!("there is no option {}; {}", quoted(&argument), see_help(verb))
         }
         ErrorKind::UnknownArgument if verb == Some("run") => {
-            format!("put -- before the command, not {}; {}", shown(&argument), usage())
+            format!("put -- before the command, not {}; {}", quoted(&argument), usage())
         }
         ErrorKind::UnknownArgument => {
-            format!("{} is one argument too many; {}", shown(&argument), usage())
+            format!("{} is one argument too many; {}", quoted(&argument), usage())
         }
         ErrorKind::MissingRequiredArgument => {
             let missing = match argument.as_str() {
@@ -57,7 +57,7 @@ pub(crate) fn advice(error: &clap::Error) -> String {
         }
         ErrorKind::InvalidSubcommand => {
             let verb = text(error, ContextKind::InvalidSubcommand);
-            format!("there is no verb {}; known are: {}", shown(&verb), VERBS.join(", "))
+            format!("there is no verb {}; known are: {}", quoted(&verb), VERBS.join(", "))
         }
         ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
             format!("a verb is missing; {}, or see lockctl --help", usage())
@@ -102,7 +102,7 @@ fn text(error: &clap::Error, kind: ContextKind) -> String {
 }
 
 /// An argument as it may be repeated: short, and not a URL, which may hold a password.
-fn shown(argument: &str) -> String {
+fn quoted(argument: &str) -> String {
     const LONGEST: usize = 60;
     if argument.contains("://") {
         return "the URL".to_owned();
@@ -119,8 +119,8 @@ mod tests {
 
     #[test]
     fn a_url_is_not_repeated() {
-        assert!(!shown("redis://u:secret@h").contains("secret"));
-        assert!(shown(&"x".repeat(100_000)).len() < 100);
+        assert!(!quoted("redis://u:secret@h").contains("secret"));
+        assert!(quoted(&"x".repeat(100_000)).len() < 100);
     }
 
     #[test]

@@ -15,7 +15,7 @@ use crate::exit::Exit;
 /// Returns only if it fails.
 pub(crate) fn die_of(signal: Signal) {
     // A failure leaves the exit status, which a shell shows in the same way.
-    let _ = cli::again(cli::DIE).arg((signal as i32).to_string()).exec();
+    let _ = cli::reexec(cli::DIE).arg((signal as i32).to_string()).exec();
 }
 
 /// Returns only if the signal is ignored, or this is the first process of a container.

@@ -103,7 +103,7 @@ impl Failure {
     }
 
     /// Why the lock was lost, if it was.
-    pub(crate) fn of_a_loss(&self) -> Option<&str> {
+    pub(crate) fn loss_message(&self) -> Option<&str> {
         self.message.as_deref().filter(|_| self.exit == Exit::LOST)
     }
 

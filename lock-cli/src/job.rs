@@ -13,15 +13,15 @@ use nix::sys::signal::{Signal, killpg};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::Pid;
 
-use crate::bound::{self, cannot_run};
 use crate::cli;
+use crate::exec::{self, cannot_run};
 use crate::exit::{Exit, Failure, chain};
 
 /// The group of the command that runs, or 0: for a panic, which ends it.
 static RUNNING: AtomicI32 = AtomicI32::new(0);
 
 /// What keeps a command from running unlocked when its lockctl was killed.
-pub(crate) enum Tie<'a> {
+pub(crate) enum KillPolicy<'a> {
     /// It inherits these descriptors, and with them the kernel's lock, which ends with the last copy,
     /// and the place in the queue.
     Descriptors(&'a [BorrowedFd<'a>]),
@@ -36,12 +36,12 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    /// Starts a command. Call it from the main thread: [`Tie::Death`] means the death of the thread
+    /// Starts a command. Call it from the main thread: [`KillPolicy::Death`] means the death of the thread
     /// that called.
     pub(crate) fn start(
         command: &[OsString],
         variables: &[(&str, Option<String>)],
-        tie: &Tie<'_>,
+        tie: &KillPolicy<'_>,
     ) -> Result<Self, Failure> {
         let spawn = |command: &mut Command| {
             for (name, value) in variables {
@@ -53,8 +53,8 @@ impl Job {
             command.process_group(0).spawn()
         };
         let (program, arguments) = command.split_first().expect("clap demands a command");
-        let spawn_bound = |parent| {
-            spawn(&mut on_its_way(parent, command)).map_err(|error| {
+        let spawn_exec = |parent| {
+            spawn(&mut exec_self(parent, command)).map_err(|error| {
                 let message = if Path::new("/proc/self").exists() {
                     format!("cannot start the command: {}", chain(&error))
                 } else {
@@ -64,19 +64,19 @@ impl Job {
             })
         };
         let child = match tie {
-            Tie::Death => spawn_bound(Some(std::process::id())),
-            Tie::Descriptors(lock) if bound::is_bound() => {
+            KillPolicy::Death => spawn_exec(Some(std::process::id())),
+            KillPolicy::Descriptors(lock) if exec::is_killed_with_parent() => {
                 // As the command of a lockctl around this one, whose lease ends with it.
                 let _copies = Inherited::copies_of(lock)?;
-                spawn_bound(Some(std::process::id()))
+                spawn_exec(Some(std::process::id()))
             }
-            Tie::Descriptors(lock) => {
+            KillPolicy::Descriptors(lock) => {
                 let _copies = Inherited::copies_of(lock)?;
                 match spawn(Command::new(program).args(arguments)) {
                     // A script without #! is for the shell, as everywhere. execvp(3) knows that,
                     // posix_spawn(3) does not.
                     Err(error) if error.raw_os_error() == Some(Errno::ENOEXEC as i32) => {
-                        spawn_bound(None)
+                        spawn_exec(None)
                     }
                     started => started.map_err(|error| cannot_run(program, &error)),
                 }
@@ -97,7 +97,7 @@ impl Job {
     }
 
     /// True once the command has ended. Its group's number is not given to others before
-    /// [`bury`](Self::bury).
+    /// [`reap`](Self::reap).
     pub(crate) fn has_ended(&self) -> bool {
         let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
         // An error too: nix does not know the real-time signals, of which a command can die.
@@ -113,7 +113,7 @@ impl Job {
     }
 
     /// Waits for the end, and takes the status.
-    pub(crate) fn bury(mut self) -> Result<ExitStatus, Failure> {
+    pub(crate) fn reap(mut self) -> Result<ExitStatus, Failure> {
         let status = self.child.wait();
         RUNNING.store(0, Ordering::SeqCst);
         status.map_err(|error| Failure::internal("cannot learn how the command ended", &error))
@@ -129,8 +129,8 @@ pub(crate) fn kill_running() {
 }
 
 /// lockctl itself, on its way to become `command`.
-fn on_its_way(parent: Option<u32>, command: &[OsString]) -> Command {
-    let mut lockctl = cli::again(cli::BOUND);
+fn exec_self(parent: Option<u32>, command: &[OsString]) -> Command {
+    let mut lockctl = cli::reexec(cli::EXEC);
     if let Some(parent) = parent {
         lockctl.arg("--parent").arg(parent.to_string());
     }

@@ -12,14 +12,14 @@ const DEFAULT_TTL: Duration = Duration::from_secs(30);
 
 /// What not every backend can do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Need {
+pub(crate) enum Capability {
     Detached,
     Inspecting,
     Listing,
     Breaking,
 }
 
-impl Need {
+impl Capability {
     fn support(self, capabilities: &Capabilities) -> Support {
         match self {
             Self::Detached => capabilities.detached,
@@ -31,7 +31,7 @@ impl Need {
 
     /// What a backend lacks, and which ones do not lack it. For advice only: what counts is what a
     /// backend declares. Tests see to it that the two agree.
-    fn lack(self) -> (&'static str, &'static [&'static str]) {
+    fn missing(self) -> (&'static str, &'static [&'static str]) {
         match self {
             Self::Detached => ("has no detached leases", &["file:", "redis:", "memcache:"]),
             Self::Inspecting => {
@@ -69,16 +69,20 @@ pub(crate) async fn connect_as(label: Label, url: &str) -> Result<Locker, Failur
 }
 
 /// Connects for a verb that is about locks which outlive lockctl, and needs all of `needs`.
-pub(crate) async fn connect_for(verb: &str, needs: &[Need], url: &str) -> Result<Locker, Failure> {
+pub(crate) async fn connect_for(
+    verb: &str,
+    needs: &[Capability],
+    url: &str,
+) -> Result<Locker, Failure> {
     // None to end gently: a verb that only asks dies of a signal as other programs do.
     let _ = Signals::catch(&[])?;
     let locks = connect_as(Label::host_and_pid(), url).await?;
-    demand(&locks, verb, needs)?;
+    require(&locks, verb, needs)?;
     Ok(locks)
 }
 
 /// Refuses a backend that cannot do what a verb needs.
-pub(crate) fn demand(locks: &Locker, verb: &str, needs: &[Need]) -> Result<(), Failure> {
+pub(crate) fn require(locks: &Locker, verb: &str, needs: &[Capability]) -> Result<(), Failure> {
     let capabilities = locks.capabilities();
     let backend = capabilities.backend;
     if capabilities.reach == Reach::Process {
@@ -91,10 +95,10 @@ pub(crate) fn demand(locks: &Locker, verb: &str, needs: &[Need]) -> Result<(), F
     else {
         return Ok(());
     };
-    let (lack, elsewhere) = lacking.lack();
+    let (missing, elsewhere) = lacking.missing();
     let advice = match elsewhere {
         [] => String::new(),
         able => format!("; what can do so is {}", able.join(", ")),
     };
-    Err(Failure::usage(format!("cannot {verb}: the {backend} backend {lack}{advice}")))
+    Err(Failure::usage(format!("cannot {verb}: the {backend} backend {missing}{advice}")))
 }

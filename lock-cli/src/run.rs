@@ -10,20 +10,20 @@ use lock_any::clock::sleep;
 use lock_any::{ErrorKind, Label, Lock, LockGuard, Locker, Loss, Support};
 use nix::sys::signal::{Signal, raise};
 
+use crate::acquire::{self, close_after};
 use crate::cli::Run;
 use crate::exit::{Exit, Failure, chain, say};
 use crate::group;
-use crate::job::{Job, Tie};
+use crate::job::{Job, KillPolicy};
 use crate::progress::Progress;
 use crate::reach;
-use crate::seek::{self, leave};
 use crate::signals::{Children, ENDING, FORWARDED, Signals};
 use crate::terminal::Terminal;
 
 pub(crate) async fn run(url: &str, order: &Run) -> Result<Exit, Failure> {
     let progress = Progress::of(order);
     let outcome = run_under(url, order, &progress).await;
-    if let Some(why) = outcome.as_ref().err().and_then(Failure::of_a_loss) {
+    if let Some(why) = outcome.as_ref().err().and_then(Failure::loss_message) {
         progress.lost(why);
     }
     outcome
@@ -36,21 +36,25 @@ async fn run_under(url: &str, order: &Run, progress: &Progress<'_>) -> Result<Ex
         locks = reach::connect_as(Label::host_and_pid(), url) => locks?,
         signal = signals.next() => return Err(Failure::signalled(signal)),
     };
-    let lock = wanted(&locks, order)?;
-    let won = seek::win(url, &locks, &lock, &order.patience, progress, &mut signals).await;
+    let lock = configured_lock(&locks, order)?;
+    let won =
+        acquire::acquire_within(url, &locks, &lock, &order.patience, progress, &mut signals).await;
     let guard = match won {
         Ok(guard) => guard,
-        Err(failure) => return leave(&locks, failure).await,
+        Err(failure) => return close_after(&locks, failure).await,
     };
     progress.acquired(&guard);
     signals.also(FORWARDED)?;
     let children = Children::watch()?;
     let job = match start(&guard, order).await {
         Ok(job) => job,
-        Err(failure) => return part(&locks, guard, order, failure.report(), &mut signals).await,
+        Err(failure) => {
+            return release_after_command(&locks, guard, order, failure.report(), &mut signals)
+                .await;
+        }
     };
-    let attendance = Attendance::new(&guard, job, children, grace);
-    let ended = attendance.until_the_end(&mut signals).await?;
+    let supervisor = Supervisor::new(&guard, job, children, grace);
+    let ended = supervisor.run(&mut signals).await?;
     if let Some(stop) = ended.stop {
         let failure = stop.failure(&guard);
         if !guard.is_held() {
@@ -58,9 +62,11 @@ async fn run_under(url: &str, order: &Run, progress: &Progress<'_>) -> Result<Ex
             return Err(failure);
         }
         drop(guard);
-        return leave(&locks, failure).await;
+        return close_after(&locks, failure).await;
     }
-    let exit = part(&locks, guard, order, Exit::of_command(ended.status), &mut signals).await;
+    let exit =
+        release_after_command(&locks, guard, order, Exit::of_command(ended.status), &mut signals)
+            .await;
     // Not before the lock is let go: lockctl dies of it, or waits with a script that does.
     match ended.interrupt.map(Interrupt::pass_on) {
         Some(death) => exit.and(Err(death)),
@@ -103,12 +109,12 @@ fn grace(url: &str, order: &Run) -> Result<Grace, Failure> {
     Ok(Grace { asked, ttl, longest: Duration::ZERO })
 }
 
-fn wanted(locks: &Locker, order: &Run) -> Result<Lock, Failure> {
+fn configured_lock(locks: &Locker, order: &Run) -> Result<Lock, Failure> {
     let mut lock = locks.lock(order.name.get())?;
     if let Some(ttl) = order.ttl {
         lock = lock.ttl(ttl);
     }
-    if let Some(span) = order.at_least {
+    if let Some(span) = order.min_hold {
         lock = lock.min_hold(span);
     }
     Ok(lock)
@@ -127,8 +133,8 @@ async fn start(guard: &LockGuard, order: &Run) -> Result<Job, Failure> {
     let lock = ticket.as_ref().and_then(descriptor);
     let both: Vec<_> = lock.into_iter().chain(place.as_ref().map(AsFd::as_fd)).collect();
     let tie = match lock {
-        Some(_) => Tie::Descriptors(&both),
-        None => Tie::Death,
+        Some(_) => KillPolicy::Descriptors(&both),
+        None => KillPolicy::Death,
     };
     Job::start(&order.command, &variables, &tie)
 }
@@ -156,7 +162,7 @@ fn place_descriptor(_: &Ticket) -> Option<OwnedFd> {
 }
 
 /// Lets the lock go after the command has ended by itself.
-async fn part(
+async fn release_after_command(
     locks: &Locker,
     guard: LockGuard,
     order: &Run,
@@ -164,11 +170,11 @@ async fn part(
     signals: &mut Signals,
 ) -> Result<Exit, Failure> {
     let server_keeps = locks.capabilities().minimum_hold == Support::Present;
-    let may_take_long = order.at_least.is_some() && !server_keeps;
+    let may_take_long = order.min_hold.is_some() && !server_keeps;
     let answer = tokio::select! {
         answer = guard.release() => answer,
         signal = ending(signals), if may_take_long => {
-            say(&format!("lock {} is let go earlier than --at-least says", order.name.get()));
+            say(&format!("lock {} is let go earlier than --min-hold says", order.name.get()));
             return Err(Failure::signalled(signal));
         }
     };
@@ -204,7 +210,7 @@ async fn ending(signals: &mut Signals) -> Signal {
 }
 
 /// How the command ended, and whether it was us.
-struct Ended {
+struct Completion {
     status: ExitStatus,
     stop: Option<Stop>,
     interrupt: Option<Interrupt>,
@@ -270,7 +276,7 @@ impl Stop {
 
 /// When a command that was stopped, and lockctl with it, goes on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Resumes {
+enum ResumePolicy {
     /// It was not stopped, or not with lockctl.
     Never,
     /// There was no shell to stop for, or no word of it comes.
@@ -281,7 +287,7 @@ enum Resumes {
 }
 
 /// A command that runs, and the lock that it runs under.
-struct Attendance<'a> {
+struct Supervisor<'a> {
     guard: &'a LockGuard,
     job: Job,
     /// Wakes when the command ends or stops.
@@ -289,14 +295,14 @@ struct Attendance<'a> {
     terminal: Option<Terminal>,
     grace: Grace,
     stop: Option<Stop>,
-    resumes: Resumes,
+    resumes: ResumePolicy,
     /// When, if there is a shell to stop for.
-    after_a_stop: Resumes,
+    after_a_stop: ResumePolicy,
     /// What was sent to the command on behalf of others.
     forwarded: Vec<Signal>,
 }
 
-impl<'a> Attendance<'a> {
+impl<'a> Supervisor<'a> {
     fn new(guard: &'a LockGuard, job: Job, children: Children, grace: Grace) -> Self {
         Self {
             guard,
@@ -305,47 +311,47 @@ impl<'a> Attendance<'a> {
             terminal: Terminal::controlling(),
             grace,
             stop: None,
-            resumes: Resumes::Never,
-            after_a_stop: Resumes::WithLockctl,
+            resumes: ResumePolicy::Never,
+            after_a_stop: ResumePolicy::WithLockctl,
             forwarded: Vec::new(),
         }
     }
 
-    async fn until_the_end(mut self, signals: &mut Signals) -> Result<Ended, Failure> {
+    async fn run(mut self, signals: &mut Signals) -> Result<Completion, Failure> {
         if signals.are_ignored(Signal::SIGCONT) {
-            self.after_a_stop = Resumes::AtOnce;
+            self.after_a_stop = ResumePolicy::AtOnce;
         }
         self.hand_over_terminal();
-        let mut news = None;
+        let mut pending_signal = None;
         loop {
             // The lock first, whatever it was that woke us: this process may have been stopped for
             // long, and then nothing may help the command along.
-            let look_again_in = self.obey_the_lock();
+            let next_check_in = self.enforce_lease();
             if self.job.has_ended() {
                 return self.end();
             }
             let may_go_on = self.stop != Some(Stop::Killed);
             if may_go_on {
-                self.resume(&mut news);
-                if let Some(signal) = news.take() {
+                self.resume(&mut pending_signal);
+                if let Some(signal) = pending_signal.take() {
                     self.forward(signal);
                 }
                 self.stop_with_the_command();
-                if self.resumes == Resumes::AtOnce {
+                if self.resumes == ResumePolicy::AtOnce {
                     continue;
                 }
             }
             tokio::select! {
                 () = self.children.next() => {}
-                signal = signals.next() => news = Some(signal),
+                signal = signals.next() => pending_signal = Some(signal),
                 _ = self.guard.lost(), if may_go_on => {}
-                () = wait(look_again_in), if may_go_on => {}
+                () = wait(next_check_in), if may_go_on => {}
             }
         }
     }
 
     /// Stops the command if the lock demands it. Tells when to look again, if there is a lease.
-    fn obey_the_lock(&mut self) -> Option<Duration> {
+    fn enforce_lease(&mut self) -> Option<Duration> {
         /// Timers stand still while a machine is suspended, and leases do not: after it wakes up,
         /// the command runs on unlocked for no longer than this.
         const LONGEST_PAUSE: Duration = Duration::from_secs(1);
@@ -409,17 +415,19 @@ impl<'a> Attendance<'a> {
         if let Some(terminal) = &mut self.terminal {
             terminal.take_back();
         }
-        self.resumes = if group::stop() { self.after_a_stop } else { Resumes::AtOnce };
+        self.resumes = if group::stop() { self.after_a_stop } else { ResumePolicy::AtOnce };
     }
 
-    fn resume(&mut self, news: &mut Option<Signal>) {
+    fn resume(&mut self, pending_signal: &mut Option<Signal>) {
         let is_time = match self.resumes {
-            Resumes::Never => false,
-            Resumes::AtOnce => true,
-            Resumes::WithLockctl => news.take_if(|news| *news == Signal::SIGCONT).is_some(),
+            ResumePolicy::Never => false,
+            ResumePolicy::AtOnce => true,
+            ResumePolicy::WithLockctl => pending_signal
+                .take_if(|pending_signal| *pending_signal == Signal::SIGCONT)
+                .is_some(),
         };
         if is_time {
-            self.resumes = Resumes::Never;
+            self.resumes = ResumePolicy::Never;
             self.forwarded.retain(|&signal| signal != Signal::SIGTSTP);
             if !self.hand_over_terminal() {
                 self.job.signal(Signal::SIGCONT);
@@ -438,13 +446,13 @@ impl<'a> Attendance<'a> {
         given
     }
 
-    fn end(mut self) -> Result<Ended, Failure> {
+    fn end(mut self) -> Result<Completion, Failure> {
         if self.stop.is_some() {
             // What the command left behind in its group is not to run on unlocked.
             self.job.signal(Signal::SIGKILL);
         }
         let had_terminal = self.terminal.as_mut().is_some_and(Terminal::take_back);
-        let status = self.job.bury()?;
+        let status = self.job.reap()?;
         if let Some(terminal) = &self.terminal
             && had_terminal
             && status.signal().is_some()
@@ -452,7 +460,7 @@ impl<'a> Attendance<'a> {
             terminal.restore_modes();
         }
         let interrupt = Interrupt::of(status, had_terminal, &self.forwarded);
-        Ok(Ended { status, stop: self.stop, interrupt })
+        Ok(Completion { status, stop: self.stop, interrupt })
     }
 }
 
@@ -478,7 +486,7 @@ mod tests {
 
     /// Runs a script under a lock that is not renewed. Tells how it ended, how long it ran, and
     /// whether the lock was still held then.
-    async fn run_unrenewed(script: &str) -> (Ended, Duration, bool) {
+    async fn run_unrenewed(script: &str) -> (Completion, Duration, bool) {
         let lock = Locker::new(Memory::new()).lock("n").unwrap();
         let started = Moment::now();
         let lock = lock.ttl(TTL).renewal(RenewalPolicy::off());
@@ -487,9 +495,10 @@ mod tests {
         let children = Children::watch().unwrap();
         let command = ["sh", "-c", script].map(Into::into);
         let inherited = File::open("/dev/null").unwrap();
-        let job = Job::start(&command, &[], &Tie::Descriptors(&[inherited.as_fd()])).unwrap();
-        let attendance = Attendance::new(&guard, job, children, GRACE);
-        let Ok(ended) = attendance.until_the_end(&mut signals).await else {
+        let job =
+            Job::start(&command, &[], &KillPolicy::Descriptors(&[inherited.as_fd()])).unwrap();
+        let supervisor = Supervisor::new(&guard, job, children, GRACE);
+        let Ok(ended) = supervisor.run(&mut signals).await else {
             panic!("the command's end was not seen");
         };
         let took = Moment::now().saturating_since(started);

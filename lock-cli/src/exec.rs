@@ -12,11 +12,11 @@ use nix::sys::prctl::{get_pdeathsig, set_pdeathsig};
 use nix::sys::signal::Signal;
 use nix::unistd::{Pid, getppid};
 
-use crate::cli::Bound;
+use crate::cli::Exec;
 use crate::exit::{Exit, Failure, chain};
 
 /// Returns only if it fails.
-pub(crate) fn become_command(order: &Bound) -> Failure {
+pub(crate) fn exec_command(order: &Exec) -> Failure {
     if let Some(parent) = order.parent {
         if let Err(error) = set_pdeathsig(Signal::SIGKILL) {
             return Failure::internal("cannot tie the command to lockctl", &error);
@@ -32,7 +32,7 @@ pub(crate) fn become_command(order: &Bound) -> Failure {
 }
 
 /// True if this process dies with another lockctl.
-pub(crate) fn is_bound() -> bool {
+pub(crate) fn is_killed_with_parent() -> bool {
     get_pdeathsig() == Ok(Some(Signal::SIGKILL))
 }
 

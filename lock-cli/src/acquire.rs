@@ -5,24 +5,24 @@ use std::time::Duration;
 use lock_any::clock::sleep;
 use lock_any::{Lock, LockGuard, Locker};
 
-use crate::cli::Patience;
+use crate::cli::WaitOptions;
 use crate::exit::{Exit, Failure};
 use crate::progress::{self, Progress};
 use crate::reach::directory_of;
 use crate::signals::Signals;
 
-/// Waits for the lock for as long as `patience` says. After a failure, [`leave`].
-pub(crate) async fn win(
+/// Waits for the lock for as long as `patience` says. After a failure, [`close_after`].
+pub(crate) async fn acquire_within(
     url: &str,
     locks: &Locker,
     lock: &Lock,
-    patience: &Patience,
+    patience: &WaitOptions,
     progress: &Progress<'_>,
     signals: &mut Signals,
 ) -> Result<LockGuard, Failure> {
     let won = tokio::select! {
         biased;
-        won = seek(lock, patience) => won?,
+        won = acquire_lock(lock, patience) => won?,
         signal = signals.next() => return Err(Failure::signalled(signal)),
         never = progress.show_wait(locks) => match never {},
     };
@@ -38,7 +38,10 @@ pub(crate) async fn win(
     }
 }
 
-async fn seek(lock: &Lock, patience: &Patience) -> Result<Option<LockGuard>, lock_any::Error> {
+async fn acquire_lock(
+    lock: &Lock,
+    patience: &WaitOptions,
+) -> Result<Option<LockGuard>, lock_any::Error> {
     match patience.wait {
         _ if patience.no_wait => lock.try_acquire().await,
         Some(wait) => lock.try_acquire_for(wait).await,
@@ -48,7 +51,7 @@ async fn seek(lock: &Lock, patience: &Patience) -> Result<Option<LockGuard>, loc
 
 /// Waits a moment until the queue entry and the lock are released. A server that does not answer must
 /// not keep lockctl: after that moment they end by themselves, as after a crash.
-pub(crate) async fn leave(locks: &Locker, failure: Failure) -> Result<Exit, Failure> {
+pub(crate) async fn close_after(locks: &Locker, failure: Failure) -> Result<Exit, Failure> {
     const MOMENT: Duration = Duration::from_millis(500);
     tokio::select! {
         biased;
