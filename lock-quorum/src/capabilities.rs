@@ -9,12 +9,12 @@ use lock_core::{Capabilities, Fencing, Order, Support, Takeover, Wakeup};
 pub(crate) fn of_all<'a>(
     members: impl IntoIterator<Item = &'a Capabilities>,
 ) -> Option<Capabilities> {
-    let all = members.into_iter().copied().map(alone).reduce(weaker)?;
+    let all = members.into_iter().copied().map(quorum_of_one).reduce(weakest)?;
     Some(all)
 }
 
 /// A quorum of one: what never depends on the members.
-fn alone(member: Capabilities) -> Capabilities {
+fn quorum_of_one(member: Capabilities) -> Capabilities {
     let can_agree = member.min_token_supported == Support::Present;
     Capabilities {
         backend: "quorum",
@@ -33,7 +33,7 @@ fn alone(member: Capabilities) -> Capabilities {
     }
 }
 
-fn weaker(a: Capabilities, b: Capabilities) -> Capabilities {
+fn weakest(a: Capabilities, b: Capabilities) -> Capabilities {
     let fencing = a.fencing.min(b.fencing);
     Capabilities {
         backend: "quorum",
@@ -69,8 +69,8 @@ fn later(a: Takeover, b: Takeover) -> Takeover {
 
 /// Why a member that was connected later than the others does not fit in with what was declared without
 /// it; `None` if it does.
-pub(crate) fn misfit(declared: &Capabilities, member: &Capabilities) -> Option<&'static str> {
-    let together = weaker(*declared, alone(*member));
+pub(crate) fn mismatch(declared: &Capabilities, member: &Capabilities) -> Option<&'static str> {
+    let together = weakest(*declared, quorum_of_one(*member));
     let longer = |a: Takeover, b: Takeover| later(a, b) != b;
     let differences = [
         (together.fencing < declared.fencing, "its fencing tokens are of a lower grade"),
@@ -138,7 +138,7 @@ mod tests {
         let forgetful = at_most(of_all([&memory()]).unwrap(), Some(longest));
         assert_eq!((forgetful.ttl_max, forgetful.minimum_hold), (longest, Support::Absent));
         // Who comes late is measured by that.
-        assert_eq!(misfit(&forgetful, &Capabilities { ttl_max: longest, ..memory() }), None);
+        assert_eq!(mismatch(&forgetful, &Capabilities { ttl_max: longest, ..memory() }), None);
         let remembering = at_most(of_all([&memory()]).unwrap(), None);
         assert_eq!(remembering.minimum_hold, Support::Present);
     }
@@ -159,12 +159,12 @@ mod tests {
     #[test]
     fn who_comes_late_must_fit_in() {
         let declared = of_all([&memory(), &memory()]).unwrap();
-        assert_eq!(misfit(&declared, &memory()), None);
+        assert_eq!(mismatch(&declared, &memory()), None);
         let advisory = Capabilities { durability: Durability::Advisory, ..memory() };
-        assert_eq!(misfit(&declared, &advisory), Some("its locks are less durable"));
+        assert_eq!(mismatch(&declared, &advisory), Some("its locks are less durable"));
         let rigid = Capabilities { min_token_supported: Support::Absent, ..memory() };
-        assert!(misfit(&declared, &rigid).is_some());
+        assert!(mismatch(&declared, &rigid).is_some());
         let polled = Capabilities { wakeup: Wakeup::Poll, ..memory() };
-        assert_eq!(misfit(&declared, &polled), None);
+        assert_eq!(mismatch(&declared, &polled), None);
     }
 }

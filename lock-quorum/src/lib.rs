@@ -69,16 +69,16 @@
 
 mod backend;
 mod calls;
-mod candidacy;
 mod capabilities;
-mod later;
-mod letting_go;
-mod look;
+mod claim;
+mod inspect;
 mod member;
 mod origin;
 mod quorum;
+mod release;
 mod renewal;
 mod round;
-mod waiting;
+mod stragglers;
+mod wait;
 
 pub use quorum::{Quorum, QuorumBuilder};

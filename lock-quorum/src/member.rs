@@ -13,16 +13,16 @@ use lock_core::dial::Dialer;
 use lock_core::{Backend, Capabilities, Error, ErrorKind};
 use tokio::sync::Semaphore;
 
-use crate::capabilities::misfit;
+use crate::capabilities::mismatch;
 use crate::origin::Server;
 
 /// Calls of one member that are under way at once. One that has stopped answering must not make a heap
 /// of them.
-const MAX_UNDER_WAY: usize = 16_384;
+const MAX_IN_FLIGHT: usize = 16_384;
 
 /// Releases that are repeated at one member in the background, and how many of them at the same time.
-const MAX_LEFTOVERS: usize = 1024;
-const MAX_CLEANERS: usize = 64;
+const MAX_RETRIES: usize = 1024;
+const MAX_CONCURRENT_RETRIES: usize = 64;
 
 /// For how long nobody waits any more for a member that was behind the others: doubled each time that it is again,
 /// without an answer in between.
@@ -39,10 +39,10 @@ pub(crate) struct Member {
     dialer: Dialer<Arc<dyn Backend>>,
     /// `None`: it was connected when the quorum was made, and sees to its connection by itself.
     connect: Option<Connect>,
-    under_way: AtomicUsize,
+    in_flight: AtomicUsize,
     /// Places for releases that are to be repeated here, and turns for them.
-    pub(crate) leftovers: Arc<Semaphore>,
-    pub(crate) cleaners: Semaphore,
+    pub(crate) retry_slots: Arc<Semaphore>,
+    pub(crate) retry_turns: Semaphore,
     seen: Mutex<Seen>,
 }
 
@@ -51,14 +51,14 @@ pub(crate) struct Member {
 struct Seen {
     /// Which server it is, as it was told last.
     server: Option<Arc<Server>>,
-    slow: Option<Slow>,
+    slow: Option<SlowPeriod>,
     /// How long it was taken for slow last, if it has not answered since.
     slow_for: Option<Duration>,
 }
 
 /// A member that is behind: since when that is known, and until when it is remembered.
 #[derive(Clone, Copy)]
-struct Slow {
+struct SlowPeriod {
     since: Moment,
     until: Moment,
 }
@@ -77,9 +77,9 @@ impl Member {
             name,
             dialer,
             connect,
-            under_way: AtomicUsize::new(0),
-            leftovers: Arc::new(Semaphore::new(MAX_LEFTOVERS)),
-            cleaners: Semaphore::new(MAX_CLEANERS),
+            in_flight: AtomicUsize::new(0),
+            retry_slots: Arc::new(Semaphore::new(MAX_RETRIES)),
+            retry_turns: Semaphore::new(MAX_CONCURRENT_RETRIES),
             seen: Mutex::default(),
         }
     }
@@ -102,7 +102,7 @@ impl Member {
             let connecting = connect();
             async move {
                 let backend = connecting.await.map_err(not_connected)?;
-                match misfit(&declared, &backend.capabilities()) {
+                match mismatch(&declared, &backend.capabilities()) {
                     None => Ok(backend),
                     Some(how) => {
                         let why = format!("it cannot join those that were there first: {how}");
@@ -114,11 +114,11 @@ impl Member {
         self.dialer.get(|_| true, dial).await
     }
 
-    /// Notes that a call begins; `None` if too many are under way.
-    pub(crate) fn begin(self: &Arc<Self>) -> Option<UnderWay> {
-        let before = self.under_way.fetch_add(1, Ordering::Relaxed);
-        let call = UnderWay(Arc::clone(self));
-        (before < MAX_UNDER_WAY).then_some(call)
+    /// ClaimStatus that a call begins; `None` if too many are under way.
+    pub(crate) fn begin(self: &Arc<Self>) -> Option<InFlight> {
+        let before = self.in_flight.fetch_add(1, Ordering::Relaxed);
+        let call = InFlight(Arc::clone(self));
+        (before < MAX_IN_FLIGHT).then_some(call)
     }
 
     /// True if it was behind the others not long ago: then nobody waits for it who need not.
@@ -132,7 +132,7 @@ impl Member {
     }
 
     /// Many can find that out together: whoever began after the first of them knew it.
-    pub(crate) fn was_slow(&self) {
+    pub(crate) fn mark_slow(&self) {
         let (now, mut seen) = (Moment::now(), self.seen());
         let known = seen.slow.filter(|slow| !slow.until.has_passed());
         let slow_for = match (known, seen.slow_for) {
@@ -141,7 +141,7 @@ impl Member {
             (_, None) => SLOW_FOR,
         };
         let since = known.map_or(now, |slow| slow.since);
-        seen.slow = Some(Slow { since, until: now + slow_for });
+        seen.slow = Some(SlowPeriod { since, until: now + slow_for });
         seen.slow_for = Some(slow_for);
     }
 
@@ -155,7 +155,7 @@ impl Member {
         }
     }
 
-    fn slow(&self) -> Option<Slow> {
+    fn slow(&self) -> Option<SlowPeriod> {
         self.seen().slow.filter(|slow| !slow.until.has_passed())
     }
 
@@ -189,11 +189,11 @@ impl fmt::Debug for Member {
 }
 
 /// A call of a member that is under way.
-pub(crate) struct UnderWay(Arc<Member>);
+pub(crate) struct InFlight(Arc<Member>);
 
-impl Drop for UnderWay {
+impl Drop for InFlight {
     fn drop(&mut self) {
-        self.0.under_way.fetch_sub(1, Ordering::Relaxed);
+        self.0.in_flight.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -218,17 +218,17 @@ mod tests {
         let before = Moment::now();
         let advance = |millis| tokio::time::advance(Duration::from_millis(millis));
         advance(1).await;
-        member.was_slow();
+        member.mark_slow();
         advance(1).await;
         let began = Moment::now();
         assert!(member.was_slow_before(began) && !member.was_slow_before(before));
         // Others find it out as well.
         advance(1).await;
-        member.was_slow();
+        member.mark_slow();
         assert!(member.was_slow_before(began));
         tokio::time::advance(SLOW_FOR).await;
         assert!(!member.is_slow() && !member.was_slow_before(Moment::now()));
-        member.was_slow();
+        member.mark_slow();
         assert!(!member.was_slow_before(began));
     }
 
@@ -237,18 +237,18 @@ mod tests {
         let member = Member::new("m".into(), None, None);
         for seconds in [1, 2, 4, 8, 8] {
             // Many find it out together.
-            member.was_slow();
-            member.was_slow();
+            member.mark_slow();
+            member.mark_slow();
             tokio::time::advance(Duration::from_millis(seconds * 1000 - 1)).await;
             assert!(member.is_slow(), "for {seconds} s");
             tokio::time::advance(Duration::from_millis(1)).await;
             assert!(!member.is_slow(), "for {seconds} s");
         }
-        member.was_slow();
+        member.mark_slow();
         member.has_answered();
         tokio::time::advance(SLOW_FOR).await;
         assert!(!member.is_slow());
-        member.was_slow();
+        member.mark_slow();
         tokio::time::advance(SLOW_FOR).await;
         assert!(!member.is_slow());
     }

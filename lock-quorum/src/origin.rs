@@ -18,7 +18,7 @@ use crate::quorum::Inner;
 
 /// For how long a server is taken for one that cannot tell which it is. Nothing says when that
 /// ends: it has no epoch, and its connection may be replaced by one to a server that can.
-const NAMELESS_FOR: Duration = Duration::from_secs(1);
+const UNIDENTIFIED_FOR: Duration = Duration::from_secs(1);
 
 /// A server, as it was told on one connection.
 #[derive(Debug)]
@@ -27,25 +27,25 @@ pub(crate) struct Server {
     /// `None` if it cannot tell.
     id: Option<String>,
     up_for: Option<Duration>,
-    told_at: Moment,
+    reported_at: Moment,
     epoch: Epoch,
 }
 
 impl Server {
     pub(crate) fn new(kind: &'static str, identity: Option<Identity>) -> Self {
-        let told_at = Moment::now();
+        let reported_at = Moment::now();
         match identity {
             Some(Identity { id, up_for, epoch, .. }) => {
-                Self { kind, id: Some(id), up_for, told_at, epoch }
+                Self { kind, id: Some(id), up_for, reported_at, epoch }
             }
-            None => Self { kind, id: None, up_for: None, told_at, epoch: Epoch::unknown() },
+            None => Self { kind, id: None, up_for: None, reported_at, epoch: Epoch::unknown() },
         }
     }
 
     pub(crate) fn is_current(&self) -> bool {
-        match self.can_tell() {
+        match self.is_identified() {
             true => self.epoch.is_current(),
-            false => !(self.told_at + NAMELESS_FOR).has_passed(),
+            false => !(self.reported_at + UNIDENTIFIED_FOR).has_passed(),
         }
     }
 
@@ -58,14 +58,14 @@ impl Server {
         }
     }
 
-    pub(crate) fn can_tell(&self) -> bool {
+    pub(crate) fn is_identified(&self) -> bool {
         self.id.is_some()
     }
 
     /// Returns for how long it had been running at `moment`, at least.
     fn up_for_at(&self, moment: Moment) -> Option<Duration> {
-        let up_for = self.up_for? + moment.saturating_since(self.told_at);
-        Some(up_for.saturating_sub(self.told_at.saturating_since(moment)))
+        let up_for = self.up_for? + moment.saturating_since(self.reported_at);
+        Some(up_for.saturating_sub(self.reported_at.saturating_since(moment)))
     }
 }
 
@@ -100,13 +100,13 @@ impl Origin {
 }
 
 /// A member that is about to be asked, and the server to which its connection leads.
-pub(crate) struct Reached<'a> {
+pub(crate) struct Connection<'a> {
     member: &'a Member,
     pub(crate) backend: Arc<dyn Backend>,
     server: Arc<Server>,
 }
 
-impl Reached<'_> {
+impl Connection<'_> {
     /// Returns the server that has answered what was asked since.
     ///
     /// # Errors
@@ -115,7 +115,7 @@ impl Reached<'_> {
     pub(crate) async fn origin(self) -> Result<Origin, Fault> {
         let server = self.server;
         // One that cannot tell may be any server of its kind, and the next one is of that kind.
-        if !server.can_tell() || server.is_current() {
+        if !server.is_identified() || server.is_current() {
             return Ok(Origin { server, or: None });
         }
         // The verb may have been applied, also if the next connection fails.
@@ -131,18 +131,22 @@ impl Reached<'_> {
 
 impl Inner {
     /// Connects a member if need be, and makes sure to which server the connection leads.
-    pub(crate) async fn reach(&self, member: usize, limit: Duration) -> Result<Reached<'_>, Fault> {
+    pub(crate) async fn connection(
+        &self,
+        member: usize,
+        limit: Duration,
+    ) -> Result<Connection<'_>, Fault> {
         let backend = self.backend(member, limit).await?;
         let member = &*self.members[member];
         match member.server(&*backend).await {
-            Ok(server) => Ok(Reached { member, backend, server }),
+            Ok(server) => Ok(Connection { member, backend, server }),
             Err(fault) => Err(Fault::not_applied(fault.kind(), fault.into_source())),
         }
     }
 
     /// Says why an answer does not count: the server has answered by the address of the `other`
     /// member, too.
-    pub(crate) fn is_counted_as(&self, other: usize) -> Fault {
+    pub(crate) fn duplicate_of(&self, other: usize) -> Fault {
         let why =
             format!("it is the same server as {}, and counted once", self.members[other].name);
         Fault::unknown(FaultKind::Unavailable, why)
@@ -153,7 +157,7 @@ impl Inner {
 /// server never count both. Of such two, the preferred one counts, then the one whose server is
 /// certain, then the earlier one. Returns the members whose answers do not count, each with the
 /// member as which it is counted.
-pub(crate) fn counted_twice<'o>(
+pub(crate) fn duplicates<'o>(
     member: usize,
     answers: impl Iterator<Item = Option<(&'o Origin, bool)>> + Clone,
 ) -> Vec<(usize, usize)> {
@@ -163,7 +167,7 @@ pub(crate) fn counted_twice<'o>(
     for (other, answer) in answers.enumerate() {
         let is_twin = |&(origin, _): &(&Origin, bool)| other != member && origin.may_be(last.0);
         match answer.filter(is_twin) {
-            Some(twin) if weight(twin) >= weight(last) => return vec![(member, other)],
+            Some(duplicate) if weight(duplicate) >= weight(last) => return vec![(member, other)],
             Some(_) => less.push((other, member)),
             None => {}
         }

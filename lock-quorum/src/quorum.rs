@@ -10,10 +10,10 @@ use lock_core::backend::{Fault, FaultKind};
 use lock_core::clock::Moment;
 use lock_core::{Backend, Capabilities, Error, ErrorKind, Executor, Fencing, LockName};
 
-use crate::candidacy::Book;
 use crate::capabilities;
-use crate::later::Later;
+use crate::claim::Registry;
 use crate::member::{Connect, Member};
+use crate::stragglers::Stragglers;
 
 /// The longest lease, unless the builder is told otherwise.
 const LONGEST_LEASE: Duration = Duration::from_secs(60);
@@ -32,7 +32,7 @@ pub struct Quorum {
 /// Puts a [`Quorum`] together.
 #[derive(Debug)]
 pub struct QuorumBuilder {
-    candidates: Vec<Candidate>,
+    members: Vec<MemberConfig>,
     settings: Settings,
 }
 
@@ -44,7 +44,7 @@ pub(crate) struct Settings {
 }
 
 /// Somebody who is to be a member.
-struct Candidate {
+struct MemberConfig {
     name: Option<String>,
     backend: Option<Arc<dyn Backend>>,
     connect: Option<Connect>,
@@ -55,8 +55,8 @@ pub(crate) struct Inner {
     pub(crate) majority: usize,
     pub(crate) caps: Capabilities,
     pub(crate) settings: Settings,
-    pub(crate) book: Arc<Book>,
-    pub(crate) later: Later,
+    pub(crate) registry: Arc<Registry>,
+    pub(crate) stragglers: Stragglers,
     /// One more, so that zero is none.
     usual_round_micros: AtomicU64,
     pub(crate) executor: Executor,
@@ -68,7 +68,7 @@ impl Quorum {
     pub fn builder() -> QuorumBuilder {
         let longest_lease = Some(LONGEST_LEASE);
         let settings = Settings { longest_lease, member_timeout: MEMBER_TIMEOUT };
-        QuorumBuilder { candidates: Vec::new(), settings }
+        QuorumBuilder { members: Vec::new(), settings }
     }
 }
 
@@ -82,7 +82,7 @@ impl QuorumBuilder {
     /// Like [`member`](Self::member), for a backend that is shared already.
     #[must_use]
     pub fn member_from(mut self, backend: Arc<dyn Backend>) -> Self {
-        self.candidates.push(Candidate { name: None, backend: Some(backend), connect: None });
+        self.members.push(MemberConfig { name: None, backend: Some(backend), connect: None });
         self
     }
 
@@ -97,7 +97,7 @@ impl QuorumBuilder {
     {
         let connect: Connect = Box::new(move || Box::pin(connect()));
         let (name, connect) = (Some(name.into()), Some(connect));
-        self.candidates.push(Candidate { name, backend: None, connect });
+        self.members.push(MemberConfig { name, backend: None, connect });
         self
     }
 
@@ -145,7 +145,7 @@ impl QuorumBuilder {
     ///
     /// Dropping the future gives the attempt up.
     pub async fn build(self) -> Result<Quorum, Error> {
-        let size = self.candidates.len();
+        let size = self.members.len();
         if size.is_multiple_of(2) {
             let message = format!(
                 "a quorum has an odd number of members, and this one has {size}: \
@@ -159,9 +159,9 @@ impl QuorumBuilder {
     }
 
     async fn connect(self, executor: Executor) -> Result<Quorum, Error> {
-        let size = self.candidates.len();
+        let size = self.members.len();
         let timeout = self.settings.member_timeout.max(MEMBER_TIMEOUT) * 5;
-        let connected = connect_all(self.candidates, timeout).await;
+        let connected = connect_all(self.members, timeout).await;
         let majority = size / 2 + 1;
         let mut members = Vec::with_capacity(size);
         let mut away = Vec::new();
@@ -189,24 +189,24 @@ impl QuorumBuilder {
             majority,
             caps,
             settings: self.settings,
-            book: Arc::default(),
-            later: Later::default(),
+            registry: Arc::default(),
+            stragglers: Stragglers::default(),
             usual_round_micros: AtomicU64::new(0),
             executor,
         };
         took.sort_unstable();
-        took.get(majority - 1).into_iter().for_each(|took| inner.round_took(*took));
+        took.get(majority - 1).into_iter().for_each(|took| inner.record_round_time(*took));
         Ok(Quorum { inner: Arc::new(inner) })
     }
 }
 
 async fn connect_all(
-    candidates: Vec<Candidate>,
+    members: Vec<MemberConfig>,
     timeout: Duration,
 ) -> Vec<(Member, Option<Error>)> {
-    let connecting = candidates.into_iter().enumerate().map(|(place, candidate)| {
+    let connecting = members.into_iter().enumerate().map(|(place, candidate)| {
         tokio::spawn(async move {
-            let Candidate { name, backend, connect } = candidate;
+            let MemberConfig { name, backend, connect } = candidate;
             let name = name.unwrap_or_else(|| match &backend {
                 Some(backend) => backend.capabilities().backend.to_owned(),
                 None => String::new(),
@@ -267,12 +267,12 @@ async fn identify_all(members: &[Arc<Member>], timeout: Duration) -> Result<Vec<
     for (place, answer) in asking.into_iter().enumerate() {
         // Whoever does not say now is asked again with its first vote.
         let Ok(Some((server, took))) = answer.await else { continue };
-        for twin in &members[..place] {
-            if let Some(other) = twin.known_server().filter(|other| server.may_be(other)) {
+        for duplicate in &members[..place] {
+            if let Some(other) = duplicate.known_server().filter(|other| server.may_be(other)) {
                 return Err(same_server(
-                    twin,
+                    duplicate,
                     &members[place],
-                    other.can_tell() && server.can_tell(),
+                    other.is_identified() && server.is_identified(),
                 ));
             }
         }
@@ -318,7 +318,7 @@ impl Inner {
     }
 
     /// A running mean. What others do to it meanwhile may be lost.
-    pub(crate) fn round_took(&self, took: Duration) {
+    pub(crate) fn record_round_time(&self, took: Duration) {
         let took = u64::try_from(took.as_micros()).unwrap_or(u64::MAX / 8);
         let mean = match self.usual_round().map(|usual| usual.as_micros() as u64) {
             None => took,
@@ -356,7 +356,7 @@ impl fmt::Debug for Inner {
     }
 }
 
-impl fmt::Debug for Candidate {
+impl fmt::Debug for MemberConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Candidate").field("name", &self.name).finish_non_exhaustive()
     }

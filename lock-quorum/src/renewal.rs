@@ -8,14 +8,14 @@ use lock_core::clock::Moment;
 use lock_core::{Effect, FencingToken};
 
 use crate::calls::Calls;
-use crate::candidacy::{Candidacy, Seat, Standing, Vote};
-use crate::origin::{Origin, counted_twice};
+use crate::claim::{Confirmation, MemberRecord, QuorumClaim, Vote};
+use crate::origin::{Origin, duplicates};
 use crate::quorum::{Inner, bounded, no_majority};
-use crate::round::{just_below, together};
+use crate::round::{combined_grant, just_below};
 
 /// What one member says of one claim.
 #[derive(Debug)]
-enum Word {
+enum MemberRenewal {
     /// The vote as it was counted, with its new end.
     Held(Vote),
     NotHeld(Origin),
@@ -24,7 +24,7 @@ enum Word {
     Failed(Fault),
 }
 
-type Heard = Result<Vec<Word>, Fault>;
+type MemberReply = Result<Vec<MemberRenewal>, Fault>;
 
 /// A batch that is under way at all members.
 struct Batch<'a> {
@@ -32,19 +32,19 @@ struct Batch<'a> {
     /// Before anybody was asked.
     began: Moment,
     claims: &'a [&'a Claim],
-    candidacies: Vec<Arc<Candidacy>>,
+    quorum_claims: Vec<Arc<QuorumClaim>>,
     /// For each claim, for each member.
-    words: Vec<Vec<Option<Word>>>,
-    calls: Calls<Heard>,
+    renewals: Vec<Vec<Option<MemberRenewal>>>,
+    calls: Calls<MemberReply>,
 }
 
 impl Inner {
     /// The verb.
     pub(crate) async fn renew(self: &Arc<Self>, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
         let mut batch = Batch::begin(self, claims);
-        while !batch.is_decided() && batch.hear().await {}
+        while !batch.is_decided() && batch.next_answer().await {}
         let answers: Vec<_> = (0..claims.len()).map(|claim| batch.answer(claim)).collect();
-        batch.go_on_behind(&answers);
+        batch.repair_minority(&answers);
         answers
     }
 
@@ -52,35 +52,39 @@ impl Inner {
     async fn renew_at(
         &self,
         member: usize,
-        candidacies: &[Arc<Candidacy>],
+        quorum_claims: &[Arc<QuorumClaim>],
         claims: &[Claim],
-    ) -> Vec<Word> {
-        let mut words: Vec<Word> = claims.iter().map(|_| Word::Nothing).collect();
-        let mut seats = Vec::new();
-        for (nth, candidacy) in candidacies.iter().enumerate() {
+    ) -> Vec<MemberRenewal> {
+        let mut renewals: Vec<MemberRenewal> =
+            claims.iter().map(|_| MemberRenewal::Nothing).collect();
+        let mut records = Vec::new();
+        for (nth, quorum_claim) in quorum_claims.iter().enumerate() {
             // A verb of the claim is under way there.
-            let Ok(seat) = candidacy.seats[member].try_lock() else {
+            let Ok(record) = quorum_claim.records[member].try_lock() else {
                 let why = "an earlier call is not answered yet";
-                words[nth] = Word::Failed(Fault::not_applied(FaultKind::TimedOut, why));
+                renewals[nth] = MemberRenewal::Failed(Fault::not_applied(FaultKind::TimedOut, why));
                 continue;
             };
-            if seat.vote.is_some() || seat.uncertain || candidacy.is_unknown(&claims[nth]) {
-                seats.push((nth, seat));
+            if record.vote.is_some()
+                || record.may_arrive_late
+                || quorum_claim.is_unknown(&claims[nth])
+            {
+                records.push((nth, record));
             }
         }
-        if seats.is_empty() {
-            return words;
+        if records.is_empty() {
+            return renewals;
         }
         let shortest = claims.iter().map(|claim| claim.ttl).min().unwrap_or_default();
         let limit = self.settings.member_timeout.min(shortest);
         let asked: Vec<_> =
-            seats.iter().map(|(nth, seat)| seat.claim(&claims[*nth], None)).collect();
+            records.iter().map(|(nth, record)| record.claim(&claims[*nth], None)).collect();
         let answers = self.ask_to_renew(member, &asked, limit).await;
-        for ((nth, mut seat), answer) in seats.into_iter().zip(answers) {
-            let is_unknown = candidacies[nth].is_unknown(&claims[nth]);
-            words[nth] = seat.take_in(answer, is_unknown);
+        for ((nth, mut record), answer) in records.into_iter().zip(answers) {
+            let is_unknown = quorum_claims[nth].is_unknown(&claims[nth]);
+            renewals[nth] = record.take_in(answer, is_unknown);
         }
-        words
+        renewals
     }
 
     async fn ask_to_renew(
@@ -90,8 +94,8 @@ impl Inner {
         limit: Duration,
     ) -> Vec<Result<(Renewal, Origin), Fault>> {
         let verb = async {
-            let reached = self.reach(member, limit).await?;
-            let answers = reached.backend.renew(&claims.iter().collect::<Vec<_>>()).await;
+            let connection = self.connection(member, limit).await?;
+            let answers = connection.backend.renew(&claims.iter().collect::<Vec<_>>()).await;
             if answers.len() != claims.len() {
                 let why = "it answered for another number of claims";
                 return Err(Fault::unknown(FaultKind::Broken, why));
@@ -99,7 +103,7 @@ impl Inner {
             if answers.iter().all(Result::is_err) {
                 return Ok(answers.into_iter().filter_map(Result::err).map(Err).collect());
             }
-            let origin = reached.origin().await?;
+            let origin = connection.origin().await?;
             let told = |answer: Result<_, _>| answer.map(|answer| (answer, origin.clone()));
             Ok(answers.into_iter().map(told).collect())
         };
@@ -111,41 +115,54 @@ impl Inner {
 
     /// Asks a member that has no vote for the claim whether it has one now: one that was away, or has forgotten it.
     /// Only a lock that is free there can be had.
-    fn win_back(
+    fn regain_vote(
         self: &Arc<Self>,
-        candidacy: &Arc<Candidacy>,
+        quorum_claim: &Arc<QuorumClaim>,
         claim: &Claim,
         member: usize,
         token: Option<FencingToken>,
     ) {
-        let (inner, candidacy, claim) = (Arc::clone(self), Arc::clone(candidacy), claim.clone());
+        let (inner, quorum_claim, claim) =
+            (Arc::clone(self), Arc::clone(quorum_claim), claim.clone());
         tokio::spawn(async move {
-            inner.ask_behind(&candidacy, &claim, member, token, Standing::New).await;
+            inner
+                .attempt_in_background(
+                    &quorum_claim,
+                    &claim,
+                    member,
+                    token,
+                    Confirmation::Unconfirmed,
+                )
+                .await;
         });
     }
 
-    pub(crate) async fn ask_behind(
+    pub(crate) async fn attempt_in_background(
         &self,
-        candidacy: &Candidacy,
+        quorum_claim: &QuorumClaim,
         claim: &Claim,
         member: usize,
         token: Option<FencingToken>,
-        standing: Standing,
+        confirmation: Confirmation,
     ) {
         let Some(_call) = self.members[member].begin() else { return };
-        let Ok(mut seat) = candidacy.seats[member].try_lock() else { return };
-        if seat.vote.is_some() || candidacy.notes().parted {
+        let Ok(mut record) = quorum_claim.records[member].try_lock() else { return };
+        if record.vote.is_some() || quorum_claim.status().released {
             return;
         }
         let min_token = token.filter(|_| self.has_tokens()).and_then(just_below);
-        let ballot = self.attempt(member, &mut seat, claim, min_token, standing).await;
+        let ballot = self.attempt(member, &mut record, claim, min_token, confirmation).await;
         drop(ballot);
     }
 }
 
-impl Seat {
-    fn take_in(&mut self, answer: Result<(Renewal, Origin), Fault>, is_unknown: bool) -> Word {
-        let counts = |vote: &Vote| vote.standing == Standing::Full;
+impl MemberRecord {
+    fn take_in(
+        &mut self,
+        answer: Result<(Renewal, Origin), Fault>,
+        is_unknown: bool,
+    ) -> MemberRenewal {
+        let counts = |vote: &Vote| vote.confirmation == Confirmation::Confirmed;
         match answer {
             Ok((Renewal::Held(grant), origin)) => {
                 let vote = match self.vote_of(&origin) {
@@ -153,23 +170,23 @@ impl Seat {
                         vote.renewed(&grant, origin)
                     }
                     // Which votes were old is known to whoever won it, and not here.
-                    None if is_unknown => Vote::of(&grant, origin, Standing::Full),
+                    None if is_unknown => Vote::of(&grant, origin, Confirmation::Confirmed),
                     // Another number is another grant: it was lost, and an attempt has landed late.
-                    _ => Vote::of(&grant, origin, Standing::New),
+                    _ => Vote::of(&grant, origin, Confirmation::Unconfirmed),
                 };
                 self.asked = true;
                 self.vote = Some(vote.clone());
-                Word::Held(vote)
+                MemberRenewal::Held(vote)
             }
             Ok((Renewal::NotHeld, origin)) => {
-                (self.asked, self.vote) = (self.uncertain, None);
-                Word::NotHeld(origin)
+                (self.asked, self.vote) = (self.may_arrive_late, None);
+                MemberRenewal::NotHeld(origin)
             }
             // It may still hold, if it did.
             Err(fault) if is_unknown || self.vote.as_ref().is_some_and(counts) => {
-                Word::Failed(fault)
+                MemberRenewal::Failed(fault)
             }
-            Err(_) => Word::Nothing,
+            Err(_) => MemberRenewal::Nothing,
         }
     }
 }
@@ -177,49 +194,49 @@ impl Seat {
 impl<'a> Batch<'a> {
     fn begin(inner: &'a Arc<Inner>, claims: &'a [&'a Claim]) -> Self {
         let (size, began) = (inner.members.len(), Moment::now());
-        let candidacies: Vec<_> = claims.iter().map(|claim| open(inner, claim)).collect();
+        let quorum_claims: Vec<_> = claims.iter().map(|claim| open(inner, claim)).collect();
         let mut calls = Calls::new(Err);
         for member in 0..size {
-            Self::ask(inner, member, &candidacies, claims, &mut calls);
+            Self::ask(inner, member, &quorum_claims, claims, &mut calls);
         }
-        let words = claims.iter().map(|_| (0..size).map(|_| None).collect()).collect();
-        Self { inner, began, claims, candidacies, words, calls }
+        let renewals = claims.iter().map(|_| (0..size).map(|_| None).collect()).collect();
+        Self { inner, began, claims, quorum_claims, renewals, calls }
     }
 
     fn ask(
         inner: &Arc<Inner>,
         member: usize,
-        candidacies: &[Arc<Candidacy>],
+        quorum_claims: &[Arc<QuorumClaim>],
         claims: &[&Claim],
-        calls: &mut Calls<Heard>,
+        calls: &mut Calls<MemberReply>,
     ) {
         let Some(call) = inner.members[member].begin() else {
             let why = "too many calls of this member are under way";
             let fault = Fault::not_applied(FaultKind::Unavailable, why);
             return calls.begin(member, std::future::ready(Err(fault)));
         };
-        let (inner, candidacies) = (Arc::clone(inner), candidacies.to_vec());
+        let (inner, quorum_claims) = (Arc::clone(inner), quorum_claims.to_vec());
         let claims: Vec<_> = claims.iter().map(|&claim| claim.clone()).collect();
         calls.begin(member, async move {
-            let words = inner.renew_at(member, &candidacies, &claims).await;
+            let renewals = inner.renew_at(member, &quorum_claims, &claims).await;
             drop(call);
-            Ok(words)
+            Ok(renewals)
         });
     }
 
     /// False if there is nothing more to hear.
-    async fn hear(&mut self) -> bool {
-        let Some((member, words)) = self.calls.next().await else { return false };
-        match words {
-            Ok(words) => {
-                for (claim, word) in words.into_iter().enumerate() {
-                    self.words[claim][member] = Some(word);
-                    self.count_once(claim, member);
+    async fn next_answer(&mut self) -> bool {
+        let Some((member, renewals)) = self.calls.next().await else { return false };
+        match renewals {
+            Ok(renewals) => {
+                for (claim, renewal) in renewals.into_iter().enumerate() {
+                    self.renewals[claim][member] = Some(renewal);
+                    self.discard_duplicates(claim, member);
                 }
             }
             Err(fault) => {
-                for words in &mut self.words {
-                    words[member] = Some(Word::Failed(fault.repeated()));
+                for renewals in &mut self.renewals {
+                    renewals[member] = Some(MemberRenewal::Failed(fault.repeated()));
                 }
             }
         }
@@ -228,36 +245,36 @@ impl<'a> Batch<'a> {
 
     /// Counts a server once that has spoken of the claim by the address of another member, too: its
     /// vote of old is known by one of them only.
-    fn count_once(&mut self, claim: usize, member: usize) {
-        let words = &mut self.words[claim];
-        let answers = words.iter().map(|word| {
-            let word = word.as_ref()?;
-            Some((word.origin()?, word.full_vote().is_some()))
+    fn discard_duplicates(&mut self, claim: usize, member: usize) {
+        let renewals = &mut self.renewals[claim];
+        let answers = renewals.iter().map(|renewal| {
+            let renewal = renewal.as_ref()?;
+            Some((renewal.origin()?, renewal.confirmed_vote().is_some()))
         });
-        for (twin, counted) in counted_twice(member, answers) {
-            words[twin] = Some(Word::Failed(self.inner.is_counted_as(counted)));
+        for (duplicate, counted) in duplicates(member, answers) {
+            renewals[duplicate] = Some(MemberRenewal::Failed(self.inner.duplicate_of(counted)));
         }
     }
 
     fn is_decided(&self) -> bool {
         (0..self.claims.len()).all(|claim| {
-            let Count { held, failed, open } = self.count(claim);
+            let Tally { held, failed, open } = self.count(claim);
             held >= self.inner.majority || held + failed + open < self.inner.majority
         })
     }
 
     /// Held if a majority holds it that has done so all the time; not held if there can be none.
     fn answer(&mut self, claim: usize) -> Result<Renewal, Fault> {
-        let Count { held, failed, open } = self.count(claim);
+        let Tally { held, failed, open } = self.count(claim);
         if held >= self.inner.majority {
             return Ok(self.held(claim));
         }
         if held + failed + open < self.inner.majority {
             return Ok(Renewal::NotHeld);
         }
-        let words = std::mem::take(&mut self.words[claim]).into_iter().enumerate();
-        let faults = words.filter_map(|(member, word)| match word {
-            Some(Word::Failed(fault)) => Some((member, fault)),
+        let renewals = std::mem::take(&mut self.renewals[claim]).into_iter().enumerate();
+        let faults = renewals.filter_map(|(member, renewal)| match renewal {
+            Some(MemberRenewal::Failed(fault)) => Some((member, fault)),
             _ => None,
         });
         let faults: Vec<_> = faults.collect();
@@ -266,9 +283,9 @@ impl<'a> Batch<'a> {
     }
 
     fn held(&self, claim: usize) -> Renewal {
-        let votes = self.words[claim].iter().flatten().filter_map(Word::full_vote);
-        let grant = together(votes, self.inner.majority);
-        let grant = grant.with_ticket(Ticket::new(Arc::clone(&self.candidacies[claim])));
+        let votes = self.renewals[claim].iter().flatten().filter_map(MemberRenewal::confirmed_vote);
+        let grant = combined_grant(votes, self.inner.majority);
+        let grant = grant.with_ticket(Ticket::new(Arc::clone(&self.quorum_claims[claim])));
         Renewal::Held(match self.token(claim) {
             Some(token) => grant.with_token(token),
             None => grant,
@@ -276,33 +293,34 @@ impl<'a> Batch<'a> {
     }
 
     /// Looks after the minorities of what is held: also of what is not heard yet, for which nobody waits.
-    fn go_on_behind(self, answers: &[Result<Renewal, Fault>]) {
+    fn repair_minority(self, answers: &[Result<Renewal, Fault>]) {
         let held =
             (0..answers.len()).filter(|&claim| matches!(answers[claim], Ok(Renewal::Held(_))));
-        let cares: Vec<_> = held
+        let repairs: Vec<_> = held
             .map(|nth| {
-                let (candidacy, claim) =
-                    (Arc::clone(&self.candidacies[nth]), self.claims[nth].clone());
+                let (quorum_claim, claim) =
+                    (Arc::clone(&self.quorum_claims[nth]), self.claims[nth].clone());
                 let inner = Arc::clone(self.inner);
                 let (began, token) = (self.began, self.token(nth));
-                (nth, Care { inner, began, candidacy, claim, token })
+                (nth, MinorityRepair { inner, began, quorum_claim, claim, token })
             })
             .collect();
-        for (nth, care) in &cares {
-            for (member, word) in self.words[*nth].iter().enumerate() {
-                care.look_after(member, word.as_ref());
+        for (nth, repair) in &repairs {
+            for (member, renewal) in self.renewals[*nth].iter().enumerate() {
+                repair.repair(member, renewal.as_ref());
             }
         }
-        let is_open = |(nth, _): &(usize, Care)| self.words[*nth].iter().any(Option::is_none);
-        if !cares.iter().any(is_open) {
+        let is_open =
+            |(nth, _): &(usize, MinorityRepair)| self.renewals[*nth].iter().any(Option::is_none);
+        if !repairs.iter().any(is_open) {
             return;
         }
         let mut calls = self.calls;
         tokio::spawn(async move {
-            while let Some((member, words)) = calls.next().await {
-                let Ok(words) = words else { continue };
-                for (nth, care) in &cares {
-                    care.look_after(member, words.get(*nth));
+            while let Some((member, renewals)) = calls.next().await {
+                let Ok(renewals) = renewals else { continue };
+                for (nth, repair) in &repairs {
+                    repair.repair(member, renewals.get(*nth));
                 }
             }
         });
@@ -313,22 +331,27 @@ impl<'a> Batch<'a> {
         if !self.inner.has_tokens() {
             return None;
         }
-        let known = self.candidacies[claim].notes().token;
+        let known = self.quorum_claims[claim].status().token;
         known.or_else(|| {
-            let votes = || self.words[claim].iter().flatten().filter_map(Word::full_vote);
+            let votes =
+                || self.renewals[claim].iter().flatten().filter_map(MemberRenewal::confirmed_vote);
             let agree = |token| votes().filter(|vote| vote.token == token).count();
             let agreed = votes().map(|vote| vote.token).find(|&t| agree(t) >= self.inner.majority);
             agreed.flatten()
         })
     }
 
-    fn count(&self, claim: usize) -> Count {
-        let mut count = Count::default();
-        for word in &self.words[claim] {
-            match word {
-                Some(Word::Held(vote)) if vote.standing == Standing::Full => count.held += 1,
-                Some(Word::Held(_) | Word::NotHeld(_) | Word::Nothing) => {}
-                Some(Word::Failed(_)) => count.failed += 1,
+    fn count(&self, claim: usize) -> Tally {
+        let mut count = Tally::default();
+        for renewal in &self.renewals[claim] {
+            match renewal {
+                Some(MemberRenewal::Held(vote)) if vote.confirmation == Confirmation::Confirmed => {
+                    count.held += 1
+                }
+                Some(
+                    MemberRenewal::Held(_) | MemberRenewal::NotHeld(_) | MemberRenewal::Nothing,
+                ) => {}
+                Some(MemberRenewal::Failed(_)) => count.failed += 1,
                 None => count.open += 1,
             }
         }
@@ -338,16 +361,16 @@ impl<'a> Batch<'a> {
 
 /// How the members' words stand.
 #[derive(Default)]
-struct Count {
+struct Tally {
     held: usize,
     failed: usize,
     open: usize,
 }
 
-impl Word {
-    fn full_vote(&self) -> Option<&Vote> {
+impl MemberRenewal {
+    fn confirmed_vote(&self) -> Option<&Vote> {
         match self {
-            Self::Held(vote) if vote.standing == Standing::Full => Some(vote),
+            Self::Held(vote) if vote.confirmation == Confirmation::Confirmed => Some(vote),
             _ => None,
         }
     }
@@ -362,28 +385,31 @@ impl Word {
 }
 
 /// What is done about a member that had no part in a renewal.
-struct Care {
+struct MinorityRepair {
     inner: Arc<Inner>,
     began: Moment,
-    candidacy: Arc<Candidacy>,
+    quorum_claim: Arc<QuorumClaim>,
     claim: Claim,
     token: Option<FencingToken>,
 }
 
-impl Care {
-    fn look_after(&self, member: usize, word: Option<&Word>) {
-        match word {
+impl MinorityRepair {
+    fn repair(&self, member: usize, renewal: Option<&MemberRenewal>) {
+        match renewal {
             // It was there before the majority was asked, and is now: both have held together. What has landed since
             // may have done so when the majority had lost it already.
-            Some(Word::Held(vote))
-                if vote.standing == Standing::New && vote.known_since < self.began =>
+            Some(MemberRenewal::Held(vote))
+                if vote.confirmation == Confirmation::Unconfirmed
+                    && vote.known_since < self.began =>
             {
                 self.confirm(member, vote);
             }
             // A vote that is won back must be known as such to the next renewal: the one of who only renews it now and
             // then takes all for old ones.
-            Some(Word::NotHeld(_) | Word::Nothing) if !self.candidacy.is_unknown(&self.claim) => {
-                self.inner.win_back(&self.candidacy, &self.claim, member, self.token);
+            Some(MemberRenewal::NotHeld(_) | MemberRenewal::Nothing)
+                if !self.quorum_claim.is_unknown(&self.claim) =>
+            {
+                self.inner.regain_vote(&self.quorum_claim, &self.claim, member, self.token);
             }
             _ => {}
         }
@@ -391,22 +417,22 @@ impl Care {
 
     fn confirm(&self, member: usize, confirmed: &Vote) {
         // If a verb is under way there, it is confirmed by the next renewal.
-        if let Ok(mut seat) = self.candidacy.seats[member].try_lock()
-            && let Some(vote) = seat.vote.as_mut()
+        if let Ok(mut record) = self.quorum_claim.records[member].try_lock()
+            && let Some(vote) = record.vote.as_mut()
             && vote.known_since == confirmed.known_since
         {
-            vote.standing = Standing::Full;
+            vote.confirmation = Confirmation::Confirmed;
         }
     }
 }
 
-fn open(inner: &Inner, claim: &Claim) -> Arc<Candidacy> {
-    match inner.book.find(claim) {
+fn open(inner: &Inner, claim: &Claim) -> Arc<QuorumClaim> {
+    match inner.registry.find(claim) {
         Some(known) => known,
         None => {
-            let candidacy = inner.book.find_or_open(claim, inner.members.len());
-            candidacy.notes().stranger = true;
-            candidacy
+            let quorum_claim = inner.registry.find_or_open(claim, inner.members.len());
+            quorum_claim.status().granted_elsewhere = true;
+            quorum_claim
         }
     }
 }

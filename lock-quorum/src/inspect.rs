@@ -6,7 +6,7 @@ use lock_core::backend::{Backend, Effect, Fault, FaultKind, Holder, LockState, M
 use lock_core::{LockName, OwnerId};
 
 use crate::calls::Calls;
-use crate::origin::counted_twice;
+use crate::origin::duplicates;
 use crate::quorum::{Inner, bounded, no_majority};
 
 const ENDED_IN_PART: &str = "most members do not know this holder; others have ended its hold, or may have: look who holds the lock now";
@@ -102,20 +102,20 @@ impl Inner {
             let (inner, verb) = (Arc::clone(self), verb.clone());
             calls.begin(member, async move {
                 let asked = async {
-                    let reached = inner.reach(member, limit).await?;
-                    let answer = verb(Arc::clone(&reached.backend)).await?;
-                    Ok((answer, reached.origin().await?))
+                    let connection = inner.connection(member, limit).await?;
+                    let answer = verb(Arc::clone(&connection.backend)).await?;
+                    Ok((answer, connection.origin().await?))
                 };
                 bounded(limit, asked).await
             });
         }
-        let silent = || Err(Fault::unknown(FaultKind::TimedOut, "no answer"));
-        let mut answers: Vec<_> = self.members.iter().map(|_| silent()).collect();
+        let unanswered = || Err(Fault::unknown(FaultKind::TimedOut, "no answer"));
+        let mut answers: Vec<_> = self.members.iter().map(|_| unanswered()).collect();
         while let Some((member, answer)) = calls.next().await {
             answers[member] = answer;
             let origins = answers.iter().map(|answer| Some((&answer.as_ref().ok()?.1, false)));
-            for (twin, counted) in counted_twice(member, origins) {
-                answers[twin] = Err(self.is_counted_as(counted));
+            for (duplicate, counted) in duplicates(member, origins) {
+                answers[duplicate] = Err(self.duplicate_of(counted));
             }
         }
         answers.into_iter().map(|answer| answer.map(|(answer, _)| answer)).collect()

@@ -8,10 +8,10 @@ use lock_core::clock::{Moment, sleep_between, sleep_until};
 use tokio::time::timeout;
 
 use crate::calls::Calls;
-use crate::candidacy::{Candidacy, Seat, Standing, Vote};
-use crate::origin::{Origin, counted_twice};
+use crate::claim::{Confirmation, MemberRecord, QuorumClaim, Vote};
+use crate::origin::{Origin, duplicates};
 use crate::quorum::{Inner, bounded, no_majority};
-use crate::round::{GRACE, LAST_WORD};
+use crate::round::{DECISIVE_GRACE, GRACE};
 
 /// The answer of one member, and the server that gave it, if one was asked.
 type Answer = Result<(Release, Option<Origin>), Fault>;
@@ -20,12 +20,12 @@ type Answer = Result<(Release, Option<Origin>), Fault>;
 const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
-const LAPSED_MEANWHILE: &str =
+const EXPIRED_DURING_RELEASE: &str =
     "the lease ended while members were asked, and some may have let the lock go before";
-const WON_BACK: &str = "the lock had been lost here, and was won back a moment ago";
+const REGAINED: &str = "the lock had been lost here, and was won back a moment ago";
 
 /// Releases that are under way at several members.
-struct Leave<'a> {
+struct ReleaseCalls<'a> {
     inner: &'a Arc<Inner>,
     answers: Vec<Option<Answer>>,
     began: Moment,
@@ -44,46 +44,48 @@ impl Inner {
         claim: &Claim,
         how: ReleaseMode,
     ) -> Result<Release, Fault> {
-        let candidacy = match self.book.find(claim) {
+        let quorum_claim = match self.registry.find(claim) {
             Some(known) => known,
             None => {
-                let candidacy = self.book.find_or_open(claim, self.members.len());
-                candidacy.notes().stranger = true;
-                candidacy
+                let quorum_claim = self.registry.find_or_open(claim, self.members.len());
+                quorum_claim.status().granted_elsewhere = true;
+                quorum_claim
             }
         };
-        candidacy.notes().parted = true;
+        quorum_claim.status().released = true;
         let everywhere = (0..self.members.len()).collect();
-        let mut leave = Leave::begin(self, &candidacy, claim, everywhere, Some(how));
+        let mut calls_of_release =
+            ReleaseCalls::begin(self, &quorum_claim, claim, everywhere, Some(how));
         let released = |answer: &Answer| matches!(answer, Ok((Release::Released, _)));
         let not_held = |answer: &Answer| matches!(answer, Ok((Release::NotHeld, _)));
-        let is_decided = |leave: &Leave<'_>| {
-            leave.count(released) >= self.majority || leave.count(not_held) >= self.majority
+        let is_decided = |calls_of_release: &ReleaseCalls<'_>| {
+            calls_of_release.count(released) >= self.majority
+                || calls_of_release.count(not_held) >= self.majority
         };
-        while !is_decided(&leave) && leave.hear().await {}
-        if !is_decided(&leave) {
-            return Err(no_majority(self, leave.faults(), false));
+        while !is_decided(&calls_of_release) && calls_of_release.next_answer().await {}
+        if !is_decided(&calls_of_release) {
+            return Err(no_majority(self, calls_of_release.faults(), false));
         }
-        let answer = match leave.count(released) >= self.majority {
+        let answer = match calls_of_release.count(released) >= self.majority {
             true => Release::Released,
             false => Release::NotHeld,
         };
-        let has_lapsed = std::mem::take(&mut candidacy.notes().lapsed_meanwhile);
-        if answer == Release::NotHeld && has_lapsed {
-            return Err(Fault::unknown(FaultKind::Unavailable, LAPSED_MEANWHILE));
+        let has_expired = std::mem::take(&mut quorum_claim.status().expired_during_release);
+        if answer == Release::NotHeld && has_expired {
+            return Err(Fault::unknown(FaultKind::Unavailable, EXPIRED_DURING_RELEASE));
         }
-        self.book.let_go(&candidacy);
+        self.registry.stop_retaining(&quorum_claim);
         // Whoever comes next finds it free everywhere, also if this process ends now.
-        leave.linger().await;
-        leave.see_off(&candidacy, claim, how);
+        calls_of_release.await_grace().await;
+        calls_of_release.finish_in_background(&quorum_claim, claim, how);
         Ok(answer)
     }
 
     /// Gives back votes that make no majority. True if nothing can be left anywhere. If it is the `last`
     /// that is heard of the claim, late attempts of it are refused where members can do that.
-    pub(crate) async fn give_back(
+    pub(crate) async fn withdraw_votes(
         self: &Arc<Self>,
-        candidacy: &Arc<Candidacy>,
+        quorum_claim: &Arc<QuorumClaim>,
         claim: &Claim,
         members: Vec<usize>,
         last: bool,
@@ -92,57 +94,58 @@ impl Inner {
             return true;
         }
         let how = last.then(ReleaseMode::now);
-        let mut leave = Leave::begin(self, candidacy, claim, members, how);
-        leave.linger().await;
-        let is_clean = leave.answers.iter().all(|answer| matches!(answer, Some(Ok(_))));
+        let mut calls_of_release = ReleaseCalls::begin(self, quorum_claim, claim, members, how);
+        calls_of_release.await_grace().await;
+        let is_clean = calls_of_release.answers.iter().all(|answer| matches!(answer, Some(Ok(_))));
         if last {
-            leave.see_off(candidacy, claim, ReleaseMode::now());
+            calls_of_release.finish_in_background(quorum_claim, claim, ReleaseMode::now());
         }
         // What is not refused may land when all has been given back.
-        is_clean && !candidacy.may_still_land()
+        is_clean && !quorum_claim.may_still_be_granted()
     }
 
     /// At one member, after what is under way there. `how` is `None` if the claim will be heard of again:
     /// then late attempts of it are not refused. `began` is when the first of the members was asked.
     async fn release_at(
         &self,
-        candidacy: &Candidacy,
+        quorum_claim: &QuorumClaim,
         member: usize,
         claim: &Claim,
         how: Option<ReleaseMode>,
         began: Moment,
     ) -> Answer {
-        let mut seat = candidacy.seats[member].lock().await;
-        if candidacy.has_nothing(&seat, how) {
+        let mut record = quorum_claim.records[member].lock().await;
+        if quorum_claim.has_nothing_to_release(&record, how) {
             return Ok((Release::NotHeld, None));
         }
-        let uncertain = how.is_some_and(|how| how.expects_late_attempt() || seat.uncertain);
+        let may_arrive_late =
+            how.is_some_and(|how| how.expects_late_attempt() || record.may_arrive_late);
         let mut let_go = how.unwrap_or_default();
-        let_go.late_attempt = uncertain.into();
-        let asked = seat.claim(claim, None);
+        let_go.late_attempt = may_arrive_late.into();
+        let asked = record.claim(claim, None);
         let limit = self.settings.member_timeout;
         let verb = async {
-            let reached = self.reach(member, limit).await?;
-            let answer = reached.backend.release(&asked, let_go).await?;
-            Ok((answer, reached.origin().await?))
+            let connection = self.connection(member, limit).await?;
+            let answer = connection.backend.release(&asked, let_go).await?;
+            Ok((answer, connection.origin().await?))
         };
         let (answer, origin) = match bounded(limit, verb).await {
             Ok(answer) => answer,
             Err(fault) => {
-                seat.asked = true;
+                record.asked = true;
                 return Err(fault);
             }
         };
-        let still_uncertain = seat.uncertain && !uncertain;
-        (seat.asked, seat.uncertain) = (still_uncertain, still_uncertain);
-        let vote = seat.vote_of(&origin).cloned();
-        seat.vote = None;
+        let may_still_arrive = record.may_arrive_late && !may_arrive_late;
+        (record.asked, record.may_arrive_late) = (may_still_arrive, may_still_arrive);
+        let vote = record.vote_of(&origin).cloned();
+        record.vote = None;
         match answer {
-            Release::Released if candidacy.is_won_back(vote.as_ref()) => {
-                return Err(Fault::unknown(FaultKind::Unavailable, WON_BACK));
+            Release::Released if quorum_claim.is_regained(vote.as_ref()) => {
+                return Err(Fault::unknown(FaultKind::Unavailable, REGAINED));
             }
-            Release::NotHeld if vote.is_some_and(|vote| vote.may_have_lapsed_since(began)) => {
-                candidacy.notes().lapsed_meanwhile = true;
+            Release::NotHeld if vote.is_some_and(|vote| vote.may_have_expired_since(began)) => {
+                quorum_claim.status().expired_during_release = true;
             }
             _ => {}
         }
@@ -150,28 +153,32 @@ impl Inner {
     }
 }
 
-impl Candidacy {
+impl QuorumClaim {
     /// True if nothing can be there to let go: it was not asked.
-    fn has_nothing(&self, seat: &Seat, how: Option<ReleaseMode>) -> bool {
-        !seat.asked && !self.notes().stranger && !how.is_some_and(|how| how.expects_late_attempt())
+    fn has_nothing_to_release(&self, record: &MemberRecord, how: Option<ReleaseMode>) -> bool {
+        !record.asked
+            && !self.status().granted_elsewhere
+            && !how.is_some_and(|how| how.expects_late_attempt())
     }
 
     /// True if an attempt that nobody has heard of may be granted yet.
-    fn may_still_land(&self) -> bool {
-        self.seats.iter().any(|seat| seat.try_lock().map_or(true, |seat| seat.uncertain))
+    fn may_still_be_granted(&self) -> bool {
+        self.records
+            .iter()
+            .any(|record| record.try_lock().map_or(true, |record| record.may_arrive_late))
     }
 
     /// True if what a member let go is no vote of the majority that won. One that we did not know of has landed late, unless
     /// the claim was won elsewhere, or nowhere.
-    fn is_won_back(&self, vote: Option<&Vote>) -> bool {
-        vote.map_or(self.notes().won, |vote| vote.standing == Standing::New)
+    fn is_regained(&self, vote: Option<&Vote>) -> bool {
+        vote.map_or(self.status().granted, |vote| vote.confirmation == Confirmation::Unconfirmed)
     }
 }
 
-impl<'a> Leave<'a> {
+impl<'a> ReleaseCalls<'a> {
     fn begin(
         inner: &'a Arc<Inner>,
-        candidacy: &Arc<Candidacy>,
+        quorum_claim: &Arc<QuorumClaim>,
         claim: &Claim,
         members: Vec<usize>,
         how: Option<ReleaseMode>,
@@ -182,22 +189,22 @@ impl<'a> Leave<'a> {
         let mut answers: Vec<_> =
             inner.members.iter().map(|_| Some(Ok((Release::NotHeld, None)))).collect();
         for member in members {
-            let seat = candidacy.seats[member].try_lock();
-            if seat.is_ok_and(|seat| candidacy.has_nothing(&seat, how)) {
+            let record = quorum_claim.records[member].try_lock();
+            if record.is_ok_and(|record| quorum_claim.has_nothing_to_release(&record, how)) {
                 continue;
             }
             answers[member] = None;
-            let (inner, candidacy) = (Arc::clone(inner), Arc::clone(candidacy));
+            let (inner, quorum_claim) = (Arc::clone(inner), Arc::clone(quorum_claim));
             let claim = claim.clone();
             calls.begin(member, async move {
-                inner.release_at(&candidacy, member, &claim, how, began).await
+                inner.release_at(&quorum_claim, member, &claim, how, began).await
             });
         }
         Self { inner, answers, began, calls }
     }
 
     /// False if there is nothing more to hear.
-    async fn hear(&mut self) -> bool {
+    async fn next_answer(&mut self) -> bool {
         match self.calls.next().await {
             Some((member, answer)) => {
                 self.take_in(member, answer);
@@ -215,23 +222,24 @@ impl<'a> Leave<'a> {
             Some(Ok((release, Some(origin)))) => Some((origin, *release == Release::Released)),
             _ => None,
         });
-        for (twin, counted) in counted_twice(member, answers) {
-            self.answers[twin] = Some(Err(self.inner.is_counted_as(counted)));
+        for (duplicate, counted) in duplicates(member, answers) {
+            self.answers[duplicate] = Some(Err(self.inner.duplicate_of(counted)));
         }
     }
 
     /// Hears the rest as well, unless it is behind.
-    async fn linger(&mut self) {
+    async fn await_grace(&mut self) {
         let took = Moment::now().saturating_since(self.began);
-        let until = Moment::now() + took.clamp(GRACE, LAST_WORD);
-        let waited_for = |leave: &Self| {
-            let open = (0..leave.answers.len()).filter(|&member| leave.answers[member].is_none());
-            open.filter(|&member| !leave.inner.members[member].is_slow()).count()
+        let until = Moment::now() + took.clamp(GRACE, DECISIVE_GRACE);
+        let waited_for = |calls_of_release: &Self| {
+            let open = (0..calls_of_release.answers.len())
+                .filter(|&member| calls_of_release.answers[member].is_none());
+            open.filter(|&member| !calls_of_release.inner.members[member].is_slow()).count()
         };
         while waited_for(self) > 0 {
             let heard = tokio::select! {
                 biased;
-                heard = self.hear() => heard,
+                heard = self.next_answer() => heard,
                 () = sleep_until(until) => false,
             };
             if !heard {
@@ -240,28 +248,33 @@ impl<'a> Leave<'a> {
         }
         for member in 0..self.answers.len() {
             if self.answers[member].is_none() {
-                self.inner.members[member].was_slow();
+                self.inner.members[member].mark_slow();
             }
         }
     }
 
     /// Goes on in the background where it has not worked yet.
-    fn see_off(self, candidacy: &Arc<Candidacy>, claim: &Claim, how: ReleaseMode) {
+    fn finish_in_background(
+        self,
+        quorum_claim: &Arc<QuorumClaim>,
+        claim: &Claim,
+        how: ReleaseMode,
+    ) {
         let is_open = |answer: &Option<Answer>| !matches!(answer, Some(Ok(_)));
         let open: Vec<_> =
             (0..self.answers.len()).filter(|&member| is_open(&self.answers[member])).collect();
         if open.is_empty() {
             return;
         }
-        let rest = Rest {
+        let retry = ReleaseRetry {
             inner: Arc::clone(self.inner),
-            candidacy: Arc::clone(candidacy),
+            quorum_claim: Arc::clone(quorum_claim),
             claim: claim.clone(),
-            uncertain: how.expects_late_attempt(),
+            may_arrive_late: how.expects_late_attempt(),
             keep_until: how.keep.map(|keep| self.began + keep),
         };
         for member in open.into_iter().filter(|&member| self.answers[member].is_some()) {
-            rest.clone().repeat_at(member);
+            retry.clone().spawn_at(member);
         }
         let mut calls = self.calls;
         if calls.is_empty() {
@@ -270,7 +283,7 @@ impl<'a> Leave<'a> {
         tokio::spawn(async move {
             while let Some((member, answer)) = calls.next().await {
                 if answer.is_err() {
-                    rest.clone().repeat_at(member);
+                    retry.clone().spawn_at(member);
                 }
             }
         });
@@ -288,26 +301,26 @@ impl<'a> Leave<'a> {
 
 /// What is left of a release that a majority has answered.
 #[derive(Clone)]
-struct Rest {
+struct ReleaseRetry {
     inner: Arc<Inner>,
-    candidacy: Arc<Candidacy>,
+    quorum_claim: Arc<QuorumClaim>,
     claim: Claim,
-    uncertain: bool,
+    may_arrive_late: bool,
     keep_until: Option<Moment>,
 }
 
-impl Rest {
+impl ReleaseRetry {
     /// In the background, until it has worked or the leases are over. What is too much for one member is left to its lease.
-    fn repeat_at(self, member: usize) {
-        let leftovers = &self.inner.members[member].leftovers;
-        let Ok(place) = Arc::clone(leftovers).try_acquire_owned() else { return };
+    fn spawn_at(self, member: usize) {
+        let retry_slots = &self.inner.members[member].retry_slots;
+        let Ok(place) = Arc::clone(retry_slots).try_acquire_owned() else { return };
         tokio::spawn(async move {
-            self.persist(member).await;
+            self.retry_until_expiry(member).await;
             drop(place);
         });
     }
 
-    async fn persist(self, member: usize) {
+    async fn retry_until_expiry(self, member: usize) {
         let settings = &self.inner.settings;
         // What was sent last lands within the bound of a call, or never.
         let over = Moment::now() + settings.member_timeout + self.claim.ttl;
@@ -316,17 +329,17 @@ impl Rest {
             sleep_between(pause / 2, pause).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
             // One that hangs keeps nobody from asking the others.
-            let turn = self.inner.members[member].cleaners.acquire();
+            let turn = self.inner.members[member].retry_turns.acquire();
             let Ok(Ok(_turn)) = timeout(over.remaining(), turn).await else { return };
             if over.has_passed() {
                 return;
             }
             let keep = self.keep_until.map(Moment::remaining).filter(|keep| !keep.is_zero());
             let mut how = keep.map_or(ReleaseMode::now(), ReleaseMode::keep_for);
-            how.late_attempt = self.uncertain.into();
-            let Self { inner, candidacy, claim, .. } = &self;
+            how.late_attempt = self.may_arrive_late.into();
+            let Self { inner, quorum_claim, claim, .. } = &self;
             let began = Moment::now();
-            if inner.release_at(candidacy, member, claim, Some(how), began).await.is_ok() {
+            if inner.release_at(quorum_claim, member, claim, Some(how), began).await.is_ok() {
                 return;
             }
         }

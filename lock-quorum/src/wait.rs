@@ -14,38 +14,38 @@ use lock_core::clock::{sleep, sleep_between};
 use crate::quorum::Inner;
 
 /// How much later the first member may tell of a release than another one.
-const FIRST_IS_LATE: Duration = Duration::from_millis(5);
+const FIRST_MEMBER_DELAY: Duration = Duration::from_millis(5);
 
 /// Who came too late once keeps away for up to so many rounds, doubled each time up to this often.
-const TURN_IN_ROUNDS: u32 = 4;
+const BACKOFF_ROUNDS: u32 = 4;
 const MAX_DOUBLINGS: u32 = 4;
-const SHORTEST_TURN: Duration = Duration::from_millis(4);
-const LONGEST_TURN: Duration = Duration::from_millis(500);
+const SHORTEST_BACKOFF: Duration = Duration::from_millis(4);
+const LONGEST_BACKOFF: Duration = Duration::from_millis(500);
 
 impl Inner {
     /// The verb.
     pub(crate) async fn wait(self: &Arc<Self>, claim: &Claim) -> Result<(), Fault> {
-        let candidacy = self.book.find_or_open(claim, self.members.len());
-        let (keep_away, changes_hands, refusals, took, told_by) = {
-            let notes = candidacy.notes();
-            let told_by = notes.refused_by.clone();
-            (notes.keep_away, notes.changes_hands, notes.refusals, notes.took, told_by)
+        let quorum_claim = self.registry.find_or_open(claim, self.members.len());
+        let (backoff, changes_often, refusals, took, notified_by) = {
+            let status = quorum_claim.status();
+            let notified_by = status.refused_by.clone();
+            (status.backoff, status.changes_often, status.refusals, status.took, notified_by)
         };
-        if let Some(at_most) = keep_away {
+        if let Some(at_most) = backoff {
             sleep_between(Duration::ZERO, at_most).await;
             return Ok(());
         }
-        let turn = (took * TURN_IN_ROUNDS).max(SHORTEST_TURN);
+        let turn = (took * BACKOFF_ROUNDS).max(SHORTEST_BACKOFF);
         let turn = turn * 2_u32.pow(refusals.saturating_sub(1).min(MAX_DOUBLINGS));
-        let turn = turn.min(LONGEST_TURN);
-        if changes_hands {
+        let turn = turn.min(LONGEST_BACKOFF);
+        if changes_often {
             // It may be free before anybody could tell.
             sleep_between(Duration::ZERO, turn).await;
-            candidacy.notes().called = true;
+            quorum_claim.status().ask_first_alone = true;
             return Ok(());
         }
-        let called = self.hear_of_a_change(claim, told_by).await?;
-        candidacy.notes().called = called;
+        let ask_first_alone = self.wait_for_release(claim, notified_by).await?;
+        quorum_claim.status().ask_first_alone = ask_first_alone;
         if refusals > 1 {
             sleep_between(Duration::ZERO, turn / 4).await;
         }
@@ -54,7 +54,7 @@ impl Inner {
 
     /// Listens to two of those that refused the claim: what stands at one of them may be a stray vote. True if the
     /// first member has told.
-    async fn hear_of_a_change(
+    async fn wait_for_release(
         self: &Arc<Self>,
         claim: &Claim,
         refused_by: Vec<usize>,
@@ -62,27 +62,27 @@ impl Inner {
         let order = self.order_for(&claim.name);
         let first = order[0];
         let others = order.into_iter().filter(|member| !refused_by.contains(member));
-        let mut told_by = refused_by.iter().copied().chain(others);
-        let Some(nearest) = told_by.next() else { return Ok(false) };
+        let mut notified_by = refused_by.iter().copied().chain(others);
+        let Some(nearest) = notified_by.next() else { return Ok(false) };
         let mut one = pin!(self.wait_at(nearest, claim));
-        let Some(second) = told_by.next() else {
+        let Some(second) = notified_by.next() else {
             return one.await.map(|()| nearest == first);
         };
         let mut other = pin!(self.wait_at(second, claim));
-        let nearest_told = tokio::select! {
+        let nearest_notified = tokio::select! {
             biased;
-            told = &mut one => match told {
+            notified = &mut one => match notified {
                 Ok(()) => true,
                 Err(_) => {
                     other.await?;
                     false
                 }
             },
-            told = &mut other => match told {
+            notified = &mut other => match notified {
                 Ok(()) => tokio::select! {
                     biased;
-                    told = &mut one => told.is_ok(),
-                    () = sleep(FIRST_IS_LATE) => false,
+                    notified = &mut one => notified.is_ok(),
+                    () = sleep(FIRST_MEMBER_DELAY) => false,
                 },
                 Err(_) => {
                     one.await?;
@@ -90,7 +90,7 @@ impl Inner {
                 }
             },
         };
-        Ok(nearest_told && nearest == first)
+        Ok(nearest_notified && nearest == first)
     }
 
     /// Returns when another attempt may be worthwhile at this member.
