@@ -11,7 +11,7 @@ use lock_core::clock::Moment;
 use lock_core::{FencingToken, OwnerId};
 use tokio::sync::Mutex as AsyncMutex;
 
-use crate::origin::Origin;
+use crate::server::Origin;
 
 /// One claim at all members. Lives as long as its ticket, its calls that are under way, and, while it
 /// waits, until it is let go.

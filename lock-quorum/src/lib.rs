@@ -68,17 +68,17 @@
 //! [longest lease]: QuorumBuilder::longest_lease
 
 mod backend;
+mod ballot;
 mod calls;
 mod capabilities;
 mod claim;
-mod inspect;
+mod connection;
+mod deferred;
 mod member;
-mod origin;
 mod quorum;
-mod release;
-mod renewal;
 mod round;
+mod server;
 mod stragglers;
-mod wait;
+mod verbs;
 
 pub use quorum::{Quorum, QuorumBuilder};

@@ -14,7 +14,7 @@ use lock_core::{Backend, Capabilities, Error, ErrorKind};
 use tokio::sync::Semaphore;
 
 use crate::capabilities::mismatch;
-use crate::origin::Server;
+use crate::server::Server;
 
 /// Calls of one member that are under way at once. One that has stopped answering must not make a heap
 /// of them.

@@ -12,8 +12,8 @@ use lock_core::{Backend, Capabilities, Error, ErrorKind, Executor, Fencing, Lock
 
 use crate::capabilities;
 use crate::claim::Registry;
+use crate::deferred::Stragglers;
 use crate::member::{Connect, Member};
-use crate::stragglers::Stragglers;
 
 /// The longest lease, unless the builder is told otherwise.
 const LONGEST_LEASE: Duration = Duration::from_secs(60);

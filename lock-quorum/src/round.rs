@@ -13,16 +13,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lock_core::FencingToken;
-use lock_core::backend::{Attempt, Claim, Fault, FaultKind, Grant, Lease, Ticket};
+use lock_core::backend::{Attempt, Claim, Fault, FaultKind, Grant, Ticket};
 use lock_core::clock::{Moment, sleep_between, sleep_until, wall};
-use tokio::sync::MutexGuard;
-use tokio::time::timeout;
 
+use crate::ballot::{
+    Ballot, combined_grant, counts, has_answered, is_against, is_no_vote, just_below,
+};
 use crate::calls::Calls;
-use crate::claim::{Confirmation, MemberRecord, QuorumClaim, Vote};
+use crate::claim::{Confirmation, QuorumClaim, Vote};
 use crate::member::Member;
-use crate::origin::{Origin, duplicates};
-use crate::quorum::{Inner, bounded, no_majority};
+use crate::quorum::{Inner, no_majority};
+use crate::server::duplicates;
 
 /// How far ahead of our own clock numbers are asked for: members and clients whose clocks differ by less
 /// give the same number, and one round is enough.
@@ -54,18 +55,6 @@ const MAX_DOUBLINGS: u32 = 5;
 
 /// A lock that has been taken so lately changes hands often.
 const RECENT: Duration = Duration::from_millis(5);
-
-/// What one member says.
-#[derive(Debug)]
-pub(crate) enum Ballot {
-    /// The vote; and why it does not count, if it does not.
-    For(Vote, Option<Fault>),
-    Against {
-        expires_in: Option<Duration>,
-        origin: Origin,
-    },
-    Failed(Fault),
-}
 
 /// An attempt that is under way.
 pub(crate) struct Round<'a> {
@@ -530,58 +519,6 @@ impl<'a> Round<'a> {
     }
 }
 
-impl Ballot {
-    fn token(&self) -> Option<FencingToken> {
-        self.vote().filter(|_| counts(self))?.token
-    }
-
-    fn vote(&self) -> Option<&Vote> {
-        match self {
-            Self::For(vote, _) => Some(vote),
-            _ => None,
-        }
-    }
-
-    fn origin(&self) -> Option<&Origin> {
-        match self {
-            Self::For(vote, _) => Some(&vote.origin),
-            Self::Against { origin, .. } => Some(origin),
-            Self::Failed(_) => None,
-        }
-    }
-}
-
-fn counts(ballot: &Ballot) -> bool {
-    matches!(ballot, Ballot::For(_, None))
-}
-
-fn is_against(ballot: &Ballot) -> bool {
-    matches!(ballot, Ballot::Against { .. })
-}
-
-fn is_no_vote(ballot: &Ballot) -> bool {
-    !counts(ballot)
-}
-
-fn has_answered(ballot: &Ballot) -> bool {
-    !matches!(ballot, Ballot::Failed(_))
-}
-
-/// What the votes are worth together: they last until one too many of them has ended for a majority, and
-/// count from before the first of them was asked for.
-pub(crate) fn combined_grant<'v>(votes: impl Iterator<Item = &'v Vote>, majority: usize) -> Grant {
-    let mut votes: Vec<_> = votes.map(|vote| (vote.ends, vote.since)).collect();
-    // Those without an end last longest.
-    votes.sort_unstable_by_key(|&(ends, _)| (ends.is_some(), std::cmp::Reverse(ends)));
-    votes.truncate(majority);
-    let since = votes.iter().map(|&(_, since)| since).min().unwrap_or_else(Moment::now);
-    let lease = match votes.last().and_then(|&(ends, _)| ends) {
-        Some(ends) => Lease::For(ends.saturating_since(since)),
-        None => Lease::WhileProcessLives,
-    };
-    Grant::new(lease, since)
-}
-
 /// What the numbers have to exceed: the same for all, so that all give the same one.
 fn required_min_token(
     inner: &Inner,
@@ -605,90 +542,4 @@ fn far_above(token: FencingToken, targets: u32) -> Option<FencingToken> {
     // The second one may be due to a vote that came late.
     let leap = if targets < 2 { 0 } else { LEAP << targets.min(MAX_RAISES) };
     FencingToken::from_backend(token.backend_number().saturating_add(leap)).or(Some(token))
-}
-
-pub(crate) fn just_below(token: FencingToken) -> Option<FencingToken> {
-    FencingToken::from_backend(token.backend_number().checked_sub(1)?)
-}
-
-impl Inner {
-    /// The seat of a claim at a member, once what is under way there is over; `None` if that takes too long.
-    async fn record<'c>(
-        &self,
-        quorum_claim: &'c QuorumClaim,
-        member: usize,
-        claim: &Claim,
-    ) -> Option<MutexGuard<'c, MemberRecord>> {
-        let mutex = &quorum_claim.records[member];
-        if let Ok(record) = mutex.try_lock() {
-            return Some(record);
-        }
-        let limit = self.settings.member_timeout.min(claim.ttl);
-        timeout(limit, mutex.lock()).await.ok()
-    }
-
-    /// Asks one member, and notes in its seat what is known then.
-    pub(crate) async fn attempt(
-        &self,
-        member: usize,
-        record: &mut MemberRecord,
-        claim: &Claim,
-        min_token: Option<FencingToken>,
-        confirmation: Confirmation,
-    ) -> Ballot {
-        let asked = record.claim(claim, min_token);
-        let before = (record.asked, record.may_arrive_late);
-        let limit = self.settings.member_timeout.min(claim.ttl);
-        let mut began = Moment::now();
-        let verb = bounded(limit, async {
-            let connection = self.connection(member, limit).await?;
-            began = Moment::now();
-            // Until there is an answer, and if nobody hears it.
-            (record.asked, record.may_arrive_late) = (true, true);
-            let answer = connection.backend.try_acquire(&asked).await?;
-            Ok((answer, connection.origin().await?))
-        });
-        match verb.await {
-            Ok((Attempt::Acquired(grant), origin)) => {
-                let restarted = self.restarted_lately(&origin, began);
-                (record.asked, record.may_arrive_late) = (true, before.1);
-                let confirmation =
-                    if restarted.is_some() { Confirmation::Unconfirmed } else { confirmation };
-                // A vote that is confirmed stays what it was.
-                let vote = match record.vote_of(&origin) {
-                    Some(vote) if vote.token == grant.token => vote.renewed(&grant, origin),
-                    _ => Vote::of(&grant, origin, confirmation),
-                };
-                record.vote = Some(vote.clone());
-                Ballot::For(vote, restarted)
-            }
-            Ok((Attempt::Contended { expires_in }, origin)) => {
-                *record = MemberRecord { asked: before.1, may_arrive_late: before.1, vote: None };
-                Ballot::Against { expires_in, origin }
-            }
-            Err(fault) => {
-                if fault.effect() == lock_core::Effect::NotApplied {
-                    (record.asked, record.may_arrive_late) = before;
-                }
-                Ballot::Failed(fault)
-            }
-        }
-    }
-
-    /// Says why a vote is not counted: the member had been started lately when it was asked, and
-    /// may have forgotten what it had granted. No server is started again on the same connection,
-    /// so it tells only once for each.
-    fn restarted_lately(&self, origin: &Origin, asked: Moment) -> Option<Fault> {
-        let (longest, up_for) = (self.settings.longest_lease?, origin.up_for_at(asked)?);
-        // As everywhere, clocks may differ by one per cent.
-        let stays_out = (longest + longest / 100).saturating_sub(up_for);
-        if stays_out.is_zero() {
-            return None;
-        }
-        let (up_for, stays_out) = (up_for.as_secs(), stays_out.as_secs_f64().ceil());
-        let why = format!(
-            "it was started {up_for} s ago and may have forgotten locks; it is counted in {stays_out} s"
-        );
-        Some(Fault::unknown(FaultKind::Unavailable, why))
-    }
 }

@@ -1,8 +1,7 @@
 //! Votes that were not needed: asked for if the lock is still held in a moment. Most are let go before, so nothing but
 //! a place in a list is spent on them, and one task sees to all.
 
-use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use lock_core::FencingToken;
@@ -12,34 +11,11 @@ use tokio::runtime::Handle;
 
 use crate::calls::Calls;
 use crate::claim::{Confirmation, QuorumClaim};
+use crate::deferred::DeferredAttempt;
 use crate::quorum::Inner;
 
 /// How long a lock is held before the rest of the members is asked.
 const DEFERRAL: Duration = Duration::from_millis(5);
-
-/// Grants of which some members do not know yet.
-#[derive(Default)]
-pub(crate) struct Stragglers(Mutex<StragglerList>);
-
-#[derive(Default)]
-struct StragglerList {
-    due: VecDeque<DeferredAttempt>,
-    has_task: bool,
-}
-
-struct DeferredAttempt {
-    at: Moment,
-    quorum_claim: Weak<QuorumClaim>,
-    claim: Claim,
-    token: Option<FencingToken>,
-    members: Vec<usize>,
-}
-
-impl DeferredAttempt {
-    fn is_held(&self) -> bool {
-        self.quorum_claim.upgrade().is_some_and(|quorum_claim| !quorum_claim.status().released)
-    }
-}
 
 impl Inner {
     /// `members` are asked as well, if `claim` is still held in a moment.
@@ -87,12 +63,6 @@ impl Inner {
             });
         }
         while calls.next().await.is_some() {}
-    }
-}
-
-impl Stragglers {
-    fn list(&self) -> MutexGuard<'_, StragglerList> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -98,7 +98,7 @@ fn bash_completes_verbs_and_options() {
     assert_eq!(complete(&["lockctl", "rel"]), "release");
     assert_eq!(complete(&["lockctl", "re"]), "renew release");
     assert_eq!(complete(&["lockctl", "inspect", "--sh"]), "--show-owner");
-    assert_eq!(complete(&["lockctl", "run", "--at"]), "--min-hold");
+    assert_eq!(complete(&["lockctl", "run", "--min"]), "--min-hold");
     assert_eq!(complete(&["lockctl", "completions", "b"]), "bash");
     let after = |words: &[&str]| complete(&[&["lockctl", "run", "n", "--"], words].concat());
     // Twice where /bin is /usr/bin.

@@ -9,9 +9,9 @@ use tokio::time::timeout;
 
 use crate::calls::Calls;
 use crate::claim::{Confirmation, MemberRecord, QuorumClaim, Vote};
-use crate::origin::{Origin, duplicates};
 use crate::quorum::{Inner, bounded, no_majority};
 use crate::round::{DECISIVE_GRACE, GRACE};
+use crate::server::{Origin, duplicates};
 
 /// The answer of one member, and the server that gave it, if one was asked.
 type Answer = Result<(Release, Option<Origin>), Fault>;

@@ -6,8 +6,8 @@ use lock_core::backend::{Backend, Effect, Fault, FaultKind, Holder, LockState, M
 use lock_core::{LockName, OwnerId};
 
 use crate::calls::Calls;
-use crate::origin::duplicates;
 use crate::quorum::{Inner, bounded, no_majority};
+use crate::server::duplicates;
 
 const ENDED_IN_PART: &str = "most members do not know this holder; others have ended its hold, or may have: look who holds the lock now";
 

@@ -7,11 +7,11 @@ use lock_core::backend::{Claim, Fault, FaultKind, Renewal, Ticket};
 use lock_core::clock::Moment;
 use lock_core::{Effect, FencingToken};
 
+use crate::ballot::{combined_grant, just_below};
 use crate::calls::Calls;
 use crate::claim::{Confirmation, MemberRecord, QuorumClaim, Vote};
-use crate::origin::{Origin, duplicates};
 use crate::quorum::{Inner, bounded, no_majority};
-use crate::round::{combined_grant, just_below};
+use crate::server::{Origin, duplicates};
 
 /// What one member says of one claim.
 #[derive(Debug)]

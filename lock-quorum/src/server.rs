@@ -8,13 +8,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lock_core::Backend;
-use lock_core::backend::{Fault, FaultKind, Identity};
+use lock_core::backend::Identity;
 use lock_core::clock::Moment;
 use lock_core::dial::Epoch;
-
-use crate::member::Member;
-use crate::quorum::Inner;
 
 /// For how long a server is taken for one that cannot tell which it is. Nothing says when that
 /// ends: it has no epoch, and its connection may be replaced by one to a server that can.
@@ -28,7 +24,7 @@ pub(crate) struct Server {
     id: Option<String>,
     up_for: Option<Duration>,
     reported_at: Moment,
-    epoch: Epoch,
+    pub(crate) epoch: Epoch,
 }
 
 impl Server {
@@ -72,8 +68,8 @@ impl Server {
 /// The server that gave an answer; one of two, if the connection was replaced meanwhile.
 #[derive(Clone, Debug)]
 pub(crate) struct Origin {
-    server: Arc<Server>,
-    or: Option<Arc<Server>>,
+    pub(crate) server: Arc<Server>,
+    pub(crate) or: Option<Arc<Server>>,
 }
 
 impl Origin {
@@ -96,60 +92,6 @@ impl Origin {
 
     fn servers(&self) -> impl Iterator<Item = &Server> {
         [Some(&self.server), self.or.as_ref()].into_iter().flatten().map(|server| &**server)
-    }
-}
-
-/// A member that is about to be asked, and the server to which its connection leads.
-pub(crate) struct Connection<'a> {
-    member: &'a Member,
-    pub(crate) backend: Arc<dyn Backend>,
-    server: Arc<Server>,
-}
-
-impl Connection<'_> {
-    /// Returns the server that has answered what was asked since.
-    ///
-    /// # Errors
-    ///
-    /// It is not known, so the answer is nobody's.
-    pub(crate) async fn origin(self) -> Result<Origin, Fault> {
-        let server = self.server;
-        // One that cannot tell may be any server of its kind, and the next one is of that kind.
-        if !server.is_identified() || server.is_current() {
-            return Ok(Origin { server, or: None });
-        }
-        // The verb may have been applied, also if the next connection fails.
-        let in_doubt = |fault: Fault| Fault::unknown(fault.kind(), fault.into_source());
-        let next = self.member.server(&*self.backend).await.map_err(in_doubt)?;
-        if !server.epoch.is_next_to(&next.epoch) {
-            let why = "its connection was replaced more than once while it was asked";
-            return Err(Fault::unknown(FaultKind::Unavailable, why));
-        }
-        Ok(Origin { server, or: Some(next) })
-    }
-}
-
-impl Inner {
-    /// Connects a member if need be, and makes sure to which server the connection leads.
-    pub(crate) async fn connection(
-        &self,
-        member: usize,
-        limit: Duration,
-    ) -> Result<Connection<'_>, Fault> {
-        let backend = self.backend(member, limit).await?;
-        let member = &*self.members[member];
-        match member.server(&*backend).await {
-            Ok(server) => Ok(Connection { member, backend, server }),
-            Err(fault) => Err(Fault::not_applied(fault.kind(), fault.into_source())),
-        }
-    }
-
-    /// Says why an answer does not count: the server has answered by the address of the `other`
-    /// member, too.
-    pub(crate) fn duplicate_of(&self, other: usize) -> Fault {
-        let why =
-            format!("it is the same server as {}, and counted once", self.members[other].name);
-        Fault::unknown(FaultKind::Unavailable, why)
     }
 }
 
