@@ -9,10 +9,10 @@ use lock_core::clock::Moment;
 use crate::claim::Vote;
 use crate::server::Origin;
 
-/// What one member says.
+/// The answer of one member.
 #[derive(Debug)]
 pub(crate) enum Ballot {
-    /// The vote; and why it does not count, if it does not.
+    /// A vote, and why it does not count, if it does not.
     For(Vote, Option<Fault>),
     Against {
         expires_in: Option<Duration>,
@@ -58,11 +58,11 @@ pub(crate) fn has_answered(ballot: &Ballot) -> bool {
     !matches!(ballot, Ballot::Failed(_))
 }
 
-/// What the votes are worth together: they last until one too many of them has ended for a majority, and
-/// count from before the first of them was asked for.
+/// Returns the grant that the votes make together. It lasts until too few votes for a majority are
+/// left, and counts from before the first attempt.
 pub(crate) fn combined_grant<'v>(votes: impl Iterator<Item = &'v Vote>, majority: usize) -> Grant {
     let mut votes: Vec<_> = votes.map(|vote| (vote.ends, vote.since)).collect();
-    // Those without an end last longest.
+    // Votes without an end last longest.
     votes.sort_unstable_by_key(|&(ends, _)| (ends.is_some(), std::cmp::Reverse(ends)));
     votes.truncate(majority);
     let since = votes.iter().map(|&(_, since)| since).min().unwrap_or_else(Moment::now);

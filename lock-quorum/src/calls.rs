@@ -1,5 +1,6 @@
-//! Calls of several members at once: polled by whoever waits for their answers, and carried on by a task when
-//! nobody does any more. In the usual case that saves a task for each member.
+//! Calls of several members at once. The task that waits for the answers polls them; a background
+//! task continues them when nothing waits any more. In the usual case that saves a task for each
+//! member.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -12,13 +13,14 @@ use tokio::runtime::Handle;
 
 type Call<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// Calls that are under way.
+/// Calls in flight.
 pub(crate) struct Calls<T: Send + 'static> {
     in_flight: Vec<(usize, Call<T>)>,
     ready: VecDeque<(usize, T)>,
-    /// What a call says that panicked.
+    /// The answer of a call that panicked.
     on_panic: fn(Fault) -> T,
-    /// By a task already: if that is dropped, its runtime has ended, and nothing can go on.
+    /// Polled by a background task. If that is dropped, its runtime has ended, and no task can
+    /// continue the calls.
     is_background: bool,
 }
 
@@ -27,22 +29,22 @@ impl<T: Send + 'static> Calls<T> {
         Self { in_flight: Vec::new(), ready: VecDeque::new(), on_panic, is_background: false }
     }
 
-    /// Begins at once, whenever its answer is waited for: a call that begins later than what undoes it is
-    /// never undone.
+    /// Starts a call at once, before its answer is awaited: a call that starts later than its undo
+    /// is never undone.
     pub(crate) fn begin(&mut self, member: usize, call: impl Future<Output = T> + Send + 'static) {
         let mut call: Call<T> = Box::pin(call);
-        // Whoever waits for the answer polls it again.
+        // The task that awaits the answer polls it again.
         match poll(&mut call, self.on_panic, &mut Context::from_waker(Waker::noop())) {
             Poll::Ready(answer) => self.ready.push_back((member, answer)),
             Poll::Pending => self.in_flight.push((member, call)),
         }
     }
 
-    /// The next answer, and whose it is; `None` if no call is under way.
+    /// Returns the next answer and its member; `None` if no call is in flight.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future leaves the calls under way.
+    /// Dropping the future leaves the calls in flight.
     pub(crate) async fn next(&mut self) -> Option<(usize, T)> {
         std::future::poll_fn(|cx| self.poll_next(cx)).await
     }
@@ -51,7 +53,8 @@ impl<T: Send + 'static> Calls<T> {
         self.in_flight.is_empty() && self.ready.is_empty()
     }
 
-    /// Those behind the first one that is ready are not polled for this one: whoever hears it may want no more.
+    /// Polls for one answer. Calls after the first ready one are not polled: the caller may need no
+    /// more.
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<(usize, T)>> {
         if let Some(answer) = self.ready.pop_front() {
             return Poll::Ready(Some(answer));
@@ -70,7 +73,7 @@ impl<T: Send + 'static> Calls<T> {
         }
     }
 
-    /// Goes on with what is under way in a task of its own.
+    /// Continues the calls in flight in a background task.
     pub(crate) fn continue_in_background(&mut self) {
         if self.in_flight.is_empty() {
             return;

@@ -1,5 +1,5 @@
-//! What is known of one claim: at which members it was asked for, which ones voted for it, and on what
-//! terms.
+//! The state of one claim: at which members it was attempted, which of them voted for it, and on
+//! which terms.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -13,23 +13,23 @@ use tokio::sync::Mutex as AsyncMutex;
 
 use crate::server::Origin;
 
-/// One claim at all members. Lives as long as its ticket, its calls that are under way, and, while it
-/// waits, until it is let go.
+/// A claim at all members. It lives as long as its ticket and its calls in flight and, while it
+/// waits, until its release.
 pub(crate) struct QuorumClaim {
     owner: OwnerId,
-    /// A seat is locked while a verb of the claim is at that member: verbs of one claim are not called
-    /// concurrently, and a release comes after the attempt that it undoes.
+    /// Each is locked while a verb of the claim is at that member. Verbs of one claim are not
+    /// called concurrently, and a release comes after the attempt that it undoes.
     pub(crate) records: Box<[AsyncMutex<MemberRecord>]>,
     status: Mutex<ClaimStatus>,
     registry: Weak<Registry>,
 }
 
-/// What the claim has at one member.
+/// The state of the claim at one member.
 #[derive(Debug, Default)]
 pub(crate) struct MemberRecord {
-    /// An attempt was sent: there may be something to let go.
+    /// An attempt was sent, so there may be something to release.
     pub(crate) asked: bool,
-    /// An attempt went unanswered and may still land.
+    /// An attempt has an unknown outcome and may still be granted.
     pub(crate) may_arrive_late: bool,
     pub(crate) vote: Option<Vote>,
 }
@@ -37,58 +37,60 @@ pub(crate) struct MemberRecord {
 /// A member's grant.
 #[derive(Clone, Debug)]
 pub(crate) struct Vote {
-    /// Which server has voted.
+    /// The server that voted.
     pub(crate) origin: Origin,
     pub(crate) token: Option<FencingToken>,
     pub(crate) ticket: Option<Ticket>,
     pub(crate) since: Moment,
-    /// When we learned of it first: it was there by then.
+    /// When this process learned of the vote, which existed by then.
     pub(crate) known_since: Moment,
     /// `None`: as long as the process lives.
     pub(crate) ends: Option<Moment>,
-    /// It counts in the next renewal: see [`Confirmation`].
+    /// Whether it counts in the next renewal: see [`Confirmation`].
     pub(crate) confirmation: Confirmation,
 }
 
-/// How a vote counts when the claim is renewed.
+/// Whether a vote counts when the claim is renewed.
 ///
-/// A vote that was won after others may have been lost must not replace them: a member that forgets us and
-/// another one that lets us in make a majority of votes, and no majority that has held all the time. So such
-/// a vote counts only after a renewal that began when it was known, and that a majority of the older ones has
-/// confirmed.
+/// A vote that was granted after others may have been lost must not replace them. A member that
+/// forgets the claim and another one that grants it make a majority of votes, but no majority that
+/// has held all the time. Such a vote counts only after a renewal that began when the vote was
+/// known, and that a majority of the older votes has confirmed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Confirmation {
-    /// Of the majority that won, of the rest of its round, or confirmed since.
+    /// Of the majority that granted the lock, of the other members of its round, or confirmed
+    /// since.
     Confirmed,
-    /// Won back, or by an attempt that landed late.
+    /// Regained, or of an attempt that arrived late.
     Unconfirmed,
 }
 
-/// What is known of the claim as a whole.
+/// The state of the claim as a whole.
 #[derive(Debug, Default)]
 pub(crate) struct ClaimStatus {
     /// Of the grant.
     pub(crate) token: Option<FencingToken>,
-    /// A majority has granted it to us.
+    /// A majority has granted the lock.
     pub(crate) granted: bool,
-    /// Let go: nothing is to be won for it any more.
+    /// Released: no more votes are asked for.
     pub(crate) released: bool,
-    /// Votes of it ended by themselves while they were to be let go.
+    /// Votes expired while they were being released.
     pub(crate) expired_during_release: bool,
-    /// All that is known of it are answers to a renewal or release: it was won elsewhere.
+    /// Only answers to a renewal or release are known: another process got the grant.
     pub(crate) granted_elsewhere: bool,
-    /// The first member is to be asked alone: it has told that the lock may be free there, or it is just tried.
+    /// The first member is to be asked alone: it has notified of a release, or it is probed.
     pub(crate) ask_first_alone: bool,
-    /// Who refused it last.
+    /// The members that refused the claim last.
     pub(crate) refused_by: Vec<usize>,
-    /// How long to keep away after votes were split.
+    /// The backoff after split votes.
     pub(crate) backoff: Option<Duration>,
     pub(crate) split_votes: u32,
-    /// How often it looked, and somebody else had the lock.
+    /// The number of attempts that found another holder.
     pub(crate) refusals: u32,
-    /// How long the members took to say so last: the longer, the more are asking.
+    /// How long the members took to refuse the last attempt. It grows with the number of
+    /// contenders.
     pub(crate) took: Duration,
-    /// Whoever had it then had just got it.
+    /// The holder had only just acquired the lock.
     pub(crate) changes_often: bool,
 }
 
@@ -97,7 +99,8 @@ impl QuorumClaim {
         lock(&self.status)
     }
 
-    /// True while nothing is known of `claim` that was won elsewhere. With our ticket, what is known stands in the seats.
+    /// Returns true for a claim of which only another process knows the grant. With a ticket of
+    /// ours, its state is in the records.
     pub(crate) fn is_unknown(&self, claim: &Claim) -> bool {
         claim.ticket.is_none() && self.status().granted_elsewhere
     }
@@ -122,7 +125,7 @@ impl Drop for QuorumClaim {
 }
 
 impl Vote {
-    /// One that we learn of now.
+    /// Returns a vote that becomes known now.
     pub(crate) fn of(grant: &Grant, origin: Origin, confirmation: Confirmation) -> Self {
         let ends = grant.ends();
         let (token, ticket) = (grant.token, grant.ticket.clone());
@@ -130,8 +133,9 @@ impl Vote {
         Self { origin, token, ticket, since, known_since, ends, confirmation }
     }
 
-    /// True if it was there at `began`, and may have ended by itself since. Members' clocks run up to a hundredth faster than
-    /// ours, so they may be ahead by that; to be sure it is taken twice.
+    /// Returns true if the vote existed at `began` and may have expired since. A member's clock
+    /// runs up to one per cent faster than ours, so it may be ahead by that; the doubled value is
+    /// used to be sure.
     pub(crate) fn may_have_expired_since(&self, began: Moment) -> bool {
         self.ends.is_some_and(|ends| {
             let ahead = ends.saturating_since(self.since) / 50;
@@ -139,7 +143,7 @@ impl Vote {
         })
     }
 
-    /// The same vote, with a new end.
+    /// Returns the same vote with a new end.
     pub(crate) fn renewed(&self, grant: &Grant, origin: Origin) -> Self {
         let before = self.clone();
         let mut vote =
@@ -151,14 +155,14 @@ impl Vote {
 }
 
 impl MemberRecord {
-    /// Returns the vote, if the server that answers now is the one that cast it. It may be another
-    /// one, to which the address leads by now, or which was started again and remembers: that is as
-    /// good, unless an attempt may have landed late there.
+    /// Returns the vote, if the server that answers now is the one that cast it. The address may
+    /// lead to another server by now, or the server was restarted and remembers. That vote is as
+    /// good, unless a late attempt may have been granted there.
     pub(crate) fn vote_of(&self, origin: &Origin) -> Option<&Vote> {
         self.vote.as_ref().filter(|vote| !self.may_arrive_late || vote.origin.may_be(origin))
     }
 
-    /// The claim as this member is asked: never to queue.
+    /// Returns the claim as this member is asked: never to queue.
     pub(crate) fn claim(&self, claim: &Claim, min_token: Option<FencingToken>) -> Claim {
         let mut asked = claim.clone();
         asked.on_contention = OnContention::Return;
@@ -168,14 +172,16 @@ impl MemberRecord {
     }
 }
 
-/// The claims of this process that are under way. A claim is dropped while the book is not locked: it takes itself out.
+/// The claims of this process. A claim removes itself when it is dropped, so it is dropped while
+/// the registry is not locked.
 #[derive(Debug, Default)]
 pub(crate) struct Registry(Mutex<RegistryState>);
 
 #[derive(Debug, Default)]
 struct RegistryState {
     entries: HashMap<OwnerId, Entry>,
-    /// Those that are kept, by when that ends; the number tells apart those that end together.
+    /// The retained claims, by the end of their retention. The number distinguishes claims with
+    /// equal ends.
     retained: BTreeMap<(Moment, u64), Arc<QuorumClaim>>,
     retained_so_far: u64,
 }
@@ -183,12 +189,12 @@ struct RegistryState {
 #[derive(Debug)]
 struct Entry {
     quorum_claim: Weak<QuorumClaim>,
-    /// Where among those that are kept.
+    /// The key in `retained`.
     retained: Option<(Moment, u64)>,
 }
 
 impl Registry {
-    /// What is known of `claim`, whose ticket is preferred.
+    /// Returns the state of `claim`; its ticket is preferred.
     pub(crate) fn find(&self, claim: &Claim) -> Option<Arc<QuorumClaim>> {
         let ticket = claim.ticket.as_ref().and_then(|ticket| ticket.get::<Arc<QuorumClaim>>());
         if let Some(quorum_claim) = ticket {
@@ -221,8 +227,8 @@ impl Registry {
         quorum_claim
     }
 
-    /// Keeps it in mind although nobody has a ticket: until it is let go or won, and until `end` at most. A release that no
-    /// majority answers is given up by core some day, without a word to us.
+    /// Retains a claim without a ticket: until its release or grant, and until `end` at most. Core
+    /// abandons a release that no majority answers without calling the backend again.
     pub(crate) fn retain(&self, quorum_claim: &Arc<QuorumClaim>, end: Moment) {
         let RegistryState { entries, retained, retained_so_far } = &mut *self.state();
         if let Some(entry) = entries.get_mut(&quorum_claim.owner) {
@@ -235,7 +241,7 @@ impl Registry {
         }
     }
 
-    /// It has a ticket, or is let go.
+    /// Ends the retention: the claim has a ticket, or is released.
     pub(crate) fn stop_retaining(&self, quorum_claim: &QuorumClaim) {
         let retained = {
             let RegistryState { entries, retained, .. } = &mut *self.state();
@@ -281,7 +287,8 @@ mod tests {
 
     use super::*;
 
-    /// Core gives such a release up when the lease is over, and nobody hears of the claim any more.
+    /// Core abandons such a release when the lease has expired, and the backend hears no more of
+    /// the claim.
     #[tokio::test(start_paused = true)]
     async fn nothing_is_kept_of_claims_that_no_majority_has_let_go() {
         let away = Arc::new(AtomicBool::new(false));

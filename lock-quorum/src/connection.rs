@@ -18,18 +18,19 @@ pub(crate) struct Connection<'a> {
 }
 
 impl Connection<'_> {
-    /// Returns the server that has answered what was asked since.
+    /// Returns the server that has answered since the connection was taken.
     ///
     /// # Errors
     ///
-    /// It is not known, so the answer is nobody's.
+    /// The server is not known, so the answer belongs to no server.
     pub(crate) async fn origin(self) -> Result<Origin, Fault> {
         let server = self.server;
-        // One that cannot tell may be any server of its kind, and the next one is of that kind.
+        // A server without an identity may be any server of its kind, and the next one is of that
+        // kind.
         if !server.is_identified() || server.is_current() {
             return Ok(Origin { server, or: None });
         }
-        // The verb may have been applied, also if the next connection fails.
+        // The verb may have been applied, even if the next connection fails.
         let in_doubt = |fault: Fault| Fault::unknown(fault.kind(), fault.into_source());
         let next = self.member.server(&*self.backend).await.map_err(in_doubt)?;
         if !server.epoch.is_next_to(&next.epoch) {
@@ -41,7 +42,7 @@ impl Connection<'_> {
 }
 
 impl Inner {
-    /// Connects a member if need be, and makes sure to which server the connection leads.
+    /// Connects a member if necessary, and determines to which server the connection leads.
     pub(crate) async fn connection(
         &self,
         member: usize,
@@ -55,8 +56,8 @@ impl Inner {
         }
     }
 
-    /// Says why an answer does not count: the server has answered by the address of the `other`
-    /// member, too.
+    /// Returns why an answer does not count: the server has also answered by the address of the
+    /// `other` member.
     pub(crate) fn duplicate_of(&self, other: usize) -> Fault {
         let why =
             format!("it is the same server as {}, and counted once", self.members[other].name);

@@ -1,12 +1,13 @@
-//! One attempt: as many members as make a majority are asked together, and more of them when one refuses, fails or
-//! is late. A majority has to agree, on the claim and on its fencing token. The rest is asked when the lock has been
-//! held for a moment.
+//! One attempt. As many members as make a majority are asked together, and more of them when one
+//! refuses, fails or is late. A majority has to agree on the claim and on its fencing token. The
+//! other members are asked when the lock has been held for a short time.
 //!
-//! The algorithm is Redlock, as the [documentation of Redis] describes it. What is added: tokens on which a
-//! majority agrees (see the crate's documentation), one member that breaks ties, members that are not
-//! counted although they voted, and that nobody is asked without need.
+//! The algorithm is Redlock, as the [documentation of Redis] describes it. This adds tokens on
+//! which a majority agrees (see the crate's documentation) and one member that breaks ties. Some
+//! votes are not counted, and no member is asked without need.
 //!
-//! [documentation of Redis]: https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/
+//! [documentation of Redis]:
+//! https://redis.io/docs/latest/develop/clients/patterns/distributed-locks/
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -25,55 +26,58 @@ use crate::member::Member;
 use crate::quorum::{Inner, no_majority};
 use crate::server::duplicates;
 
-/// How far ahead of our own clock numbers are asked for: members and clients whose clocks differ by less
-/// give the same number, and one round is enough.
+/// How far ahead of the local clock the minimum token is. Members and clients whose clocks differ
+/// by less give the same token, and one round is enough.
 const HEADROOM: Duration = Duration::from_secs(1);
 
-/// How often the claim that has the first member's vote asks those again that refused it.
+/// How often the claim with the first member's vote asks members again that refused it.
 const MAX_REPEATS: u32 = 3;
 
-/// How often members are asked to store one number. Once is enough where only the holder of a lock draws
-/// numbers for it.
+/// How often members are asked to store one token. Once is enough where only the holder of a lock
+/// draws tokens for it.
 const MAX_RAISES: u32 = 32;
 
-/// How far above all votes the number is that they are asked to store once they have drawn others:
-/// doubled each time. Members may have one counter for all locks, and it goes on meanwhile.
+/// How far the requested token exceeds all votes once members have drawn other tokens. It doubles
+/// each time: members may share one counter among all locks, and it advances meanwhile.
 const LEAP: u64 = 16;
 
-/// When a majority has answered, the rest has as long again, and at least this long.
+/// The shortest time that stragglers get after a majority has answered. They get as long again as
+/// the majority took.
 pub(crate) const GRACE: Duration = Duration::from_millis(10);
 
-/// The same for those whose votes can still decide it: as long as one of them is late, who was refused by a claim that is
-/// just being let go would take that for contention.
+/// The same for members whose votes can still decide the round. A claim that is just being released
+/// may have refused this one. While the vote of a straggler is late, that would look like
+/// contention.
 pub(crate) const DECISIVE_GRACE: Duration = Duration::from_millis(100);
 
-/// How much longer than usual a majority may take before those are asked who were not.
+/// How many times the usual duration a majority may take before the other members are asked too.
 const HEDGE_FACTOR: u32 = 4;
 
-/// After split votes, a claim keeps away for up to twice a round, doubled with each split up to this often.
+/// After split votes, a claim backs off for up to twice a round, doubled with each split up to this
+/// often.
 const MAX_DOUBLINGS: u32 = 5;
 
-/// A lock that has been taken so lately changes hands often.
+/// A lock that was acquired more recently than this changes hands often.
 const RECENT: Duration = Duration::from_millis(5);
 
-/// An attempt that is under way.
+/// An attempt in progress.
 pub(crate) struct Round<'a> {
     inner: &'a Arc<Inner>,
     quorum_claim: &'a Arc<QuorumClaim>,
     claim: &'a Claim,
     min_token: Option<FencingToken>,
-    /// In which order members are asked; the first one breaks ties.
+    /// The order in which members are asked; the first one breaks ties.
     order: Vec<usize>,
     first: usize,
     ballots: Vec<Option<Ballot>>,
     asked: Vec<bool>,
-    /// Then those are asked who were not.
+    /// When the members that were not needed are asked too.
     hedge_at: Option<Moment>,
-    /// Those who were.
+    /// The members that were asked for that reason.
     hedged: Vec<usize>,
-    /// The number that a majority of the present votes has stored, once there is one.
+    /// The token that a majority of the present votes has stored, once there is one.
     token: Option<FencingToken>,
-    /// What members that gave less are asked to store, and how often that has changed.
+    /// The token that members with a lower one are asked to store, and how often it has changed.
     raised_to: Option<FencingToken>,
     targets: u32,
     began: Moment,
@@ -82,11 +86,11 @@ pub(crate) struct Round<'a> {
     calls: Calls<Ballot>,
 }
 
-/// Where a round stands.
+/// The state of a round.
 #[derive(Debug, PartialEq, Eq)]
 enum RoundState {
     Won,
-    /// These have to store the token before it can be given.
+    /// These members have to store the token before the grant.
     Raise(Vec<usize>),
     Open,
     Lost,
@@ -121,7 +125,7 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// The verb, but for what has to be cleared away if it is lost.
+    /// Runs the attempt.
     pub(crate) async fn run(mut self) -> Result<Attempt, Fault> {
         let ask_first_alone = {
             let mut status = self.quorum_claim.status();
@@ -149,8 +153,8 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// After a release many look at once. They ask the first member alone, and whoever is refused there takes
-    /// no votes of others away.
+    /// Asks the first member alone. After a release many waiters ask at once, and one that the
+    /// first member refuses takes no votes from others.
     async fn first_member_refuses(&mut self) -> bool {
         self.ask(self.first, self.min_token);
         let until = Moment::now() + GRACE;
@@ -160,8 +164,8 @@ impl<'a> Round<'a> {
         matches!(self.ballots[self.first], Some(Ballot::Against { .. }))
     }
 
-    /// As many as can make a majority, or can show that there is none. All of them while nobody knows how long a round
-    /// takes, and when it takes too long.
+    /// Asks as many members as can make a majority, or can show that there is none. Asks all
+    /// members while the usual duration of a round is unknown, and when it is exceeded.
     fn ask_needed_members(&mut self) {
         let is_hedging = self.hedge_at.is_none_or(Moment::has_passed);
         if is_hedging && self.hedge_at.is_some() && self.asked.contains(&false) {
@@ -209,7 +213,7 @@ impl<'a> Round<'a> {
         });
     }
 
-    /// The members that are too low store at least the token.
+    /// Asks members whose token is too low to store at least the required one.
     fn raise(&mut self, members: &[usize]) {
         let min_token = self.raised_to.and_then(just_below);
         self.raises += 1;
@@ -239,7 +243,8 @@ impl<'a> Round<'a> {
         self.majority_answered_at = None;
     }
 
-    /// Who has the first member's vote goes on where votes are split; all others step back.
+    /// Returns true if this claim may ask again: with split votes, the claim with the first
+    /// member's vote continues, and all others withdraw.
     fn may_ask_again(&self) -> bool {
         matches!(self.ballots[self.first], Some(Ballot::For(_, None)))
             && self.count(is_against) > 0
@@ -250,26 +255,26 @@ impl<'a> Round<'a> {
         let round =
             Moment::now().saturating_since(self.began).clamp(Duration::from_millis(1), GRACE);
         let pause = round * 2_u32.pow(repeats);
-        // What is still under way goes on meanwhile.
+        // The calls in flight continue meanwhile.
         self.calls.continue_in_background();
         self.fail_unanswered(false);
         sleep_between(pause / 2, pause).await;
     }
 
-    /// True if nobody is to be heard but who was behind in earlier rounds.
+    /// Returns true if only members that were slow in earlier rounds are outstanding.
     fn only_slow_unanswered(&self) -> bool {
         self.unanswered().all(|member| member.was_slow_before(self.began))
     }
 
-    /// Those that were asked and have not answered.
+    /// Returns the members that were asked and have not answered.
     fn unanswered(&self) -> impl Iterator<Item = &Member> {
         let members = self.inner.members.iter().zip(&self.asked).zip(&self.ballots);
         let unanswered = members.filter(|((_, asked), ballots)| **asked && ballots.is_none());
         unanswered.map(|((member, _), _)| &**member)
     }
 
-    /// When a majority had answered, unless the rest has to be heard in full: where nobody refuses, and too few of those
-    /// who answered are counted, a vote that is late makes the difference between the lock and an error.
+    /// Returns when a majority had answered, unless all answers are needed. If no member refuses and
+    /// too few votes count, a late vote makes the difference between the lock and an error.
     fn majority_grace_start(&self) -> Option<Moment> {
         let needs_the_rest =
             self.count(is_against) == 0 && self.count(counts) < self.inner.majority;
@@ -287,14 +292,15 @@ impl<'a> Round<'a> {
                 self.next_answer_until(until).await
             }
             (None, _) => {
-                // Each call has its bound.
+                // Each call has its time limit.
                 let heard = self.calls.next().await;
                 self.take_in(heard);
             }
         }
     }
 
-    /// Goes on while all agree: nothing is to be done before a majority has answered, and one timer is enough.
+    /// Waits for answers while all agree: there is nothing to do before a majority has answered,
+    /// and one timer is enough.
     async fn next_answer_until(&mut self, until: Moment) {
         let mut late = pin!(sleep_until(until));
         loop {
@@ -323,7 +329,8 @@ impl<'a> Round<'a> {
                 if answered && self.majority_answered_at.is_none() {
                     let now = Moment::now();
                     self.majority_answered_at = Some(now);
-                    // Where others had to help out, it took as long as we had patience. That must not make us more patient.
+                    // If additional members had to help, the round took as long as the hedge delay.
+                    // Recording that would prolong the delay.
                     let was_hedged =
                         |&member: &usize| self.ballots[member].as_ref().is_some_and(has_answered);
                     if !self.hedged.iter().any(was_hedged) {
@@ -331,15 +338,15 @@ impl<'a> Round<'a> {
                     }
                 }
             }
-            // Whoever is not heard in time is behind.
+            // Members without an answer in time are slow.
             None if self.majority_grace_start().is_some() => self.fail_unanswered(true),
-            // Whoever is still to be heard is not asked by us any more.
+            // Members that have not answered yet are not asked again.
             None if self.calls.is_empty() => self.fail_unanswered(false),
             None => {}
         }
     }
 
-    /// Counts a server once that has answered by the address of another member, too.
+    /// Counts a server once that has also answered by the address of another member.
     fn discard_duplicates(&mut self, member: usize) {
         let answers = self.ballots.iter().map(|ballots| Some((ballots.as_ref()?.origin()?, false)));
         for (duplicate, counted) in duplicates(member, answers) {
@@ -368,7 +375,7 @@ impl<'a> Round<'a> {
         let majority = self.inner.majority;
         if self.count(counts) < majority {
             let open = self.ballots.iter().filter(|ballots| ballots.is_none()).count();
-            // Until a majority has answered, nobody knows whether it is contention or a fault.
+            // Until a majority has answered, contention and fault cannot be distinguished.
             let is_known = open == 0 || self.count(has_answered) >= majority;
             let can_win = self.count(counts) + open >= majority;
             return if is_known && !can_win { RoundState::Lost } else { RoundState::Open };
@@ -378,7 +385,7 @@ impl<'a> Round<'a> {
         }
         let mut tokens: Vec<_> = self.votes().map(|vote| vote.token).collect();
         tokens.sort_unstable();
-        // If a majority gives the same number, it is this one.
+        // If a majority gives the same token, it is this one.
         self.token = tokens[majority - 1];
         if self.token.is_some() && self.votes_for_the_token().count() >= majority {
             return RoundState::Won;
@@ -388,7 +395,8 @@ impl<'a> Round<'a> {
             self.raised_to = far_above(highest, self.targets);
             self.targets += 1;
         }
-        // What is on its way to members is not asked for anew, so that all give the same number.
+        // A request in flight is not replaced by one with another token, so that all members give
+        // the same one.
         let to = self.raised_to;
         let is_low = |ballot: &Ballot| counts(ballot) && ballot.token() < to;
         let low = (0..self.ballots.len()).filter(|&m| self.ballots[m].as_ref().is_some_and(is_low));
@@ -400,7 +408,7 @@ impl<'a> Round<'a> {
         self.ballots.iter().flatten().filter(|ballot| counts(ballot)).filter_map(Ballot::vote)
     }
 
-    /// Returns the votes that a grant rests on: its token and its lease come from the same ones.
+    /// Returns the votes behind the grant: its token and its lease come from the same ones.
     fn votes_for_the_token(&self) -> impl Iterator<Item = &Vote> {
         self.votes().filter(|vote| self.token.is_none() || vote.token == self.token)
     }
@@ -430,7 +438,7 @@ impl<'a> Round<'a> {
         }
     }
 
-    /// Gives back what was won, and says why it was not enough.
+    /// Withdraws the votes, and returns why they were not enough.
     async fn lost(mut self, by_first_member: bool) -> Result<Attempt, Fault> {
         // A release comes after the attempt that it undoes.
         self.calls.continue_in_background();
@@ -471,12 +479,12 @@ impl<'a> Round<'a> {
         Err(no_majority(self.inner, faults.collect(), is_clean))
     }
 
-    /// How many of those that refuse have to let us in before there is a majority.
+    /// Returns how many of the refusing members have to grant the claim before there is a majority.
     fn missing_expiries(&self) -> usize {
         (self.count(is_against) + self.inner.majority).saturating_sub(self.ballots.len())
     }
 
-    /// When so many of the leases that are in the way are over.
+    /// Returns when that many of the leases in the way have expired.
     fn expires_in(&self) -> Option<Duration> {
         let mut expiries: Vec<_> = self.expiries().collect();
         expiries.sort_unstable_by_key(|expires_in| expires_in.unwrap_or(Duration::MAX));
@@ -495,19 +503,19 @@ impl<'a> Round<'a> {
         })
     }
 
-    /// True if nothing of it can be left anywhere.
+    /// Withdraws the votes. Returns true if no member can have anything left.
     async fn withdraw(&mut self, is_contended: bool) -> bool {
         let waits = is_contended && self.claim.queues();
-        // By then core has asked again, or what is left has landed and lapsed.
+        // By then core has asked again, or a late attempt has arrived and expired.
         let end = Moment::now() + (self.claim.ttl + self.inner.settings.member_timeout) * 2;
         self.inner.registry.retain(self.quorum_claim, end);
-        // Also where it was asked before and is still asked, by an attempt that was given up.
+        // This includes members with an attempt in flight that was abandoned.
         let may_be_there = |&member: &usize| !self.is_against(member);
         let left = (0..self.ballots.len()).filter(may_be_there);
         let is_last = is_contended && !waits;
         let is_clean =
             self.inner.withdraw_votes(self.quorum_claim, self.claim, left.collect(), is_last).await;
-        // Otherwise core lets it go.
+        // Otherwise core releases it.
         if !waits && (is_clean || is_contended) {
             self.inner.registry.stop_retaining(self.quorum_claim);
         }
@@ -519,7 +527,8 @@ impl<'a> Round<'a> {
     }
 }
 
-/// What the numbers have to exceed: the same for all, so that all give the same one.
+/// Returns the token that the members' tokens have to exceed: the same for all, so that all give
+/// the same token.
 fn required_min_token(
     inner: &Inner,
     quorum_claim: &QuorumClaim,
@@ -537,9 +546,9 @@ fn required_min_token(
     claim.min_token.max(clock.and_then(FencingToken::from_backend))
 }
 
-/// Returns the number that members are asked to store, after so many others that were not enough.
+/// Returns the token that members are asked to store after `targets` others that were not enough.
 fn far_above(token: FencingToken, targets: u32) -> Option<FencingToken> {
-    // The second one may be due to a vote that came late.
+    // The second target may be due to a late vote.
     let leap = if targets < 2 { 0 } else { LEAP << targets.min(MAX_RAISES) };
     FencingToken::from_backend(token.backend_number().saturating_add(leap)).or(Some(token))
 }

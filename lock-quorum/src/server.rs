@@ -1,8 +1,8 @@
-//! Which server has given an answer. A vote belongs to a server, and not to an address, which may
-//! lead to another one any time that a connection is made.
+//! Which server has answered. A vote belongs to a server and not to an address, which may lead to
+//! another server after each connection.
 //!
-//! A server is asked who it is once for each connection. A verb that began and ended while that
-//! connection was used was answered by it. If the connection was replaced meanwhile, the answer
+//! A server is asked for its identity once for each connection. A verb that began and ended on that
+//! connection was answered by that server. If the connection was replaced meanwhile, the answer
 //! came from one of two servers: it is counted only where neither has been counted already.
 
 use std::sync::Arc;
@@ -12,15 +12,15 @@ use lock_core::backend::Identity;
 use lock_core::clock::Moment;
 use lock_core::dial::Epoch;
 
-/// For how long a server is taken for one that cannot tell which it is. Nothing says when that
-/// ends: it has no epoch, and its connection may be replaced by one to a server that can.
+/// How long a server counts as one without an identity. No event ends that: it has no epoch, and
+/// its connection may be replaced by one to a server with an identity.
 const UNIDENTIFIED_FOR: Duration = Duration::from_secs(1);
 
-/// A server, as it was told on one connection.
+/// A server, as it identified itself on one connection.
 #[derive(Debug)]
 pub(crate) struct Server {
     kind: &'static str,
-    /// `None` if it cannot tell.
+    /// `None` if it has no identity.
     id: Option<String>,
     up_for: Option<Duration>,
     reported_at: Moment,
@@ -45,8 +45,8 @@ impl Server {
         }
     }
 
-    /// Returns true unless both are certainly different servers. Those that cannot tell may be any
-    /// of their kind.
+    /// Returns true unless both are certainly different servers. A server without an identity may
+    /// be any server of its kind.
     pub(crate) fn may_be(&self, other: &Self) -> bool {
         match (&self.id, &other.id) {
             (Some(id), Some(other)) => id == other,
@@ -58,7 +58,7 @@ impl Server {
         self.id.is_some()
     }
 
-    /// Returns for how long it had been running at `moment`, at least.
+    /// Returns how long the server had been running at `moment`, at least.
     fn up_for_at(&self, moment: Moment) -> Option<Duration> {
         let up_for = self.up_for? + moment.saturating_since(self.reported_at);
         Some(up_for.saturating_sub(self.reported_at.saturating_since(moment)))
@@ -78,14 +78,14 @@ impl Origin {
         self.servers().any(|server| other.servers().any(|other| server.may_be(other)))
     }
 
-    /// Returns true if only one server can have answered, and it is known which.
+    /// Returns true if only one server can have answered, and its identity is known.
     fn is_certain(&self) -> bool {
         let id = &self.server.id;
         id.is_some() && self.servers().all(|server| server.id == *id)
     }
 
-    /// Returns for how long the server had been running at `moment`, at least; `None` if it cannot
-    /// tell.
+    /// Returns how long the server had been running at `moment`, at least; `None` if it does not
+    /// report it.
     pub(crate) fn up_for_at(&self, moment: Moment) -> Option<Duration> {
         self.servers().filter_map(|server| server.up_for_at(moment)).min()
     }
@@ -95,10 +95,9 @@ impl Origin {
     }
 }
 
-/// Finds the answers that no longer count now that `member` has answered: two that may be of one
-/// server never count both. Of such two, the preferred one counts, then the one whose server is
-/// certain, then the earlier one. Returns the members whose answers do not count, each with the
-/// member as which it is counted.
+/// Returns the members whose answers no longer count now that `member` has answered, each with the
+/// member as which it is counted. Two answers that may be of one server never both count. Of such
+/// two, the preferred one counts, then the one whose server is certain, then the earlier one.
 pub(crate) fn duplicates<'o>(
     member: usize,
     answers: impl Iterator<Item = Option<(&'o Origin, bool)>> + Clone,

@@ -1,5 +1,6 @@
-//! Votes that were not needed: asked for if the lock is still held in a moment. Most are let go before, so nothing but
-//! a place in a list is spent on them, and one task sees to all.
+//! Votes that were not needed for the grant, asked for if the lock is still held after a short
+//! delay. Most locks are released before. So each costs only an entry in a list, and one task
+//! serves all entries.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,11 +15,11 @@ use crate::claim::{Confirmation, QuorumClaim};
 use crate::deferred::DeferredAttempt;
 use crate::quorum::Inner;
 
-/// How long a lock is held before the rest of the members is asked.
+/// How long a lock is held before the remaining members are asked.
 const DEFERRAL: Duration = Duration::from_millis(5);
 
 impl Inner {
-    /// `members` are asked as well, if `claim` is still held in a moment.
+    /// Asks `members` as well, if `claim` is still held after the delay.
     pub(crate) fn defer_attempts(
         self: &Arc<Self>,
         quorum_claim: &Arc<QuorumClaim>,
@@ -48,11 +49,13 @@ impl Inner {
     async fn start_deferred(self: &Arc<Self>, due: DeferredAttempt) {
         let Some(quorum_claim) = due.quorum_claim.upgrade() else { return };
         let in_time = due.at + self.settings.member_timeout;
-        // In a process that was stopped meanwhile, the votes that won may be gone: a late one must not replace them.
+        // If the process was stopped meanwhile, the votes of the majority may be gone: a late vote
+        // must not replace them.
         let confirmation =
             if in_time.has_passed() { Confirmation::Unconfirmed } else { Confirmation::Confirmed };
         let mut calls = Calls::new(drop);
-        // Who is behind is asked with the next renewal: what goes unanswered now would have to be let go.
+        // A slow member is asked with the next renewal: an unanswered attempt would have to be
+        // released.
         for member in due.members.into_iter().filter(|&member| !self.members[member].is_slow()) {
             let (inner, quorum_claim) = (Arc::clone(self), Arc::clone(&quorum_claim));
             let claim = due.claim.clone();
@@ -66,7 +69,8 @@ impl Inner {
     }
 }
 
-/// Sees to the list until it is empty. If its runtime ends before, somebody else can.
+/// The task that serves the list until it is empty. If its runtime ends before, another task can be
+/// started.
 struct StragglerTask {
     inner: Arc<Inner>,
     is_done: bool,
@@ -83,7 +87,8 @@ impl StragglerTask {
         }
     }
 
-    /// The next one that is still held. The others need no timer: most were let go while one was waited for.
+    /// Returns the next entry that is still held. The others need no timer: most were released
+    /// during the wait for an earlier one.
     fn next(&mut self) -> Option<DeferredAttempt> {
         let mut list = self.inner.stragglers.list();
         let mut next = list.due.pop_front();

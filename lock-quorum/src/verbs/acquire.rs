@@ -12,7 +12,8 @@ use crate::quorum::{Inner, bounded};
 use crate::server::Origin;
 
 impl Inner {
-    /// The seat of a claim at a member, once what is under way there is over; `None` if that takes too long.
+    /// Returns the record of a claim at a member, once the call in flight there has ended; `None`
+    /// if that takes too long.
     pub(crate) async fn record<'c>(
         &self,
         quorum_claim: &'c QuorumClaim,
@@ -27,7 +28,7 @@ impl Inner {
         timeout(limit, mutex.lock()).await.ok()
     }
 
-    /// Asks one member, and notes in its seat what is known then.
+    /// Attempts the claim at one member, and stores the outcome in its record.
     pub(crate) async fn attempt(
         &self,
         member: usize,
@@ -43,7 +44,7 @@ impl Inner {
         let verb = bounded(limit, async {
             let connection = self.connection(member, limit).await?;
             began = Moment::now();
-            // Until there is an answer, and if nobody hears it.
+            // This holds until there is an answer, and if the call is abandoned.
             (record.asked, record.may_arrive_late) = (true, true);
             let answer = connection.backend.try_acquire(&asked).await?;
             Ok((answer, connection.origin().await?))
@@ -54,7 +55,7 @@ impl Inner {
                 (record.asked, record.may_arrive_late) = (true, before.1);
                 let confirmation =
                     if restarted.is_some() { Confirmation::Unconfirmed } else { confirmation };
-                // A vote that is confirmed stays what it was.
+                // A vote that is confirmed keeps its confirmation.
                 let vote = match record.vote_of(&origin) {
                     Some(vote) if vote.token == grant.token => vote.renewed(&grant, origin),
                     _ => Vote::of(&grant, origin, confirmation),
@@ -75,12 +76,12 @@ impl Inner {
         }
     }
 
-    /// Says why a vote is not counted: the member had been started lately when it was asked, and
-    /// may have forgotten what it had granted. No server is started again on the same connection,
-    /// so it tells only once for each.
+    /// Returns why a vote is not counted: the member was restarted shortly before and may have
+    /// forgotten its grants. No server restarts on the same connection, so it is asked once for
+    /// each.
     fn restarted_lately(&self, origin: &Origin, asked: Moment) -> Option<Fault> {
         let (longest, up_for) = (self.settings.longest_lease?, origin.up_for_at(asked)?);
-        // As everywhere, clocks may differ by one per cent.
+        // Clocks may differ by one per cent.
         let stays_out = (longest + longest / 100).saturating_sub(up_for);
         if stays_out.is_zero() {
             return None;

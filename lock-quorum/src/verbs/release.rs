@@ -1,4 +1,4 @@
-//! Letting go: everywhere, also where nobody knows whether there is anything to let go.
+//! Releases, at all members, including those where the outcome of the attempt is unknown.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,15 +16,15 @@ use crate::server::{Origin, duplicates};
 /// The answer of one member, and the server that gave it, if one was asked.
 type Answer = Result<(Release, Option<Origin>), Fault>;
 
-/// The pause after a release that failed doubles from the shortest to the longest.
+/// The pauses between retries of a release. They double from the shortest to the longest.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 const EXPIRED_DURING_RELEASE: &str =
-    "the lease ended while members were asked, and some may have let the lock go before";
-const REGAINED: &str = "the lock had been lost here, and was won back a moment ago";
+    "the lease expired during the release, and some members may have released the lock before";
+const REGAINED: &str = "the member had lost the lock and regained it a moment ago";
 
-/// Releases that are under way at several members.
+/// Release calls in flight at several members.
 struct ReleaseCalls<'a> {
     inner: &'a Arc<Inner>,
     answers: Vec<Option<Answer>>,
@@ -33,12 +33,17 @@ struct ReleaseCalls<'a> {
 }
 
 impl Inner {
-    /// The verb: [`Released`](Release::Released) if a majority had it until now, and
-    /// [`NotHeld`](Release::NotHeld) if so many had not that no majority can have. A member that
-    /// forgets the lock during the release had not, though another one has let it go before: a vote
-    /// may be left of a lock that was broken, too, and the two look alike. It is unknown if that may
-    /// come of this release itself, of which others may have made use before the rest was heard of.
-    /// Core asks again then, hears that it is not held, and knows what to make of it.
+    /// Releases a claim. Returns [`Released`](Release::Released) if a majority held it until now,
+    /// and [`NotHeld`](Release::NotHeld) if no majority can have held it.
+    ///
+    /// A member that loses the lock during the release did not hold it, even if another member has
+    /// released it before. A stray vote of a broken lock looks the same.
+    ///
+    /// # Errors
+    ///
+    /// The outcome is unknown if this release itself may have caused the loss: other clients may
+    /// have acquired the lock before all answers arrived. Core then asks again, learns that the
+    /// lock is not held, and decides.
     pub(crate) async fn release(
         self: &Arc<Self>,
         claim: &Claim,
@@ -75,14 +80,14 @@ impl Inner {
             return Err(Fault::unknown(FaultKind::Unavailable, EXPIRED_DURING_RELEASE));
         }
         self.registry.stop_retaining(&quorum_claim);
-        // Whoever comes next finds it free everywhere, also if this process ends now.
+        // The next holder finds the lock free at all members, even if this process exits now.
         calls_of_release.await_grace().await;
         calls_of_release.finish_in_background(&quorum_claim, claim, how);
         Ok(answer)
     }
 
-    /// Gives back votes that make no majority. True if nothing can be left anywhere. If it is the `last`
-    /// that is heard of the claim, late attempts of it are refused where members can do that.
+    /// Releases votes that make no majority. Returns true if no member can have anything left. With
+    /// `last`, the claim is not used again, and members that can do so refuse its late attempts.
     pub(crate) async fn withdraw_votes(
         self: &Arc<Self>,
         quorum_claim: &Arc<QuorumClaim>,
@@ -100,12 +105,13 @@ impl Inner {
         if last {
             calls_of_release.finish_in_background(quorum_claim, claim, ReleaseMode::now());
         }
-        // What is not refused may land when all has been given back.
+        // A late attempt that is not refused may be granted after all votes are released.
         is_clean && !quorum_claim.may_still_be_granted()
     }
 
-    /// At one member, after what is under way there. `how` is `None` if the claim will be heard of again:
-    /// then late attempts of it are not refused. `began` is when the first of the members was asked.
+    /// Releases the claim at one member, after its call in flight there. `how` is `None` if the
+    /// claim will be used again: its late attempts are then not refused. `began` is when the first
+    /// member was asked.
     async fn release_at(
         &self,
         quorum_claim: &QuorumClaim,
@@ -154,22 +160,22 @@ impl Inner {
 }
 
 impl QuorumClaim {
-    /// True if nothing can be there to let go: it was not asked.
+    /// Returns true if the member was not asked and can have nothing to release.
     fn has_nothing_to_release(&self, record: &MemberRecord, how: Option<ReleaseMode>) -> bool {
         !record.asked
             && !self.status().granted_elsewhere
             && !how.is_some_and(|how| how.expects_late_attempt())
     }
 
-    /// True if an attempt that nobody has heard of may be granted yet.
+    /// Returns true if an unanswered attempt may still be granted.
     fn may_still_be_granted(&self) -> bool {
         self.records
             .iter()
             .any(|record| record.try_lock().map_or(true, |record| record.may_arrive_late))
     }
 
-    /// True if what a member let go is no vote of the majority that won. One that we did not know of has landed late, unless
-    /// the claim was won elsewhere, or nowhere.
+    /// Returns true if the released vote is not one of the majority that granted the lock. An
+    /// unknown vote is of a late attempt, unless another process acquired the lock, or none.
     fn is_regained(&self, vote: Option<&Vote>) -> bool {
         vote.map_or(self.status().granted, |vote| vote.confirmation == Confirmation::Unconfirmed)
     }
@@ -185,7 +191,7 @@ impl<'a> ReleaseCalls<'a> {
     ) -> Self {
         let began = Moment::now();
         let mut calls = Calls::new(Err);
-        // There is nothing at the others.
+        // The other members have nothing to release.
         let mut answers: Vec<_> =
             inner.members.iter().map(|_| Some(Ok((Release::NotHeld, None)))).collect();
         for member in members {
@@ -203,7 +209,7 @@ impl<'a> ReleaseCalls<'a> {
         Self { inner, answers, began, calls }
     }
 
-    /// False if there is nothing more to hear.
+    /// Waits for the next answer. Returns false if none is outstanding.
     async fn next_answer(&mut self) -> bool {
         match self.calls.next().await {
             Some((member, answer)) => {
@@ -214,8 +220,8 @@ impl<'a> ReleaseCalls<'a> {
         }
     }
 
-    /// A server that answers by two addresses is counted once. It has held the lock if it says so
-    /// by one of them.
+    /// Stores an answer. A server that answers by two addresses is counted once. It held the lock
+    /// if it says so by one of them.
     fn take_in(&mut self, member: usize, answer: Answer) {
         self.answers[member] = Some(answer);
         let answers = self.answers.iter().map(|answer| match answer {
@@ -227,7 +233,7 @@ impl<'a> ReleaseCalls<'a> {
         }
     }
 
-    /// Hears the rest as well, unless it is behind.
+    /// Waits a short time for the other answers, except those of slow members.
     async fn await_grace(&mut self) {
         let took = Moment::now().saturating_since(self.began);
         let until = Moment::now() + took.clamp(GRACE, DECISIVE_GRACE);
@@ -253,7 +259,7 @@ impl<'a> ReleaseCalls<'a> {
         }
     }
 
-    /// Goes on in the background where it has not worked yet.
+    /// Continues the release in the background at members where it has not succeeded.
     fn finish_in_background(
         self,
         quorum_claim: &Arc<QuorumClaim>,
@@ -299,7 +305,7 @@ impl<'a> ReleaseCalls<'a> {
     }
 }
 
-/// What is left of a release that a majority has answered.
+/// The part of a release that continues after a majority has answered.
 #[derive(Clone)]
 struct ReleaseRetry {
     inner: Arc<Inner>,
@@ -310,7 +316,8 @@ struct ReleaseRetry {
 }
 
 impl ReleaseRetry {
-    /// In the background, until it has worked or the leases are over. What is too much for one member is left to its lease.
+    /// Retries the release in the background until it succeeds or the lease has expired. Beyond the
+    /// maximum of one member, the lease alone ends the vote.
     fn spawn_at(self, member: usize) {
         let retry_slots = &self.inner.members[member].retry_slots;
         let Ok(place) = Arc::clone(retry_slots).try_acquire_owned() else { return };
@@ -322,13 +329,13 @@ impl ReleaseRetry {
 
     async fn retry_until_expiry(self, member: usize) {
         let settings = &self.inner.settings;
-        // What was sent last lands within the bound of a call, or never.
+        // The last request arrives within the bound of a call, or never.
         let over = Moment::now() + settings.member_timeout + self.claim.ttl;
         let mut pause = SHORTEST_PAUSE;
         while !over.has_passed() {
             sleep_between(pause / 2, pause).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
-            // One that hangs keeps nobody from asking the others.
+            // A hung member does not delay the releases at others.
             let turn = self.inner.members[member].retry_turns.acquire();
             let Ok(Ok(_turn)) = timeout(over.remaining(), turn).await else { return };
             if over.has_passed() {

@@ -1,4 +1,4 @@
-//! Renewals: by a majority of those who have held all the time.
+//! Renewals, by a majority of the members that have held the lock all the time.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,23 +13,23 @@ use crate::claim::{Confirmation, MemberRecord, QuorumClaim, Vote};
 use crate::quorum::{Inner, bounded, no_majority};
 use crate::server::{Origin, duplicates};
 
-/// What one member says of one claim.
+/// The answer of one member for one claim.
 #[derive(Debug)]
 enum MemberRenewal {
-    /// The vote as it was counted, with its new end.
+    /// The vote, with its new end.
     Held(Vote),
     NotHeld(Origin),
-    /// It has no vote that could be renewed.
+    /// The member has no vote to renew.
     Nothing,
     Failed(Fault),
 }
 
 type MemberReply = Result<Vec<MemberRenewal>, Fault>;
 
-/// A batch that is under way at all members.
+/// A batch of renewals in flight at all members.
 struct Batch<'a> {
     inner: &'a Arc<Inner>,
-    /// Before anybody was asked.
+    /// When the batch began, before any member was asked.
     began: Moment,
     claims: &'a [&'a Claim],
     quorum_claims: Vec<Arc<QuorumClaim>>,
@@ -39,7 +39,7 @@ struct Batch<'a> {
 }
 
 impl Inner {
-    /// The verb.
+    /// Renews all `claims`.
     pub(crate) async fn renew(self: &Arc<Self>, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
         let mut batch = Batch::begin(self, claims);
         while !batch.is_decided() && batch.next_answer().await {}
@@ -48,7 +48,7 @@ impl Inner {
         answers
     }
 
-    /// One call for all claims at one member.
+    /// Renews all claims at one member with one call.
     async fn renew_at(
         &self,
         member: usize,
@@ -59,7 +59,7 @@ impl Inner {
             claims.iter().map(|_| MemberRenewal::Nothing).collect();
         let mut records = Vec::new();
         for (nth, quorum_claim) in quorum_claims.iter().enumerate() {
-            // A verb of the claim is under way there.
+            // Another verb of the claim is in flight there.
             let Ok(record) = quorum_claim.records[member].try_lock() else {
                 let why = "an earlier call is not answered yet";
                 renewals[nth] = MemberRenewal::Failed(Fault::not_applied(FaultKind::TimedOut, why));
@@ -113,8 +113,8 @@ impl Inner {
         }
     }
 
-    /// Asks a member that has no vote for the claim whether it has one now: one that was away, or has forgotten it.
-    /// Only a lock that is free there can be had.
+    /// Attempts the claim in the background at a member without a vote for it: one that was
+    /// unreachable, or has forgotten it. The attempt succeeds only if the lock is free there.
     fn regain_vote(
         self: &Arc<Self>,
         quorum_claim: &Arc<QuorumClaim>,
@@ -169,9 +169,10 @@ impl MemberRecord {
                     Some(vote) if grant.token.is_none() || vote.token == grant.token => {
                         vote.renewed(&grant, origin)
                     }
-                    // Which votes were old is known to whoever won it, and not here.
+                    // Only the process that acquired the lock knows which votes are old.
                     None if is_unknown => Vote::of(&grant, origin, Confirmation::Confirmed),
-                    // Another number is another grant: it was lost, and an attempt has landed late.
+                    // Another token is another grant: the vote was lost, and a late attempt was
+                    // granted.
                     _ => Vote::of(&grant, origin, Confirmation::Unconfirmed),
                 };
                 self.asked = true;
@@ -182,7 +183,7 @@ impl MemberRecord {
                 (self.asked, self.vote) = (self.may_arrive_late, None);
                 MemberRenewal::NotHeld(origin)
             }
-            // It may still hold, if it did.
+            // The member may still hold the vote.
             Err(fault) if is_unknown || self.vote.as_ref().is_some_and(counts) => {
                 MemberRenewal::Failed(fault)
             }
@@ -224,7 +225,7 @@ impl<'a> Batch<'a> {
         });
     }
 
-    /// False if there is nothing more to hear.
+    /// Waits for the next answer. Returns false if none is outstanding.
     async fn next_answer(&mut self) -> bool {
         let Some((member, renewals)) = self.calls.next().await else { return false };
         match renewals {
@@ -243,8 +244,8 @@ impl<'a> Batch<'a> {
         true
     }
 
-    /// Counts a server once that has spoken of the claim by the address of another member, too: its
-    /// vote of old is known by one of them only.
+    /// Counts a server once that has also answered by the address of another member. Only one of
+    /// the two members knows its old vote.
     fn discard_duplicates(&mut self, claim: usize, member: usize) {
         let renewals = &mut self.renewals[claim];
         let answers = renewals.iter().map(|renewal| {
@@ -263,7 +264,8 @@ impl<'a> Batch<'a> {
         })
     }
 
-    /// Held if a majority holds it that has done so all the time; not held if there can be none.
+    /// Returns held if a majority has held the lock all the time, and not held if there can be no
+    /// such majority.
     fn answer(&mut self, claim: usize) -> Result<Renewal, Fault> {
         let Tally { held, failed, open } = self.count(claim);
         if held >= self.inner.majority {
@@ -292,7 +294,7 @@ impl<'a> Batch<'a> {
         })
     }
 
-    /// Looks after the minorities of what is held: also of what is not heard yet, for which nobody waits.
+    /// Repairs the minorities of held claims, including answers that are still outstanding.
     fn repair_minority(self, answers: &[Result<Renewal, Fault>]) {
         let held =
             (0..answers.len()).filter(|&claim| matches!(answers[claim], Ok(Renewal::Held(_))));
@@ -326,7 +328,8 @@ impl<'a> Batch<'a> {
         });
     }
 
-    /// That of the grant; of a claim that was won elsewhere, the number on which a majority agrees.
+    /// Returns the token of the grant; for a claim that another process acquired, the token on
+    /// which a majority agrees.
     fn token(&self, claim: usize) -> Option<FencingToken> {
         if !self.inner.has_tokens() {
             return None;
@@ -359,7 +362,7 @@ impl<'a> Batch<'a> {
     }
 }
 
-/// How the members' words stand.
+/// The number of answers of each kind.
 #[derive(Default)]
 struct Tally {
     held: usize,
@@ -384,7 +387,7 @@ impl MemberRenewal {
     }
 }
 
-/// What is done about a member that had no part in a renewal.
+/// The repair of members that took no part in a renewal.
 struct MinorityRepair {
     inner: Arc<Inner>,
     began: Moment,
@@ -396,16 +399,16 @@ struct MinorityRepair {
 impl MinorityRepair {
     fn repair(&self, member: usize, renewal: Option<&MemberRenewal>) {
         match renewal {
-            // It was there before the majority was asked, and is now: both have held together. What has landed since
-            // may have done so when the majority had lost it already.
+            // The vote existed before the majority was asked, and exists now: both have held
+            // together. A vote that arrived since may have arrived after the majority was lost.
             Some(MemberRenewal::Held(vote))
                 if vote.confirmation == Confirmation::Unconfirmed
                     && vote.known_since < self.began =>
             {
                 self.confirm(member, vote);
             }
-            // A vote that is won back must be known as such to the next renewal: the one of who only renews it now and
-            // then takes all for old ones.
+            // The next renewal must know a regained vote as such. A process that only renews the
+            // claim would take all votes for old ones.
             Some(MemberRenewal::NotHeld(_) | MemberRenewal::Nothing)
                 if !self.quorum_claim.is_unknown(&self.claim) =>
             {
@@ -416,7 +419,7 @@ impl MinorityRepair {
     }
 
     fn confirm(&self, member: usize, confirmed: &Vote) {
-        // If a verb is under way there, it is confirmed by the next renewal.
+        // If a verb is in flight there, the next renewal confirms it.
         if let Ok(mut record) = self.quorum_claim.records[member].try_lock()
             && let Some(vote) = record.vote.as_mut()
             && vote.known_since == confirmed.known_since

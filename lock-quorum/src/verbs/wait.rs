@@ -1,8 +1,9 @@
-//! Waiting: when another attempt may be worthwhile. Nobody queues anywhere, and what members tell is a hint.
+//! Waiting for a moment at which another attempt may succeed. Claims queue at no member, and
+//! notifications are hints.
 //!
-//! All who wait for a release are told of it at once, and one of them gets the lock. So that not all of them ask
-//! each time, whoever has come too late stays away for a while, the longer the more often: those who are many spread out
-//! by themselves, and who waits alone is there at once.
+//! A release notifies all waiters at once, and one of them gets the lock. A waiter that came too
+//! late backs off, longer each time, so that not all of them ask after each release. Many waiters
+//! spread out by themselves, and a lone waiter asks at once.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -13,17 +14,18 @@ use lock_core::clock::{sleep, sleep_between};
 
 use crate::quorum::Inner;
 
-/// How much later the first member may tell of a release than another one.
+/// How much later the first member may notify of a release than another one.
 const FIRST_MEMBER_DELAY: Duration = Duration::from_millis(5);
 
-/// Who came too late once keeps away for up to so many rounds, doubled each time up to this often.
+/// The longest backoff of a waiter that came too late, in rounds. It doubles up to `MAX_DOUBLINGS`
+/// times.
 const BACKOFF_ROUNDS: u32 = 4;
 const MAX_DOUBLINGS: u32 = 4;
 const SHORTEST_BACKOFF: Duration = Duration::from_millis(4);
 const LONGEST_BACKOFF: Duration = Duration::from_millis(500);
 
 impl Inner {
-    /// The verb.
+    /// Waits until another attempt may succeed.
     pub(crate) async fn wait(self: &Arc<Self>, claim: &Claim) -> Result<(), Fault> {
         let quorum_claim = self.registry.find_or_open(claim, self.members.len());
         let (backoff, changes_often, refusals, took, notified_by) = {
@@ -39,7 +41,7 @@ impl Inner {
         let turn = turn * 2_u32.pow(refusals.saturating_sub(1).min(MAX_DOUBLINGS));
         let turn = turn.min(LONGEST_BACKOFF);
         if changes_often {
-            // It may be free before anybody could tell.
+            // The lock may be free before a notification arrives.
             sleep_between(Duration::ZERO, turn).await;
             quorum_claim.status().ask_first_alone = true;
             return Ok(());
@@ -52,8 +54,8 @@ impl Inner {
         Ok(())
     }
 
-    /// Listens to two of those that refused the claim: what stands at one of them may be a stray vote. True if the
-    /// first member has told.
+    /// Waits for a notification of two members that refused the claim: the state at one of them may
+    /// be a stray vote. Returns true if the first member notified.
     async fn wait_for_release(
         self: &Arc<Self>,
         claim: &Claim,
@@ -93,7 +95,7 @@ impl Inner {
         Ok(nearest_notified && nearest == first)
     }
 
-    /// Returns when another attempt may be worthwhile at this member.
+    /// Waits until another attempt may succeed at this member.
     async fn wait_at(self: &Arc<Self>, member: usize, claim: &Claim) -> Result<(), Fault> {
         let backend = self.backend(member, claim.ttl).await?;
         let mut asked = claim.clone();
