@@ -1,4 +1,4 @@
-//! What verbs share that wait for a lock.
+//! Waiting for a lock, for all verbs that do.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::progress::{self, Progress};
 use crate::reach::directory_of;
 use crate::signals::Signals;
 
-/// Waits for the lock for as long as `patience` says. After a failure, [`close_after`].
+/// Acquires the lock within the time that `options` allow. After a failure, call [`close_after`].
 pub(crate) async fn acquire_within(
     url: &str,
     locks: &Locker,
@@ -30,7 +30,7 @@ pub(crate) async fn acquire_within(
         Some(guard) => Ok(guard),
         None => {
             let by = progress::held_by(&progress::seen(locks, lock.name()).await.holders);
-            let by = by.unwrap_or_else(|| "held by somebody else".to_owned());
+            let by = by.unwrap_or_else(|| "held by another client".to_owned());
             let place = directory_of(url).map(|it| format!(", in {it}")).unwrap_or_default();
             let message = format!("lock {} is {by}{place}", lock.name());
             Err(Failure::new(patience.conflict_exit_code, message))
@@ -49,8 +49,8 @@ async fn acquire_lock(
     }
 }
 
-/// Waits a moment until the queue entry and the lock are released. A server that does not answer must
-/// not keep lockctl: after that moment they end by themselves, as after a crash.
+/// Waits a short time until the queue entry and the lock are released. A server that does not
+/// answer must not delay lockctl longer: after that they end by themselves, as after a crash.
 pub(crate) async fn close_after(locks: &Locker, failure: Failure) -> Result<Exit, Failure> {
     const MOMENT: Duration = Duration::from_millis(500);
     tokio::select! {

@@ -1,4 +1,4 @@
-//! What lockctl answers to wrong usage: one line that says what to do.
+//! The answer to wrong usage: one line that says what to do.
 
 use std::ffi::OsStr;
 
@@ -7,7 +7,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use crate::cli::{self, VERBS};
 
-/// The line for what clap found.
+/// Returns the line for an error of clap.
 pub(crate) fn advice(error: &clap::Error) -> String {
     let verb = verb_of(std::env::args_os().skip(1));
     let usage = || format!("write: {}", cli::usage(verb));
@@ -66,7 +66,7 @@ pub(crate) fn advice(error: &clap::Error) -> String {
     }
 }
 
-/// The verb that was meant: clap's error does not tell.
+/// Finds the verb that was meant: clap's error does not tell.
 fn verb_of(arguments: impl Iterator<Item = impl AsRef<OsStr>>) -> Option<&'static str> {
     for argument in arguments {
         let argument = argument.as_ref();
@@ -87,7 +87,7 @@ fn see_help(verb: Option<&str>) -> String {
     }
 }
 
-/// `<SHELL>` as a word.
+/// Returns `<SHELL>` as a word.
 fn noun(argument: &str) -> String {
     argument.trim_matches(|c: char| !c.is_alphanumeric()).to_lowercase()
 }
@@ -101,7 +101,7 @@ fn text(error: &clap::Error, kind: ContextKind) -> String {
     }
 }
 
-/// An argument as it may be repeated: short, and not a URL, which may hold a password.
+/// Quotes an argument for a message: short, and not a URL, which may hold a password.
 fn quoted(argument: &str) -> String {
     const LONGEST: usize = 60;
     if argument.contains("://") {

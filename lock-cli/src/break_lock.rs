@@ -23,7 +23,7 @@ pub(crate) async fn break_lock(url: &str, order: &Break) -> Result<Exit, Failure
     }
 }
 
-/// Ends the hold of just those who were seen: not that of who came in between.
+/// Ends the holds of the current holders only, not those of later ones.
 async fn break_current_holders(locks: &Locker, name: &LockName) -> Result<Exit, Failure> {
     let seen = locks.inspect(name).await?.holders;
     if seen.is_empty() {
@@ -37,14 +37,14 @@ async fn break_current_holders(locks: &Locker, name: &LockName) -> Result<Exit, 
         }
     }
     if ended.is_empty() {
-        return Err(nothing_ended(&format!("lock {name} was let go by itself meanwhile")));
+        return Err(nothing_ended(&format!("lock {name} was released meanwhile")));
     }
     print(&ended.into_iter().map(|holder| line(name, holder)).collect::<String>())?;
     Ok(Exit::SUCCESS)
 }
 
 fn line(name: &LockName, holder: &Holder) -> String {
-    format!("lock {name} was taken from {}\n", describe(holder, false))
+    format!("lock {name} was broken; it was held by {}\n", describe(holder, false))
 }
 
 fn nothing_ended(why: &str) -> Failure {

@@ -1,4 +1,4 @@
-//! What can be said to lockctl. Help, completions and manual pages come from this definition.
+//! The arguments of lockctl. Help, completions and manual pages are generated from this definition.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt as _;
@@ -58,7 +58,7 @@ pub(crate) enum Verb {
 pub(crate) const VERBS: &[&str] =
     &["run", "acquire", "renew", "release", "inspect", "list", "break", "completions", "man"];
 
-/// By these lockctl starts itself. They are nobody else's business.
+/// The internal verbs by which lockctl starts itself.
 #[derive(Parser)]
 #[command(name = "lockctl", disable_help_subcommand = true, disable_help_flag = true)]
 pub(crate) enum InternalVerb {
@@ -73,7 +73,7 @@ pub(crate) const EXEC: &str = "__exec";
 /// A verb that lockctl becomes; see `death.rs`.
 pub(crate) const DIE: &str = "__die";
 
-/// lockctl itself, with another verb.
+/// Returns a command that runs lockctl itself with another verb.
 pub(crate) fn reexec(verb: &str) -> Command {
     // Still this program if its file was replaced meanwhile.
     let mut lockctl = Command::new("/proc/self/exe");
@@ -89,14 +89,14 @@ pub(crate) fn reexec(verb: &str) -> Command {
     after_long_help = help::AFTER_RUN
 )]
 pub(crate) struct Run {
-    /// The lease: how long the lock stays shut after a crash of this host [default: 30s]
+    /// The lease: how long the lock stays held after a crash of this host [default: 30s]
     #[arg(long, value_name = "DURATION", value_parser = lease, allow_hyphen_values = true)]
     pub(crate) ttl: Option<Duration>,
 
     #[command(flatten)]
     pub(crate) patience: WaitOptions,
 
-    /// Keep others out for at least that long, even if the command ends earlier
+    /// Keep the lock held for at least that long, even if the command ends earlier
     #[arg(long, value_name = "DURATION", value_parser = span, allow_hyphen_values = true)]
     pub(crate) min_hold: Option<Duration>,
 
@@ -105,7 +105,7 @@ pub(crate) struct Run {
     #[arg(long, value_name = "DURATION", value_parser = span, allow_hyphen_values = true)]
     pub(crate) grace: Option<Duration>,
 
-    /// Show on stderr who holds the lock while lockctl waits; a terminal shows that anyway
+    /// Show on stderr who holds the lock while lockctl waits; a terminal shows it anyway
     #[arg(short, long, conflicts_with = "json")]
     pub(crate) verbose: bool,
 
@@ -129,7 +129,7 @@ pub(crate) struct Run {
     after_long_help = help::AFTER_ACQUIRE
 )]
 pub(crate) struct Acquire {
-    /// The lease, which nobody renews but you [default: 30s]
+    /// The lease, which only lockctl renew prolongs [default: 30s]
     #[arg(long, value_name = "DURATION", value_parser = lease, allow_hyphen_values = true)]
     pub(crate) ttl: Option<Duration>,
 
@@ -140,7 +140,7 @@ pub(crate) struct Acquire {
     pub(crate) name: NameArg,
 }
 
-/// Make the lease of an acquired lock last longer
+/// Renew the lease of an acquired lock
 #[derive(Args)]
 #[command(
     override_usage = "lockctl [--backend URL] renew --owner OWNER [--ttl DURATION] NAME",
@@ -159,7 +159,7 @@ pub(crate) struct Renew {
     pub(crate) name: NameArg,
 }
 
-/// Let an acquired lock go
+/// Release an acquired lock
 #[derive(Args)]
 #[command(
     override_usage = "lockctl [--backend URL] release --owner OWNER NAME",
@@ -212,7 +212,7 @@ pub(crate) struct List {
     pub(crate) prefix: String,
 }
 
-/// End somebody else's hold of a lock
+/// End another client's hold of a lock
 #[derive(Args)]
 #[command(
     group = ArgGroup::new("whom").required(true).args(["owner", "force"]),
@@ -221,11 +221,11 @@ pub(crate) struct List {
     after_long_help = help::AFTER_BREAK
 )]
 pub(crate) struct Break {
-    /// End the hold of this owner, and of nobody who came after
+    /// End the hold of this owner, and of no later one
     #[arg(long, value_name = "OWNER", allow_hyphen_values = true)]
     pub(crate) owner: Option<OwnerId>,
 
-    /// End the hold of whoever holds the lock now
+    /// End the hold of the current holder
     #[arg(long)]
     pub(crate) force: bool,
 
@@ -254,7 +254,7 @@ pub(crate) struct Man {
     pub(crate) verb: Option<String>,
 }
 
-// What several verbs take. (No doc comments: clap would show them as those of the verb.)
+// Arguments of several verbs. (No doc comments: clap would show them as those of the verb.)
 
 #[derive(Args)]
 pub(crate) struct WaitOptions {
@@ -324,7 +324,7 @@ pub(crate) struct Die {
     pub(crate) signal: i32,
 }
 
-/// What lockctl was started for, if it was started by itself.
+/// Parses the arguments of an internal verb, if lockctl was started by itself.
 pub(crate) fn parse_internal() -> Result<Option<InternalVerb>, Failure> {
     let is_inner = |verb: OsString| verb == EXEC || verb == DIE;
     if !std::env::args_os().nth(1).is_some_and(is_inner) {
@@ -333,14 +333,14 @@ pub(crate) fn parse_internal() -> Result<Option<InternalVerb>, Failure> {
     InternalVerb::try_parse().map(Some).map_err(|error| Failure::usage(advice(&error)))
 }
 
-/// Reads the arguments. `None` if they only asked for help, which was given.
+/// Parses the arguments. Returns `None` if they only asked for help, which was printed.
 pub(crate) fn parse() -> Result<Option<Cli>, Failure> {
     let given = match Arguments::try_parse() {
         Ok(given) => given,
         Err(error)
             if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) =>
         {
-            // A reader that went away has read enough.
+            // A reader that closed the pipe has read enough.
             let _ = error.print();
             return Ok(None);
         }
@@ -349,14 +349,14 @@ pub(crate) fn parse() -> Result<Option<Cli>, Failure> {
     Ok(Some(Cli { backend: given.backend, verb: given.verb }))
 }
 
-/// The definition, complete with what clap adds to it.
+/// Returns the definition, complete with the additions of clap.
 pub(crate) fn definition() -> clap::Command {
     let mut definition = Arguments::command().disable_help_subcommand(true);
     definition.build();
     definition
 }
 
-/// How a verb is written, or `run` if none was meant.
+/// Returns the usage of a verb, or of `run` without one.
 pub(crate) fn usage(verb: Option<&str>) -> String {
     let mut definition = definition();
     let verb = definition.find_subcommand_mut(verb.unwrap_or("run"));
@@ -364,8 +364,8 @@ pub(crate) fn usage(verb: Option<&str>) -> String {
     usage.trim_start_matches("Usage: ").trim().to_owned()
 }
 
-/// The URL to use: the option's, else that of the environment, else the default. For verbs that have
-/// use for one; the others do not look.
+/// Returns the URL: the option's, else that of the environment, else the default. Only verbs that
+/// use a URL read it.
 pub(crate) fn backend(option: Option<String>) -> Result<String, Failure> {
     choose(option, std::env::var_os("LOCK_BACKEND"))
 }

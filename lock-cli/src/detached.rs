@@ -12,7 +12,7 @@ use crate::progress::Progress;
 use crate::reach::{self, Capability};
 use crate::signals::{ENDING, Signals};
 
-/// What acquire prints.
+/// The output of acquire.
 #[derive(Serialize)]
 struct Acquired<'a> {
     name: &'a str,
@@ -22,7 +22,7 @@ struct Acquired<'a> {
     expires_in_ms: u64,
 }
 
-/// What renew prints.
+/// The output of renew.
 #[derive(Serialize)]
 struct Renewed<'a> {
     name: &'a str,
@@ -51,7 +51,7 @@ pub(crate) async fn acquire(url: &str, order: &Acquire) -> Result<Exit, Failure>
     }
 }
 
-/// lockctl itself will be gone: what others see is who has started it.
+/// Returns the label that others see: the process that started lockctl, which itself will be gone.
 fn label() -> Label {
     let host = gethostname().unwrap_or_default();
     Label::new(&format!("{}:{}", host.to_string_lossy(), getppid()))
@@ -59,7 +59,7 @@ fn label() -> Label {
 
 fn configured_lock(locks: &Locker, order: &Acquire) -> Result<Lock, Failure> {
     let lock = locks.lock(order.name.get())?.detachable();
-    // What is printed is what there is: a renewal in the background would make it wrong.
+    // The output must stay true: a renewal in the background would make it wrong.
     let lock = lock.renewal(RenewalPolicy::off());
     Ok(match order.ttl {
         Some(ttl) => lock.ttl(ttl),
@@ -67,8 +67,8 @@ fn configured_lock(locks: &Locker, order: &Acquire) -> Result<Lock, Failure> {
     })
 }
 
-/// Tells the caller what it holds, and leaves the lock to it. A lock that nobody was told of is let
-/// go: dropping the guard does that.
+/// Prints the hold, and leaves the lock to the caller. If the output fails, dropping the guard
+/// releases the lock.
 async fn print_and_detach(guard: LockGuard, signals: &mut Signals) -> Result<(), Failure> {
     let acquired = Acquired {
         name: guard.name().as_str(),
@@ -83,7 +83,7 @@ async fn print_and_detach(guard: LockGuard, signals: &mut Signals) -> Result<(),
         }
         signal = signals.next() => return Err(Failure::signalled(signal)),
     }
-    // An error if the lease ended before the line was read.
+    // Fails if the lease expired before the line was read.
     guard.detach().await?;
     Ok(())
 }

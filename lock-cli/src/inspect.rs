@@ -1,4 +1,4 @@
-//! `lockctl inspect` and `list`: looking from outside.
+//! `lockctl inspect` and `list`: state without changes.
 
 use std::fmt::Write as _;
 use std::ops::ControlFlow;
@@ -46,7 +46,8 @@ pub(crate) async fn list(url: &str, order: &List) -> Result<Exit, Failure> {
     Ok(Exit::SUCCESS)
 }
 
-/// Shows all locks, sorted by name, a page at a time: there may be millions. Until `show` breaks off.
+/// Shows all locks, sorted by name, one page at a time because there may be millions, until `show`
+/// stops.
 async fn each_page(
     locks: &Locker,
     prefix: &str,
@@ -142,7 +143,7 @@ impl<'a> HolderReport<'a> {
     }
 }
 
-/// A lock for people.
+/// Returns a lock as text for people.
 fn text(name: &LockName, state: &LockState, show_owner: bool) -> String {
     let held = if state.holders.is_empty() { "free" } else { "held" };
     let mut text = format!("lock {name} is {held}\n");
@@ -166,7 +167,7 @@ fn text(name: &LockName, state: &LockState, show_owner: bool) -> String {
             Ok(holders) => {
                 holders.iter().map(|h| describe(h, show_owner)).collect::<Vec<_>>().join("; ")
             }
-            Err(fault) => format!("does not say: {fault}"),
+            Err(fault) => format!("no answer: {fault}"),
         };
         let _ = writeln!(text, "  {}: {sees}", member.name);
     }
@@ -176,7 +177,7 @@ fn text(name: &LockName, state: &LockState, show_owner: bool) -> String {
 /// Shows the key under which clients of other libraries find the lock.
 pub(crate) fn describe_key(name: &LockName, key: &str) -> String {
     let note = if key.ends_with(name.as_str()) { "" } else { " (the name is encoded)" };
-    // A prefix may contain anything.
+    // A prefix may contain any character.
     format!("{}{note}", key.escape_debug())
 }
 
@@ -199,7 +200,7 @@ fn line(name: &LockName, state: &LockState) -> String {
     format!("{name}\t{}\n", holders.join("; "))
 }
 
-/// What a holder says of itself, and the part of its owner id that gives no right.
+/// Returns the label of a holder, and the part of its owner id that gives no right.
 pub(crate) fn describe(holder: &Holder, show_owner: bool) -> String {
     let owner = match holder.owner {
         None => "of another kind, without an owner id".to_owned(),
@@ -207,7 +208,7 @@ pub(crate) fn describe(holder: &Holder, show_owner: bool) -> String {
         Some(owner) => format!("{}…", owner.short()),
     };
     match &holder.label {
-        // Another client may have written it: nothing that a terminal obeys.
+        // Another client may have written it: terminal escapes are disarmed.
         Some(label) => format!("{} ({owner})", label.as_str().escape_debug()),
         None => owner,
     }

@@ -2,20 +2,19 @@
 //!
 //! A library, so that another program of this workspace can be `lockctl`, too: see [`main`].
 //!
-//! `lib.rs` reads the arguments and turns the outcome into an exit status. What can be said is in
-//! `cli.rs` and `values.rs`, the long help in `help.rs`, the answer to wrong usage in `advice.rs`;
-//! completions and manual pages are made from that in `manual.rs`.
+//! `lib.rs` reads the arguments and turns the outcome into an exit status. `cli.rs` and `values.rs`
+//! define the arguments, `help.rs` the long help, `advice.rs` the answer to wrong usage.
+//! `manual.rs` generates completions and manual pages from that.
 //!
-//! `run.rs` is the verb that holds a lock while a command runs. `job.rs` is the command as a process
-//! group, `terminal.rs` its share of the terminal, `signals.rs` what is forwarded to it, `group.rs`
-//! what has to be done to the script or pipeline around lockctl. Two verbs are for lockctl itself:
-//! `exec.rs` is the few lines that run between lockctl and a command that must not outlive it,
-//! `death.rs` how lockctl dies of a signal.
+//! `run.rs` is the verb that holds a lock while a command runs. `job.rs` is the command as a
+//! process group, `terminal.rs` its share of the terminal, `signals.rs` the signals forwarded to
+//! it, and `group.rs` the script or pipeline around lockctl. Two verbs are internal: `exec.rs` runs
+//! between lockctl and a command that must not outlive it, and `death.rs` makes lockctl die of a
+//! signal.
 //!
-//! `detached.rs` has the verbs of a lock that outlives lockctl, `inspect.rs` those that only look, and
-//! `break_lock.rs` the one that ends a hold by force. `acquire.rs` is what verbs share that wait for a
-//! lock, `reach.rs` how a backend is found that can do what a verb needs, `output.rs` is stdout, and
-//! `progress.rs` what a wait shows.
+//! `detached.rs` has the verbs of a lock that outlives lockctl, `inspect.rs` those that only read,
+//! and `break_lock.rs` the one that ends a hold by force. `acquire.rs` waits for a lock, `reach.rs`
+//! finds a backend that supports a verb, `output.rs` is stdout, and `progress.rs` shows a wait.
 
 mod acquire;
 mod advice;
@@ -75,8 +74,8 @@ fn perform() -> Result<Exit, Failure> {
     }
 }
 
-/// One thread, and it is the main one: a command that is to die with lockctl is tied to the thread
-/// that started it.
+/// Runs a verb on this thread, the main one: a command that is to die with lockctl is tied to the
+/// thread that started it.
 fn block_on(verb: impl Future<Output = Result<Exit, Failure>>) -> Result<Exit, Failure> {
     signals::unblock();
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -84,7 +83,7 @@ fn block_on(verb: impl Future<Output = Result<Exit, Failure>>) -> Result<Exit, F
         .build()
         .map_err(|error| Failure::internal("cannot start", &error))?;
     let outcome = runtime.block_on(verb);
-    // Not a plain drop, which waits for blocking calls: they may be stuck in a file system.
+    // Not a plain drop, which waits for blocking calls: they may hang in a file system.
     runtime.shutdown_background();
     outcome
 }

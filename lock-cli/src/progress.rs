@@ -1,4 +1,4 @@
-//! The progress of `lockctl run` on stderr: a wait, an acquisition, a loss.
+//! The progress of `lockctl run` on stderr: waits, acquisitions, losses.
 
 use std::convert::Infallible;
 use std::io::{IsTerminal as _, Write as _, stderr};
@@ -15,26 +15,26 @@ use crate::exit::say;
 use crate::inspect::{self, HolderReport};
 use crate::output::{json, millis, rounded};
 
-/// A wait that is shorter is not shown.
+/// A shorter wait is not shown.
 const FIRST_REPORT: Duration = Duration::from_millis(200);
-/// How often the line on a terminal is written anew.
+/// How often the line on a terminal is rewritten.
 const TERMINAL_PERIOD: Duration = Duration::from_secs(1);
-/// Elsewhere each pause is twice as long as the one before, up to this.
+/// The longest pause elsewhere. Each pause is twice as long as the one before.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
-/// A server that does not say who holds the lock is not waited for.
+/// The longest wait for a server to say which client holds the lock.
 const INSPECT_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The form of the messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Format {
     Silent,
-    /// One line, which changes and goes.
+    /// One line, which is rewritten and erased.
     Terminal,
     Lines,
     Json,
 }
 
-/// Tells about one lock.
+/// The reporter of one lock.
 pub(crate) struct Progress<'a> {
     form: Format,
     name: &'a LockName,
@@ -161,7 +161,7 @@ impl<'a> Progress<'a> {
     }
 }
 
-/// The line on a terminal, which goes when this is dropped.
+/// A guard that erases the line on a terminal.
 struct EraseOnDrop(Format);
 
 impl Drop for EraseOnDrop {
@@ -183,7 +183,7 @@ pub(crate) async fn seen(locks: &Locker, name: &LockName) -> LockState {
     }
 }
 
-/// "held by …", if that is known.
+/// Returns "held by …", if the holder is known.
 pub(crate) fn held_by(holders: &[Holder]) -> Option<String> {
     let each = holders.iter().map(|holder| {
         let since = holder.held_for.map(|span| format!(", for {}", rounded(span)));
@@ -193,12 +193,12 @@ pub(crate) fn held_by(holders: &[Holder]) -> Option<String> {
     (!all.is_empty()).then(|| format!("held by {all}"))
 }
 
-/// Written at once: others may write there too. If nobody can read it, so be it.
+/// Writes at once, because other processes may write there too. A failure is ignored.
 fn write(text: &str) {
     let _ = stderr().write_all(text.as_bytes());
 }
 
-/// A shell that has put lockctl into the background uses the terminal itself.
+/// Returns false if a shell has put lockctl into the background: it then uses the terminal itself.
 fn is_in_foreground() -> bool {
     tcgetpgrp(stderr()) == Ok(getpgrp())
 }

@@ -67,19 +67,19 @@ async fn run_under(url: &str, order: &Run, progress: &Progress<'_>) -> Result<Ex
     let exit =
         release_after_command(&locks, guard, order, Exit::of_command(ended.status), &mut signals)
             .await;
-    // Not before the lock is let go: lockctl dies of it, or waits with a script that does.
+    // Only after the release: lockctl dies of the signal, or stays with a script that does.
     match ended.interrupt.map(Interrupt::pass_on) {
         Some(death) => exit.and(Err(death)),
         None => exit,
     }
 }
 
-/// How long before its lease ends the command is asked to stop.
+/// The time before the end of the lease at which the command is asked to stop.
 #[derive(Clone, Copy)]
 struct Grace {
     asked: Duration,
     ttl: Duration,
-    /// The longest lease that was seen so far: some are shorter than the ttl, and renewed all the sooner.
+    /// The longest lease so far: some are shorter than the ttl, and renewed earlier.
     longest: Duration,
 }
 
@@ -125,7 +125,7 @@ async fn start(guard: &LockGuard, order: &Run) -> Result<Job, Failure> {
     let variables = [
         ("LOCK_NAME", Some(guard.name().as_str().to_owned())),
         ("LOCK_OWNER", Some(guard.owner().expose())),
-        // Without one, not that of a lockctl around this one either.
+        // Without a token, that of an outer lockctl is removed, too.
         ("LOCK_FENCING_TOKEN", token),
     ];
     let ticket = guard.ticket().await;
@@ -139,7 +139,7 @@ async fn start(guard: &LockGuard, order: &Run) -> Result<Job, Failure> {
     Job::start(&order.command, &variables, &tie)
 }
 
-/// What a command inherits to keep the kernel's lock.
+/// Returns the descriptor that a command inherits to keep the kernel's lock.
 #[cfg(feature = "file")]
 fn descriptor(ticket: &Ticket) -> Option<BorrowedFd<'_>> {
     lock_any::file::descriptor(ticket)
@@ -150,7 +150,7 @@ fn descriptor(_: &Ticket) -> Option<BorrowedFd<'_>> {
     None
 }
 
-/// What a command inherits so that the next waiter sleeps until it ends.
+/// Returns the descriptor that a command inherits so that the next waiter sleeps until it ends.
 #[cfg(feature = "file")]
 fn place_descriptor(ticket: &Ticket) -> Option<OwnedFd> {
     lock_any::file::place_descriptor(ticket)
@@ -161,7 +161,7 @@ fn place_descriptor(_: &Ticket) -> Option<OwnedFd> {
     None
 }
 
-/// Lets the lock go after the command has ended by itself.
+/// Releases the lock after the command has ended by itself.
 async fn release_after_command(
     locks: &Locker,
     guard: LockGuard,
@@ -174,7 +174,7 @@ async fn release_after_command(
     let answer = tokio::select! {
         answer = guard.release() => answer,
         signal = ending(signals), if may_take_long => {
-            say(&format!("lock {} is let go earlier than --min-hold says", order.name.get()));
+            say(&format!("lock {} is released before the end of --min-hold", order.name.get()));
             return Err(Failure::signalled(signal));
         }
     };
@@ -183,8 +183,8 @@ async fn release_after_command(
         Err(error) if matches!(error.kind(), ErrorKind::Lost | ErrorKind::NotHeld) => {
             Err(error.into())
         }
-        // The command ran under the lock to its end: its status counts. What is not known is only
-        // how soon the next one gets in.
+        // The command ran under the lock to its end: its status counts. Only the time of the
+        // release is unknown.
         Err(error) => {
             let bound = error.free_within().map(|bound| {
                 format!("; it is free after {:.1} s at the latest", bound.as_secs_f64())
@@ -201,15 +201,15 @@ async fn ending(signals: &mut Signals) -> Signal {
         if ENDING.contains(&signal) {
             return signal;
         }
-        // There is no command any more that could stop, and lockctl with it. The terminal has told
-        // the others in the group.
+        // Without a command that could stop, lockctl stops itself. The terminal has signalled the
+        // rest of the group.
         if signal == Signal::SIGTSTP && !group::is_orphaned() {
             let _ = raise(Signal::SIGSTOP);
         }
     }
 }
 
-/// How the command ended, and whether it was us.
+/// The end of the command, and whether lockctl caused it.
 struct Completion {
     status: ExitStatus,
     stop: Option<Stop>,
@@ -220,7 +220,7 @@ struct Completion {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Interrupt {
     signal: Signal,
-    /// From the terminal, which did not signal lockctl's own group: it was not in the foreground.
+    /// The terminal sent it, but not to lockctl's own group, which was not in the foreground.
     by_terminal: bool,
 }
 
@@ -240,10 +240,10 @@ impl Interrupt {
     }
 }
 
-/// What was done to the command on account of the lock.
+/// The signal sent to the command because of the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Stop {
-    /// SIGTERM: no renewal is acknowledged, and the lease draws to its end.
+    /// SIGTERM: no renewal is acknowledged, and the lease is about to expire.
     Asked,
     /// SIGKILL.
     Killed,
@@ -257,7 +257,8 @@ impl Stop {
         }
     }
 
-    /// The lock counts as lost even if it is not yet: the command was not allowed to do its work.
+    /// Returns the failure. The lock counts as lost even if it is not yet: the command could not
+    /// finish.
     fn failure(self, guard: &LockGuard) -> Failure {
         let name = guard.name();
         let message = match self {
@@ -274,19 +275,19 @@ impl Stop {
     }
 }
 
-/// When a command that was stopped, and lockctl with it, goes on.
+/// When a command resumes that was stopped together with lockctl.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ResumePolicy {
     /// It was not stopped, or not with lockctl.
     Never,
-    /// There was no shell to stop for, or no word of it comes.
+    /// At once: there was no shell to stop for, or its SIGCONT does not arrive.
     AtOnce,
-    /// With the SIGCONT that lockctl goes on by. That is the only one that the command gets: who is told twice
-    /// would go on although a key has stopped it in between.
+    /// With the SIGCONT that resumes lockctl. The command gets only that one: a second one would
+    /// resume a command that a key has stopped in between.
     WithLockctl,
 }
 
-/// A command that runs, and the lock that it runs under.
+/// A supervisor of a command that runs under a lock.
 struct Supervisor<'a> {
     guard: &'a LockGuard,
     job: Job,
@@ -296,9 +297,9 @@ struct Supervisor<'a> {
     grace: Grace,
     stop: Option<Stop>,
     resumes: ResumePolicy,
-    /// When, if there is a shell to stop for.
+    /// The policy, if there is a shell to stop for.
     after_a_stop: ResumePolicy,
-    /// What was sent to the command on behalf of others.
+    /// The signals that were forwarded to the command.
     forwarded: Vec<Signal>,
 }
 
@@ -324,8 +325,8 @@ impl<'a> Supervisor<'a> {
         self.hand_over_terminal();
         let mut pending_signal = None;
         loop {
-            // The lock first, whatever it was that woke us: this process may have been stopped for
-            // long, and then nothing may help the command along.
+            // Check the lock first after each wake-up: this process may have been stopped for long,
+            // and then no signal may help the command continue.
             let next_check_in = self.enforce_lease();
             if self.job.has_ended() {
                 return self.end();
@@ -350,12 +351,12 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// Stops the command if the lock demands it. Tells when to look again, if there is a lease.
+    /// Stops the command if the lock demands it. Returns when to check again, if there is a lease.
     fn enforce_lease(&mut self) -> Option<Duration> {
-        /// Timers stand still while a machine is suspended, and leases do not: after it wakes up,
-        /// the command runs on unlocked for no longer than this.
+        /// Timers stop while a machine is suspended, and leases do not: after it wakes up, the
+        /// command runs unlocked for no longer than this.
         const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-        /// For the kernel to deliver SIGKILL, and to be late.
+        /// The time for the kernel to deliver SIGKILL, possibly late.
         const LAST_CALL: Duration = Duration::from_millis(250);
 
         let left = self.guard.valid_for();
@@ -391,9 +392,9 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// A stop by job control stops lockctl as well, and the script or pipeline that it is part of, or
-    /// the shell would wait for them. They go on when the shell says so. A command that was stopped
-    /// in any other way just keeps its lock.
+    /// Stops lockctl, and the script or pipeline around it, together with a command that job
+    /// control has stopped: the shell would wait for them. They resume when the shell says so. A
+    /// command stopped in any other way keeps its lock.
     fn stop_with_the_command(&mut self) {
         use Signal::{SIGCONT, SIGSTOP, SIGTSTP, SIGTTIN, SIGTTOU};
         let Some(terminal) = &mut self.terminal else { return };
@@ -403,7 +404,7 @@ impl<'a> Supervisor<'a> {
             }
             Some(SIGTTIN | SIGTTOU) if group::stop() => self.resumes = self.after_a_stop,
             Some(SIGTSTP) => self.stop_by_key(),
-            // This is how a lockctl stops that is the command, or part of it.
+            // A lockctl stops so if it is the command, or part of it.
             Some(SIGSTOP) if terminal.is_given() || self.forwarded.contains(&SIGTSTP) => {
                 self.stop_by_key();
             }
@@ -435,7 +436,7 @@ impl<'a> Supervisor<'a> {
         }
     }
 
-    /// True if the command has the terminal now, and goes on if it was stopped.
+    /// Gives the terminal to the command. Returns true if the command has it now, and is resumed.
     fn hand_over_terminal(&mut self) -> bool {
         let Some(terminal) = &mut self.terminal else { return false };
         let given = terminal.is_for_command() && terminal.give_to(self.job.group());
@@ -448,7 +449,7 @@ impl<'a> Supervisor<'a> {
 
     fn end(mut self) -> Result<Completion, Failure> {
         if self.stop.is_some() {
-            // What the command left behind in its group is not to run on unlocked.
+            // Processes that the command left in its group must not run unlocked.
             self.job.signal(Signal::SIGKILL);
         }
         let had_terminal = self.terminal.as_mut().is_some_and(Terminal::take_back);
@@ -484,7 +485,7 @@ mod tests {
     const GRACE: Grace =
         Grace { asked: Duration::from_millis(980), ttl: TTL, longest: Duration::ZERO };
 
-    /// Runs a script under a lock that is not renewed. Tells how it ended, how long it ran, and
+    /// Runs a script under a lock that is not renewed. Returns how it ended, how long it ran, and
     /// whether the lock was still held then.
     async fn run_unrenewed(script: &str) -> (Completion, Duration, bool) {
         let lock = Locker::new(Memory::new()).lock("n").unwrap();

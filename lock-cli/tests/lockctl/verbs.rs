@@ -282,7 +282,7 @@ fn break_ends_the_hold_of_the_one_who_is_meant() {
         acquire(&scratch, place, &["n"]);
         let (code, stdout, stderr) = place.lockctl(&scratch, &["break", "--force", "n"]);
         assert_eq!((code, stderr.as_str()), (0, ""));
-        assert!(stdout.starts_with("lock \"n\" was taken from "), "{stdout}");
+        assert!(stdout.starts_with("lock \"n\" was broken; it was held by "), "{stdout}");
         let (code, stdout, stderr) = place.lockctl(&scratch, &["break", "--force", "n"]);
         assert_eq!((code, stdout.as_str(), stderr.lines().count()), (1, "", 1), "{stderr}");
     }
