@@ -289,7 +289,7 @@ impl<'a> Round<'a> {
                 self.next_answer_until(at + took.max(grace)).await;
             }
             (None, Some(until)) if self.asked.contains(&false) => {
-                self.next_answer_until(until).await
+                self.next_answer_until(until).await;
             }
             (None, _) => {
                 // Each call has its time limit.

@@ -731,7 +731,7 @@ async fn a_member_that_has_not_heard_of_a_release_keeps_out_who_misses_another_o
         if missing.is_some() {
             match other.try_acquire(&next).await {
                 Ok(Attempt::Contended { expires_in: Some(expires_in) }) => {
-                    assert!(expires_in <= TTL)
+                    assert!(expires_in <= TTL);
                 }
                 unexpected => panic!("without {missing:?}: {unexpected:?}"),
             }

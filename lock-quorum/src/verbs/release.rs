@@ -164,7 +164,7 @@ impl QuorumClaim {
     fn has_nothing_to_release(&self, record: &MemberRecord, how: Option<ReleaseMode>) -> bool {
         !record.asked
             && !self.status().granted_elsewhere
-            && !how.is_some_and(|how| how.expects_late_attempt())
+            && !how.is_some_and(ReleaseMode::expects_late_attempt)
     }
 
     /// Returns true if an unanswered attempt may still be granted.

@@ -349,7 +349,7 @@ impl<'a> Batch<'a> {
         for renewal in &self.renewals[claim] {
             match renewal {
                 Some(MemberRenewal::Held(vote)) if vote.confirmation == Confirmation::Confirmed => {
-                    count.held += 1
+                    count.held += 1;
                 }
                 Some(
                     MemberRenewal::Held(_) | MemberRenewal::NotHeld(_) | MemberRenewal::Nothing,
