@@ -1,7 +1,7 @@
 //! The text of `--help` and of the manual pages below the options.
 
 pub(crate) const AFTER_ALL: &str = "\
-A lock is a lease on a name, and is known to everybody describe uses the same backend. The default one \
+A lock is a lease on a name, and is shared by all clients of the same backend. The default one \
 needs no server: file:, for the processes of this user on this host, in /run/lock/locks-<uid>. Other users \
 have other locks there; file:///dir?share=group is for the users in the group of a directory that root has \
 made by: install -d -o root -g GROUP -m 3770 /dir. Redis and others lock among hosts. lockctl \
@@ -19,7 +19,7 @@ Examples:
 
 Exit status:
   0   done; run: the command's own, 128+n if signal n ended it
-  1   inspect: the lock is free; break: there was nothing_ended to end
+  1   inspect: the lock is free; break: there was nothing to end
   64  wrong usage, name or URL, or not supported by the backend
   69  the backend is unavailable, or refuses
   70  internal error
@@ -57,7 +57,7 @@ ends it earlier. A crash frees the lock when the lease expires, or at once with 
 With file:, deleting the lock file by hand, or a break, frees the lock at once. lockctl notices that \
 at once, too, or within a second where the limit on inotify instances is reached. Waiters are served first come, first served; flock(1) and --no-wait take any free lock.
 
-A wait of more than a moment is shown on a terminal, and with -v elsewhere: describe holds the lock, and for how \
+A wait of more than a moment is shown on a terminal, and with -v elsewhere: who holds the lock, and for how \
 long. With --json, each line on stderr that begins with '{' is an event: event (waiting, acquired or lost), \
 time and name; waited_ms and holders (as in inspect --json) while it waits, waited_ms and fencing_token when \
 it has acquired, why when it has lost. The command writes to the same stderr.
@@ -92,7 +92,7 @@ show its first eight digits only.
 If lockctl is killed before the line is printed, the lock may stay held until its lease expires.
 
 Needs a backend with detached leases (file:, redis: and memcache: have them). With file:, the lease \
-stands in the lock file: it binds those describe lock through file: as well, flock(1) does not see it, and a \
+stands in the lock file: it binds all clients of file:, flock(1) does not see it, and a \
 restart of the machine ends it.
 
 Examples:
@@ -139,12 +139,12 @@ Examples:
 Exit status:
   0   it was held until now
   64  wrong usage, name or URL, or not supported by the backend
-  69  the backend is unavailable, or refuses: try reexec, or the lease ends it
+  69  the backend is unavailable, or refuses: try again, or the lease ends it
   76  not held by this owner: it has ended, or was released or broken
   77  credentials or rights are missing";
 
 pub(crate) const AFTER_INSPECT: &str = "\
-Shows, as far as the backend knows: describe holds the lock, since when, when the lease ends unless it is \
+Shows, as far as the backend knows: who holds the lock, since when, when the lease ends unless it is \
 renewed, the fencing token, and the number of waiters. The holder is shown by its label (host and \
 process id: of lockctl with run, of what started lockctl with acquire) and the first eight digits of its \
 owner id. Takes no lock and delays no client. The answer may be \
@@ -168,7 +168,7 @@ Exit status:
   77  credentials or rights are missing";
 
 pub(crate) const AFTER_LIST: &str = "\
-One lock on a line, sorted by name: the name in quotes, and describe holds it. With --json, lines as those of \
+One lock on a line, sorted by name: the name in quotes, and who holds it. With --json, lines as those of \
 inspect --json. All of them are shown, page by page: locks that come and go meanwhile may be in it or not.
 
 Needs a backend that knows its locks.
@@ -193,12 +193,12 @@ With file:, a process that holds a lock has no lease that ends: rather kill it, 
 which frees the lock at once. A break leaves the two with the lock file that they have locked, and puts a \
 new one in its place. lockctl run notices and kills its command, at once or after a third of its ttl; until \
 then both work. A command whose lockctl is gone is never notified \
-(and inside a container it has no owner any more describe could be ended: inspect shows its process, kill that).
+(and inside a container it has no owner id to compare any more: inspect shows its process, kill that).
 
-With --force, lockctl looks describe holds the lock, ends the hold of just that one, and says whose it was. \
+With --force, lockctl inspects the lock, ends the hold of just that holder, and names it. \
 With --owner, it ends that owner's hold, and a newer one is left alone. The holders of other lock \
 libraries have no owner id that could be compared: end their holds with their own tools. If it is not known whether the hold was \
-ended, that is an error and says so: inspect shows describe holds the lock now.
+ended, that is an error and says so: inspect shows who holds the lock now.
 
 Examples:
   lockctl inspect nightly && lockctl break --force nightly
@@ -206,7 +206,7 @@ Examples:
 
 Exit status:
   0   ended
-  1   there was nothing_ended to end: the lock is free, or held by another owner
+  1   there was nothing to end: the lock is free, or held by another owner
   64  wrong usage, name or URL, or not supported by the backend
   69  the backend is unavailable, or refuses
   77  credentials or rights are missing";

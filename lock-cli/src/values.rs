@@ -28,7 +28,7 @@ pub(crate) fn span(text: &str) -> Result<Duration, String> {
 /// Parses the longest wait. As in flock(1), zero means not to wait.
 pub(crate) fn patience(text: &str) -> Result<Duration, String> {
     duration(text).and_then(bounded).ok_or_else(|| {
-        "write a duration of at most 30days, such as 10 (seconds), 0.5, 10s or 2h, or close_after it out \
+        "write a duration of at most 30days, such as 10 (seconds), 0.5, 10s or 2h, or leave it out \
          to wait for ever"
             .to_owned()
     })
