@@ -5,20 +5,21 @@
 use std::time::Duration;
 
 #[tokio::main]
-async fn main() -> Result<(), lock_any::Error> {
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let locks = lock_any::connect("file:").await?; // or redis://…, zookeeper://…
     let lock = locks.lock("orders/42")?.ttl(Duration::from_secs(30));
-    let Some(guard) = lock.try_acquire().await? else {
+    // Acquires, runs and releases. The work is dropped if the lock is lost.
+    let paid = lock.try_run(async |guard| pay_order(guard.require_token()?.as_i64()).await).await?;
+    if paid.is_none() {
         println!("another process pays this order");
-        return Ok(());
-    };
-    guard.run(pay_order()).await?; // drops the work and fails if the lock is lost
-    guard.release().await?; // fails if the lock was lost before this
+    }
     locks.close().await?;
     Ok(())
 }
 
-async fn pay_order() {
+/// Stands for `UPDATE orders SET paid = true, fence = $1 WHERE id = 42 AND fence <= $1`.
+async fn pay_order(fence: i64) -> Result<(), lock_any::Error> {
     lock_any::clock::sleep(Duration::from_secs(3)).await;
-    println!("order 42 is paid");
+    println!("order 42 is paid, under token {fence}");
+    Ok(())
 }

@@ -160,7 +160,7 @@ async fn open(url: Url, max_ttl: Option<Duration>) -> Result<LockerBuilder, Erro
 /// A backend that is no quorum.
 async fn server(url: Url, max_ttl: Option<Duration>) -> Result<LockerBuilder, Error> {
     Ok(match url.scheme() {
-        "memory" => memory(&url)?,
+        "memory" => memory(url)?,
         #[cfg(feature = "file")]
         "file" => file_backend(url)?,
         #[cfg(not(feature = "file"))]
@@ -225,18 +225,23 @@ fn parse(url: &str) -> Result<(Url, CommonOptions), Error> {
     Ok((url, common))
 }
 
-fn memory(url: &Url) -> Result<LockerBuilder, Error> {
+fn memory(mut url: Url) -> Result<LockerBuilder, Error> {
     use std::sync::LazyLock;
 
     // The same URL names the same locks, as with every other backend.
     static SPACE: LazyLock<Memory> = LazyLock::new(Memory::new);
 
+    let private = url.take("private")?;
     url.no_more_options()?;
     if !matches!(url.location(), "" | "//") {
         let why = "nothing goes between the scheme and the options: write memory:";
         return Err(Error::new(ErrorKind::Invalid, why));
     }
-    Ok(Locker::builder(SPACE.clone()))
+    match private.as_deref() {
+        None => Ok(Locker::builder(SPACE.clone())),
+        Some("yes") => Ok(Locker::builder(Memory::new())),
+        Some(_) => Err(Error::new(ErrorKind::Invalid, "the URL option private is yes")),
+    }
 }
 
 #[cfg(feature = "file")]

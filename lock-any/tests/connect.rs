@@ -47,6 +47,17 @@ async fn a_shared_directory_is_asked_for_by_an_option() {
 }
 
 #[tokio::test]
+async fn a_private_memory_is_a_space_of_its_own() {
+    let one = connect("memory:?private=yes").await.unwrap();
+    let other = connect("memory:?private=yes").await.unwrap();
+    let _guard = one.lock("private").unwrap().try_acquire().await.unwrap().expect("free");
+    assert!(other.lock("private").unwrap().try_acquire().await.unwrap().is_some());
+    let shared = connect("memory:").await.unwrap();
+    assert!(shared.lock("private").unwrap().try_acquire().await.unwrap().is_some());
+    assert!(connect("memory:?private=no").await.is_err());
+}
+
+#[tokio::test]
 async fn memory_is_one_lock_space_per_process() {
     let (one, other) = (connect("memory:").await.unwrap(), connect("memory://").await.unwrap());
     let guard = one.lock("shared").unwrap().acquire().await.unwrap();

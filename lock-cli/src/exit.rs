@@ -166,7 +166,10 @@ fn one_line(text: &str) -> String {
 /// command: the renewal of the lock may be dead.
 pub(crate) fn end_panics_in_one_line() {
     std::panic::set_hook(Box::new(|panic| {
-        let text = panic.payload_as_str().unwrap_or("no reason given");
+        let payload = panic.payload();
+        let text = payload.downcast_ref::<&str>().copied();
+        let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+        let text = text.unwrap_or("no reason given");
         let place = panic.location().map(ToString::to_string);
         say(&format!(
             "internal error, please report it: {text} ({})",

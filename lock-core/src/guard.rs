@@ -37,6 +37,20 @@ use crate::wheel;
 /// blocks or panics, wherever it happens: outside of a runtime, after its end, while unwinding. In a
 /// process that was forked from the holder's, it does nothing.
 ///
+/// # Sharing
+///
+/// Tasks may share a guard in an `Arc`. The last one releases it and gets the answer:
+///
+/// ```
+/// # use std::sync::Arc;
+/// # async fn last(guard: Arc<lock_core::LockGuard>) -> Result<(), lock_core::Error> {
+/// match Arc::into_inner(guard) {
+///     Some(guard) => guard.release().await,
+///     None => Ok(()), // another task still has it
+/// }
+/// # }
+/// ```
+///
 /// # When the application hangs
 ///
 /// The lock is renewed as long as the process lives and the guard exists, also while the runtime that
@@ -71,6 +85,19 @@ impl LockGuard {
     #[must_use]
     pub fn fencing_token(&self) -> Option<FencingToken> {
         self.hold().token
+    }
+
+    /// Returns the fencing token, for resources that must not be written without one.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Unsupported`] if the backend declares [`Fencing::None`](crate::Fencing::None).
+    pub fn require_token(&self) -> Result<FencingToken, Error> {
+        let hold = self.hold();
+        hold.token.ok_or_else(|| {
+            let error = Error::new(ErrorKind::Unsupported, "its grants have no fencing tokens");
+            hold.engine.explain(error, "get the token of", Some(&hold.name))
+        })
     }
 
     /// True while the lock is certainly ours, under the assumptions that the backend documents.
@@ -261,6 +288,14 @@ impl LockGuard {
         };
         parted
             .unwrap_or_else(|interrupted| Err(Error::interrupted(interrupted)))
+            .inspect(|()| {
+                tracing::debug!(
+                    lock.name = %explained.name,
+                    lock.backend = explained.engine.caps.backend,
+                    lock.owner = %explained.tenure.owner.short(),
+                    "released"
+                );
+            })
             .map_err(|error| explained.engine.explain(error, "release", Some(&explained.name)))
     }
 

@@ -78,6 +78,7 @@ mod runtime_probe;
 mod token;
 pub mod url;
 mod wheel;
+mod work;
 
 pub use backend::{Backend, Effect};
 pub use capabilities::{
@@ -92,3 +93,4 @@ pub use memory::Memory;
 pub use name::{ENCODING_VERSION, Encoding, LockName};
 pub use owner::{Label, OwnerId};
 pub use token::{FenceGate, FencingToken};
+pub use work::RunError;

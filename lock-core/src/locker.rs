@@ -276,7 +276,12 @@ impl Locker {
     /// # Cancel safety
     ///
     /// Dropping the future changes nothing.
-    pub async fn inspect(&self, name: &LockName) -> Result<LockState, Error> {
+    pub async fn inspect<N>(&self, name: N) -> Result<LockState, Error>
+    where
+        N: TryInto<LockName>,
+        Error: From<N::Error>,
+    {
+        let name = &name.try_into().map_err(Error::from)?;
         let explain = |error| self.engine.explain(error, "inspect", Some(name));
         self.demand(self.engine.caps.inspecting, "inspect").map_err(explain)?;
         let verb = async { self.engine.backend.inspect(name).await };
@@ -320,7 +325,12 @@ impl Locker {
     /// # Cancel safety
     ///
     /// Dropping the future leaves open whether the hold was ended.
-    pub async fn break_lock(&self, name: &LockName, expected: &OwnerId) -> Result<bool, Error> {
+    pub async fn break_lock<N>(&self, name: N, expected: &OwnerId) -> Result<bool, Error>
+    where
+        N: TryInto<LockName>,
+        Error: From<N::Error>,
+    {
+        let name = &name.try_into().map_err(Error::from)?;
         let explain = |error| self.engine.explain(error, "break", Some(name));
         self.demand(self.engine.caps.breaking, "break").map_err(explain)?;
         let verb = async {
@@ -653,31 +663,71 @@ impl Lock {
         let mut seeking = self.carry(claim, &waits, &caller)?;
         let interrupted = |interrupted| Err(Error::interrupted(interrupted));
         let result = async {
-            match waits {
-                Waits::Not | Waits::ForEver => seeking.await.unwrap_or_else(interrupted),
-                Waits::For(wait) => {
-                    tokio::select! {
-                        biased;
-                        result = &mut seeking => result.unwrap_or_else(interrupted),
-                        cut = Box::pin(self.engine.within(async {
-                            sleep(wait).await;
-                            caller.cut(self.engine.settings.timeout).await
-                        })) => cut.map(|()| None),
+            let seeking = async {
+                match waits {
+                    Waits::Not | Waits::ForEver => seeking.await.unwrap_or_else(interrupted),
+                    Waits::For(wait) => {
+                        tokio::select! {
+                            biased;
+                            result = &mut seeking => result.unwrap_or_else(interrupted),
+                            cut = Box::pin(self.engine.within(async {
+                                sleep(wait).await;
+                                caller.cut(self.engine.settings.timeout).await
+                            })) => cut.map(|()| None),
+                        }
                     }
                 }
+            };
+            if matches!(waits, Waits::Not) || !tracing::enabled!(tracing::Level::INFO) {
+                return seeking.await;
+            }
+            tokio::select! {
+                biased;
+                result = seeking => result,
+                never = Box::pin(self.report_long_wait()) => match never {},
             }
         }
         .instrument(span.clone())
         .await;
         match &result {
             Ok(Some(guard)) => {
-                span.record("lock.token", guard.fencing_token().map(FencingToken::as_u64));
+                let token = guard.fencing_token().map(FencingToken::as_u64);
+                span.record("lock.token", token);
                 span.record("lock.outcome", "acquired");
+                span.in_scope(|| tracing::debug!("acquired"));
             }
-            Ok(None) => drop(span.record("lock.outcome", "contended")),
+            Ok(None) => {
+                span.record("lock.outcome", "contended");
+                span.in_scope(|| tracing::debug!("contended"));
+            }
             Err(error) => drop(span.record("lock.outcome", tracing::field::debug(error.kind()))),
         }
         result.map_err(|error| self.explain(error))
+    }
+
+    /// Logs a wait that lasts, with the holder, once: an operator looks for the process to blame.
+    async fn report_long_wait(&self) -> Infallible {
+        const LONG: Duration = Duration::from_secs(10);
+        let report = async {
+            sleep(LONG).await;
+            let seen = match self.engine.caps.inspecting {
+                Support::Present => {
+                    let verb = async { self.engine.backend.inspect(&self.name).await };
+                    self.engine.call(self.engine.settings.timeout, verb).await.ok()
+                }
+                Support::Absent => None,
+            };
+            let holder = seen.as_ref().and_then(|seen| seen.holders.first());
+            tracing::info!(
+                lock.holder = holder.and_then(|holder| holder.label.as_ref()).map(Label::as_str),
+                lock.waiting = seen.as_ref().and_then(|seen| seen.waiting),
+                "still waiting after 10 s"
+            );
+            Ok(())
+        };
+        // Without a runtime the wait itself ends with an error.
+        let _ = self.engine.within(report).await;
+        std::future::pending().await
     }
 
     fn claim(&self, waits: &Waits) -> Claim {

@@ -1,5 +1,6 @@
 //! Lock names, and the one encoding that turns them into keys, nodes and file names.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -91,6 +92,38 @@ impl TryFrom<String> for LockName {
     }
 }
 
+impl TryFrom<&String> for LockName {
+    type Error = Error;
+
+    fn try_from(name: &String) -> Result<Self, Error> {
+        Self::new(name)
+    }
+}
+
+impl TryFrom<Cow<'_, str>> for LockName {
+    type Error = Error;
+
+    fn try_from(name: Cow<'_, str>) -> Result<Self, Error> {
+        Self::new(name)
+    }
+}
+
+impl TryFrom<Box<str>> for LockName {
+    type Error = Error;
+
+    fn try_from(name: Box<str>) -> Result<Self, Error> {
+        Self::new(name)
+    }
+}
+
+impl TryFrom<Arc<str>> for LockName {
+    type Error = Error;
+
+    fn try_from(name: Arc<str>) -> Result<Self, Error> {
+        Self::new(name)
+    }
+}
+
 impl From<&LockName> for LockName {
     fn from(name: &LockName) -> Self {
         name.clone()
@@ -107,7 +140,7 @@ impl serde::Serialize for LockName {
 #[cfg(feature = "serde")]
 impl<'de> serde::Deserialize<'de> for LockName {
     fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let text = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
+        let text = <Cow<'de, str>>::deserialize(deserializer)?;
         Self::new(text).map_err(serde::de::Error::custom)
     }
 }

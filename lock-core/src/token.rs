@@ -59,10 +59,22 @@ impl FencingToken {
         self.0
     }
 
+    /// Returns the token as databases store it. It is never negative.
+    #[must_use]
+    pub fn as_i64(self) -> i64 {
+        i64::try_from(self.0).unwrap_or(i64::MAX)
+    }
+
     /// A token read back from where [`as_u64`](Self::as_u64) was stored.
     #[must_use]
     pub fn from_u64(number: u64) -> Self {
         Self(number)
+    }
+}
+
+impl From<FencingToken> for u64 {
+    fn from(token: FencingToken) -> Self {
+        token.as_u64()
     }
 }
 

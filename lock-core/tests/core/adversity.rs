@@ -182,7 +182,7 @@ async fn a_grant_that_comes_too_late_is_not_contention() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn gone_within_covers_the_minimum_hold() {
+async fn free_within_covers_the_minimum_hold() {
     let faulty = FaultInjector::new(Arc::new(Memory::new()), |c| match c.verb {
         Verb::Release => Injection::LoseReply,
         _ => Injection::None,
@@ -196,7 +196,7 @@ async fn gone_within_covers_the_minimum_hold() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn gone_within_covers_a_renewal_that_was_not_answered() {
+async fn free_within_covers_a_renewal_that_was_not_answered() {
     let faulty = FaultInjector::new(Arc::new(Memory::new()), |c| match c.verb {
         Verb::Release => Injection::Hang,
         Verb::Renew => Injection::LoseReply,

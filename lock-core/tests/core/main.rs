@@ -20,3 +20,4 @@ mod runtimes;
 mod support;
 mod traces;
 mod urls;
+mod work;

@@ -51,7 +51,7 @@ fn child() {
         }
         "break" => {
             let locks = Locker::new(FileLocks::shared_with_group(args[0]).unwrap());
-            match locks.break_lock(&"n".try_into().unwrap(), &args[1].parse().unwrap()).await {
+            match locks.break_lock("n", &args[1].parse().unwrap()).await {
                 Ok(ended) => say(ended),
                 Err(error) => say(format!("{:?}: {error:?}", error.kind())),
             }
@@ -316,7 +316,7 @@ async fn users_of_a_group_queue_and_count_each_other() {
     let Some(stage) = Stage::set() else { return };
     let locks = stage.locker();
     let guard = locks.lock("n").unwrap().acquire().await.unwrap();
-    let waiting = async || locks.inspect(&"n".try_into().unwrap()).await.unwrap().waiting.unwrap();
+    let waiting = async || locks.inspect("n").await.unwrap().waiting.unwrap();
     let mut children = Vec::new();
     for (user, before) in [(ANN, 0), (BOB, 1), (ANN, 2)] {
         children.push(stage.start(user, &GROUP.to_string(), "wait", &[]));
@@ -439,7 +439,7 @@ async fn a_lock_is_broken_by_the_owner_of_its_file_or_by_root() {
     for (breaker, ends) in [(BOB, false), (ANN, true)] {
         let mut ann = stage.member(ANN);
         let first = token(&ann.hear());
-        let state = stage.locker().inspect(&"n".try_into().unwrap()).await.unwrap();
+        let state = stage.locker().inspect("n").await.unwrap();
         assert_eq!(state.waiting, Some(0));
         let owner = state.holders[0].owner.unwrap().expose();
         let said = stage.start(breaker, &GROUP.to_string(), "break", &[&owner]).hear();

@@ -32,16 +32,13 @@ struct Given {
 enum Command {
     /// Run seeds on a backend; those whose results are there already, by today's verdict, are left as they are
     Run(RunArgs),
-    /// Make a page and a summary of all results in a directory
+    /// Make a page of all results in a directory
     Report {
         /// Where the results are
         directory: PathBuf,
-        /// Where the page goes
-        #[arg(long, value_name = "FILE", default_value = "campaign.html")]
-        html: PathBuf,
         /// Where the summary goes, in Markdown
-        #[arg(long, value_name = "FILE")]
-        markdown: Option<PathBuf>,
+        #[arg(long, value_name = "FILE", default_value = "campaign.md")]
+        markdown: PathBuf,
     },
     /// Plant old bugs, and see whether each is seen
     Bugs(BugsArgs),
@@ -70,7 +67,7 @@ struct BugsArgs {
     /// So many seeds are tried before one counts as not seen
     #[arg(long, default_value_t = 5)]
     seeds: u64,
-    /// Where the results go, a file for each; those that are there already are left out, unless an older verdict saw them
+    /// Where the results go, a line for each; those that are there already are left out, unless an older verdict saw them
     #[arg(long, value_name = "DIR", default_value = "campaign")]
     out: PathBuf,
     /// Looks for those as well that are there already: what they say is of the code of then
@@ -128,9 +125,7 @@ struct RunArgs {
 pub fn main(backings: &[Backing]) -> ExitCode {
     let done = match Given::parse().command {
         Command::Run(args) => run(backings, &args),
-        Command::Report { directory, html, markdown } => {
-            make_report(&directory, &html, markdown.as_deref())
-        }
+        Command::Report { directory, markdown } => make_report(&directory, &markdown),
         Command::Bugs(args) => hunt(backings, &args),
         Command::Client { backend, duty } => return client(backings, &backend, &duty),
     };
@@ -274,7 +269,9 @@ fn one(
         println!("  {what}");
     }
     if args.keep || !outcome.is_clean() {
-        let path = Outcome::path(&args.out, backing.name, seed).with_extension("jsonl");
+        let histories = args.out.join(backing.name);
+        std::fs::create_dir_all(&histories)?;
+        let path = histories.join(format!("{seed}.jsonl"));
         keep_history(&path, &lines)?;
         println!("  its history: {}", path.display());
     }
@@ -293,15 +290,11 @@ fn keep_history(path: &Path, lines: &[Line]) -> io::Result<()> {
     file.flush()
 }
 
-fn make_report(directory: &Path, html: &Path, markdown: Option<&Path>) -> io::Result<bool> {
+fn make_report(directory: &Path, markdown: &Path) -> io::Result<bool> {
     let outcomes = Outcome::all(directory)?;
     let findings = Finding::all(directory)?;
-    std::fs::write(html, report::html(&outcomes, &findings))?;
-    println!("{}", html.display());
-    if let Some(markdown) = markdown {
-        std::fs::write(markdown, report::markdown(&outcomes, &findings))?;
-        println!("{}", markdown.display());
-    }
+    std::fs::write(markdown, report::markdown(&outcomes, &findings))?;
+    println!("{}", markdown.display());
     let all_seen = findings.iter().all(|finding| finding.seen.is_some());
     Ok(all_seen && outcomes.iter().all(Outcome::is_clean))
 }

@@ -228,13 +228,13 @@ impl Kind {
         name.as_str().expect("a unit variant is a string").to_owned()
     }
 
-    /// True if calls of the backend are injected inside of the client.
+    /// True if calls of the backend are disturbed inside of the client.
     #[must_use]
     pub fn is_in_calls(self) -> bool {
         self >= Self::CallsRefused && self <= Self::CallsCutOff
     }
 
-    /// True if the network is injected.
+    /// True if the network is disturbed.
     #[must_use]
     pub fn is_in_network(self) -> bool {
         self >= Self::BlackHole && self <= Self::Delay

@@ -6,7 +6,7 @@
 //! [history](lock_history), together with two counters that each lock guards, one that
 //! checks fencing tokens and one that does not.
 //!
-//! `lock-campaign run redis --for 10m` runs seed after seed, one result file each, and goes on where it
+//! `lock-campaign run redis --for 10m` runs seed after seed, one result each, and goes on where it
 //! was interrupted; `lock-campaign report` turns the files into a page.
 //!
 //! # A backend of one's own
@@ -30,10 +30,10 @@ mod desk;
 mod director;
 mod draws;
 mod kind;
+mod lines;
 mod outcome;
 pub mod report;
 mod run;
-mod scene;
 pub mod sites;
 mod times;
 mod worker;
@@ -44,5 +44,4 @@ pub use director::Around;
 pub use kind::{Kind, Offer, Scope};
 pub use outcome::{Bound, Outcome, Prompt, Settings, VERDICT};
 pub use run::{Run, on, run};
-pub use scene::{Mark, MarkKind, Row, Scene, Span, SpanKind};
 pub use times::{Losses, Spread, start_of};

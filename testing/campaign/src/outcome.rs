@@ -13,7 +13,7 @@ use crate::bugs::Finding;
 use crate::desk::Effects;
 use crate::director::Around;
 use crate::kind::Kind;
-use crate::scene::Scene;
+use crate::lines;
 use crate::times::{Losses, Spread};
 
 /// The version of the verdict: the rules that a run is judged by. A run that passed an older version
@@ -212,7 +212,7 @@ pub struct Outcome {
     pub excused_fences: u64,
     /// From the call of a release until the next waiter held.
     pub hand_offs: Spread,
-    /// Those of them that no fault injected, and their bounds.
+    /// Those of them that no fault disturbed, and their bounds.
     #[serde(default)]
     pub prompt: Option<Prompt>,
     /// From the fault that ended a holder until the next waiter held.
@@ -226,11 +226,9 @@ pub struct Outcome {
     pub resumes: Option<[Duration; 2]>,
     /// Losses that holders were told of.
     pub losses: Losses,
-    /// A piece of the history to look at.
-    pub scene: Option<Scene>,
 }
 
-/// Hand-offs that no fault injected.
+/// Hand-offs that no fault disturbed.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Prompt {
     /// How long they took.
@@ -278,60 +276,48 @@ impl Outcome {
         format!("lock-campaign run {backend} --seed {seed}{}", self.settings.to_arguments())
     }
 
-    /// Where the outcome of a seed is kept.
+    /// Returns the file with the outcomes of a backend, one a line.
     #[must_use]
-    pub fn path(directory: &Path, backend: &str, seed: u64) -> PathBuf {
-        directory.join(backend).join(format!("{seed}.json"))
+    pub fn path(directory: &Path, backend: &str) -> PathBuf {
+        directory.join(format!("{backend}.jsonl"))
     }
 
-    /// Keeps it, whole or not at all.
+    /// Stores it in the place of an earlier outcome of its seed.
     ///
     /// # Errors
     ///
-    /// It cannot be written.
+    /// The file cannot be read or written.
     pub fn keep(&self, directory: &Path) -> io::Result<()> {
-        let path = Self::path(directory, &self.backend, self.seed);
-        let unfinished = path.with_extension("unfinished");
-        if let Some(parent) = path.parent() {
-            fs::create_dir_all(parent)?;
-        }
-        fs::write(&unfinished, serde_json::to_string(self)? + "\n")?;
-        fs::rename(unfinished, path)
+        let path = Self::path(directory, &self.backend);
+        let mut all: Vec<Self> = lines::read(&path)?;
+        all.retain(|other| other.seed != self.seed);
+        all.push(self.clone());
+        all.sort_by_key(|outcome| outcome.seed);
+        lines::write(&path, &all)
     }
 
-    /// The one of a seed, if it is there.
+    /// Returns the one of a seed, if it is there.
     ///
     /// # Errors
     ///
-    /// It cannot be read.
+    /// The file cannot be read.
     pub fn of(directory: &Path, backend: &str, seed: u64) -> io::Result<Option<Self>> {
-        let path = Self::path(directory, backend, seed);
-        if path.exists() { Self::read(&path).map(Some) } else { Ok(None) }
+        let all: Vec<Self> = lines::read(&Self::path(directory, backend))?;
+        Ok(all.into_iter().find(|outcome| outcome.seed == seed))
     }
 
-    fn read(path: &Path) -> io::Result<Self> {
-        serde_json::from_slice(&fs::read(path)?)
-            .map_err(|error| io::Error::other(format!("{}: {error}", path.display())))
-    }
-
-    /// All that are kept there, by backend and seed; what came of bugs stands beside them.
+    /// Returns all in a directory, by backend and seed. The findings about planted bugs stand beside them.
     ///
     /// # Errors
     ///
-    /// One cannot be read.
+    /// A file cannot be read.
     pub fn all(directory: &Path) -> io::Result<Vec<Self>> {
         let mut all = Vec::new();
-        let mut directories = vec![directory.to_owned()];
-        while let Some(directory) = directories.pop() {
-            for entry in fs::read_dir(directory)? {
-                let path = entry?.path();
-                if path.is_dir() && Finding::is_there(&path) {
-                    continue;
-                } else if path.is_dir() {
-                    directories.push(path);
-                } else if path.extension().is_some_and(|extension| extension == "json") {
-                    all.push(Self::read(&path)?);
-                }
+        for entry in fs::read_dir(directory)? {
+            let path = entry?.path();
+            let is_of_outcomes = path.extension().is_some_and(|extension| extension == "jsonl");
+            if is_of_outcomes && path != Finding::path(directory) {
+                all.extend(lines::read::<Self>(&path)?);
             }
         }
         all.sort_by(|a: &Self, b| a.order().cmp(&b.order()));

@@ -17,7 +17,6 @@ use crate::director::Director;
 use crate::draws;
 use crate::kind::{Kind, Offer};
 use crate::outcome::{Outcome, Prompt, Settings, VERDICT};
-use crate::scene;
 use crate::sites::{self, Backing, Site, probe};
 use crate::times;
 use crate::worker::{self, Duty, Order};
@@ -35,7 +34,7 @@ const PASSING_OVER: Duration = Duration::from_millis(100);
 /// and the load of the machine adds to it: four clients with six tasks each, their proxies and the servers.
 const PROMPT: [Duration; 2] = [Duration::from_millis(50), Duration::from_millis(200)];
 
-/// No hand-off that no fault injected takes longer than this, and three leases: those before the waiter in line may be
+/// No hand-off that no fault disturbed takes longer than this, and three leases: those before the waiter in line may be
 /// silent. In 100 runs the longest took two leases, and the longest without them 0.9 s.
 const LATEST: Duration = Duration::from_secs(1);
 
@@ -46,7 +45,7 @@ const LOOKS_AWAY: Duration = Duration::from_millis(25);
 /// both stand in line.
 const IN_LINE: Duration = Duration::from_millis(500);
 
-/// Of the waits that no fault injected, one in so many has to end when certainly nobody else had the lock: otherwise
+/// Of the waits that no fault disturbed, one in so many has to end when certainly nobody else had the lock: otherwise
 /// hardly any could have been found late. What faults leave behind excuses the others, and there is little time between faults.
 const JUDGED: u64 = 20;
 
@@ -197,7 +196,6 @@ async fn verdict(
             [promised, bound.saturating_sub(promised)]
         }),
         losses: times::losses(&lines),
-        scene: scene::best(&lines),
     };
     Ok(Run { outcome, lines })
 }
@@ -228,12 +226,12 @@ fn what_failed(report: &Report, effects: &Effects) -> Vec<String> {
     }
     let (judged, waits) = (report.judged_waits, report.waits);
     if judged < waits / JUDGED {
-        failures.push(format!("of {waits} waits that no fault injected {judged} could be judged"));
+        failures.push(format!("of {waits} waits that no fault disturbed {judged} could be judged"));
     }
     failures
 }
 
-/// Hand-offs that no fault injected, and their bounds.
+/// Hand-offs that no fault disturbed, and their bounds.
 fn prompt(header: &Header, report: &Report) -> Option<Prompt> {
     Some(Prompt {
         took: times::Spread::of(&report.calm.all),

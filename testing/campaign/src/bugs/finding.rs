@@ -1,16 +1,13 @@
-//! What came of a bug that was planted: one file for each.
+//! Findings about planted bugs: one line of a file for each.
 
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
 use super::Bug;
+use crate::lines;
 use crate::outcome::{VERDICT, first_verdict};
-
-/// Below the directory of results.
-const DIRECTORY: &str = "bugs";
 
 /// What a finding of the campaign begins with.
 pub(super) const CAMPAIGN: &str = "campaign";
@@ -48,45 +45,44 @@ impl Finding {
         self.seen.is_some() && (self.verdict == VERDICT || !self.seen_by.starts_with(CAMPAIGN))
     }
 
-    fn path(directory: &Path, bug: &str) -> PathBuf {
-        directory.join(DIRECTORY).join(format!("{bug}.json"))
+    /// Returns the file of all findings.
+    pub(crate) fn path(directory: &Path) -> PathBuf {
+        directory.join("bugs.jsonl")
     }
 
-    /// The one about `bug`, if it is there.
+    /// Returns the one about `bug`, if it is there.
     ///
     /// # Errors
     ///
-    /// It cannot be read.
+    /// The file cannot be read.
     pub fn of(directory: &Path, bug: &str) -> io::Result<Option<Self>> {
-        let path = Self::path(directory, bug);
-        match fs::read(&path) {
-            Ok(text) => serde_json::from_slice(&text).map(Some).map_err(io::Error::other),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error),
-        }
+        let all: Vec<Self> = lines::read(&Self::path(directory))?;
+        Ok(all.into_iter().find(|finding| finding.bug == bug))
     }
 
-    /// All that are there, in the order of the catalogue.
+    /// Returns all, in the order of the catalogue.
     ///
     /// # Errors
     ///
-    /// One cannot be read.
+    /// The file cannot be read.
     pub fn all(directory: &Path) -> io::Result<Vec<Self>> {
-        let each = super::ALL.iter().map(|bug| Self::of(directory, bug.name));
-        each.filter_map(Result::transpose).collect()
+        let place = |finding: &Self| super::ALL.iter().position(|bug| bug.name == finding.bug);
+        let mut all: Vec<Self> = lines::read(&Self::path(directory))?;
+        all.retain(|finding| place(finding).is_some());
+        all.sort_by_key(place);
+        Ok(all)
     }
 
-    /// Keeps it, whole or not at all.
+    /// Stores it in the place of an earlier finding about its bug.
     ///
     /// # Errors
     ///
-    /// It cannot be written.
+    /// The file cannot be read or written.
     pub fn keep(&self, directory: &Path) -> io::Result<()> {
-        let path = Self::path(directory, &self.bug);
-        let unfinished = path.with_extension("unfinished");
-        fs::create_dir_all(directory.join(DIRECTORY))?;
-        fs::write(&unfinished, serde_json::to_string(self)? + "\n")?;
-        fs::rename(unfinished, path)
+        let mut all = Self::all(directory)?;
+        all.retain(|other| other.bug != self.bug);
+        all.push(self.clone());
+        lines::write(&Self::path(directory), &all)
     }
 
     /// Who had to see it and, if that was the campaign, by which verdict on which code.
@@ -101,10 +97,5 @@ impl Finding {
     /// Whether the campaign itself has seen it.
     pub(crate) fn is_by_campaign(&self) -> bool {
         self.seen.is_some() && self.seen_by.starts_with(CAMPAIGN)
-    }
-
-    /// Whether a path is that of the directory where they are.
-    pub(crate) fn is_there(path: &Path) -> bool {
-        path.file_name().is_some_and(|name| name == DIRECTORY)
     }
 }

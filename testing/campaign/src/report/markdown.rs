@@ -68,7 +68,7 @@ pub fn markdown(outcomes: &[Outcome], findings: &[Finding]) -> String {
         }
     }
     text += "* bugs on purpose: `lock-campaign bugs --out docs/campaign`; with `--anew`, also those that are there already\n\
-        * this page: `lock-campaign report docs/campaign --html docs/campaign.html --markdown docs/campaign.md`\n\n\
+        * this page: `lock-campaign report docs/campaign --markdown docs/campaign.md`\n\n\
         `lock-campaign` is `cargo run --release -p lock-campaign --`; with `--out docs/campaign` a run is added to this page.\n";
     text
 }
@@ -155,7 +155,7 @@ fn standstills(sums: &[Sum<'_>]) -> String {
         on the lock, of all locks, counted from when the server takes writes again. Promised is one claim lease and 100 ms\n\
         in total, however many queue entries are stale, after the lease of a holder that the data may name. The verdict\n\
         allows four seconds and the bound of a call for the load of the machine. A client that was killed, stopped or cut off\n\
-        then or shortly before adds a lease. A run with a longer standstill is not clean. Waits of clients that were injected themselves are not counted.\n\n\
+        then or shortly before adds a lease. A run with a longer standstill is not clean. Waits of clients that were disturbed themselves are not counted.\n\n\
         | backend | fault | how many | half below | longest | promised | allowed for load |\n\
         |---|---|--:|--:|--:|--:|--:|\n"
         .to_owned();

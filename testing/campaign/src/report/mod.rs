@@ -1,14 +1,11 @@
 //! What a reader sees of results.
 
-mod html;
 mod markdown;
-mod picture;
 mod sums;
 
 use std::fmt::Write as _;
 use std::time::Duration;
 
-pub use html::html;
 pub use markdown::markdown;
 
 use crate::draws;
@@ -52,7 +49,7 @@ pub fn line(outcome: &Outcome) -> String {
     text
 }
 
-/// What half of the hand-offs took that no fault injected, and nine in ten, with their bounds.
+/// What half of the hand-offs took that no fault disturbed, and nine in ten, with their bounds.
 fn prompt(all: &Prompt) -> String {
     let [half, most] = [50, 90].map(|percent| short(all.took.percentile(percent)));
     format!("{half} ≤ {}, {most} ≤ {}", short(all.half), short(all.most))
@@ -83,19 +80,6 @@ fn short(duration: Duration) -> String {
 
 fn nanos(nanos: u64) -> String {
     short(Duration::from_nanos(nanos))
-}
-
-/// `1 234 567`, with spaces that do not break.
-fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push('\u{202f}');
-        }
-        text.push(digit);
-    }
-    text
 }
 
 /// The bound from a crash on.
@@ -150,7 +134,6 @@ mod tests {
     fn numbers_are_short() {
         assert_eq!(short(Duration::from_micros(1234)), "1.23 ms");
         assert_eq!(short(Duration::from_millis(56_780)), "56.8 s");
-        assert_eq!(grouped(1_234_567), "1\u{202f}234\u{202f}567");
         assert_eq!(ranges(&[1, 2, 3, 7]), "1–3, 7");
     }
 }

@@ -37,7 +37,7 @@ pub(super) struct Sum<'a> {
     pub(super) standstills: BTreeMap<String, Spread>,
     /// The promised bound of standstills, and the time that is allowed besides.
     pub(super) resumes: Option<[Duration; 2]>,
-    /// Those that no fault injected.
+    /// Those that no fault disturbed.
     pub(super) prompt: Spread,
     /// In so many runs they were judged.
     judged: usize,
@@ -145,17 +145,17 @@ impl<'a> Sum<'a> {
         self.verdicts.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
     }
 
-    /// What failed of what no fault injected; `–` if nobody has counted it.
+    /// What failed of what no fault disturbed; `–` if nobody has counted it.
     pub(super) fn failed(&self) -> String {
         of(self.unexplained, self.undisturbed)
     }
 
-    /// How many waits could be judged of those that no fault injected.
+    /// How many waits could be judged of those that no fault disturbed.
     pub(super) fn waits_judged(&self) -> String {
         of(self.judged_waits, self.waits)
     }
 
-    /// How long half of the hand-offs took that no fault injected, and nine in ten, and the bounds; `–` if nobody has looked.
+    /// How long half of the hand-offs took that no fault disturbed, and nine in ten, and the bounds; `–` if nobody has looked.
     pub(super) fn promptness(&self) -> String {
         let mut newest_first = self.outcomes.iter().rev();
         let Some(bounds) = newest_first.find_map(|outcome| outcome.prompt.as_ref()) else {
@@ -190,11 +190,5 @@ impl<'a> Sum<'a> {
     pub(super) fn command(&self, settings: &Settings) -> String {
         let name = command_name(self.backend);
         format!("lock-campaign run {name} --seed SEED{}", settings.to_arguments())
-    }
-
-    /// The result with the scene that is most worth looking at.
-    pub(super) fn best_scene(&self) -> Option<&'a Outcome> {
-        let scored = self.outcomes.iter().filter_map(|o| Some((o.scene.as_ref()?.score, *o)));
-        scored.max_by_key(|(score, outcome)| (*score, u64::MAX - outcome.seed)).map(|(_, o)| o)
     }
 }

@@ -196,7 +196,7 @@ pub trait Site: Send + Sync {
         let _ = full;
     }
 
-    /// For how long a server still counts wrongly that was injected so that exclusion did not hold.
+    /// For how long a server still counts wrongly that was disturbed so that exclusion did not hold.
     fn aftermath(&self) -> Duration {
         Duration::ZERO
     }
@@ -251,7 +251,7 @@ pub fn all() -> &'static [Backing] {
     ]
 }
 
-/// Servers that run already: their clients and the ways to them are injected, and nothing else.
+/// Servers that run already: their clients and the ways to them are disturbed, and nothing else.
 ///
 /// # Errors
 ///
@@ -300,5 +300,5 @@ pub(crate) async fn probe(backend: &dyn Backend, name: &LockName) -> Result<(), 
 /// Why a backend without a network has none of its faults.
 pub(crate) const NO_NETWORK: &str = "there is no network";
 
-/// Calls are injected inside of clients only where nothing else can disturb them.
-pub(crate) const BY_NETWORK: &str = "the network is injected instead";
+/// Calls are disturbed inside of clients only where nothing else can disturb them.
+pub(crate) const BY_NETWORK: &str = "the network is disturbed instead";

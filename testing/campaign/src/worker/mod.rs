@@ -51,7 +51,7 @@ pub(crate) struct Duty {
     pub(crate) tasks: usize,
     /// What its choices are drawn from.
     pub(crate) draw: u64,
-    /// Whether calls of the backend may be injected.
+    /// Whether calls of the backend may be disturbed.
     pub(crate) calls: bool,
     pub(crate) bug: Option<String>,
     /// So often in a row locks are handed over inside of the client.

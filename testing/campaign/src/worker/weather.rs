@@ -1,4 +1,4 @@
-//! What happens to the calls of a client's backend, where no network can be injected.
+//! What happens to the calls of a client's backend, where no network can be disturbed.
 
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;

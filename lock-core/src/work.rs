@@ -1,0 +1,139 @@
+//! Work under a lock: [`Lock::run`] acquires, runs and releases.
+
+use std::error::Error as StdError;
+use std::fmt;
+use std::time::Duration;
+
+use crate::error::Error;
+use crate::guard::LockGuard;
+use crate::locker::Lock;
+
+/// The failure of [`Lock::run`], by the step that failed.
+#[derive(Debug)]
+pub enum RunError<T, E> {
+    /// The lock was not acquired. The work did not begin.
+    Acquire(Error),
+    /// The work failed. The lock is released.
+    Work(E),
+    /// The lock was lost before the work ended. The work was dropped at an await, half-way.
+    Lost(Error),
+    /// The work ended, and the release failed: its error says whether the lock was lost before
+    /// ([`NotHeld`](crate::ErrorKind::NotHeld)) or is not known to be free yet.
+    Release {
+        /// The result of the work.
+        value: T,
+        /// The reason.
+        error: Error,
+    },
+}
+
+impl<T, E: fmt::Display> fmt::Display for RunError<T, E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Acquire(error) | Self::Lost(error) => error.fmt(f),
+            Self::Work(error) => error.fmt(f),
+            Self::Release { error, .. } => write!(f, "the work is done, and then: {error}"),
+        }
+    }
+}
+
+impl<T: fmt::Debug, E: StdError + 'static> StdError for RunError<T, E> {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        match self {
+            Self::Acquire(error) | Self::Lost(error) | Self::Release { error, .. } => {
+                error.source()
+            }
+            Self::Work(error) => error.source(),
+        }
+    }
+}
+
+impl Lock {
+    /// Waits for the lock, runs `work` under it, and releases it.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let locks = lock_core::Locker::new(lock_core::Memory::new());
+    /// let paid = locks
+    ///     .lock("orders/42")?
+    ///     .run(async |guard| Ok::<_, lock_core::Error>(guard.require_token()?.as_i64()))
+    ///     .await?;
+    /// assert!(paid > 0);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// If the lock is lost, `work` is dropped at its next await, as by [`LockGuard::run`].
+    ///
+    /// # Errors
+    ///
+    /// A [`RunError`], which separates the error of the work from the loss of the lock and from a
+    /// failed release.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops `work` and releases the lock in the background.
+    pub async fn run<T, E>(
+        &self,
+        work: impl AsyncFnOnce(&LockGuard) -> Result<T, E>,
+    ) -> Result<T, RunError<T, E>> {
+        run_under(self.acquire().await.map_err(RunError::Acquire)?, work).await
+    }
+
+    /// Runs `work` under the lock if the lock is free; `None` if another claim holds it.
+    ///
+    /// # Errors
+    ///
+    /// As [`run`](Self::run). Contention is `None`, and never an error.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`run`](Self::run).
+    pub async fn try_run<T, E>(
+        &self,
+        work: impl AsyncFnOnce(&LockGuard) -> Result<T, E>,
+    ) -> Result<Option<T>, RunError<T, E>> {
+        match self.try_acquire().await.map_err(RunError::Acquire)? {
+            Some(guard) => run_under(guard, work).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Waits for the lock for at most `wait`, and runs `work` under it; `None` if the wait ended
+    /// without the lock.
+    ///
+    /// # Errors
+    ///
+    /// As [`run`](Self::run). Contention is `None`, and never an error.
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`run`](Self::run).
+    pub async fn try_run_for<T, E>(
+        &self,
+        wait: Duration,
+        work: impl AsyncFnOnce(&LockGuard) -> Result<T, E>,
+    ) -> Result<Option<T>, RunError<T, E>> {
+        match self.try_acquire_for(wait).await.map_err(RunError::Acquire)? {
+            Some(guard) => run_under(guard, work).await.map(Some),
+            None => Ok(None),
+        }
+    }
+}
+
+async fn run_under<T, E>(
+    guard: LockGuard,
+    work: impl AsyncFnOnce(&LockGuard) -> Result<T, E>,
+) -> Result<T, RunError<T, E>> {
+    match guard.run(work(&guard)).await {
+        Err(lost) => Err(RunError::Lost(lost)),
+        Ok(Ok(value)) => match guard.release().await {
+            Ok(()) => Ok(value),
+            Err(error) => Err(RunError::Release { value, error }),
+        },
+        Ok(Err(error)) => {
+            // The error of the work matters more; an unconfirmed release goes on in the background.
+            let _ = guard.release().await;
+            Err(RunError::Work(error))
+        }
+    }
+}
