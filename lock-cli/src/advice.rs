@@ -1,4 +1,4 @@
-//! What lockctl answers to wrong usage: one line that says what to do.
+//! The answer to wrong usage: one line that says what to do.
 
 use std::ffi::OsStr;
 
@@ -7,7 +7,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use crate::cli::{self, VERBS};
 
-/// The line for what clap found.
+/// Returns the line for an error of clap.
 pub(crate) fn advice(error: &clap::Error) -> String {
     let verb = verb_of(std::env::args_os().skip(1));
     let usage = || format!("write: {}", cli::usage(verb));
@@ -26,17 +26,17 @@ pub(crate) fn advice(error: &clap::Error) -> String {
         ErrorKind::InvalidValue if value.is_empty() => format!("{option} needs a value"),
         ErrorKind::InvalidValue => {
             let known = text(error, ContextKind::ValidValue);
-            format!("there is no {} {}; known are: {known}", noun(option), shown(&value))
+            format!("there is no {} {}; known are: {known}", noun(option), quoted(&value))
         }
         ErrorKind::InvalidUtf8 => "names and options must be UTF-8".to_owned(),
         ErrorKind::UnknownArgument if argument.starts_with('-') => {
-            format!("there is no option {}; {}", shown(&argument), see_help(verb))
+            format!("there is no option {}; {}", quoted(&argument), see_help(verb))
         }
         ErrorKind::UnknownArgument if verb == Some("run") => {
-            format!("put -- before the command, not {}; {}", shown(&argument), usage())
+            format!("put -- before the command, not {}; {}", quoted(&argument), usage())
         }
         ErrorKind::UnknownArgument => {
-            format!("{} is one argument too many; {}", shown(&argument), usage())
+            format!("{} is one argument too many; {}", quoted(&argument), usage())
         }
         ErrorKind::MissingRequiredArgument => {
             let missing = match argument.as_str() {
@@ -57,7 +57,7 @@ pub(crate) fn advice(error: &clap::Error) -> String {
         }
         ErrorKind::InvalidSubcommand => {
             let verb = text(error, ContextKind::InvalidSubcommand);
-            format!("there is no verb {}; known are: {}", shown(&verb), VERBS.join(", "))
+            format!("there is no verb {}; known are: {}", quoted(&verb), VERBS.join(", "))
         }
         ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
             format!("a verb is missing; {}, or see lockctl --help", usage())
@@ -66,7 +66,7 @@ pub(crate) fn advice(error: &clap::Error) -> String {
     }
 }
 
-/// The verb that was meant: clap's error does not tell.
+/// Finds the verb that was meant: clap's error does not tell.
 fn verb_of(arguments: impl Iterator<Item = impl AsRef<OsStr>>) -> Option<&'static str> {
     for argument in arguments {
         let argument = argument.as_ref();
@@ -87,7 +87,7 @@ fn see_help(verb: Option<&str>) -> String {
     }
 }
 
-/// `<SHELL>` as a word.
+/// Returns `<SHELL>` as a word.
 fn noun(argument: &str) -> String {
     argument.trim_matches(|c: char| !c.is_alphanumeric()).to_lowercase()
 }
@@ -101,8 +101,8 @@ fn text(error: &clap::Error, kind: ContextKind) -> String {
     }
 }
 
-/// An argument as it may be repeated: short, and not a URL, which may hold a password.
-fn shown(argument: &str) -> String {
+/// Quotes an argument for a message: short, and not a URL, which may hold a password.
+fn quoted(argument: &str) -> String {
     const LONGEST: usize = 60;
     if argument.contains("://") {
         return "the URL".to_owned();
@@ -119,8 +119,8 @@ mod tests {
 
     #[test]
     fn a_url_is_not_repeated() {
-        assert!(!shown("redis://u:secret@h").contains("secret"));
-        assert!(shown(&"x".repeat(100_000)).len() < 100);
+        assert!(!quoted("redis://u:secret@h").contains("secret"));
+        assert!(quoted(&"x".repeat(100_000)).len() < 100);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! What can be said to lockctl. Help, completions and manual pages come from this definition.
+//! The arguments of lockctl. Help, completions and manual pages are generated from this definition.
 
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt as _;
@@ -32,7 +32,7 @@ pub(crate) struct Cli {
     after_help = "Each verb has examples: lockctl VERB --help.",
     after_long_help = help::AFTER_ALL
 )]
-struct Given {
+struct Arguments {
     /// Where the locks live, as file:///dir or redis://host [default: $LOCK_BACKEND, else file:]
     #[arg(long, global = true, value_name = "URL")]
     backend: Option<String>,
@@ -58,23 +58,23 @@ pub(crate) enum Verb {
 pub(crate) const VERBS: &[&str] =
     &["run", "acquire", "renew", "release", "inspect", "list", "break", "completions", "man"];
 
-/// By these lockctl starts itself. They are nobody else's business.
+/// The internal verbs by which lockctl starts itself.
 #[derive(Parser)]
 #[command(name = "lockctl", disable_help_subcommand = true, disable_help_flag = true)]
-pub(crate) enum Inner {
-    #[command(name = BOUND)]
-    Bound(Bound),
+pub(crate) enum InternalVerb {
+    #[command(name = EXEC)]
+    Exec(Exec),
     #[command(name = DIE)]
     Die(Die),
 }
 
-/// A verb by which lockctl starts itself; see `bound.rs`.
-pub(crate) const BOUND: &str = "__bound";
+/// A verb by which lockctl starts itself; see `exec.rs`.
+pub(crate) const EXEC: &str = "__exec";
 /// A verb that lockctl becomes; see `death.rs`.
 pub(crate) const DIE: &str = "__die";
 
-/// lockctl itself, with another verb.
-pub(crate) fn again(verb: &str) -> Command {
+/// Returns a command that runs lockctl itself with another verb.
+pub(crate) fn reexec(verb: &str) -> Command {
     // Still this program if its file was replaced meanwhile.
     let mut lockctl = Command::new("/proc/self/exe");
     lockctl.arg0("lockctl").arg(verb);
@@ -89,23 +89,23 @@ pub(crate) fn again(verb: &str) -> Command {
     after_long_help = help::AFTER_RUN
 )]
 pub(crate) struct Run {
-    /// The lease: how long the lock stays shut after a crash of this host [default: 30s]
+    /// The lease: how long the lock stays held after a crash of this host [default: 30s]
     #[arg(long, value_name = "DURATION", value_parser = lease, allow_hyphen_values = true)]
     pub(crate) ttl: Option<Duration>,
 
     #[command(flatten)]
-    pub(crate) patience: Patience,
+    pub(crate) patience: WaitOptions,
 
-    /// Keep others out for at least that long, even if the command ends earlier
+    /// Keep the lock held for at least that long, even if the command ends earlier
     #[arg(long, value_name = "DURATION", value_parser = span, allow_hyphen_values = true)]
-    pub(crate) at_least: Option<Duration>,
+    pub(crate) min_hold: Option<Duration>,
 
     /// How long before the end of a lease that cannot be renewed the command is asked to stop; must
     /// be less than a third of the ttl [default: a sixth of the ttl, at most 5s]
     #[arg(long, value_name = "DURATION", value_parser = span, allow_hyphen_values = true)]
     pub(crate) grace: Option<Duration>,
 
-    /// Show on stderr who holds the lock while lockctl waits; a terminal shows that anyway
+    /// Show on stderr who holds the lock while lockctl waits; a terminal shows it anyway
     #[arg(short, long, conflicts_with = "json")]
     pub(crate) verbose: bool,
 
@@ -114,7 +114,7 @@ pub(crate) struct Run {
     pub(crate) json: bool,
 
     #[command(flatten)]
-    pub(crate) name: Name,
+    pub(crate) name: NameArg,
 
     /// The command, and its arguments
     #[arg(last = true, required = true, value_name = "CMD", value_hint = ValueHint::CommandWithArguments)]
@@ -129,18 +129,18 @@ pub(crate) struct Run {
     after_long_help = help::AFTER_ACQUIRE
 )]
 pub(crate) struct Acquire {
-    /// The lease, which nobody renews but you [default: 30s]
+    /// The lease, which only lockctl renew prolongs [default: 30s]
     #[arg(long, value_name = "DURATION", value_parser = lease, allow_hyphen_values = true)]
     pub(crate) ttl: Option<Duration>,
 
     #[command(flatten)]
-    pub(crate) patience: Patience,
+    pub(crate) patience: WaitOptions,
 
     #[command(flatten)]
-    pub(crate) name: Name,
+    pub(crate) name: NameArg,
 }
 
-/// Make the lease of an acquired lock last longer
+/// Renew the lease of an acquired lock
 #[derive(Args)]
 #[command(
     override_usage = "lockctl [--backend URL] renew --owner OWNER [--ttl DURATION] NAME",
@@ -149,17 +149,17 @@ pub(crate) struct Acquire {
 )]
 pub(crate) struct Renew {
     #[command(flatten)]
-    pub(crate) right: Right,
+    pub(crate) right: OwnerArg,
 
     /// How long the lease lasts from now on at least; it is never shortened [default: 30s]
     #[arg(long, value_name = "DURATION", value_parser = lease, allow_hyphen_values = true)]
     pub(crate) ttl: Option<Duration>,
 
     #[command(flatten)]
-    pub(crate) name: Name,
+    pub(crate) name: NameArg,
 }
 
-/// Let an acquired lock go
+/// Release an acquired lock
 #[derive(Args)]
 #[command(
     override_usage = "lockctl [--backend URL] release --owner OWNER NAME",
@@ -168,10 +168,10 @@ pub(crate) struct Renew {
 )]
 pub(crate) struct Release {
     #[command(flatten)]
-    pub(crate) right: Right,
+    pub(crate) right: OwnerArg,
 
     #[command(flatten)]
-    pub(crate) name: Name,
+    pub(crate) name: NameArg,
 }
 
 /// Show who holds a lock
@@ -191,7 +191,7 @@ pub(crate) struct Inspect {
     pub(crate) show_owner: bool,
 
     #[command(flatten)]
-    pub(crate) name: Name,
+    pub(crate) name: NameArg,
 }
 
 /// List the locks that are held
@@ -212,7 +212,7 @@ pub(crate) struct List {
     pub(crate) prefix: String,
 }
 
-/// End somebody else's hold of a lock
+/// End another client's hold of a lock
 #[derive(Args)]
 #[command(
     group = ArgGroup::new("whom").required(true).args(["owner", "force"]),
@@ -221,16 +221,16 @@ pub(crate) struct List {
     after_long_help = help::AFTER_BREAK
 )]
 pub(crate) struct Break {
-    /// End the hold of this owner, and of nobody who came after
+    /// End the hold of this owner, and of no later one
     #[arg(long, value_name = "OWNER", allow_hyphen_values = true)]
     pub(crate) owner: Option<OwnerId>,
 
-    /// End the hold of whoever holds the lock now
+    /// End the hold of the current holder
     #[arg(long)]
     pub(crate) force: bool,
 
     #[command(flatten)]
-    pub(crate) name: Name,
+    pub(crate) name: NameArg,
 }
 
 /// Print completions for a shell
@@ -254,10 +254,10 @@ pub(crate) struct Man {
     pub(crate) verb: Option<String>,
 }
 
-// What several verbs take. (No doc comments: clap would show them as those of the verb.)
+// Arguments of several verbs. (No doc comments: clap would show them as those of the verb.)
 
 #[derive(Args)]
-pub(crate) struct Patience {
+pub(crate) struct WaitOptions {
     /// Give up after that long [default: wait for ever]
     #[arg(short, long, value_name = "DURATION", value_parser = patience, allow_hyphen_values = true)]
     pub(crate) wait: Option<Duration>,
@@ -273,7 +273,7 @@ pub(crate) struct Patience {
 }
 
 #[derive(Args)]
-pub(crate) struct Name {
+pub(crate) struct NameArg {
     /// The lock: any text up to 64 KiB. One that begins with '-' is written --name=NAME
     #[arg(required_unless_present = "dashed")]
     name: Option<LockName>,
@@ -282,20 +282,20 @@ pub(crate) struct Name {
     dashed: Option<LockName>,
 }
 
-impl Name {
+impl NameArg {
     pub(crate) fn get(&self) -> &LockName {
         self.name.as_ref().or(self.dashed.as_ref()).expect("clap demands a name")
     }
 }
 
 #[derive(Args)]
-pub(crate) struct Right {
+pub(crate) struct OwnerArg {
     /// The owner id that acquire has printed [default: $LOCK_OWNER]
     #[arg(long, value_name = "OWNER", allow_hyphen_values = true)]
     owner: Option<OwnerId>,
 }
 
-impl Right {
+impl OwnerArg {
     pub(crate) fn owner(&self) -> Result<OwnerId, Failure> {
         if let Some(owner) = self.owner {
             return Ok(owner);
@@ -311,7 +311,7 @@ impl Right {
 }
 
 #[derive(Args)]
-pub(crate) struct Bound {
+pub(crate) struct Exec {
     /// The process that must be alive.
     #[arg(long)]
     pub(crate) parent: Option<i32>,
@@ -324,23 +324,23 @@ pub(crate) struct Die {
     pub(crate) signal: i32,
 }
 
-/// What lockctl was started for, if it was started by itself.
-pub(crate) fn parse_inner() -> Result<Option<Inner>, Failure> {
-    let is_inner = |verb: OsString| verb == BOUND || verb == DIE;
+/// Parses the arguments of an internal verb, if lockctl was started by itself.
+pub(crate) fn parse_internal() -> Result<Option<InternalVerb>, Failure> {
+    let is_inner = |verb: OsString| verb == EXEC || verb == DIE;
     if !std::env::args_os().nth(1).is_some_and(is_inner) {
         return Ok(None);
     }
-    Inner::try_parse().map(Some).map_err(|error| Failure::usage(advice(&error)))
+    InternalVerb::try_parse().map(Some).map_err(|error| Failure::usage(advice(&error)))
 }
 
-/// Reads the arguments. `None` if they only asked for help, which was given.
+/// Parses the arguments. Returns `None` if they only asked for help, which was printed.
 pub(crate) fn parse() -> Result<Option<Cli>, Failure> {
-    let given = match Given::try_parse() {
+    let given = match Arguments::try_parse() {
         Ok(given) => given,
         Err(error)
             if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) =>
         {
-            // A reader that went away has read enough.
+            // A reader that closed the pipe has read enough.
             let _ = error.print();
             return Ok(None);
         }
@@ -349,14 +349,14 @@ pub(crate) fn parse() -> Result<Option<Cli>, Failure> {
     Ok(Some(Cli { backend: given.backend, verb: given.verb }))
 }
 
-/// The definition, complete with what clap adds to it.
+/// Returns the definition, complete with the additions of clap.
 pub(crate) fn definition() -> clap::Command {
-    let mut definition = Given::command().disable_help_subcommand(true);
+    let mut definition = Arguments::command().disable_help_subcommand(true);
     definition.build();
     definition
 }
 
-/// How a verb is written, or `run` if none was meant.
+/// Returns the usage of a verb, or of `run` without one.
 pub(crate) fn usage(verb: Option<&str>) -> String {
     let mut definition = definition();
     let verb = definition.find_subcommand_mut(verb.unwrap_or("run"));
@@ -364,8 +364,8 @@ pub(crate) fn usage(verb: Option<&str>) -> String {
     usage.trim_start_matches("Usage: ").trim().to_owned()
 }
 
-/// The URL to use: the option's, else that of the environment, else the default. For verbs that have
-/// use for one; the others do not look.
+/// Returns the URL: the option's, else that of the environment, else the default. Only verbs that
+/// use a URL read it.
 pub(crate) fn backend(option: Option<String>) -> Result<String, Failure> {
     choose(option, std::env::var_os("LOCK_BACKEND"))
 }
@@ -386,13 +386,13 @@ mod tests {
 
     #[test]
     fn the_definition_is_sound() {
-        Given::command().debug_assert();
-        Inner::command().debug_assert();
+        Arguments::command().debug_assert();
+        InternalVerb::command().debug_assert();
     }
 
     #[test]
     fn every_verb_has_its_name_and_its_usage() {
-        let definition = Given::command();
+        let definition = Arguments::command();
         let names: Vec<&str> = definition.get_subcommands().map(clap::Command::get_name).collect();
         assert_eq!(names, VERBS);
         for verb in VERBS {

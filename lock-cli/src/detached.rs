@@ -4,15 +4,15 @@ use lock_any::{Detached, Label, Lock, LockGuard, Locker, RenewalPolicy};
 use nix::unistd::{gethostname, getppid};
 use serde::Serialize;
 
+use crate::acquire::{self, close_after};
 use crate::cli::{Acquire, Release, Renew};
 use crate::exit::{Exit, Failure};
 use crate::output::{self, json, millis, unwritable};
 use crate::progress::Progress;
-use crate::reach::{self, Need};
-use crate::seek::{self, leave};
+use crate::reach::{self, Capability};
 use crate::signals::{ENDING, Signals};
 
-/// What acquire prints.
+/// The output of acquire.
 #[derive(Serialize)]
 struct Acquired<'a> {
     name: &'a str,
@@ -22,7 +22,7 @@ struct Acquired<'a> {
     expires_in_ms: u64,
 }
 
-/// What renew prints.
+/// The output of renew.
 #[derive(Serialize)]
 struct Renewed<'a> {
     name: &'a str,
@@ -35,28 +35,31 @@ pub(crate) async fn acquire(url: &str, order: &Acquire) -> Result<Exit, Failure>
         locks = reach::connect_as(label(), url) => locks?,
         signal = signals.next() => return Err(Failure::signalled(signal)),
     };
-    reach::demand(&locks, "acquire", &[Need::Detached])?;
-    let lock = wanted(&locks, order)?;
+    reach::require(&locks, "acquire", &[Capability::Detached])?;
+    let lock = configured_lock(&locks, order)?;
     let progress = Progress::silent(order.name.get());
-    let won = match seek::win(url, &locks, &lock, &order.patience, &progress, &mut signals).await {
-        Ok(guard) => hand_over(guard, &mut signals).await,
-        Err(failure) => Err(failure),
-    };
+    let won =
+        match acquire::acquire_within(url, &locks, &lock, &order.patience, &progress, &mut signals)
+            .await
+        {
+            Ok(guard) => print_and_detach(guard, &mut signals).await,
+            Err(failure) => Err(failure),
+        };
     match won {
         Ok(()) => Ok(Exit::SUCCESS),
-        Err(failure) => leave(&locks, failure).await,
+        Err(failure) => close_after(&locks, failure).await,
     }
 }
 
-/// lockctl itself will be gone: what others see is who has started it.
+/// Returns the label that others see: the process that started lockctl, which itself will be gone.
 fn label() -> Label {
     let host = gethostname().unwrap_or_default();
     Label::new(&format!("{}:{}", host.to_string_lossy(), getppid()))
 }
 
-fn wanted(locks: &Locker, order: &Acquire) -> Result<Lock, Failure> {
+fn configured_lock(locks: &Locker, order: &Acquire) -> Result<Lock, Failure> {
     let lock = locks.lock(order.name.get())?.detachable();
-    // What is printed is what there is: a renewal in the background would make it wrong.
+    // The output must stay true: a renewal in the background would make it wrong.
     let lock = lock.renewal(RenewalPolicy::off());
     Ok(match order.ttl {
         Some(ttl) => lock.ttl(ttl),
@@ -64,9 +67,9 @@ fn wanted(locks: &Locker, order: &Acquire) -> Result<Lock, Failure> {
     })
 }
 
-/// Tells the caller what it holds, and leaves the lock to it. A lock that nobody was told of is let
-/// go: dropping the guard does that.
-async fn hand_over(guard: LockGuard, signals: &mut Signals) -> Result<(), Failure> {
+/// Prints the hold, and leaves the lock to the caller. If the output fails, dropping the guard
+/// releases the lock.
+async fn print_and_detach(guard: LockGuard, signals: &mut Signals) -> Result<(), Failure> {
     let acquired = Acquired {
         name: guard.name().as_str(),
         owner: guard.owner().expose(),
@@ -80,7 +83,7 @@ async fn hand_over(guard: LockGuard, signals: &mut Signals) -> Result<(), Failur
         }
         signal = signals.next() => return Err(Failure::signalled(signal)),
     }
-    // An error if the lease ended before the line was read.
+    // Fails if the lease expired before the line was read.
     guard.detach().await?;
     Ok(())
 }
@@ -88,7 +91,7 @@ async fn hand_over(guard: LockGuard, signals: &mut Signals) -> Result<(), Failur
 pub(crate) async fn renew(url: &str, order: &Renew) -> Result<Exit, Failure> {
     let detached =
         Detached::new(order.name.get().clone(), order.right.owner()?, reach::ttl(url, order.ttl)?);
-    let locks = reach::connect_for("renew", &[Need::Detached], url).await?;
+    let locks = reach::connect_for("renew", &[Capability::Detached], url).await?;
     let left = locks.renew_detached(&detached).await?;
     let renewed = Renewed { name: detached.name.as_str(), expires_in_ms: millis(left) };
     output::print(&json(&renewed)?)?;
@@ -98,7 +101,7 @@ pub(crate) async fn renew(url: &str, order: &Renew) -> Result<Exit, Failure> {
 pub(crate) async fn release(url: &str, order: &Release) -> Result<Exit, Failure> {
     let detached =
         Detached::new(order.name.get().clone(), order.right.owner()?, reach::ttl(url, None)?);
-    let locks = reach::connect_for("release", &[Need::Detached], url).await?;
+    let locks = reach::connect_for("release", &[Capability::Detached], url).await?;
     locks.release_detached(&detached).await?;
     Ok(Exit::SUCCESS)
 }

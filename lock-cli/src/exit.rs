@@ -1,4 +1,4 @@
-//! How lockctl ends: exit statuses, and one line on stderr.
+//! The end of lockctl: exit statuses, and one line on stderr.
 
 use std::error::Error as StdError;
 use std::io::Write as _;
@@ -16,9 +16,9 @@ pub(crate) struct Exit(u8);
 
 impl Exit {
     pub(crate) const SUCCESS: Self = Self(0);
-    /// A lock that is free, or a hold that is not there.
+    /// The lock is free, or the hold does not exist.
     pub(crate) const NOTHING: Self = Self(1);
-    /// Bad usage, name or URL, or something that the backend does not support.
+    /// Wrong usage, name or URL, or not supported by the backend.
     pub(crate) const USAGE: Self = Self(64);
     /// The backend is unavailable, or refuses.
     pub(crate) const UNAVAILABLE: Self = Self(69);
@@ -37,7 +37,7 @@ impl Exit {
         Self(status)
     }
 
-    /// The command's own status, as a shell shows it.
+    /// Returns the command's own status, as a shell shows it.
     pub(crate) fn of_command(status: ExitStatus) -> Self {
         match (status.code(), status.signal()) {
             (Some(code), _) => Self(code.to_le_bytes()[0]),
@@ -60,7 +60,7 @@ impl Exit {
         }
     }
 
-    /// For a command that could not be started.
+    /// Returns the status for a command that could not be started.
     pub(crate) fn of_start(error: &std::io::Error) -> Self {
         match error.kind() {
             std::io::ErrorKind::NotFound => Self::NOT_FOUND,
@@ -75,12 +75,12 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// Why lockctl ends otherwise than with the status of its command.
+/// The reason why lockctl ends otherwise than with the status of its command.
 #[derive(Debug)]
 pub(crate) struct Failure {
     exit: Exit,
     message: Option<String>,
-    /// What lockctl dies of.
+    /// The signal of which lockctl dies.
     signal: Option<Signal>,
 }
 
@@ -93,7 +93,7 @@ impl Failure {
         Self::new(Exit::USAGE, message)
     }
 
-    /// Ended by a signal, and whoever sent it knows.
+    /// Returns the end by a signal, without a message: its sender knows.
     pub(crate) fn signalled(signal: Signal) -> Self {
         Self { exit: Exit::by_signal(signal as i32), message: None, signal: Some(signal) }
     }
@@ -102,8 +102,8 @@ impl Failure {
         Self::new(Exit::INTERNAL, format!("{what}: {}", chain(why)))
     }
 
-    /// Why the lock was lost, if it was.
-    pub(crate) fn of_a_loss(&self) -> Option<&str> {
+    /// Returns the reason for the loss of the lock, if it was lost.
+    pub(crate) fn loss_message(&self) -> Option<&str> {
         self.message.as_deref().filter(|_| self.exit == Exit::LOST)
     }
 
@@ -114,7 +114,7 @@ impl Failure {
         self.exit
     }
 
-    /// The end of lockctl, unless it is for the caller to exit.
+    /// Ends lockctl, unless the caller is to exit.
     pub(crate) fn end(self) -> Exit {
         let signal = self.signal;
         let exit = self.report();
@@ -131,7 +131,7 @@ impl From<lock_any::Error> for Failure {
     }
 }
 
-/// An error and its causes, on one line.
+/// Returns an error and its causes on one line.
 pub(crate) fn chain(error: &dyn StdError) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -142,13 +142,14 @@ pub(crate) fn chain(error: &dyn StdError) -> String {
     text
 }
 
-/// One line on stderr, written at once: others may write there too. If nobody can read it, so be it.
+/// Writes one line to stderr at once, because other processes may write there too. A failure is
+/// ignored.
 pub(crate) fn say(message: &str) {
     let line = format!("lockctl: {}\n", one_line(message));
     let _ = std::io::stderr().write_all(line.as_bytes());
 }
 
-/// What others wrote may hold anything: no line breaks, no control characters, and an end.
+/// Returns untrusted text on one line, without control characters, and of limited length.
 fn one_line(text: &str) -> String {
     const LONGEST: usize = 600;
     let words: Vec<&str> = text.split_whitespace().collect();
@@ -161,8 +162,8 @@ fn one_line(text: &str) -> String {
     line
 }
 
-/// A panic in any thread ends lockctl with [`Exit::INTERNAL`], one line, and the command with it: who
-/// renews the lock may be dead.
+/// Makes a panic in any thread end lockctl with [`Exit::INTERNAL`], one line, and the death of the
+/// command: the renewal of the lock may be dead.
 pub(crate) fn end_panics_in_one_line() {
     std::panic::set_hook(Box::new(|panic| {
         let payload = panic.payload();

@@ -1,20 +1,21 @@
-//! The process group that lockctl is in, together with the script or the pipeline that it is part of.
+//! The process group of lockctl, together with the script or pipeline around it.
 //!
-//! A terminal signals the group in its foreground. While that is the command's, what the terminal
-//! does to it has to be done to this group as well.
+//! A terminal signals its foreground group. While that is the command's, this group has to get the
+//! same signals.
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, getpgid, getpgrp, getppid, getsid};
 
-/// Signals the own group, and lockctl with it.
+/// Signals lockctl's own group, and lockctl with it.
 pub(crate) fn signal(signal: Signal) {
-    // Not killpg(2) with the group's number: that is 1 in some containers, which means everybody.
+    // Not killpg(2) with the group's number: that is 1 in some containers, which means all
+    // processes.
     let own_group = Pid::from_raw(0);
     let _ = kill(own_group, signal);
 }
 
-/// Stops the own group until the shell lets it go on. False if there is no shell to do so: the
-/// kernel does not let a terminal stop such a group either.
+/// Stops lockctl's own group until the shell resumes it. Returns false without a shell to do so:
+/// the kernel does not let a terminal stop such a group either.
 pub(crate) fn stop() -> bool {
     if is_orphaned() {
         return false;
@@ -24,11 +25,11 @@ pub(crate) fn stop() -> bool {
     true
 }
 
-/// True if no ancestor in this session is outside of the group.
+/// Returns true if no ancestor in this session is outside of the group.
 pub(crate) fn is_orphaned() -> bool {
     let mut ancestor = getppid();
     loop {
-        // Nobody, or somebody outside of this container: no shell that could let the group go on.
+        // No ancestor, or one outside of this container: no shell could resume the group.
         if ancestor.as_raw() == 0 {
             return true;
         }
@@ -40,7 +41,7 @@ pub(crate) fn is_orphaned() -> bool {
         }
         match parent_of(ancestor) {
             Some(parent) => ancestor = parent,
-            // Not to be learned: as with most groups, there will be a shell.
+            // Unknown: as with most groups, there is probably a shell.
             None => return false,
         }
     }

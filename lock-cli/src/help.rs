@@ -1,20 +1,20 @@
-//! What `--help` and the manual pages say below the options.
+//! The text of `--help` and of the manual pages below the options.
 
 pub(crate) const AFTER_ALL: &str = "\
-A lock is a lease on a name, and is known to everybody who uses the same backend. The default one \
+A lock is a lease on a name, and is shared by all clients of the same backend. The default one \
 needs no server: file:, for the processes of this user on this host, in /run/lock/locks-<uid>. Other users \
 have other locks there; file:///dir?share=group is for the users in the group of a directory that root has \
-made by: install -d -o root -g GROUP -m 3770 /dir. Redis and others lock among hosts; what each of them can \
-do is checked before it is tried.
+made by: install -d -o root -g GROUP -m 3770 /dir. Redis and others lock among hosts. lockctl \
+refuses a verb that its backend does not support.
 
 Options follow the URL as ?ttl=30s&timeout=5s. A URL can hold a password, and other users see the \
-arguments of a command: put such a one into $LOCK_BACKEND.
+arguments of a command: put such a URL into $LOCK_BACKEND.
 
 Durations are written as 500ms, 30s, 2h or '1h 30m'; a plain number is seconds.
 
 Examples:
   lockctl run nightly -- ./backup.sh
-  lockctl run --no-wait --at-least 50s every-minute -- ./job.sh
+  lockctl run --no-wait --min-hold 50s every-minute -- ./job.sh
   lockctl --backend redis://locks.example.com inspect nightly
 
 Exit status:
@@ -39,23 +39,23 @@ shortly before it does. Where leases are shorter than the ttl (with zookeeper: t
 grace is at most an eighth of one. If the lock is known to be lost, it gets SIGKILL at once.
 
 If lockctl itself is killed, its command does not run on unlocked: with file: it keeps the lock until \
-it ends, with other backends it is killed as well. Not covered: what the command has started (with \
+it ends, with other backends it is killed as well. Not covered: processes that the command has started (with \
 other backends than file: it is not killed along with lockctl) or left behind, what moved to another \
-process group (as the command of a lockctl with file: in a script does), set-user-id commands, which cannot be killed, with file: a command that closes what it \
-inherits (sudo does, and daemons), and a lockctl that is stopped (SIGSTOP) for longer than its lease \
-while its command runs: it kills the command when it goes on.
+process group (as the command of a lockctl with file: in a script does), set-user-id commands, which cannot be killed, with file: a command that closes inherited descriptors \
+(sudo and daemons do), and a lockctl that is stopped (SIGSTOP) for longer than its lease \
+while its command runs: it kills the command when it resumes.
 
 To hold two locks, let one lockctl run the other: lockctl run a -- lockctl run b -- CMD, in the same order \
-everywhere. The same lock twice waits for itself, for ever unless told otherwise. SIGPIPE ends the command \
+everywhere. The same lock twice waits for itself, for ever unless --wait limits it. SIGPIPE ends the command \
 even if lockctl was started with it ignored.
 
-With --at-least, a job that starts on many hosts at once, as their crontabs say, runs once, although \
-their clocks differ by less than that: others are kept out from the moment the lock was won. Where the backend can keep them \
-out by itself (redis: can), lockctl ends with its command; elsewhere it stays until then, and a signal \
-ends it earlier. A crash lets others in when the lease ends, or at once with file:.
+With --min-hold, a job that starts on many hosts at once, as their crontabs say, runs once, although \
+their clocks differ by less than that: the lock stays held for that long from its acquisition. Where the backend can enforce \
+that by itself (redis: can), lockctl ends with its command; elsewhere it stays until then, and a signal \
+ends it earlier. A crash frees the lock when the lease expires, or at once with file:.
 
-With file:, a lock file that is deleted by hand, and a break, let others in at once. lockctl notices that \
-at once, too, or within a second where the limit on inotify instances is reached. Who waits is served in turn; flock(1) and --no-wait take what is free.
+With file:, deleting the lock file by hand, or a break, frees the lock at once. lockctl notices that \
+at once, too, or within a second where the limit on inotify instances is reached. Waiters are served first come, first served; flock(1) and --no-wait take any free lock.
 
 A wait of more than a moment is shown on a terminal, and with -v elsewhere: who holds the lock, and for how \
 long. With --json, each line on stderr that begins with '{' is an event: event (waiting, acquired or lost), \
@@ -64,9 +64,9 @@ it has acquired, why when it has lost. The command writes to the same stderr.
 
 Examples:
   lockctl run nightly -- ./backup.sh
-  lockctl run --no-wait deploy -- make deploy || echo 'somebody else deploys'
+  lockctl run --no-wait deploy -- make deploy || echo 'another deployment runs'
   lockctl run --wait 10s -E 0 cache -- ./refresh-cache
-  * * * * * lockctl run --no-wait --at-least 50s every-minute -- ./job.sh
+  * * * * * lockctl run --no-wait --min-hold 50s every-minute -- ./job.sh
 
 Exit status:
   the command's own, 128+n if signal n ended it, or lockctl
@@ -81,18 +81,18 @@ Exit status:
 
 pub(crate) const AFTER_ACQUIRE: &str = "\
 Prints one line of JSON: name, owner, fencing_token (a string, or null where the backend has none) and \
-expires_in_ms. From then on the lock is held until it is released, broken, or its lease ends: nobody \
-renews it but lockctl renew. So stop working in time: expires_in_ms counts from when the line was \
-printed, and has the margin for the clocks taken off. Where a command can be run under the lock, \
+expires_in_ms. From then on the lock is held until it is released, broken, or its lease ends: only \
+lockctl renew renews it. So stop working in time: expires_in_ms counts from when the line was \
+printed, and excludes the margin for clock differences. Where a command can be run under the lock, \
 lockctl run is safer: it renews, and ends the command if the lock is lost.
 
-The owner id is the right to renew and release the lock. Whoever sees it can do so; inspect and list \
+The owner id is the right to renew and release the lock. Any process that sees it can do so; inspect and list \
 show its first eight digits only.
 
-If lockctl is killed before the line is printed, the lock may stay shut until its lease ends.
+If lockctl is killed before the line is printed, the lock may stay held until its lease expires.
 
 Needs a backend with detached leases (file:, redis: and memcache: have them). With file:, the lease \
-stands in the lock file: it binds those who lock through file: as well, flock(1) does not see it, and a \
+stands in the lock file: it binds all clients of file:, flock(1) does not see it, and a \
 restart of the machine ends it.
 
 Examples:
@@ -105,7 +105,7 @@ Exit status:
   0   the lock is held
   64  wrong usage, name or URL, or not supported by the backend
   69  the backend is unavailable, or refuses
-  70  internal error, or the line cannot be written: the lock is let go
+  70  internal error, or the line cannot be written: the lock is released
   75  not acquired in time (see -E)
   76  the lease ended before the line was printed
   77  credentials or rights are missing";
@@ -128,7 +128,7 @@ Exit status:
   77  credentials or rights are missing";
 
 pub(crate) const AFTER_RELEASE: &str = "\
-Lets go of the hold of this owner, and of nobody else's: a release that comes too late harms nobody.
+Releases the hold of this owner only: a late release does not affect a later holder.
 
 Other users see the arguments of a command: put the owner id into $LOCK_OWNER rather than after --owner.
 
@@ -145,20 +145,20 @@ Exit status:
 
 pub(crate) const AFTER_INSPECT: &str = "\
 Shows, as far as the backend knows: who holds the lock, since when, when the lease ends unless it is \
-renewed, the fencing token, and how many wait. The holder is shown as what it says of itself (host and \
+renewed, the fencing token, and the number of waiters. The holder is shown by its label (host and \
 process id: of lockctl with run, of what started lockctl with acquire) and the first eight digits of its \
-owner id. Takes no lock and disturbs nobody. It is only a look: a moment later the answer may be another \
-one, so it is no way to decide whether to begin.
+owner id. Takes no lock and delays no client. The answer may be \
+outdated a moment later, so it is no way to decide whether to begin.
 
 With --json, one line: name, held, holders (a list, each with owner_short, label, held_for_ms, \
-lapses_in_ms and fencing_token, which may be null; and with owner if asked for), waiting (a number, or \
-null), key (on redis and memcache: what clients of other libraries lock) and with file: directory, \
+expires_in_ms and fencing_token, which may be null; and with owner if asked for), waiting (a number, or \
+null), key (on redis and memcache: the key that clients of other libraries lock) and with file: directory, \
 which other users may not share. A name with other characters than printable ASCII is encoded in the key; \
 with redis, names=exact in the URL carries it byte for byte.
 
 Examples:
   lockctl inspect nightly
-  lockctl inspect --json nightly | jq .holders[0].lapses_in_ms
+  lockctl inspect --json nightly | jq .holders[0].expires_in_ms
 
 Exit status:
   0   held
@@ -179,25 +179,25 @@ Examples:
   lockctl list --json | jq -r 'select(.holders[0].held_for_ms > 3600000).name'
 
 Exit status:
-  0   all are shown, and be it none
+  0   all are shown, even if there are none
   64  wrong usage or URL, or not supported by the backend
   69  the backend is unavailable, or refuses
   77  credentials or rights are missing";
 
 pub(crate) const AFTER_BREAK: &str = "\
-The next one gets the lock at once, and the holder is told when it renews: until then it goes on \
-working, for a third of its lease or, if it is stopped or cut off, until it wakes up. Only fencing tokens \
-keep its writes out. So make sure that it is gone, or wait for its lease: inspect shows when that ends.
+The next waiter gets the lock at once. The old holder is notified when it renews: until then it \
+continues, for a third of its lease or, if it is stopped or partitioned, until it resumes. Only fencing tokens \
+keep its writes out. So make sure that it has exited, or wait for its lease: inspect shows when that expires.
 
 With file:, a process that holds a lock has no lease that ends: rather kill it, and its command with it, \
 which frees the lock at once. A break leaves the two with the lock file that they have locked, and puts a \
 new one in its place. lockctl run notices and kills its command, at once or after a third of its ttl; until \
-then both work. A command whose lockctl is gone does not look any more: it is never told \
-(and inside a container it has no owner any more who could be ended: inspect shows its process, kill that).
+then both work. A command whose lockctl is gone is never notified \
+(and inside a container it has no owner id to compare any more: inspect shows its process, kill that).
 
-With --force, lockctl looks who holds the lock, ends the hold of just that one, and says whose it was. \
+With --force, lockctl inspects the lock, ends the hold of just that holder, and names it. \
 With --owner, it ends that owner's hold, and a newer one is left alone. The holders of other lock \
-libraries have no owner id that could be compared: end those there. If it is not known whether the hold was \
+libraries have no owner id that could be compared: end their holds with their own tools. If it is not known whether the hold was \
 ended, that is an error and says so: inspect shows who holds the lock now.
 
 Examples:

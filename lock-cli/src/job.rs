@@ -13,35 +13,35 @@ use nix::sys::signal::{Signal, killpg};
 use nix::sys::wait::{Id, WaitPidFlag, WaitStatus, waitid};
 use nix::unistd::Pid;
 
-use crate::bound::{self, cannot_run};
 use crate::cli;
+use crate::exec::{self, cannot_run};
 use crate::exit::{Exit, Failure, chain};
 
-/// The group of the command that runs, or 0: for a panic, which ends it.
+/// The group of the running command, or 0: a panic kills it.
 static RUNNING: AtomicI32 = AtomicI32::new(0);
 
-/// What keeps a command from running unlocked when its lockctl was killed.
-pub(crate) enum Tie<'a> {
-    /// It inherits these descriptors, and with them the kernel's lock, which ends with the last copy,
-    /// and the place in the queue.
+/// The means that keep a command from running unlocked when its lockctl was killed.
+pub(crate) enum KillPolicy<'a> {
+    /// The command inherits these descriptors: the kernel's lock, which ends with its last copy,
+    /// and the queue entry.
     Descriptors(&'a [BorrowedFd<'a>]),
-    /// It is killed as well.
+    /// The command is killed as well.
     Death,
 }
 
-/// A command that runs.
+/// A running command.
 pub(crate) struct Job {
     child: Child,
     group: Pid,
 }
 
 impl Job {
-    /// Starts a command. Call it from the main thread: [`Tie::Death`] means the death of the thread
-    /// that called.
+    /// Starts a command. Call it from the main thread: [`KillPolicy::Death`] means the death of the
+    /// calling thread.
     pub(crate) fn start(
         command: &[OsString],
         variables: &[(&str, Option<String>)],
-        tie: &Tie<'_>,
+        tie: &KillPolicy<'_>,
     ) -> Result<Self, Failure> {
         let spawn = |command: &mut Command| {
             for (name, value) in variables {
@@ -53,8 +53,8 @@ impl Job {
             command.process_group(0).spawn()
         };
         let (program, arguments) = command.split_first().expect("clap demands a command");
-        let spawn_bound = |parent| {
-            spawn(&mut on_its_way(parent, command)).map_err(|error| {
+        let spawn_exec = |parent| {
+            spawn(&mut exec_self(parent, command)).map_err(|error| {
                 let message = if Path::new("/proc/self").exists() {
                     format!("cannot start the command: {}", chain(&error))
                 } else {
@@ -64,19 +64,19 @@ impl Job {
             })
         };
         let child = match tie {
-            Tie::Death => spawn_bound(Some(std::process::id())),
-            Tie::Descriptors(lock) if bound::is_bound() => {
-                // As the command of a lockctl around this one, whose lease ends with it.
+            KillPolicy::Death => spawn_exec(Some(std::process::id())),
+            KillPolicy::Descriptors(lock) if exec::is_killed_with_parent() => {
+                // The command of an outer lockctl, whose lease ends with it.
                 let _copies = Inherited::copies_of(lock)?;
-                spawn_bound(Some(std::process::id()))
+                spawn_exec(Some(std::process::id()))
             }
-            Tie::Descriptors(lock) => {
+            KillPolicy::Descriptors(lock) => {
                 let _copies = Inherited::copies_of(lock)?;
                 match spawn(Command::new(program).args(arguments)) {
                     // A script without #! is for the shell, as everywhere. execvp(3) knows that,
                     // posix_spawn(3) does not.
                     Err(error) if error.raw_os_error() == Some(Errno::ENOEXEC as i32) => {
-                        spawn_bound(None)
+                        spawn_exec(None)
                     }
                     started => started.map_err(|error| cannot_run(program, &error)),
                 }
@@ -91,20 +91,21 @@ impl Job {
         self.group
     }
 
-    /// Signals the whole group. A member that we have no right to signal (set-user-id) is left out.
+    /// Signals the whole group, except processes that lockctl has no right to signal (set-user-id).
     pub(crate) fn signal(&self, signal: Signal) {
         let _ = killpg(self.group, signal);
     }
 
-    /// True once the command has ended. Its group's number is not given to others before
-    /// [`bury`](Self::bury).
+    /// Returns true once the command has ended. The number of its group is not reused before
+    /// [`reap`](Self::reap).
     pub(crate) fn has_ended(&self) -> bool {
         let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT;
-        // An error too: nix does not know the real-time signals, of which a command can die.
+        // An error counts, too: nix does not know the real-time signals, of which a command can
+        // die.
         waitid(Id::Pid(self.group), flags) != Ok(WaitStatus::StillAlive)
     }
 
-    /// The signal that has stopped the command, told once for each stop.
+    /// Returns the signal that has stopped the command, once for each stop.
     pub(crate) fn stopped_by(&self) -> Option<Signal> {
         match waitid(Id::Pid(self.group), WaitPidFlag::WSTOPPED | WaitPidFlag::WNOHANG) {
             Ok(WaitStatus::Stopped(_, signal)) => Some(signal),
@@ -112,15 +113,15 @@ impl Job {
         }
     }
 
-    /// Waits for the end, and takes the status.
-    pub(crate) fn bury(mut self) -> Result<ExitStatus, Failure> {
+    /// Waits for the end of the command, and returns its status.
+    pub(crate) fn reap(mut self) -> Result<ExitStatus, Failure> {
         let status = self.child.wait();
         RUNNING.store(0, Ordering::SeqCst);
         status.map_err(|error| Failure::internal("cannot learn how the command ended", &error))
     }
 }
 
-/// Kills the command that runs, if there is one.
+/// Kills the running command, if there is one.
 pub(crate) fn kill_running() {
     let group = RUNNING.load(Ordering::SeqCst);
     if group > 0 {
@@ -128,9 +129,9 @@ pub(crate) fn kill_running() {
     }
 }
 
-/// lockctl itself, on its way to become `command`.
-fn on_its_way(parent: Option<u32>, command: &[OsString]) -> Command {
-    let mut lockctl = cli::again(cli::BOUND);
+/// Returns the command line of lockctl that becomes `command`.
+fn exec_self(parent: Option<u32>, command: &[OsString]) -> Command {
+    let mut lockctl = cli::reexec(cli::EXEC);
     if let Some(parent) = parent {
         lockctl.arg("--parent").arg(parent.to_string());
     }
@@ -138,7 +139,7 @@ fn on_its_way(parent: Option<u32>, command: &[OsString]) -> Command {
     lockctl
 }
 
-/// A copy of a descriptor that commands inherit, until it is dropped.
+/// A copy of a descriptor that commands inherit, closed on drop.
 struct Inherited(RawFd);
 
 impl Inherited {
@@ -147,8 +148,8 @@ impl Inherited {
     }
 
     fn copy_of(descriptor: BorrowedFd<'_>) -> Result<Self, Failure> {
-        // Out of the way of the numbers that scripts use for themselves: a script that happens to
-        // reuse ours would let the lock go.
+        // Above the numbers that scripts use themselves: a script that reuses ours would release
+        // the lock.
         const OUT_OF_THE_WAY: RawFd = 100;
         fcntl(descriptor, FcntlArg::F_DUPFD(OUT_OF_THE_WAY))
             .or_else(|_| fcntl(descriptor, FcntlArg::F_DUPFD(3)))

@@ -1,4 +1,4 @@
-//! `lockctl completions` and `man`: what is made from the definition of the arguments.
+//! `lockctl completions` and `man`, generated from the definition of the arguments.
 
 use clap_complete::Shell;
 use clap_mangen::Man as Page;
@@ -8,7 +8,7 @@ use crate::cli::{Completions, Man, definition};
 use crate::exit::{Exit, Failure};
 use crate::output::{print, unwritable};
 
-/// Of what the pages say. Not that of the build, which would make each build another one.
+/// The date of the text. The date of the build would make each build differ.
 const DATE: &str = "2026-11-20";
 
 pub(crate) fn completions(order: &Completions) -> Result<Exit, Failure> {
@@ -69,7 +69,7 @@ _lockctl_command() {
 }
 "#;
 
-/// Where functions have to be defined by then.
+/// The place before which functions have to be defined.
 const ZSH_SCRIPT_ENDS: &str = "\nif [ \"$funcstack[1]\"";
 
 /// Completes the command after `--`.
@@ -117,8 +117,8 @@ fn page(subject: clap::Command) -> std::io::Result<Vec<u8>> {
     Ok(out)
 }
 
-/// What `--help` says below the options: its paragraphs, and then the sections, whose lines are left
-/// as they are.
+/// Returns the paragraphs of `--help` below the options, and the sections, whose lines stay as they
+/// are.
 fn sections_of(details: &str) -> (Roff, Roff) {
     let (mut text, mut sections) = (Roff::new(), Roff::new());
     for block in details.split("\n\n") {

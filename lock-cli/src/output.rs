@@ -1,4 +1,4 @@
-//! What goes to stdout.
+//! Output on stdout.
 
 use std::io::{ErrorKind, Write as _, stdout};
 use std::ops::ControlFlow;
@@ -8,12 +8,12 @@ use tokio::sync::oneshot;
 
 use crate::exit::Failure;
 
-/// Writes to stdout. A reader that went away has read enough.
+/// Writes to stdout. A reader that closed the pipe has read enough.
 pub(crate) fn print(text: &str) -> Result<(), Failure> {
     offer(text).map(drop)
 }
 
-/// The same, where more would follow.
+/// Writes to stdout where more follows. Returns a break if the reader closed the pipe.
 pub(crate) fn offer(text: &str) -> Result<ControlFlow<()>, Failure> {
     match write(text) {
         Ok(()) => Ok(ControlFlow::Continue(())),
@@ -22,15 +22,15 @@ pub(crate) fn offer(text: &str) -> Result<ControlFlow<()>, Failure> {
     }
 }
 
-/// Writes to stdout what has to be read.
+/// Writes to stdout, and fails if the reader closed the pipe.
 pub(crate) fn write(text: &str) -> std::io::Result<()> {
     let mut stdout = stdout().lock();
     stdout.write_all(text.as_bytes())?;
     stdout.flush()
 }
 
-/// The same on a thread of its own: whoever reads may not read. Not on one of the runtime's, which
-/// panics if it gets none.
+/// Writes like [`write`] on another thread: the reader may block it. Not on one of the runtime's
+/// threads: starting one panics if there is none.
 pub(crate) async fn write_aside(text: String) -> std::io::Result<()> {
     let (done, written) = oneshot::channel();
     std::thread::Builder::new().spawn(move || done.send(write(&text)))?;
@@ -41,13 +41,13 @@ pub(crate) fn unwritable(error: &std::io::Error) -> Failure {
     Failure::internal("cannot write to stdout", error)
 }
 
-/// One line of JSON.
+/// Returns one line of JSON.
 pub(crate) fn json(value: &impl serde::Serialize) -> Result<String, Failure> {
     let line = serde_json::to_string(value);
     line.map(|line| line + "\n").map_err(|error| Failure::internal("cannot write JSON", &error))
 }
 
-/// A duration for people, who do not want to know the nanoseconds.
+/// Returns a duration for people, without nanoseconds.
 pub(crate) fn rounded(span: Duration) -> humantime::FormattedDuration {
     let exact = span < Duration::from_secs(10);
     humantime::format_duration(match exact {

@@ -1,4 +1,4 @@
-//! The progress of `lockctl run` on stderr: a wait, an acquisition, a loss.
+//! The progress of `lockctl run` on stderr: waits, acquisitions, losses.
 
 use std::convert::Infallible;
 use std::io::{IsTerminal as _, Write as _, stderr};
@@ -12,31 +12,31 @@ use serde::Serialize;
 
 use crate::cli::Run;
 use crate::exit::say;
-use crate::look::{self, SeenHolder};
+use crate::inspect::{self, HolderReport};
 use crate::output::{json, millis, rounded};
 
-/// A wait that is shorter is not shown.
-const FIRST: Duration = Duration::from_millis(200);
-/// How often the line on a terminal is written anew.
-const TICK: Duration = Duration::from_secs(1);
-/// Elsewhere each pause is twice as long as the one before, up to this.
-const LONGEST: Duration = Duration::from_secs(60);
-/// A server that does not say who holds the lock is not waited for.
-const LOOK: Duration = Duration::from_millis(500);
+/// A shorter wait is not shown.
+const FIRST_REPORT: Duration = Duration::from_millis(200);
+/// How often the line on a terminal is rewritten.
+const TERMINAL_PERIOD: Duration = Duration::from_secs(1);
+/// The longest pause elsewhere. Each pause is twice as long as the one before.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+/// The longest wait for a server to say which client holds the lock.
+const INSPECT_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// The form of the messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Form {
+enum Format {
     Silent,
-    /// One line, which changes and goes.
+    /// One line, which is rewritten and erased.
     Terminal,
     Lines,
     Json,
 }
 
-/// Tells about one lock.
+/// The reporter of one lock.
 pub(crate) struct Progress<'a> {
-    form: Form,
+    form: Format,
     name: &'a LockName,
     began: Moment,
 }
@@ -50,7 +50,7 @@ struct Event<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     waited_ms: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    holders: Option<Vec<SeenHolder<'a>>>,
+    holders: Option<Vec<HolderReport<'a>>>,
     /// A string, because readers of JSON round numbers.
     #[serde(skip_serializing_if = "Option::is_none")]
     fencing_token: Option<String>,
@@ -61,35 +61,35 @@ struct Event<'a> {
 impl<'a> Progress<'a> {
     pub(crate) fn of(order: &'a Run) -> Self {
         let form = match (order.json, order.verbose) {
-            (true, _) => Form::Json,
-            (_, true) if !stderr().is_terminal() => Form::Lines,
-            _ if stderr().is_terminal() => Form::Terminal,
-            _ => Form::Silent,
+            (true, _) => Format::Json,
+            (_, true) if !stderr().is_terminal() => Format::Lines,
+            _ if stderr().is_terminal() => Format::Terminal,
+            _ => Format::Silent,
         };
         Self::new(form, order.name.get())
     }
 
     pub(crate) fn silent(name: &'a LockName) -> Self {
-        Self::new(Form::Silent, name)
+        Self::new(Format::Silent, name)
     }
 
-    fn new(form: Form, name: &'a LockName) -> Self {
+    fn new(form: Format, name: &'a LockName) -> Self {
         Self { form, name, began: Moment::now() }
     }
 
     /// Shows the wait until it is dropped.
     pub(crate) async fn show_wait(&self, locks: &Locker) -> Infallible {
-        if self.form == Form::Silent {
+        if self.form == Format::Silent {
             std::future::pending::<()>().await;
         }
-        let _erased = Erased(self.form);
-        let mut pause = FIRST;
+        let _erased = EraseOnDrop(self.form);
+        let mut pause = FIRST_REPORT;
         loop {
             sleep(pause).await;
             self.waits(&seen(locks, self.name).await);
             pause = match self.form {
-                Form::Terminal => TICK,
-                _ => (pause * 2).min(LONGEST),
+                Format::Terminal => TERMINAL_PERIOD,
+                _ => (pause * 2).min(LONGEST_PAUSE),
             };
         }
     }
@@ -98,18 +98,18 @@ impl<'a> Progress<'a> {
         let (name, waited, holders) = (self.name, self.waited(), &seen.holders);
         let text = || {
             let key = seen.key.as_deref().filter(|key| !key.ends_with(name.as_str()));
-            let key = key.map(|key| format!(", key {}", look::shown_key(name, key)));
+            let key = key.map(|key| format!(", key {}", inspect::describe_key(name, key)));
             let by = held_by(holders).map(|by| format!(", {by}")).unwrap_or_default();
             let waited = rounded(waited);
             format!("waiting for lock {name}{}{by}, waited for {waited}", key.unwrap_or_default())
         };
         match self.form {
-            Form::Silent => {}
-            Form::Terminal if is_in_foreground() => write(&format!("\r\x1b[K{}", text())),
-            Form::Terminal => {}
-            Form::Lines => say(&text()),
-            Form::Json => {
-                let seen = holders.iter().map(|holder| SeenHolder::of(holder, false)).collect();
+            Format::Silent => {}
+            Format::Terminal if is_in_foreground() => write(&format!("\r\x1b[K{}", text())),
+            Format::Terminal => {}
+            Format::Lines => say(&text()),
+            Format::Json => {
+                let seen = holders.iter().map(|holder| HolderReport::of(holder, false)).collect();
                 Self::tell(&Event {
                     waited_ms: Some(millis(waited)),
                     holders: Some(seen),
@@ -122,9 +122,9 @@ impl<'a> Progress<'a> {
     pub(crate) fn acquired(&self, guard: &LockGuard) {
         let waited = self.waited();
         match self.form {
-            Form::Silent | Form::Terminal => {}
-            Form::Lines => say(&format!("acquired lock {} after {}", self.name, rounded(waited))),
-            Form::Json => Self::tell(&Event {
+            Format::Silent | Format::Terminal => {}
+            Format::Lines => say(&format!("acquired lock {} after {}", self.name, rounded(waited))),
+            Format::Json => Self::tell(&Event {
                 waited_ms: Some(millis(waited)),
                 fencing_token: guard.fencing_token().map(|token| token.to_string()),
                 ..self.event("acquired")
@@ -133,7 +133,7 @@ impl<'a> Progress<'a> {
     }
 
     pub(crate) fn lost(&self, why: &str) {
-        if self.form == Form::Json {
+        if self.form == Format::Json {
             Self::tell(&Event { why: Some(why), ..self.event("lost") });
         }
     }
@@ -161,12 +161,12 @@ impl<'a> Progress<'a> {
     }
 }
 
-/// The line on a terminal, which goes when this is dropped.
-struct Erased(Form);
+/// A guard that erases the line on a terminal.
+struct EraseOnDrop(Format);
 
-impl Drop for Erased {
+impl Drop for EraseOnDrop {
     fn drop(&mut self) {
-        if self.0 == Form::Terminal && is_in_foreground() {
+        if self.0 == Format::Terminal && is_in_foreground() {
             write("\r\x1b[K");
         }
     }
@@ -179,26 +179,26 @@ pub(crate) async fn seen(locks: &Locker, name: &LockName) -> LockState {
     }
     tokio::select! {
         state = locks.inspect(name) => state.unwrap_or_default(),
-        () = sleep(LOOK) => LockState::default(),
+        () = sleep(INSPECT_TIMEOUT) => LockState::default(),
     }
 }
 
-/// "held by …", if that is known.
+/// Returns "held by …", if the holder is known.
 pub(crate) fn held_by(holders: &[Holder]) -> Option<String> {
     let each = holders.iter().map(|holder| {
         let since = holder.held_for.map(|span| format!(", for {}", rounded(span)));
-        look::who(holder, false) + &since.unwrap_or_default()
+        inspect::describe(holder, false) + &since.unwrap_or_default()
     });
     let all = each.collect::<Vec<_>>().join("; ");
     (!all.is_empty()).then(|| format!("held by {all}"))
 }
 
-/// Written at once: others may write there too. If nobody can read it, so be it.
+/// Writes at once, because other processes may write there too. A failure is ignored.
 fn write(text: &str) {
     let _ = stderr().write_all(text.as_bytes());
 }
 
-/// A shell that has put lockctl into the background uses the terminal itself.
+/// Returns false if a shell has put lockctl into the background: it then uses the terminal itself.
 fn is_in_foreground() -> bool {
     tcgetpgrp(stderr()) == Ok(getpgrp())
 }

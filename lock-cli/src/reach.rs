@@ -1,4 +1,4 @@
-//! A backend that can do what a verb needs.
+//! Connections to a backend that supports a verb.
 
 use std::time::Duration;
 
@@ -7,19 +7,19 @@ use lock_any::{Capabilities, Label, Locker, Reach, Support};
 use crate::exit::Failure;
 use crate::signals::Signals;
 
-/// The lease that core asks for if nobody says otherwise.
+/// The lease that core asks for by default.
 const DEFAULT_TTL: Duration = Duration::from_secs(30);
 
-/// What not every backend can do.
+/// The capabilities that some backends lack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Need {
+pub(crate) enum Capability {
     Detached,
     Inspecting,
     Listing,
     Breaking,
 }
 
-impl Need {
+impl Capability {
     fn support(self, capabilities: &Capabilities) -> Support {
         match self {
             Self::Detached => capabilities.detached,
@@ -29,9 +29,9 @@ impl Need {
         }
     }
 
-    /// What a backend lacks, and which ones do not lack it. For advice only: what counts is what a
-    /// backend declares. Tests see to it that the two agree.
-    fn lack(self) -> (&'static str, &'static [&'static str]) {
+    /// Returns the text for a missing capability, and the backends that have it. For advice only:
+    /// the declared capabilities decide. Tests compare the two.
+    fn missing(self) -> (&'static str, &'static [&'static str]) {
         match self {
             Self::Detached => ("has no detached leases", &["file:", "redis:", "memcache:"]),
             Self::Inspecting => {
@@ -39,20 +39,20 @@ impl Need {
             }
             Self::Listing => ("does not know all of its locks", &["zookeeper:"]),
             Self::Breaking => (
-                "cannot end the hold of somebody else",
+                "cannot end the hold of another client",
                 &["file:", "redis:", "memcache:", "zookeeper:"],
             ),
         }
     }
 }
 
-/// The lease to ask for: the option's, else that of the URL, else the default.
+/// Returns the lease to ask for: the option's, else the URL's, else the default.
 pub(crate) fn ttl(url: &str, option: Option<Duration>) -> Result<Duration, Failure> {
     let from_url = lock_any::ttl_of(url)?;
     Ok(option.or(from_url).unwrap_or(DEFAULT_TTL))
 }
 
-/// Returns the directory of the locks, where they are files: other users may have another one.
+/// Returns the directory of the locks of the file backend: other users may have another one.
 #[cfg(feature = "file")]
 pub(crate) fn directory_of(url: &str) -> Option<String> {
     lock_any::directory_of(url).map(|directory| directory.to_string_lossy().into_owned())
@@ -63,22 +63,26 @@ pub(crate) fn directory_of(_: &str) -> Option<String> {
     None
 }
 
-/// Connects; `label` is what others see of a holder.
+/// Connects; other clients see `label` as the holder.
 pub(crate) async fn connect_as(label: Label, url: &str) -> Result<Locker, Failure> {
     Ok(lock_any::connect_with(url, |builder| builder.label(label)).await?)
 }
 
-/// Connects for a verb that is about locks which outlive lockctl, and needs all of `needs`.
-pub(crate) async fn connect_for(verb: &str, needs: &[Need], url: &str) -> Result<Locker, Failure> {
-    // None to end gently: a verb that only asks dies of a signal as other programs do.
+/// Connects for a verb about locks that outlive lockctl, which needs all of `needs`.
+pub(crate) async fn connect_for(
+    verb: &str,
+    needs: &[Capability],
+    url: &str,
+) -> Result<Locker, Failure> {
+    // No signal is caught: a verb that only reads dies of a signal as other programs do.
     let _ = Signals::catch(&[])?;
     let locks = connect_as(Label::host_and_pid(), url).await?;
-    demand(&locks, verb, needs)?;
+    require(&locks, verb, needs)?;
     Ok(locks)
 }
 
-/// Refuses a backend that cannot do what a verb needs.
-pub(crate) fn demand(locks: &Locker, verb: &str, needs: &[Need]) -> Result<(), Failure> {
+/// Refuses a backend without the capabilities that a verb needs.
+pub(crate) fn require(locks: &Locker, verb: &str, needs: &[Capability]) -> Result<(), Failure> {
     let capabilities = locks.capabilities();
     let backend = capabilities.backend;
     if capabilities.reach == Reach::Process {
@@ -91,10 +95,10 @@ pub(crate) fn demand(locks: &Locker, verb: &str, needs: &[Need]) -> Result<(), F
     else {
         return Ok(());
     };
-    let (lack, elsewhere) = lacking.lack();
+    let (missing, elsewhere) = lacking.missing();
     let advice = match elsewhere {
         [] => String::new(),
-        able => format!("; what can do so is {}", able.join(", ")),
+        able => format!("; backends that can: {}", able.join(", ")),
     };
-    Err(Failure::usage(format!("cannot {verb}: the {backend} backend {lack}{advice}")))
+    Err(Failure::usage(format!("cannot {verb}: the {backend} backend {missing}{advice}")))
 }

@@ -10,20 +10,20 @@ use lock_any::clock::sleep;
 use lock_any::{ErrorKind, Label, Lock, LockGuard, Locker, Loss, Support};
 use nix::sys::signal::{Signal, raise};
 
+use crate::acquire::{self, close_after};
 use crate::cli::Run;
 use crate::exit::{Exit, Failure, chain, say};
 use crate::group;
-use crate::job::{Job, Tie};
+use crate::job::{Job, KillPolicy};
 use crate::progress::Progress;
 use crate::reach;
-use crate::seek::{self, leave};
 use crate::signals::{Children, ENDING, FORWARDED, Signals};
 use crate::terminal::Terminal;
 
 pub(crate) async fn run(url: &str, order: &Run) -> Result<Exit, Failure> {
     let progress = Progress::of(order);
     let outcome = run_under(url, order, &progress).await;
-    if let Some(why) = outcome.as_ref().err().and_then(Failure::of_a_loss) {
+    if let Some(why) = outcome.as_ref().err().and_then(Failure::loss_message) {
         progress.lost(why);
     }
     outcome
@@ -36,21 +36,25 @@ async fn run_under(url: &str, order: &Run, progress: &Progress<'_>) -> Result<Ex
         locks = reach::connect_as(Label::host_and_pid(), url) => locks?,
         signal = signals.next() => return Err(Failure::signalled(signal)),
     };
-    let lock = wanted(&locks, order)?;
-    let won = seek::win(url, &locks, &lock, &order.patience, progress, &mut signals).await;
+    let lock = configured_lock(&locks, order)?;
+    let won =
+        acquire::acquire_within(url, &locks, &lock, &order.patience, progress, &mut signals).await;
     let guard = match won {
         Ok(guard) => guard,
-        Err(failure) => return leave(&locks, failure).await,
+        Err(failure) => return close_after(&locks, failure).await,
     };
     progress.acquired(&guard);
     signals.also(FORWARDED)?;
     let children = Children::watch()?;
     let job = match start(&guard, order).await {
         Ok(job) => job,
-        Err(failure) => return part(&locks, guard, order, failure.report(), &mut signals).await,
+        Err(failure) => {
+            return release_after_command(&locks, guard, order, failure.report(), &mut signals)
+                .await;
+        }
     };
-    let attendance = Attendance::new(&guard, job, children, grace);
-    let ended = attendance.until_the_end(&mut signals).await?;
+    let supervisor = Supervisor::new(&guard, job, children, grace);
+    let ended = supervisor.run(&mut signals).await?;
     if let Some(stop) = ended.stop {
         let failure = stop.failure(&guard);
         if !guard.is_held() {
@@ -58,22 +62,24 @@ async fn run_under(url: &str, order: &Run, progress: &Progress<'_>) -> Result<Ex
             return Err(failure);
         }
         drop(guard);
-        return leave(&locks, failure).await;
+        return close_after(&locks, failure).await;
     }
-    let exit = part(&locks, guard, order, Exit::of_command(ended.status), &mut signals).await;
-    // Not before the lock is let go: lockctl dies of it, or waits with a script that does.
+    let exit =
+        release_after_command(&locks, guard, order, Exit::of_command(ended.status), &mut signals)
+            .await;
+    // Only after the release: lockctl dies of the signal, or stays with a script that does.
     match ended.interrupt.map(Interrupt::pass_on) {
         Some(death) => exit.and(Err(death)),
         None => exit,
     }
 }
 
-/// How long before its lease ends the command is asked to stop.
+/// The time before the end of the lease at which the command is asked to stop.
 #[derive(Clone, Copy)]
 struct Grace {
     asked: Duration,
     ttl: Duration,
-    /// The longest lease that was seen so far: some are shorter than the ttl, and renewed all the sooner.
+    /// The longest lease so far: some are shorter than the ttl, and renewed earlier.
     longest: Duration,
 }
 
@@ -103,12 +109,12 @@ fn grace(url: &str, order: &Run) -> Result<Grace, Failure> {
     Ok(Grace { asked, ttl, longest: Duration::ZERO })
 }
 
-fn wanted(locks: &Locker, order: &Run) -> Result<Lock, Failure> {
+fn configured_lock(locks: &Locker, order: &Run) -> Result<Lock, Failure> {
     let mut lock = locks.lock(order.name.get())?;
     if let Some(ttl) = order.ttl {
         lock = lock.ttl(ttl);
     }
-    if let Some(span) = order.at_least {
+    if let Some(span) = order.min_hold {
         lock = lock.min_hold(span);
     }
     Ok(lock)
@@ -119,7 +125,7 @@ async fn start(guard: &LockGuard, order: &Run) -> Result<Job, Failure> {
     let variables = [
         ("LOCK_NAME", Some(guard.name().as_str().to_owned())),
         ("LOCK_OWNER", Some(guard.owner().expose())),
-        // Without one, not that of a lockctl around this one either.
+        // Without a token, that of an outer lockctl is removed, too.
         ("LOCK_FENCING_TOKEN", token),
     ];
     let ticket = guard.ticket().await;
@@ -127,13 +133,13 @@ async fn start(guard: &LockGuard, order: &Run) -> Result<Job, Failure> {
     let lock = ticket.as_ref().and_then(descriptor);
     let both: Vec<_> = lock.into_iter().chain(place.as_ref().map(AsFd::as_fd)).collect();
     let tie = match lock {
-        Some(_) => Tie::Descriptors(&both),
-        None => Tie::Death,
+        Some(_) => KillPolicy::Descriptors(&both),
+        None => KillPolicy::Death,
     };
     Job::start(&order.command, &variables, &tie)
 }
 
-/// What a command inherits to keep the kernel's lock.
+/// Returns the descriptor that a command inherits to keep the kernel's lock.
 #[cfg(feature = "file")]
 fn descriptor(ticket: &Ticket) -> Option<BorrowedFd<'_>> {
     lock_any::file::descriptor(ticket)
@@ -144,7 +150,7 @@ fn descriptor(_: &Ticket) -> Option<BorrowedFd<'_>> {
     None
 }
 
-/// What a command inherits so that the next waiter sleeps until it ends.
+/// Returns the descriptor that a command inherits so that the next waiter sleeps until it ends.
 #[cfg(feature = "file")]
 fn place_descriptor(ticket: &Ticket) -> Option<OwnedFd> {
     lock_any::file::queue_descriptor(ticket)
@@ -155,8 +161,8 @@ fn place_descriptor(_: &Ticket) -> Option<OwnedFd> {
     None
 }
 
-/// Lets the lock go after the command has ended by itself.
-async fn part(
+/// Releases the lock after the command has ended by itself.
+async fn release_after_command(
     locks: &Locker,
     guard: LockGuard,
     order: &Run,
@@ -164,11 +170,11 @@ async fn part(
     signals: &mut Signals,
 ) -> Result<Exit, Failure> {
     let server_keeps = locks.capabilities().minimum_hold == Support::Present;
-    let may_take_long = order.at_least.is_some() && !server_keeps;
+    let may_take_long = order.min_hold.is_some() && !server_keeps;
     let answer = tokio::select! {
         answer = guard.release() => answer,
         signal = ending(signals), if may_take_long => {
-            say(&format!("lock {} is let go earlier than --at-least says", order.name.get()));
+            say(&format!("lock {} is released before the end of --min-hold", order.name.get()));
             return Err(Failure::signalled(signal));
         }
     };
@@ -177,8 +183,8 @@ async fn part(
         Err(error) if matches!(error.kind(), ErrorKind::Lost | ErrorKind::NotHeld) => {
             Err(error.into())
         }
-        // The command ran under the lock to its end: its status counts. What is not known is only
-        // how soon the next one gets in.
+        // The command ran under the lock to its end: its status counts. Only the time of the
+        // release is unknown.
         Err(error) => {
             let bound = error.free_within().map(|bound| {
                 format!("; it is free after {:.1} s at the latest", bound.as_secs_f64())
@@ -195,16 +201,16 @@ async fn ending(signals: &mut Signals) -> Signal {
         if ENDING.contains(&signal) {
             return signal;
         }
-        // There is no command any more that could stop, and lockctl with it. The terminal has told
-        // the others in the group.
+        // Without a command that could stop, lockctl stops itself. The terminal has signalled the
+        // rest of the group.
         if signal == Signal::SIGTSTP && !group::is_orphaned() {
             let _ = raise(Signal::SIGSTOP);
         }
     }
 }
 
-/// How the command ended, and whether it was us.
-struct Ended {
+/// The end of the command, and whether lockctl caused it.
+struct Completion {
     status: ExitStatus,
     stop: Option<Stop>,
     interrupt: Option<Interrupt>,
@@ -214,7 +220,7 @@ struct Ended {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Interrupt {
     signal: Signal,
-    /// From the terminal, which did not signal lockctl's own group: it was not in the foreground.
+    /// The terminal sent it, but not to lockctl's own group, which was not in the foreground.
     by_terminal: bool,
 }
 
@@ -234,10 +240,10 @@ impl Interrupt {
     }
 }
 
-/// What was done to the command on account of the lock.
+/// The signal sent to the command because of the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Stop {
-    /// SIGTERM: no renewal is acknowledged, and the lease draws to its end.
+    /// SIGTERM: no renewal is acknowledged, and the lease is about to expire.
     Asked,
     /// SIGKILL.
     Killed,
@@ -251,7 +257,8 @@ impl Stop {
         }
     }
 
-    /// The lock counts as lost even if it is not yet: the command was not allowed to do its work.
+    /// Returns the failure. The lock counts as lost even if it is not yet: the command could not
+    /// finish.
     fn failure(self, guard: &LockGuard) -> Failure {
         let name = guard.name();
         let message = match self {
@@ -268,20 +275,20 @@ impl Stop {
     }
 }
 
-/// When a command that was stopped, and lockctl with it, goes on.
+/// When a command resumes that was stopped together with lockctl.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Resumes {
+enum ResumePolicy {
     /// It was not stopped, or not with lockctl.
     Never,
-    /// There was no shell to stop for, or no word of it comes.
+    /// At once: there was no shell to stop for, or its SIGCONT does not arrive.
     AtOnce,
-    /// With the SIGCONT that lockctl goes on by. That is the only one that the command gets: who is told twice
-    /// would go on although a key has stopped it in between.
+    /// With the SIGCONT that resumes lockctl. The command gets only that one: a second one would
+    /// resume a command that a key has stopped in between.
     WithLockctl,
 }
 
-/// A command that runs, and the lock that it runs under.
-struct Attendance<'a> {
+/// A supervisor of a command that runs under a lock.
+struct Supervisor<'a> {
     guard: &'a LockGuard,
     job: Job,
     /// Wakes when the command ends or stops.
@@ -289,14 +296,14 @@ struct Attendance<'a> {
     terminal: Option<Terminal>,
     grace: Grace,
     stop: Option<Stop>,
-    resumes: Resumes,
-    /// When, if there is a shell to stop for.
-    after_a_stop: Resumes,
-    /// What was sent to the command on behalf of others.
+    resumes: ResumePolicy,
+    /// The policy, if there is a shell to stop for.
+    after_a_stop: ResumePolicy,
+    /// The signals that were forwarded to the command.
     forwarded: Vec<Signal>,
 }
 
-impl<'a> Attendance<'a> {
+impl<'a> Supervisor<'a> {
     fn new(guard: &'a LockGuard, job: Job, children: Children, grace: Grace) -> Self {
         Self {
             guard,
@@ -305,51 +312,51 @@ impl<'a> Attendance<'a> {
             terminal: Terminal::controlling(),
             grace,
             stop: None,
-            resumes: Resumes::Never,
-            after_a_stop: Resumes::WithLockctl,
+            resumes: ResumePolicy::Never,
+            after_a_stop: ResumePolicy::WithLockctl,
             forwarded: Vec::new(),
         }
     }
 
-    async fn until_the_end(mut self, signals: &mut Signals) -> Result<Ended, Failure> {
+    async fn run(mut self, signals: &mut Signals) -> Result<Completion, Failure> {
         if signals.are_ignored(Signal::SIGCONT) {
-            self.after_a_stop = Resumes::AtOnce;
+            self.after_a_stop = ResumePolicy::AtOnce;
         }
         self.hand_over_terminal();
-        let mut news = None;
+        let mut pending_signal = None;
         loop {
-            // The lock first, whatever it was that woke us: this process may have been stopped for
-            // long, and then nothing may help the command along.
-            let look_again_in = self.obey_the_lock();
+            // Check the lock first after each wake-up: this process may have been stopped for long,
+            // and then no signal may help the command continue.
+            let next_check_in = self.enforce_lease();
             if self.job.has_ended() {
                 return self.end();
             }
             let may_go_on = self.stop != Some(Stop::Killed);
             if may_go_on {
-                self.resume(&mut news);
-                if let Some(signal) = news.take() {
+                self.resume(&mut pending_signal);
+                if let Some(signal) = pending_signal.take() {
                     self.forward(signal);
                 }
                 self.stop_with_the_command();
-                if self.resumes == Resumes::AtOnce {
+                if self.resumes == ResumePolicy::AtOnce {
                     continue;
                 }
             }
             tokio::select! {
                 () = self.children.next() => {}
-                signal = signals.next() => news = Some(signal),
+                signal = signals.next() => pending_signal = Some(signal),
                 _ = self.guard.lost(), if may_go_on => {}
-                () = wait(look_again_in), if may_go_on => {}
+                () = wait(next_check_in), if may_go_on => {}
             }
         }
     }
 
-    /// Stops the command if the lock demands it. Tells when to look again, if there is a lease.
-    fn obey_the_lock(&mut self) -> Option<Duration> {
-        /// Timers stand still while a machine is suspended, and leases do not: after it wakes up,
-        /// the command runs on unlocked for no longer than this.
+    /// Stops the command if the lock demands it. Returns when to check again, if there is a lease.
+    fn enforce_lease(&mut self) -> Option<Duration> {
+        /// Timers stop while a machine is suspended, and leases do not: after it wakes up, the
+        /// command runs unlocked for no longer than this.
         const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-        /// For the kernel to deliver SIGKILL, and to be late.
+        /// The time for the kernel to deliver SIGKILL, possibly late.
         const LAST_CALL: Duration = Duration::from_millis(250);
 
         let left = self.guard.valid_for();
@@ -385,9 +392,9 @@ impl<'a> Attendance<'a> {
         }
     }
 
-    /// A stop by job control stops lockctl as well, and the script or pipeline that it is part of, or
-    /// the shell would wait for them. They go on when the shell says so. A command that was stopped
-    /// in any other way just keeps its lock.
+    /// Stops lockctl, and the script or pipeline around it, together with a command that job
+    /// control has stopped: the shell would wait for them. They resume when the shell says so. A
+    /// command stopped in any other way keeps its lock.
     fn stop_with_the_command(&mut self) {
         use Signal::{SIGCONT, SIGSTOP, SIGTSTP, SIGTTIN, SIGTTOU};
         let Some(terminal) = &mut self.terminal else { return };
@@ -397,7 +404,7 @@ impl<'a> Attendance<'a> {
             }
             Some(SIGTTIN | SIGTTOU) if group::stop() => self.resumes = self.after_a_stop,
             Some(SIGTSTP) => self.stop_by_key(),
-            // This is how a lockctl stops that is the command, or part of it.
+            // A lockctl stops so if it is the command, or part of it.
             Some(SIGSTOP) if terminal.is_given() || self.forwarded.contains(&SIGTSTP) => {
                 self.stop_by_key();
             }
@@ -409,17 +416,19 @@ impl<'a> Attendance<'a> {
         if let Some(terminal) = &mut self.terminal {
             terminal.take_back();
         }
-        self.resumes = if group::stop() { self.after_a_stop } else { Resumes::AtOnce };
+        self.resumes = if group::stop() { self.after_a_stop } else { ResumePolicy::AtOnce };
     }
 
-    fn resume(&mut self, news: &mut Option<Signal>) {
+    fn resume(&mut self, pending_signal: &mut Option<Signal>) {
         let is_time = match self.resumes {
-            Resumes::Never => false,
-            Resumes::AtOnce => true,
-            Resumes::WithLockctl => news.take_if(|news| *news == Signal::SIGCONT).is_some(),
+            ResumePolicy::Never => false,
+            ResumePolicy::AtOnce => true,
+            ResumePolicy::WithLockctl => pending_signal
+                .take_if(|pending_signal| *pending_signal == Signal::SIGCONT)
+                .is_some(),
         };
         if is_time {
-            self.resumes = Resumes::Never;
+            self.resumes = ResumePolicy::Never;
             self.forwarded.retain(|&signal| signal != Signal::SIGTSTP);
             if !self.hand_over_terminal() {
                 self.job.signal(Signal::SIGCONT);
@@ -427,7 +436,7 @@ impl<'a> Attendance<'a> {
         }
     }
 
-    /// True if the command has the terminal now, and goes on if it was stopped.
+    /// Gives the terminal to the command. Returns true if the command has it now, and is resumed.
     fn hand_over_terminal(&mut self) -> bool {
         let Some(terminal) = &mut self.terminal else { return false };
         let given = terminal.is_for_command() && terminal.give_to(self.job.group());
@@ -438,13 +447,13 @@ impl<'a> Attendance<'a> {
         given
     }
 
-    fn end(mut self) -> Result<Ended, Failure> {
+    fn end(mut self) -> Result<Completion, Failure> {
         if self.stop.is_some() {
-            // What the command left behind in its group is not to run on unlocked.
+            // Processes that the command left in its group must not run unlocked.
             self.job.signal(Signal::SIGKILL);
         }
         let had_terminal = self.terminal.as_mut().is_some_and(Terminal::take_back);
-        let status = self.job.bury()?;
+        let status = self.job.reap()?;
         if let Some(terminal) = &self.terminal
             && had_terminal
             && status.signal().is_some()
@@ -452,7 +461,7 @@ impl<'a> Attendance<'a> {
             terminal.restore_modes();
         }
         let interrupt = Interrupt::of(status, had_terminal, &self.forwarded);
-        Ok(Ended { status, stop: self.stop, interrupt })
+        Ok(Completion { status, stop: self.stop, interrupt })
     }
 }
 
@@ -476,9 +485,9 @@ mod tests {
     const GRACE: Grace =
         Grace { asked: Duration::from_millis(980), ttl: TTL, longest: Duration::ZERO };
 
-    /// Runs a script under a lock that is not renewed. Tells how it ended, how long it ran, and
+    /// Runs a script under a lock that is not renewed. Returns how it ended, how long it ran, and
     /// whether the lock was still held then.
-    async fn run_unrenewed(script: &str) -> (Ended, Duration, bool) {
+    async fn run_unrenewed(script: &str) -> (Completion, Duration, bool) {
         let lock = Locker::new(Memory::new()).lock("n").unwrap();
         let started = Moment::now();
         let lock = lock.ttl(TTL).renewal(RenewalPolicy::off());
@@ -487,9 +496,10 @@ mod tests {
         let children = Children::watch().unwrap();
         let command = ["sh", "-c", script].map(Into::into);
         let inherited = File::open("/dev/null").unwrap();
-        let job = Job::start(&command, &[], &Tie::Descriptors(&[inherited.as_fd()])).unwrap();
-        let attendance = Attendance::new(&guard, job, children, GRACE);
-        let Ok(ended) = attendance.until_the_end(&mut signals).await else {
+        let job =
+            Job::start(&command, &[], &KillPolicy::Descriptors(&[inherited.as_fd()])).unwrap();
+        let supervisor = Supervisor::new(&guard, job, children, GRACE);
+        let Ok(ended) = supervisor.run(&mut signals).await else {
             panic!("the command's end was not seen");
         };
         let took = Moment::now().saturating_since(started);

@@ -8,12 +8,12 @@ use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
 
 use crate::exit::Failure;
 
-/// These end lockctl while there is no command.
+/// The signals that end lockctl while there is no command.
 pub(crate) const ENDING: &[Signal] =
     &[Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGQUIT];
 
-/// These are forwarded to the command as well as the ending ones. Not SIGTTIN and SIGTTOU, which
-/// are about lockctl's own use of the terminal, of which there is none.
+/// The signals that are forwarded to the command besides the ending ones. Not SIGTTIN and SIGTTOU:
+/// they concern lockctl's own use of the terminal, and it has none.
 pub(crate) const FORWARDED: &[Signal] = &[
     Signal::SIGUSR1,
     Signal::SIGUSR2,
@@ -23,15 +23,16 @@ pub(crate) const FORWARDED: &[Signal] = &[
     Signal::SIGCONT,
 ];
 
-/// Lets signals come that were blocked when lockctl was started: blocked signals are inherited, and
-/// without SIGCHLD the end of the command would go unseen. Before there are other threads.
+/// Unblocks signals that were blocked when lockctl was started: blocked signals are inherited, and
+/// without SIGCHLD the end of the command would go unnoticed. Call it before there are other
+/// threads.
 pub(crate) fn unblock() {
     let mut needed = SigSet::from(Signal::SIGCHLD);
     needed.extend(ENDING.iter().chain(FORWARDED).copied());
     let _ = needed.thread_unblock();
 }
 
-/// Signals that are caught.
+/// The caught signals.
 pub(crate) struct Signals {
     streams: Vec<(Signal, Stream)>,
     /// Signals that were ignored when lockctl was started, as `nohup` and shells without job control
@@ -63,7 +64,11 @@ impl Signals {
         self.ignored & (1 << (signal as i32 - 1)) != 0
     }
 
-    /// The next signal. Dropping the future loses none.
+    /// Waits for the next signal.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future loses no signal.
     pub(crate) async fn next(&mut self) -> Signal {
         poll_fn(|cx| {
             for (signal, stream) in &mut self.streams {
@@ -77,13 +82,13 @@ impl Signals {
     }
 }
 
-/// It is caught from here on, be the stream dropped or not.
+/// Catches a signal from here on, even if the stream is dropped.
 fn catch(wanted: Signal) -> Result<Stream, Failure> {
     signal(SignalKind::from_raw(wanted as i32))
         .map_err(|error| Failure::internal("cannot catch signals", &error))
 }
 
-/// Wakes when a child has ended or stopped.
+/// A stream that wakes when a child has ended or stopped.
 pub(crate) struct Children(Stream);
 
 impl Children {
@@ -98,7 +103,7 @@ impl Children {
     }
 }
 
-/// Bit n − 1 stands for signal n.
+/// Returns the ignored signals. Bit n − 1 stands for signal n.
 fn ignored_at_start() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     status

@@ -1,4 +1,4 @@
-//! Who may read the terminal: the command, while lockctl is in the foreground.
+//! The right to read the terminal: the command has it while lockctl is in the foreground.
 
 use std::fs::File;
 use std::io::IsTerminal as _;
@@ -11,25 +11,26 @@ use nix::unistd::{Pid, getpgrp, tcgetpgrp, tcsetpgrp};
 pub(crate) struct Terminal {
     tty: File,
     given: bool,
-    /// As they were when the command was first given the terminal.
+    /// The modes when the command first got the terminal.
     modes: Option<Termios>,
 }
 
 impl Terminal {
-    /// `None` for a process that was started without one, by cron for example.
+    /// Returns the controlling terminal; `None` for a process without one, started by cron for
+    /// example.
     pub(crate) fn controlling() -> Option<Self> {
         let tty = File::open("/dev/tty").ok()?;
         Some(Self { tty, given: false, modes: None })
     }
 
-    /// True if a command that is started now is likely to be used by hand. In a pipeline it is not:
-    /// the terminal stays with the pipeline's other end, which may be a pager, until the command
-    /// asks for it.
+    /// Returns true if a command that is started now is probably used by hand. In a pipeline it is
+    /// not: the terminal stays with the pipeline's other end, which may be a pager, until the
+    /// command asks for it.
     pub(crate) fn is_for_command(&self) -> bool {
         std::io::stdin().is_terminal() && std::io::stdout().is_terminal()
     }
 
-    /// Makes `group` the foreground, if lockctl is. True if `group` is it now.
+    /// Makes `group` the foreground group, if lockctl is. Returns true if `group` is it now.
     pub(crate) fn give_to(&mut self, group: Pid) -> bool {
         match tcgetpgrp(&self.tty) {
             Ok(foreground) if foreground == group => true,
@@ -45,18 +46,18 @@ impl Terminal {
         }
     }
 
-    /// True while the command has the terminal from us.
+    /// Returns true while the command has the terminal from lockctl.
     pub(crate) fn is_given(&self) -> bool {
         self.given
     }
 
-    /// Makes lockctl the foreground again, if it was. True if it is.
+    /// Makes lockctl the foreground again, if it was. Returns true if it is.
     pub(crate) fn take_back(&mut self) -> bool {
         std::mem::take(&mut self.given) && self.set_foreground(getpgrp())
     }
 
-    /// For a command that could not clean up: one that was killed while it read single keys leaves
-    /// a terminal that shows nothing of what is typed.
+    /// Restores the modes after a command that could not clean up: one that was killed while it
+    /// read single keys leaves a terminal without echo.
     pub(crate) fn restore_modes(&self) {
         if let Some(modes) = &self.modes {
             unstopped(|| tcsetattr(&self.tty, SetArg::TCSANOW, modes).is_ok());
@@ -68,7 +69,7 @@ impl Terminal {
     }
 }
 
-/// To change the terminal from the background means SIGTTOU, unless it is blocked.
+/// Runs `change` with SIGTTOU blocked, which a change from the background would raise.
 fn unstopped(change: impl FnOnce() -> bool) -> bool {
     let blocked = SigSet::from(Signal::SIGTTOU);
     let Ok(before) = blocked.thread_swap_mask(SigmaskHow::SIG_BLOCK) else {

@@ -25,7 +25,7 @@ pub(crate) fn span(text: &str) -> Result<Duration, String> {
     })
 }
 
-/// As in flock(1), zero means not to wait.
+/// Parses the longest wait. As in flock(1), zero means not to wait.
 pub(crate) fn patience(text: &str) -> Result<Duration, String> {
     duration(text).and_then(bounded).ok_or_else(|| {
         "write a duration of at most 30days, such as 10 (seconds), 0.5, 10s or 2h, or leave it out \

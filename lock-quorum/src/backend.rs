@@ -1,4 +1,4 @@
-//! The verbs.
+//! The trait, with one line for each verb that needs more.
 
 use async_trait::async_trait;
 use lock_core::backend::{
@@ -20,7 +20,7 @@ impl Backend for Quorum {
         self.inner.caps
     }
 
-    /// A quorum is no server.
+    /// Returns none: a quorum is not a server.
     async fn identity(&self) -> Result<Option<Identity>, Fault> {
         Ok(None)
     }
@@ -31,8 +31,8 @@ impl Backend for Quorum {
         if claim.hold == HoldKind::Detached && caps.detached == Support::Absent {
             return Err(Fault::unsupported("detached holds"));
         }
-        let candidacy = self.inner.book.find_or_open(claim, self.inner.members.len());
-        Round::new(&self.inner, &candidacy, claim).run().await
+        let quorum_claim = self.inner.registry.find_or_open(claim, self.inner.members.len());
+        Round::new(&self.inner, &quorum_claim, claim).run().await
     }
 
     async fn wait(&self, claim: &Claim) -> Result<Wake, Fault> {
@@ -61,7 +61,7 @@ impl Backend for Quorum {
         self.inner.inspect(name).await
     }
 
-    /// Pages of several members do not make a page.
+    /// Refuses: the pages of several members do not make one page.
     async fn list(
         &self,
         _prefix: &str,

@@ -1,5 +1,6 @@
-//! Calls of several members at once: polled by whoever waits for their answers, and carried on by a task when
-//! nobody does any more. In the usual case that saves a task for each member.
+//! Calls of several members at once. The task that waits for the answers polls them; a background
+//! task continues them when nothing waits any more. In the usual case that saves a task for each
+//! member.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -12,88 +13,90 @@ use tokio::runtime::Handle;
 
 type Call<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
-/// Calls that are under way.
+/// Calls in flight.
 pub(crate) struct Calls<T: Send + 'static> {
-    under_way: Vec<(usize, Call<T>)>,
+    in_flight: Vec<(usize, Call<T>)>,
     ready: VecDeque<(usize, T)>,
-    /// What a call says that panicked.
-    broken: fn(Fault) -> T,
-    /// By a task already: if that is dropped, its runtime has ended, and nothing can go on.
-    carried: bool,
+    /// The answer of a call that panicked.
+    on_panic: fn(Fault) -> T,
+    /// Polled by a background task. If that is dropped, its runtime has ended, and no task can
+    /// continue the calls.
+    is_background: bool,
 }
 
 impl<T: Send + 'static> Calls<T> {
-    pub(crate) fn new(broken: fn(Fault) -> T) -> Self {
-        Self { under_way: Vec::new(), ready: VecDeque::new(), broken, carried: false }
+    pub(crate) fn new(on_panic: fn(Fault) -> T) -> Self {
+        Self { in_flight: Vec::new(), ready: VecDeque::new(), on_panic, is_background: false }
     }
 
-    /// Begins at once, whenever its answer is waited for: a call that begins later than what undoes it is
-    /// never undone.
+    /// Starts a call at once, before its answer is awaited: a call that starts later than its undo
+    /// is never undone.
     pub(crate) fn begin(&mut self, member: usize, call: impl Future<Output = T> + Send + 'static) {
         let mut call: Call<T> = Box::pin(call);
-        // Whoever waits for the answer polls it again.
-        match poll(&mut call, self.broken, &mut Context::from_waker(Waker::noop())) {
+        // The task that awaits the answer polls it again.
+        match poll(&mut call, self.on_panic, &mut Context::from_waker(Waker::noop())) {
             Poll::Ready(answer) => self.ready.push_back((member, answer)),
-            Poll::Pending => self.under_way.push((member, call)),
+            Poll::Pending => self.in_flight.push((member, call)),
         }
     }
 
-    /// The next answer, and whose it is; `None` if no call is under way.
+    /// Returns the next answer and its member; `None` if no call is in flight.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future leaves the calls under way.
+    /// Dropping the future leaves the calls in flight.
     pub(crate) async fn next(&mut self) -> Option<(usize, T)> {
         std::future::poll_fn(|cx| self.poll_next(cx)).await
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.under_way.is_empty() && self.ready.is_empty()
+        self.in_flight.is_empty() && self.ready.is_empty()
     }
 
-    /// Those behind the first one that is ready are not polled for this one: whoever hears it may want no more.
+    /// Polls for one answer. Calls after the first ready one are not polled: the caller may need no
+    /// more.
     fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<(usize, T)>> {
         if let Some(answer) = self.ready.pop_front() {
             return Poll::Ready(Some(answer));
         }
-        for place in 0..self.under_way.len() {
-            let (member, call) = &mut self.under_way[place];
-            if let Poll::Ready(answer) = poll(call, self.broken, cx) {
+        for place in 0..self.in_flight.len() {
+            let (member, call) = &mut self.in_flight[place];
+            if let Poll::Ready(answer) = poll(call, self.on_panic, cx) {
                 let member = *member;
-                drop(self.under_way.remove(place));
+                drop(self.in_flight.remove(place));
                 return Poll::Ready(Some((member, answer)));
             }
         }
-        match self.under_way.is_empty() {
+        match self.in_flight.is_empty() {
             true => Poll::Ready(None),
             false => Poll::Pending,
         }
     }
 
-    /// Goes on with what is under way in a task of its own.
-    pub(crate) fn carry_on(&mut self) {
-        if self.under_way.is_empty() {
+    /// Continues the calls in flight in a background task.
+    pub(crate) fn continue_in_background(&mut self) {
+        if self.in_flight.is_empty() {
             return;
         }
         let Ok(runtime) = Handle::try_current() else { return };
-        let under_way = std::mem::take(&mut self.under_way);
-        let mut rest = Self::new(self.broken);
-        (rest.under_way, rest.carried) = (under_way, true);
+        let in_flight = std::mem::take(&mut self.in_flight);
+        let mut rest = Self::new(self.on_panic);
+        (rest.in_flight, rest.is_background) = (in_flight, true);
         runtime.spawn(async move { while rest.next().await.is_some() {} });
     }
 }
 
 impl<T: Send + 'static> Drop for Calls<T> {
     fn drop(&mut self) {
-        if !self.carried {
-            self.carry_on();
+        if !self.is_background {
+            self.continue_in_background();
         }
     }
 }
 
-fn poll<T>(call: &mut Call<T>, broken: fn(Fault) -> T, cx: &mut Context<'_>) -> Poll<T> {
+fn poll<T>(call: &mut Call<T>, on_panic: fn(Fault) -> T, cx: &mut Context<'_>) -> Poll<T> {
     catch_unwind(AssertUnwindSafe(|| call.as_mut().poll(cx)))
-        .unwrap_or_else(|_| Poll::Ready(broken(Fault::unknown(FaultKind::Broken, "it panicked"))))
+        .unwrap_or_else(|_| Poll::Ready(on_panic(Fault::unknown(FaultKind::Broken, "it panicked"))))
 }
 
 #[cfg(test)]

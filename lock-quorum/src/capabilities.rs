@@ -1,24 +1,25 @@
-//! What a quorum promises, given what its members do: the weakest of them, since any of them may be in
-//! the majority that serves a grant.
+//! The capabilities of a quorum: those of its weakest member, since any member may be in the
+//! majority behind a grant.
 
 use std::time::Duration;
 
 use lock_core::{Capabilities, Fencing, Order, Support, Takeover, Wakeup};
 
-/// What all of `members` can, and no more. `None` without members.
+/// Returns the capabilities that all `members` have. `None` without members.
 pub(crate) fn of_all<'a>(
     members: impl IntoIterator<Item = &'a Capabilities>,
 ) -> Option<Capabilities> {
-    let all = members.into_iter().copied().map(alone).reduce(weaker)?;
+    let all = members.into_iter().copied().map(quorum_of_one).reduce(weakest)?;
     Some(all)
 }
 
-/// A quorum of one: what never depends on the members.
-fn alone(member: Capabilities) -> Capabilities {
+/// Returns the capabilities of a quorum of one member: those that do not depend on the other
+/// members.
+fn quorum_of_one(member: Capabilities) -> Capabilities {
     let can_agree = member.min_token_supported == Support::Present;
     Capabilities {
         backend: "quorum",
-        // Members that cannot be raised cannot agree on a number.
+        // Members that ignore a minimum token cannot agree on a token.
         fencing: if can_agree { member.fencing } else { Fencing::None },
         order: Order::PerProcess,
         wakeup: member.wakeup.min(Wakeup::Signal),
@@ -33,7 +34,7 @@ fn alone(member: Capabilities) -> Capabilities {
     }
 }
 
-fn weaker(a: Capabilities, b: Capabilities) -> Capabilities {
+fn weakest(a: Capabilities, b: Capabilities) -> Capabilities {
     let fencing = a.fencing.min(b.fencing);
     Capabilities {
         backend: "quorum",
@@ -67,10 +68,10 @@ fn later(a: Takeover, b: Takeover) -> Takeover {
     }
 }
 
-/// Why a member that was connected later than the others does not fit in with what was declared without
-/// it; `None` if it does.
-pub(crate) fn misfit(declared: &Capabilities, member: &Capabilities) -> Option<&'static str> {
-    let together = weaker(*declared, alone(*member));
+/// Returns why a member that connected after the others contradicts the declared capabilities;
+/// `None` if it does not.
+pub(crate) fn mismatch(declared: &Capabilities, member: &Capabilities) -> Option<&'static str> {
+    let together = weakest(*declared, quorum_of_one(*member));
     let longer = |a: Takeover, b: Takeover| later(a, b) != b;
     let differences = [
         (together.fencing < declared.fencing, "its fencing tokens are of a lower grade"),
@@ -92,8 +93,9 @@ pub(crate) fn misfit(declared: &Capabilities, member: &Capabilities) -> Option<&
     differences.into_iter().find_map(|(differs, how)| differs.then_some(how))
 }
 
-/// Caps the leases, so that nobody holds a lock for longer than a restarted member stays out. What members keep shut after
-/// a release is no lease and may last longer, so they keep nothing: the holder does, who renews it.
+/// Caps the leases, so that no hold outlasts the time for which a restarted member is not counted.
+/// The minimum hold that a member enforces after a release is no lease and may last longer. So the
+/// members enforce none: the holder keeps renewing instead.
 pub(crate) fn at_most(all: Capabilities, longest_lease: Option<Duration>) -> Capabilities {
     let Some(longest) = longest_lease else { return all };
     Capabilities { ttl_max: all.ttl_max.min(longest), minimum_hold: Support::Absent, ..all }
@@ -137,8 +139,8 @@ mod tests {
         let longest = Duration::from_secs(60);
         let forgetful = at_most(of_all([&memory()]).unwrap(), Some(longest));
         assert_eq!((forgetful.ttl_max, forgetful.minimum_hold), (longest, Support::Absent));
-        // Who comes late is measured by that.
-        assert_eq!(misfit(&forgetful, &Capabilities { ttl_max: longest, ..memory() }), None);
+        // A member that connects later is compared with that.
+        assert_eq!(mismatch(&forgetful, &Capabilities { ttl_max: longest, ..memory() }), None);
         let remembering = at_most(of_all([&memory()]).unwrap(), None);
         assert_eq!(remembering.minimum_hold, Support::Present);
     }
@@ -159,12 +161,12 @@ mod tests {
     #[test]
     fn who_comes_late_must_fit_in() {
         let declared = of_all([&memory(), &memory()]).unwrap();
-        assert_eq!(misfit(&declared, &memory()), None);
+        assert_eq!(mismatch(&declared, &memory()), None);
         let advisory = Capabilities { durability: Durability::Advisory, ..memory() };
-        assert_eq!(misfit(&declared, &advisory), Some("its locks are less durable"));
+        assert_eq!(mismatch(&declared, &advisory), Some("its locks are less durable"));
         let rigid = Capabilities { min_token_supported: Support::Absent, ..memory() };
-        assert!(misfit(&declared, &rigid).is_some());
+        assert!(mismatch(&declared, &rigid).is_some());
         let polled = Capabilities { wakeup: Wakeup::Poll, ..memory() };
-        assert_eq!(misfit(&declared, &polled), None);
+        assert_eq!(mismatch(&declared, &polled), None);
     }
 }

@@ -68,17 +68,17 @@
 //! [longest lease]: QuorumBuilder::longest_lease
 
 mod backend;
+mod ballot;
 mod calls;
-mod candidacy;
 mod capabilities;
-mod later;
-mod letting_go;
-mod look;
+mod claim;
+mod connection;
+mod deferred;
 mod member;
-mod origin;
 mod quorum;
-mod renewal;
 mod round;
-mod waiting;
+mod server;
+mod stragglers;
+mod verbs;
 
 pub use quorum::{Quorum, QuorumBuilder};

@@ -1,4 +1,4 @@
-//! One member: its connection, who it really is, and how it has behaved.
+//! One member: its connection, its server, and how fast it has answered.
 
 use std::fmt;
 use std::future::Future;
@@ -13,18 +13,19 @@ use lock_core::dial::Dialer;
 use lock_core::{Backend, Capabilities, Error, ErrorKind};
 use tokio::sync::Semaphore;
 
-use crate::capabilities::misfit;
-use crate::origin::Server;
+use crate::capabilities::mismatch;
+use crate::server::Server;
 
-/// Calls of one member that are under way at once. One that has stopped answering must not make a heap
-/// of them.
-const MAX_UNDER_WAY: usize = 16_384;
+/// The maximum number of calls of one member in flight. A member that has stopped answering must
+/// not accumulate more.
+const MAX_IN_FLIGHT: usize = 16_384;
 
-/// Releases that are repeated at one member in the background, and how many of them at the same time.
-const MAX_LEFTOVERS: usize = 1024;
-const MAX_CLEANERS: usize = 64;
+/// The maximum number of releases that are retried at one member in the background, and how many of
+/// them run at the same time.
+const MAX_RETRIES: usize = 1024;
+const MAX_CONCURRENT_RETRIES: usize = 64;
 
-/// For how long nobody waits any more for a member that was behind the others: doubled each time that it is again,
+/// How long the quorum does not wait for a slow member: doubled each time that it is slow again
 /// without an answer in between.
 const SLOW_FOR: Duration = Duration::from_secs(1);
 const LONGEST_SLOW: Duration = Duration::from_secs(8);
@@ -34,31 +35,31 @@ pub(crate) type Connect = Box<dyn Fn() -> Connecting + Send + Sync>;
 
 /// A member of a quorum.
 pub(crate) struct Member {
-    /// In messages; without credentials.
+    /// Its name in messages; without credentials.
     pub(crate) name: String,
     dialer: Dialer<Arc<dyn Backend>>,
-    /// `None`: it was connected when the quorum was made, and sees to its connection by itself.
+    /// `None`: it was connected when the quorum was built, and reconnects by itself.
     connect: Option<Connect>,
-    under_way: AtomicUsize,
-    /// Places for releases that are to be repeated here, and turns for them.
-    pub(crate) leftovers: Arc<Semaphore>,
-    pub(crate) cleaners: Semaphore,
+    in_flight: AtomicUsize,
+    /// Slots for releases to retry here, and the permits to run them.
+    pub(crate) retry_slots: Arc<Semaphore>,
+    pub(crate) retry_turns: Semaphore,
     seen: Mutex<Seen>,
 }
 
-/// What is known of a member.
+/// The observed state of a member.
 #[derive(Default)]
 struct Seen {
-    /// Which server it is, as it was told last.
+    /// The server, as it identified itself last.
     server: Option<Arc<Server>>,
-    slow: Option<Slow>,
-    /// How long it was taken for slow last, if it has not answered since.
+    slow: Option<SlowPeriod>,
+    /// How long it counted as slow last, if it has not answered since.
     slow_for: Option<Duration>,
 }
 
-/// A member that is behind: since when that is known, and until when it is remembered.
+/// The time for which a member counts as slow.
 #[derive(Clone, Copy)]
-struct Slow {
+struct SlowPeriod {
     since: Moment,
     until: Moment,
 }
@@ -77,19 +78,20 @@ impl Member {
             name,
             dialer,
             connect,
-            under_way: AtomicUsize::new(0),
-            leftovers: Arc::new(Semaphore::new(MAX_LEFTOVERS)),
-            cleaners: Semaphore::new(MAX_CLEANERS),
+            in_flight: AtomicUsize::new(0),
+            retry_slots: Arc::new(Semaphore::new(MAX_RETRIES)),
+            retry_turns: Semaphore::new(MAX_CONCURRENT_RETRIES),
             seen: Mutex::default(),
         }
     }
 
-    /// The backend, if it has been connected.
+    /// Returns the backend, if it has been connected.
     pub(crate) fn current(&self) -> Option<Arc<dyn Backend>> {
         self.dialer.current()
     }
 
-    /// The backend, connected now if it was not before, and if it fits in with what was `declared`.
+    /// Returns the backend. Connects it first if necessary, and refuses one that contradicts the
+    /// `declared` capabilities.
     pub(crate) async fn backend(&self, declared: &Capabilities) -> Result<Arc<dyn Backend>, Fault> {
         if let Some(backend) = self.current() {
             return Ok(backend);
@@ -102,7 +104,7 @@ impl Member {
             let connecting = connect();
             async move {
                 let backend = connecting.await.map_err(not_connected)?;
-                match misfit(&declared, &backend.capabilities()) {
+                match mismatch(&declared, &backend.capabilities()) {
                     None => Ok(backend),
                     Some(how) => {
                         let why = format!("it cannot join those that were there first: {how}");
@@ -114,25 +116,26 @@ impl Member {
         self.dialer.get(|_| true, dial).await
     }
 
-    /// Notes that a call begins; `None` if too many are under way.
-    pub(crate) fn begin(self: &Arc<Self>) -> Option<UnderWay> {
-        let before = self.under_way.fetch_add(1, Ordering::Relaxed);
-        let call = UnderWay(Arc::clone(self));
-        (before < MAX_UNDER_WAY).then_some(call)
+    /// Counts a call that begins; `None` if too many are in flight.
+    pub(crate) fn begin(self: &Arc<Self>) -> Option<InFlight> {
+        let before = self.in_flight.fetch_add(1, Ordering::Relaxed);
+        let call = InFlight(Arc::clone(self));
+        (before < MAX_IN_FLIGHT).then_some(call)
     }
 
-    /// True if it was behind the others not long ago: then nobody waits for it who need not.
+    /// Returns true if the member was slow lately. Only callers that need its vote wait for it.
     pub(crate) fn is_slow(&self) -> bool {
         self.slow().is_some()
     }
 
-    /// True if that was known at `moment`, and still is.
+    /// Returns true if that was known at `moment`, and still holds.
     pub(crate) fn was_slow_before(&self, moment: Moment) -> bool {
         self.slow().is_some_and(|slow| slow.since < moment)
     }
 
-    /// Many can find that out together: whoever began after the first of them knew it.
-    pub(crate) fn was_slow(&self) {
+    /// Marks the member as slow. Many calls can find that together: calls that began after the
+    /// first of them knew it.
+    pub(crate) fn mark_slow(&self) {
         let (now, mut seen) = (Moment::now(), self.seen());
         let known = seen.slow.filter(|slow| !slow.until.has_passed());
         let slow_for = match (known, seen.slow_for) {
@@ -141,11 +144,11 @@ impl Member {
             (_, None) => SLOW_FOR,
         };
         let since = known.map_or(now, |slow| slow.since);
-        seen.slow = Some(Slow { since, until: now + slow_for });
+        seen.slow = Some(SlowPeriod { since, until: now + slow_for });
         seen.slow_for = Some(slow_for);
     }
 
-    /// While somebody waited for it.
+    /// Notes an answer that arrived while a round waited for it.
     pub(crate) fn has_answered(&self) {
         let mut seen = self.seen();
         if seen.slow_for.take().is_some()
@@ -155,24 +158,25 @@ impl Member {
         }
     }
 
-    fn slow(&self) -> Option<Slow> {
+    fn slow(&self) -> Option<SlowPeriod> {
         self.seen().slow.filter(|slow| !slow.until.has_passed())
     }
 
-    /// Returns the server to which its connection leads. It is asked if there is a new connection.
+    /// Returns the server to which its connection leads. A new connection is asked for the
+    /// identity.
     pub(crate) async fn server(&self, backend: &dyn Backend) -> Result<Arc<Server>, Fault> {
         let known = self.seen().server.clone();
         if let Some(server) = known.filter(|server| server.is_current()) {
             return Ok(server);
         }
-        // Seldom, so it takes no room in the future of each verb.
+        // Boxed: it is rare, and takes no space in the future of each verb.
         let identity = Box::pin(backend.identity()).await?;
         let server = Arc::new(Server::new(backend.capabilities().backend, identity));
         self.seen().server = Some(Arc::clone(&server));
         Ok(server)
     }
 
-    /// Returns the server as it was told last.
+    /// Returns the server as it identified itself last.
     pub(crate) fn known_server(&self) -> Option<Arc<Server>> {
         self.seen().server.clone()
     }
@@ -188,12 +192,12 @@ impl fmt::Debug for Member {
     }
 }
 
-/// A call of a member that is under way.
-pub(crate) struct UnderWay(Arc<Member>);
+/// A call of a member in flight.
+pub(crate) struct InFlight(Arc<Member>);
 
-impl Drop for UnderWay {
+impl Drop for InFlight {
     fn drop(&mut self) {
-        self.0.under_way.fetch_sub(1, Ordering::Relaxed);
+        self.0.in_flight.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -218,17 +222,17 @@ mod tests {
         let before = Moment::now();
         let advance = |millis| tokio::time::advance(Duration::from_millis(millis));
         advance(1).await;
-        member.was_slow();
+        member.mark_slow();
         advance(1).await;
         let began = Moment::now();
         assert!(member.was_slow_before(began) && !member.was_slow_before(before));
-        // Others find it out as well.
+        // Other calls find it as well.
         advance(1).await;
-        member.was_slow();
+        member.mark_slow();
         assert!(member.was_slow_before(began));
         tokio::time::advance(SLOW_FOR).await;
         assert!(!member.is_slow() && !member.was_slow_before(Moment::now()));
-        member.was_slow();
+        member.mark_slow();
         assert!(!member.was_slow_before(began));
     }
 
@@ -236,19 +240,19 @@ mod tests {
     async fn who_is_behind_again_and_again_is_asked_last_for_longer() {
         let member = Member::new("m".into(), None, None);
         for seconds in [1, 2, 4, 8, 8] {
-            // Many find it out together.
-            member.was_slow();
-            member.was_slow();
+            // Several calls find it together.
+            member.mark_slow();
+            member.mark_slow();
             tokio::time::advance(Duration::from_millis(seconds * 1000 - 1)).await;
             assert!(member.is_slow(), "for {seconds} s");
             tokio::time::advance(Duration::from_millis(1)).await;
             assert!(!member.is_slow(), "for {seconds} s");
         }
-        member.was_slow();
+        member.mark_slow();
         member.has_answered();
         tokio::time::advance(SLOW_FOR).await;
         assert!(!member.is_slow());
-        member.was_slow();
+        member.mark_slow();
         tokio::time::advance(SLOW_FOR).await;
         assert!(!member.is_slow());
     }

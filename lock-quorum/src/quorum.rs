@@ -1,4 +1,4 @@
-//! How a quorum is put together, and what its verbs share.
+//! The quorum, its builder, and the state that its verbs share.
 
 use std::fmt;
 use std::future::Future;
@@ -10,41 +10,41 @@ use lock_core::backend::{Fault, FaultKind};
 use lock_core::clock::Moment;
 use lock_core::{Backend, Capabilities, Error, ErrorKind, Executor, Fencing, LockName};
 
-use crate::candidacy::Book;
 use crate::capabilities;
-use crate::later::Later;
+use crate::claim::Registry;
+use crate::deferred::Stragglers;
 use crate::member::{Connect, Member};
 
-/// The longest lease, unless the builder is told otherwise.
+/// The default longest lease.
 const LONGEST_LEASE: Duration = Duration::from_secs(60);
 
-/// The bound of one call of one member, unless the builder is told otherwise.
+/// The default bound of one call of one member.
 const MEMBER_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Locks on a majority of independent backends. Clones are the same.
+/// A backend on a majority of independent backends. Clones share their state.
 ///
-/// See the [crate's documentation](crate) for what they promise.
+/// See the [crate's documentation](crate) for the guarantees.
 #[derive(Clone, Debug)]
 pub struct Quorum {
     pub(crate) inner: Arc<Inner>,
 }
 
-/// Puts a [`Quorum`] together.
+/// A builder of a [`Quorum`].
 #[derive(Debug)]
 pub struct QuorumBuilder {
-    candidates: Vec<Candidate>,
+    members: Vec<MemberConfig>,
     settings: Settings,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Settings {
-    /// `None`: members find their locks again after a restart.
+    /// `None`: members retain their locks across a restart.
     pub(crate) longest_lease: Option<Duration>,
     pub(crate) member_timeout: Duration,
 }
 
-/// Somebody who is to be a member.
-struct Candidate {
+/// A backend to become a member, or the means to connect it.
+struct MemberConfig {
     name: Option<String>,
     backend: Option<Arc<dyn Backend>>,
     connect: Option<Connect>,
@@ -55,40 +55,41 @@ pub(crate) struct Inner {
     pub(crate) majority: usize,
     pub(crate) caps: Capabilities,
     pub(crate) settings: Settings,
-    pub(crate) book: Arc<Book>,
-    pub(crate) later: Later,
-    /// One more, so that zero is none.
+    pub(crate) registry: Arc<Registry>,
+    pub(crate) stragglers: Stragglers,
+    /// One more than the mean, so that zero means unknown.
     usual_round_micros: AtomicU64,
     pub(crate) executor: Executor,
 }
 
 impl Quorum {
-    /// Starts without members, with the default settings.
+    /// Returns a builder without members, with the default settings.
     #[must_use]
     pub fn builder() -> QuorumBuilder {
         let longest_lease = Some(LONGEST_LEASE);
         let settings = Settings { longest_lease, member_timeout: MEMBER_TIMEOUT };
-        QuorumBuilder { candidates: Vec::new(), settings }
+        QuorumBuilder { members: Vec::new(), settings }
     }
 }
 
 impl QuorumBuilder {
-    /// Adds a member that is connected already. All clients list the same members, in the same order.
+    /// Adds a member that is connected already. All clients list the same members in the same
+    /// order.
     #[must_use]
     pub fn member(self, backend: impl Backend) -> Self {
         self.member_from(Arc::new(backend))
     }
 
-    /// Like [`member`](Self::member), for a backend that is shared already.
+    /// Adds a member, like [`member`](Self::member), for a backend that is shared already.
     #[must_use]
     pub fn member_from(mut self, backend: Arc<dyn Backend>) -> Self {
-        self.candidates.push(Candidate { name: None, backend: Some(backend), connect: None });
+        self.members.push(MemberConfig { name: None, backend: Some(backend), connect: None });
         self
     }
 
-    /// Adds a member that may be away: it is connected by `connect`, now if it is there, and otherwise when
-    /// it is first there. It must promise no less than those that are there now do together. `name` says in
-    /// messages which one it is, and holds no credentials.
+    /// Adds a member that may be unreachable. `connect` connects it now, or when it is first
+    /// reachable. Its capabilities must be no weaker than those of the members that are connected
+    /// now. `name` identifies it in messages and holds no credentials.
     #[must_use]
     pub fn member_by<F, C>(mut self, name: impl Into<String>, connect: C) -> Self
     where
@@ -97,55 +98,57 @@ impl QuorumBuilder {
     {
         let connect: Connect = Box::new(move || Box::pin(connect()));
         let (name, connect) = (Some(name.into()), Some(connect));
-        self.candidates.push(Candidate { name, backend: None, connect });
+        self.members.push(MemberConfig { name, backend: None, connect });
         self
     }
 
-    /// The longest lease that any client of these members asks for: no longer one can be asked for here, and
-    /// a member that was started less than this ago is not counted, because it may have forgotten locks. The
-    /// same for all clients. Default: one minute.
+    /// Sets the longest lease that any client of these members asks for. A longer one is refused. A
+    /// member that was started more recently than this is not counted, because it may have
+    /// forgotten locks. All clients set the same value. Default: one minute.
     ///
-    /// A [minimum hold](lock_core::Lock::min_hold) may be longer: the holder renews its lease until that
-    /// is over. Only where members [remember](Self::members_remember) do they keep a lock shut for a process that has gone.
+    /// A [minimum hold](lock_core::Lock::min_hold) may be longer: the holder renews its lease until
+    /// it is over. Only members that [remember](Self::members_remember) enforce it after the holder
+    /// has exited.
     ///
-    /// A member that cannot tell how long it has been running is counted: see the crate's documentation.
+    /// A member that does not report how long it has been running is counted: see the crate's
+    /// documentation.
     #[must_use]
     pub fn longest_lease(mut self, longest: Duration) -> Self {
         self.settings.longest_lease = Some(longest);
         self
     }
 
-    /// The members find all their locks again after a restart, so they count at once, and leases are as long
-    /// as they allow. For a Redis that is `appendfsync always`; nothing checks it.
+    /// Declares that the members retain all their locks across a restart. They count at once, and
+    /// leases are as long as they allow. On Redis that is `appendfsync always`; nothing checks it.
     #[must_use]
     pub fn members_remember(mut self) -> Self {
         self.settings.longest_lease = None;
         self
     }
 
-    /// How long one call of one member may take. Nobody waits for a minority that does not answer; this
-    /// bounds what goes on behind. Default: one second.
+    /// Sets the bound of one call of one member. No verb waits for a minority that does not answer;
+    /// this bounds the calls that continue in the background. Default: one second.
     #[must_use]
     pub fn member_timeout(mut self, timeout: Duration) -> Self {
         self.settings.member_timeout = timeout;
         self
     }
 
-    /// Connects those members that are to be connected, and asks all who they are.
+    /// Connects the members that are not connected yet, and asks all for their identity.
     ///
     /// # Errors
     ///
     /// * [`ErrorKind::Invalid`]: an even number of members, or none; two of them are the same
-    ///   server, or of a kind of which one cannot tell which server it is; they have no lease in
-    ///   common. Numbers are checked before anything is sent.
-    /// * [`ErrorKind::Invalid`] or [`ErrorKind::Unsupported`]: what connects a member says so.
-    /// * Otherwise, if a majority cannot be connected, what kept one of the others away.
+    ///   server, or of a kind without identities; they have no lease in common. Numbers are checked
+    ///   before anything is sent.
+    /// * [`ErrorKind::Invalid`] or [`ErrorKind::Unsupported`]: the connection of a member fails so.
+    /// * Otherwise, if a majority cannot be connected, the reason of one of the others.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future gives the attempt up.
+    /// Dropping the future abandons the attempt.
     pub async fn build(self) -> Result<Quorum, Error> {
-        let size = self.candidates.len();
+        let size = self.members.len();
         if size.is_multiple_of(2) {
             let message = format!(
                 "a quorum has an odd number of members, and this one has {size}: \
@@ -153,15 +156,15 @@ impl QuorumBuilder {
             );
             return Err(Error::new(ErrorKind::Invalid, message));
         }
-        // Members that it connects share it.
+        // The members that it connects share it.
         let executor = Executor::current_or_new()?;
         executor.within(self.connect(executor.clone())).await
     }
 
     async fn connect(self, executor: Executor) -> Result<Quorum, Error> {
-        let size = self.candidates.len();
+        let size = self.members.len();
         let timeout = self.settings.member_timeout.max(MEMBER_TIMEOUT) * 5;
-        let connected = connect_all(self.candidates, timeout).await;
+        let connected = connect_all(self.members, timeout).await;
         let majority = size / 2 + 1;
         let mut members = Vec::with_capacity(size);
         let mut away = Vec::new();
@@ -189,24 +192,24 @@ impl QuorumBuilder {
             majority,
             caps,
             settings: self.settings,
-            book: Arc::default(),
-            later: Later::default(),
+            registry: Arc::default(),
+            stragglers: Stragglers::default(),
             usual_round_micros: AtomicU64::new(0),
             executor,
         };
         took.sort_unstable();
-        took.get(majority - 1).into_iter().for_each(|took| inner.round_took(*took));
+        took.get(majority - 1).into_iter().for_each(|took| inner.record_round_time(*took));
         Ok(Quorum { inner: Arc::new(inner) })
     }
 }
 
 async fn connect_all(
-    candidates: Vec<Candidate>,
+    members: Vec<MemberConfig>,
     timeout: Duration,
 ) -> Vec<(Member, Option<Error>)> {
-    let connecting = candidates.into_iter().enumerate().map(|(place, candidate)| {
+    let connecting = members.into_iter().enumerate().map(|(place, candidate)| {
         tokio::spawn(async move {
-            let Candidate { name, backend, connect } = candidate;
+            let MemberConfig { name, backend, connect } = candidate;
             let name = name.unwrap_or_else(|| match &backend {
                 Some(backend) => backend.capabilities().backend.to_owned(),
                 None => String::new(),
@@ -237,7 +240,8 @@ async fn connect_all(
     connected
 }
 
-/// What makes it hopeless first: who is denied today is denied tomorrow.
+/// Returns the error of too few members. A permanent reason comes first: a client that is denied
+/// today is denied tomorrow.
 fn too_few(size: usize, majority: usize, away: &[(String, Error)]) -> Error {
     let there = size - away.len();
     let reasons: Vec<_> = away.iter().map(|(name, error)| format!("{name}: {error}")).collect();
@@ -251,7 +255,8 @@ fn too_few(size: usize, majority: usize, away: &[(String, Error)]) -> Error {
     Error::new(kind.unwrap_or(ErrorKind::Unavailable), message)
 }
 
-/// One server under two addresses would have two votes. Tells how long those took that have said who they are.
+/// Identifies all members, and refuses one server under two addresses, which would have two votes.
+/// Returns how long each answer took.
 async fn identify_all(members: &[Arc<Member>], timeout: Duration) -> Result<Vec<Duration>, Error> {
     let asking = members.iter().map(|member| {
         let (member, backend) = (Arc::clone(member), member.current());
@@ -265,14 +270,14 @@ async fn identify_all(members: &[Arc<Member>], timeout: Duration) -> Result<Vec<
     let asking: Vec<_> = asking.collect();
     let mut all_took = Vec::new();
     for (place, answer) in asking.into_iter().enumerate() {
-        // Whoever does not say now is asked again with its first vote.
+        // A member without an answer is asked again with its first vote.
         let Ok(Some((server, took))) = answer.await else { continue };
-        for twin in &members[..place] {
-            if let Some(other) = twin.known_server().filter(|other| server.may_be(other)) {
+        for duplicate in &members[..place] {
+            if let Some(other) = duplicate.known_server().filter(|other| server.may_be(other)) {
                 return Err(same_server(
-                    twin,
+                    duplicate,
                     &members[place],
-                    other.can_tell() && server.can_tell(),
+                    other.is_identified() && server.is_identified(),
                 ));
             }
         }
@@ -298,8 +303,8 @@ impl Inner {
         self.caps.fencing != Fencing::None
     }
 
-    /// In which order members are asked for a lock. The first one breaks ties: it is the same for all clients, unless
-    /// it is slow, and another one for other locks.
+    /// Returns the order in which members are asked for a lock. The first one breaks ties. It is
+    /// the same for all clients, unless it is slow, and it differs between locks.
     pub(crate) fn order_for(&self, name: &LockName) -> Vec<usize> {
         // FNV-1a: the same in every build.
         let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
@@ -311,14 +316,14 @@ impl Inner {
         order
     }
 
-    /// How long it usually takes until a majority has answered; `None` before it is known.
+    /// Returns the usual time until a majority has answered; `None` before it is known.
     pub(crate) fn usual_round(&self) -> Option<Duration> {
         let micros = self.usual_round_micros.load(Ordering::Relaxed);
         micros.checked_sub(1).map(Duration::from_micros)
     }
 
-    /// A running mean. What others do to it meanwhile may be lost.
-    pub(crate) fn round_took(&self, took: Duration) {
+    /// Updates a running mean. Concurrent updates may be lost.
+    pub(crate) fn record_round_time(&self, took: Duration) {
         let took = u64::try_from(took.as_micros()).unwrap_or(u64::MAX / 8);
         let mean = match self.usual_round().map(|usual| usual.as_micros() as u64) {
             None => took,
@@ -356,13 +361,13 @@ impl fmt::Debug for Inner {
     }
 }
 
-impl fmt::Debug for Candidate {
+impl fmt::Debug for MemberConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Candidate").field("name", &self.name).finish_non_exhaustive()
     }
 }
 
-/// Runs a verb of a member, for so long at most.
+/// Runs a verb of a member within a time limit.
 pub(crate) async fn bounded<T>(
     limit: Duration,
     verb: impl Future<Output = Result<T, Fault>>,
@@ -372,7 +377,7 @@ pub(crate) async fn bounded<T>(
     })
 }
 
-/// Too few members have answered.
+/// Returns the fault of too few answers.
 pub(crate) fn no_majority(inner: &Inner, faults: Vec<(usize, Fault)>, is_clean: bool) -> Fault {
     let size = inner.members.len();
     let kind = worst(faults.iter().map(|(_, fault)| fault.kind()));
@@ -392,7 +397,7 @@ pub(crate) fn no_majority(inner: &Inner, faults: Vec<(usize, Fault)>, is_clean: 
     }
 }
 
-/// What helps most to know: if trying again may help, that.
+/// Returns the most useful kind: one that a retry may cure comes first.
 fn worst(kinds: impl Iterator<Item = FaultKind>) -> FaultKind {
     let rank = |kind: &FaultKind| match kind {
         FaultKind::Unavailable => 5,

@@ -168,7 +168,7 @@ async fn a_dead_release_can_be_repeated() {
     }
 }
 
-/// The release of a lockctl that is dead, delivered when somebody else has the lock.
+/// The release of a lockctl that is dead, delivered when another client has the lock.
 #[tokio::test]
 async fn a_dead_release_that_arrives_late_frees_nobody_else() {
     let stage = Stage::set();

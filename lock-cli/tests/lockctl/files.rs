@@ -107,7 +107,7 @@ fn a_dead_acquire_leaves_a_lease_that_ends_or_nothing() {
         let (held, line, _) = stage.place.lockctl(&stage.scratch, &["inspect", "--json", "n"]);
         let seen: Value = serde_json::from_str(&line).unwrap();
         if held == 0 {
-            let expires_in = seen["holders"][0]["lapses_in_ms"].as_u64();
+            let expires_in = seen["holders"][0]["expires_in_ms"].as_u64();
             assert!(expires_in.is_some_and(|ms| ms <= 60_000), "{at}: {line}");
             assert_eq!(stage.status(&["acquire", "-n", "n"]), 75, "{at}");
             assert_eq!(stage.status(&["break", "--force", "n"]), 0, "{at}");

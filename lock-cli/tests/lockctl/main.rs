@@ -9,14 +9,14 @@ mod files;
 mod fleets;
 #[cfg(feature = "redis")]
 mod hung;
-#[cfg(feature = "zookeeper")]
-mod line;
 mod loss;
 mod manual;
 #[cfg(feature = "memcache")]
 mod memcache;
 mod places;
 mod progress;
+#[cfg(feature = "zookeeper")]
+mod queue;
 #[cfg(all(feature = "quorum", feature = "redis"))]
 mod quorum;
 mod refusals;

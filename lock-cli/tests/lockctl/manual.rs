@@ -98,7 +98,7 @@ fn bash_completes_verbs_and_options() {
     assert_eq!(complete(&["lockctl", "rel"]), "release");
     assert_eq!(complete(&["lockctl", "re"]), "renew release");
     assert_eq!(complete(&["lockctl", "inspect", "--sh"]), "--show-owner");
-    assert_eq!(complete(&["lockctl", "run", "--at"]), "--at-least");
+    assert_eq!(complete(&["lockctl", "run", "--min"]), "--min-hold");
     assert_eq!(complete(&["lockctl", "completions", "b"]), "bash");
     let after = |words: &[&str]| complete(&[&["lockctl", "run", "n", "--"], words].concat());
     // Twice where /bin is /usr/bin.
@@ -123,7 +123,7 @@ fn other_shells_have_completions_too() {
         let (code, script, stderr) = outcome(&mut scratch.lockctl(&["completions", shell]));
         assert_eq!((code, stderr.as_str()), (0, ""), "{shell}");
         assert!(script.starts_with(begins), "{script}");
-        assert!(script.contains("show-owner") && !script.contains("__bound"), "{shell}");
+        assert!(script.contains("show-owner") && !script.contains("__exec"), "{shell}");
         assert!(shell == "fish" || script.contains("\n_lockctl_command() {\n"), "{script}");
         assert!(script.contains(command), "{shell} completes the command of run: {script}");
     }

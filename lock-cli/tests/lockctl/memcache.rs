@@ -26,7 +26,7 @@ fn a_command_holds_its_lock_and_ends_with_it() {
 }
 
 #[test]
-fn a_killed_lockctl_takes_its_command_along_and_its_lock_lapses() {
+fn a_killed_lockctl_takes_its_command_along_and_its_lock_expires() {
     let server = Memcached::start(MemcachedOptions::new());
     let url = format!("{}?ttl=1s", server.url());
     let scratch = Scratch::new();

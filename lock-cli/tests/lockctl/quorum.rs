@@ -26,7 +26,7 @@ fn locks_pass_from_one_lockctl_to_the_next_and_outlive_a_server() {
     assert!(seen.contains(&format!("member 1 (redis://{}): ", nodes[0].addr())), "{seen}");
     // As the holder, and by two members.
     assert_eq!(seen.matches(&owner[..8]).count(), 3, "{seen}");
-    let away = format!("member 2 (redis://{}): does not say", nodes[1].addr());
+    let away = format!("member 2 (redis://{}): no answer", nodes[1].addr());
     assert!(seen.contains(&away), "{seen}");
     let (_, seen, _) = lockctl(&["inspect", "--json", "nightly"]);
     assert!(seen.contains("\"members\":[{\"member\":\"member 1"), "{seen}");

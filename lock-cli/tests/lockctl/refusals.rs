@@ -32,7 +32,7 @@ fn what_is_not_declared_is_refused_and_what_is_declared_works() {
                 continue;
             }
             assert_eq!((code, stdout.as_str(), stderr.lines().count()), (64, "", 1), "{of}");
-            let (_, able) = stderr.trim_end().split_once("what can do so is ").unwrap_or_default();
+            let (_, able) = stderr.trim_end().split_once("backends that can: ").unwrap_or_default();
             let advised: Vec<&str> = able.split(", ").filter(|scheme| !scheme.is_empty()).collect();
             let able = places.iter().filter(|place| can(place)).map(|place| place.scheme);
             assert!(!all_are_here || able.eq(advised.iter().copied()), "{of}");

@@ -144,7 +144,7 @@ fn a_minimum_hold_is_kept_after_the_command() {
     let scratch = Scratch::new();
     let url = scratch.url();
     let script = "touch ran";
-    let arguments = ["--at-least", "600ms", "n", "--", "sh", "-c", script];
+    let arguments = ["--min-hold", "600ms", "n", "--", "sh", "-c", script];
     let (first, took) = timed(|| {
         let first = Running::start(&mut scratch.run(&url, &arguments));
         until("the command has run", || scratch.exists("ran"));
@@ -160,7 +160,7 @@ fn a_minimum_hold_is_kept_after_the_command() {
 fn a_minimum_hold_does_not_outlive_a_signal() {
     let scratch = Scratch::new();
     let url = scratch.url();
-    let arguments = ["--at-least", "1h", "n", "--", "sh", "-c", TELL_PID];
+    let arguments = ["--min-hold", "1h", "n", "--", "sh", "-c", TELL_PID];
     let first = Running::start(&mut scratch.run(&url, &arguments));
     let command = scratch.read_pid();
     until("the command has ended", || !command.lives());

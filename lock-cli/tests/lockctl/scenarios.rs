@@ -14,7 +14,7 @@ fn a_job_that_starts_on_many_hosts_runs_once_per_period() {
     const HOSTS: usize = 6;
     let scratch = Scratch::new();
     for place in Place::all(&scratch) {
-        let script = "\"$0\" --backend \"$1\" run --no-wait --at-least 4s -E 0 every-minute -- \
+        let script = "\"$0\" --backend \"$1\" run --no-wait --min-hold 4s -E 0 every-minute -- \
             sh -c 'echo ran >>log'";
         let job = || {
             let mut command = std::process::Command::new("sh");
@@ -47,7 +47,7 @@ fn a_job_that_starts_on_many_hosts_runs_once_per_period() {
 fn a_minimum_hold_that_the_server_keeps_does_not_keep_lockctl() {
     let scratch = Scratch::new();
     let place = Place::redis();
-    let arguments = ["run", "--at-least", "1h", "n", "--", "true"];
+    let arguments = ["run", "--min-hold", "1h", "n", "--", "true"];
     let ((code, _, stderr), took) = timed(|| place.lockctl(&scratch, &arguments));
     assert_eq!((code, stderr.as_str()), (0, ""));
     assert!(took < Duration::from_secs(60), "{took:?}");
@@ -60,7 +60,7 @@ fn a_minimum_hold_that_the_server_keeps_does_not_keep_lockctl() {
 fn a_minimum_hold_that_no_lock_can_have_is_refused_before_the_command_runs() {
     let scratch = Scratch::new();
     for place in Place::all(&scratch) {
-        let arguments = ["run", "--at-least", "2days", "n", "--", "touch", "ran"];
+        let arguments = ["run", "--min-hold", "2days", "n", "--", "touch", "ran"];
         let (code, _, stderr) = place.lockctl(&scratch, &arguments);
         assert_eq!((code, stderr.lines().count()), (64, 1), "{stderr}");
         assert!(!scratch.exists("ran"), "{}", place.scheme);

@@ -163,7 +163,7 @@ fn ctrl_z_stops_a_lockctl_that_only_keeps_others_out() {
     let url = scratch.url();
     let mut shell = Shell::start(&scratch);
     shell.enter(&format!(
-        "\"$L\" --backend '{url}' run --at-least 1h n -- sh -c '{TELL_PID} exec true'"
+        "\"$L\" --backend '{url}' run --min-hold 1h n -- sh -c '{TELL_PID} exec true'"
     ));
     let command = scratch.read_pid();
     // Until then, keys are for the command's group.
@@ -172,7 +172,7 @@ fn ctrl_z_stops_a_lockctl_that_only_keeps_others_out() {
     shell.await_text("Stopped");
     shell.await_text(PROMPT);
     shell.enter("fg");
-    shell.await_text("run --at-least");
+    shell.await_text("run --min-hold");
     shell.press(CTRL_C);
     assert_eq!(shell.status(), 130);
 }

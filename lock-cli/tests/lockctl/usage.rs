@@ -41,9 +41,9 @@ fn wrong_usage_is_one_line_and_64_before_any_io() {
         &["run", "-w", "1", "-w", "2", "n", "--", "true"],
         &["run", "-E", "256", "n", "--", "true"],
         &["run", "-E", "-1", "n", "--", "true"],
-        &["run", "--at-least", "0s", "n", "--", "true"],
-        &["run", "--at-least", "-1s", "n", "--", "true"],
-        &["run", "--at-least", "1year", "n", "--", "true"],
+        &["run", "--min-hold", "0s", "n", "--", "true"],
+        &["run", "--min-hold", "-1s", "n", "--", "true"],
+        &["run", "--min-hold", "1year", "n", "--", "true"],
         &["run", "--grace", "0s", "n", "--", "true"],
         &["run", "--grace", "10s", "n", "--", "true"],
         &["run", "--ttl", "3s", "--grace", "1s", "n", "--", "true"],
@@ -54,7 +54,7 @@ fn wrong_usage_is_one_line_and_64_before_any_io() {
         &["run", "--name"],
         &["walk", "n", "--", "true"],
         &["__run", "n", "--", "true"],
-        &["__bound"],
+        &["__exec"],
         &["__die", "soon"],
         &["acquire"],
         &["acquire", ""],
@@ -66,7 +66,7 @@ fn wrong_usage_is_one_line_and_64_before_any_io() {
         &["acquire", "-n", "-w", "1", "n"],
         &["acquire", "-w", "soon", "n"],
         &["acquire", "-E", "256", "n"],
-        &["acquire", "--at-least", "1s", "n"],
+        &["acquire", "--min-hold", "1s", "n"],
         &["renew"],
         &["renew", "n"],
         &["renew", "--owner", "secret", "n"],
@@ -151,9 +151,9 @@ fn a_name_may_begin_with_a_dash() {
 #[test]
 fn hidden_verbs_do_not_look_at_the_environment() {
     let scratch = Scratch::new();
-    let mut bound = scratch.lockctl(&["__bound", "--", "echo", "ran"]);
+    let mut exec = scratch.lockctl(&["__exec", "--", "echo", "ran"]);
     let odd = OsStr::from_bytes(b"gopher:\xff");
-    let (code, stdout, stderr) = outcome(bound.env("LOCK_BACKEND", odd));
+    let (code, stdout, stderr) = outcome(exec.env("LOCK_BACKEND", odd));
     assert_eq!((code, stdout.as_str(), stderr.as_str()), (0, "ran\n", ""));
 }
 
@@ -164,7 +164,7 @@ fn help_and_version_are_no_errors() {
         (&["--help"][..], "run"),
         (&["--version"], env!("CARGO_PKG_VERSION")),
         (&["run", "--help"], "Exit status"),
-        (&["run", "-h"], "--at-least"),
+        (&["run", "-h"], "--min-hold"),
         (&["help", "run"], "SIGTERM"),
         (&["--help"], "inspect"),
         (&["help", "break"], "newer one is left alone"),

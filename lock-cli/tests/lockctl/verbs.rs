@@ -64,7 +64,7 @@ fn a_lock_is_kept_from_one_process_to_the_next() {
         assert_eq!(status(&["renew", "--owner", &first.owner, "--ttl", "1s", "n"]), 0);
         let (_, line, _) = place.lockctl(&scratch, &["inspect", "--json", "n"]);
         let seen: Value = serde_json::from_str(&line).unwrap();
-        let expires_in = seen["holders"][0]["lapses_in_ms"].as_u64().unwrap();
+        let expires_in = seen["holders"][0]["expires_in_ms"].as_u64().unwrap();
         assert!(expires_in > 500_000, "nothing is shortened: {line}");
 
         let other = "6f1ed002ab5595859014ebf0951522d9";
@@ -217,7 +217,7 @@ fn inspect_shows_who_holds_the_lock() {
         assert_eq!((code, line.lines().count(), &seen["held"]), (0, 1, &Value::Bool(true)));
         assert_eq!(holder["owner_short"].as_str(), Some(&first.owner[..8]));
         assert_eq!(holder["fencing_token"].as_str().unwrap_or_default(), token);
-        assert!(holder["lapses_in_ms"].as_u64().unwrap() > 3_500_000, "{line}");
+        assert!(holder["expires_in_ms"].as_u64().unwrap() > 3_500_000, "{line}");
         assert_eq!(
             holder["held_for_ms"].as_u64().is_some_and(|ms| ms < 60_000),
             place.dated,
@@ -282,7 +282,7 @@ fn break_ends_the_hold_of_the_one_who_is_meant() {
         acquire(&scratch, place, &["n"]);
         let (code, stdout, stderr) = place.lockctl(&scratch, &["break", "--force", "n"]);
         assert_eq!((code, stderr.as_str()), (0, ""));
-        assert!(stdout.starts_with("lock \"n\" was taken from "), "{stdout}");
+        assert!(stdout.starts_with("lock \"n\" was broken; it was held by "), "{stdout}");
         let (code, stdout, stderr) = place.lockctl(&scratch, &["break", "--force", "n"]);
         assert_eq!((code, stdout.as_str(), stderr.lines().count()), (1, "", 1), "{stderr}");
     }

@@ -3,5 +3,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    lock_cli::main()
+    lockctl::main()
 }

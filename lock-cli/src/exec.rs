@@ -1,9 +1,9 @@
-//! What runs between lockctl and a command that must not outlive it.
+//! The step between lockctl and a command that must not outlive it.
 //!
-//! A lease ends by itself, so a command whose lockctl was killed would soon run without the lock. On
-//! such backends lockctl starts itself again as this verb, which asks the kernel to kill it when
-//! lockctl dies, and then becomes the command: the request survives that, unless the command is
-//! set-user-id. A lockctl that was itself started so does the same on every backend.
+//! A lease expires by itself, so a command whose lockctl was killed would soon run without the
+//! lock. On such backends lockctl starts itself again as this verb. It asks the kernel to kill it
+//! when lockctl dies, and then becomes the command: the request survives that, unless the command
+//! is set-user-id. A lockctl that was itself started so does the same on every backend.
 
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
@@ -12,16 +12,16 @@ use nix::sys::prctl::{get_pdeathsig, set_pdeathsig};
 use nix::sys::signal::Signal;
 use nix::unistd::{Pid, getppid};
 
-use crate::cli::Bound;
+use crate::cli::Exec;
 use crate::exit::{Exit, Failure, chain};
 
-/// Returns only if it fails.
-pub(crate) fn become_command(order: &Bound) -> Failure {
+/// Becomes the command. Returns only if that fails.
+pub(crate) fn exec_command(order: &Exec) -> Failure {
     if let Some(parent) = order.parent {
         if let Err(error) = set_pdeathsig(Signal::SIGKILL) {
             return Failure::internal("cannot tie the command to lockctl", &error);
         }
-        // It may have died before the request.
+        // lockctl may have died before the request.
         if getppid() != Pid::from_raw(parent) {
             return Failure::new(Exit::LOST, "lockctl died before its command began");
         }
@@ -31,8 +31,8 @@ pub(crate) fn become_command(order: &Bound) -> Failure {
     cannot_run(program, &error)
 }
 
-/// True if this process dies with another lockctl.
-pub(crate) fn is_bound() -> bool {
+/// Returns true if this process dies with another lockctl.
+pub(crate) fn is_killed_with_parent() -> bool {
     get_pdeathsig() == Ok(Some(Signal::SIGKILL))
 }
 

@@ -1,4 +1,4 @@
-//! Looking from outside, and breaking by force.
+//! Inspection, and breaking by force.
 
 use std::sync::Arc;
 
@@ -6,20 +6,21 @@ use lock_core::backend::{Backend, Effect, Fault, FaultKind, Holder, LockState, M
 use lock_core::{LockName, OwnerId};
 
 use crate::calls::Calls;
-use crate::origin::counted_twice;
 use crate::quorum::{Inner, bounded, no_majority};
+use crate::server::duplicates;
 
-const ENDED_IN_PART: &str = "most members do not know this holder; others have ended its hold, or may have: look who holds the lock now";
+const ENDED_IN_PART: &str =
+    "most members do not know this holder; others ended its hold or may have: inspect the lock";
 
 impl Inner {
-    /// Who holds the lock, as a majority sees it, and what each member sees.
+    /// Returns the holder as a majority sees it, and the state at each member.
     pub(crate) async fn inspect(self: &Arc<Self>, name: &LockName) -> Result<LockState, Fault> {
         let name = name.clone();
-        let look = move |backend: Arc<dyn Backend>| {
+        let verb = move |backend: Arc<dyn Backend>| {
             let name = name.clone();
             async move { backend.inspect(&name).await }
         };
-        let seen = self.ask_all(look).await;
+        let seen = self.ask_all(verb).await;
         let states: Vec<_> = seen.iter().filter_map(|seen| seen.as_ref().ok()).collect();
         let holders = states.iter().flat_map(|state| &state.holders);
         let mut found: Option<Vec<&Holder>> = None;
@@ -34,7 +35,7 @@ impl Inner {
         let holder = found
             .filter(|same| same.len() >= self.majority)
             .map(|same| merged(&same, self.majority));
-        // If it is free where we have looked, who knows about the rest?
+        // Without a majority for a holder, the members that did not answer may decide.
         if holder.is_none() && (states.len() < self.majority || most + away >= self.majority) {
             let faults = seen.into_iter().enumerate();
             let faults = faults.filter_map(|(member, seen)| Some((member, seen.err()?)));
@@ -56,9 +57,13 @@ impl Inner {
         Ok(state)
     }
 
-    /// Ends the hold of `expected` at each member. True if a majority has ended it by this call, and false if so many knew
-    /// nothing of it that no majority can have. Where this has ended it at some, or may have, and others had before, as its holder
-    /// does that lets go meanwhile, nobody knows who has ended it.
+    /// Ends the hold of `expected` at each member. Returns true if a majority has ended it by this
+    /// call, and false if no majority can have known it.
+    ///
+    /// # Errors
+    ///
+    /// The outcome is unknown if this call ended the hold at some members, or may have, and it was
+    /// gone at others before: its holder may release it meanwhile.
     pub(crate) async fn break_lock(
         self: &Arc<Self>,
         name: &LockName,
@@ -87,7 +92,7 @@ impl Inner {
         Err(no_majority(self, faults.collect(), false))
     }
 
-    /// All answers, or why there are none, in the order of the members.
+    /// Returns all answers or faults, in the order of the members.
     async fn ask_all<T, F>(
         self: &Arc<Self>,
         verb: impl Fn(Arc<dyn Backend>) -> F + Clone + Send + Sync + 'static,
@@ -102,35 +107,37 @@ impl Inner {
             let (inner, verb) = (Arc::clone(self), verb.clone());
             calls.begin(member, async move {
                 let asked = async {
-                    let reached = inner.reach(member, limit).await?;
-                    let answer = verb(Arc::clone(&reached.backend)).await?;
-                    Ok((answer, reached.origin().await?))
+                    let connection = inner.connection(member, limit).await?;
+                    let answer = verb(Arc::clone(&connection.backend)).await?;
+                    Ok((answer, connection.origin().await?))
                 };
                 bounded(limit, asked).await
             });
         }
-        let silent = || Err(Fault::unknown(FaultKind::TimedOut, "no answer"));
-        let mut answers: Vec<_> = self.members.iter().map(|_| silent()).collect();
+        let unanswered = || Err(Fault::unknown(FaultKind::TimedOut, "no answer"));
+        let mut answers: Vec<_> = self.members.iter().map(|_| unanswered()).collect();
         while let Some((member, answer)) = calls.next().await {
             answers[member] = answer;
             let origins = answers.iter().map(|answer| Some((&answer.as_ref().ok()?.1, false)));
-            for (twin, counted) in counted_twice(member, origins) {
-                answers[twin] = Err(self.is_counted_as(counted));
+            for (duplicate, counted) in duplicates(member, origins) {
+                answers[duplicate] = Err(self.duplicate_of(counted));
             }
         }
         answers.into_iter().map(|answer| answer.map(|(answer, _)| answer)).collect()
     }
 }
 
-/// One holder, as several members see it: it lasts until one too many of them has let it lapse.
+/// Merges one holder as several members see it: it lasts until its leases have expired at too many
+/// of them.
 fn merged(same: &[&Holder], majority: usize) -> Holder {
     let mut holder = same[0].clone();
     let mut ends: Vec<_> = same.iter().map(|holder| holder.expires_in).collect();
-    // Without an end, longest.
+    // Leases without an end last longest.
     ends.sort_unstable_by_key(|ends| (ends.is_some(), std::cmp::Reverse(*ends)));
     holder.expires_in = ends.get(majority - 1).copied().flatten();
     holder.held_for = same.iter().filter_map(|holder| holder.held_for).max();
-    // A majority has stored the token of the grant. Others may have a higher number, or know none yet.
+    // A majority has stored the token of the grant. Other members may have a higher token, or know
+    // none yet.
     let agree = |token| same.iter().filter(|holder| holder.token == Some(token)).count();
     let mut tokens = same.iter().filter_map(|holder| holder.token);
     holder.token = tokens.find(|&token| agree(token) >= majority);

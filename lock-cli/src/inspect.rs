@@ -1,4 +1,4 @@
-//! `lockctl inspect` and `list`: looking from outside.
+//! `lockctl inspect` and `list`: state without changes.
 
 use std::fmt::Write as _;
 use std::ops::ControlFlow;
@@ -10,18 +10,18 @@ use serde::Serialize;
 use crate::cli::{Inspect, List};
 use crate::exit::{Exit, Failure};
 use crate::output::{self, json, millis, print, rounded};
-use crate::reach::{Need, connect_for, directory_of};
+use crate::reach::{Capability, connect_for, directory_of};
 
 pub(crate) async fn inspect(url: &str, order: &Inspect) -> Result<Exit, Failure> {
     let name = order.name.get();
-    let locks = connect_for("inspect", &[Need::Inspecting], url).await?;
+    let locks = connect_for("inspect", &[Capability::Inspecting], url).await?;
     let state = locks.inspect(name).await?;
     let directory = directory_of(url);
     print(&match order.json {
-        true => json(&Seen { directory, ..Seen::of(name, &state, order.show_owner) })?,
+        true => json(&LockReport { directory, ..LockReport::of(name, &state, order.show_owner) })?,
         false => {
             text(name, &state, order.show_owner)
-                + &directory.as_deref().map(row_of).unwrap_or_default()
+                + &directory.as_deref().map(directory_row).unwrap_or_default()
         }
     })?;
     Ok(match state.holders.is_empty() {
@@ -31,12 +31,12 @@ pub(crate) async fn inspect(url: &str, order: &Inspect) -> Result<Exit, Failure>
 }
 
 pub(crate) async fn list(url: &str, order: &List) -> Result<Exit, Failure> {
-    let locks = connect_for("list the locks", &[Need::Listing], url).await?;
+    let locks = connect_for("list the locks", &[Capability::Listing], url).await?;
     each_page(&locks, &order.prefix, async |page| {
         let mut lines = String::new();
         for Listed { name, state, .. } in page {
             lines += &match order.json {
-                true => json(&Seen::of(name, state, false))?,
+                true => json(&LockReport::of(name, state, false))?,
                 false => line(name, state),
             };
         }
@@ -46,7 +46,8 @@ pub(crate) async fn list(url: &str, order: &List) -> Result<Exit, Failure> {
     Ok(Exit::SUCCESS)
 }
 
-/// Shows all locks, sorted by name, a page at a time: there may be millions. Until `show` breaks off.
+/// Shows all locks, sorted by name, one page at a time because there may be millions, until `show`
+/// stops.
 async fn each_page(
     locks: &Locker,
     prefix: &str,
@@ -70,10 +71,10 @@ async fn each_page(
 
 /// A lock as JSON.
 #[derive(Serialize)]
-struct Seen<'a> {
+struct LockReport<'a> {
     name: &'a str,
     held: bool,
-    holders: Vec<SeenHolder<'a>>,
+    holders: Vec<HolderReport<'a>>,
     waiting: Option<u64>,
     /// On the server.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -83,36 +84,36 @@ struct Seen<'a> {
     directory: Option<String>,
     /// Of a quorum.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    members: Vec<SeenMember<'a>>,
+    members: Vec<MemberReport<'a>>,
 }
 
 #[derive(Serialize)]
-struct SeenMember<'a> {
+struct MemberReport<'a> {
     member: &'a str,
     #[serde(skip_serializing_if = "Option::is_none")]
-    holders: Option<Vec<SeenHolder<'a>>>,
+    holders: Option<Vec<HolderReport<'a>>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     fault: Option<&'a str>,
 }
 
 #[derive(Serialize)]
-pub(crate) struct SeenHolder<'a> {
+pub(crate) struct HolderReport<'a> {
     owner_short: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     owner: Option<String>,
     label: Option<&'a str>,
     held_for_ms: Option<u64>,
-    lapses_in_ms: Option<u64>,
+    expires_in_ms: Option<u64>,
     /// A string, because readers of JSON round numbers.
     fencing_token: Option<String>,
 }
 
-impl<'a> Seen<'a> {
+impl<'a> LockReport<'a> {
     fn of(name: &'a LockName, state: &'a LockState, show_owner: bool) -> Self {
         let seen = |holders: &'a [Holder]| -> Vec<_> {
-            holders.iter().map(|holder| SeenHolder::of(holder, show_owner)).collect()
+            holders.iter().map(|holder| HolderReport::of(holder, show_owner)).collect()
         };
-        let members = state.members.iter().map(|member| SeenMember {
+        let members = state.members.iter().map(|member| MemberReport {
             member: &member.name,
             holders: member.holders.as_deref().ok().map(seen),
             fault: member.holders.as_ref().err().map(String::as_str),
@@ -129,20 +130,20 @@ impl<'a> Seen<'a> {
     }
 }
 
-impl<'a> SeenHolder<'a> {
+impl<'a> HolderReport<'a> {
     pub(crate) fn of(holder: &'a Holder, show_owner: bool) -> Self {
         Self {
             owner_short: holder.owner.map(|owner| owner.short()),
             owner: holder.owner.filter(|_| show_owner).map(|owner| owner.expose()),
             label: holder.label.as_ref().map(lock_any::Label::as_str),
             held_for_ms: holder.held_for.map(millis),
-            lapses_in_ms: holder.expires_in.map(millis),
+            expires_in_ms: holder.expires_in.map(millis),
             fencing_token: holder.token.map(|token| token.to_string()),
         }
     }
 }
 
-/// A lock for people.
+/// Returns a lock as text for people.
 fn text(name: &LockName, state: &LockState, show_owner: bool) -> String {
     let held = if state.holders.is_empty() { "free" } else { "held" };
     let mut text = format!("lock {name} is {held}\n");
@@ -152,21 +153,21 @@ fn text(name: &LockName, state: &LockState, show_owner: bool) -> String {
         }
     };
     for holder in &state.holders {
-        row("holder", Some(who(holder, show_owner)));
+        row("holder", Some(describe(holder, show_owner)));
         row("since", holder.held_for.map(|span| format!("{} ago", rounded(span))));
-        let lapses = holder.expires_in.map(|span| format!("in {} unless renewed", rounded(span)));
-        row("lapses", lapses);
+        let expires = holder.expires_in.map(|span| format!("in {} unless renewed", rounded(span)));
+        row("expires", expires);
         row("token", holder.token.map(|token| token.to_string()));
     }
     row("waiting", state.waiting.map(|waiting| waiting.to_string()));
-    row("key", state.key.as_deref().map(|key| shown_key(name, key)));
+    row("key", state.key.as_deref().map(|key| describe_key(name, key)));
     for member in &state.members {
         let sees = match &member.holders {
             Ok(holders) if holders.is_empty() => "free".to_owned(),
             Ok(holders) => {
-                holders.iter().map(|h| who(h, show_owner)).collect::<Vec<_>>().join("; ")
+                holders.iter().map(|h| describe(h, show_owner)).collect::<Vec<_>>().join("; ")
             }
-            Err(fault) => format!("does not say: {fault}"),
+            Err(fault) => format!("no answer: {fault}"),
         };
         let _ = writeln!(text, "  {}: {sees}", member.name);
     }
@@ -174,35 +175,40 @@ fn text(name: &LockName, state: &LockState, show_owner: bool) -> String {
 }
 
 /// Shows the key under which clients of other libraries find the lock.
-pub(crate) fn shown_key(name: &LockName, key: &str) -> String {
+pub(crate) fn describe_key(name: &LockName, key: &str) -> String {
     let note = if key.ends_with(name.as_str()) { "" } else { " (the name is encoded)" };
-    // A prefix may contain anything.
+    // A prefix may contain any character.
     format!("{}{note}", key.escape_debug())
 }
 
-fn row_of(directory: &str) -> String {
+fn directory_row(directory: &str) -> String {
     format!("  {:<8} {}\n", "in", directory.escape_debug())
 }
 
 fn line(name: &LockName, state: &LockState) -> String {
     let holders = state.holders.iter().map(|holder| {
         let since = holder.held_for.map(|span| format!(", for {}", rounded(span)));
-        let lapses = holder.expires_in.map(|span| format!(", lapses in {}", rounded(span)));
-        format!("{}{}{}", who(holder, false), since.unwrap_or_default(), lapses.unwrap_or_default())
+        let expires = holder.expires_in.map(|span| format!(", expires in {}", rounded(span)));
+        format!(
+            "{}{}{}",
+            describe(holder, false),
+            since.unwrap_or_default(),
+            expires.unwrap_or_default()
+        )
     });
     let holders: Vec<_> = holders.collect();
     format!("{name}\t{}\n", holders.join("; "))
 }
 
-/// What a holder says of itself, and the part of its owner id that gives no right.
-pub(crate) fn who(holder: &Holder, show_owner: bool) -> String {
+/// Returns the label of a holder, and the part of its owner id that gives no right.
+pub(crate) fn describe(holder: &Holder, show_owner: bool) -> String {
     let owner = match holder.owner {
         None => "of another kind, without an owner id".to_owned(),
         Some(owner) if show_owner => owner.expose(),
         Some(owner) => format!("{}…", owner.short()),
     };
     match &holder.label {
-        // Another client may have written it: nothing that a terminal obeys.
+        // Another client may have written it: terminal escapes are disarmed.
         Some(label) => format!("{} ({owner})", label.as_str().escape_debug()),
         None => owner,
     }
@@ -263,8 +269,8 @@ mod tests {
             line.starts_with(&format!("\"a \\\"b\\\"\"\tweb1:4711 ({owner}…), for ")),
             "{line}"
         );
-        assert!(line.contains(", lapses in 2") && line.ends_with('\n'), "{line}");
-        let json = json(&Seen::of(guard.name(), &state, false)).unwrap();
+        assert!(line.contains(", expires in 2") && line.ends_with('\n'), "{line}");
+        let json = json(&LockReport::of(guard.name(), &state, false)).unwrap();
         assert!(!json.contains(&guard.owner().expose()[..9]), "{json}");
     }
 
@@ -279,7 +285,7 @@ mod tests {
             rows.map(str::to_owned).collect::<Vec<_>>()
         };
         let all = text(guard.name(), &state, false);
-        assert_eq!(titles(&all), ["holder", "since", "lapses", "token", "waiting"], "{all}");
+        assert_eq!(titles(&all), ["holder", "since", "expires", "token", "waiting"], "{all}");
         assert!(all.ends_with("waiting  3\n"), "{all}");
 
         state.waiting = None;

@@ -1,28 +1,28 @@
-//! What verbs share that wait for a lock.
+//! Waiting for a lock, for all verbs that do.
 
 use std::time::Duration;
 
 use lock_any::clock::sleep;
 use lock_any::{Lock, LockGuard, Locker};
 
-use crate::cli::Patience;
+use crate::cli::WaitOptions;
 use crate::exit::{Exit, Failure};
 use crate::progress::{self, Progress};
 use crate::reach::directory_of;
 use crate::signals::Signals;
 
-/// Waits for the lock for as long as `patience` says. After a failure, [`leave`].
-pub(crate) async fn win(
+/// Acquires the lock within the time that `options` allow. After a failure, call [`close_after`].
+pub(crate) async fn acquire_within(
     url: &str,
     locks: &Locker,
     lock: &Lock,
-    patience: &Patience,
+    patience: &WaitOptions,
     progress: &Progress<'_>,
     signals: &mut Signals,
 ) -> Result<LockGuard, Failure> {
     let won = tokio::select! {
         biased;
-        won = seek(lock, patience) => won?,
+        won = acquire_lock(lock, patience) => won?,
         signal = signals.next() => return Err(Failure::signalled(signal)),
         never = progress.show_wait(locks) => match never {},
     };
@@ -30,7 +30,7 @@ pub(crate) async fn win(
         Some(guard) => Ok(guard),
         None => {
             let by = progress::held_by(&progress::seen(locks, lock.name()).await.holders);
-            let by = by.unwrap_or_else(|| "held by somebody else".to_owned());
+            let by = by.unwrap_or_else(|| "held by another client".to_owned());
             let place = directory_of(url).map(|it| format!(", in {it}")).unwrap_or_default();
             let message = format!("lock {} is {by}{place}", lock.name());
             Err(Failure::new(patience.conflict_exit_code, message))
@@ -38,7 +38,10 @@ pub(crate) async fn win(
     }
 }
 
-async fn seek(lock: &Lock, patience: &Patience) -> Result<Option<LockGuard>, lock_any::Error> {
+async fn acquire_lock(
+    lock: &Lock,
+    patience: &WaitOptions,
+) -> Result<Option<LockGuard>, lock_any::Error> {
     match patience.wait {
         _ if patience.no_wait => lock.try_acquire().await,
         Some(wait) => lock.try_acquire_for(wait).await,
@@ -46,9 +49,9 @@ async fn seek(lock: &Lock, patience: &Patience) -> Result<Option<LockGuard>, loc
     }
 }
 
-/// Waits a moment until the queue entry and the lock are released. A server that does not answer must
-/// not keep lockctl: after that moment they end by themselves, as after a crash.
-pub(crate) async fn leave(locks: &Locker, failure: Failure) -> Result<Exit, Failure> {
+/// Waits a short time until the queue entry and the lock are released. A server that does not
+/// answer must not delay lockctl longer: after that they end by themselves, as after a crash.
+pub(crate) async fn close_after(locks: &Locker, failure: Failure) -> Result<Exit, Failure> {
     const MOMENT: Duration = Duration::from_millis(500);
     tokio::select! {
         biased;
