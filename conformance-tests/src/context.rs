@@ -9,7 +9,7 @@ use lock_core::clock::{Moment, sleep};
 use lock_core::faults::{Call, Injection};
 use lock_core::{Backend, Capabilities, Error, LockName, Locker, LockerBuilder, OwnerId, Takeover};
 
-use crate::harness::{Harness, Mortal, Offer, Pace, Script, ServerProcess};
+use crate::harness::{ClockMode, CrashableClient, Harness, Script, ServerProcess, TestEnv};
 use crate::network::Network;
 
 /// What happened instead of what was promised.
@@ -65,14 +65,14 @@ pub struct Ctx {
     harness: Box<dyn Harness>,
     /// What the backend declares.
     pub caps: Capabilities,
-    pub(crate) offer: Offer,
+    pub(crate) env: TestEnv,
 }
 
 impl Ctx {
     /// Asks the harness for a first client, to learn what is declared.
     pub async fn new(harness: Box<dyn Harness>) -> Self {
-        let offer = Offer::of(&*harness).await;
-        Self { harness, caps: offer.caps, offer }
+        let env = TestEnv::of(&*harness).await;
+        Self { harness, caps: env.caps, env }
     }
 
     /// A client with a connection of its own.
@@ -81,8 +81,8 @@ impl Ctx {
     }
 
     /// A client that can die.
-    pub async fn mortal_client(&self) -> Mortal {
-        self.harness.mortal_client().await
+    pub async fn crashable_client(&self) -> CrashableClient {
+        self.harness.crashable_client().await
     }
 
     /// A locker on a client of its own.
@@ -91,22 +91,22 @@ impl Ctx {
     }
 
     /// A locker whose backend is injected as `script` says.
-    pub async fn injected(
+    pub async fn with_faults(
         &self,
         script: impl Fn(&Call<'_>) -> Injection + Send + Sync + 'static,
     ) -> LockerBuilder {
         let script: Script = Box::new(script);
-        self.on(self.harness.disturbed_client(script).await)
+        self.on(self.harness.client_with_faults(script).await)
     }
 
     /// A client on the other side of the [network](Self::network).
-    pub async fn distant_client(&self) -> Arc<dyn Backend> {
-        self.harness.distant_client().await
+    pub async fn proxied_client(&self) -> Arc<dyn Backend> {
+        self.harness.proxied_client().await
     }
 
     /// A locker on a distant client, whose connection has been used.
-    pub async fn distant_locker(&self) -> Result<Locker, Violation> {
-        let locks = self.on(self.distant_client().await).build();
+    pub async fn proxied_locker(&self) -> Result<Locker, Violation> {
+        let locks = self.on(self.proxied_client().await).build();
         locks.lock("first use")?.acquire().await?.release().await?;
         Ok(locks)
     }
@@ -144,11 +144,11 @@ impl Ctx {
     /// A lease that is short for this backend.
     #[must_use]
     pub fn ttl(&self) -> Duration {
-        match self.harness.pace() {
-            Pace::Paused => Duration::from_secs(10),
+        match self.harness.clock_mode() {
+            ClockMode::Paused => Duration::from_secs(10),
             // Long enough that a stall of a loaded machine is not a lapse.
-            Pace::Real if self.has_leases() => Duration::from_secs(3),
-            Pace::Real => Duration::from_secs(1),
+            ClockMode::Real if self.has_leases() => Duration::from_secs(3),
+            ClockMode::Real => Duration::from_secs(1),
         }
         .max(self.caps.ttl_min)
     }
@@ -171,9 +171,9 @@ impl Ctx {
     /// What a loaded machine may add to a bound. No promise is about speed.
     #[must_use]
     pub fn slack(&self) -> Duration {
-        match self.harness.pace() {
-            Pace::Paused => Duration::from_millis(50),
-            Pace::Real => Duration::from_secs(2),
+        match self.harness.clock_mode() {
+            ClockMode::Paused => Duration::from_millis(50),
+            ClockMode::Real => Duration::from_secs(2),
         }
     }
 

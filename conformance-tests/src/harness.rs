@@ -23,7 +23,7 @@ pub enum KeepData {
 
 /// Which clock the checks run on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pace {
+pub enum ClockMode {
     /// A paused one that jumps: for backends without sockets, files and threads.
     Paused,
     /// The real one.
@@ -34,19 +34,19 @@ pub enum Pace {
 #[async_trait]
 pub trait Harness: Send + Sync + 'static {
     /// Which clock the checks run on.
-    fn pace(&self) -> Pace;
+    fn clock_mode(&self) -> ClockMode;
 
     /// A client of the lock space with a connection of its own.
     async fn client(&self) -> Arc<dyn Backend>;
 
     /// A client that can die as a process does that is killed: without a farewell. Where dropping a client
     /// says none, that is how it dies.
-    async fn mortal_client(&self) -> Mortal {
-        Mortal::new(self.client().await, || ())
+    async fn crashable_client(&self) -> CrashableClient {
+        CrashableClient::new(self.client().await, || ())
     }
 
     /// A client whose calls are injected as `script` says.
-    async fn disturbed_client(&self, script: Script) -> Arc<dyn Backend> {
+    async fn client_with_faults(&self, script: Script) -> Arc<dyn Backend> {
         Arc::new(FaultInjector::new(self.client().await, script))
     }
 
@@ -54,7 +54,7 @@ pub trait Harness: Send + Sync + 'static {
     /// calls are injected as `script` says.
     async fn client_of(&self, process: usize, script: Script) -> Arc<dyn Backend> {
         let _ = process;
-        self.disturbed_client(script).await
+        self.client_with_faults(script).await
     }
 
     /// Removes a held lock behind everybody's back, as an operator or an eviction would. False if
@@ -76,14 +76,14 @@ pub trait Harness: Send + Sync + 'static {
     }
 
     /// The network on which the checks of chapter 12 cut, delay and swallow what
-    /// [distant clients](Self::distant_client) and the server say to each other. `None`: these checks
+    /// [distant clients](Self::proxied_client) and the server say to each other. `None`: these checks
     /// are shown as ignored.
     fn network(&self) -> Option<&Network> {
         None
     }
 
     /// A client whose connection goes through [`network`](Self::network).
-    async fn distant_client(&self) -> Arc<dyn Backend> {
+    async fn proxied_client(&self) -> Arc<dyn Backend> {
         self.client().await
     }
 
@@ -94,16 +94,16 @@ pub trait Harness: Send + Sync + 'static {
 }
 
 /// A client, and how it dies.
-pub struct Mortal {
+pub struct CrashableClient {
     client: Arc<dyn Backend>,
-    last_act: Box<dyn FnOnce() + Send>,
+    before_crash: Box<dyn FnOnce() + Send>,
 }
 
-impl Mortal {
-    /// `last_act` is what happens before `client` is dropped: it keeps the server from hearing of that.
+impl CrashableClient {
+    /// `before_crash` is what happens before `client` is dropped: it keeps the server from hearing of that.
     #[must_use]
-    pub fn new(client: Arc<dyn Backend>, last_act: impl FnOnce() + Send + 'static) -> Self {
-        Self { client, last_act: Box::new(last_act) }
+    pub fn new(client: Arc<dyn Backend>, before_crash: impl FnOnce() + Send + 'static) -> Self {
+        Self { client, before_crash: Box::new(before_crash) }
     }
 
     /// The client, alive.
@@ -113,14 +113,14 @@ impl Mortal {
     }
 
     /// All that a dead process had is gone: its connections, its files, its memory.
-    pub fn dies(self) {
-        (self.last_act)();
+    pub fn crash(self) {
+        (self.before_crash)();
     }
 }
 
-impl fmt::Debug for Mortal {
+impl fmt::Debug for CrashableClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Mortal").field(&self.client).finish()
+        f.debug_tuple("CrashableClient").field(&self.client).finish()
     }
 }
 
@@ -150,7 +150,7 @@ pub trait ServerProcess: Send + Sync {
 
 /// What a check can count on: what the backend declares, and what the harness brings along.
 #[derive(Clone, Debug)]
-pub struct Offer {
+pub struct TestEnv {
     /// What the backend declares.
     pub caps: Capabilities,
     /// [`Harness::evict`] works.
@@ -163,7 +163,7 @@ pub struct Offer {
     pub can_save: bool,
 }
 
-impl Offer {
+impl TestEnv {
     /// Asks the harness for a client, to learn what is declared.
     pub async fn of(harness: &dyn Harness) -> Self {
         Self {

@@ -374,7 +374,7 @@ impl Proxy {
         let mut last = None;
         self.order(|state| {
             last = state.live.keys().next_back().copied();
-            state.injected().for_each(|orders| orders.reset = true);
+            state.affected().for_each(|orders| orders.reset = true);
         });
         let Some(last) = last else { return };
         self.until_state(|state| !state.live.range(..=last).any(|(_, orders)| orders.reset)).await;
@@ -396,7 +396,7 @@ impl Proxy {
     /// and what it still sends is thrown away. The other direction goes on.
     pub fn half_close(&self, direction: Direction) {
         self.order(|state| {
-            state.injected().for_each(|orders| orders.close(direction));
+            state.affected().for_each(|orders| orders.close(direction));
         });
     }
 
@@ -780,7 +780,7 @@ impl State {
     }
 
     /// All live connections to which something may happen.
-    fn injected(&mut self) -> impl Iterator<Item = &mut Orders> {
+    fn affected(&mut self) -> impl Iterator<Item = &mut Orders> {
         let Self { live, spared, .. } = self;
         live.values_mut().filter(|orders| !orders.client.is_some_and(|it| spared.contains(&it)))
     }

@@ -11,7 +11,7 @@ use lock_core::clock::Moment;
 use tokio::runtime::{Builder, Runtime};
 
 use crate::context::{Ctx, Verdict, Violation};
-use crate::harness::{Harness, Offer, Pace};
+use crate::harness::{ClockMode, Harness, TestEnv};
 use crate::laws::{Applies, Law, all, by_number};
 use crate::sabotage::{self, Saboteur};
 
@@ -43,21 +43,21 @@ impl Suite {
     }
 
     fn trials(&self) -> Vec<Trial> {
-        let offer = learn(&*self.make);
+        let env = learn(&*self.make);
         // Where there is no network, laws about networks say nothing.
-        let local = offer.caps.reach != Reach::Network;
+        let local = env.caps.reach != Reach::Network;
         let laws = all().iter().filter(|law| !(local && law.is_about_networks()));
         let laws = laws.filter(|law| self.wants(law));
-        laws.map(|law| self.trial(law, law.applies_to(&offer))).collect()
+        laws.map(|law| self.trial(law, law.applies_to(&env))).collect()
     }
 
     fn sabotages(&self) -> Vec<Trial> {
-        let offer = learn(&*self.make);
+        let env = learn(&*self.make);
         let mut trials = Vec::new();
         for saboteur in sabotage::all() {
             let laws = saboteur.caught_by.iter().filter_map(|number| by_number(number));
             let laws = laws.filter(|law| self.wants(law));
-            for law in laws.filter(|law| law.applies_to(&offer) != Applies::Unpromised) {
+            for law in laws.filter(|law| law.applies_to(&env) != Applies::Unpromised) {
                 let number = law.number.replace('.', "_");
                 let title = format!("{}::law_{number}_catches_{}", self.name, saboteur.name);
                 let make = Arc::clone(&self.make);
@@ -173,10 +173,10 @@ fn by_accident(violation: &str) -> bool {
 /// What was promised, what happened, and where to read.
 pub fn check(law: &'static Law, make: &dyn Fn() -> Box<dyn Harness>) -> Verdict {
     let harness = make();
-    let runtime = runtime(harness.pace());
-    let bound = match harness.pace() {
-        Pace::Paused => Duration::from_secs(30 * 24 * 3600),
-        Pace::Real => Duration::from_secs(120),
+    let runtime = runtime(harness.clock_mode());
+    let bound = match harness.clock_mode() {
+        ClockMode::Paused => Duration::from_secs(30 * 24 * 3600),
+        ClockMode::Real => Duration::from_secs(120),
     };
     let verdict = runtime.block_on(async {
         let ctx = Arc::new(Ctx::new(harness).await);
@@ -193,13 +193,13 @@ pub fn check(law: &'static Law, make: &dyn Fn() -> Box<dyn Harness>) -> Verdict 
     })
 }
 
-fn learn(make: &MakeHarness) -> Offer {
+fn learn(make: &MakeHarness) -> TestEnv {
     let harness = make();
-    runtime(harness.pace()).block_on(Offer::of(&*harness))
+    runtime(harness.clock_mode()).block_on(TestEnv::of(&*harness))
 }
 
-fn runtime(pace: Pace) -> Runtime {
+fn runtime(clock_mode: ClockMode) -> Runtime {
     let mut builder = Builder::new_current_thread();
-    builder.enable_all().start_paused(pace == Pace::Paused);
+    builder.enable_all().start_paused(clock_mode == ClockMode::Paused);
     builder.build().expect("a runtime can be made")
 }

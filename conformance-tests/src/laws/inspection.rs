@@ -7,9 +7,9 @@ use lock_core::clock::sleep;
 use lock_core::{Detached, Effect, ErrorKind, OwnerId};
 
 use crate::context::{Ctx, Verdict, ensure, violated};
-use crate::words::name;
+use crate::helpers::name;
 
-pub(super) async fn inspect_tells_who_holds(ctx: Arc<Ctx>) -> Verdict {
+pub(super) async fn inspect_shows_the_holder(ctx: Arc<Ctx>) -> Verdict {
     let client = ctx.client().await;
     let other = ctx.client().await;
     ensure!(other.inspect(&name("n")).await?.holders.is_empty(), "a free lock has a holder");

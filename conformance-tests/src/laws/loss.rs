@@ -9,9 +9,9 @@ use lock_core::faults::{Injection, Verb};
 use lock_core::{ErrorKind, LockGuard, Loss, RenewalPolicy};
 
 use crate::context::{Ctx, Verdict, Violation, ensure, violated};
-use crate::words::name;
+use crate::helpers::name;
 
-pub(super) async fn what_is_taken_away_is_told(ctx: Arc<Ctx>) -> Verdict {
+pub(super) async fn a_removal_is_noticed(ctx: Arc<Ctx>) -> Verdict {
     let locks = ctx.locker().await;
     let guard = locks.lock("n")?.ttl(ctx.ttl()).acquire().await?;
     let signal = guard.loss_signal();
@@ -41,7 +41,7 @@ pub(super) async fn what_is_taken_away_is_told(ctx: Arc<Ctx>) -> Verdict {
 
 /// Renewals are far enough from each other that one of a few holders at least is seen to be told between two
 /// of them, however busy the machine is.
-pub(super) async fn what_is_taken_away_is_told_at_once(ctx: Arc<Ctx>) -> Verdict {
+pub(super) async fn a_removal_is_pushed(ctx: Arc<Ctx>) -> Verdict {
     let locks = ctx.locker().await;
     let mut late = Vec::new();
     for nth in 0..5 {
@@ -67,7 +67,7 @@ pub(super) async fn a_silent_backend_is_a_loss_in_time(ctx: Arc<Ctx>) -> Verdict
     let silent = Arc::new(AtomicBool::new(false));
     let (asked, ttl) = (Arc::clone(&silent), ctx.ttl());
     let locks = ctx
-        .injected(move |call| match call.verb {
+        .with_faults(move |call| match call.verb {
             // Not applied until long after the lease, and acknowledged then.
             Verb::Renew if asked.load(Ordering::SeqCst) => Injection::DelayRequest(ttl * 2),
             _ => Injection::None,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use lock_core::{Fencing, Order, Support, Wakeup};
 
 use crate::context::{Ctx, Verdict};
-use crate::harness::Offer;
+use crate::harness::TestEnv;
 
 mod cancellation;
 mod exclusion;
@@ -42,7 +42,7 @@ pub struct Law {
     /// Its check takes long on a real clock. Whoever checks one backend on several kinds of servers may leave it to
     /// the long runs.
     pub is_slow: bool,
-    declared: fn(&Offer) -> bool,
+    declared: fn(&TestEnv) -> bool,
     check: fn(Arc<Ctx>) -> Checking,
     absent: Option<fn(Arc<Ctx>) -> Checking>,
 }
@@ -85,8 +85,8 @@ impl Law {
 
     /// How this law applies to what a backend declares and its harness brings along.
     #[must_use]
-    pub fn applies_to(&self, offer: &Offer) -> Applies {
-        if (self.declared)(offer) {
+    pub fn applies_to(&self, env: &TestEnv) -> Applies {
+        if (self.declared)(env) {
             Applies::Declared
         } else if self.absent.is_some() {
             Applies::Absent
@@ -98,7 +98,7 @@ impl Law {
     /// Checks the law, or the absence of what it is about.
     pub(crate) async fn check(&self, ctx: Arc<Ctx>) -> Verdict {
         match self.absent {
-            Some(absent) if !(self.declared)(&ctx.offer) => absent(ctx).await,
+            Some(absent) if !(self.declared)(&ctx.env) => absent(ctx).await,
             _ => (self.check)(ctx).await,
         }
     }
@@ -121,7 +121,7 @@ impl Law {
         }
     }
 
-    const fn if_declared(mut self, declared: fn(&Offer) -> bool) -> Self {
+    const fn if_declared(mut self, declared: fn(&TestEnv) -> bool) -> Self {
         self.level = Level::IfDeclared;
         self.declared = declared;
         self
@@ -180,32 +180,32 @@ pub fn by_number(number: &str) -> Option<&'static Law> {
     LAWS.iter().find(|law| law.number == number)
 }
 
-fn leases(offer: &Offer) -> bool {
-    offer.caps.takeover != lock_core::Takeover::AtOnce
+fn leases(env: &TestEnv) -> bool {
+    env.caps.takeover != lock_core::Takeover::AtOnce
 }
 
-fn network(offer: &Offer) -> bool {
-    offer.network
+fn network(env: &TestEnv) -> bool {
+    env.network
 }
 
-fn network_and_leases(offer: &Offer) -> bool {
-    network(offer) && leases(offer)
+fn network_and_leases(env: &TestEnv) -> bool {
+    network(env) && leases(env)
 }
 
 /// A lock that can be detached has a lease of its own on the server, which can be seen there; that of a
 /// session cannot.
-fn sent_over_a_network(offer: &Offer) -> bool {
-    let caps = &offer.caps;
+fn sent_over_a_network(env: &TestEnv) -> bool {
+    let caps = &env.caps;
     let is_seen = caps.detached == Support::Present && caps.inspecting == Support::Present;
-    network_and_leases(offer) && caps.wakeup == Wakeup::HandOff && is_seen
+    network_and_leases(env) && caps.wakeup == Wakeup::HandOff && is_seen
 }
 
-fn server(offer: &Offer) -> bool {
-    offer.server
+fn server(env: &TestEnv) -> bool {
+    env.server
 }
 
-fn server_and_leases(offer: &Offer) -> bool {
-    server(offer) && leases(offer)
+fn server_and_leases(env: &TestEnv) -> bool {
+    server(env) && leases(env)
 }
 
 static LAWS: &[Law] = &[
@@ -249,19 +249,19 @@ static LAWS: &[Law] = &[
         "When acquire, verify or extend succeeds, a tenth of the ttl is left, or 100 ms if that is less; on a backend that answers at once, they succeed.",
         "A caller that is told that it holds the lock, and has a millisecond of it, writes after the end of its lease.",
     ),
-    law!("3.1", loss::what_is_taken_away_is_told).promise(
+    law!("3.1", loss::a_removal_is_noticed).promise(
         "The holder of a lock that was removed behind its back is told by its next renewal, and its release does not say Released.",
         "The lost lock that nobody is told of.",
-    ).if_declared(|offer| offer.can_evict || offer.caps.breaking == Support::Present),
+    ).if_declared(|env| env.can_evict || env.caps.breaking == Support::Present),
     law!("3.2", loss::a_silent_backend_is_a_loss_in_time).promise(
         "If no renewal is answered, the holder gives up at its deadline, before anyone else can get in; an answer that comes later revives nothing.",
         "A lock library that waits for TCP to give up believes in its lock for minutes.",
     ).if_declared(leases).or_absent(check!(exclusion::there_are_no_leases)),
-    law!("3.3", loss::what_is_taken_away_is_told_at_once).promise(
+    law!("3.3", loss::a_removal_is_pushed).promise(
         "The holder of a lock that was removed behind its back is told without waiting for its next renewal.",
         "An operator breaks the lock of a job that hangs, and starts it again: for a third of a lease there would be two.",
-    ).if_declared(|offer| {
-        offer.caps.loss_push == Support::Present && (offer.can_evict || offer.caps.breaking == Support::Present)
+    ).if_declared(|env| {
+        env.caps.loss_push == Support::Present && (env.can_evict || env.caps.breaking == Support::Present)
     }),
     law!("3.4", loss::a_holder_learns_of_its_loss_within_the_margin).promise(
         "After a holder's deadline, also one by a longest hold, its lock stays shut for the margin as long as the guard is there. A task that polls `lost()` within the margin learns of the loss before the next one holds the lock.",
@@ -271,7 +271,7 @@ static LAWS: &[Law] = &[
         "After a release is answered Released, or a guard is dropped, the lock is free. A try before that answer may be answered Contended.",
         "Otherwise each release costs the next one a lease.",
     ),
-    law!("4.2", release::a_release_touches_nobody_else).promise(
+    law!("4.2", release::a_release_affects_no_other_claim).promise(
         "The release of a claim that does not hold the lock is answered NotHeld, and whoever holds it keeps it.",
         "The unlock of someone else's lock: a holder that was late frees the lock of the one who came after.",
     ),
@@ -279,34 +279,34 @@ static LAWS: &[Law] = &[
         "The second release of a claim is answered NotHeld.",
         "A release that always says yes hides that the lock was lost before.",
     ),
-    law!("4.4", release::a_release_leaves_the_line).promise(
+    law!("4.4", release::a_release_leaves_the_queue).promise(
         "The release of a claim that waits in line removes it from there: the lock is never handed to it.",
         "A place in line that nobody stands in any more costs everyone behind it a lease.",
-    ).if_declared(|offer| offer.caps.order == Order::Fifo),
+    ).if_declared(|env| env.caps.order == Order::Fifo),
     law!("4.5", release::a_late_attempt_is_refused).promise(
         "An attempt that reaches the server after its claim was let go as uncertain does not take the lock.",
         "A request that was still in a socket would lock the name for a whole lease, for nobody.",
-    ).if_declared(|offer| offer.caps.late_attempts_refused == Support::Present),
+    ).if_declared(|env| env.caps.late_attempts_refused == Support::Present),
     law!("4.6", release::a_minimum_hold_is_kept_and_not_longer).promise(
         "A lock with a minimum hold that is released early stays shut until then, also if it was waited for: at least for the minimum, counted from when the holder before began to release, and not longer than the margin.",
         "A cron job that ends in a second runs again on the host whose clock is two seconds behind.",
     ),
-    law!("4.7", release::after_a_lost_reply_the_truth_is_told).promise(
+    law!("4.7", release::a_retried_release_reports_gone).promise(
         "A release whose first answer was lost ends as Gone, not as Ok and not as NotHeld, and a newer holder is not touched by it. A release that meets a removal by force (A3) may end as NotHeld, though it freed what was left.",
         "The retry that frees a newer holder; the retry that claims what it cannot know.",
     ),
     law!("5.1", fencing::tokens_grow).promise(
         "Each grant's token is higher than that of the grant before, whoever gets it and however: through another client, pushed, after a lapse, after a break; a renewal has the token of its grant.",
         "A resource that checks tokens refuses the rightful holder, or accepts the one who is late.",
-    ).if_declared(|offer| offer.caps.fencing > Fencing::None).or_absent(check!(fencing::there_are_no_tokens)),
-    law!("5.2", fencing::a_floor_is_exceeded).promise(
+    ).if_declared(|env| env.caps.fencing > Fencing::None).or_absent(check!(fencing::there_are_no_tokens)),
+    law!("5.2", fencing::a_minimum_token_is_exceeded).promise(
         "An attempt with a min_token gets a token above it, also if the same claim got a lower one before, and inspecting shows no lower one.",
         "A quorum whose members disagree cannot agree on a growing number otherwise.",
-    ).if_declared(|offer| offer.caps.min_token_supported == Support::Present && offer.caps.fencing > Fencing::None),
+    ).if_declared(|env| env.caps.min_token_supported == Support::Present && env.caps.fencing > Fencing::None),
     law!("5.3", fencing::the_low_bits_are_left_to_core).promise(
         "The low eight bits of a backend's tokens are zero, and the whole is below 2^63.",
         "They are kept for hand-overs inside one process, which must not overtake the next grant.",
-    ).if_declared(|offer| offer.caps.fencing > Fencing::None).or_absent(check!(fencing::there_are_no_tokens)),
+    ).if_declared(|env| env.caps.fencing > Fencing::None).or_absent(check!(fencing::there_are_no_tokens)),
     law!("6.1", waiting::a_waiter_is_served_without_any_signal).promise(
         "A waiter whose every signal is lost is served all the same, within a lease of the release.",
         "The missed wake-up: a waiter that sleeps for ever beside a free lock.",
@@ -314,16 +314,16 @@ static LAWS: &[Law] = &[
     law!("6.2", waiting::a_signal_wakes).promise(
         "A waiter is served promptly after the release, and does not sleep until its own next look.",
         "A signal that never comes is a poll in disguise.",
-    ).if_declared(|offer| offer.caps.wakeup >= Wakeup::Signal),
+    ).if_declared(|env| env.caps.wakeup >= Wakeup::Signal),
     law!("6.3", waiting::waiters_are_served_in_order).promise(
         "Waiters are served in the order in which their first attempts reached the server.",
         "Without order, the one who waits longest may wait for ever.",
-    ).if_declared(|offer| offer.caps.order == Order::Fifo),
+    ).if_declared(|env| env.caps.order == Order::Fifo),
     law!("6.4", waiting::one_process_is_served_in_order).promise(
         "Waiters of one locker are served in the order in which they began to wait.",
         "Inside one process, order costs nothing, so its absence would be a choice.",
     ),
-    law!("6.5", waiting::a_try_leaves_no_trace).promise(
+    law!("6.5", waiting::a_try_leaves_no_queue_entry).promise(
         "A contended attempt that does not queue takes no place: the lock is never handed to it, and it delays nobody.",
         "Each failed try would otherwise stand in line as a ghost.",
     ),
@@ -331,10 +331,10 @@ static LAWS: &[Law] = &[
         "When a holder vanishes without a release, a waiter holds the lock within the declared bound, and on leases not before the holder's deadline.",
         "The lock that stays shut after a crash, or opens while its holder still works.",
     ),
-    law!("6.7", waiting::a_place_in_line_lapses).promise(
+    law!("6.7", waiting::a_queue_entry_expires).promise(
         "The place of a claim that has vanished lapses: the lock is not handed to it once two leases and five seconds have passed since its last attempt.",
         "Each waiter that dies would cost those behind it a claim lease, whenever they come.",
-    ).if_declared(|offer| offer.caps.order == Order::Fifo),
+    ).if_declared(|env| env.caps.order == Order::Fifo),
     law!("7.1", cancellation::a_dropped_acquisition_leaves_nothing).promise(
         "An acquisition that is dropped at any await leaves no lock, no place in line and no neighbour waiting.",
         "Timeouts and select drop futures at every await; what is left behind then shuts the lock for a lease.",
@@ -347,7 +347,7 @@ static LAWS: &[Law] = &[
         "An acquisition that asked for a minimum hold and is dropped at any await keeps nobody out: the minimum begins with a guard that its caller has.",
         "A caller that gives up after 50 ms shuts the job's lock for an hour, and no host runs the job.",
     ),
-    law!("8.1", outcomes::a_lost_reply_locks_nobody_out).promise(
+    law!("8.1", outcomes::a_lost_reply_locks_no_client_out).promise(
         "An attempt that was applied and whose reply was lost ends in a grant to a waiter, or in nothing at all: never in a lock that nobody has.",
         "A client that is contended by its own ghost waits for a lease.",
     ),
@@ -355,22 +355,22 @@ static LAWS: &[Law] = &[
         "A call that the backend does not answer ends within its bound, as an error and not as contention; contention is never an error.",
         "A job that does not run because 'somebody else has the lock', when in truth the server is down.",
     ),
-    law!("9.1", inspection::inspect_tells_who_holds).promise(
+    law!("9.1", inspection::inspect_shows_the_holder).promise(
         "Inspecting a held lock shows its owner and no token but the grant's, and that one from the first renewal on; inspecting a free one shows no holder; neither changes anything.",
         "At 3 a.m. somebody asks who holds the lock.",
-    ).if_declared(|offer| offer.caps.inspecting == Support::Present).or_absent(check!(inspection::inspect_is_refused)),
+    ).if_declared(|env| env.caps.inspecting == Support::Present).or_absent(check!(inspection::inspect_is_refused)),
     law!("9.2", inspection::a_break_ends_the_expected_holder_only).promise(
         "Breaking a lock ends the hold of the expected owner and of nobody else.",
         "Between the look and the break the lock may have passed on; the break must not free the newer holder.",
-    ).if_declared(|offer| offer.caps.breaking == Support::Present).or_absent(check!(inspection::break_is_refused)),
+    ).if_declared(|env| env.caps.breaking == Support::Present).or_absent(check!(inspection::break_is_refused)),
     law!("9.3", inspection::a_list_is_sorted_and_paged).promise(
         "A list shows held locks only, sorted by name, those that start with the prefix and come after the given name, and no more than the limit.",
         "A page that repeats or skips makes an operator overlook the lock that is stuck.",
-    ).if_declared(|offer| offer.caps.listing == Support::Present).or_absent(check!(inspection::list_is_refused)),
+    ).if_declared(|env| env.caps.listing == Support::Present).or_absent(check!(inspection::list_is_refused)),
     law!("9.4", inspection::a_detached_lock_passes_on).promise(
         "A detached lock stays held until its lease ends; whoever has its owner id can adopt, renew and release it, and nobody else.",
         "A shell script acquires in one process and releases in another.",
-    ).if_declared(|offer| offer.caps.detached == Support::Present).or_absent(check!(inspection::detach_is_refused)),
+    ).if_declared(|env| env.caps.detached == Support::Present).or_absent(check!(inspection::detach_is_refused)),
     law!("10.1", limits::awkward_names_are_different_locks).promise(
         "Every non-empty name up to 64 KiB is a lock, and different names are different locks.",
         "Names that are cut, folded or joined make two jobs exclude each other, or not exclude at all.",
@@ -399,7 +399,7 @@ static LAWS: &[Law] = &[
         "A lock outlives a swallowed renewal, and a connection that was reset, if the network is back before the deadline.",
         "A failed renewal is not a lost lock: a client that gives up at the first one loses all its locks at each hiccup.",
     ).if_declared(network_and_leases),
-    law!("12.5", network::what_lands_late_harms_nobody).slow().promise(
+    law!("12.5", network::late_requests_do_no_harm).slow().promise(
         "A request that stayed in the network until its claim was given up takes no lock for long, prolongs none and revives none.",
         "A delayed attempt holds the lock for nobody; a delayed renewal gives a lost lock back.",
     ).if_declared(network_and_leases),
@@ -407,15 +407,15 @@ static LAWS: &[Law] = &[
         "After a call that was dropped on its way, every answer belongs to its own question.",
         "A connection out of step gives one caller the answer of another: two holders.",
     ).if_declared(network),
-    law!("12.7", network::a_broken_line_is_made_anew).promise(
+    law!("12.7", network::a_broken_connection_is_replaced).promise(
         "After a connection was reset or half closed, calls work again without anybody's help, and bytes that come one by one are as good as others.",
         "A client that needs a restart after a network problem turns each one into an outage.",
     ).if_declared(network),
-    law!("12.8", network::a_waiter_outlives_its_line).promise(
+    law!("12.8", network::a_waiter_outlives_its_connection).promise(
         "A waiter whose connection is reset, closed on one side, or swallowed and then reset while the lock is released, is served promptly all the same.",
         "The subscription that died silently: a waiter that waits for a message which was sent to nobody.",
     ).if_declared(network),
-    law!("12.9", network::a_closed_door_is_not_contention).promise(
+    law!("12.9", network::a_refused_connection_is_not_contention).promise(
         "When every connection is refused, tries and bounded waits end as errors, in time, and not as contention.",
         "A cron job that skips its run because 'another host has the lock', when nobody has.",
     ).if_declared(network),
@@ -423,7 +423,7 @@ static LAWS: &[Law] = &[
         "On a network that swallows everything, requests only, answers only, or lets a byte through now and then, every call ends within its bound.",
         "One call without a bound stops a service for as long as its peer likes.",
     ).if_declared(network),
-    law!("12.11", network::a_release_that_cannot_get_through_is_finished_later).promise(
+    law!("12.11", network::an_undelivered_release_is_finished_later).promise(
         "A lock that is let go while the network is away is free soon after it is back, and not only at the end of its lease.",
         "A release that is tried once and forgotten shuts the lock for a lease.",
     ).if_declared(network),
@@ -431,7 +431,7 @@ static LAWS: &[Law] = &[
         "What no server answers ends the call as an error within its bound, leaves no lock behind, and the connection is made anew, also if the answer promises more than ever comes.",
         "A length that never arrives makes a client wait for it, with every later call, until somebody restarts the process.",
     ).if_declared(network),
-    law!("12.13", network::word_of_a_grant_that_comes_late_prolongs_nothing).promise(
+    law!("12.13", network::a_late_notification_prolongs_no_lease).promise(
         "A waiter that the server gave the lock, and that hears of it late, holds it for no longer than it is there on the server.",
         "A lease that counts from when the word of it came outlives the lock by as long as the word took.",
     ).if_declared(sent_over_a_network),
@@ -454,32 +454,32 @@ static LAWS: &[Law] = &[
     law!("13.4", server::older_data_cost_one_lease_in_all).promise(
         "A server that restarts with older data grants a contended lock again within one lease and 100 ms in total, however many waiters of those data were served long ago.",
         "After a failover each stale entry of the queue costs a lease of its own, and a busy lock stands still for minutes.",
-    ).if_declared(|offer| leases(offer) && offer.can_save),
-    law!("14.1", handover::a_lock_is_handed_over_and_nobody_is_asked).promise(
+    ).if_declared(|env| leases(env) && env.can_save),
+    law!("14.1", handover::a_hand_over_needs_no_request).promise(
         "With local hand-overs, a lock that is let go passes to the next waiter of the process without an attempt or a release, under an owner id of its own; and it stays shut for everyone else until the last one gives it back.",
         "Sixty waiters of one process cost the server as much as sixty processes, and their lock travels to it and back each time.",
     ),
     law!("14.2", handover::tokens_of_a_process_grow).promise(
         "Each one to whom a lock is handed over has a higher token than the holder before, and the next grant to anybody a higher one still.",
         "Two holders with one token are one holder for the resource that checks it.",
-    ).if_declared(|offer| offer.caps.fencing > Fencing::None).or_absent(check!(fencing::there_are_no_tokens)),
+    ).if_declared(|env| env.caps.fencing > Fencing::None).or_absent(check!(fencing::there_are_no_tokens)),
     law!("14.3", handover::others_have_their_turn).promise(
         "After so many hand-overs in a row as were asked for, the lock is given back; where order is declared, who stands in line next has it then, before those of the same process.",
         "A busy process keeps all others out for as long as it is busy.",
     ),
-    law!("14.4", handover::an_heir_gives_up_in_time).promise(
+    law!("14.4", handover::a_successor_gives_up_in_time).promise(
         "Who takes a lock over has it for as long as the holder before would have had it, and if no renewal is answered gives up by then, before anyone else can get in.",
         "A lease that begins anew with each holder outlives the server's by as many holds.",
     ).if_declared(leases).or_absent(check!(exclusion::there_are_no_leases)),
     law!("14.5", handover::a_break_ends_the_whole_cohort).promise(
         "Inspecting shows the one whom the backend gave the lock; if it is taken away, whoever has it by then is told by the next renewal, and hands nothing over.",
         "An operator breaks a lock, and it goes on from hand to hand.",
-    ).if_declared(|offer| offer.can_evict || offer.caps.breaking == Support::Present),
-    law!("14.6", handover::an_heir_that_is_gone_leaves_nothing).promise(
+    ).if_declared(|env| env.can_evict || env.caps.breaking == Support::Present),
+    law!("14.6", handover::a_dropped_successor_leaves_nothing).promise(
         "If the waiter to whom a lock is handed over is dropped at that moment, it passes on to the next one, or goes back.",
         "A lock that was given to somebody who had gone stays shut for a lease.",
     ),
-    law!("14.7", handover::what_does_not_fit_is_given_back).promise(
+    law!("14.7", handover::a_mismatched_lock_is_released).promise(
         "A lock is given back and not handed over to who asks for another lease, and not before the end of a minimum hold.",
         "Who asks for ten seconds, so that a crash costs no more, waits for ten minutes behind somebody else's lease.",
     ),

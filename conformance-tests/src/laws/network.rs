@@ -13,15 +13,15 @@ use lock_core::{Error, ErrorKind, LockGuard, Locker, Loss, Support, Takeover, Wa
 use tokio::runtime::{Builder, Runtime};
 
 use crate::context::{Ctx, Verdict, Violation, ensure, violated};
+use crate::helpers::name;
 use crate::network::Holds;
 use crate::proxy::{Direction, Fault, Match};
-use crate::words::name;
 
 /// A lease whose end explains nothing that happens in these checks.
 const LONG: Duration = Duration::from_secs(300);
 
 pub(super) async fn a_cut_attempt_leaves_nothing(ctx: Arc<Ctx>) -> Verdict {
-    let locks = ctx.distant_locker().await?;
+    let locks = ctx.proxied_locker().await?;
     // What a server makes once for each name is there already.
     ensure!(ctx.is_free(&name("cut-try")).await?, "a lock that nobody has taken is not free");
     let hit = ctx.network().cut_after("cut-try");
@@ -54,7 +54,7 @@ pub(super) async fn a_cut_attempt_leaves_nothing(ctx: Arc<Ctx>) -> Verdict {
 }
 
 pub(super) async fn a_cut_release_ends_as_gone(ctx: Arc<Ctx>) -> Verdict {
-    let locks = ctx.distant_locker().await?;
+    let locks = ctx.proxied_locker().await?;
     let guard = locks.lock("cut-release")?.ttl(LONG).acquire().await?;
     let hit = ctx.network().cut_after("cut-release");
     let ended = guard.release().await;
@@ -68,7 +68,7 @@ pub(super) async fn a_cut_release_ends_as_gone(ctx: Arc<Ctx>) -> Verdict {
 }
 
 pub(super) async fn a_black_hole_is_a_loss_in_time(ctx: Arc<Ctx>) -> Verdict {
-    let locks = ctx.distant_locker().await?;
+    let locks = ctx.proxied_locker().await?;
     let guard = locks.lock("n")?.ttl(ctx.ttl()).acquire().await?;
     let deadline = Moment::now() + guard.valid_for().unwrap_or_default();
     ctx.network().set(Fault::BlackHole);
@@ -100,7 +100,7 @@ pub(super) async fn a_black_hole_is_a_loss_in_time(ctx: Arc<Ctx>) -> Verdict {
 
 pub(super) async fn a_short_outage_loses_nothing(ctx: Arc<Ctx>) -> Verdict {
     let ttl = ctx.ttl() * 2;
-    let locks = ctx.distant_locker().await?;
+    let locks = ctx.proxied_locker().await?;
     let guard = locks.lock("n")?.ttl(ttl).acquire().await?;
     let began = Moment::now();
     let mut tried = ctx.network().count("");
@@ -121,8 +121,8 @@ pub(super) async fn a_short_outage_loses_nothing(ctx: Arc<Ctx>) -> Verdict {
     Ok(())
 }
 
-pub(super) async fn what_lands_late_harms_nobody(ctx: Arc<Ctx>) -> Verdict {
-    let locks = ctx.distant_locker().await?;
+pub(super) async fn late_requests_do_no_harm(ctx: Arc<Ctx>) -> Verdict {
+    let locks = ctx.proxied_locker().await?;
     let mut late = ctx.network().hold("late-try");
     let ended = locks.lock("late-try")?.ttl(LONG).try_acquire().await;
     ensure!(ended.is_err(), "an attempt that never reached the server ended as {ended:?}");
@@ -130,7 +130,7 @@ pub(super) async fn what_lands_late_harms_nobody(ctx: Arc<Ctx>) -> Verdict {
     deliver(&ctx, &mut late).await?;
     is_free_soon(&ctx, "late-try", "the attempt that landed late").await?;
 
-    let locks = ctx.distant_locker().await?;
+    let locks = ctx.proxied_locker().await?;
     let guard = locks.lock("late-renewal")?.ttl(ctx.ttl()).acquire().await?;
     let mut late = ctx.network().hold("late-renewal");
     soon(&ctx, late.caught()).await?.expect("the proxy is there");
@@ -155,7 +155,7 @@ pub(super) async fn what_lands_late_harms_nobody(ctx: Arc<Ctx>) -> Verdict {
 pub(super) async fn answers_are_not_mixed_up(ctx: Arc<Ctx>) -> Verdict {
     const ROUNDS: u32 = 40;
 
-    let client = ctx.distant_client().await;
+    let client = ctx.proxied_client().await;
     ctx.network().set(Fault::delay(Duration::from_millis(2)));
     for round in 0..ROUNDS {
         let mut claim = ctx.claim(&name(&format!("n{round}")), false);
@@ -189,8 +189,8 @@ pub(super) async fn answers_are_not_mixed_up(ctx: Arc<Ctx>) -> Verdict {
     Ok(())
 }
 
-pub(super) async fn a_broken_line_is_made_anew(ctx: Arc<Ctx>) -> Verdict {
-    let locks = ctx.distant_locker().await?;
+pub(super) async fn a_broken_connection_is_replaced(ctx: Arc<Ctx>) -> Verdict {
+    let locks = ctx.proxied_locker().await?;
     ctx.network().reset_connections().await;
     works_soon(&ctx, &locks, "after a reset").await?;
     let (mut held, lock) = (ctx.network().hold("mid-call"), locks.lock("mid-call")?);
@@ -211,7 +211,7 @@ pub(super) async fn a_broken_line_is_made_anew(ctx: Arc<Ctx>) -> Verdict {
 }
 
 pub(super) async fn garbage_is_an_error_and_passes(ctx: Arc<Ctx>) -> Verdict {
-    let locks = ctx.distant_locker().await?;
+    let locks = ctx.proxied_locker().await?;
     for (number, garbage) in GARBAGE.iter().enumerate() {
         let lock = format!("garbage-{number}");
         let hit = ctx.network().forge(&*lock, garbage);
@@ -243,8 +243,8 @@ const GARBAGE: [&[u8]; 9] = [
 /// How long a connection may be silent before it is given up, and the calls before and after that.
 const GARBAGE_PASSES: Duration = Duration::from_secs(12);
 
-pub(super) async fn a_waiter_outlives_its_line(ctx: Arc<Ctx>) -> Verdict {
-    let locks = ctx.distant_locker().await?;
+pub(super) async fn a_waiter_outlives_its_connection(ctx: Arc<Ctx>) -> Verdict {
+    let locks = ctx.proxied_locker().await?;
     for how in ["reset", "no-more-answers", "nobody-listens", "swallowed"] {
         let holder = ctx.locker().await.lock(how)?.ttl(LONG).acquire().await?;
         let waiting = waiting(&ctx, &locks, how).await?;
@@ -264,10 +264,10 @@ pub(super) async fn a_waiter_outlives_its_line(ctx: Arc<Ctx>) -> Verdict {
     Ok(())
 }
 
-pub(super) async fn word_of_a_grant_that_comes_late_prolongs_nothing(ctx: Arc<Ctx>) -> Verdict {
+pub(super) async fn a_late_notification_prolongs_no_lease(ctx: Arc<Ctx>) -> Verdict {
     const LATE: Duration = Duration::from_millis(600);
 
-    let locks = ctx.distant_locker().await?;
+    let locks = ctx.proxied_locker().await?;
     let stranger = ctx.client().await;
     let holder = ctx.locker().await.lock("late-grant")?.ttl(LONG).acquire().await?;
     let waiting = waiting(&ctx, &locks, "late-grant").await?;
@@ -291,8 +291,8 @@ pub(super) async fn word_of_a_grant_that_comes_late_prolongs_nothing(ctx: Arc<Ct
     Ok(())
 }
 
-pub(super) async fn a_closed_door_is_not_contention(ctx: Arc<Ctx>) -> Verdict {
-    let locks = ctx.distant_locker().await?;
+pub(super) async fn a_refused_connection_is_not_contention(ctx: Arc<Ctx>) -> Verdict {
+    let locks = ctx.proxied_locker().await?;
     ctx.network().set(Fault::Refuse);
     ctx.network().reset_connections().await;
     let lock = locks.lock("n")?;
@@ -321,7 +321,7 @@ pub(super) async fn every_call_has_its_bound(ctx: Arc<Ctx>) -> Verdict {
         Fault::Lose(Direction::ToClient),
         Fault::Trickle { bytes: 1, every: second },
     ] {
-        let locks = ctx.distant_locker().await?;
+        let locks = ctx.proxied_locker().await?;
         let verified = locks.lock("verified")?.ttl(LONG).acquire().await?;
         let extended = locks.lock("extended")?.ttl(LONG).acquire().await?;
         let released = locks.lock("released")?.ttl(LONG).acquire().await?;
@@ -344,8 +344,8 @@ pub(super) async fn every_call_has_its_bound(ctx: Arc<Ctx>) -> Verdict {
     Ok(())
 }
 
-pub(super) async fn a_release_that_cannot_get_through_is_finished_later(ctx: Arc<Ctx>) -> Verdict {
-    let locks = ctx.distant_locker().await?;
+pub(super) async fn an_undelivered_release_is_finished_later(ctx: Arc<Ctx>) -> Verdict {
+    let locks = ctx.proxied_locker().await?;
     let released = locks.lock("released")?.ttl(LONG).acquire().await?;
     let dropped = locks.lock("dropped")?.ttl(LONG).acquire().await?;
     ctx.network().set(Fault::BlackHole);
@@ -456,7 +456,7 @@ pub(super) async fn a_lock_outlives_the_runtimes_of_its_callers(ctx: Arc<Ctx>) -
         let ctx = Arc::clone(&ctx);
         move || {
             let (connects, wins) = (runtime(), runtime());
-            let client = connects.block_on(ctx.distant_client());
+            let client = connects.block_on(ctx.proxied_client());
             let locks = Locker::builder_from(Arc::clone(&client)).timeout(ctx.timeout()).build();
             let guard = wins.block_on(locks.lock("runtimes")?.ttl(ttl).acquire())?;
             let server = wins.block_on(locks.identity())?;

@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 
 use crate::context::{Ctx, Verdict, Violation, ensure, violated};
 use crate::harness::KeepData;
-use crate::words::name;
+use crate::helpers::name;
 
 /// A lease whose end explains nothing that happens in these checks.
 const LONG: Duration = Duration::from_secs(300);

@@ -16,7 +16,7 @@ pub(super) static SABOTEURS: &[Saboteur] = &[
     saboteur!(CountsFromTheReply, "1.3"),
     saboteur!(CountsFromThePush, "1.3"),
     saboteur!(HidesItsLeases, "1.3", "2.1", "2.4", "3.2"),
-    saboteur!(LapsesEarly, "1.4", "6.6", "14.8"),
+    saboteur!(ExpiresEarly, "1.4", "6.6", "14.8"),
 ];
 
 #[derive(Debug, Default)]
@@ -102,9 +102,9 @@ impl Layer for HidesItsLeases {
 }
 
 #[derive(Debug, Default)]
-struct LapsesEarly(Lapses);
+struct ExpiresEarly(Lapses);
 #[async_trait]
-impl Layer for LapsesEarly {
+impl Layer for ExpiresEarly {
     async fn try_acquire(&self, inner: &dyn Backend, claim: &Claim) -> Result<Attempt, Fault> {
         self.0.reap(inner).await?;
         match inner.try_acquire(claim).await? {

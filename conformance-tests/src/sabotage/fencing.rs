@@ -14,7 +14,7 @@ pub(super) static SABOTEURS: &[Saboteur] = &[
     saboteur!(HandsOverOldTokens, "5.1"),
     saboteur!(RenewsWithoutToken, "5.1"),
     saboteur!(IssuesUndeclaredTokens, "5.1", "5.3"),
-    saboteur!(IgnoresFloors, "5.2"),
+    saboteur!(IgnoresMinimumTokens, "5.2"),
     saboteur!(UsesLowBits, "5.3"),
 ];
 
@@ -86,9 +86,9 @@ impl Layer for IssuesUndeclaredTokens {
 }
 
 #[derive(Debug, Default)]
-struct IgnoresFloors;
+struct IgnoresMinimumTokens;
 #[async_trait]
-impl Layer for IgnoresFloors {
+impl Layer for IgnoresMinimumTokens {
     async fn try_acquire(&self, inner: &dyn Backend, claim: &Claim) -> Result<Attempt, Fault> {
         let mut claim = claim.clone();
         claim.min_token = None;

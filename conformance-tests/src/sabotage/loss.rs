@@ -13,7 +13,7 @@ use super::{Lapses, Layer, Saboteur, forged, regrant, rewake, saboteur};
 pub(super) static SABOTEURS: &[Saboteur] = &[
     saboteur!(RenewAlwaysHeld, "3.1", "2.2", "2.3", "14.5"),
     saboteur!(ExaggeratesItsLease, "3.2", "1.4"),
-    saboteur!(KeepsTheNewsToItself, "3.3"),
+    saboteur!(NotifiesNoLoss, "3.3"),
     saboteur!(ReleasesAtTheDeadline, "3.4"),
 ];
 
@@ -96,9 +96,9 @@ impl Layer for ReleasesAtTheDeadline {
 }
 
 #[derive(Debug, Default)]
-struct KeepsTheNewsToItself;
+struct NotifiesNoLoss;
 #[async_trait]
-impl Layer for KeepsTheNewsToItself {
+impl Layer for NotifiesNoLoss {
     async fn wait_lost(&self, _: &dyn Backend, _: &Claim) -> Result<(), Fault> {
         std::future::pending().await
     }

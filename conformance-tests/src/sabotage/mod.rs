@@ -13,7 +13,7 @@ use lock_core::clock::Moment;
 use lock_core::layer::{Layer, Layered};
 use lock_core::{Backend, FencingToken, LockName, OwnerId};
 
-use crate::harness::{Harness, Pace, Script, ServerProcess};
+use crate::harness::{ClockMode, Harness, Script, ServerProcess};
 use crate::network::Network;
 
 mod cancellation;
@@ -117,15 +117,15 @@ impl Infiltrated {
 
 #[async_trait]
 impl Harness for Infiltrated {
-    fn pace(&self) -> Pace {
-        self.harness.pace()
+    fn clock_mode(&self) -> ClockMode {
+        self.harness.clock_mode()
     }
     async fn client(&self) -> Arc<dyn Backend> {
         self.sabotaged(self.harness.client().await)
     }
-    async fn disturbed_client(&self, script: Script) -> Arc<dyn Backend> {
+    async fn client_with_faults(&self, script: Script) -> Arc<dyn Backend> {
         // Outside of the faults: a client library that is broken, on a network that is.
-        self.sabotaged(self.harness.disturbed_client(script).await)
+        self.sabotaged(self.harness.client_with_faults(script).await)
     }
     async fn client_of(&self, process: usize, script: Script) -> Arc<dyn Backend> {
         self.sabotaged(self.harness.client_of(process, script).await)
@@ -142,8 +142,8 @@ impl Harness for Infiltrated {
     fn network(&self) -> Option<&Network> {
         self.harness.network()
     }
-    async fn distant_client(&self) -> Arc<dyn Backend> {
-        self.sabotaged(self.harness.distant_client().await)
+    async fn proxied_client(&self) -> Arc<dyn Backend> {
+        self.sabotaged(self.harness.proxied_client().await)
     }
     fn server(&self) -> Option<&dyn ServerProcess> {
         self.harness.server()

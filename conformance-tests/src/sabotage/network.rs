@@ -21,8 +21,8 @@ pub(super) static SABOTEURS: &[Saboteur] = &[
     saboteur!(NeverReconnects, "12.7", "12.12", "13.3"),
     saboteur!(BlocksItsThread, "12.10"),
     saboteur!(ForgetsFailedReleases, "12.11"),
-    saboteur!(CountsFromTheWord, "12.13"),
-    saboteur!(DependsOnWhoConnected, "12.14"),
+    saboteur!(CountsFromTheNotification, "12.13"),
+    saboteur!(DependsOnOneRuntime, "12.14"),
 ];
 
 #[derive(Debug, Default)]
@@ -132,9 +132,9 @@ impl Layer for BlocksItsThread {
 
 /// Renews by a task of the runtime that connected last, as a connection that lives there does.
 #[derive(Debug, Default)]
-struct DependsOnWhoConnected(Mutex<Option<Handle>>);
+struct DependsOnOneRuntime(Mutex<Option<Handle>>);
 #[async_trait]
-impl Layer for DependsOnWhoConnected {
+impl Layer for DependsOnOneRuntime {
     fn attach(&self) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Handle::try_current().ok();
     }
@@ -155,9 +155,9 @@ impl Layer for DependsOnWhoConnected {
 }
 
 #[derive(Debug, Default)]
-struct CountsFromTheWord;
+struct CountsFromTheNotification;
 #[async_trait]
-impl Layer for CountsFromTheWord {
+impl Layer for CountsFromTheNotification {
     async fn wait(&self, inner: &dyn Backend, claim: &Claim) -> Result<Wake, Fault> {
         let mut wake = inner.wait(claim).await?;
         if let Wake::Granted(grant) = &mut wake {

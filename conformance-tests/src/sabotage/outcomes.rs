@@ -7,14 +7,14 @@ use lock_core::backend::{Attempt, Claim, Fault, Release, ReleaseMode};
 use super::{Layer, Saboteur, saboteur};
 
 pub(super) static SABOTEURS: &[Saboteur] = &[
-    saboteur!(SwallowsUncertainReleases, "8.1", "12.1", "12.5", "13.1"),
+    saboteur!(SwallowsUnknownOutcomes, "8.1", "12.1", "12.5", "13.1"),
     saboteur!(CallsFaultsContention, "8.2", "12.9"),
 ];
 
 #[derive(Debug, Default)]
-struct SwallowsUncertainReleases;
+struct SwallowsUnknownOutcomes;
 #[async_trait]
-impl Layer for SwallowsUncertainReleases {
+impl Layer for SwallowsUnknownOutcomes {
     async fn release(
         &self,
         inner: &dyn Backend,

@@ -8,7 +8,7 @@ use lock_core::clock::Moment;
 use super::{Lapses, Layer, Saboteur, forged, holder, regrant, rerenew, saboteur, unavailable};
 
 pub(super) static SABOTEURS: &[Saboteur] = &[
-    saboteur!(RenewsInName, "2.1"),
+    saboteur!(OnlyAcknowledgesRenewals, "2.1"),
     saboteur!(RenewRecreates, "2.2"),
     saboteur!(RenewAdopts, "2.3", "9.4"),
     saboteur!(RenewShortens, "2.4"),
@@ -17,9 +17,9 @@ pub(super) static SABOTEURS: &[Saboteur] = &[
 ];
 
 #[derive(Debug, Default)]
-struct RenewsInName;
+struct OnlyAcknowledgesRenewals;
 #[async_trait]
-impl Layer for RenewsInName {
+impl Layer for OnlyAcknowledgesRenewals {
     async fn renew(&self, _: &dyn Backend, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
         claims.iter().map(|claim| Ok(Renewal::Held(forged(claim.ttl)))).collect()
     }

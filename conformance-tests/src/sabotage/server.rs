@@ -8,11 +8,11 @@ use lock_core::backend::{Attempt, Claim, Fault};
 
 use super::{Layer, Saboteur, saboteur};
 
-pub(super) static SABOTEURS: &[Saboteur] = &[saboteur!(ServesTheServedAgain, "13.4")];
+pub(super) static SABOTEURS: &[Saboteur] = &[saboteur!(ServesFormerWaitersAgain, "13.4")];
 
 /// On a server that has restarted, gives each claim that was ever served one more lease.
 #[derive(Debug, Default)]
-struct ServesTheServedAgain(Mutex<Seen>);
+struct ServesFormerWaitersAgain(Mutex<Seen>);
 
 #[derive(Debug, Default)]
 struct Seen {
@@ -21,7 +21,7 @@ struct Seen {
 }
 
 #[async_trait]
-impl Layer for ServesTheServedAgain {
+impl Layer for ServesFormerWaitersAgain {
     async fn try_acquire(&self, inner: &dyn Backend, claim: &Claim) -> Result<Attempt, Fault> {
         let server = inner.identity().await?.map(|identity| identity.id);
         let served = {

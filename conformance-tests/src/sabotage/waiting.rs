@@ -16,8 +16,8 @@ pub(super) static SABOTEURS: &[Saboteur] = &[
     saboteur!(NeverWakes, "6.2", "12.8"),
     saboteur!(ServesLastFirst, "6.3", "6.4"),
     saboteur!(QueuesTries, "6.5"),
-    saboteur!(NeverLapses, "6.6"),
-    saboteur!(KeepsPlaces, "6.7"),
+    saboteur!(NeverExpires, "6.6"),
+    saboteur!(KeepsQueueEntries, "6.7"),
 ];
 
 #[derive(Debug, Default)]
@@ -91,9 +91,9 @@ impl Layer for QueuesTries {
 
 /// Whoever has waited once waits for ever.
 #[derive(Debug, Default)]
-struct KeepsPlaces(Mutex<Vec<Claim>>);
+struct KeepsQueueEntries(Mutex<Vec<Claim>>);
 #[async_trait]
-impl Layer for KeepsPlaces {
+impl Layer for KeepsQueueEntries {
     async fn try_acquire(&self, inner: &dyn Backend, claim: &Claim) -> Result<Attempt, Fault> {
         if claim.queues() {
             self.0.lock().unwrap().push(claim.clone());
@@ -116,9 +116,9 @@ impl Layer for KeepsPlaces {
 
 /// Each look of somebody else prolongs the lock, as a TTL that is refreshed by reading does.
 #[derive(Debug, Default)]
-struct NeverLapses(Mutex<HashMap<LockName, Claim>>);
+struct NeverExpires(Mutex<HashMap<LockName, Claim>>);
 #[async_trait]
-impl Layer for NeverLapses {
+impl Layer for NeverExpires {
     async fn try_acquire(&self, inner: &dyn Backend, claim: &Claim) -> Result<Attempt, Fault> {
         let held = self.0.lock().unwrap().get(&claim.name).cloned();
         if let Some(mut held) = held {
