@@ -10,9 +10,11 @@ use lock_core::backend::{
     Attempt, Claim, Fault, FaultKind, Grant, Lease, Release, ReleaseMode, Renewal, Wake,
 };
 use lock_core::clock::Moment;
+use lock_core::layer::Layer;
 use tokio::runtime::Handle;
 
-use super::{Layer, Saboteur, saboteur};
+use super::saboteur::{Saboteur, saboteur};
+use super::tools::unavailable;
 
 pub(super) static SABOTEURS: &[Saboteur] = &[
     saboteur!(AssumesItsRenewals, "12.3", "13.2", "14.4"),
@@ -57,7 +59,7 @@ impl Layer for GivesUpAtOnce {
     }
 }
 
-/// As a connection that is out of step.
+/// Behaves as a connection that is out of step.
 #[derive(Debug, Default)]
 struct RepeatsItsLastAnswer {
     last: Mutex<Option<Release>>,
@@ -71,7 +73,7 @@ impl Layer for RepeatsItsLastAnswer {
         how: ReleaseMode,
     ) -> Result<Release, Fault> {
         let answer = inner.release(claim, how).await?;
-        let last = self.last.lock().expect("nobody panics here").replace(answer);
+        let last = self.last.lock().expect("no holder of this mutex panics").replace(answer);
         Ok(last.unwrap_or(answer))
     }
 }
@@ -109,7 +111,7 @@ impl Layer for NeverReconnects {
     async fn renew(&self, inner: &dyn Backend, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
         match self.pass() {
             Ok(()) => inner.renew(claims).await.into_iter().map(|one| self.note(one)).collect(),
-            Err(_) => claims.iter().map(|_| Err(super::unavailable())).collect(),
+            Err(_) => claims.iter().map(|_| Err(unavailable())).collect(),
         }
     }
 }
@@ -130,7 +132,7 @@ impl Layer for BlocksItsThread {
     }
 }
 
-/// Renews by a task of the runtime that connected last, as a connection that lives there does.
+/// Renews by a task of the runtime that connected last, like a connection that lives there.
 #[derive(Debug, Default)]
 struct DependsOnOneRuntime(Mutex<Option<Handle>>);
 #[async_trait]

@@ -3,8 +3,9 @@
 use async_trait::async_trait;
 use lock_core::Backend;
 use lock_core::backend::{Attempt, Claim, Fault, Release, ReleaseMode};
+use lock_core::layer::Layer;
 
-use super::{Layer, Saboteur, saboteur};
+use super::saboteur::{Saboteur, saboteur};
 
 pub(super) static SABOTEURS: &[Saboteur] = &[
     saboteur!(SwallowsUnknownOutcomes, "8.1", "12.1", "12.5", "13.1"),

@@ -3,8 +3,10 @@
 use async_trait::async_trait;
 use lock_core::Backend;
 use lock_core::backend::{Claim, Fault, LateAttempt, Release, ReleaseMode};
+use lock_core::layer::Layer;
 
-use super::{Layer, Saboteur, holder, saboteur, unavailable};
+use super::saboteur::{Saboteur, saboteur};
+use super::tools::{holder, unavailable};
 
 pub(super) static SABOTEURS: &[Saboteur] = &[
     saboteur!(OnlyAcknowledgesReleases, "4.1", "7.2", "14.3", "14.6"),
@@ -54,7 +56,9 @@ impl Layer for NeverReleases {
     }
 }
 
-/// A release that was not answered may have been done, and somebody else may have the lock by now.
+/// Breaks the lock after a release without an answer.
+///
+/// That release may have been applied, and another client may hold the lock by now.
 #[derive(Debug, Default)]
 pub(super) struct RetriesReleasesBlindly;
 #[async_trait]
@@ -122,7 +126,7 @@ impl Layer for AdmitsLateAttempts {
     }
 }
 
-/// Remembers only those claims as let go that it never knew.
+/// Refuses late attempts only of claims that never held the lock.
 #[derive(Debug, Default)]
 struct ForgetsFormerHolders;
 #[async_trait]

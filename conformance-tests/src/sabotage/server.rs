@@ -5,12 +5,13 @@ use std::sync::Mutex;
 use async_trait::async_trait;
 use lock_core::Backend;
 use lock_core::backend::{Attempt, Claim, Fault};
+use lock_core::layer::Layer;
 
-use super::{Layer, Saboteur, saboteur};
+use super::saboteur::{Saboteur, saboteur};
 
 pub(super) static SABOTEURS: &[Saboteur] = &[saboteur!(ServesFormerWaitersAgain, "13.4")];
 
-/// On a server that has restarted, gives each claim that was ever served one more lease.
+/// Gives each earlier claim one more lease when the server has restarted.
 #[derive(Debug, Default)]
 struct ServesFormerWaitersAgain(Mutex<Seen>);
 

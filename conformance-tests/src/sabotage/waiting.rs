@@ -7,9 +7,10 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lock_core::backend::{Attempt, Claim, Fault, OnContention, Release, ReleaseMode, Wake};
 use lock_core::clock::sleep;
+use lock_core::layer::Layer;
 use lock_core::{Backend, LockName, OwnerId};
 
-use super::{Layer, Saboteur, saboteur};
+use super::saboteur::{Saboteur, saboteur};
 
 pub(super) static SABOTEURS: &[Saboteur] = &[
     saboteur!(CachesContention, "6.1"),
@@ -51,11 +52,11 @@ struct ServesLastFirst(Mutex<Vec<OwnerId>>);
 impl Layer for ServesLastFirst {
     async fn try_acquire(&self, inner: &dyn Backend, claim: &Claim) -> Result<Attempt, Fault> {
         {
-            let mut line = self.0.lock().unwrap();
-            if claim.queues() && !line.contains(&claim.owner) {
-                line.push(claim.owner);
+            let mut queue = self.0.lock().unwrap();
+            if claim.queues() && !queue.contains(&claim.owner) {
+                queue.push(claim.owner);
             }
-            if line.last().is_some_and(|last| *last != claim.owner) {
+            if queue.last().is_some_and(|last| *last != claim.owner) {
                 return Ok(Attempt::Contended { expires_in: None });
             }
         }
@@ -89,7 +90,7 @@ impl Layer for QueuesTries {
     }
 }
 
-/// Whoever has waited once waits for ever.
+/// Keeps each claim that has waited once in the queue for ever.
 #[derive(Debug, Default)]
 struct KeepsQueueEntries(Mutex<Vec<Claim>>);
 #[async_trait]
@@ -114,7 +115,7 @@ impl Layer for KeepsQueueEntries {
     }
 }
 
-/// Each look of somebody else prolongs the lock, as a TTL that is refreshed by reading does.
+/// Prolongs a lock at each poll of another claim, as a TTL that reads refresh.
 #[derive(Debug, Default)]
 struct NeverExpires(Mutex<HashMap<LockName, Claim>>);
 #[async_trait]
