@@ -155,7 +155,7 @@ impl std::fmt::Debug for Own {
 
 #[cfg(test)]
 mod tests {
-    use lock_conformance::words::eventually;
+    use lock_conformance::helpers::eventually;
     use redis::Value;
     use test_servers::{Redis as Server, RedisOptions};
 

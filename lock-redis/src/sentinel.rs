@@ -395,7 +395,7 @@ impl Drop for News {
 #[cfg(test)]
 mod tests {
     use lock_conformance::proxy::{Match, Proxy};
-    use lock_conformance::words::eventually;
+    use lock_conformance::helpers::eventually;
     use test_servers::{RedisOptions, SentinelGroup};
 
     use super::*;
