@@ -48,8 +48,8 @@ async fn poll_at_most<F: Future>(future: F, polls: usize) -> Option<F::Output> {
 
 pub(super) async fn a_dropped_acquisition_leaves_nothing(ctx: Arc<Ctx>) -> Verdict {
     let locks = ctx.with_faults(slow).await.build();
-    // What was on its way to the one that was dropped is passed on at once where there are signals,
-    // and found by the neighbour's own next look where there are none.
+    // A grant to the dropped waiter passes on at once where there are signals. Without signals, the
+    // neighbour's next poll finds it.
     let bound = match ctx.caps.wakeup {
         Wakeup::Poll => ctx.ttl().mul_f64(1.1) + ctx.slack(),
         Wakeup::Signal | Wakeup::HandOff => ctx.slack(),

@@ -117,7 +117,7 @@ async fn a_push_counts_from_before_it_was_sent(ctx: &Ctx) -> Verdict {
     let Some(left) = guard.valid_for() else { return Ok(()) };
     // A waiter that was told to look, and asked then, counts from that: not before the signal came.
     let asked_again = !matches!(ctx.caps.wakeup, Wakeup::HandOff);
-    // A lease may count from when the signal came; nobody knows better when its end is the client's own.
+    // A lease may count from the signal, if its end is the client's own.
     let on_its_way = ctx.slack().min(delay) / 4;
     let latest = released + ttl + if asked_again { ctx.ttl() * 2 } else { on_its_way };
     let deadline = Moment::now() + left;

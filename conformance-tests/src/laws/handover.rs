@@ -16,7 +16,7 @@ use super::loss::gives_up_in_time;
 use crate::context::{Ctx, Verdict, Violation, ensure, violated};
 use crate::helpers::name;
 
-/// A process that hands its locks over, and what it asks.
+/// A process that hands its locks over, with counts of its requests.
 struct Cohort {
     locks: Locker,
     attempts: Arc<AtomicU32>,
@@ -56,7 +56,7 @@ impl Cohort {
         self.lock()?.acquire().await
     }
 
-    /// One who stands in line when this returns.
+    /// Starts a waiter, which is queued when this returns.
     async fn waiter(&self) -> Result<Waiter, Error> {
         waiter(self.lock()?).await
     }
@@ -73,7 +73,7 @@ async fn waiter(lock: Lock) -> Result<Waiter, Error> {
     Ok(waiter)
 }
 
-/// What `waiter` has got, within a bound.
+/// Returns the guard of `waiter`, within a bound.
 async fn served(ctx: &Ctx, waiter: Waiter) -> Result<LockGuard, Violation> {
     let Ok(guard) = tokio::time::timeout(ctx.slack(), waiter).await else {
         violated!("the next one was not served within {:?}", ctx.slack());
@@ -219,7 +219,7 @@ pub(super) async fn a_break_ends_the_whole_cohort(ctx: Arc<Ctx>) -> Verdict {
     shown(&ctx, *next.owner()).await
 }
 
-/// Inspecting shows the owner that the backend knows.
+/// Checks that inspecting shows the owner that the backend knows.
 async fn shown(ctx: &Ctx, owner: OwnerId) -> Verdict {
     if ctx.caps.inspecting == Support::Absent {
         return Ok(());

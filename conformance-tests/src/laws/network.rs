@@ -22,14 +22,14 @@ const LONG: Duration = Duration::from_secs(300);
 
 pub(super) async fn a_cut_attempt_leaves_nothing(ctx: Arc<Ctx>) -> Verdict {
     let locks = ctx.proxied_locker().await?;
-    // What a server makes once for each name is there already.
+    // The server's permanent state for this name exists already.
     ensure!(ctx.is_free(&name("cut-try")).await?, "a lock that nobody has taken is not free");
     let hit = ctx.network().cut_after("cut-try");
     let ended = locks.lock("cut-try")?.ttl(LONG).try_acquire().await;
     soon(&ctx, hit).await?.map_err(|error| Violation(format!("there was no cut: {error}")))?;
     let Err(error) = &ended else { violated!("an attempt without answer ended as {ended:?}") };
     ensure!(error.is_retryable(), "an attempt whose answer was cut off ended as {error:?}");
-    // Who says that nothing was applied has asked again, and undone it.
+    // An error with the effect `None` means that the client has undone the attempt.
     ensure!(
         error.effect() == Effect::Unknown || ctx.is_free(&name("cut-try")).await?,
         "an attempt whose answer was cut off keeps the lock shut, and ended as {error:?}"
@@ -39,7 +39,7 @@ pub(super) async fn a_cut_attempt_leaves_nothing(ctx: Arc<Ctx>) -> Verdict {
     // The one that a waiter makes when it is woken.
     let holder = ctx.locker().await.lock("cut-wait")?.ttl(LONG).acquire().await?;
     let waiting = waiting(&ctx, &locks, "cut-wait").await?;
-    // Who is handed the lock need not ask for it.
+    // A waiter that is handed the lock sends no attempt.
     let asks = ctx.caps.wakeup != Wakeup::HandOff;
     let hit = asks.then(|| ctx.network().cut_after("cut-wait"));
     holder.release().await?;
@@ -175,7 +175,7 @@ pub(super) async fn answers_are_not_mixed_up(ctx: Arc<Ctx>) -> Verdict {
                 "a look at a lock of ours shows what is not there, after {round} rounds: {seen:?}"
             );
         }
-        // In every other round only: what was dropped may have been sent all the same.
+        // In every other round only: a dropped request may have been sent.
         if round % 2 == 0
             && let Some(answer) = within(early, client.release(&claim, ReleaseMode::now())).await
         {
@@ -226,8 +226,9 @@ pub(super) async fn garbage_is_an_error_and_passes(ctx: Arc<Ctx>) -> Verdict {
     Ok(())
 }
 
-/// What no server answers to an attempt. Some of it promises more than will ever come: then only its
-/// silence tells that the connection is of no use.
+/// Answers that no server gives to an attempt.
+///
+/// Some announce more bytes than ever arrive. Then only silence shows the broken connection.
 const GARBAGE: [&[u8]; 9] = [
     b"\0",
     b"\r\n\r\n",
@@ -371,7 +372,7 @@ async fn waiting(ctx: &Ctx, locks: &Locker, lock: &str) -> Result<Waiting, Viola
     let (mut asked, wanted) = (asked, locks.lock(lock)?.ttl(LONG));
     let waiting = tokio::spawn(async move { wanted.acquire().await });
     soon(ctx, asked.begin()).await?.expect("the proxy is there");
-    // For whatever it asks besides; that it rests cannot be seen.
+    // For its other requests. That the waiter is idle cannot be observed.
     sleep(Duration::from_millis(200)).await;
     ensure!(!waiting.is_finished(), "a waiter for a held lock does not wait");
     Ok(waiting)
@@ -428,7 +429,7 @@ async fn bounded<T>(
     what: &str,
     call: impl Future<Output = Result<T, Error>>,
 ) -> Verdict {
-    // Acquiring has to let go of what it cannot know, and releasing asks twice.
+    // An acquisition releases an unknown outcome, and a release is sent twice.
     let bound = ctx.timeout() * 2 + ctx.slack();
     let began = Moment::now();
     let ended = within(bound, call).await.is_some();

@@ -1,4 +1,4 @@
-//! Chapter 4: letting go.
+//! Chapter 4: releases.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -1,4 +1,4 @@
-//! Chapter 11: what must not be shown.
+//! Chapter 11: secrets.
 
 use std::error::Error as _;
 use std::sync::Arc;
