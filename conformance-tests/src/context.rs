@@ -1,4 +1,4 @@
-//! What a check works with.
+//! The context of a check: clients, bounds and helpers.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,17 +9,17 @@ use lock_core::clock::{Moment, sleep};
 use lock_core::faults::{Call, Injection};
 use lock_core::{Backend, Capabilities, Error, LockName, Locker, LockerBuilder, OwnerId, Takeover};
 
-use crate::harness::{Harness, Mortal, Offer, Pace, Script, ServerProcess};
+use crate::harness::{ClockMode, CrashableClient, Harness, Script, ServerProcess, TestEnv};
 use crate::network::Network;
 
-/// What happened instead of what was promised.
+/// A broken promise, as a sentence about the observed behaviour.
 #[derive(Debug)]
 pub struct Violation(pub String);
 
 /// The outcome of a check.
 pub type Verdict = Result<(), Violation>;
 
-/// Ends a check unless the condition holds; the message says what happened instead.
+/// Ends a check unless the condition holds; the message states the violation.
 macro_rules! ensure {
     ($condition:expr, $($message:tt)+) => {
         if !$condition {
@@ -29,7 +29,7 @@ macro_rules! ensure {
 }
 pub(crate) use ensure;
 
-/// Ends a check; the message says what happened instead of what was promised.
+/// Ends a check; the message states the violation.
 macro_rules! violated {
     ($($message:tt)+) => {
         return Err($crate::Violation(format!($($message)+)))
@@ -63,69 +63,69 @@ fn with_causes(error: &dyn std::error::Error) -> String {
 /// A lock space under check.
 pub struct Ctx {
     harness: Box<dyn Harness>,
-    /// What the backend declares.
+    /// The capabilities that the backend declares.
     pub caps: Capabilities,
-    pub(crate) offer: Offer,
+    pub(crate) env: TestEnv,
 }
 
 impl Ctx {
-    /// Asks the harness for a first client, to learn what is declared.
+    /// Makes a context. A first client tells the declared capabilities.
     pub async fn new(harness: Box<dyn Harness>) -> Self {
-        let offer = Offer::of(&*harness).await;
-        Self { harness, caps: offer.caps, offer }
+        let env = TestEnv::of(&*harness).await;
+        Self { harness, caps: env.caps, env }
     }
 
-    /// A client with a connection of its own.
+    /// Returns a client with a connection of its own.
     pub async fn client(&self) -> Arc<dyn Backend> {
         self.harness.client().await
     }
 
-    /// A client that can die.
-    pub async fn mortal_client(&self) -> Mortal {
-        self.harness.mortal_client().await
+    /// Returns a client that can crash.
+    pub async fn crashable_client(&self) -> CrashableClient {
+        self.harness.crashable_client().await
     }
 
-    /// A locker on a client of its own.
+    /// Returns a locker on a client of its own.
     pub async fn locker(&self) -> Locker {
         self.on(self.client().await).build()
     }
 
-    /// A locker whose backend is injected as `script` says.
-    pub async fn injected(
+    /// Returns the builder of a locker whose calls fail as `script` says.
+    pub async fn with_faults(
         &self,
         script: impl Fn(&Call<'_>) -> Injection + Send + Sync + 'static,
     ) -> LockerBuilder {
         let script: Script = Box::new(script);
-        self.on(self.harness.disturbed_client(script).await)
+        self.on(self.harness.client_with_faults(script).await)
     }
 
-    /// A client on the other side of the [network](Self::network).
-    pub async fn distant_client(&self) -> Arc<dyn Backend> {
-        self.harness.distant_client().await
+    /// Returns a client whose connection goes through the [network](Self::network).
+    pub async fn proxied_client(&self) -> Arc<dyn Backend> {
+        self.harness.proxied_client().await
     }
 
-    /// A locker on a distant client, whose connection has been used.
-    pub async fn distant_locker(&self) -> Result<Locker, Violation> {
-        let locks = self.on(self.distant_client().await).build();
+    /// Returns a locker on a proxied client whose connection is established.
+    pub async fn proxied_locker(&self) -> Result<Locker, Violation> {
+        let locks = self.on(self.proxied_client().await).build();
         locks.lock("first use")?.acquire().await?.release().await?;
         Ok(locks)
     }
 
-    /// The network of the distant clients.
+    /// Returns the network of the proxied clients.
     ///
     /// # Panics
     ///
-    /// The law does not say that it needs one.
+    /// Panics if the law does not declare that it needs one.
     #[must_use]
     pub fn network(&self) -> &Network {
         self.harness.network().expect("the law asks for a network")
     }
 
-    /// The server's process.
+    /// Returns the server's process.
     ///
     /// # Panics
     ///
-    /// The law does not say that it needs one.
+    /// Panics if the law does not declare that it needs one.
     #[must_use]
     pub fn server(&self) -> &dyn ServerProcess {
         self.harness.server().expect("the law asks for a server")
@@ -135,31 +135,33 @@ impl Ctx {
         Locker::builder_from(backend).timeout(self.timeout()).default_ttl(self.ttl())
     }
 
-    /// The bound of one call in these checks.
+    /// Returns the bound of one call in these checks.
     #[must_use]
     pub fn timeout(&self) -> Duration {
         Duration::from_secs(1)
     }
 
-    /// A lease that is short for this backend.
+    /// Returns a lease that is short for this backend.
     #[must_use]
     pub fn ttl(&self) -> Duration {
-        match self.harness.pace() {
-            Pace::Paused => Duration::from_secs(10),
-            // Long enough that a stall of a loaded machine is not a lapse.
-            Pace::Real if self.has_leases() => Duration::from_secs(3),
-            Pace::Real => Duration::from_secs(1),
+        match self.harness.clock_mode() {
+            ClockMode::Paused => Duration::from_secs(10),
+            // Long enough that a stall of a loaded machine is not an expiry.
+            ClockMode::Real if self.has_leases() => Duration::from_secs(3),
+            ClockMode::Real => Duration::from_secs(1),
         }
         .max(self.caps.ttl_min)
     }
 
-    /// True if holds end by themselves.
+    /// Returns whether holds end by themselves.
     #[must_use]
     pub fn has_leases(&self) -> bool {
         self.caps.takeover != Takeover::AtOnce
     }
 
-    /// By when a lock is free after its holder crashed, counted from the holder's last renewal.
+    /// Returns the time after which the lock of a crashed holder is free.
+    ///
+    /// It counts from the holder's last renewal.
     #[must_use]
     pub fn takeover_bound(&self) -> Duration {
         match self.caps.takeover {
@@ -168,16 +170,16 @@ impl Ctx {
         }
     }
 
-    /// What a loaded machine may add to a bound. No promise is about speed.
+    /// Returns the time that a loaded machine may add to a bound. No promise is about speed.
     #[must_use]
     pub fn slack(&self) -> Duration {
-        match self.harness.pace() {
-            Pace::Paused => Duration::from_millis(50),
-            Pace::Real => Duration::from_secs(2),
+        match self.harness.clock_mode() {
+            ClockMode::Paused => Duration::from_millis(50),
+            ClockMode::Real => Duration::from_secs(2),
         }
     }
 
-    /// A claim of a new owner; a queueing one if it `waits`.
+    /// Makes a claim with a new owner id. It is queued if it `waits`.
     #[must_use]
     pub fn claim(&self, name: &LockName, waits: bool) -> Claim {
         let mut claim = Claim::new(name.clone(), OwnerId::mint(), self.ttl());
@@ -185,7 +187,7 @@ impl Ctx {
         claim
     }
 
-    /// Wins a free lock for `claim`.
+    /// Acquires a free lock for `claim`.
     pub async fn win(&self, backend: &dyn Backend, claim: &mut Claim) -> Result<Grant, Violation> {
         match backend.try_acquire(claim).await? {
             Attempt::Acquired(grant) => {
@@ -198,22 +200,22 @@ impl Ctx {
         }
     }
 
-    /// True if a stranger finds the lock free. Takes it and gives it back.
+    /// Returns whether another client finds the lock free. It acquires and releases it.
     pub async fn is_free(&self, name: &LockName) -> Result<bool, Violation> {
-        let stranger = self.client().await;
+        let other = self.client().await;
         let claim = self.claim(name, false);
-        match stranger.try_acquire(&claim).await? {
+        match other.try_acquire(&claim).await? {
             Attempt::Contended { .. } => Ok(false),
             Attempt::Acquired(grant) => {
                 let mut claim = claim;
                 claim.ticket = grant.ticket;
-                stranger.release(&claim, ReleaseMode::now()).await?;
+                other.release(&claim, ReleaseMode::now()).await?;
                 Ok(true)
             }
         }
     }
 
-    /// Waits until a stranger finds the lock free; false after `bound`.
+    /// Waits until another client finds the lock free. Returns false after `bound`.
     pub async fn becomes_free(&self, name: &LockName, bound: Duration) -> Result<bool, Violation> {
         let end = Moment::now() + bound;
         loop {
@@ -227,7 +229,7 @@ impl Ctx {
         }
     }
 
-    /// Takes a held lock away behind its holder's back. False if there is no way.
+    /// Removes a held lock without its holder. Returns false if there is no way.
     pub async fn take_away(&self, name: &LockName, owner: &OwnerId) -> Result<bool, Violation> {
         if self.harness.can_evict() {
             return Ok(self.harness.evict(name).await);

@@ -1,4 +1,4 @@
-//! What a backend brings along to be checked.
+//! The harness of a backend: clients, a network and a server for the checks.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,149 +9,158 @@ use lock_core::{Backend, Capabilities, LockName};
 
 use crate::network::Network;
 
-/// Asked before each call of a injected client.
+/// Decides before each call of a client which fault to inject.
 pub type Script = Box<dyn Fn(&Call<'_>) -> Injection + Send + Sync>;
 
-/// What becomes of a server's files when it is restarted.
+/// The fate of a server's files at a restart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeepData {
-    /// They stay.
+    /// The files stay.
     Yes,
-    /// They are deleted.
+    /// The files are deleted.
     No,
 }
 
-/// Which clock the checks run on.
+/// The clock that the checks run on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pace {
-    /// A paused one that jumps: for backends without sockets, files and threads.
+pub enum ClockMode {
+    /// A paused clock that jumps: for backends without sockets, files and threads.
     Paused,
-    /// The real one.
+    /// The real clock.
     Real,
 }
 
-/// One lock space of a backend, made afresh for each trial and thrown away after it.
+/// A lock space of a backend, made anew for each trial and discarded after it.
 #[async_trait]
 pub trait Harness: Send + Sync + 'static {
-    /// Which clock the checks run on.
-    fn pace(&self) -> Pace;
+    /// Returns the clock that the checks run on.
+    fn clock_mode(&self) -> ClockMode;
 
-    /// A client of the lock space with a connection of its own.
+    /// Returns a client of the lock space with a connection of its own.
     async fn client(&self) -> Arc<dyn Backend>;
 
-    /// A client that can die as a process does that is killed: without a farewell. Where dropping a client
-    /// says none, that is how it dies.
-    async fn mortal_client(&self) -> Mortal {
-        Mortal::new(self.client().await, || ())
+    /// Returns a client that can crash like a killed process, without telling the server.
+    ///
+    /// By default a crash drops the client. That suffices where a drop sends nothing.
+    async fn crashable_client(&self) -> CrashableClient {
+        CrashableClient::new(self.client().await, || ())
     }
 
-    /// A client whose calls are injected as `script` says.
-    async fn disturbed_client(&self, script: Script) -> Arc<dyn Backend> {
+    /// Returns a client whose calls fail as `script` says.
+    async fn client_with_faults(&self, script: Script) -> Arc<dyn Backend> {
         Arc::new(FaultInjector::new(self.client().await, script))
     }
 
-    /// The client of a process of a simulation, numbered from zero. By default one whose
-    /// calls are injected as `script` says.
+    /// Returns the client of a simulated process, numbered from zero.
+    ///
+    /// By default its calls fail as `script` says.
     async fn client_of(&self, process: usize, script: Script) -> Arc<dyn Backend> {
         let _ = process;
-        self.disturbed_client(script).await
+        self.client_with_faults(script).await
     }
 
-    /// Removes a held lock behind everybody's back, as an operator or an eviction would. False if
-    /// this harness cannot; the laws about it are then checked by breaking the lock, if the backend
-    /// can do that, and otherwise shown as ignored.
+    /// Removes a held lock on the server, as an operator or an eviction would.
+    ///
+    /// Returns false if this harness cannot. The laws about removal are then checked by breaking the
+    /// lock. They are shown as ignored if the backend cannot break locks either.
     async fn evict(&self, name: &LockName) -> bool {
         let _ = name;
         false
     }
 
-    /// Whether [`evict`](Self::evict) works.
+    /// Returns whether [`evict`](Self::evict) works.
     fn can_evict(&self) -> bool {
         false
     }
 
-    /// Forgets every lock, as a server does that restarts without its data. False if this harness cannot.
+    /// Forgets every lock, as a server does that restarts without its data.
+    ///
+    /// Returns false if this harness cannot.
     async fn lose_data(&self) -> bool {
         false
     }
 
-    /// The network on which the checks of chapter 12 cut, delay and swallow what
-    /// [distant clients](Self::distant_client) and the server say to each other. `None`: these checks
-    /// are shown as ignored.
+    /// Returns the network on which the checks of chapter 12 cut, delay and swallow the bytes of
+    /// [proxied clients](Self::proxied_client) and the server.
+    ///
+    /// With `None` these checks are shown as ignored.
     fn network(&self) -> Option<&Network> {
         None
     }
 
-    /// A client whose connection goes through [`network`](Self::network).
-    async fn distant_client(&self) -> Arc<dyn Backend> {
+    /// Returns a client whose connection goes through [`network`](Self::network).
+    async fn proxied_client(&self) -> Arc<dyn Backend> {
         self.client().await
     }
 
-    /// The server's process, if the checks may stop and kill it.
+    /// Returns the server's process, if the checks may stop and kill it.
     fn server(&self) -> Option<&dyn ServerProcess> {
         None
     }
 }
 
-/// A client, and how it dies.
-pub struct Mortal {
+/// A client that can crash.
+pub struct CrashableClient {
     client: Arc<dyn Backend>,
-    last_act: Box<dyn FnOnce() + Send>,
+    before_crash: Box<dyn FnOnce() + Send>,
 }
 
-impl Mortal {
-    /// `last_act` is what happens before `client` is dropped: it keeps the server from hearing of that.
+impl CrashableClient {
+    /// `before_crash` runs before `client` is dropped, and keeps the drop from the server.
     #[must_use]
-    pub fn new(client: Arc<dyn Backend>, last_act: impl FnOnce() + Send + 'static) -> Self {
-        Self { client, last_act: Box::new(last_act) }
+    pub fn new(client: Arc<dyn Backend>, before_crash: impl FnOnce() + Send + 'static) -> Self {
+        Self { client, before_crash: Box::new(before_crash) }
     }
 
-    /// The client, alive.
+    /// Returns the client before the crash.
     #[must_use]
     pub fn client(&self) -> &dyn Backend {
         &*self.client
     }
 
-    /// All that a dead process had is gone: its connections, its files, its memory.
-    pub fn dies(self) {
-        (self.last_act)();
+    /// Crashes the client: its connections, files and memory are gone.
+    pub fn crash(self) {
+        (self.before_crash)();
     }
 }
 
-impl fmt::Debug for Mortal {
+impl fmt::Debug for CrashableClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Mortal").field(&self.client).finish()
+        f.debug_tuple("CrashableClient").field(&self.client).finish()
     }
 }
 
-/// A server's process, as the checks of chapter 13 treat it. The calls may block for milliseconds, a
-/// restart for longer.
+/// A server's process, as the checks of chapter 13 treat it.
+///
+/// The calls may block for milliseconds, a restart for longer.
 pub trait ServerProcess: Send + Sync {
-    /// Stops it as SIGSTOP does: connections stay open, and nothing is answered.
+    /// Stops the process as SIGSTOP does: connections stay open, and no request is answered.
     fn stop(&self);
 
-    /// Lets it go on.
+    /// Continues the process as SIGCONT does.
     fn cont(&self);
 
-    /// Ends it as SIGKILL does.
+    /// Kills the process as SIGKILL does.
     fn kill(&self);
 
-    /// Starts it again at the same address, without its data if so asked. It answers when this returns.
+    /// Starts the process again at the same address, with or without its data.
+    ///
+    /// The server answers when this returns.
     fn restart(&self, keep_data: KeepData);
 
-    /// Whether a restart that keeps data brings back those of the last [`save`](Self::save).
+    /// Returns whether a restart that keeps data restores those of the last [`save`](Self::save).
     fn can_save(&self) -> bool {
         false
     }
 
-    /// Saves its data.
+    /// Saves the server's data.
     fn save(&self) {}
 }
 
-/// What a check can count on: what the backend declares, and what the harness brings along.
+/// The capabilities of a backend and the facilities of its harness.
 #[derive(Clone, Debug)]
-pub struct Offer {
-    /// What the backend declares.
+pub struct TestEnv {
+    /// The capabilities that the backend declares.
     pub caps: Capabilities,
     /// [`Harness::evict`] works.
     pub can_evict: bool,
@@ -163,8 +172,8 @@ pub struct Offer {
     pub can_save: bool,
 }
 
-impl Offer {
-    /// Asks the harness for a client, to learn what is declared.
+impl TestEnv {
+    /// Reads the capabilities from a client of the harness.
     pub async fn of(harness: &dyn Harness) -> Self {
         Self {
             caps: harness.client().await.capabilities(),

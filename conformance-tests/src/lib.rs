@@ -8,14 +8,14 @@
 //!
 //! ```no_run
 //! # use std::sync::Arc;
-//! # use lock_conformance::{Harness, Pace, Suite};
+//! # use lock_conformance::{Harness, ClockMode, Suite};
 //! # use lock_core::{Backend, Memory};
 //! struct MyHarness(Memory);
 //!
 //! #[async_trait::async_trait]
 //! impl Harness for MyHarness {
-//!     fn pace(&self) -> Pace {
-//!         Pace::Paused
+//!     fn clock_mode(&self) -> ClockMode {
+//!         ClockMode::Paused
 //!     }
 //!     async fn client(&self) -> Arc<dyn Backend> {
 //!         Arc::new(self.0.clone())
@@ -34,14 +34,14 @@
 
 mod context;
 mod harness;
+pub mod helpers;
 pub mod laws;
 pub mod network;
 pub mod proxy;
 pub mod sabotage;
 mod trials;
-pub mod words;
 
 pub use context::{Ctx, Verdict, Violation};
-pub use harness::{Harness, KeepData, Mortal, Offer, Pace, Script, ServerProcess};
+pub use harness::{ClockMode, CrashableClient, Harness, KeepData, Script, ServerProcess, TestEnv};
 pub use laws::{Applies, Law, Level};
 pub use trials::{Suite, catch, check, run, run_saboteurs};

@@ -1,4 +1,4 @@
-//! The network of a lock space: a line to each of its servers, which the checks break together.
+//! The network of a lock space: a proxy for each of its servers, which the checks break together.
 
 use std::future::{IntoFuture, poll_fn};
 use std::io;
@@ -11,143 +11,145 @@ use crate::proxy::{Count, Direction, Fault, Held, Hit, Match, Proxy};
 
 type Work<'a> = Pin<Box<dyn Future<Output = io::Result<()>> + Send + 'a>>;
 
-/// Lines to one server, or to servers of which each request is for a majority.
+/// Proxies of one server, or of servers of which each request needs a majority.
 ///
-/// Where there are several, a fault is on all of them, or on as many as [`breaking`](Self::breaking) says; and
-/// what is waited for has happened when it has on as many as a majority cannot do without.
+/// With several servers, a fault is on all proxies, or on as many as [`breaking`](Self::breaking)
+/// says. An awaited event counts when it has happened on so many that no majority is without it.
 #[derive(Debug)]
 pub struct Network {
-    lines: Vec<Proxy>,
+    proxies: Vec<Proxy>,
     broken: usize,
 }
 
 impl Network {
-    /// A line to this server.
+    /// Makes a network with a proxy of this server.
     ///
     /// # Panics
     ///
-    /// No port, no thread or no file descriptor is left.
+    /// Panics if no port, thread or file descriptor is left.
     #[must_use]
     pub fn to(server: SocketAddr) -> Self {
         Self::to_each([server])
     }
 
-    /// A line to each of these servers, of which every request is for a majority.
+    /// Makes a network with a proxy of each server, where every request needs a majority.
     ///
     /// # Panics
     ///
-    /// No port, no thread or no file descriptor is left.
+    /// Panics if no port, thread or file descriptor is left.
     #[must_use]
     pub fn to_each(servers: impl IntoIterator<Item = SocketAddr>) -> Self {
-        let line = |server| Proxy::start(server).expect("a proxy can be started");
-        Self::from_iter(servers.into_iter().map(line))
+        let proxy = |server| Proxy::start(server).expect("a proxy can be started");
+        Self::from_iter(servers.into_iter().map(proxy))
     }
 
-    /// Only the first `broken` lines have faults: a majority of them, or more.
+    /// Limits faults to the first `broken` proxies: a majority of them, or more.
     ///
     /// # Panics
     ///
-    /// It is a minority, which breaks nothing, or there are not so many.
+    /// Panics if `broken` is a minority, which breaks nothing, or more than there are.
     #[must_use]
     pub fn breaking(mut self, broken: usize) -> Self {
-        let size = self.lines.len();
-        assert!(broken > size / 2 && broken <= size, "{broken} lines of {size}");
+        let size = self.proxies.len();
+        assert!(broken > size / 2 && broken <= size, "{broken} proxies of {size}");
         self.broken = broken;
         self
     }
 
-    /// Where clients connect for each of the servers.
+    /// Returns the address of each server's proxy.
     pub fn addrs(&self) -> impl Iterator<Item = SocketAddr> {
-        self.lines.iter().map(Proxy::addr)
+        self.proxies.iter().map(Proxy::addr)
     }
 
-    /// Where clients connect for the first of the servers.
+    /// Returns the address of the first server's proxy.
     #[must_use]
     pub fn addr(&self) -> SocketAddr {
-        self.lines[0].addr()
+        self.proxies[0].addr()
     }
 
-    /// See [`Proxy::set`].
+    /// Sets a fault, as [`Proxy::set`] does.
     pub fn set(&self, fault: Fault) {
-        self.broken().for_each(|line| line.set(fault));
+        self.broken().for_each(|proxy| proxy.set(fault));
     }
 
-    /// See [`Proxy::heal`].
+    /// Ends all faults, as [`Proxy::heal`] does.
     pub fn heal(&self) {
         self.broken().for_each(Proxy::heal);
     }
 
-    /// See [`Proxy::cut_after`]: on each line the first request that matches.
+    /// Cuts the first matching request of each proxy, as [`Proxy::cut_after`] does.
     pub fn cut_after(&self, request: impl Into<Match>) -> Hits {
         let request = request.into();
-        self.hits(|line| line.cut_after(request.clone()))
+        self.hits(|proxy| proxy.cut_after(request.clone()))
     }
 
-    /// See [`Proxy::forge`]: on each line the first request that matches.
+    /// Forges the answer to the first matching request of each proxy, as [`Proxy::forge`] does.
     pub fn forge(&self, request: impl Into<Match>, answer: &[u8]) -> Hits {
         let request = request.into();
-        self.hits(|line| line.forge(request.clone(), answer))
+        self.hits(|proxy| proxy.forge(request.clone(), answer))
     }
 
-    /// See [`Proxy::hold`]: on each line the first request that matches.
+    /// Holds the first matching request of each proxy, as [`Proxy::hold`] does.
     pub fn hold(&self, request: impl Into<Match>) -> Holds {
         let request = request.into();
-        let each = self.broken().map(|line| line.hold(request.clone())).collect();
+        let each = self.broken().map(|proxy| proxy.hold(request.clone())).collect();
         Holds { each, enough: self.enough() }
     }
 
-    /// See [`Proxy::count`].
+    /// Counts matching requests, as [`Proxy::count`] does.
     pub fn count(&self, request: impl Into<Match>) -> Counts {
         let request = request.into();
-        let each = self.broken().map(|line| line.count(request.clone())).collect();
+        let each = self.broken().map(|proxy| proxy.count(request.clone())).collect();
         Counts { each, enough: self.enough() }
     }
 
-    /// See [`Proxy::reset_connections`].
+    /// Resets all connections, as [`Proxy::reset_connections`] does.
     ///
     /// # Cancel safety
     ///
-    /// The connections of some lines may not be reset if the future is dropped.
+    /// The connections of some proxies may not be reset if the future is dropped.
     pub async fn reset_connections(&self) {
-        for line in self.broken() {
-            line.reset_connections().await;
+        for proxy in self.broken() {
+            proxy.reset_connections().await;
         }
     }
 
-    /// See [`Proxy::half_close`].
+    /// Closes one direction of all connections, as [`Proxy::half_close`] does.
     pub fn half_close(&self, direction: Direction) {
-        self.broken().for_each(|line| line.half_close(direction));
+        self.broken().for_each(|proxy| proxy.half_close(direction));
     }
 
     fn hits(&self, arm: impl Fn(&Proxy) -> Hit) -> Hits {
         Hits { each: self.broken().map(arm).collect(), enough: self.enough() }
     }
 
-    fn from_iter(lines: impl Iterator<Item = Proxy>) -> Self {
-        let lines: Vec<_> = lines.collect();
-        Self { broken: lines.len(), lines }
+    fn from_iter(proxies: impl Iterator<Item = Proxy>) -> Self {
+        let proxies: Vec<_> = proxies.collect();
+        Self { broken: proxies.len(), proxies }
     }
 
     fn broken(&self) -> impl Iterator<Item = &Proxy> {
-        self.lines.iter().take(self.broken)
+        self.proxies.iter().take(self.broken)
     }
 
-    /// How many of the broken lines a majority of the servers has at least.
+    /// Returns the least number of broken proxies among any majority of the servers.
     fn enough(&self) -> usize {
-        let majority = self.lines.len() / 2 + 1;
-        self.broken + majority - self.lines.len()
+        let majority = self.proxies.len() / 2 + 1;
+        self.broken + majority - self.proxies.len()
     }
 }
 
-/// One line, which may be that of several servers that stand for one: see [`Proxy::also`].
+/// A network of one proxy, which may lead to several servers that act as one: see [`Proxy::also`].
 impl From<Proxy> for Network {
-    fn from(line: Proxy) -> Self {
-        Self::from_iter(iter::once(line))
+    fn from(proxy: Proxy) -> Self {
+        Self::from_iter(iter::once(proxy))
     }
 }
 
-/// Cuts or forgeries that are going to happen. Resolves when enough of them have happened, and calls the others off;
-/// fails if so many connections have ended before that it cannot.
+/// Armed cuts or forgeries.
+///
+/// Awaiting them resolves when enough have happened, and disarms the others. It fails if too many
+/// connections have ended before.
 #[derive(Debug)]
 #[must_use = "dropped, it calls the faults off"]
 pub struct Hits {
@@ -161,11 +163,11 @@ impl IntoFuture for Hits {
 
     fn into_future(self) -> Self::IntoFuture {
         let each = self.each.into_iter().map(Hit::into_future).collect();
-        Box::pin(so_many(self.enough, each))
+        Box::pin(enough_of(self.enough, each))
     }
 }
 
-/// Requests that are going to be held, one on each line; see [`Held`] for what dropping it does.
+/// Holds for one request on each proxy; dropping them acts as described at [`Held`].
 #[derive(Debug)]
 #[must_use = "dropped, it holds nothing"]
 pub struct Holds {
@@ -174,30 +176,31 @@ pub struct Holds {
 }
 
 impl Holds {
-    /// Waits until enough of the requests are here.
+    /// Waits until enough of the requests are held.
     ///
     /// # Errors
     ///
-    /// The proxies are gone.
+    /// Fails if the proxies have ended.
     ///
     /// # Cancel safety
     ///
     /// Dropping the future has no effect.
     pub async fn caught(&mut self) -> io::Result<()> {
         let each = self.each.iter_mut().map(|held| Box::pin(held.caught()) as Work<'_>);
-        so_many(self.enough, each.collect()).await
+        enough_of(self.enough, each.collect()).await
     }
 
-    /// Delivers what is here, as [`Held::deliver`] does, and calls off what is not. Waits until each request is
-    /// written to its server's socket, or lost.
+    /// Delivers the held requests, as [`Held::deliver`] does, and disarms the other holds.
+    ///
+    /// Waits until each request is written to its server's socket, or lost.
     ///
     /// # Errors
     ///
-    /// All of them are lost.
+    /// Fails if all of them are lost.
     ///
     /// # Cancel safety
     ///
-    /// What has not been delivered when the future is dropped is not.
+    /// Requests that are not delivered when the future is dropped stay undelivered.
     pub async fn deliver(&mut self) -> io::Result<()> {
         self.each.retain(Held::is_caught);
         let mut ended = Err(io::ErrorKind::NotFound.into());
@@ -211,7 +214,7 @@ impl Holds {
     ///
     /// # Errors
     ///
-    /// No server has sent anything.
+    /// Fails if no server has sent anything.
     ///
     /// # Cancel safety
     ///
@@ -225,7 +228,7 @@ impl Holds {
     }
 }
 
-/// Counts of requests, one on each line.
+/// Counts of requests, one on each proxy.
 #[derive(Debug)]
 #[must_use = "dropped, it counts no more"]
 pub struct Counts {
@@ -234,23 +237,23 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// Waits until a request has matched on enough of the lines.
+    /// Waits until a request has matched on enough of the proxies.
     ///
     /// # Errors
     ///
-    /// The proxies are gone.
+    /// Fails if the proxies have ended.
     ///
     /// # Cancel safety
     ///
     /// Dropping the future has no effect.
     pub async fn begin(&mut self) -> io::Result<()> {
         let each = self.each.iter_mut().map(|count| Box::pin(count.reaches(1)) as Work<'_>);
-        so_many(self.enough, each.collect()).await
+        enough_of(self.enough, each.collect()).await
     }
 }
 
-/// Waits until so many have ended well, or cannot any more.
-async fn so_many(enough: usize, mut each: Vec<Work<'_>>) -> io::Result<()> {
+/// Waits until so many have succeeded, or cannot any more.
+async fn enough_of(enough: usize, mut each: Vec<Work<'_>>) -> io::Result<()> {
     let (mut well, mut failed) = (0, None);
     poll_fn(|cx| {
         each.retain_mut(|work| match work.as_mut().poll(cx) {

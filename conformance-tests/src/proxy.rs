@@ -56,16 +56,16 @@ use tokio::sync::{oneshot, watch};
 /// a delay of 100 ms still carries 10 MB a second.
 const ROOM: usize = 1 << 20;
 
-/// What a queued piece costs besides its bytes; many tiny pieces are bounded as well.
+/// The cost of a queued piece besides its bytes, which bounds many tiny pieces as well.
 const OVERHEAD: usize = 64;
 
-/// How many ports are tried.
+/// The number of ports to try.
 const ATTEMPTS: usize = 100;
 
-/// What one read takes at most.
+/// The most bytes of one read.
 const CHUNK: usize = 16 * 1024;
 
-/// What the network does to a connection.
+/// A fault of the network on a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fault {
     /// Passes everything on at once.
@@ -79,11 +79,11 @@ pub enum Fault {
     /// New connections are reset as soon as they are accepted; the connect itself may succeed or fail
     /// with the reset. Live ones go on.
     Refuse,
-    /// A long line: what is sent at `t` arrives at `t` plus the delay, however much is under way.
+    /// A long line: bytes sent at `t` arrive at `t` plus the delay, however many are under way.
     Delay {
-        /// The delay of what clients send.
+        /// The delay of bytes from clients.
         to_server: Duration,
-        /// The delay of what the server sends.
+        /// The delay of bytes from the server.
         to_client: Duration,
     },
     /// A narrow line: at most `bytes` in each interval, in each direction.
@@ -98,7 +98,7 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// The same delay in both directions.
+    /// Makes a delay in both directions.
     #[must_use]
     pub fn delay(each_way: Duration) -> Self {
         Self::Delay { to_server: each_way, to_client: each_way }
@@ -116,7 +116,7 @@ impl Fault {
         }
     }
 
-    /// How much may be written at once, and how long nothing may follow.
+    /// Returns the bytes of one write, and the pause after it.
     fn portion(self) -> (usize, Duration) {
         match self {
             Self::Trickle { bytes, every } => (bytes.max(1), every),
@@ -135,10 +135,10 @@ pub enum Direction {
     ToClient,
 }
 
-/// Which request is meant: by bytes that clients send.
+/// A selection of requests, by bytes that clients send.
 ///
 /// Only bytes that reach the proxy after it was told to look are compared. With no bytes to look for,
-/// whatever comes next is meant.
+/// the next request matches.
 #[derive(Clone, Debug)]
 pub struct Match {
     needle: Vec<u8>,
@@ -147,20 +147,22 @@ pub struct Match {
 }
 
 impl Match {
-    /// The first request with these bytes, on any connection.
+    /// Selects the first request with these bytes, on any connection.
     #[must_use]
     pub fn on(needle: impl AsRef<[u8]>) -> Self {
         Self { needle: needle.as_ref().to_vec(), nth: 1, connection: None }
     }
 
-    /// The `nth` occurrence, counted from 1 and over all connections that are meant.
+    /// Selects the `nth` occurrence, counted from 1 and over all connections that are meant.
     #[must_use]
     pub fn nth(mut self, nth: u64) -> Self {
         self.nth = nth;
         self
     }
 
-    /// On this connection only; connections are numbered from 0 in the order of being accepted.
+    /// Limits the selection to one connection.
+    ///
+    /// Connections are numbered from 0 in the order of being accepted.
     #[must_use]
     pub fn connection(mut self, connection: u64) -> Self {
         self.connection = Some(connection);
@@ -174,7 +176,7 @@ impl<T: AsRef<[u8]>> From<T> for Match {
     }
 }
 
-/// What has passed so far.
+/// The traffic so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Connections accepted, those that were then refused included.
@@ -183,13 +185,13 @@ pub struct Stats {
     pub refused: u64,
     /// Connections that still exist.
     pub live: u64,
-    /// What clients sent.
+    /// Bytes from clients.
     pub to_server: Passed,
-    /// What the server sent.
+    /// Bytes from the server.
     pub to_client: Passed,
 }
 
-/// What has passed in one direction, over all connections.
+/// The traffic in one direction, over all connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Passed {
     /// Bytes that the proxy has received.
@@ -233,7 +235,7 @@ impl Proxy {
         Self::start_with(free_socket()?, upstream)
     }
 
-    /// The same, listening at `addr`: at another address of this host with the same port as the server, say.
+    /// Starts a proxy that listens at `addr`, such as another address with the server's port.
     ///
     /// # Errors
     ///
@@ -255,8 +257,9 @@ impl Proxy {
         Ok(Self { addr, shared, runtime: handle, stop: Some(stop), thread: Some(thread) })
     }
 
-    /// Another way through the same network, to another server: it listens on a free port, and says where. Faults, and
-    /// what is looked for and counted, are those of all ways together.
+    /// Opens another way through the same network, to another server, and returns its address.
+    ///
+    /// It listens on a free port. Faults, matches and counts apply to all ways together.
     ///
     /// # Errors
     ///
@@ -265,7 +268,7 @@ impl Proxy {
         open(&self.runtime, free_socket()?, upstream, &self.shared)
     }
 
-    /// The same, listening at `addr`.
+    /// Opens another way that listens at `addr`.
     ///
     /// # Errors
     ///
@@ -274,25 +277,26 @@ impl Proxy {
         open(&self.runtime, socket_at(addr)?, upstream, &self.shared).map(drop)
     }
 
-    /// Where clients connect; not those of [another way](Self::also).
+    /// Returns the address for clients of the first way, not of [another](Self::also).
     #[must_use]
     pub fn addr(&self) -> SocketAddr {
         self.addr
     }
 
-    /// Puts `fault` on all connections, live and future, that have none of their own. When this
+    /// Sets `fault` on all connections, live and future, that have none of their own. When this
     /// returns, no byte passes any more that `fault` does not let pass.
     pub fn set(&self, fault: Fault) {
         self.order(|state| state.fault = fault);
     }
 
-    /// Puts `fault` on one connection, live or future; see [`Match::connection`] for the number.
+    /// Sets `fault` on one connection, live or future; see [`Match::connection`] for the number.
     pub fn set_for(&self, connection: u64, fault: Fault) {
         self.order(|state| _ = state.own.insert(connection, fault));
     }
 
-    /// Puts `fault` on all connections, live and future, of clients that call from this address, but for those with
-    /// a fault of their own. After [`Fault::None`] they have that of all others again.
+    /// Sets the fault of all connections, live and future, of clients at this address.
+    ///
+    /// Connections with their own fault keep it. [`Fault::None`] restores the common fault.
     pub fn set_from(&self, client: IpAddr, fault: Fault) {
         self.order(|state| match fault {
             Fault::None => drop(state.from.remove(&client)),
@@ -300,8 +304,7 @@ impl Proxy {
         });
     }
 
-    /// Nothing ever happens to connections of clients that call from this address: they are no part of what is tested.
-    /// They are counted all the same.
+    /// Exempts all connections of clients at this address from faults, but not from counts.
     pub fn spare(&self, client: IpAddr) {
         self.order(|state| _ = state.spared.insert(client));
     }
@@ -324,8 +327,7 @@ impl Proxy {
         self.order(|state| state.rewrites.push([old, new].map(|text| text.as_bytes().to_vec())));
     }
 
-    /// Takes all faults away; what was held up by them arrives now. What waits to be cut, held or
-    /// counted still does.
+    /// Ends all faults; delayed bytes arrive now. Armed cuts, holds and counts stay armed.
     pub fn heal(&self) {
         self.order(|state| {
             state.fault = Fault::None;
@@ -335,7 +337,7 @@ impl Proxy {
     }
 
     /// Resets the client's connection when the server has answered a matching request: the request took
-    /// effect, and nobody is told. Not a byte of the answer gets through.
+    /// effect, and no client learns of it. Not a byte of the answer gets through.
     ///
     /// With several requests in flight on the connection, the first bytes from the server count as
     /// the answer.
@@ -343,9 +345,10 @@ impl Proxy {
         Hit(self.arm(Purpose::Cut, request.into()))
     }
 
-    /// Sends the client `answer` instead of what the server answers to a matching request, which takes
-    /// effect all the same: a peer that is broken, or that lies. What the server sends after that
-    /// passes again.
+    /// Sends the client `answer` instead of the server's answer to a matching request.
+    ///
+    /// The request takes effect nevertheless: the peer is broken, or it lies. Later bytes of the
+    /// server pass again.
     ///
     /// With several requests in flight on the connection, the first bytes from the server count as
     /// the answer.
@@ -374,7 +377,7 @@ impl Proxy {
         let mut last = None;
         self.order(|state| {
             last = state.live.keys().next_back().copied();
-            state.injected().for_each(|orders| orders.reset = true);
+            state.affected().for_each(|orders| orders.reset = true);
         });
         let Some(last) = last else { return };
         self.until_state(|state| !state.live.range(..=last).any(|(_, orders)| orders.reset)).await;
@@ -396,11 +399,11 @@ impl Proxy {
     /// and what it still sends is thrown away. The other direction goes on.
     pub fn half_close(&self, direction: Direction) {
         self.order(|state| {
-            state.injected().for_each(|orders| orders.close(direction));
+            state.affected().for_each(|orders| orders.close(direction));
         });
     }
 
-    /// What has passed so far.
+    /// Returns the traffic so far.
     #[must_use]
     pub fn stats(&self) -> Stats {
         self.shared.state().stats()
@@ -471,7 +474,7 @@ impl Hit {
         self.0.reached(Step::Answered).await
     }
 
-    /// Calls it off, if that is possible still. False if a request has matched: then it happens, or has happened.
+    /// Disarms the fault. Returns false if a request has matched: then the fault happens.
     #[must_use]
     pub fn call_off(self) -> bool {
         self.0.call_off()
@@ -494,13 +497,13 @@ impl IntoFuture for Hit {
 pub struct Held(Handle);
 
 impl Held {
-    /// True if the request is here.
+    /// Returns whether the request is held.
     #[must_use]
     pub fn is_caught(&self) -> bool {
         self.0.trap.progress.borrow().step >= Step::Caught
     }
 
-    /// Gives it up, if no request has matched yet. False if one has: then the connection is reset on both sides.
+    /// Disarms the hold. Returns false if a request has matched: then both sides are reset.
     #[must_use]
     pub fn call_off(self) -> bool {
         self.0.call_off()
@@ -556,7 +559,7 @@ impl Held {
 pub struct Count(Handle);
 
 impl Count {
-    /// How many requests have matched so far. They need not have been passed on.
+    /// Returns the number of matches so far. The requests may still be under way.
     #[must_use]
     pub fn seen(&self) -> u64 {
         self.0.trap.progress.borrow().seen
@@ -584,7 +587,7 @@ struct Handle {
 }
 
 impl Handle {
-    /// True if nothing has matched, and from now on nothing can.
+    /// Disarms the trap. Returns true if no request has matched.
     fn call_off(&self) -> bool {
         let mut state = self.shared.state();
         state.traps.retain(|trap| trap.id != self.trap.id);
@@ -645,7 +648,7 @@ struct Progress {
     step: Step,
     /// It will come no further.
     lost: bool,
-    /// Nobody asks any more.
+    /// The owner of the trap has dropped it.
     abandoned: bool,
 }
 
@@ -686,7 +689,7 @@ impl Trap {
         None
     }
 
-    /// True if this was the awaited one.
+    /// Counts a match. Returns true if it was the awaited one.
     fn count_match(&self) -> bool {
         let mut caught = false;
         self.progress.send_modify(|progress| {
@@ -712,7 +715,7 @@ impl Trap {
     }
 }
 
-/// Knuth, Morris and Pratt: what is still matched when the next byte is not.
+/// Returns the fallbacks of Knuth, Morris and Pratt: the match that remains at a mismatch.
 fn fallbacks(needle: &[u8]) -> Vec<usize> {
     let mut fallback = vec![0; needle.len() + 1];
     let mut matched = 0;
@@ -726,7 +729,7 @@ fn fallbacks(needle: &[u8]) -> Vec<usize> {
     fallback
 }
 
-/// What the proxy's owner and its connections share.
+/// The state that the proxy's owner and its connections share.
 #[derive(Debug, Default)]
 struct Shared {
     state: Mutex<State>,
@@ -779,8 +782,8 @@ impl State {
         own.copied().unwrap_or(self.fault)
     }
 
-    /// All live connections to which something may happen.
-    fn injected(&mut self) -> impl Iterator<Item = &mut Orders> {
+    /// Returns all live connections that faults may affect.
+    fn affected(&mut self) -> impl Iterator<Item = &mut Orders> {
         let Self { live, spared, .. } = self;
         live.values_mut().filter(|orders| !orders.client.is_some_and(|it| spared.contains(&it)))
     }
@@ -794,15 +797,15 @@ impl State {
     }
 }
 
-/// What a connection shall do, and whose requests await an answer on it.
+/// The orders of a connection, and the traps that await an answer on it.
 #[derive(Debug, Default)]
 struct Orders {
-    /// Whom they are for.
+    /// The address of the client.
     client: Option<IpAddr>,
     reset: bool,
     close_to_server: bool,
     close_to_client: bool,
-    /// Whose answers are to be cut off or forged.
+    /// The traps that cut off or forge an answer.
     answers: Vec<Arc<Trap>>,
     delivered: Vec<Arc<Trap>>,
 }
@@ -822,7 +825,7 @@ impl Orders {
         }
     }
 
-    /// No answer will come any more.
+    /// Fails all traps that await an answer.
     fn lose_answers(&mut self) {
         self.answers.drain(..).chain(self.delivered.drain(..)).for_each(|trap| trap.lost());
     }
@@ -889,7 +892,7 @@ fn admit(client: TcpStream, from: IpAddr, upstream: SocketAddr, shared: &Arc<Sha
 
 /// Closes with a RST. Nothing may have shut the stream down before: that would send a FIN.
 fn reset(stream: TcpStream) {
-    // It fails on a socket that is dead already: then there is nobody to tell.
+    // It fails on a socket that is dead already, which needs no RST.
     let _ = stream.set_zero_linger();
     drop(stream);
 }
@@ -945,7 +948,7 @@ async fn serve(mut client: TcpStream, upstream: SocketAddr, live: Live) {
             traps.iter().for_each(|trap| trap.advance(Step::Answered));
         }
     }
-    // Only now: who waits for the end of a connection wants its sockets closed.
+    // Only now: the end of a connection includes the close of its sockets.
     drop(live);
 }
 
@@ -991,7 +994,7 @@ struct Lane<'a> {
     from: ReadHalf<'a>,
     to: WriteHalf<'a>,
     queue: VecDeque<Item>,
-    /// What the queue costs.
+    /// The cost of the queue.
     load: usize,
     /// When the next piece may be written.
     paced: Moment,
@@ -1017,7 +1020,7 @@ enum What {
     Answer(Arc<Trap>),
     /// Nothing passes before this trap is released.
     Barrier(Arc<Trap>),
-    /// What was behind the barrier is written.
+    /// The bytes behind the barrier are written.
     Written(Arc<Trap>),
     /// A FIN.
     End,
@@ -1025,7 +1028,7 @@ enum What {
     Reset,
 }
 
-/// What the receiver's side is after a write.
+/// The state of the receiver's side after a write.
 #[derive(PartialEq, Eq)]
 enum Front {
     Open,
@@ -1077,7 +1080,7 @@ impl<'a> Lane<'a> {
         Ok(())
     }
 
-    /// When there is something to write, if nothing changes before.
+    /// Returns the moment of the next write, if no order changes it.
     fn next_write(&self) -> Result<Option<Moment>, Ending> {
         let state = self.live.shared.state();
         if state.is_reset(self.live.connection) {
@@ -1100,7 +1103,7 @@ impl<'a> Lane<'a> {
         Ok(passes.then(|| front.due.max(self.paced)))
     }
 
-    /// Takes what is due off the front of the queue.
+    /// Writes the due items at the front of the queue.
     fn write(&mut self) -> Result<Front, Ending> {
         // The lock is held while writing: once `Proxy::set` has returned, nothing passes any more.
         let mut guard = self.live.shared.state();
@@ -1275,7 +1278,7 @@ impl What {
     }
 }
 
-/// The server has sent something: whose answer is it, and what does the client get instead?
+/// Settles the traps that await an answer. Returns the forged answer, if there is one.
 fn answer(orders: Option<&mut Orders>) -> Result<Option<Vec<u8>>, Ending> {
     let Some(orders) = orders else { return Err(Ending::Reset) };
     orders.delivered.drain(..).for_each(|trap| trap.advance(Step::Answered));
@@ -1314,8 +1317,8 @@ async fn writable(stream: &WriteHalf<'_>, at: Option<Moment>) {
     // A broken stream counts: the write then tells what is broken.
     let _ = stream.writable().await;
 }
-/// Ports at random, below the range from which the system gives ports to clients: half of the machine's connections
-/// come and go there.
+/// Returns random ports below the system's range of ephemeral ports, where many connections come
+/// and go.
 #[doc(hidden)]
 pub fn low_ports() -> impl Iterator<Item = u16> {
     const FIRST: u64 = 15_000;

@@ -1,4 +1,4 @@
-//! Laws and suites become trials of `libtest-mimic`.
+//! Trials of `libtest-mimic`, made of laws and suites.
 
 use std::fmt;
 use std::process::ExitCode;
@@ -11,23 +11,23 @@ use lock_core::clock::Moment;
 use tokio::runtime::{Builder, Runtime};
 
 use crate::context::{Ctx, Verdict, Violation};
-use crate::harness::{Harness, Offer, Pace};
+use crate::harness::{ClockMode, Harness, TestEnv};
 use crate::laws::{Applies, Law, all, by_number};
 use crate::sabotage::{self, Saboteur};
 
 type MakeHarness = dyn Fn() -> Box<dyn Harness> + Send + Sync;
 
-/// A backend under its name, with a way to make lock spaces of it.
+/// A named backend, with a function that makes lock spaces of it.
 #[derive(Clone)]
 pub struct Suite {
     name: String,
     make: Arc<MakeHarness>,
-    /// All of these have to want a law.
+    /// Filters; a law is checked if all of them accept it.
     wanted: Vec<fn(&Law) -> bool>,
 }
 
 impl Suite {
-    /// `make` is called once for each trial.
+    /// Makes a suite. It calls `make` once for each trial.
     pub fn new(
         name: impl Into<String>,
         make: impl Fn() -> Box<dyn Harness> + Send + Sync + 'static,
@@ -35,7 +35,7 @@ impl Suite {
         Self { name: name.into(), make: Arc::new(make), wanted: Vec::new() }
     }
 
-    /// Those laws alone that are `wanted`: where lock spaces are dear, and others are checked elsewhere.
+    /// Limits the suite to the `wanted` laws, where lock spaces are expensive.
     #[must_use]
     pub fn only(mut self, wanted: fn(&Law) -> bool) -> Self {
         self.wanted.push(wanted);
@@ -43,21 +43,21 @@ impl Suite {
     }
 
     fn trials(&self) -> Vec<Trial> {
-        let offer = learn(&*self.make);
-        // Where there is no network, laws about networks say nothing.
-        let local = offer.caps.reach != Reach::Network;
+        let env = learn(&*self.make);
+        // Laws about networks do not apply to a backend without one.
+        let local = env.caps.reach != Reach::Network;
         let laws = all().iter().filter(|law| !(local && law.is_about_networks()));
         let laws = laws.filter(|law| self.wants(law));
-        laws.map(|law| self.trial(law, law.applies_to(&offer))).collect()
+        laws.map(|law| self.trial(law, law.applies_to(&env))).collect()
     }
 
     fn sabotages(&self) -> Vec<Trial> {
-        let offer = learn(&*self.make);
+        let env = learn(&*self.make);
         let mut trials = Vec::new();
         for saboteur in sabotage::all() {
             let laws = saboteur.caught_by.iter().filter_map(|number| by_number(number));
             let laws = laws.filter(|law| self.wants(law));
-            for law in laws.filter(|law| law.applies_to(&offer) != Applies::Unpromised) {
+            for law in laws.filter(|law| law.applies_to(&env) != Applies::Unpromised) {
                 let number = law.number.replace('.', "_");
                 let title = format!("{}::law_{number}_catches_{}", self.name, saboteur.name);
                 let make = Arc::clone(&self.make);
@@ -91,22 +91,24 @@ impl fmt::Debug for Suite {
     }
 }
 
-/// Checks all laws on all `suites`, as the command line says. For the `main` of a test.
+/// Checks all laws on all `suites`, as the command line says: the `main` of a test.
 #[must_use]
 pub fn run(suites: &[Suite]) -> ExitCode {
     run_all(suites.iter().flat_map(Suite::trials).collect())
 }
 
-/// Checks that the laws' checks catch their [saboteurs](sabotage) on these suites. For the `main` of a test.
+/// Checks that the laws' checks catch their [saboteurs](sabotage): the `main` of a test.
 ///
-/// A check has to see for itself what is wrong: an operation that fails, or a check that does not end,
+/// A check must observe the violation itself. A failed operation, or a check that does not end,
 /// proves nothing.
 #[must_use]
 pub fn run_saboteurs(suites: &[Suite]) -> ExitCode {
     run_all(suites.iter().flat_map(Suite::sabotages).collect())
 }
 
-/// Several at once, unless the command line says how many: checks of leases wait, and hardly compute.
+/// Runs several trials at once, unless the command line gives a number.
+///
+/// Checks of leases wait, and hardly compute.
 fn run_all(trials: Vec<Trial>) -> ExitCode {
     const AT_ONCE: usize = 6;
     let mut arguments = Arguments::from_args();
@@ -114,7 +116,9 @@ fn run_all(trials: Vec<Trial>) -> ExitCode {
     libtest_mimic::run(&arguments, trials).exit_code()
 }
 
-/// Makes a trial. With `TEST_TIMES` in the environment, it says how long it took, as libtest does with `--report-time`.
+/// Makes a trial.
+///
+/// With `TEST_TIMES` in the environment it prints its time, as libtest does with `--report-time`.
 fn timed(title: String, check: impl FnOnce() -> Result<(), Failed> + Send + 'static) -> Trial {
     let name = title.clone();
     Trial::test(title, move || {
@@ -140,11 +144,13 @@ fn catches(
     Ok(())
 }
 
-/// Checks one law on one lock space all of whose clients are `saboteur`'s. What was seen of it.
+/// Checks one law on one lock space whose clients are all broken by `saboteur`.
+///
+/// Returns the violation that the check observed.
 ///
 /// # Errors
 ///
-/// It got past the law, or something else failed than the check itself.
+/// Returns a message if the law was not violated, or if another part than the check failed.
 pub fn catch(
     law: &'static Law,
     saboteur: &'static Saboteur,
@@ -159,7 +165,7 @@ pub fn catch(
     }
 }
 
-/// Core has seen it, or the clock, and not the check.
+/// Returns whether core or the clock found the violation, and not the check.
 fn by_accident(violation: &str) -> bool {
     ["an operation failed", "a verb failed", "the check did not end"]
         .iter()
@@ -170,13 +176,13 @@ fn by_accident(violation: &str) -> bool {
 ///
 /// # Errors
 ///
-/// What was promised, what happened, and where to read.
+/// Returns the promise, the observed behaviour and the place in LAWS.md.
 pub fn check(law: &'static Law, make: &dyn Fn() -> Box<dyn Harness>) -> Verdict {
     let harness = make();
-    let runtime = runtime(harness.pace());
-    let bound = match harness.pace() {
-        Pace::Paused => Duration::from_secs(30 * 24 * 3600),
-        Pace::Real => Duration::from_secs(120),
+    let runtime = runtime(harness.clock_mode());
+    let bound = match harness.clock_mode() {
+        ClockMode::Paused => Duration::from_secs(30 * 24 * 3600),
+        ClockMode::Real => Duration::from_secs(120),
     };
     let verdict = runtime.block_on(async {
         let ctx = Arc::new(Ctx::new(harness).await);
@@ -193,13 +199,13 @@ pub fn check(law: &'static Law, make: &dyn Fn() -> Box<dyn Harness>) -> Verdict 
     })
 }
 
-fn learn(make: &MakeHarness) -> Offer {
+fn learn(make: &MakeHarness) -> TestEnv {
     let harness = make();
-    runtime(harness.pace()).block_on(Offer::of(&*harness))
+    runtime(harness.clock_mode()).block_on(TestEnv::of(&*harness))
 }
 
-fn runtime(pace: Pace) -> Runtime {
+fn runtime(clock_mode: ClockMode) -> Runtime {
     let mut builder = Builder::new_current_thread();
-    builder.enable_all().start_paused(pace == Pace::Paused);
+    builder.enable_all().start_paused(clock_mode == ClockMode::Paused);
     builder.build().expect("a runtime can be made")
 }

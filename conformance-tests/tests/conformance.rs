@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use lock_conformance::{Harness, Pace, Suite};
+use lock_conformance::{ClockMode, Harness, Suite};
 use lock_core::{Backend, Error, LockName};
 use lock_file::FileLocks;
 
@@ -39,8 +39,8 @@ impl InFiles {
 
 #[async_trait]
 impl Harness for InFiles {
-    fn pace(&self) -> Pace {
-        Pace::Real
+    fn clock_mode(&self) -> ClockMode {
+        ClockMode::Real
     }
 
     async fn client(&self) -> Arc<dyn Backend> {

@@ -5,15 +5,15 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use lock_conformance::{Harness, Pace, Suite};
+use lock_conformance::{ClockMode, Harness, Suite};
 use lock_core::{Backend, Memory};
 
 struct InMemory(Memory);
 
 #[async_trait]
 impl Harness for InMemory {
-    fn pace(&self) -> Pace {
-        Pace::Paused
+    fn clock_mode(&self) -> ClockMode {
+        ClockMode::Paused
     }
 
     async fn client(&self) -> Arc<dyn Backend> {

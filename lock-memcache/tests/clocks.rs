@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
+use lock_conformance::helpers::{claim, contended, eventually, granted, renew, win};
 use lock_conformance::proxy::{Fault, Proxy};
-use lock_conformance::words::{claim, contended, eventually, granted, renew, win};
 use lock_core::backend::{Attempt, FaultKind, ReleaseMode, Renewal};
 use lock_core::clock::{Moment, sleep};
 use lock_core::{Backend, ErrorKind, FenceGate, FencingToken, LockGuard, Locker, Loss};

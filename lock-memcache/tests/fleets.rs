@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use lock_conformance::words::{claim, contended, name, renew, win};
+use lock_conformance::helpers::{claim, contended, name, renew, win};
 use lock_core::backend::{Release, ReleaseMode, Renewal};
 use lock_core::clock::sleep;
 use lock_core::{Backend, Locker};

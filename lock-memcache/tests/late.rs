@@ -7,8 +7,8 @@ use lock_memcache::Memcached;
 
 mod support;
 
+use lock_conformance::helpers::{claim, eventually, renew, win};
 use lock_conformance::proxy::{Direction, Held, Proxy};
-use lock_conformance::words::{claim, eventually, renew, win};
 use support::{Server, client, start};
 
 /// Longer than a test takes.

@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use lock_conformance::words::{claim, granted};
+use lock_conformance::helpers::{claim, granted};
 use lock_core::backend::Lease;
 use lock_core::clock::{Moment, sleep_between};
 use lock_core::{Backend, Takeover};

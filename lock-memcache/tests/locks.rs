@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lock_conformance::words::{claim, contended, granted, name, renew, win};
+use lock_conformance::helpers::{claim, contended, granted, name, renew, win};
 use lock_core::backend::{HoldKind, Release, ReleaseMode, Renewal};
 use lock_core::clock::{Moment, sleep};
 use lock_core::{Backend, FencingToken, Label, LockName, Locker, OwnerId};

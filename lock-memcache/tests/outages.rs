@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lock_conformance::words::{claim, contended, eventually, granted, renew, win};
+use lock_conformance::helpers::{claim, contended, eventually, granted, renew, win};
 use lock_core::backend::{Effect, FaultKind, HoldKind, ReleaseMode, Renewal};
 use lock_core::clock::{Moment, sleep};
 use lock_core::{Backend, ErrorKind, FencingToken, Locker, Loss};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lock_conformance::words::{Output, claim, contended, eventually, renew, win};
+use lock_conformance::helpers::{Output, claim, contended, eventually, renew, win};
 use lock_core::backend::{Effect, FaultKind, Release, ReleaseMode, Renewal};
 use lock_core::clock::sleep;
 use lock_core::{Backend, ErrorKind, Locker};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use lock_conformance::words::eventually;
+use lock_conformance::helpers::eventually;
 use lock_core::clock::sleep;
 use lock_core::{LockGuard, Locker};
 use lock_memcache::Memcached;

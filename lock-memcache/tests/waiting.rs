@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use lock_conformance::helpers::eventually;
 use lock_conformance::proxy::Proxy;
-use lock_conformance::words::eventually;
 use lock_core::clock::{Moment, sleep};
 use lock_core::{Locker, Wakeup};
 use lock_memcache::Memcached;

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use libtest_mimic::{Failed, Trial};
-use lock_conformance::words::eventually;
+use lock_conformance::helpers::eventually;
 use lock_core::Locker;
 use lock_core::clock::Moment;
 use lock_redis::Redis;

@@ -12,7 +12,7 @@ use lock_core::faults::{Call, Injection};
 use lock_core::{LockGuard, LockName, Wakeup};
 
 use crate::context::{Ctx, Verdict, Violation, ensure, violated};
-use crate::words::name;
+use crate::helpers::name;
 
 /// More polls than any operation in these checks needs.
 const MOST_POLLS: usize = 40;
@@ -47,9 +47,9 @@ async fn poll_at_most<F: Future>(future: F, polls: usize) -> Option<F::Output> {
 }
 
 pub(super) async fn a_dropped_acquisition_leaves_nothing(ctx: Arc<Ctx>) -> Verdict {
-    let locks = ctx.injected(slow).await.build();
-    // What was on its way to the one that was dropped is passed on at once where there are signals,
-    // and found by the neighbour's own next look where there are none.
+    let locks = ctx.with_faults(slow).await.build();
+    // A grant to the dropped waiter passes on at once where there are signals. Without signals, the
+    // neighbour's next poll finds it.
     let bound = match ctx.caps.wakeup {
         Wakeup::Poll => ctx.ttl().mul_f64(1.1) + ctx.slack(),
         Wakeup::Signal | Wakeup::HandOff => ctx.slack(),
@@ -91,7 +91,7 @@ pub(super) async fn a_dropped_acquisition_leaves_nothing(ctx: Arc<Ctx>) -> Verdi
 }
 
 pub(super) async fn a_dropped_release_is_finished(ctx: Arc<Ctx>) -> Verdict {
-    let locks = ctx.injected(slow).await.build();
+    let locks = ctx.with_faults(slow).await.build();
     for polls in 0..MOST_POLLS / 4 {
         let guard = locks.lock("n")?.ttl(ctx.ttl()).acquire().await?;
         poll_and_drop(guard.release(), polls).await;
@@ -112,7 +112,7 @@ pub(super) async fn a_dropped_release_is_finished(ctx: Arc<Ctx>) -> Verdict {
 }
 
 pub(super) async fn a_dropped_acquisition_keeps_no_minimum_hold(ctx: Arc<Ctx>) -> Verdict {
-    let locks = ctx.injected(slow).await.build();
+    let locks = ctx.with_faults(slow).await.build();
     let mut delivered = None;
     for polls in 1..MOST_POLLS {
         // A delivered guard keeps its minimum hold, so each trial has a lock of its own.
@@ -134,7 +134,7 @@ pub(super) async fn a_dropped_acquisition_keeps_no_minimum_hold(ctx: Arc<Ctx>) -
 
 /// Drops a waiter while the lock passes to it.
 async fn a_dropped_waiter_keeps_no_minimum_hold(ctx: &Ctx) -> Verdict {
-    let locks = ctx.injected(slow).await.build();
+    let locks = ctx.with_faults(slow).await.build();
     for moment in 0..5 {
         let held = name(&format!("held {moment}"));
         let client = ctx.client().await;

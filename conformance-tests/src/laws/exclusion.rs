@@ -9,7 +9,7 @@ use lock_core::faults::{Injection, Verb};
 use lock_core::{FencingToken, Locker, RenewalPolicy, Wakeup};
 
 use crate::context::{Ctx, Verdict, ensure, violated};
-use crate::words::name;
+use crate::helpers::name;
 
 pub(super) async fn a_held_lock_is_contended(ctx: Arc<Ctx>) -> Verdict {
     let (ours, theirs) = (ctx.client().await, ctx.client().await);
@@ -71,7 +71,7 @@ pub(super) async fn the_lease_counts_from_before_the_request(ctx: Arc<Ctx>) -> V
     let delay = ctx.ttl() / 2;
     for slow in [Verb::TryAcquire, Verb::Renew] {
         let locks = ctx
-            .injected(move |call| {
+            .with_faults(move |call| {
                 if call.verb == slow { Injection::DelayReply(delay) } else { Injection::None }
             })
             .await;
@@ -101,7 +101,7 @@ async fn a_push_counts_from_before_it_was_sent(ctx: &Ctx) -> Verdict {
     let ttl = ctx.ttl().min(Duration::from_secs(2)).max(ctx.caps.ttl_min);
     let delay = ttl / 2;
     let locks = ctx
-        .injected(move |call| match call.verb {
+        .with_faults(move |call| match call.verb {
             Verb::Wait | Verb::WaitLost => Injection::DelayReply(delay),
             _ => Injection::None,
         })
@@ -117,7 +117,7 @@ async fn a_push_counts_from_before_it_was_sent(ctx: &Ctx) -> Verdict {
     let Some(left) = guard.valid_for() else { return Ok(()) };
     // A waiter that was told to look, and asked then, counts from that: not before the signal came.
     let asked_again = !matches!(ctx.caps.wakeup, Wakeup::HandOff);
-    // A lease may count from when the signal came; nobody knows better when its end is the client's own.
+    // A lease may count from the signal, if its end is the client's own.
     let on_its_way = ctx.slack().min(delay) / 4;
     let latest = released + ttl + if asked_again { ctx.ttl() * 2 } else { on_its_way };
     let deadline = Moment::now() + left;

@@ -7,7 +7,7 @@ use lock_core::clock::sleep;
 use lock_core::{FencingToken, Support};
 
 use crate::context::{Ctx, Verdict, Violation, ensure, violated};
-use crate::words::name;
+use crate::helpers::name;
 
 pub(super) async fn tokens_grow(ctx: Arc<Ctx>) -> Verdict {
     let clients = [ctx.client().await, ctx.client().await];
@@ -93,7 +93,7 @@ pub(super) async fn there_are_no_tokens(ctx: Arc<Ctx>) -> Verdict {
     Ok(())
 }
 
-pub(super) async fn a_floor_is_exceeded(ctx: Arc<Ctx>) -> Verdict {
+pub(super) async fn a_minimum_token_is_exceeded(ctx: Arc<Ctx>) -> Verdict {
     let client = ctx.client().await;
     let mut claim = ctx.claim(&name("n"), false);
     let first = ctx.win(&*client, &mut claim).await?;

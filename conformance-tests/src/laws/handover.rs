@@ -14,9 +14,9 @@ use super::cancellation::poll_and_drop;
 use super::exclusion::never_overlap;
 use super::loss::gives_up_in_time;
 use crate::context::{Ctx, Verdict, Violation, ensure, violated};
-use crate::words::name;
+use crate::helpers::name;
 
-/// A process that hands its locks over, and what it asks.
+/// A process that hands its locks over, with counts of its requests.
 struct Cohort {
     locks: Locker,
     attempts: Arc<AtomicU32>,
@@ -34,7 +34,7 @@ impl Cohort {
         let is_silent = Arc::new(AtomicBool::new(false));
         let (tried, let_go, silent) =
             (Arc::clone(&attempts), Arc::clone(&releases), Arc::clone(&is_silent));
-        let locks = ctx.injected(move |call| {
+        let locks = ctx.with_faults(move |call| {
             match call.verb {
                 Verb::TryAcquire => _ = tried.fetch_add(1, Ordering::SeqCst),
                 Verb::Release => _ = let_go.fetch_add(1, Ordering::SeqCst),
@@ -56,7 +56,7 @@ impl Cohort {
         self.lock()?.acquire().await
     }
 
-    /// One who stands in line when this returns.
+    /// Starts a waiter, which is queued when this returns.
     async fn waiter(&self) -> Result<Waiter, Error> {
         waiter(self.lock()?).await
     }
@@ -73,7 +73,7 @@ async fn waiter(lock: Lock) -> Result<Waiter, Error> {
     Ok(waiter)
 }
 
-/// What `waiter` has got, within a bound.
+/// Returns the guard of `waiter`, within a bound.
 async fn served(ctx: &Ctx, waiter: Waiter) -> Result<LockGuard, Violation> {
     let Ok(guard) = tokio::time::timeout(ctx.slack(), waiter).await else {
         violated!("the next one was not served within {:?}", ctx.slack());
@@ -81,7 +81,7 @@ async fn served(ctx: &Ctx, waiter: Waiter) -> Result<LockGuard, Violation> {
     Ok(guard.expect("a waiter does not panic")?)
 }
 
-pub(super) async fn a_lock_is_handed_over_and_nobody_is_asked(ctx: Arc<Ctx>) -> Verdict {
+pub(super) async fn a_hand_over_needs_no_request(ctx: Arc<Ctx>) -> Verdict {
     let cohort = Cohort::new(&ctx, 3).await;
     let mut guard = cohort.acquire().await?;
     let mut owners = vec![*guard.owner()];
@@ -171,7 +171,7 @@ pub(super) async fn others_have_their_turn(ctx: Arc<Ctx>) -> Verdict {
     Ok(())
 }
 
-pub(super) async fn an_heir_gives_up_in_time(ctx: Arc<Ctx>) -> Verdict {
+pub(super) async fn a_successor_gives_up_in_time(ctx: Arc<Ctx>) -> Verdict {
     let mut cohort = Cohort::new(&ctx, 9).await;
     cohort.ttl = ctx.ttl();
     let guard = cohort.acquire().await?;
@@ -219,7 +219,7 @@ pub(super) async fn a_break_ends_the_whole_cohort(ctx: Arc<Ctx>) -> Verdict {
     shown(&ctx, *next.owner()).await
 }
 
-/// Inspecting shows the owner that the backend knows.
+/// Checks that inspecting shows the owner that the backend knows.
 async fn shown(ctx: &Ctx, owner: OwnerId) -> Verdict {
     if ctx.caps.inspecting == Support::Absent {
         return Ok(());
@@ -230,7 +230,7 @@ async fn shown(ctx: &Ctx, owner: OwnerId) -> Verdict {
     Ok(())
 }
 
-pub(super) async fn an_heir_that_is_gone_leaves_nothing(ctx: Arc<Ctx>) -> Verdict {
+pub(super) async fn a_dropped_successor_leaves_nothing(ctx: Arc<Ctx>) -> Verdict {
     for (polls, has_neighbour) in [(0, false), (0, true), (1, false), (1, true)] {
         let cohort = Cohort::new(&ctx, 9).await;
         let guard = cohort.acquire().await?;
@@ -257,7 +257,7 @@ pub(super) async fn an_heir_that_is_gone_leaves_nothing(ctx: Arc<Ctx>) -> Verdic
     Ok(())
 }
 
-pub(super) async fn what_does_not_fit_is_given_back(ctx: Arc<Ctx>) -> Verdict {
+pub(super) async fn a_mismatched_lock_is_released(ctx: Arc<Ctx>) -> Verdict {
     let cohort = Cohort::new(&ctx, 9).await;
     let guard = cohort.acquire().await?;
     let waiter = waiter(cohort.lock()?.ttl(cohort.ttl * 2)).await?;

@@ -7,9 +7,9 @@ use lock_core::clock::sleep;
 use lock_core::{Detached, Effect, ErrorKind, OwnerId};
 
 use crate::context::{Ctx, Verdict, ensure, violated};
-use crate::words::name;
+use crate::helpers::name;
 
-pub(super) async fn inspect_tells_who_holds(ctx: Arc<Ctx>) -> Verdict {
+pub(super) async fn inspect_shows_the_holder(ctx: Arc<Ctx>) -> Verdict {
     let client = ctx.client().await;
     let other = ctx.client().await;
     ensure!(other.inspect(&name("n")).await?.holders.is_empty(), "a free lock has a holder");
@@ -67,7 +67,8 @@ pub(super) async fn a_break_ends_the_expected_holder_only(ctx: Arc<Ctx>) -> Verd
     let mut new = ctx.claim(&name("n"), false);
     ctx.win(&*client, &mut new).await?;
     let mut again = operator.break_lock(&name("n"), &old.owner).await;
-    // Some of several servers may have heard of the old hold after the break: whoever ends it there does not know that it was over.
+    // One of several servers may learn of the old hold after the break. A break that ends it there
+    // does not know that it was over.
     for _ in 0..5 {
         if !again.as_ref().is_err_and(|fault| fault.effect() == Effect::Unknown) {
             break;
@@ -144,7 +145,7 @@ pub(super) async fn a_detached_lock_passes_on(ctx: Arc<Ctx>) -> Verdict {
     ensure!(adopted.is_held() && !ctx.is_free(&name("n")).await?, "an adopted lock is not renewed");
     adopted.release().await?;
 
-    // From one short-lived process to the next: nobody has anything but the owner id.
+    // From one short-lived process to the next, which has the owner id alone.
     let guard = elsewhere.lock("n")?.ttl(ctx.ttl()).detachable().acquire().await?;
     let detached = guard.detach().await?;
     let stranger = Detached::new(name("n"), OwnerId::mint(), ctx.ttl());
@@ -185,7 +186,7 @@ pub(super) async fn detach_is_refused(ctx: Arc<Ctx>) -> Verdict {
     unsupported("a detached hold", &ctx.client().await.try_acquire(&claim).await)
 }
 
-/// What is not declared is refused by the backend itself, not only by core.
+/// Checks that the backend itself refuses an undeclared verb, not only core.
 fn unsupported<T: std::fmt::Debug>(what: &str, answer: &Result<T, Fault>) -> Verdict {
     let refused = answer.as_ref().is_err_and(|fault| fault.kind() == FaultKind::Unsupported);
     ensure!(refused, "{what} is not declared, and the backend answered {answer:?}");

@@ -8,7 +8,7 @@ use lock_core::clock::sleep;
 use lock_core::{ErrorKind, LockName, Locker, RenewalPolicy};
 
 use crate::context::{Ctx, Verdict, ensure, violated};
-use crate::words::name;
+use crate::helpers::name;
 
 pub(super) async fn awkward_names_are_different_locks(ctx: Arc<Ctx>) -> Verdict {
     let client = ctx.client().await;

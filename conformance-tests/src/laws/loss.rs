@@ -1,4 +1,4 @@
-//! Chapter 3: the holder is told.
+//! Chapter 3: loss.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -9,9 +9,9 @@ use lock_core::faults::{Injection, Verb};
 use lock_core::{ErrorKind, LockGuard, Loss, RenewalPolicy};
 
 use crate::context::{Ctx, Verdict, Violation, ensure, violated};
-use crate::words::name;
+use crate::helpers::name;
 
-pub(super) async fn what_is_taken_away_is_told(ctx: Arc<Ctx>) -> Verdict {
+pub(super) async fn a_removal_is_noticed(ctx: Arc<Ctx>) -> Verdict {
     let locks = ctx.locker().await;
     let guard = locks.lock("n")?.ttl(ctx.ttl()).acquire().await?;
     let signal = guard.loss_signal();
@@ -39,9 +39,11 @@ pub(super) async fn what_is_taken_away_is_told(ctx: Arc<Ctx>) -> Verdict {
     Ok(())
 }
 
-/// Renewals are far enough from each other that one of a few holders at least is seen to be told between two
-/// of them, however busy the machine is.
-pub(super) async fn what_is_taken_away_is_told_at_once(ctx: Arc<Ctx>) -> Verdict {
+/// Checks the notification between two renewals.
+///
+/// Renewals are far apart, so that one of a few holders is notified between two of them even on a
+/// busy machine.
+pub(super) async fn a_removal_is_pushed(ctx: Arc<Ctx>) -> Verdict {
     let locks = ctx.locker().await;
     let mut late = Vec::new();
     for nth in 0..5 {
@@ -67,7 +69,7 @@ pub(super) async fn a_silent_backend_is_a_loss_in_time(ctx: Arc<Ctx>) -> Verdict
     let silent = Arc::new(AtomicBool::new(false));
     let (asked, ttl) = (Arc::clone(&silent), ctx.ttl());
     let locks = ctx
-        .injected(move |call| match call.verb {
+        .with_faults(move |call| match call.verb {
             // Not applied until long after the lease, and acknowledged then.
             Verb::Renew if asked.load(Ordering::SeqCst) => Injection::DelayRequest(ttl * 2),
             _ => Injection::None,
@@ -87,8 +89,9 @@ pub(super) async fn a_silent_backend_is_a_loss_in_time(ctx: Arc<Ctx>) -> Verdict
     Ok(())
 }
 
-/// No renewal is answered any more: the holder of "n" is told by its deadline, and before the next one holds the
-/// lock. The next one's guard.
+/// Checks that the holder of "n" is notified by its deadline and before the next grant.
+///
+/// No renewal is answered any more. Returns the guard of the next holder.
 pub(super) async fn gives_up_in_time(ctx: &Ctx, guard: &LockGuard) -> Result<LockGuard, Violation> {
     let deadline = Moment::now() + guard.valid_for().unwrap_or_default();
     let other = ctx.locker().await.lock("n")?.ttl(ctx.ttl());
@@ -129,7 +132,7 @@ pub(super) async fn a_holder_learns_of_its_loss_within_the_margin(ctx: Arc<Ctx>)
 async fn learns_first(ctx: &Ctx, lock: &str, renewal: RenewalPolicy, why: Loss) -> Verdict {
     const TRIALS: usize = 10;
 
-    // What the clocks' rates may differ by. The server's own end may use the rest up.
+    // The most by which the clocks' rates differ. The server's own end may use the rest up.
     let margin = ctx.ttl() / 100;
     let mut late = Vec::new();
     for _ in 0..TRIALS {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use lock_core::{Fencing, Order, Support, Wakeup};
 
 use crate::context::{Ctx, Verdict};
-use crate::harness::Offer;
+use crate::harness::TestEnv;
 
 mod cancellation;
 mod exclusion;
@@ -33,21 +33,22 @@ pub struct Law {
     pub number: &'static str,
     /// The check's name.
     pub name: &'static str,
-    /// For whom it holds.
+    /// The backends that must keep the law.
     pub level: Level,
-    /// What is promised.
+    /// The promise.
     pub promise: &'static str,
-    /// What goes wrong in the world where it is not kept.
+    /// The failure in practice if the promise is not kept.
     pub because: &'static str,
-    /// Its check takes long on a real clock. Whoever checks one backend on several kinds of servers may leave it to
-    /// the long runs.
+    /// Whether the check takes long on a real clock.
+    ///
+    /// Tests of one backend on several kinds of servers may leave it to the long runs.
     pub is_slow: bool,
-    declared: fn(&Offer) -> bool,
+    declared: fn(&TestEnv) -> bool,
     check: fn(Arc<Ctx>) -> Checking,
     absent: Option<fn(Arc<Ctx>) -> Checking>,
 }
 
-/// For whom a law holds.
+/// The backends that must keep a law.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
     /// Every backend.
@@ -59,34 +60,34 @@ pub enum Level {
     Stochastic,
 }
 
-/// How a law applies to a backend.
+/// The way in which a law applies to a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Applies {
-    /// It must be kept.
+    /// The backend must keep the law.
     Declared,
     /// The capability must be absent.
     Absent,
-    /// Nothing is promised, and nothing is checked.
+    /// Neither a promise nor a check applies.
     Unpromised,
 }
 
 impl Law {
-    /// The part of its number before the point.
+    /// Returns the part of the number before the point.
     #[must_use]
     pub fn chapter(&self) -> &'static str {
         self.number.split('.').next().unwrap_or(self.number)
     }
 
-    /// True if it says nothing about a backend that has no network.
+    /// Returns whether the law applies only to backends on a network.
     #[must_use]
     pub fn is_about_networks(&self) -> bool {
         matches!(self.chapter(), "12" | "13")
     }
 
-    /// How this law applies to what a backend declares and its harness brings along.
+    /// Returns how this law applies to a backend with its harness.
     #[must_use]
-    pub fn applies_to(&self, offer: &Offer) -> Applies {
-        if (self.declared)(offer) {
+    pub fn applies_to(&self, env: &TestEnv) -> Applies {
+        if (self.declared)(env) {
             Applies::Declared
         } else if self.absent.is_some() {
             Applies::Absent
@@ -95,10 +96,10 @@ impl Law {
         }
     }
 
-    /// Checks the law, or the absence of what it is about.
+    /// Checks the law, or the absence of the capability.
     pub(crate) async fn check(&self, ctx: Arc<Ctx>) -> Verdict {
         match self.absent {
-            Some(absent) if !(self.declared)(&ctx.offer) => absent(ctx).await,
+            Some(absent) if !(self.declared)(&ctx.env) => absent(ctx).await,
             _ => (self.check)(ctx).await,
         }
     }
@@ -121,7 +122,7 @@ impl Law {
         }
     }
 
-    const fn if_declared(mut self, declared: fn(&Offer) -> bool) -> Self {
+    const fn if_declared(mut self, declared: fn(&TestEnv) -> bool) -> Self {
         self.level = Level::IfDeclared;
         self.declared = declared;
         self
@@ -155,7 +156,7 @@ impl fmt::Debug for Law {
     }
 }
 
-/// `law!(number, module::check)`: the check's name is the law's.
+/// Makes a law with the name of its check: `law!(number, module::check)`.
 macro_rules! law {
     ($number:literal, $module:ident :: $check:ident) => {
         Law::must($number, stringify!($check), |ctx| Box::pin($module::$check(ctx)))
@@ -168,44 +169,46 @@ macro_rules! check {
     };
 }
 
-/// All laws, by number.
+/// Returns all laws, ordered by number.
 #[must_use]
 pub fn all() -> &'static [Law] {
     LAWS
 }
 
-/// The law with this number.
+/// Returns the law with this number.
 #[must_use]
 pub fn by_number(number: &str) -> Option<&'static Law> {
     LAWS.iter().find(|law| law.number == number)
 }
 
-fn leases(offer: &Offer) -> bool {
-    offer.caps.takeover != lock_core::Takeover::AtOnce
+fn leases(env: &TestEnv) -> bool {
+    env.caps.takeover != lock_core::Takeover::AtOnce
 }
 
-fn network(offer: &Offer) -> bool {
-    offer.network
+fn network(env: &TestEnv) -> bool {
+    env.network
 }
 
-fn network_and_leases(offer: &Offer) -> bool {
-    network(offer) && leases(offer)
+fn network_and_leases(env: &TestEnv) -> bool {
+    network(env) && leases(env)
 }
 
-/// A lock that can be detached has a lease of its own on the server, which can be seen there; that of a
-/// session cannot.
-fn sent_over_a_network(offer: &Offer) -> bool {
-    let caps = &offer.caps;
+/// Returns whether the server sends grants whose lease can be inspected.
+///
+/// A lock that can be detached has a visible lease of its own on the server. The lease of a session
+/// is not visible.
+fn sent_over_a_network(env: &TestEnv) -> bool {
+    let caps = &env.caps;
     let is_seen = caps.detached == Support::Present && caps.inspecting == Support::Present;
-    network_and_leases(offer) && caps.wakeup == Wakeup::HandOff && is_seen
+    network_and_leases(env) && caps.wakeup == Wakeup::HandOff && is_seen
 }
 
-fn server(offer: &Offer) -> bool {
-    offer.server
+fn server(env: &TestEnv) -> bool {
+    env.server
 }
 
-fn server_and_leases(offer: &Offer) -> bool {
-    server(offer) && leases(offer)
+fn server_and_leases(env: &TestEnv) -> bool {
+    server(env) && leases(env)
 }
 
 static LAWS: &[Law] = &[
@@ -215,7 +218,7 @@ static LAWS: &[Law] = &[
     ),
     law!("1.2", exclusion::the_same_claim_is_the_same_acquisition).promise(
         "An attempt repeated by the claim that holds the lock is answered Acquired, with the same token and a lease that ends no earlier.",
-        "A reply can be lost. A client that asks again and hears 'contended' has locked itself out for a lease.",
+        "A reply can be lost. A client that asks again and gets 'contended' has locked itself out for a lease.",
     ),
     law!("1.3", exclusion::the_lease_counts_from_before_the_request).promise(
         "However late the answer to an attempt or a renewal comes, the holder's deadline counts from before the request was sent.",
@@ -235,7 +238,7 @@ static LAWS: &[Law] = &[
     ),
     law!("2.3", renewal::a_renewal_never_adopts).promise(
         "Renewing while another owner holds the lock is answered NotHeld and changes nothing for that owner.",
-        "A client that adopts whatever it finds under the name believes in a lock that is somebody else's.",
+        "A client that adopts the hold that it finds under the name believes in a lock of another client.",
     ),
     law!("2.4", renewal::a_renewal_never_shortens).promise(
         "A renewal with a shorter ttl than what is left of the lease leaves the end of the lease where it was.",
@@ -243,248 +246,248 @@ static LAWS: &[Law] = &[
     ).if_declared(leases).or_absent(check!(exclusion::there_are_no_leases)),
     law!("2.5", renewal::a_batch_is_answered_claim_by_claim).promise(
         "A batch of renewals gets one answer for each claim, in the order of the claims.",
-        "With answers in another order, the wrong holder is told that its lock is lost, and the right one is not.",
+        "With answers in another order, the wrong holder is notified of a loss, and the right one is not.",
     ),
     law!("2.6", renewal::an_answer_leaves_time_to_work).promise(
         "When acquire, verify or extend succeeds, a tenth of the ttl is left, or 100 ms if that is less; on a backend that answers at once, they succeed.",
-        "A caller that is told that it holds the lock, and has a millisecond of it, writes after the end of its lease.",
+        "A caller that gets a lock with a millisecond of lease left writes after the end of its lease.",
     ),
-    law!("3.1", loss::what_is_taken_away_is_told).promise(
-        "The holder of a lock that was removed behind its back is told by its next renewal, and its release does not say Released.",
-        "The lost lock that nobody is told of.",
-    ).if_declared(|offer| offer.can_evict || offer.caps.breaking == Support::Present),
+    law!("3.1", loss::a_removal_is_noticed).promise(
+        "The holder of a lock that was removed on the server learns of it by its next renewal, and its release does not say Released.",
+        "A lost lock whose holder is never notified.",
+    ).if_declared(|env| env.can_evict || env.caps.breaking == Support::Present),
     law!("3.2", loss::a_silent_backend_is_a_loss_in_time).promise(
-        "If no renewal is answered, the holder gives up at its deadline, before anyone else can get in; an answer that comes later revives nothing.",
-        "A lock library that waits for TCP to give up believes in its lock for minutes.",
+        "If no renewal is answered, the holder loses the lock at its deadline, before another client can acquire it; a later answer revives nothing.",
+        "A lock library that waits for TCP to fail treats its lock as held for minutes.",
     ).if_declared(leases).or_absent(check!(exclusion::there_are_no_leases)),
-    law!("3.3", loss::what_is_taken_away_is_told_at_once).promise(
-        "The holder of a lock that was removed behind its back is told without waiting for its next renewal.",
+    law!("3.3", loss::a_removal_is_pushed).promise(
+        "The holder of a lock that was removed on the server is notified without waiting for its next renewal.",
         "An operator breaks the lock of a job that hangs, and starts it again: for a third of a lease there would be two.",
-    ).if_declared(|offer| {
-        offer.caps.loss_push == Support::Present && (offer.can_evict || offer.caps.breaking == Support::Present)
+    ).if_declared(|env| {
+        env.caps.loss_push == Support::Present && (env.can_evict || env.caps.breaking == Support::Present)
     }),
     law!("3.4", loss::a_holder_learns_of_its_loss_within_the_margin).promise(
-        "After a holder's deadline, also one by a longest hold, its lock stays shut for the margin as long as the guard is there. A task that polls `lost()` within the margin learns of the loss before the next one holds the lock.",
-        "A holder that is told a moment after its successor was let in writes beside it.",
+        "After a holder's deadline, also one by a maximum hold, its lock stays unavailable for the margin as long as the guard exists. A task that polls `lost()` within the margin learns of the loss before the next one holds the lock.",
+        "A holder that is notified a moment after the grant to its successor writes beside it.",
     ),
     law!("4.1", release::a_release_frees_the_lock).promise(
-        "After a release is answered Released, or a guard is dropped, the lock is free. A try before that answer may be answered Contended.",
-        "Otherwise each release costs the next one a lease.",
+        "After a release is answered Released, or a guard is dropped, the lock is free. An attempt before that answer may be contended.",
+        "Otherwise each release costs the next holder a lease.",
     ),
-    law!("4.2", release::a_release_touches_nobody_else).promise(
-        "The release of a claim that does not hold the lock is answered NotHeld, and whoever holds it keeps it.",
-        "The unlock of someone else's lock: a holder that was late frees the lock of the one who came after.",
+    law!("4.2", release::a_release_affects_no_other_claim).promise(
+        "The release of a claim that does not hold the lock is answered NotHeld, and the holder keeps it.",
+        "The unlock of another client's lock: a late holder frees the lock of its successor.",
     ),
     law!("4.3", release::a_second_release_is_not_held).promise(
         "The second release of a claim is answered NotHeld.",
         "A release that always says yes hides that the lock was lost before.",
     ),
-    law!("4.4", release::a_release_leaves_the_line).promise(
-        "The release of a claim that waits in line removes it from there: the lock is never handed to it.",
-        "A place in line that nobody stands in any more costs everyone behind it a lease.",
-    ).if_declared(|offer| offer.caps.order == Order::Fifo),
+    law!("4.4", release::a_release_leaves_the_queue).promise(
+        "The release of a queued claim removes its queue entry: the lock is never handed to it.",
+        "A queue entry without a waiter costs every waiter behind it a lease.",
+    ).if_declared(|env| env.caps.order == Order::Fifo),
     law!("4.5", release::a_late_attempt_is_refused).promise(
-        "An attempt that reaches the server after its claim was let go as uncertain does not take the lock.",
-        "A request that was still in a socket would lock the name for a whole lease, for nobody.",
-    ).if_declared(|offer| offer.caps.late_attempts_refused == Support::Present),
+        "An attempt that reaches the server after its claim was released with an unknown outcome does not take the lock.",
+        "A request that was still in a socket would lock the name for a whole lease, without a holder.",
+    ).if_declared(|env| env.caps.late_attempts_refused == Support::Present),
     law!("4.6", release::a_minimum_hold_is_kept_and_not_longer).promise(
-        "A lock with a minimum hold that is released early stays shut until then, also if it was waited for: at least for the minimum, counted from when the holder before began to release, and not longer than the margin.",
+        "A lock with a minimum hold that is released early stays unavailable until then, also after a wait. The minimum counts from when the previous holder began to release, and is exceeded by the margin at most.",
         "A cron job that ends in a second runs again on the host whose clock is two seconds behind.",
     ),
-    law!("4.7", release::after_a_lost_reply_the_truth_is_told).promise(
-        "A release whose first answer was lost ends as Gone, not as Ok and not as NotHeld, and a newer holder is not touched by it. A release that meets a removal by force (A3) may end as NotHeld, though it freed what was left.",
-        "The retry that frees a newer holder; the retry that claims what it cannot know.",
+    law!("4.7", release::a_retried_release_reports_gone).promise(
+        "A release whose first answer was lost ends as Gone, not as Ok and not as NotHeld, and a newer holder is not touched by it. A release that meets a removal by force (A3) may end as NotHeld, though it freed the rest.",
+        "A retry that frees a newer holder's lock, or that claims an outcome it cannot know.",
     ),
     law!("5.1", fencing::tokens_grow).promise(
-        "Each grant's token is higher than that of the grant before, whoever gets it and however: through another client, pushed, after a lapse, after a break; a renewal has the token of its grant.",
-        "A resource that checks tokens refuses the rightful holder, or accepts the one who is late.",
-    ).if_declared(|offer| offer.caps.fencing > Fencing::None).or_absent(check!(fencing::there_are_no_tokens)),
-    law!("5.2", fencing::a_floor_is_exceeded).promise(
+        "Each grant's token is higher than that of the grant before, for every client and every way: through another client, pushed, after an expiry, after a break. A renewal has the token of its grant.",
+        "A resource that checks tokens refuses the rightful holder, or accepts a late one.",
+    ).if_declared(|env| env.caps.fencing > Fencing::None).or_absent(check!(fencing::there_are_no_tokens)),
+    law!("5.2", fencing::a_minimum_token_is_exceeded).promise(
         "An attempt with a min_token gets a token above it, also if the same claim got a lower one before, and inspecting shows no lower one.",
-        "A quorum whose members disagree cannot agree on a growing number otherwise.",
-    ).if_declared(|offer| offer.caps.min_token_supported == Support::Present && offer.caps.fencing > Fencing::None),
+        "A quorum whose members disagree cannot agree on a growing token otherwise.",
+    ).if_declared(|env| env.caps.min_token_supported == Support::Present && env.caps.fencing > Fencing::None),
     law!("5.3", fencing::the_low_bits_are_left_to_core).promise(
         "The low eight bits of a backend's tokens are zero, and the whole is below 2^63.",
         "They are kept for hand-overs inside one process, which must not overtake the next grant.",
-    ).if_declared(|offer| offer.caps.fencing > Fencing::None).or_absent(check!(fencing::there_are_no_tokens)),
+    ).if_declared(|env| env.caps.fencing > Fencing::None).or_absent(check!(fencing::there_are_no_tokens)),
     law!("6.1", waiting::a_waiter_is_served_without_any_signal).promise(
-        "A waiter whose every signal is lost is served all the same, within a lease of the release.",
-        "The missed wake-up: a waiter that sleeps for ever beside a free lock.",
+        "A waiter whose notifications are all lost is served within a lease of the release.",
+        "A missed wake-up: a waiter that sleeps for ever beside a free lock.",
     ),
     law!("6.2", waiting::a_signal_wakes).promise(
-        "A waiter is served promptly after the release, and does not sleep until its own next look.",
-        "A signal that never comes is a poll in disguise.",
-    ).if_declared(|offer| offer.caps.wakeup >= Wakeup::Signal),
+        "A waiter is served promptly after the release, and does not sleep until its own next poll.",
+        "Without the notification, the declared wake-up is a poll.",
+    ).if_declared(|env| env.caps.wakeup >= Wakeup::Signal),
     law!("6.3", waiting::waiters_are_served_in_order).promise(
         "Waiters are served in the order in which their first attempts reached the server.",
-        "Without order, the one who waits longest may wait for ever.",
-    ).if_declared(|offer| offer.caps.order == Order::Fifo),
+        "Without order, the waiter that waits longest may wait for ever.",
+    ).if_declared(|env| env.caps.order == Order::Fifo),
     law!("6.4", waiting::one_process_is_served_in_order).promise(
         "Waiters of one locker are served in the order in which they began to wait.",
-        "Inside one process, order costs nothing, so its absence would be a choice.",
+        "Inside one process, order costs nothing.",
     ),
-    law!("6.5", waiting::a_try_leaves_no_trace).promise(
-        "A contended attempt that does not queue takes no place: the lock is never handed to it, and it delays nobody.",
-        "Each failed try would otherwise stand in line as a ghost.",
+    law!("6.5", waiting::a_try_leaves_no_queue_entry).promise(
+        "A contended attempt that does not queue has no queue entry: the lock is never handed to it, and it delays no waiter.",
+        "Otherwise each failed attempt would leave a stale queue entry.",
     ),
     law!("6.6", waiting::a_crashed_holder_is_replaced).promise(
         "When a holder vanishes without a release, a waiter holds the lock within the declared bound, and on leases not before the holder's deadline.",
-        "The lock that stays shut after a crash, or opens while its holder still works.",
+        "A lock that stays held after a crash, or is granted while its holder still works.",
     ),
-    law!("6.7", waiting::a_place_in_line_lapses).promise(
-        "The place of a claim that has vanished lapses: the lock is not handed to it once two leases and five seconds have passed since its last attempt.",
-        "Each waiter that dies would cost those behind it a claim lease, whenever they come.",
-    ).if_declared(|offer| offer.caps.order == Order::Fifo),
+    law!("6.7", waiting::a_queue_entry_expires).promise(
+        "The queue entry of a claim that has vanished expires: the lock is not handed to it once two leases and five seconds have passed since its last attempt.",
+        "Each waiter that crashes would cost every later waiter a claim lease.",
+    ).if_declared(|env| env.caps.order == Order::Fifo),
     law!("7.1", cancellation::a_dropped_acquisition_leaves_nothing).promise(
-        "An acquisition that is dropped at any await leaves no lock, no place in line and no neighbour waiting.",
-        "Timeouts and select drop futures at every await; what is left behind then shuts the lock for a lease.",
+        "An acquisition that is dropped at any await leaves no lock and no queue entry, and keeps no other waiter waiting.",
+        "Timeouts and select drop futures at every await; residue keeps the lock unavailable for a lease.",
     ),
     law!("7.2", cancellation::a_dropped_release_is_finished).promise(
         "A release whose future is dropped at any await is finished in the background.",
-        "The caller who does not wait for the answer still wants the lock to be free.",
+        "A caller that does not wait for the answer still wants the lock to be free.",
     ),
     law!("7.3", cancellation::a_dropped_acquisition_keeps_no_minimum_hold).promise(
-        "An acquisition that asked for a minimum hold and is dropped at any await keeps nobody out: the minimum begins with a guard that its caller has.",
-        "A caller that gives up after 50 ms shuts the job's lock for an hour, and no host runs the job.",
+        "An acquisition that asked for a minimum hold and is dropped at any await keeps no client out: the minimum begins when the caller has the guard.",
+        "A caller that times out after 50 ms blocks the job's lock for an hour, and no host runs the job.",
     ),
-    law!("8.1", outcomes::a_lost_reply_locks_nobody_out).promise(
-        "An attempt that was applied and whose reply was lost ends in a grant to a waiter, or in nothing at all: never in a lock that nobody has.",
-        "A client that is contended by its own ghost waits for a lease.",
+    law!("8.1", outcomes::a_lost_reply_locks_no_client_out).promise(
+        "An attempt that was applied and whose reply was lost ends in a grant to a waiter, or leaves no lock: never a lock without a holder.",
+        "A client that contends with its own lost attempt waits for a lease.",
     ),
     law!("8.2", outcomes::a_fault_is_never_contention).promise(
         "A call that the backend does not answer ends within its bound, as an error and not as contention; contention is never an error.",
-        "A job that does not run because 'somebody else has the lock', when in truth the server is down.",
+        "A job that does not run because 'another host holds the lock', while the server is down.",
     ),
-    law!("9.1", inspection::inspect_tells_who_holds).promise(
+    law!("9.1", inspection::inspect_shows_the_holder).promise(
         "Inspecting a held lock shows its owner and no token but the grant's, and that one from the first renewal on; inspecting a free one shows no holder; neither changes anything.",
-        "At 3 a.m. somebody asks who holds the lock.",
-    ).if_declared(|offer| offer.caps.inspecting == Support::Present).or_absent(check!(inspection::inspect_is_refused)),
+        "At 3 a.m. an operator has to find the holder of a lock.",
+    ).if_declared(|env| env.caps.inspecting == Support::Present).or_absent(check!(inspection::inspect_is_refused)),
     law!("9.2", inspection::a_break_ends_the_expected_holder_only).promise(
-        "Breaking a lock ends the hold of the expected owner and of nobody else.",
-        "Between the look and the break the lock may have passed on; the break must not free the newer holder.",
-    ).if_declared(|offer| offer.caps.breaking == Support::Present).or_absent(check!(inspection::break_is_refused)),
+        "Breaking a lock ends the hold of the expected owner and of no other.",
+        "Between inspection and break the lock may have passed on; the break must not end the newer hold.",
+    ).if_declared(|env| env.caps.breaking == Support::Present).or_absent(check!(inspection::break_is_refused)),
     law!("9.3", inspection::a_list_is_sorted_and_paged).promise(
         "A list shows held locks only, sorted by name, those that start with the prefix and come after the given name, and no more than the limit.",
-        "A page that repeats or skips makes an operator overlook the lock that is stuck.",
-    ).if_declared(|offer| offer.caps.listing == Support::Present).or_absent(check!(inspection::list_is_refused)),
+        "A page that repeats or skips entries hides the stuck lock from an operator.",
+    ).if_declared(|env| env.caps.listing == Support::Present).or_absent(check!(inspection::list_is_refused)),
     law!("9.4", inspection::a_detached_lock_passes_on).promise(
-        "A detached lock stays held until its lease ends; whoever has its owner id can adopt, renew and release it, and nobody else.",
+        "A detached lock stays held until its lease ends; a client with its owner id can adopt, renew and release it, and no other client can.",
         "A shell script acquires in one process and releases in another.",
-    ).if_declared(|offer| offer.caps.detached == Support::Present).or_absent(check!(inspection::detach_is_refused)),
+    ).if_declared(|env| env.caps.detached == Support::Present).or_absent(check!(inspection::detach_is_refused)),
     law!("10.1", limits::awkward_names_are_different_locks).promise(
         "Every non-empty name up to 64 KiB is a lock, and different names are different locks.",
         "Names that are cut, folded or joined make two jobs exclude each other, or not exclude at all.",
     ),
     law!("10.2", limits::the_declared_leases_work).promise(
-        "The shortest and the longest declared ttl can be asked for and do what they say; what lies outside is refused before anything is sent.",
-        "A lease of half a second that becomes 'for ever', or one of a month that is over at once.",
+        "The shortest and the longest declared ttl can be asked for and last as long as they say; other values are refused before a request is sent.",
+        "A lease of half a second that becomes endless, or one of a month that ends at once.",
     ),
     law!("11.1", secrets::no_output_holds_an_owner_id).promise(
         "No Debug output, error or trace holds an owner id.",
         "The name of a lock and its owner id are the right to unlock it, and logs travel.",
     ),
     law!("12.1", network::a_cut_attempt_leaves_nothing).promise(
-        "An attempt whose connection is cut before the answer ends at once, as unknown, or as not applied where that has been undone by then; what it took is let go within the bound of a call, and a waiter comes through.",
-        "SET NX that was applied and not answered locks the name for a lease, and its own client with it.",
+        "An attempt whose connection is cut before the answer ends at once, as unknown, or as not applied where the lock has been released by then. The lock is released within the bound of a call, and a waiter is served.",
+        "A SET NX that was applied and not answered locks the name for a lease, also against its own client.",
     ).if_declared(network),
     law!("12.2", network::a_cut_release_ends_as_gone).promise(
-        "A release whose connection is cut before the answer is asked again, and ends as Gone with the lock free.",
-        "A failed release that forgets its owner id cannot be repeated; one that is repeated blindly frees the next holder.",
+        "A release whose connection is cut before the answer is repeated, and ends as Gone with the lock free.",
+        "A failed release that forgets its owner id cannot be repeated; a blind repetition frees the next holder's lock.",
     ).if_declared(network),
     law!("12.3", network::a_black_hole_is_a_loss_in_time).promise(
-        "A holder whose network swallows everything without closing a connection gives up at its deadline, before the next one gets in, and what arrives late harms nobody.",
-        "Without RST, TCP itself takes minutes to give up.",
+        "A holder whose network swallows everything without closing a connection loses the lock at its deadline, before the next grant. Late requests do no harm.",
+        "Without a RST, TCP itself takes minutes to fail.",
     ).if_declared(network_and_leases),
     law!("12.4", network::a_short_outage_loses_nothing).promise(
         "A lock outlives a swallowed renewal, and a connection that was reset, if the network is back before the deadline.",
-        "A failed renewal is not a lost lock: a client that gives up at the first one loses all its locks at each hiccup.",
+        "A failed renewal is not a lost lock: a client that gives up at the first failure loses all its locks at each short outage.",
     ).if_declared(network_and_leases),
-    law!("12.5", network::what_lands_late_harms_nobody).slow().promise(
-        "A request that stayed in the network until its claim was given up takes no lock for long, prolongs none and revives none.",
-        "A delayed attempt holds the lock for nobody; a delayed renewal gives a lost lock back.",
+    law!("12.5", network::late_requests_do_no_harm).slow().promise(
+        "A request that stayed in the network until its claim was released takes no lock for long, prolongs none and revives none.",
+        "A delayed attempt takes a lock without a holder; a delayed renewal revives a lost lock.",
     ).if_declared(network_and_leases),
     law!("12.6", network::answers_are_not_mixed_up).promise(
-        "After a call that was dropped on its way, every answer belongs to its own question.",
-        "A connection out of step gives one caller the answer of another: two holders.",
+        "After a call was dropped half-way, every answer belongs to its own request.",
+        "A connection that is out of step gives one caller the answer to another: two holders.",
     ).if_declared(network),
-    law!("12.7", network::a_broken_line_is_made_anew).promise(
-        "After a connection was reset or half closed, calls work again without anybody's help, and bytes that come one by one are as good as others.",
-        "A client that needs a restart after a network problem turns each one into an outage.",
+    law!("12.7", network::a_broken_connection_is_replaced).promise(
+        "After a connection was reset or half closed, calls work again without intervention, also when bytes arrive one by one.",
+        "A client that needs a restart after a network problem turns each problem into an outage.",
     ).if_declared(network),
-    law!("12.8", network::a_waiter_outlives_its_line).promise(
-        "A waiter whose connection is reset, closed on one side, or swallowed and then reset while the lock is released, is served promptly all the same.",
-        "The subscription that died silently: a waiter that waits for a message which was sent to nobody.",
+    law!("12.8", network::a_waiter_outlives_its_connection).promise(
+        "A waiter whose connection is reset, closed on one side, or swallowed and then reset while the lock is released, is served promptly.",
+        "A subscription that died silently: the waiter waits for a message that was sent to no subscriber.",
     ).if_declared(network),
-    law!("12.9", network::a_closed_door_is_not_contention).promise(
-        "When every connection is refused, tries and bounded waits end as errors, in time, and not as contention.",
-        "A cron job that skips its run because 'another host has the lock', when nobody has.",
+    law!("12.9", network::a_refused_connection_is_not_contention).promise(
+        "When every connection is refused, attempts and bounded waits end as errors, in time, and not as contention.",
+        "A cron job that skips its run because 'another host holds the lock', while no host does.",
     ).if_declared(network),
     law!("12.10", network::every_call_has_its_bound).slow().promise(
-        "On a network that swallows everything, requests only, answers only, or lets a byte through now and then, every call ends within its bound.",
-        "One call without a bound stops a service for as long as its peer likes.",
+        "On a network that swallows everything, requests only, answers only, or passes a byte now and then, every call ends within its bound.",
+        "One call without a bound stops a service for as long as its peer is silent.",
     ).if_declared(network),
-    law!("12.11", network::a_release_that_cannot_get_through_is_finished_later).promise(
-        "A lock that is let go while the network is away is free soon after it is back, and not only at the end of its lease.",
-        "A release that is tried once and forgotten shuts the lock for a lease.",
+    law!("12.11", network::an_undelivered_release_is_finished_later).promise(
+        "A lock that is released during a network outage is free soon after the outage, and not only at the end of its lease.",
+        "A release that is tried only once keeps the lock unavailable for a lease.",
     ).if_declared(network),
     law!("12.12", network::garbage_is_an_error_and_passes).slow().promise(
-        "What no server answers ends the call as an error within its bound, leaves no lock behind, and the connection is made anew, also if the answer promises more than ever comes.",
-        "A length that never arrives makes a client wait for it, with every later call, until somebody restarts the process.",
+        "An invalid answer ends the call as an error within its bound and leaves no lock. The connection is replaced, also if the answer announces more bytes than ever arrive.",
+        "After a false length a client waits for bytes that never arrive, in every later call, until the process is restarted.",
     ).if_declared(network),
-    law!("12.13", network::word_of_a_grant_that_comes_late_prolongs_nothing).promise(
-        "A waiter that the server gave the lock, and that hears of it late, holds it for no longer than it is there on the server.",
-        "A lease that counts from when the word of it came outlives the lock by as long as the word took.",
+    law!("12.13", network::a_late_notification_prolongs_no_lease).promise(
+        "A waiter that learns late of its grant holds the lock for no longer than the server does.",
+        "A lease that counts from the arrival of the notification outlives the lock by the notification's delay.",
     ).if_declared(sent_over_a_network),
     law!("12.14", network::a_lock_outlives_the_runtimes_of_its_callers).slow().promise(
-        "A lock whose backend was connected on one runtime and that was won on another is held for ten leases after both have ended, on the same connection, and can be released then.",
-        "A service that connects in one runtime and works in another loses its locks when the first one is idle, blocked or gone.",
+        "A lock whose backend connected on one runtime and that was acquired on another is held for ten leases after both have ended, on the same connection, and can be released then.",
+        "A service that connects in one runtime and works in another loses its locks when the first runtime is idle, blocked or gone.",
     ).if_declared(network),
     law!("13.1", server::a_stopped_server_strands_no_lock).promise(
-        "An attempt that a stopped server runs after its client has given up leaves the lock free within the bound of a call.",
-        "The request waits in the server's socket, and is run when nobody wants it any more.",
+        "An attempt that a stopped server runs after its client has timed out leaves the lock free within the bound of a call.",
+        "The request waits in the server's socket, and runs when its claim has ended.",
     ).if_declared(server),
     law!("13.2", server::a_stopped_server_is_a_loss_in_time).promise(
-        "A holder whose server stops for longer than its lease gives up at its deadline, and stays lost when the server goes on.",
-        "A server that stalls still holds open connections, and its clock goes on.",
+        "A holder whose server stops for longer than its lease loses the lock at its deadline, and does not get it back when the server continues.",
+        "A stalled server keeps its connections open, and its clock runs on.",
     ).if_declared(server_and_leases),
     law!("13.3", server::a_killed_server_is_waited_for).promise(
-        "When the server is killed, every holder is told by its deadline; when it is back without its data, or where tokens are durable with them, every waiter is served within seconds or a lease, and tokens still grow.",
-        "The restart after which some waiters never come back, or the old holder and the new one share a number.",
+        "When the server is killed, every holder is notified by its deadline. When it is back, every waiter is served within seconds or a lease, and tokens still grow. It comes back without its data, or with them where tokens are durable.",
+        "A restart after which some waiters are never served, or the old and the new holder share a token.",
     ).if_declared(server_and_leases),
     law!("13.4", server::older_data_cost_one_lease_in_all).promise(
         "A server that restarts with older data grants a contended lock again within one lease and 100 ms in total, however many waiters of those data were served long ago.",
-        "After a failover each stale entry of the queue costs a lease of its own, and a busy lock stands still for minutes.",
-    ).if_declared(|offer| leases(offer) && offer.can_save),
-    law!("14.1", handover::a_lock_is_handed_over_and_nobody_is_asked).promise(
-        "With local hand-overs, a lock that is let go passes to the next waiter of the process without an attempt or a release, under an owner id of its own; and it stays shut for everyone else until the last one gives it back.",
-        "Sixty waiters of one process cost the server as much as sixty processes, and their lock travels to it and back each time.",
+        "After a failover each stale entry of the queue costs a lease of its own, and a busy lock is blocked for minutes.",
+    ).if_declared(|env| leases(env) && env.can_save),
+    law!("14.1", handover::a_hand_over_needs_no_request).promise(
+        "With local hand-overs, a released lock passes to the next waiter of the process without an attempt or a release, under an owner id of its own. It stays held for all other processes until the last holder releases it.",
+        "Sixty waiters of one process cost the server as much as sixty processes, and each hand-over takes a round trip.",
     ),
     law!("14.2", handover::tokens_of_a_process_grow).promise(
-        "Each one to whom a lock is handed over has a higher token than the holder before, and the next grant to anybody a higher one still.",
+        "Each successor has a higher token than the holder before, and the next grant to any client a higher one still.",
         "Two holders with one token are one holder for the resource that checks it.",
-    ).if_declared(|offer| offer.caps.fencing > Fencing::None).or_absent(check!(fencing::there_are_no_tokens)),
+    ).if_declared(|env| env.caps.fencing > Fencing::None).or_absent(check!(fencing::there_are_no_tokens)),
     law!("14.3", handover::others_have_their_turn).promise(
-        "After so many hand-overs in a row as were asked for, the lock is given back; where order is declared, who stands in line next has it then, before those of the same process.",
-        "A busy process keeps all others out for as long as it is busy.",
+        "After as many hand-overs in a row as were asked for, the lock is released to the server. Where order is declared, the head of the queue gets it then, before waiters of the same process.",
+        "A busy process keeps all other processes out for as long as it is busy.",
     ),
-    law!("14.4", handover::an_heir_gives_up_in_time).promise(
-        "Who takes a lock over has it for as long as the holder before would have had it, and if no renewal is answered gives up by then, before anyone else can get in.",
+    law!("14.4", handover::a_successor_gives_up_in_time).promise(
+        "A successor holds the lock for as long as the holder before would have. If no renewal is answered, it loses the lock by then, before another client can acquire it.",
         "A lease that begins anew with each holder outlives the server's by as many holds.",
     ).if_declared(leases).or_absent(check!(exclusion::there_are_no_leases)),
     law!("14.5", handover::a_break_ends_the_whole_cohort).promise(
-        "Inspecting shows the one whom the backend gave the lock; if it is taken away, whoever has it by then is told by the next renewal, and hands nothing over.",
-        "An operator breaks a lock, and it goes on from hand to hand.",
-    ).if_declared(|offer| offer.can_evict || offer.caps.breaking == Support::Present),
-    law!("14.6", handover::an_heir_that_is_gone_leaves_nothing).promise(
-        "If the waiter to whom a lock is handed over is dropped at that moment, it passes on to the next one, or goes back.",
-        "A lock that was given to somebody who had gone stays shut for a lease.",
+        "Inspecting shows the holder that the backend granted the lock. If the lock is removed, the current holder learns of it by the next renewal, and hands nothing over.",
+        "An operator breaks a lock, and the process still hands it over.",
+    ).if_declared(|env| env.can_evict || env.caps.breaking == Support::Present),
+    law!("14.6", handover::a_dropped_successor_leaves_nothing).promise(
+        "If the waiter to whom a lock is handed over is dropped at that moment, the lock passes to the next waiter or is released.",
+        "A lock that was handed to a dropped waiter stays held for a lease.",
     ),
-    law!("14.7", handover::what_does_not_fit_is_given_back).promise(
-        "A lock is given back and not handed over to who asks for another lease, and not before the end of a minimum hold.",
-        "Who asks for ten seconds, so that a crash costs no more, waits for ten minutes behind somebody else's lease.",
+    law!("14.7", handover::a_mismatched_lock_is_released).promise(
+        "A lock is released and not handed over if the next waiter asks for another lease. It is not handed over before the end of a minimum hold.",
+        "A client that asks for ten seconds, so that a crash costs no more, waits for ten minutes behind another client's lease.",
     ),
     law!("14.8", handover::claims_of_processes_never_overlap).stochastic().promise(
         "The claims of two grants never overlap, also where locks are handed over.",
-        "A holder that has let go and one that was not told must not be two.",
+        "A holder that has released and one that was not notified must not hold at once.",
     ),
 ];

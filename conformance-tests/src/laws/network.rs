@@ -13,23 +13,23 @@ use lock_core::{Error, ErrorKind, LockGuard, Locker, Loss, Support, Takeover, Wa
 use tokio::runtime::{Builder, Runtime};
 
 use crate::context::{Ctx, Verdict, Violation, ensure, violated};
+use crate::helpers::name;
 use crate::network::Holds;
 use crate::proxy::{Direction, Fault, Match};
-use crate::words::name;
 
 /// A lease whose end explains nothing that happens in these checks.
 const LONG: Duration = Duration::from_secs(300);
 
 pub(super) async fn a_cut_attempt_leaves_nothing(ctx: Arc<Ctx>) -> Verdict {
-    let locks = ctx.distant_locker().await?;
-    // What a server makes once for each name is there already.
+    let locks = ctx.proxied_locker().await?;
+    // The server's permanent state for this name exists already.
     ensure!(ctx.is_free(&name("cut-try")).await?, "a lock that nobody has taken is not free");
     let hit = ctx.network().cut_after("cut-try");
     let ended = locks.lock("cut-try")?.ttl(LONG).try_acquire().await;
     soon(&ctx, hit).await?.map_err(|error| Violation(format!("there was no cut: {error}")))?;
     let Err(error) = &ended else { violated!("an attempt without answer ended as {ended:?}") };
     ensure!(error.is_retryable(), "an attempt whose answer was cut off ended as {error:?}");
-    // Who says that nothing was applied has asked again, and undone it.
+    // An error with the effect `None` means that the client has undone the attempt.
     ensure!(
         error.effect() == Effect::Unknown || ctx.is_free(&name("cut-try")).await?,
         "an attempt whose answer was cut off keeps the lock shut, and ended as {error:?}"
@@ -39,7 +39,7 @@ pub(super) async fn a_cut_attempt_leaves_nothing(ctx: Arc<Ctx>) -> Verdict {
     // The one that a waiter makes when it is woken.
     let holder = ctx.locker().await.lock("cut-wait")?.ttl(LONG).acquire().await?;
     let waiting = waiting(&ctx, &locks, "cut-wait").await?;
-    // Who is handed the lock need not ask for it.
+    // A waiter that is handed the lock sends no attempt.
     let asks = ctx.caps.wakeup != Wakeup::HandOff;
     let hit = asks.then(|| ctx.network().cut_after("cut-wait"));
     holder.release().await?;
@@ -54,7 +54,7 @@ pub(super) async fn a_cut_attempt_leaves_nothing(ctx: Arc<Ctx>) -> Verdict {
 }
 
 pub(super) async fn a_cut_release_ends_as_gone(ctx: Arc<Ctx>) -> Verdict {
-    let locks = ctx.distant_locker().await?;
+    let locks = ctx.proxied_locker().await?;
     let guard = locks.lock("cut-release")?.ttl(LONG).acquire().await?;
     let hit = ctx.network().cut_after("cut-release");
     let ended = guard.release().await;
@@ -68,7 +68,7 @@ pub(super) async fn a_cut_release_ends_as_gone(ctx: Arc<Ctx>) -> Verdict {
 }
 
 pub(super) async fn a_black_hole_is_a_loss_in_time(ctx: Arc<Ctx>) -> Verdict {
-    let locks = ctx.distant_locker().await?;
+    let locks = ctx.proxied_locker().await?;
     let guard = locks.lock("n")?.ttl(ctx.ttl()).acquire().await?;
     let deadline = Moment::now() + guard.valid_for().unwrap_or_default();
     ctx.network().set(Fault::BlackHole);
@@ -100,7 +100,7 @@ pub(super) async fn a_black_hole_is_a_loss_in_time(ctx: Arc<Ctx>) -> Verdict {
 
 pub(super) async fn a_short_outage_loses_nothing(ctx: Arc<Ctx>) -> Verdict {
     let ttl = ctx.ttl() * 2;
-    let locks = ctx.distant_locker().await?;
+    let locks = ctx.proxied_locker().await?;
     let guard = locks.lock("n")?.ttl(ttl).acquire().await?;
     let began = Moment::now();
     let mut tried = ctx.network().count("");
@@ -121,8 +121,8 @@ pub(super) async fn a_short_outage_loses_nothing(ctx: Arc<Ctx>) -> Verdict {
     Ok(())
 }
 
-pub(super) async fn what_lands_late_harms_nobody(ctx: Arc<Ctx>) -> Verdict {
-    let locks = ctx.distant_locker().await?;
+pub(super) async fn late_requests_do_no_harm(ctx: Arc<Ctx>) -> Verdict {
+    let locks = ctx.proxied_locker().await?;
     let mut late = ctx.network().hold("late-try");
     let ended = locks.lock("late-try")?.ttl(LONG).try_acquire().await;
     ensure!(ended.is_err(), "an attempt that never reached the server ended as {ended:?}");
@@ -130,7 +130,7 @@ pub(super) async fn what_lands_late_harms_nobody(ctx: Arc<Ctx>) -> Verdict {
     deliver(&ctx, &mut late).await?;
     is_free_soon(&ctx, "late-try", "the attempt that landed late").await?;
 
-    let locks = ctx.distant_locker().await?;
+    let locks = ctx.proxied_locker().await?;
     let guard = locks.lock("late-renewal")?.ttl(ctx.ttl()).acquire().await?;
     let mut late = ctx.network().hold("late-renewal");
     soon(&ctx, late.caught()).await?.expect("the proxy is there");
@@ -155,7 +155,7 @@ pub(super) async fn what_lands_late_harms_nobody(ctx: Arc<Ctx>) -> Verdict {
 pub(super) async fn answers_are_not_mixed_up(ctx: Arc<Ctx>) -> Verdict {
     const ROUNDS: u32 = 40;
 
-    let client = ctx.distant_client().await;
+    let client = ctx.proxied_client().await;
     ctx.network().set(Fault::delay(Duration::from_millis(2)));
     for round in 0..ROUNDS {
         let mut claim = ctx.claim(&name(&format!("n{round}")), false);
@@ -175,7 +175,7 @@ pub(super) async fn answers_are_not_mixed_up(ctx: Arc<Ctx>) -> Verdict {
                 "a look at a lock of ours shows what is not there, after {round} rounds: {seen:?}"
             );
         }
-        // In every other round only: what was dropped may have been sent all the same.
+        // In every other round only: a dropped request may have been sent.
         if round % 2 == 0
             && let Some(answer) = within(early, client.release(&claim, ReleaseMode::now())).await
         {
@@ -189,8 +189,8 @@ pub(super) async fn answers_are_not_mixed_up(ctx: Arc<Ctx>) -> Verdict {
     Ok(())
 }
 
-pub(super) async fn a_broken_line_is_made_anew(ctx: Arc<Ctx>) -> Verdict {
-    let locks = ctx.distant_locker().await?;
+pub(super) async fn a_broken_connection_is_replaced(ctx: Arc<Ctx>) -> Verdict {
+    let locks = ctx.proxied_locker().await?;
     ctx.network().reset_connections().await;
     works_soon(&ctx, &locks, "after a reset").await?;
     let (mut held, lock) = (ctx.network().hold("mid-call"), locks.lock("mid-call")?);
@@ -211,7 +211,7 @@ pub(super) async fn a_broken_line_is_made_anew(ctx: Arc<Ctx>) -> Verdict {
 }
 
 pub(super) async fn garbage_is_an_error_and_passes(ctx: Arc<Ctx>) -> Verdict {
-    let locks = ctx.distant_locker().await?;
+    let locks = ctx.proxied_locker().await?;
     for (number, garbage) in GARBAGE.iter().enumerate() {
         let lock = format!("garbage-{number}");
         let hit = ctx.network().forge(&*lock, garbage);
@@ -226,8 +226,9 @@ pub(super) async fn garbage_is_an_error_and_passes(ctx: Arc<Ctx>) -> Verdict {
     Ok(())
 }
 
-/// What no server answers to an attempt. Some of it promises more than will ever come: then only its
-/// silence tells that the connection is of no use.
+/// Answers that no server gives to an attempt.
+///
+/// Some announce more bytes than ever arrive. Then only silence shows the broken connection.
 const GARBAGE: [&[u8]; 9] = [
     b"\0",
     b"\r\n\r\n",
@@ -243,8 +244,8 @@ const GARBAGE: [&[u8]; 9] = [
 /// How long a connection may be silent before it is given up, and the calls before and after that.
 const GARBAGE_PASSES: Duration = Duration::from_secs(12);
 
-pub(super) async fn a_waiter_outlives_its_line(ctx: Arc<Ctx>) -> Verdict {
-    let locks = ctx.distant_locker().await?;
+pub(super) async fn a_waiter_outlives_its_connection(ctx: Arc<Ctx>) -> Verdict {
+    let locks = ctx.proxied_locker().await?;
     for how in ["reset", "no-more-answers", "nobody-listens", "swallowed"] {
         let holder = ctx.locker().await.lock(how)?.ttl(LONG).acquire().await?;
         let waiting = waiting(&ctx, &locks, how).await?;
@@ -264,10 +265,10 @@ pub(super) async fn a_waiter_outlives_its_line(ctx: Arc<Ctx>) -> Verdict {
     Ok(())
 }
 
-pub(super) async fn word_of_a_grant_that_comes_late_prolongs_nothing(ctx: Arc<Ctx>) -> Verdict {
+pub(super) async fn a_late_notification_prolongs_no_lease(ctx: Arc<Ctx>) -> Verdict {
     const LATE: Duration = Duration::from_millis(600);
 
-    let locks = ctx.distant_locker().await?;
+    let locks = ctx.proxied_locker().await?;
     let stranger = ctx.client().await;
     let holder = ctx.locker().await.lock("late-grant")?.ttl(LONG).acquire().await?;
     let waiting = waiting(&ctx, &locks, "late-grant").await?;
@@ -291,8 +292,8 @@ pub(super) async fn word_of_a_grant_that_comes_late_prolongs_nothing(ctx: Arc<Ct
     Ok(())
 }
 
-pub(super) async fn a_closed_door_is_not_contention(ctx: Arc<Ctx>) -> Verdict {
-    let locks = ctx.distant_locker().await?;
+pub(super) async fn a_refused_connection_is_not_contention(ctx: Arc<Ctx>) -> Verdict {
+    let locks = ctx.proxied_locker().await?;
     ctx.network().set(Fault::Refuse);
     ctx.network().reset_connections().await;
     let lock = locks.lock("n")?;
@@ -321,7 +322,7 @@ pub(super) async fn every_call_has_its_bound(ctx: Arc<Ctx>) -> Verdict {
         Fault::Lose(Direction::ToClient),
         Fault::Trickle { bytes: 1, every: second },
     ] {
-        let locks = ctx.distant_locker().await?;
+        let locks = ctx.proxied_locker().await?;
         let verified = locks.lock("verified")?.ttl(LONG).acquire().await?;
         let extended = locks.lock("extended")?.ttl(LONG).acquire().await?;
         let released = locks.lock("released")?.ttl(LONG).acquire().await?;
@@ -344,8 +345,8 @@ pub(super) async fn every_call_has_its_bound(ctx: Arc<Ctx>) -> Verdict {
     Ok(())
 }
 
-pub(super) async fn a_release_that_cannot_get_through_is_finished_later(ctx: Arc<Ctx>) -> Verdict {
-    let locks = ctx.distant_locker().await?;
+pub(super) async fn an_undelivered_release_is_finished_later(ctx: Arc<Ctx>) -> Verdict {
+    let locks = ctx.proxied_locker().await?;
     let released = locks.lock("released")?.ttl(LONG).acquire().await?;
     let dropped = locks.lock("dropped")?.ttl(LONG).acquire().await?;
     ctx.network().set(Fault::BlackHole);
@@ -371,7 +372,7 @@ async fn waiting(ctx: &Ctx, locks: &Locker, lock: &str) -> Result<Waiting, Viola
     let (mut asked, wanted) = (asked, locks.lock(lock)?.ttl(LONG));
     let waiting = tokio::spawn(async move { wanted.acquire().await });
     soon(ctx, asked.begin()).await?.expect("the proxy is there");
-    // For whatever it asks besides; that it rests cannot be seen.
+    // For its other requests. That the waiter is idle cannot be observed.
     sleep(Duration::from_millis(200)).await;
     ensure!(!waiting.is_finished(), "a waiter for a held lock does not wait");
     Ok(waiting)
@@ -428,7 +429,7 @@ async fn bounded<T>(
     what: &str,
     call: impl Future<Output = Result<T, Error>>,
 ) -> Verdict {
-    // Acquiring has to let go of what it cannot know, and releasing asks twice.
+    // An acquisition releases an unknown outcome, and a release is sent twice.
     let bound = ctx.timeout() * 2 + ctx.slack();
     let began = Moment::now();
     let ended = within(bound, call).await.is_some();
@@ -456,7 +457,7 @@ pub(super) async fn a_lock_outlives_the_runtimes_of_its_callers(ctx: Arc<Ctx>) -
         let ctx = Arc::clone(&ctx);
         move || {
             let (connects, wins) = (runtime(), runtime());
-            let client = connects.block_on(ctx.distant_client());
+            let client = connects.block_on(ctx.proxied_client());
             let locks = Locker::builder_from(Arc::clone(&client)).timeout(ctx.timeout()).build();
             let guard = wins.block_on(locks.lock("runtimes")?.ttl(ttl).acquire())?;
             let server = wins.block_on(locks.identity())?;

@@ -9,14 +9,14 @@ use lock_core::faults::{Injection, Verb};
 use lock_core::{Effect, ErrorKind};
 
 use crate::context::{Ctx, Verdict, ensure, violated};
-use crate::words::name;
+use crate::helpers::name;
 
-pub(super) async fn a_lost_reply_locks_nobody_out(ctx: Arc<Ctx>) -> Verdict {
+pub(super) async fn a_lost_reply_locks_no_client_out(ctx: Arc<Ctx>) -> Verdict {
     for _ in 0..3 {
         // The first attempt is applied, its reply lost: an error, and nothing is left of it. A locker of its
         // own each time: behind a release that is still under way, it would wait for its turn.
         let locks = ctx
-            .injected(|call| match call.verb {
+            .with_faults(|call| match call.verb {
                 Verb::TryAcquire => Injection::LoseReply,
                 _ => Injection::None,
             })
@@ -41,7 +41,7 @@ pub(super) async fn a_lost_reply_locks_nobody_out(ctx: Arc<Ctx>) -> Verdict {
     let (attempts, lost_at) = (AtomicU32::new(0), Arc::new(OnceLock::new()));
     let noted = Arc::clone(&lost_at);
     let locks = ctx
-        .injected(move |call| match call.verb {
+        .with_faults(move |call| match call.verb {
             Verb::Wait | Verb::WaitLost => Injection::Hang,
             Verb::TryAcquire if attempts.fetch_add(1, Ordering::SeqCst) == 1 => {
                 let _ = noted.set(Moment::now());
@@ -79,7 +79,7 @@ pub(super) async fn a_fault_is_never_contention(ctx: Arc<Ctx>) -> Verdict {
         Injection::Refuse(FaultKind::Denied),
     ] {
         let locks = ctx
-            .injected(move |call| match call.verb {
+            .with_faults(move |call| match call.verb {
                 Verb::TryAcquire => injection,
                 _ => Injection::None,
             })

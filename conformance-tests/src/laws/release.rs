@@ -1,4 +1,4 @@
-//! Chapter 4: letting go.
+//! Chapter 4: releases.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -10,7 +10,7 @@ use lock_core::faults::{Injection, Verb};
 use lock_core::{Backend, ErrorKind, RenewalPolicy};
 
 use crate::context::{Ctx, Verdict, Violation, ensure};
-use crate::words::name;
+use crate::helpers::name;
 
 pub(super) async fn a_release_frees_the_lock(ctx: Arc<Ctx>) -> Verdict {
     let client = ctx.client().await;
@@ -32,7 +32,7 @@ pub(super) async fn a_release_frees_the_lock(ctx: Arc<Ctx>) -> Verdict {
     Ok(())
 }
 
-pub(super) async fn a_release_touches_nobody_else(ctx: Arc<Ctx>) -> Verdict {
+pub(super) async fn a_release_affects_no_other_claim(ctx: Arc<Ctx>) -> Verdict {
     let (ours, theirs) = (ctx.client().await, ctx.client().await);
     let mut late = ctx.claim(&name("n"), false);
     ctx.win(&*ours, &mut late).await?;
@@ -70,7 +70,7 @@ pub(super) async fn a_second_release_is_not_held(ctx: Arc<Ctx>) -> Verdict {
     Ok(())
 }
 
-pub(super) async fn a_release_leaves_the_line(ctx: Arc<Ctx>) -> Verdict {
+pub(super) async fn a_release_leaves_the_queue(ctx: Arc<Ctx>) -> Verdict {
     let client = ctx.client().await;
     let mut holder = ctx.claim(&name("n"), false);
     ctx.win(&*client, &mut holder).await?;
@@ -155,11 +155,11 @@ async fn becomes_free_at(ctx: &Ctx, client: &dyn Backend) -> Result<Moment, Viol
     }
 }
 
-pub(super) async fn after_a_lost_reply_the_truth_is_told(ctx: Arc<Ctx>) -> Verdict {
+pub(super) async fn a_retried_release_reports_gone(ctx: Arc<Ctx>) -> Verdict {
     let releases = Arc::new(AtomicU32::new(0));
     let counted = Arc::clone(&releases);
     let locks = ctx
-        .injected(move |call| match call.verb {
+        .with_faults(move |call| match call.verb {
             Verb::Release if counted.fetch_add(1, Ordering::SeqCst) == 0 => Injection::LoseReply,
             _ => Injection::None,
         })

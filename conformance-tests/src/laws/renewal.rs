@@ -7,7 +7,7 @@ use lock_core::backend::{ReleaseMode, Renewal};
 use lock_core::clock::sleep;
 
 use crate::context::{Ctx, Verdict, ensure, violated};
-use crate::words::name;
+use crate::helpers::name;
 
 pub(super) async fn a_renewal_moves_the_lease(ctx: Arc<Ctx>) -> Verdict {
     let client = ctx.client().await;

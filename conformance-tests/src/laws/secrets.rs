@@ -1,4 +1,4 @@
-//! Chapter 11: what must not be shown.
+//! Chapter 11: secrets.
 
 use std::error::Error as _;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use lock_core::faults::{Injection, Verb};
 
 use crate::context::{Ctx, Verdict, ensure};
-use crate::words::{Output, listen, name};
+use crate::helpers::{Output, listen, name};
 
 pub(super) async fn no_output_holds_an_owner_id(ctx: Arc<Ctx>) -> Verdict {
     use tracing_subscriber::fmt::format::FmtSpan;
@@ -30,7 +30,7 @@ pub(super) async fn no_output_holds_an_owner_id(ctx: Arc<Ctx>) -> Verdict {
 
     // A lock that is won, renewed, contended, lost and released, with errors on the way.
     let locks = ctx
-        .injected(|call| match call.verb {
+        .with_faults(|call| match call.verb {
             Verb::Release => Injection::LoseReply,
             _ => Injection::None,
         })

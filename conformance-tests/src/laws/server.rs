@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 
 use crate::context::{Ctx, Verdict, Violation, ensure, violated};
 use crate::harness::KeepData;
-use crate::words::name;
+use crate::helpers::name;
 
 /// A lease whose end explains nothing that happens in these checks.
 const LONG: Duration = Duration::from_secs(300);
@@ -78,8 +78,8 @@ pub(super) async fn a_killed_server_is_waited_for(ctx: Arc<Ctx>) -> Verdict {
     let is_durable = ctx.caps.fencing == Fencing::Durable;
     ctx.server().restart(if is_durable { KeepData::Yes } else { KeepData::No });
 
-    // A second is the longest pause of somebody who waits through an outage. What the server has kept of those who
-    // could not wait for it lapses by itself.
+    // A second is the longest pause of a waiter during an outage. The server's queue entries of
+    // other waiters expire by themselves.
     let kept = if is_durable { ctx.takeover_bound() } else { Duration::ZERO };
     let bound = Moment::now() + kept + Duration::from_secs(1) + ctx.timeout() + ctx.slack();
     let mut served = Vec::new();
@@ -143,7 +143,7 @@ pub(super) async fn older_data_cost_one_lease_in_all(ctx: Arc<Ctx>) -> Verdict {
     Ok(())
 }
 
-/// Each holder is told that its lock is lost: by its deadline.
+/// Checks that each holder is notified of its loss by its deadline.
 async fn told_in_time(ctx: &Ctx, held: &[LockGuard]) -> Result<(), Violation> {
     for guard in held {
         let left = guard.valid_for().unwrap_or_default() + ctx.slack();

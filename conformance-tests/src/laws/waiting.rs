@@ -8,11 +8,11 @@ use lock_core::faults::{Injection, Verb};
 use lock_core::{Locker, RenewalPolicy};
 
 use crate::context::{Ctx, Verdict, ensure, violated};
-use crate::words::name;
+use crate::helpers::name;
 
 pub(super) async fn a_waiter_is_served_without_any_signal(ctx: Arc<Ctx>) -> Verdict {
     let locks = ctx
-        .injected(|call| match call.verb {
+        .with_faults(|call| match call.verb {
             Verb::Wait | Verb::WaitLost => Injection::Hang,
             _ => Injection::None,
         })
@@ -91,7 +91,7 @@ async fn served_in_order(ctx: &Ctx, lockers: &[Locker]) -> Verdict {
     Ok(())
 }
 
-pub(super) async fn a_try_leaves_no_trace(ctx: Arc<Ctx>) -> Verdict {
+pub(super) async fn a_try_leaves_no_queue_entry(ctx: Arc<Ctx>) -> Verdict {
     let client = ctx.client().await;
     let mut holder = ctx.claim(&name("n"), false);
     ctx.win(&*client, &mut holder).await?;
@@ -106,7 +106,7 @@ pub(super) async fn a_try_leaves_no_trace(ctx: Arc<Ctx>) -> Verdict {
     Ok(())
 }
 
-pub(super) async fn a_place_in_line_lapses(ctx: Arc<Ctx>) -> Verdict {
+pub(super) async fn a_queue_entry_expires(ctx: Arc<Ctx>) -> Verdict {
     let client = ctx.client().await;
     let mut holder = ctx.claim(&name("n"), false);
     ctx.win(&*client, &mut holder).await?;
@@ -125,10 +125,10 @@ pub(super) async fn a_place_in_line_lapses(ctx: Arc<Ctx>) -> Verdict {
 
 pub(super) async fn a_crashed_holder_is_replaced(ctx: Arc<Ctx>) -> Verdict {
     let locks = ctx.locker().await;
-    let mortal = ctx.mortal_client().await;
+    let crashable = ctx.crashable_client().await;
     let mut claim = ctx.claim(&name("n"), false);
     let before = Moment::now();
-    ctx.win(mortal.client(), &mut claim).await?;
+    ctx.win(crashable.client(), &mut claim).await?;
     let after = Moment::now();
     let lock = locks.lock("n")?.ttl(ctx.ttl()).renewal(RenewalPolicy::off());
     let waiter = tokio::spawn(async move {
@@ -137,7 +137,7 @@ pub(super) async fn a_crashed_holder_is_replaced(ctx: Arc<Ctx>) -> Verdict {
     });
     sleep(ctx.ttl() / 10).await;
     drop(claim);
-    mortal.dies();
+    crashable.crash();
     let bound = ctx.takeover_bound() + ctx.slack();
     let Ok(served) = tokio::time::timeout(bound + ctx.ttl(), waiter).await else {
         violated!("nobody replaced the crashed holder within {:?}", bound + ctx.ttl());

@@ -7,13 +7,14 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lock_core::backend::{Attempt, Claim, Fault, Release, ReleaseMode};
 use lock_core::clock::Moment;
+use lock_core::layer::Layer;
 use lock_core::{Backend, OwnerId};
 
-use super::{Layer, Saboteur, saboteur};
+use super::saboteur::{Saboteur, saboteur};
 
 pub(super) static SABOTEURS: &[Saboteur] = &[saboteur!(KeepsTheCancelled, "7.1", "7.3")];
 
-/// Answers the release of a claim that was granted a moment ago, and leaves it to its lease.
+/// Acknowledges the release of a claim that was granted a moment ago, and leaves it to its lease.
 #[derive(Debug, Default)]
 struct KeepsTheCancelled(Mutex<HashMap<OwnerId, Moment>>);
 #[async_trait]

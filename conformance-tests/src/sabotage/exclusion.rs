@@ -5,9 +5,11 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lock_core::backend::{Attempt, Claim, Fault, Renewal, Wake};
 use lock_core::clock::Moment;
+use lock_core::layer::Layer;
 use lock_core::{Backend, Capabilities, Takeover};
 
-use super::{Lapses, Layer, Saboteur, forged, holder, regrant, rerenew, rewake, saboteur};
+use super::saboteur::{Saboteur, saboteur};
+use super::tools::{Expiries, forged_grant, holder, map_attempt, map_renewals, map_wake};
 
 pub(super) static SABOTEURS: &[Saboteur] = &[
     saboteur!(GrantsEveryone, "1.1", "6.5", "14.1"),
@@ -16,7 +18,7 @@ pub(super) static SABOTEURS: &[Saboteur] = &[
     saboteur!(CountsFromTheReply, "1.3"),
     saboteur!(CountsFromThePush, "1.3"),
     saboteur!(HidesItsLeases, "1.3", "2.1", "2.4", "3.2"),
-    saboteur!(LapsesEarly, "1.4", "6.6", "14.8"),
+    saboteur!(ExpiresEarly, "1.4", "6.6", "14.8"),
 ];
 
 #[derive(Debug, Default)]
@@ -25,7 +27,7 @@ struct GrantsEveryone;
 impl Layer for GrantsEveryone {
     async fn try_acquire(&self, inner: &dyn Backend, claim: &Claim) -> Result<Attempt, Fault> {
         match inner.try_acquire(claim).await? {
-            Attempt::Contended { .. } => Ok(Attempt::Acquired(forged(claim.ttl))),
+            Attempt::Contended { .. } => Ok(Attempt::Acquired(forged_grant(claim.ttl))),
             acquired => Ok(acquired),
         }
     }
@@ -42,18 +44,18 @@ impl Layer for ForgetsItsOwner {
         inner.try_acquire(claim).await
     }
     async fn wait(&self, inner: &dyn Backend, claim: &Claim) -> Result<Wake, Fault> {
-        // Nor does it know whom it handed the lock to.
+        // Nor does it know to which claim it handed the lock.
         inner.wait(claim).await?;
         Ok(Wake::Retry)
     }
 }
 
 #[derive(Debug, Default)]
-struct AttemptShortens(Lapses);
+struct AttemptShortens(Expiries);
 #[async_trait]
 impl Layer for AttemptShortens {
     async fn try_acquire(&self, inner: &dyn Backend, claim: &Claim) -> Result<Attempt, Fault> {
-        self.0.reap(inner).await?;
+        self.0.end_expired(inner).await?;
         let answer = inner.try_acquire(claim).await?;
         if matches!(answer, Attempt::Acquired(_)) {
             self.0.set(claim, Moment::now() + claim.ttl);
@@ -67,7 +69,7 @@ struct CountsFromThePush;
 #[async_trait]
 impl Layer for CountsFromThePush {
     async fn wait(&self, inner: &dyn Backend, claim: &Claim) -> Result<Wake, Fault> {
-        rewake(inner.wait(claim).await, |mut grant| {
+        map_wake(inner.wait(claim).await, |mut grant| {
             grant.since = Moment::now();
             grant
         })
@@ -79,13 +81,13 @@ struct CountsFromTheReply;
 #[async_trait]
 impl Layer for CountsFromTheReply {
     async fn try_acquire(&self, inner: &dyn Backend, claim: &Claim) -> Result<Attempt, Fault> {
-        regrant(inner.try_acquire(claim).await, |mut grant| {
+        map_attempt(inner.try_acquire(claim).await, |mut grant| {
             grant.since = Moment::now();
             grant
         })
     }
     async fn renew(&self, inner: &dyn Backend, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
-        rerenew(inner.renew(claims).await, |mut grant| {
+        map_renewals(inner.renew(claims).await, |mut grant| {
             grant.since = Moment::now();
             grant
         })
@@ -102,11 +104,11 @@ impl Layer for HidesItsLeases {
 }
 
 #[derive(Debug, Default)]
-struct LapsesEarly(Lapses);
+struct ExpiresEarly(Expiries);
 #[async_trait]
-impl Layer for LapsesEarly {
+impl Layer for ExpiresEarly {
     async fn try_acquire(&self, inner: &dyn Backend, claim: &Claim) -> Result<Attempt, Fault> {
-        self.0.reap(inner).await?;
+        self.0.end_expired(inner).await?;
         match inner.try_acquire(claim).await? {
             Attempt::Acquired(grant) => {
                 self.0.set(claim, Moment::now() + claim.ttl / 2);
@@ -117,7 +119,7 @@ impl Layer for LapsesEarly {
     }
     async fn wait(&self, inner: &dyn Backend, claim: &Claim) -> Result<Wake, Fault> {
         loop {
-            self.0.reap(inner).await?;
+            self.0.end_expired(inner).await?;
             let tick = tokio::time::timeout(Duration::from_millis(10), inner.wait(claim));
             if let Ok(wake) = tick.await {
                 self.0.set(claim, Moment::now() + claim.ttl / 2);

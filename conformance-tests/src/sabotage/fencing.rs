@@ -4,9 +4,11 @@ use std::sync::{Mutex, OnceLock};
 
 use async_trait::async_trait;
 use lock_core::backend::{Attempt, Claim, Fault, Renewal, Wake};
+use lock_core::layer::Layer;
 use lock_core::{Backend, Capabilities, Fencing, FencingToken, Support};
 
-use super::{Layer, Saboteur, regrant, rerenew, rewake, saboteur};
+use super::saboteur::{Saboteur, saboteur};
+use super::tools::{map_attempt, map_renewals, map_wake};
 
 pub(super) static SABOTEURS: &[Saboteur] = &[
     saboteur!(RepeatsTokens, "5.1", "14.2"),
@@ -14,7 +16,7 @@ pub(super) static SABOTEURS: &[Saboteur] = &[
     saboteur!(HandsOverOldTokens, "5.1"),
     saboteur!(RenewsWithoutToken, "5.1"),
     saboteur!(IssuesUndeclaredTokens, "5.1", "5.3"),
-    saboteur!(IgnoresFloors, "5.2"),
+    saboteur!(IgnoresMinimumTokens, "5.2"),
     saboteur!(UsesLowBits, "5.3"),
 ];
 
@@ -23,7 +25,7 @@ struct RepeatsTokens(OnceLock<Option<FencingToken>>);
 #[async_trait]
 impl Layer for RepeatsTokens {
     async fn try_acquire(&self, inner: &dyn Backend, claim: &Claim) -> Result<Attempt, Fault> {
-        regrant(inner.try_acquire(claim).await, |mut grant| {
+        map_attempt(inner.try_acquire(claim).await, |mut grant| {
             grant.token = *self.0.get_or_init(|| grant.token);
             grant
         })
@@ -35,13 +37,13 @@ struct HandsOverOldTokens(Mutex<Option<FencingToken>>);
 #[async_trait]
 impl Layer for HandsOverOldTokens {
     async fn try_acquire(&self, inner: &dyn Backend, claim: &Claim) -> Result<Attempt, Fault> {
-        regrant(inner.try_acquire(claim).await, |grant| {
+        map_attempt(inner.try_acquire(claim).await, |grant| {
             *self.0.lock().unwrap() = grant.token;
             grant
         })
     }
     async fn wait(&self, inner: &dyn Backend, claim: &Claim) -> Result<Wake, Fault> {
-        rewake(inner.wait(claim).await, |mut grant| {
+        map_wake(inner.wait(claim).await, |mut grant| {
             grant.token = *self.0.lock().unwrap();
             grant
         })
@@ -53,7 +55,7 @@ struct RenewsWithoutToken;
 #[async_trait]
 impl Layer for RenewsWithoutToken {
     async fn renew(&self, inner: &dyn Backend, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
-        rerenew(inner.renew(claims).await, |mut grant| {
+        map_renewals(inner.renew(claims).await, |mut grant| {
             grant.token = None;
             grant
         })
@@ -65,7 +67,7 @@ struct LosesTokens;
 #[async_trait]
 impl Layer for LosesTokens {
     async fn try_acquire(&self, inner: &dyn Backend, claim: &Claim) -> Result<Attempt, Fault> {
-        regrant(inner.try_acquire(claim).await, |mut grant| {
+        map_attempt(inner.try_acquire(claim).await, |mut grant| {
             grant.token = None;
             grant
         })
@@ -86,9 +88,9 @@ impl Layer for IssuesUndeclaredTokens {
 }
 
 #[derive(Debug, Default)]
-struct IgnoresFloors;
+struct IgnoresMinimumTokens;
 #[async_trait]
-impl Layer for IgnoresFloors {
+impl Layer for IgnoresMinimumTokens {
     async fn try_acquire(&self, inner: &dyn Backend, claim: &Claim) -> Result<Attempt, Fault> {
         let mut claim = claim.clone();
         claim.min_token = None;
@@ -101,7 +103,7 @@ struct UsesLowBits;
 #[async_trait]
 impl Layer for UsesLowBits {
     async fn try_acquire(&self, inner: &dyn Backend, claim: &Claim) -> Result<Attempt, Fault> {
-        regrant(inner.try_acquire(claim).await, |mut grant| {
+        map_attempt(inner.try_acquire(claim).await, |mut grant| {
             grant.token = grant.token.map(|token| FencingToken::from_u64(token.as_u64() | 1));
             grant
         })

@@ -8,9 +8,11 @@ use async_trait::async_trait;
 use lock_core::backend::{
     Claim, Fault, HoldKind, Listed, LockState, Release, ReleaseMode, Renewal,
 };
+use lock_core::layer::Layer;
 use lock_core::{Backend, Capabilities, LockName, OwnerId, Support};
 
-use super::{Layer, Saboteur, holder, saboteur};
+use super::saboteur::{Saboteur, saboteur};
+use super::tools::holder;
 
 pub(super) static SABOTEURS: &[Saboteur] = &[
     saboteur!(HidesWhatItCan, "9.1", "9.2", "9.3", "9.4"),
@@ -51,7 +53,7 @@ struct InspectTakesTheLock;
 #[async_trait]
 impl Layer for InspectTakesTheLock {
     async fn inspect(&self, inner: &dyn Backend, name: &LockName) -> Result<LockState, Fault> {
-        // The usual way to ask a kernel lock: try it.
+        // The usual way to inspect a kernel lock: try it.
         let state = inner.inspect(name).await?;
         inner
             .try_acquire(&Claim::new(name.clone(), OwnerId::mint(), Duration::from_secs(60)))
@@ -88,9 +90,9 @@ impl Layer for ListsInAnyOrder {
         after: Option<&LockName>,
         limit: usize,
     ) -> Result<Vec<Listed>, Fault> {
-        let mut lines = inner.list(prefix, after, limit).await?;
-        lines.reverse();
-        Ok(lines)
+        let mut listed = inner.list(prefix, after, limit).await?;
+        listed.reverse();
+        Ok(listed)
     }
 }
 
@@ -109,7 +111,7 @@ impl Layer for ListsWithoutLimit {
     }
 }
 
-/// What it needs for the release of a detached lock, it has learned from a renewal.
+/// Learns from renewals alone which detached locks it can release.
 #[derive(Debug, Default)]
 struct ReleasesOnlyWhatItRenewed(Mutex<HashSet<OwnerId>>);
 #[async_trait]

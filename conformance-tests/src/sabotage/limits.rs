@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lock_core::backend::{Attempt, Claim, Fault};
+use lock_core::layer::Layer;
 use lock_core::{Backend, LockName};
 
-use super::{Layer, Saboteur, saboteur};
+use super::saboteur::{Saboteur, saboteur};
 
 pub(super) static SABOTEURS: &[Saboteur] = &[
     saboteur!(FoldsCase, "10.1"),
@@ -20,7 +21,7 @@ struct FoldsCase;
 #[async_trait]
 impl Layer for FoldsCase {
     async fn try_acquire(&self, inner: &dyn Backend, claim: &Claim) -> Result<Attempt, Fault> {
-        under(str::to_lowercase, inner, claim).await
+        attempt_renamed(str::to_lowercase, inner, claim).await
     }
 }
 
@@ -29,7 +30,7 @@ struct CutsNames;
 #[async_trait]
 impl Layer for CutsNames {
     async fn try_acquire(&self, inner: &dyn Backend, claim: &Claim) -> Result<Attempt, Fault> {
-        under(|name| name.chars().take(250).collect(), inner, claim).await
+        attempt_renamed(|name| name.chars().take(250).collect(), inner, claim).await
     }
 }
 
@@ -59,8 +60,8 @@ impl Layer for RoundsShortLeasesToForever {
     }
 }
 
-/// Changes the name in every claim.
-async fn under(
+/// Attempts under a changed name.
+async fn attempt_renamed(
     change: fn(&str) -> String,
     inner: &dyn Backend,
     claim: &Claim,

@@ -6,18 +6,20 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lock_core::backend::{Attempt, Claim, Fault, Grant, Lease, Renewal, Wake};
+use lock_core::layer::Layer;
 use lock_core::{Backend, OwnerId};
 
-use super::{Lapses, Layer, Saboteur, forged, regrant, rewake, saboteur};
+use super::saboteur::{Saboteur, saboteur};
+use super::tools::{Expiries, forged_grant, map_attempt, map_wake};
 
 pub(super) static SABOTEURS: &[Saboteur] = &[
     saboteur!(RenewAlwaysHeld, "3.1", "2.2", "2.3", "14.5"),
     saboteur!(ExaggeratesItsLease, "3.2", "1.4"),
-    saboteur!(KeepsTheNewsToItself, "3.3"),
+    saboteur!(NotifiesNoLoss, "3.3"),
     saboteur!(ReleasesAtTheDeadline, "3.4"),
 ];
 
-/// With the token of the grant: another one would be told from it.
+/// Answers with the token of the grant, since another token would give it away.
 #[derive(Debug, Default)]
 struct RenewAlwaysHeld(Mutex<HashMap<OwnerId, Grant>>);
 impl RenewAlwaysHeld {
@@ -29,17 +31,17 @@ impl RenewAlwaysHeld {
 #[async_trait]
 impl Layer for RenewAlwaysHeld {
     async fn try_acquire(&self, inner: &dyn Backend, claim: &Claim) -> Result<Attempt, Fault> {
-        regrant(inner.try_acquire(claim).await, |grant| self.note(claim, grant))
+        map_attempt(inner.try_acquire(claim).await, |grant| self.note(claim, grant))
     }
     async fn wait(&self, inner: &dyn Backend, claim: &Claim) -> Result<Wake, Fault> {
-        rewake(inner.wait(claim).await, |grant| self.note(claim, grant))
+        map_wake(inner.wait(claim).await, |grant| self.note(claim, grant))
     }
     async fn renew(&self, inner: &dyn Backend, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
         let answers = inner.renew(claims).await.into_iter().zip(claims);
         answers
             .map(|(answer, claim)| match answer {
                 Ok(Renewal::NotHeld) => {
-                    let mut grant = forged(claim.ttl);
+                    let mut grant = forged_grant(claim.ttl);
                     if let Some(won) = self.0.lock().unwrap().get(&claim.owner) {
                         grant.token = won.token;
                     }
@@ -64,16 +66,16 @@ impl ExaggeratesItsLease {
 #[async_trait]
 impl Layer for ExaggeratesItsLease {
     async fn try_acquire(&self, inner: &dyn Backend, claim: &Claim) -> Result<Attempt, Fault> {
-        regrant(inner.try_acquire(claim).await, Self::exaggerate)
+        map_attempt(inner.try_acquire(claim).await, Self::exaggerate)
     }
     async fn wait(&self, inner: &dyn Backend, claim: &Claim) -> Result<Wake, Fault> {
-        rewake(inner.wait(claim).await, Self::exaggerate)
+        map_wake(inner.wait(claim).await, Self::exaggerate)
     }
 }
 
-/// Lets a lock go as soon as the deadline of its first lease has passed.
+/// Releases a lock as soon as the deadline of its first lease has passed.
 #[derive(Debug, Default)]
-struct ReleasesAtTheDeadline(Lapses);
+struct ReleasesAtTheDeadline(Expiries);
 #[async_trait]
 impl Layer for ReleasesAtTheDeadline {
     async fn try_acquire(&self, inner: &dyn Backend, claim: &Claim) -> Result<Attempt, Fault> {
@@ -86,7 +88,7 @@ impl Layer for ReleasesAtTheDeadline {
     }
     async fn wait(&self, inner: &dyn Backend, claim: &Claim) -> Result<Wake, Fault> {
         loop {
-            self.0.reap(inner).await?;
+            self.0.end_expired(inner).await?;
             let tick = tokio::time::timeout(Duration::from_millis(1), inner.wait(claim));
             if let Ok(wake) = tick.await {
                 return wake;
@@ -96,9 +98,9 @@ impl Layer for ReleasesAtTheDeadline {
 }
 
 #[derive(Debug, Default)]
-struct KeepsTheNewsToItself;
+struct NotifiesNoLoss;
 #[async_trait]
-impl Layer for KeepsTheNewsToItself {
+impl Layer for NotifiesNoLoss {
     async fn wait_lost(&self, _: &dyn Backend, _: &Claim) -> Result<(), Fault> {
         std::future::pending().await
     }

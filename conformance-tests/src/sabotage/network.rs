@@ -10,9 +10,11 @@ use lock_core::backend::{
     Attempt, Claim, Fault, FaultKind, Grant, Lease, Release, ReleaseMode, Renewal, Wake,
 };
 use lock_core::clock::Moment;
+use lock_core::layer::Layer;
 use tokio::runtime::Handle;
 
-use super::{Layer, Saboteur, saboteur};
+use super::saboteur::{Saboteur, saboteur};
+use super::tools::unavailable;
 
 pub(super) static SABOTEURS: &[Saboteur] = &[
     saboteur!(AssumesItsRenewals, "12.3", "13.2", "14.4"),
@@ -21,8 +23,8 @@ pub(super) static SABOTEURS: &[Saboteur] = &[
     saboteur!(NeverReconnects, "12.7", "12.12", "13.3"),
     saboteur!(BlocksItsThread, "12.10"),
     saboteur!(ForgetsFailedReleases, "12.11"),
-    saboteur!(CountsFromTheWord, "12.13"),
-    saboteur!(DependsOnWhoConnected, "12.14"),
+    saboteur!(CountsFromTheNotification, "12.13"),
+    saboteur!(DependsOnOneRuntime, "12.14"),
 ];
 
 #[derive(Debug, Default)]
@@ -57,7 +59,7 @@ impl Layer for GivesUpAtOnce {
     }
 }
 
-/// As a connection that is out of step.
+/// Behaves as a connection that is out of step.
 #[derive(Debug, Default)]
 struct RepeatsItsLastAnswer {
     last: Mutex<Option<Release>>,
@@ -71,7 +73,7 @@ impl Layer for RepeatsItsLastAnswer {
         how: ReleaseMode,
     ) -> Result<Release, Fault> {
         let answer = inner.release(claim, how).await?;
-        let last = self.last.lock().expect("nobody panics here").replace(answer);
+        let last = self.last.lock().expect("no holder of this mutex panics").replace(answer);
         Ok(last.unwrap_or(answer))
     }
 }
@@ -109,7 +111,7 @@ impl Layer for NeverReconnects {
     async fn renew(&self, inner: &dyn Backend, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
         match self.pass() {
             Ok(()) => inner.renew(claims).await.into_iter().map(|one| self.note(one)).collect(),
-            Err(_) => claims.iter().map(|_| Err(super::unavailable())).collect(),
+            Err(_) => claims.iter().map(|_| Err(unavailable())).collect(),
         }
     }
 }
@@ -130,11 +132,11 @@ impl Layer for BlocksItsThread {
     }
 }
 
-/// Renews by a task of the runtime that connected last, as a connection that lives there does.
+/// Renews by a task of the runtime that connected last, like a connection that lives there.
 #[derive(Debug, Default)]
-struct DependsOnWhoConnected(Mutex<Option<Handle>>);
+struct DependsOnOneRuntime(Mutex<Option<Handle>>);
 #[async_trait]
-impl Layer for DependsOnWhoConnected {
+impl Layer for DependsOnOneRuntime {
     fn attach(&self) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Handle::try_current().ok();
     }
@@ -155,9 +157,9 @@ impl Layer for DependsOnWhoConnected {
 }
 
 #[derive(Debug, Default)]
-struct CountsFromTheWord;
+struct CountsFromTheNotification;
 #[async_trait]
-impl Layer for CountsFromTheWord {
+impl Layer for CountsFromTheNotification {
     async fn wait(&self, inner: &dyn Backend, claim: &Claim) -> Result<Wake, Fault> {
         let mut wake = inner.wait(claim).await?;
         if let Wake::Granted(grant) = &mut wake {

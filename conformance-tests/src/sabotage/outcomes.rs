@@ -3,18 +3,19 @@
 use async_trait::async_trait;
 use lock_core::Backend;
 use lock_core::backend::{Attempt, Claim, Fault, Release, ReleaseMode};
+use lock_core::layer::Layer;
 
-use super::{Layer, Saboteur, saboteur};
+use super::saboteur::{Saboteur, saboteur};
 
 pub(super) static SABOTEURS: &[Saboteur] = &[
-    saboteur!(SwallowsUncertainReleases, "8.1", "12.1", "12.5", "13.1"),
+    saboteur!(SwallowsUnknownOutcomes, "8.1", "12.1", "12.5", "13.1"),
     saboteur!(CallsFaultsContention, "8.2", "12.9"),
 ];
 
 #[derive(Debug, Default)]
-struct SwallowsUncertainReleases;
+struct SwallowsUnknownOutcomes;
 #[async_trait]
-impl Layer for SwallowsUncertainReleases {
+impl Layer for SwallowsUnknownOutcomes {
     async fn release(
         &self,
         inner: &dyn Backend,

@@ -3,24 +3,26 @@
 use async_trait::async_trait;
 use lock_core::Backend;
 use lock_core::backend::{Claim, Fault, LateAttempt, Release, ReleaseMode};
+use lock_core::layer::Layer;
 
-use super::{Layer, Saboteur, holder, saboteur, unavailable};
+use super::saboteur::{Saboteur, saboteur};
+use super::tools::{holder, unavailable};
 
 pub(super) static SABOTEURS: &[Saboteur] = &[
-    saboteur!(ReleasesInName, "4.1", "7.2", "14.3", "14.6"),
+    saboteur!(OnlyAcknowledgesReleases, "4.1", "7.2", "14.3", "14.6"),
     saboteur!(ReleasesAnyone, "4.2", "4.7"),
     saboteur!(AlwaysReleased, "4.3", "4.7", "12.2"),
-    saboteur!(LeavesGhostsInLine, "4.4", "7.1"),
+    saboteur!(LeavesStaleQueueEntries, "4.4", "7.1"),
     saboteur!(AdmitsLateAttempts, "4.5"),
-    saboteur!(ForgetsWhomItKnew, "4.5"),
+    saboteur!(ForgetsFormerHolders, "4.5"),
     saboteur!(IgnoresMinimumHolds, "4.6", "14.7"),
     saboteur!(KeepsTheWholeLease, "4.6"),
 ];
 
 #[derive(Debug, Default)]
-struct ReleasesInName;
+struct OnlyAcknowledgesReleases;
 #[async_trait]
-impl Layer for ReleasesInName {
+impl Layer for OnlyAcknowledgesReleases {
     async fn release(&self, _: &dyn Backend, _: &Claim, _: ReleaseMode) -> Result<Release, Fault> {
         Ok(Release::Released)
     }
@@ -54,7 +56,9 @@ impl Layer for NeverReleases {
     }
 }
 
-/// A release that was not answered may have been done, and somebody else may have the lock by now.
+/// Breaks the lock after a release without an answer.
+///
+/// That release may have been applied, and another client may hold the lock by now.
 #[derive(Debug, Default)]
 pub(super) struct RetriesReleasesBlindly;
 #[async_trait]
@@ -91,9 +95,9 @@ impl Layer for AlwaysReleased {
 }
 
 #[derive(Debug, Default)]
-struct LeavesGhostsInLine;
+struct LeavesStaleQueueEntries;
 #[async_trait]
-impl Layer for LeavesGhostsInLine {
+impl Layer for LeavesStaleQueueEntries {
     async fn release(
         &self,
         inner: &dyn Backend,
@@ -122,11 +126,11 @@ impl Layer for AdmitsLateAttempts {
     }
 }
 
-/// Remembers only those claims as let go that it never knew.
+/// Refuses late attempts only of claims that never held the lock.
 #[derive(Debug, Default)]
-struct ForgetsWhomItKnew;
+struct ForgetsFormerHolders;
 #[async_trait]
-impl Layer for ForgetsWhomItKnew {
+impl Layer for ForgetsFormerHolders {
     async fn release(
         &self,
         inner: &dyn Backend,

@@ -4,11 +4,13 @@ use async_trait::async_trait;
 use lock_core::Backend;
 use lock_core::backend::{Attempt, Claim, Fault, Grant, Lease, Renewal};
 use lock_core::clock::Moment;
+use lock_core::layer::Layer;
 
-use super::{Lapses, Layer, Saboteur, forged, holder, regrant, rerenew, saboteur, unavailable};
+use super::saboteur::{Saboteur, saboteur};
+use super::tools::{Expiries, forged_grant, holder, map_attempt, map_renewals, unavailable};
 
 pub(super) static SABOTEURS: &[Saboteur] = &[
-    saboteur!(RenewsInName, "2.1"),
+    saboteur!(OnlyAcknowledgesRenewals, "2.1"),
     saboteur!(RenewRecreates, "2.2"),
     saboteur!(RenewAdopts, "2.3", "9.4"),
     saboteur!(RenewShortens, "2.4"),
@@ -17,11 +19,11 @@ pub(super) static SABOTEURS: &[Saboteur] = &[
 ];
 
 #[derive(Debug, Default)]
-struct RenewsInName;
+struct OnlyAcknowledgesRenewals;
 #[async_trait]
-impl Layer for RenewsInName {
+impl Layer for OnlyAcknowledgesRenewals {
     async fn renew(&self, _: &dyn Backend, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
-        claims.iter().map(|claim| Ok(Renewal::Held(forged(claim.ttl)))).collect()
+        claims.iter().map(|claim| Ok(Renewal::Held(forged_grant(claim.ttl)))).collect()
     }
 }
 
@@ -48,7 +50,6 @@ impl Layer for RenewAdopts {
     async fn renew(&self, inner: &dyn Backend, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
         let mut answers = Vec::new();
         for claim in claims {
-            // Exists? Prolong it.
             let mut found = (*claim).clone();
             found.owner = holder(inner, &claim.name).await.unwrap_or(claim.owner);
             answers.extend(inner.renew(&[&found]).await);
@@ -58,11 +59,11 @@ impl Layer for RenewAdopts {
 }
 
 #[derive(Debug, Default)]
-struct RenewShortens(Lapses);
+struct RenewShortens(Expiries);
 #[async_trait]
 impl Layer for RenewShortens {
     async fn try_acquire(&self, inner: &dyn Backend, claim: &Claim) -> Result<Attempt, Fault> {
-        self.0.reap(inner).await?;
+        self.0.end_expired(inner).await?;
         inner.try_acquire(claim).await
     }
     async fn renew(&self, inner: &dyn Backend, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
@@ -84,7 +85,7 @@ impl Layer for AnswersOutOfOrder {
     }
 }
 
-/// Proves no more of a lease than its first moment.
+/// Reports only the first moment of each lease.
 #[derive(Debug, Default)]
 struct LeavesNextToNothing;
 impl LeavesNextToNothing {
@@ -98,10 +99,10 @@ impl LeavesNextToNothing {
 #[async_trait]
 impl Layer for LeavesNextToNothing {
     async fn try_acquire(&self, inner: &dyn Backend, claim: &Claim) -> Result<Attempt, Fault> {
-        regrant(inner.try_acquire(claim).await, Self::shorten)
+        map_attempt(inner.try_acquire(claim).await, Self::shorten)
     }
     async fn renew(&self, inner: &dyn Backend, claims: &[&Claim]) -> Vec<Result<Renewal, Fault>> {
-        rerenew(inner.renew(claims).await, Self::shorten)
+        map_renewals(inner.renew(claims).await, Self::shorten)
     }
 }
 

@@ -5,9 +5,10 @@ use std::sync::Mutex;
 
 use async_trait::async_trait;
 use lock_core::backend::{Attempt, Claim, Fault};
+use lock_core::layer::Layer;
 use lock_core::{Backend, OwnerId};
 
-use super::{Layer, Saboteur, saboteur};
+use super::saboteur::{Saboteur, saboteur};
 
 pub(super) static SABOTEURS: &[Saboteur] = &[saboteur!(ShowsOwners, "11.1")];
 
@@ -21,6 +22,6 @@ impl Layer for ShowsOwners {
     }
     fn debug(&self, inner: &dyn Backend, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let last = self.0.lock().unwrap().map(|owner| owner.expose());
-        write!(f, "{inner:?}, last asked by {last:?}")
+        write!(f, "{inner:?}, last owner {last:?}")
     }
 }

@@ -5,14 +5,15 @@ use std::sync::Mutex;
 use async_trait::async_trait;
 use lock_core::Backend;
 use lock_core::backend::{Attempt, Claim, Fault};
+use lock_core::layer::Layer;
 
-use super::{Layer, Saboteur, saboteur};
+use super::saboteur::{Saboteur, saboteur};
 
-pub(super) static SABOTEURS: &[Saboteur] = &[saboteur!(ServesTheServedAgain, "13.4")];
+pub(super) static SABOTEURS: &[Saboteur] = &[saboteur!(ServesFormerWaitersAgain, "13.4")];
 
-/// On a server that has restarted, gives each claim that was ever served one more lease.
+/// Gives each earlier claim one more lease when the server has restarted.
 #[derive(Debug, Default)]
-struct ServesTheServedAgain(Mutex<Seen>);
+struct ServesFormerWaitersAgain(Mutex<Seen>);
 
 #[derive(Debug, Default)]
 struct Seen {
@@ -21,7 +22,7 @@ struct Seen {
 }
 
 #[async_trait]
-impl Layer for ServesTheServedAgain {
+impl Layer for ServesFormerWaitersAgain {
     async fn try_acquire(&self, inner: &dyn Backend, claim: &Claim) -> Result<Attempt, Fault> {
         let server = inner.identity().await?.map(|identity| identity.id);
         let served = {

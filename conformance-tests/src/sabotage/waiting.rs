@@ -7,17 +7,18 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lock_core::backend::{Attempt, Claim, Fault, OnContention, Release, ReleaseMode, Wake};
 use lock_core::clock::sleep;
+use lock_core::layer::Layer;
 use lock_core::{Backend, LockName, OwnerId};
 
-use super::{Layer, Saboteur, saboteur};
+use super::saboteur::{Saboteur, saboteur};
 
 pub(super) static SABOTEURS: &[Saboteur] = &[
     saboteur!(CachesContention, "6.1"),
     saboteur!(NeverWakes, "6.2", "12.8"),
     saboteur!(ServesLastFirst, "6.3", "6.4"),
     saboteur!(QueuesTries, "6.5"),
-    saboteur!(NeverLapses, "6.6"),
-    saboteur!(KeepsPlaces, "6.7"),
+    saboteur!(NeverExpires, "6.6"),
+    saboteur!(KeepsQueueEntries, "6.7"),
 ];
 
 #[derive(Debug, Default)]
@@ -51,11 +52,11 @@ struct ServesLastFirst(Mutex<Vec<OwnerId>>);
 impl Layer for ServesLastFirst {
     async fn try_acquire(&self, inner: &dyn Backend, claim: &Claim) -> Result<Attempt, Fault> {
         {
-            let mut line = self.0.lock().unwrap();
-            if claim.queues() && !line.contains(&claim.owner) {
-                line.push(claim.owner);
+            let mut queue = self.0.lock().unwrap();
+            if claim.queues() && !queue.contains(&claim.owner) {
+                queue.push(claim.owner);
             }
-            if line.last().is_some_and(|last| *last != claim.owner) {
+            if queue.last().is_some_and(|last| *last != claim.owner) {
                 return Ok(Attempt::Contended { expires_in: None });
             }
         }
@@ -89,11 +90,11 @@ impl Layer for QueuesTries {
     }
 }
 
-/// Whoever has waited once waits for ever.
+/// Keeps each claim that has waited once in the queue for ever.
 #[derive(Debug, Default)]
-struct KeepsPlaces(Mutex<Vec<Claim>>);
+struct KeepsQueueEntries(Mutex<Vec<Claim>>);
 #[async_trait]
-impl Layer for KeepsPlaces {
+impl Layer for KeepsQueueEntries {
     async fn try_acquire(&self, inner: &dyn Backend, claim: &Claim) -> Result<Attempt, Fault> {
         if claim.queues() {
             self.0.lock().unwrap().push(claim.clone());
@@ -114,11 +115,11 @@ impl Layer for KeepsPlaces {
     }
 }
 
-/// Each look of somebody else prolongs the lock, as a TTL that is refreshed by reading does.
+/// Prolongs a lock at each poll of another claim, as a TTL that reads refresh.
 #[derive(Debug, Default)]
-struct NeverLapses(Mutex<HashMap<LockName, Claim>>);
+struct NeverExpires(Mutex<HashMap<LockName, Claim>>);
 #[async_trait]
-impl Layer for NeverLapses {
+impl Layer for NeverExpires {
     async fn try_acquire(&self, inner: &dyn Backend, claim: &Claim) -> Result<Attempt, Fault> {
         let held = self.0.lock().unwrap().get(&claim.name).cloned();
         if let Some(mut held) = held {

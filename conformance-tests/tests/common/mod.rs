@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use lock_conformance::{Harness, Pace};
+use lock_conformance::{ClockMode, Harness};
 use lock_core::{Backend, LockName, Memory};
 
 /// A lock space of its own.
@@ -17,8 +17,8 @@ impl InMemory {
 
 #[async_trait]
 impl Harness for InMemory {
-    fn pace(&self) -> Pace {
-        Pace::Paused
+    fn clock_mode(&self) -> ClockMode {
+        ClockMode::Paused
     }
 
     async fn client(&self) -> Arc<dyn Backend> {

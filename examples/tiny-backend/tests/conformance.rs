@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use lock_conformance::{Harness, Pace, Suite};
+use lock_conformance::{ClockMode, Harness, Suite};
 use lock_core::Backend;
 use tiny_backend::Table;
 
@@ -11,8 +11,8 @@ struct Shared(Table);
 
 #[async_trait::async_trait]
 impl Harness for Shared {
-    fn pace(&self) -> Pace {
-        Pace::Paused
+    fn clock_mode(&self) -> ClockMode {
+        ClockMode::Paused
     }
 
     async fn client(&self) -> Arc<dyn Backend> {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lock_conformance::network::Network;
 use lock_conformance::proxy::{Fault, Proxy};
-use lock_conformance::{Harness, Pace, ServerProcess, Suite};
+use lock_conformance::{ClockMode, Harness, ServerProcess, Suite};
 use lock_core::{Backend, LockName};
 use lock_memcache::Memcached;
 use test_servers::{Memcached as Server, MemcachedOptions};
@@ -64,8 +64,8 @@ fn begin_counter(server: &Server) {
 
 #[async_trait]
 impl Harness for OnServer {
-    fn pace(&self) -> Pace {
-        Pace::Real
+    fn clock_mode(&self) -> ClockMode {
+        ClockMode::Real
     }
 
     async fn client(&self) -> Arc<dyn Backend> {
@@ -90,7 +90,7 @@ impl Harness for OnServer {
         Some(&self.network)
     }
 
-    async fn distant_client(&self) -> Arc<dyn Backend> {
+    async fn proxied_client(&self) -> Arc<dyn Backend> {
         self.connect(self.network.addr()).await
     }
 

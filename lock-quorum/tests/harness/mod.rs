@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use lock_conformance::network::Network;
-use lock_conformance::{Harness, Pace, ServerProcess};
+use lock_conformance::{ClockMode, Harness, ServerProcess};
 use lock_core::clock::sleep;
 use lock_core::{Backend, LockName, Memory};
 use lock_file::FileLocks;
@@ -36,8 +36,8 @@ impl InMemory {
 
 #[async_trait]
 impl Harness for InMemory {
-    fn pace(&self) -> Pace {
-        Pace::Paused
+    fn clock_mode(&self) -> ClockMode {
+        ClockMode::Paused
     }
 
     async fn client(&self) -> Arc<dyn Backend> {
@@ -118,8 +118,8 @@ impl OnServers {
 
 #[async_trait]
 impl Harness for OnServers {
-    fn pace(&self) -> Pace {
-        Pace::Real
+    fn clock_mode(&self) -> ClockMode {
+        ClockMode::Real
     }
 
     async fn client(&self) -> Arc<dyn Backend> {
@@ -139,7 +139,7 @@ impl Harness for OnServers {
         self.age.longest_lease.is_none().then_some(&self.network)
     }
 
-    async fn distant_client(&self) -> Arc<dyn Backend> {
+    async fn proxied_client(&self) -> Arc<dyn Backend> {
         self.connect(self.network.addrs()).await
     }
 
@@ -228,8 +228,8 @@ impl Mixed {
 
 #[async_trait]
 impl Harness for Mixed {
-    fn pace(&self) -> Pace {
-        Pace::Real
+    fn clock_mode(&self) -> ClockMode {
+        ClockMode::Real
     }
 
     async fn client(&self) -> Arc<dyn Backend> {

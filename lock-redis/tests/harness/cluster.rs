@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use async_trait::async_trait;
 use lock_conformance::network::Network;
 use lock_conformance::proxy::Proxy;
-use lock_conformance::{Harness, Pace, ServerProcess, Suite};
+use lock_conformance::{ClockMode, Harness, ServerProcess, Suite};
 use lock_core::{Backend, LockName, Wakeup};
 use lock_redis::Redis;
 use test_servers::{RedisCluster, RedisOptions, Reply};
@@ -101,8 +101,8 @@ impl InCluster {
 
 #[async_trait]
 impl Harness for InCluster {
-    fn pace(&self) -> Pace {
-        Pace::Real
+    fn clock_mode(&self) -> ClockMode {
+        ClockMode::Real
     }
 
     async fn client(&self) -> Arc<dyn Backend> {
@@ -124,7 +124,7 @@ impl Harness for InCluster {
         Some(&self.network)
     }
 
-    async fn distant_client(&self) -> Arc<dyn Backend> {
+    async fn proxied_client(&self) -> Arc<dyn Backend> {
         let there = self.network.addr().ip().to_string();
         self.connect(&self.cluster.url().replace("127.0.0.1", &there)).await
     }

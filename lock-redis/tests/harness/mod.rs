@@ -9,7 +9,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lock_conformance::network::Network;
 use lock_conformance::proxy::{Fault, Proxy};
-use lock_conformance::{Harness, Pace, ServerProcess, Suite};
+use lock_conformance::{ClockMode, Harness, ServerProcess, Suite};
 use lock_core::{Backend, LockName, Support, Wakeup};
 use lock_redis::Redis;
 use test_servers::{Redis as Server, RedisOptions, Reply, Sentinel, SentinelGroup};
@@ -125,8 +125,8 @@ fn options(rights: &str) -> RedisOptions {
 
 #[async_trait]
 impl Harness for OnServer {
-    fn pace(&self) -> Pace {
-        Pace::Real
+    fn clock_mode(&self) -> ClockMode {
+        ClockMode::Real
     }
 
     async fn client(&self) -> Arc<dyn Backend> {
@@ -147,7 +147,7 @@ impl Harness for OnServer {
         Some(&self.network)
     }
 
-    async fn distant_client(&self) -> Arc<dyn Backend> {
+    async fn proxied_client(&self) -> Arc<dyn Backend> {
         self.connect(self.network.addr()).await
     }
 
@@ -216,8 +216,8 @@ async fn by_sentinel(url: &str) -> Arc<dyn Backend> {
 
 #[async_trait]
 impl Harness for BySentinel {
-    fn pace(&self) -> Pace {
-        Pace::Real
+    fn clock_mode(&self) -> ClockMode {
+        ClockMode::Real
     }
 
     async fn client(&self) -> Arc<dyn Backend> {
@@ -237,7 +237,7 @@ impl Harness for BySentinel {
         Some(&self.network)
     }
 
-    async fn distant_client(&self) -> Arc<dyn Backend> {
+    async fn proxied_client(&self) -> Arc<dyn Backend> {
         by_sentinel(&self.distant_url).await
     }
 

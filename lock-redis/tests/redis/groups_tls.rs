@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lock_conformance::words::{claim, contended, eventually, granted, name, renew, until, win};
+use lock_conformance::helpers::{claim, contended, eventually, granted, name, renew, until, win};
 use lock_core::backend::{Claim, FaultKind, Release, ReleaseMode, Renewal};
 use lock_core::{Backend, ErrorKind, LockGuard, Locker};
 use lock_redis::Redis;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lock_conformance::words::Output;
+use lock_conformance::helpers::Output;
 use lock_core::{Backend, ErrorKind, Locker, Order, Wakeup};
 use lock_redis::Redis;
 use test_servers::RedisOptions;

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use lock_conformance::helpers::{claim, eventually, granted, renew, until, win};
 use lock_conformance::proxy::{Fault as ProxyFault, Proxy};
-use lock_conformance::words::{claim, eventually, granted, renew, until, win};
 use lock_core::backend::{Claim, Effect, Fault, FaultKind, Release, ReleaseMode};
 use lock_core::clock::Moment;
 use lock_core::{Backend, ErrorKind, FenceGate, Locker, Loss, Wakeup};

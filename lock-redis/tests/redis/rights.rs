@@ -10,7 +10,7 @@ use test_servers::RedisOptions;
 
 use crate::least_rights::{LEAST_RIGHTS, rights_to_delete};
 use crate::support::{Server, claim, contended, granted, name};
-use lock_conformance::words::Output;
+use lock_conformance::helpers::Output;
 
 const LEAST: &str = LEAST_RIGHTS[0];
 const LEAST_IN_ANY_ORDER: &str = LEAST_RIGHTS[1];

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use lock_conformance::words::{Output, claim, contended, eventually, granted, name, until};
+use lock_conformance::helpers::{Output, claim, contended, eventually, granted, name, until};
 use lock_core::backend::{Attempt, Effect, FaultKind, ReleaseMode};
 use lock_core::clock::Moment;
 use lock_core::{Backend, Error, ErrorKind, FenceGate, LockGuard, Locker, Loss, Support};

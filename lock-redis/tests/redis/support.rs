@@ -5,7 +5,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub(crate) use lock_conformance::words::*;
+pub(crate) use lock_conformance::helpers::*;
 use lock_core::clock::Moment;
 use lock_core::{Lock, LockGuard};
 use lock_redis::Redis;

@@ -13,7 +13,7 @@ use rustls::crypto::{CryptoProvider, aws_lc_rs, ring};
 
 use crate::certificates::{AUTHORITY, Certificates, NO_AUTHORITY, OF_THIS_HOST};
 use crate::support::{claim, contended, eventually, granted, renew, win};
-use lock_conformance::words::Output;
+use lock_conformance::helpers::Output;
 
 const LONG: u64 = 300_000;
 const PASSWORD: &str = "hunter2secret";
@@ -301,7 +301,7 @@ async fn a_queued_claim_waits_while_certificates_are_replaced() {
     let lock = Locker::new(locks.clone()).lock("n").unwrap().ttl(Duration::from_millis(LONG));
     let waiting = tokio::spawn(async move { lock.acquire().await });
     let queued = async || holder.inspect(&held.name).await.unwrap().waiting == Some(1);
-    lock_conformance::words::until("it is queued", queued).await;
+    lock_conformance::helpers::until("it is queued", queued).await;
     // Behind the answer that says so: an attempt that was never answered may fail.
     locks.inspect(&held.name).await.unwrap();
     for (file, half, whole) in
@@ -426,7 +426,7 @@ async fn no_secret_is_shown() {
         .with_max_level(tracing::Level::TRACE)
         .with_writer(output.clone())
         .finish();
-    let _tracing = lock_conformance::words::listen(subscriber);
+    let _tracing = lock_conformance::helpers::listen(subscriber);
     tracing::trace!("this is traced");
     let mut shown = Vec::new();
 

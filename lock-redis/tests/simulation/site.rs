@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use fastrand::Rng;
-use lock_conformance::{Harness, Pace, Script};
+use lock_conformance::{ClockMode, Harness, Script};
 use lock_core::clock::{Moment, sleep, sleep_until};
 use lock_core::{Backend, LockName};
 use lock_history::{Assumption, FaultNote, Recorder, Trouble};
@@ -318,8 +318,8 @@ fn noted<'a>(
 
 #[async_trait]
 impl Harness for OnStandIn {
-    fn pace(&self) -> Pace {
-        Pace::Paused
+    fn clock_mode(&self) -> ClockMode {
+        ClockMode::Paused
     }
 
     async fn client(&self) -> Arc<dyn Backend> {

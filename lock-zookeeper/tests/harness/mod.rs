@@ -8,7 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use lock_conformance::network::Network;
 use lock_conformance::proxy::{Fault, Proxy};
-use lock_conformance::{Harness, Mortal, Pace, ServerProcess, Suite};
+use lock_conformance::{ClockMode, CrashableClient, Harness, ServerProcess, Suite};
 use lock_core::{Backend, LockName};
 use lock_zookeeper::ZooKeeper;
 use test_servers::{ZooKeeper as Server, ZooKeeperOptions};
@@ -44,19 +44,19 @@ impl OnServer {
 
 #[async_trait]
 impl Harness for OnServer {
-    fn pace(&self) -> Pace {
-        Pace::Real
+    fn clock_mode(&self) -> ClockMode {
+        ClockMode::Real
     }
 
     async fn client(&self) -> Arc<dyn Backend> {
         self.connect(self.server.addr()).await
     }
 
-    async fn mortal_client(&self) -> Mortal {
+    async fn crashable_client(&self) -> CrashableClient {
         let line = Proxy::start(self.server.addr()).expect("a proxy can be started");
         let client = self.connect(line.addr()).await;
         // Its process is gone, and so is its host: not even a FIN comes.
-        Mortal::new(client, move || line.set(Fault::BlackHole))
+        CrashableClient::new(client, move || line.set(Fault::BlackHole))
     }
 
     async fn evict(&self, name: &LockName) -> bool {
@@ -81,7 +81,7 @@ impl Harness for OnServer {
         Some(&self.network)
     }
 
-    async fn distant_client(&self) -> Arc<dyn Backend> {
+    async fn proxied_client(&self) -> Arc<dyn Backend> {
         self.connect(self.network.addr()).await
     }
 

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use lock_conformance::helpers::Output;
 use lock_conformance::proxy::{Fault, Proxy};
-use lock_conformance::words::Output;
 use lock_core::backend::{Attempt, FaultKind, Release, ReleaseMode, Renewal, Wake};
 use lock_core::clock::{Moment, sleep};
 use lock_core::{Backend, FencingToken, Label, Locker, Loss};

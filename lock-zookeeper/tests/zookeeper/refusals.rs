@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lock_conformance::words::Output;
+use lock_conformance::helpers::Output;
 use lock_core::backend::{Claim, FaultKind, HoldKind};
 use lock_core::{Backend, ErrorKind, Locker, Support};
 use lock_zookeeper::ZooKeeper;

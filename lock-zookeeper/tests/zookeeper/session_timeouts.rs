@@ -3,8 +3,8 @@
 
 use std::time::Duration;
 
+use lock_conformance::helpers::Output;
 use lock_conformance::proxy::{Direction, Fault, Proxy};
-use lock_conformance::words::Output;
 use lock_core::clock::{Moment, sleep};
 use test_servers::ZooKeeperEnsemble;
 

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-pub(crate) use lock_conformance::words::{name, until};
+pub(crate) use lock_conformance::helpers::{name, until};
 use lock_core::backend::{Attempt, Claim, Grant, OnContention};
 use lock_core::{Backend, OwnerId};
 use lock_zookeeper::ZooKeeper;

@@ -171,13 +171,13 @@ fn tokens_that_come_again_are_caught() {
 
 #[test]
 fn leases_that_end_early_are_caught() {
-    is_caught("memory", "LapsesEarly", &["K1", "K2"]);
+    is_caught("memory", "ExpiresEarly", &["K1", "K2"]);
 }
 
 #[test]
 fn renewals_that_need_the_application_are_caught() {
     let starved = ["starved-from-grant"];
-    is_caught_under("redis", "DependsOnWhoConnected", &["Unexplained"], &starved);
+    is_caught_under("redis", "DependsOnOneRuntime", &["Unexplained"], &starved);
     let outcome = run("redis", 1, FAULTS, &["--only", starved[0]]);
     assert!(outcome.is_clean(), "{:?} {:?}", outcome.failures, outcome.violations);
 }

@@ -18,7 +18,7 @@ use brute::Small;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lock_conformance::{Harness, Pace, sabotage};
+use lock_conformance::{ClockMode, Harness, sabotage};
 use lock_core::{Backend, Locker, Memory};
 use lock_history::{
     Clock, Header, History, Kind, Line, Op, Record, Recorder, Report, Rule, Tally, Why, check,
@@ -527,8 +527,8 @@ struct InMemory(Memory);
 
 #[async_trait::async_trait]
 impl Harness for InMemory {
-    fn pace(&self) -> Pace {
-        Pace::Paused
+    fn clock_mode(&self) -> ClockMode {
+        ClockMode::Paused
     }
 
     async fn client(&self) -> Arc<dyn Backend> {
@@ -559,13 +559,13 @@ fn the_memory_backend_is_legal() {
 /// Backends that are broken in a way that a history shows, each with a rule that must catch it.
 const SABOTEURS: &[(&str, Rule)] = &[
     ("GrantsEveryone", Rule::K1),
-    ("LapsesEarly", Rule::K1),
+    ("ExpiresEarly", Rule::K1),
     ("ExaggeratesItsLease", Rule::K1),
     ("CountsFromTheReply", Rule::K1),
     ("ReleasesAnyone", Rule::K1),
     ("RepeatsTokens", Rule::K4),
     ("HandsOverOldTokens", Rule::K4),
-    ("LeavesGhostsInLine", Rule::K5),
+    ("LeavesStaleQueueEntries", Rule::K5),
     ("NeverWakes", Rule::K5),
     ("ServesLastFirst", Rule::Fifo),
     ("QueuesTries", Rule::K5),

@@ -8,7 +8,7 @@
 //! Each seed turns on a few kinds of fault only, each with a rate of its own: where everything fails at
 //! once, little happens.
 //!
-//! It needs a backend that can live on a paused clock ([`Pace::Paused`]) and on a single thread. One whose server
+//! It needs a backend that can live on a paused clock ([`ClockMode::Paused`]) and on a single thread. One whose server
 //! and connections are simulated as well brings along a [`Site`], which breaks those instead of the calls.
 
 mod player;
@@ -37,7 +37,7 @@ use player::{Kept, Player};
 use stop::Stopped;
 use variant::Variant;
 
-use lock_conformance::{Harness, Pace};
+use lock_conformance::{ClockMode, Harness};
 use lock_history::{
     Assumption, Clock, Header, History, Line, Recorder, Report, Trouble, Unreadable,
 };
@@ -172,7 +172,7 @@ pub fn run(
     harness: Arc<dyn Harness>,
     site: Option<Arc<dyn Site>>,
 ) -> Result<Run, Unreadable> {
-    assert_eq!(harness.pace(), Pace::Paused, "a simulation needs a clock that jumps");
+    assert_eq!(harness.clock_mode(), ClockMode::Paused, "a simulation needs a clock that jumps");
     // A thread of its own: what is repeatable on it ends with it.
     let simulation = move || {
         repeat_pauses(seed);

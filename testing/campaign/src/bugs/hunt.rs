@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-use lock_conformance::{Harness, Pace, laws};
+use lock_conformance::{ClockMode, Harness, laws};
 use lock_core::Memory;
 
 use super::finding::CAMPAIGN;
@@ -140,7 +140,7 @@ fn by_law(bug: &Bug, number: &str) -> Result<Finding, String> {
     let law = laws::by_number(number).ok_or_else(|| format!("there is no law {number}"))?;
     let make = || {
         let backend = Arc::new(Memory::new().with_loss_push());
-        Box::new(Only { backend, pace: Pace::Paused }) as Box<dyn Harness>
+        Box::new(Only { backend, clock_mode: ClockMode::Paused }) as Box<dyn Harness>
     };
     let seen = lock_conformance::catch(law, saboteur(bug.name)?, &make).ok();
     let happened = seen.map(|violation| {
@@ -218,7 +218,7 @@ mod tests {
         };
         let failed = Outcome { failures: vec!["minimum traffic".to_owned()], ..clean() };
         let named = |name: &str| ALL.iter().find(|bug| bug.name == name).expect("it is there");
-        let (tokens, lapses) = (named("RepeatsTokens"), named("LapsesEarly"));
+        let (tokens, lapses) = (named("RepeatsTokens"), named("ExpiresEarly"));
         for (outcome, tokens_show, lapses_show) in [
             (clean(), false, false),
             (with("K4"), true, false),

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use lock_conformance::sabotage::{self, Saboteur};
-use lock_conformance::{Harness, Pace};
+use lock_conformance::{ClockMode, Harness};
 use lock_core::Backend;
 use lock_history::Rule;
 
@@ -59,9 +59,9 @@ pub const ALL: &[Bug] = &[
         Campaign("memory"),
     )
     .breaking(&[Rule::K1]),
-    bug("LapsesEarly", "the server ends a lease before its end", Campaign("memory"))
+    bug("ExpiresEarly", "the server ends a lease before its end", Campaign("memory"))
         .breaking(&[Rule::K1, Rule::K2]),
-    bug("NeverLapses", "each look at a lock prolongs it", Campaign("memory"))
+    bug("NeverExpires", "each look at a lock prolongs it", Campaign("memory"))
         .breaking(&[Rule::K5, Rule::K6]),
     bug("NeverRenews", "each renewal fails", Campaign("memory")).breaking(&[Rule::Unexplained]),
     bug("NeverReleases", "each release fails", Campaign("memory")).breaking(&[Rule::Unexplained]),
@@ -85,7 +85,7 @@ pub const ALL: &[Bug] = &[
         Campaign("redis"),
     )
     .breaking(&[Rule::K2, Rule::K7]),
-    bug("RenewsInName", "a renewal is acknowledged and not done", Campaign("memory"))
+    bug("OnlyAcknowledgesRenewals", "a renewal is acknowledged and not done", Campaign("memory"))
         .breaking(&[Rule::K2]),
     bug("UsesLowBits", "tokens have low bits, which count hand-overs", Campaign("memory"))
         .breaking(&[Rule::K4]),
@@ -98,7 +98,7 @@ pub const ALL: &[Bug] = &[
     )
     .breaking(&[Rule::K1]),
     bug(
-        "DependsOnWhoConnected",
+        "DependsOnOneRuntime",
         "locks are renewed by the runtime that connected, which the application blocks",
         Campaign("redis"),
     )
@@ -108,11 +108,12 @@ pub const ALL: &[Bug] = &[
         .breaking(&[Rule::K7]),
     bug("NeverReconnects", "a connection that broke is never made anew", Campaign("redis"))
         .breaking(&[Rule::Unexplained]),
-    bug("SwallowsUncertainReleases", "what an unanswered attempt took is kept", Campaign("file"))
+    bug("SwallowsUnknownOutcomes", "what an unanswered attempt took is kept", Campaign("file"))
         .breaking(&[Rule::K2]),
-    bug("ReleasesInName", "a release does nothing", Campaign("file")).breaking(&[Rule::K2]),
+    bug("OnlyAcknowledgesReleases", "a release does nothing", Campaign("file"))
+        .breaking(&[Rule::K2]),
     bug("CallsFaultsContention", "a fault is told as contention", Law("8.2")),
-    bug("LeavesGhostsInLine", "who gives up keeps its place in line", Campaign("zookeeper"))
+    bug("LeavesStaleQueueEntries", "who gives up keeps its place in line", Campaign("zookeeper"))
         .breaking(&[Rule::K2, Rule::K7]),
     bug("AdmitsLateAttempts", "an attempt that lands after its release is let in", Law("4.5")),
     bug("AlwaysReleased", "a release of what is not held says released", Law("4.3")),
@@ -121,13 +122,13 @@ pub const ALL: &[Bug] = &[
     bug("RenewShortens", "a late renewal shortens an extended lease", Law("2.4")),
     bug("IgnoresMinimumHolds", "a minimum hold is ignored", Law("4.6")),
     bug("BreaksAnyone", "an operator breaks a newer holder", Law("9.2")),
-    bug("KeepsPlaces", "who waited once stands in line for ever", Law("6.7")),
+    bug("KeepsQueueEntries", "who waited once stands in line for ever", Law("6.7")),
     bug("NeverWakes", "no release wakes a waiter", Law("6.2")),
     bug("ForgetsFailedReleases", "a release that fails is told as done", Network("12.11")),
     // Clients of a run do not do what shows these, or no answer tells of it: they repeat no attempt that was answered, ask
     // for no min_token and no other names, and nothing judges what they see when they inspect and list.
     bug("AttemptShortens", "a repeated attempt shortens the lease", Law("1.2")),
-    bug("IgnoresFloors", "an attempt with a min_token gets a token below it", Law("5.2")),
+    bug("IgnoresMinimumTokens", "an attempt with a min_token gets a token below it", Law("5.2")),
     bug("InspectSeesNothing", "a held lock is shown as free", Law("9.1")),
     bug("InspectTakesTheLock", "inspecting a lock takes it", Law("9.1")),
     bug("HidesWhatItCan", "what works is declared absent", Law("9.1")),
@@ -143,9 +144,9 @@ pub const ALL: &[Bug] = &[
     // batch, a late packet or a removal at one certain moment.
     bug("AnswersOutOfOrder", "a batch of renewals is answered in another order", Law("2.5")),
     bug("LeavesNextToNothing", "a grant leaves next to nothing of its lease", Law("2.6")),
-    bug("KeepsTheNewsToItself", "no holder is notified of a removal", Law("3.3")),
+    bug("NotifiesNoLoss", "no holder is notified of a removal", Law("3.3")),
     bug("ReleasesAtTheDeadline", "a lost lock is released at its deadline", Law("3.4")),
-    bug("ForgetsWhomItKnew", "a late attempt is let in after a while", Law("4.5")),
+    bug("ForgetsFormerHolders", "a late attempt is let in after a while", Law("4.5")),
     bug("CachesContention", "contention is answered from a cache", Law("6.1")),
     bug("QueuesTries", "a try stands in line", Law("6.5")),
     bug("KeepsTheCancelled", "what a cancelled acquisition won is kept", Law("7.1")),
@@ -159,8 +160,12 @@ pub const ALL: &[Bug] = &[
     bug("IssuesUndeclaredTokens", "tokens are not declared", Law("5.3")),
     // Their checks cut, hold and delay what is on the wire at one certain moment.
     bug("BlocksItsThread", "a call blocks the thread of its runtime", Network("12.10")),
-    bug("CountsFromTheWord", "a late word of a grant prolongs it", Network("12.13")),
-    bug("ServesTheServedAgain", "older data cost a lease for each stale entry", Network("13.4")),
+    bug("CountsFromTheNotification", "a late word of a grant prolongs it", Network("12.13")),
+    bug(
+        "ServesFormerWaitersAgain",
+        "older data cost a lease for each stale entry",
+        Network("13.4"),
+    ),
     bug(
         "LossUnhappens",
         "a holder that was told of its loss holds again",
@@ -227,7 +232,7 @@ pub const ALL: &[Bug] = &[
         Mutant("lock-redis/quick-release-wakes-no-waiter"),
     ),
     bug(
-        "RedisKeepsPlaces",
+        "RedisKeepsQueueEntries",
         "an entry of the queue leaks",
         Mutant("lock-redis/keeps-queue-entries"),
     ),
@@ -335,13 +340,13 @@ fn saboteur(name: &str) -> Result<&'static Saboteur, String> {
 ///
 /// There is no such bug, or it is none that stands around a backend.
 pub async fn plant(name: &str, backend: Arc<dyn Backend>) -> Result<Arc<dyn Backend>, String> {
-    let only = Only { backend, pace: Pace::Real };
+    let only = Only { backend, clock_mode: ClockMode::Real };
     Ok(saboteur(name)?.infiltrate(Box::new(only)).client().await)
 }
 
 struct Only {
     backend: Arc<dyn Backend>,
-    pace: Pace,
+    clock_mode: ClockMode,
 }
 
 impl fmt::Debug for Only {
@@ -352,8 +357,8 @@ impl fmt::Debug for Only {
 
 #[async_trait]
 impl Harness for Only {
-    fn pace(&self) -> Pace {
-        self.pace
+    fn clock_mode(&self) -> ClockMode {
+        self.clock_mode
     }
 
     async fn client(&self) -> Arc<dyn Backend> {

@@ -74,7 +74,7 @@ async fn locker(harness: &dyn Harness, load: Load, client: usize) -> Locker {
             4 => Injection::LandLate(Duration::from_millis(700)),
             _ => Injection::None,
         };
-        harness.disturbed_client(Box::new(script)).await
+        harness.client_with_faults(Box::new(script)).await
     } else {
         harness.client().await
     };

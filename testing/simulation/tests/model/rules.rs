@@ -54,9 +54,9 @@ pub(crate) enum Sabotage {
     RenewAddsUp,
     ReleasesAnyone,
     AlwaysReleased,
-    ForgetsWhomItKnew,
+    ForgetsFormerHolders,
     AdmitsLateAttempts,
-    LeavesGhostsInLine,
+    LeavesStaleQueueEntries,
     BreaksAnyone,
     CountsOnly,
     // Of a keeper.

@@ -147,14 +147,14 @@ impl Server {
     }
 
     fn release(&mut self, rules: &Rules, owner: Owner, uncertain: bool) -> Answer {
-        if uncertain && !rules.has(Sabotage::ForgetsWhomItKnew) {
+        if uncertain && !rules.has(Sabotage::ForgetsFormerHolders) {
             self.store.tombstones.insert(owner);
         }
         self.settle(rules);
         let before = self.store.held;
         let anyone = rules.has(Sabotage::ReleasesAnyone);
         self.store.held.take_if(|held| held.owner == owner || anyone);
-        if !rules.has(Sabotage::LeavesGhostsInLine) {
+        if !rules.has(Sabotage::LeavesStaleQueueEntries) {
             self.store.line.retain(|waiter| *waiter != owner);
         }
         // What the answer says, and what the call did.

@@ -1,4 +1,4 @@
-//! Short words for what the tests of a backend do and see.
+//! Short helpers for the tests of a backend.
 
 use std::io;
 use std::panic::Location;
@@ -14,49 +14,49 @@ use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry;
 
-/// Longer than anything takes on a busy machine. A test that works does not wait for it.
+/// A time that no step exceeds on a busy machine. A passing test does not wait for it.
 const BOUND: Duration = Duration::from_secs(30);
 
-/// What this thread tells from now on goes to `subscriber`, until the guard is dropped.
+/// Sends the traces of this thread to `subscriber` until the guard is dropped.
 ///
-/// Everywhere else somebody listens, too, and wants nothing: a place in the code that is first come to where nobody
-/// listens would else count as one that nobody listens to, for all threads.
+/// All other threads get a subscriber that filters everything. Without one, `tracing` caches a call
+/// site that is first reached there as disabled, for all threads.
 #[must_use]
 pub fn listen(subscriber: impl Into<Dispatch>) -> DefaultGuard {
     static EVERYWHERE: Once = Once::new();
     EVERYWHERE.call_once(|| {
         let nothing = dynamic_filter_fn(|_, _| false);
-        // Refused if there is one already. That does as well.
+        // It fails if there is a subscriber already, which serves as well.
         let _ = dispatcher::set_global_default(registry().with(nothing).into());
     });
     dispatcher::set_default(&subscriber.into())
 }
 
-/// A lock's name.
+/// Makes the name of a lock.
 ///
 /// # Panics
 ///
-/// It is none.
+/// Panics if the text is no valid name.
 #[must_use]
 pub fn name(text: &str) -> LockName {
     LockName::new(text).expect("tests use good names")
 }
 
-/// A claim of an owner of its own.
+/// Makes a claim with a new owner id.
 ///
 /// # Panics
 ///
-/// The name is none.
+/// Panics if the text is no valid name.
 #[must_use]
 pub fn claim(text: &str, ttl_ms: u64) -> Claim {
     Claim::new(name(text), OwnerId::mint(), Duration::from_millis(ttl_ms))
 }
 
-/// The grant.
+/// Returns the grant of an attempt.
 ///
 /// # Panics
 ///
-/// There is none. The message says what there was instead.
+/// Panics with the answer if it is no grant.
 #[track_caller]
 pub fn granted(answer: Result<Attempt, Fault>) -> Grant {
     match answer {
@@ -65,11 +65,11 @@ pub fn granted(answer: Result<Attempt, Fault>) -> Grant {
     }
 }
 
-/// What is left of the holder's lease, if somebody holds the lock.
+/// Returns the rest of the holder's lease, if a contended attempt reports it.
 ///
 /// # Panics
 ///
-/// Nobody does. The message says what there was instead.
+/// Panics with the answer if the attempt was not contended.
 #[track_caller]
 pub fn contended(answer: Result<Attempt, Fault>) -> Option<Duration> {
     match answer {
@@ -78,11 +78,11 @@ pub fn contended(answer: Result<Attempt, Fault>) -> Option<Duration> {
     }
 }
 
-/// Has a claim win at the first attempt, and tells it its ticket.
+/// Acquires the lock of a claim at the first attempt, and stores the ticket in the claim.
 ///
 /// # Panics
 ///
-/// It does not win.
+/// Panics if the attempt is not granted.
 pub async fn win(backend: &dyn Backend, claim: &mut Claim) -> Grant {
     let grant = granted(backend.try_acquire(claim).await);
     claim.ticket.clone_from(&grant.ticket);
@@ -93,53 +93,53 @@ pub async fn win(backend: &dyn Backend, claim: &mut Claim) -> Grant {
 ///
 /// # Errors
 ///
-/// What the backend answers.
+/// Returns the fault that the backend answers.
 ///
 /// # Panics
 ///
-/// It does not answer once for one claim.
+/// Panics if there is not exactly one answer.
 pub async fn renew(backend: &dyn Backend, claim: &Claim) -> Result<Renewal, Fault> {
     let mut answers = backend.renew(&[claim]).await;
     assert_eq!(answers.len(), 1, "one answer for one claim");
     answers.remove(0)
 }
 
-/// Waits until `holds` says so, for half a minute at most.
+/// Waits until `holds` returns true, for 30 s at most.
 ///
 /// # Panics
 ///
-/// It did not happen. The message says where it was waited for.
+/// Panics with the caller's location after that.
 #[track_caller]
 pub fn eventually(mut holds: impl FnMut() -> bool) -> impl Future<Output = ()> {
     let caller = Location::caller();
     async move { until(&caller.to_string(), async || holds()).await }
 }
 
-/// Waits until `holds` says so, for half a minute at most.
+/// Waits until `holds` returns true, for 30 s at most.
 ///
 /// # Panics
 ///
-/// It did not happen. The message says `what`.
-pub async fn until(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+/// Panics with `event` after that.
+pub async fn until(event: &str, mut holds: impl AsyncFnMut() -> bool) {
     let deadline = Moment::now() + BOUND;
     while !holds().await {
-        assert!(!deadline.has_passed(), "it did not happen within {BOUND:?}: {what}");
+        assert!(!deadline.has_passed(), "it did not happen within {BOUND:?}: {event}");
         sleep(Duration::from_millis(5)).await;
     }
 }
 
-/// Where traces go, to be looked through.
+/// A buffer of traces, for tests that search them.
 #[derive(Clone, Debug, Default)]
 pub struct Output(Arc<Mutex<Vec<u8>>>);
 
 impl Output {
-    /// What this thread tells from now on is written here, until the guard is dropped.
+    /// Collects the traces of this thread until the guard is dropped.
     #[must_use]
     pub fn listen(&self) -> DefaultGuard {
         listen(tracing_subscriber::fmt().with_writer(self.clone()).with_ansi(false).finish())
     }
 
-    /// All that was written.
+    /// Returns the whole text.
     #[must_use]
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.bytes()).into_owned()
