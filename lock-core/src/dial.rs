@@ -45,8 +45,8 @@ impl<T: Clone + Send + Sync + 'static> SingleFlight<T> {
             let is_under_way = |outcome: &Outcome<T>| outcome.get().is_none();
             current.clone().filter(is_under_way).unwrap_or_else(|| {
                 let outcome = Outcome::<T>::default();
-                let (work, tells) = (work(), Tells(Arc::clone(&outcome)));
-                tokio::spawn(async move { tells.tell(work.await) });
+                let (work, completion) = (work(), Completion(Arc::clone(&outcome)));
+                tokio::spawn(async move { completion.complete(work.await) });
                 *current = Some(Arc::clone(&outcome));
                 outcome
             })
@@ -64,20 +64,20 @@ impl<T: Clone + Send + Sync + 'static> SingleFlight<T> {
 }
 
 /// Has something to tell in any case.
-struct Tells<T>(Outcome<T>);
+struct Completion<T>(Outcome<T>);
 
-impl<T> Tells<T> {
-    fn tell(&self, outcome: Result<T, Fault>) {
+impl<T> Completion<T> {
+    fn complete(&self, outcome: Result<T, Fault>) {
         // Nobody else tells before this is dropped.
         let _ = self.0.set(outcome);
     }
 }
 
-impl<T> Drop for Tells<T> {
+impl<T> Drop for Completion<T> {
     fn drop(&mut self) {
         if self.0.get().is_none() {
             let why = "the runtime on which a connection was being made has ended";
-            self.tell(Err(Fault::not_applied(FaultKind::Unavailable, why)));
+            self.complete(Err(Fault::not_applied(FaultKind::Unavailable, why)));
         }
     }
 }
@@ -151,11 +151,11 @@ impl Epoch {
 
 /// The connection that all verbs share, made anew when it is needed and not good any more.
 pub struct Dialer<C> {
-    state: Arc<Mutex<State<C>>>,
+    state: Arc<Mutex<DialState<C>>>,
     attempt: SingleFlight<C>,
 }
 
-struct State<C> {
+struct DialState<C> {
     connection: Option<C>,
     failure: Option<Failure>,
     /// How many connections there have been, and attempts that failed. It changes while the state
@@ -170,7 +170,7 @@ struct Failure {
 
 impl<C> Default for Dialer<C> {
     fn default() -> Self {
-        let state = State { connection: None, failure: None, count: Arc::default() };
+        let state = DialState { connection: None, failure: None, count: Arc::default() };
         Self { state: Arc::new(Mutex::new(state)), attempt: SingleFlight::default() }
     }
 }
@@ -235,7 +235,7 @@ impl<C: Clone + Send + Sync + 'static> Dialer<C> {
     }
 }
 
-impl<C: Clone> State<C> {
+impl<C: Clone> DialState<C> {
     fn note(&mut self, made: &Result<C, Fault>) {
         let last = self.failure.take();
         self.count.fetch_add(1, Ordering::SeqCst);
@@ -253,7 +253,7 @@ impl<C> fmt::Debug for Dialer<C> {
     }
 }
 
-fn lock<C>(state: &Mutex<State<C>>) -> MutexGuard<'_, State<C>> {
+fn lock<C>(state: &Mutex<DialState<C>>) -> MutexGuard<'_, DialState<C>> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

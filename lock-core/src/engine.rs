@@ -17,15 +17,15 @@ use crate::backend::{Backend, Fault, FaultKind, HoldKind};
 use crate::capabilities::{Capabilities, Order, Support};
 use crate::error::{Error, ErrorKind};
 use crate::executor::Executor;
-use crate::hold::Terms;
-use crate::line::Lines;
+use crate::hold::HoldPolicy;
+use crate::local_queue::LocalQueues;
 use crate::name::LockName;
 use crate::owner::Label;
+use crate::renewer::Schedule;
 use crate::token::FencingToken;
-use crate::wheel::Wheel;
 
 /// Turns for releases that are repeated in the background.
-pub(crate) const MAX_CLEANERS: usize = 64;
+pub(crate) const MAX_RELEASES: usize = 64;
 
 /// From one look of a process for signals that were lost to the next.
 const RECHECK: Duration = Duration::from_secs(30);
@@ -38,21 +38,21 @@ pub(crate) struct Engine {
     /// What the backend declares, as far as the settings leave it.
     pub(crate) caps: Capabilities,
     /// Whether waiters have places in a line on the backend.
-    pub(crate) has_places: bool,
+    pub(crate) has_server_queue: bool,
     pub(crate) settings: Settings,
     /// How locks are kept unless told otherwise.
-    pub(crate) usual_terms: Arc<Terms>,
-    pub(crate) lines: Arc<Lines>,
-    pub(crate) wheel: Arc<Wheel>,
+    pub(crate) default_policy: Arc<HoldPolicy>,
+    pub(crate) queues: Arc<LocalQueues>,
+    pub(crate) schedule: Arc<Schedule>,
     executor: OnceLock<Executor>,
     pub(crate) pending: Arc<Semaphore>,
     /// Turns for releases in the background.
-    pub(crate) cleaners: Semaphore,
+    pub(crate) release_turns: Semaphore,
     /// Shared by the releases that are repeated, which counts them.
-    pub(crate) repeated: Arc<()>,
+    pub(crate) repeated_releases: Arc<()>,
     pub(crate) tasks: TaskTracker,
     pub(crate) closing: SetOnce<()>,
-    seen: Mutex<SeenTokens>,
+    seen_tokens: Mutex<SeenTokens>,
 }
 
 #[derive(Clone, Debug)]
@@ -71,25 +71,25 @@ pub(crate) struct Settings {
 impl Engine {
     pub(crate) fn new(backend: Arc<dyn Backend>, settings: Settings) -> Self {
         let mut caps = backend.capabilities();
-        let has_places = caps.order == Order::Fifo;
+        let has_server_queue = caps.order == Order::Fifo;
         if settings.local_handovers > 0 {
             // Those of this process pass by those of others, who came before.
             caps.order = Order::PerProcess;
         }
         Self {
             caps,
-            has_places,
+            has_server_queue,
             backend,
-            usual_terms: Arc::default(),
-            lines: Arc::default(),
-            wheel: Arc::default(),
+            default_policy: Arc::default(),
+            queues: Arc::default(),
+            schedule: Arc::default(),
             executor: OnceLock::new(),
             pending: Arc::new(Semaphore::new(settings.max_pending)),
-            cleaners: Semaphore::new(MAX_CLEANERS),
-            repeated: Arc::default(),
+            release_turns: Semaphore::new(MAX_RELEASES),
+            repeated_releases: Arc::default(),
             tasks: TaskTracker::new(),
             closing: SetOnce::new(),
-            seen: Mutex::default(),
+            seen_tokens: Mutex::default(),
             settings,
         }
     }
@@ -183,16 +183,18 @@ impl Engine {
     }
 
     /// Can a hold be kept on these terms?
-    pub(crate) fn check_terms(
+    pub(crate) fn check_policy(
         &self,
-        terms: &Terms,
+        policy: &HoldPolicy,
         ttl: Duration,
         kind: HoldKind,
     ) -> Result<(), Error> {
         let max = self.settings.max_ttl;
         let keeps_by_itself = self.caps.minimum_hold == Support::Present;
-        match (terms.min_hold, terms.renewal.limit()) {
-            (Some(min_hold), _) if min_hold > ttl && terms.renewal.is_off() && !keeps_by_itself => {
+        match (policy.min_hold, policy.renewal.limit()) {
+            (Some(min_hold), _)
+                if min_hold > ttl && policy.renewal.is_off() && !keeps_by_itself =>
+            {
                 let message = format!(
                     "a minimum hold of {min_hold:?} outlasts the ttl of {ttl:?}, which is not to be renewed"
                 );
@@ -231,16 +233,16 @@ impl Engine {
 
     /// False if this token of this lock, or a higher one, was seen before.
     pub(crate) fn has_grown(&self, name: &LockName, token: FencingToken) -> bool {
-        self.saw(name, token).is_none_or(|before| token > before)
+        self.observe(name, token).is_none_or(|before| token > before)
     }
 
     /// False if a higher token of this lock was seen before. The same one is the same grant.
     pub(crate) fn has_not_shrunk(&self, name: &LockName, token: FencingToken) -> bool {
-        self.saw(name, token).is_none_or(|before| token >= before)
+        self.observe(name, token).is_none_or(|before| token >= before)
     }
 
-    fn saw(&self, name: &LockName, token: FencingToken) -> Option<FencingToken> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner).raise(name, token)
+    fn observe(&self, name: &LockName, token: FencingToken) -> Option<FencingToken> {
+        self.seen_tokens.lock().unwrap_or_else(PoisonError::into_inner).raise(name, token)
     }
 
     /// Says what was being done, where.
@@ -258,7 +260,7 @@ impl Drop for Engine {
     fn drop(&mut self) {
         let executor = self.executor.get().cloned().or_else(|| self.given());
         match executor.is_some_and(|it| it.is_gone()) {
-            false => self.wheel.stop(),
+            false => self.schedule.stop(),
             // Its descriptors are the parent's as well: it is never dropped in a fork.
             true => std::mem::forget(Arc::clone(&self.backend)),
         }
@@ -309,24 +311,24 @@ mod tests {
 
     #[test]
     fn a_token_may_stay_or_grow_but_not_shrink() {
-        let mut seen = SeenTokens::default();
+        let mut seen_tokens = SeenTokens::default();
         let (a, token) = (LockName::new("a").unwrap(), FencingToken::from_u64);
-        assert_eq!(seen.raise(&a, token(2)), None);
-        assert_eq!(seen.raise(&a, token(2)), Some(token(2)));
-        assert_eq!(seen.raise(&a, token(1)), Some(token(2)));
-        assert_eq!(seen.raise(&a, token(3)), Some(token(2)));
+        assert_eq!(seen_tokens.raise(&a, token(2)), None);
+        assert_eq!(seen_tokens.raise(&a, token(2)), Some(token(2)));
+        assert_eq!(seen_tokens.raise(&a, token(1)), Some(token(2)));
+        assert_eq!(seen_tokens.raise(&a, token(3)), Some(token(2)));
         // Nor does a name that is remembered among the old ones.
-        seen.old = std::mem::take(&mut seen.young);
-        assert_eq!(seen.raise(&a, token(1)), Some(token(3)));
-        assert_eq!(seen.raise(&a, token(2)), Some(token(3)));
+        seen_tokens.old = std::mem::take(&mut seen_tokens.young);
+        assert_eq!(seen_tokens.raise(&a, token(1)), Some(token(3)));
+        assert_eq!(seen_tokens.raise(&a, token(2)), Some(token(3)));
     }
 
     #[test]
     fn a_million_names_leave_two_generations() {
-        let mut seen = SeenTokens::default();
+        let mut seen_tokens = SeenTokens::default();
         for i in 0..1_000_000_u64 {
-            seen.raise(&LockName::new(i.to_string()).unwrap(), FencingToken::from_u64(i));
+            seen_tokens.raise(&LockName::new(i.to_string()).unwrap(), FencingToken::from_u64(i));
         }
-        assert!(seen.young.len() + seen.old.len() <= 2 * SeenTokens::GENERATION);
+        assert!(seen_tokens.young.len() + seen_tokens.old.len() <= 2 * SeenTokens::GENERATION);
     }
 }

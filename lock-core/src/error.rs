@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::backend::{Effect, Fault, FaultKind};
-use crate::carry::Interrupted;
+use crate::finish_on_drop::Interrupted;
 use crate::name::LockName;
 
 type Source = Arc<dyn std::error::Error + Send + Sync>;
@@ -175,7 +175,7 @@ impl Error {
         self
     }
 
-    pub(crate) fn gone_in(mut self, bound: Option<Duration>) -> Self {
+    pub(crate) fn with_free_within(mut self, bound: Option<Duration>) -> Self {
         self.0.free_within = bound;
         self
     }

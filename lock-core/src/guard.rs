@@ -11,16 +11,16 @@ use tokio::runtime::Handle;
 use tokio::sync::{OwnedMutexGuard, oneshot};
 
 use crate::backend::{Effect, HoldKind, Ticket};
-use crate::bequest::Bequest;
-use crate::carry::{Carried, Interrupted};
 use crate::clock::Moment;
 use crate::error::{Error, ErrorKind};
-use crate::hold::{Hold, Loss, OnWire, Parting, Wire};
-use crate::keeper::{Farewell, too_slow};
+use crate::finish_on_drop::{FinishOnDrop, Interrupted};
+use crate::handover::Handover;
+use crate::hold::{ClaimState, Hold, Loss, ReleaseOnDrop, RenewingClaim};
+use crate::keeper::{ReleaseOutcome, too_slow};
 use crate::name::LockName;
 use crate::owner::OwnerId;
+use crate::renewer;
 use crate::token::FencingToken;
-use crate::wheel;
 
 /// A held lock. Released when dropped; [`release`](Self::release) also tells whether it was still
 /// held.
@@ -63,7 +63,7 @@ impl LockGuard {
     /// holder only; [`break_lock`](crate::Locker::break_lock) of the same locker knows both.
     #[must_use]
     pub fn owner(&self) -> &OwnerId {
-        &self.hold().tenure.owner
+        &self.hold().holder.owner
     }
 
     /// The number to send along with each write, higher than that of every earlier holder. `None`
@@ -223,11 +223,11 @@ impl LockGuard {
         let Some(hold) = self.hold.take() else {
             return Ok(());
         };
-        hold.guard_is_gone();
+        hold.guard_dropped();
         if hold.loss().is_some() {
             return Err(hold.loss_error("release"));
         }
-        if Bequest::leave(&hold) {
+        if Handover::offer(&hold) {
             // Who waits goes first: whatever our caller does next is nothing that the heir has to wait for.
             tokio::task::yield_now().await;
             return Ok(());
@@ -236,28 +236,28 @@ impl LockGuard {
         let (tasks, runtime) = hold.engine.background();
         // Renewed until then, so its end is not left to a caller that may hang.
         let is_kept_here = hold.kept_here_until().is_some();
-        let parting = Parting::begin(&hold);
-        let parting = async move {
-            let Some(mut leaving) = parting.leave().await else {
+        let ending = ReleaseOnDrop::begin(&hold);
+        let ending = async move {
+            let Some(mut release) = ending.ended().await else {
                 return Err(hold.loss_error("release"));
             };
-            match leaving.insist().await {
-                Ok(Farewell::Released) => Ok(()),
-                Ok(Farewell::NotHeld) => Err(Error::new(
+            match release.release_with_timeout().await {
+                Ok(ReleaseOutcome::Released) => Ok(()),
+                Ok(ReleaseOutcome::NotHeld) => Err(Error::new(
                     ErrorKind::NotHeld,
                     "the backend says that it was not held by us any more",
                 )),
-                Ok(Farewell::Gone) => Err(gone()),
+                Ok(ReleaseOutcome::Gone) => Err(gone()),
                 Err(fault) => {
-                    let bound = leaving.free_within(&fault);
-                    hold.engine.spawn(leaving.persist());
-                    Err(Error::from_fault(fault).applied(Effect::Unknown).gone_in(bound))
+                    let bound = release.free_within(&fault);
+                    hold.engine.spawn(release.release_until_expiry());
+                    Err(Error::from_fault(fault).applied(Effect::Unknown).with_free_within(bound))
                 }
             }
         };
         let parted = match is_kept_here {
-            true => tasks.spawn_on(parting, &runtime).await.map_err(|_| Interrupted),
-            false => Carried::new(parting, None, tasks, runtime).await,
+            true => tasks.spawn_on(ending, &runtime).await.map_err(|_| Interrupted),
+            false => FinishOnDrop::new(ending, None, tasks, runtime).await,
         };
         parted
             .unwrap_or_else(|interrupted| Err(Error::interrupted(interrupted)))
@@ -278,10 +278,10 @@ impl LockGuard {
     /// Dropping the future releases the lock, as dropping the guard does.
     pub async fn detach(mut self) -> Result<Detached, Error> {
         let hold = Arc::clone(self.hold());
-        let Some(mut wire) = self.wire().await else {
+        let Some(mut claim_state) = self.claim_state().await else {
             return Err(hold.loss_error("detach"));
         };
-        if wire.claim.hold != HoldKind::Detached {
+        if claim_state.claim.hold != HoldKind::Detached {
             let error =
                 Error::new(ErrorKind::Unsupported, "it was not asked for as a detachable lock");
             return Err(hold.engine.explain(error, "detach", Some(&hold.name)));
@@ -290,11 +290,11 @@ impl LockGuard {
             return Err(hold.loss_error("detach"));
         }
         self.hold = None;
-        hold.leave_line();
-        wire.claim.ticket = None;
+        hold.leave_queue();
+        claim_state.claim.ticket = None;
         Ok(Detached {
             name: hold.name.clone(),
-            owner: hold.tenure.owner,
+            owner: hold.holder.owner,
             token: hold.token,
             ttl: hold.ttl,
         })
@@ -307,18 +307,18 @@ impl LockGuard {
     ///
     /// Dropping the future changes nothing.
     pub async fn ticket(&self) -> Option<Ticket> {
-        self.wire().await?.claim.ticket.clone()
+        self.claim_state().await?.claim.ticket.clone()
     }
 
     /// Waits for the end of the verb that is under way. `None` if the lock is lost: its release has the
     /// wire then, and is repeated for as long as the lease lasts. Within the executor, whose tasks wake
     /// this one.
-    async fn wire(&self) -> Option<OwnedMutexGuard<Wire>> {
+    async fn claim_state(&self) -> Option<OwnedMutexGuard<ClaimState>> {
         let hold = self.hold();
         if hold.loss().is_some() {
             return None;
         }
-        Some(hold.engine.executor().within(Arc::clone(&hold.wire).lock_owned()).await)
+        Some(hold.engine.executor().within(Arc::clone(&hold.claim_state).lock_owned()).await)
     }
 
     async fn renew(&self, ttl: Duration, doing: &'static str) -> Result<(), Error> {
@@ -349,16 +349,16 @@ async fn renew_now(
     gone: oneshot::Receiver<()>,
 ) -> Result<(), Error> {
     let engine = Arc::clone(&hold.engine);
-    let wire = tokio::select! {
+    let claim_state = tokio::select! {
         biased;
         // Nothing was sent: nothing has to come to its end.
         _ = gone => return Ok(()),
-        wire = Arc::clone(&hold.wire).lock_owned() => wire,
+        claim_state = Arc::clone(&hold.claim_state).lock_owned() => claim_state,
     };
-    let mut wires = [OnWire::new(Arc::clone(&hold), wire)];
+    let mut claim_states = [RenewingClaim::new(Arc::clone(&hold), claim_state)];
     // An answer that leaves too little of the lease is asked for once more.
-    let is_enough =
-        ask(&hold, &mut wires, ttl, doing).await? || ask(&hold, &mut wires, ttl, doing).await?;
+    let is_enough = ask(&hold, &mut claim_states, ttl, doing).await?
+        || ask(&hold, &mut claim_states, ttl, doing).await?;
     match is_enough {
         true => Ok(()),
         false => Err(engine.explain(too_slow(), doing, Some(&hold.name))),
@@ -368,7 +368,7 @@ async fn renew_now(
 /// Renews once. Returns whether the answer leaves enough of the lease.
 async fn ask(
     hold: &Arc<Hold>,
-    wires: &mut [OnWire; 1],
+    claim_states: &mut [RenewingClaim; 1],
     ttl: Duration,
     doing: &'static str,
 ) -> Result<bool, Error> {
@@ -380,12 +380,12 @@ async fn ask(
         biased;
         // Lost meanwhile, perhaps with its runtime: no answer counts any more.
         _ = hold.ended.wait() => Vec::new(),
-        answers = wheel::renew(engine, wires, Some(ttl), engine.settings.timeout) => answers,
+        answers = renewer::renew(engine, claim_states, Some(ttl), engine.settings.timeout) => answers,
     };
     let Some(answer) = answers.into_iter().next() else {
         return Err(hold.loss_error(doing));
     };
-    let renewed = hold.renewed(&mut wires[0].claim, Some(ttl), answer);
+    let renewed = hold.renewed(&mut claim_states[0].claim, Some(ttl), answer);
     renewed.map_err(|fault| match fault {
         Some(fault) => engine.explain(Error::from_fault(fault), doing, Some(&hold.name)),
         None => hold.loss_error(doing),
@@ -410,19 +410,19 @@ impl Drop for LockGuard {
         match Handle::try_current() {
             Err(error) if error.is_thread_local_destroyed() => {
                 let engine = Arc::clone(&hold.engine);
-                engine.spawn(async move { let_go(&hold) });
+                engine.spawn(async move { release_or_hand_over(&hold) });
             }
-            _ => let_go(&hold),
+            _ => release_or_hand_over(&hold),
         }
     }
 }
 
 /// Releases the lock in the background, or leaves it to the next waiter.
-fn let_go(hold: &Arc<Hold>) {
-    hold.guard_is_gone();
+fn release_or_hand_over(hold: &Arc<Hold>) {
+    hold.guard_dropped();
     // A lost lock is let go by whoever noticed the loss.
-    if hold.loss().is_none() && !Bequest::leave(hold) {
-        hold.part();
+    if hold.loss().is_none() && !Handover::offer(hold) {
+        hold.release_in_background();
     }
 }
 

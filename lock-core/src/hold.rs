@@ -13,17 +13,17 @@ use tokio::runtime::Handle;
 use tokio::sync::{OwnedMutexGuard, SetOnce, oneshot};
 
 use crate::backend::{Claim, Fault, Grant, Lease, LeaseLimit, Renewal};
-use crate::bequest::Wish;
 use crate::capabilities::Support;
 use crate::clock::{Moment, sleep_until};
 use crate::engine::Engine;
 use crate::entropy;
 use crate::error::{Error, ErrorKind};
 use crate::executor::shield;
-use crate::keeper::Leaving;
-use crate::line::Place;
+use crate::handover::HandoverKey;
+use crate::keeper::PendingRelease;
+use crate::local_queue::QueueHead;
+use crate::loss_watch::{self, WATCHED_AFTER};
 use crate::name::LockName;
-use crate::notice::{self, LISTENED_FOR_AFTER};
 use crate::owner::OwnerId;
 use crate::runtime_probe::RuntimeProbe;
 use crate::token::FencingToken;
@@ -142,22 +142,22 @@ impl fmt::Debug for RenewalPolicy {
 
 /// How one hold is to be kept.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Terms {
+pub(crate) struct HoldPolicy {
     pub(crate) renewal: RenewalPolicy,
     pub(crate) min_hold: Option<Duration>,
 }
 
-impl Terms {
+impl HoldPolicy {
     /// Returns these terms for an acquisition on the runtime of the caller.
-    pub(crate) fn here(self: &Arc<Self>) -> Result<Arc<Self>, Error> {
+    pub(crate) fn for_caller(self: &Arc<Self>) -> Result<Arc<Self>, Error> {
         let Some(limit) = self.renewal.responds_within else { return Ok(Arc::clone(self)) };
         let Ok(runtime) = Handle::try_current() else {
             let message = "the policy asks for a runtime that responds, and there is none here";
             return Err(Error::new(ErrorKind::Invalid, message));
         };
-        let mut terms = Self::clone(self);
-        terms.renewal.runtime = Some(Arc::new(RuntimeProbe::new(runtime, limit)));
-        Ok(Arc::new(terms))
+        let mut policy = Self::clone(self);
+        policy.renewal.runtime = Some(Arc::new(RuntimeProbe::new(runtime, limit)));
+        Ok(Arc::new(policy))
     }
 }
 
@@ -167,100 +167,100 @@ pub(crate) struct Hold {
     pub(crate) name: LockName,
     pub(crate) token: Option<FencingToken>,
     pub(crate) ttl: Duration,
-    pub(crate) terms: Arc<Terms>,
-    pub(crate) tenure: Tenure,
+    pub(crate) policy: Arc<HoldPolicy>,
+    pub(crate) holder: HolderInfo,
     /// Invariant: a verb of this claim is on the wire only while its sender holds this lock.
-    pub(crate) wire: Arc<tokio::sync::Mutex<Wire>>,
+    pub(crate) claim_state: Arc<tokio::sync::Mutex<ClaimState>>,
     pub(crate) ended: SetOnce<Loss>,
     /// Of all grants of the claim.
     limit: Option<LeaseLimit>,
     /// Our head of the line inside this process.
-    place: Mutex<Option<Place>>,
-    state: Mutex<State>,
+    head: Mutex<Option<QueueHead>>,
+    state: Mutex<HoldState>,
 }
 
 /// Whose hold it is, and how it came to be.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Tenure {
+pub(crate) struct HolderInfo {
     pub(crate) owner: OwnerId,
     /// When the grant arrived here. The server may have made it earlier, and never later.
-    pub(crate) won_at: Moment,
+    pub(crate) granted_at: Moment,
     /// How often the lock was handed over in this process since the backend gave it to the claim.
     pub(crate) handed_over: u8,
     /// The backend handed the lock over to a claim that waited for it.
     pub(crate) pushed: bool,
 }
 
-impl Tenure {
+impl HolderInfo {
     /// Of the claim that the backend gave the lock to, just now.
     pub(crate) fn first(owner: OwnerId) -> Self {
-        Self { owner, won_at: Moment::now(), handed_over: 0, pushed: false }
+        Self { owner, granted_at: Moment::now(), handed_over: 0, pushed: false }
     }
 
     /// From now on.
     pub(crate) fn next(&self, owner: OwnerId) -> Self {
         let handed_over = self.handed_over.saturating_add(1);
-        Self { owner, won_at: Moment::now(), handed_over, pushed: false }
+        Self { owner, granted_at: Moment::now(), handed_over, pushed: false }
     }
 }
 
 /// What goes into the verbs of a claim. The claim may have been another holder's before.
 #[derive(Clone, Debug)]
-pub(crate) struct Wire {
+pub(crate) struct ClaimState {
     pub(crate) claim: Claim,
     /// An attempt of the claim went unanswered and may still land.
-    pub(crate) uncertain: bool,
+    pub(crate) late_attempt: bool,
     /// When the lease ends at the latest if the renewals that went unanswered were applied.
-    pub(crate) may_end: Option<Moment>,
+    pub(crate) latest_expiry: Option<Moment>,
     /// The last renewal has not been answered: nobody knows whether the claim still holds the lock.
-    pub(crate) doubtful: bool,
+    pub(crate) renewal_unknown: bool,
 }
 
-impl Wire {
-    pub(crate) fn new(claim: Claim, uncertain: bool) -> Self {
-        Self { claim, uncertain, may_end: None, doubtful: false }
+impl ClaimState {
+    pub(crate) fn new(claim: Claim, late_attempt: bool) -> Self {
+        Self { claim, late_attempt, latest_expiry: None, renewal_unknown: false }
     }
 }
 
 /// The wire of a hold while a renewal is under way there.
-pub(crate) struct OnWire {
+pub(crate) struct RenewingClaim {
     pub(crate) hold: Arc<Hold>,
     /// `None` only while it is dropped.
-    wire: Option<OwnedMutexGuard<Wire>>,
+    claim_state: Option<OwnedMutexGuard<ClaimState>>,
 }
 
-impl OnWire {
-    pub(crate) fn new(hold: Arc<Hold>, wire: OwnedMutexGuard<Wire>) -> Self {
-        Self { hold, wire: Some(wire) }
+impl RenewingClaim {
+    pub(crate) fn new(hold: Arc<Hold>, claim_state: OwnedMutexGuard<ClaimState>) -> Self {
+        Self { hold, claim_state: Some(claim_state) }
     }
 }
 
-impl Deref for OnWire {
-    type Target = Wire;
+impl Deref for RenewingClaim {
+    type Target = ClaimState;
 
-    fn deref(&self) -> &Wire {
-        self.wire.as_ref().expect("there until it is dropped")
+    fn deref(&self) -> &ClaimState {
+        self.claim_state.as_ref().expect("there until it is dropped")
     }
 }
 
-impl DerefMut for OnWire {
-    fn deref_mut(&mut self) -> &mut Wire {
-        self.wire.as_mut().expect("there until it is dropped")
+impl DerefMut for RenewingClaim {
+    fn deref_mut(&mut self) -> &mut ClaimState {
+        self.claim_state.as_mut().expect("there until it is dropped")
     }
 }
 
-impl Drop for OnWire {
+impl Drop for RenewingClaim {
     /// Also with the runtime that renews, before any answer. The wire is unlocked first: whichever of
     /// this and the hold's leave comes second drops the ticket.
     fn drop(&mut self) {
         self.hold.renew_if_unanswered();
-        self.wire = None;
+        self.claim_state = None;
         self.hold.drop_ticket_if_abandoned();
     }
 }
 
 #[derive(Debug)]
-struct State {
+struct HoldState {
     /// When we give up by ourselves. `None`: no lease, the process' life is the bound.
     deadline: Option<Moment>,
     /// The lease that was acknowledged for the longest time, as we count it: from then, until it ends on the
@@ -277,7 +277,7 @@ struct State {
     /// The probe has said no: nothing is renewed any more.
     refused: bool,
     /// Somebody is to listen for notices from the backend, and does not do so yet.
-    unheard: bool,
+    unwatched: bool,
     /// Nobody is going to let the claim go any more: its runtime is gone.
     abandoned: bool,
     /// The guard was dropped or released: nothing runs under the lock any more.
@@ -291,29 +291,29 @@ struct State {
 impl Hold {
     pub(crate) fn new(
         engine: Arc<Engine>,
-        terms: Arc<Terms>,
-        wire: Wire,
-        place: Option<Place>,
+        policy: Arc<HoldPolicy>,
+        claim_state: ClaimState,
+        head: Option<QueueHead>,
         grant: &Grant,
-        tenure: Tenure,
+        holder: HolderInfo,
     ) -> Arc<Self> {
         // The claim asked before its grant. An heir asked now, and its grant is older.
-        let asked_at = if tenure.handed_over == 0 { grant.since } else { tenure.won_at };
-        let asked = Grant::new(Lease::For(wire.claim.ttl), asked_at);
+        let asked_at = if holder.handed_over == 0 { grant.since } else { holder.granted_at };
+        let asked = Grant::new(Lease::For(claim_state.claim.ttl), asked_at);
         // A minimum hold that is kept here needs the lock until its release is sent.
-        let kept_here = terms.min_hold.filter(|_| engine.caps.minimum_hold != Support::Present);
-        let kept_until = kept_here.map(|kept| tenure.won_at + kept + engine.settings.timeout);
+        let kept_here = policy.min_hold.filter(|_| engine.caps.minimum_hold != Support::Present);
+        let kept_until = kept_here.map(|kept| holder.granted_at + kept + engine.settings.timeout);
         let asked_until = Self::deadline_of(&engine, &asked).max(kept_until);
         let hold = Arc::new(Self {
-            name: wire.claim.name.clone(),
+            name: claim_state.claim.name.clone(),
             token: grant.token,
-            ttl: wire.claim.ttl,
-            tenure,
-            wire: Arc::new(tokio::sync::Mutex::new(wire)),
+            ttl: claim_state.claim.ttl,
+            holder,
+            claim_state: Arc::new(tokio::sync::Mutex::new(claim_state)),
             ended: SetOnce::new(),
             limit: grant.limit.clone(),
-            place: Mutex::new(place),
-            state: Mutex::new(State {
+            head: Mutex::new(head),
+            state: Mutex::new(HoldState {
                 deadline: None,
                 leased_at: grant.since,
                 lease_ends: None,
@@ -321,14 +321,14 @@ impl Hold {
                 asked_until,
                 interval: Duration::MAX,
                 refused: false,
-                unheard: engine.caps.loss_push == Support::Present,
+                unwatched: engine.caps.loss_push == Support::Present,
                 abandoned: false,
                 guard_gone: false,
                 kept_for_guard: None,
                 slot: None,
             }),
             engine,
-            terms,
+            policy,
         });
         hold.extend_to(grant, Some(hold.ttl));
         hold
@@ -411,35 +411,35 @@ impl Hold {
             tracing::warn!(
                 lock.name = %self.name,
                 lock.backend = self.engine.caps.backend,
-                lock.owner = %self.tenure.owner.short(),
+                lock.owner = %self.holder.owner.short(),
                 lock.token = self.token.map(FencingToken::as_u64),
                 lock.reason = %loss,
                 "lost"
             );
-            if let Some(place) = &*self.place() {
-                place.is_lost();
+            if let Some(head) = &*self.head() {
+                head.set_unknown();
             }
-            let parting = Parting(Arc::clone(self));
+            let ending = ReleaseOnDrop(Arc::clone(self));
             let from = Moment::now();
             self.engine.spawn(async move {
                 if loss != Loss::NotHeld {
-                    parting.0.let_holder_learn(from).await;
+                    ending.0.let_holder_learn(from).await;
                 }
-                let keep_until = parting.0.kept_by_server_until();
-                Leaving::of(&parting.0, keep_until).await.persist().await;
+                let keep_until = ending.0.kept_by_server_until();
+                PendingRelease::of(&ending.0, keep_until).await.release_until_expiry().await;
             });
         }
     }
 
     /// Waits until the margin after `from` has passed, or the guard is gone.
     async fn let_holder_learn(&self, from: Moment) {
-        let (keeper, gone) = oneshot::channel();
+        let (sender, gone) = oneshot::channel();
         {
             let mut state = self.state();
             if state.guard_gone {
                 return;
             }
-            state.kept_for_guard = Some(keeper);
+            state.kept_for_guard = Some(sender);
         }
         let lease = match self.acknowledged().lease {
             Lease::For(lease) => lease.max(self.ttl),
@@ -453,56 +453,56 @@ impl Hold {
     }
 
     /// Nothing runs under the lock any more: if it is lost, nothing has to wait for the holder.
-    pub(crate) fn guard_is_gone(&self) {
-        let keeper = {
+    pub(crate) fn guard_dropped(&self) {
+        let sender = {
             let mut state = self.state();
             state.guard_gone = true;
             state.kept_for_guard.take()
         };
-        drop(keeper);
+        drop(sender);
     }
 
     /// Lets the claim go in the background.
-    pub(crate) fn part(self: &Arc<Self>) {
-        let parting = Parting::begin(self);
+    pub(crate) fn release_in_background(self: &Arc<Self>) {
+        let ending = ReleaseOnDrop::begin(self);
         self.engine.spawn(async move {
-            if let Some(leaving) = parting.leave().await {
-                leaving.persist().await;
+            if let Some(release) = ending.ended().await {
+                release.release_until_expiry().await;
             }
         });
     }
 
-    pub(crate) fn leave_line(&self) {
-        drop(self.take_place());
+    pub(crate) fn leave_queue(&self) {
+        drop(self.take_head());
     }
 
     /// Tells those who wait behind us in this process that the release is sent.
-    pub(crate) fn asks(&self) {
-        if let Some(place) = &*self.place() {
-            place.asks(Some(Moment::now()));
+    pub(crate) fn note_request(&self) {
+        if let Some(head) = &*self.head() {
+            head.set_unanswered_since(Some(Moment::now()));
         }
     }
 
-    pub(crate) fn take_place(&self) -> Option<Place> {
-        self.place().take()
+    pub(crate) fn take_head(&self) -> Option<QueueHead> {
+        self.head().take()
     }
 
-    /// Whether somebody waits behind us in this process, and all who do ask for `wish`.
-    pub(crate) fn is_awaited_for(&self, wish: Wish) -> bool {
-        self.place().as_ref().is_some_and(|place| place.is_awaited_for(wish))
+    /// Whether somebody waits behind us in this process, and all who do ask for `key`.
+    pub(crate) fn all_waiters_want(&self, key: HandoverKey) -> bool {
+        self.head().as_ref().is_some_and(|head| head.all_waiters_want(key))
     }
 
-    fn place(&self) -> MutexGuard<'_, Option<Place>> {
-        self.place.lock().unwrap_or_else(PoisonError::into_inner)
+    fn head(&self) -> MutexGuard<'_, Option<QueueHead>> {
+        self.head.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Drops what the backend keeps with a claim that no task releases any more. A verb that is under
     /// way does so at its end.
     fn drop_ticket_if_abandoned(&self) {
         if self.state().abandoned
-            && let Ok(mut wire) = self.wire.try_lock()
+            && let Ok(mut claim_state) = self.claim_state.try_lock()
         {
-            wire.claim.ticket = None;
+            claim_state.claim.ticket = None;
         }
     }
 
@@ -510,14 +510,14 @@ impl Hold {
     pub(crate) fn end(&self, why: Loss) -> bool {
         let first = self.ended.set(why).is_ok();
         if first {
-            self.engine.wheel.remove(self);
+            self.engine.schedule.remove(self);
         }
         first
     }
 
     /// What is left of the minimum hold.
     pub(crate) fn not_before(&self) -> Option<Moment> {
-        let until = self.tenure.won_at + self.terms.min_hold?;
+        let until = self.holder.granted_at + self.policy.min_hold?;
         (!until.has_passed()).then_some(until)
     }
 
@@ -627,13 +627,13 @@ impl Hold {
         self.reschedule();
     }
 
-    fn is_to_be_renewed(&self, state: &State) -> bool {
+    fn is_to_be_renewed(&self, state: &HoldState) -> bool {
         let falls_short = state.deadline.is_some() && state.deadline < state.asked_until;
-        !state.refused && (falls_short || !self.terms.renewal.is_off())
+        !state.refused && (falls_short || !self.policy.renewal.is_off())
     }
 
     fn extend_to(self: &Arc<Self>, grant: &Grant, asked: Option<Duration>) {
-        let limit = self.terms.renewal.max_hold.map(|limit| self.tenure.won_at + limit);
+        let limit = self.policy.renewal.max_hold.map(|limit| self.holder.granted_at + limit);
         let mut state = self.state();
         if let Some(ttl) = asked {
             let asked = Grant::new(Lease::For(ttl), grant.since);
@@ -656,10 +656,10 @@ impl Hold {
             Lease::WhileProcessLives => {
                 state.leased_at = grant.since;
                 state.interval = sensible(self.ttl / 3);
-                state.deadline = state.asked_until.filter(|_| self.terms.renewal.is_off());
+                state.deadline = state.asked_until.filter(|_| self.policy.renewal.is_off());
             }
         }
-        if self.terms.renewal.is_off() && state.deadline.is_some() {
+        if self.policy.renewal.is_off() && state.deadline.is_some() {
             state.deadline = state.deadline.min(state.asked_until);
         }
         if let Some(limit) = limit {
@@ -678,13 +678,13 @@ impl Hold {
         if self.loss().is_some() {
             return false;
         }
-        if now >= self.listened_for_at() && std::mem::take(&mut self.state().unheard) {
-            notice::listen(Arc::clone(self));
+        if now >= self.watched_from() && std::mem::take(&mut self.state().unwatched) {
+            loss_watch::watch(Arc::clone(self));
         }
         let due = self.state().next_renewal.is_some_and(|due| due <= now);
         if due {
             self.state().next_renewal = None;
-            if self.terms.renewal.allows() {
+            if self.policy.renewal.allows() {
                 return true;
             }
             self.state().refused = true;
@@ -697,18 +697,18 @@ impl Hold {
     }
 
     /// Also if nothing is to be done for long: the wheel tells all its holds when its runtime ends.
-    pub(crate) fn next_look(&self) -> Moment {
+    pub(crate) fn next_check(&self) -> Moment {
         let state = self.state();
-        let listening = state.unheard.then(|| self.listened_for_at());
+        let listening = state.unwatched.then(|| self.watched_from());
         let deadline = state.deadline.map(|at| within_limit(at, self.limit.as_ref()));
         let next = earlier(earlier(state.next_renewal, deadline), listening);
         next.unwrap_or_else(|| Moment::now() + IDLE)
     }
 
     /// A claim that waited has listened until now: its wait goes on.
-    fn listened_for_at(&self) -> Moment {
-        let after = if self.tenure.pushed { Duration::ZERO } else { LISTENED_FOR_AFTER };
-        self.tenure.won_at + after
+    fn watched_from(&self) -> Moment {
+        let after = if self.holder.pushed { Duration::ZERO } else { WATCHED_AFTER };
+        self.holder.granted_at + after
     }
 
     /// Tells the wheel when to look at this hold next.
@@ -717,9 +717,10 @@ impl Hold {
             let mut state = self.state();
             // Kept aligned: a renewal that is looked at on the grid must be due on the grid.
             let interval = state.interval;
-            state.next_renewal = state.next_renewal.map(|at| self.engine.wheel.align(at, interval));
+            state.next_renewal =
+                state.next_renewal.map(|at| self.engine.schedule.align(at, interval));
         }
-        self.engine.wheel.schedule(self);
+        self.engine.schedule.update(self);
     }
 
     /// Where the wheel keeps this hold; for the wheel alone, under its own lock.
@@ -728,22 +729,22 @@ impl Hold {
     }
 
     fn reason_at_deadline(&self) -> Loss {
-        match self.terms.renewal.max_hold {
-            Some(limit) if (self.tenure.won_at + limit).has_passed() => Loss::HoldLimit,
+        match self.policy.renewal.max_hold {
+            Some(limit) if (self.holder.granted_at + limit).has_passed() => Loss::HoldLimit,
             _ => Loss::Expired,
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, HoldState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// A hold on its way out. However it is dropped, also unpolled by a runtime that shuts down, it takes
 /// the ticket and the place in line with it, and does not leave them to guards and signals.
-pub(crate) struct Parting(pub(crate) Arc<Hold>);
+pub(crate) struct ReleaseOnDrop(pub(crate) Arc<Hold>);
 
-impl Parting {
+impl ReleaseOnDrop {
     /// Ends a hold that is not lost: now, so that what comes after cannot make a loss of it; or at the end
     /// of the minimum hold where the backend cannot keep others out by itself.
     pub(crate) fn begin(hold: &Arc<Hold>) -> Self {
@@ -755,7 +756,7 @@ impl Parting {
 
     /// Ready once the hold has ended. `None` if it was lost meanwhile: then it is let go on account of
     /// that.
-    pub(crate) async fn leave(&self) -> Option<Leaving> {
+    pub(crate) async fn ended(&self) -> Option<PendingRelease> {
         let hold = &self.0;
         if hold.ended.get().is_none() {
             if let Some(until) = hold.kept_here_until() {
@@ -774,15 +775,17 @@ impl Parting {
             }
         }
         match hold.ended.get() {
-            Some(Loss::Released) => Some(Leaving::of(hold, hold.kept_by_server_until()).await),
+            Some(Loss::Released) => {
+                Some(PendingRelease::of(hold, hold.kept_by_server_until()).await)
+            }
             _ => None,
         }
     }
 }
 
-impl Drop for Parting {
+impl Drop for ReleaseOnDrop {
     fn drop(&mut self) {
-        self.0.leave_line();
+        self.0.leave_queue();
         self.0.state().abandoned = true;
         self.0.drop_ticket_if_abandoned();
     }
@@ -792,7 +795,7 @@ impl fmt::Debug for Hold {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Hold")
             .field("name", &self.name)
-            .field("owner", &self.tenure.owner)
+            .field("owner", &self.holder.owner)
             .field("token", &self.token)
             .field("ended", &self.ended.get())
             .finish_non_exhaustive()
@@ -833,7 +836,7 @@ mod tests {
     #[cfg(target_pointer_width = "64")]
     fn a_hold_is_small() {
         let hold = size_of::<Hold>();
-        let wire = size_of::<tokio::sync::Mutex<Wire>>();
-        assert!(hold + wire <= 448, "{hold} and {wire} bytes");
+        let claim_state = size_of::<tokio::sync::Mutex<ClaimState>>();
+        assert!(hold + claim_state <= 448, "{hold} and {claim_state} bytes");
     }
 }

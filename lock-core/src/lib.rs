@@ -46,9 +46,7 @@
 //! `lock.owner` is the first eight hex digits. No span or event holds an owner id or credentials.
 
 pub mod backend;
-mod bequest;
 mod capabilities;
-mod carry;
 pub mod clock;
 pub mod dial;
 mod engine;
@@ -56,20 +54,22 @@ mod entropy;
 mod error;
 mod executor;
 pub mod faults;
+mod finish_on_drop;
 mod guard;
+mod handover;
 mod hold;
 mod keeper;
 pub mod layer;
-mod line;
+mod local_queue;
 mod locker;
+mod loss_watch;
 mod memory;
 mod name;
-mod notice;
 mod owner;
+mod renewer;
 mod runtime_probe;
 mod token;
 pub mod url;
-mod wheel;
 
 pub use backend::{Backend, Effect};
 pub use capabilities::{

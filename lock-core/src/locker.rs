@@ -13,18 +13,18 @@ use crate::backend::{
     Renewal,
 };
 use crate::capabilities::{Capabilities, Requirements, Support};
-use crate::carry::Carried;
 use crate::clock::{Moment, sleep, sleep_until};
 use crate::engine::{Engine, Settings};
 use crate::error::{Error, ErrorKind};
 use crate::executor::Executor;
+use crate::finish_on_drop::FinishOnDrop;
 use crate::guard::{Detached, LockGuard, gone};
-use crate::hold::{Hold, RenewalPolicy, Tenure, Terms, Wire};
-use crate::keeper::{Caller, Farewell, Leaving, Seeker, too_slow};
+use crate::hold::{ClaimState, Hold, HoldPolicy, HolderInfo, RenewalPolicy};
+use crate::keeper::{Acquisition, PendingRelease, ReleaseOutcome, WaitProgress, too_slow};
 use crate::name::LockName;
 use crate::owner::{Label, OwnerId};
+use crate::renewer;
 use crate::token::FencingToken;
-use crate::wheel;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
@@ -127,7 +127,7 @@ impl Locker {
             engine: Arc::clone(&self.engine),
             name: name.try_into().map_err(Error::from)?,
             ttl: settings.default_ttl.unwrap_or_else(usual),
-            terms: Arc::clone(&self.engine.usual_terms),
+            policy: Arc::clone(&self.engine.default_policy),
             hold: HoldKind::Guarded,
         })
     }
@@ -151,18 +151,18 @@ impl Locker {
     pub async fn adopt(&self, detached: Detached) -> Result<LockGuard, Error> {
         let name = detached.name.clone();
         self.engine
-            .within(self.take_over(detached))
+            .within(self.adopt_detached(detached))
             .await
             .map_err(|error| self.engine.explain(error, "adopt", Some(&name)))
     }
 
-    async fn take_over(&self, detached: Detached) -> Result<LockGuard, Error> {
+    async fn adopt_detached(&self, detached: Detached) -> Result<LockGuard, Error> {
         let engine = &self.engine;
         let (claim, grant) = self.confirm(&detached).await?;
-        let wire = Wire::new(claim, true);
-        let terms = Arc::clone(&engine.usual_terms);
-        let tenure = Tenure::first(detached.owner);
-        let hold = Hold::new(Arc::clone(engine), terms, wire, None, &grant, tenure);
+        let claim_state = ClaimState::new(claim, true);
+        let policy = Arc::clone(&engine.default_policy);
+        let holder = HolderInfo::first(detached.owner);
+        let hold = Hold::new(Arc::clone(engine), policy, claim_state, None, &grant, holder);
         Ok(LockGuard::new(hold))
     }
 
@@ -212,18 +212,18 @@ impl Locker {
     /// Dropping the future leaves open whether the lock was released.
     pub async fn release_detached(&self, detached: &Detached) -> Result<(), Error> {
         self.engine
-            .within(self.let_go(detached))
+            .within(self.release_claim(detached))
             .await
             .map_err(|error| self.engine.explain(error, "release", Some(&detached.name)))
     }
 
-    async fn let_go(&self, detached: &Detached) -> Result<(), Error> {
+    async fn release_claim(&self, detached: &Detached) -> Result<(), Error> {
         let engine = &self.engine;
         self.demand(engine.caps.detached, "detached holds")?;
-        match Leaving::of_detached(engine, claim_of(detached)).insist().await {
-            Ok(Farewell::Released) => Ok(()),
-            Ok(Farewell::NotHeld) => Err(not_held()),
-            Ok(Farewell::Gone) => Err(gone()),
+        match PendingRelease::of_detached(engine, claim_of(detached)).release_with_timeout().await {
+            Ok(ReleaseOutcome::Released) => Ok(()),
+            Ok(ReleaseOutcome::NotHeld) => Err(not_held()),
+            Ok(ReleaseOutcome::Gone) => Err(gone()),
             Err(fault) => Err(Error::from_fault(fault).applied(Effect::Unknown)),
         }
     }
@@ -235,15 +235,16 @@ impl Locker {
         engine.check_ttl(detached.ttl)?;
         engine.check_open()?;
         // What its attempts left on the way is not known here.
-        let mut wire = Wire::new(claim_of(detached), true);
-        let wires = &mut [&mut wire];
-        let answer = wheel::renew(engine, wires, None, engine.settings.timeout).await.pop();
+        let mut claim_state = ClaimState::new(claim_of(detached), true);
+        let claim_states = &mut [&mut claim_state];
+        let answer =
+            renewer::renew(engine, claim_states, None, engine.settings.timeout).await.pop();
         let mut grant = match answer {
             // A later grant of the same owner is what an attempt of it has taken that was late. It keeps the
             // lock shut for nobody.
             Some(Ok(Renewal::Held(grant))) if is_later(grant.token, detached.token) => {
-                let leaving = Leaving::of_detached(engine, claim_of(detached));
-                engine.spawn(leaving.persist());
+                let release = PendingRelease::of_detached(engine, claim_of(detached));
+                engine.spawn(release.release_until_expiry());
                 return Err(not_held());
             }
             Some(Ok(Renewal::Held(grant))) => grant,
@@ -263,8 +264,8 @@ impl Locker {
                 "the fencing token is lower than one seen before; did the backend lose its data?";
             return Err(Error::new(ErrorKind::FenceRegressed, message));
         }
-        wire.claim.ticket.clone_from(&grant.ticket);
-        Ok((wire.claim, grant))
+        claim_state.claim.ticket.clone_from(&grant.ticket);
+        Ok((claim_state.claim, grant))
     }
 
     /// Who holds a lock, and how many wait. Takes nothing and disturbs nobody.
@@ -324,13 +325,13 @@ impl Locker {
         let explain = |error| self.engine.explain(error, "break", Some(name));
         self.demand(self.engine.caps.breaking, "break").map_err(explain)?;
         let verb = async {
-            let Some(heir) = self.engine.wheel.heir(name, expected) else {
+            let Some(successor) = self.engine.schedule.successor(name, expected) else {
                 return self.engine.backend.break_lock(name, expected).await;
             };
             // While this is under way, the lock is not left to the next one.
-            let wire = heir.wire.lock().await;
-            match heir.ended.get() {
-                None => self.engine.backend.break_lock(name, &wire.claim.owner).await,
+            let claim_state = successor.claim_state.lock().await;
+            match successor.ended.get() {
+                None => self.engine.backend.break_lock(name, &claim_state.claim.owner).await,
                 Some(_) => Ok(false),
             }
         };
@@ -533,7 +534,7 @@ pub struct Lock {
     engine: Arc<Engine>,
     name: LockName,
     ttl: Duration,
-    terms: Arc<Terms>,
+    policy: Arc<HoldPolicy>,
     hold: HoldKind,
 }
 
@@ -547,7 +548,7 @@ impl Lock {
 
     /// Whether and how long the lock is renewed. Default: at each third of the lease, for ever.
     pub fn renewal(mut self, policy: RenewalPolicy) -> Self {
-        Arc::make_mut(&mut self.terms).renewal = policy;
+        Arc::make_mut(&mut self.policy).renewal = policy;
         self
     }
 
@@ -560,7 +561,7 @@ impl Lock {
     /// holder for longer than its lease. An acquisition that is dropped keeps nobody out: without a
     /// guard there is no minimum.
     pub fn min_hold(mut self, min_hold: Duration) -> Self {
-        Arc::make_mut(&mut self.terms).min_hold = Some(min_hold);
+        Arc::make_mut(&mut self.policy).min_hold = Some(min_hold);
         self
     }
 
@@ -598,7 +599,7 @@ impl Lock {
     /// awaited in the background and undone. Do not keep the future without polling it: it keeps its
     /// place meanwhile, and those behind it wait.
     pub async fn acquire(&self) -> Result<LockGuard, Error> {
-        match self.seek(Waits::ForEver).await? {
+        match self.acquire_for(Waits::ForEver).await? {
             Some(guard) => Ok(guard),
             None => {
                 Err(self
@@ -618,7 +619,7 @@ impl Lock {
     ///
     /// A request on the wire is not cut: its outcome is awaited in the background and undone.
     pub async fn try_acquire(&self) -> Result<Option<LockGuard>, Error> {
-        self.seek(Waits::Not).await
+        self.acquire_for(Waits::Not).await
     }
 
     /// Waits for the lock for at most `wait`; `None` if somebody else had it all the time.
@@ -636,11 +637,11 @@ impl Lock {
     ///
     /// As [`acquire`](Self::acquire).
     pub async fn try_acquire_for(&self, wait: Duration) -> Result<Option<LockGuard>, Error> {
-        self.seek(if wait.is_zero() { Waits::Not } else { Waits::For(wait) }).await
+        self.acquire_for(if wait.is_zero() { Waits::Not } else { Waits::For(wait) }).await
     }
 
-    async fn seek(&self, waits: Waits) -> Result<Option<LockGuard>, Error> {
-        let caller = Arc::new(Caller::default());
+    async fn acquire_for(&self, waits: Waits) -> Result<Option<LockGuard>, Error> {
+        let progress = Arc::new(WaitProgress::default());
         let claim = self.claim(&waits);
         let span = tracing::debug_span!(
             "acquire",
@@ -650,18 +651,18 @@ impl Lock {
             lock.token = tracing::field::Empty,
             lock.outcome = tracing::field::Empty,
         );
-        let mut seeking = self.carry(claim, &waits, &caller)?;
+        let mut acquiring = self.start(claim, &waits, &progress)?;
         let interrupted = |interrupted| Err(Error::interrupted(interrupted));
         let result = async {
             match waits {
-                Waits::Not | Waits::ForEver => seeking.await.unwrap_or_else(interrupted),
+                Waits::Not | Waits::ForEver => acquiring.await.unwrap_or_else(interrupted),
                 Waits::For(wait) => {
                     tokio::select! {
                         biased;
-                        result = &mut seeking => result.unwrap_or_else(interrupted),
+                        result = &mut acquiring => result.unwrap_or_else(interrupted),
                         cut = Box::pin(self.engine.within(async {
                             sleep(wait).await;
-                            caller.cut(self.engine.settings.timeout).await
+                            progress.finish_wait(self.engine.settings.timeout).await
                         })) => cut.map(|()| None),
                     }
                 }
@@ -692,17 +693,17 @@ impl Lock {
     }
 
     /// Checks everything that can be checked before anything is sent.
-    fn carry(
+    fn start(
         &self,
         claim: Claim,
         waits: &Waits,
-        caller: &Arc<Caller>,
-    ) -> Result<Carried<Result<Option<LockGuard>, Error>>, Error> {
+        progress: &Arc<WaitProgress>,
+    ) -> Result<FinishOnDrop<Result<Option<LockGuard>, Error>>, Error> {
         let engine = &self.engine;
         let explain = |error| self.explain(error);
         engine.check_ttl(self.ttl).map_err(explain)?;
-        engine.check_terms(&self.terms, self.ttl, self.hold).map_err(explain)?;
-        let terms = self.terms.here().map_err(explain)?;
+        engine.check_policy(&self.policy, self.ttl, self.hold).map_err(explain)?;
+        let policy = self.policy.for_caller().map_err(explain)?;
         if self.hold == HoldKind::Detached && engine.caps.detached == Support::Absent {
             let message = format!("the {} backend has no detached holds", engine.caps.backend);
             return Err(explain(Error::new(ErrorKind::Unsupported, message)));
@@ -716,20 +717,20 @@ impl Lock {
                 format!("{} acquisitions are under way already", engine.settings.max_pending),
             ))
         })?;
-        let mut seeker = Seeker::new(
+        let mut acquisition = Acquisition::new(
             Arc::clone(engine),
             claim,
-            terms,
-            Arc::clone(caller),
+            policy,
+            Arc::clone(progress),
             !matches!(waits, Waits::Not),
             pending,
         );
-        let gone = Arc::clone(&caller.gone);
-        let seeking = async move {
-            let won = seeker.seek().await;
-            seeker.settle(won)
+        let gone = Arc::clone(&progress.gone);
+        let acquiring = async move {
+            let acquired = acquisition.run().await;
+            acquisition.finish(acquired)
         };
-        Ok(Carried::new(seeking, Some(gone), tasks, runtime))
+        Ok(FinishOnDrop::new(acquiring, Some(gone), tasks, runtime))
     }
 
     fn explain(&self, error: Error) -> Error {

@@ -49,7 +49,7 @@ impl FencingToken {
 
     /// The token of the one who takes over inside the same process, as the `nth` one after this token's
     /// holder.
-    pub(crate) fn of_heir(self, nth: u8) -> Self {
+    pub(crate) fn of_successor(self, nth: u8) -> Self {
         Self((self.0 >> LOCAL_BITS << LOCAL_BITS) + u64::from(nth))
     }
 

@@ -13,139 +13,141 @@ use tokio::sync::OwnedMutexGuard;
 
 use crate::backend::{Claim, Grant, HoldKind, Mode};
 use crate::clock::Moment;
-use crate::hold::{Hold, Loss, Tenure, Wire};
-use crate::keeper::Leaving;
+use crate::hold::{ClaimState, Hold, HolderInfo, Loss};
+use crate::keeper::PendingRelease;
 
 /// An heir starts with this part of the lease at least, so that a renewal has the time to be answered.
 const LEAST_PART_LEFT: u32 = 4;
 
 /// What a claim asks for: only who asks for the same can take a lock over from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Wish {
+pub(crate) struct HandoverKey {
     ttl: Duration,
     hold: HoldKind,
     mode: Mode,
 }
 
-impl Wish {
+impl HandoverKey {
     pub(crate) fn of(claim: &Claim) -> Self {
         Self { ttl: claim.ttl, hold: claim.hold, mode: claim.mode }
     }
 }
 
 /// A lock that its holder has left to the next one in its line. If nobody takes it, it is given back.
-pub(crate) struct Bequest(Option<Estate>);
+pub(crate) struct Handover(Option<EndedHold>);
 
-struct Estate {
+struct EndedHold {
     /// Of the one who has left: ended, but not lost.
     hold: Arc<Hold>,
-    wire: OwnedMutexGuard<Wire>,
+    claim_state: OwnedMutexGuard<ClaimState>,
 }
 
 /// A lock that was taken over: how it is held from here on.
-pub(crate) struct Inherited {
-    pub(crate) wire: Wire,
+pub(crate) struct TakenOver {
+    pub(crate) claim_state: ClaimState,
     pub(crate) grant: Grant,
-    pub(crate) tenure: Tenure,
+    pub(crate) holder: HolderInfo,
 }
 
-impl Bequest {
+impl Handover {
     /// Ends `hold`, which is not lost, and leaves its lock to who waits behind it in this process. False if that
     /// cannot be: then the lock has to be given back.
-    pub(crate) fn leave(hold: &Arc<Hold>) -> bool {
-        if hold.tenure.handed_over >= hold.engine.settings.local_handovers {
+    pub(crate) fn offer(hold: &Arc<Hold>) -> bool {
+        if hold.holder.handed_over >= hold.engine.settings.local_handovers {
             return false;
         }
         // Busy: a renewal is under way, and nobody knows yet what it will say.
-        let Ok(wire) = Arc::clone(&hold.wire).try_lock_owned() else {
+        let Ok(claim_state) = Arc::clone(&hold.claim_state).try_lock_owned() else {
             return false;
         };
-        let may_pass_on = wire.claim.hold == HoldKind::Guarded
-            && !wire.doubtful
-            && hold.is_awaited_for(Wish::of(&wire.claim))
+        let may_pass_on = claim_state.claim.hold == HoldKind::Guarded
+            && !claim_state.renewal_unknown
+            && hold.all_waiters_want(HandoverKey::of(&claim_state.claim))
             && hold.not_before().is_none()
-            && has_enough_left(hold, &wire);
+            && has_enough_left(hold, &claim_state);
         if !may_pass_on || !hold.end(Loss::Released) {
             return false;
         }
-        let Some(place) = hold.take_place() else {
+        let Some(head) = hold.take_head() else {
             return false;
         };
-        place.leave_to_the_next(Box::new(Self(Some(Estate { hold: Arc::clone(hold), wire }))));
+        head.hand_over(Box::new(Self(Some(EndedHold { hold: Arc::clone(hold), claim_state }))));
         true
     }
 
     /// Takes the lock over for `claim`, if it is of use to that.
-    pub(crate) fn accept(&mut self, claim: &Claim) -> Option<Inherited> {
-        let (tenure, grant) = self.0.as_ref()?.tenure_of(claim)?;
-        self.0.take().map(|estate| estate.pass_on(tenure, grant))
+    pub(crate) fn accept(&mut self, claim: &Claim) -> Option<TakenOver> {
+        let (holder, grant) = self.0.as_ref()?.holder_for(claim)?;
+        self.0.take().map(|ended| ended.take(holder, grant))
     }
 
     /// For who does not want it.
-    pub(crate) fn give_back(&mut self) -> Option<Leaving> {
-        self.0.take().map(Estate::leaving)
+    pub(crate) fn into_release(&mut self) -> Option<PendingRelease> {
+        self.0.take().map(EndedHold::release)
     }
 }
 
-impl Drop for Bequest {
+impl Drop for Handover {
     /// Nobody has come for it: it goes back.
     fn drop(&mut self) {
-        if let Some(estate) = self.0.take() {
-            let engine = Arc::clone(&estate.hold.engine);
-            engine.spawn(async move { estate.leaving().persist().await });
+        if let Some(ended) = self.0.take() {
+            let engine = Arc::clone(&ended.hold.engine);
+            engine.spawn(async move { ended.release().release_until_expiry().await });
         }
     }
 }
 
-impl fmt::Debug for Bequest {
+impl fmt::Debug for Handover {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Bequest").field(&self.0.as_ref().map(|estate| &estate.hold)).finish()
+        f.debug_tuple("Handover").field(&self.0.as_ref().map(|ended| &ended.hold)).finish()
     }
 }
 
-impl Estate {
+impl EndedHold {
     /// How `claim` would hold the lock, if it asks for what there is, and if it can be sure of it.
-    fn tenure_of(&self, claim: &Claim) -> Option<(Tenure, Grant)> {
-        let ours = &self.wire.claim;
+    fn holder_for(&self, claim: &Claim) -> Option<(HolderInfo, Grant)> {
+        let ours = &self.claim_state.claim;
         // Who came since it was left, or not in time.
-        if Wish::of(claim) != Wish::of(ours) || !has_enough_left(&self.hold, &self.wire) {
+        if HandoverKey::of(claim) != HandoverKey::of(ours)
+            || !has_enough_left(&self.hold, &self.claim_state)
+        {
             return None;
         }
-        let tenure = self.hold.tenure.next(claim.owner);
+        let holder = self.hold.holder.next(claim.owner);
         let mut grant = self.hold.acknowledged();
         grant.ticket.clone_from(&ours.ticket);
-        grant.token = self.hold.token.map(|token| token.of_heir(tenure.handed_over));
+        grant.token = self.hold.token.map(|token| token.of_successor(holder.handed_over));
         // A higher one was seen: somebody else has had the lock since.
         let has_grown =
             grant.token.is_none_or(|token| self.hold.engine.has_grown(&claim.name, token));
-        has_grown.then_some((tenure, grant))
+        has_grown.then_some((holder, grant))
     }
 
-    fn leaving(self) -> Leaving {
-        Leaving::of_hold(&self.hold, self.wire, None).already_told()
+    fn release(self) -> PendingRelease {
+        PendingRelease::of_hold(&self.hold, self.claim_state, None).already_reported()
     }
 
-    fn pass_on(mut self, tenure: Tenure, grant: Grant) -> Inherited {
-        let wire = self.wire.clone();
+    fn take(mut self, holder: HolderInfo, grant: Grant) -> TakenOver {
+        let claim_state = self.claim_state.clone();
         // The old one is only in the way of what the last holder of the ticket does.
-        self.wire.claim.ticket = None;
-        Inherited { wire, grant, tenure }
+        self.claim_state.claim.ticket = None;
+        TakenOver { claim_state, grant, holder }
     }
 }
 
 /// Returns true if enough of the acknowledged lease is left for a successor, and no more than it asked for. A
 /// short lease means that the lock should be free soon after a crash. A renewal without an answer may
 /// have prolonged the lease.
-fn has_enough_left(hold: &Hold, wire: &Wire) -> bool {
+fn has_enough_left(hold: &Hold, claim_state: &ClaimState) -> bool {
     let grant = hold.acknowledged();
-    let Some(lapses) = Hold::deadline_of_lease(&hold.engine, &grant) else {
+    let Some(expires) = Hold::deadline_of_lease(&hold.engine, &grant) else {
         return true;
     };
-    if !Hold::leaves_enough(&hold.engine, &grant, wire.claim.ttl) {
+    if !Hold::leaves_enough(&hold.engine, &grant, claim_state.claim.ttl) {
         return false;
     }
     let now = Moment::now();
-    let ends = hold.lease_ends().max(wire.may_end);
-    let lease = lapses.saturating_since(grant.since);
-    ends <= Some(now + wire.claim.ttl) && now + lease / LEAST_PART_LEFT <= lapses
+    let ends = hold.lease_ends().max(claim_state.latest_expiry);
+    let lease = expires.saturating_since(grant.since);
+    ends <= Some(now + claim_state.claim.ttl) && now + lease / LEAST_PART_LEFT <= expires
 }

@@ -9,41 +9,41 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::futures::Notified;
 use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 
-use crate::bequest::{Bequest, Wish};
 use crate::clock::Moment;
 use crate::error::Error;
+use crate::handover::{Handover, HandoverKey};
 use crate::name::LockName;
 
 /// The lines of one locker. A name has an entry only while somebody stands in its line.
 #[derive(Debug, Default)]
-pub(crate) struct Lines(Mutex<HashMap<LockName, Arc<Line>>>);
+pub(crate) struct LocalQueues(Mutex<HashMap<LockName, Arc<LocalQueue>>>);
 
 #[derive(Debug)]
-struct Line {
+struct LocalQueue {
     name: LockName,
     /// How many stand in it or look at it: changed by who has locked the lines.
-    visits: AtomicUsize,
-    /// One permit: who takes it is the head, until its [`Place`] is dropped.
-    head: Semaphore,
-    state: Mutex<State>,
+    tickets: AtomicUsize,
+    /// One permit: who takes it is the head, until its [`QueueHead`] is dropped.
+    permit: Semaphore,
+    state: Mutex<QueueState>,
     /// Notifies those who look at the line that the head has asked or learned something.
     changed: Notify,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    standing: Standing,
+struct QueueState {
+    status: HeadStatus,
     /// When the head has sent the request that has no answer yet.
-    asked_since: Option<Moment>,
+    unanswered_since: Option<Moment>,
     /// What those who wait for the permit ask for, and how many ask for the same.
-    waiting: Vec<(Wish, usize)>,
+    waiting: Vec<(HandoverKey, usize)>,
     /// What the head before has left to the next one. If nobody comes any more, it goes with the line.
-    bequest: Option<Box<Bequest>>,
+    handover: Option<Box<Handover>>,
 }
 
 /// What the head of a line has learned last. It outlives the head: the next one goes on from there.
 #[derive(Clone, Debug, Default)]
-pub(crate) enum Standing {
+pub(crate) enum HeadStatus {
     /// Nothing yet.
     #[default]
     Unknown,
@@ -55,105 +55,106 @@ pub(crate) enum Standing {
     Outage(Moment, Error),
 }
 
-impl Lines {
+impl LocalQueues {
     /// Looks at the line, without standing in it yet.
-    pub(crate) fn visit(self: &Arc<Self>, name: &LockName) -> Visit {
-        let mut lines = self.map();
-        let line = lines.entry(name.clone()).or_insert_with(|| Arc::new(Line::new(name.clone())));
-        line.visits.fetch_add(1, Ordering::Relaxed);
-        Visit { lines: Arc::clone(self), line: Arc::clone(line) }
+    pub(crate) fn ticket(self: &Arc<Self>, name: &LockName) -> QueueTicket {
+        let mut queues = self.map();
+        let queue =
+            queues.entry(name.clone()).or_insert_with(|| Arc::new(LocalQueue::new(name.clone())));
+        queue.tickets.fetch_add(1, Ordering::Relaxed);
+        QueueTicket { queues: Arc::clone(self), queue: Arc::clone(queue) }
     }
 
-    fn map(&self) -> MutexGuard<'_, HashMap<LockName, Arc<Line>>> {
+    fn map(&self) -> MutexGuard<'_, HashMap<LockName, Arc<LocalQueue>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Somebody who stands in a line, or looks at it.
 #[derive(Debug)]
-pub(crate) struct Visit {
-    lines: Arc<Lines>,
-    line: Arc<Line>,
+pub(crate) struct QueueTicket {
+    queues: Arc<LocalQueues>,
+    queue: Arc<LocalQueue>,
 }
 
-impl Visit {
-    /// Waits until this visitor, who asks for `wish`, is the head of the line.
+impl QueueTicket {
+    /// Waits until this visitor, who asks for `key`, is the head of the line.
     ///
     /// Cancel safe: dropping the future leaves the line, and loses the place in it.
-    pub(crate) async fn enter(self, wish: Wish) -> Place {
-        let waiting = Waiting::begin(&self.line, wish);
-        self.line.head.acquire().await.expect("lines are never closed").forget();
+    pub(crate) async fn become_head(self, key: HandoverKey) -> QueueHead {
+        let waiting = WaitingEntry::begin(&self.queue, key);
+        self.queue.permit.acquire().await.expect("lines are never closed").forget();
         drop(waiting);
-        Place(self)
+        QueueHead(self)
     }
 
     /// Becomes the head of the line if nobody else is.
-    pub(crate) fn try_enter(self) -> Result<Place, Self> {
-        match self.line.head.try_acquire().map(SemaphorePermit::forget) {
-            Ok(()) => Ok(Place(self)),
+    pub(crate) fn try_become_head(self) -> Result<QueueHead, Self> {
+        match self.queue.permit.try_acquire().map(SemaphorePermit::forget) {
+            Ok(()) => Ok(QueueHead(self)),
             Err(_) => Err(self),
         }
     }
 
     /// What the head has learned last, and since when it waits for an answer.
-    pub(crate) fn standing(&self) -> (Standing, Option<Moment>) {
-        let state = self.line.state();
-        (state.standing.clone(), state.asked_since)
+    pub(crate) fn head_status(&self) -> (HeadStatus, Option<Moment>) {
+        let state = self.queue.state();
+        (state.status.clone(), state.unanswered_since)
     }
 
     /// Resolves when the head has asked or learned something since this call.
-    pub(crate) fn changed(&self) -> Notified<'_> {
-        self.line.changed.notified()
+    pub(crate) fn head_changed(&self) -> Notified<'_> {
+        self.queue.changed.notified()
     }
 
     /// For who waits in the line: [`enter`](Self::enter) takes the visit itself.
-    pub(crate) fn again(&self) -> Self {
-        let _lines = self.lines.map();
-        self.line.visits.fetch_add(1, Ordering::Relaxed);
-        Self { lines: Arc::clone(&self.lines), line: Arc::clone(&self.line) }
+    pub(crate) fn reissue(&self) -> Self {
+        let _lines = self.queues.map();
+        self.queue.tickets.fetch_add(1, Ordering::Relaxed);
+        Self { queues: Arc::clone(&self.queues), queue: Arc::clone(&self.queue) }
     }
 }
 
-impl Drop for Visit {
+impl Drop for QueueTicket {
     fn drop(&mut self) {
-        let mut lines = self.lines.map();
-        if self.line.visits.fetch_sub(1, Ordering::Relaxed) == 1 {
-            lines.remove(&self.line.name);
+        let mut queues = self.queues.map();
+        if self.queue.tickets.fetch_sub(1, Ordering::Relaxed) == 1 {
+            queues.remove(&self.queue.name);
         }
     }
 }
 
-impl Line {
+impl LocalQueue {
     fn new(name: LockName) -> Self {
         Self {
             name,
-            visits: AtomicUsize::new(0),
-            head: Semaphore::new(1),
+            tickets: AtomicUsize::new(0),
+            permit: Semaphore::new(1),
             state: Mutex::default(),
             changed: Notify::new(),
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, QueueState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// One who waits to be the head.
-struct Waiting<'a>(&'a Line, Wish);
+struct WaitingEntry<'a>(&'a LocalQueue, HandoverKey);
 
-impl<'a> Waiting<'a> {
-    fn begin(line: &'a Line, wish: Wish) -> Self {
-        let mut state = line.state();
-        match state.waiting.iter_mut().find(|(asked, _)| *asked == wish) {
+impl<'a> WaitingEntry<'a> {
+    fn begin(queue: &'a LocalQueue, key: HandoverKey) -> Self {
+        let mut state = queue.state();
+        match state.waiting.iter_mut().find(|(asked, _)| *asked == key) {
             Some((_, many)) => *many += 1,
-            None => state.waiting.push((wish, 1)),
+            None => state.waiting.push((key, 1)),
         }
-        Self(line, wish)
+        Self(queue, key)
     }
 }
 
-impl Drop for Waiting<'_> {
+impl Drop for WaitingEntry<'_> {
     fn drop(&mut self) {
         let mut state = self.0.state();
         if let Some(at) = state.waiting.iter().position(|(asked, _)| *asked == self.1) {
@@ -167,74 +168,74 @@ impl Drop for Waiting<'_> {
 
 /// The head of a line. Dropping it lets the next one move up.
 #[derive(Debug)]
-pub(crate) struct Place(Visit);
+pub(crate) struct QueueHead(QueueTicket);
 
-impl Place {
-    pub(crate) fn holds(&self) {
-        self.learns(Standing::Held);
+impl QueueHead {
+    pub(crate) fn set_held(&self) {
+        self.set_status(HeadStatus::Held);
     }
 
-    pub(crate) fn is_contended(&self) {
-        self.learns(Standing::Contended);
+    pub(crate) fn set_contended(&self) {
+        self.set_status(HeadStatus::Contended);
     }
 
     /// Who has the lock now is unknown until the backend answers what is asked from here on.
-    pub(crate) fn is_lost(&self) {
-        self.0.line.state().asked_since = Some(Moment::now());
-        self.learns(Standing::Unknown);
+    pub(crate) fn set_unknown(&self) {
+        self.0.queue.state().unanswered_since = Some(Moment::now());
+        self.set_status(HeadStatus::Unknown);
     }
 
     /// A request was sent then and has no answer yet; or none is under way.
-    pub(crate) fn asks(&self, since: Option<Moment>) {
-        self.0.line.state().asked_since = since;
-        self.0.line.changed.notify_waiters();
+    pub(crate) fn set_unanswered_since(&self, since: Option<Moment>) {
+        self.0.queue.state().unanswered_since = since;
+        self.0.queue.changed.notify_waiters();
     }
 
-    fn learns(&self, standing: Standing) {
-        self.0.line.state().standing = standing;
-        self.0.line.changed.notify_waiters();
+    fn set_status(&self, status: HeadStatus) {
+        self.0.queue.state().status = status;
+        self.0.queue.changed.notify_waiters();
     }
 
-    /// Whether somebody waits behind, and everybody who does asks for `wish`: whoever of them is the head next
+    /// Whether somebody waits behind, and everybody who does asks for `key`: whoever of them is the head next
     /// does, then.
-    pub(crate) fn is_awaited_for(&self, wish: Wish) -> bool {
-        let state = self.0.line.state();
-        !state.waiting.is_empty() && state.waiting.iter().all(|(asked, _)| *asked == wish)
+    pub(crate) fn all_waiters_want(&self, key: HandoverKey) -> bool {
+        let state = self.0.queue.state();
+        !state.waiting.is_empty() && state.waiting.iter().all(|(asked, _)| *asked == key)
     }
 
     /// Leaves the line, and something to whoever is its head next.
-    pub(crate) fn leave_to_the_next(self, bequest: Box<Bequest>) {
-        self.0.line.state().bequest = Some(bequest);
+    pub(crate) fn hand_over(self, handover: Box<Handover>) {
+        self.0.queue.state().handover = Some(handover);
     }
 
     /// What the head before has left.
-    pub(crate) fn bequest(&self) -> Option<Box<Bequest>> {
-        self.0.line.state().bequest.take()
+    pub(crate) fn take_handover(&self) -> Option<Box<Handover>> {
+        self.0.queue.state().handover.take()
     }
 
     /// Tells since when the backend fails, whoever was the head then.
-    pub(crate) fn fails(&self, since: Moment, error: &Error) -> Moment {
-        let state = self.0.line.state();
-        let since = match state.standing {
-            Standing::Outage(before, _) => before,
+    pub(crate) fn record_outage(&self, since: Moment, error: &Error) -> Moment {
+        let state = self.0.queue.state();
+        let since = match state.status {
+            HeadStatus::Outage(before, _) => before,
             _ => since,
         };
         drop(state);
-        self.learns(Standing::Outage(since, error.clone()));
+        self.set_status(HeadStatus::Outage(since, error.clone()));
         since
     }
 }
 
-impl Drop for Place {
+impl Drop for QueueHead {
     fn drop(&mut self) {
-        let mut state = self.0.line.state();
-        if matches!(state.standing, Standing::Held) {
-            state.standing = Standing::Contended;
+        let mut state = self.0.queue.state();
+        if matches!(state.status, HeadStatus::Held) {
+            state.status = HeadStatus::Contended;
         }
-        state.asked_since = None;
+        state.unanswered_since = None;
         drop(state);
-        self.0.line.changed.notify_waiters();
-        self.0.line.head.add_permits(1);
+        self.0.queue.changed.notify_waiters();
+        self.0.queue.permit.add_permits(1);
     }
 }
 
@@ -247,23 +248,23 @@ mod tests {
     use crate::backend::Claim;
     use crate::owner::OwnerId;
 
-    fn wish(name: &LockName, secs: u64) -> Wish {
-        Wish::of(&Claim::new(name.clone(), OwnerId::mint(), Duration::from_secs(secs)))
+    fn key(name: &LockName, secs: u64) -> HandoverKey {
+        HandoverKey::of(&Claim::new(name.clone(), OwnerId::mint(), Duration::from_secs(secs)))
     }
 
     #[tokio::test]
     async fn the_line_is_served_in_order_and_leaves_nothing_behind() {
-        let lines = Arc::new(Lines::default());
+        let queues = Arc::new(LocalQueues::default());
         let name = LockName::new("n").unwrap();
-        let head = lines.visit(&name).try_enter().unwrap();
-        assert!(lines.visit(&name).try_enter().is_err());
+        let head = queues.ticket(&name).try_become_head().unwrap();
+        assert!(queues.ticket(&name).try_become_head().is_err());
 
         let served = Arc::new(Mutex::new(Vec::new()));
         let mut waiting = Vec::new();
         for i in 0..5 {
-            let (lines, name, served) = (Arc::clone(&lines), name.clone(), Arc::clone(&served));
+            let (queues, name, served) = (Arc::clone(&queues), name.clone(), Arc::clone(&served));
             waiting.push(tokio::spawn(async move {
-                let _place = lines.visit(&name).enter(wish(&name, 30)).await;
+                let _place = queues.ticket(&name).become_head(key(&name, 30)).await;
                 served.lock().unwrap().push(i);
             }));
             tokio::task::yield_now().await;
@@ -274,17 +275,17 @@ mod tests {
             task.await.unwrap();
         }
         assert_eq!(*served.lock().unwrap(), [0, 1, 3, 4]);
-        assert!(lines.map().is_empty());
+        assert!(queues.map().is_empty());
     }
 
     #[tokio::test]
     async fn the_head_knows_whether_all_behind_it_ask_for_the_same() {
-        let lines = Arc::new(Lines::default());
+        let queues = Arc::new(LocalQueues::default());
         let name = LockName::new("n").unwrap();
-        let head = lines.visit(&name).try_enter().unwrap();
-        let asked = || [30, 10].map(|secs| head.is_awaited_for(wish(&name, secs)));
+        let head = queues.ticket(&name).try_become_head().unwrap();
+        let asked = || [30, 10].map(|secs| head.all_waiters_want(key(&name, secs)));
         assert_eq!(asked(), [false, false], "nobody waits");
-        let wait = |secs| tokio::spawn(lines.visit(&name).enter(wish(&name, secs)));
+        let wait = |secs| tokio::spawn(queues.ticket(&name).become_head(key(&name, secs)));
         let others = [wait(30), wait(30)];
         tokio::task::yield_now().await;
         assert_eq!(asked(), [true, false]);
@@ -298,25 +299,25 @@ mod tests {
         assert_eq!(asked(), [false, true]);
         drop(head);
         let next = last.await.unwrap();
-        assert!(!next.is_awaited_for(wish(&name, 10)), "it does not wait behind itself");
+        assert!(!next.all_waiters_want(key(&name, 10)), "it does not wait behind itself");
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
     async fn waiters_that_are_cancelled_at_any_time_leave_one_head() {
-        let lines = Arc::new(Lines::default());
+        let queues = Arc::new(LocalQueues::default());
         let name = LockName::new("n").unwrap();
         let heads = Arc::new(AtomicUsize::new(0));
         let mut served = 0;
         for round in 0..200 {
             let mut waiting = Vec::new();
             for _ in 0..32 {
-                let (lines, name, heads) = (Arc::clone(&lines), name.clone(), Arc::clone(&heads));
+                let (queues, name, heads) = (Arc::clone(&queues), name.clone(), Arc::clone(&heads));
                 waiting.push(tokio::spawn(async move {
-                    let place = lines.visit(&name).enter(wish(&name, 30)).await;
+                    let head = queues.ticket(&name).become_head(key(&name, 30)).await;
                     assert_eq!(heads.fetch_add(1, Ordering::SeqCst), 0, "two heads of one line");
                     std::thread::yield_now();
                     heads.fetch_sub(1, Ordering::SeqCst);
-                    drop(place);
+                    drop(head);
                 }));
             }
             // While they wait, are about to be the head, or are it.
@@ -328,28 +329,28 @@ mod tests {
                     Err(error) => assert!(error.is_cancelled(), "{error}"),
                 }
             }
-            assert!(lines.map().is_empty(), "round {round} left a line behind");
+            assert!(queues.map().is_empty(), "round {round} left a line behind");
         }
         assert!(served > 2000, "{served} were served");
     }
 
     #[test]
     fn visitors_that_leave_together_leave_nothing_behind() {
-        let lines = Arc::new(Lines::default());
+        let queues = Arc::new(LocalQueues::default());
         for round in 0..20_000 {
             let name = LockName::new(round.to_string()).unwrap();
             let barrier = std::sync::Barrier::new(2);
             std::thread::scope(|scope| {
                 for _ in 0..2 {
                     scope.spawn(|| {
-                        let visit = lines.visit(&name);
+                        let ticket = queues.ticket(&name);
                         barrier.wait();
-                        drop(visit);
+                        drop(ticket);
                     });
                 }
             });
         }
-        let left = lines.map().len();
+        let left = queues.map().len();
         assert_eq!(left, 0, "{left} of 20000 lines stay for ever");
     }
 }

@@ -18,7 +18,7 @@ use crate::executor::shield;
 ///
 /// This is how "dropping a future cancels nothing on the wire" costs nothing in the common case: no
 /// task, no channel, the answer wakes the caller itself.
-pub(crate) struct Carried<T: Send + 'static> {
+pub(crate) struct FinishOnDrop<T: Send + 'static> {
     work: Option<Pin<Box<dyn Future<Output = T> + Send>>>,
     caller_gone: Option<Arc<SetOnce<()>>>,
     tasks: TaskTracker,
@@ -27,7 +27,7 @@ pub(crate) struct Carried<T: Send + 'static> {
     _under_way: TaskTrackerToken,
 }
 
-impl<T: Send + 'static> Carried<T> {
+impl<T: Send + 'static> FinishOnDrop<T> {
     /// `caller_gone` is set before the work is polled by its own task, so that it can stop waiting;
     /// `None` if it goes on as it would.
     ///
@@ -48,7 +48,7 @@ impl<T: Send + 'static> Carried<T> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Interrupted;
 
-impl<T: Send + 'static> Future for Carried<T> {
+impl<T: Send + 'static> Future for FinishOnDrop<T> {
     type Output = Result<T, Interrupted>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
@@ -69,7 +69,7 @@ impl<T: Send + 'static> Future for Carried<T> {
     }
 }
 
-impl<T: Send + 'static> Drop for Carried<T> {
+impl<T: Send + 'static> Drop for FinishOnDrop<T> {
     fn drop(&mut self) {
         let Some(work) = self.work.take() else { return };
         if let Some(gone) = &self.caller_gone {
@@ -96,7 +96,7 @@ mod tests {
                 done.set(()).unwrap();
             }
         };
-        let mut carried = Carried::new(work, Some(gone), tasks.clone(), Handle::current());
+        let mut carried = FinishOnDrop::new(work, Some(gone), tasks.clone(), Handle::current());
         let polled = std::future::poll_fn(|cx| Poll::Ready(Pin::new(&mut carried).poll(cx))).await;
         assert!(polled.is_pending());
         drop(carried);

@@ -13,26 +13,26 @@ use crate::entropy;
 use crate::hold::Hold;
 
 /// Nobody listens for a lock that is held for less: short holds cost nothing more.
-pub(crate) const LISTENED_FOR_AFTER: Duration = Duration::from_millis(100);
+pub(crate) const WATCHED_AFTER: Duration = Duration::from_millis(100);
 
 /// From a wake to the next wait. Doubled by each wake that follows soon, up to the interval of renewals: so a
 /// backend that wakes for nothing at most doubles them.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 
 /// Listens until `hold` has ended.
-pub(crate) fn listen(hold: Arc<Hold>) {
+pub(crate) fn watch(hold: Arc<Hold>) {
     let executor = hold.engine.executor().clone();
     executor.handle().spawn(async move {
         tokio::select! {
             biased;
             _ = hold.ended.wait() => {}
-            () = heed(&hold) => {}
+            () = renew_on_push(&hold) => {}
             () = hold.follow_limit() => {}
         }
     });
 }
 
-async fn heed(hold: &Arc<Hold>) {
+async fn renew_on_push(hold: &Arc<Hold>) {
     let mut pause = FIRST_PAUSE;
     loop {
         let began = Moment::now();
@@ -50,6 +50,6 @@ async fn heed(hold: &Arc<Hold>) {
 
 async fn wait_lost(hold: &Hold) -> Result<(), Fault> {
     // Not longer than for the copy: the wait goes on beside renewals and the release.
-    let claim = hold.wire.lock().await.claim.clone();
+    let claim = hold.claim_state.lock().await.claim.clone();
     unpanicking(async { hold.engine.backend.wait_lost(&claim).await }).await
 }

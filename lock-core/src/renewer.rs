@@ -15,7 +15,7 @@ use tracing::Instrument;
 use crate::backend::{Claim, Fault, FaultKind, Renewal};
 use crate::clock::{Moment, sleep_until};
 use crate::engine::Engine;
-use crate::hold::{Hold, Loss, OnWire, Wire};
+use crate::hold::{ClaimState, Hold, Loss, RenewingClaim};
 use crate::name::LockName;
 use crate::owner::OwnerId;
 
@@ -26,10 +26,10 @@ const MAX_BATCH: usize = 64;
 const LINGER: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
-pub(crate) struct Wheel {
+pub(crate) struct Schedule {
     epoch: Moment,
     slots: Mutex<Slots>,
-    nudge: Notify,
+    wake: Notify,
 }
 
 #[derive(Debug, Default)]
@@ -43,18 +43,18 @@ struct Slots {
     stopped: bool,
 }
 
-impl Default for Wheel {
+impl Default for Schedule {
     fn default() -> Self {
-        Self { epoch: Moment::now(), slots: Mutex::default(), nudge: Notify::new() }
+        Self { epoch: Moment::now(), slots: Mutex::default(), wake: Notify::new() }
     }
 }
 
-impl Wheel {
+impl Schedule {
     /// Looks at `hold` when it has to be looked at next, and not when it had to be before. The hold is
     /// asked under the lock: the second one of two calls knows what the first one did.
-    pub(crate) fn schedule(self: &Arc<Self>, hold: &Arc<Hold>) {
+    pub(crate) fn update(self: &Arc<Self>, hold: &Arc<Hold>) {
         let mut slots = self.slots();
-        let at = hold.next_look();
+        let at = hold.next_check();
         let slot = (at, slots.next_id);
         slots.next_id += 1;
         if let Some(old) = hold.swap_slot(Some(slot)) {
@@ -67,14 +67,14 @@ impl Wheel {
         }
         slots.due.insert(slot, Arc::clone(hold));
         let start = !std::mem::replace(&mut slots.running, true);
-        let nudge = slots.asleep_until.is_none_or(|until| at < until);
+        let wake = slots.asleep_until.is_none_or(|until| at < until);
         drop(slots);
         if start {
             // A runtime that was given and has ended drops the runner at once, which ends all holds:
             // outside of the lock.
-            hold.engine.executor().handle().spawn(Runner(Arc::clone(self)).run());
-        } else if nudge {
-            self.nudge.notify_one();
+            hold.engine.executor().handle().spawn(Renewer(Arc::clone(self)).run());
+        } else if wake {
+            self.wake.notify_one();
         }
     }
 
@@ -86,9 +86,9 @@ impl Wheel {
     }
 
     /// The hold of a lock that was handed over to `owner`, whom the backend does not know.
-    pub(crate) fn heir(&self, name: &LockName, owner: &OwnerId) -> Option<Arc<Hold>> {
+    pub(crate) fn successor(&self, name: &LockName, owner: &OwnerId) -> Option<Arc<Hold>> {
         let is_it = |hold: &&Arc<Hold>| {
-            hold.tenure.handed_over > 0 && hold.tenure.owner == *owner && hold.name == *name
+            hold.holder.handed_over > 0 && hold.holder.owner == *owner && hold.name == *name
         };
         self.slots().due.values().find(is_it).cloned()
     }
@@ -109,7 +109,7 @@ impl Wheel {
     /// Ends the runner once its locker and all its guards are gone.
     pub(crate) fn stop(&self) {
         self.slots().stopped = true;
-        self.nudge.notify_one();
+        self.wake.notify_one();
     }
 
     /// Everything that is due, and when the runner has to look again.
@@ -140,18 +140,18 @@ impl Wheel {
 }
 
 /// The wheel's task.
-struct Runner(Arc<Wheel>);
+struct Renewer(Arc<Schedule>);
 
-impl Runner {
+impl Renewer {
     async fn run(self) {
-        let wheel = &self.0;
+        let schedule = &self.0;
         loop {
-            let (ready, next) = wheel.take_due(Moment::now());
+            let (ready, next) = schedule.take_due(Moment::now());
             if !ready.is_empty() {
-                self.turn(ready);
+                self.run_due(ready);
                 continue;
             }
-            if wheel.slots().stopped {
+            if schedule.slots().stopped {
                 return;
             }
             let alarm = async {
@@ -163,18 +163,18 @@ impl Runner {
             tokio::select! {
                 biased;
                 () = alarm => {}
-                () = wheel.nudge.notified() => {}
+                () = schedule.wake.notified() => {}
             }
         }
     }
 
-    fn turn(&self, ready: Vec<Arc<Hold>>) {
+    fn run_due(&self, ready: Vec<Arc<Hold>>) {
         let mut renewals = Vec::new();
         for hold in ready {
             // A panic, of a subscriber of `tracing` say, is no reason to renew nothing any more.
             let renews = catch_unwind(AssertUnwindSafe(|| hold.step(Moment::now())));
             // Looked at again by its deadline, whatever becomes of a renewal.
-            self.0.schedule(&hold);
+            self.0.update(&hold);
             if renews.unwrap_or(false) {
                 renewals.push(hold);
             }
@@ -185,15 +185,15 @@ impl Runner {
     }
 }
 
-impl Drop for Runner {
+impl Drop for Renewer {
     /// The runtime shuts down, or nobody is left: from here on nothing would be renewed.
     fn drop(&mut self) {
-        let orphans = {
+        let remaining = {
             let mut slots = self.0.slots();
             slots.running = false;
             std::mem::take(&mut slots.due)
         };
-        for hold in orphans.into_values() {
+        for hold in remaining.into_values() {
             hold.swap_slot(None);
             hold.lose(Loss::RuntimeGone);
         }
@@ -208,66 +208,70 @@ async fn renew_batch(holds: Vec<Arc<Hold>>) {
     };
     // A busy wire is tried again soon: its user may be a verb of the guard's own, which settles the
     // next renewal itself, or somebody who only looks. A hold that has ended is left to its leave.
-    let mut wires: Vec<_> = holds
+    let mut claim_states: Vec<_> = holds
         .into_iter()
-        .filter_map(|hold| match Arc::clone(&hold.wire).try_lock_owned() {
-            Ok(wire) => hold.ended.get().is_none().then(|| OnWire::new(hold, wire)),
+        .filter_map(|hold| match Arc::clone(&hold.claim_state).try_lock_owned() {
+            Ok(claim_state) => {
+                hold.ended.get().is_none().then(|| RenewingClaim::new(hold, claim_state))
+            }
             Err(_) => {
                 hold.renew_again_soon();
                 None
             }
         })
         .collect();
-    if wires.is_empty() {
+    if claim_states.is_empty() {
         return;
     }
-    let limit = limit(&engine, &wires);
-    let answers = renew(&engine, &mut wires, None, limit).await;
-    let overdue = wires.len() > 1 && answers.iter().all(is_timeout);
-    for (mut wire, answer) in wires.into_iter().zip(answers) {
+    let limit = limit(&engine, &claim_states);
+    let answers = renew(&engine, &mut claim_states, None, limit).await;
+    let overdue = claim_states.len() > 1 && answers.iter().all(is_timeout);
+    for (mut claim_state, answer) in claim_states.into_iter().zip(answers) {
         if overdue {
-            tokio::spawn(renew_one(wire));
+            tokio::spawn(renew_one(claim_state));
         } else {
-            take_in(&mut wire, answer);
+            apply(&mut claim_state, answer);
         }
     }
 }
 
-async fn renew_one(mut wire: OnWire) {
-    let engine = Arc::clone(&wire.hold.engine);
-    let wires = std::slice::from_mut(&mut wire);
-    let limit = limit(&engine, wires);
-    if let Some(answer) = renew(&engine, wires, None, limit).await.pop() {
-        take_in(&mut wire, answer);
+async fn renew_one(mut claim_state: RenewingClaim) {
+    let engine = Arc::clone(&claim_state.hold.engine);
+    let claim_states = std::slice::from_mut(&mut claim_state);
+    let limit = limit(&engine, claim_states);
+    if let Some(answer) = renew(&engine, claim_states, None, limit).await.pop() {
+        apply(&mut claim_state, answer);
     }
 }
 
 /// One call of the backend: as many answers as claims, whatever the backend does. It asks for `ttl`, or
 /// for what each claim asks for.
-pub(crate) async fn renew<W: DerefMut<Target = Wire>>(
+pub(crate) async fn renew<W: DerefMut<Target = ClaimState>>(
     engine: &Engine,
-    wires: &mut [W],
+    claim_states: &mut [W],
     ttl: Option<Duration>,
     limit: Duration,
 ) -> Vec<Result<Renewal, Fault>> {
     // Whatever is not answered may be applied, until the bound of the call at the latest. Noted before
     // it is sent, because this future may be dropped; taken back by an answer, which tells the lease.
-    let before: Vec<_> = wires.iter().map(|wire| wire.may_end).collect();
-    for wire in wires.iter_mut() {
-        let ttl = ttl.unwrap_or(wire.claim.ttl);
-        wire.may_end = wire.may_end.max(Some(Moment::now() + limit + ttl));
-        wire.doubtful = true;
+    let before: Vec<_> = claim_states.iter().map(|claim_state| claim_state.latest_expiry).collect();
+    for claim_state in claim_states.iter_mut() {
+        let ttl = ttl.unwrap_or(claim_state.claim.ttl);
+        claim_state.latest_expiry =
+            claim_state.latest_expiry.max(Some(Moment::now() + limit + ttl));
+        claim_state.renewal_unknown = true;
     }
-    let mut claims: Vec<_> = wires.iter().map(|wire| Cow::Borrowed(&wire.claim)).collect();
+    let mut claims: Vec<_> =
+        claim_states.iter().map(|claim_state| Cow::Borrowed(&claim_state.claim)).collect();
     if let Some(ttl) = ttl {
         claims.iter_mut().for_each(|claim| claim.to_mut().ttl = ttl);
     }
     let claims: Vec<&Claim> = claims.iter().map(|claim| &**claim).collect();
     let answers = ask(engine, &claims, limit).await;
-    for ((wire, answer), before) in wires.iter_mut().zip(&answers).zip(before) {
+    for ((claim_state, answer), before) in claim_states.iter_mut().zip(&answers).zip(before) {
         if answer.is_ok() {
-            wire.may_end = before;
-            wire.doubtful = false;
+            claim_state.latest_expiry = before;
+            claim_state.renewal_unknown = false;
         }
     }
     answers
@@ -293,13 +297,13 @@ async fn ask(engine: &Engine, claims: &[&Claim], limit: Duration) -> Vec<Result<
     claims.iter().map(|_| Err(fault.repeated())).collect()
 }
 
-fn take_in(wire: &mut OnWire, answer: Result<Renewal, Fault>) {
-    let hold = Arc::clone(&wire.hold);
-    if let Err(Some(fault)) = hold.renewed(&mut wire.claim, None, answer) {
+fn apply(claim_state: &mut RenewingClaim, answer: Result<Renewal, Fault>) {
+    let hold = Arc::clone(&claim_state.hold);
+    if let Err(Some(fault)) = hold.renewed(&mut claim_state.claim, None, answer) {
         tracing::warn!(
             lock.name = %hold.name,
             lock.backend = hold.engine.caps.backend,
-            lock.owner = %hold.tenure.owner.short(),
+            lock.owner = %hold.holder.owner.short(),
             lock.error = %fault,
             lock.cause = fault.source().map(tracing::field::display),
             "a renewal failed; it is tried again until the deadline"
@@ -309,8 +313,8 @@ fn take_in(wire: &mut OnWire, answer: Result<Renewal, Fault>) {
 
 /// Long enough for a slow backend, short enough to try again before the earliest deadline; but not ever
 /// shorter as that comes nearer, or a backend that is slower than that is never heard.
-fn limit(engine: &Engine, wires: &[OnWire]) -> Duration {
-    let holds = || wires.iter().map(|wire| &wire.hold);
+fn limit(engine: &Engine, claim_states: &[RenewingClaim]) -> Duration {
+    let holds = || claim_states.iter().map(|claim_state| &claim_state.hold);
     let left = holds().filter_map(|hold| hold.deadline()).map(Moment::remaining).min();
     let slow = holds().map(|hold| hold.interval()).min().unwrap_or_default() / 2;
     left.map_or(engine.settings.timeout, |left| (left / 4).max(slow.min(left)))
@@ -339,15 +343,15 @@ mod tests {
         let limit = LeaseLimit::new(Moment::now() + hour);
         let grant = Grant::new(Lease::For(hour), Moment::now()).with_limit(limit.clone());
         let first = guard.hold();
-        let wire = first.wire.try_lock().unwrap().clone();
-        let (engine, terms) = (Arc::clone(&first.engine), Arc::clone(&first.terms));
-        let hold = Hold::new(engine, terms, wire, None, &grant, first.tenure);
-        let wheel = Arc::clone(&first.engine.wheel);
+        let claim_state = first.claim_state.try_lock().unwrap().clone();
+        let (engine, policy) = (Arc::clone(&first.engine), Arc::clone(&first.policy));
+        let hold = Hold::new(engine, policy, claim_state, None, &grant, first.holder);
+        let schedule = Arc::clone(&first.engine.schedule);
         for round in 0..100 {
             assert!(limit.move_to(Moment::now() + hour));
             let runs = AtomicBool::new(false);
             std::thread::scope(|scope| {
-                let slots = wheel.slots();
+                let slots = schedule.slots();
                 scope.spawn(|| {
                     runs.store(true, Ordering::SeqCst);
                     hold.renew_again_soon();
@@ -361,10 +365,10 @@ mod tests {
                 drop(slots);
                 hold.renew_again_soon();
             });
-            let slots = wheel.slots();
-            let looks_at = slots.due.iter().find(|(_, it)| Arc::ptr_eq(it, &hold));
-            let looks_at = looks_at.map(|(&(at, _), _)| at);
-            assert!(looks_at.is_some() && looks_at <= hold.deadline(), "in round {round}");
+            let slots = schedule.slots();
+            let checked_at = slots.due.iter().find(|(_, it)| Arc::ptr_eq(it, &hold));
+            let checked_at = checked_at.map(|(&(at, _), _)| at);
+            assert!(checked_at.is_some() && checked_at <= hold.deadline(), "in round {round}");
         }
     }
 }
