@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_before_the_first_look_is_told_apart() {
+    fn moments_before_the_first_reading_are_distinct() {
         let first = since_epoch(EPOCH.running);
         let second = 1_000_000_000;
         assert_eq!(since_epoch(EPOCH.running - Duration::from_secs(2)), first - 2 * second);

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use tokio::sync::SetOnce;
 
-use crate::backend::{Fault, FaultKind};
+use crate::backend::fault::{Fault, FaultKind};
 use crate::clock::{Moment, sleep_between};
 
 /// The pause after a failed attempt doubles from the shortest to the longest.
@@ -265,7 +265,7 @@ mod tests {
     use crate::clock::sleep;
 
     #[tokio::test(start_paused = true)]
-    async fn all_share_one_attempt_and_nobody_can_stop_it() {
+    async fn all_callers_share_one_attempt_and_none_can_stop_it() {
         let (dialer, dialled) = (Dialer::default(), Arc::new(AtomicU32::new(0)));
         let dial = || {
             let dialled = Arc::clone(&dialled);
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn failures_are_paused_after_and_told_to_all() {
+    async fn failures_are_paused_after_and_reported_to_all() {
         let dialer = Dialer::default();
         dialer.put(false);
         let refused = || async { Err(Fault::not_applied(FaultKind::Unavailable, "refused")) };

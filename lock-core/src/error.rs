@@ -5,8 +5,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::backend::{Effect, Fault, FaultKind};
-use crate::finish_on_drop::Interrupted;
+use crate::backend::fault::{Effect, Fault, FaultKind};
 use crate::name::LockName;
 
 type Source = Arc<dyn std::error::Error + Send + Sync>;
@@ -163,11 +162,6 @@ impl Error {
         };
         let effect = fault.effect();
         Self::new(fault.kind().into(), message).applied(effect).with_source(fault.into_source())
-    }
-
-    pub(crate) fn interrupted(_: Interrupted) -> Self {
-        let message = "the runtime that works for this lock was shut down meanwhile";
-        Self::new(ErrorKind::NoRuntime, message).applied(Effect::Unknown)
     }
 
     pub(crate) fn applied(mut self, effect: Effect) -> Self {

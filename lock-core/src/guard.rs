@@ -12,14 +12,15 @@ use tokio::sync::{OwnedMutexGuard, oneshot};
 
 use crate::backend::{Effect, HoldKind, Ticket};
 use crate::clock::Moment;
+use crate::engine::finish_on_drop::{FinishOnDrop, Interrupted};
+use crate::engine::handover::Handover;
+use crate::engine::hold::{ClaimState, Hold, RenewingClaim, too_slow};
+use crate::engine::release::{ReleaseOnDrop, ReleaseOutcome};
+use crate::engine::renewer;
 use crate::error::{Error, ErrorKind};
-use crate::finish_on_drop::{FinishOnDrop, Interrupted};
-use crate::handover::Handover;
-use crate::hold::{ClaimState, Hold, Loss, ReleaseOnDrop, RenewingClaim};
-use crate::keeper::{ReleaseOutcome, too_slow};
+use crate::loss::Loss;
 use crate::name::LockName;
 use crate::owner::OwnerId;
-use crate::renewer;
 use crate::token::FencingToken;
 
 /// A held lock. Released when dropped; [`release`](Self::release) also tells whether it was still
@@ -260,7 +261,7 @@ impl LockGuard {
             false => FinishOnDrop::new(ending, None, tasks, runtime).await,
         };
         parted
-            .unwrap_or_else(|interrupted| Err(Error::interrupted(interrupted)))
+            .unwrap_or_else(|interrupted| Err(Error::from(interrupted)))
             .map_err(|error| explained.engine.explain(error, "release", Some(&explained.name)))
     }
 
@@ -332,7 +333,7 @@ impl LockGuard {
         let (_caller, gone) = oneshot::channel();
         let renewing = tasks.spawn_on(renew_now(hold, ttl, doing, gone), &runtime);
         renewing.await.unwrap_or_else(|_| {
-            let error = Error::interrupted(Interrupted);
+            let error = Error::from(Interrupted);
             Err(explained.engine.explain(error, doing, Some(&explained.name)))
         })
     }

@@ -12,18 +12,21 @@ use crate::backend::{
     Backend, Claim, Effect, Fault, Grant, HoldKind, Identity, Listed, LockState, OnContention,
     Renewal,
 };
-use crate::capabilities::{Capabilities, Requirements, Support};
+use crate::backend::{Capabilities, Requirements, Support};
 use crate::clock::{Moment, sleep, sleep_until};
-use crate::engine::{Engine, Settings};
+use crate::engine::acquire::Acquisition;
+use crate::engine::finish_on_drop::FinishOnDrop;
+use crate::engine::hold::{ClaimState, Engine, Hold, HolderInfo, too_slow};
+use crate::engine::release::{PendingRelease, ReleaseOutcome};
+use crate::engine::renewer;
+use crate::engine::shared::Settings;
+use crate::engine::wait_progress::WaitProgress;
 use crate::error::{Error, ErrorKind};
 use crate::executor::Executor;
-use crate::finish_on_drop::FinishOnDrop;
 use crate::guard::{Detached, LockGuard, gone};
-use crate::hold::{ClaimState, Hold, HoldPolicy, HolderInfo, RenewalPolicy};
-use crate::keeper::{Acquisition, PendingRelease, ReleaseOutcome, WaitProgress, too_slow};
 use crate::name::LockName;
 use crate::owner::{Label, OwnerId};
-use crate::renewer;
+use crate::policy::{HoldPolicy, RenewalPolicy};
 use crate::token::FencingToken;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -325,7 +328,7 @@ impl Locker {
         let explain = |error| self.engine.explain(error, "break", Some(name));
         self.demand(self.engine.caps.breaking, "break").map_err(explain)?;
         let verb = async {
-            let Some(successor) = self.engine.schedule.successor(name, expected) else {
+            let Some(successor) = renewer::successor(&self.engine, name, expected) else {
                 return self.engine.backend.break_lock(name, expected).await;
             };
             // While this is under way, the lock is not left to the next one.
@@ -652,7 +655,7 @@ impl Lock {
             lock.outcome = tracing::field::Empty,
         );
         let mut acquiring = self.start(claim, &waits, &progress)?;
-        let interrupted = |interrupted| Err(Error::interrupted(interrupted));
+        let interrupted = |interrupted| Err(Error::from(interrupted));
         let result = async {
             match waits {
                 Waits::Not | Waits::ForEver => acquiring.await.unwrap_or_else(interrupted),

@@ -26,7 +26,7 @@ use std::time::Duration;
 
 use percent_encoding::percent_decode_str;
 
-use crate::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind};
 
 /// A URL, taken apart.
 #[derive(Clone)]

@@ -67,7 +67,7 @@ async fn a_bounded_wait_behind_a_neighbour_that_has_lost_its_lock_is_a_fault() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn silence_of_the_neighbour_that_asks_is_no_contention() {
+async fn a_local_waiter_without_an_answer_is_no_contention() {
     // (how long the neighbour's attempt is unanswered, whether that is a fault)
     for (silence, is_fault) in [(millis(4_500), true), (millis(2_000), false)] {
         let down = Switch::default();

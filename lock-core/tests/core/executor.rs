@@ -197,7 +197,7 @@ fn the_thread_ends_with_its_last_user() {
 }
 
 #[test]
-fn what_is_connected_within_an_executor_shares_it() {
+fn a_connection_within_an_executor_shares_it() {
     let executor = Executor::new().unwrap();
     let here = runtime();
     let is_shared = |other: &Executor| other.handle().id() == executor.handle().id();

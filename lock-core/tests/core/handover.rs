@@ -77,7 +77,7 @@ fn poll<F: Future>(future: std::pin::Pin<&mut F>) -> Poll<F::Output> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_next_one_takes_over_and_nobody_is_asked() {
+async fn the_next_waiter_takes_over_without_a_request() {
     let (locks, calls) = noted(&Memory::new(), |_| Injection::None);
     let locks = locks.local_handovers(3).build();
     let mut guard = acquire(&locks).await;
@@ -113,7 +113,7 @@ async fn the_next_one_takes_over_and_nobody_is_asked() {
 
 /// Who asks for something else came when the lock had been left already, to one who is gone now.
 #[tokio::test(start_paused = true)]
-async fn what_is_of_no_use_goes_back_at_once() {
+async fn a_useless_hand_over_is_released_at_once() {
     let locks = handing_over(&Memory::new(), 9);
     let guard = acquire(&locks).await;
     let mut heir = Box::pin(acquire(&locks));
@@ -128,7 +128,7 @@ async fn what_is_of_no_use_goes_back_at_once() {
 }
 
 #[tokio::test]
-async fn the_next_one_goes_first() {
+async fn the_next_waiter_runs_first() {
     let locks = handing_over(&Memory::new(), 16);
     let guard = acquire(&locks).await;
     let next = waiter(&locks).await;
@@ -177,7 +177,7 @@ async fn the_order_that_is_declared_is_that_of_one_process() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_heir_has_what_is_left_of_the_lease_and_renews_it() {
+async fn a_successor_has_what_is_left_of_the_lease_and_renews_it() {
     let (locks, calls) = noted(&Memory::new(), |_| Injection::None);
     let locks = locks.local_handovers(9).build();
     let guard = acquire(&locks).await;
@@ -203,7 +203,7 @@ async fn an_heir_has_what_is_left_of_the_lease_and_renews_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_heir_of_a_backend_that_is_silent_gives_up_in_time() {
+async fn a_successor_of_a_backend_that_is_silent_gives_up_in_time() {
     let memory = Memory::new();
     let (locks, _) = noted(&memory, |verb| match verb {
         Verb::Renew => Injection::Hang,
@@ -227,7 +227,7 @@ async fn an_heir_of_a_backend_that_is_silent_gives_up_in_time() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn in_doubt_a_lock_is_given_back() {
+async fn a_lock_with_an_unknown_renewal_is_released() {
     let memory = Memory::new();
     let (locks, calls) = noted(&memory, |verb| match verb {
         Verb::Renew => Injection::LoseReply,
@@ -278,7 +278,7 @@ async fn in_doubt_a_lock_is_given_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lease_that_is_nearly_over_is_given_back() {
+async fn a_lease_that_is_nearly_over_is_released() {
     let memory = Memory::new();
     let locks = handing_over(&memory, 9);
     let lock = locks.lock("n").unwrap().ttl(TTL).renewal(RenewalPolicy::off());
@@ -313,7 +313,7 @@ async fn a_lock_that_cannot_be_given_back_is_no_contention() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_break_ends_the_hold_of_whoever_has_the_lock_by_then() {
+async fn a_break_ends_the_hold_of_the_current_holder() {
     let memory = Memory::new();
     let locks = handing_over(&memory, 9);
     let guard = acquire(&locks).await;
@@ -332,7 +332,7 @@ async fn a_break_ends_the_hold_of_whoever_has_the_lock_by_then() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_ttl_or_an_extension_is_not_inherited() {
+async fn another_ttl_or_an_extension_is_not_handed_over() {
     let memory = Memory::new();
     let locks = handing_over(&memory, 9);
     let name = LockName::new("n").unwrap();
@@ -373,7 +373,7 @@ async fn another_ttl_or_an_extension_is_not_inherited() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_minimum_hold_of_a_holder_is_kept_by_its_heir() {
+async fn a_minimum_hold_of_a_holder_is_kept_by_its_successor() {
     let locks = handing_over(&Memory::new(), 9);
     let lock = locks.lock("n").unwrap().ttl(TTL).min_hold(secs(10));
     let guard = lock.acquire().await.unwrap();
@@ -396,7 +396,7 @@ async fn a_minimum_hold_of_a_holder_is_kept_by_its_heir() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_heir_without_renewals_has_the_lock_for_its_ttl_and_no_longer() {
+async fn a_successor_without_renewals_has_the_lock_for_its_ttl_and_no_longer() {
     let locks = handing_over(&Memory::new(), 9);
     let guard = acquire(&locks).await;
     let lock = locks.lock("n").unwrap().ttl(TTL).renewal(RenewalPolicy::off());
@@ -412,7 +412,7 @@ async fn an_heir_without_renewals_has_the_lock_for_its_ttl_and_no_longer() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_numbers_of_a_cohort_are_used_up_in_time() {
+async fn the_tokens_of_local_hand_overs_run_out_in_time() {
     let locks = handing_over(&Memory::new(), u8::MAX);
     let mut guard = acquire(&locks).await;
     let waiting = waiters(&locks, 300).await;
@@ -429,7 +429,7 @@ async fn the_numbers_of_a_cohort_are_used_up_in_time() {
 
 /// Wherever an heir is dropped, the lock passes on or goes back.
 #[tokio::test(start_paused = true)]
-async fn a_lock_that_nobody_takes_goes_back() {
+async fn a_hand_over_without_a_taker_is_released() {
     for (polls, has_neighbour) in [(0, false), (0, true), (1, false), (1, true)] {
         let memory = Memory::new();
         let locks = handing_over(&memory, 9);
@@ -455,7 +455,7 @@ async fn a_lock_that_nobody_takes_goes_back() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_heir_that_is_not_polled_lets_the_lease_lapse() {
+async fn a_successor_that_is_not_polled_lets_the_lease_lapse() {
     let memory = Memory::new();
     let locks = handing_over(&memory, 9);
     let guard = acquire(&locks).await;
@@ -471,7 +471,7 @@ async fn an_heir_that_is_not_polled_lets_the_lease_lapse() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_knows_of_a_later_grant_does_not_inherit() {
+async fn a_waiter_that_saw_a_later_grant_refuses_a_hand_over() {
     let memory = Memory::new();
     let locks = handing_over(&memory, 9);
     let guard = acquire(&locks).await;
@@ -509,7 +509,7 @@ async fn a_locker_that_closes_gives_back() {
 }
 
 #[test]
-fn an_heir_whose_runtime_is_gone_leaves_the_lock_to_the_next() {
+fn a_successor_whose_runtime_is_gone_leaves_the_lock_to_the_next() {
     let memory = Memory::new();
     let locks = handing_over(&memory, 9);
     let runtime =
@@ -535,7 +535,7 @@ fn an_heir_whose_runtime_is_gone_leaves_the_lock_to_the_next() {
 
 /// Whichever of the two runtimes is left, if the heir does not take the lock.
 #[test]
-fn a_lock_that_nobody_takes_goes_back_by_a_runtime_that_lives() {
+fn a_hand_over_without_a_taker_is_released_on_a_living_runtime() {
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     for releaser_lives in [false, true] {
         let memory = Memory::new();
@@ -569,7 +569,7 @@ fn a_lock_that_nobody_takes_goes_back_by_a_runtime_that_lives() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn waiters_of_a_backend_that_fails_hear_of_it() {
+async fn waiters_of_a_failing_backend_are_notified() {
     let down = Arc::new(AtomicBool::new(false));
     let fails = Arc::clone(&down);
     let (locks, _) = noted(&Memory::new(), move |verb| match verb {
@@ -654,7 +654,7 @@ fn random(seed: u64) -> impl FnMut() -> u64 {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_heir_releases_what_may_still_land() {
+async fn a_successor_releases_what_may_still_land() {
     let memory = Memory::new();
     let attempts = AtomicUsize::new(0);
     let faulty = FaultInjector::new(Arc::new(memory.clone()), move |call| match call.verb {
@@ -681,7 +681,7 @@ async fn an_heir_releases_what_may_still_land() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_heir_is_broken_by_its_own_owner_id() {
+async fn a_successor_is_broken_by_its_own_owner_id() {
     let memory = Memory::new();
     let locks = handing_over(&memory, 9);
     let first = acquire(&locks).await;

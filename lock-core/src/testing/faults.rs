@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 
+use crate::backend::Capabilities;
 use crate::backend::{
     Attempt, Backend, Claim, Fault, FaultKind, Identity, Listed, LockState, Release, ReleaseMode,
     Renewal, Wake,
 };
-use crate::capabilities::Capabilities;
 use crate::clock::sleep;
 use crate::executor::Executor;
 use crate::name::LockName;

@@ -7,30 +7,22 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::sync::OwnedMutexGuard;
 
-use crate::backend::{Claim, Grant, HoldKind, Mode};
+use super::hold::{ClaimState, Hold, HolderInfo};
+use super::local_queue::HandoverKey;
+use super::release::PendingRelease;
+use super::shared::Held;
+use crate::backend::{Claim, Grant, HoldKind};
 use crate::clock::Moment;
-use crate::hold::{ClaimState, Hold, HolderInfo, Loss};
-use crate::keeper::PendingRelease;
+use crate::loss::Loss;
 
 /// An heir starts with this part of the lease at least, so that a renewal has the time to be answered.
 const LEAST_PART_LEFT: u32 = 4;
 
-/// What a claim asks for: only who asks for the same can take a lock over from it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct HandoverKey {
-    ttl: Duration,
-    hold: HoldKind,
-    mode: Mode,
-}
-
-impl HandoverKey {
-    pub(crate) fn of(claim: &Claim) -> Self {
-        Self { ttl: claim.ttl, hold: claim.hold, mode: claim.mode }
-    }
+impl Held for Hold {
+    type Handover = Handover;
 }
 
 /// A lock that its holder has left to the next one in its line. If nobody takes it, it is given back.

@@ -109,7 +109,7 @@ impl tracing::Subscriber for Fields {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_detached_lock_leaves_its_ticket_to_nobody() {
+async fn a_detached_lock_drops_its_ticket() {
     static STATE: Mutex<Option<std::sync::Weak<u32>>> = Mutex::new(None);
     let locks = Locker::new(Caps {
         granted: |g| {
@@ -313,7 +313,7 @@ async fn a_release_that_fails_is_repeated_soon_at_first_and_then_less_often() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_next_in_this_process_does_not_wait_for_releases_that_are_repeated() {
+async fn the_next_local_waiter_does_not_wait_for_repeated_releases() {
     let memory = Memory::new();
     let refuses = FaultInjector::new(Arc::new(memory.clone()), |call| match call.verb {
         Verb::Release => Injection::Refuse(FaultKind::Unavailable),

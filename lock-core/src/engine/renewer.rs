@@ -2,145 +2,54 @@
 //! deadlines. Its memory is the locks that are held, nothing more.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
 use std::error::Error as _;
 use std::ops::DerefMut;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::Notify;
 use tracing::Instrument;
 
+use super::hold::{ClaimState, Engine, Hold, RenewingClaim};
+use super::loss_watch;
+use super::schedule::{Schedule, Scheduled, Slot};
 use crate::backend::{Claim, Fault, FaultKind, Renewal};
 use crate::clock::{Moment, sleep_until};
-use crate::engine::Engine;
-use crate::hold::{ClaimState, Hold, Loss, RenewingClaim};
+use crate::loss::Loss;
 use crate::name::LockName;
 use crate::owner::OwnerId;
 
 /// Claims in one call of [`Backend::renew`](crate::backend::Backend::renew).
 const MAX_BATCH: usize = 64;
 
-/// How long the runner keeps its alarm when there is nothing left to look after.
-const LINGER: Duration = Duration::from_millis(100);
-
-#[derive(Debug)]
-pub(crate) struct Schedule {
-    epoch: Moment,
-    slots: Mutex<Slots>,
-    wake: Notify,
-}
-
-#[derive(Debug, Default)]
-struct Slots {
-    due: BTreeMap<(Moment, u64), Arc<Hold>>,
-    next_id: u64,
-    /// The moment the runner sleeps until; `None`: until it is nudged.
-    asleep_until: Option<Moment>,
-    lingering: bool,
-    running: bool,
-    stopped: bool,
-}
-
-impl Default for Schedule {
-    fn default() -> Self {
-        Self { epoch: Moment::now(), slots: Mutex::default(), wake: Notify::new() }
-    }
-}
-
-impl Schedule {
-    /// Looks at `hold` when it has to be looked at next, and not when it had to be before. The hold is
-    /// asked under the lock: the second one of two calls knows what the first one did.
-    pub(crate) fn update(self: &Arc<Self>, hold: &Arc<Hold>) {
-        let mut slots = self.slots();
-        let at = hold.next_check();
-        let slot = (at, slots.next_id);
-        slots.next_id += 1;
-        if let Some(old) = hold.swap_slot(Some(slot)) {
-            slots.due.remove(&old);
-        }
-        // Under the same lock that `remove` takes: a hold that has ended never gets back in.
-        if hold.ended.get().is_some() {
-            hold.swap_slot(None);
-            return;
-        }
-        slots.due.insert(slot, Arc::clone(hold));
-        let start = !std::mem::replace(&mut slots.running, true);
-        let wake = slots.asleep_until.is_none_or(|until| at < until);
-        drop(slots);
-        if start {
-            // A runtime that was given and has ended drops the runner at once, which ends all holds:
-            // outside of the lock.
-            hold.engine.executor().handle().spawn(Renewer(Arc::clone(self)).run());
-        } else if wake {
-            self.wake.notify_one();
-        }
-    }
-
-    pub(crate) fn remove(&self, hold: &Hold) {
-        let mut slots = self.slots();
-        if let Some(slot) = hold.swap_slot(None) {
-            slots.due.remove(&slot);
-        }
-    }
-
-    /// The hold of a lock that was handed over to `owner`, whom the backend does not know.
-    pub(crate) fn successor(&self, name: &LockName, owner: &OwnerId) -> Option<Arc<Hold>> {
-        let is_it = |hold: &&Arc<Hold>| {
-            hold.holder.handed_over > 0 && hold.holder.owner == *owner && hold.name == *name
-        };
-        self.slots().due.values().find(is_it).cloned()
-    }
-
-    /// A moment at or a little before `at` at which other renewals happen too: renewals fall on a
-    /// grid whose spacing is the largest power of two (in nanoseconds) within an eighth of their
-    /// interval, so that finer grids contain the coarser ones.
-    pub(crate) fn align(&self, at: Moment, interval: Duration) -> Moment {
-        let eighth = u64::try_from((interval / 8).as_nanos()).unwrap_or(u64::MAX);
-        let Some(power) = eighth.checked_ilog2() else {
-            return at;
-        };
-        let since_epoch = at.saturating_since(self.epoch).as_nanos();
-        let early = u64::try_from(since_epoch % (1_u128 << power)).unwrap_or(0);
-        at.saturating_sub(Duration::from_nanos(early))
-    }
-
-    /// Ends the runner once its locker and all its guards are gone.
-    pub(crate) fn stop(&self) {
-        self.slots().stopped = true;
-        self.wake.notify_one();
-    }
-
-    /// Everything that is due, and when the runner has to look again.
-    fn take_due(&self, now: Moment) -> (Vec<Arc<Hold>>, Option<Moment>) {
-        let mut slots = self.slots();
-        let mut ready = Vec::new();
-        while let Some(entry) = slots.due.first_entry() {
-            if entry.key().0 > now {
-                break;
-            }
-            let hold = entry.remove();
-            hold.swap_slot(None);
-            ready.push(hold);
-        }
-        let mut next = slots.due.first_key_value().map(|(&(at, _), _)| at);
-        // Empty: linger once, so that locks which come and go do not nudge the runner each time.
-        slots.lingering = next.is_none() && !slots.lingering;
-        if slots.lingering {
-            next = Some(now + LINGER);
-        }
-        slots.asleep_until = next;
-        (ready, next)
-    }
-
-    fn slots(&self) -> MutexGuard<'_, Slots> {
-        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 /// The wheel's task.
-struct Renewer(Arc<Schedule>);
+struct Renewer(Arc<Schedule<Hold>>);
+
+impl Scheduled for Hold {
+    fn next_check(&self) -> Moment {
+        self.next_check()
+    }
+
+    fn swap_slot(&self, slot: Option<Slot>) -> Option<Slot> {
+        self.swap_slot(slot)
+    }
+
+    fn has_ended(&self) -> bool {
+        self.ended.get().is_some()
+    }
+
+    fn start(hold: &Arc<Self>, schedule: Arc<Schedule<Self>>) {
+        hold.engine.executor().handle().spawn(Renewer(schedule).run());
+    }
+}
+
+/// Returns the hold of a lock that was handed over to `owner`, whose id the backend does not know.
+pub(crate) fn successor(engine: &Engine, name: &LockName, owner: &OwnerId) -> Option<Arc<Hold>> {
+    let is_it = |hold: &Hold| {
+        hold.holder.handed_over > 0 && hold.holder.owner == *owner && hold.name == *name
+    };
+    engine.schedule.find(is_it)
+}
 
 impl Renewer {
     async fn run(self) {
@@ -172,7 +81,7 @@ impl Renewer {
         let mut renewals = Vec::new();
         for hold in ready {
             // A panic, of a subscriber of `tracing` say, is no reason to renew nothing any more.
-            let renews = catch_unwind(AssertUnwindSafe(|| hold.step(Moment::now())));
+            let renews = catch_unwind(AssertUnwindSafe(|| step(&hold, Moment::now())));
             // Looked at again by its deadline, whatever becomes of a renewal.
             self.0.update(&hold);
             if renews.unwrap_or(false) {
@@ -198,6 +107,16 @@ impl Drop for Renewer {
             hold.lose(Loss::RuntimeGone);
         }
     }
+}
+
+fn step(hold: &Arc<Hold>, now: Moment) -> bool {
+    if hold.loss().is_some() {
+        return false;
+    }
+    if hold.starts_watch(now) {
+        loss_watch::watch(Arc::clone(hold));
+    }
+    hold.starts_renewal(now)
 }
 
 /// Renews `holds`, which share an engine, in one call. If the call misses its bound, one by one:

@@ -3,163 +3,34 @@
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::ops::{Deref, DerefMut};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Context;
 use std::time::Duration;
 
-use tokio::runtime::Handle;
 use tokio::sync::{OwnedMutexGuard, SetOnce, oneshot};
 
-use crate::backend::{Claim, Fault, Grant, Lease, LeaseLimit, Renewal};
-use crate::capabilities::Support;
+use super::local_queue::{HandoverKey, QueueHead};
+use super::shared::Held;
+use crate::backend::{Claim, Fault, FaultKind, Grant, Lease, LeaseLimit, Renewal, Support};
 use crate::clock::{Moment, sleep_until};
-use crate::engine::Engine;
 use crate::entropy;
-use crate::error::{Error, ErrorKind};
+use crate::error::Error;
 use crate::executor::shield;
-use crate::handover::HandoverKey;
-use crate::keeper::PendingRelease;
-use crate::local_queue::QueueHead;
-use crate::loss_watch::{self, WATCHED_AFTER};
+use crate::loss::Loss;
 use crate::name::LockName;
 use crate::owner::OwnerId;
-use crate::runtime_probe::RuntimeProbe;
+use crate::policy::HoldPolicy;
 use crate::token::FencingToken;
 
-/// Why a lock is not held any more. Terminal: a late acknowledgement never revives a lost lock.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Loss {
-    /// The deadline passed and no renewal had been acknowledged in time, or none was to be made.
-    Expired,
-    /// The backend said that the lock is not ours any more: it lapsed, was broken, or was removed.
-    NotHeld,
-    /// The longest total hold that the renewal policy allows is over.
-    HoldLimit,
-    /// Nothing renews the lock: this process is a fork of the one that won it, or the runtime that was
-    /// given to the locker was shut down.
-    RuntimeGone,
-    /// Not a loss: the guard let the lock go. Seen by signals that outlive their guard.
-    Released,
-}
+/// The state that all acquisitions of a locker share.
+pub(crate) type Engine = super::shared::Engine<Hold>;
 
-impl fmt::Display for Loss {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Expired => "the lease ended before a renewal was acknowledged",
-            Self::NotHeld => "the backend says that it is not held by us any more",
-            Self::HoldLimit => "the longest hold that was allowed is over",
-            Self::RuntimeGone => {
-                "what renewed it is gone: this process is a fork, or a runtime was shut down"
-            }
-            Self::Released => "it was released",
-        })
-    }
-}
+/// The head of a local queue.
+pub(crate) type Head = QueueHead<<Hold as Held>::Handover>;
 
-/// Whether and how long a lock is renewed. The default renews at each third of the lease, for ever.
-#[derive(Clone, Default)]
-pub struct RenewalPolicy {
-    off: bool,
-    max_hold: Option<Duration>,
-    probe: Option<Arc<dyn Fn() -> bool + Send + Sync>>,
-    responds_within: Option<Duration>,
-    /// Of one acquisition.
-    runtime: Option<Arc<RuntimeProbe>>,
-}
-
-impl RenewalPolicy {
-    /// No renewals: the lock ends with its ttl, also on backends without leases, unless
-    /// [`extend`](crate::LockGuard::extend) is called.
-    ///
-    /// Where leases can be shorter than what was asked for, because they are those of a session, they are
-    /// renewed until then all the same. A minimum hold that is kept in this process is renewed until it
-    /// is over, too. Nothing else is asked meanwhile: if the lock is removed, the holder
-    /// is told at its deadline.
-    #[must_use]
-    pub fn off() -> Self {
-        Self { off: true, ..Self::default() }
-    }
-
-    /// Ends the lock at the latest this long after its grant arrived, whatever is renewed or extended.
-    #[must_use]
-    pub fn max_hold(mut self, limit: Duration) -> Self {
-        self.max_hold = Some(limit);
-        self
-    }
-
-    /// Asks `probe` before each renewal, and renews no more once it has said `false` or panicked. The
-    /// lock then ends with its lease, or at once on backends without leases. It runs on the
-    /// [executor](crate::Executor): it must not block.
-    #[must_use]
-    pub fn only_while(mut self, probe: impl Fn() -> bool + Send + Sync + 'static) -> Self {
-        self.probe = Some(Arc::new(probe));
-        self
-    }
-
-    /// Renews no more once the runtime on which the lock was won has not run a task for `limit`: the
-    /// application hangs, or has dropped that runtime. Without this, a lock is renewed as long as the
-    /// process lives and the guard exists.
-    ///
-    /// Each renewal asks the runtime, and looks whether it has answered the one before. So the lock
-    /// ends within `limit`, two intervals of renewals, and a lease; at once after the first two on
-    /// backends without leases. An acquisition outside of any tokio runtime is refused.
-    #[must_use]
-    pub fn while_runtime_responds(mut self, limit: Duration) -> Self {
-        self.responds_within = Some(limit);
-        self
-    }
-
-    pub(crate) fn limit(&self) -> Option<Duration> {
-        self.max_hold
-    }
-
-    pub(crate) fn is_off(&self) -> bool {
-        self.off
-    }
-
-    fn allows(&self) -> bool {
-        let allows = |probe: &Arc<dyn Fn() -> bool + Send + Sync>| {
-            catch_unwind(AssertUnwindSafe(|| probe())).unwrap_or(false)
-        };
-        self.probe.as_ref().is_none_or(allows)
-            && self.runtime.as_ref().is_none_or(|runtime| runtime.responds())
-    }
-}
-
-impl fmt::Debug for RenewalPolicy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RenewalPolicy")
-            .field("off", &self.off)
-            .field("max_hold", &self.max_hold)
-            .field("probe", &self.probe.is_some())
-            .field("responds_within", &self.responds_within)
-            .finish()
-    }
-}
-
-/// How one hold is to be kept.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct HoldPolicy {
-    pub(crate) renewal: RenewalPolicy,
-    pub(crate) min_hold: Option<Duration>,
-}
-
-impl HoldPolicy {
-    /// Returns these terms for an acquisition on the runtime of the caller.
-    pub(crate) fn for_caller(self: &Arc<Self>) -> Result<Arc<Self>, Error> {
-        let Some(limit) = self.renewal.responds_within else { return Ok(Arc::clone(self)) };
-        let Ok(runtime) = Handle::try_current() else {
-            let message = "the policy asks for a runtime that responds, and there is none here";
-            return Err(Error::new(ErrorKind::Invalid, message));
-        };
-        let mut policy = Self::clone(self);
-        policy.renewal.runtime = Some(Arc::new(RuntimeProbe::new(runtime, limit)));
-        Ok(Arc::new(policy))
-    }
-}
+/// A hold is watched for its loss from this age on: short holds cost nothing more.
+const WATCHED_AFTER: Duration = Duration::from_millis(100);
 
 /// One grant in force. Shared by the guard, its signals and the wheel.
 pub(crate) struct Hold {
@@ -175,7 +46,7 @@ pub(crate) struct Hold {
     /// Of all grants of the claim.
     limit: Option<LeaseLimit>,
     /// Our head of the line inside this process.
-    head: Mutex<Option<QueueHead>>,
+    head: Mutex<Option<Head>>,
     state: Mutex<HoldState>,
 }
 
@@ -293,7 +164,7 @@ impl Hold {
         engine: Arc<Engine>,
         policy: Arc<HoldPolicy>,
         claim_state: ClaimState,
-        head: Option<QueueHead>,
+        head: Option<Head>,
         grant: &Grant,
         holder: HolderInfo,
     ) -> Arc<Self> {
@@ -404,35 +275,8 @@ impl Hold {
         }
     }
 
-    /// Ends the hold as lost and lets the claim go in the background: at once if the lock is not ours any
-    /// more, otherwise when the holder has had the margin to learn of it. The first reason stays.
-    pub(crate) fn lose(self: &Arc<Self>, loss: Loss) {
-        if self.end(loss) {
-            tracing::warn!(
-                lock.name = %self.name,
-                lock.backend = self.engine.caps.backend,
-                lock.owner = %self.holder.owner.short(),
-                lock.token = self.token.map(FencingToken::as_u64),
-                lock.reason = %loss,
-                "lost"
-            );
-            if let Some(head) = &*self.head() {
-                head.set_unknown();
-            }
-            let ending = ReleaseOnDrop(Arc::clone(self));
-            let from = Moment::now();
-            self.engine.spawn(async move {
-                if loss != Loss::NotHeld {
-                    ending.0.let_holder_learn(from).await;
-                }
-                let keep_until = ending.0.kept_by_server_until();
-                PendingRelease::of(&ending.0, keep_until).await.release_until_expiry().await;
-            });
-        }
-    }
-
     /// Waits until the margin after `from` has passed, or the guard is gone.
-    async fn let_holder_learn(&self, from: Moment) {
+    pub(super) async fn let_holder_learn(&self, from: Moment) {
         let (sender, gone) = oneshot::channel();
         {
             let mut state = self.state();
@@ -462,16 +306,6 @@ impl Hold {
         drop(sender);
     }
 
-    /// Lets the claim go in the background.
-    pub(crate) fn release_in_background(self: &Arc<Self>) {
-        let ending = ReleaseOnDrop::begin(self);
-        self.engine.spawn(async move {
-            if let Some(release) = ending.ended().await {
-                release.release_until_expiry().await;
-            }
-        });
-    }
-
     pub(crate) fn leave_queue(&self) {
         drop(self.take_head());
     }
@@ -483,7 +317,7 @@ impl Hold {
         }
     }
 
-    pub(crate) fn take_head(&self) -> Option<QueueHead> {
+    pub(crate) fn take_head(&self) -> Option<Head> {
         self.head().take()
     }
 
@@ -492,8 +326,14 @@ impl Hold {
         self.head().as_ref().is_some_and(|head| head.all_waiters_want(key))
     }
 
-    fn head(&self) -> MutexGuard<'_, Option<QueueHead>> {
+    pub(super) fn head(&self) -> MutexGuard<'_, Option<Head>> {
         self.head.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes that no task is going to release the claim any more.
+    pub(super) fn abandon(&self) {
+        self.state().abandoned = true;
+        self.drop_ticket_if_abandoned();
     }
 
     /// Drops what the backend keeps with a claim that no task releases any more. A verb that is under
@@ -528,7 +368,7 @@ impl Hold {
 
     /// When the minimum hold is over also by a server's clock that runs fast, if the server has to see
     /// to it.
-    fn kept_by_server_until(&self) -> Option<Moment> {
+    pub(super) fn kept_by_server_until(&self) -> Option<Moment> {
         let until =
             self.not_before().filter(|_| self.engine.caps.minimum_hold == Support::Present)?;
         Some(until + self.engine.margin(until.remaining()))
@@ -633,7 +473,7 @@ impl Hold {
     }
 
     fn extend_to(self: &Arc<Self>, grant: &Grant, asked: Option<Duration>) {
-        let limit = self.policy.renewal.max_hold.map(|limit| self.holder.granted_at + limit);
+        let limit = self.policy.renewal.limit().map(|limit| self.holder.granted_at + limit);
         let mut state = self.state();
         if let Some(ttl) = asked {
             let asked = Grant::new(Lease::For(ttl), grant.since);
@@ -673,14 +513,13 @@ impl Hold {
         self.reschedule();
     }
 
-    /// Does what is due. Returns true if the wheel has to renew the lock now.
-    pub(crate) fn step(self: &Arc<Self>, now: Moment) -> bool {
-        if self.loss().is_some() {
-            return false;
-        }
-        if now >= self.watched_from() && std::mem::take(&mut self.state().unwatched) {
-            loss_watch::watch(Arc::clone(self));
-        }
+    /// Returns true, once, when the hold is to be watched for its loss from now on.
+    pub(super) fn starts_watch(&self, now: Moment) -> bool {
+        now >= self.watched_from() && std::mem::take(&mut self.state().unwatched)
+    }
+
+    /// Returns true if the lock is to be renewed now: then the caller renews it.
+    pub(super) fn starts_renewal(self: &Arc<Self>, now: Moment) -> bool {
         let due = self.state().next_renewal.is_some_and(|due| due <= now);
         if due {
             self.state().next_renewal = None;
@@ -729,7 +568,7 @@ impl Hold {
     }
 
     fn reason_at_deadline(&self) -> Loss {
-        match self.policy.renewal.max_hold {
+        match self.policy.renewal.limit() {
             Some(limit) if (self.holder.granted_at + limit).has_passed() => Loss::HoldLimit,
             _ => Loss::Expired,
         }
@@ -737,57 +576,6 @@ impl Hold {
 
     fn state(&self) -> MutexGuard<'_, HoldState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// A hold on its way out. However it is dropped, also unpolled by a runtime that shuts down, it takes
-/// the ticket and the place in line with it, and does not leave them to guards and signals.
-pub(crate) struct ReleaseOnDrop(pub(crate) Arc<Hold>);
-
-impl ReleaseOnDrop {
-    /// Ends a hold that is not lost: now, so that what comes after cannot make a loss of it; or at the end
-    /// of the minimum hold where the backend cannot keep others out by itself.
-    pub(crate) fn begin(hold: &Arc<Hold>) -> Self {
-        if hold.kept_here_until().is_none() {
-            hold.end(Loss::Released);
-        }
-        Self(Arc::clone(hold))
-    }
-
-    /// Ready once the hold has ended. `None` if it was lost meanwhile: then it is let go on account of
-    /// that.
-    pub(crate) async fn ended(&self) -> Option<PendingRelease> {
-        let hold = &self.0;
-        if hold.ended.get().is_none() {
-            if let Some(until) = hold.kept_here_until() {
-                // Renewed meanwhile, unless it is lost. Seldom, so it takes no room in each release.
-                let kept = async {
-                    tokio::select! {
-                        biased;
-                        () = sleep_until(until) => {}
-                        _ = hold.ended.wait() => {}
-                    }
-                };
-                Box::pin(kept).await;
-            }
-            if hold.loss().is_none() {
-                hold.end(Loss::Released);
-            }
-        }
-        match hold.ended.get() {
-            Some(Loss::Released) => {
-                Some(PendingRelease::of(hold, hold.kept_by_server_until()).await)
-            }
-            _ => None,
-        }
-    }
-}
-
-impl Drop for ReleaseOnDrop {
-    fn drop(&mut self) {
-        self.0.leave_queue();
-        self.0.state().abandoned = true;
-        self.0.drop_ticket_if_abandoned();
     }
 }
 
@@ -825,6 +613,13 @@ fn earlier(a: Option<Moment>, b: Option<Moment>) -> Option<Moment> {
         (Some(a), Some(b)) => Some(a.min(b)),
         (a, b) => a.or(b),
     }
+}
+
+pub(crate) fn too_slow() -> Error {
+    Error::from_fault(Fault::unknown(
+        FaultKind::TimedOut,
+        "the answer arrived when its lease had ended, or nearly so; ask for a longer ttl",
+    ))
 }
 
 #[cfg(test)]

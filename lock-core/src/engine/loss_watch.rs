@@ -6,14 +6,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::hold::Hold;
+use super::shared::unpanicking;
 use crate::backend::Fault;
 use crate::clock::{Moment, sleep};
-use crate::engine::unpanicking;
 use crate::entropy;
-use crate::hold::Hold;
-
-/// Nobody listens for a lock that is held for less: short holds cost nothing more.
-pub(crate) const WATCHED_AFTER: Duration = Duration::from_millis(100);
 
 /// From a wake to the next wait. Doubled by each wake that follows soon, up to the interval of renewals: so a
 /// backend that wakes for nothing at most doubles them.

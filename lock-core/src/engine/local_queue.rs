@@ -5,40 +5,47 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::futures::Notified;
 use tokio::sync::{Notify, Semaphore, SemaphorePermit};
 
+use crate::backend::{Claim, HoldKind, Mode};
 use crate::clock::Moment;
 use crate::error::Error;
-use crate::handover::{Handover, HandoverKey};
 use crate::name::LockName;
 
 /// The lines of one locker. A name has an entry only while somebody stands in its line.
-#[derive(Debug, Default)]
-pub(crate) struct LocalQueues(Mutex<HashMap<LockName, Arc<LocalQueue>>>);
+#[derive(Debug)]
+pub(crate) struct LocalQueues<T>(Mutex<HashMap<LockName, Arc<LocalQueue<T>>>>);
+
+impl<T> Default for LocalQueues<T> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
 
 #[derive(Debug)]
-struct LocalQueue {
+struct LocalQueue<T> {
     name: LockName,
     /// How many stand in it or look at it: changed by who has locked the lines.
     tickets: AtomicUsize,
     /// One permit: who takes it is the head, until its [`QueueHead`] is dropped.
     permit: Semaphore,
-    state: Mutex<QueueState>,
+    state: Mutex<QueueState<T>>,
     /// Notifies those who look at the line that the head has asked or learned something.
     changed: Notify,
 }
 
-#[derive(Debug, Default)]
-struct QueueState {
+#[derive(Debug)]
+struct QueueState<T> {
     status: HeadStatus,
     /// When the head has sent the request that has no answer yet.
     unanswered_since: Option<Moment>,
     /// What those who wait for the permit ask for, and how many ask for the same.
     waiting: Vec<(HandoverKey, usize)>,
     /// What the head before has left to the next one. If nobody comes any more, it goes with the line.
-    handover: Option<Box<Handover>>,
+    handover: Option<Box<T>>,
 }
 
 /// What the head of a line has learned last. It outlives the head: the next one goes on from there.
@@ -55,9 +62,9 @@ pub(crate) enum HeadStatus {
     Outage(Moment, Error),
 }
 
-impl LocalQueues {
+impl<T> LocalQueues<T> {
     /// Looks at the line, without standing in it yet.
-    pub(crate) fn ticket(self: &Arc<Self>, name: &LockName) -> QueueTicket {
+    pub(crate) fn ticket(self: &Arc<Self>, name: &LockName) -> QueueTicket<T> {
         let mut queues = self.map();
         let queue =
             queues.entry(name.clone()).or_insert_with(|| Arc::new(LocalQueue::new(name.clone())));
@@ -65,23 +72,23 @@ impl LocalQueues {
         QueueTicket { queues: Arc::clone(self), queue: Arc::clone(queue) }
     }
 
-    fn map(&self) -> MutexGuard<'_, HashMap<LockName, Arc<LocalQueue>>> {
+    fn map(&self) -> MutexGuard<'_, HashMap<LockName, Arc<LocalQueue<T>>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// Somebody who stands in a line, or looks at it.
 #[derive(Debug)]
-pub(crate) struct QueueTicket {
-    queues: Arc<LocalQueues>,
-    queue: Arc<LocalQueue>,
+pub(crate) struct QueueTicket<T> {
+    queues: Arc<LocalQueues<T>>,
+    queue: Arc<LocalQueue<T>>,
 }
 
-impl QueueTicket {
+impl<T> QueueTicket<T> {
     /// Waits until this visitor, who asks for `key`, is the head of the line.
     ///
     /// Cancel safe: dropping the future leaves the line, and loses the place in it.
-    pub(crate) async fn become_head(self, key: HandoverKey) -> QueueHead {
+    pub(crate) async fn become_head(self, key: HandoverKey) -> QueueHead<T> {
         let waiting = WaitingEntry::begin(&self.queue, key);
         self.queue.permit.acquire().await.expect("lines are never closed").forget();
         drop(waiting);
@@ -89,7 +96,7 @@ impl QueueTicket {
     }
 
     /// Becomes the head of the line if nobody else is.
-    pub(crate) fn try_become_head(self) -> Result<QueueHead, Self> {
+    pub(crate) fn try_become_head(self) -> Result<QueueHead<T>, Self> {
         match self.queue.permit.try_acquire().map(SemaphorePermit::forget) {
             Ok(()) => Ok(QueueHead(self)),
             Err(_) => Err(self),
@@ -115,7 +122,7 @@ impl QueueTicket {
     }
 }
 
-impl Drop for QueueTicket {
+impl<T> Drop for QueueTicket<T> {
     fn drop(&mut self) {
         let mut queues = self.queues.map();
         if self.queue.tickets.fetch_sub(1, Ordering::Relaxed) == 1 {
@@ -124,27 +131,32 @@ impl Drop for QueueTicket {
     }
 }
 
-impl LocalQueue {
+impl<T> LocalQueue<T> {
     fn new(name: LockName) -> Self {
         Self {
             name,
             tickets: AtomicUsize::new(0),
             permit: Semaphore::new(1),
-            state: Mutex::default(),
+            state: Mutex::new(QueueState {
+                status: HeadStatus::default(),
+                unanswered_since: None,
+                waiting: Vec::new(),
+                handover: None,
+            }),
             changed: Notify::new(),
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, QueueState> {
+    fn state(&self) -> MutexGuard<'_, QueueState<T>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// One who waits to be the head.
-struct WaitingEntry<'a>(&'a LocalQueue, HandoverKey);
+struct WaitingEntry<'a, T>(&'a LocalQueue<T>, HandoverKey);
 
-impl<'a> WaitingEntry<'a> {
-    fn begin(queue: &'a LocalQueue, key: HandoverKey) -> Self {
+impl<'a, T> WaitingEntry<'a, T> {
+    fn begin(queue: &'a LocalQueue<T>, key: HandoverKey) -> Self {
         let mut state = queue.state();
         match state.waiting.iter_mut().find(|(asked, _)| *asked == key) {
             Some((_, many)) => *many += 1,
@@ -154,7 +166,7 @@ impl<'a> WaitingEntry<'a> {
     }
 }
 
-impl Drop for WaitingEntry<'_> {
+impl<T> Drop for WaitingEntry<'_, T> {
     fn drop(&mut self) {
         let mut state = self.0.state();
         if let Some(at) = state.waiting.iter().position(|(asked, _)| *asked == self.1) {
@@ -168,9 +180,9 @@ impl Drop for WaitingEntry<'_> {
 
 /// The head of a line. Dropping it lets the next one move up.
 #[derive(Debug)]
-pub(crate) struct QueueHead(QueueTicket);
+pub(crate) struct QueueHead<T>(QueueTicket<T>);
 
-impl QueueHead {
+impl<T> QueueHead<T> {
     pub(crate) fn set_held(&self) {
         self.set_status(HeadStatus::Held);
     }
@@ -204,12 +216,12 @@ impl QueueHead {
     }
 
     /// Leaves the line, and something to whoever is its head next.
-    pub(crate) fn hand_over(self, handover: Box<Handover>) {
+    pub(crate) fn hand_over(self, handover: Box<T>) {
         self.0.queue.state().handover = Some(handover);
     }
 
     /// What the head before has left.
-    pub(crate) fn take_handover(&self) -> Option<Box<Handover>> {
+    pub(crate) fn take_handover(&self) -> Option<Box<T>> {
         self.0.queue.state().handover.take()
     }
 
@@ -226,7 +238,7 @@ impl QueueHead {
     }
 }
 
-impl Drop for QueueHead {
+impl<T> Drop for QueueHead<T> {
     fn drop(&mut self) {
         let mut state = self.0.queue.state();
         if matches!(state.status, HeadStatus::Held) {
@@ -239,13 +251,25 @@ impl Drop for QueueHead {
     }
 }
 
+/// What a claim asks for: only who asks for the same can take a lock over from it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct HandoverKey {
+    ttl: Duration,
+    hold: HoldKind,
+    mode: Mode,
+}
+
+impl HandoverKey {
+    pub(crate) fn of(claim: &Claim) -> Self {
+        Self { ttl: claim.ttl, hold: claim.hold, mode: claim.mode }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::time::Duration;
 
     use super::*;
-    use crate::backend::Claim;
     use crate::owner::OwnerId;
 
     fn key(name: &LockName, secs: u64) -> HandoverKey {
@@ -253,8 +277,8 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_line_is_served_in_order_and_leaves_nothing_behind() {
-        let queues = Arc::new(LocalQueues::default());
+    async fn the_local_queue_is_served_in_order_and_leaves_nothing_behind() {
+        let queues = Arc::new(LocalQueues::<()>::default());
         let name = LockName::new("n").unwrap();
         let head = queues.ticket(&name).try_become_head().unwrap();
         assert!(queues.ticket(&name).try_become_head().is_err());
@@ -280,7 +304,7 @@ mod tests {
 
     #[tokio::test]
     async fn the_head_knows_whether_all_behind_it_ask_for_the_same() {
-        let queues = Arc::new(LocalQueues::default());
+        let queues = Arc::new(LocalQueues::<()>::default());
         let name = LockName::new("n").unwrap();
         let head = queues.ticket(&name).try_become_head().unwrap();
         let asked = || [30, 10].map(|secs| head.all_waiters_want(key(&name, secs)));
@@ -304,7 +328,7 @@ mod tests {
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
     async fn waiters_that_are_cancelled_at_any_time_leave_one_head() {
-        let queues = Arc::new(LocalQueues::default());
+        let queues = Arc::new(LocalQueues::<()>::default());
         let name = LockName::new("n").unwrap();
         let heads = Arc::new(AtomicUsize::new(0));
         let mut served = 0;
@@ -336,7 +360,7 @@ mod tests {
 
     #[test]
     fn visitors_that_leave_together_leave_nothing_behind() {
-        let queues = Arc::new(LocalQueues::default());
+        let queues = Arc::new(LocalQueues::<()>::default());
         for round in 0..20_000 {
             let name = LockName::new(round.to_string()).unwrap();
             let barrier = std::sync::Barrier::new(2);

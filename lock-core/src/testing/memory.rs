@@ -17,9 +17,7 @@ use crate::backend::{
     Attempt, Backend, Claim, Fault, FaultKind, Grant, Holder, Identity, Lease, Listed, LockState,
     QUEUE_ENTRY_GRACE, Release, ReleaseMode, Renewal, Wake,
 };
-use crate::capabilities::{
-    Capabilities, Durability, Fencing, Order, Reach, Support, Takeover, Wakeup,
-};
+use crate::backend::{Capabilities, Durability, Fencing, Order, Reach, Support, Takeover, Wakeup};
 use crate::clock::{Moment, sleep_until, wall};
 use crate::dial::Epoch;
 use crate::name::LockName;
@@ -580,7 +578,7 @@ mod tests {
 
     /// Who stands in no line is told as well when the end of a lease moves.
     #[tokio::test(start_paused = true)]
-    async fn an_onlooker_hears_of_a_release_that_keeps_the_lock_for_a_while() {
+    async fn an_unqueued_waiter_wakes_when_a_release_keeps_the_lock() {
         const HOUR: Duration = Duration::from_secs(3600);
 
         let memory = Memory::new();

@@ -413,7 +413,7 @@ async fn a_renewal_that_failed_is_made_again_within_a_quarter_of_the_interval() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn waiters_sit_out_an_outage_and_newcomers_are_told_at_once() {
+async fn waiters_outlast_an_outage_and_newcomers_fail_at_once() {
     let down = Arc::new(AtomicBool::new(false));
     let asked = Arc::clone(&down);
     let memory = Memory::new();
@@ -452,7 +452,7 @@ async fn waiters_sit_out_an_outage_and_newcomers_are_told_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn patience_has_an_end() {
+async fn the_outage_timeout_ends_a_wait() {
     let down = Arc::new(AtomicBool::new(false));
     let asked = Arc::clone(&down);
     let memory = Memory::new();
@@ -593,7 +593,7 @@ async fn the_release_of_a_grant_that_came_too_late_does_not_end_the_next_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_verification_that_nobody_polls_does_not_stop_the_renewals() {
+async fn an_unpolled_verification_does_not_stop_the_renewals() {
     let faulty = FaultInjector::new(Arc::new(Memory::new()), |call| match call.verb {
         Verb::Renew => Injection::DelayReply(millis(1)),
         _ => Injection::None,
@@ -609,7 +609,7 @@ async fn a_verification_that_nobody_polls_does_not_stop_the_renewals() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn terms_that_make_no_sense_are_refused() {
+async fn contradictory_policies_are_refused() {
     let locks = Locker::new(Memory::new());
     let lock = locks.lock("n").unwrap();
     let endless = lock.clone().min_hold(Duration::MAX).acquire().await;

@@ -11,6 +11,8 @@ use tokio::sync::SetOnce;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
+use crate::backend::Effect;
+use crate::error::{Error, ErrorKind};
 use crate::executor::shield;
 
 /// Work on the backend that must come to its end: polled by the caller for as long as the caller
@@ -47,6 +49,13 @@ impl<T: Send + 'static> FinishOnDrop<T> {
 /// shut down, and its timers with it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Interrupted;
+
+impl From<Interrupted> for Error {
+    fn from(_: Interrupted) -> Self {
+        let message = "the runtime that works for this lock was shut down meanwhile";
+        Self::new(ErrorKind::NoRuntime, message).applied(Effect::Unknown)
+    }
+}
 
 impl<T: Send + 'static> Future for FinishOnDrop<T> {
     type Output = Result<T, Interrupted>;
